@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
+
+WORD, LONGEST = 200, 3000  # characters of a word and of a message, the most that are shown
+_LONG_WORD = re.compile(rf"(\S{{{WORD}}})\S+")
 
 
 class CrossflowError(Exception):
@@ -29,6 +33,10 @@ class Problem:
         """The same of a file that holds what was read as its section."""
         return Problem(file=self.file, line=self.line, path=f"{section}.{self.path}" if self.path else section, message=self.message)
 
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "message", shortened(self.message))
+        object.__setattr__(self, "path", shortened(self.path))
+
     def __str__(self) -> str:
         place = self.file if self.line is None else f"{self.file}:{self.line}"
         return ": ".join(part for part in (place, self.path, self.message) if part)
@@ -51,13 +59,23 @@ class StrategyError(CrossflowError, ValueError):
     """A strategy that the workload or the system cannot carry; the sentence holds the numbers that clash."""
 
 
+def shortened(message: str) -> str:
+    """A message whose words and lists are cut to what a person reads.
+
+    >>> len(shortened("a" * 10_000)), shortened("a word")
+    (203, 'a word')
+    """
+    words = _LONG_WORD.sub(r"\1...", message)
+    return words if len(words) <= LONGEST else f"{words[: LONGEST * 2 // 3]} ... {words[-LONGEST // 4 :]}"
+
+
 def did_you_mean(word: str, known: Iterable[str]) -> str:
     """Return ``"; did you mean 'x'?"`` for the closest known word, or an empty string.
 
     >>> did_you_mean("memroy", ["memory", "logic"])
     "; did you mean 'memory'?"
     """
-    close = difflib.get_close_matches(str(word), [str(name) for name in known], n=1)
+    close = difflib.get_close_matches(str(word)[:WORD], [str(name) for name in known], n=1)
     return f"; did you mean '{close[0]}'?" if close else ""
 
 

@@ -7,12 +7,13 @@ key is an error, ``1e9`` is a number and only ``true`` and ``false`` are boolean
 from __future__ import annotations
 
 import contextlib
+import copy
 import csv
 import functools
 import gzip
 import importlib.util
-import io
 import json
+import math
 import os
 import re
 import sys
@@ -28,8 +29,8 @@ from typing import IO, TYPE_CHECKING, Any, TypeVar
 import yaml
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from crossflow import contents
-from crossflow.errors import CrossflowError, Problem, SpecError, did_you_mean
+from crossflow import contents, limits
+from crossflow.errors import CrossflowError, Problem, SpecError, did_you_mean, shortened
 
 if TYPE_CHECKING:
     from pydantic_core import ErrorDetails
@@ -38,12 +39,14 @@ SINGULAR = {"techlibs": "techlib", "templates": "template", "studies": "study"}
 KINDS = tuple(SINGULAR)
 YAML = (".yaml", ".yml")  # endings of files that others name
 HELD = {"software": "software stack", "models": "model"}  # what a file of some sub-folders is, where it is no template to people
-_FLOAT = re.compile(r"^[+-]?(\d[\d_]*\.?\d*|\.\d+)([eE][+-]?\d+)?$")
-_INT = re.compile(r"^[+-]?\d[\d_]*$")
+_FLOAT = re.compile(r"^[+-]?(\d+(_\d+)*\.?\d*|\.\d+)([eE][+-]?\d+)?$")
+_INT = re.compile(r"^[+-]?\d+(_\d+)*$")
 _WORDS: dict[str, Any] = {"true": True, "false": False, "null": None, "~": None, "": None}
 EXPECTED = {  # by what pydantic calls a value of another type
     "tuple_type": "a list", "list_type": "a list", "float_type": "a number", "int_type": "a whole number", "bool_type": "true or false",
 }  # fmt: skip
+# What YAML 1.2 knows as printable, Sec. 5.1.
+_UNPRINTABLE = re.compile("[^\t\n\r\x20-\x7e\x85\xa0-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 _LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 Path_ = tuple[str | int, ...]
@@ -71,7 +74,9 @@ class Document:
         """Place a message at a path of this document, at the nearest line that is known."""
         known = next((path[:end] for end in range(len(path), -1, -1) if path[:end] in self.lines), None)
         file, line = (self.file, None) if known is None else self.lines[known]
-        return Problem(file=file, line=line, path=dotted(path), message=message)
+        set_below = [place for below, (place, _) in self.lines.items() if below[: len(path)] == path and place.startswith("--set ")]
+        told = "" if file.startswith("--set ") or not path or not set_below else f" (with {', '.join(dict.fromkeys(set_below))})"
+        return Problem(file=file, line=line, path=dotted(path), message=f"{message}{told}")
 
     def error(self, path: Path_, message: str) -> SpecError:
         """An error with a message at a path of this document."""
@@ -160,7 +165,7 @@ def dotted(path: Sequence[str | int]) -> str:
 
 def read_yaml(path: str | Path) -> Document:
     """Read a YAML file into a mapping with line numbers; SpecError if it cannot be read, or is not strict YAML or no mapping."""
-    return read_mapping(read_text(path), str(path))
+    return read_mapping(read_text(path, limits.YAML_BYTES), str(path))
 
 
 def read_mapping(text: str, file: str) -> Document:
@@ -171,84 +176,159 @@ def read_mapping(text: str, file: str) -> Document:
     return document
 
 
-def read_text(path: str | Path) -> str:
-    """Text of a file in UTF-8, with a byte-order mark or without; SpecError if it cannot be read."""
+def read_text(path: str | Path, most: int = limits.DATA_BYTES) -> str:
+    """Text of a file in UTF-8, with a byte-order mark or without; SpecError if it cannot be read or has more than `most` bytes."""
     try:
-        content = contents.of_file(Path(path))
-        return io.TextIOWrapper(io.BytesIO(content), encoding="utf-8-sig").read()
-    except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
-        raise SpecError([Problem(file=str(path), message=f"cannot be read: {reason}")]) from None
+        text = limits.text_of(contents.of_file(Path(path), functools.partial(limits.read, most=most)))
+    except (OSError, ValueError) as error:
+        raise SpecError([Problem(file=str(path), message=f"cannot be read: {getattr(error, 'strerror', None) or error}")]) from None
+    return text.replace("\r\n", "\n").replace("\r", "\n")
 
 
 def parse_yaml(text: str, file: str) -> Document:
     """Read YAML text into plain data with line numbers; `file` names it in messages."""
+    if unprintable := _UNPRINTABLE.search(text):
+        line, code = text.count("\n", 0, unprintable.start()) + 1, ord(unprintable[0])
+        raise SpecError([Problem(file=file, line=line, message=f"not valid YAML: it holds the control character U+{code:04X}; remove it")])
     try:
-        node = yaml.compose(text, Loader=_LOADER)
+        return _Composer(text, file).document()
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         reason = getattr(error, "problem", None) or "it cannot be parsed"
-        line = None if mark is None else mark.line + 1
-        raise SpecError([Problem(file=file, line=line, message=f"not valid YAML: {reason}")]) from None
-    if node is None:
-        raise SpecError([Problem(file=file, message="expected a mapping, the file is empty")])
-    lines: dict[Path_, Place] = {}
-    problems: list[Problem] = []
-    data = _plain(node, (), lines, problems, file)
-    if problems:
-        raise SpecError(problems)
-    return Document(file=file, data=data, lines=lines)
+        place = None if mark is None else mark.line + 1
+        raise SpecError([Problem(file=file, line=place, message=f"not valid YAML: {reason}")]) from None
 
 
-def _plain(
-    node: yaml.Node,
-    path: Path_,
-    lines: dict[Path_, Place],
-    problems: list[Problem],
-    file: str,
-    above: tuple[yaml.Node, ...] = (),
-) -> Any:
-    lines[path] = (file, node.start_mark.line + 1)
-    if any(node is outer for outer in above):
-        problems.append(
-            Problem(file=file, line=node.start_mark.line + 1, path=dotted(path), message="the alias stands inside what it names")
-        )
-        return None
-    above = (*above, node)
-    if isinstance(node, yaml.MappingNode):
-        result: dict[Any, Any] = {}
-        for key_node, value_node in node.value:
-            key = _scalar(key_node) if isinstance(key_node, yaml.ScalarNode) else str(key_node)
-            key = key if isinstance(key, str) else key_node.value
-            line = key_node.start_mark.line + 1
+@dataclass(frozen=True, kw_only=True)
+class _Anchored:
+    """What an alias stands for."""
+
+    path: Path_
+    data: Any
+    values: int
+
+
+class _Composer:
+    """Plain data from the events of one YAML document, within the limits: nothing beyond them is built, aliases included."""
+
+    def __init__(self, text: str, file: str) -> None:
+        self._events = yaml.parse(text, Loader=_LOADER)
+        self._file = file
+        self._values = 0
+        self._anchors: dict[str, _Anchored | None] = {}  # None while what it names is being read
+        self._lines: dict[Path_, Place] = {}
+        self._problems: list[Problem] = []
+
+    def document(self) -> Document:
+        """The document with its lines; SpecError with all of its problems."""
+        self._next()
+        if isinstance(self._next(), yaml.StreamEndEvent):
+            raise SpecError([Problem(file=self._file, message="expected a mapping, the file is empty")])
+        data = self._value(self._next(), ())
+        self._next()
+        if not isinstance(end := self._next(), yaml.StreamEndEvent):
+            raise self._refused(end, "not valid YAML: but found another document")
+        if self._problems:
+            raise SpecError(self._problems)
+        return Document(file=self._file, data=data, lines=self._lines)
+
+    def _next(self) -> Any:
+        return next(self._events)
+
+    def _refused(self, event: Any, message: str, path: Path_ = ()) -> SpecError:
+        """A problem that ends the reading, with those before it."""
+        self._tell(event, message, path)
+        return SpecError(self._problems)
+
+    def _tell(self, event: Any, message: str, path: Path_) -> None:
+        self._problems.append(Problem(file=self._file, line=event.start_mark.line + 1, path=dotted(path), message=message))
+
+    def _count(self, event: Any, values: int, depth: int) -> None:
+        self._values += values
+        if self._values > limits.YAML_VALUES:
+            what = " once its aliases are written out" if self._anchors else ""
+            raise self._refused(event, f"the file holds more than {limits.YAML_VALUES:,} values{what}, the most that are read")
+        if depth > limits.DEPTH:
+            raise self._refused(event, f"more than {limits.DEPTH} lists and mappings stand inside one another here, the most that are read")
+
+    def _value(self, event: Any, path: Path_) -> Any:
+        if isinstance(event, yaml.AliasEvent):
+            return self._alias(event, path)
+        self._count(event, 1, len(path))
+        self._lines[path] = (self._file, event.start_mark.line + 1)
+        anchor, before = event.anchor, self._values
+        if anchor is not None:
+            if anchor in self._anchors:
+                raise self._refused(event, f"not valid YAML: found duplicate anchor {limits.shown(anchor)}")
+            self._anchors[anchor] = None
+        data = self._held(event, path)
+        if anchor is not None:
+            self._anchors[anchor] = _Anchored(path=path, data=data, values=self._values - before + 1)
+        return data
+
+    def _held(self, event: Any, path: Path_) -> Any:
+        if isinstance(event, yaml.MappingStartEvent):
+            return self._mapping(path)
+        if isinstance(event, yaml.SequenceStartEvent):
+            items: list[Any] = []
+            while not isinstance(item := self._next(), yaml.SequenceEndEvent):
+                items.append(self._value(item, (*path, len(items))))
+            return items
+        if len(event.value) > limits.TEXT:
+            raise self._refused(event, f"a text has {len(event.value):,} characters, more than the {limits.TEXT:,} that are read", path)
+        return event.value if event.style in ("'", '"', "|", ">") else scalar(event.value)
+
+    def _mapping(self, path: Path_) -> dict[str, Any]:
+        result: dict[str, Any] = {}
+        while not isinstance(named := self._next(), yaml.MappingEndEvent):
+            key, line = self._key(named, path), named.start_mark.line + 1
+            below = (*path, key)
             if key in result:
-                first = lines[(*path, key)][1]
-                message = f"duplicate key '{key}' (first on line {first})"
-                problems.append(Problem(file=file, line=line, path=dotted((*path, key)), message=message))
-            result[key] = _plain(value_node, (*path, key), lines, problems, file, above)
-            lines[(*path, key)] = (file, line)
+                self._tell(named, f"duplicate key {limits.shown(key)} (first on line {self._lines[below][1]})", below)
+            result[key] = self._value(self._next(), below)
+            self._lines[below] = (self._file, line)
         return result
-    if isinstance(node, yaml.SequenceNode):
-        return [_plain(child, (*path, i), lines, problems, file, above) for i, child in enumerate(node.value)]
-    return _scalar(node)
 
+    def _key(self, event: Any, path: Path_) -> str:
+        if not isinstance(event, yaml.ScalarEvent):
+            kinds = {yaml.MappingStartEvent: "a mapping", yaml.SequenceStartEvent: "a list"}
+            raise self._refused(event, f"expected a key as text, got {kinds.get(type(event), 'an alias')}; write it out", path)
+        if len(event.value) > limits.KEY:
+            raise self._refused(event, f"a key has {len(event.value):,} characters, more than the {limits.KEY} that are read", path)
+        if event.anchor is not None:
+            raise self._refused(event, "a key cannot be an anchor; write it out where it is needed", path)
+        return str(event.value)
 
-def _scalar(node: yaml.Node) -> Any:
-    text = str(node.value)
-    return text if getattr(node, "style", None) in ("'", '"', "|", ">") else scalar(text)
+    def _alias(self, event: Any, path: Path_) -> Any:
+        """What an alias stands for, as a copy with the lines of what it names."""
+        self._lines[path] = (self._file, event.start_mark.line + 1)
+        if event.anchor not in self._anchors:
+            raise self._refused(event, f"not valid YAML: found undefined alias {limits.shown(event.anchor)}", path)
+        named = self._anchors[event.anchor]
+        if named is None:
+            self._tell(event, "the alias stands inside what it names", path)
+            return None
+        self._count(event, named.values, len(path))
+        for below, _ in walk(named.data):
+            self._count(event, 0, len(path) + len(below))
+            self._lines[(*path, *below)] = self._lines[(*named.path, *below)]
+        return copy.deepcopy(named.data)
 
 
 def scalar(text: str) -> Any:
-    """Read an unquoted scalar as YAML 1.2 would: number, true, false, null or text.
+    """Read an unquoted scalar as YAML 1.2 would: number, true, false, null or text; what no float holds stays text.
 
     >>> scalar("1e9"), scalar("on"), scalar("12"), scalar("true"), scalar("80 GiB")
     (1000000000.0, 'on', 12, True, '80 GiB')
     """
     if text.lower() in _WORDS:
         return _WORDS[text.lower()]
+    if len(text) > limits.DIGITS:  # which no model takes for a number
+        return text
     if _INT.match(text):
         return int(text)
-    return float(text) if _FLOAT.match(text) else text
+    number = float(text) if _FLOAT.match(text) else math.inf
+    return text if math.isinf(number) else number
 
 
 def validate(model: type[Model], document: Document, *, sourced: bool = False) -> Model:
@@ -271,19 +351,17 @@ def validate_at(model: type[Model], document: Document, *path: str) -> Model:
 
 
 def _problem(model: type[BaseModel], document: Document, detail: ErrorDetails) -> Problem:
-    location = tuple(part for part in detail["loc"] if not (isinstance(part, str) and "[" in part))
-    location = _trim(location, document.data)
-    message = detail["msg"].removeprefix("Value error, ")
-    # A validator of a whole model begins its sentence with the path that it is about.
+    kind, given, message = detail["type"], detail.get("input"), detail["msg"].removeprefix("Value error, ")
+    location, held = _trim(detail["loc"], document.data, missing=kind in ("missing", "extra_forbidden"))
+    # A validator of a whole model, or of a quantity, begins its sentence with the path that it is about.
     about, separator, rest = message.partition(": ")
-    if separator and re.fullmatch(r"[a-z_]+(\.[a-z_]+)*", about) and about.split(".")[0] in (document.data if not location else ()):
-        location, message = tuple(about.split(".")), rest
-    kind, given = detail["type"], detail.get("input")
-    shown = f"an array of shape {given.shape}" if hasattr(given, "shape") else repr(given)
+    if separator and re.fullmatch(r"[a-z_]+(\.[a-z_]+)*", about) and isinstance(held, Mapping) and about.split(".")[0] in held:
+        location, message = (*location, *about.split(".")), rest
+    shape = f"an array of shape {given.shape}" if hasattr(given, "shape") else limits.shown(given)
     if kind == "extra_forbidden":
-        message = f"unknown key '{location[-1]}'{did_you_mean(str(location[-1]), _known_keys(model, location[:-1]))}"
-        known = sorted(_known_keys(model, location[:-1]))
-        message += "" if "did you mean" in message or not known else f"; known keys: {', '.join(known)}"
+        known = _known_keys(model, location[:-1])
+        message = f"unknown key {limits.shown(location[-1])}{did_you_mean(str(location[-1]), known)}"
+        message += "" if "did you mean" in message or not known else f"; known keys: {', '.join(sorted(known))}"
     elif kind == "missing":
         message = f"the key '{location[-1]}' is missing"
         location = location[:-1]
@@ -292,28 +370,31 @@ def _problem(model: type[BaseModel], document: Document, detail: ErrorDetails) -
     elif kind == "literal_error":
         expected = str(detail.get("ctx", {}).get("expected", ""))
         options = re.findall(r"'([^']*)'", expected) or [expected]
-        message = f"expected one of {', '.join(options)}, got {given!r}{did_you_mean(str(given), options)}"
+        message = f"expected one of {', '.join(options)}, got {limits.shown(given)}{did_you_mean(str(given), options)}"
     elif kind in ("model_type", "dict_type", "mapping_type"):
-        message = f"expected a mapping, got {given!r}"
+        message = f"expected a mapping, got {limits.shown(given)}"
     elif kind in EXPECTED:
         quoted = isinstance(given, str) and not isinstance(scalar(given), str)
-        message = f"expected {EXPECTED[kind]}, got {shown}{'; write it without quotes' if quoted else ''}"
+        message = f"expected {EXPECTED[kind]}, got {shape}{'; write it without quotes' if quoted else ''}"
     elif kind not in ("value_error", "assertion_error"):
-        message = f"{message[0].lower()}{message[1:]}, got {shown}"
+        message = f"{message[0].lower()}{message[1:]}, got {shape}"
     return document.problem(location, message)
 
 
-def _trim(location: tuple[str | int, ...], data: Any) -> tuple[str | int, ...]:
-    """Drop the parts of a pydantic location (union and validator names) that are no keys of the data."""
+def _trim(location: tuple[str | int, ...], data: Any, *, missing: bool) -> tuple[Path_, Any]:
+    """The parts of a pydantic location that are keys of the data (others name unions and validators), and what stands there.
+
+    The last one of a `missing` key is kept.
+    """
     kept: list[str | int] = []
-    for part in location[:-1]:
+    for part in location:
         held = dict(enumerate(data)) if isinstance(data, list) else data
-        if not isinstance(held, Mapping) or part not in held:
-            continue
-        data = held[part]
-        kept.append(part)
-    last = location[-1:] if not (isinstance(data, str | int | float) and location[-1:] and isinstance(location[-1], str)) else ()
-    return (*kept, *last)
+        if isinstance(held, Mapping) and part in held:
+            data = held[part]
+            kept.append(part)
+    if missing and kept[-1:] != list(location[-1:]):
+        kept.append(location[-1])
+    return tuple(kept), data
 
 
 def _known_keys(model: Any, path: tuple[str | int, ...]) -> set[str]:
@@ -391,12 +472,15 @@ def override(document: Document, settings: Iterable[str], origin: str = "--set")
     for setting in settings:
         path, separator, text = setting.partition("=")
         if not separator or not path:
-            raise SpecError([Problem(file=origin, message=f"expected path=value, got '{setting}'")])
+            raise SpecError([Problem(file=origin, message=f"expected path=value, got {limits.shown(setting)}")])
+        if path.count(".") >= limits.DEPTH:
+            raise SpecError([Problem(file=origin, message=f"a path has at most {limits.DEPTH} parts, got {limits.shown(path)}")])
         parts = tuple(int(part) if part.isdigit() else part for part in path.split("."))
         value = parse_yaml(text, f"{origin} {path}").data if text.lstrip()[:1] in ("{", "[") else scalar(text.strip())
-        data = replace(data, parts, value, f"{origin} {setting}")
+        where = f"{origin} {shortened(setting)}"
+        data = replace(data, parts, value, where)
         lines = {known: place for known, place in lines.items() if known[: len(parts)] != parts}
-        lines[parts] = (f"{origin} {setting}", None)
+        lines |= {parts[:end]: (where, None) for end in range(1, len(parts) + 1) if parts[:end] not in lines}
     return Document(file=document.file, data=data, lines=lines)
 
 
@@ -492,17 +576,14 @@ def table_rows(path: Path) -> Iterator[tuple[int, Mapping[str, str]]]:
 
 def from_json(text: str | bytes) -> Any:
     """Data of a JSON text; ValueError where it is not JSON, which knows no NaN, or where an object has a key twice."""
-    try:
-        return json.loads(text, object_pairs_hook=_unique, parse_constant=_refused)
-    except RecursionError:
-        raise ValueError("it is nested too deeply") from None
+    return limits.json_value(text)
 
 
 def json_data(path: Path) -> Any:
     """Data of a JSON file, compressed where its name ends in ``.gz``; OSError, or ValueError where it is not JSON."""
-    raw = contents.of_file(path)
+    raw = contents.of_file(path, limits.read)
     try:
-        return from_json(gzip.decompress(raw) if path.suffix == ".gz" else raw)
+        return from_json(limits.unpacked(raw) if path.suffix == ".gz" else raw)
     except (EOFError, zlib.error) as error:
         raise ValueError(str(error)) from None
 
@@ -534,18 +615,6 @@ def python_module(path: Path) -> ModuleType:
     sys.modules.setdefault(path.stem, module)  # where dataclasses look for the types of their fields
     spec.loader.exec_module(module)
     return module
-
-
-def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    result = dict(pairs)
-    if len(result) < len(pairs):
-        keys = [key for key, _ in pairs]
-        raise ValueError(f"duplicate key '{next(key for i, key in enumerate(keys) if key in keys[:i])}'")
-    return result
-
-
-def _refused(constant: str) -> Any:
-    raise ValueError(f"{constant} is no number of JSON")
 
 
 def json_text(data: Any) -> str:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import numpy as np
-from pydantic import Field, PositiveFloat, PositiveInt, model_validator
+from pydantic import Field, model_validator
 
 from crossflow import contents, files
 from crossflow.architecture.model import Architecture
@@ -23,6 +23,7 @@ from crossflow.contents import Contents, Packed
 from crossflow.cost.profile import Profile, profile_at, read_profile, system_profile
 from crossflow.errors import CrossflowError, Problem, SpecError, StrategyError, did_you_mean, with_article
 from crossflow.files import Document, FileModel
+from crossflow.limits import PositiveFloat, PositiveInt, shown
 from crossflow.mapping.topology import Network
 from crossflow.mapping.wiring import LEVELS, topology_of, wired
 from crossflow.parallel.transform import transform
@@ -651,7 +652,7 @@ def _workload(document: Document, base: Path | None) -> Workload:
         preset = _preset(str(model), document, base)
         model = preset.data.get("model")
         if not isinstance(model, str) or model not in MODELS:
-            raise preset.error(("model",), f"expected one of {', '.join(MODELS)}, got {model!r}{did_you_mean(str(model), MODELS)}")
+            raise preset.error(("model",), f"expected one of {', '.join(MODELS)}, got {shown(model)}{did_you_mean(str(model), MODELS)}")
         document = files.merge(preset, document.without("model"))
     spec: Workload = files.validate(MODELS[str(model)], document)
     if isinstance(spec, ProgramSpec):

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import numpy as np
 
 from crossflow.arrays import Array, points
+from crossflow.limits import in_range, shown
 
 if TYPE_CHECKING:
     import pint
@@ -68,6 +69,11 @@ watt_hour = 3600 * joule = Wh
 cycle = [cycles]
 """
 _TEXT = re.compile(r"^\s*([+-]?(?:\d[\d_]*\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)\s*(.*?)\s*$")
+# A unit: names, each perhaps squared, with * or / between them; or one over such. It is matched before pint, which would compute, reads it.
+_NAME = r"(?:[kM]?[gt] ?CO2eq?|[A-Za-zµ]{1,16}(?:(?:\*\*|\^)?2)?|%)"
+_UNIT = re.compile(rf"(?:1(?= ?/)|{_NAME})(?: ?[*/] ?{_NAME}){{0,7}}")
+TEXT = 200  # characters of a quantity, the longest that is read
+FLOAT = float("inf")
 STATUSES = ("read", "second-hand", "recalled", "derived", "assumed")  # how a number of a library is known
 _CARBON = re.compile(r"\b([kM]?[gt]) ?CO2eq?\b")  # a mass of CO2-equivalent, the only mass that files and pages know
 _PLAIN_UNITS = {"m2": "m**2", "mm2": "mm**2", "um2": "um**2", "nm2": "nm**2", "cm2": "cm**2", "%": "percent"}
@@ -90,10 +96,12 @@ def _factor(unit: str, target: str) -> float:
     import pint
 
     registry = _registry()
+    if not (_UNIT.fullmatch(unit) and _UNIT.fullmatch(target)):
+        raise ValueError(f"{shown(unit)} is not a known unit")
     try:
         return float(registry.Quantity(1.0, registry.Unit(_expand(unit))).to(registry.Unit(_expand(target))).magnitude)
     except pint.DimensionalityError:
-        raise ValueError(f"'{unit}' is not a unit of {target}") from None
+        raise ValueError(f"{shown(unit)} is not a unit of {target}") from None
     except (
         pint.UndefinedUnitError,
         pint.errors.DefinitionSyntaxError,
@@ -103,7 +111,7 @@ def _factor(unit: str, target: str) -> float:
         AssertionError,
         tokenize.TokenError,
     ):
-        raise ValueError(f"'{unit}' is not a known unit") from None
+        raise ValueError(f"{shown(unit)} is not a known unit") from None
 
 
 def _expand(unit: str) -> str:
@@ -118,25 +126,32 @@ def parse(text: str | float, unit: str) -> float:
     (3350000000000.0, True, 0.85)
     """
     if isinstance(text, bool) or not isinstance(text, str | int | float):
-        raise ValueError(f"expected {_wanted(unit)}, got {text!r}")  # noqa: TRY004
+        raise ValueError(f"expected {_wanted(unit)}, got {shown(text)}")  # noqa: TRY004
     if isinstance(text, int | float):
         if unit != "1":
             raise ValueError(f"expected {_wanted(unit)}, got the bare number {text}; write the unit")
-        return float(text)
-    found = _TEXT.match(text)
+        return _finite(float(text) if abs(text) < FLOAT else np.inf, text)
+    found = _TEXT.match(text) if len(text) <= TEXT else None
     if found is None:
-        raise ValueError(f"expected {_wanted(unit)}, got '{text}'")
-    number, written = float(found[1].replace("_", "")), found[2]
+        raise ValueError(f"expected {_wanted(unit)}, got {shown(text)}")
+    number, written = _finite(float(found[1].replace("_", "")), text), found[2]
     if unit == "1":
         if written not in ("", "%"):
-            raise ValueError(f"expected {_wanted(unit)}, got '{text}'")
+            raise ValueError(f"expected {_wanted(unit)}, got {shown(text)}")
         return number / 100.0 if written == "%" else number
     if not written:
         raise ValueError(f"expected {_wanted(unit)}, got the bare number {text}; write the unit")
     try:
-        return number * _factor(written, unit)
+        return _finite(number * _factor(written, unit), text)
     except ValueError as error:
-        raise ValueError(f"expected {_wanted(unit)}, got '{text}': {error}") from None
+        raise ValueError(f"expected {_wanted(unit)}, got {shown(text)}: {error}") from None
+
+
+def _finite(number: float, text: str | float) -> float:
+    """A number that a float holds; ValueError for others."""
+    if not abs(number) < FLOAT:
+        raise ValueError(f"expected a finite number, got {shown(text)}")
+    return in_range(number)
 
 
 def _wanted(unit: str) -> str:
@@ -173,16 +188,31 @@ class Quantity:
         known = ("value", "source", "status", "projected", "low", "high", "note")
         for key in raw:
             if key not in known:
-                raise ValueError(f"unknown key '{key}' beside value{did_you_mean(key, known)}")
+                raise ValueError(f"unknown key {shown(key)} beside value{did_you_mean(key, known)}")
         for key in ("value", "source"):
             if key not in raw:
                 raise ValueError(f"expected the key '{key}' in {{value: ..., source: ...}}")
         if raw.get("status", "read") not in STATUSES:
-            raise ValueError(f"expected a status of {', '.join(STATUSES)}, got {raw['status']!r}")
-        bounds = [parse(raw[key], self.unit) for key in ("low", "value", "high") if key in raw]
-        if bounds != sorted(bounds):
-            raise ValueError("low, value and high must not decrease")
-        return points(self.checked(parse(raw["value"], self.unit)))
+            raise ValueError(f"status: expected one of {', '.join(STATUSES)}, got {shown(raw['status'])}")
+        kinds = (("source", str, "text"), ("note", str, "text"), ("projected", bool, "true or false"))
+        for key, expected in ((key, expected) for key, kind, expected in kinds if not isinstance(raw.get(key, kind()), kind)):
+            raise ValueError(f"{key}: expected {expected}, got {shown(raw[key])}")
+        return points(self._bounded(raw))
+
+    def _bounded(self, raw: Mapping[str, Any]) -> float:
+        """The value, if it lies between its bounds and all are in the range; ValueError begins with the key that is wrong."""
+        numbers: dict[str, float] = {}
+        for key in ("low", "value", "high"):
+            try:
+                numbers |= {key: self.checked(parse(raw[key], self.unit))} if key in raw else {}
+            except ValueError as error:
+                raise ValueError(f"{key}: {error}" if key != "value" else str(error)) from None
+        value = numbers["value"]
+        for key, wrong in (("low", numbers.get("low", value) > value), ("high", numbers.get("high", value) < value)):
+            if wrong:
+                given = f"{key} {shown(raw[key])} and value {shown(raw['value'])}"
+                raise ValueError(f"{key}: low, value and high must not decrease, got {given}")
+        return value
 
     def checked(self, value: float) -> float:
         """The value, if it is finite and in the range; ValueError says what was expected."""

@@ -67,7 +67,7 @@ def test_what_is_not_yaml_is_told(text, message):
 
 
 def test_a_node_inside_itself_is_told():
-    assert problems(parse_yaml, "a: &x\n  b: *x\n", "f.yaml") == ["f.yaml:1: a.b: the alias stands inside what it names"]
+    assert problems(parse_yaml, "a: &x\n  b: *x\n", "f.yaml") == ["f.yaml:2: a.b: the alias stands inside what it names"]
 
 
 def test_aliases_are_copies():
@@ -78,7 +78,7 @@ def test_unreadable_files_are_told(tmp_path):
     missing, binary = tmp_path / "none.yaml", tmp_path / "binary.yaml"
     binary.write_bytes(b"\xff\xfe\x00")
     assert problems(read_yaml, missing) == [f"{missing}: cannot be read: No such file or directory"]
-    assert problems(read_yaml, binary) == [f"{binary}: cannot be read: it is not UTF-8 text"]
+    assert problems(read_yaml, binary) == [f"{binary}: cannot be read: it is not UTF-8 text (line 1); save it as UTF-8"]
     assert problems(read_yaml, tmp_path) == [f"{tmp_path}: cannot be read: Is a directory"]
 
 

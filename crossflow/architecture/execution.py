@@ -7,6 +7,7 @@ from pydantic import Field
 
 from crossflow.arrays import points
 from crossflow.files import FileModel
+from crossflow.limits import Whole
 from crossflow.units import Ratio, Share, Time
 
 ONE = points(np.ones(1))
@@ -15,9 +16,9 @@ ONE = points(np.ones(1))
 class TileExecution(FileModel):
     """How a vendor's library maps a matrix product onto the units of a device."""
 
-    shapes: tuple[tuple[int, int], ...] = Field(description="tiles of C that the library ships, rows by columns")
-    splits: tuple[int, ...] = Field(description="numbers of blocks that may share the k loop of one tile")
-    depth: int = Field(gt=0, description="elements of k that one step of the main loop handles")
+    shapes: tuple[tuple[Whole, Whole], ...] = Field(description="tiles of C that the library ships, rows by columns")
+    splits: tuple[Whole, ...] = Field(description="numbers of blocks that may share the k loop of one tile")
+    depth: Whole = Field(gt=0, description="elements of k that one step of the main loop handles")
     fill: Time = Field(description="time of a block outside its main loop: pipeline fill, epilogue, store")
     split: Time = Field(description="extra time of a split k loop: synchronisation and reduction")
     partial_rate: Ratio = Field(description="rate at which partial sums of a split move, over the main memory's")
@@ -41,7 +42,7 @@ class Execution(FileModel):
     )
     earlier_instructions: Share = Field(default=ONE, description="share of the matrix rate that instructions of earlier generations reach")
     tiles: TileExecution | None = None
-    blocks: tuple[tuple[int, int], ...] = Field(
+    blocks: tuple[tuple[Whole, Whole], ...] = Field(
         default=(),
         description="for generated devices: tiles of C, rows by columns, that one unit works on at a time; a product runs in waves of the"
         " best of them, and its last wave takes as long as a full one. Units divide the work evenly where absent",

@@ -7,6 +7,7 @@ from typing import Literal
 from pydantic import Field
 
 from crossflow.files import FileModel
+from crossflow.limits import Finite, Whole
 from crossflow.units import Bandwidth, Information, Ratio, Time
 
 TopologyName = Literal[
@@ -68,14 +69,14 @@ class NetworkLevel(FileModel):
 
     fabric: FabricKind = Field(default="ideal", description="kind of fabric; ideal links reach their rate")
     topology: TopologyName | None = Field(default=None, description="wiring; the fabric's own where absent")
-    shape: tuple[int, ...] | None = None
-    ports: int | None = Field(
+    shape: tuple[Whole, ...] | None = None
+    ports: Whole | None = Field(
         default=None,
         gt=0,
         description="links of a device on a direct topology, among which its bandwidth is divided; those in use where absent",
     )
-    group: int | None = Field(default=None, gt=0, description="nodes on a leaf switch of a fat tree, or in a group of a dragonfly")
-    oversubscription: float | None = Field(
+    group: Whole | None = Field(default=None, gt=0, description="nodes on a leaf switch of a fat tree, or in a group of a dragonfly")
+    oversubscription: Finite | None = Field(
         default=None, ge=1, description="bandwidth of the ports of such a group over that out of it; 1 where absent"
     )
     bandwidth: Bandwidth | None = None

@@ -214,8 +214,8 @@ def good_package(parts: Parts, budgets: Budgets, sharing: int, mounted: Mounted,
     for s in range(int(spares.max()) + 1):
         built = sharing + s
         good = np.asarray(sum(math.comb(built, i) * (1.0 - p) ** i * p ** (built - i) for i in range(s + 1)))
-        here = np.where(s <= spares, (built * device + package) / (sharing * good), np.inf)
-        begun = np.where(here < price, built / (sharing * good), begun)
+        here = np.where(s <= spares, divide(built * device + package, sharing * good), np.inf)
+        begun = np.where(here < price, divide(ONE * built, sharing * good), begun)
         price = np.minimum(here, price)
     return price, begun
 

@@ -17,6 +17,7 @@ from pydantic import Field, model_validator
 from crossflow import files
 from crossflow.files import Document, FileModel
 from crossflow.formats import HALF
+from crossflow.limits import Flag
 from crossflow.units import Information, Ratio, Share, Time
 
 Fusion = Literal["softmax", "activation", "residual", "norm", "rotary", "loss", "optimizer", "accumulation"]
@@ -28,7 +29,7 @@ class AttentionKernel(FileModel):
     kernel: Literal["unfused", "flash"] = Field(description="flash: tile by tile on chip; unfused: scores go through memory")
     forward_utilisation: Share = Field(description="flash: share of the sustained matrix rate that a long forward kernel reaches")
     backward_utilisation: Share = Field(description="the same of the backward kernel")
-    native: bool = Field(
+    native: Flag = Field(
         default=True,
         description="written for the matrix instructions of the newest devices; if not, it reaches their `earlier_instructions`",
     )
@@ -42,15 +43,15 @@ class Overlap(FileModel):
         description="backward: collectives of input gradients run beside the weight gradient's product; pipelined: with sequence "
         "parallelism gathers and scatters also go in pieces, a rank's at a time, beside the products that take or make them",
     )
-    data: bool = Field(default=False, description="gradients are reduced in buckets while the last backward pass runs")
-    gather: bool = Field(default=False, description="weights of the next layer are gathered while this one computes (FSDP prefetch)")
-    pipeline: bool = Field(default=False, description="activations travel between stages while the next microbatch computes")
-    context: bool = Field(
+    data: Flag = Field(default=False, description="gradients are reduced in buckets while the last backward pass runs")
+    gather: Flag = Field(default=False, description="weights of the next layer are gathered while this one computes (FSDP prefetch)")
+    pipeline: Flag = Field(default=False, description="activations travel between stages while the next microbatch computes")
+    context: Flag = Field(
         default=False,
         description="keys and values of the next step of ring attention travel while this step computes; needs attention.kernel: flash, "
         "for unfused attention gathers all keys and values first",
     )
-    optimizer: bool = Field(default=False, description="updated weights are gathered while the next forward pass runs")
+    optimizer: Flag = Field(default=False, description="updated weights are gathered while the next forward pass runs")
 
 
 class WeightSharing(FileModel):
@@ -60,7 +61,7 @@ class WeightSharing(FileModel):
         default="part",
         description="sharded weights that are gathered, and reduced, at once: those of attention or of an MLP, or of a layer",
     )
-    copies: bool = Field(
+    copies: Flag = Field(
         default=False,
         description="gathered weights are copied out of the buffer of their message, and gradients into the one that is reduced, for each "
         "matrix has memory of its own",
@@ -103,11 +104,11 @@ class MemoryHabits(FileModel):
     workspaces: Ratio = Field(
         default=np.array([0.0]), description="tensors as large as a layer's whole input that collectives of a tensor group keep"
     )
-    buckets: bool = Field(default=False, description="a copy of all gradients, as large as the weights, from which data ranks reduce them")
-    late_gradients: bool = Field(
+    buckets: Flag = Field(default=False, description="a copy of all gradients, as large as the weights, from which data ranks reduce them")
+    late_gradients: Flag = Field(
         default=False, description="gradients of a microbatch are summed when its backward pass has ended; until then all are there"
     )
-    gathered_copy: bool = Field(default=False, description="updated weights of a sharded optimizer are gathered into a copy")
+    gathered_copy: Flag = Field(default=False, description="updated weights of a sharded optimizer are gathered into a copy")
 
 
 class SoftwareStack(FileModel):
@@ -141,7 +142,7 @@ class SoftwareStack(FileModel):
         description="further time of every matrix product inside a training step on an A100, as a share of the time that it takes alone "
         "and warm; other families multiply it by their `training_sensitivity`",
     )
-    early_stop: bool = Field(default=False, description="full recomputation leaves out what only the next layer needed")
+    early_stop: Flag = Field(default=False, description="full recomputation leaves out what only the next layer needed")
     overlap: Overlap = Overlap()
     sharing: WeightSharing = WeightSharing()
     host: HostCosts

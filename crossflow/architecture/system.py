@@ -17,6 +17,7 @@ from crossflow.architecture.template import DatasheetSystem, GeneratedSystem, Sy
 from crossflow.arrays import Array, points
 from crossflow.errors import CrossflowError, SpecError, did_you_mean
 from crossflow.files import Document, Path_
+from crossflow.limits import shown
 from crossflow.technology.library import Choice, TechLibrary, kind_of, load_library
 
 _KINDS: Mapping[str, type[GeneratedSystem] | type[DatasheetSystem]] = {"generated": GeneratedSystem, "datasheet": DatasheetSystem}
@@ -44,7 +45,7 @@ def _kind(document: Document) -> str:
     kind = document.data.get("kind")
     if not isinstance(kind, str) or kind not in _KINDS:
         known = (*_KINDS, "system")
-        raise document.error(("kind",), f"expected one of {', '.join(known)}, got {kind!r}{did_you_mean(str(kind), known)}")
+        raise document.error(("kind",), f"expected one of {', '.join(known)}, got {shown(kind)}{did_you_mean(str(kind), known)}")
     return kind
 
 
@@ -69,17 +70,17 @@ def _check_technology(spec: SystemSpec, document: Document, base: Path | None) -
         raise SpecError(problems)
 
 
-def _merged(document: Document, base: Path | None) -> Document:
-    """The section over its template, a system over its device, a datasheet device over its family."""
+def _merged(document: Document, base: Path | None, above: tuple[Path, ...] = ()) -> Document:
+    """The section over its template, a system over its device, a datasheet device over its family; `above` are the files that led here."""
     if isinstance(document.data, str):
         document = Document(file=document.file, data={"template": document.data}, lines=document.lines)
     if not isinstance(document.data, Mapping):
         raise document.error((), f"expected a mapping with a template, got {document.data!r}")
     if "template" in document.data:
-        below = _template(document, base)
+        below = _template(document, base, above)
         own = document.without("template")
     elif "kind" in document.data:
-        below, own = _with_device(document, base), None
+        below, own = _with_device(document, base, above), None
     else:
         raise document.error((), "the key 'template' is missing: a template name, a path, or an inline template")
     if own is None:
@@ -104,14 +105,17 @@ def _without_changes(below: Document, own: Document) -> Document:
     return below
 
 
-def _template(document: Document, base: Path | None) -> Document:
-    named = document.data["template"]
+def _template(document: Document, base: Path | None, above: tuple[Path, ...], key: str = "template") -> Document:
+    named = document.data[key]
     if isinstance(named, Mapping):
-        return _with_device(document.under("template"), base)
+        return _with_device(document.under(key), base, above)
     if not isinstance(named, str):
-        raise document.error(("template",), f"expected a template name, a path or a mapping, got {named!r}")
-    path = _found("templates", named, base, document, "template", "systems", "devices", "generated")
-    return _with_device(divisions.read_divisions(files.read_yaml(path), path.parent), path.parent)
+        raise document.error((key,), f"expected a template name, a path or a mapping, got {shown(named)}")
+    path = _found("templates", named, base, document, key, "systems", "devices", "generated")
+    led = (*above, path.resolve())
+    if led[-1] in above:
+        raise document.error((key,), f"a template cannot stand on itself: {' -> '.join(one.name for one in led)}")
+    return _with_device(divisions.read_divisions(files.read_yaml(path), path.parent), path.parent, led)
 
 
 def _found(kind: str, name: str, base: Path | None, document: Document, key: str, *folders: str) -> Path:
@@ -120,17 +124,18 @@ def _found(kind: str, name: str, base: Path | None, document: Document, key: str
         return files.find(kind, name, base, *folders)
 
 
-def _with_device(document: Document, base: Path | None) -> Document:
+def _with_device(document: Document, base: Path | None, above: tuple[Path, ...]) -> Document:
     """A template with what it builds on: a file on its template, a system on its device, a datasheet device on its family."""
     data = document.data
     if not isinstance(data, Mapping):
         raise document.error((), "expected a mapping with a template")
     if "template" in data:  # another system, or a device, over which the file lays its own values
-        return _merged(document.without("kind"), base)
+        return _merged(document.without("kind"), base, above)
     if data.get("kind") == "system":
         if "device" not in data:
             raise document.error((), "the key 'device' is missing: a system names the template of its devices")
-        device = _template(Document(file=document.file, data={"template": data["device"]}, lines=document.lines), base)
+        device = _template(document, base, above, key="device")
+        _check_overridden(device, document)
         return files.merge(device, document.without(*_OF_THE_FILE))
     _kind(document)
     fabrics = files.find("templates", "fabrics")
@@ -139,6 +144,19 @@ def _with_device(document: Document, base: Path | None) -> Document:
         family = files.read_yaml(_found("templates", str(data["family"]), base, document, "family", "families"))
         return files.merge(family.without("kind", "name", "title"), document)
     return document
+
+
+def _check_overridden(below: Document, own: Document) -> None:
+    """SpecError for what is wrong in a template where a system says something else, so that nobody would see it."""
+    kind = below.data.get("kind")
+    if not isinstance(kind, str) or kind not in _KINDS:
+        return  # told where the system is read
+    try:
+        files.validate(_KINDS[kind], below)
+    except SpecError as error:
+        kept = set(files.merge(below, own).lines.values())
+        if hidden := [problem for problem in error.problems if (problem.file, problem.line) not in kept]:
+            raise SpecError(hidden) from None
 
 
 @functools.lru_cache(maxsize=4)

@@ -8,15 +8,18 @@ References
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, create_model, model_validator
+from pydantic import AfterValidator, Field, create_model, model_validator
 
 from crossflow.architecture.execution import Execution
 from crossflow.architecture.network import NetworkSpec
 from crossflow.arrays import Array, points
+from crossflow.errors import did_you_mean
 from crossflow.files import FileModel
+from crossflow.formats import FORMATS
+from crossflow.limits import DEVICES, Flag, Whole, shown
 from crossflow.technology.components import Compute, Link, OffChip, OnChip
 from crossflow.units import (
     Area,
@@ -43,6 +46,22 @@ Scope = Literal["bundle", "global"]
 ONE = points(1.0)
 BUDGETS = ("area", "power_shares", "perimeter")  # what is divided among the components of a device
 Dataflow = Literal["weight", "activation", "output", "best"]
+LEVELS = ("registers", "l1", "l2", "l3", "l4", "memory")
+
+
+def _one_of(what: str, known: Collection[str]) -> AfterValidator:
+    """Text that is one of the known names."""
+
+    def check(name: str) -> str:
+        if name not in known:
+            raise ValueError(f"expected {what}, one of {', '.join(known)}, got {shown(name)}{did_you_mean(name, known)}")
+        return name
+
+    return AfterValidator(check)
+
+
+LevelName = Annotated[str, _one_of("a memory level", LEVELS)]
+TypeName = Annotated[str, _one_of("a data type", FORMATS)]
 
 
 def _partial(model: type[FileModel]) -> type[FileModel]:
@@ -92,16 +111,16 @@ class SystemFields(FileModel):
     sources: Mapping[str, str] = {}
     execution: Execution
     network: NetworkSpec
-    devices: int | None = Field(default=None, gt=0, description="accelerators in the system")
-    nodes: int | None = Field(default=None, gt=0, description="packages or servers in the system")
-    devices_per_node: int = Field(default=1, gt=0)
+    devices: Whole | None = Field(default=None, gt=0, le=DEVICES, description="accelerators in the system")
+    nodes: Whole | None = Field(default=None, gt=0, le=DEVICES, description="packages or servers in the system")
+    devices_per_node: Whole = Field(default=1, gt=0, le=100_000)
     max_nodes: PositiveCount | None = None
     node_power: Power | None = None
     profile: str | None = Field(
         default=None,
         description="file of measured event times of this system, beside its own file; those of a scenario's `profile` come first",
     )
-    nearby: bool = Field(
+    nearby: Flag = Field(
         default=False, description="whether kernels whose sizes lie among those of measured kernels in `profile` take their time from these"
     )
     host: Host | None = Field(default=None, description="the host's memory, where a strategy may keep what devices have no room for")
@@ -222,20 +241,20 @@ class GeneratedSystem(SystemFields):
     techlib: str = "standard"
     technology: TechnologyChoice
     components: ComponentChanges = ComponentChanges()
-    devices_per_package: int | None = Field(
+    devices_per_package: Whole | None = Field(
         default=None, gt=0, description="accelerators on one substrate, where a node holds several packages; all of a node where absent"
     )
     bundles: PositiveCount = Field(description="SMs, CUs or cores of one device; a larger compute area makes each of them wider")
-    levels: Mapping[str, OnChipLevel] = Field(description="on-chip levels from the nearest to the farthest")
+    levels: Mapping[LevelName, OnChipLevel] = Field(description="on-chip levels from the nearest to the farthest")
     memory_utilisation: Share
     memory_static_share: Share = Field(
         default=points(0.1),
         description="share of main memory's power kept for idle and refresh: it bounds their capacity, and the rest feeds their pins",
     )
-    shared_power: bool = Field(default=False, description="whether compute also gets the power that other components cannot use")
+    shared_power: Flag = Field(default=False, description="whether compute also gets the power that other components cannot use")
     dataflow: Dataflow = "best"
-    rates: Mapping[str, Ratio] = Field(description="matrix rate by data type, over the library's nominal rate")
-    vector_rates: Mapping[str, Ratio] = Field(description="rate of pointwise work by data type, over the same")
+    rates: Mapping[TypeName, Ratio] = Field(description="matrix rate by data type, over the library's nominal rate")
+    vector_rates: Mapping[TypeName, Ratio] = Field(description="rate of pointwise work by data type, over the same")
     budgets: Budgets
 
     @property
@@ -323,15 +342,15 @@ class DatasheetSystem(SystemFields):
     kind: Literal["datasheet"]
     vendor: str = ""
     family: str
-    year: int | None = None
+    year: Whole | None = None
     measured: tuple[str, ...] = Field(default=(), description="kinds of measurement of this very device behind its parameters")
     techlib: str = "devices"
     technology: DatasheetTechnology
     units: PositiveCount = Field(description="independently scheduled compute units: SMs, CUs")
     clock: Frequency = Field(description="clock at which the peak rates hold")
-    throughput: Mapping[str, Throughput]
-    vector_throughput: Mapping[str, Throughput] = {}
-    levels: Mapping[str, DatasheetLevel]
+    throughput: Mapping[TypeName, Throughput]
+    vector_throughput: Mapping[TypeName, Throughput] = {}
+    levels: Mapping[LevelName, DatasheetLevel]
     power: DatasheetPower
     energy: DatasheetEnergy = DatasheetEnergy()
     chip_area: Area | None = None

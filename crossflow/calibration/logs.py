@@ -149,7 +149,7 @@ class _LogReader:
         elif (program := _PROGRAM.search(line)) and "NCCL" not in line:  # the command, as a shell or a script echoes it
             self.close()
             self.test, self.begins = program[1], number
-        elif self._like_a_row(cells) and not (is_last or self.broken):
+        elif len(cells) > 1 and self._like_a_row(cells) and not (is_last or self.broken):
             self.broken = True
             self.wrong(number, f"expected the bytes and the elements of a buffer, whole numbers, got {cells[0]} {cells[1]}")
 

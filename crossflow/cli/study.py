@@ -27,6 +27,7 @@ def run(arguments: argparse.Namespace) -> None:
             dask=arguments.dask,
             resume=arguments.resume,
             settings=arguments.settings,
+            yes=arguments.yes,
             progress=report,
         )
     if arguments.json:

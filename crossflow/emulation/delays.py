@@ -13,13 +13,14 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import numpy as np
-from pydantic import BeforeValidator, Field, PositiveInt
+from pydantic import BeforeValidator, Field
 
 from crossflow import files
 from crossflow.cost.ranks import RankGroup, SystemDelays, Times
 from crossflow.emulation.what_if import Changes, Delay, read_what_if
 from crossflow.errors import CrossflowError, SpecError
 from crossflow.files import Document, FileModel
+from crossflow.limits import Finite, PositiveInt
 from crossflow.units import parse
 
 INTRA, INTER = "intra", "inter"  # wires: inside nodes, between them
@@ -40,7 +41,7 @@ class DelayTable(FileModel):
         "all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "reduce", "gather", "scatter", "send", "recv", "barrier"
     ] = Field(description="what is called")
     ranks: PositiveInt = Field(description="ranks of the group; 2 for send and recv")
-    points: tuple[Annotated[tuple[float, float, float], BeforeValidator(_point)], ...] = Field(
+    points: tuple[Annotated[tuple[Finite, Finite, Finite], BeforeValidator(_point)], ...] = Field(
         min_length=1,
         description="rows of size, time and, if known, processor time of the host in it: `[1 MB, 9.6 ms, 2 ms]`, sizes increasing; times "
         "are interpolated, constant below the first size, and go on beyond the last as between the last two",

@@ -16,6 +16,7 @@ from crossflow import files
 from crossflow.emulation.what_if import OPS, Delay
 from crossflow.errors import CrossflowError, SpecError, did_you_mean
 from crossflow.files import Document, FileModel
+from crossflow.limits import Finite, Flag, NonNegativeInt, Whole
 
 VERSION = 1
 StepMark = TypeVar("StepMark")
@@ -28,35 +29,35 @@ class RecordedGroup(FileModel):
     """A process group."""
 
     name: str = Field(description="its name in torch")
-    ranks: tuple[int, ...] = Field(description="its global ranks")
+    ranks: tuple[Whole, ...] = Field(description="its global ranks")
 
 
 class CallRow(FileModel):
     """A collective that the script called."""
 
     act: Literal["call"] = Field(description="what the row is")
-    at: float = Field(ge=0, description="when it was called [s]")
+    at: Finite = Field(ge=0, description="when it was called [s]")
     op: str = Field(description="what was called")
-    size: int = Field(ge=0, description="buffer of one rank [B]")
+    size: Whole = Field(ge=0, description="buffer of one rank [B]")
     dtype: str = Field("", description="of its elements")
-    group: int = Field(ge=0, description="row of `groups`; of a transfer that of the whole group")
-    ranks: tuple[int, ...] | None = Field(None, description="of a transfer, the rank that sends and the one that receives")
+    group: Whole = Field(ge=0, description="row of `groups`; of a transfer that of the whole group")
+    ranks: tuple[Whole, ...] | None = Field(None, description="of a transfer, the rank that sends and the one that receives")
     link: str = Field(description="what it queued for; of a real run its group, and for transfers the direction")
-    time: float = Field(
+    time: Finite = Field(
         ge=0, description="its delay, without what-ifs; of a real run the time from its call until its end, as measured [s]"
     )
-    latency: float = Field(ge=0, description="of it, what a message of one byte takes; 0 where that is not known, as of a real run [s]")
-    met: float = Field(0.0, ge=0, description="time that it waited for other real ranks [s]")
-    fill: float = Field(0.0, ge=0, description="time that writing its outputs took on this machine, which it takes at least [s]")
+    latency: Finite = Field(ge=0, description="of it, what a message of one byte takes; 0 where that is not known, as of a real run [s]")
+    met: Finite = Field(0.0, ge=0, description="time that it waited for other real ranks [s]")
+    fill: Finite = Field(0.0, ge=0, description="time that writing its outputs took on this machine, which it takes at least [s]")
 
 
 class WaitRow(FileModel):
     """The script waited."""
 
     act: Literal["wait"] = Field(description="what the row is")
-    at: float = Field(ge=0, description="when it began to wait [s]")
-    until: float = Field(ge=0, description="when it went on [s]")
-    of: tuple[Annotated[int, Field(ge=0)], ...] = Field(description="calls that it waited for, by their place among the calls")
+    at: Finite = Field(ge=0, description="when it began to wait [s]")
+    until: Finite = Field(ge=0, description="when it went on [s]")
+    of: tuple[NonNegativeInt, ...] = Field(description="calls that it waited for, by their place among the calls")
 
 
 StepKind = Literal["optimizer", "backward"]
@@ -66,7 +67,7 @@ class StepRow(FileModel):
     """A step has ended: the first optimizer has stepped, or a backward pass is over."""
 
     act: Literal["step"] = Field(description="what the row is")
-    at: float = Field(ge=0, description="when [s]")
+    at: Finite = Field(ge=0, description="when [s]")
     of: StepKind = Field("optimizer", description="optimizer or backward; backward passes count where no optimizer steps")
 
 
@@ -76,9 +77,9 @@ RecordRow = Annotated[CallRow | WaitRow | StepRow, Field(discriminator="act")]
 class RankRecord(FileModel):
     """What one real rank did, in the order of time."""
 
-    rank: int = Field(ge=0, description="its global rank")
+    rank: Whole = Field(ge=0, description="its global rank")
     host: str = Field("", description="of a real run, the machine on which it ran")
-    began: float = Field(0.0, description="of a real run, when its first row was, on the clock of that machine [s]")
+    began: Finite = Field(0.0, description="of a real run, when its first row was, on the clock of that machine [s]")
     groups: tuple[RecordedGroup, ...] = Field(description="process groups")
     rows: tuple[RecordRow, ...] = Field(description="calls, waits and steps, times in seconds from the first")
 
@@ -88,8 +89,8 @@ class CallRecord(FileModel):
 
     kind: Literal["collectives"] = Field(description="what the file is")
     version: Literal[1] = Field(description="of the format")
-    world_size: int = Field(gt=0, description="ranks of the world")
-    real: bool = Field(False, description="whether all ranks ran for real and met on their own network, so that times are measured")
+    world_size: Whole = Field(gt=0, description="ranks of the world")
+    real: Flag = Field(False, description="whether all ranks ran for real and met on their own network, so that times are measured")
     delays: str = Field("", description="where the delays came from")
     what_if: str = Field("", description="changes under which it ran; `time` and `latency` are without them")
     ranks: tuple[RankRecord, ...] = Field(description="what every real rank did")

@@ -91,6 +91,7 @@ def evaluate(
     return scatter(parts, n)
 
 
+@np.errstate(over="ignore", invalid="ignore")  # what leaves the floats is a step without end, which a score tells as infeasible
 def _batch(
     scenario: Scenario,
     choices: Mapping[str, Choice],

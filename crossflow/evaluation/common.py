@@ -11,12 +11,14 @@ from crossflow.architecture.run_cost import normalised
 from crossflow.architecture.system import reference_peak
 from crossflow.architecture.template import SystemSpec
 from crossflow.arrays import Array, Index, Mask, divide, wide
+from crossflow.limits import LARGEST
 from crossflow.scenario import Scenario
 from crossflow.score import OVERFULL, OVERFULL_HOST, Score
 from crossflow.step.outcome import Outcome
 from crossflow.step.task import COLLECTIVES
 
 INCONSISTENT = "internal error: the predicted time is below a lower bound of its own inputs; please report this scenario"
+BEYOND = f"a step would take more than {LARGEST:g} s, or numbers leave what floats hold: a rate, a share or an efficiency is near zero"
 NO_BANDWIDTH = "no network or memory bandwidth where the strategy needs it"
 Causes = list[tuple[Mask, str]]
 
@@ -57,7 +59,8 @@ def score_of(
 ) -> Score:
     """Score of an outcome: throughput, energy, use of the peak, what fits."""
     n, dtype = outcome.total.size, scenario.workload.dtype
-    total = np.where(np.isnan(outcome.total), np.inf, outcome.total)
+    beyond = np.isnan(outcome.total) | (np.isfinite(outcome.total) & (outcome.total > LARGEST))
+    total = np.where(beyond, np.inf, outcome.total)
     timed = np.isfinite(total) & (total > 0)
     elapsed = np.where(timed, total, 1.0)
     energy = wide(np.where(timed, _energy(outcome, device, devices, elapsed), np.inf), n)
@@ -67,7 +70,7 @@ def score_of(
     held = {kind: wide(amount, n) for kind, amount in outcome.memory.items()}
     capacity = wide(device.memory.capacity * device.memory.instances, n)
     wrong = timed & ((used > 1.0 + 1e-6) | (total < outcome.least * (1.0 - 1e-6)))
-    unrunnable = _unrunnable(outcome, held, capacity, ~np.isfinite(total))
+    unrunnable = [(wide(beyond, n), BEYOND), *_unrunnable(outcome, held, capacity, ~np.isfinite(total))]
     unbuildable = [(wide(mask, n), f"cannot be built: {sentence}") for mask, sentence in device.problems]
     feasible, reason, reasons = first_cause([*unbuildable, *unrunnable, (wrong, INCONSISTENT)])
     rate, bound = np.where(timed, samples / elapsed, 0.0), _table(outcome.bound, n)

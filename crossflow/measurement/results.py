@@ -17,6 +17,7 @@ from pydantic import Field
 from crossflow.cost.profile import COLUMNS, kernel_of, message_size
 from crossflow.errors import CrossflowError
 from crossflow.files import FileModel, write_text
+from crossflow.limits import Finite, Flag, Whole
 from crossflow.measurement.machine import MachineFacts
 from crossflow.measurement.overheads import EagerHost, host_times
 from crossflow.names import cell
@@ -39,17 +40,17 @@ class MeasuredRow(FileModel):
     op: str = Field(description="operation as profiles name it; empty for what no profile has, such as copies")
     shape: str = Field(description="shape as profiles write it")
     dtype: str = Field(default="", description="type of what is computed; empty for what moves bytes")
-    ranks: int = Field(default=1, description="ranks of a collective")
+    ranks: Whole = Field(default=1, description="ranks of a collective")
     scope: str = Field(default="", description="`intra` for a collective inside a node")
-    time: float = Field(
+    time: Finite = Field(
         gt=0, description="20 % quantile of the samples, the call included: processor time of one thread, wall time of several"
     )
-    spread: float = Field(ge=0, description="standard deviation of the samples, from their median absolute deviation")
-    count: int = Field(gt=0, description="samples")
-    wall: float | None = Field(default=None, description="the same by the clock on the wall")
-    cpu: float | None = Field(default=None, description="the same of the time of the process on all processors")
-    busy: bool = Field(description="whether the samples show that other processes disturbed them")
-    kernels: Sequence[tuple[str, str, str, int]] = Field(
+    spread: Finite = Field(ge=0, description="standard deviation of the samples, from their median absolute deviation")
+    count: Whole = Field(gt=0, description="samples")
+    wall: Finite | None = Field(default=None, description="the same by the clock on the wall")
+    cpu: Finite | None = Field(default=None, description="the same of the time of the process on all processors")
+    busy: Flag = Field(description="whether the samples show that other processes disturbed them")
+    kernels: Sequence[tuple[str, str, str, Whole]] = Field(
         default=(), description="of a step (kind `host`), its kernels: op, shape and type as profiles name them, and how many of each"
     )
 
@@ -60,11 +61,11 @@ class MeasuredHeader(FileModel):
     device: str = Field(description="name of the device in profiles and templates")
     on: Literal["cpu", "cuda"] = Field(description="what was measured")
     dtype: str = Field(description="type of the numbers")
-    threads: int = Field(gt=0, description="threads of torch")
+    threads: Whole = Field(gt=0, description="threads of torch")
     torch: str = Field(description="version of torch")
     date: str = Field(description="day on which the file was begun")
     command: str = Field(description="words of the command line")
-    rates: Mapping[str, float] = Field(description="peak operations of one core a second by type, from its instructions and its clock")
+    rates: Mapping[str, Finite] = Field(description="peak operations of one core a second by type, from its instructions and its clock")
     machine: MachineFacts = Field(description="processor, caches, instructions, memory and load, as the operating system tells them")
 
 

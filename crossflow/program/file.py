@@ -18,8 +18,9 @@ from crossflow import files
 from crossflow.errors import Problem, SpecError, did_you_mean
 from crossflow.files import Document, FileModel
 from crossflow.formats import DTYPE_BYTES
+from crossflow.limits import NonNegativeInt, PositiveInt
 from crossflow.program.blocks import Block, CopyPlaces
-from crossflow.program.forms import NonNegative, NonNegativeInt, PositiveInt
+from crossflow.program.forms import NonNegative
 from crossflow.program.groups import DeviceGroup
 from crossflow.program.kernels import Attention, Kernel, Lookup, Pass, Product, Scan, Timed
 from crossflow.program.order import in_order

@@ -13,7 +13,8 @@ from pydantic import Field
 from crossflow.arrays import Array, Index, Mask
 from crossflow.embedding.reuse import BINS
 from crossflow.formats import DTYPE_BYTES
-from crossflow.program.forms import Bytes, Flag, NonNegative, Positive, Seconds
+from crossflow.limits import Flag
+from crossflow.program.forms import Bytes, NonNegative, Positive, Seconds
 
 Number = float | Array  # one value, or one for each design point, shape (n,)
 ONCE = 1.0

@@ -18,12 +18,14 @@ import numpy as np
 
 from crossflow.arrays import Array, Index
 from crossflow.formats import DTYPE_BYTES, kept_bytes
+from crossflow.limits import NonNegativeInt
 from crossflow.program.blocks import Block, CopyPlaces
 from crossflow.program.collectives import Collective, sent_bytes
-from crossflow.program.forms import Bytes, NonNegativeInt, OpPlaces, Seconds
+from crossflow.program.forms import Bytes, Seconds
 from crossflow.program.groups import DeviceGroup, Group
 from crossflow.program.kernels import ONCE, Kernel, KernelTable, Number, Timed, filled, kernel_tables, repeated
 
+OpPlaces = tuple[NonNegativeInt, ...]
 NOTHING = np.zeros((0, 1))
 COMPUTE, NETWORK, HOST = "compute", "network", "host"  # streams; the first two are those of operations that name none
 HostTime = Literal["kernel", "layer", "microbatch", "step"]  # times of the host in a software stack that a call may take

@@ -10,6 +10,7 @@ import contextlib
 import gzip
 import itertools
 import json
+import re
 import tarfile
 import zlib
 from collections.abc import Iterator
@@ -18,12 +19,13 @@ from pathlib import Path
 from typing import IO, Any
 
 from crossflow.errors import Problem, SpecError
+from crossflow.limits import EVENT_BYTES, opened
 
 PIECE = 1 << 20  # bytes that are read at once
-LARGEST = 16 << 20  # characters that one event, or one value beside the events, may have
+LARGEST = EVENT_BYTES  # characters that one event, or one value beside the events, may have
 LISTS = ("traceEvents", "nodes")  # what the list of events is called
 _DECODER = json.JSONDecoder(strict=False)  # names of kernels may hold control characters
-_BLANKS = " \t\r\n"
+_BLANKS = re.compile(r"[ \t\r\n]*")
 
 
 @dataclass(kw_only=True)
@@ -96,12 +98,10 @@ class EventFile:
     def _next(self) -> str:
         """The next character that is no blank, "" at the end."""
         while True:
-            text, at, end = self._text, self._at, len(self._text)
-            while at < end and text[at] in _BLANKS:
-                at += 1
-            self._at = at
-            if at < end:
-                return text[at]
+            text = self._text
+            self._at = _BLANKS.match(text, self._at).end()  # type: ignore[union-attr]  # which matches nothing too
+            if self._at < len(text):
+                return text[self._at]
             if not self._more():
                 return ""
 
@@ -114,9 +114,13 @@ class EventFile:
                 if end < len(self._text) or self._ended:  # a number may go on
                     self._at = end
                     return value
-            except json.JSONDecodeError as error:
+            except RecursionError:
+                raise self._wrong("the JSON is nested too deeply") from None
+            except ValueError as error:
+                if not isinstance(error, json.JSONDecodeError):
+                    raise self._wrong("the JSON holds a number of more than 4,300 digits") from None
                 if len(self._text) - self._at > LARGEST:
-                    raise self._wrong(f"the JSON is broken: {error.msg}") from None
+                    raise self._wrong(f"the JSON is broken, or an event has more than {LARGEST >> 20} MiB: {error.msg}") from None
             if not self._more():
                 return _MISSING
 
@@ -168,7 +172,7 @@ def event_files(path: Path) -> Iterator[EventFile]:
         if path.name.endswith((".tar.gz", ".tgz", ".tar")):
             yield from _members(path)
             return
-        with path.open("rb") as stream, _plain(stream) as text:
+        with opened(path) as stream, _plain(stream) as text:
             yield EventFile(name=str(path), stream=text)
     except (OSError, tarfile.TarError, EOFError) as error:
         raise SpecError([Problem(file=str(path), message=f"cannot be read: {getattr(error, 'strerror', None) or error}")]) from None
@@ -191,7 +195,7 @@ def is_traces(path: Path) -> bool:
     if not path.is_file() or not path.name.endswith((".json", ".json.gz")):
         return False
     try:
-        with path.open("rb") as stream, _plain(stream) as text:
+        with opened(path) as stream, _plain(stream) as text:
             begin = text.read(PIECE)
     except (OSError, EOFError, zlib.error):
         return False

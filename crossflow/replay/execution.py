@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from crossflow.errors import CrossflowError, Problem, SpecError
+from crossflow.limits import opened
 from crossflow.replay.chakra import chakra_nodes
 from crossflow.replay.collectives import op_of
 from crossflow.replay.events import EventFile, event_files
@@ -110,7 +111,7 @@ def read_executions(paths: Iterable[str | Path]) -> tuple[ExecutionTrace, ...]:
 def _read_chakra(path: Path) -> ExecutionTrace:
     """A Chakra trace in protobuf, which says no process."""
     try:
-        with path.open("rb") as stream:
+        with opened(path) as stream:
             found = _trace(str(path), chakra_nodes(stream))
     except OSError as error:
         raise SpecError([Problem(file=str(path), message=f"cannot be read: {error.strerror or error}")]) from None

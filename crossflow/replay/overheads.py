@@ -21,13 +21,14 @@ from pydantic import Field
 from crossflow import files
 from crossflow.arrays import Array, Index, Mask, rows_of
 from crossflow.files import Document, FileModel
+from crossflow.limits import Finite, Whole
 from crossflow.replay.edges import OVERHEAD_KINDS as KINDS
 from crossflow.replay.edges import HostPieces, OverheadKind
 from crossflow.replay.graph import StepGraph
 
 UNKNOWN = 5e-6  # of a kind that no trace has [s]
-Seconds = Annotated[float, Field(ge=0.0)]
-OverheadSpread = tuple[float, float, int]  # mean, standard deviation, how often it was seen [s], [s], [1]
+Seconds = Annotated[Finite, Field(ge=0.0)]
+OverheadSpread = tuple[Finite, Finite, Whole]  # mean, standard deviation, how often it was seen [s], [s], [1]
 
 
 class OverheadRow(FileModel):
@@ -39,7 +40,7 @@ class OverheadRow(FileModel):
     op: str = Field(description="operation, or call of the runtime; empty for the mean of all")
     mean: Seconds = Field(description="mean time in seconds")
     spread: Seconds = Field(description="standard deviation in seconds")
-    count: int = Field(ge=1, description="how often it was seen")
+    count: Whole = Field(ge=1, description="how often it was seen")
 
 
 class OverheadFile(FileModel):

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import Field, PositiveInt
+from pydantic import Field
 
 from crossflow.files import FileModel
+from crossflow.limits import Finite, Flag, PositiveInt, Seed
+
+MANY = 100_000  # starts, steps or designs of a generation at most
 
 
 class Common(FileModel):
@@ -15,24 +18,24 @@ class Common(FileModel):
     over: Annotated[tuple[str, ...], Field(min_length=1)] | None = Field(
         default=None, description="paths of the space that this search may change; all where absent"
     )
-    seed: int = Field(default=0, description="of everything that is drawn")
+    seed: Seed = Field(default=0, description="of everything that is drawn")
     evaluations: PositiveInt | None = Field(default=None, description="designs to evaluate at most")
-    seconds: Annotated[float, Field(gt=0)] | None = Field(default=None, description="time to take at most, in seconds")
+    seconds: Annotated[Finite, Field(gt=0)] | None = Field(default=None, description="time to take at most, in seconds")
 
 
 class Local(Common):
     """Searchers of continuous spaces; where there are options too, one search for each of their combinations."""
 
-    starts: PositiveInt = Field(default=10, description="designs to start from (S of the paper)")
-    steps: PositiveInt = Field(default=100, description="steps from each start at most (T of the paper)")
-    finalists: PositiveInt = Field(default=3, description="combinations of options searched in full, after a brief search of all")
+    starts: PositiveInt = Field(default=10, le=MANY, description="designs to start from (S of the paper)")
+    steps: PositiveInt = Field(default=100, le=MANY, description="steps from each start at most (T of the paper)")
+    finalists: PositiveInt = Field(default=3, le=MANY, description="combinations of options searched in full, after a brief search of all")
 
 
 class GradientSettings(Local):
     """Projected gradient descent with exponential averaging of the parameters (Eq. 6)."""
 
     searcher: Literal["gradient"] = "gradient"
-    averaging: Annotated[float, Field(ge=0, lt=1)] = Field(default=0.8, description="weight of the past in the average (beta of Eq. 6)")
+    averaging: Annotated[Finite, Field(ge=0, lt=1)] = Field(default=0.8, description="weight of the past in the average (beta of Eq. 6)")
 
 
 class ScipySettings(Local):
@@ -46,7 +49,7 @@ class OptunaSettings(Common):
 
     searcher: Literal["tpe", "cma-es", "nsga2"]
     evaluations: PositiveInt = Field(default=1000, description="designs to evaluate at most")
-    population: Annotated[int, Field(ge=2)] = Field(default=50, description="designs of one generation (cma-es, nsga2)")
+    population: PositiveInt = Field(ge=2, le=MANY, default=50, description="designs of one generation (cma-es, nsga2)")
     storage: str | None = Field(default=None, description="Optuna storage to share the study through, such as sqlite:///study.db")
 
 
@@ -55,7 +58,7 @@ class EvolutionSettings(Common):
 
     searcher: Literal["evolution"]
     evaluations: PositiveInt = Field(default=20_000, description="designs to evaluate at most")
-    population: Annotated[int, Field(ge=4)] = Field(default=200, description="designs that spread over a front of several objectives")
+    population: PositiveInt = Field(ge=4, le=MANY, default=200, description="designs that spread over a front of several objectives")
 
 
 class RandomSettings(Common):
@@ -75,7 +78,7 @@ class ExhaustiveSettings(Common):
     """Every combination of options, and of the counted values of ranges."""
 
     searcher: Literal["exhaustive"]
-    prune: bool = Field(default=True, description="leave out designs that do not fit, or whose lower bound is no better than the best")
+    prune: Flag = Field(default=True, description="leave out designs that do not fit, or whose lower bound is no better than the best")
 
 
 SearchSettings = Annotated[

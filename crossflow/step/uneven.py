@@ -15,10 +15,11 @@ from crossflow import files
 from crossflow.arrays import Array, Index
 from crossflow.errors import CrossflowError
 from crossflow.files import FileModel
+from crossflow.limits import Finite, Seed
 from crossflow.strategy.layout import Layout
 from crossflow.timeline.pipeline import Walk
 
-Speed = Annotated[float, Field(ge=1e-3, le=1e3)]
+Speed = Annotated[Finite, Field(ge=1e-3, le=1e3)]
 Position = Annotated[int, Field(ge=0)]
 
 
@@ -37,14 +38,14 @@ class Uneven(FileModel):
         description="rate of all links of single devices: collectives and transfers take as long as on the slowest that takes part; "
         "not of transformers",
     )
-    jitter: float = Field(
+    jitter: Finite = Field(
         default=0.0,
         ge=0,
         le=1,
         description="standard deviation of a pass's computing over its mean, log-normal; replicas in step share the slowest; "
         "of all workloads but transformers, that of each operation on each device",
     )
-    seed: int = Field(default=0, ge=0, description="of the jitter's random numbers")
+    seed: Seed = Field(default=0, ge=0, description="of the jitter's random numbers")
 
     @property
     def even(self) -> bool:

@@ -29,6 +29,7 @@ from crossflow import files
 from crossflow.arrays import Index
 from crossflow.errors import Problem, SpecError
 from crossflow.files import FileModel
+from crossflow.limits import Whole
 from crossflow.strategy.mesh import SCHEDULES
 
 FORWARD, BACKWARD, WEIGHT = range(3)
@@ -242,7 +243,7 @@ class ScheduleFile(FileModel):
     name: str
     title: str = ""
     notes: str = ""
-    chunks: tuple[int, ...] | None = Field(
+    chunks: tuple[Whole, ...] | None = Field(
         default=None, description="stage of every chunk in the order of the model; where absent 0, 1, ..., as often as slots name chunks"
     )
     order: tuple[str, ...] = Field(description="slots of every stage in their order, the first stage first")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,9 +24,11 @@ from crossflow.study.planning import PlannedSearch, planned
 from crossflow.study.plots.columns import PARTS
 from crossflow.study.plots.spec import BoxPlot, ImportancePlot, IntervalPlot, LinePlot
 from crossflow.study.redivision import caption, keeps_division, redivision
+from crossflow.study.size import check_size
 from crossflow.study.spaces import TEXTS, Asked, Known, check_names, check_path, column_problems, known_columns
 from crossflow.study.spec import StudyFile, grid, plot_columns, sweep_values
 
+BLOCK = 4096  # combinations that are looked at together
 DRAWN = (LinePlot, BoxPlot, IntervalPlot, ImportancePlot)  # plots of the numbers of one column
 
 
@@ -113,8 +116,8 @@ class Study:
         return tuple(name for name in self.spec.shown if name in self.sampling_columns) or ("step_time_s",)
 
 
-def read_study(path: str | Path, settings: Iterable[str] = ()) -> Study:
-    """Read a study file; `settings` override its fields, such as ``scenario.strategy=CR-8-d64``."""
+def read_study(path: str | Path, settings: Iterable[str] = (), *, yes: bool = False) -> Study:
+    """Read a study file; `settings` override its fields, such as ``scenario.strategy=CR-8-d64``; `yes` to one of any size."""
     document, base = _with_scenario(files.read_yaml(path), Path(path).parent)
     document = files.override(document, settings)
     spec = files.validate(StudyFile, document)
@@ -122,6 +125,8 @@ def read_study(path: str | Path, settings: Iterable[str] = ()) -> Study:
         raise document.error(("scenario",), f"expected a scenario or the path of one, got {spec.scenario!r}")
     if ("strategy" in spec.space or "strategy" in spec.sweep) and "strategy" not in spec.scenario:
         document = files.merge(document, Document(file=document.file, data={"scenario": {"strategy": ANY}}))
+    if not yes:
+        check_size(spec, document)
     try:
         scenario = from_document(document.under("scenario"), base, spec.name)
     except StrategyError as error:
@@ -199,11 +204,12 @@ def _combination_problems(scenario: Scenario, values: Mapping[str, list[Any]], d
 def _all_possible(scenario: Scenario, discrete: Mapping[str, list[Any]]) -> bool:
     """Whether all combinations make scenarios whose strategies divide them, without a scenario of its own for each."""
     combinations = grid(discrete)
-    columns = dict(zip(discrete, zip(*combinations, strict=True), strict=True))
     try:
-        for made, members, _ in together(scenario, columns, len(combinations)):
-            if members is None:
-                check_strategy(made)
+        while block := list(itertools.islice(combinations, BLOCK)):
+            columns = dict(zip(discrete, zip(*block, strict=True), strict=True))
+            for made, members, _ in together(scenario, columns, len(block)):
+                if members is None:
+                    check_strategy(made)
     except CrossflowError:
         return False
     return True

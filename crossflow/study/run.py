@@ -83,6 +83,7 @@ def run_study(
     dask: str | None = None,
     resume: bool = False,
     settings: Iterable[str] = (),
+    yes: bool = False,
     progress: Reporter | None = None,
 ) -> StudyResult:
     """Run a study and write its tables, plots and record.
@@ -95,6 +96,7 @@ def run_study(
     dask : address of the scheduler of a Dask cluster to use instead.
     resume : go on with the points that an earlier run left in `out`.
     settings : overrides of fields of the study file.
+    yes : whether a study may be of any size.
     progress : called with points done, points in all (None where that is not known), and the best so far.
 
     Raises
@@ -102,7 +104,7 @@ def run_study(
     CrossflowError
         For wrong files and folders that cannot be written; finished points are kept.
     """
-    study = read_study(path, settings)
+    study = read_study(path, settings, yes=yes)
     folder = Path(out) if out is not None else Path("results") / file_name(study.spec.name)
     record = _run_record(study)
     with workers(jobs, dask) as hands, owning(folder):

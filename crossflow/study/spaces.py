@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated, Any, Literal, NamedTuple
 
-from pydantic import Field, PositiveInt
+from pydantic import Field
 
 from crossflow import errors, files
 from crossflow.architecture.template import GeneratedSystem
@@ -16,6 +16,7 @@ from crossflow.errors import CrossflowError, SpecError, did_you_mean, with_artic
 from crossflow.evaluation import evaluate
 from crossflow.evaluation.figures import lacking
 from crossflow.files import Document, FileModel, Path_
+from crossflow.limits import Finite, PositiveInt, Whole
 from crossflow.points import Split, split, variant, varied
 from crossflow.scenario import Scenario, check_strategy, strategy_of
 from crossflow.score import listed, no_column, unit_of
@@ -45,16 +46,16 @@ class SharesEntry(FileModel):
     """Shares of one budget to divide anew."""
 
     shares: tuple[str, ...] | Literal["all"]
-    min: Annotated[float, Field(gt=0, lt=1)] = SMALLEST_SHARE
-    max: Annotated[float, Field(gt=0, le=1)] = 1.0
+    min: Annotated[Finite, Field(gt=0, lt=1)] = SMALLEST_SHARE
+    max: Annotated[Finite, Field(gt=0, le=1)] = 1.0
 
 
 class RangeEntry(FileModel):
     """A quantity between two ends."""
 
-    start: str | int | float = Field(alias="from")
-    stop: str | int | float = Field(alias="to")
-    count: PositiveInt | None = Field(default=None, description="values, where it is enumerated")
+    start: str | Whole | Finite = Field(alias="from")
+    stop: str | Whole | Finite = Field(alias="to")
+    count: PositiveInt | None = Field(default=None, le=10**6, description="values, where it is enumerated")
     scale: Literal["linear", "log"] = "linear"
     when: Mapping[str, Any] = Field(default={}, description="only where options have these values, by path")
 

@@ -3,47 +3,51 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated, Any, Literal
 
 import numpy as np
-from pydantic import BeforeValidator, Field, PositiveInt, model_validator
+from pydantic import BeforeValidator, Field, model_validator
 
 from crossflow import files
 from crossflow.explanation.uncertainty import Distribution, Movement
 from crossflow.files import Document, FileModel
+from crossflow.limits import Finite, PositiveInt, Seed
 from crossflow.search.settings import SearchSettings
 from crossflow.study.plots.spec import Plot
 from crossflow.units import parse
+
+MOST_POINTS = 10**7  # of one study, unless more are asked for
+MOST_VALUES = 10**6  # of one range
 
 
 class SpacedRange(FileModel):
     """Evenly spaced values between two quantities, on a linear or a logarithmic scale."""
 
-    start: str | float = Field(alias="from")
-    stop: str | float = Field(alias="to")
-    count: PositiveInt
+    start: str | Finite = Field(alias="from")
+    stop: str | Finite = Field(alias="to")
+    count: Annotated[PositiveInt, Field(le=MOST_VALUES)]
     scale: Literal["linear", "log"] = "linear"
 
 
 class Uncertainty(FileModel):
     """Numbers that carry low and high, drawn together for every point of the study."""
 
-    samples: Annotated[int, Field(ge=2)] = Field(default=1000, description="draws of all uncertain numbers")
-    seed: int = Field(default=0, description="of the draws")
+    samples: Annotated[PositiveInt, Field(ge=2)] = Field(default=1000, description="draws of all uncertain numbers")
+    seed: Seed = Field(default=0, description="of the draws")
     distribution: Distribution = Field(default="triangular", description="between low and high: value as mode, or flat")
     numbers: Movement = Field(
         default="together",
         description="together: all numbers of one entry of the library (a node, a memory, a link) turn out well or badly by one quantile, "
         "and a later generation is no worse than an earlier one where their ranges allow; independent: each number by itself",
     )
-    correlation: Annotated[float, Field(ge=0, le=1)] = Field(
+    correlation: Annotated[Finite, Field(ge=0, le=1)] = Field(
         default=0.8, description="of the quantiles of successive generations of one family (N7 and N5, HBM3 and HBM4), an assumption"
     )
     parameters: tuple[str, ...] | None = Field(
         default=None, description="paths, or the beginnings of paths, of the numbers to draw; every one with low and high where absent"
     )
-    interval: Annotated[float, Field(gt=0, lt=1)] = Field(default=0.9, description="share of the draws that an interval holds")
+    interval: Annotated[Finite, Field(gt=0, lt=1)] = Field(default=0.9, description="share of the draws that an interval holds")
 
 
 PER_DRAW = ("each", "draw_evaluations")  # fields of `redivide` that only draws of uncertain numbers have a use for
@@ -65,7 +69,7 @@ class Redivide(FileModel):
         "point with the library's values, as one who decides before",
     )
     draw_evaluations: PositiveInt = Field(default=500, description="designs to evaluate for each draw, from the division of its point on")
-    seed: int = Field(default=0, description="of everything that is drawn")
+    seed: Seed = Field(default=0, description="of everything that is drawn")
 
 
 def _listed(given: Any) -> Any:
@@ -174,9 +178,9 @@ def spaced(described: SpacedRange, document: Document, place: tuple[str, str]) -
     return numbers if plain else [f"{number:.12g} {unit}" for number in numbers]
 
 
-def grid(values: Mapping[str, list[Any]]) -> list[tuple[Any, ...]]:
+def grid(values: Mapping[str, list[Any]]) -> Iterator[tuple[Any, ...]]:
     """Every combination of the values, the last path changing fastest."""
-    return list(itertools.product(*values.values()))
+    return itertools.product(*values.values())
 
 
 def recorded(spec: StudyFile, known: Sequence[str]) -> tuple[str, ...]:

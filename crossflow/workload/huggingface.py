@@ -19,6 +19,7 @@ from typing import Any
 from crossflow import files
 from crossflow.errors import Problem, SpecError, with_article
 from crossflow.files import Document, FileModel, Place
+from crossflow.limits import Whole
 from crossflow.workload.spec import TransformerSpec
 
 Values = Mapping[str, Any]
@@ -48,8 +49,8 @@ class Family(FileModel):
 
     fixed: Mapping[str, Any] = {}
     names: Mapping[str, tuple[str, ...]]
-    products: Mapping[str, tuple[str | int, ...]] = {}
-    shifts: Mapping[str, tuple[str, int]] = {}
+    products: Mapping[str, tuple[str | Whole, ...]] = {}
+    shifts: Mapping[str, tuple[str, Whole]] = {}
     rules: tuple[Rule, ...] = ()
     assumed: Mapping[str, Any] = {}
     demanded: Mapping[str, tuple[Any, ...]] = {}

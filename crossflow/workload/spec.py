@@ -12,10 +12,6 @@ from pydantic import (
     AfterValidator,
     BeforeValidator,
     Field,
-    NonNegativeFloat,
-    NonNegativeInt,
-    PositiveFloat,
-    PositiveInt,
     ValidationError,
     model_validator,
 )
@@ -26,6 +22,7 @@ from crossflow.embedding.reuse import BINS, Reuse, normalised
 from crossflow.errors import did_you_mean
 from crossflow.files import FileModel
 from crossflow.formats import FORMATS
+from crossflow.limits import LAYERS, Finite, Flag, LayerCount, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt, Seed, Whole
 from crossflow.program.file import read_program
 from crossflow.program.program import Program
 from crossflow.units import Information
@@ -79,7 +76,7 @@ class LstmSpec(FileModel):
     hidden: PositiveInt
     vocabulary: PositiveInt
     sequence: PositiveInt
-    layers: PositiveInt = 2
+    layers: LayerCount = 2
     projection: PositiveInt | None = None
     global_batch: PositiveInt
     dtype: DType = "fp16"
@@ -165,12 +162,12 @@ class ExpertsSpec(FileModel):
     active: PositiveInt = Field(description="experts that a token passes")
     ffn: PositiveInt | None = Field(None, description="inner width of one expert; `ffn` of the model where absent")
     shared: NonNegativeInt = Field(0, description="inner width of the shared experts together, which every token passes")
-    shared_gate: bool = Field(False, description="whether a gate weighs the shared experts (Qwen2-MoE)")
+    shared_gate: Flag = Field(False, description="whether a gate weighs the shared experts (Qwen2-MoE)")
     dense_layers: NonNegativeInt = Field(0, description="first layers that keep their MLP")
     every: PositiveInt = Field(1, description="of the layers after those, each `every`-th of the model has experts")
     capacity: PositiveFloat | None = Field(None, description="largest share of an expert, in even shares; no token is dropped where absent")
-    uneven: float = Field(1.0, ge=1, description="rows of the fullest rank over the mean, where experts are shared out over ranks")
-    router_bias: bool = Field(False, description="whether the router has a bias")
+    uneven: Finite = Field(1.0, ge=1, description="rows of the fullest rank over the mean, where experts are shared out over ranks")
+    router_bias: Flag = Field(False, description="whether the router has a bias")
 
     @model_validator(mode="after")
     def _possible(self) -> Self:
@@ -188,8 +185,8 @@ class WindowSpec(FileModel):
     pattern: Annotated[tuple[Literal["local", "global"], ...], BeforeValidator(_listed)] = Field(
         ("local",), min_length=1, description="kinds of successive layers, repeated to the last: local sees the window, global all tokens"
     )
-    chunked: bool = Field(False, description="whether windows are consecutive chunks of a sample (Llama 4) instead of sliding")
-    global_rotary: bool = Field(True, description="whether global layers rotate queries and keys; those of Llama 4 do not (NoPE)")
+    chunked: Flag = Field(False, description="whether windows are consecutive chunks of a sample (Llama 4) instead of sliding")
+    global_rotary: Flag = Field(True, description="whether global layers rotate queries and keys; those of Llama 4 do not (NoPE)")
 
     @model_validator(mode="before")
     @classmethod
@@ -209,7 +206,7 @@ class StateSpaceSpec(FileModel):
         description="kinds of successive layers, repeated to the last: ssm and attention mix tokens, both do so side by side (Falcon-H1);"
         " mlp and experts are layers of their own, where `mlp` is false",
     )
-    mlp: bool = Field(True, description="whether each layer that mixes tokens ends with an MLP or experts; if not, a layer has one part")
+    mlp: Flag = Field(True, description="whether each layer that mixes tokens ends with an MLP or experts; if not, a layer has one part")
     heads: PositiveInt = Field(description="heads; of the delta rule those of values, of mamba1 its channels")
     head_dim: PositiveInt = Field(1, description="elements of a head; of the delta rule those of a value, of mamba1 always 1")
     groups: PositiveInt = Field(1, description="groups of heads that share B and C; of the delta rule heads of keys and queries")
@@ -218,9 +215,9 @@ class StateSpaceSpec(FileModel):
         None, description="tokens of a chunk, whose pairs are computed as products; 256 for mamba2 and 64 for the delta rule where absent"
     )
     conv: PositiveInt = Field(4, description="tokens that the short convolution sees")
-    conv_bias: bool = Field(True, description="whether the convolution has a bias")
-    bias: bool = Field(False, description="whether the projections in and out have biases")
-    norm: bool = Field(True, description="whether a norm follows the recurrence; of mamba1, norms of B, C and the time step (Jamba)")
+    conv_bias: Flag = Field(True, description="whether the convolution has a bias")
+    bias: Flag = Field(False, description="whether the projections in and out have biases")
+    norm: Flag = Field(True, description="whether a norm follows the recurrence; of mamba1, norms of B, C and the time step (Jamba)")
     step_rank: PositiveInt | None = Field(None, description="width of the latent of the time steps; of mamba1, which needs it, alone")
     state_dtype: StateType | None = Field(None, description="type of a service's states; that of activations where absent")
 
@@ -262,7 +259,7 @@ class StateSpaceSpec(FileModel):
 class EncoderSpec(FileModel):
     """Encoder whose outputs every layer of the decoder attends to."""
 
-    layers: PositiveInt = Field(description="layers of the encoder")
+    layers: LayerCount = Field(description="layers of the encoder")
     sequence: PositiveInt = Field(description="tokens of a sample in the encoder")
 
 
@@ -273,7 +270,7 @@ class ImageSpec(FileModel):
     patch: PositiveInt = Field(description="pixels of a patch's side")
     channels: PositiveInt = Field(3, description="values of a pixel")
     classes: PositiveInt | None = Field(None, description="classes of the classifier")
-    class_token: bool = Field(True, description="whether a token that stands for the image goes before the patches")
+    class_token: Flag = Field(True, description="whether a token that stands for the image goes before the patches")
 
     @model_validator(mode="after")
     def _possible(self) -> Self:
@@ -309,48 +306,48 @@ class TransformerSpec(_Sourced):
     title: str = ""
     notes: str = ""
     sources: Mapping[str, str] = {}
-    layers: PositiveInt = Field(description="layers; with `encoder` those of the decoder")
+    layers: LayerCount = Field(description="layers; with `encoder` those of the decoder")
     hidden: PositiveInt = Field(description="elements of a token's vector between layers")
     heads: NonNegativeInt = Field(0, description="attention heads; only a model without attention has none")
     kv_heads: PositiveInt | None = Field(None, description="heads of keys and values; `heads` where absent")
     head_dim: PositiveInt | None = Field(None, description="elements of a head; hidden / heads where absent")
     ffn: NonNegativeInt = Field(0, description="inner width of the MLP; only a model without MLPs has none")
-    gated: bool = Field(True, description="whether the MLP multiplies two branches (SwiGLU, GeGLU)")
+    gated: Flag = Field(True, description="whether the MLP multiplies two branches (SwiGLU, GeGLU)")
     vocabulary: PositiveInt | None = Field(None, description="rows of the embedding; none for a model of images")
-    tied_embeddings: bool = Field(False, description="whether the head multiplies by the embedding's table")
+    tied_embeddings: Flag = Field(False, description="whether the head multiplies by the embedding's table")
     sequence: PositiveInt = Field(description="tokens of a sample; follows from `image` for a model of images")
     positions: Literal["rotary", "learned", "alibi", "relative", "none"] = Field("rotary", description="how a token knows its place")
     max_positions: PositiveInt | None = Field(None, description="rows of the learned positions; `sequence` where absent")
     relative_buckets: PositiveInt = Field(32, description="distances that relative positions tell apart (T5)")
     norm: Literal["layernorm", "rmsnorm"] = Field("rmsnorm", description="normalisation")
-    norm_vectors: int | None = Field(
+    norm_vectors: Whole | None = Field(
         None, ge=0, le=2, description="vectors that a norm learns; 2 of a layernorm and 1 of an rmsnorm where absent"
     )
-    norms: int = Field(2, ge=1, le=4, description="norms of a layer: 1 that attention and MLP share, 2 one each, 4 before and after each")
+    norms: Whole = Field(2, ge=1, le=4, description="norms of a layer: 1 that attention and MLP share, 2 one each, 4 before and after each")
     qk_norm: Literal["shared", "per-head"] | None = Field(None, description="norm of queries and keys: one for all heads, or one each")
-    biases: bool = Field(False, description="whether linear layers have biases")
-    qkv_bias: bool | None = Field(None, description="the same of queries, keys and values alone; `biases` where absent")
-    mlp_bias: bool | None = Field(None, description="the same of the MLP alone; `biases` where absent")
-    head_bias: bool | None = Field(None, description="the same of the product with the vocabulary; only a masked head's where absent")
-    causal: bool = Field(True, description="whether a token sees only those before it")
+    biases: Flag = Field(False, description="whether linear layers have biases")
+    qkv_bias: Flag | None = Field(None, description="the same of queries, keys and values alone; `biases` where absent")
+    mlp_bias: Flag | None = Field(None, description="the same of the MLP alone; `biases` where absent")
+    head_bias: Flag | None = Field(None, description="the same of the product with the vocabulary; only a masked head's where absent")
+    causal: Flag = Field(True, description="whether a token sees only those before it")
     window: WindowSpec | None = Field(None, description="sliding window or chunks of attention; all tokens are seen where absent")
-    attention_gate: bool = Field(False, description="whether a gate, as wide as the queries, weighs attention's output (Qwen3-Next)")
-    attention_sinks: bool = Field(False, description="whether each head learns a sink, a further logit of its softmax (gpt-oss)")
-    final_norm: bool = Field(True, description="whether a norm follows the last layer")
-    embedding_norm: bool = Field(False, description="whether a norm follows the embedding (BLOOM, BERT)")
+    attention_gate: Flag = Field(False, description="whether a gate, as wide as the queries, weighs attention's output (Qwen3-Next)")
+    attention_sinks: Flag = Field(False, description="whether each head learns a sink, a further logit of its softmax (gpt-oss)")
+    final_norm: Flag = Field(True, description="whether a norm follows the last layer")
+    embedding_norm: Flag = Field(False, description="whether a norm follows the embedding (BLOOM, BERT)")
     latent: LatentSpec | None = Field(None, description="latent attention in the place of `kv_heads` and `head_dim`")
     experts: ExpertsSpec | None = Field(None, description="experts in the place of MLPs")
     ssm: StateSpaceSpec | None = Field(None, description="state-space layers in the place of all or some layers of attention")
     encoder: EncoderSpec | None = Field(None, description="encoder before the layers, which then attend to it")
     mtp_layers: NonNegativeInt = Field(
-        0, description="multi-token prediction layers (DeepSeek-V3), each of one further token; only training runs them"
+        0, le=LAYERS, description="multi-token prediction layers (DeepSeek-V3), each of one further token; only training runs them"
     )
     image: ImageSpec | None = Field(None, description="images in the place of words")
     head: Literal["language", "masked", "classifier", "none"] = Field("language", description="what follows the last layer")
-    pooler: bool = Field(False, description="whether BERT's pooler is there, and with a masked head its next-sentence classifier")
+    pooler: Flag = Field(False, description="whether BERT's pooler is there, and with a masked head its next-sentence classifier")
     token_types: NonNegativeInt = Field(0, description="kinds of tokens with an embedding of their own (BERT)")
-    parallel: bool = Field(False, description="whether attention and MLP work side by side (GPT-J, Falcon); priced one after the other")
-    dropout: bool = Field(False, description="whether training drops activations at random; no other task does")
+    parallel: Flag = Field(False, description="whether attention and MLP work side by side (GPT-J, Falcon); priced one after the other")
+    dropout: Flag = Field(False, description="whether training drops activations at random; no other task does")
     global_batch: PositiveInt = Field(description="samples of one step over all devices; requests served at once for decode")
     dtype: ProductType = Field("bf16", description="type that products with weights compute in; below 16 bits the rest stays in bf16")
     weight_dtype: WeightType | None = Field(
@@ -803,7 +800,7 @@ class TablesSpec(FileModel):
     rows: PositiveInt = Field(description="rows of a table")
     width: PositiveInt = Field(description="elements of a row")
     pooling: PositiveFloat = Field(1.0, description="rows of a table that a sample looks up, in the mean")
-    distinct: float = Field(1.0, gt=0, le=1, description="distinct rows over looked-up rows of a batch; the others are found in cache")
+    distinct: Finite = Field(1.0, gt=0, le=1, description="distinct rows over looked-up rows of a batch; the others are found in cache")
     reuse: ReuseSpec | None = Field(
         None, description="how often rows are hit, which says what each cache holds; in the place of `distinct`"
     )
@@ -839,8 +836,8 @@ class ShardingSpec(FileModel):
         None,
         description="cut tables that do not fit or cost more than a device's mean by rows or columns; auto where `by` is, none elsewhere",
     )
-    memory: float = Field(0.8, gt=0, le=1, description="share of a device's memory that tables with their states may take")
-    seed: NonNegativeInt = Field(0, description="of the random one")
+    memory: Finite = Field(0.8, gt=0, le=1, description="share of a device's memory that tables with their states may take")
+    seed: Seed = Field(0, description="of the random one")
 
     @model_validator(mode="before")
     @classmethod
@@ -863,7 +860,7 @@ class MlpSpec(FileModel):
     """Fully connected layers: their widths one by one (a list alone will do), or a number of square layers."""
 
     widths: tuple[PositiveInt, ...] = Field((), description="outputs of each layer")
-    layers: PositiveInt | None = Field(None, description="layers that all have `width` inputs and outputs")
+    layers: LayerCount | None = Field(None, description="layers that all have `width` inputs and outputs")
     width: PositiveInt | None = Field(None, description="inputs and outputs of each of `layers`")
 
     @model_validator(mode="before")
@@ -889,7 +886,7 @@ class InteractionSpec(FileModel):
     """How embeddings and dense features meet (the kind alone will do where it has no dimensions)."""
 
     kind: Literal["concatenation", "dot", "transformer"] = "concatenation"
-    layers: PositiveInt | None = Field(None, description="layers of the transformer")
+    layers: LayerCount | None = Field(None, description="layers of the transformer")
     heads: PositiveInt | None = Field(None, description="its attention heads")
     width: PositiveInt | None = Field(None, description="elements of a token")
     ffn: PositiveInt | None = Field(None, description="inner width of its MLP")
@@ -942,7 +939,7 @@ class ExchangeSpec(FileModel):
     forward: DType = Field("fp32", description="type of pooled embeddings on the wire")
     backward: DType = Field("fp32", description="type of their gradients on the wire")
     indices: Literal["int32", "int64"] = Field("int64", description="type of the indices of looked-up rows")
-    ahead: bool = Field(True, description="indices of the next batch travel during this one; if not, lookups wait for them")
+    ahead: Flag = Field(True, description="indices of the next batch travel during this one; if not, lookups wait for them")
     bucket: Information = Field(
         default_factory=lambda: points(25.0 * 2**20), description="gradients that are reduced in one collective, at least"
     )
@@ -974,7 +971,7 @@ class DlrmSpec(_Sourced):
     table_optimizer: Literal["sgd", "adagrad", "rowwise_adagrad"] = Field(
         "rowwise_adagrad", description="of the tables: no state, one a parameter, one a row; fused with their backward pass"
     )
-    uneven: float = Field(1.0, ge=1, description="lookups of the fullest device over the mean, where whole tables are shared out")
+    uneven: Finite = Field(1.0, ge=1, description="lookups of the fullest device over the mean, where whole tables are shared out")
     sharding: ShardingSpec | None = Field(
         None, description="which device holds which table; every device has the mean of all tables where absent"
     )

@@ -33,7 +33,7 @@ import yaml
 from pydantic import BaseModel
 
 import crossflow
-from crossflow import scenario
+from crossflow import limits, scenario, units
 from crossflow.architecture import execution, network, software, template
 from crossflow.architecture.model import Architecture
 from crossflow.emulation import delays, record
@@ -45,7 +45,7 @@ from crossflow.scenario import ScenarioFile
 from crossflow.search import settings
 from crossflow.step import uneven
 from crossflow.strategy import mesh, notation, plan, schedules
-from crossflow.study import spaces, spec
+from crossflow.study import size, spaces, spec
 from crossflow.study.plots import spec as plots
 from crossflow.technology import components, library
 from crossflow.trace.compare import draw_comparison
@@ -320,9 +320,28 @@ SECTIONS: tuple[tuple[str, tuple[tuple[str, type[BaseModel], type[BaseModel] | N
 )  # fmt: skip
 
 
+LIMITS = (
+    ("size of a YAML file", f"{limits.YAML_BYTES >> 20} MiB"),
+    ("values of a YAML file, what aliases stand for counted each time", f"{limits.YAML_VALUES:,}"),
+    ("size of a JSON file, a table or a log, unpacked", f"{limits.DATA_BYTES >> 20} MiB"),
+    ("values of a JSON file", f"{limits.DATA_VALUES:,}"),
+    ("one event of a trace; the trace itself is read event by event and has no limit", f"{limits.EVENT_BYTES >> 20} MiB"),
+    ("lists and mappings inside one another, parts of a path of `--set`", f"{limits.DEPTH}"),
+    ("characters of a key, of a text in YAML, of a quantity", f"{limits.KEY}, {limits.TEXT:,}, {units.TEXT}"),
+    ("characters of a number; others are text", f"{limits.DIGITS}"),
+    ("a whole number", f"{limits.COUNT:.0e}"),
+    ("magnitude of any other number, in SI units, where it is not 0", f"{limits.SMALLEST:.0e} to {limits.LARGEST:.0e}"),
+    ("layers of a model", f"{limits.LAYERS:,}"),
+    ("devices of a system", f"{limits.DEVICES:,}"),
+    ("seed", "0 to 2^32 - 1"),
+    ("values of one swept range", f"{spec.MOST_VALUES:,}"),
+    ("designs of a study without `--yes`, and its memory", f"{spec.MOST_POINTS:,}, {size.MOST_BYTES >> 30} GiB"),
+)
+
+
 def files_page() -> str:
     """Reference of every file that crossflow reads, and of what it writes."""
-    text = f"{GENERATED}\n# Files\n\n{prose()['files']}\n"
+    text = f"{GENERATED}\n# Files\n\n{prose()['files']}\n\n## Limits\n\n{prose()['limits']}\n\n" + markdown(("what", "limit"), LIMITS)
     for title, models in SECTIONS:
         text += f"\n## {title}\n\n{prose()['sections'][title]}\n"
         for heading, model, inherited in models:

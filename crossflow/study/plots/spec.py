@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BeforeValidator, Field, PositiveInt
+from pydantic import AfterValidator, BeforeValidator, Field
 
 from crossflow.files import FileModel
+from crossflow.limits import Finite, Flag, PositiveInt, Whole
 from crossflow.names import own_file
 
 
@@ -48,7 +49,7 @@ class BoxPlot(PlotFields):
     kind: Literal["boxes"]
     x: str
     y: str
-    where: Mapping[str, str | int | float | bool] = Field(default={}, description="only rows with these values")
+    where: Mapping[str, str | Whole | Finite | Flag] = Field(default={}, description="only rows with these values")
     scale: Literal["linear", "log"] = "linear"
 
 
@@ -69,8 +70,8 @@ class ParetoPlot(PlotFields):
     x: str
     y: str
     colour: str | None = Field(default=None, description="column that colours the designs")
-    each: bool = Field(default=False, description="a front for each name that colours, in place of one for all")
-    where: Mapping[str, str | int | float | bool] = Field(default={}, description="only rows with these values")
+    each: Flag = Field(default=False, description="a front for each name that colours, in place of one for all")
+    where: Mapping[str, str | Whole | Finite | Flag] = Field(default={}, description="only rows with these values")
 
 
 class ParallelPlot(PlotFields):
@@ -88,7 +89,7 @@ class HeatmapPlot(PlotFields):
     x: str
     y: str
     value: str = "step_time_s"
-    where: Mapping[str, str | int | float | bool] = Field(default={}, description="only rows with these values")
+    where: Mapping[str, str | Whole | Finite | Flag] = Field(default={}, description="only rows with these values")
 
 
 class BreakdownPlot(PlotFields):
