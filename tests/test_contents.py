@@ -83,7 +83,7 @@ def test_files_that_a_study_names_are_read_with_it(folder, monkeypatch, tmp_path
     (folder / "study.yaml").write_text(yaml.safe_dump(text))
     study = read_study("mine/study.yaml")
     shutil.rmtree(folder)
-    monkeypatch.setattr(run, "read_study", lambda *given: study)
+    monkeypatch.setattr(run, "read_study", lambda *given, **_: study)
     assert [row["feasible"] for row in run.run_study("mine/study.yaml", out=tmp_path / "o").rows] == [True]
 
 

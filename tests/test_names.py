@@ -98,24 +98,10 @@ def test_a_terminal_gets_no_escape_codes_of_errors(tmp_path, capsys):
     assert not any(line.startswith("verdict") for line in told.splitlines())
 
 
-COMMANDS = [
-    (["timeline", "-o"], "t.json", "-o"), (["timeline", "-o"], "t.svg", "-o"), (["events", "-o"], "e.csv", "-o"),
-    (["explain", "--plot"], "p.png", "--plot"),
-]  # fmt: skip
+COMMANDS = [(["timeline", "-o"], "t.svg", "-o"), (["events", "-o"], "e.csv", "-o")]
 
 
 @pytest.mark.parametrize(("words", "name", "option"), COMMANDS)
-def test_a_file_that_is_there_is_replaced_by_force_only(tmp_path, capsys, words, name, option):
-    (tmp_path / "s.yaml").write_text(yaml.safe_dump(GEMM))
-    (tmp_path / name).write_text("mine")
-    command = [words[0], str(tmp_path / "s.yaml"), words[1], str(tmp_path / name)]
-    assert main(command) == 2
-    assert capsys.readouterr().err == f"crossflow: {tmp_path / name} exists; give --force to replace it, or another name with {option}\n"
-    assert (tmp_path / name).read_text() == "mine"
-    assert words[0] == "explain" or main([*command, "--force"]) == 0
-
-
-@pytest.mark.parametrize(("words", "name", "option"), COMMANDS[1:3])
 def test_what_cannot_be_written_names_its_option(tmp_path, capsys, words, name, option):
     (tmp_path / "s.yaml").write_text(yaml.safe_dump(GEMM))
     assert main([words[0], str(tmp_path / "s.yaml"), words[1], str(tmp_path / "s.yaml" / name)]) == 2

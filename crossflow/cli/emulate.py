@@ -19,7 +19,7 @@ from crossflow.emulation.record import part_of, read_record, write_record
 from crossflow.emulation.replay import replay
 from crossflow.emulation.what_if import read_what_if
 from crossflow.errors import CrossflowError
-from crossflow.files import Document, check_new, json_text, write_text
+from crossflow.files import Document, json_text, write_text
 from crossflow.rules import ranks_of
 from crossflow.torch.installed import require_torch
 from crossflow.units import show
@@ -36,8 +36,8 @@ def run(arguments: argparse.Namespace) -> None:
     _check_script(words)
     settings, local, part = _real(arguments) if arguments.real else _settings(arguments)
     head = _head(settings)
-    _check_target("--json", _named(arguments.json, part), ".json", replace=arguments.force)
-    _check_target("--record", _named(arguments.record, part), ".json", ".json.gz", replace=arguments.force)
+    _check_target("--json", _named(arguments.json, part), ".json")
+    _check_target("--record", _named(arguments.record, part), ".json", ".json.gz")
     if part is not None and arguments.record is not None and arguments.record.exists():
         raise CrossflowError(f"--record: {arguments.record} would be read in place of the parts that launched ranks write; remove it")
     require_torch("crossflow emulate")
@@ -124,8 +124,8 @@ def _world(arguments: argparse.Namespace) -> tuple[int, int]:
     return spec.device_count, min(spec.devices_per_node, spec.device_count)
 
 
-def _check_target(option: str, path: Path | None, *endings: str, replace: bool) -> None:
-    """CrossflowError for a file that could not be written once the script has run, or is there and is not to be replaced."""
+def _check_target(option: str, path: Path | None, *endings: str) -> None:
+    """CrossflowError for a file that could not be written once the script has run."""
     if path is None:
         return
     if path.is_dir():
@@ -134,7 +134,6 @@ def _check_target(option: str, path: Path | None, *endings: str, replace: bool) 
         raise CrossflowError(f"{option}: expected a file that ends in {' or '.join(endings)}, got {path}")
     if not path.parent.is_dir():
         raise CrossflowError(f"{option}: there is no folder {path.parent}")
-    check_new(path, replace=replace, option=option)
     try:
         with tempfile.TemporaryFile(dir=path.parent):
             pass
@@ -171,7 +170,7 @@ def _replay(arguments: argparse.Namespace, words: Sequence[str]) -> None:
     for name, value in given.items():
         if value:
             raise CrossflowError(f"--replay replays a record, which says the rest; leave out {name}")
-    _check_target("--json", arguments.json, ".json", replace=arguments.force)
+    _check_target("--json", arguments.json, ".json")
     record = read_record(arguments.replay)
     delays = None
     if arguments.system is not None or arguments.delays is not None:

@@ -9,7 +9,7 @@ from rich.text import Text
 
 from crossflow.cli import page
 from crossflow.evaluation.events import Event, EventList, events
-from crossflow.files import check_new, named_by, write_text
+from crossflow.files import named_by, write_text
 from crossflow.scenario import Scenario, load
 from crossflow.units import show
 
@@ -18,8 +18,6 @@ _SHOWN = 24  # events on a page
 
 def run(arguments: argparse.Namespace) -> None:
     """List the events of the scenario with its overrides."""
-    if arguments.output is not None:
-        check_new(arguments.output, replace=arguments.force)
     scenario = load(arguments.scenario, arguments.settings)
     found = events(scenario)
     if arguments.output is not None:

@@ -11,12 +11,11 @@ from rich.text import Text
 
 from crossflow.cli import page
 from crossflow.cli.page import percent
-from crossflow.drawing.canvas import pictures
 from crossflow.explanation.alternatives import DIVIDED
 from crossflow.explanation.answers import Change, Effect, Explanation, NextBottleneck, WhatIf
 from crossflow.explanation.sensitivity import explain
 from crossflow.explanation.tornado import draw, in_words, tornado
-from crossflow.files import check_new, named_by
+from crossflow.files import named_by
 from crossflow.scenario import load
 from crossflow.score import unit_of
 from crossflow.units import show
@@ -28,8 +27,6 @@ _FACTORS = 3  # what-ifs of one parameter
 
 def run(arguments: argparse.Namespace) -> None:
     """Explain the scenario with its overrides."""
-    if arguments.plot:
-        check_new(*pictures(arguments.plot), replace=arguments.force, option="--plot")
     explanation = explain(load(arguments.scenario, arguments.settings), arguments.objective)
     if arguments.json:
         page.emit_json(explanation.to_dict())

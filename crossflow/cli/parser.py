@@ -92,7 +92,6 @@ _SCENARIO = _argument("scenario", metavar="SCENARIO.yaml", type=Path, help="scen
 _SETTINGS = _argument(
     "--set", dest="settings", action="append", default=[], metavar="PATH=VALUE", help="override a field, such as system.devices=512"
 )
-_FORCE = _argument("--force", action="store_true", help="replace files that are there")
 _OBJECTIVE = "what to improve, a column of a score such as step_time_s, energy_j, cost_usd or mfu"
 _WRITTEN = "trace (.json, .json.gz), picture (.png, .svg) or, without ending, folder of a trace a rank; may be given several times"
 _CHANGES = "changes such as all_reduce+2ms,bandwidth*0.5,latency+5us,all*1.1,rank[7]*1.2"
@@ -144,7 +143,6 @@ _COMMANDS: dict[str, tuple[str, tuple[Argument, ...]]] = {
         _argument("--objective", default="step_time_s", metavar="NAME", help=_OBJECTIVE),
         _argument("--top", type=_positive, default=15, metavar="N", help="parameters to show, 15 where not given"),
         _argument("--plot", type=Path, metavar="FILE", help="also draw a tornado plot, as FILE.png and FILE.svg"),
-        _FORCE,
         _SETTINGS,
     )),
     "timeline": ("show what every device does when: a trace for Perfetto, a picture, the terminal", (
@@ -154,7 +152,6 @@ _COMMANDS: dict[str, tuple[str, tuple[Argument, ...]]] = {
         _argument("--ranks", metavar="LIST", help="ranks of a trace, such as 0,8,16 or all; one of every class where not given"),
         _argument("--compare", type=Path, metavar="OTHER.yaml", help="another scenario, whose step is set beside"),
         _argument("--uneven", type=Path, metavar="UNEVEN.yaml", help="what makes devices, links and passes differ"),
-        _FORCE,
         _SETTINGS,
     )),
     "events": ("list the different events of a step: those to measure to know all of it", (
@@ -163,7 +160,6 @@ _COMMANDS: dict[str, tuple[str, tuple[Argument, ...]]] = {
             "-o", "--output", type=Path, metavar="FILE.csv",
             help="write all events as a profile with the predicted times, to be filled with measured ones",
         ),
-        _FORCE,
         _SETTINGS,
     )),
     "study": ("run a study: a sweep or a search, with its tables and plots", (
@@ -190,7 +186,7 @@ _COMMANDS: dict[str, tuple[str, tuple[Argument, ...]]] = {
         _argument("--no-curves", action="store_true", help="write parameters only, no measured curves of collectives"),
         _argument("--learn", action="store_true", help="learn what the model leaves over instead, kind by kind; needs scikit-learn"),
         _argument("--events", type=Path, metavar="EVENTS.csv", help="with --learn, list of `crossflow events` to fill with learned times"),
-        _FORCE,
+        _argument("--force", action="store_true", help="replace files that are there"),
     )),
     "measure": ("measure kernels, copies, overheads and collectives of this machine, for profiles and calibrate; needs torch", (
         _argument("-o", "--output", type=Path, metavar="FOLDER", required=True, help="folder for the rows, a profile and a template"),
@@ -204,7 +200,6 @@ _COMMANDS: dict[str, tuple[str, tuple[Argument, ...]]] = {
     "import": ("write a program from a PyTorch model, at any world size and without running it, from traces, or from a record of emulate", (
         _argument("source", nargs="+", metavar="SOURCE", help=_SOURCE),
         _argument("-o", "--output", type=Path, metavar="FILE", required=True, help="program to write, FILE.program.json or .json.gz"),
-        _FORCE,
         _argument("--world-size", type=_positive, default=1, metavar="N", help="ranks, 1 where not given"),
         _argument("--parallel", default="", metavar="WORDS", help=_PARALLEL),
         _argument("--batch", type=_positive, default=1, metavar="N", help="samples of one rank where the function gives no inputs"),
@@ -235,7 +230,6 @@ _COMMANDS: dict[str, tuple[str, tuple[Argument, ...]]] = {
         _argument("--write-overheads", type=Path, metavar="FILE", help="write the mean overheads of the host by operation, as .json"),
         _argument("--host", default="", metavar="NAME", help="name of the host that --write-overheads writes"),
         _argument("--no-contention", action="store_true", help="replay without kernels that hold back others by filling the device"),
-        _FORCE,
     )),
     "emulate": ("run a training script on one real rank of many, the others emulated by their collectives", (
         _argument("words", nargs=argparse.REMAINDER, metavar="SCRIPT.py", help="script with its own words, or -m and a module"),
@@ -250,7 +244,6 @@ _COMMANDS: dict[str, tuple[str, tuple[Argument, ...]]] = {
         _argument("--record", type=Path, metavar="FILE", help="write what was called and waited for, as .json or .json.gz"),
         _argument("--replay", type=Path, metavar="FILE", help="instead of a script, such a record with other delays or changes"),
         _argument("--json", type=Path, metavar="FILE", help="write the summary to a file as JSON, not to stderr as a page"),
-        _FORCE,
     )),
     "bench": ("measure the speed of crossflow itself", ()),
 }  # fmt: skip

@@ -8,10 +8,9 @@ from typing import Any
 
 from crossflow.arrays import plain
 from crossflow.cli import page
-from crossflow.drawing.canvas import pictures
 from crossflow.errors import CrossflowError
 from crossflow.evaluation.timelines import simulate
-from crossflow.files import check_new, named_by
+from crossflow.files import named_by
 from crossflow.scenario import load
 from crossflow.step.uneven import EVEN, load_uneven
 from crossflow.timeline.record import Timeline
@@ -28,7 +27,7 @@ def run(arguments: argparse.Namespace) -> None:
     """Build the timeline of the scenario and show or write what is asked for."""
     chosen = _ranks(arguments.ranks)
     for path in arguments.output:
-        check_output(path, compared=arguments.compare is not None, replace=arguments.force)
+        check_output(path, compared=arguments.compare is not None)
     uneven = EVEN if arguments.uneven is None else load_uneven(arguments.uneven)
     first = simulate(load(arguments.scenario, arguments.settings), uneven)
     second = None if arguments.compare is None else simulate(load(arguments.compare, arguments.settings), uneven)
@@ -42,8 +41,8 @@ def run(arguments: argparse.Namespace) -> None:
         page.emit(text_gantt(first, page.columns()))
 
 
-def check_output(path: Path, *, compared: bool = False, replace: bool) -> None:
-    """CrossflowError for a file that is none of those that can be written, or is there and is not to be replaced, before anything is."""
+def check_output(path: Path, *, compared: bool = False) -> None:
+    """CrossflowError for a file that is none of those that can be written, before anything is."""
     suffix = path.suffix.lower()
     if not suffix and path.exists() and not path.is_dir():
         raise CrossflowError(f"{path} is no folder; a name without ending is a folder of traces, a trace ends in .json or .json.gz")
@@ -52,8 +51,6 @@ def check_output(path: Path, *, compared: bool = False, replace: bool) -> None:
         raise CrossflowError(f"{path}: {kinds}")
     if compared and suffix not in PICTURES:
         raise CrossflowError(f"{path}: two steps are compared in a picture (.png, .svg); write a trace of each by itself")
-    inside = sorted(path.glob("rank*.json.gz"))[:1] if not suffix else [path]
-    check_new(*(pictures(path) if suffix in PICTURES else inside), replace=replace)
 
 
 def write_output(first: Timeline, second: Timeline | None, path: Path, chosen: Any) -> None:

@@ -17,7 +17,7 @@ from crossflow.cli.timeline import check_output, write_output
 from crossflow.embedding.datasets import named
 from crossflow.embedding.reuse import Reuse
 from crossflow.errors import CrossflowError
-from crossflow.files import check_new, named_by
+from crossflow.files import named_by
 from crossflow.replay.breakdown import PARTS
 from crossflow.replay.kernels import plain_name
 from crossflow.replay.overheads import overheads_of, read_overheads, write_overheads
@@ -36,10 +36,8 @@ _PART_NAMES = {"exposed_communication": "communication"}
 def run(arguments: argparse.Namespace) -> None:
     """Read the traces, and show or write what is asked for."""
     for path in arguments.output:
-        check_output(path, replace=arguments.force)
+        check_output(path)
         page.check_apart(path, arguments.files)
-    if arguments.write_overheads is not None:
-        check_new(arguments.write_overheads, replace=arguments.force, option="--write-overheads")
     overheads = None if arguments.overheads is None else read_overheads(arguments.overheads)
     found = report_of(
         arguments.files, execution=arguments.execution, what_if=arguments.what_if, overheads=overheads,
