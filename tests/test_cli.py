@@ -316,16 +316,17 @@ def test_study_interrupted_keeps_its_points(monkeypatch, capsys, study):
 
 
 def test_study_progress_on_a_terminal_only(monkeypatch, capsys):
-    from crossflow.cli.study import progress
+    from crossflow.cli.progress import progress
 
-    with progress() as report:
+    with progress("points", best=True) as report:
         report(1, 2, "5 s")
     assert capsys.readouterr().err == ""
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
-    with progress() as report:
+    with progress("points", best=True) as report:
         report(1, 2, "5 s")
         report(2, 2, "4 s")
-    assert "2/2" in capsys.readouterr().err
+    shown = capsys.readouterr().err
+    assert all(part in shown for part in ("points", "2/2", "best 4 s"))
 
 
 def test_study_into_a_folder_that_cannot_be(refused, study, tmp_path):
