@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import itertools
+import sys
 from pathlib import Path
 
 from rich.text import Text
@@ -11,6 +13,8 @@ from crossflow import files
 from crossflow.cli import page
 from crossflow.cli.progress import progress
 from crossflow.study.run import StudyResult, run_study
+
+SHOWN = 200  # rows of a table on a terminal
 
 
 def run(arguments: argparse.Namespace) -> None:
@@ -28,8 +32,20 @@ def run(arguments: argparse.Namespace) -> None:
     if arguments.json:
         page.emit_json(result.to_dict())
     else:
-        page.emit(*page.columns_of(*result.table()), *(Text(f"\n{note}", "dim") for note in result.notes), unbroken=True)
+        _show(result)
     _log(result)
+
+
+def _show(result: StudyResult) -> None:
+    """Write the table and its notes; a terminal gets the first rows of a long one."""
+    found = result.listing
+    if sys.stdout.isatty():
+        rows = list(itertools.islice(found.rows, SHOWN))
+        cut = [f"the first {SHOWN:,} of {found.count:,} rows; all are in {result.out / found.file}"] * (found.count > SHOWN)
+        page.emit(*page.columns_of(found.headers, rows), *(Text(f"\n{note}", "dim") for note in [*cut, *result.notes]), unbroken=True)
+    else:
+        page.write_rows(found.headers, found.rows)
+        sys.stdout.writelines(f"\n{note}\n" for note in result.notes)
 
 
 def locate(name: str) -> Path:
