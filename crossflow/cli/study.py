@@ -41,7 +41,7 @@ def _show(result: StudyResult) -> None:
     found = result.listing
     if sys.stdout.isatty():
         rows = list(itertools.islice(found.rows, SHOWN))
-        cut = [f"the first {SHOWN:,} of {found.count:,} rows; all are in {result.out / found.file}"] * (found.count > SHOWN)
+        cut = [f"the first {SHOWN:,} of {found.total:,} rows; all are in {result.out / found.file}"] * (found.total > SHOWN)
         page.emit(*page.columns_of(found.headers, rows), *(Text(f"\n{note}", "dim") for note in [*cut, *result.notes]), unbroken=True)
     else:
         page.write_rows(found.headers, found.rows)

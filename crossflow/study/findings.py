@@ -30,7 +30,7 @@ class Listing(NamedTuple):
     """The table of a study, row by row."""
 
     headers: list[str]
-    count: int  # rows. [1]
+    total: int  # rows. [1]
     rows: Iterator[list[str]]  # cells as text
     file: str  # where the same rows are in full
 
@@ -168,7 +168,7 @@ def listing(study: Study, view: View, results: Sequence[searches.SearchResult]) 
     file = "best.json" if study.runs else records.TABLE if study.sampling is None else "intervals.csv"
     return Listing(
         headers=[headers.get(name, _header(name, told)) for name in names],
-        count=len(study.grid) if file == records.TABLE else sum(1 for _ in _rows(study, view, results)[1]),
+        total=len(study.grid) if file == records.TABLE else sum(1 for _ in _rows(study, view, results)[1]),
         rows=([f"{'~' * (name in marks)}{_cell(name, row.get(name))}" for name in names] for row, marks in _marked(study, rows)),
         file=file,
     )
