@@ -26,7 +26,7 @@ NamedRows = tuple[list[str], Iterable[Mapping[str, Any]]]  # names of columns, a
 COMPARED = 64  # swept points up to which every pair is compared
 
 
-class TableRows(NamedTuple):
+class StudyTable(NamedTuple):
     """The table of a study, row by row."""
 
     headers: list[str]
@@ -160,13 +160,13 @@ def importance_rows(view: View) -> Iterator[dict[str, Any]]:
             yield {**drawn.point, "column": drawn.column, "parameter": path, "rank_correlation": value}
 
 
-def listing(study: Study, view: View, results: Sequence[searches.SearchResult]) -> TableRows:
+def listing(study: Study, view: View, results: Sequence[searches.SearchResult]) -> StudyTable:
     """Column headers and rows of text, as the study's `columns` ask."""
     names, rows = _rows(study, view, results)
     headers = study.spec.headers
     told = [name for name in names if name not in headers]
     file = "best.json" if study.runs else records.TABLE if study.sampling is None else "intervals.csv"
-    return TableRows(
+    return StudyTable(
         headers=[headers.get(name, _header(name, told)) for name in names],
         total=len(study.grid) if file == records.TABLE else sum(1 for _ in _rows(study, view, results)[1]),
         rows=([f"{'~' * (name in marks)}{_cell(name, row.get(name))}" for name in names] for row, marks in _marked(study, rows)),

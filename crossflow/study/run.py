@@ -48,7 +48,7 @@ class StudyResult:
         return findings.notes(self.study, self.view, self.results)
 
     @property
-    def listing(self) -> findings.TableRows:
+    def listing(self) -> findings.StudyTable:
         """Column headers and rows of text, as the study's `columns` ask, one at a time."""
         return findings.listing(self.study, self.view, self.results)
 
