@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any
@@ -43,6 +44,7 @@ _SMALLER = (
 )  # figures of a device of which less is better
 
 
+@functools.cache
 def unit_of(column: str) -> str:
     """SI unit of a column of a score, ``1`` where it has none.
 

@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+import tracemalloc
 import types
 from pathlib import Path
 
@@ -317,16 +318,49 @@ def test_study_interrupted_keeps_its_points(monkeypatch, capsys, study):
 
 
 def test_study_progress_on_a_terminal_only(monkeypatch, capsys):
-    from crossflow.cli.study import progress
+    from crossflow.cli.progress import progress
 
-    with progress() as report:
+    with progress("points", best=True) as report:
         report(1, 2, "5 s")
     assert capsys.readouterr().err == ""
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
-    with progress() as report:
+    with progress("points", best=True) as report:
         report(1, 2, "5 s")
         report(2, 2, "4 s")
-    assert "2/2" in capsys.readouterr().err
+    shown = capsys.readouterr().err
+    assert all(part in shown for part in ("points", "2/2", "best 4 s"))
+
+
+def test_a_long_table_is_cut_on_a_terminal_and_whole_in_a_pipe(out, monkeypatch, tmp_path, study):
+    import crossflow.cli.study as command
+
+    monkeypatch.setattr(command, "SHOWN", 1)
+    assert "HBM4" in out("study", study, "--out", str(tmp_path))
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+    cut = out("study", study, "--out", str(tmp_path))
+    assert "HBM4" not in cut
+    assert f"the first 1 of 2 rows; all are in {tmp_path / 'points.csv'}" in cut
+
+
+@pytest.mark.parametrize("rows", [[], [["~1.5 s", "N7", "-"], ["20 ms", "日本", ""], ["-", "é", "7"]]])
+def test_plain_lines_are_those_of_the_layout(monkeypatch, capsys, rows):
+    monkeypatch.setattr(page, "_BLOCK", 2)
+    headers = ["time", "a name", "n"]
+    page.emit(*page.columns_of(headers, rows), unbroken=True)
+    laid_out = capsys.readouterr().out
+    page.write_rows(headers, iter(rows))
+    assert capsys.readouterr().out == laid_out
+
+
+def test_plain_lines_hold_little_but_their_text(monkeypatch):
+    monkeypatch.setattr("sys.stdout.write", len)
+    peaks = []
+    for rows in (10_000, 40_000):
+        tracemalloc.start()
+        page.write_rows(["a", "b"], ([f"{i} ms", "0.25"] for i in range(rows)))
+        peaks.append(tracemalloc.get_traced_memory()[1])
+        tracemalloc.stop()
+    assert peaks[1] - peaks[0] < 2 * 30_000 * len("40000 ms0.25")
 
 
 def test_study_into_a_folder_that_cannot_be(refused, study, tmp_path):

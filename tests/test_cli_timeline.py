@@ -61,6 +61,15 @@ def test_traces_and_pictures_are_written(out, capsys, scenario, tmp_path):
     assert len(list(files[2].iterdir())) == 2
 
 
+def test_progress_of_a_trace_on_a_terminal_only(capsys, monkeypatch, scenario, tmp_path):
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True)
+    for words in (["all.json.gz", "--ranks", "all"], ["traces"]):
+        assert main(["timeline", scenario, "-o", str(tmp_path / words[0]), *words[1:]]) == 0
+        told = capsys.readouterr().err
+        assert "events" in told.split("wrote")[0]
+    assert len(list((tmp_path / "traces").iterdir())) == 2
+
+
 def test_chosen_ranks_are_written(capsys, scenario, tmp_path):
     assert main(["timeline", scenario, "-o", str(tmp_path / "t.json"), "--ranks", "0,1,5"]) == 0
     events = json.loads((tmp_path / "t.json").read_text())["traceEvents"]

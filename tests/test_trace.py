@@ -205,3 +205,46 @@ def test_memory_does_not_grow_with_the_step(tmp_path):
         peaks.append(tracemalloc.get_traced_memory()[1])
         tracemalloc.stop()
     assert peaks[1] < 1.2 * peaks[0]
+
+
+def test_memory_does_not_grow_with_the_ranks(tmp_path, monkeypatch):
+    monkeypatch.setattr(perfetto, "CHUNK", 100)
+    peaks = []
+    for replicas in (20, 200):
+        made = pipeline(3, 4, replicas=replicas)
+        tracemalloc.start()
+        write_trace(made, tmp_path / "step.json.gz", ranks="all")
+        peaks.append(tracemalloc.get_traced_memory()[1])
+        tracemalloc.stop()
+    assert peaks[1] < 1.1 * peaks[0]
+
+
+def test_text_kept_for_the_next_rank_is_that_made_anew(given, tmp_path, monkeypatch):
+    for name, chunk in (("kept.json", 50_000), ("anew.json", 1)):
+        monkeypatch.setattr(perfetto, "CHUNK", chunk)
+        write_trace(given, tmp_path / name, ranks="all")
+    kept, anew = (read(tmp_path / name) for name in ("kept.json", "anew.json"))
+    assert kept == anew
+    own = [[{**event, "pid": 0} for event in of(kept["traceEvents"], "X", pid=rank)] for rank in given.devices[0].ranks]
+    assert own[0] == own[1]
+
+
+def test_progress_ends_at_all_events(given, tmp_path):
+    for write in (
+        lambda **way: write_trace(given, tmp_path / "step.json.gz", **way),
+        lambda **way: write_ranks(given, tmp_path / "ranks", **way),
+    ):
+        seen = []
+        write(ranks="all", progress=lambda *reported, seen=seen: seen.append(reported))
+        assert seen == sorted(seen)
+        assert seen[-1] == (given.event_count, given.event_count)
+
+
+def test_an_interrupted_trace_leaves_nothing(given, tmp_path):
+    def interrupt(*_):
+        raise KeyboardInterrupt
+
+    for name in ("step.json", "step.json.gz"):
+        with pytest.raises(KeyboardInterrupt):
+            write_trace(given, tmp_path / name, progress=interrupt)
+    assert not list(tmp_path.iterdir())

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from rich.cells import cell_len
 from rich.console import Console, ConsoleOptions, Group, RenderableType
 from rich.padding import Padding
 from rich.segment import Segment
@@ -20,6 +22,7 @@ from crossflow.names import visible
 
 WIDTH = 100  # columns of a page that goes to no terminal, where COLUMNS does not say
 UNBROKEN = 10_000  # columns of a table whose rows are lines, however long
+_BLOCK = 4096  # rows of a table that are laid out at once
 _EIGHTHS = ("", "▏", "▎", "▍", "▌", "▋", "▊", "▉")
 _FULL, _EMPTY = "█", "·"
 _SHADES = ("█", "▓", "▒", "░", "▚", "▞", "◼", "◻")
@@ -129,9 +132,35 @@ def section(title: str, rows: Iterable[Sequence[RenderableType]], right: Sequenc
 
 def columns_of(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> list[RenderableType]:
     """A table as such, numbers flush right."""
-    numeric = [all(row[i].lstrip("~")[:1].isdigit() or row[i] in ("", "-") for row in rows) for i in range(len(headers))]
+    numeric = [all(_is_number(row[i]) for row in rows) for i in range(len(headers))]
     right = [i for i, is_numeric in enumerate(numeric) if is_numeric and rows]
     return [grid([[Text(visible(cell)) for cell in row] for row in rows], right, header=[visible(name) for name in headers])]
+
+
+def write_rows(headers: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
+    """Write a table as `columns_of` has it, as plain lines of any length; of many rows only their text is held, column by column."""
+    rows, blocks = iter(rows), []
+    headers = list(map(visible, headers))
+    widths, right = [cell_len(title) for title in headers], [True] * len(headers)
+    while block := list(itertools.islice(rows, _BLOCK)):
+        columns = [list(map(visible, column)) for column in zip(*block, strict=True)]
+        widths = [max(width, *map(cell_len, column)) for width, column in zip(widths, columns, strict=True)]
+        right = [numeric and all(map(_is_number, column)) for numeric, column in zip(right, columns, strict=True)]
+        blocks.append(["\0".join(column) for column in columns])
+    sides = [numeric and bool(blocks) for numeric in right]
+    listed = (zip(*(column.split("\0") for column in block), strict=True) for block in blocks)
+    for lines in itertools.chain([[headers]], listed):
+        padded = (map(_padded, line, widths, sides) for line in lines)
+        sys.stdout.write("".join(["  ".join(line).rstrip() + "\n" for line in padded]))
+
+
+def _padded(text: str, width: int, right: bool) -> str:
+    space = " " * (width - cell_len(text))
+    return space + text if right else text + space
+
+
+def _is_number(text: str) -> bool:
+    return text.lstrip("~")[:1].isdigit() or text in ("", "-")
 
 
 def pairs(rows: Mapping[str, RenderableType], style: str = "dim") -> RenderableType:

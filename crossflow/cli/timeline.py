@@ -8,6 +8,7 @@ from typing import Any
 
 from crossflow.arrays import plain
 from crossflow.cli import page
+from crossflow.cli.progress import progress
 from crossflow.errors import CrossflowError
 from crossflow.evaluation.timelines import simulate
 from crossflow.files import named_by
@@ -65,10 +66,12 @@ def _write(first: Timeline, second: Timeline | None, path: Path, chosen: Any) ->
         for one in made:
             page.log(f"wrote {one}")
     elif path.suffix:
-        events = write_trace(first, path, ranks=chosen)
+        with progress("events") as report:
+            events = write_trace(first, path, ranks=chosen, progress=lambda done, total: report(done, total, ""))
         page.log(f"wrote {path}: {events:,} events; open it in ui.perfetto.dev")
     else:
-        write_ranks(first, path, ranks=chosen)
+        with progress("events") as report:
+            write_ranks(first, path, ranks=chosen, progress=lambda done, total: report(done, total, ""))
         page.log(f"wrote traces into {path}, a file a rank")
 
 

@@ -6,7 +6,8 @@ of one more for what is left over), and options by their text.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import contextlib
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -22,8 +23,12 @@ TPE_BATCH = 8  # trials asked before they are told; the sampler keeps them apart
 
 def search(oracle: Oracle, settings: OptunaSettings, name: str = "crossflow") -> None:
     """Ask and tell until the budget is spent."""
+    with _study(oracle, settings, name) as study:
+        _ask_and_tell(oracle, settings, study)
+
+
+def _ask_and_tell(oracle: Oracle, settings: OptunaSettings, study: Any) -> None:
     space = oracle.problem.space
-    study = _study(oracle, settings, name)
     batch = TPE_BATCH if settings.searcher == "tpe" else settings.population
     distributions = _distributions(space)
     if settings.storage is not None:
@@ -54,7 +59,9 @@ def _asked(study: Any, distributions: Mapping[str, Any], settings: OptunaSetting
         raise CrossflowError(f"storage {settings.storage}: it holds a study of that name over another space ({error})") from None
 
 
-def _study(oracle: Oracle, settings: OptunaSettings, name: str) -> Any:
+@contextlib.contextmanager
+def _study(oracle: Oracle, settings: OptunaSettings, name: str) -> Iterator[Any]:
+    """The study of a search, in memory or in its storage, whose connections are closed at the end."""
     import optuna
 
     optuna.logging.set_verbosity(optuna.logging.ERROR)
@@ -64,18 +71,23 @@ def _study(oracle: Oracle, settings: OptunaSettings, name: str) -> Any:
         "cma-es": lambda: optuna.samplers.CmaEsSampler(seed=settings.seed, popsize=settings.population, warn_independent_sampling=False),
         "nsga2": lambda: optuna.samplers.NSGAIISampler(seed=settings.seed, population_size=settings.population),
     }
-    try:
-        return optuna.create_study(
-            study_name=name,
-            storage=settings.storage,
-            load_if_exists=settings.storage is not None,
-            sampler=samplers[settings.searcher](),
-            directions=["minimize"] * (1 if settings.searcher == "cma-es" else several),
-        )
-    except Exception as error:
-        if settings.storage is None:
-            raise
-        raise CrossflowError(f"storage {settings.storage}: {str(error).splitlines()[0]}") from None
+    with contextlib.ExitStack() as opened:
+        try:
+            storage = None if settings.storage is None else optuna.storages.RDBStorage(settings.storage)
+            if storage is not None:
+                opened.callback(storage.engine.dispose)
+            study = optuna.create_study(
+                study_name=name,
+                storage=storage,
+                load_if_exists=storage is not None,
+                sampler=samplers[settings.searcher](),
+                directions=["minimize"] * (1 if settings.searcher == "cma-es" else several),
+            )
+        except Exception as error:
+            if settings.storage is None:
+                raise
+            raise CrossflowError(f"storage {settings.storage}: {str(error).splitlines()[0]}") from None
+        yield study
 
 
 def _distributions(space: Space) -> dict[str, Any]:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -24,8 +24,17 @@ from crossflow.study.reading import Study
 from crossflow.study.redivision import LOOSE, LOOSELY, missed, sentence
 from crossflow.units import show
 
-NamedRows = tuple[list[str], Sequence[Mapping[str, Any]]]  # names of columns, and rows
+NamedRows = tuple[list[str], Iterable[Mapping[str, Any]]]  # names of columns, and rows
 COMPARED = 64  # swept points up to which every pair is compared
+
+
+class StudyTable(NamedTuple):
+    """The table of a study, row by row."""
+
+    headers: list[str]
+    total: int  # rows. [1]
+    rows: Iterator[list[str]]  # cells as text
+    file: str  # where the same rows are in full
 
 
 def view(study: Study, columns: Mapping[str, Any], results: Sequence[searches.SearchResult]) -> View:
@@ -165,14 +174,18 @@ def importance_rows(view: View) -> Iterator[dict[str, Any]]:
             yield {**drawn.point, "column": drawn.column, "parameter": path, "rank_correlation": value}
 
 
-def table(study: Study, view: View, results: Sequence[searches.SearchResult]) -> tuple[list[str], list[list[str]]]:
+def listing(study: Study, view: View, results: Sequence[searches.SearchResult]) -> StudyTable:
     """Column headers and rows of text, as the study's `columns` ask."""
     names, rows = _rows(study, view, results)
     headers = study.spec.headers
     told = [name for name in names if name not in headers]
-    loose = loosely(study, rows)
-    cells = [[f"{'~' * (name in marks)}{_cell(name, row.get(name))}" for name in names] for row, marks in zip(rows, loose, strict=True)]
-    return [headers.get(name, _header(name, told)) for name in names], cells
+    file = "best.json" if study.runs else records.TABLE if study.sampling is None else "intervals.csv"
+    return StudyTable(
+        headers=[headers.get(name, _header(name, told)) for name in names],
+        total=len(study.grid) if file == records.TABLE else sum(1 for _ in _rows(study, view, results)[1]),
+        rows=([f"{'~' * (name in marks)}{_cell(name, row.get(name))}" for name in names] for row, marks in _marked(study, rows)),
+        file=file,
+    )
 
 
 def notes(study: Study, view: View, results: Sequence[searches.SearchResult]) -> list[str]:
@@ -180,13 +193,15 @@ def notes(study: Study, view: View, results: Sequence[searches.SearchResult]) ->
     found = [sentence(study.scenario)] if study.keeps_division else []
     found += [missed(study.redivision.problem.constraints, view.columns)] if study.bounded and study.redivision is not None else []
     found = [text for text in found if text]
-    return found + ([LOOSELY] if any(loosely(study, _rows(study, view, results)[1])) else [])
+    divided = study.runs or study.redivision is not None
+    return found + ([LOOSELY] if divided and any(marks for _, marks in _marked(study, _rows(study, view, results)[1])) else [])
 
 
-def loosely(study: Study, rows: Sequence[Mapping[str, Any]]) -> list[tuple[str, ...]]:
-    """Columns of each row that are marked, because ends of the search for them differ."""
+def _marked(study: Study, rows: Iterable[Mapping[str, Any]]) -> Iterator[tuple[Mapping[str, Any], tuple[str, ...]]]:
+    """Rows, each with its columns that are marked, because ends of the search for them differ."""
     goal = study.redivision.goal if study.redivision is not None else study.runs[0].problem.objectives[0].name if study.runs else ""
-    return [(goal,) if (row.get("spread" if study.runs else SPREAD) or 0.0) > LOOSE else () for row in rows]
+    for row in rows:
+        yield row, (goal,) if (row.get("spread" if study.runs else SPREAD) or 0.0) > LOOSE else ()
 
 
 def _header(name: str, names: Sequence[str]) -> str:
@@ -207,7 +222,15 @@ def _rows(study: Study, view: View, results: Sequence[searches.SearchResult]) ->
         return _interval_rows(study, view)
     names = [*study.values, *study.spec.shown]
     held = (*names, *(name for name in (SPREAD,) if study.redivision is not None))
-    return names, [{name: plain(view.columns[name][i]) for name in held} for i in range(len(study.grid))]
+    return names, _swept_rows(held, view.columns, len(study.grid))
+
+
+def _swept_rows(names: Sequence[str], columns: Mapping[str, Any], count: int) -> Iterator[dict[str, Any]]:
+    """One row a point, a block of them at a time."""
+    for first in range(0, count, records.BLOCK):
+        block = [columns[name][first : first + records.BLOCK] for name in names]
+        listed = (map(plain, column.tolist() if isinstance(column, np.ndarray) else column) for column in block)
+        yield from (dict(zip(names, values, strict=True)) for values in zip(*listed, strict=True))
 
 
 def _search_rows(study: Study, results: Sequence[searches.SearchResult]) -> NamedRows:

@@ -48,9 +48,15 @@ class StudyResult:
         """What the table's reader must know."""
         return findings.notes(self.study, self.view, self.results)
 
+    @property
+    def listing(self) -> findings.StudyTable:
+        """Column headers and rows of text, as the study's `columns` ask, one at a time."""
+        return findings.listing(self.study, self.view, self.results)
+
     def table(self) -> tuple[list[str], list[list[str]]]:
-        """Column headers and rows of text, as the study's `columns` ask."""
-        return findings.table(self.study, self.view, self.results)
+        """Column headers and rows of text."""
+        found = self.listing
+        return found.headers, list(found.rows)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data: the study's name, what was found, the files; the rows themselves of a plain sweep."""

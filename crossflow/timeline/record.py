@@ -24,6 +24,7 @@ COMPUTE, TENSOR, PIPELINE, BACKWARDS, DATA, HOST, TO_HOST, FROM_HOST = range(len
 WORK, COMMUNICATION, WAIT = range(3)
 # Where the time of a device goes; the parts add up to the step.
 ACTIVITIES = ("busy", "exposed_communication", "waiting", "host", "bubble", "imbalance")
+CHUNK = 50_000  # events that are held at once where they are written
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -151,7 +152,7 @@ class Timeline:
             for field in ("name", "stream", "kind", "start", "end", "layer")
         }
 
-    def chunks(self, device: int, most: int = 50_000) -> Iterator[Events]:
+    def chunks(self, device: int, most: int = CHUNK) -> Iterator[Events]:
         """Events of a class of devices in pieces of about `most` events, for writing without holding them all."""
         mine = self.slots_of(device)
         sizes = np.cumsum(np.array([len(one.start) for one in self.passes])[self.slots.passed[mine]])
@@ -160,12 +161,21 @@ class Timeline:
             if len(part):
                 yield self.events(device, part)
 
+    @functools.cached_property
+    def events_of_one(self) -> Index:
+        """Events of one device of every class, shape (devices,)."""
+        sizes = np.array([len(one.start) for one in self.passes], dtype=np.intp)
+        return np.bincount(self.slots.device, sizes[self.slots.passed], len(self.devices)).astype(np.intp)
+
     @property
     def event_count(self) -> int:
         """Events of all devices, replicas and all."""
-        sizes = np.array([len(one.start) for one in self.passes], dtype=np.intp)
-        ranks = np.array([len(device.ranks) for device in self.devices])
-        return int((sizes[self.slots.passed] * ranks[self.slots.device]).sum())
+        return int((self.events_of_one * [len(device.ranks) for device in self.devices]).sum())
+
+    @functools.cached_property
+    def world(self) -> int:
+        """Ranks of all classes of devices."""
+        return sum(len(device.ranks) for device in self.devices)
 
     # ---------------------------------------------------------------------------------- where the time goes
 
