@@ -3,7 +3,7 @@
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-LIMIT = 5  # seconds of processor time that a mutant may take beyond three times that of its tests
+LIMIT = 5  # seconds of processor time that a test may take beyond five times what it takes
 
 TESTS = {
     "cost": "cost_anchors emulation collectives fabrics roofline tiling waves lookups nearby one_price spread software events_list",

@@ -47,26 +47,15 @@ def judged(
 ) -> list[Verdict]:
     """Verdicts of the tests of a package, or of the files that are named, on mutants of it; each is `told` as it is found."""
     runner = Runner(places=list(places), told=told)
-    words = [
-        "-o",
-        "addopts=--strict-markers",
-        "-s",
-        "-p",
-        "no:cacheprovider",
-        "-p",
-        "no:terminal",
-        "-m",
-        "not slow",
-        "--rootdir",
-        str(ROOT),
-    ]
+    words = ["-o", "addopts=--strict-markers", "-s", "-p", "no:cacheprovider", "-p", "no:terminal"]
+    words += ["-m", "not slow", "--rootdir", str(ROOT)]
     done = in_fork(lambda: (pytest.main([*words, *(files or files_of(package))], plugins=[runner]), runner.verdicts)[1])
     if not isinstance(done, list) or len(done) < len(runner.places):
         raise RuntimeError(f"the tests of {package} did not run: {done}")
     return done
 
 
-def in_fork(function: Callable[[], Any], limit: float = 0.0, *, quiet: bool = False) -> Any:
+def in_fork(function: Callable[[], Any], *, quiet: bool = False) -> Any:
     """What a function returns in a fork of this process, or the signal that ended it."""
     with tempfile.NamedTemporaryFile() as file:
         sys.stdout.flush()
@@ -76,8 +65,6 @@ def in_fork(function: Callable[[], Any], limit: float = 0.0, *, quiet: bool = Fa
             try:
                 if quiet:
                     _hush()
-                if limit:
-                    _limited(limit)
                 Path(file.name).write_bytes(pickle.dumps(function()))
                 status = 0
             except BaseException:
@@ -85,13 +72,6 @@ def in_fork(function: Callable[[], Any], limit: float = 0.0, *, quiet: bool = Fa
             os._exit(status)
         status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
         return pickle.loads(Path(file.name).read_bytes()) if status == 0 else status
-
-
-def _limited(seconds: float) -> None:
-    resource.setrlimit(resource.RLIMIT_CPU, (int(seconds) + 1, int(seconds) + 2))
-    resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
-    signal.signal(signal.SIGALRM, signal.SIG_DFL)
-    signal.alarm(int(20 * seconds))
 
 
 def _hush() -> None:
@@ -157,9 +137,9 @@ class Runner:
     def _verdict(self, session: pytest.Session, mutant: Mutant, live: dict[Key, list[Any]], profile: dict[str, Any]) -> Verdict:
         calls = {item: profile[item.nodeid] for item in session.items if _concerns(mutant, profile.get(item.nodeid, (0.0, set()))[1])}
         items = sorted(calls, key=lambda item: calls[item][0])
-        limit = LIMIT + 3 * sum(took for took, _ in calls.values())
-        found = in_fork(lambda: _first_failure(session, mutant, live, items), limit, quiet=True) if items else ""
-        caught = found if isinstance(found, str) else "time" if -found in (signal.SIGXCPU, signal.SIGKILL, signal.SIGALRM) else "crash"
+        limits = [LIMIT + 5 * calls[item][0] for item in items]
+        found = in_fork(lambda: _first_failure(session, mutant, live, items, limits), quiet=True) if items else ""
+        caught = found if isinstance(found, str) else "time" if found == -signal.SIGPROF else "crash"
         return Verdict(place=mutant.place, diff=mutant.diff, caught=caught, tests=len(items))
 
 
@@ -183,14 +163,18 @@ def _passes(session: pytest.Session, item: pytest.Item, after: pytest.Item | Non
     return session.testsfailed == before
 
 
-def _first_failure(session: pytest.Session, mutant: Mutant, live: dict[Key, list[Any]], items: list[pytest.Item]) -> str:
+def _first_failure(
+    session: pytest.Session, mutant: Mutant, live: dict[Key, list[Any]], items: list[pytest.Item], limits: list[float]
+) -> str:
     """Name of the first test that fails on a mutant, empty where all pass."""
     try:
         _plant(mutant, live)
     except Exception as error:  # a constant of a module that cannot be computed
         return f"import: {error!r}"
     _forget()
-    for item, after in zip(items, [*items[1:], None], strict=True):
+    resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
+    for item, after, limit in zip(items, [*items[1:], None], limits, strict=True):
+        signal.setitimer(signal.ITIMER_PROF, limit)  # whose end ends the process
         if not _passes(session, item, after):
             return item.nodeid
     return ""
