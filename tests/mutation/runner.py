@@ -25,7 +25,7 @@ from typing import Any
 import pytest
 
 from tests.mutation.mutants import Mutant, Place, marked, planted
-from tests.mutation.packages import LIMIT, ROOT, files_of
+from tests.mutation.packages import CASES, LIMIT, ROOT, files_of
 
 MEMORY = 8 * 2**30  # [B] of address space
 FILES = ("units", "technology", "embedding", "files")  # whose caches hold what was read, and are not mutated
@@ -98,6 +98,13 @@ class Runner:
         hypothesis.settings.register_profile("mutation", parent=hypothesis.settings.get_profile("crossflow"), phases=phases)
         hypothesis.settings.load_profile("mutation")
 
+    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
+        """Of every test some cases, evenly among all that it has."""
+        cases: dict[str, list[pytest.Item]] = {}
+        for item in items:
+            cases.setdefault(item.nodeid.partition("[")[0], []).append(item)
+        items[:] = [item for mine in cases.values() for item in mine[:: -(-len(mine) // CASES)]]
+
     @pytest.hookimpl(wrapper=True)
     def pytest_fixture_setup(self, fixturedef: Any) -> Any:
         self.noting.append(self.called.setdefault(fixturedef.argname, set()))
@@ -115,6 +122,9 @@ class Runner:
         profile = in_fork(lambda: self._profile(session, live), quiet=True)
         if not isinstance(profile, dict):
             raise pytest.UsageError(f"the tests as they are ended with status {profile}")
+        failing = [item.nodeid for item in session.items if item.nodeid not in profile]
+        if failing:
+            sys.stderr.write(f"{len(failing)} tests fail as they are and are not asked, {failing[0]} first\n")
         for place in self.places:
             self.verdicts.append(self._verdict(session, planted(place), live, profile))
             self.told(self.verdicts[-1])
