@@ -487,3 +487,10 @@ def test_a_barrier_is_an_all_reduce_of_one_element():
     assert made.time("barrier", 1e9, ranks) == made.time("all_reduce", 4.0, ranks)
     assert made.time("reduce", 1e6, ranks) == made.time("broadcast", 1e6, ranks)
     assert made.time("send", 1e6, (0, 1)) == made.time("recv", 1e6, (1, 0))
+
+
+def test_nothing_to_send_takes_no_time_on_any_wiring():
+    for name, devices in (("dgx-a100", 32), ("tpu-v4-pod", 64)):
+        made, group = delays(name, devices), Group.alike(4, 4, 2)
+        times = made.wires.time("all_gather", np.array([0.0, 1e6]), group)
+        assert (times[0], times[1] > 0) == (0.0, True)
