@@ -1,6 +1,7 @@
 """A small transformer worked out by hand: parameters, gradients that travel, launches, energy, copies, remedies, activations."""
 
 import functools
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -141,6 +142,16 @@ def test_the_host_issues_every_kernel_and_every_call(changes):
     assert steps.passes.host[0, :, 0].tolist() == [near(count * kernel + layer) for count in forward]
     assert steps.passes.host[1, :, 0].tolist() == [near(count * kernel + layer) for count in launches[:, PHASES.index("input")]]
     assert steps.passes.host_weight[:, 0].tolist() == pytest.approx((launches[:, PHASES.index("weight")] * kernel).tolist(), rel=1e-12)
+
+
+def test_a_layer_that_is_computed_again_stalls_the_device_once():
+    """Not each of its parts, nor embedding and head."""
+    job, layout, times = job_of(), layout_of(Plan(recompute="full")), []
+    for stall in (0.0, 1.0):
+        own = machine_of()
+        on = replace(own, stack=own.stack.model_copy(update={"host": own.stack.host.model_copy(update={"stall": np.array([stall])})}))
+        times.append(steps_of(job, layout, on, task_of(job, layout, on.stack)).passes.device[-1, 1, :, 0])
+    assert by_unit(job, (times[1] - times[0])[:, None]) == pytest.approx({"embedding": 0, "0.0.attention": 1, "0.1.mlp": 0, "head": 0})
 
 
 @pytest.mark.parametrize("plan", [Plan(), Plan(dp=2, zero=1), Plan(tp=2, recompute="full"), Plan(pp=2)])
