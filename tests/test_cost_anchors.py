@@ -319,6 +319,15 @@ def test_widening_takes_slots_of_the_units_and_half_the_bytes(monkeypatch):
     assert cache == near(16 * (64 + 32 * 0.5) * 2 / 10e9)
 
 
+@pytest.mark.parametrize(("rows", "columns"), [(16, 64), (16, 128), (16, 256), (32, 128), (32, 256)])
+def test_products_of_few_rows_that_are_widened_have_tiles_of_their_own(rows, columns):
+    """One unit, on which two smaller tiles would fill twice: one tile, 16 deep, and as many elements of B to widen."""
+    made = chip()
+    made.units = np.array([1.0])
+    compute, _, _ = of_waves(rows, columns, 16, made, second=np.array([[0.5]]), widening=np.array([[1e-9]]))
+    assert compute == near(16 * 2 * rows * columns / 20e9 + 7.0 + 16 * columns * 1e-9)
+
+
 # ------------------------------------------------------------------------------------------ measured events
 
 
@@ -478,3 +487,10 @@ def test_a_barrier_is_an_all_reduce_of_one_element():
     assert made.time("barrier", 1e9, ranks) == made.time("all_reduce", 4.0, ranks)
     assert made.time("reduce", 1e6, ranks) == made.time("broadcast", 1e6, ranks)
     assert made.time("send", 1e6, (0, 1)) == made.time("recv", 1e6, (1, 0))
+
+
+def test_nothing_to_send_takes_no_time_on_any_wiring():
+    for name, devices in (("dgx-a100", 32), ("tpu-v4-pod", 64)):
+        made, group = delays(name, devices), Group.alike(4, 4, 2)
+        times = made.wires.time("all_gather", np.array([0.0, 1e6]), group)
+        assert (times[0], times[1] > 0) == (0.0, True)

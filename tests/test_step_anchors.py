@@ -1,6 +1,7 @@
 """A small transformer worked out by hand: parameters, gradients that travel, launches, energy, copies, remedies, activations."""
 
 import functools
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -22,9 +23,12 @@ from crossflow.step.sharded import UnitTimes, backward_pass, forward_pass
 from crossflow.step.slot_events import Laid
 from crossflow.step.task import task_of
 from crossflow.step.transformer import transformer_step
+from crossflow.step.uneven import Uneven, World, in_step
 from crossflow.step.weights import weights_of
 from crossflow.strategy.layout import Layout
 from crossflow.strategy.plan import Plan
+from crossflow.strategy.schedules import pipeline_order
+from crossflow.timeline.pipeline import walk_of
 from crossflow.timeline.record import TENSOR
 from crossflow.workload.job import Job
 from crossflow.workload.spec import TransformerSpec
@@ -138,6 +142,16 @@ def test_the_host_issues_every_kernel_and_every_call(changes):
     assert steps.passes.host[0, :, 0].tolist() == [near(count * kernel + layer) for count in forward]
     assert steps.passes.host[1, :, 0].tolist() == [near(count * kernel + layer) for count in launches[:, PHASES.index("input")]]
     assert steps.passes.host_weight[:, 0].tolist() == pytest.approx((launches[:, PHASES.index("weight")] * kernel).tolist(), rel=1e-12)
+
+
+def test_a_layer_that_is_computed_again_stalls_the_device_once():
+    """Not each of its parts, nor embedding and head."""
+    job, layout, times = job_of(), layout_of(Plan(recompute="full")), []
+    for stall in (0.0, 1.0):
+        own = machine_of()
+        on = replace(own, stack=own.stack.model_copy(update={"host": own.stack.host.model_copy(update={"stall": np.array([stall])})}))
+        times.append(steps_of(job, layout, on, task_of(job, layout, on.stack)).passes.device[-1, 1, :, 0])
+    assert by_unit(job, (times[1] - times[0])[:, None]) == pytest.approx({"embedding": 0, "0.0.attention": 1, "0.1.mlp": 0, "head": 0})
 
 
 @pytest.mark.parametrize("plan", [Plan(), Plan(dp=2, zero=1), Plan(tp=2, recompute="full"), Plan(pp=2)])
@@ -350,3 +364,47 @@ def test_a_state_space_mixer_keeps_by_hand(kind, elements):
     mixer = SimpleNamespace(kind=kind, heads=4, width=8, gates=2, chunk=16, convolved=lambda ranks: 100.0)
     kept = _state_space(mixer, np.array([3.0]), SimpleNamespace(element=2.0), layout_of(Plan()))
     assert kept[0] == near(2 * 3 * elements)
+
+
+# ------------------------------------------------------------------------------------------ uneven worlds
+
+
+def world(plan, *, in_step=1, wraps=False, **uneven):
+    stages = int(plan.pp)
+    return World.of(Uneven(**uneven), layout_of(plan), walk_of(pipeline_order("1f1b", stages, 1, 2)), stages, in_step=in_step, wraps=wraps)
+
+
+def test_speeds_of_ranks_stages_and_replicas_multiply():
+    """Two tensor ranks, two replicas, two stages: ranks 0 to 3 are of the first stage, 2 and 3 of the second replica."""
+    given = {"ranks": {0: 0.5}, "stages": {1: 0.75}, "replicas": {1: 0.25}}
+    made, together = (world(Plan(tp=2, dp=2, pp=2), in_step=many, **given) for many in (1, 2))
+    first, second = (next(i for i, mine in enumerate(made.members) if mine.tolist() == [replica]) for replica in (0, 1))
+    assert made.speed[:, first].tolist() == [[0.5, 1.0], [0.75, 0.75]]
+    assert made.speed[:, second].tolist() == [[0.25, 0.25], [0.1875, 0.1875]]
+    assert (made.slowest[:, first].tolist(), made.slowest[:, second].tolist()) == ([0.5, 0.75], [0.25, 0.1875])
+    assert made.ranks(1, np.array([0, 1]), np.array([1])) == [5, 7]
+    assert together.slowest.tolist() == [[0.25, 0.25], [0.1875, 0.1875]]
+
+
+def test_replicas_alike_are_one():
+    made = world(Plan(dp=4, pp=2), replicas={2: 0.5})
+    assert sorted(mine.tolist() for mine in made.members) == [[0, 1, 3], [2]]
+    assert made.jitter.tolist() == np.ones((made.jitter.shape[0], 2)).tolist()
+
+
+def test_links_between_stages_and_around():
+    """Of three stages the link between 1 and 2, and the one from the last to the first."""
+    made = world(Plan(pp=3), wraps=True, links={1: 0.5, 2: 0.25})
+    assert made.rate(np.array([0, 1, 2, 2, 0]), np.array([1, 2, 1, 0, 2])).tolist() == [1.0, 0.5, 0.5, 0.25, 0.25]
+
+
+STEPS = [
+    # plan, whether weights wait for the step's end, replicas that run in step
+    (Plan(dp=8), True, 1), (Plan(dp=4, cp=2), True, 2), (Plan(dp=8, zero=3), True, 8), (Plan(dp=8, zero=2), True, 1),
+    (Plan(dp=8, ep=4), True, 4), (Plan(tp=2, dp=8, ep=4), True, 4), (Plan(dp=8), False, 8), (Plan(tp=4, etp=1, ep=8, dp=4), True, 2),
+]  # fmt: skip
+
+
+def test_replicas_in_step_by_hand():
+    """Those that share samples or experts; all where all weights are gathered, or gradients reduced after each pass."""
+    assert [in_step(layout_of(plan), flush=flush) for plan, flush, _ in STEPS] == [replicas for *_, replicas in STEPS]

@@ -18,7 +18,7 @@ def main(words: Sequence[str] | None = None) -> int:
     places = [place for package in packages for module in modules_of(package) for place in places_of(module)]
     if asked.at:
         places = [place for place in places if f"{place.path.relative_to(ROOT)}:{place.line}" in asked.at]
-    drawn = sorted(random.Random(asked.seed).sample(places, min(asked.mutants, len(places))))
+    drawn = random.Random(asked.seed).sample(places, min(asked.mutants, len(places)))
     verdicts = []
     for package in packages:
         mine = [place for place in drawn if place.path.is_relative_to(ROOT / "crossflow" / package)]

@@ -58,7 +58,7 @@ UNTOUCHED = {"annotation", "returns", "decorator_list"}
 Slot = tuple[dict[str, ast.AST] | list[ast.AST], str | int]  # where a node hangs: the fields of its parent, or a list in them
 
 
-@dataclasses.dataclass(frozen=True, order=True, kw_only=True)
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class Place:
     """Where a mistake can be planted: the holder (function or constant), the node in it, and which change."""
 

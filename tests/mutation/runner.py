@@ -25,7 +25,7 @@ from typing import Any
 import pytest
 
 from tests.mutation.mutants import Mutant, Place, marked, planted
-from tests.mutation.packages import LIMIT, ROOT, files_of
+from tests.mutation.packages import CASES, LIMIT, ROOT, files_of
 
 MEMORY = 8 * 2**30  # [B] of address space
 FILES = ("units", "technology", "embedding", "files")  # whose caches hold what was read, and are not mutated
@@ -47,26 +47,15 @@ def judged(
 ) -> list[Verdict]:
     """Verdicts of the tests of a package, or of the files that are named, on mutants of it; each is `told` as it is found."""
     runner = Runner(places=list(places), told=told)
-    words = [
-        "-o",
-        "addopts=--strict-markers",
-        "-s",
-        "-p",
-        "no:cacheprovider",
-        "-p",
-        "no:terminal",
-        "-m",
-        "not slow",
-        "--rootdir",
-        str(ROOT),
-    ]
+    words = ["-o", "addopts=--strict-markers", "-s", "-p", "no:cacheprovider", "-p", "no:terminal"]
+    words += ["-m", "not slow", "--rootdir", str(ROOT)]
     done = in_fork(lambda: (pytest.main([*words, *(files or files_of(package))], plugins=[runner]), runner.verdicts)[1])
     if not isinstance(done, list) or len(done) < len(runner.places):
         raise RuntimeError(f"the tests of {package} did not run: {done}")
     return done
 
 
-def in_fork(function: Callable[[], Any], limit: float = 0.0, *, quiet: bool = False) -> Any:
+def in_fork(function: Callable[[], Any], *, quiet: bool = False) -> Any:
     """What a function returns in a fork of this process, or the signal that ended it."""
     with tempfile.NamedTemporaryFile() as file:
         sys.stdout.flush()
@@ -76,8 +65,6 @@ def in_fork(function: Callable[[], Any], limit: float = 0.0, *, quiet: bool = Fa
             try:
                 if quiet:
                     _hush()
-                if limit:
-                    _limited(limit)
                 Path(file.name).write_bytes(pickle.dumps(function()))
                 status = 0
             except BaseException:
@@ -85,13 +72,6 @@ def in_fork(function: Callable[[], Any], limit: float = 0.0, *, quiet: bool = Fa
             os._exit(status)
         status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
         return pickle.loads(Path(file.name).read_bytes()) if status == 0 else status
-
-
-def _limited(seconds: float) -> None:
-    resource.setrlimit(resource.RLIMIT_CPU, (int(seconds) + 1, int(seconds) + 2))
-    resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
-    signal.signal(signal.SIGALRM, signal.SIG_DFL)
-    signal.alarm(int(20 * seconds))
 
 
 def _hush() -> None:
@@ -118,6 +98,13 @@ class Runner:
         hypothesis.settings.register_profile("mutation", parent=hypothesis.settings.get_profile("crossflow"), phases=phases)
         hypothesis.settings.load_profile("mutation")
 
+    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
+        """Of every test some cases, evenly among all that it has."""
+        cases: dict[str, list[pytest.Item]] = {}
+        for item in items:
+            cases.setdefault(item.nodeid.partition("[")[0], []).append(item)
+        items[:] = [item for mine in cases.values() for item in mine[:: -(-len(mine) // CASES)]]
+
     @pytest.hookimpl(wrapper=True)
     def pytest_fixture_setup(self, fixturedef: Any) -> Any:
         self.noting.append(self.called.setdefault(fixturedef.argname, set()))
@@ -135,6 +122,9 @@ class Runner:
         profile = in_fork(lambda: self._profile(session, live), quiet=True)
         if not isinstance(profile, dict):
             raise pytest.UsageError(f"the tests as they are ended with status {profile}")
+        failing = [item.nodeid for item in session.items if item.nodeid not in profile]
+        if failing:
+            sys.stderr.write(f"{len(failing)} tests fail as they are and are not asked, {failing[0]} first\n")
         for place in self.places:
             self.verdicts.append(self._verdict(session, planted(place), live, profile))
             self.told(self.verdicts[-1])
@@ -157,9 +147,9 @@ class Runner:
     def _verdict(self, session: pytest.Session, mutant: Mutant, live: dict[Key, list[Any]], profile: dict[str, Any]) -> Verdict:
         calls = {item: profile[item.nodeid] for item in session.items if _concerns(mutant, profile.get(item.nodeid, (0.0, set()))[1])}
         items = sorted(calls, key=lambda item: calls[item][0])
-        limit = LIMIT + 3 * sum(took for took, _ in calls.values())
-        found = in_fork(lambda: _first_failure(session, mutant, live, items), limit, quiet=True) if items else ""
-        caught = found if isinstance(found, str) else "time" if -found in (signal.SIGXCPU, signal.SIGKILL, signal.SIGALRM) else "crash"
+        limits = [LIMIT + 5 * calls[item][0] for item in items]
+        found = in_fork(lambda: _first_failure(session, mutant, live, items, limits), quiet=True) if items else ""
+        caught = found if isinstance(found, str) else "time" if found == -signal.SIGPROF else "crash"
         return Verdict(place=mutant.place, diff=mutant.diff, caught=caught, tests=len(items))
 
 
@@ -183,14 +173,18 @@ def _passes(session: pytest.Session, item: pytest.Item, after: pytest.Item | Non
     return session.testsfailed == before
 
 
-def _first_failure(session: pytest.Session, mutant: Mutant, live: dict[Key, list[Any]], items: list[pytest.Item]) -> str:
+def _first_failure(
+    session: pytest.Session, mutant: Mutant, live: dict[Key, list[Any]], items: list[pytest.Item], limits: list[float]
+) -> str:
     """Name of the first test that fails on a mutant, empty where all pass."""
     try:
         _plant(mutant, live)
     except Exception as error:  # a constant of a module that cannot be computed
         return f"import: {error!r}"
     _forget()
-    for item, after in zip(items, [*items[1:], None], strict=True):
+    resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
+    for item, after, limit in zip(items, [*items[1:], None], limits, strict=True):
+        signal.setitimer(signal.ITIMER_PROF, limit)  # whose end ends the process
         if not _passes(session, item, after):
             return item.nodeid
     return ""
