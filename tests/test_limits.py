@@ -191,7 +191,7 @@ def test_a_preset_that_names_no_model_is_told(told):
         ("system.budgets.power=300 W/0", "--set system.budgets.power=300 W/0: system.budgets.power: expected a quantity in W, got '300 W/0': 'W/0' is not a known unit"),
         (".".join("a" * 20_000) + "=1", "--set: a path has at most 64 parts, got 'a.a.a."),
         ("workload.m=" + "[" * 50_000, f"--set workload.m:1: {DEEP}"),
-        ("strategy.tp=x", "s.yaml:3: strategy: tp must be a positive whole number, got 'x' (with --set strategy.tp=x)"),
+        ("strategy.tp=x", "--set strategy.tp=x: strategy.tp: tp must be a positive whole number, got 'x'"),
     ],
 )  # fmt: skip
 def test_settings_are_told_as_such(told, setting, line):

@@ -30,7 +30,7 @@ from crossflow.timeline.record import CHUNK, HOST, STREAMS, WAIT, WORK, Events, 
 
 Ranks = Sequence[int] | Literal["all"] | None
 Watcher = Callable[[int, int], None]  # told how many events are written, and of how many
-Texts = Iterable[tuple[int, bytes]]  # events as JSON in pieces, each with how many of them are the timeline's own
+EventTexts = Iterable[tuple[int, bytes]]  # events as JSON in pieces, each with how many of them are the timeline's own
 PASSES = len(STREAMS)  # thread of passes, below those of streams
 ANY = -1  # the number of a rank in a text that is to be written for several
 COMPRESSION = 1  # events repeat so much that higher levels save little and take long
@@ -117,7 +117,7 @@ def _events(timeline: Timeline, chosen: Mapping[int, Sequence[int]]) -> int:
     return sum(int(timeline.events_of_one[device]) * len(mine) for device, mine in chosen.items())
 
 
-def _write(timeline: Timeline, chosen: Mapping[int, Sequence[int]], texts: Callable[[int], Texts], out: IO[bytes]) -> Iterator[int]:
+def _write(timeline: Timeline, chosen: Mapping[int, Sequence[int]], texts: Callable[[int], EventTexts], out: IO[bytes]) -> Iterator[int]:
     """Write the trace of some ranks of every class piece by piece; yields the events of the timeline in each."""
     head = json.dumps(_top(timeline, chosen), indent=1).removesuffix("\n}")
     out.write(f'{head},\n "traceEvents": [\n'.encode())
@@ -149,7 +149,7 @@ def _top(timeline: Timeline, chosen: Mapping[int, Sequence[int]]) -> dict[str, A
 # ------------------------------------------------------------------------------------------ events
 
 
-def _pieces(timeline: Timeline, chosen: Mapping[int, Sequence[int]], texts: Callable[[int], Texts]) -> Iterator[tuple[int, bytes]]:
+def _pieces(timeline: Timeline, chosen: Mapping[int, Sequence[int]], texts: Callable[[int], EventTexts]) -> Iterator[tuple[int, bytes]]:
     """All that a trace holds of some ranks."""
     for device, mine in chosen.items():
         for rank in mine:
@@ -167,11 +167,11 @@ def _numbered(rank: int, piece: tuple[int, bytes]) -> tuple[int, bytes]:
     return piece[0], piece[1].replace(b'"pid":%d,' % ANY, b'"pid":%d,' % rank)
 
 
-def _texts_of(timeline: Timeline) -> Callable[[int], Texts]:
+def _texts_of(timeline: Timeline) -> Callable[[int], EventTexts]:
     """Events of `ANY` rank of a class of devices; those of the last class are kept for its next rank where they are one piece."""
 
     @functools.lru_cache(maxsize=1)
-    def kept(device: int) -> Texts:
+    def kept(device: int) -> EventTexts:
         return tuple(_texts(timeline, device))
 
     return lambda device: kept(device) if timeline.events_of_one[device] <= CHUNK else _texts(timeline, device)
