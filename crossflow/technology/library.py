@@ -14,6 +14,7 @@ from crossflow import files
 from crossflow.arrays import Array, Index, Mask
 from crossflow.errors import CrossflowError, SpecError, did_you_mean
 from crossflow.files import Document, FileModel
+from crossflow.limits import shown
 from crossflow.paths import quantity_at
 from crossflow.technology.components import Compute, Link, LogicNode, OffChip, OnChip, Substrate
 from crossflow.units import Quantity
@@ -156,7 +157,10 @@ def library_document(name: str, base: Path | None = None, above: tuple[Path, ...
         return document
     if parent == document.data.get("name") or path in above:
         raise document.error(("extends",), "a library cannot extend itself")
-    below = library_document(str(parent), path.parent, (*above, path))
+    if not isinstance(parent, str):
+        raise document.error(("extends",), f"expected the name of a library, or its path, got {shown(parent)}")
+    with document.telling("extends"):
+        below = library_document(parent, path.parent, (*above, path))
     return _without_null(files.merge(below, document), below)
 
 
@@ -181,9 +185,10 @@ def _without_null(document: Document, below: Document) -> Document:
 
 def _check_stated(document: Document) -> None:
     """Numbers of the sections named under `stated` that leave open how they are known, or between which bounds they lie."""
-    problems = []
+    problems, said = [], document.data.get("stated")
+    stated = said if isinstance(said, list) else ()  # what else it may be is told when the library is read
     for path, value in files.walk(document.data):
-        if path[:1] and path[0] in (document.data.get("stated") or ()) and isinstance(value, Mapping) and "value" in value:
+        if path[:1] and path[0] in stated and isinstance(value, Mapping) and "value" in value:
             missing = [key for key in ("status", "low", "high") if key not in value]
             if missing:
                 message = f"expected the key '{missing[0]}': the file says under `stated` that every number of '{path[0]}' has it"
