@@ -473,8 +473,6 @@ def override(document: Document, settings: Iterable[str], origin: str = "--set")
         path, separator, text = setting.partition("=")
         if not separator or not path:
             raise SpecError([Problem(file=origin, message=f"expected path=value, got {limits.shown(setting)}")])
-        if path.count(".") >= limits.DEPTH:
-            raise SpecError([Problem(file=origin, message=f"a path has at most {limits.DEPTH} parts, got {limits.shown(path)}")])
         parts = tuple(int(part) if part.isdigit() else part for part in path.split("."))
         value = parse_yaml(text, f"{origin} {path}").data if text.lstrip()[:1] in ("{", "[") else scalar(text.strip())
         where = f"{origin} {shortened(setting)}"
@@ -488,6 +486,8 @@ def replace(data: Any, path: Path_, value: Any, origin: str) -> Any:
     """Return a copy of plain data with one path set, making mappings on the way where there are none."""
     if not path:
         return value
+    if len(path) > limits.DEPTH:
+        raise SpecError([Problem(file=origin, message=f"a path has at most {limits.DEPTH} parts, got {limits.shown(dotted(path))}")])
     head, rest = path[0], path[1:]
     if isinstance(data, list):
         if not isinstance(head, int) or head >= len(data):

@@ -188,7 +188,8 @@ class Quantity:
         known = ("value", "source", "status", "projected", "low", "high", "note")
         for key in raw:
             if key not in known:
-                raise ValueError(f"unknown key {shown(key)} beside value{did_you_mean(key, known)}")
+                cure = did_you_mean(key, known) or f"; known keys: {', '.join(known)}"
+                raise ValueError(f"unknown key {shown(key)} beside value{cure}")
         for key in ("value", "source"):
             if key not in raw:
                 raise ValueError(f"expected the key '{key}' in {{value: ..., source: ...}}")

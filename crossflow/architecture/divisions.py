@@ -55,11 +55,16 @@ def _row(cells: Mapping[str, str], source: Any) -> dict[str, Any]:
     return row
 
 
+def _are_rows(rows: Any) -> bool:
+    """Whether these are divisions; what is wrong with others is told where the system is read."""
+    return isinstance(rows, Sequence) and all(isinstance(row, Mapping) for row in rows)
+
+
 def over(below: Document, own: Document) -> Document:
     """A template with the changes of a system or scenario over it; shares that these give stand in every row of its divisions."""
     merged = files.merge(below, own)
     rows, given = files.held(below.data, ("budgets", "divisions")), files.held(own.data, ("budgets",))
-    if not isinstance(rows, Sequence) or not isinstance(given, Mapping) or "divisions" in given:
+    if not _are_rows(rows) or not isinstance(given, Mapping) or "divisions" in given:
         return merged
     shares = Document(file=own.file, data={name: given[name] for name in BUDGETS if name in given})
     return _with(merged, {"divisions": [files.merge(Document(file=below.file, data=row), shares).data for row in rows]})
@@ -71,7 +76,7 @@ def chosen(document: Document) -> Document:
     The shares of the template fill what a row leaves out and hold for nodes and memories that no row names: a last row, `ANY`.
     """
     rows = files.held(document.data, ("budgets", "divisions"))
-    if not isinstance(rows, Sequence) or isinstance(rows, str):
+    if not _are_rows(rows):
         return document
     own = Document(file=document.file, data={name: document.data["budgets"].get(name, {}) for name in BUDGETS})
     complete = [files.merge(own, Document(file=document.file, data=row)).data for row in rows]

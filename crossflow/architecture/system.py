@@ -89,6 +89,7 @@ def _merged(document: Document, base: Path | None, above: tuple[Path, ...] = ())
         below = below.without("nodes")
     if own.data.get("nodes") is not None and own.data.get("devices") is None:
         below = below.without("devices")
+    _check_overridden(below, own)
     return divisions.over(_without_changes(below, own), own)
 
 
@@ -147,12 +148,12 @@ def _with_device(document: Document, base: Path | None, above: tuple[Path, ...])
 
 
 def _check_overridden(below: Document, own: Document) -> None:
-    """SpecError for what is wrong in a template where a system says something else, so that nobody would see it."""
+    """SpecError for what is wrong in a user's template where a system says something else, so that nobody would see it."""
     kind = below.data.get("kind")
-    if not isinstance(kind, str) or kind not in _KINDS:
-        return  # told where the system is read
+    if Path(below.file).is_relative_to(files.data_folder("templates")) or not isinstance(kind, str) or kind not in _KINDS:
+        return  # a shipped one is right; a kind is told where the system is read
     try:
-        files.validate(_KINDS[kind], below)
+        files.validate(_KINDS[kind], divisions.chosen(below))
     except SpecError as error:
         kept = set(files.merge(below, own).lines.values())
         if hidden := [problem for problem in error.problems if (problem.file, problem.line) not in kept]:

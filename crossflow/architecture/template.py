@@ -135,6 +135,8 @@ class SystemFields(FileModel):
 
     @model_validator(mode="after")
     def _devices_fill_nodes(self) -> SystemFields:
+        if self.device_count > DEVICES:
+            raise ValueError(f"nodes: {self.nodes} nodes of {self.devices_per_node} devices are more than {DEVICES:,} devices")
         if self.devices is not None and self.nodes is not None and self.devices != self.nodes * self.devices_per_node:
             raise ValueError(
                 f"devices = {self.devices} but nodes x devices_per_node = {self.nodes} x {self.devices_per_node}"

@@ -108,7 +108,7 @@ def read_rows(folder: Path) -> MeasuredMachine:
         header = MeasuredHeader.model_validate(json.loads(lines[0])["header"])
         data = [json.loads(line) for line in lines[1:]]
         rows = [MeasuredRow.model_validate(one) for one in data if "resumed" not in one]
-    except (ValueError, KeyError, TypeError, IndexError):
+    except (ValueError, KeyError, TypeError, IndexError, RecursionError):
         raise CrossflowError(f"{path} is no file of crossflow measure, or damaged; measure into another folder with -o") from None
     return MeasuredMachine(header=header, rows=rows)
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from crossflow.errors import StrategyError, did_you_mean
+from crossflow.limits import LAYERS
 from crossflow.strategy.mesh import (
     AXIS_ROLES,
     BLOCKS,
@@ -254,7 +255,7 @@ def _levels(kind: str, given: Any, form: Form, problems: list[str]) -> Levels:
 
 
 def _why_not(kind: str, word: Any, known: Sequence[str]) -> str:
-    if word not in WORD_ROLES:
+    if not isinstance(word, str) or word not in WORD_ROLES:
         return f"unknown role {word!r}{did_you_mean(str(word), known)}"
     if kind != "embedding" and word.startswith("mp"):
         return f"{word} shares out embedding tables, of which {kind} layers have none"
@@ -322,4 +323,6 @@ def _layers(given: Any) -> tuple[int, ...] | None:
     if not isinstance(several, (list, tuple)) or any(isinstance(one, bool) for one in several):
         return None
     runs = [_RUN.fullmatch(str(one)) for one in several]
-    return None if None in runs else tuple(int(run[1]) for run in runs if run for _ in range(int(run[2] or 1)))
+    if None in runs or sum(int(run[2] or 1) for run in runs if run) > LAYERS:
+        return None
+    return tuple(int(run[1]) for run in runs if run for _ in range(int(run[2] or 1)))

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 
 from crossflow.architecture.template import SystemSpec
 from crossflow.errors import StrategyError
+from crossflow.limits import shown
 from crossflow.strategy.graphs import graph_mesh, legal_meshes, mesh_of
 from crossflow.strategy.hierarchy import Hierarchy, hierarchy_of, hierarchy_problem, legal_hierarchies
 from crossflow.strategy.legality import legal_plans, neighbouring_plans, plan_problem
@@ -30,12 +31,17 @@ Workload = Divided | ProgramSpec
 AnyStrategy = Mesh | Plan | Hierarchy
 
 
+LONGEST = 2000  # characters of a strategy
+
+
 def read_strategy(written: Written | None, workload: Workload | None, system: SystemSpec | None) -> AnyStrategy | None:
     """A strategy in the form that a workload's builder takes, from any notation; None where that takes what is not known."""
     if written is None:
         return None
     if not isinstance(written, (str, Mapping)):
         raise StrategyError(f"strategy: expected text or a mapping, got {written!r}")
+    if isinstance(written, str) and len(written) > LONGEST:
+        raise StrategyError(f"strategy: {shown(written)} has {len(written):,} characters, and {LONGEST:,} at most are read")
     if written == "legal":
         raise StrategyError("strategy: 'legal' stands for all that fit; it belongs in the space of a study, a scenario has one strategy")
     if workload is None:

@@ -291,7 +291,7 @@ def _read(path: Path) -> PipelineOrder:
     for stage, text in enumerate(spec.order):
         written.append([])
         for word in text.split():
-            match = re.fullmatch(r"([FBW])(\d+)(?:\.(\d+))?", word)
+            match = re.fullmatch(r"([FBW])(\d{1,9})(?:\.(\d{1,9}))?", word)
             if match is None:
                 problems.append(document.problem(("order", stage), f"'{word}' is not a slot such as F0, B0, W0 or F0.1"))
                 continue

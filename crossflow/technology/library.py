@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from crossflow import files
+from crossflow import files, limits
 from crossflow.arrays import Array, Index, Mask
 from crossflow.errors import CrossflowError, SpecError, did_you_mean
 from crossflow.files import Document, FileModel
@@ -162,7 +162,7 @@ def _chain(name: str, base: Path | None) -> Texts:
     places: list[str] = []
     while True:
         path = files.find("techlibs", name, base)
-        text = files.read_text(path)
+        text = files.read_text(path, limits.YAML_BYTES)
         document = _own(str(path), text)
         found.append((str(path), text))
         places.append(os.path.normpath(path))
@@ -171,7 +171,11 @@ def _chain(name: str, base: Path | None) -> Texts:
             return tuple(found)
         if parent == document.data.get("name") or places[-1] in places[:-1]:
             raise document.error(("extends",), "a library cannot extend itself")
-        name, base = str(parent), path.parent
+        if not isinstance(parent, str):
+            raise document.error(("extends",), f"expected the name of a library, or its path, got {limits.shown(parent)}")
+        with document.telling("extends"):
+            files.find("techlibs", parent, path.parent)
+        name, base = parent, path.parent
 
 
 @functools.lru_cache(maxsize=32)
@@ -222,9 +226,10 @@ def _without_null(document: Document, below: Document) -> Document:
 
 def _check_stated(document: Document) -> None:
     """Numbers of the sections named under `stated` that leave open how they are known, or between which bounds they lie."""
-    problems = []
+    problems, said = [], document.data.get("stated")
+    stated = said if isinstance(said, list) else ()  # what else it may be is told when the library is read
     for path, value in files.walk(document.data):
-        if path[:1] and path[0] in (document.data.get("stated") or ()) and isinstance(value, Mapping) and "value" in value:
+        if path[:1] and path[0] in stated and isinstance(value, Mapping) and "value" in value:
             missing = [key for key in ("status", "low", "high") if key not in value]
             if missing:
                 message = f"expected the key '{missing[0]}': the file says under `stated` that every number of '{path[0]}' has it"

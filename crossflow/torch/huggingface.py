@@ -5,13 +5,13 @@ from __future__ import annotations
 import contextlib
 import importlib.util
 import inspect
-import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from crossflow import files
 from crossflow.errors import CrossflowError, did_you_mean
 from crossflow.torch import ops
 from crossflow.torch.source import DTYPES, SourceModel, SourceOptions, raised
@@ -49,7 +49,7 @@ def _config(file: Path) -> tuple[Any, Any]:
     import transformers
 
     try:
-        plain = json.loads(file.read_text(encoding="utf-8"))
+        plain = files.from_json(files.read_text(file))
     except (ValueError, OSError) as error:
         raise CrossflowError(f"{file}: {next(iter(str(error).splitlines()), 'cannot be read')}") from None
     if not isinstance(plain, dict):
@@ -57,7 +57,7 @@ def _config(file: Path) -> tuple[Any, Any]:
     kind = plain.pop("model_type", None)
     if kind is None:
         raise CrossflowError(f"{file}: the key 'model_type' is missing, by which transformers knows a model")
-    if kind not in transformers.CONFIG_MAPPING:
+    if not isinstance(kind, str) or kind not in transformers.CONFIG_MAPPING:
         known = list(transformers.CONFIG_MAPPING.keys())
         raise CrossflowError(f"{file}: transformers knows no model_type '{kind}'{did_you_mean(str(kind), known)}")
     try:

@@ -44,7 +44,9 @@ def fuzz(kinds: list[str], count: int, seed: int, keep: Path | None, shown: int 
         folder = Path(top) / "work"
         folder.mkdir()
         for number, (kind, name, argv) in enumerate(itertools.islice(cases.cases(kinds, seed, folder), count)):
-            named = {"set": ("--set",), "strategy": ("--set",), "what-if": ("what-if", "--what-if")}.get(kind, (name, "nothing to fit"))
+            named = {"set": ("--set",), "strategy": ("--set",), "what-if": ("what-if", "--what-if")}.get(
+                kind, (name, "own.yaml", "nothing to fit")
+            )
             outcome = outcomes.run(argv, folder, (*named, "scenario.yaml"))
             found[kind, outcome.kind] += 1
             errors += outcome.kind == "exit 2"
