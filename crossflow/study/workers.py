@@ -8,6 +8,7 @@ finished points are on disk by then.
 from __future__ import annotations
 
 import contextlib
+import logging
 import time
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import FIRST_COMPLETED, CancelledError, Executor, Future, ProcessPoolExecutor, wait
@@ -186,8 +187,11 @@ def _cluster(address: str) -> Iterator[Cluster]:
     try:
         yield Cluster(client=client, address=address)
     finally:
+        before = logging.root.manager.disable
+        logging.disable()  # tasks that are dropped would be told with tracebacks
         with contextlib.suppress(Exception):
             client.close(timeout=2)
+        logging.disable(before)
 
 
 @dataclass(kw_only=True)
