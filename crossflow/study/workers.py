@@ -8,6 +8,7 @@ finished points are on disk by then.
 from __future__ import annotations
 
 import contextlib
+import logging
 import re
 import socket
 import time
@@ -187,8 +188,11 @@ def _cluster(address: str) -> Iterator[Cluster]:
     try:
         yield Cluster(client=client, address=address)
     finally:
+        before = logging.root.manager.disable
+        logging.disable()  # tasks that are dropped would be told with tracebacks
         with contextlib.suppress(Exception):
             client.close(timeout=2)
+        logging.disable(before)
 
 
 def _check_address(address: str) -> None:

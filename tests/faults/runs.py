@@ -110,8 +110,9 @@ def ended(study: Path, out: Path, jobs: str, number: int, moment: float, *, grou
     with contextlib.suppress(subprocess.TimeoutExpired):
         run.process.wait(timeout=moment)
     status = run.end(number, group=group)
-    starting = not run.text or ("KeyboardInterrupt" in run.text and "crossflow" not in run.text)  # Python itself, before it is our turn
-    return run.problems((0, 128 + number, -number, *([1] if starting else [])), status)
+    if "KeyboardInterrupt" in run.text and "crossflow" not in run.text:
+        return run.left()  # Python itself was starting, and it is not our turn yet
+    return run.problems((0, 128 + number, -number), status)
 
 
 def resumed(study: Path, out: Path, jobs: str, expected: dict[str, bytes]) -> list[str]:

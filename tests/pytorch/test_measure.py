@@ -16,6 +16,7 @@ from crossflow.calibration.calibrate import calibrate
 from crossflow.cost.profile import kernel_of, read_profile
 from crossflow.errors import CrossflowError
 from crossflow.files import Document
+from crossflow.locks import owning
 from crossflow.measurement import results
 from crossflow.measurement.clock import Clock
 from crossflow.measurement.kernels import KINDS, BenchmarkSettings, benchmarks, event_of
@@ -130,6 +131,12 @@ def test_a_run_goes_on_where_another_stopped(folder, tmp_path):
         measure(MeasureOptions(**options))
     with pytest.raises(CrossflowError, match="has rows of dtype fp32, this run of bf16; measure into another folder"):
         measure(MeasureOptions(**options, resume=True, dtype="bf16"))
+
+
+def test_a_folder_has_one_writer(tmp_path):
+    told = pytest.raises(CrossflowError, match=r" is being written by process \d+ on .*, or give another folder with -o$")
+    with owning(tmp_path, "-o"), told:
+        measure(MeasureOptions(folder=tmp_path))
 
 
 def test_an_interrupted_run_keeps_its_rows(tmp_path):
