@@ -14,7 +14,7 @@ from crossflow.cost.ranks import SystemDelays
 from crossflow.errors import CrossflowError
 from crossflow.evaluation import evaluate
 from crossflow.mapping.placement import place, place_group
-from crossflow.mapping.spread import _partitions, among, ring_row
+from crossflow.mapping.spread import _partitions, among, around, ring_row
 from crossflow.mapping.topology import Network, Topology
 from crossflow.program.groups import Group
 
@@ -268,3 +268,10 @@ def test_an_all_to_all_is_bound_by_all_hops_where_no_cut_is_narrower():
     found = among(width, 3)
     assert found.exchange == pytest.approx(3 * (42 / 6 / 18) / (5 / 6), rel=1e-12)
     assert found.steps == 3
+
+
+def test_groups_that_take_a_ring_by_hand():
+    """Four ranks two hops apart, of two links each: three edges share a link one way, three halves both ways at once."""
+    found = around(4, 2, 3.0, 1.5, 2)
+    assert (found.gather, found.reduce, found.broadcast, found.transfer) == (3.0, 3.0, 3.0, 6.0)
+    assert (found.exchange, found.steps) == (3.0 * 4 / 3, 4)

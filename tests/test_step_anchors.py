@@ -12,7 +12,7 @@ from crossflow.architecture.software import load_stack
 from crossflow.architecture.system import architecture, resolve
 from crossflow.files import Document
 from crossflow.parallel.blocks import PHASES, units
-from crossflow.step.activations import _state_space, activations
+from crossflow.step.activations import _activation, _state_space, activations
 from crossflow.step.handovers import boundaries
 from crossflow.step.memory import KINDS, in_flight, memory
 from crossflow.step.offload import flow
@@ -408,3 +408,13 @@ STEPS = [
 def test_replicas_in_step_by_hand():
     """Those that share samples or experts; all where all weights are gathered, or gradients reduced after each pass."""
     assert [in_step(layout_of(plan), flush=flush) for plan, flush, _ in STEPS] == [replicas for *_, replicas in STEPS]
+
+
+@pytest.mark.parametrize(("gated", "fuses", "each"), [(False, False, 1), (True, True, 2), (True, False, 3)])
+def test_activations_of_experts_and_of_the_one_that_all_tokens_pass(gated, fuses, each):
+    """Two tensor ranks: 8 rows of 10 elements in experts, 3 tokens of 6 in the shared one; without experts 3 tokens of 10."""
+    stack, part = SimpleNamespace(fuses=lambda *_: fuses), SimpleNamespace(gated=gated, inner=10, shared=6, routing=object())
+    given = np.array([3.0]), 8.0, layout_of(Plan(tp=2)), stack
+    assert _activation(job_of(), part, *given)[0] == each * (8 * 10 / 2 + 3 * 6 / 2)
+    part.routing = None
+    assert _activation(job_of(), part, *given)[0] == each * 3 * 10 / 2

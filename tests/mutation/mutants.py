@@ -186,7 +186,8 @@ def _alternatives(node: ast.AST) -> list[ast.AST]:
         case ast.Compare(ops=[op]):
             return [_with(node, ops=[COMPARED[type(op)]()])]
         case ast.BoolOp(op=op, values=values):
-            return [_with(node, op=ast.Or() if isinstance(op, ast.And) else ast.And()), _with(node, values=values[:-1])]
+            fewer = _with(node, values=values[:-1]) if len(values) > 2 else values[0]
+            return [_with(node, op=ast.Or() if isinstance(op, ast.And) else ast.And()), fewer]
         case ast.UnaryOp(op=ast.Not() | ast.USub(), operand=operand):
             return [operand]
         case ast.If() | ast.IfExp():

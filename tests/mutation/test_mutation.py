@@ -41,6 +41,15 @@ def test_mistakes_are_those_that_change_a_result(tmp_path):
     assert [planted(place).diff for place in places_of(path)] == [f"-{before}\n+{after}" for before, after in CHANGES]
 
 
+def test_conditions_lose_their_last_part(tmp_path):
+    path = tmp_path / "module.py"
+    path.write_text("def both(a, b, c):\n    return (a and b) or c or a\n")
+    after = ["(a and b) and c and a", "a and b or c", "(a or b) or c or a", "a or c or a"]
+    assert [planted(place).diff.splitlines()[1].strip("+ ").removeprefix("return ") for place in places_of(path)] == after
+    for place in places_of(path):
+        compile(planted(place).tree, str(path), "exec")
+
+
 def test_every_package_has_modules_and_tests():
     assert all(modules_of(package) for package in TESTS)
     assert all(Path(file).exists() for package in TESTS for file in files_of(package))
