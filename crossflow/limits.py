@@ -71,8 +71,8 @@ def _counted(number: int) -> int:
 Whole = Annotated[int, Strict(), BeforeValidator(_as_whole), AfterValidator(_counted)]
 PositiveInt = Annotated[int, Strict(), Field(gt=0), BeforeValidator(_as_whole), AfterValidator(_counted)]
 NonNegativeInt = Annotated[int, Strict(), Field(ge=0), BeforeValidator(_as_whole), AfterValidator(_counted)]
-Size = Annotated[int, Strict(), Field(gt=0, le=SIZE), BeforeValidator(_as_whole)]  # a dimension
-SizeOrZero = Annotated[int, Strict(), Field(ge=0, le=SIZE), BeforeValidator(_as_whole)]
+Dimension = Annotated[int, Strict(), Field(gt=0, le=SIZE), BeforeValidator(_as_whole)]  # a dimension
+DimensionOrZero = Annotated[int, Strict(), Field(ge=0, le=SIZE), BeforeValidator(_as_whole)]
 LayerCount = Annotated[int, Strict(), Field(gt=0, le=LAYERS), BeforeValidator(_as_whole)]
 Seed = Annotated[int, Strict(), Field(ge=0, lt=2**32), BeforeValidator(_as_whole)]  # as NumPy and Optuna take them
 Finite = Annotated[float, Strict(), Field(allow_inf_nan=False), AfterValidator(in_range)]
