@@ -23,7 +23,7 @@ DEPTH = 64  # mappings and lists inside one another
 DIGITS = 100  # characters of a number
 TEXT = 20_000  # characters of a text in YAML
 KEY = 200  # characters of a key in YAML
-COUNT = 10**15  # the largest whole number: more than any count, and exact as a float
+COUNT = 10**12  # the largest whole number
 SMALLEST, LARGEST = 1e-30, 1e30  # magnitude of a number that is not 0, in SI units, so that products of several are floats
 DEVICES = 10**7  # of a system
 SIZE = 10**9  # a dimension of a model
@@ -72,8 +72,8 @@ def _counted(number: int) -> int:
 Whole = Annotated[int, Strict(), BeforeValidator(_as_whole), AfterValidator(_counted)]
 PositiveInt = Annotated[int, Strict(), Field(gt=0), BeforeValidator(_as_whole), AfterValidator(_counted)]
 NonNegativeInt = Annotated[int, Strict(), Field(ge=0), BeforeValidator(_as_whole), AfterValidator(_counted)]
-Size = Annotated[int, Strict(), Field(gt=0, le=SIZE), BeforeValidator(_as_whole)]  # a dimension
-SizeOrZero = Annotated[int, Strict(), Field(ge=0, le=SIZE), BeforeValidator(_as_whole)]
+Dimension = Annotated[int, Strict(), Field(gt=0, le=SIZE), BeforeValidator(_as_whole)]  # a dimension
+DimensionOrZero = Annotated[int, Strict(), Field(ge=0, le=SIZE), BeforeValidator(_as_whole)]
 LayerCount = Annotated[int, Strict(), Field(gt=0, le=LAYERS), BeforeValidator(_as_whole)]
 Seed = Annotated[int, Strict(), Field(ge=0, lt=2**32), BeforeValidator(_as_whole)]  # as NumPy and Optuna take them
 Finite = Annotated[float, Strict(), Field(allow_inf_nan=False), AfterValidator(in_range)]

@@ -489,7 +489,7 @@ BROKEN = [
     ("", 1, "not valid JSON: it ends before it is complete; was it copied whole?"),
     ('{"model_type": llama}', 1, "not valid JSON: expecting value"),
     ('{"layers": 1, "layers": 2}', None, "not valid JSON: duplicate key 'layers'"),
-    ("[" * 100_000, None, "not valid JSON: it is nested too deeply"),
+    ("[" * 100_000, None, "not valid JSON: it is nested too deeply: more than 64 lists and mappings inside one another"),
     ("[1]", None, "expected the fields of a model, got a list"),
 ]
 
@@ -502,4 +502,4 @@ def test_broken_files_are_told(tmp_path, text, line, message):
 def test_files_that_cannot_be_read_are_told(tmp_path):
     (tmp_path / "binary.json").write_bytes(b"\xff\xfe\x00")
     assert problems(tmp_path / "none.json") == [(None, "", "cannot be read: No such file or directory")]
-    assert problems(tmp_path / "binary.json") == [(None, "", "cannot be read: it is not UTF-8 text")]
+    assert problems(tmp_path / "binary.json") == [(None, "", "cannot be read: it is not UTF-8 text (line 1); save it as UTF-8")]

@@ -121,9 +121,8 @@ def _changes(plan: Plan, *, hosted: bool, experts: bool, training: bool) -> Iter
         said = ("+".join(value) or "none") if isinstance(value, tuple) else value
         return _Change(keys=(key,), text=f"{key}: {said}{aside}", plan=replace(plan, **{key: value}, **others))
 
-    for micro in range(plan.micro_batch - 1, 0, -1):
-        if plan.micro_batch % micro == 0:
-            yield change("micro_batch", micro)
+    for micro in reversed(divisors(plan.micro_batch)[:-1]):
+        yield change("micro_batch", micro)
     for recompute in RECOMPUTE[RECOMPUTE.index(plan.recompute) + 1 :] if training else ():
         yield change("recompute", recompute)
     for zero in range(plan.zero + 1, 4) if training else (3,) if plan.zero < 3 else ():

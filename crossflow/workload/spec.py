@@ -24,6 +24,8 @@ from crossflow.files import FileModel
 from crossflow.formats import FORMATS
 from crossflow.limits import (
     LAYERS,
+    Dimension,
+    DimensionOrZero,
     Finite,
     Flag,
     LayerCount,
@@ -31,8 +33,6 @@ from crossflow.limits import (
     PositiveFloat,
     PositiveInt,
     Seed,
-    Size,
-    SizeOrZero,
     Whole,
 )
 from crossflow.program.file import read_program
@@ -86,11 +86,11 @@ class LstmSpec(FileModel):
 
     model: Literal["lstm"]
     title: str = ""
-    hidden: Size
-    vocabulary: Size
-    sequence: Size
+    hidden: Dimension
+    vocabulary: Dimension
+    sequence: Dimension
     layers: LayerCount = 2
-    projection: Size | None = None
+    projection: Dimension | None = None
     global_batch: PositiveInt
     dtype: DType = "fp16"
     optimizer: Optimizer = "sgd"
@@ -161,23 +161,23 @@ LayerEntries = Annotated[tuple[Annotated[str, AfterValidator(_layer_entry)], ...
 class LatentSpec(FileModel):
     """Multi-head latent attention (DeepSeek-V2, arXiv:2405.04434, Sec. 2.1)."""
 
-    query_rank: Size | None = Field(None, description="width of the queries' latent; queries have none where absent")
-    kv_rank: Size = Field(description="width of the latent of keys and values, which the cache keeps")
-    nope: Size = Field(description="elements of a head's query and key that carry no position")
-    rope: Size = Field(description="elements of a head's query and key that are rotated")
-    value: Size = Field(description="elements of a head's value")
+    query_rank: Dimension | None = Field(None, description="width of the queries' latent; queries have none where absent")
+    kv_rank: Dimension = Field(description="width of the latent of keys and values, which the cache keeps")
+    nope: Dimension = Field(description="elements of a head's query and key that carry no position")
+    rope: Dimension = Field(description="elements of a head's query and key that are rotated")
+    value: Dimension = Field(description="elements of a head's value")
 
 
 class ExpertsSpec(FileModel):
     """Mixture of experts in the place of the MLP."""
 
-    count: Size = Field(description="routed experts of a layer")
-    active: Size = Field(description="experts that a token passes")
-    ffn: Size | None = Field(None, description="inner width of one expert; `ffn` of the model where absent")
-    shared: SizeOrZero = Field(0, description="inner width of the shared experts together, which every token passes")
+    count: Dimension = Field(description="routed experts of a layer")
+    active: Dimension = Field(description="experts that a token passes")
+    ffn: Dimension | None = Field(None, description="inner width of one expert; `ffn` of the model where absent")
+    shared: DimensionOrZero = Field(0, description="inner width of the shared experts together, which every token passes")
     shared_gate: Flag = Field(False, description="whether a gate weighs the shared experts (Qwen2-MoE)")
-    dense_layers: SizeOrZero = Field(0, description="first layers that keep their MLP")
-    every: Size = Field(1, description="of the layers after those, each `every`-th of the model has experts")
+    dense_layers: DimensionOrZero = Field(0, description="first layers that keep their MLP")
+    every: Dimension = Field(1, description="of the layers after those, each `every`-th of the model has experts")
     capacity: PositiveFloat | None = Field(None, description="largest share of an expert, in even shares; no token is dropped where absent")
     uneven: Finite = Field(1.0, ge=1, description="rows of the fullest rank over the mean, where experts are shared out over ranks")
     router_bias: Flag = Field(False, description="whether the router has a bias")
@@ -194,7 +194,7 @@ class ExpertsSpec(FileModel):
 class WindowSpec(FileModel):
     """Window of attention: each token sees the last ones (sliding window), or those of its chunk; the size alone will do."""
 
-    size: Size = Field(description="tokens that a token sees at most, itself included")
+    size: Dimension = Field(description="tokens that a token sees at most, itself included")
     pattern: Annotated[tuple[Literal["local", "global"], ...], BeforeValidator(_listed)] = Field(
         ("local",), min_length=1, description="kinds of successive layers, repeated to the last: local sees the window, global all tokens"
     )
@@ -220,18 +220,18 @@ class StateSpaceSpec(FileModel):
         " mlp and experts are layers of their own, where `mlp` is false",
     )
     mlp: Flag = Field(True, description="whether each layer that mixes tokens ends with an MLP or experts; if not, a layer has one part")
-    heads: Size = Field(description="heads; of the delta rule those of values, of mamba1 its channels")
-    head_dim: Size = Field(1, description="elements of a head; of the delta rule those of a value, of mamba1 always 1")
-    groups: Size = Field(1, description="groups of heads that share B and C; of the delta rule heads of keys and queries")
-    state: Size = Field(description="elements of the state for each element of a head; of the delta rule those of a key")
-    chunk: Size | None = Field(
+    heads: Dimension = Field(description="heads; of the delta rule those of values, of mamba1 its channels")
+    head_dim: Dimension = Field(1, description="elements of a head; of the delta rule those of a value, of mamba1 always 1")
+    groups: Dimension = Field(1, description="groups of heads that share B and C; of the delta rule heads of keys and queries")
+    state: Dimension = Field(description="elements of the state for each element of a head; of the delta rule those of a key")
+    chunk: Dimension | None = Field(
         None, description="tokens of a chunk, whose pairs are computed as products; 256 for mamba2 and 64 for the delta rule where absent"
     )
-    conv: Size = Field(4, description="tokens that the short convolution sees")
+    conv: Dimension = Field(4, description="tokens that the short convolution sees")
     conv_bias: Flag = Field(True, description="whether the convolution has a bias")
     bias: Flag = Field(False, description="whether the projections in and out have biases")
     norm: Flag = Field(True, description="whether a norm follows the recurrence; of mamba1, norms of B, C and the time step (Jamba)")
-    step_rank: Size | None = Field(None, description="width of the latent of the time steps; of mamba1, which needs it, alone")
+    step_rank: Dimension | None = Field(None, description="width of the latent of the time steps; of mamba1, which needs it, alone")
     state_dtype: StateType | None = Field(None, description="type of a service's states; that of activations where absent")
 
     @model_validator(mode="after")
@@ -273,16 +273,16 @@ class EncoderSpec(FileModel):
     """Encoder whose outputs every layer of the decoder attends to."""
 
     layers: LayerCount = Field(description="layers of the encoder")
-    sequence: Size = Field(description="tokens of a sample in the encoder")
+    sequence: Dimension = Field(description="tokens of a sample in the encoder")
 
 
 class ImageSpec(FileModel):
     """Images cut into patches, each of them a token."""
 
-    size: Size = Field(description="pixels of a side")
-    patch: Size = Field(description="pixels of a patch's side")
-    channels: Size = Field(3, description="values of a pixel")
-    classes: Size | None = Field(None, description="classes of the classifier")
+    size: Dimension = Field(description="pixels of a side")
+    patch: Dimension = Field(description="pixels of a patch's side")
+    channels: Dimension = Field(3, description="values of a pixel")
+    classes: Dimension | None = Field(None, description="classes of the classifier")
     class_token: Flag = Field(True, description="whether a token that stands for the image goes before the patches")
 
     @model_validator(mode="after")
@@ -320,18 +320,18 @@ class TransformerSpec(_Sourced):
     notes: str = ""
     sources: Mapping[str, str] = {}
     layers: LayerCount = Field(description="layers; with `encoder` those of the decoder")
-    hidden: Size = Field(description="elements of a token's vector between layers")
-    heads: SizeOrZero = Field(0, description="attention heads; only a model without attention has none")
-    kv_heads: Size | None = Field(None, description="heads of keys and values; `heads` where absent")
-    head_dim: Size | None = Field(None, description="elements of a head; hidden / heads where absent")
-    ffn: SizeOrZero = Field(0, description="inner width of the MLP; only a model without MLPs has none")
+    hidden: Dimension = Field(description="elements of a token's vector between layers")
+    heads: DimensionOrZero = Field(0, description="attention heads; only a model without attention has none")
+    kv_heads: Dimension | None = Field(None, description="heads of keys and values; `heads` where absent")
+    head_dim: Dimension | None = Field(None, description="elements of a head; hidden / heads where absent")
+    ffn: DimensionOrZero = Field(0, description="inner width of the MLP; only a model without MLPs has none")
     gated: Flag = Field(True, description="whether the MLP multiplies two branches (SwiGLU, GeGLU)")
-    vocabulary: Size | None = Field(None, description="rows of the embedding; none for a model of images")
+    vocabulary: Dimension | None = Field(None, description="rows of the embedding; none for a model of images")
     tied_embeddings: Flag = Field(False, description="whether the head multiplies by the embedding's table")
-    sequence: Size = Field(description="tokens of a sample; follows from `image` for a model of images")
+    sequence: Dimension = Field(description="tokens of a sample; follows from `image` for a model of images")
     positions: Literal["rotary", "learned", "alibi", "relative", "none"] = Field("rotary", description="how a token knows its place")
-    max_positions: Size | None = Field(None, description="rows of the learned positions; `sequence` where absent")
-    relative_buckets: Size = Field(32, description="distances that relative positions tell apart (T5)")
+    max_positions: Dimension | None = Field(None, description="rows of the learned positions; `sequence` where absent")
+    relative_buckets: Dimension = Field(32, description="distances that relative positions tell apart (T5)")
     norm: Literal["layernorm", "rmsnorm"] = Field("rmsnorm", description="normalisation")
     norm_vectors: Whole | None = Field(
         None, ge=0, le=2, description="vectors that a norm learns; 2 of a layernorm and 1 of an rmsnorm where absent"
@@ -352,13 +352,13 @@ class TransformerSpec(_Sourced):
     experts: ExpertsSpec | None = Field(None, description="experts in the place of MLPs")
     ssm: StateSpaceSpec | None = Field(None, description="state-space layers in the place of all or some layers of attention")
     encoder: EncoderSpec | None = Field(None, description="encoder before the layers, which then attend to it")
-    mtp_layers: SizeOrZero = Field(
+    mtp_layers: DimensionOrZero = Field(
         0, le=LAYERS, description="multi-token prediction layers (DeepSeek-V3), each of one further token; only training runs them"
     )
     image: ImageSpec | None = Field(None, description="images in the place of words")
     head: Literal["language", "masked", "classifier", "none"] = Field("language", description="what follows the last layer")
     pooler: Flag = Field(False, description="whether BERT's pooler is there, and with a masked head its next-sentence classifier")
-    token_types: SizeOrZero = Field(0, description="kinds of tokens with an embedding of their own (BERT)")
+    token_types: DimensionOrZero = Field(0, description="kinds of tokens with an embedding of their own (BERT)")
     parallel: Flag = Field(False, description="whether attention and MLP work side by side (GPT-J, Falcon); priced one after the other")
     dropout: Flag = Field(False, description="whether training drops activations at random; no other task does")
     global_batch: PositiveInt = Field(description="samples of one step over all devices; requests served at once for decode")
@@ -379,12 +379,12 @@ class TransformerSpec(_Sourced):
     frozen: LayerEntries = Field(
         (), description="what fine-tuning leaves as it is: layer types, or layers such as layers:0-30; text lists them with commas"
     )
-    prompt: Size | None = Field(
+    prompt: Dimension | None = Field(
         None,
         description="tokens of a service's request before the first that is written, `sequence` where absent; of an encoder-decoder"
         " those of the decoder, the encoder reads its own sequence",
     )
-    output: Size | None = Field(None, description="tokens written for a request")
+    output: Dimension | None = Field(None, description="tokens written for a request")
 
     @model_validator(mode="before")
     @classmethod
@@ -809,9 +809,9 @@ class ReuseSpec(FileModel):
 class TablesSpec(FileModel):
     """Embedding tables alike."""
 
-    count: Size = Field(le=TABLES, description="tables")
+    count: Dimension = Field(le=TABLES, description="tables")
     rows: PositiveInt = Field(description="rows of a table")
-    width: Size = Field(description="elements of a row")
+    width: Dimension = Field(description="elements of a row")
     pooling: PositiveFloat = Field(1.0, description="rows of a table that a sample looks up, in the mean")
     distinct: Finite = Field(1.0, gt=0, le=1, description="distinct rows over looked-up rows of a batch; the others are found in cache")
     reuse: ReuseSpec | None = Field(
@@ -872,9 +872,9 @@ class ShardingSpec(FileModel):
 class MlpSpec(FileModel):
     """Fully connected layers: their widths one by one (a list alone will do), or a number of square layers."""
 
-    widths: tuple[Size, ...] = Field((), max_length=MLP_LAYERS, description="outputs of each layer")
-    layers: Size | None = Field(None, le=MLP_LAYERS, description="layers that all have `width` inputs and outputs")
-    width: Size | None = Field(None, description="inputs and outputs of each of `layers`")
+    widths: tuple[Dimension, ...] = Field((), max_length=MLP_LAYERS, description="outputs of each layer")
+    layers: Dimension | None = Field(None, le=MLP_LAYERS, description="layers that all have `width` inputs and outputs")
+    width: Dimension | None = Field(None, description="inputs and outputs of each of `layers`")
 
     @model_validator(mode="before")
     @classmethod
@@ -900,10 +900,10 @@ class InteractionSpec(FileModel):
 
     kind: Literal["concatenation", "dot", "transformer"] = "concatenation"
     layers: LayerCount | None = Field(None, description="layers of the transformer")
-    heads: Size | None = Field(None, description="its attention heads")
-    width: Size | None = Field(None, description="elements of a token")
-    ffn: Size | None = Field(None, description="inner width of its MLP")
-    sequence: Size | None = Field(None, description="tokens of a sample")
+    heads: Dimension | None = Field(None, description="its attention heads")
+    width: Dimension | None = Field(None, description="elements of a token")
+    ffn: Dimension | None = Field(None, description="inner width of its MLP")
+    sequence: Dimension | None = Field(None, description="tokens of a sample")
 
     @model_validator(mode="before")
     @classmethod
@@ -936,8 +936,8 @@ class InteractionSpec(FileModel):
 class TopExpertsSpec(FileModel):
     """Experts in the place of the top MLP, each as large as it is."""
 
-    count: Size = Field(description="experts")
-    active: Size = Field(description="experts that a sample passes")
+    count: Dimension = Field(description="experts")
+    active: Dimension = Field(description="experts that a sample passes")
 
     @model_validator(mode="after")
     def _possible(self) -> Self:
@@ -970,7 +970,7 @@ class DlrmSpec(_Sourced):
     notes: str = ""
     sources: Mapping[str, str] = {}
     tables: tuple[TablesSpec, ...] = Field(min_length=1, description="groups of equal tables (one group alone needs no list)")
-    dense_features: Size | None = Field(None, description="numbers of a sample; the bottom MLP's own width where absent")
+    dense_features: Dimension | None = Field(None, description="numbers of a sample; the bottom MLP's own width where absent")
     bottom: MlpSpec = Field(description="MLP of the dense features")
     interaction: InteractionSpec = Field(default_factory=InteractionSpec, description="how embeddings and dense features meet")
     top: MlpSpec = Field(description="MLP of the interaction's result; with `experts` one of them")
