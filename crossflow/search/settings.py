@@ -15,6 +15,9 @@ class Common(FileModel):
     over: Annotated[tuple[str, ...], Field(min_length=1)] | None = Field(
         default=None, description="paths of the space that this search may change; all where absent"
     )
+    start: Annotated[tuple[str, ...], Field(min_length=1)] | None = Field(
+        default=None, description="scenario files to start from beside the scenario, such as `best.yaml` of another study"
+    )
     seed: int = Field(default=0, description="of everything that is drawn")
     evaluations: PositiveInt | None = Field(default=None, description="designs to evaluate at most")
     seconds: Annotated[float, Field(gt=0)] | None = Field(default=None, description="time to take at most, in seconds")
@@ -29,7 +32,7 @@ class Local(Common):
 
 
 class GradientSettings(Local):
-    """Projected gradient descent with exponential averaging of the parameters (Eq. 6)."""
+    """Projected gradient descent with exponential averaging of the parameters (Eq. 6), its ends polished by evolution."""
 
     searcher: Literal["gradient"] = "gradient"
     averaging: Annotated[float, Field(ge=0, lt=1)] = Field(default=0.8, description="weight of the past in the average (beta of Eq. 6)")
@@ -55,7 +58,9 @@ class EvolutionSettings(Common):
 
     searcher: Literal["evolution"]
     evaluations: PositiveInt = Field(default=20_000, description="designs to evaluate at most")
-    population: Annotated[int, Field(ge=4)] = Field(default=200, description="designs that spread over a front of several objectives")
+    population: Annotated[int, Field(ge=4)] = Field(
+        default=200, description="designs that a front of several objectives spreads from at its end"
+    )
 
 
 class RandomSettings(Common):
