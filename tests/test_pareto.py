@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from crossflow.search.pareto import non_dominated
+from crossflow.search.pareto import beaten, non_dominated
 
 
 def naive(losses):
@@ -38,3 +38,10 @@ def test_fronts_of_many_designs_equal_the_naive_filter(objectives):
 def test_one_objective_leaves_its_least():
     losses = np.array([[3.0, 1.0, 2.0, 1.0]])
     assert non_dominated(losses).tolist() == [False, True, False, False]
+
+
+def test_what_a_front_beats_is_all_that_it_was_taken_from():
+    losses = np.random.default_rng(3).integers(0, 4, (3, 40)).astype(float)
+    front = losses[:, non_dominated(losses)]
+    assert beaten(losses, front).all()
+    assert not beaten(front - 0.5, front).any()

@@ -73,15 +73,30 @@ def evolve(space: Space, merits: Merits, known: Array, evaluations: int, rng: np
     rng : of everything that is drawn.
     neighbours : problems whose best designs are tried too, shape (problems, neighbours).
     """
-    d, problems, _ = known.shape
-    part = max(int(ISLAND_PART * evaluations), 2 * SMALLEST)
-    first = first_designs(space, np.tile(known, (1, ISLANDS, 1)), part, rng)
+    first = first_designs(space, np.tile(known, (1, ISLANDS, 1)), _part(evaluations), rng)
+    return _joined(space, merits, first, evaluations, rng, neighbours)
+
+
+def polish(space: Space, merits: Merits, known: Array, evaluations: int, rng: np.random.Generator) -> Evolved:
+    """Search one problem from the designs of populations that did not see each other, shape (dimensions, ISLANDS, designs)."""
+    first = _about(space, known, max(size_of(space, _part(evaluations)), known.shape[2]), rng, WARM)
+    return _joined(space, merits, first, evaluations, rng, np.zeros((1, 1), dtype=np.intp))
+
+
+def _part(evaluations: int) -> int:
+    """Evaluations of a population that sees no other."""
+    return max(int(ISLAND_PART * evaluations), 2 * SMALLEST)
+
+
+def _joined(space: Space, merits: Merits, first: Array, evaluations: int, rng: np.random.Generator, neighbours: Index) -> Evolved:
+    """What becomes of ISLANDS populations of each problem, shape (dimensions, ISLANDS problems, designs), apart and then together."""
+    d, problems, part = len(first), first.shape[1] // ISLANDS, _part(evaluations)
     apart = np.concatenate([neighbours + problems * island for island in range(ISLANDS)])
     ends = evolved(space, _side_by_side(merits, ISLANDS), first, part, rng, apart)
     best = ends.merit[:, 0].reshape(ISLANDS, problems)
-    joined = ends.designs.reshape(d, ISLANDS, problems, -1).transpose(0, 2, 1, 3).reshape(d, problems, -1)
+    together = ends.designs.reshape(d, ISLANDS, problems, -1).transpose(0, 2, 1, 3).reshape(d, problems, -1)
     rest = max(evaluations - ISLANDS * part, 2 * SMALLEST)
-    start = _about(space, joined, max(size_of(space, rest), joined.shape[2]), rng, WARM)
+    start = _about(space, together, max(size_of(space, rest), together.shape[2]), rng, WARM)
     end = evolved(space, merits, start, rest, rng, neighbours)
     return Evolved(designs=end.designs[:, :, 0], merit=end.merit[:, 0], spread=best.max(axis=0) - best.min(axis=0))
 

@@ -1,30 +1,42 @@
 """Evolution of one space, its options among the coordinates: of one objective, or of several at once to a front of designs.
 
-A front is found from its ends: first each objective is searched by itself, side by side; then a population that starts from all
-that was seen on the way spreads between these ends, by differential evolution with non-dominated sorting and crowding [1]_ [2]_.
+A front is found from its ends: first each objective is searched by itself, side by side (L-SHADE, `crossflow.search.evolution`).
+Then all designs that no other beats are kept, and the front spreads and moves on from some of them: one for each box of a grid over
+the logarithms of the objectives (epsilon dominance [1]_), so that every part of the front has the same chances however crowded it is.
+The grid is coarse at first, for few parents improve faster, and becomes finer (`Front.parents`). A trial is made of a parent and of
+others near it on the front, by differences, along the front, by crossing, and by moves of a few coordinates, as in [2]_ [3]_.
 
 References
 ----------
-.. [1] S. Kukkonen, J. Lampinen, "GDE3: the third evolution step of generalized differential evolution", CEC 2005.
-.. [2] K. Deb et al., "A fast and elitist multiobjective genetic algorithm: NSGA-II", IEEE TEVC 6(2), 2002.
+.. [1] M. Laumanns et al., "Combining convergence and diversity in evolutionary multiobjective optimization", Evol. Comput. 10(3), 2002.
+.. [2] D. Hadka, P. Reed, "Borg: an auto-adaptive many-objective evolutionary computing framework", Evol. Comput. 21(2), 2013.
+.. [3] H. Li, Q. Zhang, "Multiobjective optimization problems with complicated Pareto sets, MOEA/D and NSGA-II", IEEE TEVC 13(2), 2009.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from crossflow.arrays import Array, Index, Mask
+from crossflow.arrays import Array, Index
 from crossflow.search import evolution
 from crossflow.search.goals import ENDLESS, PENALTY
 from crossflow.search.oracle import Oracle
+from crossflow.search.pareto import beaten, non_dominated
 from crossflow.search.settings import EvolutionSettings
 from crossflow.search.space import Space
 
-ENDS_PART = 0.35  # part of the evaluations for the ends of a front
-CHANGED, SWAPPED = (0.2, 0.9), 0.3  # least and largest chance of a coordinate to move, and of an option to be another design's
-LONGEST, JOGGLED = 0.8, 0.05  # longest multiple of a difference, and a disturbance of every coordinate that moves
+ENDS_PART = 0.3  # part of the evaluations for the ends of a front
+BATCH = 100  # trials at once
+FIRST_PARENTS, FIRST_DIVISIONS, LEAST_DIVISIONS = 20, 8, 4  # parents that are wanted at first; divisions of the grid
+INFEASIBLE = 50  # designs that are kept while none keeps the constraints
+AT_ENDS = 0.1  # part of the trials about the ends
+NEAR, NEAREST = 0.85, 20  # part of the mates that are near on the front, and among how many
+FACTOR, CROSSED, ALONG = (0.2, 1.0), (0.1, 1.0), (-1.2, 0.8)  # multiples of differences, chances of a coordinate, steps along the front
+SMALLEST, WIDEST, FEW = 0.02, 0.6, 4.0  # moves of a few coordinates: least and largest spread as a logarithm, and how many
+PER_RANGE, JOGGLED = 0.25, 0.1  # move of a range's coordinate for one of a share's logarithm; noise beside differences
+SWAPPED, REDRAWN = 0.15, 0.15  # chance of an option to be a mate's, and of a design to have one of its options drawn
 
 
 def search(oracle: Oracle, settings: EvolutionSettings, rng: np.random.Generator) -> None:
@@ -32,118 +44,152 @@ def search(oracle: Oracle, settings: EvolutionSettings, rng: np.random.Generator
     space = oracle.problem.space.relaxed()
     known = oracle.problem.space.coordinates(oracle.known) if len(oracle.known) else space.sample(rng, 1).continuous
     allowed, goals = int(min(settings.evaluations, oracle.remaining)), len(oracle.problem.objectives)
-    ends = _Ends(oracle=oracle)
+    judge = Judge(oracle=oracle)
     if goals == 1:
-        found = evolution.evolve(space, ends.merits, known[:, None], allowed, rng, np.zeros((1, 1), dtype=np.intp))
+        found = evolution.evolve(space, judge.merits, known[:, None], allowed, rng, np.zeros((1, 1), dtype=np.intp))
         oracle.spread = None if found.spread is None else float(np.expm1(found.spread[0]))
         return
     part = int(ENDS_PART * allowed / goals)
     first = evolution.first_designs(space, np.repeat(known[:, None], goals, axis=1), part, rng)
-    evolution.evolved(space, ends.merits, first, part, rng, np.empty((goals, 0), dtype=np.intp))
-    front = ends.seen.best(settings.population)
-    options = slice(len(oracle.problem.space.ranges), len(space.ranges))
-    while True:
-        oracle.check()
-        front = front.joined(ends.judged(_varied(space, front.designs, options, rng))).best(settings.population)
+    others = (np.arange(goals)[:, None] + np.arange(1, goals)) % goals
+    evolution.evolved(space, judge.merits, first, part, rng, others)
+    spread(judge, int(oracle.remaining), settings.population, rng)
+
+
+def spread(judge: Judge, evaluations: int, population: int, rng: np.random.Generator) -> None:
+    """Spread the front of what was judged by so many evaluations, at their end from about `population` parents."""
+    divisions, spent = FIRST_DIVISIONS, 0
+    while spent < evaluations:
+        wanted = FIRST_PARENTS * (population / FIRST_PARENTS) ** (spent / evaluations)
+        parents = judge.front.parents(divisions)
+        finer = len(parents) < min(wanted, len(judge.front))
+        divisions = divisions + 1 if finer else max(divisions - 1, LEAST_DIVISIONS)
+        trials = _varied(judge.oracle.problem.space, parents, min(BATCH, evaluations - spent), rng)
+        judge.judged(trials)
+        spent += trials.shape[1]
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Front:
+class Front:
     """Designs, shape (dimensions, n), the logarithms of their objectives, shape (objectives, n), and their violation."""
 
     designs: Array
     losses: Array
     violation: Array
 
-    def joined(self, other: _Front) -> _Front:
-        """These designs and others."""
-        return _Front(
-            designs=np.concatenate([self.designs, other.designs], axis=1),
-            losses=np.concatenate([self.losses, other.losses], axis=1),
-            violation=np.concatenate([self.violation, other.violation]),
-        )
+    def __len__(self) -> int:
+        return int(self.violation.size)
 
-    def take(self, index: Index) -> _Front:
+    def take(self, index: Index) -> Front:
         """Some of the designs."""
         return replace(self, designs=self.designs[:, index], losses=self.losses[:, index], violation=self.violation[index])
 
-    def best(self, size: int) -> _Front:
-        """So many designs, front after front; of the last front that has room those in the widest gaps. Feasible ones come first."""
-        rest, kept = np.argsort(self.violation, kind="stable"), np.empty(0, dtype=np.intp)
-        feasible = int((self.violation == 0).sum())
-        if feasible <= size:
-            return self.take(rest[:size])
-        rest = rest[:feasible]
-        while len(kept) < size:
-            ahead = undominated(self.losses[:, rest])
-            layer, rest = rest[ahead], rest[~ahead]
-            kept = np.concatenate([kept, spread_out(self.losses, layer, size - len(kept))])
-        return self.take(kept)
+    def joined(self, other: Front) -> Front:
+        """These designs and others."""
+        pairs = ((getattr(front, name) for front in (self, other)) for name in ("designs", "losses", "violation"))
+        designs, losses, violation = (np.concatenate(list(pair), axis=-1) for pair in pairs)
+        return Front(designs=designs, losses=losses, violation=violation)
+
+    def best(self) -> Front:
+        """Those that no other beats, once for each loss; while none is feasible those that miss least."""
+        feasible = np.flatnonzero(self.violation == 0)
+        if not len(feasible):
+            return self.take(np.argsort(self.violation, kind="stable")[:INFEASIBLE])
+        return self.take(feasible[non_dominated(self.losses[:, feasible])])
+
+    def extended(self, others: Front) -> Front:
+        """The best of these, which no other of them beats, and of others."""
+        fresh = others.best()
+        if len(fresh) and len(self) and self.violation[0] == fresh.violation[0] == 0:
+            fresh = fresh.take(np.flatnonzero(~beaten(fresh.losses, self.losses)))
+            return self.take(np.flatnonzero(~beaten(self.losses, fresh.losses))).joined(fresh)
+        return self.joined(fresh).best()
+
+    def parents(self, divisions: int) -> Front:
+        """The ends first, then the design nearest to the ideal in each box of a grid over the losses that no other box dominates."""
+        if len(self) < 2 or self.violation.any():
+            return self
+        least, extent = self.losses.min(axis=1, keepdims=True), np.ptp(self.losses, axis=1, keepdims=True)
+        place = divisions * (self.losses - least) / np.maximum(extent, 1e-9)
+        box = np.floor(place)
+        order = np.lexsort((((place - box) ** 2).sum(axis=0), *box))
+        leads = order[np.append(True, (np.diff(box[:, order]) != 0).any(axis=0))]
+        leads = leads[non_dominated(box[:, leads])]
+        ends = np.unique(self.losses.argmin(axis=1))
+        return self.take(np.append(ends, np.setdiff1d(leads, ends)))
 
 
-def undominated(losses: Array) -> Mask:
-    """Which designs no other beats in all objectives."""
-    no_worse = (losses[:, :, None] <= losses[:, None, :]).all(axis=0)
-    better = (losses[:, :, None] < losses[:, None, :]).any(axis=0)
-    return np.asarray(~(no_worse & better).any(axis=0), dtype=bool)
+def _varied(space: Space, parents: Front, count: int, rng: np.random.Generator) -> Array:
+    """Trials of parents, coordinates of the relaxed space, shape (dimensions, count)."""
+    near, designs = space.relaxed(), parents.designs
+    at_ends = rng.random(count) < AT_ENDS
+    chosen = rng.integers(0, np.where(at_ends, min(len(parents.losses), len(parents)), len(parents)))
+    base, (one, other, third) = designs[:, chosen], (designs[:, mate] for mate in _mates(parents.losses, chosen, rng))
+    step = _steps(near, base, (one, other, third), rng)
+    options = slice(len(space.ranges), len(near.ranges))
+    swapped = rng.random(base[options].shape) < SWAPPED
+    step[options] = np.where(swapped, third[options] - base[options], 0.0)
+    if space.options:
+        redrawn = np.flatnonzero(rng.random(count) < REDRAWN)
+        which = rng.integers(0, len(space.options), len(redrawn))
+        sizes = np.array([len(option.values) for option in space.options])[which]
+        rows = options.start + which
+        step[rows, redrawn] = (rng.integers(0, sizes) + 0.5) / sizes - base[rows, redrawn]
+    return near.moved(base, step)
 
 
-def spread_out(losses: Array, layer: Index, room: int) -> Index:
-    """The designs of a layer without those that are nearest to others, one after the other, until there is room."""
-    if len(layer) <= room:
-        return layer
-    scaled = losses[:, layer] - losses[:, layer].min(axis=1, keepdims=True)
-    scaled = scaled / np.maximum(scaled.max(axis=1, keepdims=True), 1e-12)
-    gaps = np.sqrt(((scaled[:, :, None] - scaled[:, None, :]) ** 2).sum(axis=0))
-    np.fill_diagonal(gaps, np.inf)
-    gaps[:, scaled.argmin(axis=1)] += 10.0  # ends stay
-    gaps[scaled.argmin(axis=1)] += 10.0
-    alive = np.ones(len(layer), dtype=bool)
-    for _ in range(len(layer) - room):
-        lost = int(gaps.min(axis=1).argmin())
-        alive[lost] = False
-        gaps[lost], gaps[:, lost] = np.inf, np.inf
-    return layer[alive]
+def _mates(losses: Array, chosen: Index, rng: np.random.Generator) -> list[Index]:
+    """Three mates of each chosen design, most of them near it on the front."""
+    scaled = losses / np.maximum(np.ptp(losses, axis=1, keepdims=True), 1e-9)
+    nearest = min(NEAREST, losses.shape[1])
+    gaps = ((scaled[:, chosen, None] - scaled[:, None, :]) ** 2).sum(axis=0)
+    beside = gaps.argsort(axis=1, kind="stable")[:, :nearest]
+    every, n = np.arange(len(chosen)), len(chosen)
+    drawn = ((beside[every, rng.integers(0, nearest, n)], rng.integers(0, losses.shape[1], n)) for _ in range(3))
+    return [np.where(rng.random(n) < NEAR, by, any_) for by, any_ in drawn]
 
 
-def _varied(space: Space, designs: Array, options: slice, rng: np.random.Generator) -> Array:
-    """A trial for each design: differences of others are added, options are taken from others."""
-    d, n = designs.shape
-    one, other, third = (rng.integers(0, n, n) for _ in range(3))
-    moves = rng.random((d, n)) < rng.uniform(*CHANGED, n)
-    step = space.between(designs[:, other], designs[:, one]) * LONGEST * rng.random(n)
-    noise = JOGGLED * rng.standard_normal((d, n))
-    step = np.where(moves, step + noise, 0.0)
-    swapped = rng.random((options.stop - options.start, n)) < SWAPPED
-    step[options] = np.where(swapped, designs[options][:, third] - designs[options], 0.0)
-    return space.moved(designs, step)
+def _steps(space: Space, base: Array, mates: tuple[Array, Array, Array], rng: np.random.Generator) -> Array:
+    """A step for each design, of one of five kinds: a difference, the same with noise, along the front, crossed, a few coordinates."""
+    (d, n), (one, other, third) = base.shape, mates
+    mask = rng.random((d, n)) < rng.uniform(*CROSSED, n)
+    noise = rng.standard_normal((d, n)) * np.exp(rng.uniform(np.log(SMALLEST), np.log(WIDEST), n))
+    noise[: len(space.ranges)] *= PER_RANGE
+    few = rng.random((d, n)) < rng.uniform(1.0, FEW, n) / d
+    few |= np.arange(d)[:, None] == rng.integers(0, d, n)
+    difference = rng.uniform(*FACTOR, n) * space.between(one, other) * mask
+    joggled = difference + JOGGLED * noise * few
+    along = rng.uniform(*ALONG, n) * space.between(base, one) * mask
+    crossed = space.between(base, third) * mask
+    kind = rng.integers(0, 5, n)
+    return np.asarray(np.select([kind == number for number in range(5)], [difference, joggled, along, crossed, noise * few]))
 
 
 @dataclass(kw_only=True)
-class _Ends:
-    """Every objective by itself, as problems side by side; `seen` holds all that was evaluated."""
+class Judge:
+    """Judges designs, and keeps the front of all of them."""
 
     oracle: Oracle
-    _seen: list[_Front] = field(default_factory=list)
+    _front: Front | None = None
 
     @property
-    def seen(self) -> _Front:
-        """All designs evaluated."""
-        fronts = self._seen
-        joined = (np.concatenate([getattr(front, name) for front in fronts], axis=-1) for name in ("designs", "losses", "violation"))
-        designs, losses, violation = joined
-        return _Front(designs=designs, losses=losses, violation=violation)
+    def front(self) -> Front:
+        """Designs that no other beats."""
+        assert self._front is not None
+        return self._front
 
-    def judged(self, designs: Array) -> _Front:
+    def judged(self, designs: Array) -> Front:
         """Evaluated designs, shape (dimensions, n)."""
         problem = self.oracle.problem
         outcome = self.oracle(problem.space.unrelaxed(designs))
-        return _Front(designs=designs, losses=problem.logarithms(outcome), violation=outcome.violation)
+        found = Front(designs=designs, losses=problem.logarithms(outcome), violation=outcome.violation)
+        if len(problem.objectives) > 1:
+            self._front = found.best() if self._front is None else self._front.extended(found)
+        return found
 
     def merits(self, designs: Array) -> Array:
         """Merits of designs, each by the objective of its own population, shape (objectives, designs)."""
         found = self.judged(designs.reshape(len(designs), -1))
-        self._seen.append(found)
         goals, size = designs.shape[1:]
         own = found.losses.reshape(-1, goals, size)[np.arange(goals), np.arange(goals)]
         return np.asarray(np.minimum(own + PENALTY * found.violation.reshape(goals, size), ENDLESS))

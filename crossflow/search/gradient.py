@@ -11,15 +11,16 @@ from S starts for T steps; the gradients of all starts come from one batched eva
   whole banks, bundles and stacks make, narrow ones tell the end from its neighbourhood.
 * Each start is drawn to the best design that it has probed, ever more over the steps, and the worse half of the starts is
   sent near the better half's best designs a few times.
-* Starts are in two halves that do not see each other until the last restart; by how much their ends differ then is the spread
-  that tells how far the search has converged.
-* Where whole numbers of things leave no slope, differences between the starts' best designs still point somewhere: after
-  the first third of the steps, designs recombined from them are probed too (differential evolution [2]_).
+* Starts are in two halves that do not see each other until the last part of the polishing; by how much their ends differ then is
+  the spread that tells how far the search has converged.
+* Where whole numbers of things leave no slope, differences between the starts' best designs still point somewhere: after the
+  descent, populations of these are polished by differential evolution (`crossflow.search.evolution`); of several objectives, for
+  which every start has weights of its own, the front of all that was probed spreads (`crossflow.search.fronts`).
+* Starts and steps are fewer where the budget of evaluations is too small for them, so that every search is carried to its end.
 
 References
 ----------
 .. [1] Ardalani et al., "DeepFlow", ACM TODAES 29(2), 2024, Sec. 7.
-.. [2] R. Storn, K. Price, "Differential evolution", Journal of Global Optimization 11, 1997.
 """
 
 from __future__ import annotations
@@ -30,6 +31,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from crossflow.arrays import Array, Index
+from crossflow.search import evolution, fronts
+from crossflow.search.goals import ENDLESS, PENALTY
 from crossflow.search.oracle import Oracle
 from crossflow.search.settings import GradientSettings
 from crossflow.search.space import Space
@@ -40,10 +43,11 @@ RESTARTS = (0.4, 0.6, 0.75, 0.85, 0.92)  # parts of the run after which the wors
 SPREAD = 0.1  # of designs that start anew, around the best ones, as a logarithm
 FURTHEST = 2.0  # largest step of a coordinate, as a logarithm
 PER_RANGE = 0.25  # step of a range's coordinate for one of a share's logarithm
-RECOMBINED_FROM, RECOMBINED = 0.3, 2.0  # part of the run from which designs are recombined, and how many for each dimension
-CROSSED, SWAPPED, JOGGLED = 0.9, 0.15, 0.4  # chance of a coordinate to move by a difference, to be another's, to be disturbed
+POLISHED = 1.5  # evaluations for polishing, for one of the descent
+DRAWN = 8  # random designs of which each start is the best
+LEAST_STEPS = 8  # steps below which there are fewer starts instead
+POPULATION = 100  # parents of a front of several objectives at its end
 APART = 4  # least starts of a half
-LONGEST = 1.2  # longest multiple of a difference
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,41 +61,84 @@ class Descent:
 
 
 def search(oracle: Oracle, settings: GradientSettings, rng: np.random.Generator) -> None:
-    """Descend from the designs that are known and random ones until the steps or the budget are used up."""
-    space = oracle.problem.space
-    position = space.sample(rng, settings.starts).continuous
-    if len(oracle.known) > settings.starts:
-        oracle(oracle.known)
-    if len(oracle.known):
-        known = oracle.known.continuous[:, : settings.starts]
-        position[:, : known.shape[1]] = known
-    state = Descent(position=position, average=position, best=position, merit=np.full(settings.starts, np.inf))
-    weights = _weights(len(oracle.problem.objectives), settings.starts, rng)
-    anew = {round(part * settings.steps) for part in RESTARTS}
-    halves = _halves(settings.starts)
-    for step in range(settings.steps):
-        part = step / max(settings.steps - 1, 1)
-        if len(halves) > 1 and step == max(anew):
-            oracle.spread = _spread(state, halves) if len(oracle.problem.objectives) == 1 else None
-            halves = [np.arange(settings.starts)]
-        if step in anew and settings.starts > 1 and len(oracle.problem.objectives) == 1:
-            for half in halves:
-                state = _restarted(state, half, space, rng)
+    """Descend from the designs that are known and random ones, and polish the ends, until the steps or the budget are used up."""
+    space, objectives, allowed = oracle.problem.space, len(oracle.problem.objectives), oracle.remaining
+    starts, steps = fitted(space, settings, allowed)
+    judge = fronts.Judge(oracle=oracle)
+    if len(oracle.known) > starts:
+        judge.judged(space.coordinates(oracle.known))
+    weights = _weights(objectives, starts, rng)
+    state = _first(judge, weights, rng)
+    anew = {round(part * steps) for part in RESTARTS} if starts > 1 and objectives == 1 else set()
+    halves = _halves(starts)
+    for step in range(steps):
+        part = step / max(steps - 1, 1)
+        for half in halves if step in anew else ():
+            state = _restarted(state, half, space, rng)
         width, rate = (first * (last / first) ** part for first, last in (WIDTHS, RATES))
-        slopes = probed(space, state.position, width, rng)
-        mixed = recombined(space, state, halves, width, rng) if part >= RECOMBINED_FROM and settings.starts > 2 else slopes[:, :0]
-        probes = np.concatenate([slopes, mixed], axis=1)
-        outcome = oracle(space.designs(probes.reshape(len(position), -1)))
-        merit = oracle.problem.merit(outcome, np.tile(weights, probes.shape[1])).reshape(probes.shape[1:])
-        slope = gradient(space, slopes, merit[: slopes.shape[1]])
+        probes = probed(space, state.position, width, rng)
+        merit = _merit(judge.judged(_relaxed(space, probes)), np.tile(weights, probes.shape[1])).reshape(probes.shape[1:])
+        slope = gradient(space, probes, merit)
         state = _stepped(_noted(state, probes, merit), space, slope, rate, settings.averaging, part)
+    _polish(judge, state, halves, int(min(_polished(space, starts, steps), oracle.remaining)), rng)
+
+
+def _first(judge: fronts.Judge, weights: Array, rng: np.random.Generator) -> Descent:
+    """The state where each start is the best of some random designs and of a known one; most of a space cannot be built."""
+    space, known, starts = judge.oracle.problem.space, judge.oracle.known.continuous, weights.shape[1]
+    drawn = space.sample(rng, DRAWN * starts).continuous.reshape(space.dimensions, DRAWN, starts)
+    if known.size:
+        drawn[:, 0, : known.shape[1]] = known[:, :starts]
+    merit = _merit(judge.judged(_relaxed(space, drawn)), np.tile(weights, DRAWN)).reshape(DRAWN, starts)
+    best = merit.argmin(axis=0), np.arange(starts)
+    position = drawn[:, best[0], best[1]]
+    return Descent(position=position, average=position, best=position, merit=merit[best])
+
+
+def _merit(found: fronts.Front, weights: Array) -> Array:
+    """Merits of designs by weighted logarithms of the objectives, shape (n,)."""
+    return np.asarray(np.minimum((weights * found.losses).sum(axis=0) + PENALTY * found.violation, ENDLESS))
+
+
+def _polish(judge: fronts.Judge, state: Descent, halves: Sequence[Index], evaluations: int, rng: np.random.Generator) -> None:
+    """Go on from the best designs of the starts."""
+    space, oracle = judge.oracle.problem.space, judge.oracle
+
+    def merits(designs: Array) -> Array:
+        return judge.merits(_relaxed(space, designs).reshape(-1, *designs.shape[1:]))
+
+    if len(oracle.problem.objectives) > 1:
+        fronts.spread(judge, evaluations, POPULATION, rng)
+    elif len(halves) == evolution.ISLANDS:
+        size = min(map(len, halves))
+        known = np.stack([state.best[:, half[:size]] for half in halves], axis=1)
+        found = evolution.polish(space, merits, known, evaluations, rng)
+        oracle.spread = None if found.spread is None else float(np.expm1(found.spread[0]))
+    else:
+        evolution.refine(space, merits, state.best[:, None], evaluations, rng, np.zeros((1, 1), dtype=np.intp))
+
+
+def _relaxed(space: Space, coordinates: Array) -> Array:
+    """Coordinates, shape (dimensions, ...), as those of the relaxed space, shape (dimensions and options, n)."""
+    return space.coordinates(space.designs(coordinates.reshape(len(coordinates), -1)))
+
+
+def fitted(space: Space, settings: GradientSettings, allowed: float) -> tuple[int, int]:
+    """Starts and steps that so many evaluations allow; of starts at least one, of steps too."""
+    each = (1.0 + POLISHED) * (1 + space.dimensions)
+    starts = int(min(settings.starts, max(allowed // (DRAWN + min(LEAST_STEPS, settings.steps) * each), 1)))
+    return starts, int(min(settings.steps, max((allowed / starts - DRAWN) // each, 1)))
+
+
+def _polished(space: Space, starts: int, steps: int) -> int:
+    """Evaluations for polishing."""
+    return max(int(POLISHED * starts * steps * (1 + space.dimensions)), 2 * evolution.SMALLEST)
 
 
 def planned(space: Space, settings: GradientSettings) -> int:
-    """Designs that a search evaluates when no budget ends it."""
-    mixed = 0 if settings.starts <= 2 else round(RECOMBINED * space.dimensions)
-    late = sum(step / max(settings.steps - 1, 1) >= RECOMBINED_FROM for step in range(settings.steps))
-    return settings.starts * (settings.steps * (1 + space.dimensions) + late * mixed)
+    """Designs that a search evaluates at most when no more than its own budget ends it."""
+    starts, steps = fitted(space, settings, np.inf if settings.evaluations is None else settings.evaluations)
+    return starts * (DRAWN + steps * (1 + space.dimensions)) + _polished(space, starts, steps)
 
 
 def probed(space: Space, position: Array, width: float, rng: np.random.Generator) -> Array:
@@ -113,25 +160,6 @@ def gradient(space: Space, probes: Array, merit: Array) -> Array:
     made = steps[np.arange(d), np.arange(d)]
     made[: len(space.ranges)] /= PER_RANGE
     return np.asarray(np.where(np.abs(made) > 1e-9, (near[1:] - near[0]) / np.where(np.abs(made) > 1e-9, made, 1.0), 0.0))
-
-
-def recombined(space: Space, state: Descent, halves: Sequence[Index], width: float, rng: np.random.Generator) -> Array:
-    """Designs between and beyond the best of the starts of one half, shape (dimensions, RECOMBINED dimensions, starts)."""
-    d, starts = state.best.shape
-    shape = (round(RECOMBINED * d), starts)
-    leads = np.empty(starts, dtype=np.intp)
-    drawn = np.empty((3, *shape), dtype=np.intp)
-    for half in halves:
-        leads[half] = half[state.merit[half].argmin()]
-        drawn[:, :, half] = rng.choice(half, (3, shape[0], len(half)))
-    base = np.where(rng.random(shape) < 0.5, np.arange(starts), leads)
-    one, other, third = drawn
-    best, everywhere = state.best, (d, *shape)
-    step = space.between(best[:, other], best[:, one]) * LONGEST * rng.random(shape) * (rng.random(everywhere) < CROSSED)
-    step = np.where(rng.random(everywhere) < SWAPPED, space.between(best[:, base], best[:, third]), step)
-    noise = width * rng.standard_normal(everywhere) * (rng.random(everywhere) < JOGGLED)
-    noise[: len(space.ranges)] *= PER_RANGE
-    return space.moved(best[:, base].reshape(d, -1), (step + noise).reshape(d, -1)).reshape(everywhere)
 
 
 def _noted(state: Descent, probes: Array, merit: Array) -> Descent:
@@ -159,12 +187,6 @@ def _stepped(state: Descent, space: Space, slope: Array, rate: float, averaging:
 def _halves(starts: int) -> list[Index]:
     """Starts that see one another: two halves, one whole where there are too few."""
     return [np.arange(first, starts, 2) for first in (0, 1)] if starts >= 2 * APART else [np.arange(starts)]
-
-
-def _spread(state: Descent, halves: Sequence[Index]) -> float:
-    """By how much the ends of the halves differ. [1]"""
-    ends = [float(state.merit[half].min()) for half in halves]
-    return float(np.expm1(max(ends) - min(ends)))
 
 
 def _restarted(state: Descent, starts: Index, space: Space, rng: np.random.Generator) -> Descent:

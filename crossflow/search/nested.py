@@ -1,12 +1,14 @@
 """Co-optimisation: an outer search over options, an inner search over the continuous rest for each combination [1]_.
 
 All combinations are searched briefly, the most promising by their lower bounds first and in waves, so that the best of the
-earlier waves rules out combinations of the later ones; the few best are then searched in full. Designs that are known are
-evaluated first, and what they divide is where the search of every combination starts.
+earlier waves rules out combinations of the later ones; the better ones are searched briefly once more, now all from the best design
+of any, and the few best are then searched in full (successive halving [2]_). Designs that are known are
+evaluated first; the best design found so far, and they, are where the search of every combination starts.
 
 References
 ----------
 .. [1] Ardalani et al., "DeepFlow", ACM TODAES 29(2), 2024, Sec. 9.2 and Fig. 10.
+.. [2] K. Jamieson, A. Talwalkar, "Non-stochastic best arm identification and hyperparameter optimization", AISTATS 2016.
 """
 
 from __future__ import annotations
@@ -28,7 +30,8 @@ if TYPE_CHECKING:
 
 WAVE = 16  # combinations between two looks at what can be left out, whatever the number of processes
 BRIEF_STARTS, BRIEF_STEPS = 2, 20
-BRIEF_PART = 0.6  # part of a budget of evaluations for the brief searches of all combinations
+BRIEF_PART, AGAIN_PART = 0.45, 0.2  # parts of a budget of evaluations for the brief searches of all combinations, and of the better ones
+AGAIN = 3  # combinations that are searched briefly again, for each finalist
 SLACK = 0.02  # a bound may lie above what can be reached by the last unit or bank that its budget does not fill
 
 
@@ -75,9 +78,18 @@ def search(oracle: Oracle, settings: Local, solved: Solve) -> None:
         hopeful = wave if violation > 0 else wave[bounds[wave] < loss + SLACK * abs(loss)]
         oracle.pruned += len(wave) - len(hopeful)
         merits[hopeful] = _inner(oracle, combinations[:, hopeful], hopeful, brief, solved, share)
-    finalists = np.argsort(merits, kind="stable")[: min(settings.finalists, int(np.isfinite(merits).sum()))]
+    again = _leading(merits, AGAIN * settings.finalists)
+    if settings.finalists < len(again):
+        share = None if oracle.evaluations is None else max(int(AGAIN_PART * oracle.evaluations / len(again)), 1)
+        merits[again] = np.minimum(merits[again], _inner(oracle, combinations[:, again], again, brief, solved, share))
+    finalists = _leading(merits, settings.finalists)
     share = None if oracle.evaluations is None else max(int(oracle.remaining) // max(len(finalists), 1), 1)
     _inner(oracle, combinations[:, finalists], finalists, settings, solved, share)
+
+
+def _leading(merits: Array, count: int) -> Index:
+    """The combinations with the best merits, at most so many, best first."""
+    return np.argsort(merits, kind="stable")[: min(count, int(np.isfinite(merits).sum()))]
 
 
 def _bounds(problem: SearchProblem, combinations: Index) -> Array:
@@ -105,19 +117,28 @@ def _inner(oracle: Oracle, discrete: Index, numbers: Index, settings: Local, sol
     oracle.check()
     outcome = oracle.recall(len(numbers))
     if outcome is None:
-        tasks = [_task(oracle, column, settings, int(i), share) for column, i in zip(discrete.T, numbers, strict=True)]
+        known = _known(oracle)
+        tasks = [_task(oracle, known, column, settings, int(i), share) for column, i in zip(discrete.T, numbers, strict=True)]
         found = list(solved(tasks))
         spreads = [result.spread for result in found]
         outcome = oracle.found(_designs(oracle.problem, discrete, tasks, found), [result.evaluations for result in found], spreads)
     return np.concatenate([oracle.problem.merit(outcome) + 1e3 * (outcome.violation > 0), rest])
 
 
-def _task(oracle: Oracle, discrete: Index, settings: Local, number: int, share: int | None) -> InnerSearch:
+def _known(oracle: Oracle) -> Array:
+    """Coordinates to start from, shape (dimensions, n): those of the best design so far, which any record gives too, and of known ones."""
+    row = oracle.best.row
+    best = None if row is None else oracle.problem.space.located(row)
+    found = [designs.continuous for designs in (best, oracle.known) if designs is not None and len(designs)]
+    return np.concatenate([np.empty((oracle.problem.space.dimensions, 0)), *found], axis=1)
+
+
+def _task(oracle: Oracle, known: Array, discrete: Index, settings: Local, number: int, share: int | None) -> InnerSearch:
     here = dataclasses.replace(oracle.problem, space=oracle.problem.space.at(discrete))
     rows = [oracle.problem.space.paths.index(path) for path in here.space.paths[: here.space.dimensions]]
-    known = here.space.designs(oracle.known.continuous[rows]) if len(oracle.known) else oracle.known
     seed = (settings.seed, number)
-    return InnerSearch(problem=here, settings=settings, seed=seed, evaluations=share, deadline=oracle.deadline, known=known)
+    own = here.space.designs(known[rows])
+    return InnerSearch(problem=here, settings=settings, seed=seed, evaluations=share, deadline=oracle.deadline, known=own)
 
 
 def _designs(problem: SearchProblem, discrete: Index, tasks: Sequence[InnerSearch], found: Sequence[InnerResult]) -> Designs:

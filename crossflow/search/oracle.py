@@ -16,7 +16,7 @@ import numpy as np
 from crossflow.arrays import Array, Mask, plain
 from crossflow.errors import CrossflowError
 from crossflow.search.goals import DesignOutcome
-from crossflow.search.pareto import non_dominated
+from crossflow.search.pareto import beaten, non_dominated
 from crossflow.search.space import Designs
 
 if TYPE_CHECKING:
@@ -251,13 +251,13 @@ class Oracle:
         return first if better else None
 
     def _extend_front(self, losses: Array, feasible: Mask, row: Callable[[int], Row]) -> None:
+        known = self._losses.reshape(len(losses), -1)
         kept = np.flatnonzero(feasible)
         kept = kept[non_dominated(losses[:, kept])]
-        known = len(self._front)
-        together = np.concatenate([self._losses.reshape(len(losses), -1), losses[:, kept]], axis=1)
-        left = np.flatnonzero(non_dominated(together))
-        self._front = [self._front[i] if i < known else row(int(kept[i - known])) for i in left]
-        self._losses = together[:, left]
+        kept = kept[~beaten(losses[:, kept], known)]
+        left = ~beaten(known, losses[:, kept])
+        self._front = [old for old, stays in zip(self._front, left, strict=True) if stays] + [row(int(i)) for i in kept]
+        self._losses = np.concatenate([known[:, left], losses[:, kept]], axis=1)
 
 
 def _in_turn(problem: SearchProblem, batches: Iterable[Designs]) -> Iterator[tuple[Designs, DesignOutcome]]:

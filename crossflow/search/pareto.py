@@ -35,3 +35,11 @@ def non_dominated(losses: Array) -> Mask:
     result = np.zeros(n, dtype=bool)
     result[front] = True
     return result
+
+
+def beaten(losses: Array, others: Array) -> Mask:
+    """Which columns equal one of others or are dominated by it, shape (n,); losses of shapes (objectives, n) and (objectives, m)."""
+    found = np.ones((losses.shape[1], others.shape[1]), dtype=bool)
+    for own, other in zip(losses, others, strict=True):
+        found &= other <= own[:, None]
+    return np.asarray(found.any(axis=1))

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from crossflow.architecture.divisions import ROLES, shares
 from crossflow.architecture.template import GeneratedSystem
 from crossflow.arrays import Array
 from crossflow.errors import CrossflowError
@@ -68,14 +69,30 @@ class SearchProblem:
         return DesignOutcome(objectives=objectives, violation=violation, rows=rows)
 
     def known(self, others: Sequence[Mapping[str, Any]] = ()) -> Designs:
-        """Designs of the space that are known: the scenario's own, and others by their values, each as far as the space holds it."""
+        """Designs of the space that are known: the scenario's own, others by their values, and the divisions of its template."""
         own = {path: standing(self.scenario, path) for path in self.space.paths}
-        found = [self.space.located({**own, **other}) for other in ({}, *others)]
+        found = [self.space.located({**own, **other}) for other in ({}, *others, *self._tabled())]
         kept = [design for design in found if design is not None]
         if not kept:
             return Designs(continuous=np.empty((0, 0)), discrete=np.empty((0, 0), dtype=np.intp))
         continuous, discrete = ([getattr(design, name) for design in kept] for name in ("continuous", "discrete"))
         return Designs(continuous=np.concatenate(continuous, axis=1), discrete=np.concatenate(discrete, axis=1))
+
+    def _tabled(self) -> list[dict[str, Any]]:
+        """Divisions that the template has a table of, by the nodes and memories that the space chooses among."""
+        system = self.scenario.system
+        chosen = [role for role in ROLES if f"system.technology.{role}" in self.space.paths]
+        if not isinstance(system, GeneratedSystem) or not self.space.shares or not chosen:
+            return []
+        own = {role: getattr(system.technology, role) for role in ROLES if role not in chosen}
+        rows = [row for row in system.budgets.divisions[:-1] if all(getattr(row, role) == name for role, name in own.items())]
+        return [
+            {
+                **{f"system.technology.{role}": getattr(row, role) for role in chosen},
+                **{f"system.budgets.{path}": float(value[0]) for path, value in shares(row).items()},
+            }
+            for row in rows
+        ]
 
     def judged(self, score: Score) -> DesignOutcome:
         """Objectives and violation of designs that were evaluated elsewhere, with other settings of the scenario than the space's."""

@@ -18,6 +18,9 @@ class Common(FileModel):
     over: Annotated[tuple[str, ...], Field(min_length=1)] | None = Field(
         default=None, description="paths of the space that this search may change; all where absent"
     )
+    start: Annotated[tuple[str, ...], Field(min_length=1)] | None = Field(
+        default=None, description="scenario files to start from beside the scenario, such as `best.yaml` of another study"
+    )
     seed: Seed = Field(default=0, description="of everything that is drawn")
     evaluations: PositiveInt | None = Field(default=None, description="designs to evaluate at most")
     seconds: Annotated[Finite, Field(gt=0)] | None = Field(default=None, description="time to take at most, in seconds")
@@ -32,7 +35,7 @@ class Local(Common):
 
 
 class GradientSettings(Local):
-    """Projected gradient descent with exponential averaging of the parameters (Eq. 6)."""
+    """Projected gradient descent with exponential averaging of the parameters (Eq. 6), its ends polished by evolution."""
 
     searcher: Literal["gradient"] = "gradient"
     averaging: Annotated[Finite, Field(ge=0, lt=1)] = Field(default=0.8, description="weight of the past in the average (beta of Eq. 6)")
@@ -58,7 +61,9 @@ class EvolutionSettings(Common):
 
     searcher: Literal["evolution"]
     evaluations: PositiveInt = Field(default=20_000, description="designs to evaluate at most")
-    population: PositiveInt = Field(ge=4, le=MANY, default=200, description="designs that spread over a front of several objectives")
+    population: PositiveInt = Field(
+        ge=4, le=MANY, default=200, description="designs that a front of several objectives spreads from at its end"
+    )
 
 
 class RandomSettings(Common):

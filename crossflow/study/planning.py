@@ -4,20 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from crossflow.drawing.words import label
 from crossflow.files import Document
 from crossflow.points import variant
-from crossflow.scenario import Scenario
+from crossflow.scenario import Scenario, load
 from crossflow.score import larger_is_better
 from crossflow.search.driver import check
 from crossflow.search.goals import Objective
-from crossflow.search.problem import SearchProblem
+from crossflow.search.problem import SearchProblem, standing
 from crossflow.search.settings import GivenSettings, SearchSettings
 from crossflow.search.space import Options, Space
 from crossflow.study.spaces import checked_columns, read_constraints, read_space
 from crossflow.study.spec import StudyFile, recorded
+
+UNSTARTED = ("given", "random", "exhaustive")  # searchers that start from no design
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,6 +32,7 @@ class PlannedSearch:
     point: Mapping[str, Any]
     settings: SearchSettings
     problem: SearchProblem
+    start: tuple[Mapping[str, Any], ...] = ()  # designs of other studies to start from, their values by path
 
     @property
     def title(self) -> str:
@@ -39,6 +43,7 @@ class PlannedSearch:
 def planned(spec: StudyFile, scenario: Scenario, points: Iterable[Mapping[str, Any]], document: Document) -> list[PlannedSearch]:
     """All searches of a study; SpecError for what cannot be searched."""
     runs: list[PlannedSearch] = []
+    starts = {name: tuple(_starts(settings, name, document)) for name, settings in spec.searches.items()}
     for point in points:
         here = variant(scenario, point)
         space = read_space(spec.space, here, document)
@@ -50,8 +55,28 @@ def planned(spec: StudyFile, scenario: Scenario, points: Iterable[Mapping[str, A
                 own = _own_space(space, settings, here)
                 check(own, settings)
             problem = read_problem(spec, here, own, document)
-            runs.append(PlannedSearch(number=len(runs), name=name, point=point, settings=settings, problem=problem))
+            start = tuple(_design(own, file, values, name, document) for file, values in starts[name])
+            runs.append(PlannedSearch(number=len(runs), name=name, point=point, settings=settings, problem=problem, start=start))
     return runs
+
+
+def _starts(settings: SearchSettings, name: str, document: Document) -> Iterator[tuple[str, Scenario]]:
+    """The scenarios that a search starts from, with their files; relative to the study's folder, or to the current one."""
+    if settings.start is not None and settings.searcher in UNSTARTED:
+        raise document.error(("searches", name, "start"), f"start: searcher {settings.searcher} starts from no design; leave it out")
+    for file in settings.start or ():
+        own = Path(document.file).parent / file
+        with document.telling("searches", name, "start"):
+            yield file, load(own if own.is_file() else Path(file))
+
+
+def _design(space: Space, file: str, scenario: Scenario, name: str, document: Document) -> Mapping[str, Any]:
+    """What a scenario has for the paths of a space; SpecError where that is no design of the space."""
+    values = {path: standing(scenario, path) for path in space.paths}
+    if space.located(values) is None:
+        words = "its design is not in the space: a quantity outside its range, a value that is not listed, or another template"
+        raise document.error(("searches", name, "start"), f"start: {file}: {words}")
+    return values
 
 
 def _own_space(space: Space, settings: SearchSettings, scenario: Scenario) -> Space:

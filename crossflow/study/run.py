@@ -169,7 +169,8 @@ def _search_record(run: PlannedSearch) -> dict[str, Any]:
     settings = run.settings.model_dump(exclude_none=True)
     library = {"tpe": "optuna", "cma-es": "optuna", "nsga2": "optuna", "slsqp": "scipy", "trust-constr": "scipy"}.get(settings["searcher"])
     used = {} if library is None else {library: importlib.metadata.version(library)}
-    return {"search": run.name, "point": dict(run.point), **settings, **used}
+    designs = {"designs": list(map(dict, run.start))} if run.start else {}
+    return {"search": run.name, "point": dict(run.point), **settings, **designs, **used}
 
 
 def _swept(study: Study, folder: Path, table: records.PointsTable, hands: Workers, progress: Reporter | None) -> None:

@@ -165,7 +165,7 @@ def run_all(runs: Sequence[PlannedSearch], book: Book, workers: Workers, study: 
 
     best_of: list[SearchResult] = []
     for run in runs:
-        known = [row for result in best_of if smaller(result.run, run) and (row := result.best.row) is not None]
+        known = [*run.start, *(row for result in best_of if smaller(result.run, run) and (row := result.best.row) is not None)]
         rows = nothing if fresh else left[run.number]
         recorder = _Recorder(book=book, run=run, left=rows)
         title = "-".join([study, run.name, *(str(value) for value in run.point.values())])

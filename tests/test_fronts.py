@@ -1,0 +1,90 @@
+# ruff: noqa: E501  (exact sentences)
+"""Fronts, ends of searches and starts: no search of the same effort, and no smaller space, does better."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+import yaml
+from rivals import behind, problem_of, rival, shipped
+
+import crossflow
+from crossflow.errors import CrossflowError
+from crossflow.files import Document
+from crossflow.search.driver import search
+from crossflow.search.goals import Objective
+from crossflow.search.problem import SearchProblem
+from crossflow.search.settings import EvolutionSettings, GradientSettings
+from crossflow.study.run import run_study
+from crossflow.study.spaces import read_space
+
+TIME = (Objective(name="step_time_s"),)
+SHARES = {f"system.budgets.{name}": "shares" for name in ("area", "power_shares", "perimeter")}
+
+
+def space_of(scenario, entries):
+    return read_space(entries, scenario, Document(file="s", data={"space": entries}, lines={}))
+
+
+def test_a_front_is_not_far_behind_another_search_of_the_same_effort():
+    problem = problem_of("llama", ("step_time_s", "power_w"))
+    gaps = behind(shipped(problem, 3000), rival(problem, 3000))
+    assert gaps.mean() < 0.01
+    assert gaps.max() < 0.06
+
+
+def test_a_gradient_search_of_few_designs_is_carried_to_its_end():
+    problem = dataclasses.replace(problem_of("llama"), objectives=TIME, constraints=())
+    problem = dataclasses.replace(problem, space=problem.space.only(SHARES))
+    found = [search(problem, settings).row["step_time_s"] for settings in (
+        GradientSettings(evaluations=2000), EvolutionSettings(searcher="evolution", evaluations=2000))]  # fmt: skip
+    assert found[0] <= 1.05 * found[1]
+
+
+def test_a_search_knows_the_divisions_of_its_template():
+    scenario = crossflow.from_dict({"system": {"template": "reference-training", "devices": 8},
+        "workload": {"model": "gemm", "m": 4096, "n": 4096, "k": 4096}, "strategy": "d8"})  # fmt: skip
+    space = space_of(scenario, {"system.technology.logic": ["N5", "N3"], **SHARES})
+    known = SearchProblem(scenario=scenario, space=space, objectives=TIME).known()
+    assert len(known) == 3  # the scenario's own, and the rows of two nodes with its memory
+    assert np.unique(known.continuous, axis=1).shape[1] == 2
+
+
+@pytest.fixture
+def write(tmp_path):
+    def written(name, space, **settings):
+        scenario = {
+            "system": {"template": "pathfinder", "devices": 8},
+            "workload": {"model": "gemm", "m": 4096, "n": 4096, "k": 4096},
+            "strategy": "d8",
+        }
+        path = tmp_path / f"{name}.yaml"
+        path.write_text(yaml.safe_dump({"name": name, "scenario": scenario, "space": space, "searches": {"one": settings}}))
+        return path
+
+    return written
+
+
+def best(path):
+    return run_study(path, out=path.parent / path.stem).results[0].best.row["step_time_s"]
+
+
+@pytest.mark.parametrize(
+    "settings", [{"searcher": "gradient", "starts": 1, "steps": 1}, {"searcher": "evolution", "evaluations": 20}], ids=str
+)
+def test_a_larger_space_that_starts_from_the_best_of_a_smaller_one_is_never_worse(write, settings):
+    small = best(write("small", {"system.budgets.power_shares": "shares"}, searcher="evolution", evaluations=600))
+    large = {**SHARES, "system.technology.memory": ["HBM2", "HBM2e"]}
+    assert best(write("large", large, **settings, start=["small/best.yaml"])) <= small * (1 + 1e-9)
+
+
+@pytest.mark.parametrize(("space", "settings", "sentence"), [
+    (SHARES, {"searcher": "random"}, "start: searcher random starts from no design; leave it out"),
+    ({**SHARES, "system.technology.memory": ["HBM4"]}, {"searcher": "gradient"}, "start: small.yaml: its design is not in the space: a quantity outside its range, a value that is not listed, or another template"),
+])  # fmt: skip
+def test_a_start_that_cannot_be_one_is_told(write, exactly, space, settings, sentence):
+    path = write("large", space, **settings, start=["small.yaml"])
+    (path.parent / "small.yaml").write_text(yaml.safe_dump(yaml.safe_load(path.read_text())["scenario"]))
+    with pytest.raises(CrossflowError) as caught:
+        run_study(path)
+    assert sentence in str(caught.value)
