@@ -79,7 +79,8 @@ def test_every_tile_fits_its_capacity_and_its_block(levels):
     outer = np.exp(rng.uniform(0, 10, (3, 1, 500))).astype(np.float32)
     for step in steps(levels):
         block, room = outer[:, step.outer], np.float32(3e5)
-        (m, n, k), _ = tile(block, np.full(500, room), step, np.ones(500, np.float32), np.zeros(500, np.float32), fill=True)
+        ones, how = np.ones(500, np.float32), {"fill": levels > 1, "last": levels == 1}
+        (m, n, k), _ = tile(block, room * ones, step, ones, 0.0 * ones, **how)
         assert (m * n + n * k + m * k <= room * (1 + 1e-5)).all()
         for side, whole in zip((m, n, k), block, strict=True):
             assert (side <= whole * (1 + 1e-6)).all()
@@ -120,14 +121,30 @@ def error(shape, levels):
 
 @pytest.mark.slow
 def test_traffic_is_that_of_a_dense_search():
-    """On 1,000 draws of five kinds: mean -0.2 %, mean size 1.9 %, 95 % below +6 %, worst +20 %. Even cuts, which the closed form does
-    without, make the dense search up to 28 % slower where a side is a little over a tile.
-    """
+    """On 1,000 draws of five kinds: mean +0.3 %, mean size 1.3 %, 95 % within 6.8 %, worst -19 and +20 %."""
     errors = np.array([error(shape, levels) for shape, levels in drawn(40, seed=5)])
     assert abs(errors.mean()) < 0.01
-    assert abs(errors).mean() < 0.03
-    assert np.quantile(errors, 0.95) < 0.08
-    assert errors.max() < 0.25
+    assert abs(errors).mean() < 0.02
+    assert np.quantile(abs(errors), 0.95) < 0.08
+    assert abs(errors).max() < 0.25
+
+
+def test_an_operand_a_little_over_a_cache_is_cut_into_whole_tiles(v100):
+    """C of 1024 x 1024 stays in a cache of 0.7 of that in two parts, so A crosses twice; a cache of four times that holds it."""
+    levels = (dataclasses.replace(v100.levels[2], capacity=np.array([0.7, 4.0]) * 1024**2 * ELEMENT), v100.levels[3])
+    crossing = traffic_by_level(*column(1024, 1024, 2**20), ELEMENT, levels)[0, 0] / (ELEMENT * (2 * 1024 * 2**20 + 1024**2))
+    assert crossing == pytest.approx([1.5, 1.0], rel=0.01)
+
+
+@pytest.mark.parametrize("shape", [(88, 80, 47), (1033, 1604, 584), (2048, 512, 65536)])
+def test_traffic_falls_smoothly_while_a_cache_grows_to_hold_an_operand(v100, shape):
+    """2,000 capacities from a fortieth to five times the smallest operand: no step upwards, none of more than 0.9 %."""
+    m, n, k = shape
+    capacity = np.geomspace(1 / 40, 5.0, 2000) * min(m * n, n * k, m * k) * ELEMENT
+    levels = (dataclasses.replace(v100.levels[2], capacity=capacity), v100.levels[3])
+    steps = np.diff(np.log(traffic_by_level(*column(*shape), ELEMENT, levels)[0, 0]))
+    assert steps.max() < 1e-5
+    assert steps.min() > -0.009
 
 
 # ------------------------------------------------------------------------------------------ laws
@@ -157,12 +174,23 @@ def random_device(device, count, names):
 
 @pytest.mark.parametrize("names", [("l1", "memory"), ("registers", "l2", "memory"), ("registers", "l1", "l2", "memory")], ids=len)
 def test_no_product_is_slower_with_more_capacity_or_bandwidth(v100, names):
-    """At any level, on 500 hierarchies; within a thousandth, which the choice may spend to spare energy."""
+    """At any level, on 500 hierarchies; within 1e-4, as a tile that grows outside may leave less room for a side inside."""
     device, shapes = random_device(v100, 500, names), np.round(2 ** np.random.default_rng(1).uniform(0, 16, (3, 8, 500)))
     before = half_costs(*shapes, device).time
     for one, field, factor in itertools.product(device.levels, ("capacity", "bandwidth"), (1.01, 3.0)):
         after = half_costs(*shapes, dataclasses.replace(device, levels=changed(device.levels, one.name, field, factor))).time
-        assert (after <= before * (1 + 1e-3)).all(), (one.name, field)
+        assert (after <= before * (1 + 1e-4)).all(), (one.name, field)
+
+
+def test_energy_rises_with_a_bandwidth_only_where_time_falls(v100):
+    """Of tilings that are as fast, the one whose traffic takes the least energy is taken; a faster tiling may take more."""
+    device = random_device(v100, 500, ("registers", "l1", "l2", "memory"))
+    shapes = np.round(2 ** np.random.default_rng(1).uniform(4, 16, (3, 8, 500)))
+    before = half_costs(*shapes, device)
+    for one in device.levels:
+        after = half_costs(*shapes, dataclasses.replace(device, levels=changed(device.levels, one.name, "bandwidth", 1.4)))
+        as_fast = after.time - after.launch > (before.time - before.launch) * (1 - 1e-4)
+        assert (after.energy <= before.energy * 1.01)[as_fast].all(), one.name
 
 
 @pytest.mark.parametrize("name", ["registers", "l1", "l2"])
@@ -214,9 +242,9 @@ def test_endless_bandwidth_leaves_compute_alone(v100):
 
 @pytest.mark.parametrize("level", ["registers", "l1", "l2", "memory"])
 def test_a_faster_level_never_slows(v100, level):
-    """Tiles are chosen anew for the faster level; the choice is a heuristic, but must not lose by it."""
+    """Tiles are chosen anew for the faster level; the choice is a heuristic, but must not lose by it, to single precision."""
     for shape in every_product():
-        assert seconds(shape, with_bandwidth(v100, **{level: 2.0})) <= seconds(shape, v100) * (1 + 1e-9), shape
+        assert seconds(shape, with_bandwidth(v100, **{level: 2.0})) <= seconds(shape, v100) * (1 + 1e-7), shape
 
 
 def test_products_in_a_batch_are_those_one_by_one(v100):

@@ -7,11 +7,16 @@ multiply-add, by the operand that stays there:
 
 So the two sides that stay cost by their own length, and the third streams past: it may be thin, but limits the tiles
 inside. Where the paper draws N random tiles at each of L levels and costs all N^L combinations, some twenty nested
-tilings are written down. They differ in the operand that stays at each level, and in how thin the streamed side is at the
+tilings are written down. Outermost are plates and rods: a rod is thin along two sides and long along the third, which the
+tile inside streams. Further in, tilings differ in the operand that stays, and in how thin the streamed side is at the
 level before the nearest: thin spares that level, thick the nearest. A part of the product may take a thinner one and the
-rest the next thicker one, so that both levels take as long. The fastest is taken. Sides are not rounded to even cuts, so
-that times are smooth in the capacities. In each tiling every side grows with the capacities, and none depends on a
-bandwidth, so more of either makes no kernel slower.
+rest the next thicker one, so that both levels take as long. The fastest is taken, and of those that are as fast the one
+whose traffic takes the least energy.
+
+Sides are not rounded to even cuts, so that times are smooth in the capacities. Where a few tiles make up the product,
+whole numbers of them count: no level moves less than the best even cuts for that level alone, with the step from one
+number to the next spread over capacities a little above and below. No tile depends on a bandwidth, and what crosses a
+level falls as the capacities grow, so more of either makes no kernel slower.
 
 Arrays have shape (tilings, points), or (thicknesses, tilings, points); a point is a product on a device.
 
@@ -23,6 +28,7 @@ References
 from __future__ import annotations
 
 import functools
+import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -33,23 +39,33 @@ from crossflow.architecture.model import Level
 from crossflow.arrays import Array, Index, divide
 
 Single = NDArray[np.float32]
+Tile = tuple[tuple[int, int, int], tuple[float, ...], tuple[int, ...]]
 
-C, B, A = range(3)  # the operand that stays
-SIDES = np.array([(0, 1, 2), (2, 1, 0), (2, 0, 1)])  # by the operand that stays: its two sides among (m, n, k), and the streamed one
-WEIGHTS = np.array([(1.0, 1.0, 2.0), (2.0, 1.0, 1.0), (2.0, 1.0, 1.0)])  # elements that each of them makes cross, see above
-OF_B = np.array([(True, False, False), (False, False, True), (False, True, False)])  # those of B among them
-AROUND = {C: (C, B, A), B: (B, C), A: (A, C)}  # by the operand that stays: those that may stay at the level outside
-# Tiles tried: streamed side over the root of the capacity, by the operand that stays at an outer level; and at the level before the
-# nearest, in several thicknesses for each operand, by the number of levels on the chip, the last for more of them.
-FAR = ((C, (0.35,)), (B, (0.2,)), (B, (0.5,)), (A, (0.2,)), (A, (0.5,)))
-NEAR = ((0.02, 0.2), (0.05, 0.2, 0.6), (0.05, 0.25))
+M, N, K = range(3)
+WEIGHTS = (1.0, 1.0, 2.0)  # elements that a side along m, n or k makes cross, see above: of B, of A, and of C, which is read and written
+# Tiles tried at the outermost level: the two sides that stay and the streamed one, thicknesses over the root of the capacity, and the sides
+# that may be streamed inside. A plate is thin along the side that it streams. A rod is thin along two sides, and as long as fits along the
+# first. Where the product is shorter than that, the second side grows, and both thin ones of even rods.
+PLATES: tuple[Tile, ...] = (((M, N, K), (0.35,), (M, N)),)
+RODS: tuple[Tile, ...] = (((K, N, M), (0.22,), (K,)), ((K, M, N), (0.22,), (K,)), ((M, K, N), (0.47,), (M,)), ((N, K, M), (0.47,), (N,)))
+EVEN_RODS: tuple[Tile, ...] = (((K, N, M), (0.33,), (K,)), ((K, N, M), (0.47,), (K,)))
+# Plates at the levels between that and the one before the nearest, and at this one, in several thicknesses, by the number of levels on the
+# chip, the last for more of them.
+MIDDLE: tuple[Tile, ...] = (
+    ((M, N, K), (0.35,), (K, M, N)),
+    ((K, N, M), (0.2,), (K, M)), ((K, N, M), (0.5,), (K, M)), ((K, M, N), (0.2,), (K, N)), ((K, M, N), (0.5,), (K, N)),
+)  # fmt: skip
+NEAR = ((M, N, K), (K, N, M), (K, M, N))
+THIN = ((0.02, 0.2), (0.05, 0.2, 0.6), (0.05, 0.25))
 LAST_SHARE = 0.96  # share of the nearest level that C takes, beside streams of an element or two
 SMALLEST = 256.0  # elements below which a memory is not tiled
+FEW, MANY = 3, 12.0  # even cuts of a side that are tried one by one; tiles of an operand from which on fractions of one are as good
+FINEST = 0.01  # least streamed side beside them over the root of the capacity
 APART = 1e-5  # by this the outer of two levels that would take as long takes less, so that rounding does not decide which of them binds
-ROOMY = 0.01  # share of the time of the slowest resource that the others leave free where they take longer to spare energy
-SPARE = 1e-3  # weight of the energy of the traffic in the choice: among tilings that are as fast, that of the least energy
-CHUNK = 4096  # points a batch: its arrays stay in cache
-ROOT = np.float32(np.sqrt(2.0))
+ROOMY = 0.001  # share of the time of the slowest resource that the others leave free where they take longer to spare energy
+TIE = 5e-6  # share of time by which tilings are as fast
+CHUNK = 3072  # points a batch: its arrays stay in cache
+ROOT, TURN = np.float32(np.sqrt(2.0)), np.float32(2.0 * np.pi)
 LEAST, MOST = 1e-15, 1e18  # limits of times in single precision: of an endless bandwidth, and of none [s]
 
 
@@ -57,10 +73,13 @@ LEAST, MOST = 1e-15, 1e18  # limits of times in single precision: of an endless 
 class Tried:
     """The tiles tried at one level."""
 
-    stays: Index  # operand that stays, shape (tilings,)
-    outer: Index  # the tiling outside each
-    thin: Single  # streamed side over the root of the capacity, shape (thicknesses, tilings, 1)
-    long: Single  # first side that stays over the root of the capacity, as the weights want it, shape (thicknesses, tilings, 1)
+    sides: Index  # the two that stay and the streamed one, among (m, n, k), shape (3, tilings)
+    places: Index  # of m, n and k among them, shape (3, 1, tilings)
+    outer: Index  # the tiling outside each, shape (tilings,)
+    thin: Single  # thickness over the root of the capacity, shape (thicknesses, tilings, 1)
+    lean: Single  # first side over the second, as the weights want it where nothing is streamed, shape (tilings, 1)
+    rods: int  # tilings that are rods, at the end
+    even: int  # the last of them, whose second side and streamed side are to be as long
 
 
 def traffic_by_level(
@@ -94,9 +113,9 @@ def traffic_by_level(
     given += [room(level, work, element) for level in levels[:-1]]
     for level, drawn in zip(levels[1:], full, strict=True):
         share = drawn / np.where(power > 0, power, np.inf)
-        given += [np.clip(divide(size, level.bandwidth), LEAST, MOST), level.latency, SPARE * share]
+        given += [np.clip(divide(size, level.bandwidth), LEAST, MOST), level.latency, share]
     if limit is not None:
-        given += [np.clip(divide(np.asarray(spent), limit), 0.0, MOST), np.minimum(divide(power, SPARE * limit), MOST)]
+        given += [np.clip(divide(np.asarray(spent), limit), 0.0, MOST), np.minimum(divide(power, limit), MOST)]
     shape = np.broadcast_shapes(*(np.shape(array) for array in given))
     flat = np.empty((len(given), *shape), np.float32)
     for row, array in zip(flat, given, strict=True):
@@ -125,17 +144,20 @@ def room(level: Level, work: Array, element: float) -> Array:
 def steps(levels: int) -> tuple[Tried, ...]:
     """The tiles tried at so many levels, from the outermost on the chip to the one before the nearest."""
     found: list[Tried] = []
-    for inner in range(max(levels - 2, 0), -1, -1):
-        tiles = FAR if inner else [(stays, NEAR[min(levels, len(NEAR)) - 1]) for stays in AROUND]
-        outside = found[-1].stays.tolist() if found else [None]
-        rows = [(stays, i, thin) for stays, thin in tiles for i, s in enumerate(outside) if s is None or s in AROUND[stays]]
-        stay, outer, thins = zip(*rows, strict=True)
-        stays, thin = np.array(stay), np.transpose(thins)
-        p = np.sqrt(WEIGHTS[stays, 0] / WEIGHTS[stays, 1])
-        bent = thin * (p + 1.0 / p) / 2.0
-        long = p * (np.sqrt(bent**2 + 1.0) - bent)
-        thin, long = (np.asarray(values[..., None], np.float32) for values in (thin, long))
-        found.append(Tried(stays=stays, outer=np.array(outer), thin=thin, long=long))
+    streams: list[tuple[int, ...]] = [(M, N, K)]  # sides that may be streamed inside each tiling of the level outside
+    for level in range(max(levels - 2, 0), -1, -1):
+        outermost = level > 0 and not found
+        tiles = (*PLATES, *RODS, *EVEN_RODS) if outermost else MIDDLE
+        if level == 0:
+            tiles = tuple((sides, THIN[min(levels, len(THIN)) - 1], ()) for sides in NEAR)
+        rows = [(*tile, outer) for tile in tiles for outer, may in enumerate(streams) if tile[0][2] in may]
+        order, thins, streams, outer = (list(column) for column in zip(*rows, strict=True))
+        sides, thin = np.transpose(order), np.asarray(np.transpose(thins)[..., None], np.float32)
+        lean = np.sqrt(np.asarray(WEIGHTS, np.float32)[sides[:2]])
+        even, rods = len(EVEN_RODS) * outermost, len((*RODS, *EVEN_RODS)) * outermost
+        places = np.argsort(sides, axis=0)[:, None]
+        lean = (lean[0] / lean[1])[:, None]
+        found.append(Tried(sides=sides, places=places, outer=np.array(outer), thin=thin, lean=lean, rods=rods, even=even))
     return tuple(found)
 
 
@@ -143,17 +165,20 @@ def _fastest(given: Single, levels: int) -> Single:
     """Elements a multiply-add that cross into each level, the nearest first, in the fastest tiling of every point."""
     (_, _, k, second, added, busy), rooms = given[:6], given[6 : 6 + levels]
     costs, back = given[6 + levels : 6 + 4 * levels].reshape(levels, 3, -1), (1.0 - added) / k
+    alone = least_alone(given[:3], rooms, second) - back
+    alone[: levels > 1] = 0.0
     block, time, energy = given[:3, None], busy[None], np.zeros_like(busy)[None]
     *far, near = steps(levels)
     crossed: list[Single] = []
     for level, step in zip(reversed(range(2, levels)), far, strict=True):
-        tiles, moved = tile(block[:, step.outer], rooms[level], step, second, back, fill=not crossed)
-        block, spent = tiles[:, 0], moved[0] * costs[level, 0] + costs[level, 1]
+        tiles, moved = tile(block[:, step.outer], rooms[level], step, second, back, fill=not crossed, last=False)
+        crossed.append(np.maximum(moved[0], alone[level]))
+        block, spent = tiles[:, 0], crossed[-1] * costs[level, 0] + costs[level, 1]
         time, energy = np.maximum(spent, time[step.outer]), spent * costs[level, 2] + energy[step.outer]
-        crossed.append(moved[0])
     level = min(levels - 1, 1)
-    tiles, moved = tile(block[:, near.outer], rooms[level], near, second, back, fill=False)
-    inside = _nearest(tiles, rooms[0], second) - back if levels > 1 else np.zeros_like(moved)
+    tiles, moved = tile(block[:, near.outer], rooms[level], near, second, back, fill=False, last=True)
+    np.maximum(moved, alone[level], out=moved)
+    inside = np.maximum(_nearest(tiles, rooms[0], second) - back, alone[0]) if levels > 1 else np.zeros_like(moved)
     best, chosen = _chosen((moved, inside), (costs[level], costs[0]), time[near.outer], energy[near.outer], given[6 + 4 * levels :])
     for moved, step in zip(reversed(crossed), (near, *reversed(far)), strict=False):
         best = step.outer[best]
@@ -167,46 +192,62 @@ def _chosen(
     """Tiling chosen for every point, and elements a multiply-add that cross into the nearest level and into the one before it.
 
     Of the product, one share takes the thinner of two neighbouring tiles at the level before the nearest, the other the
-    thicker, so that both levels take as long, or, where something else takes longer, so that traffic takes less energy.
+    thicker, so that both levels take as long, or, where something else takes longer, so that traffic takes less energy. Of
+    tilings that are as fast, the one is chosen whose traffic takes the least energy.
 
     Parameters
     ----------
     moved : elements into the level before the nearest, and into the nearest, shape (thicknesses, tilings, points).
-    rest, energy : time of all else, and weighted energy of the traffic further out, shape (tilings, points).
-    limit : nothing, or the energy of all else and of weighted traffic over the power that may be drawn, shape (2, points).
+    rest, energy : time of all else, and energy of the traffic further out, shape (tilings, points).
+    limit : nothing, or the energy of all else and of traffic over the power that may be drawn, shape (2, points).
     """
     (here, weight), (inner, light) = ((part * cost + late, of) for part, (cost, late, of) in zip(moved, costs, strict=True))
-    there, nearest = np.minimum(here[:-1], here[1:]), np.minimum(inner[:-1], inner[1:])
-    slower, faster = here[1:] - there, inner[:-1] - nearest
-    share = inner[:-1] - there
+    here, slower, inner, faster = here[:-1], here[1:] - here[:-1], inner[:-1], inner[:-1] - inner[1:]
+    dearer = slower * weight - faster * light  # energy of the thicker tiles beyond that of the thinner
+    share, time = _level(here, slower, inner, faster, rest)
+    share = _frugal(share, time, here, slower, inner, faster, dearer)
+    spent = here * weight + inner * light
+    spent += share * dearer
+    spent += energy
+    taken = _slowed(time, spent, limit) if len(limit) else time
+    tied = taken <= taken.min(axis=(0, 1)) * (1.0 + TIE)
+    best = np.where(tied, spent, MOST).reshape(-1, spent.shape[-1]).argmin(axis=0)
+    (thickness, tiling), points = np.divmod(best, spent.shape[1]), np.arange(best.size)
+    at = thickness, tiling, points
+    share = share[at]
+    if len(limit):
+
+        def costing(share: Single) -> tuple[Single, Single]:
+            """Time, and energy of the traffic."""
+            far, close = here[at] + share * slower[at], inner[at] - share * faster[at]
+            return np.maximum(np.maximum(far, close), rest[tiling, points]), far * weight + close * light + energy[tiling, points]
+
+        share = _cooler(share, np.asarray(dearer[at] <= 0.0, np.float32), costing, limit)
+    return tiling, [part[at] + share * (part[thickness + 1, tiling, points] - part[at]) for part in reversed(moved)]
+
+
+def _level(here: Single, slower: Single, inner: Single, faster: Single, rest: Single) -> tuple[Single, Single]:
+    """Share of the product in thicker tiles with which both levels take as long, and the time; see `_chosen`."""
+    np.maximum(slower, 0.0, out=slower)
+    np.maximum(faster, 0.0, out=faster)
+    share = inner - here
     share /= np.maximum(slower + faster, LEAST)
-    np.clip(share, 0.0, 1.0, out=share)
-    there += share * slower
-    nearest = inner[:-1] - share * faster
-    time = np.maximum(there, nearest)
+    np.minimum(np.maximum(share, 0.0, out=share), 1.0, out=share)
+    time = here + share * slower
+    np.maximum(time, inner - share * faster, out=time)
     np.maximum(time, rest, out=time)
-    there *= weight
-    nearest *= light
-    there += nearest
-    there += energy
-    there += _slowed(time, there, limit) if len(limit) else time
-    best = there.reshape(-1, there.shape[-1]).argmin(axis=0)
-    (thickness, tiling), points = np.divmod(best, there.shape[1]), np.arange(best.size)
-    thin, thick = ((thickness + i, tiling, points) for i in (0, 1))
-    share, time = share[thin] * (1.0 - APART), time[thin] * (1.0 - ROOMY)
-    slower, faster = here[thick] - here[thin], inner[thin] - inner[thick]
-    least = np.where(faster > 0, (inner[thin] - time) / np.maximum(faster, LEAST), 0.0)
-    most = np.where(slower > 0, (time - here[thin]) / np.maximum(slower, LEAST), 1.0)
-    thinner = slower * weight > faster * light  # whether the thinner tiles take less energy
-    frugal = np.where(thinner, np.clip(least, 0.0, share), np.clip(most, share, 1.0))
+    share *= 1.0 - APART
+    return share, time
 
-    def at(share: Single) -> tuple[Single, Single]:
-        """Time, and weighted energy of the traffic."""
-        far, close = here[thin] + share * slower, inner[thin] - share * faster
-        return np.maximum(np.maximum(far, close), rest[tiling, points]), far * weight + close * light + energy[tiling, points]
 
-    share = _cooler(frugal, np.where(thinner, np.float32(0.0), np.float32(1.0)), at, limit) if len(limit) else frugal
-    return tiling, [part[thin] + share * (part[thick] - part[thin]) for part in reversed(moved)]
+def _frugal(share: Single, time: Single, here: Single, slower: Single, inner: Single, faster: Single, dearer: Single) -> Single:
+    """The share with which traffic takes the least energy where neither level takes longer than all, or else than with `share`."""
+    most = time * (1.0 - ROOMY)
+    least = np.where(faster > 0.0, (inner - most) / np.maximum(faster, LEAST), 0.0)
+    most = np.where(slower > 0.0, (most - here) / np.maximum(slower, LEAST), 1.0)
+    np.minimum(np.maximum(least, 0.0, out=least), share, out=least)
+    np.minimum(np.maximum(most, share, out=most), 1.0, out=most)
+    return np.where(dearer > 0.0, least, most)
 
 
 def _slowed(time: Single, energy: Single, limit: Single) -> Single:
@@ -229,11 +270,12 @@ def _cooler(share: Single, least: Single, at: Callable[[Single], tuple[Single, S
     return np.asarray(np.where(better, there, share), np.float32)
 
 
-def tile(block: Single, capacity: Single, step: Tried, second: Single, back: Single, *, fill: bool) -> tuple[Single, Single]:
+def tile(block: Single, capacity: Single, step: Tried, second: Single, back: Single, *, fill: bool, last: bool) -> tuple[Single, Single]:
     """Largest tiles of blocks that fit a capacity, and the elements a multiply-add that each makes cross into its level.
 
-    The sides that stay are in the proportion that makes the least cross, as far as the block allows, and all grow with
-    the capacity. With `fill` the streamed side takes the room that is left.
+    The sides that stay are in the proportion that makes the least cross, or make a rod, as far as the block allows, and
+    all grow with the capacity. With `fill` the streamed side takes the room that is left. At the `last` level the operand
+    stays that is given, at others the one that makes the least cross.
 
     Parameters
     ----------
@@ -244,22 +286,40 @@ def tile(block: Single, capacity: Single, step: Tried, second: Single, back: Sin
     -------
     tiles, moved : shape (3, thicknesses, tilings, points) and the same without the sides.
     """
-    rows = np.arange(len(step.stays))
-    x, y, z = block[SIDES[step.stays].T, rows]
+    rows = np.arange(step.sides.shape[1])
+    x, y, z = block[step.sides, rows]
     root = np.sqrt(capacity)
     found = np.empty((3, len(step.thin), *x.shape), np.float32)
     a, b, c = found
     np.minimum(z, step.thin * root, out=c)
-    np.minimum(x, step.long * root, out=a)
-    _beside(a, c, capacity, y, b)
+    np.multiply(c, (step.lean + 1.0 / step.lean) / 2.0, out=b)
+    np.sqrt(b * b + capacity, out=a)
+    a -= b
+    a *= step.lean
+    if step.rods:
+        rod, even = slice(-step.rods, None), (slice(None), slice(-step.even, None))
+        thin = step.thin[:, rod]
+        a[:, rod] = (1.0 / thin - thin) * (root / 2.0)
+        np.minimum(x, a, out=a)
+        c[even] = np.minimum(z[even[1]], np.sqrt(a[even] * a[even] + capacity) - a[even])
+        _beside(a, c, capacity, y, b)
+        c[even] = np.minimum(z[even[1]], (capacity - a[even] * b[even]) / (a[even] + b[even]))
+    else:
+        np.minimum(x, a, out=a)
+        _beside(a, c, capacity, y, b)
     _beside(b, c, capacity, x, a)
     if fill:
         np.maximum(c, np.minimum(z, (capacity - a * b) / (a + b)), out=c)
-    u, v, w = _weights(step.stays, second)
-    moved = u / a
-    moved += v / b
-    moved += w / z - back
-    return found[np.argsort(SIDES)[step.stays].T[:, None], np.arange(len(step.thin))[:, None], rows], moved
+    tiles = found[step.places, np.arange(len(step.thin))[:, None], rows]
+    u, v, w = _weights(step.sides, second)
+    moved, along, past = u / a, v / b, w / z
+    if last:
+        moved += along
+        moved += past - back
+    else:
+        saved = np.maximum(np.maximum(moved - u / x, along - v / y), w / c - past)
+        moved += along + w / c - saved - back
+    return tiles, moved
 
 
 def _beside(side: Single, streamed: Single, capacity: Single, most: Single, out: Single) -> None:
@@ -270,10 +330,63 @@ def _beside(side: Single, streamed: Single, capacity: Single, most: Single, out:
     np.minimum(out, most, out=out)
 
 
-def _weights(stays: Index, second: Single) -> Single:
-    """Elements that the sides of tiles make cross, where those of B may be smaller, shape (3, tilings, points) or (3, tilings, 1)."""
-    weights = np.asarray(WEIGHTS[stays].T[..., None], np.float32)
-    return weights if (second == 1.0).all() else np.where(OF_B[stays].T[..., None], second, weights)
+def _weights(sides: Index, second: Single) -> Single:
+    """Elements that sides of tiles make cross, where those of B may be smaller, shape (3, tilings, points) or (3, tilings, 1)."""
+    weights = np.asarray(WEIGHTS, np.float32)[sides][..., None]
+    return weights if (second == 1.0).all() else np.where(sides[..., None] == M, second, weights)
+
+
+def least_alone(sides: Single, rooms: Single, second: Single) -> Single:
+    """Least elements a multiply-add that cross into each level by the best even cuts for it alone, shape (levels, points).
+
+    Of the two sides that stay, one is cut into a whole number of parts, and the other as the room beside it requires; or
+    both into fractions that make many tiles. It is nothing where that is less than reading every operand once, as with
+    operands that fit by far, or hardly more than what nested tiles make cross, as with many tiles, or with one side so short
+    that nothing else counts.
+
+    Parameters
+    ----------
+    sides : m, n and k, shape (3, points).
+    rooms : elements that each level holds, shape (levels, points).
+    """
+    m, n, k = sides
+    held, once = np.minimum(np.minimum(m, n) * k, m * n), (1.0 / m, 1.0 / n, 2.0 / k)
+    matters = sum(once) > 1.01 * np.maximum(np.maximum(*once[:2]), once[2])
+    few = (held < MANY * rooms) & (held > 0.25 * rooms) & matters
+    least = np.zeros_like(rooms)
+    if few.any():
+        points = few.nonzero()[1]
+        least[few] = (1.0 - TIE) * _by_even_cuts(sides[:, points], rooms[few], second[points])  # not above once by rounding
+    return least
+
+
+def _by_even_cuts(sides: Single, capacity: Single, second: Single) -> Single:
+    """See `least_alone`; shape (points,)."""
+    moved = 1.0 / sides
+    moved[M] *= second
+    moved[K] *= 2.0
+    one, other, past = np.transpose(NEAR)
+    tiles = np.maximum(sides[one] * sides[other] / capacity, MANY)
+    cuts = np.minimum(np.maximum(np.sqrt(tiles * moved[other] / moved[one]), 1.0), tiles)
+    many = (moved[one] * cuts + moved[other] * tiles / cuts + moved[past]).min(axis=0)
+    one, other, past = np.transpose(tuple(itertools.permutations((M, N, K))))
+    parts = np.arange(1, FEW + 1, dtype=np.float32)[:, None]
+    side, streamed = sides[one, None] / parts, np.minimum(sides, np.minimum(FINEST * np.sqrt(capacity), 1.0))[past, None]
+    cuts = capacity - side * streamed
+    side += streamed
+    side *= sides[other, None]
+    cuts = side / np.maximum(cuts, LEAST, out=cuts)
+    least = moved[other, None] * whole(np.asarray(cuts, np.float32))
+    least += moved[one, None] * parts
+    least += moved[past, None]
+    return np.asarray(np.minimum(least.reshape(-1, len(capacity)).min(axis=0), many), np.float32)
+
+
+def whole(cuts: Single) -> Single:
+    """The next whole number of cuts, where a step from one to the next is spread evenly about it; many are not rounded."""
+    found = np.minimum(np.maximum(cuts, 0.5), FEW + 0.5)
+    found += np.sin(TURN * found) / TURN
+    return np.asarray(np.maximum(found + 0.5, cuts), np.float32)
 
 
 def _nearest(block: Single, capacity: Single, second: Single) -> Single:
