@@ -99,7 +99,7 @@ def on_chip(**changes):
 
 
 def on_chip_level(scope="global", slices=2.0, static_share=0.5, utilisation=0.25):
-    return some(scope=scope, slices=slices, static_share=static_share, utilisation=utilisation)
+    return some(scope=scope, slices=slices, static_share=static_share, utilisation=utilisation, stacked_area=0.0)
 
 
 def test_an_on_chip_memory_bound_by_its_area():
@@ -130,7 +130,7 @@ def test_an_on_chip_memory_of_every_bundle_has_slices_of_its_own():
 def memory(**changes):
     """Devices of 4 m2 and 10 B with 8 pins at 16 Hz, so 16 B/s; 1 W idle a byte; 2 J an access of a byte; controllers of 3 m2."""
     figures = linear(
-        device_area=4.0, devices_per_area=None, controller_area=3.0, links_per_mm=2.0, links_per_device=8.0, device_capacity=10.0,
+        on_logic=False, device_area=4.0, devices_per_area=None, controller_area=3.0, links_per_mm=2.0, links_per_device=8.0, device_capacity=10.0,
         static_power_per_bit=1.0, nominal_frequency=16.0, access_energy=2.0, access_latency=7.0,
     )  # fmt: skip
     return some(**figures | changes)
@@ -140,13 +140,23 @@ def budgets(**changes):
     return some(**{"node_area": 113.0, "chip_area": 100.0, "chiplets": 1.0, "power": 50.0} | changes)
 
 
+def memory_system(utilisation=1.0):
+    """A template whose memory may leak half of its power; nothing stands on its chip."""
+    return some(memory_static_share=0.5, memory_utilisation=utilisation, levels={})
+
+
+def mounted(devices):
+    """Memory devices beside the compute dies, and no dies on them."""
+    return packaging.Mounted(devices=of(devices), stacked=(), vias_area=of(0))
+
+
 def test_memory_devices_that_the_package_holds():
     """13 m2 beside the chip hold three of 4 m2: 24 pins, 48 B/s on 96 W, beside 30 W idle."""
-    found = build_memory(memory(), budgets(), given(area=100.0, power=126.0 / 0.5, perimeter=100.0), of(0.8), of(0.5))
+    found = build_memory(memory(), budgets(), given(area=100.0, power=126.0 / 0.5, perimeter=100.0), memory_system(0.8))
     assert (found.level.capacity[0], found.static_power[0]) == (near(30.0), near(30.0))
     assert found.used.area[0] == near(9.0)
     assert found.used.perimeter[0] == near(24 / 2)
-    exact = build_memory(memory(), budgets(), given(area=100.0, power=192.0, perimeter=100.0), of(0.8), of(0.5))
+    exact = build_memory(memory(), budgets(), given(area=100.0, power=192.0, perimeter=100.0), memory_system(0.8))
     assert (exact.level.bandwidth[0], exact.level.energy[0], exact.level.latency[0]) == (near(48 * 0.8), near(2.0), 7.0)
     assert exact.used.power[0] == near(30 + 96)
     assert exact.limit.name(0) == "package area"
@@ -163,7 +173,7 @@ LIMITS = [
 
 @pytest.mark.parametrize(("area", "perimeter", "power", "changes", "devices", "capacity", "said"), LIMITS)
 def test_what_bounds_memory_devices(area, perimeter, power, changes, devices, capacity, said):
-    found = build_memory(memory(**changes), budgets(), given(area=area, power=power, perimeter=perimeter), of(1.0), of(0.5))
+    found = build_memory(memory(**changes), budgets(), given(area=area, power=power, perimeter=perimeter), memory_system())
     assert found.used.area[0] == near(3.0 * devices)
     assert found.level.capacity[0] == near(capacity)
     assert found.limit.name(0) == said
@@ -226,27 +236,32 @@ def made(spare_share=0.0, bonding=0.5, **changes):
     substrate = some(
         bonding_yield=bonding, maximum_area=1130.0, spare_share=spare_share, cost_per_area=2.0, assembly_cost=6.0, device_cost=5.0
     )
-    figures = {"node": some(wafer_cost=None, defect_density=None, carbon_per_area=3.0), "memory": memory(), "substrate": substrate}
+    figures = {
+        "bond": some(bonding_yield=0.9),
+        "node": some(wafer_cost=None, defect_density=None, carbon_per_area=3.0),
+        "memory": memory(),
+        "substrate": substrate,
+    }
     return SimpleNamespace(**figures | changes)
 
 
 def test_a_package_without_spares_is_good_where_all_are():
     """A chip and two stacks mounted with 1/2 each: one of two accelerators is good with 1/8, both with 1/64."""
-    price, mounted = packaging.good_package(made(), budgets(), 2, of(2), of(10.0), of(6.0))
-    assert (price[0], mounted[0]) == (near((2 * 10 + 6) / (2 / 64)), near(2 / (2 / 64)))
+    price, begun = packaging.good_package(made(), budgets(), 2, mounted(2), of(10.0), of(6.0))
+    assert (price[0], begun[0]) == (near((2 * 10 + 6) / (2 / 64)), near(2 / (2 / 64)))
 
 
 def test_a_spare_stands_by_where_that_is_cheaper():
     """One accelerator, one spare, mounted with 1/2 (no stacks): good with 3/4 for two, with 1/2 for one."""
-    price, mounted = packaging.good_package(made(spare_share=1.0), budgets(), 1, of(0), of(1.0), of(20.0))
-    assert (price[0], mounted[0]) == (near((2 * 1 + 20) / 0.75), near(2 / 0.75))
-    price, mounted = packaging.good_package(made(spare_share=1.0), budgets(), 1, of(0), of(20.0), of(0.0))
-    assert (price[0], mounted[0]) == (near(20 / 0.5), near(1 / 0.5))
+    price, begun = packaging.good_package(made(spare_share=1.0), budgets(), 1, mounted(0), of(1.0), of(20.0))
+    assert (price[0], begun[0]) == (near((2 * 1 + 20) / 0.75), near(2 / 0.75))
+    price, begun = packaging.good_package(made(spare_share=1.0), budgets(), 1, mounted(0), of(20.0), of(0.0))
+    assert (price[0], begun[0]) == (near(20 / 0.5), near(1 / 0.5))
 
 
 def test_spares_need_room():
     """A substrate for ten of 113 holds no spare of ten."""
-    price, _ = packaging.good_package(made(spare_share=1.0), budgets(), 10, of(0), of(1.0), of(0.0))
+    price, _ = packaging.good_package(made(spare_share=1.0), budgets(), 10, mounted(0), of(1.0), of(0.0))
     assert price[0] == near(10 / (10 * 0.5**10))
 
 
@@ -255,23 +270,23 @@ def test_a_bill_by_hand():
     node = some(wafer_cost=2.0, defect_density=0.0)
     parts = made(node=node, memory=memory(device_cost=7.0), bonding=1.0)
     chosen = budgets(chip_area=1e-4, chiplets=2.0)
-    cost, mounted = packaging.bill(parts, chosen, 4, of(3))
+    cost, begun = packaging.bill(parts, chosen, 4, mounted(3))
     dies = 2 * die_cost(of(0.5e-4), node)[0]
     assert {name: amount[0] for name, amount in cost.items() if name != "loss"} == {
         "chip": near(dies), "memory": 21.0, "package": 226.0, "assembly": 6 / 4 + 5,
     }  # fmt: skip
     assert cost["loss"][0] == pytest.approx(0.0, abs=1e-9)
-    assert mounted[0] == 1.0
-    broken, mounted = packaging.bill(made(node=node, memory=memory(device_cost=7.0)), chosen, 1, of(1))
+    assert begun[0] == 1.0
+    broken, begun = packaging.bill(made(node=node, memory=memory(device_cost=7.0)), chosen, 1, mounted(1))
     once = dies + 7 + 226 + 5
     assert broken["loss"][0] == near((once + 6) / 0.5**3 - once - 6)
-    assert mounted[0] == near(8.0)
+    assert begun[0] == near(8.0)
 
 
 def test_carbon_of_a_chip_and_its_memory_by_hand():
     node = some(carbon_per_area=3.0, defect_density=3000.0)
     parts = SimpleNamespace(node=node, memory=memory(carbon_per_capacity=0.5))
-    found = packaging.embodied(parts, budgets(chip_area=2e-4, chiplets=2.0), of(4), of(1.25))
+    found = packaging.embodied(parts, budgets(chip_area=2e-4, chiplets=2.0), mounted(4), of(1.25))
     wafer, stacks = 3 * 2 * wafer_area(of(1e-4), of(3000.0))[0], 4 * 10 * 0.5
     assert {name: amount[0] for name, amount in found.items()} == {
         "chip": near(3 * 2e-4), "yield_loss": near(wafer - 3 * 2e-4), "memory": stacks, "loss": near(0.25 * (wafer + stacks)),

@@ -276,7 +276,7 @@ WRONG = [
     ({"window": {"size": 4, "pattern": "global"}}, "window", "the pattern makes none of 4 layers local; leave it out"),
     ({"window": {"size": 4, "global_rotary": False}, "positions": "alibi"}, "window", "global_rotary = false needs positions: rotary, got alibi"),
     ({"window": 0}, "window", "input should be greater than 0, got 0"),
-    ({"window": {"size": 4, "pattern": "local, full"}}, "window.pattern[1]", "expected one of local, global, got 'full'"),
+    ({"window": {"size": 4, "pattern": "local, full"}}, "window.pattern", "expected one of local, global, got 'full'"),
     ({"hiden": 8}, "hiden", "unknown key 'hiden'; did you mean 'hidden'?"),
     ({"layers": 0}, "layers", "input should be greater than 0, got 0"),
     ({"positions": "rotery"}, "positions", "expected one of rotary, learned, alibi, relative, none, got 'rotery'; did you mean 'rotary'?"),
