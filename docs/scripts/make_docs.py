@@ -715,8 +715,8 @@ def summary(report: Report) -> str:
             rows.append(("matrix products, all", *_short(table.measured, table.predicted)))
         elif isinstance(table, TrainingTable):
             names = {
-                "hf-ultrascale-2025": "training of Llamas, nanotron, 8 to 512 H100",
-                "hf-ultrascale-2025-early": "the same some weeks earlier, on a faster network; nothing fitted",
+                "hf-ultrascale-2025": "training of Llamas, nanotron, 8 to 512 H100, weeks of a degraded network",
+                "hf-ultrascale-2025-early": "the same in healthy weeks, to which its software is fitted",
                 "llm-foundry": "training of MPT, FSDP, 8 to 512 A100 and H100",
                 "vtrain-2024": "training of GPT, Megatron-DeepSpeed, 64 and 512 A100",
                 "bigscience-2022": "training of BLOOM, Megatron-DeepSpeed, 384 A100",
