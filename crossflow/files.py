@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 SINGULAR = {"techlibs": "techlib", "templates": "template", "studies": "study"}
 KINDS = tuple(SINGULAR)
-YAML = (".yaml", ".yml")  # endings of files that others name
+YAML = (".yaml", ".yml", ".json")  # endings of files that others name; JSON is YAML too
 HELD = {"software": "software stack", "models": "model"}  # what a file of some sub-folders is, where it is no template to people
 _FLOAT = re.compile(r"^[+-]?(\d+(_\d+)*\.?\d*|\.\d+)([eE][+-]?\d+)?$")
 _INT = re.compile(r"^[+-]?\d+(_\d+)*$")
@@ -442,8 +442,8 @@ def catalogue(kind: str, *folders: str) -> Mapping[str, Path]:
 def find(kind: str, name: str, base: Path | None = None, *folders: str) -> Path:
     """Path of a shipped file by name, in some sub-folders alone where they are given, or of a user's file by path.
 
-    Paths end in .yaml or .yml, and are relative to `base`, then to the current folder. Raises CrossflowError naming the known names when
-    there is no such file.
+    Paths end in .yaml, .yml or .json, and are relative to `base`, then to the current folder. Raises CrossflowError naming the known
+    names when there is no such file.
     """
     shipped = catalogue(kind, *folders)
     if name in shipped:
