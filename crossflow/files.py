@@ -357,7 +357,7 @@ def _problem(model: type[BaseModel], document: Document, detail: ErrorDetails) -
     about, separator, rest = message.partition(": ")
     if separator and re.fullmatch(r"[a-z_]+(\.[a-z_]+)*", about) and isinstance(held, Mapping) and about.split(".")[0] in held:
         location, message = (*location, *about.split(".")), rest
-    shape = f"an array of shape {given.shape}" if hasattr(given, "shape") else limits.shown(given)
+    shape = f"an array of shape {given.shape}" if getattr(given, "shape", ()) else limits.shown(given)
     if kind == "extra_forbidden":
         known = _known_keys(model, location[:-1])
         message = f"unknown key {limits.shown(location[-1])}{did_you_mean(str(location[-1]), known)}"
@@ -462,6 +462,15 @@ def find(kind: str, name: str, base: Path | None = None, *folders: str) -> Path:
 # ---------------------------------------------------------------------------------------------- overrides
 
 
+def parts_of(path: str) -> tuple[str | int, ...]:
+    """Keys and indices of a dotted path.
+
+    >>> parts_of("levels.2.size"), parts_of("workload.²")
+    (('levels', 2, 'size'), ('workload', '²'))
+    """
+    return tuple(int(part) if part.isdecimal() and part.isascii() else part for part in path.split("."))
+
+
 def override(document: Document, settings: Iterable[str], origin: str = "--set") -> Document:
     """Return the document with ``path=value`` settings applied; SpecError for one that cannot be.
 
@@ -473,7 +482,7 @@ def override(document: Document, settings: Iterable[str], origin: str = "--set")
         path, separator, text = setting.partition("=")
         if not separator or not path:
             raise SpecError([Problem(file=origin, message=f"expected path=value, got {limits.shown(setting)}")])
-        parts = tuple(int(part) if part.isdigit() else part for part in path.split("."))
+        parts = parts_of(path)
         value = parse_yaml(text, f"{origin} {path}").data if text.lstrip()[:1] in ("{", "[") else scalar(text.strip())
         where = f"{origin} {shortened(setting)}"
         data = replace(data, parts, value, where)

@@ -57,9 +57,15 @@ def in_range(number: float) -> float:
     return number
 
 
+def _plain(given: Any) -> Any:
+    """A number of NumPy, which has no shape, as one of Python; all else as it is."""
+    return given.item() if getattr(given, "shape", None) == () else given
+
+
 def _as_whole(given: Any) -> Any:
     """A whole number that is written with a point, or as 1e9, as an int; all else as it is."""
-    return int(given) if type(given) is float and given.is_integer() else given
+    number = _plain(given)
+    return int(number) if isinstance(number, float) and number.is_integer() else number
 
 
 def _counted(number: int) -> int:
@@ -76,10 +82,10 @@ Dimension = Annotated[int, Strict(), Field(gt=0, le=SIZE), BeforeValidator(_as_w
 DimensionOrZero = Annotated[int, Strict(), Field(ge=0, le=SIZE), BeforeValidator(_as_whole)]
 LayerCount = Annotated[int, Strict(), Field(gt=0, le=LAYERS), BeforeValidator(_as_whole)]
 Seed = Annotated[int, Strict(), Field(ge=0, lt=2**32), BeforeValidator(_as_whole)]  # as NumPy and Optuna take them
-Finite = Annotated[float, Strict(), Field(allow_inf_nan=False), AfterValidator(in_range)]
-PositiveFloat = Annotated[float, Strict(), Field(gt=0.0, allow_inf_nan=False), AfterValidator(in_range)]
-NonNegativeFloat = Annotated[float, Strict(), Field(ge=0.0, allow_inf_nan=False), AfterValidator(in_range)]
-Flag = Annotated[bool, Strict()]
+Finite = Annotated[float, Strict(), Field(allow_inf_nan=False), BeforeValidator(_plain), AfterValidator(in_range)]
+PositiveFloat = Annotated[float, Strict(), Field(gt=0.0, allow_inf_nan=False), BeforeValidator(_plain), AfterValidator(in_range)]
+NonNegativeFloat = Annotated[float, Strict(), Field(ge=0.0, allow_inf_nan=False), BeforeValidator(_plain), AfterValidator(in_range)]
+Flag = Annotated[bool, Strict(), BeforeValidator(_plain)]
 
 
 def read(path: str | Path, most: int = DATA_BYTES) -> bytes:

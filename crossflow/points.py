@@ -116,7 +116,6 @@ def _plain(value: Any) -> Any:
 def _variant(scenario: Scenario, settings: str) -> Scenario:
     data = scenario.document.data
     for path, value in json.loads(settings).items():
-        parts = tuple(int(part) if part.isdigit() else part for part in path.split("."))
-        data = files.replace(data, parts, value, f"{path}={value}")
+        data = files.replace(data, files.parts_of(path), value, f"{path}={value}")
     document = Document(file=scenario.document.file, data=data, lines=scenario.document.lines)
     return from_document(document, scenario.base, scenario.name, like=scenario)

@@ -372,7 +372,7 @@ def resized(scenario: Scenario, settings: Mapping[str, Any]) -> Sized:
     """
     data = scenario.document.data
     for path, value in settings.items():
-        data = files.replace(data, tuple(int(part) if part.isdigit() else part for part in path.split(".")), value, f"{path}={value}")
+        data = files.replace(data, files.parts_of(path), value, f"{path}={value}")
     changed = {path.split(".")[0] for path in settings}
     spec, system = scenario.workload, scenario.system
     if "workload" in changed:

@@ -70,7 +70,7 @@ cycle = [cycles]
 """
 _TEXT = re.compile(r"^\s*([+-]?(?:\d[\d_]*\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)\s*(.*?)\s*$")
 # A unit: names, each perhaps squared, with * or / between them; or one over such. It is matched before pint, which would compute, reads it.
-_NAME = r"(?:[kM]?[gt] ?CO2eq?|[A-Za-zµ]{1,16}(?:(?:\*\*|\^)?2)?|%)"
+_NAME = r"(?:[kM]?[gt] ?CO2eq?|(?:watt_hour|[A-Za-zµ]{1,16})(?:(?:\*\*|\^)?2|\*\*-[12])?|%)"
 _UNIT = re.compile(rf"(?:1(?= ?/)|{_NAME})(?: ?[*/] ?{_NAME}){{0,7}}")
 TEXT = 200  # characters of a quantity, the longest that is read
 FLOAT = float("inf")
@@ -96,10 +96,11 @@ def _factor(unit: str, target: str) -> float:
     import pint
 
     registry = _registry()
-    if not (_UNIT.fullmatch(unit) and _UNIT.fullmatch(target)):
+    spelled = _spelled(unit)
+    if not (_UNIT.fullmatch(spelled) and _UNIT.fullmatch(target)):
         raise ValueError(f"{shown(unit)} is not a known unit")
     try:
-        return float(registry.Quantity(1.0, registry.Unit(_expand(unit))).to(registry.Unit(_expand(target))).magnitude)
+        return float(registry.Quantity(1.0, registry.Unit(_expand(spelled))).to(registry.Unit(_expand(target))).magnitude)
     except pint.DimensionalityError:
         raise ValueError(f"{shown(unit)} is not a unit of {target}") from None
     except (
@@ -112,6 +113,17 @@ def _factor(unit: str, target: str) -> float:
         tokenize.TokenError,
     ):
         raise ValueError(f"{shown(unit)} is not a known unit") from None
+
+
+def _spelled(unit: str) -> str:
+    """Other spellings of products, quotients and powers in those of the grammar.
+
+    >>> _spelled("W/mm²"), _spelled("fJ/(bit*mm)"), _spelled("TB per second"), _spelled("s ^ -1"), _spelled("kW·h")
+    ('W/mm2', 'fJ/bit/mm', 'TB/second', 's**-1', 'kW*h')
+    """
+    powers = re.sub(r" ?(?:\*\*|\^) ?", "**", unit.replace("²", "2").replace("·", "*").replace(" per ", "/"))
+    plain = re.sub(r"\*\*1(?!\d)", "", powers)
+    return re.sub(r"/ ?\(([^()/]*)\)", lambda found: "/" + re.sub(r" ?\* ?", "/", found[1]), plain)
 
 
 def _expand(unit: str) -> str:

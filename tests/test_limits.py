@@ -264,3 +264,20 @@ def test_rates_near_zero_end_in_an_infeasible_point():
 def test_long_words_and_messages_are_cut():
     assert shortened("a" * 100_000 + " b") == "a" * 200 + "... b"
     assert len(shortened("word " * 100_000)) < 3100
+
+
+def test_numbers_of_numpy_are_numbers():
+    """As they come from loops over arrays and from tables."""
+    given = {"system": {"template": "dgx-h100", "nodes": np.int64(4)}, "strategy": "tp2-dp16"}
+    sizes = [np.int32(256), np.uint16(256), np.float64(256.0), np.float32(256.0), np.array(256)]
+    found = {
+        crossflow.from_dict({**given, "workload": {"model": "llama2-7b", "global_batch": size}}).workload.global_batch for size in sizes
+    }
+    assert found == {256}
+    with pytest.raises(SpecError, match=r"workload\.global_batch: expected a whole number, got "):
+        crossflow.from_dict({**given, "workload": {"model": "llama2-7b", "global_batch": np.bool_(True)}})
+
+
+@pytest.mark.parametrize("setting", ["workload.²=1", "workload.٣=1"])
+def test_digits_of_other_scripts_are_keys(told, setting):
+    assert "unknown key" in told("system: v100\nworkload: {model: gemm, m: 256, n: 256, k: 256}\n", settings=[setting])

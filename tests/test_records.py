@@ -339,3 +339,11 @@ def test_a_finished_run_is_unchanged_until_a_file_is_touched(folder):
     assert records.unchanged(folder, RUN) == [*written, folder / "best.json"]
     (folder / "best.json").write_text("[]")
     assert records.unchanged(folder, RUN) == []
+
+
+def test_a_file_of_a_run_s_name_that_is_none_is_left_alone(tmp_path):
+    (tmp_path / records.RUN).write_text('{"learning_rate": 1e-3}')
+    (tmp_path / records.TABLE).write_text("mine")
+    with pytest.raises(CrossflowError, match="is not the record of a run; move it away"):
+        records.start(tmp_path, {"name": "a", "study": "1", "version": "2"}, resume=False)
+    assert (tmp_path / records.TABLE).read_text() == "mine"

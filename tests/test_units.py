@@ -121,3 +121,19 @@ def test_shown_numbers_have_the_prefix_a_person_would_choose():
         show(3.2e6, "USD"),
     ]
     assert shown == ["3.35 TB/s", "80 GiB", "25 us", "0 s", "-2 ms", "1e+03 GB/s", "inf s", "20 days", "3,200,000 USD"]
+
+
+@pytest.mark.parametrize(
+    ("text", "unit", "value"),
+    [
+        ("0.9 W/mm²", "W/m2", 0.9e6), ("3 TB per second", "B/s", 3e12), ("80 fJ/(bit*mm)", "J/B/m", 80e-15 * 8 / 1e-3),
+        ("3 kW·h", "J", 10.8e6), ("1.4e9 s^-1", "Hz", 1.4e9), ("2 m ** 2", "m2", 2.0), ("1 s^1", "s", 1.0),
+    ],
+)  # fmt: skip
+def test_other_spellings_of_units(text, unit, value):
+    assert parse(text, unit) == pytest.approx(value)
+
+
+def test_powers_beyond_the_second_are_none():
+    with pytest.raises(ValueError, match="is not a known unit"):
+        parse("3 m**12", "m2")

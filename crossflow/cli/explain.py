@@ -83,7 +83,7 @@ def decisions(explanation: Explanation) -> Group:
     chosen = [one for one in better if one in best[one.path]]
     rows: list[list[RenderableType]] = [
         [one.path, f"{one.before} to {one.after}" if one.path != DIVIDED else one.after, _figure(one.value, explanation), _signed(one.gain),
-         "-" if one.path == DIVIDED else _signed(one.kept), one.bound_by]
+         "-" if one.path == DIVIDED or not math.isfinite(one.kept) else _signed(one.kept), one.bound_by]
         for one in chosen
     ]  # fmt: skip
     header = ("decision", "change", in_words(explanation.objective), "gain", "division kept", "bound by")

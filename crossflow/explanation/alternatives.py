@@ -52,6 +52,8 @@ def alternatives(scenario: Scenario, objective: str, value: float) -> tuple[Alte
     found = division.about(whole, known, count, REFINED)
     anew = evaluate(scenario, {**whole, **dict(zip(division.paths, found.designs, strict=True))}, columns=(objective,))
     gains = [_gains(score, objective, value) for score in (kept, anew)]
+    if evaluate(scenario).feasible[0]:  # what cannot be built with the division as it is brings nothing with it
+        gains[0] = [gain if feasible else -np.inf for gain, feasible in zip(gains[0], kept.feasible, strict=True)]
     rows = [
         Alternative(path=path, before=_text(scenario, path, own[path]), after=_text(scenario, path, to), kept=gains[0][i],
                     **_answer(anew, i, objective, gains[1][i]))

@@ -98,7 +98,7 @@ class Alternative(Answer):
     path: str  # what is decided: budgets, their division, or a choice of technology
     before: str  # how it is, as text
     after: str  # how it would be
-    kept: float  # relative improvement where the division of budgets stays, minus infinity where the step never ends then. [1]
+    kept: float  # relative improvement where the division stays; minus infinity where it cannot be built then. [1]
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data."""

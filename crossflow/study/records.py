@@ -27,7 +27,7 @@ import orjson
 from crossflow import files
 from crossflow.arrays import Array, plain
 from crossflow.errors import CrossflowError
-from crossflow.names import cell
+from crossflow.names import cell, file_name
 
 POINTS, TABLE, RUN = "points.jsonl", "points.csv", "run.json"
 SUMS = "points.sums"  # while a run goes on: length and digest of every block of points, a line each, as soon as it is on disk
@@ -97,6 +97,8 @@ def start(out: Path, run: Mapping[str, Any], resume: bool, beside: Collection[st
         raise CrossflowError(
             f"{out} holds an unfinished run of {earlier.get('name')}; continue it with --resume, or give another folder with --out"
         )
+    elif (name := earlier.get("name")) != run["name"] and file_name(str(name)) == file_name(str(run["name"])):
+        raise CrossflowError(f"{out} holds a run of {name}, another name that makes the same folder; give another one with --out")
     else:
         _refuse_strangers(out, [name for name in beside if name not in ours], f"and not of the run that {RUN} records")
     sums = _verified(out, earlier) if goes_on and earlier is not None else []
@@ -136,7 +138,7 @@ def _read_run(out: Path) -> dict[str, Any] | None:
         return None
     except (OSError, ValueError, RecursionError) as error:
         raise CrossflowError(f"{out / RUN} cannot be read ({error}); give another folder with --out") from None
-    if not isinstance(found, dict):
+    if not (isinstance(found, dict) and isinstance(found.get("study"), str) and isinstance(found.get("finished"), bool)):
         raise CrossflowError(f"{out / RUN} is not the record of a run; move it away, or give another folder with --out")
     return found
 

@@ -34,6 +34,7 @@ AXES = ("kp1", "kp2", "dp", "lp")  # of the mesh, in the paper's notation
 VARIABLE = ("system", "techlib", "workload", "strategy", "software", "placement", "kernels_per_device")  # sections of a scenario that vary
 FILES = ("workload.model", "system.template")  # settings that name files: a wrong name is wrong whatever else is chosen
 FORMING = ("workload.task", "workload.model", "system.template")  # settings that decide which figures there are
+STACKED = ".stacked_area"  # so do those that end so: dies on the chip have a price and carbon of their own
 OPERATION = "system.operation."  # paths of quantities that do so by being given
 TEXTS = ("bound_by", "reason")  # columns that are no figures
 Asked = tuple[Path_, str, Sequence[str]]  # place of a name, the name, and names that it may be
@@ -281,6 +282,7 @@ def _forms(scenario: Scenario, settings: Mapping[str, Sequence[Any]]) -> Iterato
     yield scenario
     chosen = {path: settings[path] for path in FORMING if path in settings}
     chosen |= {path: [written(scenario, path, values[0])] for path, values in settings.items() if path.startswith(OPERATION)}
+    chosen |= {path: [written(scenario, path, max(values))] for path, values in settings.items() if path.endswith(STACKED)}
     for values in itertools.product(*chosen.values()) if chosen else ():
         settings = dict(zip(chosen, values, strict=True))
         with contextlib.suppress(CrossflowError):  # a combination that makes no scenario is told where it is evaluated
