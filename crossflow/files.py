@@ -530,11 +530,11 @@ def named_by(option: str) -> Iterator[None]:
         raise UnwrittenError(error.path, error.reason, option) from None
 
 
-def check_new(*paths: Path, replace: bool, option: str = "-o") -> None:
+def check_new(*paths: Path, replace: bool) -> None:
     """CrossflowError where a file that would be written is there already, unless it may be replaced."""
     for path in paths:
         if os.path.lexists(path) and not replace:
-            raise CrossflowError(f"{path} exists; give --force to replace it, or another name with {option}")
+            raise CrossflowError(f"{path} exists; give --force to replace it, or another name with -o")
 
 
 def write_text(path: Path, text: str) -> None:

@@ -92,11 +92,6 @@ def vector_rate(architecture: Architecture, dtype: str) -> Array:
     return rates[dtype] if dtype in rates else rates.get("fp32", architecture.throughput[dtype])
 
 
-def device_points(architecture: Architecture) -> int:
-    """Design points over which a device's rates vary."""
-    return max(architecture.throughput[next(iter(architecture.throughput))].size, *(level.bandwidth.size for level in architecture.levels))
-
-
 # -------------------------------------------------------------------------------------------- matrix products
 
 

@@ -144,15 +144,10 @@ def save(figure: Figure, folder: Path, name: str) -> list[Path]:
     return written
 
 
-def pictures(path: Path) -> list[Path]:
-    """The files of a picture, PNG and SVG, whichever of them its path ends in."""
-    stem = path.name.removesuffix(path.suffix) if path.suffix in (".png", ".svg") else path.name
-    return [path.with_name(f"{stem}.{ending}") for ending in ("png", "svg")]
-
-
 def save_as(figure: Figure, path: Path) -> list[Path]:
     """Save a figure as PNG and SVG, whichever of them a path ends in."""
-    return save(figure, path.parent, pictures(path)[0].stem)
+    stem = path.with_suffix("") if path.suffix in (".png", ".svg") else path
+    return save(figure, stem.parent, stem.name)
 
 
 # ------------------------------------------------------------------------------------------ axes

@@ -30,7 +30,7 @@ from crossflow.step.outcome import Machine
 from crossflow.step.transformer import transformer_step
 from crossflow.validation import training
 from crossflow.validation.report import errors
-from crossflow.validation.tables import read_rows
+from crossflow.validation.tables import TableRow, read_rows
 
 BOUND, EVALUATIONS, STEP = 0.5, 300, 0.3
 ZERO = 1e-6  # where a parameter that stands at zero starts from
@@ -103,12 +103,11 @@ class Runs:
         rows = read_rows(folder / "training_runs.csv", training.COLUMNS)
         batches, _ = training.runs(folder, rows)
         first = [rows[batch.rows[0]] for batch in batches]
+        about = {row["source"]: row for row in read_rows(folder / "sources.csv", training.SOURCE)}
         chosen = [
             batch
             for batch, row in zip(batches, first, strict=True)
-            if row["source"] in fit.sources
-            and row["device"] in fit.devices
-            and fit.condition == has_condition(folder, row["source"], batch)
+            if row["source"] in fit.sources and row["device"] in fit.devices and fit.condition == has_condition(about, row["source"], batch)
         ]
         order = [i for batch in chosen for i in batch.rows]
         return cls(
@@ -118,9 +117,8 @@ class Runs:
         )
 
 
-def has_condition(folder: Path, source: str, batch: training.Runs) -> bool:
+def has_condition(sources: Mapping[str, TableRow], source: str, batch: training.Runs) -> bool:
     """Whether runs have host times that are not those of their stack."""
-    sources = {row["source"]: row for row in read_rows(folder / "sources.csv", training.SOURCE)}
     return batch.machine.stack.host.rank.item() != training.stack_of(sources, source).host.rank.item()
 
 
