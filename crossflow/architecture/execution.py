@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal, TypeVar
+
 import numpy as np
 from pydantic import Field
 
@@ -11,6 +14,8 @@ from crossflow.limits import Whole
 from crossflow.units import Ratio, Share, Time
 
 ONE = points(np.ones(1))
+ProductLibraryName = Literal["cublas", "cutlass", "deepgemm"]
+Library = TypeVar("Library")
 
 
 class TileExecution(FileModel):
@@ -23,6 +28,12 @@ class TileExecution(FileModel):
     split: Time = Field(description="extra time of a split k loop: synchronisation and reduction")
     partial_rate: Ratio = Field(description="rate at which partial sums of a split move, over the main memory's")
     cache_bytes_per_clock: Ratio = Field(description="bytes per clock that the last cache gives one unit when all ask at once")
+
+
+class KernelLibraries(FileModel):
+    """Code for one generation of devices that was measured there, by name; a software stack says which it uses (`KernelChoice`)."""
+
+    products: Mapping[ProductLibraryName, TileExecution] = Field(default={}, description="of matrix products")
 
 
 class Execution(FileModel):
@@ -41,9 +52,23 @@ class Execution(FileModel):
         description="how many times larger the `product_slowdown` of a software stack is here than on the A100, for which stacks state it",
     )
     earlier_instructions: Share = Field(default=ONE, description="share of the matrix rate that instructions of earlier generations reach")
+    graph_launch: Time | None = Field(
+        default=None,
+        description="the same between kernels of a captured graph, for software that launches its kernels so; `kernel_launch` where absent",
+    )
     tiles: TileExecution | None = None
+    libraries: KernelLibraries = KernelLibraries()
     blocks: tuple[tuple[Whole, Whole], ...] = Field(
         default=(),
         description="for generated devices: tiles of C, rows by columns, that one unit works on at a time; a product runs in waves of the"
         " best of them, and its last wave takes as long as a full one. Units divide the work evenly where absent",
     )
+
+
+def preferred(names: Sequence[str], known: Mapping[Any, Library]) -> Library | None:
+    """The first of some libraries that is known, None where none is.
+
+    >>> preferred(("cutlass", "cublas"), {"cublas": 1, "deepgemm": 2})
+    1
+    """
+    return next((known[name] for name in names if name in known), None)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -123,6 +123,12 @@ class Architecture:
             for j, values in enumerate(row):
                 table[j, i, 0] = values
         return table
+
+    @functools.cached_property
+    def in_graphs(self) -> Architecture:
+        """The same device where captured graphs launch its kernels."""
+        launch = self.execution.graph_launch
+        return self if launch is None else replace(self, execution=self.execution.model_copy(update={"kernel_launch": launch}))
 
     def level(self, name: str) -> Level:
         """Level by name."""

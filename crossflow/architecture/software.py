@@ -15,6 +15,7 @@ import numpy as np
 from pydantic import Field, model_validator
 
 from crossflow import files
+from crossflow.architecture.execution import ProductLibraryName
 from crossflow.files import Document, FileModel
 from crossflow.formats import HALF
 from crossflow.limits import Flag
@@ -52,6 +53,20 @@ class Overlap(FileModel):
         "for unfused attention gathers all keys and values first",
     )
     optimizer: Flag = Field(default=False, description="updated weights are gathered while the next forward pass runs")
+
+
+class KernelChoice(FileModel):
+    """Which kernel libraries a stack calls, in order of preference: the first that the family of a device has.
+
+    What no named library covers is priced as for a stack that names none.
+    """
+
+    launch: Literal["eager", "graph"] = Field(
+        default="eager", description="eager: the host launches each kernel; graph: a captured graph launches them, see `graph_launch`"
+    )
+    products: Mapping[str, tuple[ProductLibraryName, ...]] = Field(
+        default={}, description="libraries of matrix products, by the data type in which they multiply"
+    )
 
 
 class WeightSharing(FileModel):
@@ -143,6 +158,7 @@ class SoftwareStack(FileModel):
         "and warm; other families multiply it by their `training_sensitivity`",
     )
     early_stop: Flag = Field(default=False, description="full recomputation leaves out what only the next layer needed")
+    kernels: KernelChoice = KernelChoice()
     overlap: Overlap = Overlap()
     sharing: WeightSharing = WeightSharing()
     host: HostCosts

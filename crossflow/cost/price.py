@@ -8,6 +8,7 @@ from dataclasses import dataclass, fields, replace
 
 import numpy as np
 
+from crossflow.architecture.execution import preferred
 from crossflow.architecture.model import Architecture
 from crossflow.architecture.network import NetworkSpec
 from crossflow.architecture.software import SoftwareStack
@@ -131,6 +132,8 @@ def kernel_parts(
     program: Program, architecture: Architecture, stack: SoftwareStack | None, profile: Profile | None = None, *, least: bool = False
 ) -> Iterator[tuple[KernelTable, KernelCosts, Array]]:
     """Costs of the kernels of each kind and type, and what of their time was measured, shape (kernels, n). [s]"""
+    if stack is not None and stack.kernels.launch == "graph":
+        architecture = architecture.in_graphs
     for table in program.kernel_tables:
         costs = _priced(table, program, architecture, stack, least=least)
         if profile is None or table.kind is Timed:
@@ -162,7 +165,8 @@ def _priced(table: KernelTable, program: Program, architecture: Architecture, st
     if table.kind is Lookup:
         return lookup_costs([row for row in table.rows if isinstance(row, Lookup)], table.sizes, architecture)
     second = np.where(np.isnan(table.stored), 1.0, table.stored / DTYPE_BYTES[dtype])
-    costs = product_costs(table.sizes, table.result, architecture, dtype, second=second, least=least)
+    library = None if stack is None else preferred(stack.kernels.products.get(dtype, ()), architecture.execution.libraries.products)
+    costs = product_costs(table.sizes, table.result, architecture, dtype, second=second, least=least, library=library)
     if stack is not None and program.trains and not least:
         costs = costs.slowed(stack.product_slowdown * architecture.execution.training_sensitivity)
     return costs

@@ -16,6 +16,7 @@ from dataclasses import dataclass, fields, replace
 
 import numpy as np
 
+from crossflow.architecture.execution import TileExecution
 from crossflow.architecture.model import Architecture
 from crossflow.architecture.voltage import throttled
 from crossflow.arrays import Array, Index, Mask, divide
@@ -96,8 +97,9 @@ def vector_rate(architecture: Architecture, dtype: str) -> Array:
 
 
 def product_costs(
-    sizes: Array, result: Array, architecture: Architecture, dtype: str, *, second: Array | float = 1.0, least: bool = False
-) -> KernelCosts:
+    sizes: Array, result: Array, architecture: Architecture, dtype: str, *,
+    second: Array | float = 1.0, least: bool = False, library: TileExecution | None = None,
+) -> KernelCosts:  # fmt: skip
     """Cost of matrix products C[m, n] = A[m, k] B[k, n].
 
     By the library's tiles where they are known, by nested tiles elsewhere.
@@ -108,6 +110,7 @@ def product_costs(
     result : bytes that an element of C moves: those of one write, or of a read and a write where it is added to, shape (kernels, 1). [B]
     second : size of an element of B over that of A, less where B is stored in a narrower type, shape (kernels, 1). [1]
     least : take the lower bound: operations at the peak rate, every operand once from main memory.
+    library : the library that multiplies, where it is not the usual one of the device.
     """
     m, n, k, batch = sizes
     element = DTYPE_BYTES[dtype]
@@ -115,8 +118,9 @@ def product_costs(
     moved = batch * (element * (m * k + k * n * second) + result * m * n)  # every operand once
     if least:
         return _least(flops, moved, architecture, architecture.throughput[dtype], architecture.energy_per_flop[dtype])
-    if architecture.execution.tiles is not None:
-        return _tiled_costs(sizes, flops, moved, architecture, dtype, second)
+    tiles = library or architecture.execution.tiles
+    if tiles is not None:
+        return _tiled_costs(sizes, flops, moved, architecture, dtype, second, tiles)
     return _nested_costs(sizes, flops, result - element, architecture, dtype, second)
 
 
@@ -148,7 +152,9 @@ def _nested_costs(sizes: Array, flops: Array, added: Array, architecture: Archit
     return _slowest(divide(flops, rate) * waves, traffic, flops, architecture, energy, launches=np.ones((len(flops), 1)))
 
 
-def _tiled_costs(sizes: Array, flops: Array, moved: Array, architecture: Architecture, dtype: str, second: Array | float) -> KernelCosts:
+def _tiled_costs(
+    sizes: Array, flops: Array, moved: Array, architecture: Architecture, dtype: str, second: Array | float, tiles: TileExecution
+) -> KernelCosts:
     """Cost of matrix products on a device whose library's tiles are known (`crossflow.cost.waves`).
 
     `moved` crosses main memory, shape (kernels, n). [B] Where an element of B is smaller than one of A, the kernel widens B.
@@ -156,7 +162,7 @@ def _tiled_costs(sizes: Array, flops: Array, moved: Array, architecture: Archite
     m, n, k, batch = sizes
     widening = (np.asarray(second) < 1.0) * WIDENING / architecture.vector_throughput.get("fp32", vector_rate(architecture, dtype))
     element = DTYPE_BYTES[dtype]
-    compute, cache, together = wave_times(m, n, k, architecture, dtype, element, batch=batch, second=second, widening=widening)
+    compute, cache, together = wave_times(m, n, k, architecture, dtype, element, tiles, batch=batch, second=second, widening=widening)
     memory = divide(moved, architecture.memory.bandwidth)
     time = np.cbrt(together**3 + memory**3)
     energy = flops * architecture.energy_per_flop[dtype] + moved * architecture.memory.energy

@@ -24,6 +24,7 @@ import functools
 
 import numpy as np
 
+from crossflow.architecture.execution import TileExecution
 from crossflow.architecture.model import Architecture
 from crossflow.arrays import Array, Index, divide
 
@@ -63,6 +64,7 @@ def wave_times(
     architecture: Architecture,
     dtype: str,
     element: float,
+    tiles: TileExecution | None = None,
     *,
     batch: Array | float = 1.0,
     second: Array | float = 1.0,
@@ -74,6 +76,7 @@ def wave_times(
     ----------
     m, n, k : shape (gemms, 1) or (gemms, n). Dimensions of C[m, n] = A[m, k] B[k, n]. [1]
     element : size of an element. [B]
+    tiles : the library that multiplies; the usual one of the device where absent.
     batch : equal products in one launch, shape as m. [1]
     second : size of an element of B over that of A, shape (gemms, 1). [1]
     widening : time in which the whole chip widens an element of B, shape (gemms, 1) or (gemms, n). [s]
@@ -82,6 +85,8 @@ def wave_times(
     -------
     compute, cache, together : shape (gemms, n). [s]
     """
+    tiles = tiles or architecture.execution.tiles
+    assert tiles is not None  # the caller has looked
     many = np.asarray(batch, dtype=float)
     many = many if many.shape == m.shape else np.broadcast_to(many, m.shape)
     ratio, slots = np.asarray(second), np.asarray(widening)
@@ -89,12 +94,12 @@ def wave_times(
         first, which = _distinct(m, n, k, many, ratio, slots)
         if len(first) < len(m):
             compute, cache, together = wave_times(
-                m[first], n[first], k[first], architecture, dtype, element,
+                m[first], n[first], k[first], architecture, dtype, element, tiles,
                 batch=many[first], second=_some(ratio, first), widening=_some(slots, first),
             )  # fmt: skip
             return compute[which], cache[which], together[which]
     chunks = (slice(start, start + CHUNK) for start in range(0, len(m), CHUNK))
-    parts = [_wave_times(m[i], n[i], k[i], many[i], _some(ratio, i), _some(slots, i), architecture, dtype, element) for i in chunks]
+    parts = [_wave_times(m[i], n[i], k[i], many[i], _some(ratio, i), _some(slots, i), architecture, dtype, element, tiles) for i in chunks]
     if len(parts) == 1:
         return parts[0]
     return tuple(np.concatenate(part) for part in zip(*parts, strict=True))  # type: ignore[return-value]
@@ -115,10 +120,9 @@ def _some(values: Array, rows: slice | Index) -> Array:
 
 
 def _wave_times(
-    m: Array, n: Array, k: Array, batch: Array, second: Array, widening: Array, architecture: Architecture, dtype: str, element: float
-) -> tuple[Array, Array, Array]:
-    tiles = architecture.execution.tiles
-    assert tiles is not None  # the caller has looked
+    m: Array, n: Array, k: Array, batch: Array, second: Array, widening: Array, architecture: Architecture, dtype: str, element: float,
+    tiles: TileExecution,
+) -> tuple[Array, Array, Array]:  # fmt: skip
     rate = architecture.throughput[dtype] * architecture.execution.matrix_utilisation
     units, cache_rate = architecture.units, architecture.units * architecture.frequency * tiles.cache_bytes_per_clock
     power = divide(2.0 * batch * m * n * k, architecture.throughput[dtype] * architecture.power_clock)

@@ -209,6 +209,7 @@ SECTIONS: tuple[tuple[str, tuple[tuple[str, type[BaseModel], type[BaseModel] | N
     ("Software", (
         ("Fields of a software stack", software.SoftwareStack, None),
         ("`attention`", software.AttentionKernel, None),
+        ("`kernels`", software.KernelChoice, None),
         ("`overlap`", software.Overlap, None),
         ("`sharing`", software.WeightSharing, None),
         ("`host`", software.HostCosts, None),
@@ -271,6 +272,7 @@ SECTIONS: tuple[tuple[str, tuple[tuple[str, type[BaseModel], type[BaseModel] | N
     ("Execution and network", (
         ("Execution: `execution`", execution.Execution, None),
         ("`execution.tiles`", execution.TileExecution, None),
+        ("`execution.libraries`", execution.KernelLibraries, None),
         ("Network: `network`", network.NetworkSpec, None),
         ("`network.intra`, `network.inter`", network.NetworkLevel, None),
         ("`network.host`", network.HostLink, None),
