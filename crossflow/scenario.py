@@ -44,7 +44,7 @@ from crossflow.workload.job import Job
 from crossflow.workload.spec import MODELS, OPTIMIZER_STATES, DlrmSpec, GemmSpec, LstmSpec, ProgramSpec, TransformerSpec
 
 # What runs a layered model where a scenario does not say: of its time for training, a serving engine for the rest.
-DEFAULT_STACK = {"training": "megatron-core", "forward": "vllm", "prefill": "vllm", "decode": "vllm"}
+DEFAULT_STACK = {"training": "megatron-core", "forward": "vllm", "prefill": "vllm", "decode": "vllm", "serving": "vllm"}
 DLRM_STACK = "torchrec"
 
 
@@ -241,7 +241,7 @@ def job_of(workload: TransformerSpec) -> Job:
     prompt, output = workload.tokens, workload.output or 0
     return Job(
         model=model,
-        task=workload.task,
+        task=workload.step,
         dtype=workload.dtype,
         weight_dtype=workload.weight_dtype,
         kv_dtype=workload.kv_dtype,
@@ -249,7 +249,9 @@ def job_of(workload: TransformerSpec) -> Job:
         dropout=workload.dropout and workload.task == "training",
         frozen=frozen_layers(workload.frozen, model) if workload.frozen else None,
         context=prompt + output // 2,
-        cached=prompt + output if workload.task in ("prefill", "decode") else 0,
+        cached=prompt + output if workload.serves else 0,
+        staggered=workload.task == "serving",
+        written=1 + (workload.serving.speculation.tokens if workload.task == "serving" and workload.serving.speculation else 0),
     )
 
 

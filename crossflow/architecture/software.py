@@ -18,8 +18,8 @@ from crossflow import files
 from crossflow.architecture.execution import ProductLibraryName
 from crossflow.files import Document, FileModel
 from crossflow.formats import HALF
-from crossflow.limits import Flag
-from crossflow.units import Information, Ratio, Share, Time
+from crossflow.limits import Flag, Whole
+from crossflow.units import Information, PositiveShare, Ratio, Share, Time
 
 Fusion = Literal["softmax", "activation", "residual", "norm", "rotary", "loss", "optimizer", "accumulation"]
 
@@ -126,6 +126,16 @@ class MemoryHabits(FileModel):
     gathered_copy: Flag = Field(default=False, description="updated weights of a sharded optimizer are gathered into a copy")
 
 
+class EngineHabits(FileModel):
+    """What a serving engine does unless it is told otherwise."""
+
+    chunk: Whole = Field(8192, gt=0, description="tokens that a step computes at most: those that it writes, and pieces of prompts")
+    requests: Whole = Field(1024, gt=0, description="requests that a replica works on at most")
+    memory: PositiveShare = Field(
+        default=np.array([1.0]), description="share of the device's memory that weights, activations and the cache may take together"
+    )
+
+
 class SoftwareStack(FileModel):
     """A framework as a file."""
 
@@ -159,6 +169,7 @@ class SoftwareStack(FileModel):
     )
     early_stop: Flag = Field(default=False, description="full recomputation leaves out what only the next layer needed")
     kernels: KernelChoice = KernelChoice()
+    engine: EngineHabits = EngineHabits()
     overlap: Overlap = Overlap()
     sharing: WeightSharing = WeightSharing()
     host: HostCosts

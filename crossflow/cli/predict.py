@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import math
+from collections.abc import Mapping
 from pathlib import Path
 
 from rich.console import Group, RenderableType
@@ -87,7 +88,7 @@ def _answers(prediction: Prediction) -> dict[str, RenderableType]:
         again = number(prediction.score.hfu)
         done = f" ({percent(again)} with all that kernels execute)" if again > mfu * 1.01 else ""
         rows["peak use"] = f"{percent(mfu)} of the {prediction.scenario.workload.dtype} rate of matrix products{done}"
-        rows |= {_SERVING[name]: _figure(name, value) for name, value in prediction.serving.items() if value is not None}
+        rows |= _served(prediction.serving)
         if prediction.reading_problem:
             rows["prompts"] = Text.assemble(("cannot be read: ", "bold red"), (prediction.reading_problem, "red"))
         rows["bound by"] = ", ".join(f"{name} {percent(share)}" for name, share in prediction.bound_by())
@@ -96,6 +97,23 @@ def _answers(prediction: Prediction) -> dict[str, RenderableType]:
         if prediction.scenario.profile is not None:
             share = percent(number(prediction.score.measured_share))
             rows["measured"] = f"{share} of the time of kernels and collectives, by {Path(prediction.scenario.profile.source).name}"
+    return rows
+
+
+def _served(figures: Mapping[str, float | None]) -> dict[str, RenderableType]:
+    """Figures of a service, with their tails where there is a queue."""
+    known = {name: value for name, value in figures.items() if value is not None}
+    rows: dict[str, RenderableType] = {}
+    for name, label in _SERVING.items():
+        if name in known:
+            tails = [(tail, known.get(f"{name.removesuffix('_s')}_{tail}_s")) for tail in ("p50", "p90", "p99")]
+            told = ", ".join(f"{tail} {show(value, 's')}" for tail, value in tails if value is not None)
+            rows[label] = _figure(name, known[name]) + (f" ({told})" if told else "")
+    if "requests_decoding" in known:
+        rows["in the mean"] = (
+            f"{known['requests_decoding']:.4g} requests decode, {known['requests_waiting']:.3g} wait; "
+            f"prompts are read {percent(known['prefill_share'])} of the time"
+        )
     return rows
 
 

@@ -22,6 +22,7 @@ from crossflow.evaluation.layered import transformer_score
 from crossflow.evaluation.members import Members, together
 from crossflow.evaluation.programs import program_score
 from crossflow.evaluation.recommendation import dlrm_score
+from crossflow.evaluation.serving import serving_score
 from crossflow.paths import with_quantity
 from crossflow.points import Points, split, variant
 from crossflow.scenario import Scenario
@@ -115,7 +116,9 @@ def _batch(
         else:
             system = with_quantity(system, rest, values)
     device = architecture(system, library, choices) if quantities or choices else scenario.architecture
-    if isinstance(scenario.workload, TransformerSpec):
+    if task_of(scenario) == "serving":
+        score = serving_score(scenario, system, device, n, members, least=least)
+    elif isinstance(scenario.workload, TransformerSpec):
         score = transformer_score(scenario, system, device, n, members, least=least, fitting=fitting)
     elif isinstance(scenario.workload, DlrmSpec):
         score = dlrm_score(scenario, system, device, n, members, least=least)

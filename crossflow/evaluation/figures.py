@@ -16,16 +16,22 @@ from crossflow.errors import with_article
 from crossflow.evaluation.members import Members
 from crossflow.scenario import Scenario
 from crossflow.score import Score
+from crossflow.step.service import TAILS
 from crossflow.workload.spec import TransformerSpec
 
 # Figures of a service, named as serving tools name them, and the tasks that have them.
 SERVING: Mapping[str, tuple[str, ...]] = {
-    "ttft_s": ("prefill", "decode"),
-    "tpot_s": ("decode",),
-    "e2el_s": ("decode",),
-    "input_throughput_tokens_per_s": ("prefill",),
-    "output_throughput_tokens_per_s": ("decode",),
-    "request_throughput_per_s": ("decode",),
+    "ttft_s": ("prefill", "decode", "serving"),
+    "tpot_s": ("decode", "serving"),
+    "e2el_s": ("decode", "serving"),
+    "input_throughput_tokens_per_s": ("prefill", "serving"),
+    "output_throughput_tokens_per_s": ("decode", "serving"),
+    "request_throughput_per_s": ("decode", "serving"),
+    **dict.fromkeys((f"{figure}_{tail}_s" for figure in ("ttft", "tpot") for tail in TAILS), ("serving",)),
+    "itl_p99_s": ("serving",),
+    "requests_decoding": ("serving",),
+    "requests_waiting": ("serving",),
+    "prefill_share": ("serving",),
 }
 
 # Columns, by what they begin with, that take a field of the system's `operation`: its name, and an example.
@@ -53,6 +59,8 @@ def serving(scenario: Scenario, score: Score, reading: Score | None, members: Me
     workload = scenario.workload
     if task_of(scenario) == "prefill":
         return {"ttft_s": score.step_time, "input_throughput_tokens_per_s": score.tokens_per_second}
+    if task_of(scenario) == "serving":
+        return dict(score.serving)
     if task_of(scenario) != "decode" or not isinstance(workload, TransformerSpec):
         return {}
     if reading is None:

@@ -36,7 +36,7 @@ from crossflow.program.program import Hiding, Program
 from crossflow.program.scans import SINGLE
 from crossflow.strategy.layout import Layout
 from crossflow.strategy.mesh import Type
-from crossflow.workload.job import Job
+from crossflow.workload.job import Chunk, Job
 from crossflow.workload.statespace import SELECTIVE, UPDATE, StateSpace
 from crossflow.workload.transformer import AttentionGeometry, Cut, Matrix, Part, Routing, Transformer
 
@@ -59,14 +59,15 @@ def block_program(job: Job, layout: Layout, stack: SoftwareStack) -> Program:
     """
     builder = _BlockBuilder(job=job, layout=layout, stack=stack)
     for i, layer in enumerate(job.model.kinds):
-        tokens = layout.micro_batch * job.tokens(layer.tokens) / layout.cp
+        tokens = layout.micro_batch * job.tokens(layer.tokens) / layout.cp + job.read_beside
         last = [part for part in layer.parts if part.type not in ENDS][-1]
         for j, part in enumerate(layer.parts):
             builder.part(f"{i}.{j}.{part.type}", part, tokens, last=part is last)
-    ends = layout.micro_batch * job.tokens(job.model.tokens) / layout.cp
+    ends = layout.micro_batch * job.tokens(job.model.tokens) / layout.cp + job.read_beside
     builder.embedding("embedding", job.model.embedding, ends)
-    # A service needs the probabilities of the next token alone.
-    builder.head("head", job.model.head, layout.micro_batch if job.task in ("prefill", "decode") else ends)
+    # A service needs the probabilities of the next token alone, or of those that are guessed.
+    served = {"prefill": layout.micro_batch, "decode": layout.micro_batch * job.written}
+    builder.head("head", job.model.head, served.get(job.task, ends))
     return builder.program.build(training=job.training)
 
 
@@ -122,10 +123,10 @@ class _BlockBuilder:
         ranks = layout.tensor_of("attention")
         heads, kv = attention.heads / ranks, attention.kv_heads_on(ranks)
         samples = layout.micro_batch * layout.tensor_share("attention")
-        length = tokens / samples
+        length = self.job.written * np.ones_like(samples) if self.cached else tokens / samples
         seen = self.job.seen(attention, length * layout.cp)
         keys = seen if attention.cross or self.cached else length * layout.cp  # that are read, whatever the mask leaves to one query
-        moved = tokens * heads * attention.query
+        moved, read = tokens * heads * attention.query, attention
         kept = kv * (attention.query + attention.value)
         written = self._cast_to_cache(attention, samples * seen if attention.cross else tokens, kept)
         if attention.rotary:  # r1 w1; in eager code several kernels, r2 w2 in halves; where keys are rotated, the cache is written
@@ -145,6 +146,8 @@ class _BlockBuilder:
             attention = replace(attention, query=attention.cached, value=attention.latent)
         if self.stack.attention.kernel == "flash":
             self._flash(unit, attention, samples, heads, kept, length, keys, seen)
+            if self.job.chunk is not None and not attention.cross:
+                self._read_beside(unit, read, self.job.chunk, heads, kv)
         else:
             rows = heads if self.cached and attention.shares_latent else 1.0  # of all heads that share what they attend to
             self._unfused(unit, attention, samples * heads / rows, rows * length, keys)
@@ -154,6 +157,21 @@ class _BlockBuilder:
             self._send(unit, "forward", "all_gather", size, layout.context)
             self._send(unit, "input", "all_gather", size, layout.context)
             self._send(unit, "input", "reduce_scatter", size, layout.context)
+
+    def _read_beside(self, unit: str, attention: AttentionGeometry, chunk: Chunk, heads: Array, kv: Array) -> None:
+        """Attention of the pieces of prompts that a decode step reads: their queries see what lies in the cache and what precedes them."""
+        samples = chunk.pieces * self.layout.tensor_share("attention")
+        seen = attention.seen(chunk.before, chunk.before + chunk.length)
+        keys = np.minimum(chunk.before, attention.reach) + chunk.length
+        flops = 2.0 * samples * heads * chunk.length * seen * (attention.query + attention.value)
+        kept = kv * (attention.query + attention.value)
+        moved = samples * self.element * (heads * chunk.length * (attention.query + attention.value) + kept * keys)
+        blocks = samples * heads * np.ceil(chunk.length / QUERIES)
+        own = Attention(
+            samples=samples, heads=heads, length=chunk.length, seen=keys, width=attention.query, work=(flops, moved, blocks),
+            window=attention.window, chunked=attention.chunked,
+        )  # fmt: skip
+        self._compute(unit, "forward", own)
 
     def _rings(self, attention: AttentionGeometry) -> bool:
         """Whether context ranks attend in a ring, a step for the keys and values of each rank."""

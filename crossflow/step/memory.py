@@ -82,9 +82,14 @@ class Memory:
         return dict(zip(KINDS, chosen, strict=True))
 
     @property
+    def total_of_stages(self) -> Array:
+        """Bytes of a device of every stage, shape (stages, n). [B]"""
+        return np.asarray(self.stages.sum(axis=0))
+
+    @property
     def total(self) -> Array:
         """Bytes of the fullest device, shape (n,). [B]"""
-        return np.asarray(self.stages.sum(axis=0).max(axis=0))
+        return np.asarray(self.total_of_stages.max(axis=0))
 
     @property
     def allocated(self) -> Array:
@@ -397,7 +402,7 @@ def kv_cache(job: Job, layout: Layout) -> Array:
         latent = attention.cached < attention.kv_heads * (attention.query + attention.value)
         share = np.where(latent, 1.0, attention.kv_heads_on(layout.tensor_of("attention")) / attention.kv_heads)
         share = share * layout.tensor_share("attention")
-        kept = np.minimum(job.cached, attention.reach)
+        kept = np.minimum(job.context if job.staggered else job.cached, attention.reach)
         kept = job.model.memory_tokens * np.greater(job.cached, 0) if attention.cross else kept
         rows.append(requests * kept / layout.cp * attention.cached * job.cache * share)
     return np.stack(rows)

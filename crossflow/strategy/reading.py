@@ -145,7 +145,26 @@ def strategy_problem(
     if strategy.offload and not hosted:
         return NO_HOST
     transformer = model if isinstance(model, Transformer) else workload.transformer()
-    return plan_problem(strategy, transformer, workload.global_batch, balanced=balanced, task=workload.task)
+    problem = plan_problem(strategy, transformer, workload.global_batch, balanced=balanced, task=workload.step)
+    return problem or (_worker_problem(workload, transformer) if workload.serving.prefill else None)
+
+
+def worker_plan(workload: TransformerSpec) -> Plan | None:
+    """The plan of a worker that reads prompts, one at a time; None where replicas read them. StrategyError for what is none."""
+    return None if workload.serving.prefill is None else plan_of(workload.serving.prefill.strategy)
+
+
+def _worker_problem(workload: TransformerSpec, model: Transformer) -> str | None:
+    """Why the plan of a worker that reads prompts is none, in a sentence."""
+    try:
+        plan = worker_plan(workload)
+    except StrategyError as error:
+        return f"serving.prefill.strategy: {error}"
+    assert plan is not None  # the caller has looked
+    if plan.dp > 1:
+        return f"serving.prefill.strategy: a worker has no replicas, and {plan} has {plan.dp}; give their number as workers"
+    problem = plan_problem(plan, model, 1, task="prefill")
+    return None if problem is None else f"serving.prefill.strategy: {problem}"
 
 
 def near_strategies(
@@ -161,7 +180,7 @@ def near_strategies(
         return {text: text for text in every_strategy(workload, nodes) if text != str(strategy)}
     if not isinstance(strategy, Plan) or not isinstance(workload, TransformerSpec):
         return {}
-    model, batch, task = workload.transformer(), workload.global_batch, workload.task
+    model, batch, task = workload.transformer(), workload.global_batch, workload.step
     found = neighbouring_plans(strategy, model, batch, node=nodes[0], task=task, balanced=balanced)
     same = fused and strategy.recompute != "selective"
     return {as_text(plan, workload): strategy.changes(plan) for plan in found if not (same and plan.recompute == "selective")}
@@ -182,7 +201,7 @@ def every_strategy(workload: Workload, nodes: tuple[int, int], *, fused: bool = 
         return tuple(map(str, found))
     if isinstance(workload, TransformerSpec):
         again = tuple(level for level in RECOMPUTE if not (fused and level == "selective"))
-        model, task = workload.transformer(), workload.task
+        model, task = workload.transformer(), workload.step
         plans = legal_plans(model, node * count, workload.global_batch, node=node, task=task, recompute=again, placed=placed)
         return tuple(as_text(plan, workload) for plan in plans)
     return tuple(str(mesh) for mesh in legal_meshes(workload.graph(), node * count))

@@ -209,7 +209,7 @@ def file_notes(spec: TransformerSpec, given: Values) -> Iterator[str]:
     name = Path(str(given["model"])).name
     if not name.endswith(".json"):
         return
-    prompted = spec.task in ("prefill", "decode") and spec.prompt  # which counts in the place of the sequence
+    prompted = spec.serves and spec.prompt  # which counts in the place of the sequence
     if "sequence" not in given and spec.image is None and not prompted:
         yield f"sequence = {spec.sequence} is the longest that {name} allows; give workload.sequence to change it"
     if "global_batch" not in given:

@@ -27,6 +27,9 @@ def of_other_tasks(spec: AnySpec) -> IdleKey:
         for path, does in _TRAINED.items():
             if _differs(spec, path.split(".")):
                 yield path, f"only training {does}, and task is {spec.task}"
+    if isinstance(spec, TransformerSpec) and spec.task != "serving":
+        given = (key for key in spec.serving.model_fields_set if _differs(spec, ["serving", key]))
+        yield from ((f"serving.{key}", f"only a service in steady state has it, and task is {spec.task}") for key in sorted(given))
     if isinstance(spec, TransformerSpec) and spec.task in ("training", "forward"):
         yield from ((key, f"only a service has requests, and task is {spec.task}") for key in ("prompt", "output") if getattr(spec, key))
 

@@ -17,6 +17,25 @@ JobTask = Literal["training", "forward", "prefill", "decode"]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
+class Chunk:
+    """Pieces of prompts that a decode step reads beside the tokens that it writes (chunked prefill) [1]_, shape (n,) each. [1]
+
+    References
+    ----------
+    .. [1] Agrawal et al., "Taming Throughput-Latency Tradeoff in LLM Inference with Sarathi-Serve", OSDI 2024, Sec. 4.
+    """
+
+    pieces: Array  # of different prompts
+    length: Array  # tokens of each
+    before: Array  # tokens of its prompt that lie in the cache already
+
+    @property
+    def tokens(self) -> Array:
+        """Tokens of all pieces. [1]"""
+        return np.asarray(self.pieces * self.length)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
 class Job:
     """What a step of a transformer computes; numbers of the model may be arrays over design points (`crossflow.workload.stacked`)."""
 
@@ -32,6 +51,14 @@ class Job:
     frozen: Frozen | None = None  # what does not train
     context: int = 0  # tokens that a request has in its cache in the mean of a decode step. [1]
     cached: int = 0  # tokens that its cache holds at most; 0 for tasks that keep none. [1]
+    written: int = 1  # tokens that a decode step computes for a request: one, and those that are guessed. [1]
+    chunk: Chunk | None = None  # of each replica's microbatch, what a decode step reads beside
+    staggered: bool = False  # whether requests are at all stages of their output, rather than together at its end
+
+    @property
+    def read_beside(self) -> Array | float:
+        """Tokens of prompts that a decode step reads beside those that it writes, of a replica's microbatch. [1]"""
+        return 0.0 if self.chunk is None else self.chunk.tokens
 
     @property
     def training(self) -> bool:
@@ -69,8 +96,8 @@ class Job:
         return replace(self, task="prefill")
 
     def tokens(self, tokens: int) -> int:
-        """Tokens of a sample that pass a layer in one step: all, or the one that is written."""
-        return 1 if self.task == "decode" else tokens
+        """Tokens of a sample that pass a layer in one step: all, or those that are written."""
+        return self.written if self.task == "decode" else tokens
 
     def seen(self, attention: AttentionGeometry, tokens: Array | float) -> Array:
         """Mean number of keys that a query sees: of a sample's `tokens`, of the encoder's, or of those before a written token. [1]

@@ -37,7 +37,7 @@ from crossflow.limits import (
 )
 from crossflow.program.file import read_program
 from crossflow.program.program import Program
-from crossflow.units import Information
+from crossflow.units import Information, parse
 from crossflow.workload.dlrm import (
     DLRM_LAYERS,
     Dlrm,
@@ -53,6 +53,7 @@ from crossflow.workload.dlrm import (
 from crossflow.workload.frozen import RANGE, check_entries, frozen_layers, listed_layers
 from crossflow.workload.gemm import gemm
 from crossflow.workload.graph import Graph
+from crossflow.workload.job import JobTask
 from crossflow.workload.lstm import lstm
 from crossflow.workload.statespace import Recurrence, StateSpace
 from crossflow.workload.transformer import (
@@ -310,6 +311,44 @@ class _Sourced(FileModel):
         return self._hash
 
 
+def _per_second(value: Any) -> Any:
+    if not isinstance(value, str):
+        raise ValueError(f"expected a quantity in 1/s, such as '2.5 1/s', got {value!r}")  # noqa: TRY004  (pydantic tells of values)
+    return parse(value, "1/s")
+
+
+PerSecond = Annotated[float, BeforeValidator(_per_second), Field(gt=0.0, allow_inf_nan=False)]
+
+
+class SpeculationSpec(FileModel):
+    """Tokens that are guessed and checked together (speculative decoding)."""
+
+    tokens: Dimension = Field(le=64, description="tokens that are guessed for a request in every step")
+    acceptance: NonNegativeFloat = Field(le=1.0, description="probability that a guess is right where all before it are")
+    cost: NonNegativeFloat = Field(0.0, description="time of one guess over that of a step, such as 1 / layers for one further layer")
+
+
+class PrefillSpec(FileModel):
+    """Workers of their own that read prompts (disaggregated serving), on devices beside those of `system`."""
+
+    strategy: str = Field(description="plan of one worker, such as tp4")
+    workers: PositiveInt = Field(description="how many there are")
+
+
+class ServingSpec(FileModel):
+    """How a service runs: what `task: serving` adds to `prompt`, `output` and `global_batch`, which is the number of requests in flight."""
+
+    arrival_rate: PerSecond | None = Field(
+        None, description="requests that arrive, over all replicas, such as 2.5 1/s; `global_batch` of them are in flight where absent"
+    )
+    chunk: Dimension | None = Field(None, description="tokens that a step computes at most; that of the software stack where absent")
+    prefix_hits: NonNegativeFloat = Field(0.0, lt=1.0, description="share of a prompt's tokens that lie in the cache when it arrives")
+    speculation: SpeculationSpec | None = Field(None, description="speculative decoding")
+    prefill: PrefillSpec | None = Field(
+        None, description="workers of their own for prompts; without them, steps that write read prompts too"
+    )
+
+
 class TransformerSpec(_Sourced):
     """Transformer: decoder, encoder, both, mixture of experts, vision transformer, or a model with state-space layers; where a file does
     not say, as Llama is.
@@ -373,8 +412,9 @@ class TransformerSpec(_Sourced):
         description="what stays in 16 bits where `dtype` or `weight_dtype` is narrower, as `frozen` lists it; embedding and head always do",
     )
     optimizer: Optimizer = Field("adam", description="decides the states kept per parameter: 0, 1, 2")
-    task: Literal["training", "forward", "prefill", "decode"] = Field(
-        "training", description="training step, forward pass, or of a service: reading the prompts, or writing token by token"
+    task: Literal["training", "forward", "prefill", "decode", "serving"] = Field(
+        "training",
+        description="training step, forward pass, or of a service: reading the prompts, writing token by token, or both in steady state",
     )
     frozen: LayerEntries = Field(
         (), description="what fine-tuning leaves as it is: layer types, or layers such as layers:0-30; text lists them with commas"
@@ -385,6 +425,7 @@ class TransformerSpec(_Sourced):
         " those of the decoder, the encoder reads its own sequence",
     )
     output: Dimension | None = Field(None, description="tokens written for a request")
+    serving: ServingSpec = Field(ServingSpec(), description="how a service runs that is in steady state")
 
     @model_validator(mode="before")
     @classmethod
@@ -413,9 +454,19 @@ class TransformerSpec(_Sourced):
         return self
 
     @property
+    def serves(self) -> bool:
+        """Whether the task is one of a service, which keeps keys and values."""
+        return self.task in ("prefill", "decode", "serving")
+
+    @property
+    def step(self) -> JobTask:
+        """What one step does: a service in steady state writes tokens."""
+        return "decode" if self.task == "serving" else self.task
+
+    @property
     def tokens(self) -> int:
         """Tokens of a sample that pass the layers (the decoder's of two): of a service the prompt's, where it says them."""
-        service = self.task in ("prefill", "decode") and self.image is None
+        service = self.serves and self.image is None
         return self.prompt if service and self.prompt else self.sequence
 
     def kinds(self, layers: int) -> tuple[LayerKind, ...]:
@@ -496,12 +547,24 @@ def _contradictions(spec: TransformerSpec) -> Iterator[str]:
         yield "mtp_layers: multi-token prediction is modelled for layers with a mixer and an MLP only; set mtp_layers to 0"
     if spec.mtp_layers and (spec.encoder or spec.head != "language" or not spec.causal):
         yield "mtp_layers: multi-token prediction is modelled for causal decoders with a language head only; set mtp_layers to 0"
+    if spec.task == "serving":
+        yield from _unserved(spec)
     if spec.task == "training" and spec.dtype == "int8":
         yield "dtype: training in integers is not modelled; train in fp8, bf16 or fp16, or give a service's task"
     yield from _contradictions_of_types(spec)
     yield from _contradictions_of_window(spec)
     yield from _contradictions_of_ends(spec)
     yield from _contradictions_of_length(spec)
+
+
+def _unserved(spec: TransformerSpec) -> Iterator[str]:
+    """What a service in steady state lacks, or cannot have."""
+    if (spec.output or 0) <= 1:
+        yield "output: a service in steady state writes at least 2 tokens for a request; give output, or task: prefill"
+    if spec.ssm or spec.encoder:
+        yield "task: serving is modelled for decoders with attention only; predict this model with task: prefill and task: decode"
+    if spec.serving.prefill and spec.serving.chunk:
+        yield "serving.chunk: workers of their own read whole prompts; leave out chunk, or prefill"
 
 
 def _lacking(spec: TransformerSpec, key: str) -> str:
@@ -523,7 +586,7 @@ def _contradictions_of_parts(spec: TransformerSpec) -> Iterator[str]:
         yield "ffn: no layer has an MLP; leave it out"
     if spec.encoder or spec.image or not spec.causal:
         yield "ssm: state-space layers are modelled for causal decoders of words without an encoder only; leave it out"
-    if ssm.state_dtype and spec.task not in ("prefill", "decode"):
+    if ssm.state_dtype and not spec.serves:
         yield f"ssm.state_dtype: only a service keeps states, task is {spec.task}; leave it out, or give task: prefill or decode"
     if not ssm.mlp:
         yield from _contradictions_of_single_parts(spec, ssm)
@@ -547,7 +610,7 @@ def _contradictions_of_types(spec: TransformerSpec) -> Iterator[str]:
         yield "weight_dtype: training keeps weights as its software does; leave it out, or give a service's task"
     elif weight and weight != spec.dtype and FORMATS[weight].bits >= bits:
         yield f"weight_dtype: products in {spec.dtype} read weights in {spec.dtype} or in a type of fewer bits, got {weight}"
-    if spec.kv_dtype and spec.task not in ("prefill", "decode"):
+    if spec.kv_dtype and not spec.serves:
         yield f"kv_dtype: only a service keeps keys and values, task is {spec.task}; leave it out, or give task: prefill or decode"
     elif spec.kv_dtype and not spec.has("attention"):
         yield "kv_dtype: no layer has attention, which keeps keys and values; leave it out"
@@ -588,9 +651,9 @@ def _contradictions_of_ends(spec: TransformerSpec) -> Iterator[str]:
         yield f"head: a {spec.head} head needs a vocabulary; a model of images has the head classifier or none"
     if spec.head == "classifier" and not (spec.image and spec.image.classes):
         yield "head: a classifier needs `image` with its `classes`"
-    if spec.task == "decode" and not writes(spec):
+    if spec.step == "decode" and not writes(spec):
         kind = "a model of images" if spec.image else "a model without a causal decoder and a language head"
-        yield f"task: {kind} writes no tokens; decode needs one that does; `prefill` is its forward pass"
+        yield f"task: {kind} writes no tokens; {spec.task} needs one that does; `prefill` is its forward pass"
 
 
 def _contradictions_of_length(spec: TransformerSpec) -> Iterator[str]:

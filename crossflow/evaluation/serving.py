@@ -1,0 +1,79 @@
+"""Evaluation of services in steady state: what scenarios say of them as arrays, and their score."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from crossflow.architecture.model import Architecture
+from crossflow.architecture.template import SystemSpec
+from crossflow.arrays import Array, Index
+from crossflow.evaluation.common import score_of
+from crossflow.evaluation.layered import machine
+from crossflow.evaluation.members import Members, check_strategy
+from crossflow.scenario import Scenario
+from crossflow.score import Score
+from crossflow.step.outcome import Machine
+from crossflow.step.service import Prefill, Service, guessed, steady_state
+from crossflow.strategy.layout import Layout
+from crossflow.strategy.plan import Plan
+from crossflow.strategy.reading import worker_plan
+from crossflow.workload.spec import TransformerSpec
+
+
+def serving_score(
+    scenario: Scenario, system: SystemSpec, device: Architecture, n: int, members: Members | None, *, least: bool = False
+) -> Score:
+    """Score of n points of a service in steady state: a sample is a request, the step the mean one of all replicas."""
+    workload, plan = scenario.workload, scenario.strategy
+    assert isinstance(workload, TransformerSpec)  # which alone are served
+    job = scenario.job() if members is None else members.job
+    runs_on = replace(machine(scenario, device, system), least=least)
+    if members is None:
+        assert isinstance(plan, Plan)  # a transformer has one
+        check_strategy(scenario, plan, workload, scenario.nodes)
+        layout = Layout.of([plan] * n, np.full(n, float(workload.global_batch)), runs_on.node)
+        service = service_of((workload,), np.zeros(n, dtype=np.intp), layout, runs_on)
+    else:
+        layout = Layout.of(members.strategies, members.batch, runs_on.node)
+        service = service_of(members.workloads, members.which, layout, runs_on)  # type: ignore[arg-type] # of transformers
+    steady = steady_state(job, layout, runs_on, service)
+    devices = layout.devices if service.prefill is None else layout.devices + service.prefill.workers * service.prefill.layout.devices
+    score = score_of(
+        scenario, system, device, steady.outcome, devices, samples=steady.requests, tokens=service.output, parameters=job.model.parameters
+    )
+    return replace(score, serving=steady.figures)
+
+
+def service_of(workloads: Sequence[TransformerSpec], which: Index, layout: Layout, runs_on: Machine) -> Service:
+    """How the requests of every point are served, `which` of the workloads it has, by replicas of a layout."""
+    engine, ones = runs_on.stack.engine, np.ones(len(which))
+
+    def column(value: Callable[[TransformerSpec], float]) -> Array:
+        return np.array([float(value(workload)) for workload in workloads])[which]
+
+    rate, tokens = column(lambda one: one.serving.arrival_rate or 0.0), column(lambda one: one.tokens)
+    hits = np.minimum(np.floor(tokens * column(lambda one: one.serving.prefix_hits)), tokens - 1.0)
+    plans = [worker_plan(one) for one in workloads]
+    workers = column(lambda one: one.serving.prefill.workers if one.serving.prefill else 0)
+    readers = [plan for plan in (plans[i] for i in which) if plan is not None]
+    return Service(
+        requests=np.where(rate > 0, np.inf, column(lambda one: one.global_batch)), rate=rate, prompt=tokens - hits, hits=hits,
+        output=column(lambda one: one.output or 0), chunk=column(lambda one: one.serving.chunk or engine.chunk),
+        most=engine.requests * ones, room=engine.memory * ones, gained=column(_gained), drafts=column(_drafts),
+        prefill=Prefill(layout=Layout.of(readers, ones, layout.node), workers=workers) if readers else None,
+    )  # fmt: skip
+
+
+def _gained(workload: TransformerSpec) -> float:
+    """Tokens that a step gives a request in the mean. [1]"""
+    guesses = workload.serving.speculation
+    return 1.0 if guesses is None else float(guessed(np.array([float(guesses.tokens)]), np.array([guesses.acceptance]))[0])
+
+
+def _drafts(workload: TransformerSpec) -> float:
+    """Time of guessing, over that of a step. [1]"""
+    guesses = workload.serving.speculation
+    return 0.0 if guesses is None else guesses.tokens * guesses.cost

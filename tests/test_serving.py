@@ -1,0 +1,203 @@
+"""A service in steady state: laws of its flows, an event simulation with the same steps, and what a scenario may say of it."""
+
+import heapq
+import random
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+import crossflow
+from crossflow.errors import SpecError
+from crossflow.evaluation import evaluate
+from crossflow.evaluation.layered import machine
+from crossflow.evaluation.serving import service_of
+from crossflow.files import Document
+from crossflow.scenario import from_document
+from crossflow.step.memory import memory
+from crossflow.step.service import guessed
+from crossflow.step.transformer import transformer_step
+from crossflow.strategy.layout import Layout
+from crossflow.workload.job import Chunk
+
+WORKLOAD = {"model": "llama3-8b", "task": "serving", "prompt": 1000, "output": 200, "global_batch": 32}
+
+
+def scenario(strategy="tp2", devices=2, software=None, **workload):
+    data = {
+        "system": {"template": "dgx-h100", "devices": devices}, "workload": {**WORKLOAD, **workload}, "strategy": strategy,
+        **({} if software is None else {"software": software}),
+    }  # fmt: skip
+    return from_document(Document(file="here.yaml", data=data), None, "here")
+
+
+def figures(*args, **workload):
+    score = evaluate(scenario(*args, **workload))
+    assert score.feasible[0], score.why(0)
+    return {name: float(value[0]) for name, value in score.serving.items()} | {"step": float(score.step_time[0])}
+
+
+@pytest.mark.parametrize(
+    "more", [{}, {"serving": {"chunk": 512}}, {"global_batch": 900}, {"serving": {"prefix_hits": 0.5}}, {"prompt": 30000}]
+)
+def test_requests_in_flight_are_those_of_littles_law(more):
+    found = figures(**more)
+    flight = more.get("global_batch", 32)
+    assert found["request_throughput_per_s"] * found["e2el_s"] == pytest.approx(flight, rel=2e-3)
+    assert found["output_throughput_tokens_per_s"] == pytest.approx(200 * found["request_throughput_per_s"])
+    assert found["e2el_s"] == pytest.approx(found["ttft_s"] + 199 * found["tpot_s"])
+
+
+def test_the_same_rate_arrives_or_is_in_flight():
+    """Requests that arrive as often as a fixed number in flight ends decode in as many places, and wait no less."""
+    closed = figures(global_batch=64)
+    opened = figures(global_batch=64, serving={"arrival_rate": f"{closed['request_throughput_per_s']} 1/s"})
+    assert opened["requests_decoding"] == pytest.approx(closed["requests_decoding"], rel=5e-3)
+    assert opened["tpot_s"] == pytest.approx(closed["tpot_s"], rel=5e-3)
+    assert opened["ttft_s"] >= closed["ttft_s"] * (1 - 5e-3)
+
+
+def test_more_requests_are_never_answered_sooner_and_never_fewer_a_second():
+    found = evaluate(scenario(), {"workload.global_batch": [1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024]}).serving
+    for name in ("ttft_s", "tpot_s", "e2el_s", "output_throughput_tokens_per_s"):
+        assert (np.diff(found[name]) >= -1e-3 * found[name][1:]).all(), name
+
+
+def test_points_together_are_points_alone():
+    points = {
+        "workload.global_batch": [1, 7, 64, 300],
+        "workload.serving.chunk": [512, 1024, 2048, 8192],
+        "workload.prompt": [10, 5000, 700, 64],
+    }
+    whole = evaluate(scenario(), points)
+    for i in range(4):
+        alone = evaluate(scenario(), {path: [values[i]] for path, values in points.items()})
+        assert {name: values[0] for name, values in alone.serving.items()} == pytest.approx(
+            {name: values[i] for name, values in whole.serving.items()}, rel=1e-3
+        )
+
+
+def test_with_one_request_a_step_writes_and_the_prompt_is_a_step_of_its_own():
+    """Nothing decodes beside the prompt of the only request, and no prompt is read beside its tokens."""
+    found, alone = figures(global_batch=1), evaluate(scenario(task="decode", global_batch=1)).step_time[0]
+    assert found["tpot_s"] == pytest.approx(alone, rel=0.02)
+    assert found["requests_waiting"] == 0.0
+
+
+def test_speculation_gives_the_tokens_of_leviathan():
+    assert guessed(np.array([4.0]), np.array([0.8]))[0] == pytest.approx(sum(0.8**i for i in range(5)))
+    plain, guessing = (figures(serving={"speculation": {"tokens": 3, "acceptance": a}}) for a in (0.0, 0.9))
+    assert guessing["tpot_s"] < plain["tpot_s"] / 2
+    assert figures()["tpot_s"] < plain["tpot_s"]  # guesses that are never right only cost
+
+
+def test_workers_for_prompts_leave_replicas_alone():
+    """No step that writes reads a prompt, and devices, energy and the queue count the workers."""
+    apart = {"serving": {"prefill": {"strategy": "tp2", "workers": 3}}}
+    found, score = figures(**apart), evaluate(scenario(**apart))
+    assert score.devices[0] == 2 + 3 * 2
+    assert found["itl_p99_s"] == pytest.approx(found["tpot_s"])
+    fewer = figures(serving={"prefill": {"strategy": "tp2", "workers": 1}})
+    assert fewer["ttft_s"] > found["ttft_s"]
+    assert found["tpot_s"] < figures()["tpot_s"]
+
+
+def test_a_service_that_is_asked_too_much_says_so():
+    late = crossflow.predict(scenario(serving={"arrival_rate": "1000 1/s"}))
+    assert (late.feasible, late.reason) == (
+        False, "requests arrive faster than the service can answer them; lower serving.arrival_rate, or add replicas",
+    )  # fmt: skip
+    full = crossflow.predict(scenario("tp1", 1, model="llama3-70b"))
+    assert not full.feasible
+
+
+def test_the_cache_keeps_requests_outside_that_it_has_no_room_for():
+    few, many = (figures("tp1", 1, prompt=30000, global_batch=n) for n in (4, 400))
+    assert many["requests_decoding"] < 60
+    assert many["requests_waiting"] > 300
+    assert many["ttft_s"] > 20 * few["ttft_s"]
+
+
+@pytest.mark.parametrize(
+    ("workload", "sentence"),
+    [
+        ({"output": 1}, "output: a service in steady state writes at least 2 tokens for a request; give output, or task: prefill"),
+        ({"serving": {"arrival_rate": 3}}, "expected a quantity in 1/s, such as '2.5 1/s', got 3"),
+        ({"serving": {"prefill": {"strategy": "dp2", "workers": 1}}}, "a worker has no replicas"),
+        ({"serving": {"prefill": {"strategy": "tp3", "workers": 1}}}, "serving.prefill.strategy: "),
+        ({"serving": {"prefix_hits": 1.0}}, "prefix_hits"),
+    ],
+)
+def test_what_cannot_be_served_is_refused(workload, sentence):
+    with pytest.raises((SpecError, crossflow.CrossflowError), match=sentence):
+        crossflow.predict(scenario(**workload))
+
+
+# -------------------------------------------------------------------------------------------- an event simulation
+
+
+def simulated(found, requests=3000, *, flight=None, rate=None, seed=1):
+    """Mean times to the first token and a token of a simulated engine: one prompt piece a request, first come first served."""
+    plain, mixed, prompt, chunk, output = found
+    draw, now, waiting, running, ended, arrivals = random.Random(seed), 0.0, [], [], [], []
+    if flight:
+        arrivals = [draw.uniform(0, 200 * plain(flight)) for _ in range(flight)]
+    else:
+        at = 0.0
+        for _ in range(requests):
+            at += draw.expovariate(rate)
+            arrivals.append(at)
+    heapq.heapify(arrivals)
+    while len(ended) < requests:
+        while arrivals and arrivals[0] <= now:
+            waiting.append([heapq.heappop(arrivals), prompt])
+        if not waiting and not running:
+            now = arrivals[0]
+            continue
+        budget, took, firsts = chunk - len(running), 0.0, []
+        while waiting and budget > 0:
+            piece = min(waiting[0][1], budget)
+            waiting[0][1] -= piece
+            budget, took = budget - piece, took + piece
+            if waiting[0][1] == 0:
+                firsts.append(waiting.pop(0)[0])
+        now += mixed(len(running), took) if took else plain(len(running))
+        for one in running:
+            one[2] += 1
+        for one in [one for one in running if one[2] == output]:
+            running.remove(one)
+            ended.append((one[1] - one[0], (now - one[1]) / (output - 1)))
+            if flight:
+                heapq.heappush(arrivals, now)
+        running += [[arrived, now, 1] for arrived in firsts]
+    late = ended[len(ended) // 3 :]  # the first third warms up
+    return np.mean(late, axis=0)
+
+
+@pytest.mark.parametrize(("flight", "rate"), [(8, None), (64, None), (None, 4.0), (None, 12.0)])
+def test_the_closed_form_is_what_a_simulation_of_the_engine_has(flight, rate):
+    """With the same steps: a plane through the model's own for steps with and without pieces of prompts."""
+    more = {"global_batch": flight} if flight else {"serving": {"arrival_rate": f"{rate} 1/s"}}
+    case = scenario("tp1", 1, **more)
+    job, runs_on = case.job(), machine(case, case.architecture)
+    layout = Layout.of([case.strategy], np.array([float(case.workload.global_batch)]), runs_on.node)
+    held = memory(job, layout, runs_on)
+
+    def step(decoding, tokens):
+        piece = Chunk(pieces=np.array([tokens / 1000.0]), length=np.array([1000.0]), before=np.zeros(1)) if tokens else None
+        here = replace(layout, micro_batch=np.array([float(max(decoding, 1e-3))]))
+        return float(transformer_step(replace(job, chunk=piece), here, runs_on, held).total[0])
+
+    grid = [0, 8, 32, 96, 160]
+    writes = [step(n, 0) for n in grid]
+    pieces = [0.0, 1000.0, 4000.0, 8000.0]
+    both = [[step(n, tokens) for tokens in pieces] for n in grid]
+
+    def reads(n, tokens):
+        return np.interp(n, grid, [np.interp(tokens, pieces, row) for row in both])
+
+    ttft, tpot = simulated((lambda n: np.interp(n, grid, writes), reads, 1000, 8192, 200), flight=flight, rate=rate, requests=1200)
+    score = evaluate(case)
+    assert score.serving["tpot_s"][0] == pytest.approx(tpot, rel=0.06)
+    assert score.serving["ttft_s"][0] == pytest.approx(ttft, rel=0.25)
+    assert service_of((case.workload,), np.zeros(1, dtype=int), layout, runs_on).prompt[0] == 1000
