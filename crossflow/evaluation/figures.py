@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -31,6 +31,7 @@ SERVING: Mapping[str, tuple[str, ...]] = {
     "itl_p99_s": ("serving",),
     "requests_decoding": ("serving",),
     "requests_waiting": ("serving",),
+    "prompt_time_s": ("serving",),
     "prefill_share": ("serving",),
 }
 
@@ -153,11 +154,20 @@ def lacking(scenario: Scenario, column: str) -> str | None:
     return None if needs is None else f"{column} needs {needs}"
 
 
+def _either(names: Sequence[str]) -> str:
+    """Names as a choice.
+
+    >>> _either(("prefill",)), _either(("prefill", "decode", "serving"))
+    ('prefill', 'prefill, decode or serving')
+    """
+    return " or ".join(filter(None, (", ".join(names[:-1]), names[-1])))
+
+
 def _needs(scenario: Scenario, column: str) -> Iterator[str]:
     system, workload = scenario.system, scenario.workload
     tasks, task = SERVING.get(column), task_of(scenario)
     if tasks is not None and task not in tasks:
-        wanted = f"workload.task: {' or '.join(tasks)}"
+        wanted = f"workload.task: {_either(tasks)}"
         yield f"{wanted}; here it is {task}" if task else f"a transformer with {wanted}; this is {with_article(workload.model)}"
     if column.startswith("run.") and scenario.run is None:
         yield "a run: section, such as run: {tokens: 1.0e12}"

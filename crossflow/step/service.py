@@ -35,7 +35,7 @@ from crossflow.step.transformer import transformer_step
 from crossflow.strategy.layout import Layout
 from crossflow.workload.job import Chunk, Job
 
-ROUNDS, CLOSE = 60, 1e-4  # rounds in which requests that decode are found at most, and how little they change in the last [1]
+ROUNDS, CLOSE = 30, 1e-3  # rounds in which requests that decode are found at most, and how little they change in the last [1]
 LEAST, FULLEST = 1e-3, 1e-3  # requests that decode at least, and share of time that a queue is idle at least, while they are sought [1]
 OVERRUN = "requests arrive faster than the service can answer them; lower serving.arrival_rate, or add replicas"
 UNREAD = "a prompt does not fit in a worker of serving.prefill"
@@ -106,7 +106,13 @@ class _StepKinds:
     mixed: Outcome  # one that reads pieces of prompts too
     share: Array  # of steps that read. [1]
     pieces: Array  # steps that read a part of one prompt. [1]
-    load: Array  # prompts that one such step can read at most. [1]
+    load: Array  # prompts that it reads. [1]
+    most: Array  # prompts that it can read at most. [1]
+
+    @property
+    def each(self) -> Array:
+        """Time that a prompt takes where steps read as much as they can: its own work, and its share of what a step takes without. [s]"""
+        return divide(self.mixed.total - self.plain.total, self.load) + divide(self.plain.total, self.most)
 
     @property
     def reads(self) -> Array:
@@ -134,6 +140,7 @@ class _Flow:
     writing: Array  # time in which a request is written. [s]
     reading: Array  # time until a request that is first in the queue has its first token. [s]
     queue: Array  # time in the queue of prompts. [s]
+    each: Array  # time that a prompt takes of the readers. [s]
     busy: Array  # share of what the readers of prompts can do that they do. [1]
     outside: Array  # time for which requests wait until cache or chunk have room for them; infinite where they come too fast. [s]
 
@@ -215,11 +222,12 @@ def _steps(job: Job, layout: Layout, machine: Machine, service: Service, held: M
     plain = transformer_step(job, here, machine, held)
     if service.prefill is not None:
         none = np.zeros(len(layout))
-        return _StepKinds(decoding=decoding, plain=plain, mixed=plain, share=none, pieces=none, load=none)
+        return _StepKinds(decoding=decoding, plain=plain, mixed=plain, share=none, pieces=none, load=none, most=none)
     chunk, share, pieces = _chunk(service, here.micro_batch, job.written)
     mixed = transformer_step(replace(job, chunk=chunk), here, machine, held)
-    most = divide(np.maximum(service.chunk - here.micro_batch * job.written, chunk.length), chunk.length * pieces)
-    return _StepKinds(decoding=decoding, plain=plain, mixed=mixed, share=share, pieces=pieces, load=most)
+    load = chunk.pieces / pieces
+    room = divide(np.maximum(service.chunk - here.micro_batch * job.written, chunk.tokens), chunk.tokens)
+    return _StepKinds(decoding=decoding, plain=plain, mixed=mixed, share=share, pieces=pieces, load=load, most=load * room)
 
 
 def _balanced(job: Job, layout: Layout, machine: Machine, service: Service, held: Memory, most: Array) -> _Flow:
@@ -230,14 +238,20 @@ def _balanced(job: Job, layout: Layout, machine: Machine, service: Service, held
     limit = most if service.prefill is not None else np.minimum(most, full)
     limit = np.maximum(np.where(closed, np.minimum(limit, flight), limit), LEAST)
     decoding = np.where(closed, limit, np.minimum(limit, 1.0))
+    before, missed = decoding, np.zeros(len(layout))
     for _ in range(ROUNDS):
         flow = _flow(job, layout, machine, service, held, decoding)
         wanted = np.where(closed, flight * divide(flow.writing, flow.writing + flow.first), arrivals * flow.writing)
-        if (np.abs(np.clip(wanted, LEAST, limit) - decoding) <= CLOSE * decoding).all():
+        wanted = np.clip(wanted, LEAST, limit)
+        if (np.abs(wanted - decoding) <= CLOSE * decoding).all():
             break
-        decoding = np.clip(np.sqrt(decoding * np.maximum(wanted, LEAST)), LEAST, limit)
+        missing = wanted - decoding
+        slope = divide(missing - missed, decoding - before)  # a step of the secant method, where it goes the right way
+        following = decoding - missing / np.where(slope < -0.1, slope, -1.0)
+        before, missed = decoding, missing
+        decoding = np.clip(np.where(np.isfinite(following), following, wanted), LEAST, limit)
     outside = np.where(closed, divide(flight, flow.rate) - flow.writing - flow.first, 0.0)
-    late = ~closed & ((arrivals > flow.rate * (1.0 + 10.0 * CLOSE)) | (flow.busy >= 1.0))
+    late = ~closed & ((arrivals > flow.rate * (1.0 + 3.0 * CLOSE)) | (flow.busy >= 1.0))
     return replace(flow, outside=np.where(late, np.inf, np.maximum(outside, 0.0)))
 
 
@@ -247,7 +261,7 @@ def _flow(job: Job, layout: Layout, machine: Machine, service: Service, held: Me
     writing = divide(service.writes, service.gained) * steps.mean * (1.0 + service.drafts)
     rate = divide(decoding, writing)
     if service.prefill is None:
-        reading, server = steps.rest + steps.pieces * steps.mixed.total, divide(steps.mixed.total, steps.load)
+        reading, server = steps.rest + steps.pieces * steps.mixed.total, steps.each
         of_all = rate
     else:
         took = _reading(job, machine, service, service.prefill)
@@ -256,7 +270,9 @@ def _flow(job: Job, layout: Layout, machine: Machine, service: Service, held: Me
     others = divide(np.maximum(service.requests - 1.0, 0.0), service.requests)  # a request does not wait for itself
     seen = busy * np.where(np.isfinite(service.requests), others, 1.0)
     queue = divide(0.5 * server * seen, np.maximum(1.0 - seen, FULLEST))
-    return _Flow(steps=steps, rate=rate, writing=writing, reading=reading, queue=queue, busy=busy, outside=np.zeros(len(layout)))
+    return _Flow(
+        steps=steps, rate=rate, writing=writing, reading=reading, queue=queue, each=server, busy=busy, outside=np.zeros(len(layout))
+    )
 
 
 def _reading(job: Job, machine: Machine, service: Service, prefill: Prefill) -> Array:
@@ -319,5 +335,6 @@ def _figures(service: Service, flow: _Flow, replicas: Array) -> dict[str, Array]
         "request_throughput_per_s": requests,
         "requests_decoding": steps.decoding * replicas,
         "requests_waiting": requests * (flow.queue + flow.outside),
+        "prompt_time_s": flow.each,
         "prefill_share": steps.reads if service.prefill is None else flow.busy,
     }  # fmt: skip

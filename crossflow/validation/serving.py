@@ -1,0 +1,238 @@
+"""Measured services: ``serving.csv`` (a fixed number of requests in flight) and ``serving_latency.csv`` (small published tables).
+
+Every row becomes a scenario of `task: serving`; rows that differ in layout, lengths and requests are evaluated together.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from crossflow import files
+from crossflow.errors import CrossflowError
+from crossflow.evaluation import evaluate
+from crossflow.files import Document
+from crossflow.scenario import Scenario, from_document
+from crossflow.validation.report import Table
+from crossflow.validation.tables import TableRow, device_architecture, device_words, measurements, number, read_rows, shipped, template_of
+
+SERVED = ("source", "engine", "model", "device", "mode", "isl", "osl", "concurrency", "ttft_ms", "tpot_ms")
+LATENCY = ("source", "engine", "device", "gpus", "model", "tp", "precision", "input", "output", "batch_or_concurrency")
+FEW = 8  # requests in flight up to which a service is mostly alone [1]
+# Data types of products and weights by what a row says of its checkpoint; those of 4 bits are widened where a device has no such products.
+TYPES: Mapping[str, tuple[str, str]] = {
+    "": ("bf16", ""), "bf16": ("bf16", ""), "16 bit": ("bf16", ""), "fp16": ("fp16", ""), "fp8": ("fp8", ""), "fp8_block": ("fp8", ""),
+    "fp4": ("nvfp4", ""), "nvfp4": ("nvfp4", ""), "int4": ("bf16", "int4"), "int4_wo": ("bf16", "int4"), "mxfp4": ("bf16", "mxfp4"),
+}  # fmt: skip
+UNMARKED = "speculative decoding is not marked in rows with workers of their own, which decide their times"
+UNFIT = "the service does not fit as predicted"
+Settings = dict[str, Any]
+
+
+def serving_table(folder: Path) -> Table:
+    """Times to the first token and for each further one of services with a fixed number of requests in flight."""
+    file = folder / "serving.csv"
+    rows = read_rows(file, SERVED)
+    parts, skipped = [], Counter[str]()
+    cases = [_case(row) if row["mode"] == "agg" else UNMARKED for row in rows]
+    scores = _scores(cases, skipped)
+    for row, score in zip(rows, scores, strict=True):
+        if score is None:
+            continue
+        users = _users(row)
+        few = f"time per token, up to {FEW} requests" if users <= FEW else f"time per token, more than {FEW} requests"
+        parts.append((row, few, number(file, row, "tpot_ms") * 1e-3, score["tpot_s"]))
+        parts.append((row, "first token", number(file, row, "ttft_ms") * 1e-3, _first(score, measurements().get(row["source"], {}), users)))
+    return _table("serving", parts, skipped)
+
+
+def serving_latency_table(folder: Path) -> Table:
+    """Whole requests, times per token, first tokens and throughputs of small published tables."""
+    file = folder / "serving_latency.csv"
+    rows = read_rows(file, LATENCY)
+    parts, skipped = [], Counter[str]()
+    for row, score in zip(rows, _scores([_published(row) for row in rows], skipped), strict=True):
+        if score is None:
+            continue
+        doubtful = "suspicious" in (row.get("note") or "") or "doubled" in (row.get("note") or "")
+        if row.get("e2e_s"):
+            parts.append((row, "time per token and whole request", number(file, row, "e2e_s"), score["e2el_s"]))
+        elif row.get("itl_ms"):
+            parts.append((row, "time per token and whole request", number(file, row, "itl_ms") * 1e-3, score["tpot_s"]))
+            if row["batch_or_concurrency"] == "1" and not doubtful:
+                parts.append((row, "first token, one request", number(file, row, "ttft_ms") * 1e-3, score["ttft_s"]))
+        elif row.get("tokens_per_s"):
+            parts.append(
+                (row, "offline throughput", 1.0 / number(file, row, "tokens_per_s"), 1.0 / score["output_throughput_tokens_per_s"])
+            )
+    return _table("serving_latency", parts, skipped)
+
+
+def _table(name: str, parts: Sequence[tuple[TableRow, str, float, float]], skipped: Mapping[str, int]) -> Table:
+    """A table of figures of several kinds; throughputs are compared as time for each token. [s]"""
+    rows, kinds = [row for row, *_ in parts], [kind for _, kind, *_ in parts]
+    return Table(
+        name=name,
+        measured=np.array([measured for *_, measured, _ in parts]),
+        predicted=np.array([predicted for *_, predicted in parts]),
+        groups={
+            "figure": kinds,
+            "source": [row["source"] for row in rows],
+            "device": [row["device"] for row in rows],
+            "engine and figure": [f"{row['engine']}, {kind}" for row, kind in zip(rows, kinds, strict=True)],
+            "model and figure": [f"{row['model']}, {kind}" for row, kind in zip(rows, kinds, strict=True)],
+        },
+        skipped=skipped,
+    )
+
+
+def _first(score: Mapping[str, float], condition: Mapping[str, Any], users: float) -> float:
+    """Mean time to the first token; of runs that begin with all requests at once and have so many a user, those of the burst too. [s]"""
+    each = float(condition.get("requests_per_user", np.inf))
+    burst = 0.5 * (users - 1.0) * score["prompt_time_s"] + score["ttft_s"]
+    return score["ttft_s"] + (burst - score["ttft_s"]) / each
+
+
+# -------------------------------------------------------------------------------------------- rows as scenarios
+
+
+def _users(row: TableRow) -> int:
+    """Requests in flight, 0 where they are not stated; a batch is that of one replica."""
+    return int(row["concurrency"] or 0) or int(row.get("batch") or 0) * int(row.get("attention_dp") or 1)
+
+
+def _case(row: TableRow) -> tuple[Settings | str, Settings] | str:
+    """What rows share of a scenario, and what is this row's own; or why it cannot be predicted."""
+    users = _users(row)
+    if not users:
+        return "the number of requests in flight is not stated"
+    tensor, data, stages = (int(row.get(name) or 1) for name in ("tp", "attention_dp", "pp"))
+    of_experts, expert = (int(row.get(name) or 1) for name in ("moe_tp", "moe_ep"))
+    strategy = "-".join(f"{name}{size}" for name, size in (("tp", tensor), ("dp", data), ("pp", stages)) if size > 1) or "tp1"
+    if data > 1 and expert > 1:  # inside a tensor group experts are as many bytes and the same sum, however they are divided
+        strategy += f"-ep{expert}-etp{of_experts}" if of_experts >= tensor else f"-ep{data}-etp{tensor}"
+    kept = row.get("moe_precision") or row.get("gemm_precision") or row.get("precision") or ""
+    own = {
+        "workload.prompt": int(row["isl"]), "workload.output": int(row["osl"]), "workload.global_batch": users,
+        "strategy": strategy, "system.devices": tensor * data * stages,
+    }  # fmt: skip
+    return _shared(row["model"], row["device"], row["engine"], kept), own
+
+
+def _published(row: TableRow) -> tuple[Settings | str, Settings]:
+    """The same of a row of a published table; `max` are all requests that the engine takes at once."""
+    users = row["batch_or_concurrency"]
+    engine = {"": "tensorrt-llm"}.get(row["engine"], row["engine"])
+    shared = _shared(row["model"], row["device"], engine, row["precision"])
+    own = {
+        "workload.prompt": int(row["input"]), "workload.output": int(row["output"]),
+        "workload.global_batch": 4096 if users == "max" else int(users),
+        "strategy": f"tp{row['tp']}", "system.devices": int(row["gpus"]),
+    }  # fmt: skip
+    return shared, own
+
+
+def _shared(model: str, device: str, engine: str, kept: str) -> Settings | str:
+    """Model, device, software and data types."""
+    preset, template, stack = preset_of(model), system_of(device), stack_of(engine)
+    if preset is None:
+        return f"no preset for model '{model}'"
+    if template is None:
+        return f"no template for device '{device}'"
+    if kept not in TYPES:
+        return f"data type '{kept}' is not known"
+    dtype, weight = TYPES[kept]
+    known = device_architecture(device)
+    if dtype == "nvfp4" and known is not None and dtype not in known.throughput:
+        dtype, weight = "bf16", "nvfp4"
+    workload = {"model": preset, "task": "serving", "dtype": dtype}
+    if weight:
+        workload["weight_dtype"] = weight
+    if dtype in ("fp8", "nvfp4"):
+        workload["kv_dtype"] = "fp8"
+    mixture = "experts" in files.read_yaml(files.catalogue("templates", "models")[preset]).data
+    if mixture and (weight or dtype == "nvfp4"):  # checkpoints of 4 bits keep the attention of mixtures as it was
+        workload["wide_layers"] = ["attention"]
+    return {"system": {"template": template}, "workload": workload, "software": stack}
+
+
+@functools.cache
+def known_models() -> Mapping[str, str]:
+    """Presets by the names under which tables know them."""
+    return dict(files.read_yaml(shipped() / "models.yaml").data)
+
+
+def preset_of(model: str) -> str | None:
+    """Preset of a model as tables call it, with or without its maker, type and tuning; None where there is none."""
+    name = model.rsplit("/", 1)[-1].lower()
+    for ending in ("-fp8", "-nvfp4", "-instruct"):
+        name = name.removesuffix(ending)
+    found = known_models().get(name, name)
+    return found if found in files.catalogue("templates", "models") else None
+
+
+def system_of(device: str) -> str | None:
+    """System of a device as tables call it: a node of its maker where there is one, the device itself elsewhere; None for neither."""
+    name = template_of(device)
+    if name is None:
+        return None
+    systems = files.catalogue("templates", "systems")
+    nodes = (f"dgx-{word}" for word in sorted(device_words(name)))
+    return next((node for node in nodes if node in systems), name)
+
+
+def stack_of(engine: str) -> str:
+    """Software of an engine as tables call it."""
+    word = engine.lower().split()[0]
+    name = {"trtllm": "tensorrt-llm", "trt-llm": "tensorrt-llm", "nim": "tensorrt-llm"}.get(word, word)
+    return name if name in files.catalogue("templates", "software") else "vllm"
+
+
+def _scores(cases: Sequence[tuple[Settings | str, Settings] | str], skipped: Counter[str]) -> list[dict[str, float] | None]:
+    """Figures of every case, None where there are none; rows that share a scenario are evaluated together."""
+    found: list[dict[str, float] | None] = [None] * len(cases)
+    groups: dict[str, list[int]] = {}
+    for i, case in enumerate(cases):
+        problem = case if isinstance(case, str) else case[0] if isinstance(case[0], str) else None
+        if problem is not None:
+            skipped[problem] += 1
+        else:
+            groups.setdefault(repr(case[0]), []).append(i)
+    for places in groups.values():
+        for i, figures in zip(places, _evaluated([cases[i] for i in places], skipped), strict=True):  # type: ignore[misc]
+            found[i] = figures
+    return found
+
+
+def _evaluated(cases: Sequence[tuple[Settings, Settings]], skipped: Counter[str]) -> list[dict[str, float] | None]:
+    """Figures of cases that share a scenario."""
+    try:
+        return _together(cases, skipped)
+    except CrossflowError as error:
+        if len(cases) == 1:
+            skipped[str(error).splitlines()[0][:160]] += 1
+            return [None]
+    return [one for case in cases for one in _evaluated([case], skipped)]
+
+
+def _together(cases: Sequence[tuple[Settings, Settings]], skipped: Counter[str]) -> list[dict[str, float] | None]:
+    scenario = _scenario(*cases[0])
+    score = evaluate(scenario, {path: [own[path] for _, own in cases] for path in cases[0][1]})
+    skipped[UNFIT] += int((~score.feasible).sum())
+    return [{name: float(values[i]) for name, values in score.serving.items()} if score.feasible[i] else None for i in range(len(cases))]
+
+
+def _scenario(shared: Settings, own: Settings) -> Scenario:
+    data = {name: dict(part) if isinstance(part, dict) else part for name, part in shared.items()}
+    for path, value in own.items():
+        head, *rest = path.split(".")
+        if rest:
+            data[head][rest[0]] = value
+        else:
+            data[head] = value
+    return from_document(Document(file="serving", data=data), None, "serving")
