@@ -93,10 +93,12 @@ def as_text(strategy: AnyStrategy, workload: Workload) -> str:
 
 
 def _alone(workload: Workload) -> AnyStrategy:
-    """The strategy of a workload on one device."""
+    """The strategy of a workload on one device; a service takes all its requests at once."""
     if isinstance(workload, DlrmSpec):
         return Hierarchy()
-    return Plan() if isinstance(workload, TransformerSpec) else graph_mesh("d1")
+    if not isinstance(workload, TransformerSpec):
+        return graph_mesh("d1")
+    return Plan() if workload.task == "training" else Plan().serving(workload.global_batch)
 
 
 def fitting(strategy: AnyStrategy | None, system: SystemSpec, workload: Workload) -> AnyStrategy:
