@@ -300,6 +300,14 @@ def check_strategy(scenario: Scenario) -> None:
         raise StrategyError(f"strategy {scenario.strategy_text}: {problem}")
 
 
+def check_one_step(scenario: Scenario) -> None:
+    """Raise CrossflowError for a service in steady state, whose steps are of two kinds."""
+    if isinstance(scenario.workload, TransformerSpec) and scenario.workload.task == "serving":
+        raise CrossflowError(
+            f"{scenario.name}: a service in steady state has steps of two kinds; give task: decode or prefill"
+        )
+
+
 def strategy_of(scenario: Scenario, written: str | Mapping[str, Any]) -> AnyStrategy | None:
     """A strategy as a scenario would read it; StrategyError for what is none, SpecError for a schedule's file that is wrong."""
     with scenario.contents.used():

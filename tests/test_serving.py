@@ -10,6 +10,7 @@ import pytest
 import crossflow
 from crossflow.errors import SpecError
 from crossflow.evaluation import evaluate
+from crossflow.evaluation.events import events as listed_events
 from crossflow.evaluation.layered import machine
 from crossflow.evaluation.serving import service_of
 from crossflow.files import Document
@@ -201,3 +202,9 @@ def test_the_closed_form_is_what_a_simulation_of_the_engine_has(flight, rate):
     assert score.serving["tpot_s"][0] == pytest.approx(tpot, rel=0.06)
     assert score.serving["ttft_s"][0] == pytest.approx(ttft, rel=0.25)
     assert service_of((case.workload,), np.zeros(1, dtype=int), layout, runs_on).prompt[0] == 1000
+
+
+def test_a_service_in_steady_state_has_no_single_step():
+    for asked in (crossflow.simulate, listed_events):
+        with pytest.raises(crossflow.CrossflowError, match="a service in steady state has steps of two kinds; give task: decode"):
+            asked(scenario())

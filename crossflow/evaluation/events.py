@@ -33,7 +33,7 @@ from crossflow.parallel.blocks import PHASES, units
 from crossflow.program.groups import Group
 from crossflow.program.kernels import Timed
 from crossflow.program.program import Program
-from crossflow.scenario import Scenario, check_strategy
+from crossflow.scenario import Scenario, check_one_step, check_strategy
 from crossflow.step.handovers import boundaries
 from crossflow.step.offload import kept_on_host
 from crossflow.step.outcome import Machine
@@ -108,6 +108,7 @@ def _written(value: Any) -> Any:
 def events(scenario: Scenario) -> EventList:
     """Different events of a step."""
     check_strategy(scenario)
+    check_one_step(scenario)
     if isinstance(scenario.strategy, Plan):
         listed, step, node = _of_plan(scenario, scenario.strategy)
     elif isinstance(scenario.strategy, Hierarchy):

@@ -8,7 +8,7 @@ from crossflow.errors import CrossflowError
 from crossflow.evaluation.layered import machine
 from crossflow.evaluation.program_timelines import REPLICAS, program_timeline
 from crossflow.evaluation.recommendation import recommendation_program, replica_axes
-from crossflow.scenario import Scenario, check_strategy
+from crossflow.scenario import Scenario, check_one_step, check_strategy
 from crossflow.step.timeline import transformer_timeline
 from crossflow.step.uneven import EVEN, Uneven
 from crossflow.strategy.layout import Layout
@@ -32,6 +32,7 @@ def simulate(scenario: Scenario, uneven: Uneven = EVEN) -> Timeline:
         Where the step never ends, where several kernels share a device, and where `uneven` means a device or a link that is not there.
     """
     check_strategy(scenario)
+    check_one_step(scenario)
     title = f"{scenario.name}: {scenario.workload.model} on {scenario.devices} x {scenario.system.name}, {scenario.strategy_text}"
     if isinstance(scenario.strategy, Plan):
         runs_on = machine(scenario, scenario.architecture)

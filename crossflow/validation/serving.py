@@ -31,7 +31,7 @@ TYPES: Mapping[str, tuple[str, str]] = {
 }  # fmt: skip
 UNMARKED = "speculative decoding is not marked in rows with workers of their own, which decide their times"
 UNFIT = "the service does not fit as predicted"
-Settings = dict[str, Any]
+Fields = dict[str, Any]
 
 
 def serving_table(folder: Path) -> Table:
@@ -106,7 +106,7 @@ def _users(row: TableRow) -> int:
     return int(row["concurrency"] or 0) or int(row.get("batch") or 0) * int(row.get("attention_dp") or 1)
 
 
-def _case(row: TableRow) -> tuple[Settings | str, Settings] | str:
+def _case(row: TableRow) -> tuple[Fields | str, Fields] | str:
     """What rows share of a scenario, and what is this row's own; or why it cannot be predicted."""
     users = _users(row)
     if not users:
@@ -124,7 +124,7 @@ def _case(row: TableRow) -> tuple[Settings | str, Settings] | str:
     return _shared(row["model"], row["device"], row["engine"], kept), own
 
 
-def _published(row: TableRow) -> tuple[Settings | str, Settings]:
+def _published(row: TableRow) -> tuple[Fields | str, Fields]:
     """The same of a row of a published table; `max` are all requests that the engine takes at once."""
     users = row["batch_or_concurrency"]
     engine = {"": "tensorrt-llm"}.get(row["engine"], row["engine"])
@@ -137,7 +137,7 @@ def _published(row: TableRow) -> tuple[Settings | str, Settings]:
     return shared, own
 
 
-def _shared(model: str, device: str, engine: str, kept: str) -> Settings | str:
+def _shared(model: str, device: str, engine: str, kept: str) -> Fields | str:
     """Model, device, software and data types."""
     preset, template, stack = preset_of(model), system_of(device), stack_of(engine)
     if preset is None:
@@ -150,7 +150,7 @@ def _shared(model: str, device: str, engine: str, kept: str) -> Settings | str:
     known = device_architecture(device)
     if dtype == "nvfp4" and known is not None and dtype not in known.throughput:
         dtype, weight = "bf16", "nvfp4"
-    workload = {"model": preset, "task": "serving", "dtype": dtype}
+    workload: Fields = {"model": preset, "task": "serving", "dtype": dtype}
     if weight:
         workload["weight_dtype"] = weight
     if dtype in ("fp8", "nvfp4"):
@@ -193,7 +193,7 @@ def stack_of(engine: str) -> str:
     return name if name in files.catalogue("templates", "software") else "vllm"
 
 
-def _scores(cases: Sequence[tuple[Settings | str, Settings] | str], skipped: Counter[str]) -> list[dict[str, float] | None]:
+def _scores(cases: Sequence[tuple[Fields | str, Fields] | str], skipped: Counter[str]) -> list[dict[str, float] | None]:
     """Figures of every case, None where there are none; rows that share a scenario are evaluated together."""
     found: list[dict[str, float] | None] = [None] * len(cases)
     groups: dict[str, list[int]] = {}
@@ -209,7 +209,7 @@ def _scores(cases: Sequence[tuple[Settings | str, Settings] | str], skipped: Cou
     return found
 
 
-def _evaluated(cases: Sequence[tuple[Settings, Settings]], skipped: Counter[str]) -> list[dict[str, float] | None]:
+def _evaluated(cases: Sequence[tuple[Fields, Fields]], skipped: Counter[str]) -> list[dict[str, float] | None]:
     """Figures of cases that share a scenario."""
     try:
         return _together(cases, skipped)
@@ -220,14 +220,14 @@ def _evaluated(cases: Sequence[tuple[Settings, Settings]], skipped: Counter[str]
     return [one for case in cases for one in _evaluated([case], skipped)]
 
 
-def _together(cases: Sequence[tuple[Settings, Settings]], skipped: Counter[str]) -> list[dict[str, float] | None]:
+def _together(cases: Sequence[tuple[Fields, Fields]], skipped: Counter[str]) -> list[dict[str, float] | None]:
     scenario = _scenario(*cases[0])
     score = evaluate(scenario, {path: [own[path] for _, own in cases] for path in cases[0][1]})
     skipped[UNFIT] += int((~score.feasible).sum())
     return [{name: float(values[i]) for name, values in score.serving.items()} if score.feasible[i] else None for i in range(len(cases))]
 
 
-def _scenario(shared: Settings, own: Settings) -> Scenario:
+def _scenario(shared: Fields, own: Fields) -> Scenario:
     data = {name: dict(part) if isinstance(part, dict) else part for name, part in shared.items()}
     for path, value in own.items():
         head, *rest = path.split(".")
