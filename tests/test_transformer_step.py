@@ -362,9 +362,11 @@ def test_latent_attention_reads_its_cache_as_it_is():
         assert held < found.traffic[0] < 1.25 * held
 
 
-def test_all_wait_for_the_fullest_rank_and_do_no_more_for_it():
+@pytest.mark.parametrize("every", [1, 2])
+def test_all_wait_for_the_fullest_rank_and_do_no_more_for_it(every):
     plan = Plan(dp=8, ep=8, micro_batch=2)
-    even, uneven = (step(plan, job=job_of(experts={"count": 16, "active": 2, "uneven": factor})) for factor in (1.0, 1.5))
+    experts = {"count": 16, "active": 2, "every": every}
+    even, uneven = (step(plan, job=job_of(experts={**experts, "uneven": factor})) for factor in (1.0, 1.5))
     assert uneven.total > even.total
     assert uneven.by_layer["experts.compute"] > 1.2 * even.by_layer["experts.compute"]
     assert uneven.by_layer["attention.compute"] == even.by_layer["attention.compute"]

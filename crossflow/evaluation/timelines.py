@@ -17,6 +17,7 @@ from crossflow.strategy.plan import Plan
 from crossflow.timeline.record import Timeline
 
 
+@np.errstate(invalid="ignore")  # of a step without end, which is refused
 def simulate(scenario: Scenario, uneven: Uneven = EVEN) -> Timeline:
     """When everything starts and ends in one step of a scenario, on every device.
 

@@ -320,7 +320,8 @@ class Transformer:
         """The model with experts that all ranks use alike, itself where they do."""
         if all(part.routing is None or np.all(part.routing.uneven == 1) for part in self.parts):
             return self
-        return replace(self, layers=tuple(replace(layer, parts=tuple(part.even for part in layer.parts)) for layer in self.layers))
+        even = {id(layer.parts): tuple(part.even for part in layer.parts) for layer in self.layers}  # layers alike stay one kind
+        return replace(self, layers=tuple(replace(layer, parts=even[id(layer.parts)]) for layer in self.layers))
 
     @property
     def _table(self) -> int:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from tests.mutation.mutants import places_of
 from tests.mutation.packages import ROOT, TESTS, modules_of
-from tests.mutation.runner import Verdict, judged
+from tests.mutation.runner import Verdict, is_recorded, judged
 
 
 def main(words: Sequence[str] | None = None) -> int:
@@ -24,14 +24,16 @@ def main(words: Sequence[str] | None = None) -> int:
         mine = [place for place in drawn if place.path.is_relative_to(ROOT / "crossflow" / package)]
         if mine:
             found = judged(package, mine, asked.tests, lambda verdict: _tell(verdict, verbose=asked.verbose))
-            print(f"{package:14}{_caught(found):5} of {len(found)} caught", flush=True)
+            print(_counted(package, found), flush=True)
             verdicts += found
-    print(f"{'all':14}{_caught(verdicts):5} of {len(verdicts)} caught")
-    return int(_caught(verdicts) < 0.9 * len(verdicts))
+    print(_counted("all", verdicts))
+    return int(sum(bool(verdict.caught) for verdict in verdicts) < 0.9 * len(verdicts))
 
 
-def _caught(verdicts: Sequence[Verdict]) -> int:
-    return sum(bool(verdict.caught) for verdict in verdicts)
+def _counted(package: str, verdicts: Sequence[Verdict]) -> str:
+    caught = [verdict.caught for verdict in verdicts if verdict.caught]
+    alone = sum(map(is_recorded, caught))
+    return f"{package:14}{len(caught):5} of {len(verdicts)} caught" + (f", {alone} of them by recorded predictions alone" if alone else "")
 
 
 def _parsed(words: Sequence[str] | None) -> argparse.Namespace:

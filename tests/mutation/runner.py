@@ -1,7 +1,8 @@
 """Run the tests of a package on each of its mutants, in forks of one process that has imported and collected all.
 
 The files stay as they are: a fork replaces the code of the function that is changed. A first fork notes which functions
-every test calls and how long it takes; a mutant is then shown only to the tests that call its function, quickest first.
+every test calls and how long it takes; a mutant is then shown only to the tests that call its function, quickest first, and
+to recorded predictions after them, which are no proof.
 """
 
 import ast
@@ -25,7 +26,7 @@ from typing import Any
 import pytest
 
 from tests.mutation.mutants import Mutant, Place, marked, planted
-from tests.mutation.packages import CASES, LIMIT, ROOT, files_of
+from tests.mutation.packages import CASES, LIMIT, RECORDED, ROOT, files_of
 
 MEMORY = 8 * 2**30  # [B] of address space
 FILES = ("units", "technology", "embedding", "files")  # whose caches hold what was read, and are not mutated
@@ -40,6 +41,11 @@ class Verdict:
     diff: str
     caught: str  # the test that failed, "time" or "crash"; empty where it survived
     tests: int  # that call what is changed
+
+
+def is_recorded(test: str) -> bool:
+    """Whether a test compares with what was recorded, by its name."""
+    return f"test_{RECORDED}.py" in test
 
 
 def judged(
@@ -99,11 +105,12 @@ class Runner:
         hypothesis.settings.load_profile("mutation")
 
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
-        """Of every test some cases, evenly among all that it has."""
+        """Of every test some cases, evenly among all that it has; all that are recorded."""
         cases: dict[str, list[pytest.Item]] = {}
         for item in items:
             cases.setdefault(item.nodeid.partition("[")[0], []).append(item)
-        items[:] = [item for mine in cases.values() for item in mine[:: -(-len(mine) // CASES)]]
+        steps = {name: 1 if is_recorded(name) else -(-len(mine) // CASES) for name, mine in cases.items()}
+        items[:] = [item for name, mine in cases.items() for item in mine[:: steps[name]]]
 
     @pytest.hookimpl(wrapper=True)
     def pytest_fixture_setup(self, fixturedef: Any) -> Any:
@@ -146,7 +153,7 @@ class Runner:
 
     def _verdict(self, session: pytest.Session, mutant: Mutant, live: dict[Key, list[Any]], profile: dict[str, Any]) -> Verdict:
         calls = {item: profile[item.nodeid] for item in session.items if _concerns(mutant, profile.get(item.nodeid, (0.0, set()))[1])}
-        items = sorted(calls, key=lambda item: calls[item][0])
+        items = sorted(calls, key=lambda item: (is_recorded(item.nodeid), calls[item][0]))
         limits = [LIMIT + 5 * calls[item][0] for item in items]
         found = in_fork(lambda: _first_failure(session, mutant, live, items, limits), quiet=True) if items else ""
         caught = found if isinstance(found, str) else "time" if found == -signal.SIGPROF else "crash"
