@@ -8,6 +8,7 @@ from typing import Any, Literal, TypeVar
 import numpy as np
 from pydantic import Field
 
+from crossflow.architecture.attention import AttentionLibrary, AttentionLibraryName
 from crossflow.arrays import points
 from crossflow.files import FileModel
 from crossflow.limits import Whole
@@ -34,6 +35,7 @@ class KernelLibraries(FileModel):
     """Code for one generation of devices that was measured there, by name; a software stack says which it uses (`KernelChoice`)."""
 
     products: Mapping[ProductLibraryName, TileExecution] = Field(default={}, description="of matrix products")
+    attention: Mapping[AttentionLibraryName, AttentionLibrary] = Field(default={}, description="of fused attention in serving")
 
 
 class Execution(FileModel):
