@@ -16,9 +16,19 @@ from crossflow.units import PositiveRatio, Ratio, Share, Time
 NONE, ONE = points(np.zeros(1)), points(np.ones(1))
 USUAL = 128  # elements of a head for which `by_width` is one
 AttentionLibraryName = Literal[
-    "flash-attention-2", "flash-attention-3", "flash-attention-4", "vllm-flash-attention-3", "flashinfer", "triton", "vllm-triton",
+    "flash-attention-2", "flash-attention-3", "flash-attention-4", "vllm-flash-attention-3", "flashinfer", "flashinfer-vllm", "triton",
+    "vllm-triton",
     "trtllm-gen", "trtllm-gen-sglang", "trtllm-gen-native", "trtllm-fmha", "trtllm-xqa", "trtllm-xqa-fp8", "trtllm-mmha",
+    "trtllm-mmha-fp8",
 ]  # fmt: skip
+
+
+def width_rate(by_width: Mapping[int, Array], width: Array) -> Array:
+    """Rate of a loop for heads of some elements, over that for the usual ones; a power law between those that are known. [1]"""
+    if not by_width:
+        return np.ones(1)
+    known = dict(sorted({USUAL: 1.0, **{size: float(rate.item()) for size, rate in by_width.items()}}.items()))
+    return np.asarray(np.exp(np.interp(np.log(width), np.log(list(known)), np.log(list(known.values())))))
 
 
 class AttentionKernel(FileModel):
@@ -29,7 +39,6 @@ class AttentionKernel(FileModel):
     quantise: Time = Field(default=NONE, description="time of further kernels where the cache has 8 bits")
     block: Time = Field(description="time of a block outside its loop over keys")
     matrix: PositiveRatio = Field(description="share of the 16-bit matrix peak that products in the loop reach")
-    lone: Ratio = Field(default=ONE, description="time of a loop that no other block hides, over its time among others")
     memory: PositiveRatio = Field(description="rate at which operands stream, over that of matrix products")
     by_width: Mapping[int, PositiveRatio] = Field(
         default={}, description=f"rate of the loop by elements of a head, over that for {USUAL}; between those named it follows a power law"
@@ -43,13 +52,6 @@ class AttentionKernel(FileModel):
         default=("wide", "narrow"), description="caches that it reads: wide, of 16 bits and more, or narrow"
     )
 
-    def width_rate(self, width: Array) -> Array:
-        """Rate of the loop for heads of some elements, over that for the usual ones. [1]"""
-        if not self.by_width:
-            return np.ones(1)
-        known = dict(sorted({USUAL: 1.0, **{size: float(rate.item()) for size, rate in self.by_width.items()}}.items()))
-        return np.exp(np.interp(np.log(width), np.log(list(known)), np.log(list(known.values()))))
-
 
 class PrefillKernel(AttentionKernel):
     """Attention of many queries a sample: blocks of queries pass over their keys."""
@@ -58,9 +60,13 @@ class PrefillKernel(AttentionKernel):
     packs: Flag = Field(default=False, description="rows of a block are of all query heads of a key-value head, not of one")
     skips: Flag = Field(default=True, description="keys outside a window are skipped")
     narrow: PositiveRatio | None = Field(default=None, description="share of the 8-bit matrix peak; absent: products have 16 bits")
+    narrow_by_width: Mapping[int, PositiveRatio] = Field(
+        default={}, description="the same as `by_width` for 8 bits, which holds where absent"
+    )
     narrow_from: Literal["cache", "products"] = Field(
         default="products", description="when products have 8 bits: whenever the cache has, or only where the model multiplies so too"
     )
+    lone: Ratio = Field(default=ONE, description="time of a loop that no other block hides, over its time among others")
     softmax: PositiveRatio = Field(description="exponentials a clock of one unit, with what else the softmax of a score takes")
     writing: PositiveRatio = Field(description="rate at which further kernels copy keys, values and queries, over that of matrix products")
     throttled: Share = Field(default=NONE, description="share of the fall of the clock of long matrix products that long kernels meet too")
@@ -71,6 +77,7 @@ class DecodeKernel(AttentionKernel):
 
     row: Time = Field(default=NONE, description=f"time of a block for each query head of {USUAL} elements")
     cache_bytes_per_clock: PositiveRatio = Field(description="bytes of keys and values that one unit reads a clock")
+    splits_up_to: Whole = Field(default=256, gt=0, description="blocks among which the keys of a head are divided at most")
     split: Time = Field(description="extra time where several blocks share the keys of a head")
     regroup: Time = Field(default=NONE, description="time to copy queries together where a sample has several groups of heads")
     groups_heads: Literal["always", "never", "full"] = Field(

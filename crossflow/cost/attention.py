@@ -20,7 +20,7 @@ from dataclasses import dataclass, fields, replace
 
 import numpy as np
 
-from crossflow.architecture.attention import USUAL, AttentionKernel, DecodeKernel, PrefillKernel
+from crossflow.architecture.attention import USUAL, AttentionKernel, DecodeKernel, PrefillKernel, width_rate
 from crossflow.architecture.model import Architecture
 from crossflow.arrays import Array, Mask
 from crossflow.cost.roofline import KernelCosts, wide_type
@@ -118,17 +118,16 @@ def missed(moved: Array, architecture: Architecture) -> Array:
 
 def _rate(calls: Calls, kernel: AttentionKernel, architecture: Architecture) -> Array:
     """Matrix rate of one unit in the loop. [flop/s]"""
-    units, rates = architecture.units, architecture.throughput
+    rates = architecture.throughput
     wide = rates[wide_type(architecture, "fp8")]
-    rate = wide * kernel.matrix
-    if isinstance(kernel, PrefillKernel):
-        if kernel.narrow is not None:
-            narrow = calls.narrow if kernel.narrow_from == "cache" else calls.narrow_products
-            rate = np.where(narrow, rates.get("fp8", wide) * kernel.narrow, rate)
-        return rate * kernel.width_rate(calls.width) / units
+    rate = wide * kernel.matrix * width_rate(kernel.by_width, calls.width)
+    if isinstance(kernel, PrefillKernel) and kernel.narrow is not None:
+        narrow = calls.narrow if kernel.narrow_from == "cache" else calls.narrow_products
+        share = kernel.narrow * width_rate(kernel.narrow_by_width or kernel.by_width, calls.width)
+        rate = np.where(narrow, rates.get("fp8", wide) * share, rate)
     if isinstance(kernel, DecodeKernel) and kernel.narrow_products:
-        rate = np.where(calls.narrow, rates.get("fp8", wide) * kernel.matrix, rate)
-    return np.asarray(rate / units)
+        rate = np.where(calls.narrow, rate * rates.get("fp8", wide) / wide, rate)
+    return np.asarray(rate / architecture.units)
 
 
 def prefill_parts(calls: Calls, kernel: PrefillKernel, architecture: Architecture) -> Parts:
@@ -188,15 +187,15 @@ def decode_parts(calls: Calls, kernel: DecodeKernel, architecture: Architecture)
     a_key = calls.kept / (calls.samples * calls.kv_heads * np.maximum(calls.seen, 1.0))  # of one head [B]
     reads = a_key / (kernel.cache_bytes_per_clock * architecture.frequency)
     multiplies = 2.0 * calls.both * PADDED * np.ceil(rows / PADDED) / _rate(calls, kernel, architecture)
-    key = np.hypot(reads, multiplies) / kernel.width_rate(calls.width)
+    key = np.hypot(reads / width_rate(kernel.by_width, calls.width), multiplies)
     block = kernel.block + kernel.row * rows * calls.both / (2.0 * USUAL)
     held = calls.kept * np.minimum(keys / np.maximum(calls.seen, 1.0), 1.0)
     stream = (held * (missed(held, architecture) if calls.warm else 1.0) + calls.ends) / (memory * kernel.memory)
     best: Array | None = None
-    for split in SPLITS:
+    for split in SPLITS[SPLITS <= kernel.splits_up_to]:
         some = tile * np.ceil(keys / (split * tile)) * key
         through = calls.samples * heads * split / architecture.units * (some + block)
-        time = together(some * kernel.lone + block, through, SHARING) + (kernel.split if split > 1 else 0.0)
+        time = together(some + block, through, SHARING) + (kernel.split if split > 1 else 0.0)
         time = np.where((split == 1) | ((keys / split >= LEAST) & ~alone), time, np.inf)
         best = time if best is None else np.minimum(best, time)
     assert best is not None

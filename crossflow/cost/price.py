@@ -206,16 +206,22 @@ def _nothing(architecture: Architecture) -> KernelCosts:
 
 
 def _attention(table: KernelTable, dtype: str, architecture: Architecture, stack: SoftwareStack | None, *, least: bool) -> KernelCosts:
-    """Fused attention, as the stack's kernels use a device."""
-    (flops, moved, blocks), (_, *shapes), backward = table.attention
-    sizes, share = (flops, moved, moved, blocks, np.ones((len(flops), 1))), _share(backward, architecture, stack)
-    costs = fused_costs(sizes, shapes, share, architecture, dtype, table.element, alone=shapes[0] <= 1, least=least)
+    """Fused attention, by the measured kernels that the stack names, or by what it reaches of a device's rates."""
+    costs = fused_attention(table, dtype, architecture, stack, least=least)
     kernels = () if stack is None or least else attention_kernels(stack.kernels.attention, architecture)
     if not kernels:
         return costs
-    assert stack is not None  # it named the kernels
-    gap = architecture.execution.kernel_launch if stack.kernels.launch == "eager" else 0.0
+    gap = 0.0 if architecture.graphs else architecture.execution.kernel_launch
     return library_attention_costs(calls_of(table, dtype), kernels, costs, architecture, gap)
+
+
+def fused_attention(
+    table: KernelTable, dtype: str, architecture: Architecture, stack: SoftwareStack | None, *, least: bool = False
+) -> KernelCosts:
+    """Fused attention of kernels that nobody measured, as the stack's use a device."""
+    (flops, moved, blocks), (_, *shapes), backward = table.attention
+    sizes, share = (flops, moved, moved, blocks, np.ones((len(flops), 1))), _share(backward, architecture, stack)
+    return fused_costs(sizes, shapes, share, architecture, dtype, table.element, alone=shapes[0] <= 1, least=least)
 
 
 def attention_kernels(choice: AttentionChoice, architecture: Architecture) -> tuple[PrefillKernel | DecodeKernel, ...]:

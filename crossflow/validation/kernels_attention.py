@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
@@ -10,16 +9,16 @@ from pathlib import Path
 
 import numpy as np
 
-from crossflow import files
 from crossflow.architecture.attention import AttentionLibraryName
 from crossflow.architecture.model import Architecture
-from crossflow.architecture.software import AttentionChoice, SoftwareStack, load_stack
+from crossflow.architecture.software import AttentionChoice, SoftwareStack
 from crossflow.arrays import Array, Index, Mask
 from crossflow.cost.attention import Calls, calls_of, library_attention_costs
-from crossflow.cost.price import attention_kernels
-from crossflow.cost.roofline import KernelCosts, timed_costs
+from crossflow.cost.price import attention_kernels, fused_attention
+from crossflow.cost.roofline import KernelCosts
 from crossflow.formats import DTYPE_BYTES, HALF
 from crossflow.program.kernels import Attention, KernelTable, attention_sizes, kernel_tables
+from crossflow.validation.kernels_products import stack_of
 from crossflow.validation.report import Table
 from crossflow.validation.tables import TableRow, TableRows, device_architecture, measurements, numbers, positive, predicted_by, read_rows
 
@@ -71,7 +70,7 @@ def attention_times(key: tuple[str, str, str, str, str], rows: TableRows, sizes:
     sizes : as `SIZES` names them, shape (7, rows). [1]
     """
     source, device, framework, kernel_source, phase = key
-    found, stack = device_architecture(device), serving_stack(framework)
+    found, stack = device_architecture(device), stack_of(framework)
     if found is None:
         return f"no template for device '{device}'"
     if stack is None:
@@ -82,7 +81,7 @@ def attention_times(key: tuple[str, str, str, str, str], rows: TableRows, sizes:
     kernels = attention_kernels(own, found)
     if not kernels:
         return f"no measured attention of '{framework}' for device '{device}'"
-    calls, otherwise = measured_calls(source, rows, sizes, found)
+    calls, otherwise = measured_calls(source, rows, sizes, found.in_graphs, stack)
     return library_attention_costs(calls, kernels, otherwise, found).time[:, 0]
 
 
@@ -93,15 +92,8 @@ def called(names: Sequence[AttentionLibraryName], kernel_source: str, device: Ar
     return meant or tuple(names)
 
 
-@functools.cache
-def serving_stack(framework: str) -> SoftwareStack | None:
-    """The stack that a table of measurements calls so."""
-    stacks = (load_stack(name)[0] for name in files.catalogue("templates", "software"))
-    return next((stack for stack in stacks if framework in (stack.name, *stack.known_as)), None)
-
-
-def measured_calls(source: str, rows: TableRows, sizes: Array, device: Architecture) -> tuple[Calls, KernelCosts]:
-    """Calls as a source made them, and costs of the same that are infinite."""
+def measured_calls(source: str, rows: TableRows, sizes: Array, device: Architecture, stack: SoftwareStack) -> tuple[Calls, KernelCosts]:
+    """Calls as a source made them, and costs of the same where no library serves them."""
     table = rows_as_kernels(rows, sizes)
     flags = {name: np.array([[row[name] == "fp8"] for row in rows]) for name in ("dtype", "kv_dtype")}
     calls = replace(
@@ -112,8 +104,7 @@ def measured_calls(source: str, rows: TableRows, sizes: Array, device: Architect
         burst=np.array([[not row["power_w"]] for row in rows]),
         unwritten=unwritten(source, rows),
     )
-    flops, moved, _ = table.attention[0]
-    return calls, timed_costs(np.full_like(flops, np.inf), flops, moved, device, "bf16")
+    return calls, fused_attention(table, "bf16", device, stack)
 
 
 def rows_as_kernels(rows: TableRows, sizes: Array) -> KernelTable:

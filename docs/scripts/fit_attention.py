@@ -23,27 +23,32 @@ import numpy as np
 from scipy.optimize import least_squares
 
 from crossflow.architecture.attention import AttentionLibrary, DecodeKernel, PrefillKernel
+from crossflow.architecture.system import resolve
+from crossflow.architecture.template import DatasheetSystem
 from crossflow.arrays import Array, Mask
 from crossflow.cost.attention import Calls, library_attention_costs
 from crossflow.cost.roofline import KernelCosts
+from crossflow.files import Document
 from crossflow.validation import kernels_attention as reader
-from crossflow.validation.tables import TableRow, device_architecture, numbers, read_rows
+from crossflow.validation.kernels_products import stack_of
+from crossflow.validation.tables import TableRow, device_architecture, numbers, read_rows, template_of
 
 Kernel = PrefillKernel | DecodeKernel
 DEVICES = ("a100-80gb", "l40s", "h100-80gb", "b200")
 TOGETHER: Mapping[tuple[str, str], Sequence[str]] = {("decode", "trtllm-gen"): ("trtllm-gen", "trtllm-gen-sglang", "trtllm-gen-native")}
+BY_WIDTH = ("by_width", "narrow_by_width")
 OWN = ("start", "quantise")  # what each engine adds to kernels that are fitted together
-SCALE, EVALUATIONS = 0.05, 60
+SCALE, EVALUATIONS, RIDGE = 0.05, 60, 0.003
 # lowest, highest and first value of each number, in SI units
 BOUNDS = {
     "start": (3e-7, 6e-5, 6e-6), "quantise": (1e-8, 2e-5, 1e-6), "block": (1e-8, 3e-5, 1.5e-6), "row": (1e-12, 2e-6, 3e-8),
-    "matrix": (0.005, 1.3, 0.5), "narrow": (0.03, 1.3, 0.5), "softmax": (1.0, 64.0, 14.0), "lone": (1.0, 12.0, 1.4),
+    "matrix": (0.005, 1.3, 0.5), "narrow": (0.03, 1.3, 0.5), "lone": (1.0, 12.0, 1.4),
     "memory": (0.2, 1.4, 1.0), "writing": (0.1, 3.0, 0.8), "cache_bytes_per_clock": (2.0, 256.0, 40.0), "split": (1e-8, 4e-5, 4e-6),
-    "regroup": (1e-7, 3e-5, 5e-6), "by_width": (0.05, 3.0, 1.0),
+    "regroup": (1e-7, 3e-5, 5e-6), "by_width": (0.05, 3.0, 1.0), "narrow_by_width": (0.05, 3.0, 1.0),
 }  # fmt: skip
 STARTS: Sequence[Mapping[str, float]] = (
-    {}, {"softmax": 5.0, "lone": 2.5, "block": 4e-7, "matrix": 0.1, "cache_bytes_per_clock": 80.0},
-    {"matrix": 0.9, "narrow": 0.9, "softmax": 9.0, "block": 3e-6, "cache_bytes_per_clock": 20.0},
+    {}, {"lone": 2.5, "block": 4e-7, "matrix": 0.1, "cache_bytes_per_clock": 80.0},
+    {"matrix": 0.9, "narrow": 0.9, "block": 3e-6, "cache_bytes_per_clock": 20.0},
 )  # fmt: skip
 
 
@@ -67,10 +72,10 @@ def left_out(row: TableRow) -> bool:
 
 def numbers_of(kernel: Kernel, calls: Calls) -> tuple[str, ...]:
     """Numbers of a kernel that its rows decide; those that the file leaves out stay away."""
-    given = [name for name in BOUNDS if name in type(kernel).model_fields and name != "by_width"]
+    given = [name for name in BOUNDS if name in type(kernel).model_fields and name not in BY_WIDTH]
     away = {name for name in ("quantise", "row", "regroup", "narrow") if name in given and not _stated(kernel, name)}
     away |= {"split"} if isinstance(kernel, DecodeKernel) and kernel.groups_heads == "never" else set()
-    return (*(name for name in given if name not in away), *(f"by_width.{width}" for width in kernel.by_width))
+    return (*(name for name in given if name not in away), *(f"{kind}.{width}" for kind in BY_WIDTH for width in getattr(kernel, kind, ())))
 
 
 def _stated(kernel: Kernel, name: str) -> bool:
@@ -80,22 +85,26 @@ def _stated(kernel: Kernel, name: str) -> bool:
 
 def value_of(kernel: Kernel, name: str) -> float:
     """A number of a kernel, in SI units."""
-    if name.startswith("by_width."):
-        return float(kernel.by_width[int(name.removeprefix("by_width."))].item())
-    return float(getattr(kernel, name).item())
+    kind, _, width = name.partition(".")
+    found = getattr(kernel, kind)
+    return float((found[int(width)] if width else found).item())
 
 
 def with_values(kernel: Kernel, values: Mapping[str, float]) -> Kernel:
     """A kernel with other numbers."""
-    plain = {name: np.array([value]) for name, value in values.items() if "." not in name}
-    widths = {int(name.removeprefix("by_width.")): np.array([value]) for name, value in values.items() if "." in name}
-    return kernel.model_copy(update={**plain, "by_width": {**kernel.by_width, **widths}})
+    new: dict[str, object] = {name: np.array([value]) for name, value in values.items() if "." not in name}
+    for kind in BY_WIDTH:
+        widths = {int(name.partition(".")[2]): np.array([value]) for name, value in values.items() if name.startswith(f"{kind}.")}
+        new |= {kind: widths} if widths else {}
+    return kernel.model_copy(update=new)
 
 
 def some(calls: Calls, rows: Mask) -> Calls:
     """Some of the calls."""
     found = {field.name: getattr(calls, field.name) for field in fields(Calls)}
-    return replace(calls, **{name: value[rows] for name, value in found.items() if isinstance(value, np.ndarray) and len(value) == len(rows)})
+    return replace(
+        calls, **{name: value[rows] for name, value in found.items() if isinstance(value, np.ndarray) and len(value) == len(rows)}
+    )
 
 
 def predict(part: Fitted, kernel: Kernel, device: str) -> Array:
@@ -109,15 +118,25 @@ def fitted(parts: Sequence[Fitted], device: str, *, all_rows: bool) -> list[dict
     """Numbers of least loss for kernels that share all but what each engine adds."""
     names = list(dict.fromkeys((name, part.name if len(parts) > 1 and name in OWN else "") for part in parts for name in part.free))
     bounds = [BOUNDS[name.split(".")[0]] for name, _ in names]
+    bounds = [
+        (low, printed_rate(device), first) if name == "memory" else (low, high, first)
+        for (name, _), (low, high, first) in zip(names, bounds, strict=True)
+    ]
     low, high = (np.log([bound[i] for bound in bounds]) for i in (0, 1))
+    usual, pull = np.log([bound[2] for bound in bounds]), RIDGE * np.sqrt(sum(len(part.time) for part in parts))
     rows = [part.time > 0 if all_rows else ~part.aside for part in parts]
     mine = [replace_rows(part, keep) for part, keep in zip(parts, rows, strict=True)]
 
     def values(x: Array, part: Fitted) -> dict[str, float]:
-        return {name: float(np.exp(value)) for (name, owner), value in zip(names, x, strict=True) if owner in ("", part.name) and name in part.free}
+        return {
+            name: float(np.exp(value))
+            for (name, owner), value in zip(names, x, strict=True)
+            if owner in ("", part.name) and name in part.free
+        }
 
     def residuals(x: Array) -> Array:
-        return np.concatenate([np.log(predict(part, with_values(part.kernel, values(x, part)), device) / part.time) for part in mine])
+        errors = [np.log(predict(part, with_values(part.kernel, values(x, part)), device) / part.time) for part in mine]
+        return np.concatenate([*errors, pull * (x - usual)])
 
     best = None
     for start in STARTS:
@@ -129,6 +148,13 @@ def fitted(parts: Sequence[Fitted], device: str, *, all_rows: bool) -> list[dict
         best = found if best is None or found.cost < best.cost else best
     assert best is not None
     return [values(best.x, part) for part in parts]
+
+
+def printed_rate(device: str) -> float:
+    """The printed rate of a device's memory over that which matrix products reach: nothing streams faster. [1]"""
+    spec, _ = resolve(Document(file="fit_attention", data={"template": template_of(device)}))
+    assert isinstance(spec, DatasheetSystem)
+    return float(1.0 / spec.memory_utilisation.item())
 
 
 def replace_rows(part: Fitted, keep: Mask) -> Fitted:
@@ -143,12 +169,12 @@ def parts_of(device: str, phase: str, rows: Sequence[TableRow], file: Path) -> l
     assert architecture is not None
     known, found = architecture.execution.libraries.attention, []
     for framework, source in dict.fromkeys((row["framework"], row["kernel_source"]) for row in rows):
-        stack = reader.serving_stack(framework)
+        stack = stack_of(framework)
         if stack is None:
             continue
         mine = [row for row in rows if (row["framework"], row["kernel_source"]) == (framework, source)]
         sizes = np.stack([numbers(file, mine, column) for column in reader.SIZES])
-        calls, otherwise = reader.measured_calls(mine[0]["source"], mine, sizes, architecture)
+        calls, otherwise = reader.measured_calls(mine[0]["source"], mine, sizes, architecture, stack)
         open_, time = np.ones(len(mine), dtype=bool), numbers(file, mine, "time_us") * 1e-6
         for name in reader.called(getattr(stack.kernels.attention, phase), source, architecture):
             kernel = getattr(known.get(name, AttentionLibrary()), phase)
