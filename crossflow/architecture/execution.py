@@ -16,15 +16,7 @@ from crossflow.units import Ratio, Share, Time
 
 ONE = points(np.ones(1))
 ProductLibraryName = Literal[
-    "cublas",
-    "cublas-trtllm",
-    "cutlass-vllm",
-    "cutlass-sglang",
-    "deepgemm-sglang",
-    "deepgemm-trtllm",
-    "fp4-vllm",
-    "fp4-sglang",
-    "fp4-trtllm",
+    "cublas", "cublas-trtllm", "cutlass-vllm", "cutlass-sglang", "deepgemm-sglang", "deepgemm-trtllm", "fp4-vllm", "fp4-sglang", "fp4-trtllm"
 ]
 Library = TypeVar("Library")
 
@@ -53,9 +45,7 @@ class ProductLibrary(TileExecution):
 
     start: Time = Field(description="gap before a kernel of a captured graph; outside of one `kernel_launch` stands in its place")
     matrix_utilisation: Share = Field(description="share of the matrix peak that the main loop of a block reaches")
-    clock: Ratio = Field(
-        description="clock that its long products sustain, over the one at which `chip_power` has the device keep to its TDP"
-    )
+    clock: Ratio = Field(description="clock that its long products sustain, over the one at which `chip_power` has the device keep to its TDP")
     memory_rate: Ratio = Field(description="rate at which operands cross main memory, over that of other kernels")
     rounding: Share = Field(
         description="how much of the time of a wave that fills only some units passes before these begin the next: 1 all, 0 none"

@@ -88,8 +88,8 @@ def calls_of(table: KernelTable, dtype: str) -> Calls:
     narrow = np.array([[bool(row.stored) and DTYPE_BYTES[row.stored] < HALF] for row in rows])
     return Calls(
         samples=samples, heads=heads, kv_heads=kv_heads, length=length, seen=seen, width=width, window=window, causal=causal,
-        chunked=chunked, backward=backward, decode=length <= 1, narrow=narrow, narrow_products=narrow & (DTYPE_BYTES[dtype] < HALF), both=both, ends=ends,
-        kept=np.maximum(moved - ends, 0.0),
+        chunked=chunked, backward=backward, decode=length <= 1, narrow=narrow, narrow_products=narrow & (DTYPE_BYTES[dtype] < HALF),
+        both=both, ends=ends, kept=np.maximum(moved - ends, 0.0),
     )  # fmt: skip
 
 
@@ -192,7 +192,7 @@ def decode_parts(calls: Calls, kernel: DecodeKernel, architecture: Architecture)
     held = calls.kept * np.minimum(keys / np.maximum(calls.seen, 1.0), 1.0)
     stream = (held * (missed(held, architecture) if calls.warm else 1.0) + calls.ends) / (memory * kernel.memory)
     best: Array | None = None
-    for split in SPLITS[SPLITS <= kernel.splits_up_to]:
+    for split in SPLITS[kernel.splits_up_to >= SPLITS]:
         some = tile * np.ceil(keys / (split * tile)) * key
         through = calls.samples * heads * split / architecture.units * (some + block)
         time = together(some + block, through, SHARING) + (kernel.split if split > 1 else 0.0)

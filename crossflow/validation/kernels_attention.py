@@ -17,7 +17,7 @@ from crossflow.cost.attention import Calls, calls_of, library_attention_costs
 from crossflow.cost.price import attention_kernels, fused_attention
 from crossflow.cost.roofline import KernelCosts
 from crossflow.formats import DTYPE_BYTES, HALF
-from crossflow.program.kernels import Attention, KernelTable, attention_sizes, kernel_tables
+from crossflow.program.kernels import QUERIES, Attention, KernelTable, kernel_tables, seen_pairs
 from crossflow.validation.kernels_products import stack_of
 from crossflow.validation.report import Table
 from crossflow.validation.tables import TableRow, TableRows, device_architecture, measurements, numbers, positive, predicted_by, read_rows
@@ -69,16 +69,15 @@ def attention_times(key: tuple[str, str, str, str, str], rows: TableRows, sizes:
 
     sizes : as `SIZES` names them, shape (7, rows). [1]
     """
-    source, device, framework, kernel_source, phase = key
+    source, device, framework, kernel_source, _ = key
     found, stack = device_architecture(device), stack_of(framework)
     if found is None:
         return f"no template for device '{device}'"
     if stack is None:
         return f"no software stack for '{framework}'"
     choice = stack.kernels.attention
-    names = {name: choice.prefill if phase == "prefill" else choice.decode for name in ("prefill", "decode")}
-    own = AttentionChoice(**{name: called(some, kernel_source, found) for name, some in names.items()})
-    kernels = attention_kernels(own, found)
+    meant = AttentionChoice(prefill=called(choice.prefill, kernel_source, found), decode=called(choice.decode, kernel_source, found))
+    kernels = attention_kernels(meant, found)
     if not kernels:
         return f"no measured attention of '{framework}' for device '{device}'"
     calls, otherwise = measured_calls(source, rows, sizes, found.in_graphs, stack)
@@ -110,24 +109,23 @@ def measured_calls(source: str, rows: TableRows, sizes: Array, device: Architect
 def rows_as_kernels(rows: TableRows, sizes: Array) -> KernelTable:
     """Rows of the table as kernels of a program; sizes of shape (7, rows). [1]"""
     batch, length, context, heads, kv_heads, width, window = sizes
-    value = np.array([VALUES.get(int(elements), elements) for elements in width])
-    found = []
-    for i, row in enumerate(rows):
-        stored = "fp8" if row["kv_dtype"] == "fp8" else ""
-        decode = row["phase"] == "decode"
-        seen = min(context[i], window[i] or context[i]) if decode else context[i]
-        plain = Attention(
-            samples=batch[i], heads=heads[i], kv_heads=kv_heads[i], length=length[i], seen=seen, width=(width[i] + value[i]) / 2.0,
-            causal=not decode, window=window[i] if window[i] < context[i] or decode else 0.0, stored=stored,
-        )  # fmt: skip
-        found.append(plain)
-    (table,) = kernel_tables(found, HALF, narrow=False)
-    work = attention_sizes(table.sizes, HALF, found)[:, :, 0].T
-    stated = [
-        replace(row, width=elements, work=(float(flops), float(moved), float(blocks)))
-        for row, elements, (flops, moved, blocks) in zip(found, width, work, strict=True)
-    ]
-    (table,) = kernel_tables(stated, DTYPE_BYTES["bf16"], narrow=False)
+    decode, narrow = (np.array([row[name] == value for row in rows]) for name, value in (("phase", "decode"), ("kv_dtype", "fp8")))
+    both = width + np.select([width == elements for elements in VALUES], list(VALUES.values()), width)
+    seen = np.where(decode & (window > 0), np.minimum(context, window), context)
+    cut = np.where(decode | (window < context), window, 0.0)
+    pairs = seen_pairs(length, seen, cut, causal=~decode, chunked=np.zeros_like(decode))
+    flops = 2.0 * batch * heads * pairs * both
+    moved = batch * both * (heads * length * HALF + kv_heads * seen * np.where(narrow, DTYPE_BYTES["fp8"], HALF))
+    blocks = batch * heads * np.ceil(length / QUERIES)
+    columns = np.stack([batch, heads, kv_heads, length, seen, width, cut, flops, moved, blocks]).T.tolist()
+    kernels = [
+        Attention(
+            samples=samples, heads=own, kv_heads=groups, length=queries, seen=keys, width=elements, window=limit, work=tuple(work),
+            causal=not alone, stored="fp8" if eight else "",
+        )
+        for (samples, own, groups, queries, keys, elements, limit, *work), alone, eight in zip(columns, decode, narrow, strict=True)
+    ]  # fmt: skip
+    (table,) = kernel_tables(kernels, HALF, narrow=False)
     return table
 
 

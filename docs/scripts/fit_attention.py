@@ -70,7 +70,7 @@ def left_out(row: TableRow) -> bool:
     return zlib.crc32(",".join(row[name] for name in reader.SIZES).encode()) % 3 == 0
 
 
-def numbers_of(kernel: Kernel, calls: Calls) -> tuple[str, ...]:
+def numbers_of(kernel: Kernel) -> tuple[str, ...]:
     """Numbers of a kernel that its rows decide; those that the file leaves out stay away."""
     given = [name for name in BOUNDS if name in type(kernel).model_fields and name not in BY_WIDTH]
     away = {name for name in ("quantise", "row", "regroup", "narrow") if name in given and not _stated(kernel, name)}
@@ -183,7 +183,7 @@ def parts_of(device: str, phase: str, rows: Sequence[TableRow], file: Path) -> l
             if keep.any():
                 part = Fitted(
                     name=name, kernel=kernel, calls=some(calls, keep), otherwise=otherwise[np.flatnonzero(keep)], time=time[keep],
-                    aside=np.array([left_out(row) for row, kept in zip(mine, keep, strict=True) if kept]), free=numbers_of(kernel, calls),
+                    aside=np.array([left_out(row) for row, kept in zip(mine, keep, strict=True) if kept]), free=numbers_of(kernel),
                 )  # fmt: skip
                 found.append(part)
     return merged(found)
