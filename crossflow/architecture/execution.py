@@ -6,15 +6,18 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Literal, TypeVar
 
 import numpy as np
-from pydantic import Field
+from pydantic import Field, model_validator
 
+from crossflow.architecture.attention import AttentionLibrary, AttentionLibraryName
 from crossflow.arrays import points
 from crossflow.files import FileModel
 from crossflow.limits import Whole
 from crossflow.units import Ratio, Share, Time
 
 ONE = points(np.ones(1))
-ProductLibraryName = Literal["cublas", "cutlass", "deepgemm"]
+ProductLibraryName = Literal[
+    "cublas", "cublas-trtllm", "cutlass-vllm", "cutlass-sglang", "deepgemm-sglang", "deepgemm-trtllm", "fp4-vllm", "fp4-sglang", "fp4-trtllm"
+]
 Library = TypeVar("Library")
 
 
@@ -30,10 +33,45 @@ class TileExecution(FileModel):
     cache_bytes_per_clock: Ratio = Field(description="bytes per clock that the last cache gives one unit when all ask at once")
 
 
+class Quantising(FileModel):
+    """How a library scales A to the narrower type in which it multiplies, in kernels of their own."""
+
+    start: Time = Field(description="gap before its kernels in a captured graph; outside of one `kernel_launch` stands in its place")
+    rate: Ratio = Field(description="rate at which it reads A and writes the narrower copy, over the main memory's")
+
+
+class ProductLibrary(TileExecution):
+    """Kernels of matrix products of one library, for one or more data types, on one generation of devices."""
+
+    start: Time = Field(description="gap before a kernel of a captured graph; outside of one `kernel_launch` stands in its place")
+    matrix_utilisation: Share = Field(description="share of the matrix peak that the main loop of a block reaches")
+    clock: Ratio = Field(description="clock that its long products sustain, over the one at which `chip_power` has the device keep to its TDP")
+    memory_rate: Ratio = Field(description="rate at which operands cross main memory, over that of other kernels")
+    rounding: Share = Field(
+        description="how much of the time of a wave that fills only some units passes before these begin the next: 1 all, 0 none"
+    )
+    stored: Ratio = Field(description="bytes by which an element of C counts among those that the cache gives a block")
+    kept: Share = Field(description="share of the last cache in which operands stay until a benchmark calls the kernel again")
+    rows_up_to: tuple[Whole, ...] = Field(
+        default=(),
+        description="for a library that takes its tile by the rows of C alone: the most rows that each of `shapes` but the last is taken for,"
+        " in ascending order. The library takes the fastest tile where absent",
+    )
+    quantise: Quantising | None = Field(default=None, description="how A is scaled to a narrower type, for the types that need it")
+
+    @model_validator(mode="after")
+    def _check(self) -> ProductLibrary:
+        limits = self.rows_up_to
+        if limits and (len(limits) != len(self.shapes) - 1 or sorted(set(limits)) != list(limits)):
+            raise ValueError(f"rows_up_to: expected {len(self.shapes) - 1} ascending numbers, one for each of shapes but the last")
+        return self
+
+
 class KernelLibraries(FileModel):
     """Code for one generation of devices that was measured there, by name; a software stack says which it uses (`KernelChoice`)."""
 
-    products: Mapping[ProductLibraryName, TileExecution] = Field(default={}, description="of matrix products")
+    products: Mapping[ProductLibraryName, ProductLibrary] = Field(default={}, description="of matrix products")
+    attention: Mapping[AttentionLibraryName, AttentionLibrary] = Field(default={}, description="of fused attention in serving")
 
 
 class Execution(FileModel):

@@ -8,16 +8,28 @@ from dataclasses import dataclass, fields, replace
 
 import numpy as np
 
-from crossflow.architecture.execution import preferred
+from crossflow.architecture.attention import DecodeKernel, PrefillKernel
+from crossflow.architecture.execution import ProductLibrary, preferred
 from crossflow.architecture.model import Architecture
 from crossflow.architecture.network import NetworkSpec
-from crossflow.architecture.software import SoftwareStack
+from crossflow.architecture.software import AttentionChoice, SoftwareStack
 from crossflow.arrays import Array, Index, Mask
+from crossflow.cost.attention import calls_of, library_attention_costs
 from crossflow.cost.lookups import lookup_costs
 from crossflow.cost.nearby import near_times
 from crossflow.cost.network import CostRows, MessageCosts, message_costs
 from crossflow.cost.profile import LOOKUPS, Profile, attention_shape, gemm_shape, lookup_shape, pass_shape, scan_shape, where_measured
-from crossflow.cost.roofline import KernelCosts, fused_costs, joined, pass_costs, product_costs, resources, timed_costs, wide_type
+from crossflow.cost.roofline import (
+    KernelCosts,
+    fused_costs,
+    joined,
+    pass_costs,
+    product_costs,
+    quantised_costs,
+    resources,
+    timed_costs,
+    wide_type,
+)
 from crossflow.formats import DTYPE_BYTES
 from crossflow.mapping.placement import Placement
 from crossflow.program.kernels import Attention, KernelTable, Lookup, Pass, Product, Scan, Timed
@@ -153,8 +165,7 @@ def kernel_parts(
 def _priced(table: KernelTable, program: Program, architecture: Architecture, stack: SoftwareStack | None, *, least: bool) -> KernelCosts:
     dtype = wide_type(architecture, program.dtype) if table.wide else program.dtype
     if table.kind is Pass:
-        moved, flops, launches = table.sizes
-        return pass_costs(moved, flops, launches, architecture, dtype, least=least)
+        return _passes(table, program, architecture, stack, least=least)
     if table.kind is Attention:
         return _attention(table, program.dtype, architecture, stack, least=least)
     if table.kind is Scan:
@@ -165,11 +176,26 @@ def _priced(table: KernelTable, program: Program, architecture: Architecture, st
     if table.kind is Lookup:
         return lookup_costs([row for row in table.rows if isinstance(row, Lookup)], table.sizes, architecture)
     second = np.where(np.isnan(table.stored), 1.0, table.stored / DTYPE_BYTES[dtype])
-    library = None if stack is None else preferred(stack.kernels.products.get(dtype, ()), architecture.execution.libraries.products)
+    library = _library(dtype, architecture, stack)
     costs = product_costs(table.sizes, table.result, architecture, dtype, second=second, least=least, library=library)
     if stack is not None and program.trains and not least:
         costs = costs.slowed(stack.product_slowdown * architecture.execution.training_sensitivity)
     return costs
+
+
+def _library(dtype: str, architecture: Architecture, stack: SoftwareStack | None) -> ProductLibrary | None:
+    """Library in which a stack multiplies matrices of a type; None where it names none that the device's family has."""
+    return None if stack is None else preferred(stack.kernels.products.get(dtype, ()), architecture.execution.libraries.products)
+
+
+def _passes(table: KernelTable, program: Program, architecture: Architecture, stack: SoftwareStack | None, *, least: bool) -> KernelCosts:
+    """Passes over memory; those that scale operands of narrow products as the library of these products does."""
+    moved, flops, launches = table.sizes
+    costs = pass_costs(moved, flops, launches, architecture, program.dtype, least=least)
+    library = _library(program.dtype, architecture, stack)
+    if least or library is None or library.quantise is None:
+        return costs
+    return quantised_costs(costs, np.array([[isinstance(row, Pass) and row.narrows] for row in table.rows]), library.quantise, architecture)
 
 
 def _nothing(architecture: Architecture) -> KernelCosts:
@@ -180,10 +206,30 @@ def _nothing(architecture: Architecture) -> KernelCosts:
 
 
 def _attention(table: KernelTable, dtype: str, architecture: Architecture, stack: SoftwareStack | None, *, least: bool) -> KernelCosts:
-    """Fused attention, as the stack's kernels use a device."""
+    """Fused attention, by the measured kernels that the stack names, or by what it reaches of a device's rates."""
+    costs = fused_attention(table, dtype, architecture, stack, least=least)
+    kernels = () if stack is None or least else attention_kernels(stack.kernels.attention, architecture)
+    if not kernels:
+        return costs
+    gap = 0.0 if architecture.graphs else architecture.execution.kernel_launch
+    return library_attention_costs(calls_of(table, dtype), kernels, costs, architecture, gap)
+
+
+def fused_attention(
+    table: KernelTable, dtype: str, architecture: Architecture, stack: SoftwareStack | None, *, least: bool = False
+) -> KernelCosts:
+    """Fused attention of kernels that nobody measured, as the stack's use a device."""
     (flops, moved, blocks), (_, *shapes), backward = table.attention
     sizes, share = (flops, moved, moved, blocks, np.ones((len(flops), 1))), _share(backward, architecture, stack)
     return fused_costs(sizes, shapes, share, architecture, dtype, table.element, alone=shapes[0] <= 1, least=least)
+
+
+def attention_kernels(choice: AttentionChoice, architecture: Architecture) -> tuple[PrefillKernel | DecodeKernel, ...]:
+    """Kernels of the libraries that a stack names and a device's family has, in the order of preference."""
+    known = architecture.execution.libraries.attention
+    prefill = (known[name].prefill for name in choice.prefill if name in known)
+    decode = (known[name].decode for name in choice.decode if name in known)
+    return tuple(kernel for kernel in (*prefill, *decode) if kernel is not None)
 
 
 def _scans(table: KernelTable, dtype: str, architecture: Architecture, stack: SoftwareStack | None, *, least: bool) -> KernelCosts:
