@@ -11,10 +11,16 @@ from pydantic import Field
 from crossflow.arrays import points
 from crossflow.files import FileModel
 from crossflow.limits import Whole
-from crossflow.units import Ratio, Share, Time
+from crossflow.units import PositiveRatio, PositiveShare, Ratio, Share, Time
 
 ONE = points(np.ones(1))
 ProductLibraryName = Literal["cublas", "cutlass", "deepgemm"]
+# Whose code it is, and what multiplies; `block` where blocks of 128 elements of fp8 share a scale.
+ExpertLibraryName = Literal[
+    "vllm-triton", "vllm-triton-block", "sglang-triton", "sglang-triton-block", "flashinfer-cutlass", "flashinfer-cutlass-block",
+    "flashinfer-trtllm", "flashinfer-trtllm-block", "tensorrt-llm-cutlass", "tensorrt-llm-cutlass-block", "tensorrt-llm-deepgemm",
+    "tensorrt-llm-cutlass-rc15", "tensorrt-llm-deepgemm-rc15",
+]  # fmt: skip
 Library = TypeVar("Library")
 
 
@@ -30,10 +36,29 @@ class TileExecution(FileModel):
     cache_bytes_per_clock: Ratio = Field(description="bytes per clock that the last cache gives one unit when all ask at once")
 
 
+class ExpertLibrary(FileModel):
+    """How a library runs a layer of experts in one data type on one generation of devices (see `crossflow.cost.experts`)."""
+
+    start: Time = Field(description="time of a layer in a captured graph beside its work: the starts of its kernels")
+    token: Time = Field(description="time per token to choose experts and to sort")
+    expert: Time = Field(description="time per expert of the rank that has any row")
+    matrix: PositiveShare = Field(description="share of the matrix peak that tiles reach")
+    cache_bytes_per_clock: PositiveRatio = Field(description="bytes per clock that the last cache gives one unit when all ask at once")
+    fill: Time = Field(description="time of a tile outside its main loop")
+    memory: PositiveRatio = Field(description="share of the usable memory bandwidth at which weights are read")
+    group: PositiveRatio = Field(description="tiles, one below the other, that share what one of them has read of an expert's weights")
+    passes: Ratio = Field(description="bytes that move between the products over one read and one write of each kernel")
+    carried: Ratio = Field(description="the same for rows of experts on other ranks, which some kernels carry through")
+    multiplied: Share = Field(description="share of the rows of other ranks that come with a token and are multiplied as well")
+
+
 class KernelLibraries(FileModel):
     """Code for one generation of devices that was measured there, by name; a software stack says which it uses (`KernelChoice`)."""
 
     products: Mapping[ProductLibraryName, TileExecution] = Field(default={}, description="of matrix products")
+    experts: Mapping[ExpertLibraryName, Mapping[str, ExpertLibrary]] = Field(
+        default={}, description="of fused layers of experts, each by the data type in which it multiplies"
+    )
 
 
 class Execution(FileModel):

@@ -15,7 +15,7 @@ import numpy as np
 from pydantic import Field, model_validator
 
 from crossflow import files
-from crossflow.architecture.execution import ProductLibraryName
+from crossflow.architecture.execution import ExpertLibraryName, ProductLibraryName
 from crossflow.files import Document, FileModel
 from crossflow.formats import HALF
 from crossflow.limits import Flag
@@ -66,6 +66,9 @@ class KernelChoice(FileModel):
     )
     products: Mapping[str, tuple[ProductLibraryName, ...]] = Field(
         default={}, description="libraries of matrix products, by the data type in which they multiply"
+    )
+    experts: Mapping[str, tuple[ExpertLibraryName, ...]] = Field(
+        default={}, description="libraries of fused layers of experts, by the data type in which they multiply"
     )
 
 
