@@ -55,14 +55,12 @@ def expert_loads(tokens: Array, active: Array, experts: Array, ranks: Array, loa
     return RowLoads(experts=found[0], rows=found[1], tiles=found[2:])
 
 
-def fullest(active: int, experts: int, ranks: Array, skew: float) -> Array:
+def fullest(active: float | Array, experts: float | Array, ranks: Array, skew: float | Array) -> Array:
     """Rows of the fullest rank over the mean where very many tokens meet a power law. [1]"""
-
-    def every(value: float) -> Array:
-        return np.full_like(ranks, value)
-
-    found = expert_loads(every(MANY), every(active), every(experts), ranks, every(1.0), every(skew), every(np.inf))
-    return np.asarray(np.maximum(found.rows * ranks / (MANY * active), 1.0))
+    each, whole, among, power = np.broadcast_arrays(*(np.asarray(one, dtype=float) for one in (active, experts, ranks, skew)))
+    every = np.ones_like(among)
+    found = expert_loads(MANY * every, each, whole, among, every, power, np.inf * every)
+    return np.asarray(np.maximum(found.rows * among / (MANY * each), 1.0))
 
 
 def _alike(rows: Array) -> list[Index]:
