@@ -16,6 +16,7 @@ class Format:
     block: int = 0
     scale: int = 0
     two_level: bool = False  # whether blocks have a scale and the tensor has another one, which must be known before
+    like: str = ""  # type at whose rate it multiplies, for one that devices do not list by itself
 
     @property
     def size(self) -> float:
@@ -25,12 +26,13 @@ class Format:
 
 # MX types: OCP Microscaling Formats (MX) Specification v1.0, 2023, Sec. 5.2: 32 elements share 8 bits.
 # nvfp4: arXiv:2509.25149, Sec. 2: 16 elements share an fp8 scale, a tensor an fp32 one.
+# fp8_block: DeepSeek-V3 (arXiv:2412.19437, Sec. 3.3.2): blocks of 128 x 128 weights share an fp32 scale.
 # int4: checkpoints of AWQ (arXiv:2306.00978) and GPTQ (arXiv:2210.17323): 128 elements share an fp16 scale and a zero point of 4 bits.
 FORMATS: Mapping[str, Format] = {
     "fp64": Format(bits=64), "fp32": Format(bits=32), "tf32": Format(bits=32), "fp16": Format(bits=16), "bf16": Format(bits=16),
     "int32": Format(bits=32), "int8": Format(bits=8), "fp8": Format(bits=8), "mxfp8": Format(bits=8, block=32, scale=8),
     "int4": Format(bits=4, block=128, scale=20), "mxfp4": Format(bits=4, block=32, scale=8),
-    "nvfp4": Format(bits=4, block=16, scale=8, two_level=True),
+    "nvfp4": Format(bits=4, block=16, scale=8, two_level=True), "fp8_block": Format(bits=8, block=128 * 128, scale=32, like="fp8"),
 }  # fmt: skip
 DTYPE_BYTES: Mapping[str, float] = {name: one.size for name, one in FORMATS.items()}
 HALF = 2.0  # size of an element in 16 bits [B]

@@ -5,8 +5,10 @@ import time
 import numpy as np
 import pytest
 
+import crossflow
 from crossflow.cost.experts import expert_library, grouped_costs
 from crossflow.cost.price import kernel_prices
+from crossflow.errors import SpecError
 from crossflow.program import Experts, ProgramBuilder
 from crossflow.program.kernels import kernel_tables
 from crossflow.program.loads import TILE_ROWS, expert_loads, fullest
@@ -20,7 +22,7 @@ def loads(tokens, ranks=8.0, load=1.0, skew=0.0, reached=np.inf, active=8.0, exp
     return expert_loads(*(np.atleast_1d(float(one)) for one in (tokens, active, experts, ranks, load, skew, reached)))
 
 
-def times(device="h100-80gb", library="vllm-triton", dtype="bf16", **sizes):
+def times(device="h100-80gb", library="triton-vllm", dtype="bf16", **sizes):
     architecture = device_architecture(device)
     (table,) = kernel_tables((Experts(**QWEN | sizes),), 2.0, narrow=False)
     return grouped_costs(table.sizes, expert_library(architecture, (library,), dtype), architecture, dtype).time[0]
@@ -100,3 +102,34 @@ def test_measured_layers_are_within_their_floor():
     assert table["n"] >= 100
     assert table["median_abs_error"] < 0.10
     assert table["by"]["distribution"]["power law"]["median_abs_error"] < 0.10
+
+
+def qwen(software="vllm", task="decode", system="dgx-h200", **changes):
+    """A mixture on one node with eight ranks that share the experts out."""
+    model = {"model": "qwen3-30b-a3b", "task": task, "global_batch": 64, **changes}
+    plan = {"dp": 8, "ep": 8, "micro_batch": 8}
+    return crossflow.predict(crossflow.from_dict({"system": system, "workload": model, "strategy": plan, "software": software}))
+
+
+def test_a_service_runs_experts_as_its_libraries_do():
+    """Without the libraries the same layers are products and passes; training has no fused layers."""
+    general = {"like": "vllm", "kernels": {"experts": {"bf16": []}}}
+    assert qwen().step_time != qwen(general).step_time
+    job = {"model": "qwen3-30b-a3b", "global_batch": 64}
+    plan = {"dp": 8, "ep": 8, "micro_batch": 1, "zero": 3}
+    trained = [
+        crossflow.predict(crossflow.from_dict({"system": "dgx-h200", "workload": job, "strategy": plan, "software": one})).step_time
+        for one in ("vllm", general)
+    ]
+    assert trained[0] == trained[1]
+
+
+def test_a_skew_slows_a_service_down():
+    even, skewed = (qwen(task="prefill", experts={"count": 128, "active": 8, "ffn": 768, "skew": skew}).step_time for skew in (0, 1.2))
+    assert skewed > 1.1 * even
+
+
+def test_a_skew_is_no_capacity():
+    sentence = "a power law says how unevenly experts are used; leave out `skew`, or `uneven` and `capacity`"
+    with pytest.raises(SpecError, match=sentence):
+        qwen(experts={"count": 128, "active": 8, "skew": 1.2, "uneven": 1.5})

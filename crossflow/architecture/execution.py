@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Literal, TypeVar
 
 import numpy as np
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from crossflow.arrays import points
 from crossflow.files import FileModel
@@ -14,12 +14,21 @@ from crossflow.limits import Whole
 from crossflow.units import PositiveRatio, PositiveShare, Ratio, Share, Time
 
 ONE = points(np.ones(1))
-ProductLibraryName = Literal["cublas", "cutlass", "deepgemm"]
-# Whose code it is, and what multiplies; `block` where blocks of 128 elements of fp8 share a scale.
+ProductLibraryName = Literal[
+    "cublas",
+    "cublas-trtllm",
+    "cutlass-vllm",
+    "cutlass-sglang",
+    "deepgemm-sglang",
+    "deepgemm-trtllm",
+    "fp4-vllm",
+    "fp4-sglang",
+    "fp4-trtllm",
+]
+# What multiplies, and whose code it is.
 ExpertLibraryName = Literal[
-    "vllm-triton", "vllm-triton-block", "sglang-triton", "sglang-triton-block", "flashinfer-cutlass", "flashinfer-cutlass-block",
-    "flashinfer-trtllm", "flashinfer-trtllm-block", "tensorrt-llm-cutlass", "tensorrt-llm-cutlass-block", "tensorrt-llm-deepgemm",
-    "tensorrt-llm-cutlass-rc15", "tensorrt-llm-deepgemm-rc15",
+    "triton-vllm", "triton-sglang", "cutlass-flashinfer", "trtllm-flashinfer", "cutlass-trtllm", "deepgemm-trtllm", "cutlass-trtllm-rc15",
+    "deepgemm-trtllm-rc15",
 ]  # fmt: skip
 Library = TypeVar("Library")
 
@@ -34,6 +43,42 @@ class TileExecution(FileModel):
     split: Time = Field(description="extra time of a split k loop: synchronisation and reduction")
     partial_rate: Ratio = Field(description="rate at which partial sums of a split move, over the main memory's")
     cache_bytes_per_clock: Ratio = Field(description="bytes per clock that the last cache gives one unit when all ask at once")
+
+
+class Quantising(FileModel):
+    """How a library scales A to the narrower type in which it multiplies, in kernels of their own."""
+
+    start: Time = Field(description="gap before its kernels in a captured graph; outside of one `kernel_launch` stands in its place")
+    rate: Ratio = Field(description="rate at which it reads A and writes the narrower copy, over the main memory's")
+
+
+class ProductLibrary(TileExecution):
+    """Kernels of matrix products of one library, for one or more data types, on one generation of devices."""
+
+    start: Time = Field(description="gap before a kernel of a captured graph; outside of one `kernel_launch` stands in its place")
+    matrix_utilisation: Share = Field(description="share of the matrix peak that the main loop of a block reaches")
+    clock: Ratio = Field(
+        description="clock that its long products sustain, over the one at which `chip_power` has the device keep to its TDP"
+    )
+    memory_rate: Ratio = Field(description="rate at which operands cross main memory, over that of other kernels")
+    rounding: Share = Field(
+        description="how much of the time of a wave that fills only some units passes before these begin the next: 1 all, 0 none"
+    )
+    stored: Ratio = Field(description="bytes by which an element of C counts among those that the cache gives a block")
+    kept: Share = Field(description="share of the last cache in which operands stay until a benchmark calls the kernel again")
+    rows_up_to: tuple[Whole, ...] = Field(
+        default=(),
+        description="for a library that takes its tile by the rows of C alone: the most rows that each of `shapes` but the last is taken for,"
+        " in ascending order. The library takes the fastest tile where absent",
+    )
+    quantise: Quantising | None = Field(default=None, description="how A is scaled to a narrower type, for the types that need it")
+
+    @model_validator(mode="after")
+    def _check(self) -> ProductLibrary:
+        limits = self.rows_up_to
+        if limits and (len(limits) != len(self.shapes) - 1 or sorted(set(limits)) != list(limits)):
+            raise ValueError(f"rows_up_to: expected {len(self.shapes) - 1} ascending numbers, one for each of shapes but the last")
+        return self
 
 
 class ExpertLibrary(FileModel):
@@ -55,7 +100,7 @@ class ExpertLibrary(FileModel):
 class KernelLibraries(FileModel):
     """Code for one generation of devices that was measured there, by name; a software stack says which it uses (`KernelChoice`)."""
 
-    products: Mapping[ProductLibraryName, TileExecution] = Field(default={}, description="of matrix products")
+    products: Mapping[ProductLibraryName, ProductLibrary] = Field(default={}, description="of matrix products")
     experts: Mapping[ExpertLibraryName, Mapping[str, ExpertLibrary]] = Field(
         default={}, description="of fused layers of experts, each by the data type in which it multiplies"
     )

@@ -71,6 +71,14 @@ class Throttle:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Repeats:
+    """How a benchmark calls one kernel over and over, where a program calls many in turn."""
+
+    copies: Array  # copies of B that the calls go through in turn, shape (n,); their operands may still lie in the last cache. [1]
+    settling: float = 0.0  # time of a call in which the clock has come half of the way down to what power sustains; 0 for long runs. [s]
+
+
+@dataclass(frozen=True, kw_only=True)
 class Architecture:
     """One accelerator and its ports; arrays of shape (n,) or (1,)."""
 
@@ -93,6 +101,8 @@ class Architecture:
     execution: Execution  # how kernels run on it
     # clock at which long matrix products draw the power limit, over `frequency`; above 1 it does not bind. [1]
     power_clock: Array = field(default_factory=lambda: np.full(1, np.inf))
+    repeats: Repeats | None = None  # for kernels that a benchmark repeats; None in programs
+    graphs: bool = False  # whether captured graphs launch its kernels
     throttle: Throttle | None = None  # of a device whose components together may draw more than its power
     dataflow: str = "best"
     usage: tuple[BudgetUse, ...] = ()  # budgets used; empty for a datasheet device
@@ -128,7 +138,8 @@ class Architecture:
     def in_graphs(self) -> Architecture:
         """The same device where captured graphs launch its kernels."""
         launch = self.execution.graph_launch
-        return self if launch is None else replace(self, execution=self.execution.model_copy(update={"kernel_launch": launch}))
+        execution = self.execution if launch is None else self.execution.model_copy(update={"kernel_launch": launch})
+        return replace(self, execution=execution, graphs=True)
 
     def level(self, name: str) -> Level:
         """Level by name."""

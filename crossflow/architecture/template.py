@@ -375,7 +375,8 @@ class DatasheetSystem(SystemFields):
     @property
     def product_rates(self) -> Mapping[str, Array]:
         """Peak rate of matrix products by data type: of the matrix units, or of the vector units for types that those lack. [flop/s]"""
-        return {**self.throughput, **{dtype: rate for dtype, rate in self.vector_throughput.items() if dtype not in self.throughput}}
+        rates = {**self.throughput, **{dtype: rate for dtype, rate in self.vector_throughput.items() if dtype not in self.throughput}}
+        return {**rates, **{dtype: rates[form.like] for dtype, form in FORMATS.items() if form.like in rates and dtype not in rates}}
 
 
 SystemSpec = GeneratedSystem | DatasheetSystem

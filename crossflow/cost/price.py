@@ -8,7 +8,7 @@ from dataclasses import dataclass, fields, replace
 
 import numpy as np
 
-from crossflow.architecture.execution import preferred
+from crossflow.architecture.execution import ProductLibrary, preferred
 from crossflow.architecture.model import Architecture
 from crossflow.architecture.network import NetworkSpec
 from crossflow.architecture.software import SoftwareStack
@@ -28,7 +28,17 @@ from crossflow.cost.profile import (
     scan_shape,
     where_measured,
 )
-from crossflow.cost.roofline import KernelCosts, fused_costs, joined, pass_costs, product_costs, resources, timed_costs, wide_type
+from crossflow.cost.roofline import (
+    KernelCosts,
+    fused_costs,
+    joined,
+    pass_costs,
+    product_costs,
+    quantised_costs,
+    resources,
+    timed_costs,
+    wide_type,
+)
 from crossflow.formats import DTYPE_BYTES
 from crossflow.mapping.placement import Placement
 from crossflow.program.kernels import Attention, Experts, KernelTable, Lookup, Pass, Product, Scan, Timed
@@ -164,8 +174,7 @@ def kernel_parts(
 def _priced(table: KernelTable, program: Program, architecture: Architecture, stack: SoftwareStack | None, *, least: bool) -> KernelCosts:
     dtype = wide_type(architecture, program.dtype) if table.wide else program.dtype
     if table.kind is Pass:
-        moved, flops, launches = table.sizes
-        return pass_costs(moved, flops, launches, architecture, dtype, least=least)
+        return _passes(table, program, architecture, stack, least=least)
     if table.kind is Attention:
         return _attention(table, program.dtype, architecture, stack, least=least)
     if table.kind is Scan:
@@ -178,11 +187,26 @@ def _priced(table: KernelTable, program: Program, architecture: Architecture, st
     if table.kind is Experts:
         return _experts(table, program.dtype, architecture, stack, least=least)
     second = np.where(np.isnan(table.stored), 1.0, table.stored / DTYPE_BYTES[dtype])
-    library = None if stack is None else preferred(stack.kernels.products.get(dtype, ()), architecture.execution.libraries.products)
+    library = _library(dtype, architecture, stack)
     costs = product_costs(table.sizes, table.result, architecture, dtype, second=second, least=least, library=library)
     if stack is not None and program.trains and not least:
         costs = costs.slowed(stack.product_slowdown * architecture.execution.training_sensitivity)
     return costs
+
+
+def _library(dtype: str, architecture: Architecture, stack: SoftwareStack | None) -> ProductLibrary | None:
+    """Library in which a stack multiplies matrices of a type; None where it names none that the device's family has."""
+    return None if stack is None else preferred(stack.kernels.products.get(dtype, ()), architecture.execution.libraries.products)
+
+
+def _passes(table: KernelTable, program: Program, architecture: Architecture, stack: SoftwareStack | None, *, least: bool) -> KernelCosts:
+    """Passes over memory; those that scale operands of narrow products as the library of these products does."""
+    moved, flops, launches = table.sizes
+    costs = pass_costs(moved, flops, launches, architecture, program.dtype, least=least)
+    library = _library(program.dtype, architecture, stack)
+    if least or library is None or library.quantise is None:
+        return costs
+    return quantised_costs(costs, np.array([[isinstance(row, Pass) and row.narrows] for row in table.rows]), library.quantise, architecture)
 
 
 def _nothing(architecture: Architecture) -> KernelCosts:

@@ -16,7 +16,7 @@ from dataclasses import dataclass, fields, replace
 
 import numpy as np
 
-from crossflow.architecture.execution import TileExecution
+from crossflow.architecture.execution import ProductLibrary, Quantising, TileExecution
 from crossflow.architecture.model import Architecture
 from crossflow.architecture.voltage import throttled
 from crossflow.arrays import Array, Index, Mask, divide
@@ -56,6 +56,11 @@ class KernelCosts:
     def slowed(self, share: Array) -> KernelCosts:
         """Costs of kernels that take longer by a share, without their launches. [1]"""
         return replace(self, time=self.time + share * (self.time - self.launch))
+
+    def launched(self, gap: Array) -> KernelCosts:
+        """Costs of kernels with another gap before each. [s]"""
+        launch = self.launches * gap
+        return replace(self, time=self.time - self.launch + launch, launch=launch)
 
     def __getitem__(self, kernels: Index | list[int]) -> KernelCosts:
         """Costs of some of the kernels."""
@@ -163,14 +168,24 @@ def _tiled_costs(
     widening = (np.asarray(second) < 1.0) * WIDENING / architecture.vector_throughput.get("fp32", vector_rate(architecture, dtype))
     element = DTYPE_BYTES[dtype]
     compute, cache, together = wave_times(m, n, k, architecture, dtype, element, tiles, batch=batch, second=second, widening=widening)
-    memory = divide(moved, architecture.memory.bandwidth)
+    own = tiles if isinstance(tiles, ProductLibrary) else None
+    if own is not None and architecture.repeats is not None:
+        moved = moved * _missed(moved + (architecture.repeats.copies - 1.0) * (k * n * element * second), architecture, own)
+    memory = divide(moved, architecture.memory.bandwidth * (1.0 if own is None else own.memory_rate))
     time = np.cbrt(together**3 + memory**3)
     energy = flops * architecture.energy_per_flop[dtype] + moved * architecture.memory.energy
     levels = len(architecture.levels)
     times, traffic = np.zeros((levels + 1, *time.shape)), np.zeros((levels, *time.shape))
     times[0], times[-2 if levels > 1 else -1] = compute, cache  # the last cache is the level before memory
     times[-1], traffic[-1] = memory, moved
-    return _launched(times, time, traffic, flops, architecture, energy, np.ones((len(time), 1)))
+    costs = _launched(times, time, traffic, flops, architecture, energy, np.ones((len(time), 1)))
+    return costs if own is None or not architecture.graphs else costs.launched(own.start)
+
+
+def _missed(footprint: Array, architecture: Architecture, library: ProductLibrary) -> Array:
+    """Share of operands that are no longer in the last cache when a benchmark comes back to them; shape as `footprint`, in bytes. [1]"""
+    cache = architecture.levels[-2]
+    return np.asarray(1.0 / (1.0 + divide(library.kept * cache.capacity * cache.instances, footprint) ** 3))
 
 
 # -------------------------------------------------------------------------------------------- passes and attention
@@ -189,6 +204,16 @@ def pass_costs(moved: Array, flops: Array, launches: Array, architecture: Archit
     compute = divide(flops, rate * architecture.execution.vector_utilisation)
     traffic = np.broadcast_to(moved, (len(architecture.levels), *moved.shape))
     return _slowest(compute, traffic, flops, architecture, architecture.energy_per_flop[type_], launches)
+
+
+def quantised_costs(costs: KernelCosts, which: Mask, quantising: Quantising, architecture: Architecture) -> KernelCosts:
+    """Costs of passes where some of them scale operands as a library of matrix products does; `which` has shape (kernels, 1)."""
+    memory = divide(costs.traffic[-1], architecture.memory.bandwidth * quantising.rate)
+    times = costs.resource_times.copy()
+    times[-1] = np.where(which, memory, times[-1])
+    busy = np.where(which, memory, costs.time - costs.launch)
+    launch = np.where(which & architecture.graphs, costs.launches * quantising.start, costs.launch)
+    return replace(costs, time=busy + launch, launch=launch, resource_times=times)
 
 
 def moving_costs(traffic: Array, launches: Array, architecture: Architecture) -> KernelCosts:

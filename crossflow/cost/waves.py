@@ -15,6 +15,10 @@ rate draws as much power as multiplying at it.
 
 The library is taken to choose the tile and split with the least time. Waves and cache combine by a fourth-power mean, the
 power limit joins by a sixth-power one, as it is nearly a hard limit, and the memory by a cubic one (exponents are fixed).
+
+Libraries whose kernels were measured one by one (`ProductLibrary`) have in addition: units that need not wait for a whole wave to end;
+panels that a unit draws at its own share of the cache's rate, whether or not others draw, with the store of C; some choose their tile by
+the rows of C alone. A benchmark that repeats one kernel finds operands in the cache and, for a few milliseconds, a higher clock.
 Fits and errors: docs/validation.md.
 """
 
@@ -24,7 +28,7 @@ import functools
 
 import numpy as np
 
-from crossflow.architecture.execution import TileExecution
+from crossflow.architecture.execution import ProductLibrary, TileExecution
 from crossflow.architecture.model import Architecture
 from crossflow.arrays import Array, Index, divide
 
@@ -123,9 +127,10 @@ def _wave_times(
     m: Array, n: Array, k: Array, batch: Array, second: Array, widening: Array, architecture: Architecture, dtype: str, element: float,
     tiles: TileExecution,
 ) -> tuple[Array, Array, Array]:  # fmt: skip
-    rate = architecture.throughput[dtype] * architecture.execution.matrix_utilisation
+    own = tiles if isinstance(tiles, ProductLibrary) else None
+    rate = architecture.throughput[dtype] * (own or architecture.execution).matrix_utilisation
     units, cache_rate = architecture.units, architecture.units * architecture.frequency * tiles.cache_bytes_per_clock
-    power = divide(2.0 * batch * m * n * k, architecture.throughput[dtype] * architecture.power_clock)
+    power = power_times(2.0 * batch * m * n * k, architecture, dtype, own)
     partial = divide(ACCUMULATOR * batch * m * n, tiles.partial_rate * architecture.memory.bandwidth)
     per_flop, per_element = units / rate, widening * units
     shape = np.broadcast(power, partial, per_flop, cache_rate, tiles.fill, tiles.split, per_element).shape
@@ -133,23 +138,32 @@ def _wave_times(
     compute, cache, both, drawn = np.zeros((4, *shape))
     widens = bool(widening.any())
     choices = _choices((*tiles.shapes, *FEW_ROWS) if widens else tiles.shapes, tiles.splits)
+    limits = np.array(own.rows_up_to, dtype=float) if own is not None and own.rows_up_to else None
     together = max(1, CHUNK // max(best.size, 1))  # choices of tile at once: all of them for a few products, one for many
     for start in range(0, choices.shape[1], together):
-        rows, columns, splits = choices[:, start : start + together]
+        rows, columns, splits, which = choices[:, start : start + together]
         blocks = np.ceil(m / rows) * np.ceil(n / columns) * (splits * batch)
         depth = np.ceil(k / (splits * tiles.depth)) * tiles.depth
         block = depth * (2.0 * rows * columns) * per_flop + tiles.fill
         if widens:
             block = block + depth * columns * per_element
-        waves = np.ceil(blocks / units) * block
+        filled = np.ceil(blocks / units)
+        if own is not None:
+            filled = np.maximum(own.rounding * filled + (1.0 - own.rounding) * (blocks / units), 1.0)
+            blocks = filled * units  # that the cache has to feed
+        waves = filled * block
         waves = waves + np.where(splits > 1, tiles.split + (splits + 1) * partial, 0.0)
         panels = blocks * depth * ((rows + columns * second) * element) / cache_rate
+        if own is not None:
+            panels = panels + blocks * (rows * columns) * (own.stored / cache_rate)
         time = score = _fourth(waves) + _fourth(panels)
         wanted = [(compute, waves), (cache, panels)]
         if widens:
             draws = power + divide(blocks * depth * columns * widening, architecture.power_clock)
             score = time + _fourth(draws)
             wanted += [(both, time), (drawn, draws)]
+        if limits is not None:
+            score = np.where(which == np.searchsorted(limits, m), score, np.inf)
         first = score.argmin(axis=0)
         chosen = first * first.size + np.arange(first.size).reshape(first.shape)
         least = score.take(chosen)
@@ -165,8 +179,23 @@ def _wave_times(
 
 @functools.lru_cache(maxsize=64)
 def _choices(shapes: tuple[tuple[int, int], ...], splits: tuple[int, ...]) -> Array:
-    """Rows and columns of tiles and splits of k, shape (3, choices, 1, 1)."""
-    return np.array([(rows, columns, parts) for rows, columns in shapes for parts in splits], dtype=float).T[:, :, None, None]
+    """Rows and columns of tiles, splits of k, and places of the tiles among `shapes`, shape (4, choices, 1, 1)."""
+    found = [(rows, columns, parts, i) for i, (rows, columns) in enumerate(shapes) for parts in splits]
+    return np.array(found, dtype=float).T[:, :, None, None]
+
+
+def power_times(flops: Array, architecture: Architecture, dtype: str, library: ProductLibrary | None) -> Array:
+    """Time of products by the clock that the power limit allows, shape as `flops`. [s]
+
+    From rest a chip starts at its boost clock: a benchmark of a few short calls sees the limit only in part.
+    """
+    clock, peak = architecture.power_clock, architecture.throughput[dtype]
+    time = divide(flops, peak * (clock if library is None else clock * library.clock))
+    repeats = architecture.repeats
+    if repeats is None or not repeats.settling:
+        return time
+    boost = np.minimum(time, divide(flops, peak))
+    return np.asarray(boost + (time - boost) * divide(time, time + repeats.settling))
 
 
 def _fourth(x: Array) -> Array:

@@ -608,15 +608,17 @@ class _BlockBuilder:
         """
         full, narrow = float(self.element), float(self.job.operand)
         if not self.training:
-            self._pass(unit, forward, rows * k * (full + narrow))
+            self._pass(unit, forward, rows * k * (full + narrow), narrows=True)
             return
         weights = copies * n * k / self.layout.microbatches  # once a step; the copies are kept
         reads = 2 if FORMATS[self.job.dtype].two_level else 1
         self._pass(unit, forward, (rows * k + weights) * (reads * full + 2.0 * narrow), launches=2 * reads)
         self._pass(unit, "input", rows * n * (reads * full + 2.0 * narrow), launches=reads)
 
-    def _pass(self, unit: str, phase: BlockPhase, moved: Array, *, flops: Array | float = 0.0, launches: Array | float = 1) -> None:
-        self._compute(unit, phase, Pass(moved=moved, flops=flops, launches=launches))
+    def _pass(
+        self, unit: str, phase: BlockPhase, moved: Array, *, flops: Array | float = 0.0, launches: Array | float = 1, narrows: bool = False
+    ) -> None:
+        self._compute(unit, phase, Pass(moved=moved, flops=flops, launches=launches, narrows=narrows))
 
     def _compute(self, unit: str, phase: BlockPhase, kernel: Kernel, *, count: Number = ONCE) -> int:
         """Add a kernel of a part; its row."""

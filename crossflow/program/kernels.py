@@ -55,6 +55,7 @@ class Pass:
     flops: Annotated[Number, NonNegative, "operations"] = 0.0
     launches: Annotated[Number, NonNegative, "kernels that it takes"] = 1.0
     what: Annotated[str, str, "operation of a framework that it is alone, as profiles name it"] = ""
+    narrows: Annotated[bool, Flag, "whether it scales an operand of a product to the narrower type of the program"] = False
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -20,13 +20,13 @@ COLUMNS = (
 )  # fmt: skip
 # Libraries whose code a kernel's name in the table tells of, the nearest first.
 CODES: Mapping[str, tuple[str, ...]] = {
-    "sglang_fused_moe_triton": ("sglang-triton",),
-    "flashinfer_trtllm": ("flashinfer-trtllm",),
-    "flashinfer_cutlass": ("flashinfer-cutlass", "tensorrt-llm-cutlass"),
-    "triton": ("vllm-triton",),
-    "vllm_fused_moe": ("vllm-triton",),
-    "deepgemm": ("tensorrt-llm-deepgemm", "tensorrt-llm-cutlass"),
-    "moe_torch_flow": ("tensorrt-llm-cutlass",),
+    "sglang_fused_moe_triton": ("triton-sglang",),
+    "flashinfer_trtllm": ("trtllm-flashinfer",),
+    "flashinfer_cutlass": ("cutlass-flashinfer", "cutlass-trtllm"),
+    "triton": ("triton-vllm",),
+    "vllm_fused_moe": ("triton-vllm",),
+    "deepgemm": ("deepgemm-trtllm", "cutlass-trtllm"),
+    "moe_torch_flow": ("cutlass-trtllm",),
 }
 EARLY = "rc15"  # release candidate of TensorRT-LLM 1.3.0 whose grouped products are slower than those of later ones
 SEEN = ("a100-80gb", "h100-80gb", "l40s", "b200")  # devices whose rows the parameters were fitted to
@@ -59,18 +59,11 @@ def read_layers(folder: Path) -> Layers:
 def libraries_of(row: TableRow) -> tuple[str, ...]:
     """Libraries whose code ran a row, the nearest first.
 
-    >>> libraries_of({"kernel_source": "deepgemm", "dtype": "fp8_block", "version": "1.3.0rc15"})
-    ('tensorrt-llm-deepgemm-rc15', 'tensorrt-llm-deepgemm-block', 'tensorrt-llm-deepgemm')
+    >>> libraries_of({"kernel_source": "moe_torch_flow_cutlass", "version": "1.3.0rc15"})
+    ('cutlass-trtllm-rc15', 'cutlass-trtllm')
     """
-    own = next((names for code, names in CODES.items() if code in row["kernel_source"]), ())
-    block = tuple(f"{name}-block" for name in own)
-    names = (*block, *own) if row["dtype"] == "fp8_block" else (*own, *block)
-    return (*(f"{name}-{EARLY}" for name in own if row["version"].endswith(EARLY)), *names)
-
-
-def type_of(row: TableRow) -> str:
-    """Data type in which a row multiplies."""
-    return row["dtype"].removesuffix("_block")
+    names = next((names for code, names in CODES.items() if code in row["kernel_source"]), ())
+    return (*(f"{name}-{EARLY}" for name in names if row["version"].endswith(EARLY)), *names)
 
 
 def moe_table(folder: Path) -> Table:
@@ -107,11 +100,11 @@ def _times(row: TableRow, sizes: Array, *, sustained: bool) -> Array | str:
     device = device_architecture(row["device"])
     if device is None:
         return f"no template for device '{row['device']}'"
-    library = expert_library(device, libraries_of(row), type_of(row))
-    if library is None or type_of(row) not in device.throughput:
+    library = expert_library(device, libraries_of(row), row["dtype"])
+    if library is None or row["dtype"] not in device.throughput:
         return f"no library of template '{device.name}' runs {row['kernel_source']} in {row['dtype']}"
     warm = bool(measurements().get(row["source"], {}).get("warm_weights", False))
-    costs = grouped_costs(sizes[..., None], library, device, type_of(row), warm=warm, boosted=not sustained)
+    costs = grouped_costs(sizes[..., None], library, device, row["dtype"], warm=warm, boosted=not sustained)
     return np.asarray(costs.time[:, 0])
 
 

@@ -309,7 +309,7 @@ def recompute_of(text: str) -> Recompute:
 
 
 @functools.cache
-def _stacks() -> Mapping[str, str]:
+def known_stacks() -> Mapping[str, str]:
     """Shipped stacks by what tables call them, in small letters."""
     return {alias.lower(): name for name in files.catalogue("templates", "software") for alias in (name, *load_stack(name)[0].known_as)}
 
@@ -326,7 +326,7 @@ def stack_of(sources: Mapping[str, TableRow], source: str) -> SoftwareStack:
     other = text.removeprefix("as ")
     if other in sources and other != source:
         return stack_of(sources, other)
-    known = _stacks()
+    known = known_stacks()
     if text in known:
         return load_stack(known[text])[0]
     words = _words(text)

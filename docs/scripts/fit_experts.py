@@ -23,7 +23,7 @@ from crossflow.architecture.model import Architecture
 from crossflow.arrays import Array, Index, Mask
 from crossflow.cost.experts import layer_loads, layer_times
 from crossflow.program.loads import RowLoads
-from crossflow.validation.kernels_experts import SEEN, Layers, held_out, libraries_of, read_layers, type_of
+from crossflow.validation.kernels_experts import SEEN, Layers, held_out, libraries_of, read_layers
 from crossflow.validation.tables import device_architecture
 
 # Lowest value, start and highest value of each parameter, and the unit in which files hold it.
@@ -136,7 +136,7 @@ def main() -> None:
 def report(layers: Layers, held: Index) -> None:
     """Fit case by case and print what was found, then the errors of all."""
     loads, error = layer_loads(layers.sizes), np.full(len(layers.time), np.nan)
-    keys = [(row["device"], libraries_of(row)[:1], type_of(row)) for row in layers.rows]
+    keys = [(row["device"], libraries_of(row)[:1], row["dtype"]) for row in layers.rows]
     for key in sorted(key for key in set(keys) if key[0] in SEEN):
         mine = np.array([i for i, other in enumerate(keys) if other == key])
         fitted = np.setdiff1d(mine, held)

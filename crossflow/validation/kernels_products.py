@@ -1,0 +1,134 @@
+"""Measured matrix products of serving engines' libraries, inside CUDA graphs (``gemm_graph.csv``): their rows and predicted times."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from crossflow.architecture.execution import preferred
+from crossflow.architecture.model import Architecture, Repeats
+from crossflow.architecture.software import SoftwareStack, load_stack
+from crossflow.arrays import Array, Index
+from crossflow.cost.price import kernel_parts
+from crossflow.formats import DTYPE_BYTES, kept_bytes
+from crossflow.program.kernels import Kernel, Pass, Product
+from crossflow.program.program import Program
+from crossflow.units import parse
+from crossflow.validation.report import Table
+from crossflow.validation.tables import device_architecture, measurements, positive, predicted_by, read_rows
+from crossflow.validation.training import known_stacks
+
+COLUMNS = ("source", "device", "framework", "dtype", "m", "n", "k", "time_us", "power_w")
+SHORT = 10e-6  # below it most of a row is what a kernel takes however little it does [s]
+
+
+def products_table(folder: Path) -> Table:
+    """Measured matrix products in graphs: columns source, device, framework, dtype, m, n, k, time_us and power_w."""
+    file = folder / "gemm_graph.csv"
+    rows = read_rows(file, COLUMNS)
+    sizes, time = np.stack([positive(file, rows, name) for name in ("m", "n", "k")]), positive(file, rows, "time_us") * 1e-6
+    keys = [(row["source"], row["device"], row["framework"], row["dtype"], bool(row["power_w"])) for row in rows]
+    predicted, reasons = predicted_by(keys, lambda key, mine: _times(key, sizes[:, mine]))
+    known = np.isfinite(predicted)
+    kept = [(row, short) for row, short, keep in zip(rows, time < SHORT, known, strict=True) if keep]
+    regimes = ["< 10 us" if short else ">= 10 us" for _, short in kept]
+    seen = [{True: "seen", False: "not seen"}[is_seen(row["device"], row["framework"], row["dtype"])] for row, _ in kept]
+    return Table(
+        name="gemm_graph",
+        measured=time[known],
+        predicted=predicted[known],
+        groups={
+            "regime": regimes,
+            "device and regime": [f"{row['device']}, {regime}" for (row, _), regime in zip(kept, regimes, strict=True)],
+            "dtype and regime": [f"{row['dtype']}, {regime}" for (row, _), regime in zip(kept, regimes, strict=True)],
+            "framework and regime": [f"{row['framework']}, {regime}" for (row, _), regime in zip(kept, regimes, strict=True)],
+            "clock": ["sustained" if row["power_w"] else "boost" for row, _ in kept],
+            "seen": [f"{what}, {regime}" for what, regime in zip(seen, regimes, strict=True)],
+        },
+        skipped=Counter(reasons),
+    )
+
+
+def is_seen(device: str, framework: str, dtype: str) -> bool:
+    """Whether a library was fitted to rows of a device: each family's is fitted to those of one."""
+    found = device_architecture(device)
+    return found is not None and found.name in FITTED and library_of(found, framework, dtype) is not None
+
+
+FITTED = ("a100-80gb", "h100-sxm", "l40s", "b200")  # devices that docs/scripts/fit_products.py fits
+
+
+def stack_of(framework: str) -> SoftwareStack | None:
+    """The software stack that tables call so; None where there is none."""
+    name = known_stacks().get(framework.lower())
+    return None if name is None else load_stack(name)[0]
+
+
+def library_of(device: Architecture, framework: str, dtype: str) -> str | None:
+    """Name of the library in which a framework multiplies on a device; None where its family has none."""
+    stack = stack_of(framework)
+    known = device.execution.libraries.products
+    return None if stack is None else preferred(stack.kernels.products.get(dtype, ()), {name: name for name in known})
+
+
+def _times(key: tuple[str, str, str, str, bool], sizes: Array) -> Array | str:
+    """Times of products of one device, framework and type, or why there are none. [s]"""
+    source, device, framework, dtype, sustained = key
+    found, stack = device_architecture(device), stack_of(framework)
+    if found is None:
+        return f"no template for device '{device}'"
+    if stack is None:
+        return f"no software stack is known as '{framework}'"
+    if dtype not in found.throughput:
+        return f"template '{found.name}' has no {dtype} matrix products"
+    return graph_times(benched(found, source, framework, dtype, sizes, sustained=sustained), stack, dtype, sizes)
+
+
+def benched(device: Architecture, source: str, framework: str, dtype: str, sizes: Array, *, sustained: bool) -> Architecture:
+    """A device as the benchmark of a framework met it: its clock and what it found in the cache (``measurements.yaml``).
+
+    sizes : m, n, k, shape (3, rows). [1]
+    """
+    given: Mapping[str, Any] = measurements().get(source, {}).get("frameworks", {}).get(framework, {})
+    copies = np.full(sizes.shape[1], float(given.get("copies_by_type", {}).get(dtype, given.get("copies", np.inf))))
+    if given.get("copies_fill_cache"):
+        cache = device.levels[-2]
+        copies = np.clip(np.ceil(cache.capacity * cache.instances / (sizes[1] * sizes[2] * DTYPE_BYTES[dtype])) + 1.0, 1.0, copies)
+    if sustained:
+        return replace(device, repeats=Repeats(copies=copies))
+    clock = device.power_clock * float(given.get("clock", 1.0))
+    return replace(device, power_clock=clock, repeats=Repeats(copies=copies, settling=parse(given.get("settling", "0 us"), "s")))
+
+
+def graph_times(device: Architecture, stack: SoftwareStack, dtype: str, sizes: Array) -> Array:
+    """Times of products, scaling A to a narrower type included, as `predict` has them. [s]
+
+    sizes : m, n, k, shape (3, rows), the design points of one product. [1]
+    """
+    m, n, k = sizes
+    kernels: tuple[Kernel, ...] = (Product(m=m, n=n, k=k),)
+    if DTYPE_BYTES[dtype] < kept_bytes(dtype):
+        kernels = (*kernels, Pass(moved=m * k * (kept_bytes(dtype) + DTYPE_BYTES[dtype]), narrows=True))
+    program = Program(name="product", dtype=dtype, axes=(), kernels=kernels, messages=(), ops=(), tensors=(), training=False)
+    parts = [costs.time.sum(axis=0) for _, costs, _ in kernel_parts(program, device, stack)]
+    return np.asarray(np.broadcast_to(sum(parts), m.shape))
+
+
+def rows_of(folder: Path, device: str, library: str) -> Mapping[tuple[str, str, str, bool], tuple[Array, Array]]:
+    """Measured rows of a device that go through a library: sizes and times by source, framework, dtype and whether the clock had settled."""
+    file = folder / "gemm_graph.csv"
+    found: dict[tuple[str, str, str, bool], list[Index]] = {}
+    rows = [row for row in read_rows(file, COLUMNS) if row["device"] == device]
+    architecture = device_architecture(device)
+    assert architecture is not None, device
+    for i, row in enumerate(rows):
+        if library_of(architecture, row["framework"], row["dtype"]) == library:
+            key = row["source"], row["framework"], row["dtype"], bool(row["power_w"])
+            found.setdefault(key, []).append(np.array(i))
+    numbers = np.stack([positive(file, rows, name) for name in ("m", "n", "k", "time_us")]) if rows else np.zeros((4, 0))
+    return {key: (numbers[:3, np.array(mine)], numbers[3, np.array(mine)] * 1e-6) for key, mine in found.items()}
