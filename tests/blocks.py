@@ -72,7 +72,7 @@ def block_kernels(job, layout, stack):
                 found.passes.append(PassRow(*at, kernel.moved, kernel.flops, kernel.launches))
             elif isinstance(kernel, Scan):
                 found.scans.append((*at, kernel))
-            else:
+            elif isinstance(kernel, Attention):
                 found.scores.append(ScoreRow(*at, *kernel.work, op.count, kernel))
         if op.message is not None:
             one = program.messages[op.message]

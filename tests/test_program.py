@@ -308,7 +308,7 @@ MISUSED = [
     (lambda: ProgramBuilder(axes=["tp"]), TypeError, "axes: expected sizes of axes by name, such as {'tp': 8}, got ['tp']"),
     (lambda: ProgramBuilder(axes={"tp": "8"}), TypeError, "axes 'tp': expected a whole number of 1 or more, got '8'"),
     (lambda: ProgramBuilder(groups={"far": 8}), TypeError, "groups 'far': expected a DeviceGroup, got 8"),
-    (lambda: BUILT.compute("x", "y"), TypeError, "x: expected kernels (Product, Pass, Attention, Lookup, Scan, Timed), got 'y'"),
+    (lambda: BUILT.compute("x", "y"), TypeError, "x: expected kernels (Product, Pass, Attention, Lookup, Scan, Experts, Timed), got 'y'"),
     (lambda: BUILT.compute("x", SMALL, after=3), TypeError, "after: expected a list of places of operations, such as [0], got 3"),
     (lambda: BUILT.compute("x", SMALL, after=["a"]), TypeError, f"after: {PLACE}, got 'a'"),
     (lambda: BUILT.compute("x", SMALL, after=[7]), ValueError, "after: there is no operation 7; 0 were added so far, counted from 0"),

@@ -12,12 +12,25 @@ from crossflow.architecture.attention import AttentionLibrary, AttentionLibraryN
 from crossflow.arrays import points
 from crossflow.files import FileModel
 from crossflow.limits import Whole
-from crossflow.units import Ratio, Share, Time
+from crossflow.units import PositiveRatio, PositiveShare, Ratio, Share, Time
 
 ONE = points(np.ones(1))
 ProductLibraryName = Literal[
-    "cublas", "cublas-trtllm", "cutlass-vllm", "cutlass-sglang", "deepgemm-sglang", "deepgemm-trtllm", "fp4-vllm", "fp4-sglang", "fp4-trtllm"
+    "cublas",
+    "cublas-trtllm",
+    "cutlass-vllm",
+    "cutlass-sglang",
+    "deepgemm-sglang",
+    "deepgemm-trtllm",
+    "fp4-vllm",
+    "fp4-sglang",
+    "fp4-trtllm",
 ]
+# What multiplies, and whose code it is.
+ExpertLibraryName = Literal[
+    "triton-vllm", "triton-sglang", "cutlass-flashinfer", "trtllm-flashinfer", "cutlass-trtllm", "deepgemm-trtllm", "cutlass-trtllm-rc15",
+    "deepgemm-trtllm-rc15",
+]  # fmt: skip
 Library = TypeVar("Library")
 
 
@@ -45,7 +58,9 @@ class ProductLibrary(TileExecution):
 
     start: Time = Field(description="gap before a kernel of a captured graph; outside of one `kernel_launch` stands in its place")
     matrix_utilisation: Share = Field(description="share of the matrix peak that the main loop of a block reaches")
-    clock: Ratio = Field(description="clock that its long products sustain, over the one at which `chip_power` has the device keep to its TDP")
+    clock: Ratio = Field(
+        description="clock that its long products sustain, over the one at which `chip_power` has the device keep to its TDP"
+    )
     memory_rate: Ratio = Field(description="rate at which operands cross main memory, over that of other kernels")
     rounding: Share = Field(
         description="how much of the time of a wave that fills only some units passes before these begin the next: 1 all, 0 none"
@@ -67,11 +82,30 @@ class ProductLibrary(TileExecution):
         return self
 
 
+class ExpertLibrary(FileModel):
+    """How a library runs a layer of experts in one data type on one generation of devices (see `crossflow.cost.experts`)."""
+
+    start: Time = Field(description="time of a layer in a captured graph beside its work: the starts of its kernels")
+    token: Time = Field(description="time per token to choose experts and to sort")
+    expert: Time = Field(description="time per expert of the rank that has any row")
+    matrix: PositiveShare = Field(description="share of the matrix peak that tiles reach")
+    cache_bytes_per_clock: PositiveRatio = Field(description="bytes per clock that the last cache gives one unit when all ask at once")
+    fill: Time = Field(description="time of a tile outside its main loop")
+    memory: PositiveRatio = Field(description="share of the usable memory bandwidth at which weights are read")
+    group: PositiveRatio = Field(description="tiles, one below the other, that share what one of them has read of an expert's weights")
+    passes: Ratio = Field(description="bytes that move between the products over one read and one write of each kernel")
+    carried: Ratio = Field(description="the same for rows of experts on other ranks, which some kernels carry through")
+    multiplied: Share = Field(description="share of the rows of other ranks that come with a token and are multiplied as well")
+
+
 class KernelLibraries(FileModel):
     """Code for one generation of devices that was measured there, by name; a software stack says which it uses (`KernelChoice`)."""
 
     products: Mapping[ProductLibraryName, ProductLibrary] = Field(default={}, description="of matrix products")
     attention: Mapping[AttentionLibraryName, AttentionLibrary] = Field(default={}, description="of fused attention in serving")
+    experts: Mapping[ExpertLibraryName, Mapping[str, ExpertLibrary]] = Field(
+        default={}, description="of fused layers of experts, each by the data type in which it multiplies"
+    )
 
 
 class Execution(FileModel):

@@ -16,7 +16,7 @@ from pydantic import Field, model_validator
 
 from crossflow import files
 from crossflow.architecture.attention import AttentionLibraryName
-from crossflow.architecture.execution import ProductLibraryName
+from crossflow.architecture.execution import ExpertLibraryName, ProductLibraryName
 from crossflow.files import Document, FileModel
 from crossflow.formats import HALF
 from crossflow.limits import Flag, Whole
@@ -79,6 +79,9 @@ class KernelChoice(FileModel):
         default={}, description="libraries of matrix products, by the data type in which they multiply"
     )
     attention: AttentionChoice = AttentionChoice()
+    experts: Mapping[str, tuple[ExpertLibraryName, ...]] = Field(
+        default={}, description="libraries of fused layers of experts, by the data type in which they multiply"
+    )
 
 
 class WeightSharing(FileModel):

@@ -15,10 +15,21 @@ from crossflow.architecture.network import NetworkSpec
 from crossflow.architecture.software import AttentionChoice, SoftwareStack
 from crossflow.arrays import Array, Index, Mask
 from crossflow.cost.attention import calls_of, library_attention_costs
+from crossflow.cost.experts import expert_library, general_costs, grouped_costs
 from crossflow.cost.lookups import lookup_costs
 from crossflow.cost.nearby import near_times
 from crossflow.cost.network import CostRows, MessageCosts, message_costs
-from crossflow.cost.profile import LOOKUPS, Profile, attention_shape, gemm_shape, lookup_shape, pass_shape, scan_shape, where_measured
+from crossflow.cost.profile import (
+    LOOKUPS,
+    Profile,
+    attention_shape,
+    experts_shape,
+    gemm_shape,
+    lookup_shape,
+    pass_shape,
+    scan_shape,
+    where_measured,
+)
 from crossflow.cost.roofline import (
     KernelCosts,
     fused_costs,
@@ -32,7 +43,7 @@ from crossflow.cost.roofline import (
 )
 from crossflow.formats import DTYPE_BYTES
 from crossflow.mapping.placement import Placement
-from crossflow.program.kernels import Attention, KernelTable, Lookup, Pass, Product, Scan, Timed
+from crossflow.program.kernels import Attention, Experts, KernelTable, Lookup, Pass, Product, Scan, Timed
 from crossflow.program.program import HOST_TIMES, Program
 from crossflow.program.scans import scan_sizes
 
@@ -175,6 +186,8 @@ def _priced(table: KernelTable, program: Program, architecture: Architecture, st
         return timed_costs(time, flops, moved, architecture, dtype, least=least)
     if table.kind is Lookup:
         return lookup_costs([row for row in table.rows if isinstance(row, Lookup)], table.sizes, architecture)
+    if table.kind is Experts:
+        return _experts(table, program.dtype, architecture, stack, least=least)
     second = np.where(np.isnan(table.stored), 1.0, table.stored / DTYPE_BYTES[dtype])
     library = _library(dtype, architecture, stack)
     costs = product_costs(table.sizes, table.result, architecture, dtype, second=second, least=least, library=library)
@@ -232,6 +245,14 @@ def attention_kernels(choice: AttentionChoice, architecture: Architecture) -> tu
     return tuple(kernel for kernel in (*prefill, *decode) if kernel is not None)
 
 
+def _experts(table: KernelTable, dtype: str, architecture: Architecture, stack: SoftwareStack | None, *, least: bool) -> KernelCosts:
+    """Fused layers of experts, by the library that the stack uses on the device."""
+    library = None if stack is None else expert_library(architecture, stack.kernels.experts.get(dtype, ()), dtype)
+    if stack is None or library is None or least:
+        return general_costs(table.sizes, architecture, dtype, least=least)
+    return grouped_costs(table.sizes, library, architecture, dtype, eager=stack.kernels.launch == "eager")
+
+
 def _scans(table: KernelTable, dtype: str, architecture: Architecture, stack: SoftwareStack | None, *, least: bool) -> KernelCosts:
     """Chunked scans of state-space layers; their products reach what fused attention reaches."""
     rows = [row for row in table.rows if isinstance(row, Scan)]
@@ -271,6 +292,8 @@ def kernel_names(table: KernelTable, dtype: str, architecture: Architecture) -> 
         elif isinstance(row, Scan):
             op = "scan_backward" if row.backward else "scan_forward"
             found.append((op, wide, [scan_shape(*point, delta=row.delta) for point in points]))
+        elif isinstance(row, Experts):
+            found.append(("experts", dtype, [experts_shape(*point) for point in points]))
         elif isinstance(row, Lookup):
             again = row.part == "forward" and row.reuse is None
             found.append((LOOKUPS[row.part], "", [lookup_shape(*point[:5], reuse=1.0 / point[5] if again else 1.0) for point in points]))

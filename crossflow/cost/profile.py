@@ -28,7 +28,7 @@ from crossflow.files import Document
 from crossflow.names import cell
 from crossflow.program.collectives import COLLECTIVES
 from crossflow.program.groups import Group
-from crossflow.program.kernels import Attention, Kernel, Lookup, LookupPart, Pass, Product, Scan
+from crossflow.program.kernels import Attention, Experts, Kernel, Lookup, LookupPart, Pass, Product, Scan
 from crossflow.units import parse
 
 COLUMNS = ("op", "shape", "dtype", "device", "ranks", "scope", "time", "spread", "count")
@@ -38,7 +38,7 @@ SCOPES = ("intra", "inter")
 TABLES = (".csv", ".jsonl", ".json")  # endings of profiles
 LOOKUPS: Mapping[LookupPart, str] = {"forward": "lookup", "sort": "lookup_sort", "update": "lookup_update", "gradient": "lookup_gradient"}
 UNTYPED = ("pass", "optimizer", *LOOKUPS.values())  # what moves bytes has no type
-KERNELS = ("gemm", "gemm_accumulate", "attention_forward", "attention_backward", "scan_forward", "scan_backward", *UNTYPED)
+KERNELS = ("gemm", "gemm_accumulate", "attention_forward", "attention_backward", "scan_forward", "scan_backward", "experts", *UNTYPED)
 ENDS = ("send", "recv")  # both sides of a transfer, of which the shorter is the transfer itself
 LONGEST = 86400.0  # that an event may take, beyond which its time has another unit [s]
 _NUMBER = re.compile(r"\d[\d.]*(?:e[+-]?\d+)?")
@@ -214,6 +214,21 @@ def scan_shape(samples: float, heads: float, groups: float, length: float, width
     return f"{samples:.10g} x {heads:.10g}/{groups:.10g} x {length:.10g}x{width:.10g}x{state:.10g} by {chunk:.10g}{' delta' * delta}"
 
 
+def experts_shape(
+    tokens: float, hidden: float, inner: float, branches: float, active: float, experts: float, ranks: float, load: float = 1.0,
+    skew: float = 0.0, reached: float = np.inf,
+) -> str:  # fmt: skip
+    """Shape of a fused layer of experts: tokens of all ranks, elements of a token and of an expert between its products, products before
+    the activation, experts of a token, of the layer, ranks that share them out, and how unevenly they are used, if so.
+
+    >>> experts_shape(4096, 2048, 768, 2, 8, 128, 16), experts_shape(4096, 2048, 768, 2, 8, 128, 16, skew=1.2)
+    ('4096 x 2048x768 by 2 to 8 of 128 on 16', '4096 x 2048x768 by 2 to 8 of 128 on 16 skew 1.2')
+    """
+    others = ((" load", load, 1.0), (" skew", skew, 0.0), (" reached", reached, np.inf))
+    uneven = "".join(f"{name} {value:.10g}" for name, value, even in others if value != even)
+    return f"{tokens:.10g} x {hidden:.10g}x{inner:.10g} by {branches:.10g} to {active:.10g} of {experts:.10g} on {ranks:.10g}{uneven}"
+
+
 def pass_shape(moved: float, launches: float, what: str = "") -> str:
     """Shape of pointwise kernels: bytes that they move, how many they are, and which operation they are where that is known.
 
@@ -303,6 +318,8 @@ _SHAPES: Mapping[str, str] = {
     "gemm": r"(?:(?P<batch>N) x )?(?P<m>N)x(?P<n>N)x(?P<k>N)",
     "attention": r"(?P<heads>N) x (?P<length>N)x(?P<seen>N)x(?P<width>N)(?: (?P<kind>window|chunks of) (?P<window>N))?(?P<full> full)?",
     "scan": r"(?P<samples>N) x (?P<heads>N)/(?P<groups>N) x (?P<length>N)x(?P<width>N)x(?P<state>N) by (?P<chunk>N)(?P<delta> delta)?",
+    "experts": r"(?P<tokens>N) x (?P<hidden>N)x(?P<inner>N) by (?P<branches>N) to (?P<active>N) of (?P<experts>N) on (?P<ranks>N)"
+    r"(?: load (?P<load>N))?(?: skew (?P<skew>N))?(?: reached (?P<reached>N))?",
     "pass": r"(?P<launches>N) (?:kernels?|(?P<what>[A-Za-z_]\w*)) of (?P<moved>N) B",
     "lookup": r"(?P<samples>N) x (?P<pooling>N) of (?P<tables>N) tables (?P<rows>N)x(?P<width>N)(?: reuse (?P<reuse>N))?",
 }
@@ -331,6 +348,8 @@ def kernel_of(op: str, shape: str, dtype: str) -> Kernel | None:
         )
     if family == "scan":
         return Scan(**sizes, delta=bool(found["delta"]), backward=op == "scan_backward")
+    if family == "experts":
+        return Experts(**sizes)
     if family == "pass":
         return Pass(**sizes, what=found["what"] or "")
     distinct = 1.0 / sizes.pop("reuse", 1.0)

@@ -31,7 +31,7 @@ from crossflow.formats import FORMATS, HALF
 from crossflow.program.builder import ProgramBuilder
 from crossflow.program.collectives import Collective
 from crossflow.program.groups import Group
-from crossflow.program.kernels import BACKWARD, KEYS, ONCE, QUERIES, Attention, Kernel, Number, Pass, Product, Scan
+from crossflow.program.kernels import BACKWARD, KEYS, ONCE, QUERIES, Attention, Experts, Kernel, Number, Pass, Product, Scan
 from crossflow.program.program import Hiding, Program
 from crossflow.program.scans import SINGLE
 from crossflow.strategy.layout import Layout
@@ -383,20 +383,37 @@ class _BlockBuilder:
         # Experts of a rank that any token of the group is sent to: a few tokens leave most of them, and their weights, alone.
         reached = 1.0 - (1.0 - routing.active / routing.experts) ** (own * layout.ep)
         touched = routing.experts / layout.ep * reached
+        fused = self._runs_fused_experts(unit, part)
         for matrix in part.matrices:
-            if matrix.routed:
-                self._product(unit, matrix, routed / touched, "experts", batch=touched)
-            else:
+            if not matrix.routed:
                 self._product(unit, matrix, mine, "mlp")
-        self._activation(unit, part, routed * part.inner / ranks + mine * part.shared / layout.tensor_of("mlp"), biased=False)
+            elif not fused:
+                self._product(unit, matrix, routed / touched, "experts", batch=touched)
+        if fused:
+            layer = Experts(
+                tokens=own * layout.ep, hidden=part.width, inner=part.inner / ranks, branches=2.0 if part.gated else 1.0,
+                active=routing.active, experts=routing.experts, ranks=layout.ep, load=routing.load(layout.ep), skew=routing.skew,
+                reached=touched,
+            )  # fmt: skip
+            self._compute(unit, "forward", layer)
+        elements = mine * part.shared / layout.tensor_of("mlp") + (0.0 if fused else routed * part.inner / ranks)
+        if np.any(elements):
+            self._activation(unit, part, elements, biased=False)
         moved = routed * part.width
         # permutation r1 w1, its return with weights r1 w1; router's softmax and top-k are small
         both: tuple[BlockPhase, ...] = ("forward", "input")
         for phase in both:
-            self._pass(unit, phase, (4.0 * moved + 6.0 * mine * routing.experts) * e, launches=8)
+            if not fused:
+                self._pass(unit, phase, (4.0 * moved + 6.0 * mine * routing.experts) * e, launches=8)
             size = moved * e / np.where(layout.sequence_parallel, ranks, 1.0)
             self._exchange(unit, routing, phase, size)
             self._exchange(unit, routing, phase, size)
+
+    def _runs_fused_experts(self, unit: str, part: Part) -> bool:
+        """Whether a library of the stack runs a layer of experts as one: in a service, where products read weights as they are."""
+        assert part.routing is not None
+        plain = not (self.training or self.job.widened or self.cast or unit in self.wide or part.routing.capacity is not None)
+        return plain and bool(self.stack.kernels.experts.get(self.job.dtype))
 
     def _exchange(self, unit: str, routing: Routing, phase: BlockPhase, size: Array) -> None:
         """Rows to the ranks that hold their experts, or back: every copy by itself, or one to each node and from there on."""

@@ -22,7 +22,7 @@ from crossflow.limits import NonNegativeInt, PositiveInt
 from crossflow.program.blocks import Block, CopyPlaces
 from crossflow.program.forms import NonNegative
 from crossflow.program.groups import DeviceGroup
-from crossflow.program.kernels import Attention, Kernel, Lookup, Pass, Product, Scan, Timed
+from crossflow.program.kernels import Attention, Experts, Kernel, Lookup, Pass, Product, Scan, Timed
 from crossflow.program.order import in_order
 from crossflow.program.program import COMPUTE, HOST, NETWORK, Message, Op, Program, Tensor
 
@@ -55,10 +55,10 @@ def _kernel_row(kind: str) -> Any:
 
 
 KERNELS: Mapping[str, type[Kernel]] = {
-    "product": Product, "pass": Pass, "attention": Attention, "lookup": Lookup, "scan": Scan, "timed": Timed,
+    "product": Product, "pass": Pass, "attention": Attention, "lookup": Lookup, "scan": Scan, "experts": Experts, "timed": Timed,
 }  # fmt: skip
-ProductRow, PassRow, AttentionRow, LookupRow, ScanRow, TimedRow = map(_kernel_row, KERNELS)
-KernelRow: Any = Annotated[ProductRow | PassRow | AttentionRow | LookupRow | ScanRow | TimedRow, Field(discriminator="kind")]
+ProductRow, PassRow, AttentionRow, LookupRow, ScanRow, ExpertsRow, TimedRow = map(_kernel_row, KERNELS)
+KernelRow: Any = Annotated[ProductRow | PassRow | AttentionRow | LookupRow | ScanRow | ExpertsRow | TimedRow, Field(discriminator="kind")]
 MessageRow: Any = _row_of(Message, axes=(Annotated[tuple[str, ...], Field(min_length=1)], ...))
 OpRow: Any = _row_of(Op, stream=(str, ""))
 TensorRow: Any = _row_of(Tensor)

@@ -1,4 +1,4 @@
-"""Kernels with their sizes at every design point: products, passes over memory, fused attention, scans, look-ups, measured ones."""
+"""Kernels with their sizes at every design point: products, passes, fused attention, scans, look-ups, experts, measured ones."""
 
 from __future__ import annotations
 
@@ -141,7 +141,25 @@ class Timed:
     moved: Annotated[Number, Bytes, "bytes of main memory, as far as they are known"] = 0.0
 
 
-Kernel = Product | Pass | Attention | Lookup | Scan | Timed
+@dataclass(frozen=True, kw_only=True)
+class Experts:
+    """A fused layer of experts, forward: choice, permutation, products up and down, activation, weighted sum."""
+
+    tokens: Annotated[Number, Positive, "tokens of all ranks that share the experts out"]
+    hidden: Annotated[Number, Positive, "elements of a token"]
+    inner: Annotated[Number, Positive, "elements between the products, of the rank's share of one expert"]
+    active: Annotated[Number, Positive, "experts that a token goes to"]
+    experts: Annotated[Number, Positive, "experts of the layer"]
+    ranks: Annotated[Number, Positive, "ranks that share the experts out, of which the one with the most rows counts"] = 1.0
+    branches: Annotated[Number, Positive, "products before the activation: 2 with a gate"] = 2.0
+    load: Annotated[Number, Annotated[Positive, Field(ge=1.0)], "rows of the fullest rank over the mean, with `skew` 0"] = 1.0
+    skew: Annotated[Number, NonNegative, "exponent of the power law that deals rows out to experts; 0 where these are used alike"] = 0.0
+    reached: Annotated[
+        Number | None, Positive | None, "experts of a rank that any token goes to, with `skew` 0; as many as there are rows where absent"
+    ] = None
+
+
+Kernel = Product | Pass | Attention | Lookup | Scan | Experts | Timed
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -184,6 +202,7 @@ SIZES: Mapping[type[Kernel], tuple[str, ...]] = {
     Attention: ("samples", "heads", "kv_heads", "length", "seen", "width", "window"),
     Scan: ("samples", "heads", "groups", "length", "width", "state", "chunk"),
     Lookup: ("samples", "tables", "rows", "width", "pooling", "distinct", "load", "replicas", "counted"),
+    Experts: ("tokens", "hidden", "inner", "branches", "active", "experts", "ranks", "load", "skew", "reached"),
     Timed: ("time", "flops", "moved"),
 }
 
@@ -202,10 +221,15 @@ def kernel_tables(kernels: Sequence[Kernel], element: float, *, narrow: bool) ->
 
 
 def size_of(kernel: Kernel, name: str) -> Number:
-    """One size of a kernel; where it says none, attention has as many heads of keys and values as of queries, lookups their batch."""
+    """One size of a kernel; where it says none, attention has as many heads of keys and values as of queries, lookups their batch.
+
+    Of experts any number may be reached.
+    """
     value: Number | None = getattr(kernel, name)
+    if value is None and isinstance(kernel, Experts):
+        return np.inf
     if value is None:
-        assert isinstance(kernel, Attention | Lookup)  # of which alone a size may be left open
+        assert isinstance(kernel, Attention | Lookup)  # of which a size may be left open, too
         return kernel.heads if isinstance(kernel, Attention) else kernel.samples
     return value
 

@@ -181,6 +181,9 @@ class ExpertsSpec(FileModel):
     every: Dimension = Field(1, description="of the layers after those, each `every`-th of the model has experts")
     capacity: PositiveFloat | None = Field(None, description="largest share of an expert, in even shares; no token is dropped where absent")
     uneven: Finite = Field(1.0, ge=1, description="rows of the fullest rank over the mean, where experts are shared out over ranks")
+    skew: Finite = Field(
+        0.0, ge=0, le=4, description="exponent of the power law that deals rows out to experts, such as 1.2; 0 where they are used alike"
+    )
     router_bias: Flag = Field(False, description="whether the router has a bias")
 
     @model_validator(mode="after")
@@ -189,6 +192,8 @@ class ExpertsSpec(FileModel):
             raise ValueError(f"a token cannot pass {self.active} of {self.count} experts")
         if self.capacity is not None and self.uneven > 1:
             raise ValueError("a capacity fills all experts up alike; leave out `uneven` or `capacity`")
+        if self.skew and (self.capacity is not None or self.uneven > 1):
+            raise ValueError("a power law says how unevenly experts are used; leave out `skew`, or `uneven` and `capacity`")
         return self
 
 
@@ -804,7 +809,7 @@ def _feed_forward(spec: TransformerSpec, routed: bool) -> Part:
         width=spec.hidden,
         inner=mixture.ffn or spec.ffn,
         gated=spec.gated,
-        routing=Routing(experts=mixture.count, active=mixture.active, capacity=mixture.capacity, uneven=mixture.uneven),
+        routing=Routing(experts=mixture.count, active=mixture.active, capacity=mixture.capacity, uneven=mixture.uneven, skew=mixture.skew),
         shared=mixture.shared,
         router_bias=mixture.router_bias,
         bias=bias,

@@ -15,6 +15,7 @@ import numpy as np
 
 from crossflow.arrays import Array
 from crossflow.program.kernels import masked_pairs
+from crossflow.program.loads import fullest
 from crossflow.workload.statespace import StateSpace
 
 # column: the outputs are divided among the ranks of a tensor group; row: the inputs, the sums are then reduced;
@@ -126,13 +127,14 @@ class Routing:
     """How a mixture of experts routes: a token goes to `active` of `experts`, each at most `capacity` times its even share.
 
     `capacity` is None where no token is dropped. `uneven` is how many rows the fullest of the ranks that share experts out has, over
-    the mean; a layer waits for it.
+    the mean; a layer waits for it. With a `skew` a power law of that exponent deals the rows out instead (`crossflow.program.loads`).
     """
 
     experts: int
     active: int
     capacity: float | None = None
     uneven: float = 1.0
+    skew: float = 0.0
 
     @property
     def kept(self) -> float:
@@ -152,7 +154,18 @@ class Routing:
 
     def load(self, ranks: Array) -> Array:
         """Rows of the fullest of `ranks` ranks over the mean: at most all tokens, each with as many of its experts as lie there. [1]"""
-        return np.minimum(self.uneven, np.minimum(ranks, self.experts / self.active))
+        most = np.minimum(ranks, self.experts / self.active)
+        return np.minimum(fullest(self.active, self.experts, ranks, self.skew) if np.any(self.skew) else self.uneven, most)
+
+    @property
+    def balanced(self) -> bool:
+        """Whether all ranks are used alike."""
+        return bool(np.all(self.uneven == 1) and not np.any(self.skew))
+
+    @property
+    def even(self) -> Routing:
+        """The same where all ranks are used alike."""
+        return replace(self, uneven=1.0, skew=0.0)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -195,7 +208,7 @@ class Part:
     @property
     def even(self) -> Part:
         """The part with experts that all ranks use alike."""
-        return self if self.routing is None else replace(self, routing=replace(self.routing, uneven=1.0))
+        return self if self.routing is None else replace(self, routing=self.routing.even)
 
     def _share(self, matrix: Matrix) -> float:
         return self.routing.active / matrix.experts if self.routing and matrix.routed else 1.0
@@ -318,7 +331,7 @@ class Transformer:
     @property
     def even(self) -> Transformer:
         """The model with experts that all ranks use alike, itself where they do."""
-        if all(part.routing is None or np.all(part.routing.uneven == 1) for part in self.parts):
+        if all(part.routing is None or part.routing.balanced for part in self.parts):
             return self
         even = {id(layer.parts): tuple(part.even for part in layer.parts) for layer in self.layers}  # layers alike stay one kind
         return replace(self, layers=tuple(replace(layer, parts=even[id(layer.parts)]) for layer in self.layers))

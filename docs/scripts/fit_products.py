@@ -151,7 +151,9 @@ def report(rows: list[Rows], name: str, library: ProductLibrary, start: Mapping[
     in_file = values_of(library)
     for parameter, found in values.items():
         scale, unit = (1e6, " us") if parameter in TIMES else (1.0, "")
-        print(f"      {parameter}: {{value: {float(f'{found * scale:.3g}')}{unit}, source: products}}  # in file {in_file[parameter] * scale:.3g}")
+        print(
+            f"      {parameter}: {{value: {float(f'{found * scale:.3g}')}{unit}, source: products}}  # in file {in_file[parameter] * scale:.3g}"
+        )
     for told, used in (("in file", library), ("fitted", with_values(library, values))):
         times = [predicted(each, name, used) for each in rows]
         for what, which in (("fitted rows", [~each.held for each in rows]), ("held-out rows", [each.held for each in rows])):

@@ -1,0 +1,211 @@
+"""Fused layers of experts as libraries run them: choose, sort, two grouped products in tiles and waves, activation, weighted sum.
+
+The rank with the most rows counts (`crossflow.program.loads`). A grouped product cuts the rows of every expert into tiles by itself, so
+that an expert with a few rows costs a whole tile. Tiles run in waves over the units; the last wave takes as long as a full one. A tile
+takes as long as its multiplications or as its panels take through the last cache, and some time beside (`fill`). The weights of every
+expert that has a row cross the memory bus, once for so many tiles one below the other (`group`) where they do not fit the last cache.
+Tiles, memory and the power limit join as in `crossflow.cost.waves`; the library is taken to choose the tile with the least time.
+
+Some kernels carry the rows of other ranks through: they write zeros for them (`carried`), or even multiply them (`multiplied`).
+Fits and errors: docs/validation.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+
+import numpy as np
+
+from crossflow.architecture.execution import ExpertLibrary, preferred
+from crossflow.architecture.model import Architecture
+from crossflow.arrays import Array, divide
+from crossflow.cost.roofline import KernelCosts, pass_costs, product_costs, timed_costs
+from crossflow.formats import DTYPE_BYTES, HALF, kept_bytes
+from crossflow.program.loads import TILE_ROWS, RowLoads, expert_loads
+
+TILES = tuple((i, columns) for i in range(len(TILE_ROWS)) for columns in (32, 64, 128, 256))  # places in `TILE_ROWS`, and columns
+DEPTH = 64  # elements of k that one step of the main loop handles
+KERNELS = 8.0  # of a layer: choice, sort, permutation, product, activation, product, weighted sum, and one that prepares
+ALIKE = {"fp16": "bf16"}
+CHUNK = 16384  # layers at once: temporaries stay in cache
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Layers:
+    """Layers of experts as rows of sizes, shape (layers,) each, with their loads."""
+
+    hidden: Array
+    inner: Array  # of the rank's share of an expert
+    branches: Array  # products before the activation: 2 with a gate
+    rows: Array  # that are multiplied, those of other ranks too where the library does so
+    others: Array  # of other ranks
+    loads: RowLoads
+
+
+def expert_library(architecture: Architecture, names: Sequence[str], dtype: str) -> ExpertLibrary | None:
+    """The first of some libraries that was measured on a device in a data type, None without any; fp16 is as fast as bf16."""
+    known = {name: types for name, types in architecture.execution.libraries.experts.items() if ALIKE.get(dtype, dtype) in types}
+    types = preferred(names, known)
+    return None if types is None else types[ALIKE.get(dtype, dtype)]
+
+
+def grouped_costs(
+    sizes: Array, library: ExpertLibrary, architecture: Architecture, dtype: str,
+    *, eager: bool = False, warm: bool = False, boosted: bool = False,
+) -> KernelCosts:  # fmt: skip
+    """Cost of fused layers of experts.
+
+    Parameters
+    ----------
+    sizes : as `crossflow.program.kernels.SIZES` names them, shape (sizes, kernels, n). [1]
+    library : whose parameters are those of `dtype`.
+    eager : the host launches each kernel, rather than a captured graph.
+    warm : weights that fit the last cache are there already, as where one layer runs again and again.
+    boosted : the layer is over before the power limit slows the clock down.
+    """
+    shape = sizes.shape[1:]
+    rows, which = np.unique(sizes.reshape(len(sizes), -1).T, axis=0, return_inverse=True)
+    loads = layer_loads(rows.T)
+    found = layer_times(rows.T, loads, library, architecture, dtype, warm=warm, boosted=boosted)
+    busy, compute, cache, memory, moved = found[:, which.ravel()].reshape(-1, *shape)
+    multiplied, levels = loads.rows[which.ravel()].reshape(shape), len(architecture.levels)
+    flops = 2.0 * multiplied * (sizes[3] + 1.0) * sizes[1] * sizes[2]
+    times, traffic = np.zeros((levels + 1, *shape)), np.zeros((levels, *shape))
+    times[0], times[-2 if levels > 1 else -1] = compute, cache
+    times[-1], traffic[-1] = memory, moved
+    launches = np.full((len(sizes[0]), 1), KERNELS)
+    launch = np.maximum(library.start, launches * architecture.execution.kernel_launch * eager)
+    energy = flops * architecture.energy_per_flop[dtype] + moved * architecture.memory.energy
+    return KernelCosts(
+        time=busy + launch, launch=launch, launches=launches, resource_times=times, flops=flops, traffic=traffic, energy=energy
+    )
+
+
+def layer_loads(sizes: Array) -> RowLoads:
+    """RowLoads of layers by their sizes, shape (sizes, layers)."""
+    tokens, _, _, _, active, experts, ranks, load, skew, reached = sizes
+    return expert_loads(tokens, active, experts, ranks, load, skew, reached)
+
+
+def layer_times(
+    sizes: Array, loads: RowLoads, library: ExpertLibrary, architecture: Architecture, dtype: str, *, warm: bool, boosted: bool
+) -> Array:
+    """Times of layers without their start: whole, of computing, of the last cache, of memory [s], and bytes moved [B]; (5, layers)."""
+    chunks = [np.arange(start, min(start + CHUNK, sizes.shape[1])) for start in range(0, sizes.shape[1], CHUNK)]
+    settings = library, architecture, dtype, warm, boosted
+    return np.concatenate([_layer_times(sizes[:, places], loads[places], *settings) for places in chunks], axis=1)
+
+
+def _layer_times(
+    sizes: Array, loads: RowLoads, library: ExpertLibrary, architecture: Architecture, dtype: str, warm: bool, boosted: bool
+) -> Array:
+    tokens, hidden, inner, branches, active = sizes[:5]
+    element, last = DTYPE_BYTES[dtype], architecture.levels[-2]
+    others = np.maximum(np.minimum(tokens, loads.rows) * active - loads.rows, 0.0) * library.multiplied
+    heights = np.array(TILE_ROWS)[:, None]
+    layers = _Layers(
+        hidden=hidden, inner=inner, branches=branches, rows=loads.rows + others, others=tokens * active - loads.rows,
+        loads=RowLoads(experts=loads.experts, rows=loads.rows, tiles=loads.tiles + others / heights),
+    )  # fmt: skip
+    held = loads.experts * (branches + 1.0) * hidden * inner * element + 2.0 * layers.rows * (hidden + inner)
+    missing = _missing(held, last.capacity * last.instances)
+    weights = missing if warm else np.ones_like(held)
+    found = [
+        _product(n, k, layers, weights, missing, library, architecture, dtype, boosted)
+        for n, k in ((branches * inner, hidden), (hidden, inner))
+    ]
+    bandwidth = architecture.memory.bandwidth * library.memory
+    between = _between(layers, element, library)
+    missed = _missing(between, last.capacity * last.instances)
+    passing = between * (missed / bandwidth + (1.0 - missed) / last.bandwidth)
+    steady = library.token * tokens + library.expert * loads.experts
+    extra = np.stack([passing + steady, 0.0 * steady, 0.0 * steady, passing, between * missed])
+    return np.asarray(found[0] + found[1] + extra)
+
+
+def _missing(held: Array, capacity: Array) -> Array:
+    """Share of some bytes that the last cache does not keep from one kernel to the next. [1]"""
+    return np.asarray(1.0 / (1.0 + divide(capacity, np.maximum(held, 1.0)) ** 3))
+
+
+def _between(layers: _Layers, element: float, library: ExpertLibrary) -> Array:
+    """Bytes that move between the products. [B]
+
+    Of a row: permutation r1 w1 in the type of the products, weighted sum r1 w1; activation r2 w1, r1 to quantise. Of a row of another
+    rank results r1 w1 of both products, where the kernels carry it through.
+    """
+    own = layers.loads.rows * (layers.hidden * (3.0 * HALF + 2.0 * element) + layers.inner * (4.0 * HALF + 2.0 * element))
+    return np.asarray(own * library.passes + layers.others * (layers.hidden + 3.0 * layers.inner) * HALF * library.carried)
+
+
+def _product(
+    n: Array, k: Array, layers: _Layers, weights: Array, missing: Array,
+    library: ExpertLibrary, architecture: Architecture, dtype: str, boosted: bool,
+) -> Array:  # fmt: skip
+    """Time of a grouped product with the best tile, of its computing, cache and memory [s], and bytes moved [B]; shape (5, layers).
+
+    weights, missing : share of the weights, and of rows and results, that are not in the last cache, shape (layers,). [1]
+    """
+    element, units, rows = DTYPE_BYTES[dtype], architecture.units, layers.rows
+    rate = architecture.throughput[dtype] / units * library.matrix
+    per_unit = architecture.frequency * library.cache_bytes_per_clock
+    one, last = n * k * element, architecture.levels[-2]
+    away = _missing(one, last.capacity * last.instances)
+    tiles = layers.loads.tiles[[i for i, _ in TILES]]
+    height, width = (np.array(side, dtype=float)[:, None] for side in ([TILE_ROWS[i] for i, _ in TILES], [w for _, w in TILES]))
+    depth = np.ceil(k / DEPTH) * DEPTH
+    waves = np.ceil(tiles * np.ceil(n / width) / units)
+    compute = 2.0 * height * width * depth / rate
+    panels = ((height + width) * depth * element) / per_unit
+    block = np.sqrt(np.sqrt(_fourth(compute) + _fourth(panels))) + library.fill + HALF * height * width / per_unit
+    again = np.maximum(np.ceil(tiles / np.maximum(layers.loads.experts, 1.0) / library.group) - 1.0, 0.0)
+    moved = layers.loads.experts * one * (weights + again * away) + rows * (k * element + n * HALF) * missing
+    memory = moved / (architecture.memory.bandwidth * library.memory)
+    whole = np.sqrt(np.sqrt(_fourth(waves * block) + _fourth(memory)))
+    if not boosted:
+        power = divide(2.0 * rows * n * k, architecture.throughput[dtype] * architecture.power_clock)
+        whole = np.cbrt(np.sqrt(whole**6 + power**6))
+    best = whole.argmin(axis=0)[None]
+    table = (whole, waves * compute, waves * panels, memory, moved)
+    return np.concatenate([np.take_along_axis(np.broadcast_to(one, whole.shape), best, axis=0) for one in table])
+
+
+def _fourth(x: Array) -> Array:
+    square = x * x
+    return np.asarray(square * square)
+
+
+# -------------------------------------------------------------------------------------------- without a library
+
+
+def general_costs(sizes: Array, architecture: Architecture, dtype: str, *, least: bool = False) -> KernelCosts:
+    """Cost of layers of experts where no library is known: equal products and passes over memory, on as many rows each.
+
+    Parameters
+    ----------
+    sizes : as in `grouped_costs`.
+    least : take the lower bound: operations at peak, weights and rows once from memory.
+    """
+    loads = layer_loads(sizes.reshape(len(sizes), -1))
+    experts, rows = (one.reshape(sizes.shape[1:]) for one in (loads.experts, loads.rows))
+    _, hidden, inner, branches = sizes[:4]
+    element, kept = DTYPE_BYTES[dtype], kept_bytes(dtype)
+    if least:
+        flops = 2.0 * rows * (branches + 1.0) * hidden * inner
+        moved = experts * (branches + 1.0) * hidden * inner * element + 2.0 * rows * hidden * element
+        return timed_costs(0.0 * flops, flops, moved, architecture, dtype, least=True)
+    result, once = np.full((len(hidden), 1), kept), np.ones((len(hidden), 1))
+    each = divide(rows, experts)
+    products = [
+        product_costs(np.stack([each, n, k, experts]), result, architecture, dtype)
+        for n, k in ((branches * inner, hidden), (hidden, inner))
+    ]
+    activation = pass_costs((branches + 1.0) * kept * rows * inner, 8.0 * rows * inner, once, architecture, dtype)
+    permutation = pass_costs(4.0 * kept * rows * hidden, 0.0 * rows, KERNELS * once, architecture, dtype)
+    return _one_after_the_other([*products, activation, permutation])
+
+
+def _one_after_the_other(parts: Sequence[KernelCosts]) -> KernelCosts:
+    """Costs of kernels that follow one another, as those of one."""
+    return KernelCosts(**{field.name: sum((getattr(part, field.name) for part in parts), np.zeros(1)) for field in fields(KernelCosts)})

@@ -1,0 +1,135 @@
+"""Fused layers of experts: loads by hand, laws of their times, what was measured."""
+
+import time
+
+import numpy as np
+import pytest
+
+import crossflow
+from crossflow.cost.experts import expert_library, grouped_costs
+from crossflow.cost.price import kernel_prices
+from crossflow.errors import SpecError
+from crossflow.program import Experts, ProgramBuilder
+from crossflow.program.kernels import kernel_tables
+from crossflow.program.loads import TILE_ROWS, expert_loads, fullest
+from crossflow.validation.kernels_experts import moe_table
+from crossflow.validation.tables import device_architecture, shipped
+
+QWEN = {"hidden": 4096.0, "inner": 1536.0, "active": 8.0, "experts": 128.0}
+
+
+def loads(tokens, ranks=8.0, load=1.0, skew=0.0, reached=np.inf, active=8.0, experts=128.0):
+    return expert_loads(*(np.atleast_1d(float(one)) for one in (tokens, active, experts, ranks, load, skew, reached)))
+
+
+def times(device="h100-80gb", library="triton-vllm", dtype="bf16", **sizes):
+    architecture = device_architecture(device)
+    (table,) = kernel_tables((Experts(**QWEN | sizes),), 2.0, narrow=False)
+    return grouped_costs(table.sizes, expert_library(architecture, (library,), dtype), architecture, dtype).time[0]
+
+
+def test_rows_are_as_even_as_whole_rows_can_be():
+    found = loads(100)  # 800 rows over 128 experts, of which a rank has 16: 100 rows, four experts with 7 and twelve with 6
+    assert (found.experts[0], found.rows[0]) == (16, 100)
+    assert [*found.tiles[:, 0]] == [16, 16, 16, 16]
+    many = loads(1000)
+    assert [*many.tiles[:, 0]] == [16 * np.ceil(63 / height) for height in TILE_ROWS]
+    few = loads(4)  # 32 rows over 8 ranks
+    assert (few.experts[0], few.rows[0]) == (4, 4)
+    assert loads(100, reached=10.0).experts[0] == 10
+    assert loads(100, load=2.0).rows[0] == 200
+
+
+@pytest.mark.parametrize("skew", [0.8, 1.0, 1.2])
+def test_a_power_law_deals_all_rows_out(skew):
+    tokens, experts = 512.0, 64.0
+    alone = loads(tokens, ranks=1.0, skew=skew, experts=experts, active=4.0)
+    assert alone.rows[0] == pytest.approx(4 * tokens, rel=0.02)  # an expert has each token once at most
+    fullest_of_8 = loads(tokens, ranks=8.0, skew=skew, experts=experts, active=4.0)
+    assert 4 * tokens / 8 * 1.3 < fullest_of_8.rows[0] <= 4 * tokens
+    assert alone.experts[0] <= experts
+    assert fullest(4, 64, np.array([1.0, 8.0]), skew)[1] > fullest(4, 64, np.array([1.0, 8.0]), skew)[0] >= 1.0
+
+
+@pytest.mark.parametrize("skew", [0.0, 1.2])
+def test_more_tokens_are_never_faster(skew):
+    found = times(tokens=2.0 ** np.arange(17), ranks=4.0, skew=skew)
+    assert (np.diff(found) >= -1e-12).all()
+
+
+def test_experts_that_are_used_unevenly_take_longer_where_there_is_much_to_compute():
+    found = times(tokens=16384.0, ranks=np.array([2.0, 8.0, 32.0]))
+    assert (times(tokens=16384.0, ranks=np.array([2.0, 8.0, 32.0]), skew=1.2) > found).all()
+    assert (times(tokens=16384.0, ranks=8.0, load=1.5) > found[1]).all()
+
+
+def test_a_few_tokens_that_meet_at_few_experts_read_fewer_weights():
+    assert times(tokens=16.0, skew=1.2) < times(tokens=16.0)
+
+
+def test_more_ranks_have_less_work_each():
+    assert (np.diff(times(tokens=4096.0, ranks=2.0 ** np.arange(8))) < 0).all()
+
+
+def test_many_points_are_the_single_ones():
+    tokens, ranks = np.array([1.0, 64.0, 3000.0, 3000.0]), np.array([1.0, 8.0, 8.0, 2.0])
+    together = times(tokens=tokens, ranks=ranks, skew=np.array([0.0, 1.2, 1.2, 0.0]))
+    alone = [times(tokens=t, ranks=r, skew=s)[0] for t, r, s in zip(tokens, ranks, (0.0, 1.2, 1.2, 0.0), strict=True)]
+    assert [*together] == alone
+
+
+def test_a_hundred_thousand_layers_take_seconds():
+    tokens = np.arange(1.0, 100_001.0)
+    begin = time.process_time()
+    found = times(tokens=tokens, ranks=8.0)
+    assert np.isfinite(found).all()
+    assert time.process_time() - begin < 5.0
+
+
+def test_a_device_without_a_library_multiplies_as_products_do():
+    builder = ProgramBuilder(name="experts", dtype="bf16")
+    builder.compute("experts", Experts(**QWEN, tokens=4096.0, ranks=8.0))
+    program = builder.build(training=False)
+    architecture = device_architecture("mi300x")
+    costs, _ = kernel_prices(program, architecture, None)
+    least, _ = kernel_prices(program, architecture, None, least=True)
+    assert costs.flops[0, 0] == pytest.approx(2.0 * 4096 * 3 * 4096 * 1536, rel=1e-3)  # and those of the activation
+    assert costs.time[0, 0] > least.time[0, 0] > costs.flops[0, 0] / architecture.throughput["bf16"][0]
+
+
+def test_measured_layers_are_within_their_floor():
+    table = moe_table(shipped()).to_dict()
+    assert table["n"] >= 100
+    assert table["median_abs_error"] < 0.10
+    assert table["by"]["distribution"]["power law"]["median_abs_error"] < 0.10
+
+
+def qwen(software="vllm", task="decode", system="dgx-h200", **changes):
+    """A mixture on one node with eight ranks that share the experts out."""
+    model = {"model": "qwen3-30b-a3b", "task": task, "global_batch": 64, **changes}
+    plan = {"dp": 8, "ep": 8, "micro_batch": 8}
+    return crossflow.predict(crossflow.from_dict({"system": system, "workload": model, "strategy": plan, "software": software}))
+
+
+def test_a_service_runs_experts_as_its_libraries_do():
+    """Without the libraries the same layers are products and passes; training has no fused layers."""
+    general = {"like": "vllm", "kernels": {"experts": {"bf16": []}}}
+    assert qwen().step_time != qwen(general).step_time
+    job = {"model": "qwen3-30b-a3b", "global_batch": 64}
+    plan = {"dp": 8, "ep": 8, "micro_batch": 1, "zero": 3}
+    trained = [
+        crossflow.predict(crossflow.from_dict({"system": "dgx-h200", "workload": job, "strategy": plan, "software": one})).step_time
+        for one in ("vllm", general)
+    ]
+    assert trained[0] == trained[1]
+
+
+def test_a_skew_slows_a_service_down():
+    even, skewed = (qwen(task="prefill", experts={"count": 128, "active": 8, "ffn": 768, "skew": skew}).step_time for skew in (0, 1.2))
+    assert skewed > 1.1 * even
+
+
+def test_a_skew_is_no_capacity():
+    sentence = "a power law says how unevenly experts are used; leave out `skew`, or `uneven` and `capacity`"
+    with pytest.raises(SpecError, match=sentence):
+        qwen(experts={"count": 128, "active": 8, "skew": 1.2, "uneven": 1.5})
