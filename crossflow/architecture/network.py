@@ -23,29 +23,45 @@ FabricKind = Literal[
 class FabricParameters(FileModel):
     """What separates the achieved rate and the time of a step from the datasheet, by kind of fabric."""
 
-    launch: Time = Field(description="launch and set-up of a collective, PCIe <= 4 platforms (A100, V100)")
-    launch_pcie5_ratio: Ratio = Field(description="launch and step times of PCIe-5 platforms (Hopper on) over the older ones")
+    launch: Time = Field(description="device time of a collective's kernel beside its steps; the host's time to issue it is the software's")
+    bulk_launch: Time = Field(description="further time of the protocol of long messages: fences and the first chunk of a slice")
     launch_transfer: Time = Field(description="launch of a send/recv pair")
+    pcie5_step_ratio: Ratio = Field(description="steps through the host of PCIe-5 platforms (Hopper on) over those of older ones")
     switch_efficiency: Ratio = Field(description="achieved over datasheet rate, NVSwitch or bonded NVLink")
-    reduction_copy: Ratio = Field(description="extra link-time of an all-reduce per buffer byte: local reduce/copy not hidden by transfer")
-    switch_step: Time = Field(description="pipeline step of a ring over NVSwitch / bonded NVLink")
+    reduction_copy: Ratio = Field(
+        description="all-reduce: time that a rank's own part of the buffer takes on the device, over its time on the link"
+    )
+    gather_copy: Ratio = Field(description="the same of an all-gather or reduce-scatter")
+    exchange_copy: Ratio = Field(description="the same of an all-to-all")
+    switch_step: Time = Field(description="low-latency protocol: step of a ring over NVSwitch / bonded NVLink")
+    switch_fill: Time = Field(description="protocol of long messages: fill time of such a step")
+    switch_low_latency_share: Ratio = Field(
+        description="low-latency protocol over NVSwitch / bonded NVLink: rate over that of long messages"
+    )
+    exchange_fill: Time = Field(description="fill time of an all-to-all over NVSwitch: its sends are posted at once")
     post: Time = Field(description="post of a send to one more peer of an all-to-all over ideal links; their latencies overlap")
     in_switch_fill: Time = Field(description="in-switch reduction: fill time per rank")
-    in_switch_efficiency_nvlink5: Ratio = Field(
-        description="in-switch reduction on NVLink 5 (900 GB/s a GPU: Blackwell, NVL72), over switch_efficiency; 1 on NVLink 4,"
-        " in between in proportion"
-    )
+    in_switch_efficiency: Ratio = Field(description="in-switch reduction: achieved over datasheet rate of a link")
+    peer_launch: Time = Field(description="all-reduce of serving engines, each rank reads all buffers: start and flags")
+    peer_rank: Time = Field(description="the same: further time per rank")
+    peer_efficiency: Ratio = Field(description="the same: achieved over datasheet rate, whole buffers read (one shot)")
+    peer_phase: Time = Field(description="the same: further time of the second of two shots, a shard reduced and then gathered")
+    peer_phase_efficiency: Ratio = Field(description="the same: achieved over datasheet rate, shards (two shots)")
     switch_transfer_efficiency: Ratio = Field(description="send/recv over NVSwitch")
     bridge_transfer_efficiency: Ratio = Field(description="send/recv over a bridged pair (timed to the last hand-over, so > 1)")
     direct_efficiency: Ratio = Field(description="achieved over raw rate of single direct NVLinks (cube mesh)")
     direct_step: Time = Field(description="ring step over direct links or PCIe")
+    direct_low_latency_share: Ratio = Field(description="low-latency protocol over direct links or PCIe: rate over that of long messages")
     xgmi_efficiency: Ratio = Field(description="achieved over raw rate of xGMI links, rings")
     pcie_efficiency: Ratio = Field(description="achieved over raw PCIe rate, peer to peer through the host bridge")
     host_memory_efficiency: Ratio = Field(description="same, through host memory: devices on the host's own ports, pcie-host")
     rdma_efficiency: Ratio = Field(description="achieved over NIC line rate, whole nodes: infiniband, roce, gpudirect-tcpxo, unknown RDMA")
     efa_efficiency: Ratio = Field(description="same, EFA")
     ethernet_efficiency: Ratio = Field(description="same, TCP")
-    rdma_fill: Time = Field(description="fill time per inter-node step, RDMA")
+    rdma_fill: Time = Field(description="trees: fill time per inter-node step, RDMA")
+    rdma_hop: Time = Field(description="rings of long messages: time of a step to another node")
+    node_hop: Time = Field(description="rings of long messages that leave the node: time of a step inside one")
+    tree_efficiency: Ratio = Field(description="trees over more than two nodes: rate over that of rings")
     rdma_step: Time = Field(description="low-latency protocol: time per inter-node step, RDMA")
     software_step: Time = Field(description="same, software transport (tcpxo)")
     low_latency_share: Ratio = Field(description="low-latency protocol: rate over that of the full protocol")

@@ -54,6 +54,18 @@ class Overlap(FileModel):
     optimizer: Flag = Field(default=False, description="updated weights are gathered while the next forward pass runs")
 
 
+class AllReduce(FileModel):
+    """How software adds up the buffers of the ranks of a node."""
+
+    kernel: Literal["library", "peer"] = Field(
+        default="library",
+        description="library: the collective library of the device; peer: kernels of a serving engine, in which each rank reads the "
+        "buffers of the others, for messages up to `limit` where they are faster",
+    )
+    limit: Information = Field(default=np.array([8 * 2.0**20]), description="longest message that peer kernels take")
+    start: Time = Field(default=np.array([0.0]), description="time of a peer kernel beside what the fabric needs")
+
+
 class WeightSharing(FileModel):
     """How ranks that hold the same weights send them and their gradients."""
 
@@ -144,6 +156,7 @@ class SoftwareStack(FileModel):
     )
     early_stop: Flag = Field(default=False, description="full recomputation leaves out what only the next layer needed")
     overlap: Overlap = Overlap()
+    all_reduce: AllReduce = AllReduce()
     sharing: WeightSharing = WeightSharing()
     host: HostCosts
     memory: MemoryHabits
