@@ -33,11 +33,11 @@ class FabricParameters(FileModel):
     )
     gather_copy: Ratio = Field(description="the same of an all-gather or reduce-scatter")
     exchange_copy: Ratio = Field(description="the same of an all-to-all")
+    switch_fill: Time = Field(description="protocol of long messages: fill time of a step over NVSwitch / bonded NVLink")
     switch_step: Time = Field(description="low-latency protocol: step of a ring over NVSwitch / bonded NVLink")
-    switch_fill: Time = Field(description="protocol of long messages: fill time of such a step")
-    switch_low_latency_share: Ratio = Field(
-        description="low-latency protocol over NVSwitch / bonded NVLink: rate over that of long messages"
-    )
+    switch_low_latency_share: Ratio = Field(description="the same: rate over that of long messages")
+    switch_line_step: Time = Field(description="protocol of whole lines (LL128): step of a ring over NVSwitch / bonded NVLink")
+    switch_line_share: Ratio = Field(description="the same: rate over that of long messages")
     exchange_fill: Time = Field(description="fill time of an all-to-all over NVSwitch: its sends are posted at once")
     post: Time = Field(description="post of a send to one more peer of an all-to-all over ideal links; their latencies overlap")
     in_switch_fill: Time = Field(description="in-switch reduction: fill time per rank")

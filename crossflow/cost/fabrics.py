@@ -222,12 +222,16 @@ def _switched(fabric: Fabric, collective: str, ranks: int) -> tuple[Way, ...]:
     if collective == "all_to_all":
         return (Way(base=p.launch + (ranks - 2) * p.post, per_byte=per_byte, fill=p.exchange_fill),)
     steps = ring_steps(collective, ranks)
-    around = Way(base=p.launch + p.bulk_launch, per_byte=per_byte, fill=steps * p.switch_fill)
-    quick = Way(base=p.launch + steps * p.switch_step, per_byte=volume / (p.switch_low_latency_share * fabric.switched))
+    passed = 2.0 if collective == "all_reduce" else 1.0  # times that a rank handles each byte with its flags, its own part too
+    ways = (
+        Way(base=p.launch + p.bulk_launch + steps * p.switch_step, per_byte=per_byte, fill=p.switch_fill),
+        Way(base=p.launch + steps * p.switch_line_step, per_byte=passed / (p.switch_line_share * fabric.switched)),
+        Way(base=p.launch + steps * p.switch_step, per_byte=passed / (p.switch_low_latency_share * fabric.switched)),
+    )
     if collective != "all_reduce" or ranks <= 4 or not fabric.reduces.any():
-        return around, quick
+        return ways
     base = np.where(fabric.reduces, p.launch + p.bulk_launch, np.inf)
-    return around, quick, Way(base=base, per_byte=_in_switch(fabric, ranks), fill=ranks * p.in_switch_fill)
+    return *ways, Way(base=base, per_byte=_in_switch(fabric, ranks), fill=ranks * p.in_switch_fill)
 
 
 def _in_switch(fabric: Fabric, ranks: int) -> Array:
