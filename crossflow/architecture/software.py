@@ -54,16 +54,11 @@ class Overlap(FileModel):
     optimizer: Flag = Field(default=False, description="updated weights are gathered while the next forward pass runs")
 
 
-class AllReduce(FileModel):
-    """How software adds up the buffers of the ranks of a node."""
+class PeerAllReduce(FileModel):
+    """Kernels of a serving engine for all-reduces inside a node, in which each rank reads the buffers of the others."""
 
-    kernel: Literal["library", "peer"] = Field(
-        default="library",
-        description="library: the collective library of the device; peer: kernels of a serving engine, in which each rank reads the "
-        "buffers of the others, for messages up to `limit` where they are faster",
-    )
-    limit: Information = Field(default=np.array([8 * 2.0**20]), description="longest message that peer kernels take")
-    start: Time = Field(default=np.array([0.0]), description="time of a peer kernel beside what the fabric needs")
+    limit: Information = Field(description="longest message that they take, where they are faster than the collective library")
+    start: Time = Field(default=np.array([0.0]), description="time of such a kernel beside what the fabric needs")
 
 
 class WeightSharing(FileModel):
@@ -156,7 +151,9 @@ class SoftwareStack(FileModel):
     )
     early_stop: Flag = Field(default=False, description="full recomputation leaves out what only the next layer needed")
     overlap: Overlap = Overlap()
-    all_reduce: AllReduce = AllReduce()
+    peer_all_reduce: PeerAllReduce | None = Field(
+        default=None, description="kernels in which each rank reads the buffers of the others; without them the collective library adds up"
+    )
     sharing: WeightSharing = WeightSharing()
     host: HostCosts
     memory: MemoryHabits

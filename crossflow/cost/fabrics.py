@@ -25,7 +25,7 @@ import numpy as np
 
 from crossflow.architecture.model import Architecture
 from crossflow.architecture.network import FabricParameters, NetworkSpec
-from crossflow.architecture.software import AllReduce
+from crossflow.architecture.software import PeerAllReduce
 from crossflow.arrays import Array, Index, Mask
 from crossflow.cost.collectives import pipelined, ring, ring_steps
 from crossflow.mapping.placement import AxisRoute, level_bandwidths
@@ -58,7 +58,7 @@ class Fabric:
     rings: int | None = None  # of a group of a node that has direct links of its own; None: those of the first GPUs of a node
     spread: float = 1.0  # time that a collective takes on the wiring between nodes over that on one switch. [1]
     rails: bool = False  # whether a network joins only devices in the same place of each node
-    all_reduce: AllReduce | None = None  # kernels that software has of its own for it
+    all_reduce: PeerAllReduce | None = None  # kernels that software has of its own for it
 
     @property
     def recent(self) -> Mask:
@@ -120,7 +120,7 @@ class Path:
         return Path(ways=tuple(Way(**{name: part if np.size(part) == 1 else part[points] for name, part in way.items()}) for way in parts))
 
 
-def fabric_of(network: NetworkSpec, architecture: Architecture, devices_per_node: int, all_reduce: AllReduce | None = None) -> Fabric:
+def fabric_of(network: NetworkSpec, architecture: Architecture, devices_per_node: int, all_reduce: PeerAllReduce | None = None) -> Fabric:
     """Fabric of a system; rates come from its ports, kernels of their own for an all-reduce from its software."""
     missing = np.array([np.nan])
     return Fabric(
@@ -242,9 +242,8 @@ def _in_switch(fabric: Fabric, ranks: int) -> Array:
 def _copy(fabric: Fabric, collective: str, ranks: int) -> Array:
     """What a rank's own part of the buffer takes on the device, over the time of a whole buffer on the link. [1]"""
     p = fabric.parameters
-    if collective == "sendrecv":
-        return p.exchange_copy
-    return {"all_reduce": p.reduction_copy, "all_to_all": p.exchange_copy}.get(collective, p.gather_copy) / ranks
+    copies = {"all_reduce": p.reduction_copy, "all_to_all": p.exchange_copy, "all_gather": p.gather_copy, "reduce_scatter": p.gather_copy}
+    return p.exchange_copy if collective == "sendrecv" else copies.get(collective, ZERO) / ranks
 
 
 def _peers(fabric: Fabric, ranks: int, bonded: bool) -> tuple[Way, ...]:
@@ -254,7 +253,7 @@ def _peers(fabric: Fabric, ranks: int, bonded: bool) -> tuple[Way, ...]:
     customAllReduceKernels.cu.
     """
     p, own = fabric.parameters, fabric.all_reduce
-    if own is None or own.kernel != "peer" or not (bonded or (ranks == 2 and fabric.intra in ("pcie", "pairwise-nvlink"))):
+    if own is None or not (bonded or (ranks == 2 and fabric.intra in ("pcie", "pairwise-nvlink"))):
         return ()
     rate = fabric.link if bonded else fabric.host
     base = p.peer_launch + own.start + ranks * p.peer_rank
@@ -365,16 +364,17 @@ def _whole_nodes(fabric: Fabric, collective: str, ranks: int, in_node: int) -> t
     long, short = (p.software_fill, p.software_step) if fabric.network in SOFTWARE else (p.rdma_hop, p.rdma_step)
     out, within = (nodes - 1, ranks - nodes) if ring_steps(collective, ranks) > 1 else (1, 0)
     turns = 2 if collective == "all_reduce" else 1
-    inside = _beside_network(fabric, collective, in_node, ranks)
+    summed = collective == "all_reduce" and fabric.network.endswith("-sharp")  # in the network, which leaves the node its own ring
+    inside = _beside_network(fabric, collective, in_node, in_node if summed else ranks)
     per_byte = np.maximum(ring_volume(collective, ranks) / _outside(fabric, in_node), inside)
     chain = turns * (out * long + within * p.node_hop)
     piped = collective == "broadcast"  # whose pieces follow one another
     around = Way(base=p.launch + p.bulk_launch + (0.0 if piped else chain), per_byte=per_byte, fill=chain if piped else ZERO)
     if collective == "all_reduce":
-        deep = 1 if fabric.network.endswith("-sharp") else math.ceil(math.log2(nodes))
-        base = p.launch + 2 * (in_node - 1) * hop + 2 * deep * short
-        tree = _tree(fabric, ranks, in_node, 2 * deep, inside)
-        return around, tree, Way(base=base, per_byte=per_byte / p.low_latency_share)
+        deep = 1 if summed else math.ceil(math.log2(nodes))
+        near = 2 * (in_node - 1) * hop
+        tree = _tree(fabric, ranks, in_node, 2 * deep, near, inside)
+        return around, tree, Way(base=p.launch + near + 2 * deep * short, per_byte=per_byte / p.low_latency_share)
     return around, Way(base=p.launch + out * short + within * hop, per_byte=per_byte / p.low_latency_share)
 
 
@@ -384,8 +384,12 @@ def _outside(fabric: Fabric, in_node: int) -> Array:
     return np.asarray(in_node * (p.efa_efficiency if fabric.network == "efa" else p.rdma_efficiency) * fabric.line)
 
 
-def _tree(fabric: Fabric, ranks: int, in_node: int, steps: int, inside: Array) -> Way:
+def _tree(fabric: Fabric, ranks: int, in_node: int, steps: int, chain: Array, inside: Array) -> Way:
     """All-reduce by double binary trees between nodes, or in the network's switches.
+
+    steps : of the tree between nodes, which are piped.
+    chain : time of the steps inside a node. [s]
+    inside : time per byte there. [s/B]
 
     Between two nodes a tree sends each byte once each way; over verbs below a size a ring all the same, because NCCL rates trees
     lower there (`treeCorrectionFactor` of its src/graph/tuning.cc, for messages below 512 MiB).
@@ -393,11 +397,10 @@ def _tree(fabric: Fabric, ranks: int, in_node: int, steps: int, inside: Array) -
     p, nodes, rate = fabric.parameters, -(-ranks // in_node), _outside(fabric, in_node)
     once = nodes == 2 or fabric.network.endswith("-sharp")
     around = ring_volume("all_reduce", ranks)
-    hop = p.switch_fill if _bonded(fabric, in_node) else p.direct_step
     return Way(
-        base=p.launch + p.bulk_launch,
+        base=p.launch + p.bulk_launch + chain,
         per_byte=np.maximum((1.0 if once else around / p.tree_efficiency) / rate, inside),
-        fill=ring_steps("all_reduce", in_node) * hop + steps * (p.software_fill if fabric.network in SOFTWARE else p.rdma_fill),
+        fill=p.switch_fill + steps * (p.software_fill if fabric.network in SOFTWARE else p.rdma_fill),
         below_per_byte=np.maximum(around / rate, inside),
         threshold=p.tree_threshold if nodes == 2 and fabric.network in VERBS else ZERO,
     )

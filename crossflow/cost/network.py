@@ -19,7 +19,7 @@ import numpy as np
 
 from crossflow.architecture.model import Architecture, Port
 from crossflow.architecture.network import NetworkSpec
-from crossflow.architecture.software import AllReduce, SoftwareStack
+from crossflow.architecture.software import PeerAllReduce, SoftwareStack
 from crossflow.arrays import Array, divide
 from crossflow.cost import collectives
 from crossflow.cost.fabrics import Fabric, Path, direct_time, fabric_of, fabric_time, path, path_time
@@ -78,7 +78,7 @@ def message_costs(
     along each further axis only the shard that is left moves. `rows` keeps what messages cost on the routes that they take, for other
     placements of the same program. `stack` is the software, which may have kernels of its own for an all-reduce.
     """
-    own = None if stack is None else stack.all_reduce
+    own = None if stack is None else stack.peer_all_reduce
     wires = Wires(network=network, architecture=architecture, node=devices_per_node, profile=profile, all_reduce=own)
     kept, strides = {} if rows is None else rows, placement.strides
     costs: list[tuple[Array, ...]] = [()] * len(messages)
@@ -201,7 +201,7 @@ class Wires:
     architecture: Architecture
     node: int
     profile: Profile | None = None
-    all_reduce: AllReduce | None = None  # kernels that software has of its own for it
+    all_reduce: PeerAllReduce | None = None  # kernels that software has of its own for it
 
     @functools.cached_property
     def fabric(self) -> Fabric:

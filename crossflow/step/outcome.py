@@ -35,7 +35,7 @@ class Machine:
     @functools.cached_property
     def wires(self) -> Wires:
         """Collectives on its network; the paths that they take are worked out once."""
-        own = self.stack.all_reduce
+        own = self.stack.peer_all_reduce
         return Wires(network=self.network, architecture=self.architecture, node=self.node, profile=self.profile, all_reduce=own)
 
 

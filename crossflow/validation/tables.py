@@ -19,7 +19,7 @@ import numpy as np
 from crossflow import files
 from crossflow.architecture.model import Architecture
 from crossflow.architecture.network import FabricKind, FabricParameters
-from crossflow.architecture.software import AllReduce, load_stack
+from crossflow.architecture.software import PeerAllReduce, load_stack
 from crossflow.architecture.system import architecture, resolve
 from crossflow.architecture.template import DatasheetSystem, SystemSpec
 from crossflow.arrays import Array, Index
@@ -292,7 +292,7 @@ def _collective_times(
 class Calls:
     """How a source called its collectives, beside the time that they take on the device."""
 
-    all_reduce: AllReduce | None = None  # kernels that its software has of its own
+    all_reduce: PeerAllReduce | None = None  # kernels that its software has of its own
     wait: tuple[float, float] = (0.0, 0.0)  # time that ranks wait for one another, hosts before PCIe 5 and from it on [s]
     floor: tuple[float, float] = (0.0, 0.0)  # least time of a call: that of the host to issue it, the same hosts [s]
     floor_per_rank: float = 0.0  # further, where one process issues the calls of all ranks [s]
@@ -312,7 +312,7 @@ def collective_conditions(source: str) -> Calls:
     known = measurements().get(source, {}).get("collectives", {})
     older, recent = ([parse(known.get(name, ("0 us", "0 us"))[i], "s") for name in ("wait", "floor")] for i in range(2))
     return Calls(
-        all_reduce=load_stack(known["software"])[0].all_reduce if "software" in known else None,
+        all_reduce=load_stack(known["software"])[0].peer_all_reduce if "software" in known else None,
         floor_per_rank=parse(known.get("floor_per_rank", "0 us"), "s"),
         copied=bool(known.get("copied", False)),
         wait=(older[0], recent[0]),
