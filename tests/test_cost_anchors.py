@@ -26,8 +26,10 @@ from crossflow.validation.tables import device_architecture, fabric_parameters
 # As in templates/families/fabrics.yaml, with round numbers. [s], [B/s]
 P = fabric_parameters().model_copy(update={
     name: np.array([value]) for name, value in {
-        "launch": 10.0, "launch_pcie5_ratio": 0.5, "launch_transfer": 4.0, "switch_efficiency": 1.0, "reduction_copy": 0.4,
-        "switch_step": 0.1, "direct_step": 0.2, "rdma_efficiency": 0.8, "efa_efficiency": 0.5, "ethernet_efficiency": 0.25,
+        "launch": 10.0, "bulk_launch": 5.0, "pcie5_step_ratio": 0.5, "launch_transfer": 4.0, "switch_efficiency": 1.0,
+        "reduction_copy": 0.4, "gather_copy": 0.8, "exchange_copy": 1.6, "switch_step": 0.1, "switch_fill": 0.7, "direct_step": 0.2,
+        "exchange_fill": 0.9, "post": 0.01, "rdma_hop": 11.0, "node_hop": 0.5, "tree_efficiency": 0.5, "in_switch_efficiency": 0.5,
+        "rdma_efficiency": 0.8, "efa_efficiency": 0.5, "ethernet_efficiency": 0.25,
         "rdma_fill": 3.0, "rdma_step": 2.0, "software_step": 30.0, "software_fill": 70.0, "low_latency_share": 0.1,
         "staged_efficiency": 0.25, "staged_duplex": 0.5, "staged_step": 20.0, "flow_efficiency": 0.6,
         "send_buffer_rate": 20e9, "send_buffer_size": 1e6,
@@ -42,9 +44,9 @@ def fabric(network="infiniband", *, intra="nvswitch", host=OLD, nic=25e9, link=3
     return Fabric(intra=intra, network=network, devices_per_node=8, parameters=P, **rates, **more)
 
 
-def parts(found):
-    """Path without arrays."""
-    return {field.name: float(getattr(found, field.name)[0]) for field in dataclasses.fields(found)}
+def parts(way):
+    """A way without arrays."""
+    return {field.name: float(getattr(way, field.name)[0]) for field in dataclasses.fields(way)}
 
 
 @pytest.mark.parametrize(("ranks", "steps", "volume"), [(3, 4, 3.0), (6, 6, 3.5), (7, 6, 3.5), (8, 6, 1.75), (100, 14, 2 * 63 / 64 + 2)])
@@ -78,66 +80,82 @@ def test_a_pipeline_of_steps_by_hand():
 @pytest.mark.parametrize(("in_node", "share"), [(2, 1), (3, 3), (4, 4)])
 def test_part_of_the_nodes_pays_a_staged_step_between_each_pair(host, age, rate, in_node, share):
     """All-gather of 8 ranks: 7 steps of 7/8 of the buffer in all."""
-    found = parts(path(fabric(host=host), "all_gather", 8, in_node))
-    assert found["base"] == near(10.0 * age + 7 * 20.0 * age)
-    assert found["per_byte"] == near(7 / 8 / (rate * share))
-    assert found["small_base"] == near(10.0 + 7 * 2.0)
-    assert found["small_per_byte"] == near(found["per_byte"] / 0.1)
-    assert found["floor"] == 10.0
+    long, short = map(parts, path(fabric(host=host), "all_gather", 8, in_node).ways)
+    assert long["base"] == near(10.0 + 5.0 + 7 * 20.0 * age)
+    assert long["per_byte"] == near(7 / 8 / (rate * share))
+    assert short["base"] == near(10.0 + 7 * 2.0)
+    assert short["per_byte"] == near(long["per_byte"] / 0.1)
 
 
 @pytest.mark.parametrize(("host", "age"), [(OLD, 1.0), (NEW, 0.5)])
 def test_a_transfer_between_nodes_takes_its_launch_and_a_staged_step(host, age):
-    alone, among = (parts(path(fabric(host=host), "send_recv", 16, in_node)) for in_node in (2, 8))
+    alone, among = (parts(*path(fabric(host=host), "send_recv", 16, in_node).ways) for in_node in (2, 8))
     assert alone["base"] == among["base"] == near(4.0 + 20.0 * age)
     assert alone["per_byte"] == near(1 / (0.25 * OLD) if host == OLD else 1 / (0.6 * 25e9))
     assert among["per_byte"] == near(1 / (0.6 * 25e9))
-    assert alone["floor"] == among["floor"] == 0.0
-    assert alone["small_per_byte"] == 0.0
-    assert np.isinf(alone["small_base"])
 
 
-WHOLE = [
-    # network, collective, nodes of 8, volume between nodes, efficiency, steps between nodes, time to fill one, low-latency time of one
-    ("infiniband", "all_reduce", 2, 1.0, 0.8, 2, 3.0, 2.0),
-    ("infiniband", "all_reduce", 5, 2 * 39 / 40, 0.8, 6, 3.0, 2.0),
-    ("infiniband", "all_gather", 4, 31 / 32, 0.8, 2, 3.0, 2.0),
-    ("infiniband", "all_to_all", 4, 8 * 24 / 32, 0.8, 2, 3.0, 2.0),
-    ("infiniband-sharp", "all_reduce", 4, 1.0, 0.8, 2, 3.0, 2.0),
-    ("infiniband-sharp", "all_gather", 4, 31 / 32, 0.8, 1, 3.0, 2.0),
-    ("efa", "reduce_scatter", 4, 31 / 32, 0.5, 2, 3.0, 2.0),
-    ("gpudirect-tcpxo", "all_gather", 4, 31 / 32, 0.8, 2, 70.0, 30.0),
+RINGS = [
+    # network, collective, nodes of 8, volume between nodes, efficiency, turns, step to another node, low-latency step
+    ("infiniband", "all_reduce", 5, 2 * 39 / 40, 0.8, 2, 11.0, 2.0),
+    ("infiniband", "all_gather", 4, 31 / 32, 0.8, 1, 11.0, 2.0),
+    ("infiniband-sharp", "all_gather", 4, 31 / 32, 0.8, 1, 11.0, 2.0),
+    ("efa", "reduce_scatter", 4, 31 / 32, 0.5, 1, 11.0, 2.0),
+    ("gpudirect-tcpxo", "all_gather", 4, 31 / 32, 0.8, 1, 70.0, 30.0),
 ]
 
 
-@pytest.mark.parametrize(("network", "collective", "nodes", "volume", "efficiency", "steps", "fill", "step"), WHOLE)
-def test_whole_nodes_by_hand(network, collective, nodes, volume, efficiency, steps, fill, step):
-    """Every device sends its eighth of the volume; a ring inside a node has 7 steps, two of them an all-reduce."""
-    found = parts(path(fabric(network, link=1e15), collective, 8 * nodes, 8))
-    assert found["per_byte"] == near(volume / (8 * efficiency * 25e9))
-    assert found["base"] == 10.0
-    assert found["fill"] == near((14 if collective == "all_reduce" else 7) * 0.1 + steps * fill)
-    assert found["small_per_byte"] == near(found["per_byte"] / 0.1)
-    assert found["small_base"] == near(10.0 + steps * step)
-    tree = collective == "all_reduce" and nodes == 2
-    assert found["threshold"] == (512 * 2**20 if tree else 0.0)
-    if tree:  # a ring below the threshold
-        assert found["below_per_byte"] == near(found["per_byte"] * 2 * 15 / 16)
+@pytest.mark.parametrize(("network", "collective", "nodes", "volume", "efficiency", "turns", "hop", "step"), RINGS)
+def test_rings_between_whole_nodes_by_hand(network, collective, nodes, volume, efficiency, turns, hop, step):
+    """Every device sends its eighth of the volume; a ring passes 8 ranks of every node, one after the other."""
+    long, *_, short = map(parts, path(fabric(network, link=1e15), collective, 8 * nodes, 8).ways)
+    assert long["per_byte"] == near(volume / (8 * efficiency * 25e9))
+    assert long["base"] == near(15.0 + turns * ((nodes - 1) * hop + 7 * nodes * 0.5))
+    assert short["per_byte"] == near(long["per_byte"] / 0.1)
+    chain = 7 * 0.1 * nodes + (nodes - 1) * step if turns == 1 else 2 * (7 * 0.1 + 3 * step)  # a tree of five nodes is three deep
+    assert short["base"] == near(10.0 + chain)
 
 
-@pytest.mark.parametrize(("network", "around"), [("infiniband", 31 / 32), ("infiniband-sharp", 7 / 8)])
-def test_slow_links_of_a_node_hold_up_the_network(network, around):
-    """Links of 1 GB/s; a gather's copies cost half of those of an all-reduce; reduction in the network leaves the node its own ring."""
-    found = parts(path(fabric(network, link=1e9), "all_gather", 32, 8))
-    assert found["per_byte"] == near((around + 0.2) / 1e9)
-    assert found["below_per_byte"] == found["per_byte"]
+TREES = [("infiniband", 2, 1.0, 2), ("infiniband", 5, 2 * 39 / 40 / 0.5, 6), ("infiniband-sharp", 4, 1.0, 2)]
+
+
+@pytest.mark.parametrize(("network", "nodes", "volume", "steps"), TREES)
+def test_trees_between_whole_nodes_by_hand(network, nodes, volume, steps):
+    """Steps inside a node, then as many between nodes, which are piped; between two nodes a ring below the threshold."""
+    tree = parts(path(fabric(network, link=1e15), "all_reduce", 8 * nodes, 8).ways[1])
+    assert tree["per_byte"] == near(volume / (8 * 0.8 * 25e9))
+    assert tree["base"] == near(15.0 + 14 * 0.1)
+    assert tree["fill"] == near(0.7 + steps * 3.0)
+    assert tree["threshold"] == (512 * 2**20 if nodes == 2 else 0.0)
+    assert tree["below_per_byte"] == near(2 * (8 * nodes - 1) / (8 * nodes) / (8 * 0.8 * 25e9))
+
+
+def test_an_exchange_between_nodes_posts_all_its_sends_at_once():
+    found = parts(*path(fabric(link=1e15), "all_to_all", 32, 8).ways)
+    assert (found["base"], found["fill"]) == (near(15.0 + 30 * 0.01), near(0.9 + 3.0))
+    assert found["per_byte"] == near(8 * 24 / 32 / (8 * 0.8 * 25e9))
+
+
+def test_slow_links_of_a_node_hold_up_the_network():
+    """Links of 1 GB/s: a ring passes them, and each rank copies its own part; reduction in the network leaves the node its own ring."""
+    gather = parts(path(fabric(link=1e9), "all_gather", 32, 8).ways[0])
+    around, summed = (parts(path(fabric(name, link=1e9), "all_reduce", 32, 8).ways[1]) for name in ("infiniband", "infiniband-sharp"))
+    assert gather["per_byte"] == near((31 / 32 + 0.8 / 32) / 1e9)
+    assert around["per_byte"] == near((2 * 31 / 32 + 0.4 / 32) / 1e9)
+    assert summed["per_byte"] == near((2 * 7 / 8 + 0.4 / 8) / 1e9)
+
+
+def test_switches_that_reduce_do_so_beside_a_network():
+    """Links of 400 GB/s on, more than four ranks a node: each sends the buffer and an eighth, at half the rate."""
+    found = parts(path(fabric(link=400e9, nic=1e15), "all_reduce", 32, 8).ways[0])
+    assert found["per_byte"] == near(min(2 * 31 / 32 + 0.4 / 32, (1 + 1 / 8) / 0.5) / 400e9)
 
 
 def test_rails_take_what_leaves_a_node_to_the_right_device_first():
-    """Of 32 ranks 24 are elsewhere; an all-to-all in the node passes 7/8 of the buffer and copies at half the cost of an all-reduce."""
-    plain, rails = (parts(path(fabric(link=1e9, rails=rails), "all_to_all", 32, 8))["per_byte"] for rails in (False, True))
-    assert plain == near((31 / 32 + 0.2) / 1e9)
-    assert rails - plain == near(24 / 32 * (7 / 8 + 0.2) / 1e9)
+    """Of 32 ranks 24 are elsewhere; an all-to-all in the node passes 7/8 of the buffer and copies its own part."""
+    plain, rails = (parts(*path(fabric(link=1e9, rails=rails), "all_to_all", 32, 8).ways)["per_byte"] for rails in (False, True))
+    assert plain == near((31 / 32 + 1.6 / 32) / 1e9)
+    assert rails - plain == near(24 / 32 * (7 / 8 + 1.6 / 8) / 1e9)
 
 
 SOCKETS = [
@@ -152,10 +170,10 @@ SOCKETS = [
 @pytest.mark.parametrize(("collective", "host", "volume", "rate"), SOCKETS)
 def test_sockets_by_hand(collective, host, volume, rate):
     """Two ranks in each of two nodes share the card; a transfer has the card to itself and passes host memory on older platforms."""
-    found = parts(path(fabric("ethernet", host=host), collective, 4, 2))
+    found = parts(*path(fabric("ethernet", host=host), collective, 4, 2).ways)
     assert found["per_byte"] == near(volume / rate)
     assert found["below_per_byte"] == near(volume / 20e9)
-    assert found["base"] == (4.0 if collective == "send_recv" else 10.0 if host == OLD else 5.0)
+    assert found["base"] == (4.0 if collective == "send_recv" else 15.0)
     assert found["threshold"] == 1e6
 
 

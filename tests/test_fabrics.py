@@ -74,8 +74,8 @@ def test_more_bytes_never_take_less_time_between_nodes(network, nic, per_node):
 def test_one_card_a_node_first_fills_its_send_buffers():
     """25 Gb/s Ethernet: up to 4.5 MiB at the rate of the copy, beyond at the wire's."""
     small, large = (time(fabric(network="ethernet", nic=np.nan), "send_recv", 2, 1, np.array([[size]]))[0, 0] for size in (1e6, 1e10))
-    assert small == pytest.approx(7.53e-6 + 1e6 / 7.73e9, rel=2e-2)
-    assert large == pytest.approx(1e10 / (0.71 * 3.125e9), rel=1e-3)
+    assert small == pytest.approx(P.launch_transfer[0] + 1e6 / P.send_buffer_rate[0], rel=2e-2)
+    assert large == pytest.approx(1e10 / (P.ethernet_efficiency[0] * 3.125e9), rel=1e-3)
 
 
 def test_one_rank_of_a_ring_in_a_node_sends_over_the_share_of_all():
@@ -83,22 +83,24 @@ def test_one_rank_of_a_ring_in_a_node_sends_over_the_share_of_all():
     assert ring == pytest.approx(alone / 2, rel=1e-3)
 
 
+SWITCH, PCIE, CUBE = (float(rate[0]) for rate in (P.switch_efficiency, P.pcie_efficiency, P.direct_efficiency))
+SUM, GATHER, IN_SWITCH = (float(cost[0]) for cost in (P.reduction_copy, P.gather_copy, P.in_switch_efficiency))
 LONG = [
     # intra, ranks, collective, volume on the tightest link over what that link achieves [s/B]
-    ("pcie", 8, "all_reduce", 2 * 7 / 8 / (0.738 * 32e9)),
-    ("pcie", 8, "all_gather", 7 / 8 / (0.738 * 32e9)),
+    ("pcie", 8, "all_reduce", 2 * 7 / 8 / (PCIE * 32e9)),
+    ("pcie", 8, "all_gather", 7 / 8 / (PCIE * 32e9)),
     ("pcie-host", 4, "all_reduce", 2 * 3 / 4 / (0.563 * 32e9)),
     ("pcie-host", 2, "send_recv", 1 / (0.563 * 32e9)),
-    ("pairwise-nvlink", 4, "all_reduce", 2 * 3 / 4 / (0.738 * 32e9)),
-    ("pairwise-nvlink", 2, "all_reduce", (1 + 0.439) / (0.99 * 300e9)),
-    ("nvswitch", 8, "all_reduce", (2 * 7 / 8 + 0.439) / (0.99 * 300e9)),
-    ("nvswitch", 8, "reduce_scatter", (7 / 8 + 0.439 / 2) / (0.99 * 300e9)),
-    ("nvswitch", 2, "send_recv", 1 / (0.807 * 300e9)),
-    ("nvswitch-sharp", 8, "all_reduce", (1 + 1 / 8 + 0.439) / (0.99 * 300e9)),
-    ("hybrid-cube-mesh", 8, "all_reduce", 2 * 7 / 8 / (6 * 0.91 * 50e9)),
-    ("hybrid-cube-mesh", 4, "all_reduce", 2 * 3 / 4 / (4 * 0.91 * 50e9)),
-    ("hybrid-cube-mesh", 5, "all_reduce", 1 / (0.91 * 50e9)),
-    ("hybrid-cube-mesh", 5, "all_gather", 1 / (0.91 * 50e9)),
+    ("pairwise-nvlink", 4, "all_reduce", 2 * 3 / 4 / (PCIE * 32e9)),
+    ("pairwise-nvlink", 2, "all_reduce", (1 + SUM / 2) / (SWITCH * 300e9)),
+    ("nvswitch", 8, "all_reduce", (2 * 7 / 8 + SUM / 8) / (SWITCH * 300e9)),
+    ("nvswitch", 8, "reduce_scatter", (7 / 8 + GATHER / 8) / (SWITCH * 300e9)),
+    ("nvswitch", 2, "send_recv", 1 / (P.switch_transfer_efficiency[0] * 300e9)),
+    ("nvswitch-sharp", 8, "all_reduce", (1 + 1 / 8) / (IN_SWITCH * 300e9)),
+    ("hybrid-cube-mesh", 8, "all_reduce", 2 * 7 / 8 / (6 * CUBE * 50e9)),
+    ("hybrid-cube-mesh", 4, "all_reduce", 2 * 3 / 4 / (4 * CUBE * 50e9)),
+    ("hybrid-cube-mesh", 5, "all_reduce", 1 / (CUBE * 50e9)),
+    ("hybrid-cube-mesh", 5, "all_gather", 1 / (CUBE * 50e9)),
     ("infinity-fabric", 8, "all_reduce", 2 * 7 / 8 / (7 * 0.7 * 300e9 / 7)),
     ("infinity-fabric", 2, "all_reduce", 1 / (0.7 * 300e9 / 7)),
 ]
@@ -114,8 +116,9 @@ def test_long_messages_take_volume_over_rate(intra, ranks, collective, per_byte)
 def test_empty_messages_take_the_launch_and_the_steps(collective, ranks):
     steps = STEPS[collective](ranks)
     nothing = np.array([[0.0]])
-    assert time(fabric(), collective, ranks, size=nothing)[0, 0] == pytest.approx(36.2e-6 + steps * 0.566e-6, rel=1e-9)
-    assert time(fabric("pcie"), collective, ranks, size=nothing)[0, 0] == pytest.approx(36.2e-6 + steps * 2.63e-6, rel=1e-9)
+    assert time(fabric(), collective, ranks, size=nothing)[0, 0] == pytest.approx(P.launch[0] + steps * P.switch_step[0], rel=1e-9)
+    assert time(fabric("pcie"), collective, ranks, size=nothing)[0, 0] == pytest.approx(P.launch[0] + steps * P.direct_step[0], rel=1e-9)
+    assert 4e-6 < P.launch[0] < 10e-6  # of a device, and none of its host's
 
 
 @pytest.mark.parametrize("network", RDMA)
@@ -180,7 +183,8 @@ def test_switches_of_nvlink_4_on_reduce_and_older_ones_do_not():
     made = time(fabric(link=[399e9, 400e9, 450e9]), "all_reduce", 8)
     ring, in_switch = (time(fabric(kind, link=450e9), "all_reduce", 8) for kind in ("nvswitch", "nvswitch-sharp"))
     np.testing.assert_array_equal(ring, in_switch)
-    assert made[-1, 0] / made[-1, 1] == pytest.approx((2 * 7 / 8 + 0.439) / (1 + 1 / 8 + 0.439) * 400 / 399, rel=1e-3)
+    around, summed = (2 * 7 / 8 + SUM / 8) / SWITCH, (1 + 1 / 8) / IN_SWITCH
+    assert made[-1, 0] / made[-1, 1] == pytest.approx(around / summed * 400 / 399, rel=3e-3)
 
 
 @pytest.mark.parametrize("collective", COLLECTIVES)

@@ -33,8 +33,9 @@ def step(strategy, *given, **options):
 
 
 def messages(found, op):
-    """Messages of a kind in a step by scope."""
-    return {event.scope: event.count for event in found.events if event.op == op and event.ranks == 2}
+    """How often messages of a kind between two ranks are sent in a step by scope, the rarest of each."""
+    often = [(event.scope, event.count) for event in found.events if event.op == op and event.ranks == 2]
+    return {scope: min(count for where, count in often if where == scope) for scope, _ in often}
 
 
 # ------------------------------------------------------------------------------------------ which boundaries cross

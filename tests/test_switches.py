@@ -95,6 +95,8 @@ STACK = {
     "memory.workspaces": 2, "memory.buckets": True, "memory.late_gradients": When(True, HEAVY),
     "memory.gathered_copy": When(True, HEAVY), "sharing.unit": When("layer", ZERO), "sharing.copies": When(True, ZERO),
     "sharing.bucket": "1 MiB", "sharing.first_bucket": When("300 MiB", {"software.sharing": {"bucket": "2 MiB"}}),
+    "peer_all_reduce.limit": When("64 MiB", SHORT),
+    "peer_all_reduce.start": When("1 us", {**SHORT, "software.peer_all_reduce": {"limit": "64 MiB"}}),
 }  # fmt: skip
 LSTM = {
     "hidden": 8192, "vocabulary": 400000, "sequence": 10, "layers": 4, "projection": 1024,

@@ -82,6 +82,11 @@ class KernelChoice(FileModel):
     experts: Mapping[str, tuple[ExpertLibraryName, ...]] = Field(
         default={}, description="libraries of fused layers of experts, by the data type in which they multiply"
     )
+class PeerAllReduce(FileModel):
+    """Kernels of a serving engine for all-reduces inside a node, in which each rank reads the buffers of the others."""
+
+    limit: Information = Field(description="longest message that they take, where they are faster than the collective library")
+    start: Time = Field(default=np.array([0.0]), description="time of such a kernel beside what the fabric needs")
 
 
 class WeightSharing(FileModel):
@@ -186,6 +191,9 @@ class SoftwareStack(FileModel):
     kernels: KernelChoice = KernelChoice()
     engine: EngineHabits = EngineHabits()
     overlap: Overlap = Overlap()
+    peer_all_reduce: PeerAllReduce | None = Field(
+        default=None, description="kernels in which each rank reads the buffers of the others; without them the collective library adds up"
+    )
     sharing: WeightSharing = WeightSharing()
     host: HostCosts
     memory: MemoryHabits

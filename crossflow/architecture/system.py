@@ -140,11 +140,11 @@ def _with_device(document: Document, base: Path | None, above: tuple[Path, ...])
         return files.merge(device, document.without(*_OF_THE_FILE))
     _kind(document)
     fabrics = files.find("templates", "fabrics")
-    document = files.merge(_fabrics(str(fabrics), files.read_text(fabrics)), document)
+    below = _fabrics(str(fabrics), files.read_text(fabrics))
     if data.get("kind") == "datasheet" and "family" in data:
         family = files.read_yaml(_found("templates", str(data["family"]), base, document, "family", "families"))
-        return files.merge(family.without("kind", "name", "title"), document)
-    return document
+        below = files.merge(below, family.without("kind", "name", "title"))
+    return files.merge(below, document)
 
 
 def _check_overridden(below: Document, own: Document) -> None:

@@ -2,9 +2,17 @@
 
 Three layers: the *wiring* decides how many bytes cross the tightest link per byte of buffer, at which rate, after how
 many dependent steps; one *law* for all fabrics turns that into a time (`crossflow.cost.collectives.pipelined`); the
-*parameters*, by kind of fabric, come from ``templates/families/fabrics.yaml``.
+*parameters*, by kind of fabric and generation of GPU, come from ``templates/families``.
+
+A collective has several *ways*: the protocol of long messages and the low-latency one [1]_, rings and trees between nodes,
+reduction in the switch, kernels of serving engines in which each rank reads the buffers of all others. It takes the fastest. Times
+are those on the device: what the host needs to issue a call is the software's.
 
 Sizes follow the convention of nccl-tests: the buffer of one rank (of an all-gather the whole output).
+
+References
+----------
+.. [1] Hu et al., "Demystifying NCCL", Hot Interconnects 2025: protocols Simple, LL and LL128; rings and double binary trees.
 """
 
 from __future__ import annotations
@@ -17,7 +25,8 @@ import numpy as np
 
 from crossflow.architecture.model import Architecture
 from crossflow.architecture.network import FabricParameters, NetworkSpec
-from crossflow.arrays import Array, Mask
+from crossflow.architecture.software import PeerAllReduce
+from crossflow.arrays import Array, Index, Mask
 from crossflow.cost.collectives import pipelined, ring, ring_steps
 from crossflow.mapping.placement import AxisRoute, level_bandwidths
 from crossflow.mapping.rings import has_chain, rings
@@ -29,7 +38,7 @@ BONDED = ("nvswitch", "nvswitch-sharp", "nvl72", "ideal")  # ideal links reach a
 SOCKETS = ("ethernet", "none")
 SOFTWARE = (*SOCKETS, "gpudirect-tcpxo")
 VERBS = ("infiniband", "roce", "efa")
-NVLINK4, NVLINK5 = 450e9, 900e9  # links of one GPU on which reduction in the switch was measured [B/s]
+NVLINK4 = 400e9  # links of one GPU from which on its switches reduce [B/s]
 CUBE_MESH_LINKS = 6  # NVLinks of one GPU in a hybrid cube mesh
 
 
@@ -49,6 +58,7 @@ class Fabric:
     rings: int | None = None  # of a group of a node that has direct links of its own; None: those of the first GPUs of a node
     spread: float = 1.0  # time that a collective takes on the wiring between nodes over that on one switch. [1]
     rails: bool = False  # whether a network joins only devices in the same place of each node
+    all_reduce: PeerAllReduce | None = None  # kernels that software has of its own for it
 
     @property
     def recent(self) -> Mask:
@@ -57,8 +67,18 @@ class Fabric:
 
     @property
     def age(self) -> Array:
-        """Launch and step times over those of older platforms. [1]"""
-        return np.asarray(np.where(self.recent, self.parameters.launch_pcie5_ratio, 1.0))
+        """Steps through the host over those of older platforms. [1]"""
+        return np.asarray(np.where(self.recent, self.parameters.pcie5_step_ratio, 1.0))
+
+    @property
+    def switched(self) -> Array:
+        """Rate of one device to the others of its node over switched or bonded links; ideal ones reach that of the datasheet. [B/s]"""
+        return np.asarray(self.link if self.intra == "ideal" else self.parameters.switch_efficiency * self.link)
+
+    @property
+    def reduces(self) -> Mask:
+        """Whether the switches of a node reduce, which those of NVLink 4 on do."""
+        return np.asarray(self.intra in ("nvswitch-sharp", "nvl72", "ideal") or (self.intra == "nvswitch") & (self.link >= NVLINK4))
 
     @property
     def line(self) -> Array:
@@ -67,33 +87,41 @@ class Fabric:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Path:
-    """What the time law needs; arrays of shape (n,)."""
+class Way:
+    """One way to carry a collective; arrays of shape (n,)."""
 
+    base: Array  # fixed time; infinite where there is no such way. [s]
     per_byte: Array  # time per byte of a long message: volume on the tightest link over its rate. [s/B]
-    base: Array  # fixed time. [s]
     fill: Array = field(default_factory=lambda: ZERO)  # time to fill the chain of steps. [s]
-    # small_per_byte, small_base: the low-latency protocol of small messages, which pays in bandwidth. [s/B], [s]
-    small_per_byte: Array = field(default_factory=lambda: ZERO)
-    small_base: Array = field(default_factory=lambda: INFINITE)
     # below_per_byte, threshold: time per byte of messages below a size: rate into send buffers, another algorithm. [s/B], [B]
     below_per_byte: Array = field(default_factory=lambda: ZERO)
     threshold: Array = field(default_factory=lambda: ZERO)
-    floor: Array = field(default_factory=lambda: ZERO)  # time of the host to issue the call. [s]
+    limit: Array = field(default_factory=lambda: INFINITE)  # longest message that goes this way. [B]
 
-    @functools.cached_property
-    def stepped(self) -> bool:
-        """Whether messages below a size take another time per byte."""
-        return bool(np.any(self.threshold > 0))
+    def time(self, size: Array) -> Array:
+        """Time of messages of `size` bytes, shape (e, 1) or (n,). [s]"""
+        per_byte = self.per_byte
+        if np.any(self.threshold > 0):
+            above = np.where(self.threshold > 0, 1.0 / (1.0 + (self.threshold / np.maximum(size, 1.0)) ** 4), 1.0)
+            per_byte = above * per_byte + (1.0 - above) * self.below_per_byte
+        taken = pipelined(size, per_byte, self.base, self.fill)
+        return taken if np.all(np.isinf(self.limit)) else np.where(size <= self.limit, taken, np.inf)
 
-    @functools.cached_property
-    def has_small(self) -> bool:
-        """Whether there is a protocol of small messages."""
-        return bool(np.isfinite(self.small_base).any())
+
+@dataclass(frozen=True, kw_only=True)
+class Path:
+    """The ways of a collective among some ranks, of which it takes the fastest."""
+
+    ways: tuple[Way, ...]
+
+    def at(self, points: Index | Mask) -> Path:
+        """The path of some design points."""
+        parts = ({part.name: getattr(way, part.name) for part in fields(way)} for way in self.ways)
+        return Path(ways=tuple(Way(**{name: part if np.size(part) == 1 else part[points] for name, part in way.items()}) for way in parts))
 
 
-def fabric_of(network: NetworkSpec, architecture: Architecture, devices_per_node: int) -> Fabric:
-    """Fabric of a system; rates come from its ports."""
+def fabric_of(network: NetworkSpec, architecture: Architecture, devices_per_node: int, all_reduce: PeerAllReduce | None = None) -> Fabric:
+    """Fabric of a system; rates come from its ports, kernels of their own for an all-reduce from its software."""
     missing = np.array([np.nan])
     return Fabric(
         intra=network.intra.fabric,
@@ -103,6 +131,7 @@ def fabric_of(network: NetworkSpec, architecture: Architecture, devices_per_node
         host=network.host.bandwidth,
         nic=missing if architecture.inter is None else architecture.inter.bandwidth,
         parameters=network.parameters,
+        all_reduce=all_reduce,
     )
 
 
@@ -130,14 +159,7 @@ def direct_time(collective: str, size: Array, route: AxisRoute, network: Network
 
 def path_time(size: Array, path: Path) -> Array:
     """Time of messages of `size` bytes, shape (e, 1) or (n,). [s]"""
-    per_byte = path.per_byte
-    if path.stepped:
-        above = np.where(path.threshold > 0, 1.0 / (1.0 + (path.threshold / np.maximum(size, 1.0)) ** 4), 1.0)
-        per_byte = above * per_byte + (1.0 - above) * path.below_per_byte
-    full = pipelined(size, per_byte, path.base, path.fill)
-    if path.has_small:
-        full = np.minimum(full, path.small_base + size * path.small_per_byte)
-    return np.maximum(full, path.floor)
+    return functools.reduce(np.minimum, (way.time(size) for way in path.ways))
 
 
 def path(fabric: Fabric, collective: str, ranks: int, ranks_per_node: int, *, whole_nodes: bool | None = None, racks: bool = False) -> Path:
@@ -148,28 +170,27 @@ def path(fabric: Fabric, collective: str, ranks: int, ranks_per_node: int, *, wh
     `racks` says that `ranks_per_node` counts the ranks of a rack on NVL72 too; otherwise ranks fill one rack after another there.
     """
     if ranks < 2:
-        return Path(per_byte=ZERO, base=ZERO)
+        return Path(ways=(Way(base=ZERO, per_byte=ZERO),))
     in_node = ranks_per_node if racks or fabric.intra != "nvl72" else min(ranks, fabric.devices_per_node)
     if in_node >= ranks:
-        found = _inside(fabric, collective, ranks)
-    else:
-        whole = in_node >= fabric.devices_per_node if whole_nodes is None else whole_nodes
-        found = _between(fabric, collective, ranks, in_node, whole)
-    return found if collective == "send_recv" else replace(found, floor=fabric.parameters.launch)
+        return Path(ways=_inside(fabric, collective, ranks))
+    whole = in_node >= fabric.devices_per_node if whole_nodes is None else whole_nodes
+    return Path(ways=_between(fabric, collective, ranks, in_node, whole))
 
 
 # -------------------------------------------------------------------------------------------- inside a node
 
 
-def _inside(fabric: Fabric, collective: str, ranks: int) -> Path:
-    """Path among ranks of one node."""
+def _inside(fabric: Fabric, collective: str, ranks: int) -> tuple[Way, ...]:
+    """Ways among ranks of one node."""
     bonded = _bonded(fabric, ranks)
     direct = fabric.intra in ("hybrid-cube-mesh", "infinity-fabric", "ethernet-mesh")
     if collective == "send_recv":
-        return _transfer_inside(fabric, bonded, direct)
+        return (_transfer_inside(fabric, bonded, direct),)
+    own = _peers(fabric, ranks, bonded) if collective == "all_reduce" else ()
     if bonded:
-        return _switched(fabric, collective, ranks)
-    return _direct(fabric, collective, ranks) if direct else _over_host(fabric, collective, ranks)
+        return *_switched(fabric, collective, ranks), *own
+    return *(_direct(fabric, collective, ranks) if direct else _over_host(fabric, collective, ranks)), *own
 
 
 def _bonded(fabric: Fabric, ranks: int) -> bool:
@@ -177,60 +198,89 @@ def _bonded(fabric: Fabric, ranks: int) -> bool:
     return fabric.intra in BONDED or (fabric.intra == "pairwise-nvlink" and ranks == 2)
 
 
-def _transfer_inside(fabric: Fabric, bonded: bool, direct: bool) -> Path:
+def _transfer_inside(fabric: Fabric, bonded: bool, direct: bool) -> Way:
     """One device to one other: all links where they are bonded, one link where they are direct, else the host bus."""
     p = fabric.parameters
     if bonded:
         efficiency = p.bridge_transfer_efficiency if fabric.intra == "pairwise-nvlink" else p.switch_transfer_efficiency
-        return Path(per_byte=1.0 / (efficiency * fabric.link), base=p.launch_transfer)
+        return Way(per_byte=1.0 / (efficiency * fabric.link), base=p.launch_transfer)
     if direct:
         efficiency = p.direct_efficiency if fabric.intra == "hybrid-cube-mesh" else p.xgmi_efficiency
-        return Path(per_byte=_direct_links(fabric) / (efficiency * fabric.link), base=p.launch_transfer)
-    return Path(per_byte=1.0 / _host_rate(fabric), base=p.launch_transfer)
+        return Way(per_byte=_direct_links(fabric) / (efficiency * fabric.link), base=p.launch_transfer)
+    return Way(per_byte=1.0 / _host_rate(fabric), base=p.launch_transfer)
 
 
 def _direct_links(fabric: Fabric) -> int:
     return CUBE_MESH_LINKS if fabric.intra == "hybrid-cube-mesh" else max(fabric.devices_per_node - 1, 1)
 
 
-def _switched(fabric: Fabric, collective: str, ranks: int) -> Path:
-    """Ring over switched or bonded links, or reduction in the switch, which switches of NVLink 4 on do for p > 4."""
+def _switched(fabric: Fabric, collective: str, ranks: int) -> tuple[Way, ...]:
+    """Rings over switched or bonded links, and reduction in the switch, which NCCL has for more than four ranks."""
     p = fabric.parameters
-    launch, rate = p.launch * fabric.age, p.switch_efficiency * fabric.link
-    around = Path(
-        per_byte=(ring_volume(collective, ranks) + _copy(fabric, collective)) / rate,
-        base=launch,
-        fill=ring_steps(collective, ranks) * p.switch_step * fabric.age,
+    volume = ring_volume(collective, ranks)
+    per_byte = (volume + _copy(fabric, collective, ranks)) / fabric.switched
+    if collective == "all_to_all":
+        return (Way(base=p.launch + (ranks - 2) * p.post, per_byte=per_byte, fill=p.exchange_fill),)
+    steps = ring_steps(collective, ranks)
+    passed = 2.0 if collective == "all_reduce" else 1.0  # times that a rank handles each byte with its flags, its own part too
+    ways = (
+        Way(base=p.launch + p.bulk_launch + steps * p.switch_step, per_byte=per_byte, fill=p.switch_fill),
+        Way(base=p.launch + steps * p.switch_line_step, per_byte=passed / (p.switch_line_share * fabric.switched)),
+        Way(base=p.launch + steps * p.switch_step, per_byte=passed / (p.switch_low_latency_share * fabric.switched)),
     )
-    if collective != "all_reduce" or ranks <= 4 or fabric.intra == "pairwise-nvlink":
-        return around
-    reduces = np.asarray((fabric.intra != "nvswitch") | (fabric.link >= 400e9))
-    # As measured on links of both generations, in between in proportion, so that a faster link never is slower.
-    generation = np.clip((fabric.link - NVLINK4) / (NVLINK5 - NVLINK4), 0.0, 1.0)
-    slower = 1.0 - generation * (1.0 - p.in_switch_efficiency_nvlink5)
-    in_switch = Path(per_byte=(1.0 + 1.0 / ranks + p.reduction_copy) / (rate * slower), base=launch, fill=ranks * p.in_switch_fill)
-    return Path(**{part.name: np.where(reduces, getattr(in_switch, part.name), getattr(around, part.name)) for part in fields(Path)})
+    if collective != "all_reduce" or ranks <= 4 or not fabric.reduces.any():
+        return ways
+    base = np.where(fabric.reduces, p.launch + p.bulk_launch, np.inf)
+    return *ways, Way(base=base, per_byte=_in_switch(fabric, ranks), fill=ranks * p.in_switch_fill)
 
 
-def _copy(fabric: Fabric, collective: str) -> Array:
-    """Time on the link that local copies and additions cost per buffer byte: half for one phase of an all-reduce. [1]"""
-    copy = fabric.parameters.reduction_copy
-    return copy if collective in ("all_reduce", "sendrecv") else copy / 2.0
+def _in_switch(fabric: Fabric, ranks: int) -> Array:
+    """Time per buffer byte of a reduction in the switch: each rank sends all, and a share once more. [s/B]"""
+    return np.asarray((1.0 + 1.0 / ranks) / (fabric.parameters.in_switch_efficiency * fabric.link))
 
 
-def _direct(fabric: Fabric, collective: str, ranks: int) -> Path:
+def _copy(fabric: Fabric, collective: str, ranks: int) -> Array:
+    """What a rank's own part of the buffer takes on the device, over the time of a whole buffer on the link. [1]"""
+    p = fabric.parameters
+    copies = {"all_reduce": p.reduction_copy, "all_to_all": p.exchange_copy, "all_gather": p.gather_copy, "reduce_scatter": p.gather_copy}
+    return p.exchange_copy if collective == "sendrecv" else copies.get(collective, ZERO) / ranks
+
+
+def _peers(fabric: Fabric, ranks: int, bonded: bool) -> tuple[Way, ...]:
+    """All-reduce of a serving engine: each rank reads all buffers in one shot, or a shard of all, then all shards, in two.
+
+    Over bonded links among all ranks, or over the host's bus between two. Source: vLLM, csrc/custom_all_reduce.cuh; TensorRT-LLM,
+    customAllReduceKernels.cu.
+    """
+    p, own = fabric.parameters, fabric.all_reduce
+    if own is None or not (bonded or (ranks == 2 and fabric.intra in ("pcie", "pairwise-nvlink"))):
+        return ()
+    rate = fabric.link if bonded else fabric.host
+    base = p.peer_launch + own.start + ranks * p.peer_rank
+    once = Way(base=base, per_byte=(ranks - 1) / (p.peer_efficiency * rate), limit=own.limit)
+    volume = ring_volume("all_reduce", ranks)
+    return once, Way(base=base + p.peer_phase, per_byte=volume / (p.peer_phase_efficiency * rate), limit=own.limit)
+
+
+def _direct(fabric: Fabric, collective: str, ranks: int) -> tuple[Way, ...]:
     """Rings over direct links; a chain where no ring exists; the host bus where not even that."""
     p = fabric.parameters
     cube = fabric.intra == "hybrid-cube-mesh"
     topology = _wiring("hybrid-cube-mesh" if cube else "fully-connected", ranks)
     laid = rings(topology) if fabric.rings is None else fabric.rings
-    base = p.launch * fabric.age + ring_steps(collective, ranks) * p.direct_step
     one_link = (p.direct_efficiency if cube else p.xgmi_efficiency) * fabric.link / _direct_links(fabric)
     if laid:
-        return Path(per_byte=ring_volume(collective, ranks) / (laid * one_link), base=base)
+        return _in_steps(fabric, collective, ranks, ring_volume(collective, ranks) / (laid * one_link))
     if collective in ("all_reduce", "all_gather", "reduce_scatter", "broadcast") and has_chain(topology):
-        return Path(per_byte=1.0 / one_link, base=base)  # up and down one chain: the buffer at most once each way
+        return _in_steps(fabric, collective, ranks, 1.0 / one_link)  # up and down one chain: the buffer at most once each way
     return _over_host(fabric, collective, ranks)
+
+
+def _in_steps(fabric: Fabric, collective: str, ranks: int, per_byte: Array) -> tuple[Way, Way]:
+    """A ring over direct links or the host's bus, by the protocol of long messages and by that of short ones."""
+    p = fabric.parameters
+    base = p.launch + ring_steps(collective, ranks) * p.direct_step
+    return Way(base=base + p.bulk_launch, per_byte=per_byte), Way(base=base, per_byte=per_byte / p.direct_low_latency_share)
 
 
 @functools.lru_cache(maxsize=64)
@@ -239,11 +289,9 @@ def _wiring(kind: str, ranks: int) -> Topology:
     return Topology(kind=kind, nodes=ranks)
 
 
-def _over_host(fabric: Fabric, collective: str, ranks: int) -> Path:
+def _over_host(fabric: Fabric, collective: str, ranks: int) -> tuple[Way, Way]:
     """Ring through the host's bridges, or through its memory."""
-    p = fabric.parameters
-    base = p.launch * fabric.age + ring_steps(collective, ranks) * p.direct_step
-    return Path(per_byte=ring_volume(collective, ranks) / _host_rate(fabric), base=base)
+    return _in_steps(fabric, collective, ranks, ring_volume(collective, ranks) / _host_rate(fabric))
 
 
 def _host_rate(fabric: Fabric) -> Array:
@@ -255,18 +303,18 @@ def _host_rate(fabric: Fabric) -> Array:
 # -------------------------------------------------------------------------------------------- between nodes
 
 
-def _between(fabric: Fabric, collective: str, ranks: int, in_node: int, whole: bool) -> Path:
+def _between(fabric: Fabric, collective: str, ranks: int, in_node: int, whole: bool) -> tuple[Way, ...]:
     if fabric.network in SOCKETS:
-        return _sockets(fabric, collective, ranks, in_node)
+        return (_sockets(fabric, collective, ranks, in_node),)
     if not whole:
         return _part_of_nodes(fabric, collective, ranks, in_node)
     if collective == "send_recv":  # one flow from a device to another in a different node
         p = fabric.parameters
-        return Path(per_byte=1.0 / (p.flow_efficiency * fabric.line), base=p.launch_transfer + p.staged_step * fabric.age)
+        return (Way(per_byte=1.0 / (p.flow_efficiency * fabric.line), base=p.launch_transfer + p.staged_step * fabric.age),)
     return _whole_nodes(fabric, collective, ranks, in_node)
 
 
-def _sockets(fabric: Fabric, collective: str, ranks: int, in_node: int) -> Path:
+def _sockets(fabric: Fabric, collective: str, ranks: int, in_node: int) -> Way:
     """TCP: into the send buffers first, then at the wire's rate; the ranks of a node share its card."""
     p, volume = fabric.parameters, ring_volume(collective, ranks)
     if collective == "all_to_all":  # all that goes to other nodes passes the node's one card
@@ -277,15 +325,15 @@ def _sockets(fabric: Fabric, collective: str, ranks: int, in_node: int) -> Path:
     wire = p.ethernet_efficiency * fabric.line * in_node
     staged = np.where(fabric.recent, np.inf, p.staged_efficiency * fabric.host * (1 if transfer else in_node))
     per_byte = volume / np.fmin(wire, staged)
-    return Path(
+    return Way(
         per_byte=per_byte,
-        base=p.launch_transfer if transfer else p.launch * fabric.age,
+        base=p.launch_transfer if transfer else p.launch + p.bulk_launch,
         below_per_byte=np.minimum(volume / p.send_buffer_rate, per_byte),
         threshold=p.send_buffer_size,
     )
 
 
-def _part_of_nodes(fabric: Fabric, collective: str, ranks: int, in_node: int) -> Path:
+def _part_of_nodes(fabric: Fabric, collective: str, ranks: int, in_node: int) -> tuple[Way, ...]:
     """Some devices of each node alone: through host memory on older platforms, one flow per device on recent ones.
 
     With two ranks a node there is one ring, which enters and leaves each node through one card.
@@ -295,56 +343,90 @@ def _part_of_nodes(fabric: Fabric, collective: str, ranks: int, in_node: int) ->
     rate = np.where(fabric.recent, p.flow_efficiency * fabric.line, staged)
     per_byte = ring_volume(collective, ranks) / (rate * (1 if in_node <= 2 or transfer else in_node))
     steps = ring_steps(collective, ranks)
-    launch = p.launch_transfer if transfer else p.launch * fabric.age
-    return Path(
-        per_byte=per_byte,
-        base=launch + steps * p.staged_step * fabric.age,
-        small_per_byte=ZERO if transfer else per_byte / p.low_latency_share,
-        small_base=INFINITE if transfer else p.launch + steps * p.rdma_step,
+    if transfer:
+        return (Way(per_byte=per_byte, base=p.launch_transfer + steps * p.staged_step * fabric.age),)
+    return (
+        Way(per_byte=per_byte, base=p.launch + p.bulk_launch + steps * p.staged_step * fabric.age),
+        Way(per_byte=per_byte / p.low_latency_share, base=p.launch + steps * p.rdma_step),
     )
 
 
-def _whole_nodes(fabric: Fabric, collective: str, ranks: int, in_node: int) -> Path:
-    """Every device has its share of the network: rings or a tree between nodes while the node's own links run along.
+def _whole_nodes(fabric: Fabric, collective: str, ranks: int, in_node: int) -> tuple[Way, ...]:
+    """Every device has its share of the network: rings and trees between nodes while the node's own links run along.
 
-    All-reduce between two nodes: a tree, which sends each byte once each way; over verbs below a size a ring all the same, because
-    NCCL rates trees lower there (`treeCorrectionFactor` of its src/graph/tuning.cc, for messages below 512 MiB).
+    A ring passes every rank of every node, one step after the other; only an all-reduce has trees, or reduction in the network.
     """
     p = fabric.parameters
     nodes = -(-ranks // in_node)
-    in_network = fabric.network.endswith("-sharp")
-    around = volume = ring_volume(collective, ranks)
-    if collective == "all_reduce" and (nodes == 2 or in_network):
-        volume = 1.0
     if collective == "all_to_all":
-        volume = in_node * (ranks - in_node) / ranks
-    efficiency = p.efa_efficiency if fabric.network == "efa" else p.rdma_efficiency
-    software = fabric.network in SOFTWARE
-    if software and fabric.network in SOCKETS:
-        efficiency = p.ethernet_efficiency
-    outside = volume / (in_node * efficiency * fabric.line)
-    inside = _beside_network(fabric, collective, in_node, in_node if in_network else ranks)
-    if fabric.rails and collective == "all_to_all" and in_node > 1:  # each part first goes to the device on the rail of its receiver
-        inside = inside + (ranks - in_node) / ranks * _beside_network(fabric, collective, in_node, in_node)
-    steps = (2 if collective == "all_reduce" else 1) * (1 if in_network else math.ceil(math.log2(nodes)))
-    hop = p.switch_step * fabric.age if _bonded(fabric, in_node) else p.direct_step
-    per_byte = np.maximum(outside, inside)
-    rated = collective == "all_reduce" and nodes == 2 and fabric.network in VERBS
-    return Path(
-        per_byte=per_byte,
-        base=p.launch * fabric.age,
-        fill=ring_steps(collective, in_node) * hop + steps * (p.software_fill if software else p.rdma_fill),
-        small_per_byte=per_byte / p.low_latency_share,
-        small_base=p.launch + steps * (p.software_step if software else p.rdma_step),
-        below_per_byte=np.maximum(outside * around / volume, inside),
-        threshold=p.tree_threshold if rated else ZERO,
+        return (_exchange_nodes(fabric, ranks, in_node),)
+    hop = p.switch_step if _bonded(fabric, in_node) else p.direct_step
+    long, short = (p.software_fill, p.software_step) if fabric.network in SOFTWARE else (p.rdma_hop, p.rdma_step)
+    out, within = (nodes - 1, ranks - nodes) if ring_steps(collective, ranks) > 1 else (1, 0)
+    turns = 2 if collective == "all_reduce" else 1
+    summed = collective == "all_reduce" and fabric.network.endswith("-sharp")  # in the network, which leaves the node its own ring
+    inside = _beside_network(fabric, collective, in_node, in_node if summed else ranks)
+    per_byte = np.maximum(ring_volume(collective, ranks) / _outside(fabric, in_node), inside)
+    chain = turns * (out * long + within * p.node_hop)
+    piped = collective == "broadcast"  # whose pieces follow one another
+    around = Way(base=p.launch + p.bulk_launch + (0.0 if piped else chain), per_byte=per_byte, fill=chain if piped else ZERO)
+    if collective == "all_reduce":
+        deep = 1 if summed else math.ceil(math.log2(nodes))
+        near = 2 * (in_node - 1) * hop
+        tree = _tree(fabric, ranks, in_node, 2 * deep, near, inside)
+        return around, tree, Way(base=p.launch + near + 2 * deep * short, per_byte=per_byte / p.low_latency_share)
+    return around, Way(base=p.launch + out * short + within * hop, per_byte=per_byte / p.low_latency_share)
+
+
+def _outside(fabric: Fabric, in_node: int) -> Array:
+    """Rate of the network cards of a node together. [B/s]"""
+    p = fabric.parameters
+    return np.asarray(in_node * (p.efa_efficiency if fabric.network == "efa" else p.rdma_efficiency) * fabric.line)
+
+
+def _tree(fabric: Fabric, ranks: int, in_node: int, steps: int, chain: Array, inside: Array) -> Way:
+    """All-reduce by double binary trees between nodes, or in the network's switches.
+
+    steps : of the tree between nodes, which are piped.
+    chain : time of the steps inside a node. [s]
+    inside : time per byte there. [s/B]
+
+    Between two nodes a tree sends each byte once each way; over verbs below a size a ring all the same, because NCCL rates trees
+    lower there (`treeCorrectionFactor` of its src/graph/tuning.cc, for messages below 512 MiB).
+    """
+    p, nodes, rate = fabric.parameters, -(-ranks // in_node), _outside(fabric, in_node)
+    once = nodes == 2 or fabric.network.endswith("-sharp")
+    around = ring_volume("all_reduce", ranks)
+    return Way(
+        base=p.launch + p.bulk_launch + chain,
+        per_byte=np.maximum((1.0 if once else around / p.tree_efficiency) / rate, inside),
+        fill=p.switch_fill + steps * (p.software_fill if fabric.network in SOFTWARE else p.rdma_fill),
+        below_per_byte=np.maximum(around / rate, inside),
+        threshold=p.tree_threshold if nodes == 2 and fabric.network in VERBS else ZERO,
     )
 
 
+def _exchange_nodes(fabric: Fabric, ranks: int, in_node: int) -> Way:
+    """All-to-all between nodes, all sends posted at once: what leaves a node passes its cards, the rest its links."""
+    p, volume = fabric.parameters, in_node * (ranks - in_node) / ranks
+    inside = _beside_network(fabric, "all_to_all", in_node, ranks)
+    if fabric.rails and in_node > 1:  # each part first goes to the device on the rail of its receiver
+        inside = inside + (ranks - in_node) / ranks * _beside_network(fabric, "all_to_all", in_node, in_node)
+    fill = p.software_fill if fabric.network in SOFTWARE else p.rdma_fill
+    per_byte = np.maximum(volume / _outside(fabric, in_node), inside)
+    return Way(base=p.launch + p.bulk_launch + (ranks - 2) * p.post, per_byte=per_byte, fill=p.exchange_fill + fill)
+
+
 def _beside_network(fabric: Fabric, collective: str, in_node: int, ring: int) -> Array:
-    """Time per buffer byte on the links inside a node while the network runs: a ring over all ranks passes through each. [s/B]"""
+    """Time per buffer byte on the links inside a node while the network runs: a ring over all ranks passes through each. [s/B]
+
+    Switches that reduce do so beside a network that does not.
+    """
     if in_node < 2:
         return ZERO
-    if _bonded(fabric, in_node):
-        return np.asarray((ring_volume(collective, ring) + _copy(fabric, collective)) / (fabric.parameters.switch_efficiency * fabric.link))
-    return _inside(fabric, collective, in_node).per_byte
+    if not _bonded(fabric, in_node):
+        return _inside(fabric, collective, in_node)[0].per_byte
+    around = (ring_volume(collective, ring) + _copy(fabric, collective, ring)) / fabric.switched
+    if collective != "all_reduce" or in_node <= 4 or fabric.network.endswith("-sharp"):
+        return np.asarray(around)
+    return np.where(fabric.reduces, np.minimum(around, _in_switch(fabric, in_node)), around)

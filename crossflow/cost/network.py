@@ -19,6 +19,7 @@ import numpy as np
 
 from crossflow.architecture.model import Architecture, Port
 from crossflow.architecture.network import NetworkSpec
+from crossflow.architecture.software import PeerAllReduce, SoftwareStack
 from crossflow.arrays import Array, divide
 from crossflow.cost import collectives
 from crossflow.cost.fabrics import Fabric, Path, direct_time, fabric_of, fabric_time, path, path_time
@@ -40,7 +41,6 @@ DIRECT = ("hybrid-cube-mesh", "infinity-fabric", "ethernet-mesh")
 SWITCHED = ("nvswitch", "nvswitch-sharp", "nvl72", "pcie", "pcie-host")
 # Steps inside nodes of collectives that go between nodes on the shard of each rank.
 PHASES = {"all_reduce": ("reduce_scatter", "all_gather"), "reduce_scatter": ("reduce_scatter",), "all_gather": ("all_gather",)}
-PATH = tuple(field.name for field in dataclasses.fields(Path))
 CostRows = dict[tuple[object, ...], tuple[Array, Array, Array, Array]]  # of a message by the routes that it takes
 MessageModel = Callable[[Array], Array]  # times of collectives of so many bytes [B] -> [s]
 NO_PORT = Port(bandwidth=np.zeros(1), latency=np.zeros(1), energy=np.zeros(1))
@@ -69,14 +69,17 @@ def message_costs(
     devices_per_node: int,
     profile: Profile | None = None,
     rows: CostRows | None = None,
+    *,
+    stack: SoftwareStack | None = None,
 ) -> MessageCosts:
     """Cost of every message of a program.
 
     A message over several axes (the gradients of kernel rows and data replicas) is reduced along one after the other:
     along each further axis only the shard that is left moves. `rows` keeps what messages cost on the routes that they take, for other
-    placements of the same program.
+    placements of the same program. `stack` is the software, which may have kernels of its own for an all-reduce.
     """
-    wires = Wires(network=network, architecture=architecture, node=devices_per_node, profile=profile)
+    own = None if stack is None else stack.peer_all_reduce
+    wires = Wires(network=network, architecture=architecture, node=devices_per_node, profile=profile, all_reduce=own)
     kept, strides = {} if rows is None else rows, placement.strides
     costs: list[tuple[Array, ...]] = [()] * len(messages)
     for alike in _alike(messages, together=profile is None):
@@ -198,11 +201,12 @@ class Wires:
     architecture: Architecture
     node: int
     profile: Profile | None = None
+    all_reduce: PeerAllReduce | None = None  # kernels that software has of its own for it
 
     @functools.cached_property
     def fabric(self) -> Fabric:
         """The fabric of the system."""
-        return fabric_of(self.network, self.architecture, self.node)
+        return fabric_of(self.network, self.architecture, self.node, self.all_reduce)
 
     @functools.cached_property
     def _paths(self) -> dict[tuple[str, int, int, bool], Path]:
@@ -260,10 +264,8 @@ class Wires:
         for ranks, per_node, members in group.kinds:
             if ranks > 1:
                 found = self.path(collective, ranks, per_node, racks=racks)
-                parts = {name: getattr(found, name) for name in PATH}
-                chosen = Path(**{name: part if np.size(part) == 1 else part[members] for name, part in parts.items()})
                 mine = sizes[..., members]
-                result[..., members] = np.where(mine > 0, path_time(mine, chosen), 0.0)
+                result[..., members] = np.where(mine > 0, path_time(mine, found.at(members)), 0.0)
         return result
 
     def along(

@@ -121,7 +121,7 @@ def price(
     """
     kernels, known = kernel_prices(program, architecture, stack, None if least else profile, least=least)
     floor = kernels.resource_times.max(axis=0) if least else _lower_bounds(program, architecture, stack)
-    messages = message_costs(program.messages, placement, network, architecture, devices_per_node, profile, rows)
+    messages = message_costs(program.messages, placement, network, architecture, devices_per_node, profile, rows, stack=stack)
     return Prices(
         resources=resources(architecture),
         kernels=kernels,

@@ -173,7 +173,8 @@ def _of_program(scenario: Scenario, program: Program) -> Listed:
     device, node = scenario.architecture, scenario.nodes[0]
     plan, replicas, placement = schedule(program), scenario.devices / program.classes, placed(scenario, program, device)
     found = [*_priced(program, device, scenario.stack, scenario.profile, plan.busy.sum(axis=0) * replicas)]
-    wires = Wires(network=scenario.system.network, architecture=device, node=node, profile=scenario.profile)
+    own = None if scenario.stack is None else scenario.stack.peer_all_reduce
+    wires = Wires(network=scenario.system.network, architecture=device, node=node, profile=scenario.profile, all_reduce=own)
     for message, often in zip(program.messages, (plan.sent.sum(axis=0) * replicas).tolist(), strict=True):
         for size, route, model in message_steps(message, placement, wires):
             if size[0] > 0 and route.size > 1 and often:

@@ -68,7 +68,8 @@ def _placed_prices(
     prices = price(program, tried[0], *runs_on, stack=scenario.stack, profile=scenario.profile, least=least, rows=rows)
     if len(tried) == 1:
         return prices, tried[0], None
-    costs = [prices.messages, *(message_costs(program.messages, one, *runs_on, scenario.profile, rows) for one in tried[1:])]
+    others = (message_costs(program.messages, one, *runs_on, scenario.profile, rows, stack=scenario.stack) for one in tried[1:])
+    costs = [prices.messages, *others]
     best, steps = _soonest(scenario, program, prices, costs)
     messages = costs[best[0]] if len(best) == 1 else _joined([(np.flatnonzero(best == i), costs[i]) for i in np.unique(best)], len(best))
     measured = stacked(prices.measured[: len(program.kernels)], messages.measured)

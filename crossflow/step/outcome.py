@@ -35,7 +35,8 @@ class Machine:
     @functools.cached_property
     def wires(self) -> Wires:
         """Collectives on its network; the paths that they take are worked out once."""
-        return Wires(network=self.network, architecture=self.architecture, node=self.node, profile=self.profile)
+        own = self.stack.peer_all_reduce
+        return Wires(network=self.network, architecture=self.architecture, node=self.node, profile=self.profile, all_reduce=own)
 
 
 # Parts of a step's time, in the order in which they are told and drawn.

@@ -10,6 +10,7 @@ import functools
 import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, get_args
 
@@ -18,6 +19,7 @@ import numpy as np
 from crossflow import files
 from crossflow.architecture.model import Architecture
 from crossflow.architecture.network import FabricKind, FabricParameters
+from crossflow.architecture.software import PeerAllReduce, load_stack
 from crossflow.architecture.system import architecture, resolve
 from crossflow.architecture.template import DatasheetSystem, SystemSpec
 from crossflow.arrays import Array, Index
@@ -246,10 +248,10 @@ def collectives_table(folder: Path) -> Table:
     file = folder / "collectives.csv"
     rows = read_rows(file, ("source", "system", "collective", "ranks", "ranks_per_node", "size_bytes", "time_us"))
     size, time = positive(file, rows, "size_bytes"), positive(file, rows, "time_us")
-    systems = _fabrics(folder / "systems.csv")
+    systems, devices = fabrics(folder / "systems.csv")
     ranks, per_node = positive(file, rows, "ranks").astype(int), positive(file, rows, "ranks_per_node").astype(int)
-    keys = [(row["system"], row["collective"], int(p), int(r)) for row, p, r in zip(rows, ranks, per_node, strict=True)]
-    predicted, reasons = predicted_by(keys, lambda key, mine: _collective_times(systems, key, size[mine, None]))
+    keys = [(row["source"], row["system"], row["collective"], int(p), int(r)) for row, p, r in zip(rows, ranks, per_node, strict=True)]
+    predicted, reasons = predicted_by(keys, lambda key, mine: _collective_times(systems, devices, key, size[mine, None]))
     known = np.isfinite(predicted)
     kept = [(row, bytes_) for row, bytes_, keep in zip(rows, size, known, strict=True) if keep]
     large = [">= 1 MiB" if bytes_ >= 2**20 else "< 1 MiB" for _, bytes_ in kept]
@@ -268,16 +270,54 @@ def collectives_table(folder: Path) -> Table:
     )
 
 
-def _collective_times(systems: Mapping[str, Fabric], key: tuple[str, str, int, int], size: Array) -> Array | str:
-    """Predicted times of one kind of collective, or why there are none. [s]"""
-    system, collective, ranks, per_node = key
+def _collective_times(
+    systems: Mapping[str, Fabric], devices: Mapping[str, str], key: tuple[str, str, str, int, int], size: Array
+) -> Array | str:
+    """Predicted times of one kind of collective as its source measured them, or why there are none. [s]"""
+    source, system, collective, ranks, per_node = key
     if system not in systems:
         return f"system '{system}' is not in systems.csv"
     fabric = systems[system]
     for kind in (fabric.intra, fabric.network):
         if kind not in FABRICS:
             return f"unknown fabric '{kind}' of system '{system}'{did_you_mean(kind, FABRICS)}"
-    return collective_times(fabric, collective, ranks, per_node, size)
+    known = collective_conditions(source)
+    times = collective_times(replace(fabric, all_reduce=known.all_reduce), collective, ranks, per_node, size)
+    if collective == "send_recv" or isinstance(times, str):  # a transfer's kernel is timed where it sends
+        return times
+    return known.told(times, fabric, devices[system], ranks, size[:, 0])
+
+
+@dataclass(frozen=True, kw_only=True)
+class Calls:
+    """How a source called its collectives, beside the time that they take on the device."""
+
+    all_reduce: PeerAllReduce | None = None  # kernels that its software has of its own
+    wait: tuple[float, float] = (0.0, 0.0)  # time that ranks wait for one another, hosts before PCIe 5 and from it on [s]
+    floor: tuple[float, float] = (0.0, 0.0)  # least time of a call: that of the host to issue it, the same hosts [s]
+    floor_per_rank: float = 0.0  # further, where one process issues the calls of all ranks [s]
+    copied: bool = False  # whether each call copies the buffer
+
+    def told(self, times: Array, fabric: Fabric, device: str, ranks: int, size: Array) -> Array:
+        """What the source's figures are where collectives take so long on the device, shape (rows,). [s]"""
+        recent = int(fabric.recent.item())
+        memory = device_architecture(device) if self.copied else None
+        copy = 2.0 * size / memory.levels[-1].bandwidth.item() if memory is not None else 0.0
+        return np.asarray(np.maximum(times + self.wait[recent] + copy, self.floor[recent] + ranks * self.floor_per_rank))
+
+
+@functools.cache
+def collective_conditions(source: str) -> Calls:
+    """What is known of how a source called its collectives."""
+    known = measurements().get(source, {}).get("collectives", {})
+    older, recent = ([parse(known.get(name, ("0 us", "0 us"))[i], "s") for name in ("wait", "floor")] for i in range(2))
+    return Calls(
+        all_reduce=load_stack(known["software"])[0].peer_all_reduce if "software" in known else None,
+        floor_per_rank=parse(known.get("floor_per_rank", "0 us"), "s"),
+        copied=bool(known.get("copied", False)),
+        wait=(older[0], recent[0]),
+        floor=(older[1], recent[1]),
+    )
 
 
 def collective_times(fabric: Fabric, collective: str, ranks: int, per_node: int, size: Array) -> Array | str:
@@ -296,15 +336,15 @@ def _regime(row: TableRow, fabric: Fabric) -> str:
     return "inside NVSwitch nodes" if fabric.intra in ("nvswitch", "nvswitch-sharp", "nvl72") else "where the wiring matters"
 
 
-def _fabrics(file: Path) -> dict[str, Fabric]:
-    """Fabrics of the systems that a table names."""
+def fabrics(file: Path) -> tuple[dict[str, Fabric], dict[str, str]]:
+    """Fabrics of the systems that a table names, and their devices."""
     if not file.is_file():
         raise CrossflowError(f"{file} is missing: collectives.csv names systems that it describes")
     rates = ("intra_gb_s_per_direction", "pcie_gb_s_per_direction", "inter_gbit_s_per_gpu")
     rows = read_rows(file, ("system", "gpus_per_node", "intra_fabric", "inter_network", *rates))
     per_node = positive(file, rows, "gpus_per_node")
     link, host, nic = (numbers(file, rows, column, missing=np.nan) for column in rates)
-    return {
+    found = {
         row["system"]: Fabric(
             intra=row["intra_fabric"].lower(),
             network=row["inter_network"].lower() or "none",
@@ -312,15 +352,16 @@ def _fabrics(file: Path) -> dict[str, Fabric]:
             link=link[i : i + 1] * 1e9,
             host=host[i : i + 1] * 1e9,
             nic=nic[i : i + 1] * 1e9 / 8,
-            parameters=fabric_parameters(),
+            parameters=fabric_parameters(row.get("device") or ""),
         )
         for i, row in enumerate(rows)
     }
+    return found, {row["system"]: row.get("device") or "" for row in rows}
 
 
 @functools.cache
-def fabric_parameters() -> FabricParameters:
-    """Parameters of the fabrics as every system has them."""
-    spec, _ = resolve(Document(file="validate", data={"template": "dgx-a100"}))
+def fabric_parameters(device: str = "") -> FabricParameters:
+    """Parameters of the fabrics of a device's family; those that every system has where there is no template of it."""
+    spec, _ = resolve(Document(file="validate", data={"template": template_of(device) or "dgx-a100"}))
     assert isinstance(spec, DatasheetSystem)
     return spec.network.parameters

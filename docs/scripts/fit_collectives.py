@@ -1,36 +1,40 @@
-"""Fit the parameters of collectives that templates/families/fabrics.yaml holds.
+"""Fit the parameters of collectives that templates/families and templates/software hold.
 
     python docs/scripts/fit_collectives.py --data DIR [--leave-out system|ranks|case]
 
 DIR holds ``collectives.csv`` (columns source, system, collective, ranks, ranks_per_node, size_bytes, time_us) and
-``systems.csv``. The script prints each fitted parameter beside that in the file, and the errors in sample and out of
-sample: each system (or number of ranks, or system with ranks) left out in turn. It writes nothing.
+``systems.csv``. The fit takes every second size of a case; the script prints each parameter beside that in the file, and the errors
+on the rows of the fit and on the others. With --leave-out each system (or number of ranks, or system with ranks) is left out in turn.
+It writes nothing.
 
-The model is the package's own (`crossflow.cost.fabrics`). The fit is a robust least-squares fit of log(time) from
-neutral starting values, to which a weak ridge ties every parameter: one whose rows are all left out falls back on its
-starting value, so that errors out of sample of the only system with a kind of fabric are those of a guess. The
-structure (which path a case takes) was chosen on all rows; leaving out refits numbers only.
+The model is the package's own (`crossflow.cost.fabrics`), with how each source called its collectives
+(crossflow/data/validation/measurements.yaml). The fit is a robust least-squares fit of log(time) from neutral starting values, to
+which a weak ridge ties every parameter: one whose rows are all left out falls back on its starting value. The structure (which ways a
+case has) was chosen on all rows; holding out refits numbers only. Rows of one generation of GPU decide its own numbers; those of a
+software stack's kernels, and how long ranks of eager calls wait for one another, have names of their own.
 """
 
 from __future__ import annotations
 
 import argparse
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 
-from crossflow.arrays import Array, Index
+from crossflow import files
+from crossflow.arrays import Array, Index, Mask
 from crossflow.cost.fabrics import Fabric, path, path_time
 from crossflow.validation import tables
 from crossflow.validation.report import errors
 
 US, MIB = 1e-6, 2.0**20
-SHORT, LARGE = 2.0**12, MIB  # messages below SHORT are not fitted, those below LARGE weigh a quarter
-TYPICAL = 20  # rows of a case; a case of more weighs as if it had so many
-SCALE, RIDGE = 0.02, 0.02  # of the robust loss, of the ridge: in log(time) and log(parameter)
-PROTOCOL = (1.0, 0.4)  # starts for low_latency_share over its neutral value: the faster of two protocols has two optima
+LARGE = MIB  # messages below it weigh half
+LATENCY = 2.0**15  # of devices whose paths through their host are not known, messages among more than two below it alone are fitted
+TYPICAL = 40  # rows of a case; a case of more weighs as if it had so many
+SCALE, RIDGE = 0.03, 0.01  # of the robust loss, of the ridge: in log(time) and log(parameter)
 
 
 @dataclass(frozen=True)
@@ -51,24 +55,41 @@ def _time(start: float) -> Parameter:
     return Parameter(start, "us", US)
 
 
+SWITCHED: Mapping[str, Parameter] = {
+    "launch": _time(7), "bulk_launch": _time(12), "switch_efficiency": _share(0.8), "switch_step": _time(0.8), "switch_fill": _time(2),
+    "switch_low_latency_share": _share(0.05), "switch_line_step": _time(1.2), "switch_line_share": _share(0.6), "exchange_fill": _time(3.5), "peer_launch": _time(3.5), "peer_rank": _time(0.1),
+    "peer_efficiency": _share(0.6), "peer_phase": _time(3), "peer_phase_efficiency": _share(0.6),
+}  # fmt: skip
+IN_SWITCH: Mapping[str, Parameter] = {"in_switch_efficiency": _share(0.7), "in_switch_fill": _time(1)}
+HOST: Mapping[str, Parameter] = {
+    "launch": _time(7), "bulk_launch": _time(12), "direct_step": _time(1.5), "direct_low_latency_share": Parameter(0.4, bound=1.0),
+    "pcie_efficiency": _share(0.7), "peer_launch": _time(3.5), "peer_efficiency": _share(0.6),
+}  # fmt: skip
 PARAMETERS: Mapping[str, Parameter] = {
-    "launch": _time(30), "launch_pcie5_ratio": Parameter(0.5), "launch_transfer": _time(10),
-    "reduction_copy": Parameter(0.4), "switch_step": _time(1), "in_switch_fill": _time(1),
-    "in_switch_efficiency_nvlink5": _share(0.989), "switch_transfer_efficiency": _share(0.9),
+    **SWITCHED, "launch_transfer": _time(7), "reduction_copy": Parameter(0.4), "gather_copy": Parameter(0.4),
+    "exchange_copy": Parameter(0.4), "switch_transfer_efficiency": _share(0.9),
     "bridge_transfer_efficiency": Parameter(0.9),  # timed to the last hand-over, may exceed 1
-    "direct_efficiency": _share(0.9), "direct_step": _time(3), "pcie_efficiency": _share(0.8),
-    "ethernet_efficiency": _share(0.8), "rdma_step": _time(5), "software_step": _time(50),
-    "low_latency_share": Parameter(0.25, bound=1.0), "software_fill": _time(50), "staged_efficiency": _share(0.3),
-    "staged_duplex": Parameter(0.9), "staged_step": _time(15), "flow_efficiency": _share(0.9),
+    "direct_efficiency": _share(0.9), "direct_step": _time(1.5), "direct_low_latency_share": Parameter(0.4, bound=1.0),
+    "pcie_efficiency": _share(0.8), "pcie5_step_ratio": Parameter(0.5), "ethernet_efficiency": _share(0.8), "rdma_step": _time(5),
+    "software_step": _time(50), "low_latency_share": Parameter(0.25, bound=1.0), "software_fill": _time(50),
+    "staged_efficiency": _share(0.3), "staged_duplex": Parameter(0.9), "staged_step": _time(15), "flow_efficiency": _share(0.9),
     "send_buffer_rate": Parameter(10, "GB/s", 1e9), "send_buffer_size": Parameter(4, "MiB", MIB),
+    **{f"nvidia-hopper.{name}": one for name, one in {**SWITCHED, **IN_SWITCH}.items()},
+    **{f"nvidia-blackwell.{name}": one for name, one in {**SWITCHED, **IN_SWITCH}.items()},
+    **{f"l40s.{name}": one for name, one in HOST.items()},
+    "vllm.start": _time(1), "sglang.start": _time(0.3), "tensorrt-llm.start": _time(0.3),
+    "vidur-2024.wait.0": _time(5), "vidur-2024.wait.1": _time(5), "vtrain-2024.floor_per_rank": _time(10),
 }  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)
 class Case:
-    """Measurements of one collective among the same ranks of one system; `rows` are theirs in the table."""
+    """Measurements of one source of one collective among the same ranks of one system; `rows` are theirs in the table."""
 
+    source: str
     system: str
+    device: str
+    family: str  # of its device, or the device where it has numbers of its own
     collective: str
     ranks: int
     ranks_per_node: int
@@ -78,12 +99,29 @@ class Case:
     size: Array
     time: Array
 
+    @functools.cached_property
+    def fitted(self) -> Mask:
+        """Every second size; of devices whose paths through their host are not known, what latency decides."""
+        first = np.argsort(np.argsort(self.size)) % 2 == 0
+        return np.asarray(first & ((self.size < LATENCY) | (self.family != "l40s") | (self.ranks == 2)))
+
     def predict(self, values: Mapping[str, Array] | None = None) -> Array:
-        """Times with these values of the parameters, with those in the file where None. [s]"""
-        fabric = self.fabric
+        """Times with these values of the parameters, with those in the files where None. [s]"""
+        fabric, calls = self.fabric, tables.collective_conditions(self.source)
+        own = calls.all_reduce
         if values is not None:
-            fabric = replace(fabric, parameters=fabric.parameters.model_copy(update=dict(values)))
-        return path_time(self.size, path(fabric, self.collective, self.ranks, self.ranks_per_node))
+            names = type(fabric.parameters).model_fields
+            here = {name: values[key] for name in names for key in (name, f"{self.family}.{name}") if key in values}
+            fabric = replace(fabric, parameters=fabric.parameters.model_copy(update=here))
+            stack = tables.measurements().get(self.source, {}).get("collectives", {}).get("software")
+            own = own.model_copy(update={"start": values[f"{stack}.start"]}) if own is not None else None
+            if self.source == "vidur-2024":
+                calls = replace(calls, wait=tuple(float(values[f"vidur-2024.wait.{i}"][0]) for i in range(2)))
+            if self.source == "vtrain-2024":
+                calls = replace(calls, floor_per_rank=float(values["vtrain-2024.floor_per_rank"][0]))
+        fabric = replace(fabric, all_reduce=own)
+        times = path_time(self.size[:, None], path(fabric, self.collective, self.ranks, self.ranks_per_node))[:, 0]
+        return times if self.collective == "send_recv" else calls.told(times, fabric, self.device, self.ranks, self.size)
 
 
 LEFT_OUT: Mapping[str, Callable[[Case], object]] = {
@@ -99,19 +137,27 @@ def read(folder: Path) -> list[Case]:
     columns = ("source", "system", "collective", "ranks", "ranks_per_node", "size_bytes", "time_us")
     rows = tables.read_rows(file, columns)
     size, time = tables.numbers(file, rows, "size_bytes"), tables.numbers(file, rows, "time_us") * US
-    systems = tables._fabrics(folder / "systems.csv")
-    members: dict[tuple[str, str, int, int], list[int]] = {}
+    systems, devices = tables.fabrics(folder / "systems.csv")
+    members: dict[tuple[str, str, str, int, int], list[int]] = {}
     for i, row in enumerate(rows):
-        key = (row["system"], row["collective"], int(row["ranks"]), int(row["ranks_per_node"]))
+        key = (row["source"], row["system"], row["collective"], int(row["ranks"]), int(row["ranks_per_node"]))
         members.setdefault(key, []).append(i)
     return [
         Case(
-            system=system, collective=collective, ranks=ranks, ranks_per_node=per_node, fabric=systems[system],
-            regime=tables._regime(rows[mine[0]], systems[system]),
+            source=source, system=system, device=devices[system], family=family(devices[system]), collective=collective, ranks=ranks,
+            ranks_per_node=per_node, fabric=systems[system], regime=tables._regime(rows[mine[0]], systems[system]),
             rows=np.array(mine), size=size[mine], time=time[mine],
         )
-        for (system, collective, ranks, per_node), mine in sorted(members.items())
+        for (source, system, collective, ranks, per_node), mine in sorted(members.items())
     ]  # fmt: skip
+
+
+def family(device: str) -> str:
+    """Whose numbers a device has: its own, its family's or everyone's."""
+    name = tables.template_of(device)
+    if name is None or any(key.startswith(f"{name}.") for key in PARAMETERS):
+        return name or ""
+    return str(files.read_yaml(files.find("templates", name, None, "devices")).data.get("family", ""))
 
 
 def fit(cases: Sequence[Case]) -> dict[str, Array]:
@@ -121,7 +167,7 @@ def fit(cases: Sequence[Case]) -> dict[str, Array]:
     scales = np.array([p.scale for p in PARAMETERS.values()])
     start = np.log([p.start for p in PARAMETERS.values()])
     bounds = np.log([p.bound for p in PARAMETERS.values()])
-    fitted = [(case, case.size >= SHORT) for case in cases if (case.size >= SHORT).any()]
+    fitted = [(case, case.fitted) for case in cases]
     weights = [_weights(case.size[rows]) for case, rows in fitted]
 
     def values(x: Array) -> dict[str, Array]:
@@ -133,14 +179,12 @@ def fit(cases: Sequence[Case]) -> dict[str, Array]:
         weighted = [weight * log for weight, log in zip(weights, logs, strict=True)]
         return np.concatenate([*weighted, RIDGE * (x - start)])
 
-    low = np.array([name == "low_latency_share" for name in PARAMETERS])
-    options = {"bounds": (-12.0, bounds), "loss": "soft_l1", "f_scale": SCALE, "diff_step": 1e-3, "ftol": 1e-9}
-    found = [least_squares(residuals, start + low * np.log(factor), **options) for factor in PROTOCOL]
-    return values(min(found, key=lambda one: one.cost).x)
+    options = {"bounds": (-12.0, bounds), "loss": "soft_l1", "f_scale": SCALE, "diff_step": 1e-3, "ftol": 1e-6}
+    return values(least_squares(residuals, start, **options).x)
 
 
 def _weights(size: Array) -> Array:
-    return np.asarray(min(1.0, float(np.sqrt(TYPICAL / size.size))) * np.where(size >= LARGE, 1.0, 0.25))
+    return np.asarray(min(1.0, float(np.sqrt(TYPICAL / size.size))) * np.where(size >= LARGE, 1.0, 0.5))
 
 
 def predictions(cases: Sequence[Case], values: Mapping[str, Array] | None, rows: int) -> Array:
@@ -166,17 +210,21 @@ def left_out(cases: Sequence[Case], part: Callable[[Case], object], rows: int) -
 
 
 def summary(title: str, cases: Sequence[Case], predicted: Array) -> None:
-    """Errors of rows of 1 MiB and more by regime, and of all shorter ones."""
+    """Errors of rows of 1 MiB and more and of shorter ones by regime and by source, on the sizes of the fit and on the others."""
     size, time = np.zeros_like(predicted), np.zeros_like(predicted)
-    regime = np.empty(predicted.shape, dtype=object)
+    regime, source = (np.empty(predicted.shape, dtype=object) for _ in range(2))
+    mine = np.zeros(predicted.shape, dtype=bool)
     for case in cases:
-        size[case.rows], time[case.rows], regime[case.rows] = case.size, case.time, case.regime
+        size[case.rows], time[case.rows], mine[case.rows] = case.size, case.time, case.fitted
+        regime[case.rows], source[case.rows] = case.regime, case.source
     print(f"{title}: relative errors")
-    for name in sorted(set(regime)):
-        mine = (regime == name) & (size >= LARGE)
-        print(f"  {name + ', >= 1 MiB':36s} {_figures(time[mine], predicted[mine])}")
-    for name, mine in (("all, >= 1 MiB", size >= LARGE), ("all, < 1 MiB", size < LARGE)):
-        print(f"  {name:36s} {_figures(time[mine], predicted[mine])}")
+    for groups in (regime, source):
+        for name in sorted(set(groups)):
+            for length, long in ((">= 1 MiB", size >= LARGE), ("< 1 MiB", size < LARGE)):
+                for part, rows in (("fitted", mine), ("others", ~mine)):
+                    here = (groups == name) & long & rows
+                    if here.any():
+                        print(f"  {name:40.40s} {length:8s} {part} {_figures(time[here], predicted[here])}")
 
 
 def _figures(measured: Array, predicted: Array) -> str:
@@ -192,21 +240,19 @@ def main() -> None:
     """Fit all parameters, then leave parts of the data out."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, required=True, metavar="DIR", help="folder of the two tables")
-    parser.add_argument("--leave-out", choices=list(LEFT_OUT), default="system", help="what to leave out in turn")
+    parser.add_argument("--leave-out", choices=list(LEFT_OUT), help="what to leave out in turn")
     given = parser.parse_args()
     cases = read(given.data)
     rows = sum(case.rows.size for case in cases)
-    values, file = fit(cases), tables.fabric_parameters()
+    values = fit(cases)
     print(f"{rows} rows, {len(cases)} cases, {len({case.system for case in cases})} systems")
     for name, p in PARAMETERS.items():
-        current = float(getattr(file, name).item()) / p.scale
-        found = float(values[name].item()) / p.scale
-        change = 100 * (found / current - 1)
-        print(f"  {name:30s} fitted {found:8.4g}   in file {current:8.4g} {p.unit:5s} {change:+6.1f} %")
-    summary("values in the file", cases, predictions(cases, None, rows))
-    summary("fitted, in sample", cases, predictions(cases, values, rows))
-    print(f"each {given.leave_out} left out in turn, rows of 1 MiB and more:")
-    summary(f"{given.leave_out} left out", cases, left_out(cases, LEFT_OUT[given.leave_out], rows))
+        print(f"  {name:42s} fitted {float(values[name].item()) / p.scale:8.4g} {p.unit}")
+    summary("values in the files", cases, predictions(cases, None, rows))
+    summary("fitted to every second size", cases, predictions(cases, values, rows))
+    if given.leave_out:
+        print(f"each {given.leave_out} left out in turn, rows of 1 MiB and more:")
+        summary(f"{given.leave_out} left out", cases, left_out(cases, LEFT_OUT[given.leave_out], rows))
 
 
 if __name__ == "__main__":
