@@ -15,9 +15,11 @@ from crossflow.architecture.run_cost import DAY, KILOWATT_HOUR
 from crossflow.architecture.system import architecture
 from crossflow.architecture.template import GeneratedSystem
 from crossflow.arrays import plain
+from crossflow.bands import Band, Likeness, band_of
 from crossflow.evaluation import evaluate
 from crossflow.evaluation.events import unmatched
 from crossflow.evaluation.layered import machine, stage_memory
+from crossflow.evaluation.likeness import AROUND, likeness
 from crossflow.evaluation.recommendation import held_by_rank
 from crossflow.idle import idle
 from crossflow.points import variant
@@ -71,6 +73,8 @@ class Prediction:
             "feasible": self.feasible,
             "reason": self.reason,
             "extrapolated": extrapolated(self.scenario),
+            "error_band": self._error_band,
+            **({} if self.error_band else {"error_band_reason": self.error_text}),
             "remedies": list(self.remedies),
             **({"notes": list(self.notes)} if self.notes else {}),
             "breakdown_s": {name: _number(value) for name, value in score.breakdown.items()},
@@ -114,6 +118,37 @@ class Prediction:
             },
             "system": {"name": self.scenario.system.name, "devices": self.scenario.devices, "strategy": self.scenario.strategy_text},
             "provenance": _provenance(self.scenario),
+        }
+
+    @functools.cached_property
+    def error_band(self) -> Band | None:
+        """Errors of the measured runs that are most like this one; None where nothing of the kind was measured."""
+        return self._band[0] if self._band else None
+
+    @functools.cached_property
+    def _band(self) -> tuple[Band, Likeness] | None:
+        return band_of(likeness(self.scenario))
+
+    @property
+    def error_text(self) -> str:
+        """The band of error in words, with what it is drawn from, or why there is none."""
+        run = likeness(self.scenario)
+        if self._band is None:
+            what = run.kind or f"workloads such as this one ({self.scenario.workload.model})"
+            return f"not known: nothing was measured of {what}"
+        return f"runs of this kind: {self._band[0].text} ({self._band[1].text})"
+
+    @property
+    def _error_band(self) -> dict[str, Any] | None:
+        if self._band is None:
+            return None
+        band, shared = self._band
+        figures = {"median": band.median, "p90": band.p90, "bias": band.bias, "n": band.n}
+        return {
+            **figures,
+            "drawn_from": shared.text,
+            "tables": band.tables.split(),
+            "device_seen": likeness(self.scenario).seen == "device",
         }
 
     @functools.cached_property
@@ -222,12 +257,6 @@ def _in_other_units(run: Mapping[str, float | None]) -> dict[str, float | None]:
 def predict(scenario: Scenario) -> Prediction:
     """Predict one scenario: its step time, what bounds it, whether it fits."""
     return Prediction(scenario=scenario, score=evaluate(scenario))
-
-
-# Of a scenario's system, what leaves the device itself as it is in its template.
-AROUND = {
-    "template", "name", "title", "notes", "devices", "nodes", "devices_per_node", "max_nodes", "network", "host", "operation", "node_power",
-}  # fmt: skip
 
 
 def extrapolated(scenario: Scenario) -> bool:

@@ -6,11 +6,20 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from crossflow.errors import CrossflowError
+from crossflow.validation.published import mlperf_table, published_table
 from crossflow.validation.report import Report, Table
 from crossflow.validation.tables import collectives_table, gemm_table, generated_gemm_table, shipped
 from crossflow.validation.training import training_table
 
-READERS: Mapping[str, Callable[[Path], Table]] = {"gemm": gemm_table, "collectives": collectives_table, "training_runs": training_table}
+# Files, without their ending, and what reads and predicts them. A reader gives what makes a row like others as groups where it knows
+# it: device, kind, type, stack and scale, in the words of `crossflow.bands`.
+READERS: Mapping[str, Callable[[Path], Table]] = {
+    "gemm": gemm_table,
+    "collectives": collectives_table,
+    "training_runs": training_table,
+    "mlperf_training": mlperf_table,
+    "published_training": published_table,
+}
 
 
 def validate(data: str | Path | None = None) -> Report:
