@@ -10,23 +10,12 @@ from zlib import crc32
 import numpy as np
 
 from crossflow.bands import FEWEST, SHARED, Band, Likeness, candidates
-from crossflow.evaluation.likeness import MEASURED, seen
 from crossflow.validation.changes import BEFORE, earlier_families, instead
 from crossflow.validation.comparison import validate
+from crossflow.validation.likeness import likenesses
 from crossflow.validation.report import Table
-from crossflow.validation.tables import device_spec, template_of
+from crossflow.validation.tables import device_spec
 
-# Kinds of runs of tables whose rows do not say their own.
-KINDS: Mapping[str, str] = {
-    "gemm": "matrix products",
-    "gemm_graph": "matrix products",
-    "collectives": "collectives",
-    "expert_exchange": "exchanges of experts",
-    "attention": "attention kernels",
-    "moe": "expert kernels",
-    "serving": "serving, writing tokens",
-    "serving_latency": "serving, writing tokens",
-}
 PERCENTILE = 0.9
 HEADER = (*Likeness.__dataclass_fields__, "n", "median", "p90", "bias", "tables")
 
@@ -44,12 +33,11 @@ class JudgedRow:
 def judged(tables: Iterable[Table]) -> Iterator[JudgedRow]:
     """Rows of tables that were measured and predicted."""
     for table in tables:
-        kinds = table.groups.get("kind", [KINDS.get(table.name, "")] * table.measured.size)
+        likes = likenesses(table)
         for i in np.flatnonzero(np.isfinite(table.measured) & np.isfinite(table.predicted)).tolist():
-            if kinds[i]:
-                like = _like(kinds[i], {name: members[i] for name, members in table.groups.items()})
+            if likes[i].kind:
                 item = table.items[i] if table.items else str(i)
-                yield JudgedRow(table=table.name, like=like, error=float(table.predicted[i] / table.measured[i] - 1.0), item=item)
+                yield JudgedRow(table=table.name, like=likes[i], error=float(table.predicted[i] / table.measured[i] - 1.0), item=item)
 
 
 def left_out(folder: Path | None) -> list[JudgedRow]:
@@ -58,15 +46,6 @@ def left_out(folder: Path | None) -> list[JudgedRow]:
         rows = list(judged(validate(folder).tables))
     late = [row for row in rows if row.like.device and getattr(device_spec(row.like.device), "family", "") in BEFORE]
     return [replace(row, like=replace(row.like, device="", stack="", scale="", seen="none")) for row in late]
-
-
-def _like(kind: str, groups: Mapping[str, str]) -> Likeness:
-    """What a row is like, by its groups."""
-    device, told = groups.get("device", ""), {name: groups.get(name, "") for name in ("stack", "type", "scale")}
-    template = template_of(device) if device else None
-    if template is None:
-        return Likeness(kind=kind, **told)
-    return Likeness(kind=kind, device=template, seen=seen(device_spec(template), MEASURED.get(kind, kind)), **told)
 
 
 def lines(rows: Sequence[JudgedRow], fewest: int = FEWEST) -> dict[Likeness, Band]:

@@ -13,14 +13,18 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import yaml
 
 from crossflow import files
 from crossflow.architecture.software import load_stack
 from crossflow.architecture.system import resolve
+from crossflow.arrays import Mask
 from crossflow.contents import Contents, key_of
 from crossflow.errors import CrossflowError, did_you_mean
 from crossflow.files import Document, Path_
+from crossflow.validation.comparison import validate
+from crossflow.validation.report import Table, errors
 from crossflow.validation.tables import shipped
 
 # Families by the one whose numbers a device had before rows of its own generation were there: the fit that its datasheet is told by.
@@ -69,6 +73,39 @@ def _text(data: Mapping[str, Any]) -> str:
     return yaml.safe_dump(data, sort_keys=False)
 
 
+# -------------------------------------------------------------------------------------------- what a number moves
+
+SHOWN = ("median_abs_error", "p90_abs_error", "bias")
+MOVED = 1e-3  # change of a row's prediction, relative, from which on it counts as moved
+
+
+def effects(folder: str | Path | None, parameter: str) -> dict[str, Any]:
+    """How a fitted number moves the errors of every table and source, against the number left out; see `dropped` for `parameter`."""
+    contents = dropped(parameter)
+    kept = validate(folder)
+    with instead(contents):
+        left = validate(folder)
+    tables = {before.name: _moved(before, after) for before, after in zip(kept.tables, left.tables, strict=True)}
+    return {"parameter": parameter, "files": sorted(path.name for path in contents), "tables": tables}
+
+
+def _moved(before: Table, after: Table) -> dict[str, Any]:
+    """Errors of a table and of its sources with a number and without it, and how many rows moved."""
+    if not np.array_equal(before.measured, after.measured, equal_nan=True):  # other rows can be predicted
+        return {**_both(before, after, np.isfinite(before.measured), np.isfinite(after.measured)), "moved": None, "by_source": {}}
+    timed = np.isfinite(before.measured)
+    moved = timed & ~(np.abs(after.predicted / before.predicted - 1.0) < MOVED)
+    sources = np.array(before.groups["source"], dtype=object)
+    masks = {source: timed & (sources == source) for source in dict.fromkeys(sources.tolist())}
+    by = {source: {**_both(before, after, mask, mask), "moved": int((moved & mask).sum())} for source, mask in masks.items()}
+    return {**_both(before, after, timed, timed), "moved": int(moved.sum()), "by_source": by}
+
+
+def _both(before: Table, after: Table, mine: Mask, its: Mask) -> dict[str, Any]:
+    with_, without = errors(before.measured[mine], before.predicted[mine]), errors(after.measured[its], after.predicted[its])
+    return {"n": with_["n"], **{f"{key}{end}": found[key] for key in SHOWN for end, found in (("", with_), ("_without", without))}}
+
+
 # -------------------------------------------------------------------------------------------- numbers that can be dropped
 
 
@@ -105,7 +142,7 @@ def _fitted(data: Mapping[str, Any], sources: Mapping[str, str] | None = None, a
 
 
 def _leaves(data: Any, above: Path_ = ()) -> Iterator[Path_]:
-    if isinstance(data, Mapping):
+    if isinstance(data, Mapping) and "as" not in data:
         for key, value in data.items():
             yield from _leaves(value, (*above, key))
     else:
@@ -123,7 +160,7 @@ def dropped(parameter: str) -> dict[Path, str]:
     name, _, value = parameter.partition("=")
     known = droppable()
     if name not in known:
-        raise CrossflowError(f"no fitted number is called '{name}'{did_you_mean(name, known)}; `crossflow validate --drop` lists them")
+        raise CrossflowError(f"no fitted number is called '{name}'{did_you_mean(name, known)} (`crossflow validate --drop` lists them)")
     contents: dict[Path, str] = {}
     for path, keys in known[name]:
         data = yaml.safe_load(contents.get(path) or path.read_text(encoding="utf-8"))

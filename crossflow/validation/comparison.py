@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from crossflow.errors import CrossflowError
+from crossflow.validation.likeness import with_fitted
 from crossflow.validation.published import mlperf_table, published_table
 from crossflow.validation.report import Report, Table
 from crossflow.validation.tables import collectives_table, gemm_table, generated_gemm_table, shipped
@@ -38,4 +39,4 @@ def validate(data: str | Path | None = None) -> Report:
         raise CrossflowError(f"{folder} holds none of {', '.join(f'{name}.csv' for name in READERS)}")
     if (folder / "gemm.csv").is_file() and (generated := generated_gemm_table(folder)).measured.size:
         tables.insert(1, generated)
-    return Report(data=folder, tables=tables)
+    return Report(data=folder, tables=[with_fitted(table) for table in tables])
