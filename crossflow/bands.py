@@ -30,7 +30,7 @@ SHARED = (
     ("device", "type", "scale"), ("device", "type"), ("device",), ("seen", "stack", "type"), ("seen", "stack"), ("seen", "type"),
     ("seen",), (),
 )  # fmt: skip
-_DEVICES = {
+SEEN_AS = {
     "device": "devices that were fitted to",
     "family": "devices of which no row was fitted to",
     "none": "a generation that was left out, predicted with the parameters of the one before",
@@ -56,7 +56,7 @@ class Likeness:
         >>> Likeness(kind="training of dense language models", device="h100-sxm", stack="nemo", scale="9 to 128 devices").text
         'training of dense language models on h100-sxm with nemo, 9 to 128 devices'
         """
-        where = f" on {self.device}" if self.device else f" on {_DEVICES[self.seen]}" if self.seen else ""
+        where = f" on {self.device}" if self.device else f" on {SEEN_AS[self.seen]}" if self.seen else ""
         return ", ".join(filter(None, (f"{self.kind}{where}{f' with {self.stack}' if self.stack else ''}", self.type, self.scale)))
 
     def only(self, *names: str) -> Self:
