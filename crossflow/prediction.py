@@ -19,7 +19,7 @@ from crossflow.bands import Band, Likeness, band_of
 from crossflow.evaluation import evaluate
 from crossflow.evaluation.events import unmatched
 from crossflow.evaluation.layered import machine, stage_memory
-from crossflow.evaluation.likeness import AROUND, likeness
+from crossflow.evaluation.likeness import AROUND, band_text, likeness, told_band
 from crossflow.evaluation.recommendation import held_by_rank
 from crossflow.idle import idle
 from crossflow.points import variant
@@ -73,8 +73,7 @@ class Prediction:
             "feasible": self.feasible,
             "reason": self.reason,
             "extrapolated": extrapolated(self.scenario),
-            "error_band": self._error_band,
-            **({} if self.error_band else {"error_band_reason": self.error_text}),
+            **told_band(self.scenario),
             "remedies": list(self.remedies),
             **({"notes": list(self.notes)} if self.notes else {}),
             "breakdown_s": {name: _number(value) for name, value in score.breakdown.items()},
@@ -120,36 +119,19 @@ class Prediction:
             "provenance": _provenance(self.scenario),
         }
 
-    @functools.cached_property
+    @property
     def error_band(self) -> Band | None:
         """Errors of the measured runs that are most like this one; None where nothing of the kind was measured."""
         return self._band[0] if self._band else None
 
-    @functools.cached_property
-    def _band(self) -> tuple[Band, Likeness] | None:
-        return band_of(likeness(self.scenario))
-
     @property
     def error_text(self) -> str:
         """The band of error in words, with what it is drawn from, or why there is none."""
-        run = likeness(self.scenario)
-        if self._band is None:
-            what = run.kind or f"workloads such as this one ({self.scenario.workload.model})"
-            return f"not known: nothing was measured of {what}"
-        return f"runs of this kind: {self._band[0].text} ({self._band[1].text})"
+        return band_text(self.scenario)
 
-    @property
-    def _error_band(self) -> dict[str, Any] | None:
-        if self._band is None:
-            return None
-        band, shared = self._band
-        figures = {"median": band.median, "p90": band.p90, "bias": band.bias, "n": band.n}
-        return {
-            **figures,
-            "drawn_from": shared.text,
-            "tables": band.tables.split(),
-            "device_seen": likeness(self.scenario).seen == "device",
-        }
+    @functools.cached_property
+    def _band(self) -> tuple[Band, Likeness] | None:
+        return band_of(likeness(self.scenario))
 
     @functools.cached_property
     def memory_by_stage(self) -> tuple[Mapping[str, float], ...]:

@@ -115,6 +115,24 @@ def _device(named: str, base: Path | None) -> str:
     return device_of({"template": data.get("device", data.get("template"))}, path.parent)
 
 
+def band_text(scenario: Scenario) -> str:
+    """The band of error of a scenario in words, with what it is drawn from, or why there is none."""
+    run = likeness(scenario)
+    if (found := band_of(run)) is not None:
+        return f"runs of this kind: {found[0].text} ({found[1].text})"
+    return f"not known: nothing was measured of {run.kind or f'workloads such as this one ({scenario.workload.model})'}"
+
+
+def told_band(scenario: Scenario) -> dict[str, Any]:
+    """The same as plain data, under `error_band`, with `error_band_reason` where there is none."""
+    run, text = likeness(scenario), band_text(scenario)
+    if (found := band_of(run)) is None:
+        return {"error_band": None, "error_band_reason": text}
+    band, shared = found
+    more = {"text": text, "drawn_from": shared.text, "tables": band.tables.split(), "device_seen": run.seen == "device"}
+    return {"error_band": {**band.figures, **more}}
+
+
 def bands(scenario: Scenario, devices: Array, members: Members | None, *, changed: bool) -> dict[str, Array]:
     """Figures of the band of error of every point, by name; none where nothing of the kind was measured.
 
