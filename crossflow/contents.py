@@ -37,13 +37,13 @@ class Contents:
 
     def read(self, path: Path, reader: Callable[[Path], bytes]) -> bytes:
         """Bytes of a file; OSError as its reader has it."""
-        key = _key(path)
+        key = key_of(path)
         found = self._held.get(key)
         return self._keep(key, reader(path)) if found is None else found
 
     def has(self, path: Path) -> bool:
         """Whether there is, or was, such a file."""
-        key = _key(path)
+        key = key_of(path)
         if key not in self._held and not _there(path):
             self._keep(key, None)
         return self._held.get(key, b"") is not None
@@ -92,7 +92,7 @@ def _there(path: Path) -> bool:
         return False
 
 
-def _key(path: Path) -> str:
+def key_of(path: Path) -> str:
     """A path as the scenario names it; of a shipped file its place in the package, which lies elsewhere on another machine."""
     for root in (_PACKAGE / "data", _PACKAGE.parent):
         if path.is_relative_to(root) and (inside := path.relative_to(root)).parts[:1] and inside.parts[0] in SHIPPED:

@@ -15,9 +15,11 @@ from crossflow.architecture.run_cost import DAY, KILOWATT_HOUR
 from crossflow.architecture.system import architecture
 from crossflow.architecture.template import GeneratedSystem
 from crossflow.arrays import plain
+from crossflow.bands import Band, Likeness, band_of
 from crossflow.evaluation import evaluate
 from crossflow.evaluation.events import unmatched
 from crossflow.evaluation.layered import machine, stage_memory
+from crossflow.evaluation.likeness import AROUND, band_text, likeness, told_band
 from crossflow.evaluation.recommendation import held_by_rank
 from crossflow.idle import idle
 from crossflow.points import variant
@@ -71,6 +73,7 @@ class Prediction:
             "feasible": self.feasible,
             "reason": self.reason,
             "extrapolated": extrapolated(self.scenario),
+            **told_band(self.scenario),
             "remedies": list(self.remedies),
             **({"notes": list(self.notes)} if self.notes else {}),
             "breakdown_s": {name: _number(value) for name, value in score.breakdown.items()},
@@ -115,6 +118,20 @@ class Prediction:
             "system": {"name": self.scenario.system.name, "devices": self.scenario.devices, "strategy": self.scenario.strategy_text},
             "provenance": _provenance(self.scenario),
         }
+
+    @property
+    def error_band(self) -> Band | None:
+        """Errors of the measured runs that are most like this one; None where nothing of the kind was measured."""
+        return self._band[0] if self._band else None
+
+    @property
+    def error_text(self) -> str:
+        """The band of error in words, with what it is drawn from, or why there is none."""
+        return band_text(self.scenario)
+
+    @functools.cached_property
+    def _band(self) -> tuple[Band, Likeness] | None:
+        return band_of(likeness(self.scenario))
 
     @functools.cached_property
     def memory_by_stage(self) -> tuple[Mapping[str, float], ...]:
@@ -222,12 +239,6 @@ def _in_other_units(run: Mapping[str, float | None]) -> dict[str, float | None]:
 def predict(scenario: Scenario) -> Prediction:
     """Predict one scenario: its step time, what bounds it, whether it fits."""
     return Prediction(scenario=scenario, score=evaluate(scenario))
-
-
-# Of a scenario's system, what leaves the device itself as it is in its template.
-AROUND = {
-    "template", "name", "title", "notes", "devices", "nodes", "devices_per_node", "max_nodes", "network", "host", "operation", "node_power",
-}  # fmt: skip
 
 
 def extrapolated(scenario: Scenario) -> bool:

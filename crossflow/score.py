@@ -114,6 +114,8 @@ class Score:
     architecture : derived figures of one device, in SI units.
     serving : figures of a service by column, such as ``ttft_s``; none of other tasks. [s], [1/s]
     operation : figures of a step that the system's `operation` gives, by column; none where it does not give them.
+    error_band : errors of the measured runs that are most like a point: median and 90th percentile of their size, mean with sign, and
+        how many they are; none where nothing of the kind was measured. [1]
     run : figures of the whole run by name, such as ``time_s``; none where a scenario does not say how long it is. [s], [J], [USD]
     """
 
@@ -147,6 +149,7 @@ class Score:
     architecture: Mapping[str, Array]
     serving: Mapping[str, Array] = field(default_factory=dict)
     operation: Mapping[str, Array] = field(default_factory=dict)
+    error_band: Mapping[str, Array] = field(default_factory=dict)
     run: Mapping[str, Array] = field(default_factory=dict)
 
     def __post_init__(self) -> None:

@@ -13,7 +13,7 @@ MODULES = sorted(path for path in ROOT.rglob("*.py"))
 LAYERS = (
     ("errors", "arrays", "limits"),
     ("contents", "names", "units", "files", "formats", "provenance", "paths", "locks", "signals"),
-    ("rules",),
+    ("rules", "bands"),
     ("technology", "drawing", "embedding"),
     ("architecture",),
     ("program",),

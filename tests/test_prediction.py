@@ -11,7 +11,7 @@ from crossflow import provenance
 KEYS = {
     "name", "step_time_s", "feasible", "reason", "extrapolated", "breakdown_s", "communication_s", "memory", "throughput", "mfu",
     "energy_j", "cost_usd", "power_w", "bound_by", "architecture", "system", "provenance",
-    "hfu", "remedies", "by_layer_s", "overlap", "cost_per_million",
+    "hfu", "remedies", "by_layer_s", "overlap", "cost_per_million", "error_band", "error_band_reason",
 }  # fmt: skip
 SMALL = {"hidden": 1024, "vocabulary": 32000, "global_batch": 512, "sequence": 4}
 

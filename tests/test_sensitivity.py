@@ -25,6 +25,7 @@ H100 = {"system": {"template": "h100-sxm"}, "strategy": "d1"}
 KEYS = {
     "name", "objective", "unit", "larger_is_better", "value", "feasible", "reason", "bound_by", "step", "fine_step", "limiting",
     "elasticities", "not_movable", "what_if", "pairs", "next_bottleneck", "swings", "strategies", "notes", "alternatives",
+    "error_band", "error_band_reason",
 }  # fmt: skip
 
 

@@ -267,7 +267,8 @@ def test_missing_systems_are_told(folder, tmp_path, exactly):
 
 
 def test_folders_without_tables_are_told(tmp_path, exactly):
-    with pytest.raises(CrossflowError, match=exactly(f"{tmp_path} holds none of gemm.csv, moe.csv, collectives.csv, training_runs.csv")):
+    listed = ", ".join(f"{name}.csv" for name in READERS)
+    with pytest.raises(CrossflowError, match=exactly(f"{tmp_path} holds none of {listed}")):
         validate(tmp_path)
     with pytest.raises(
         CrossflowError,

@@ -123,6 +123,10 @@ _KERNELS = "fused joins pointwise operations as compilers and frameworks do; eag
 _SAMPLES = "samples of a step over all ranks, where they are not those of a rank times the ranks that share no layers"
 _MEASURED = "measured tables (as validate reads them, and profiles), logs of nccl-tests as printed, and folders, as of crossflow measure"
 _ROWS = "rows of tables whose system, device or source is this; may be given several times"
+_DROP = (
+    "leave out a fitted number, such as execution.tiles.fill, network.parameters.launch or software.megatron-core.host.kernel, or put "
+    "another in its place (NAME=VALUE), and show which rows move; without a name, list the numbers"
+)
 _OPS = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "sendrecv")
 _BENCHMARKS = (
     "kinds of rows, such as gemm,attention: host, copies, gemm, pointwise, normalisation, softmax, reductions, attention, embedding, "
@@ -172,8 +176,11 @@ _COMMANDS: dict[str, tuple[str, tuple[Argument, ...]]] = {
         _SETTINGS,
     )),
     "validate": (
-        "compare predictions with measured data",
-        (_argument("--data", type=Path, metavar="DIR", help="folder of measured tables"),),
+        "compare predictions with measured data, or show which rows a fitted number moves",
+        (
+            _argument("--data", type=Path, metavar="DIR", help="folder of measured tables"),
+            _argument("--drop", nargs="?", const="", metavar="PARAMETER", help=_DROP),
+        ),
     ),
     "calibrate": ("fit a system's parameters to measured tables and to logs of nccl-tests, with errors before and after", (
         _argument("files", metavar="FILES", nargs="+", type=Path, help=_MEASURED),

@@ -84,6 +84,7 @@ def _answers(prediction: Prediction) -> dict[str, RenderableType]:
     written = show(time, "s") if math.isfinite(time) else "never ends"
     rows: dict[str, RenderableType] = {"verdict": _verdict(prediction), "step time": Text(written, "bold")}
     if math.isfinite(time):
+        rows["error"] = Text(prediction.error_text, "dim")
         rows["throughput"] = _throughput(prediction)
         again = number(prediction.score.hfu)
         done = f" ({percent(again)} with all that kernels execute)" if again > mfu * 1.01 else ""

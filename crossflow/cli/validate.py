@@ -10,6 +10,7 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from crossflow.cli import page
+from crossflow.validation.changes import SHOWN, droppable, effects
 from crossflow.validation.comparison import validate
 
 # Statistics of a table, and the words above their columns; all errors are relative.
@@ -21,12 +22,48 @@ PageRow = tuple[str, Mapping[str, Any]]
 
 
 def run(arguments: argparse.Namespace) -> None:
-    """Compare, and show every table of the report."""
+    """Compare, and show every table of the report, or which rows a fitted number moves."""
+    if arguments.drop is not None:
+        _drop(arguments)
+        return
     report = validate(arguments.data).to_dict()
     if arguments.json:
         page.emit_json(report)
     else:
         page.emit(*sections(report["tables"]))
+
+
+def _drop(arguments: argparse.Namespace) -> None:
+    """Show the fitted numbers, or what one of them moves."""
+    if not arguments.drop:
+        known = {name: [path.name for path, _ in places] for name, places in droppable().items()}
+        if arguments.json:
+            page.emit_json(known)
+        else:
+            page.emit(page.grid([[name, ", ".join(paths)] for name, paths in known.items()], header=("fitted number", "in")), unbroken=True)
+        return
+    found = effects(arguments.data, arguments.drop)
+    if arguments.json:
+        page.emit_json(found)
+    else:
+        page.emit(*(_effect(name, entry) for name, entry in found["tables"].items()))
+
+
+def _effect(name: str, entry: Mapping[str, Any]) -> RenderableType:
+    """Errors of a table with a number and without it, over all rows and by source; one line where no row moves."""
+    title, moved = name.replace("_", " "), entry["moved"]
+    if moved == 0:
+        return page.heading(title, aside="no row moves")
+    listed = [("all", entry), *((source, group) for source, group in entry["by_source"].items() if group["moved"])]
+    keys = [f"{key}{end}" for key in SHOWN for end in ("", "_without")]
+    body = [[label, page.count(row["n"]), _count(row["moved"]), *(_percent(row[key]) for key in keys)] for label, row in listed]
+    header = ("", "n", "moved", *(f"{_ERRORS[key]}{end}" for key in SHOWN for end in ("", " without")))
+    aside = "other rows can be predicted" if moved is None else f"{page.count(moved)} of {page.count(entry['n'])} rows move"
+    return Group(page.heading(title, aside=aside), page.indented(page.grid(body, right=range(1, len(header)), header=header, wraps=0)))
+
+
+def _count(number: int | None) -> str:
+    return "-" if number is None else page.count(number)
 
 
 def sections(tables: Mapping[str, Any]) -> list[RenderableType]:

@@ -9,6 +9,7 @@ evaluated in one go.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from dataclasses import replace
 
 import numpy as np
 
@@ -19,6 +20,7 @@ from crossflow.architecture.template import GeneratedSystem, SystemSpec
 from crossflow.arrays import Array
 from crossflow.evaluation.figures import PROMPTS, task_of, with_figures
 from crossflow.evaluation.layered import transformer_score
+from crossflow.evaluation.likeness import AROUND, bands
 from crossflow.evaluation.members import Members, together
 from crossflow.evaluation.programs import program_score
 from crossflow.evaluation.recommendation import dlrm_score
@@ -128,4 +130,7 @@ def _batch(
     if prompts and task_of(scenario) == "decode":
         first, prompted = variant(scenario, {"workload.task": "prefill"}), None if members is None else members.reading
         reading = _batch(first, choices, quantities, n, prompted, least=least, fitting=fitting, prompts=False)
-    return with_figures(scenario, system, device, score, reading, members)
+    changed = bool(choices) or any(path.split(".")[1] not in AROUND for path in quantities)
+    return with_figures(
+        scenario, system, device, replace(score, error_band=bands(scenario, score.devices, members, changed=changed)), reading, members
+    )

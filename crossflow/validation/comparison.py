@@ -8,17 +8,26 @@ from pathlib import Path
 from crossflow.errors import CrossflowError
 from crossflow.validation.kernels_attention import attention_table
 from crossflow.validation.kernels_experts import moe_table
+from crossflow.validation.likeness import with_fitted
+from crossflow.validation.published import mlperf_table, published_table
+from crossflow.validation.serving import serving_latency_table, serving_table
 from crossflow.validation.report import Report, Table
 from crossflow.validation.tables import collectives_table, gemm_table, generated_gemm_table, shipped
 from crossflow.validation.training import training_table
 
+# Files, without their ending, and what reads and predicts them. A reader gives what makes a row like others as groups where it knows
+# it: device, kind, type, stack and scale, in the words of `crossflow.bands`.
 READERS: Mapping[str, Callable[[Path], Table]] = {
     "gemm": gemm_table,
     "attention": attention_table,
     "moe": moe_table,
     "collectives": collectives_table,
     "training_runs": training_table,
-}  # fmt: skip
+    "mlperf_training": mlperf_table,
+    "published_training": published_table,
+    "serving": serving_table,
+    "serving_latency": serving_latency_table,
+}
 
 
 def validate(data: str | Path | None = None) -> Report:
@@ -37,4 +46,4 @@ def validate(data: str | Path | None = None) -> Report:
         raise CrossflowError(f"{folder} holds none of {', '.join(f'{name}.csv' for name in READERS)}")
     if (folder / "gemm.csv").is_file() and (generated := generated_gemm_table(folder)).measured.size:
         tables.insert(1, generated)
-    return Report(data=folder, tables=tables)
+    return Report(data=folder, tables=[with_fitted(table) for table in tables])

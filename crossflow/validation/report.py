@@ -21,6 +21,7 @@ class Table:
     predicted: Array  # of the same rows, shape (rows,). [s]
     groups: Mapping[str, Sequence[str]]  # for each way of grouping (source, device, regime) the group of every such row
     skipped: Mapping[str, int]  # reasons why other rows were not predicted, and how many rows each
+    items: Sequence[str] = ()  # what every row is about, such as a model or a shape: rows of one item are alike
     notes: Sequence[str] = ()  # what a reader must know of the figures
 
     def to_dict(self) -> dict[str, Any]:

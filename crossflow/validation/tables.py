@@ -23,6 +23,7 @@ from crossflow.architecture.software import PeerAllReduce, load_stack
 from crossflow.architecture.system import architecture, resolve
 from crossflow.architecture.template import DatasheetSystem, SystemSpec
 from crossflow.arrays import Array, Index
+from crossflow.bands import type_of
 from crossflow.cost.fabrics import Fabric, path, path_time
 from crossflow.cost.roofline import product_costs
 from crossflow.errors import CrossflowError, Problem, SpecError, did_you_mean
@@ -120,7 +121,9 @@ def gemm_table(folder: Path) -> Table:
             "device": [row["device"] for row in kept],
             "regime": regimes,
             "device and regime": [f"{row['device']}, {regime}" for row, regime in zip(kept, regimes, strict=True)],
+            "type": [type_of(row["dtype"]) for row in kept],
         },
+        items=[f"{row['n']} x {row['k']}" for row in kept],
         skipped=Counter(reasons),
         notes=[f"{source}: {', '.join(f'{key} {value}' for key, value in measurements()[source].items())}" for source in sorted(used)],
     )
@@ -203,8 +206,13 @@ def device_architecture(device: str, activity: float = 1.0) -> Architecture | No
     name = template_of(device)
     if name is None:
         return None
-    spec, _ = resolve(Document(file=device, data={"template": name}))
-    return architecture_at(spec, activity)
+    return architecture_at(device_spec(name), activity)
+
+
+@functools.cache
+def device_spec(template: str) -> SystemSpec:
+    """Specification of a device by the name of its template."""
+    return resolve(Document(file=template, data={"template": template}))[0]
 
 
 def architecture_at(spec: SystemSpec, activity: float) -> Architecture:
@@ -266,6 +274,7 @@ def collectives_table(folder: Path) -> Table:
             "size": large,
             "regime": [f"{regime}, {what}" for regime, what in zip(regimes, large, strict=True)],
         },
+        items=[f"{row['system']}, {row['collective']}, {row['ranks']}" for row, _ in kept],
         skipped=Counter(reasons),
     )
 

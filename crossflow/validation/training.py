@@ -21,6 +21,7 @@ from crossflow.architecture.network import FabricKind
 from crossflow.architecture.software import SoftwareStack, load_stack
 from crossflow.architecture.system import architecture, resolve
 from crossflow.arrays import Array, Mask
+from crossflow.bands import scale_of, type_of
 from crossflow.cost.fabrics import fabric_of
 from crossflow.errors import CrossflowError, SpecError
 from crossflow.files import Document
@@ -45,12 +46,14 @@ COLUMNS = (
 # Whole numbers; of the later ones an empty cell stands for one, or none.
 WHOLE = ("gpus", "layers", "hidden", "heads", "ffn", "vocab", "seq", "global_batch", "micro_batch")
 DEGREES = ("tp", "pp", "dp", "cp", "ep", "virtual_stages", "zero_stage", "kv_heads", "gpus_per_node")
+COUNTS_FROM_ZERO = ("zero_stage", "fsdp")
 MODEL = ("layers", "hidden", "heads", "kv_heads", "ffn", "gated_ffn", "vocab", "tied_embeddings", "seq", "dtype")
 SOURCE = ("source", "software", "intra_fabric", "inter_network", "inter_gbit_s_per_node")
 # Networks as sources call them, where that is not the name of a kind of fabric.
 NETWORKS = {"omni-path": "infiniband", "roce or infiniband": "roce", "": "none"}
 SIZE = ("source", "model", "device", "layers", "hidden", "gpus", "global_batch", "seq")
 LAYOUT = ("tp", "cp", "ep", "pp", "dp", "micro_batch", "virtual_stages", "zero_stage", "sequence_parallel", "recompute", "heads", "dtype")
+DENSE = "training of dense language models"
 LONG = 2.0**30  # message whose bandwidth tells the state of a cluster [B]
 LAYOUTS = 3  # layouts of one model and size from which on their order is compared
 
@@ -116,7 +119,7 @@ def training_table(folder: Path) -> Table:
     """Measured training runs of ``training_runs.csv``, with the software and the networks of ``sources.csv``."""
     file = folder / "training_runs.csv"
     rows = read_rows(file, COLUMNS)
-    _check(file, rows)
+    check_whole(file, rows, WHOLE, DEGREES)
     found, reasons = runs(folder, rows)
     predicted, needed, fits = (np.full(len(rows), np.nan) for _ in range(3))
     for group in found:
@@ -125,6 +128,7 @@ def training_table(folder: Path) -> Table:
         held = memory(group.job, group.layout, group.machine)
         moment = measurements().get(rows[at[0]]["source"], {}).get("memory_moment")
         needed[at], fits[at] = held.update if moment == "update" else held.allocated, held.fits
+    stacks = {rows[group.rows[0]]["source"]: group.machine.stack.name for group in found}
     measured, ran = _seconds(file, rows), np.array([row.get("status") != "oom" for row in rows], dtype=bool)
     kept = np.isfinite(predicted) & (np.isfinite(measured) | ~ran)
     untimed = int((np.isfinite(predicted) & ~kept).sum())
@@ -138,12 +142,17 @@ def training_table(folder: Path) -> Table:
             "source": [row["source"] for row in chosen],
             "device": [row["device"] for row in chosen],
             "source and model": [f"{row['source']}, {row['model']}" for row in chosen],
+            "kind": [DENSE] * len(chosen),
+            "type": [type_of(row["dtype"]) for row in chosen],
+            "stack": [stacks[row["source"]] for row in chosen],
+            "scale": [scale_of(int(row["gpus"])) for row in chosen],
         },
         skipped=Counter(reasons),
         peak=np.array([_peak(file, row) for row in chosen]),
         needed=needed[kept],
         ran=ran[kept],
         fits=fits[kept] > 0,
+        items=[", ".join(row.get(column) or "" for column in SIZE) for row in chosen],
         sizes=[", ".join(row.get(column) or "" for column in SIZE) for row in chosen],
         layouts=[", ".join(row.get(column) or "" for column in LAYOUT) for row in chosen],
     )
@@ -157,13 +166,14 @@ def _seconds(file: Path, rows: Sequence[TableRow]) -> Array:
     return result
 
 
-def _check(file: Path, rows: Sequence[TableRow]) -> None:
-    """SpecError with every cell that is to hold a whole number and holds something else."""
+def check_whole(file: Path, rows: Sequence[TableRow], needed: Sequence[str], optional: Sequence[str]) -> None:
+    """SpecError with every cell that is to hold a whole number and holds something else; `optional` ones may be empty."""
     problems = [
         wrong(file, row, column, "a positive whole number")
         for row in rows
-        for column in (*WHOLE, *DEGREES)
-        if not (text := row.get(column) or ("" if column in WHOLE else "1")).isdecimal() or (column != "zero_stage" and int(text) == 0)
+        for column in (*needed, *optional)
+        if not (text := row.get(column) or ("" if column in needed else "1")).isdecimal()
+        or (column not in COUNTS_FROM_ZERO and int(text) == 0)
     ]
     if problems:
         raise SpecError(problems)

@@ -33,7 +33,7 @@ import yaml
 from pydantic import BaseModel
 
 import crossflow
-from crossflow import limits, scenario, units
+from crossflow import bands, limits, scenario, units
 from crossflow.architecture import execution, network, software, template
 from crossflow.architecture.model import Architecture
 from crossflow.emulation import delays, record
@@ -51,6 +51,7 @@ from crossflow.technology import components, library
 from crossflow.trace.compare import draw_comparison
 from crossflow.trace.gantt import draw_gantt, gantt_of
 from crossflow.units import Quantity, show
+from crossflow.validation.bands import coverage, judged
 from crossflow.validation.comparison import validate
 from crossflow.validation.report import Report, Table, errors
 from crossflow.validation.tables import device_architecture
@@ -486,8 +487,13 @@ TITLES = {
     "generated_gemm": "Matrix products on generated chips",
     "collectives": "Collectives",
     "training_runs": "Training runs",
+    "mlperf_training": "MLPerf training",
+    "published_training": "Rates of Megatron Bridge",
 }
+PLURAL = ("MLPerf", "Megatron Bridge")  # sources of many releases, which one line is about
+WORST, OF_EACH, FEWEST = 15, 3, 20  # groups that are told first, how many of a table, and how many rows they have at least
 STATISTICS = ("rows", "median", "mean", "p90", "bias")
+ERRORS = ("median_abs_error", "mean_abs_error", "p90_abs_error", "bias")
 
 
 def validation_page(report: Report, *, full: bool) -> str:
@@ -497,15 +503,51 @@ def validation_page(report: Report, *, full: bool) -> str:
         if full
         else "From the excerpt of measured data that the package carries."
     )
-    text = f"{GENERATED}\n# Accuracy\n\n{data}\n\n{prose()['accuracy']}\n\n"
+    text = f"{GENERATED}\n# Accuracy\n\n{data}\n\n## Where it is weak\n\n{prose()['worst']}\n\n{_worst(report)}\n{prose()['weak']}\n\n"
+    text += f"## What these errors are\n\n{prose()['accuracy']}\n\n## Bands of error\n\n{prose()['bands']}\n\n{_bands(report)}\n"
     text += "## Sources\n\n" + "".join(f"- {line}\n" for line in _sources(report)) + "\n"
     for table in report.tables:
         text += f"## {TITLES.get(table.name, table.name)}\n\n{_table(table)}"
-    text += f"## Where it is weak\n\n{prose()['weak']}\n\n"
     text += f"## Runs that NVIDIA publishes\n\n{prose()['published']}\n\n{_published()}\n"
     text += f"## Points that MAD-Max prints\n\n{prose()['points']}\n\n{_points()}\n"
     text += f"## Generated devices against datasheets\n\n{_anchors()}\n"
     return text + f"## Generated chips against published figures\n\n{prose()['chips']}\n\n{_chips()}"
+
+
+def _worst(report: Report) -> str:
+    """The groups of rows of all tables with the largest median errors."""
+    found = []
+    for table in report.tables:
+        known = np.isfinite(table.measured)
+        for way, members in table.groups.items():
+            for name, mask in _masks(members):
+                if way not in ("kind", "stack", "fitted") and (mask & known).sum() >= FEWEST:
+                    told = errors(table.measured[mask & known], table.predicted[mask & known])
+                    found.append((told["median_abs_error"], TITLES.get(table.name, table.name), _plain(name), told))
+    ordered = sorted(found, key=lambda row: -row[0])
+    worst = [row for i, row in enumerate(ordered) if sum(other[1] == row[1] for other in ordered[:i]) < OF_EACH][:WORST]
+    rows = [(title, name, f"{told['n']:,}", *(_percent(told[key]) for key in ERRORS)) for _, title, name, told in worst]
+    return markdown(("table", "rows of", *STATISTICS), rows, right=range(2, 7))
+
+
+def _bands(report: Report) -> str:
+    """Shares of rows kept aside that lie within their bands, and the bands of devices that no fit has seen."""
+    shares = [(kind, f"{n:,}", _percent(share)) for kind, (n, share) in coverage(list(judged(report.tables))).items()]
+    with bands.FILE.open(encoding="utf-8") as file:
+        lines = [row for row in csv.DictReader(file) if row["seen"] in ("family", "none") and not row["stack"]]
+    rows = [
+        (
+            row["kind"],
+            row["type"] or "all",
+            bands.SEEN_AS[row["seen"]],
+            f"{int(row['n']):,}",
+            *(_percent(float(row[key])) for key in ("median", "p90", "bias")),
+        )
+        for row in lines
+    ]
+    header = ("", "type", "devices", "rows", "median", "p90", "bias")
+    first = markdown(("", "rows", "within their 90 % band"), shares, right=(1, 2))
+    return f"{first}\n{prose()['left_out']}\n\n{markdown(header, rows, right=range(3, 7))}"
 
 
 # Training rates that NVIDIA prints of its own code, with their layouts.
@@ -608,7 +650,7 @@ def _sources(report: Report) -> Iterator[str]:
     named = {_plain(source) for table in report.tables for source in table.groups.get("source", ())}
     works = prose()["works"]
     yield from (about for name, about in works.items() if name in named)
-    logs = sorted(named - set(works))
+    logs = sorted(name for name in named - set(works) if not name.startswith(PLURAL))
     if logs:
         yield "public nccl-tests logs: " + "; ".join(logs)
 
@@ -634,19 +676,20 @@ def _table(table: Table) -> str:
 def _runs(table: TrainingTable) -> str:
     """Training runs: errors of time, order of layouts, memory, and what fits."""
     rows = [_run_statistics("**all**", table, np.ones(len(table.measured), dtype=bool))]
-    for way in ("source", "device", "source and model"):
-        rows += [_run_statistics(name, table, mask) for name, mask in _masks(table.groups[way])]
+    for way in ("source", "device", "source and model", "model", "kind", "type"):
+        rows += [_run_statistics(name, table, mask) for name, mask in _masks(table.groups.get(way, ()))]
     skipped = [f"- {count:,} rows skipped: {reason}\n" for reason, count in table.skipped.items()] or ["No row was skipped.\n"]
     header = ("", *STATISTICS, "rank", "memory", "fits told right", "of runs out of memory, told")
     figure = f"![Predicted against measured](figures/{table.name}.png)\n\n"
-    return markdown(header, rows, right=range(1, len(header))) + "\n" + "".join(skipped) + f"\n{prose()['runs']}\n\n" + figure
+    words = f"\n{prose()['runs']}\n\n" if table.name == "training_runs" else "\n"
+    return markdown(header, rows, right=range(1, len(header))) + "\n" + "".join(skipped) + words + figure
 
 
 def _run_statistics(name: str, table: TrainingTable, mask: Any) -> tuple[str, ...]:
     found = table.statistics(mask)
     rank = found["rank_correlation"]
     return (
-        name, f"{found['n']:,}", *(_percent(found[key]) for key in ("median_abs_error", "mean_abs_error", "p90_abs_error", "bias")),
+        name, f"{found['n']:,}", *(_percent(found[key]) for key in ERRORS),
         "-" if rank is None else f"{rank:.2f}", _percent(found["memory_median_abs_error"]), _percent(found["oom_accuracy"]),
         "-" if not found["oom_n"] else f"{_percent(found['oom_recall'])} of {found['oom_n']}",
     )  # fmt: skip
@@ -659,7 +702,7 @@ def _masks(members: Sequence[str]) -> Iterator[tuple[str, Any]]:
 
 def _statistics(name: str, measured: Any, predicted: Any) -> tuple[str, ...]:
     found = errors(measured, predicted)
-    return name, f"{found['n']:,}", *(_percent(found[key]) for key in ("median_abs_error", "mean_abs_error", "p90_abs_error", "bias"))
+    return name, f"{found['n']:,}", *(_percent(found[key]) for key in ERRORS)
 
 
 def _percent(value: float | None) -> str:
@@ -717,7 +760,7 @@ def summary(report: Report) -> str:
             }
             rows += _summary_rows(table, "device and regime", names)
             rows.append(("matrix products, all", *_short(table.measured, table.predicted)))
-        elif isinstance(table, TrainingTable):
+        elif table.name == "training_runs" and isinstance(table, TrainingTable):
             names = {
                 "hf-ultrascale-2025": "training of Llamas, nanotron, 8 to 512 H100, weeks of a degraded network",
                 "hf-ultrascale-2025-early": "the same in healthy weeks, to which its software is fitted",
@@ -735,7 +778,7 @@ def summary(report: Report) -> str:
                 rows.append((f"rates that NVIDIA publishes, {title}; nothing fitted", str(len(found)), *shown))
         elif table.name == "generated_gemm":
             rows.append(("the same on generated A100 and H100, 100 us and more", *_short(table.measured, table.predicted)))
-        elif table.measured.size:
+        elif table.name == "collectives":
             names = {
                 "inside NVSwitch nodes, >= 1 MiB": "collectives inside NVSwitch nodes, 1 MiB and more",
                 "where the wiring matters, >= 1 MiB": "collectives on cube mesh and NVLink pairs, 1 MiB and more",
@@ -743,6 +786,13 @@ def summary(report: Report) -> str:
             }
             rows += _summary_rows(table, "regime", names)
             rows.append(("collectives, all sizes", *_short(table.measured, table.predicted)))
+        elif table.name in ("mlperf_training", "published_training"):
+            title = {"mlperf_training": "steps of MLPerf training", "published_training": "rates of Megatron Bridge"}[table.name]
+            for kind, mask in _masks(table.groups["kind"]):
+                short = kind.removeprefix("training of ")
+                rows.append((f"{title}, {short}; nothing fitted", *_short(table.measured[mask], table.predicted[mask])))
+        elif table.measured.size:
+            rows.append((TITLES.get(table.name, table.name.replace("_", " ")), *_short(table.measured, table.predicted)))
     return "\n" + markdown(("measured", "rows", "median error", "mean error"), rows, right=(1, 2, 3)) + "\n"
 
 
@@ -777,7 +827,11 @@ def draw_figures(report: Report | None) -> None:
         (FIGURES / name).unlink()
     for table in report.tables if report is not None else ():
         if table.measured.size:
-            _draw(table, {"gemm": "device", "training_runs": "source"}.get(table.name, "regime"))
+            _draw(table, next(way for way in (*DRAWN.get(table.name, ()), "regime", "device", "source") if way in table.groups))
+
+
+# What tells the colours of a figure apart, where that is not the regime.
+DRAWN = {"gemm": ("device",), "training_runs": ("source",), "mlperf_training": ("model",), "published_training": ("model",)}
 
 
 def _draw(table: Table, way: str) -> None:
@@ -801,7 +855,7 @@ def _draw(table: Table, way: str) -> None:
     for axis in (left, right):
         axis.grid(color="#dddddd", linewidth=0.6)
         axis.spines[["top", "right"]].set_visible(False)
-    figure.suptitle(f"{TITLES[table.name]}: predicted against measured, {table.measured.size:,} rows")
+    figure.suptitle(f"{TITLES.get(table.name, table.name)}: predicted against measured, {table.measured.size:,} rows")
     figure.legend(loc="outside lower center", ncols=3, frameon=False, fontsize=9, markerscale=3)
     figure.savefig(FIGURES / f"{table.name}.png", dpi=130, metadata={"Software": None})
     figure.savefig(FIGURES / f"{table.name}.svg", metadata={"Date": None})

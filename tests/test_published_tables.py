@@ -1,0 +1,70 @@
+# ruff: noqa: E501  (rows of tables)
+"""Rates that makers and submitters publish, as tables of `validate`: every row is predicted as `predict` does, or skipped with the reason."""
+
+import pytest
+
+import crossflow
+from crossflow.errors import CrossflowError
+from crossflow.validation.comparison import validate
+from crossflow.validation.published import mlperf_table
+
+MLPERF = "id,round,submitter,accelerator,gpus,gpus_per_node,benchmark,global_batch,micro_batch,seq,tp,pp,cp,vp,ep,dp,precision,lora,step_time_s\n"
+BRIDGE = "id,release,task,model,system,gpus,precision,gbs,mbs,seq,tp,pp,cp,vp,ep,etp,fsdp,tokens_per_s_gpu\n"
+
+
+@pytest.fixture
+def read(tmp_path):
+    def read(name, text):
+        (tmp_path / f"{name}.csv").write_text(text)
+        return {table.name: table for table in validate(tmp_path).tables}[name]
+
+    return read
+
+
+def test_a_row_of_mlperf_is_predicted_as_predict_does(read):
+    table = read("mlperf_training", MLPERF + "a,4.1,NVIDIA,h100-80gb,256,8,gpt3,2048,2,2048,4,8,1,6,1,8,fp8,0,20.08\n")
+    made = crossflow.from_dict(
+        {
+            "system": {"template": "h100-ib-cluster", "nodes": 32}, "strategy": "tp4-pp8-dp8-v6-mb2-z1-sp", "software": "nemo",
+            "workload": {"model": "gpt3-175b", "global_batch": 2048, "sequence": 2048, "dtype": "fp8"},
+        }
+    )  # fmt: skip
+    assert table.predicted.tolist() == [crossflow.predict(made).step_time]
+    assert (table.groups["source"], table.groups["scale"]) == (["MLPerf 4.1"], ["129 to 1,024 devices"])
+
+
+def test_a_published_rate_is_a_time_of_a_step_in_domains_of_nvlink(read):
+    """Racks of 72 hold 64 GPUs of a job of 256; the recipe's first and last chunks are those of its layers."""
+    table = read("published_training", BRIDGE + "a,25.11,Pre-Training,DeepSeekV3 (w/o MTP),gb200,256,BF16,4096,1,4096,1,4,1,4,64,,0,3139\n")
+    made = crossflow.from_dict(
+        {
+            "system": {"template": "gb200-nvl72", "devices_per_node": 64, "nodes": 4}, "software": "nemo",
+            "strategy": "pp4-dp64-ep64-v4-z1-first4-last1",
+            "workload": {"model": "deepseek-v3", "mtp_layers": 0, "global_batch": 4096, "sequence": 4096, "dtype": "bf16"},
+        }
+    )  # fmt: skip
+    assert table.measured[0] == pytest.approx(4096 * 4096 / (256 * 3139))
+    assert table.predicted.tolist() == [crossflow.predict(made).step_time]
+
+
+def test_rows_that_cannot_be_predicted_are_skipped_with_the_reason(read):
+    rows = (
+        "a,4.0,X,h100-80gb,8,8,dlrm_dcnv2,55296,,,,,,,,,,0,0.004\n"
+        "b,4.0,X,z900,8,8,gpt3,8,1,2048,8,1,1,,1,1,fp8,0,1\n"
+        "c,4.0,X,h100-80gb,8,8,gpt3,8,1,2048,3,1,1,,1,2,fp8,0,1\n"
+        "d,4.0,X,h100-80gb,8,8,gpt3,7,1,2048,4,1,1,,1,2,fp8,0,1\n"
+    )
+    assert dict(read("mlperf_training", MLPERF + rows).skipped) == {
+        "dlrm_dcnv2: the row does not say how tables are sharded, and the model's cross layers have no file": 1,
+        "no system for 'z900'": 1,
+        "tp x cp x pp = 3 does not divide gpus = 8": 1,
+        "cannot be divided: strategy tp4-dp2-z1-sp: global_batch = 7 is not divisible by dp x micro_batch = 2 x 1": 1,
+    }
+
+
+def test_what_is_no_whole_number_is_told(tmp_path, exactly):
+    row = "a,4.0,X,h100-80gb,8,8,gpt3,many,1,2048,4,1,1,,1,2,fp8,0,1"
+    (tmp_path / "mlperf_training.csv").write_text(MLPERF + row + "\n")
+    sentence = f"{tmp_path / 'mlperf_training.csv'}: global_batch: expected a positive whole number, got 'many' in the row {row}"
+    with pytest.raises(CrossflowError, match=exactly(sentence)):
+        mlperf_table(tmp_path)
