@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import csv
+import dataclasses
 import functools
 import gzip
 import importlib.util
@@ -20,7 +21,7 @@ import sys
 import tempfile
 import zlib
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType, ModuleType
@@ -47,6 +48,7 @@ EXPECTED = {  # by what pydantic calls a value of another type
 }  # fmt: skip
 # What YAML 1.2 knows as printable, Sec. 5.1.
 _UNPRINTABLE = re.compile("[^\t\n\r\x20-\x7e\x85\xa0-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+KEPT = 1 << 18  # characters of a file whose text and data are kept, for scenarios name the same ones again and again
 _LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 Path_ = tuple[str | int, ...]
@@ -60,6 +62,7 @@ class FileModel(BaseModel):
 
 
 Model = TypeVar("Model", bound=BaseModel)
+Read = TypeVar("Read")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -169,20 +172,35 @@ def read_yaml(path: str | Path) -> Document:
 
 
 def read_mapping(text: str, file: str) -> Document:
-    """The same of its text. What is no mapping is not quoted: the file may not be meant for crossflow."""
+    """The same of its text."""
+    return _kept_mapping(text, file) if len(text) <= KEPT else _mapping(text, file)
+
+
+def _mapping(text: str, file: str) -> Document:
+    """What is no mapping is not quoted: the file may not be meant for crossflow."""
     document = parse_yaml(text, file)
     if not isinstance(document.data, Mapping):
         raise document.error((), f"expected a mapping, the file holds {'a list' if isinstance(document.data, list) else 'plain text'}")
     return document
 
 
+_kept_mapping = functools.lru_cache(maxsize=128)(_mapping)  # of which nothing is changed in place
+
+
 def read_text(path: str | Path, most: int = limits.DATA_BYTES) -> str:
     """Text of a file in UTF-8, with a byte-order mark or without; SpecError if it cannot be read or has more than `most` bytes."""
     try:
-        text = limits.text_of(contents.of_file(Path(path), functools.partial(limits.read, most=most)))
+        content = contents.of_file(Path(path), functools.partial(limits.read, most=most))
+        return _kept_text(content) if len(content) <= KEPT else _text(content)
     except (OSError, ValueError) as error:
         raise SpecError([Problem(file=str(path), message=f"cannot be read: {getattr(error, 'strerror', None) or error}")]) from None
-    return text.replace("\r\n", "\n").replace("\r", "\n")
+
+
+def _text(content: bytes) -> str:
+    return limits.text_of(content).replace("\r\n", "\n").replace("\r", "\n")
+
+
+_kept_text = functools.lru_cache(maxsize=128)(_text)
 
 
 def parse_yaml(text: str, file: str) -> Document:
@@ -489,6 +507,32 @@ def override(document: Document, settings: Iterable[str], origin: str = "--set")
         lines = {known: place for known, place in lines.items() if known[: len(parts)] != parts}
         lines |= {parts[:end]: (where, None) for end in range(1, len(parts) + 1) if parts[:end] not in lines}
     return Document(file=document.file, data=data, lines=lines)
+
+
+def with_settings(read: Callable[[Sequence[str]], Read], settings: Sequence[str]) -> Read:
+    """What is read with overrides; where only they make something else in the file wrong, its problems name them.
+
+    Those are named without each of which the file is right; all of them where there is none.
+    """
+    try:
+        return read(settings)
+    except SpecError as error:
+        elsewhere = [problem for problem in error.problems if "--set " not in f"{problem.file}{problem.message}"]
+        if not settings or not elsewhere or not _is_read(read, ()):
+            raise
+        causes = [one for i, one in enumerate(settings) if _is_read(read, (*settings[:i], *settings[i + 1 :]))] or settings
+        told = f" (with {', '.join(f'--set {shortened(one)}' for one in causes)})"
+        raise SpecError(
+            dataclasses.replace(problem, message=f"{problem.message}{told if problem in elsewhere else ''}") for problem in error.problems
+        ) from None
+
+
+def _is_read(read: Callable[[Sequence[str]], Any], settings: Sequence[str]) -> bool:
+    try:
+        read(settings)
+    except CrossflowError:
+        return False
+    return True
 
 
 def replace(data: Any, path: Path_, value: Any, origin: str) -> Any:

@@ -133,13 +133,13 @@ def text_of(content: bytes) -> str:
     return text
 
 
-def json_value(text: str | bytes) -> Any:
-    """Data of a JSON text within the limits, which knows no NaN and no key twice; ValueError says what is wrong."""
+def json_value(text: str | bytes, *, infinite: bool = False) -> Any:
+    """Data of a JSON text within the limits, which knows no key twice and, unless `infinite`, no NaN; ValueError says what is wrong."""
     raw = text.encode() if isinstance(text, str) else text
     if sum(raw.count(mark) for mark in (b",", b"[", b"{")) > DATA_VALUES:
         raise LimitError(f"it holds more than {DATA_VALUES:,} values, the most that are read of a file")
     try:
-        data = json.loads(text, object_pairs_hook=_unique, parse_constant=_refused, parse_int=_whole, parse_float=_number)
+        data = json.loads(text, object_pairs_hook=_unique, parse_constant=float if infinite else _refused, parse_int=_whole, parse_float=_number)
     except RecursionError:
         raise LimitError(_too_deep()) from None
     check_depth(data)

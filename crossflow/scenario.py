@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -269,6 +269,10 @@ def load(path: str | Path, settings: Iterable[str] = ()) -> Scenario:
         With every problem of the file, each with its line.
         A strategy that does not fit the system or the workload is one of them.
     """
+    return files.with_settings(functools.partial(_loaded, path), tuple(settings))
+
+
+def _loaded(path: str | Path, settings: Sequence[str]) -> Scenario:
     read = files.read_yaml(path)
     if isinstance(read.data, Mapping) and "scenario" in read.data:
         raise read.error(("scenario",), f"this is a study; run it with: crossflow study {path}")

@@ -135,7 +135,7 @@ def read(scenario, points):
 
 
 @pytest.mark.slow
-@settings(max_examples=12)
+@settings(max_examples=7)
 @given(data=st.data())
 @pytest.mark.parametrize(("given_", "axes"), MIXES)
 def test_any_mix_of_dimensions_is_as_one_by_one(given_, axes, data):

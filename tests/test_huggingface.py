@@ -480,6 +480,21 @@ def test_a_wrong_value_of_the_text_part_is_told_there(tmp_path):
     assert [found[1] for found in problems(written(tmp_path, {"model_type": "llava", "text_config": inner}))] == ["text_config.hidden_size"]
 
 
+@pytest.mark.parametrize("text", ["Infinity", "-Infinity", "NaN"])
+@pytest.mark.parametrize("name", ["num_hidden_layers", "attention_dropout", "unheard_of"])
+def test_numbers_that_are_not_finite_are_told_where_they_may_matter(tmp_path, name, text):
+    path = written(tmp_path, config("llama-2-7b", **{name: float(text)}))
+    line = next(i for i, line in enumerate(path.read_text().splitlines(), 1) if name in line)
+    assert problems(path) == [(line, name, f"expected finite numbers, got {text}")]
+
+
+def test_numbers_that_are_not_finite_do_no_harm_where_nothing_depends_on_them(tmp_path):
+    """Files of state-space models have them: Python writes a limit that is none as Infinity."""
+    plain, limited = (huggingface_document(written(tmp_path, config("codestral-mamba-7b", **given)))[0].data
+                      for given in ({}, {"time_step_limit": [0.0, float("inf")]}))
+    assert plain == limited
+
+
 BROKEN = [
     (
         json.dumps({"model_type": "llama", "hidden_size": 4096}, indent=1)[:30],

@@ -86,7 +86,7 @@ def test_choices_of_words_may_be_none_or_text(key):
         ),
         ({"tp": True}, "tp must be a positive whole number, got True"),
         ({"dp": "16"}, "dp must be a positive whole number, got '16'"),
-        ({"pp": 2.0}, "pp must be a positive whole number, got 2.0"),
+        ({"pp": 2.0}, "pp must be a positive whole number, got 2.0; write 2"),
         ({"micro_batch": -1}, "micro_batch must be a positive whole number, got -1"),
         ({"first_stage": -1}, "first_stage must be a whole number, got -1"),
         ({"shard_group": None}, "shard_group must be a whole number, got None"),

@@ -269,7 +269,7 @@ def test_files_of_an_earlier_run_give_way_to_those_of_the_next(folder):
     mine.write_text("{}")
     other.write_text("somebody's")
     records.finish(folder, RUN, [mine])
-    records.start(folder, {**RUN, "name": "t"}, resume=False)
+    records.start(folder, {**RUN, "study": "fedcba9876543210"}, resume=False)
     assert (mine.exists(), other.read_text()) == (False, "somebody's")
 
 
@@ -329,8 +329,41 @@ def test_temporary_files_of_killed_runs_are_cleared_and_no_others(folder):
 def test_a_new_run_leaves_no_table_of_the_one_before(folder):
     records.finish(folder, RUN)
     assert (folder / records.TABLE).exists()
-    records.start(folder, {**RUN, "name": "t"}, resume=False)
+    records.start(folder, {**RUN, "study": "fedcba9876543210"}, resume=False)
     assert not (folder / records.TABLE).exists()
+
+
+def test_a_finished_run_of_another_study_is_kept(folder, exactly):
+    records.finish(folder, RUN)
+    sentence = f"{folder} holds a run of s, not of t; give another folder with --out, or delete this one"
+    with pytest.raises(CrossflowError, match=exactly(sentence)):
+        records.start(folder, {**RUN, "name": "t"}, resume=False)
+    assert kept(folder) == ROWS
+
+
+@pytest.mark.parametrize("name", ["points.csv", "points.jsonl", "front.png"])
+@pytest.mark.parametrize("resume", [False, True])
+def test_a_file_that_was_changed_after_the_run_is_kept(folder, name, resume, exactly):
+    (folder / "front.png").write_text("drawn")
+    records.finish(folder, RUN, [folder / "front.png"])
+    mine = (folder / name).read_text() + "mine\n"
+    (folder / name).write_text(mine)
+    sentence = f"{folder / name} was changed after its run wrote it; move it away, or give another folder with --out"
+    with pytest.raises(CrossflowError, match=exactly(sentence)):
+        records.start(folder, RUN, resume=resume, beside=["front.png"])
+    assert (folder / name).read_text() == mine
+    (folder / name).unlink()
+    records.start(folder, RUN, resume=resume, beside=["front.png"])
+
+
+def test_points_that_were_changed_after_the_run_are_kept(folder, exactly):
+    records.finish(folder, RUN)
+    mine = TEXT.replace("d1", "d7")
+    (folder / "points.jsonl").write_text(mine)
+    sentence = f"{folder / 'points.jsonl'} was changed after its run wrote it; move it away, or give another folder with --out"
+    with pytest.raises(CrossflowError, match=exactly(sentence)):
+        records.start(folder, RUN, resume=False)
+    assert (folder / "points.jsonl").read_text() == mine
 
 
 def test_a_finished_run_is_unchanged_until_a_file_is_touched(folder):

@@ -159,6 +159,19 @@ def test_strategies_that_do_not_fit_the_system_are_told(write, settings, sentenc
         crossflow.load(write(GOOD), settings)
 
 
+SPOILT = "strategy: strategy RC-2-2-d2 needs 8 devices (kp1 2 x kp2 2 x dp 2), but the system has 4"
+
+
+def test_a_setting_that_spoils_another_section_is_named(write, exactly):
+    """Of several those without which the file is right; none where the file is wrong by itself."""
+    path, settings = write(GOOD), ["name=other", "system.devices=4"]
+    with pytest.raises(SpecError, match=exactly(f"{path}:11: {SPOILT} (with --set system.devices=4)")):
+        crossflow.load(path, settings)
+    wrong = write(GOOD.replace("devices: 8", "devices: 4"))
+    with pytest.raises(SpecError, match=exactly(f"{wrong}:11: {SPOILT}")):
+        crossflow.load(wrong, ["name=other"])
+
+
 def test_one_device_needs_no_strategy(write):
     scenario = crossflow.load(write(GOOD), ["strategy=", "system.devices=1"])
     assert (str(scenario.strategy), scenario.devices) == ("d1", 1)

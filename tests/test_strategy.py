@@ -89,7 +89,7 @@ def test_other_notation_is_refused(text, part, exactly):
             "strategy: unknown key 'kernal'; did you mean 'kernel'?; known: cp, dp, kernel, kp1, kp2, lp, placement, pp, tp",
         ),
         ({"dp": "8"}, "strategy: dp must be a positive whole number, got '8'"),
-        ({"dp": 2.0}, "strategy: dp must be a positive whole number, got 2.0"),
+        ({"dp": 2.0}, "strategy: dp must be a positive whole number, got 2.0; write 2"),
         ({"dp": True}, "strategy: dp must be a positive whole number, got True"),
         ({"pp": 2, "lp": 2}, "strategy: pp and lp name the same degree; give one of them"),
         ({"kernel": "RR", "kp1": 2}, "strategy: kernel must be one of RC, CR, got 'RR'"),

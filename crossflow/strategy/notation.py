@@ -296,7 +296,8 @@ def _wrong(key: str, value: Any) -> str:
         )  # fmt: skip
     least = 1 if key in _POSITIVE else 0
     good = isinstance(value, int) and not isinstance(value, bool) and value >= least
-    return "" if good else f"{key} must be a {'positive ' if least else ''}whole number, got {value!r}"
+    cure = f"; write {value:.0f}" if isinstance(value, float) and value.is_integer() and value >= least else ""
+    return "" if good else f"{key} must be a {'positive ' if least else ''}whole number, got {value!r}{cure}"
 
 
 def _value(key: str, value: Any) -> Any:

@@ -118,6 +118,10 @@ class Study:
 
 def read_study(path: str | Path, settings: Iterable[str] = (), *, yes: bool = False) -> Study:
     """Read a study file; `settings` override its fields, such as ``scenario.strategy=CR-8-d64``; `yes` to one of any size."""
+    return files.with_settings(functools.partial(_read, path, yes), tuple(settings))
+
+
+def _read(path: str | Path, yes: bool, settings: Sequence[str]) -> Study:
     document, base = _with_scenario(files.read_yaml(path), Path(path).parent)
     document = files.override(document, settings)
     spec = files.validate(StudyFile, document)

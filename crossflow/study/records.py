@@ -27,7 +27,7 @@ import orjson
 from crossflow import files
 from crossflow.arrays import Array, plain
 from crossflow.errors import CrossflowError
-from crossflow.names import cell, file_name
+from crossflow.names import cell
 
 POINTS, TABLE, RUN = "points.jsonl", "points.csv", "run.json"
 SUMS = "points.sums"  # while a run goes on: length and digest of every block of points, a line each, as soon as it is on disk
@@ -83,8 +83,8 @@ def start(out: Path, run: Mapping[str, Any], resume: bool, beside: Collection[st
     Raises
     ------
     CrossflowError
-        When the folder cannot be written, holds an unfinished run that is not to be resumed, one of another study, points that are not
-        as their run wrote them, or files that no run wrote.
+        When the folder cannot be written, holds an unfinished run that is not to be resumed, one of another study, points or other files
+        that are not as their run wrote them, or files that no run wrote.
     """
     earlier = _read_run(out)
     ours = _ours(out, earlier or {}, beside)
@@ -97,10 +97,11 @@ def start(out: Path, run: Mapping[str, Any], resume: bool, beside: Collection[st
         raise CrossflowError(
             f"{out} holds an unfinished run of {earlier.get('name')}; continue it with --resume, or give another folder with --out"
         )
-    elif (name := earlier.get("name")) != run["name"] and file_name(str(name)) == file_name(str(run["name"])):
-        raise CrossflowError(f"{out} holds a run of {name}, another name that makes the same folder; give another one with --out")
+    elif (name := earlier.get("name")) != run["name"]:
+        raise CrossflowError(f"{out} holds a run of {name}, not of {run['name']}; give another folder with --out, or delete this one")
     else:
         _refuse_strangers(out, [name for name in beside if name not in ours], f"and not of the run that {RUN} records")
+    _refuse_changed(out, earlier or {}, (TABLE, *beside), points=not goes_on)
     sums = _verified(out, earlier) if goes_on and earlier is not None else []
     _remove(out, (*_strays(out, (POINTS, SUMS, TABLE, RUN, *beside)), *(() if goes_on else (POINTS, SUMS, TABLE, *ours))))
     if goes_on:
@@ -173,6 +174,18 @@ def _refuse_strangers(out: Path, names: Iterable[str], what: str) -> None:
     for name in names:
         if os.path.lexists(out / name):
             raise CrossflowError(f"{out / name} is there {what}; move it away, or give another folder with --out")
+
+
+def _refuse_changed(out: Path, earlier: Mapping[str, Any], names: Iterable[str], *, points: bool) -> None:
+    """CrossflowError for a file of a finished run that was changed since; with `points`, these too, which else are looked at later."""
+    listed, sums = earlier.get("files"), earlier.get("sums")
+    digests = listed if isinstance(listed, dict) and earlier.get("finished") else {}
+    changed = [name for name in names if digests.get(name) is not None and _digest(out, name) not in (None, digests[name])]
+    if digests and isinstance(sums, list) and all(map(_SUM.fullmatch, sums)) and (out / POINTS).exists():
+        longer = (out / POINTS).stat().st_size > sum(map(_length, sums))
+        changed += [POINTS] * (longer or (points and _as_written(out / POINTS, sums)[1] > 0))
+    for name in changed:
+        raise CrossflowError(f"{out / name} was changed after its run wrote it; move it away, or give another folder with --out")
 
 
 def _strays(out: Path, names: Iterable[str]) -> list[str]:

@@ -19,7 +19,7 @@ from typing import Any
 from crossflow import files
 from crossflow.errors import Problem, SpecError, with_article
 from crossflow.files import Document, FileModel, Place
-from crossflow.limits import Whole
+from crossflow.limits import Whole, json_value
 from crossflow.workload.spec import TransformerSpec
 
 Values = Mapping[str, Any]
@@ -185,6 +185,8 @@ def huggingface_document(path: str | Path, *, service: bool = False) -> tuple[Do
         raise SpecError([problem("model_type", _unknown(own))])
     family = families()[kind]
     fields = _flat(own, family.nested)
+    if endless := [problem(name, told) for name, told in _endless(fields)]:
+        raise SpecError(endless)
     found = _settings(fields, family, kind, f"{kind} of {Path(file).name}")
     for key in () if service else ("weight_dtype", "ssm.state_dtype"):
         found.pop(key, None)
@@ -221,7 +223,7 @@ def file_notes(spec: TransformerSpec, given: Values) -> Iterator[str]:
 def _parsed(text: str, file: str) -> dict[str, Any]:
     """The object that a file holds."""
     try:
-        config = files.from_json(text)
+        config = json_value(text, infinite=True)  # as Python writes them into files
     except json.JSONDecodeError as error:
         early = error.pos >= len(text.rstrip()) or error.msg.startswith("Unterminated string")
         reason = "it ends before it is complete; was it copied whole?" if early else f"{error.msg[0].lower()}{error.msg[1:]}"
@@ -435,6 +437,14 @@ def _ending(fields: Values, family: Family) -> str:
 
 
 # ---------------------------------------------------------------------------------------------- what is wrong
+
+
+def _endless(fields: Values) -> Iterator[tuple[str, str]]:
+    """Fields that may matter and hold numbers that are not finite; those that do not, such as limits of time steps, often do."""
+    for name, value in fields.items():
+        odd = [number for _, number in files.walk(value) if isinstance(number, float) and not math.isfinite(number)]
+        if odd and name not in conventions().no_cost:
+            yield name, f"expected finite numbers, got {json.dumps(odd[0])}"
 
 
 def _wrong(fields: Values, family: Family, kind: str, found: Mapping[str, _Setting]) -> Iterator[tuple[str, str]]:

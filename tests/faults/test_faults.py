@@ -3,9 +3,12 @@
 import sys
 from pathlib import Path
 
+import pytest
+
 sys.path.insert(0, str(Path(__file__).parents[2]))  # `tests` is no package of the installed program
 from tests.faults.__main__ import main
 
 
+@pytest.mark.slow
 def test_killed_runs_go_on_to_the_same_bytes_and_one_of_several_writes(capsys):
     assert main(["--kills", "1", "--together", "2", "--kinds", "cma-es", "--jobs", "2", "--seed", "3"]) == 0, capsys.readouterr().out

@@ -205,14 +205,14 @@ def test_a_delay_function_that_fails_is_told_in_one_line(script, tmp_path, text,
 
 
 def test_real_ranks_meet_and_say_who_they_are(script, tmp_path):
-    """Rank 7 comes 0.3 s late, for which rank 0 waits."""
+    """Rank 7 comes 2 s late, for which rank 0 waits; a busy machine may let it leave the barrier late, but not by as much."""
     target = tmp_path / "summary.json"
-    text = "import time; dist.barrier(); time.sleep(0.5 * (dist.get_rank() == 7)); dist.all_reduce(torch.ones(4))\n"
+    text = "import time; dist.barrier(); time.sleep(2 * (dist.get_rank() == 7)); dist.all_reduce(torch.ones(4))\n"
     text += "print('rank', dist.get_rank())\n"
     done = script(text, "--json", str(target), ranks="0,7")
     assert sorted(done.stdout.splitlines()) == ["[rank 0] rank 0", "[rank 7] rank 7"]
     waited = [{row["op"]: row["exposed_s"] for row in one["collectives"]}["all_reduce"] for one in json.loads(target.read_text())["ranks"]]
-    assert waited[0] > max(0.4, waited[1])
+    assert waited[0] > max(1.0, waited[1])
 
 
 @pytest.mark.parametrize(
@@ -428,10 +428,10 @@ def test_torchrun_starts_a_rank_each(tmp_path):
 def test_a_recorded_run_can_be_replayed(script, tmp_path):
     record, target = tmp_path / "record.json.gz", tmp_path / "replayed.json"
     script("for _ in range(3):\n    dist.all_reduce(torch.ones(4))\n", "--record", str(record))
-    done = run("--replay", str(record), "--what-if", "all_reduce+10ms", "--json", str(target))
+    done = run("--replay", str(record), "--what-if", "all_reduce+100ms", "--json", str(target))
     assert (done.returncode, done.stdout) == (0, "")
     (rank,) = json.loads(target.read_text())["ranks"]
-    assert 0.01 < rank["exposed_s"] < 0.031  # less what passed between a call and the wait for it
+    assert 0.1 < rank["exposed_s"] < 0.31  # less what passed between a call and the wait for it
 
 
 # -------------------------------------------------------------------------------------------- in process

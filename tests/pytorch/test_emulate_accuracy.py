@@ -1,19 +1,19 @@
 """How exact an emulation is, on scripts that sleep: ratios hold on a busy machine, where the best of a few runs counts."""
 
-import os
 import statistics
 import time
 
 import pytest
 import torch
 import torch.distributed as dist
+from machine import disturbed
 
 from crossflow.emulation.launch import emulated
 from crossflow.emulation.processes import RunSettings
 from crossflow.emulation.record import read_record, write_record
 from crossflow.emulation.replay import replay
 
-pytestmark = pytest.mark.usefixtures("one_thread")
+pytestmark = [pytest.mark.alone, pytest.mark.usefixtures("one_thread")]
 # Table 1 of the NeuronaBox paper: time of a call between two nodes, baseline. [B], [us]
 ALL_REDUCE = ((1 << 10, 418.8), (4 << 10, 511.0), (32 << 10, 552.3), (256 << 10, 1314.0), (2 << 20, 7655.0), (16 << 20, 58900.0))
 ALL_GATHER = ((1 << 10, 276.2), (4 << 10, 300.2), (32 << 10, 322.6), (256 << 10, 859.6), (2 << 20, 4929.0), (16 << 20, 37500.0))
@@ -34,19 +34,6 @@ def delays(tmp_path):
         return RunSettings(world_size=2, delays=str(path), **settings)
 
     return write
-
-
-def disturbed(expected, within):
-    """What keeps this machine from measuring: other processes, or sleeps that end late by half of what is allowed."""
-    load = os.getloadavg()[0] / (os.cpu_count() or 1)
-    if load > 0.8:
-        return f"{load:.1f} processes a processor"
-    late = []
-    for _ in range(10):
-        begin = time.perf_counter()
-        time.sleep(expected)
-        late.append((time.perf_counter() - begin) / expected - 1)
-    return f"sleeps end {max(late):.1%} late" if max(late) > within / 2 else ""
 
 
 def best(measure, expected, within, tries=TRIES):
