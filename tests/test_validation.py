@@ -8,7 +8,7 @@ import pytest
 
 import crossflow
 from crossflow.errors import CrossflowError
-from crossflow.validation.comparison import validate
+from crossflow.validation.comparison import READERS, validate
 from crossflow.validation.report import Table, errors
 from crossflow.validation.tables import device_architecture, numbers, shipped, template_of
 

@@ -82,6 +82,8 @@ class KernelChoice(FileModel):
     experts: Mapping[str, tuple[ExpertLibraryName, ...]] = Field(
         default={}, description="libraries of fused layers of experts, by the data type in which they multiply"
     )
+
+
 class PeerAllReduce(FileModel):
     """Kernels of a serving engine for all-reduces inside a node, in which each rank reads the buffers of the others."""
 

@@ -117,7 +117,11 @@ def _numbers(value: Any) -> Iterator[float]:
 
 def _fields(value: Any) -> Sequence[str]:
     """Fields of a record, none of what is no record."""
-    return [field.name for field in dataclasses.fields(value)] if dataclasses.is_dataclass(value) else list(getattr(type(value), "model_fields", ()))
+    return (
+        [field.name for field in dataclasses.fields(value)]
+        if dataclasses.is_dataclass(value)
+        else list(getattr(type(value), "model_fields", ()))
+    )
 
 
 def _rounded(value: Any) -> Any:
