@@ -303,9 +303,7 @@ def check_strategy(scenario: Scenario) -> None:
 def check_one_step(scenario: Scenario) -> None:
     """Raise CrossflowError for a service in steady state, whose steps are of two kinds."""
     if isinstance(scenario.workload, TransformerSpec) and scenario.workload.task == "serving":
-        raise CrossflowError(
-            f"{scenario.name}: a service in steady state has steps of two kinds; give task: decode or prefill"
-        )
+        raise CrossflowError(f"{scenario.name}: a service in steady state has steps of two kinds; give task: decode or prefill")
 
 
 def strategy_of(scenario: Scenario, written: str | Mapping[str, Any]) -> AnyStrategy | None:
