@@ -29,6 +29,7 @@ from crossflow.program.kernels import Attention, KernelTable, masked_pairs, seen
 
 TILE = {PrefillKernel: 128.0, DecodeKernel: 64.0}  # keys that one pass of a loop handles [1]
 PADDED = 16.0  # rows of a matrix instruction: m16n8k16 of PTX [1]
+WIDEST = 512.0  # elements of a head, the most that were measured: attention to latents has kernels of its own
 LEAST = 64.0  # keys below which a head is not split further [1]
 SPLITS = 2.0 ** np.arange(9)
 SHARING, STREAMING = 1.5, 3.0  # exponents that combine the longest block with the sum of all, and both with memory
@@ -71,6 +72,7 @@ class Calls:
         if kernel.groups is not None:
             least, most = kernel.groups
             found = found & (self.group >= least) & (self.group <= most)
+        found = found & (self.width <= WIDEST)
         if kernel.widths:
             found = found & np.isin(self.width, kernel.widths)
         kinds = np.where(self.narrow, "narrow" in kernel.cache, "wide" in kernel.cache)

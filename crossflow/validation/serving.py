@@ -18,6 +18,7 @@ from crossflow.errors import CrossflowError
 from crossflow.evaluation import evaluate
 from crossflow.files import Document
 from crossflow.scenario import Scenario, from_document
+from crossflow.units import parse
 from crossflow.validation.report import Table
 from crossflow.validation.tables import TableRow, device_architecture, device_words, measurements, number, read_rows, shipped, template_of
 
@@ -47,7 +48,7 @@ def serving_table(folder: Path) -> Table:
         users = _users(row)
         few = f"time per token, up to {FEW} requests" if users <= FEW else f"time per token, more than {FEW} requests"
         parts.append((row, few, number(file, row, "tpot_ms") * 1e-3, score["tpot_s"]))
-        parts.append((row, "first token", number(file, row, "ttft_ms") * 1e-3, _first(score, measurements().get(row["source"], {}), users)))
+        parts.append((row, "first token", number(file, row, "ttft_ms") * 1e-3, _first(score, row, users)))
     return _table("serving", parts, skipped)
 
 
@@ -91,11 +92,15 @@ def _table(name: str, parts: Sequence[tuple[TableRow, str, float, float]], skipp
     )
 
 
-def _first(score: Mapping[str, float], condition: Mapping[str, Any], users: float) -> float:
-    """Mean time to the first token; of runs that begin with all requests at once and have so many a user, those of the burst too. [s]"""
-    each = float(condition.get("requests_per_user", np.inf))
-    burst = 0.5 * (users - 1.0) * score["prompt_time_s"] + score["ttft_s"]
-    return score["ttft_s"] + (burst - score["ttft_s"]) / each
+def _first(score: Mapping[str, float], row: TableRow, users: float) -> float:
+    """Mean time to the first token as a source measures it: with its front end, and with the burst in which its runs begin. [s]
+
+    All requests of a run come at once at first; where each of its users has few of them one after the other, that counts.
+    """
+    conditions = (given["service"] for source, given in measurements().items() if row["source"].startswith(source) and "service" in given)
+    found = next(conditions, {}).get(row["engine"], {})
+    burst = 0.5 * (users - 1.0) * score["prompt_time_s"] / float(found.get("requests_a_user", np.inf))
+    return score["ttft_s"] + parse(found.get("front_end", "0 s"), "s") + burst
 
 
 # -------------------------------------------------------------------------------------------- rows as scenarios
