@@ -6,11 +6,17 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from crossflow.errors import CrossflowError
+from crossflow.validation.kernels_products import products_table
 from crossflow.validation.report import Report, Table
 from crossflow.validation.tables import collectives_table, gemm_table, generated_gemm_table, shipped
 from crossflow.validation.training import training_table
 
-READERS: Mapping[str, Callable[[Path], Table]] = {"gemm": gemm_table, "collectives": collectives_table, "training_runs": training_table}
+READERS: Mapping[str, Callable[[Path], Table]] = {
+    "gemm": gemm_table,
+    "gemm_graph": products_table,
+    "collectives": collectives_table,
+    "training_runs": training_table,
+}
 
 
 def validate(data: str | Path | None = None) -> Report:
