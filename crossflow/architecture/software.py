@@ -16,6 +16,7 @@ from pydantic import Field, model_validator
 
 from crossflow import files
 from crossflow.architecture.execution import ProductLibraryName
+from crossflow.architecture.template import TypeName
 from crossflow.files import Document, FileModel
 from crossflow.formats import HALF
 from crossflow.limits import Flag
@@ -64,7 +65,7 @@ class KernelChoice(FileModel):
     launch: Literal["eager", "graph"] = Field(
         default="eager", description="eager: the host launches each kernel; graph: a captured graph launches them, see `graph_launch`"
     )
-    products: Mapping[str, tuple[ProductLibraryName, ...]] = Field(
+    products: Mapping[TypeName, tuple[ProductLibraryName, ...]] = Field(
         default={}, description="libraries of matrix products, by the data type in which they multiply"
     )
 
