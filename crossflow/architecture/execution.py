@@ -94,7 +94,7 @@ class Execution(FileModel):
         description="the same between kernels of a captured graph, for software that launches its kernels so; `kernel_launch` where absent",
     )
     tiles: TileExecution | None = None
-    libraries: KernelLibraries = KernelLibraries()
+    libraries: KernelLibraries = Field(default=KernelLibraries(), description="kernel libraries, for software that names them")
     blocks: tuple[tuple[Whole, Whole], ...] = Field(
         default=(),
         description="for generated devices: tiles of C, rows by columns, that one unit works on at a time; a product runs in waves of the"

@@ -159,7 +159,7 @@ class SoftwareStack(FileModel):
         "and warm; other families multiply it by their `training_sensitivity`",
     )
     early_stop: Flag = Field(default=False, description="full recomputation leaves out what only the next layer needed")
-    kernels: KernelChoice = KernelChoice()
+    kernels: KernelChoice = Field(default=KernelChoice(), description="kernel libraries that it calls, and how it launches kernels")
     overlap: Overlap = Overlap()
     sharing: WeightSharing = WeightSharing()
     host: HostCosts

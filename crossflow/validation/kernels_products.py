@@ -180,7 +180,7 @@ def _training_times(key: tuple[str, str], file: Path, rows: TableRows) -> Array 
         return f"operator {op} is no matrix product"
     if found is None:
         return f"no template for device '{device}'"
-    if device in measurements().get("simumax-2025", {}).get("boost_clock", ()):
+    if device in measurements().get("simumax-2026", {}).get("boost_clock", ()):
         found = replace(found, power_clock=np.full(1, np.inf))
     sizes = np.stack([positive(file, rows, name) for name in ("m", "n", "k", "groups")])[..., None]
     moved = [[DTYPE_BYTES[row["out_dtype"]] * (2.0 if row["accumulate"] == "1" else 1.0)] for row in rows]
