@@ -58,9 +58,7 @@ class ProductLibrary(TileExecution):
 
     start: Time = Field(description="gap before a kernel of a captured graph; outside of one `kernel_launch` stands in its place")
     matrix_utilisation: Share = Field(description="share of the matrix peak that the main loop of a block reaches")
-    clock: Ratio = Field(
-        description="clock that its long products sustain, over the one at which `chip_power` has the device keep to its TDP"
-    )
+    clock: Ratio = Field(description="clock that its long products sustain, over that at which the device keeps to its TDP by `chip_power`")
     memory_rate: Ratio = Field(description="rate at which operands cross main memory, over that of other kernels")
     rounding: Share = Field(
         description="how much of the time of a wave that fills only some units passes before these begin the next: 1 all, 0 none"
@@ -69,8 +67,8 @@ class ProductLibrary(TileExecution):
     kept: Share = Field(description="share of the last cache in which operands stay until a benchmark calls the kernel again")
     rows_up_to: tuple[Whole, ...] = Field(
         default=(),
-        description="for a library that takes its tile by the rows of C alone: the most rows that each of `shapes` but the last is taken for,"
-        " in ascending order. The library takes the fastest tile where absent",
+        description="for a library that takes its tile by the rows of C alone: the most rows for which each of `shapes` but the last is"
+        " taken, ascending. The library takes the fastest tile where absent",
     )
     quantise: Quantising | None = Field(default=None, description="how A is scaled to a narrower type, for the types that need it")
 
@@ -129,7 +127,7 @@ class Execution(FileModel):
         description="the same between kernels of a captured graph, for software that launches its kernels so; `kernel_launch` where absent",
     )
     tiles: TileExecution | None = None
-    libraries: KernelLibraries = KernelLibraries()
+    libraries: KernelLibraries = Field(default=KernelLibraries(), description="kernel libraries, for software that names them")
     blocks: tuple[tuple[Whole, Whole], ...] = Field(
         default=(),
         description="for generated devices: tiles of C, rows by columns, that one unit works on at a time; a product runs in waves of the"

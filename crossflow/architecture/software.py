@@ -17,6 +17,7 @@ from pydantic import Field, model_validator
 from crossflow import files
 from crossflow.architecture.attention import AttentionLibraryName
 from crossflow.architecture.execution import ExpertLibraryName, ProductLibraryName
+from crossflow.architecture.template import TypeName
 from crossflow.files import Document, FileModel
 from crossflow.formats import HALF
 from crossflow.limits import Flag, Whole
@@ -75,7 +76,7 @@ class KernelChoice(FileModel):
     launch: Literal["eager", "graph"] = Field(
         default="eager", description="eager: the host launches each kernel; graph: a captured graph launches them, see `graph_launch`"
     )
-    products: Mapping[str, tuple[ProductLibraryName, ...]] = Field(
+    products: Mapping[TypeName, tuple[ProductLibraryName, ...]] = Field(
         default={}, description="libraries of matrix products, by the data type in which they multiply"
     )
     attention: AttentionChoice = AttentionChoice()
@@ -190,7 +191,7 @@ class SoftwareStack(FileModel):
         "and warm; other families multiply it by their `training_sensitivity`",
     )
     early_stop: Flag = Field(default=False, description="full recomputation leaves out what only the next layer needed")
-    kernels: KernelChoice = KernelChoice()
+    kernels: KernelChoice = Field(default=KernelChoice(), description="kernel libraries that it calls, and how it launches kernels")
     engine: EngineHabits = EngineHabits()
     overlap: Overlap = Overlap()
     peer_all_reduce: PeerAllReduce | None = Field(

@@ -10,6 +10,7 @@ from crossflow.validation.kernels_attention import attention_table
 from crossflow.validation.kernels_experts import moe_table
 from crossflow.validation.likeness import with_fitted
 from crossflow.validation.published import mlperf_table, published_table
+from crossflow.validation.kernels_products import products_table, training_kernels_table
 from crossflow.validation.report import Report, Table
 from crossflow.validation.serving import serving_latency_table, serving_table
 from crossflow.validation.tables import collectives_table, gemm_table, generated_gemm_table, shipped
@@ -19,6 +20,8 @@ from crossflow.validation.training import training_table
 # it: device, kind, type, stack and scale, in the words of `crossflow.bands`.
 READERS: Mapping[str, Callable[[Path], Table]] = {
     "gemm": gemm_table,
+    "gemm_graph": products_table,
+    "simumax_kernels": training_kernels_table,
     "attention": attention_table,
     "moe": moe_table,
     "collectives": collectives_table,

@@ -275,6 +275,8 @@ SECTIONS: tuple[tuple[str, tuple[tuple[str, type[BaseModel], type[BaseModel] | N
         ("Execution: `execution`", execution.Execution, None),
         ("`execution.tiles`", execution.TileExecution, None),
         ("`execution.libraries`", execution.KernelLibraries, None),
+        ("A library of `execution.libraries.products`", execution.ProductLibrary, None),
+        ("`quantise` of a library", execution.Quantising, None),
         ("`execution.libraries.experts[name][type]`", execution.ExpertLibrary, None),
         ("Network: `network`", network.NetworkSpec, None),
         ("`network.intra`, `network.inter`", network.NetworkLevel, None),
