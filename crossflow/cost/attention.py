@@ -29,7 +29,6 @@ from crossflow.program.kernels import Attention, KernelTable, masked_pairs, seen
 
 TILE = {PrefillKernel: 128.0, DecodeKernel: 64.0}  # keys that one pass of a loop handles [1]
 PADDED = 16.0  # rows of a matrix instruction: m16n8k16 of PTX [1]
-LEAST = 64.0  # keys below which a head is not split further [1]
 SPLITS = 2.0 ** np.arange(9)
 SHARING, STREAMING = 1.5, 3.0  # exponents that combine the longest block with the sum of all, and both with memory
 FALLING = 3e-3  # time in which the clock of a device that was idle falls to what it sustains [s]
@@ -196,7 +195,7 @@ def decode_parts(calls: Calls, kernel: DecodeKernel, architecture: Architecture)
         some = tile * np.ceil(keys / (split * tile)) * key
         through = calls.samples * heads * split / architecture.units * (some + block)
         time = together(some + block, through, SHARING) + (kernel.split if split > 1 else 0.0)
-        time = np.where((split == 1) | ((keys / split >= LEAST) & ~alone), time, np.inf)
+        time = np.where((split == 1) | ~alone, time, np.inf)
         best = time if best is None else np.minimum(best, time)
     assert best is not None
     several = (calls.samples > 1) & (calls.kv_heads > 1) & (calls.group > 1) & ~alone
