@@ -29,6 +29,7 @@ WORDS = {
     "shape",
     "shapes",
     "splits",
+    "rows_up_to",
     "depth",
     "sources",
 }

@@ -16,8 +16,9 @@ from crossflow.units import Ratio, Share, Time
 
 ONE = points(np.ones(1))
 ProductLibraryName = Literal[
-    "cublas", "cublas-trtllm", "cutlass-vllm", "cutlass-sglang", "deepgemm-sglang", "deepgemm-trtllm", "fp4-vllm", "fp4-sglang", "fp4-trtllm"
-]
+    "cublas", "cublas-trtllm", "cutlass-vllm", "cutlass-sglang", "deepgemm-sglang", "deepgemm-trtllm",
+    "fp4-vllm", "fp4-sglang", "fp4-trtllm",
+]  # fmt: skip
 Library = TypeVar("Library")
 
 
@@ -45,7 +46,7 @@ class ProductLibrary(TileExecution):
 
     start: Time = Field(description="gap before a kernel of a captured graph; outside of one `kernel_launch` stands in its place")
     matrix_utilisation: Share = Field(description="share of the matrix peak that the main loop of a block reaches")
-    clock: Ratio = Field(description="clock that its long products sustain, over the one at which `chip_power` has the device keep to its TDP")
+    clock: Ratio = Field(description="clock that its long products sustain, over that at which the device keeps to its TDP by `chip_power`")
     memory_rate: Ratio = Field(description="rate at which operands cross main memory, over that of other kernels")
     rounding: Share = Field(
         description="how much of the time of a wave that fills only some units passes before these begin the next: 1 all, 0 none"
@@ -54,8 +55,8 @@ class ProductLibrary(TileExecution):
     kept: Share = Field(description="share of the last cache in which operands stay until a benchmark calls the kernel again")
     rows_up_to: tuple[Whole, ...] = Field(
         default=(),
-        description="for a library that takes its tile by the rows of C alone: the most rows that each of `shapes` but the last is taken for,"
-        " in ascending order. The library takes the fastest tile where absent",
+        description="for a library that takes its tile by the rows of C alone: the most rows for which each of `shapes` but the last is"
+        " taken, ascending. The library takes the fastest tile where absent",
     )
     quantise: Quantising | None = Field(default=None, description="how A is scaled to a narrower type, for the types that need it")
 

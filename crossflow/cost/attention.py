@@ -31,7 +31,6 @@ TILE = {PrefillKernel: 128.0, DecodeKernel: 64.0}  # keys that one pass of a loo
 PADDED = 16.0  # rows of a matrix instruction: m16n8k16 of PTX [1]
 SPLITS = 2.0 ** np.arange(9)
 SHARING, STREAMING = 1.5, 3.0  # exponents that combine the longest block with the sum of all, and both with memory
-FALLING = 3e-3  # time in which the clock of a device that was idle falls to what it sustains [s]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,7 +55,8 @@ class Calls:
     kept: Array  # keys and values that are read. [B]
     # Conditions of a measurement.
     warm: bool = False  # keys and values of earlier tokens were just read
-    burst: Mask | bool = False  # a device that was idle runs at its boost clock until it is warm
+    # time of a call in which the clock of a device that was idle has come half of the way down to what power sustains; 0 for long runs [s]
+    settling: Array | float = 0.0
     unwritten: Mask | bool = False  # calls that do not write to the cache
 
     @property
@@ -170,7 +170,7 @@ def _throttled(parts: Parts, kernel: PrefillKernel, calls: Calls, architecture: 
     """The same at the clock that the kernels sustain, or that a device which was idle has left after them."""
     fall = kernel.throttled * (1.0 - architecture.sustained_clock)
     time = np.maximum(parts.blocks, parts.memory) + parts.around + parts.start
-    slower = 1.0 - fall * np.where(calls.burst, time / (time + FALLING), 1.0)
+    slower = 1.0 - fall * time / (time + calls.settling)
     return replace(parts, blocks=parts.blocks / slower)
 
 
