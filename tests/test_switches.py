@@ -92,7 +92,8 @@ STACK = {
     "memory.context": "9 GiB", "memory.fragmentation": 0.2, "memory.library": "1 GiB", "memory.logit": "12 B",
     "memory.workspaces": 2, "memory.buckets": True, "memory.late_gradients": When(True, HEAVY),
     "memory.gathered_copy": When(True, HEAVY), "sharing.unit": When("layer", ZERO), "sharing.copies": When(True, ZERO),
-    "kernels.launch": "graph", "kernels.products": {dtype: ["cublas"] for dtype in ("bf16", "fp16", "tf32", "fp32")},
+    "kernels.attention.prefill": When(["flash-attention-2"], {"workload.task": "prefill"}),
+    "kernels.attention.decode": When(["flash-attention-2"], {"workload.task": "decode"}), "kernels.launch": "graph", "kernels.products": {dtype: ["cublas"] for dtype in ("bf16", "fp16", "tf32", "fp32")},
     "sharing.bucket": "1 MiB", "sharing.first_bucket": When("300 MiB", {"software.sharing": {"bucket": "2 MiB"}}),
 }  # fmt: skip
 LSTM = {

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from crossflow.architecture.attention import AttentionLibraryName
+from crossflow.architecture.execution import AttentionLibraryName
 from crossflow.architecture.model import Architecture
 from crossflow.architecture.software import AttentionChoice, SoftwareStack
 from crossflow.arrays import Array, Index, Mask
