@@ -129,7 +129,7 @@ def _rate(calls: Calls, kernel: FusedKernel, architecture: Architecture) -> Arra
     return np.asarray(rate / architecture.units)
 
 
-def prefill_parts(calls: Calls, kernel: PrefillKernel, architecture: Architecture) -> CallTimes:
+def prefill_times(calls: Calls, kernel: PrefillKernel, architecture: Architecture) -> CallTimes:
     """What calls with many queries a sample take: blocks of rows of queries over their keys."""
     memory = architecture.memory.bandwidth
     packed = np.where(kernel.packs | (calls.length <= 1), calls.group, 1.0)
@@ -149,8 +149,8 @@ def prefill_parts(calls: Calls, kernel: PrefillKernel, architecture: Architectur
     around = (
         copied * fresh / (memory * kernel.writing) + np.where(cast, kernel.quantise, 0.0) + np.where(calls.unwritten, 0.0, kernel.write)
     )
-    parts = CallTimes(blocks=together(most * key * kernel.lone, sum_of_all, SHARING), memory=stream, around=around, start=kernel.start)
-    return _throttled(parts, kernel, calls, architecture)
+    found = CallTimes(blocks=together(most * key * kernel.lone, sum_of_all, SHARING), memory=stream, around=around, start=kernel.start)
+    return _throttled(found, kernel, calls, architecture)
 
 
 def _keys(calls: Calls, kernel: PrefillKernel, queries: Array) -> tuple[Array, Array]:
@@ -174,7 +174,7 @@ def _throttled(parts: CallTimes, kernel: PrefillKernel, calls: Calls, architectu
     return replace(parts, blocks=parts.blocks / slower)
 
 
-def decode_parts(calls: Calls, kernel: DecodeKernel, architecture: Architecture) -> CallTimes:
+def decode_times(calls: Calls, kernel: DecodeKernel, architecture: Architecture) -> CallTimes:
     """What calls with one query a sample take: blocks of keys; the best number of blocks for the keys of a head is taken."""
     memory, tile = architecture.memory.bandwidth, TILE[DecodeKernel]
     limit = np.where(calls.window > 0, np.minimum(calls.seen, calls.window), calls.seen)
@@ -204,11 +204,11 @@ def decode_parts(calls: Calls, kernel: DecodeKernel, architecture: Architecture)
     return CallTimes(blocks=best, memory=stream, around=around, start=kernel.start)
 
 
-def parts_of(calls: Calls, kernel: PrefillKernel | DecodeKernel, architecture: Architecture) -> CallTimes:
+def times_of(calls: Calls, kernel: PrefillKernel | DecodeKernel, architecture: Architecture) -> CallTimes:
     """What calls of a kernel take."""
     if isinstance(kernel, PrefillKernel):
-        return prefill_parts(calls, kernel, architecture)
-    return decode_parts(calls, kernel, architecture)
+        return prefill_times(calls, kernel, architecture)
+    return decode_times(calls, kernel, architecture)
 
 
 def library_attention_costs(
@@ -226,7 +226,7 @@ def library_attention_costs(
     for kernel in kernels:
         mine = open_ & calls.served(kernel)
         if mine.any():
-            found = _where(mine, _costs(parts_of(calls, kernel, architecture), otherwise, gap), found)
+            found = _where(mine, _costs(times_of(calls, kernel, architecture), otherwise, gap), found)
             open_ = open_ & ~mine
     return found
 
