@@ -15,8 +15,7 @@ import numpy as np
 from pydantic import Field, model_validator
 
 from crossflow import files
-from crossflow.architecture.attention import AttentionLibraryName
-from crossflow.architecture.execution import ExpertLibraryName, ProductLibraryName
+from crossflow.architecture.execution import AttentionLibraryName, ExpertLibraryName, ProductLibraryName
 from crossflow.architecture.template import TypeName
 from crossflow.files import Document, FileModel
 from crossflow.formats import HALF

@@ -1,4 +1,4 @@
-"""Fused attention of serving engines, as the kernels of measured libraries run it (`crossflow.architecture.attention`).
+"""Fused attention of serving engines, as the kernels of measured libraries run it (`crossflow.architecture.execution`).
 
 A kernel cuts its work into blocks that pass over keys. In prefill a block has some rows of queries: of one head, or of all query heads of
 a key-value head. In decode it has the one query of each head of a group, padded to the rows of a matrix instruction, and where there are
@@ -20,7 +20,7 @@ from dataclasses import dataclass, fields, replace
 
 import numpy as np
 
-from crossflow.architecture.attention import USUAL, AttentionKernel, DecodeKernel, PrefillKernel, width_rate
+from crossflow.architecture.execution import USUAL, DecodeKernel, FusedKernel, PrefillKernel, width_rate
 from crossflow.architecture.model import Architecture
 from crossflow.arrays import Array, Mask
 from crossflow.cost.roofline import KernelCosts, wide_type
@@ -30,10 +30,8 @@ from crossflow.program.kernels import Attention, KernelTable, masked_pairs, seen
 TILE = {PrefillKernel: 128.0, DecodeKernel: 64.0}  # keys that one pass of a loop handles [1]
 PADDED = 16.0  # rows of a matrix instruction: m16n8k16 of PTX [1]
 WIDEST = 512.0  # elements of a head, the most that were measured: attention to latents has kernels of its own
-LEAST = 64.0  # keys below which a head is not split further [1]
 SPLITS = 2.0 ** np.arange(9)
 SHARING, STREAMING = 1.5, 3.0  # exponents that combine the longest block with the sum of all, and both with memory
-FALLING = 3e-3  # time in which the clock of a device that was idle falls to what it sustains [s]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,7 +56,8 @@ class Calls:
     kept: Array  # keys and values that are read. [B]
     # Conditions of a measurement.
     warm: bool = False  # keys and values of earlier tokens were just read
-    burst: Mask | bool = False  # a device that was idle runs at its boost clock until it is warm
+    # time of a call in which the clock of a device that was idle has come half of the way down to what power sustains; 0 for long runs [s]
+    settling: Array | float = 0.0
     unwritten: Mask | bool = False  # calls that do not write to the cache
 
     @property
@@ -66,7 +65,7 @@ class Calls:
         """Query heads a head of keys and values. [1]"""
         return self.heads / self.kv_heads
 
-    def served(self, kernel: AttentionKernel) -> Mask:
+    def served(self, kernel: FusedKernel) -> Mask:
         """Which calls a kernel serves, shape (kernels, n)."""
         found = ~self.backward & (self.decode if isinstance(kernel, DecodeKernel) else ~self.decode)
         if kernel.groups is not None:
@@ -96,7 +95,7 @@ def calls_of(table: KernelTable, dtype: str) -> Calls:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Parts:
+class CallTimes:
     """What calls of a kernel take; arrays of shape (kernels, n). [s]"""
 
     blocks: Array  # of the units
@@ -118,7 +117,7 @@ def missed(moved: Array, architecture: Architecture) -> Array:
     return np.asarray(1.0 / (1.0 + (cache.capacity * cache.instances / np.maximum(moved, 1.0)) ** 3))
 
 
-def _rate(calls: Calls, kernel: AttentionKernel, architecture: Architecture) -> Array:
+def _rate(calls: Calls, kernel: FusedKernel, architecture: Architecture) -> Array:
     """Matrix rate of one unit in the loop. [flop/s]"""
     rates = architecture.throughput
     wide = rates[wide_type(architecture, "fp8")]
@@ -132,7 +131,7 @@ def _rate(calls: Calls, kernel: AttentionKernel, architecture: Architecture) -> 
     return np.asarray(rate / architecture.units)
 
 
-def prefill_parts(calls: Calls, kernel: PrefillKernel, architecture: Architecture) -> Parts:
+def prefill_times(calls: Calls, kernel: PrefillKernel, architecture: Architecture) -> CallTimes:
     """What calls with many queries a sample take: blocks of rows of queries over their keys."""
     memory = architecture.memory.bandwidth
     packed = np.where(kernel.packs | (calls.length <= 1), calls.group, 1.0)
@@ -152,8 +151,8 @@ def prefill_parts(calls: Calls, kernel: PrefillKernel, architecture: Architectur
     around = (
         copied * fresh / (memory * kernel.writing) + np.where(cast, kernel.quantise, 0.0) + np.where(calls.unwritten, 0.0, kernel.write)
     )
-    parts = Parts(blocks=together(most * key * kernel.lone, sum_of_all, SHARING), memory=stream, around=around, start=kernel.start)
-    return _throttled(parts, kernel, calls, architecture)
+    found = CallTimes(blocks=together(most * key * kernel.lone, sum_of_all, SHARING), memory=stream, around=around, start=kernel.start)
+    return _throttled(found, kernel, calls, architecture)
 
 
 def _keys(calls: Calls, kernel: PrefillKernel, queries: Array) -> tuple[Array, Array]:
@@ -169,15 +168,15 @@ def _keys(calls: Calls, kernel: PrefillKernel, queries: Array) -> tuple[Array, A
     return np.where(calls.causal, mean, every), np.where(calls.causal, reach, every)
 
 
-def _throttled(parts: Parts, kernel: PrefillKernel, calls: Calls, architecture: Architecture) -> Parts:
+def _throttled(parts: CallTimes, kernel: PrefillKernel, calls: Calls, architecture: Architecture) -> CallTimes:
     """The same at the clock that the kernels sustain, or that a device which was idle has left after them."""
     fall = kernel.throttled * (1.0 - architecture.sustained_clock)
     time = np.maximum(parts.blocks, parts.memory) + parts.around + parts.start
-    slower = 1.0 - fall * np.where(calls.burst, time / (time + FALLING), 1.0)
+    slower = 1.0 - fall * time / (time + calls.settling)
     return replace(parts, blocks=parts.blocks / slower)
 
 
-def decode_parts(calls: Calls, kernel: DecodeKernel, architecture: Architecture) -> Parts:
+def decode_times(calls: Calls, kernel: DecodeKernel, architecture: Architecture) -> CallTimes:
     """What calls with one query a sample take: blocks of keys; the best number of blocks for the keys of a head is taken."""
     memory, tile = architecture.memory.bandwidth, TILE[DecodeKernel]
     limit = np.where(calls.window > 0, np.minimum(calls.seen, calls.window), calls.seen)
@@ -198,20 +197,20 @@ def decode_parts(calls: Calls, kernel: DecodeKernel, architecture: Architecture)
         some = tile * np.ceil(keys / (split * tile)) * key
         through = calls.samples * heads * split / architecture.units * (some + block)
         time = together(some + block, through, SHARING) + (kernel.split if split > 1 else 0.0)
-        time = np.where((split == 1) | ((keys / split >= LEAST) & ~alone), time, np.inf)
+        time = np.where((split == 1) | ~alone, time, np.inf)
         best = time if best is None else np.minimum(best, time)
     assert best is not None
     several = (calls.samples > 1) & (calls.kv_heads > 1) & (calls.group > 1) & ~alone
     around = np.where(calls.narrow, kernel.quantise, 0.0) + np.where(several, kernel.regroup, 0.0)
     around = around + np.where(calls.unwritten, 0.0, kernel.write)
-    return Parts(blocks=best, memory=stream, around=around, start=kernel.start)
+    return CallTimes(blocks=best, memory=stream, around=around, start=kernel.start)
 
 
-def parts_of(calls: Calls, kernel: PrefillKernel | DecodeKernel, architecture: Architecture) -> Parts:
+def times_of(calls: Calls, kernel: PrefillKernel | DecodeKernel, architecture: Architecture) -> CallTimes:
     """What calls of a kernel take."""
     if isinstance(kernel, PrefillKernel):
-        return prefill_parts(calls, kernel, architecture)
-    return decode_parts(calls, kernel, architecture)
+        return prefill_times(calls, kernel, architecture)
+    return decode_times(calls, kernel, architecture)
 
 
 def library_attention_costs(
@@ -229,12 +228,12 @@ def library_attention_costs(
     for kernel in kernels:
         mine = open_ & calls.served(kernel)
         if mine.any():
-            found = _where(mine, _costs(parts_of(calls, kernel, architecture), otherwise, gap), found)
+            found = _where(mine, _costs(times_of(calls, kernel, architecture), otherwise, gap), found)
             open_ = open_ & ~mine
     return found
 
 
-def _costs(parts: Parts, otherwise: KernelCosts, gap: Array | float) -> KernelCosts:
+def _costs(parts: CallTimes, otherwise: KernelCosts, gap: Array | float) -> KernelCosts:
     """Costs of calls by what their parts take."""
     launch = np.asarray(parts.start + gap)
     busy = together(parts.blocks, parts.memory, STREAMING) + parts.around

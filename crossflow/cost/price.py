@@ -8,8 +8,7 @@ from dataclasses import dataclass, fields, replace
 
 import numpy as np
 
-from crossflow.architecture.attention import DecodeKernel, PrefillKernel
-from crossflow.architecture.execution import ProductLibrary, preferred
+from crossflow.architecture.execution import DecodeKernel, PrefillKernel, ProductLibrary, preferred
 from crossflow.architecture.model import Architecture
 from crossflow.architecture.network import NetworkSpec
 from crossflow.architecture.software import AttentionChoice, SoftwareStack

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from crossflow.architecture.attention import AttentionLibraryName
+from crossflow.architecture.execution import AttentionLibraryName
 from crossflow.architecture.model import Architecture
 from crossflow.architecture.software import AttentionChoice, SoftwareStack
 from crossflow.arrays import Array, Index, Mask
@@ -18,6 +18,7 @@ from crossflow.cost.price import attention_kernels, fused_attention
 from crossflow.cost.roofline import KernelCosts
 from crossflow.formats import DTYPE_BYTES, HALF
 from crossflow.program.kernels import QUERIES, Attention, KernelTable, kernel_tables, seen_pairs
+from crossflow.units import parse
 from crossflow.validation.kernels_products import stack_of
 from crossflow.validation.report import Table
 from crossflow.validation.tables import TableRow, TableRows, device_architecture, measurements, numbers, positive, predicted_by, read_rows
@@ -92,7 +93,9 @@ def called(names: Sequence[AttentionLibraryName], kernel_source: str, device: Ar
 
 
 def measured_calls(source: str, rows: TableRows, sizes: Array, device: Architecture, stack: SoftwareStack) -> tuple[Calls, KernelCosts]:
-    """Calls as a source made them, and costs of the same where no library serves them."""
+    """Calls of one framework as a source made them, and costs of the same where no library serves them."""
+    known = measurements().get(source, {}).get("frameworks", {}).get(rows[0]["framework"], {})
+    settling = parse(known.get("settling", "0 us"), "s")
     table = rows_as_kernels(rows, sizes)
     flags = {name: np.array([[row[name] == "fp8"] for row in rows]) for name in ("dtype", "kv_dtype")}
     calls = replace(
@@ -100,7 +103,7 @@ def measured_calls(source: str, rows: TableRows, sizes: Array, device: Architect
         decode=np.array([[row["phase"] == "decode"] for row in rows]),
         narrow_products=flags["dtype"] & flags["kv_dtype"],
         warm=True,
-        burst=np.array([[not row["power_w"]] for row in rows]),
+        settling=np.array([[0.0 if row["power_w"] else settling] for row in rows]),
         unwritten=unwritten(source, rows),
     )
     return calls, fused_attention(table, "bf16", device, stack)

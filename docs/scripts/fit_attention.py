@@ -22,7 +22,7 @@ from pathlib import Path
 import numpy as np
 from scipy.optimize import least_squares
 
-from crossflow.architecture.attention import AttentionLibrary, DecodeKernel, PrefillKernel
+from crossflow.architecture.execution import AttentionLibrary, DecodeKernel, PrefillKernel
 from crossflow.architecture.system import resolve
 from crossflow.architecture.template import DatasheetSystem
 from crossflow.arrays import Array, Mask

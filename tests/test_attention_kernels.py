@@ -1,0 +1,88 @@
+"""Laws of fused attention by measured kernels (`crossflow.cost.attention`), and its error on the excerpt of measured rows."""
+
+from dataclasses import fields, replace
+
+import numpy as np
+import pytest
+
+import crossflow
+from crossflow.architecture.execution import DecodeKernel
+from crossflow.cost.attention import CallTimes, calls_of, times_of
+from crossflow.program.kernels import Attention, kernel_tables
+from crossflow.validation.kernels_attention import attention_table, version_of
+from crossflow.validation.tables import device_architecture, shipped
+
+DEVICES = ("a100-80gb", "l40s", "h100-sxm", "b200")
+SIZES = 2.0 ** np.arange(18)
+SERVICE = {"workload": {"model": "llama2-13b", "global_batch": 16}, "strategy": {"tp": 8}, "software": {"like": "vllm"}}
+
+
+def kernels(device, kind="prefill"):
+    """All measured kernels of a device, by library."""
+    found = device_architecture(device).execution.libraries.attention
+    return {name: getattr(library, kind) for name, library in found.items() if getattr(library, kind) is not None}
+
+
+def times(device, kernel, **sizes):
+    """Times of one kernel at every design point. [s]"""
+    decode = isinstance(kernel, DecodeKernel)
+    row = Attention(**{"samples": 4.0, "heads": 32.0, "kv_heads": 8.0, "width": 128.0, "causal": not decode, "stored": "", **sizes})
+    (table,) = kernel_tables((row,), 2.0, narrow=False)
+    calls = replace(calls_of(table, "bf16"), decode=np.full((1, 1), decode))
+    found = times_of(calls, kernel, device_architecture(device))
+    return sum(getattr(found, field.name) for field in fields(CallTimes))[0]
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_more_keys_are_never_faster(device):
+    for kernel in kernels(device).values():
+        assert (np.diff(times(device, kernel, length=SIZES, seen=SIZES)) >= 0).all()
+    keys = np.arange(1.0, 3000.0)
+    for kernel in kernels(device, "decode").values():
+        assert (np.diff(times(device, kernel, length=1.0, seen=keys)) >= -1e-15).all()
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_a_window_is_never_slower_in_prefill(device):
+    for kernel in kernels(device).values():
+        windows = np.concatenate([SIZES, [0.0]])
+        found = times(device, kernel, length=8192.0, seen=8192.0, window=windows)
+        assert (found <= found[-1]).all()
+        assert (found[7] < 0.5 * found[-1]) == kernel.skips
+
+
+def test_fewer_heads_of_keys_and_values_are_never_slower_where_they_share_blocks():
+    kernel = kernels("h100-sxm", "decode")["flash-attention-3"]
+    found = times("h100-sxm", kernel, samples=64.0, heads=16.0, kv_heads=np.array([16.0, 8.0, 4.0, 2.0, 1.0]), length=1.0, seen=4096.0)
+    assert (np.diff(found) <= 0).all()
+
+
+def test_many_points_are_priced_as_one_by_one():
+    for kind in ("prefill", "decode"):
+        for kernel in kernels("b200", kind).values():
+            sizes = {"length": SIZES if kind == "prefill" else 1.0, "seen": SIZES, "samples": SIZES[::-1]}
+            one = [
+                times("b200", kernel, **{name: np.ravel(value)[i % np.size(value)] for name, value in sizes.items()})[0] for i in range(18)
+            ]
+            np.testing.assert_allclose(times("b200", kernel, **sizes), one, rtol=1e-12)
+
+
+@pytest.mark.parametrize("task", ["prefill", "decode"])
+def test_a_stack_that_names_no_library_is_priced_by_rates(task):
+    named = crossflow.predict(
+        crossflow.from_dict({**SERVICE, "system": {"template": "dgx-h100"}, "workload": {**SERVICE["workload"], "task": task}})
+    )
+    software = {"like": "vllm", "kernels": {"attention": {"prefill": [], "decode": []}}}
+    document = {**SERVICE, "system": {"template": "dgx-h100"}, "software": software, "workload": {**SERVICE["workload"], "task": task}}
+    assert named.step_time != crossflow.predict(crossflow.from_dict(document)).step_time
+
+
+def test_the_excerpt_of_measured_attention_is_predicted():
+    found = attention_table(shipped()).to_dict()
+    assert found["n"] == 100
+    assert found["skipped"] == 0
+    assert found["median_abs_error"] < 0.09
+
+
+def test_versions_are_compared_by_their_numbers():
+    assert version_of("0.9.1") < version_of("0.24.0")
