@@ -109,6 +109,7 @@ def qwen(software="vllm", task="decode", system="dgx-h200", **changes):
     """A mixture on one node with eight ranks that share the experts out."""
     model = {"model": "qwen3-30b-a3b", "task": task, "global_batch": 64, **changes}
     plan = {"dp": 8, "ep": 8, "micro_batch": 8}
+    system = {"template": system, "devices": 8, "nodes": None}
     return crossflow.predict(crossflow.from_dict({"system": system, "workload": model, "strategy": plan, "software": software}))
 
 
@@ -168,3 +169,11 @@ def test_measured_exchanges_are_within_their_floor():
     table = exchange_table(shipped()).to_dict()
     assert table["n"] >= 150
     assert table["median_abs_error"] < 0.08
+
+
+@pytest.mark.parametrize(("system", "same"), [("dgx-h200", False), ("dgx-b200", False), ("gb200-nvl72", False), ("dgx-a100", True)])
+def test_a_service_exchanges_tokens_as_its_library_does(system, same):
+    """Where the family of the device has it; others exchange as an all-to-all does."""
+    general = {"like": "vllm", "kernels": {"exchange": []}}
+    own, usual = (qwen(one, system=system).step_time for one in ("vllm", general))
+    assert (own == usual) == same

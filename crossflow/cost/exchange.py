@@ -12,9 +12,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from crossflow.architecture.execution import ExchangeKernel
+from crossflow.architecture.execution import ExchangeKernel, preferred
+from crossflow.architecture.model import Architecture
 from crossflow.arrays import Array, divide
 from crossflow.cost.collectives import pipelined
+from crossflow.program.groups import ExpertGroup
+
+BONDED = ("nvswitch", "nvswitch-sharp", "nvl72")  # fabrics over which the libraries were measured
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,3 +63,25 @@ def exchange_time(exchange: Exchange, kernel: ExchangeKernel) -> Array:
     busy = (copied**4 + links**4 + network**4) ** 0.25
     start = kernel.start + kernel.expert * one.experts + kernel.node_step * np.log2(nodes) + one.size / kernel.first_token
     return pipelined(busy, np.ones(1), start, kernel.fill)
+
+
+def group_time(size: Array, group: ExpertGroup, architecture: Architecture, fabric: str, node: int) -> Array | None:
+    """Time of messages of `size` bytes, shape (..., n), among ranks that share experts out; None where no library was measured. [s]
+
+    The faster of both methods is taken. `fabric` is the kind inside a node of `node` devices.
+    """
+    library = preferred(group.libraries, architecture.execution.libraries.exchange)
+    intra, inter = architecture.intra, architecture.inter
+    per_node = np.minimum(group.size, node) if fabric == "nvl72" else group.per_node
+    nodes = group.size / per_node
+    if library is None or intra is None or fabric not in BONDED or (inter is None and bool((nodes > 1).any())):
+        return None
+    exchange = Exchange(
+        tokens=size / (group.row * group.active), size=group.token, active=group.active, experts=group.experts, ranks=group.size,
+        nodes=nodes, units=np.array([float(library.units)]), link=intra.bandwidth,
+        network=intra.bandwidth if inter is None else inter.bandwidth,
+    )  # fmt: skip
+    kernels = (library.combine, library.fast_combine) if group.back else (library.dispatch, library.fast_dispatch)
+    once, fast = (exchange_time(exchange, kernel) for kernel in kernels)
+    found = np.minimum(once + library.notify * float(not group.back), fast)
+    return np.asarray(np.where((size > 0) & (group.size > 1), found, 0.0))

@@ -151,9 +151,10 @@ class Exchanges:
         assert device.intra is not None  # the caller has looked
         size = column("hidden") * np.array([token_bytes(row["dtype"], op) for row in rows])
         one = np.ones(len(rows))
+        nodes = np.maximum(column("nodes"), 1.0) if _deepep(rows[0]) else one
         return Exchange(
             tokens=column("tokens"), size=size, active=column("topk"), experts=column("experts"), ranks=column("ranks"),
-            nodes=np.maximum(column("nodes"), 1.0) if _deepep(rows[0]) else one, units=np.maximum(column("sms"), 1.0), link=device.intra.bandwidth * one,
+            nodes=nodes, units=np.maximum(column("sms"), 1.0), link=device.intra.bandwidth * one,
             network=NETWORK * one,
         ), rows[0], op  # fmt: skip
 
