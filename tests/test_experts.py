@@ -1,4 +1,4 @@
-"""Fused layers of experts: loads by hand, laws of their times, what was measured."""
+"""Fused layers of experts and the exchange of their tokens: loads by hand, laws of their times, what was measured."""
 
 import time
 
@@ -6,13 +6,14 @@ import numpy as np
 import pytest
 
 import crossflow
+from crossflow.cost.exchange import Exchange, exchange_time, reached
 from crossflow.cost.experts import expert_library, grouped_costs
 from crossflow.cost.price import kernel_prices
 from crossflow.errors import SpecError
 from crossflow.program import Experts, ProgramBuilder
 from crossflow.program.kernels import kernel_tables
 from crossflow.program.loads import TILE_ROWS, expert_loads, fullest
-from crossflow.validation.kernels_experts import moe_table
+from crossflow.validation.kernels_experts import exchange_table, moe_table
 from crossflow.validation.tables import device_architecture, shipped
 
 QWEN = {"hidden": 4096.0, "inner": 1536.0, "active": 8.0, "experts": 128.0}
@@ -108,6 +109,7 @@ def qwen(software="vllm", task="decode", system="dgx-h200", **changes):
     """A mixture on one node with eight ranks that share the experts out."""
     model = {"model": "qwen3-30b-a3b", "task": task, "global_batch": 64, **changes}
     plan = {"dp": 8, "ep": 8, "micro_batch": 8}
+    system = {"template": system, "devices": 8, "nodes": None}
     return crossflow.predict(crossflow.from_dict({"system": system, "workload": model, "strategy": plan, "software": software}))
 
 
@@ -133,3 +135,45 @@ def test_a_skew_is_no_capacity():
     sentence = "a power law says how unevenly experts are used; leave out `skew`, or `uneven` and `capacity`"
     with pytest.raises(SpecError, match=sentence):
         qwen(experts={"count": 128, "active": 8, "skew": 1.2, "uneven": 1.5})
+
+
+def exchanged(device="h100-80gb", kernel="dispatch", **given):
+    """Times of an exchange of tokens of 7168 fp8 elements."""
+    architecture = device_architecture(device)
+    sizes = {"tokens": 1024.0, "size": 7392.0, "active": 8.0, "experts": 256.0, "ranks": 8.0, "nodes": 1.0, "units": 20.0}
+    sizes |= {"link": architecture.intra.bandwidth, "network": 50e9, **given}
+    columns = dict(zip(sizes, np.broadcast_arrays(*map(np.atleast_1d, sizes.values())), strict=True))
+    library = architecture.execution.libraries.exchange["deepep"]
+    return exchange_time(Exchange(**columns), getattr(library, kernel))
+
+
+def test_a_token_reaches_as_many_groups_as_its_experts_lie_in():
+    assert reached(np.array([1.0, 256.0]), np.array([8.0]), np.array([256.0])) == pytest.approx([1.0, 8.0])
+    assert reached(np.array([2.0]), np.array([1.0]), np.array([8.0])) == pytest.approx([1.0])
+
+
+@pytest.mark.parametrize("kernel", ["dispatch", "combine", "fast_dispatch", "fast_combine"])
+def test_exchanges_obey_their_laws(kernel):
+    assert (np.diff(exchanged(kernel=kernel, tokens=2.0 ** np.arange(18))) > 0).all()
+    assert (np.diff(exchanged(kernel=kernel, ranks=np.array([8.0, 16, 32, 64]), nodes=np.array([1.0, 2, 4, 8]), units=24.0)) > 0).all()
+    far = {"kernel": kernel, "nodes": 4.0, "ranks": 32.0, "units": 24.0}
+    assert exchanged(**far, network=25e9) > exchanged(**far)
+
+
+def test_few_tokens_go_by_themselves_and_many_once():
+    assert exchanged(kernel="fast_dispatch", tokens=16.0) < exchanged(tokens=16.0)
+    assert exchanged(kernel="fast_dispatch", tokens=4096.0) > exchanged(tokens=4096.0)
+
+
+def test_measured_exchanges_are_within_their_floor():
+    table = exchange_table(shipped()).to_dict()
+    assert table["n"] >= 150
+    assert table["median_abs_error"] < 0.08
+
+
+@pytest.mark.parametrize(("system", "same"), [("dgx-h200", False), ("dgx-b200", False), ("gb200-nvl72", False), ("dgx-a100", True)])
+def test_a_service_exchanges_tokens_as_its_library_does(system, same):
+    """Where the family of the device has it; others exchange as an all-to-all does."""
+    general = {"like": "vllm", "kernels": {"exchange": []}}
+    own, usual = (qwen(one, system=system).step_time for one in ("vllm", general))
+    assert (own == usual) == same

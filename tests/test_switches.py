@@ -86,6 +86,7 @@ STACK = {
     "weight": "fp32", "gradient": "weight", "stages": When("balanced", PIPE),
     "dispatch": When("nodes", {**MOE, "strategy.ep": 8, "workload.experts": {"count": 64, "active": 8}}), "product_slowdown": 0.5,
     "kernels.launch": When("graph", {"software.kernels.products": {"bf16": ["cublas"]}}), "kernels.products": {"bf16": ["cublas"]},
+    "kernels.exchange": When(["deepep"], {**MOE, "workload.task": "prefill", "strategy.ep": 4, "system.template": "dgx-h100"}),
     "kernels.experts": When({"bf16": ["triton-vllm"]}, {**MOE, "workload.task": "prefill"}),
     "early_stop": When(True, FULL), "overlap.tensor": "none", "overlap.data": False, "overlap.gather": When(True, ZERO),
     "overlap.pipeline": When(False, {**PIPE, "strategy.tp": 1, "strategy.dp": 8}), "overlap.context": When(False, {"strategy.cp": 2, "strategy.dp": 4}),

@@ -11,7 +11,7 @@ from pydantic import Field, model_validator
 from crossflow.arrays import Array, points
 from crossflow.files import FileModel
 from crossflow.limits import Flag, Whole
-from crossflow.units import PositiveRatio, PositiveShare, Ratio, Share, Time
+from crossflow.units import Bandwidth, PositiveRatio, PositiveShare, Ratio, Share, Time
 
 NONE, ONE = points(np.zeros(1)), points(np.ones(1))
 ProductLibraryName = Literal[
@@ -36,6 +36,7 @@ AttentionLibraryName = Literal[
     "vllm-triton", "trtllm-gen", "trtllm-gen-sglang", "trtllm-gen-native", "trtllm-fmha", "trtllm-xqa", "trtllm-xqa-fp8", "trtllm-mmha",
     "trtllm-mmha-fp8",
 ]  # fmt: skip
+ExchangeLibraryName = Literal["deepep", "nvlink-trtllm"]
 Library = TypeVar("Library")
 
 
@@ -173,6 +174,41 @@ class AttentionLibrary(FileModel):
     decode: DecodeKernel | None = None
 
 
+class TokenCopies(FileModel):
+    """How units of a device copy tokens that go once to each node, and from there once to each rank, that holds any of their experts."""
+
+    start: Time = Field(description="time in which a unit begins the copy of a token")
+    rate: Bandwidth = Field(description="rate at which a unit copies")
+    forwarded: Ratio = Field(default=ONE, description="time of copies that a node takes in and hands on, over that of copies inside a node")
+
+
+class ExchangeKernel(FileModel):
+    """How a library sends tokens to their experts, or back (see `crossflow.cost.exchange`)."""
+
+    copies: TokenCopies | None = Field(
+        default=None, description="how units copy tokens that go once; a copy goes to every expert where absent"
+    )
+    start: Time = Field(description="time of an exchange of nothing")
+    expert: Time = Field(description="further time per expert of the layer: counts that every pair of ranks waits for")
+    node_step: Time = Field(description="further time per doubling of the nodes")
+    first_token: Bandwidth = Field(description="rate at which the first token passes the buffers")
+    link: PositiveRatio = Field(description="share of the links' rate inside a node")
+    network: PositiveRatio = Field(description="share of the rate of the network")
+    crowd: PositiveRatio | None = Field(default=None, description="other nodes that halve the rate of the network when all send at once")
+    fill: Time = Field(description="time in which the chain of steps fills")
+
+
+class ExchangeLibrary(FileModel):
+    """A library of expert exchanges on one generation of devices."""
+
+    units: Whole = Field(gt=0, description="units that copy in the normal method")
+    notify: Time = Field(description="time before a dispatch of the normal method in which ranks tell how many tokens they send")
+    dispatch: ExchangeKernel = Field(description="normal method, for many tokens")
+    combine: ExchangeKernel = Field(description="the way back")
+    fast_dispatch: ExchangeKernel = Field(description="low latency, for few tokens")
+    fast_combine: ExchangeKernel = Field(description="the way back")
+
+
 class KernelLibraries(FileModel):
     """Code for one generation of devices that was measured there, by name; a software stack says which it uses (`KernelChoice`)."""
 
@@ -181,6 +217,7 @@ class KernelLibraries(FileModel):
     experts: Mapping[ExpertLibraryName, Mapping[str, ExpertLibrary]] = Field(
         default={}, description="of fused layers of experts, each by the data type in which it multiplies"
     )
+    exchange: Mapping[ExchangeLibraryName, ExchangeLibrary] = Field(default={}, description="of exchanges of tokens between experts' ranks")
 
 
 class Execution(FileModel):

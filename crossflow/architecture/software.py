@@ -15,7 +15,7 @@ import numpy as np
 from pydantic import Field, model_validator
 
 from crossflow import files
-from crossflow.architecture.execution import AttentionLibraryName, ExpertLibraryName, ProductLibraryName
+from crossflow.architecture.execution import AttentionLibraryName, ExchangeLibraryName, ExpertLibraryName, ProductLibraryName
 from crossflow.architecture.template import TypeName
 from crossflow.files import Document, FileModel
 from crossflow.formats import HALF
@@ -81,6 +81,9 @@ class KernelChoice(FileModel):
     attention: AttentionChoice = AttentionChoice()
     experts: Mapping[str, tuple[ExpertLibraryName, ...]] = Field(
         default={}, description="libraries of fused layers of experts, by the data type in which they multiply"
+    )
+    exchange: tuple[ExchangeLibraryName, ...] = Field(
+        default=(), description="libraries that send tokens to the ranks of their experts and back, in a service; all_to_all without any"
     )
 
 

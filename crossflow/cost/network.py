@@ -22,6 +22,7 @@ from crossflow.architecture.network import NetworkSpec
 from crossflow.architecture.software import PeerAllReduce, SoftwareStack
 from crossflow.arrays import Array, divide
 from crossflow.cost import collectives
+from crossflow.cost.exchange import group_time
 from crossflow.cost.fabrics import Fabric, Path, direct_time, fabric_of, fabric_time, path, path_time
 from crossflow.cost.profile import Profile
 from crossflow.mapping.placement import GROUP, AxisRoute, Placement, level_bandwidths, pair_route, place_group
@@ -29,7 +30,7 @@ from crossflow.mapping.spread import LinkSpread
 from crossflow.mapping.topology import Network
 from crossflow.mapping.wiring import ANY_WIRING, switched, wired
 from crossflow.program.collectives import ring_volume, sent_bytes
-from crossflow.program.groups import Group, Pair
+from crossflow.program.groups import ExpertGroup, Group, Pair
 from crossflow.program.program import Message, MessageTable
 
 TRANSFERS = ("send_recv", "sendrecv")
@@ -253,6 +254,10 @@ class Wires:
         sizes = size if np.shape(size)[-1:] == group.size.shape else np.broadcast_to(np.asarray(size, dtype=float), group.size.shape)
         if not group.several or not sizes.any():
             return np.zeros(sizes.shape)
+        if isinstance(group, ExpertGroup):
+            exchanged = group_time(sizes, group, self.architecture, self.network.intra.fabric, self.node)
+            if exchanged is not None:
+                return exchanged
         if not counted(self.network):
             return self._placed(collective, sizes, group)
         racks = isinstance(group, Pair)  # whose ranks are looked up one by one

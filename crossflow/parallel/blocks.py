@@ -30,7 +30,7 @@ from crossflow.arrays import Array, Index, Mask, once
 from crossflow.formats import FORMATS, HALF
 from crossflow.program.builder import ProgramBuilder
 from crossflow.program.collectives import Collective
-from crossflow.program.groups import Group
+from crossflow.program.groups import ExpertGroup, Group
 from crossflow.program.kernels import BACKWARD, KEYS, ONCE, QUERIES, Attention, Experts, Kernel, Number, Pass, Product, Scan
 from crossflow.program.program import Hiding, Program
 from crossflow.program.scans import SINGLE
@@ -406,8 +406,18 @@ class _BlockBuilder:
             if not fused:
                 self._pass(unit, phase, (4.0 * moved + 6.0 * mine * routing.experts) * e, launches=8)
             size = moved * e / np.where(layout.sequence_parallel, ranks, 1.0)
-            self._exchange(unit, routing, phase, size)
-            self._exchange(unit, routing, phase, size)
+            for back in (False, True):
+                self._exchange(unit, part, phase, size, back=back)
+
+    def _expert_group(self, part: Part, routing: Routing, *, back: bool) -> ExpertGroup:
+        """Ranks that exchange tokens of a layer; these travel to their experts in the type of the products, and back in full width."""
+        ranks, one = self.layout.expert, np.ones_like(self.layout.ep)
+        element = self.element if back or not self.narrow else self.job.operand
+        return ExpertGroup(
+            size=ranks.size, per_node=ranks.per_node, stride=ranks.stride, devices=ranks.devices, extent=ranks.extent,
+            libraries=self.stack.kernels.exchange, back=back, active=routing.active * one, experts=routing.experts * one,
+            row=part.width * self.element * one, token=part.width * element * one,
+        )  # fmt: skip
 
     def _runs_fused_experts(self, unit: str, part: Part) -> bool:
         """Whether a library of the stack runs a layer of experts as one: in a service, where products read weights as they are."""
@@ -415,8 +425,16 @@ class _BlockBuilder:
         plain = not (self.training or self.job.widened or self.cast or unit in self.wide or part.routing.capacity is not None)
         return plain and bool(self.stack.kernels.experts.get(self.job.dtype))
 
-    def _exchange(self, unit: str, routing: Routing, phase: BlockPhase, size: Array) -> None:
-        """Rows to the ranks that hold their experts, or back: every copy by itself, or one to each node and from there on."""
+    def _exchange(self, unit: str, part: Part, phase: BlockPhase, size: Array, *, back: bool) -> None:
+        """Rows to the ranks that hold their experts, or back: every copy by itself, or one to each node and from there on.
+
+        In a service by the kernels of a library where the stack names any.
+        """
+        routing = part.routing
+        assert routing is not None
+        if self.stack.kernels.exchange and not self.training:
+            self._send(unit, phase, "all_to_all", size, self._expert_group(part, routing, back=back))
+            return
         if self.stack.dispatch == "copies":
             self._send(unit, phase, "all_to_all", size, self.layout.expert)
             return

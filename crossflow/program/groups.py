@@ -72,6 +72,18 @@ class Pair(Group):
         return _different(self.stride, self.extent, self.devices, self.per_node, self.first, self.last)
 
 
+@dataclass(frozen=True, kw_only=True, eq=False)
+class ExpertGroup(Group):
+    """Ranks that share experts out and exchange tokens by a library made for it, shape (n,)."""
+
+    libraries: tuple[str, ...]  # their names, in order of preference
+    back: bool  # whether results travel back from the experts
+    active: Array  # experts of a token. [1]
+    experts: Array  # experts of a layer. [1]
+    row: Array  # of a message, what a token and expert take. [B]
+    token: Array  # a token as it travels. [B]
+
+
 def _different(*columns: Array) -> list[tuple[tuple[int, ...], Index]]:
     """Different rows of whole numbers, each with the points that have it."""
     return [(tuple(map(int, row)), members) for row, members in alike(np.stack(columns))]

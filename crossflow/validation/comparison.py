@@ -7,7 +7,7 @@ from pathlib import Path
 
 from crossflow.errors import CrossflowError
 from crossflow.validation.kernels_attention import attention_table
-from crossflow.validation.kernels_experts import moe_table
+from crossflow.validation.kernels_experts import exchange_table, moe_table
 from crossflow.validation.likeness import with_fitted
 from crossflow.validation.published import mlperf_table, published_table
 from crossflow.validation.kernels_products import products_table, training_kernels_table
@@ -24,6 +24,7 @@ READERS: Mapping[str, Callable[[Path], Table]] = {
     "simumax_kernels": training_kernels_table,
     "attention": attention_table,
     "moe": moe_table,
+    "expert_exchange": exchange_table,
     "collectives": collectives_table,
     "training_runs": training_table,
     "mlperf_training": mlperf_table,
