@@ -47,7 +47,7 @@ def test_every_study_reads(name):
 def test_parts_of_a_node_may_share_a_layer_but_not_all_devices():
     fsdp, hybrid, tensor, everywhere, turned = scores(dense("fsdp", "(fsdp, ddp)", "(tp, ddp)", "tp", "(ddp, tp)")).step_time
     assert hybrid < tensor < fsdp
-    assert everywhere > 5 * fsdp
+    assert everywhere > 4 * fsdp
     assert turned > 5 * tensor
 
 

@@ -15,8 +15,8 @@ FABRIC, DEVICE = "fabric", "device"
 # Patterns of paths, the first that matches: what they belong to, and bounds; of `levels` over what the template has.
 SHARE, TIME, WIDE = (0.01, 1.0), (1e-8, 1e-2), (0.1, 3.0)
 BOUNDS: Mapping[str, tuple[str, tuple[float, float]]] = {
-    "network.parameters.launch_pcie5_ratio": (FABRIC, (0.02, 2.0)),
-    "network.parameters.reduction_copy": (FABRIC, (1e-3, 3.0)),
+    "network.parameters.pcie5_step_ratio": (FABRIC, (0.02, 2.0)),
+    "network.parameters.*_copy": (FABRIC, (1e-3, 3.0)),
     "network.parameters.bridge_transfer_efficiency": (FABRIC, (0.01, 2.0)),  # timed to the last hand-over, may exceed 1
     "network.parameters.staged_duplex": (FABRIC, (0.1, 2.0)),
     "network.parameters.send_buffer_rate": (FABRIC, (1e8, 1e12)),
@@ -24,6 +24,8 @@ BOUNDS: Mapping[str, tuple[str, tuple[float, float]]] = {
     "network.parameters.*_efficiency*": (FABRIC, SHARE),
     "network.parameters.*_share": (FABRIC, SHARE),
     "network.parameters.launch*": (FABRIC, TIME),
+    "network.parameters.*_launch": (FABRIC, TIME),
+    "network.parameters.*_hop": (FABRIC, TIME),
     "network.parameters.*_step": (FABRIC, TIME),
     "network.parameters.*_fill": (FABRIC, TIME),
     "execution.kernel_launch": (DEVICE, TIME),

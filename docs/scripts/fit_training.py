@@ -71,6 +71,7 @@ FITS = (
     ),
     Fit(name="hf-ultrascale-2025", sources=("hf-ultrascale-2025",), devices=("h100-80gb",), free=("host.rank",), condition=True),
     Fit(name="megatron-deepspeed-2022", sources=("bigscience-2022", "bigscience-2022-early"), devices=("a100-80gb",), free=("host.stall",)),
+    Fit(name="megatron-deepspeed-2023", sources=("vtrain-2024",), devices=("a100-80gb",), free=("host.stall",)),
     Fit(
         name="megatron-core", sources=("simumax-b200-2026",), devices=("b200",),
         free=("attention.forward_utilisation", "attention.backward_utilisation", "host.kernel", "host.microbatch", "host.step"),
