@@ -85,7 +85,7 @@ STACK = {
     "fused_half": When(["softmax"], {**UNFUSED, "software.fused": []}),
     "weight": "fp32", "gradient": "weight", "stages": When("balanced", PIPE),
     "dispatch": When("nodes", {**MOE, "strategy.ep": 8, "workload.experts": {"count": 64, "active": 8}}), "product_slowdown": 0.5,
-    "early_stop": When(True, FULL), "overlap.tensor": "none", "overlap.data": False, "overlap.gather": When(True, ZERO),
+    "early_stop": When(True, FULL), "recomputed": ["activation"], "overlap.tensor": "none", "overlap.data": False, "overlap.gather": When(True, ZERO),
     "overlap.pipeline": When(False, {**PIPE, "strategy.tp": 1, "strategy.dp": 8}), "overlap.context": When(False, {"strategy.cp": 2, "strategy.dp": 4}),
     "overlap.optimizer": When(True, {"strategy.zero": 1}), "host.kernel": "5 ms", "host.rank": When("5 ms", {**PIECES, **SHORT}),
     "host.layer": "50 ms", "host.stall": When("5 ms", FULL), "host.microbatch": "50 ms", "host.step": "1 s",

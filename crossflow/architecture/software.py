@@ -20,6 +20,7 @@ from crossflow.formats import HALF
 from crossflow.limits import Flag
 from crossflow.units import Information, Ratio, Share, Time
 
+Module = Literal["norm", "activation", "latent"]
 Fusion = Literal["softmax", "activation", "residual", "norm", "rotary", "loss", "optimizer", "accumulation"]
 
 
@@ -141,6 +142,12 @@ class SoftwareStack(FileModel):
         default=np.array([0.0]),
         description="further time of every matrix product inside a training step on an A100, as a share of the time that it takes alone "
         "and warm; other families multiply it by their `training_sensitivity`",
+    )
+    recomputed: tuple[Module, ...] = Field(
+        default=(),
+        description="modules whose outputs are not kept but computed again, beside what a strategy recomputes (Megatron-Core's "
+        "`recompute_modules`): norm, activation (between the products of MLPs and experts), latent (queries, keys and values that are "
+        "made of latents)",
     )
     early_stop: Flag = Field(default=False, description="full recomputation leaves out what only the next layer needed")
     overlap: Overlap = Overlap()
