@@ -51,3 +51,16 @@ def test_layers_that_are_computed_again_hold_their_modules():
     whole, both = made("llama3-8b", strategy="dp8-full"), made("llama3-8b", "norm", "activation", strategy="dp8-full")
     assert both.step_time == pytest.approx(whole.step_time, rel=1e-9)
     assert activations(both) == pytest.approx(activations(whole), rel=1e-9)
+
+
+@pytest.mark.parametrize(("dtype", "saved"), [("fp8", 2.0), ("bf16", 0.0)])
+def test_frozen_weights_are_kept_narrow_alone(dtype, saved):
+    """Of all layers but the first; embedding and head stay wide, as do weights that train."""
+    frozen = {"frozen": ["embedding", "head", "layers:1-31"], "model": "llama3-8b", "global_batch": 8, "dtype": dtype}
+    found = []
+    for narrow in (True, False):
+        software = {"like": "nemo", "memory": {"narrow_frozen": narrow}}
+        given = {"system": SYSTEM, "workload": frozen, "strategy": "dp8", "software": software}
+        found.append(float(crossflow.predict(crossflow.from_dict(given)).score.memory["weights"][0]))
+    layer = 4096 * (4096 * 2 + 1024 * 2 + 3 * 14336) + 2 * 4096
+    assert found[1] - found[0] == pytest.approx(saved * 31 * layer, rel=1e-3)

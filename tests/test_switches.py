@@ -91,6 +91,7 @@ STACK = {
     "host.layer": "50 ms", "host.stall": When("5 ms", FULL), "host.microbatch": "50 ms", "host.step": "1 s",
     "memory.context": "9 GiB", "memory.fragmentation": 0.2, "memory.library": "1 GiB", "memory.logit": "12 B",
     "memory.workspaces": 2, "memory.buckets": True, "memory.late_gradients": When(True, HEAVY),
+    "memory.narrow_frozen": When(True, {"system.template": "dgx-h100", "workload.dtype": "fp8", "workload.frozen": ["attention"]}),
     "memory.gathered_copy": When(True, HEAVY), "sharing.unit": When("layer", ZERO), "sharing.copies": When(True, ZERO),
     "sharing.bucket": "1 MiB", "sharing.first_bucket": When("300 MiB", {"software.sharing": {"bucket": "2 MiB"}}),
 }  # fmt: skip

@@ -109,6 +109,11 @@ class MemoryHabits(FileModel):
     late_gradients: Flag = Field(
         default=False, description="gradients of a microbatch are summed when its backward pass has ended; until then all are there"
     )
+    narrow_frozen: Flag = Field(
+        default=False,
+        description="weights that fine-tuning leaves as they are, and whose products are narrower than 16 bits, are kept in the copies of "
+        "those products alone (Transformer Engine's fp8_model_init)",
+    )
     gathered_copy: Flag = Field(default=False, description="updated weights of a sharded optimizer are gathered into a copy")
 
 
