@@ -34,12 +34,12 @@ def test_a_row_of_mlperf_is_predicted_as_predict_does(read):
 
 
 def test_a_published_rate_is_a_time_of_a_step_in_domains_of_nvlink(read):
-    """Racks of 72 hold 64 GPUs of a job of 256; the recipe's first and last chunks are those of its layers."""
+    """Racks of 72 hold 64 GPUs of a job of 256; the recipe's chunks and what it computes again are known."""
     table = read("published_training", BRIDGE + "a,25.11,Pre-Training,DeepSeekV3 (w/o MTP),gb200,256,BF16,4096,1,4096,1,4,1,4,64,,0,3139\n")
     made = crossflow.from_dict(
         {
-            "system": {"template": "gb200-nvl72", "devices_per_node": 64, "nodes": 4}, "software": "nemo",
-            "strategy": "pp4-dp64-ep64-v4-z1-first4-last1",
+            "system": {"template": "gb200-nvl72", "devices_per_node": 64, "nodes": 4},
+            "software": {"like": "nemo", "recomputed": ["latent"]}, "strategy": "pp4-dp64-ep64-v4-z1-first4-last1",
             "workload": {"model": "deepseek-v3", "mtp_layers": 0, "global_batch": 4096, "sequence": 4096, "dtype": "bf16"},
         }
     )  # fmt: skip

@@ -22,6 +22,7 @@ from crossflow.formats import HALF
 from crossflow.limits import Flag, Whole
 from crossflow.units import Information, PositiveShare, Ratio, Share, Time
 
+Module = Literal["norm", "activation", "latent"]
 Fusion = Literal["softmax", "activation", "residual", "norm", "rotary", "loss", "optimizer", "accumulation"]
 
 
@@ -148,6 +149,11 @@ class MemoryHabits(FileModel):
     late_gradients: Flag = Field(
         default=False, description="gradients of a microbatch are summed when its backward pass has ended; until then all are there"
     )
+    narrow_frozen: Flag = Field(
+        default=False,
+        description="weights that fine-tuning leaves as they are, and whose products are narrower than 16 bits, are kept in the copies of "
+        "those products alone (Transformer Engine's fp8_model_init)",
+    )
     gathered_copy: Flag = Field(default=False, description="updated weights of a sharded optimizer are gathered into a copy")
 
 
@@ -191,6 +197,12 @@ class SoftwareStack(FileModel):
         default=np.array([0.0]),
         description="further time of every matrix product inside a training step on an A100, as a share of the time that it takes alone "
         "and warm; other families multiply it by their `training_sensitivity`",
+    )
+    recomputed: tuple[Module, ...] = Field(
+        default=(),
+        description="modules whose outputs are not kept but computed again, beside what a strategy recomputes (Megatron-Core's "
+        "`recompute_modules`): norm, activation (between the products of MLPs and experts), latent (queries, keys and values that are "
+        "made of latents)",
     )
     early_stop: Flag = Field(default=False, description="full recomputation leaves out what only the next layer needed")
     kernels: KernelChoice = Field(default=KernelChoice(), description="kernel libraries that it calls, and how it launches kernels")

@@ -52,6 +52,9 @@ BlockPhase = Literal["forward", "end", "input", "weight", "again"]
 PHASES: tuple[BlockPhase, ...] = get_args(BlockPhase)
 
 
+LATENT = ("query_up", "key_value_up")  # products whose inputs are latents
+
+
 def block_program(job: Job, layout: Layout, stack: SoftwareStack) -> Program:
     """Kernels and collectives of one layer of every kind, of the embedding and of the head, for one microbatch on one device.
 
@@ -95,6 +98,11 @@ class _BlockBuilder:
         self.writes = bool(self.stack.kernels.attention.prefill or self.stack.kernels.attention.decode)
         of_cache = self.cached or (self.writes and self.job.task == "prefill")
         self.seen_type = self.job.kv_dtype or "" if of_cache and self.job.cache != self.element else ""
+
+    @property
+    def once_more(self) -> Array:
+        """1 where modules are computed again by themselves, 0 where whole layers are. [1]"""
+        return np.where(self.layout.full, 0.0, 1.0)
 
     def fused(self, what: Fusion) -> bool:
         """Whether the stack fuses a group of pointwise operations at the element size of the job."""
@@ -373,6 +381,9 @@ class _BlockBuilder:
             backward += 1.0
         self._pass(unit, "forward", forward * e * elements, flops=8.0 * elements, launches=launches)
         self._pass(unit, "input", backward * e * elements, flops=16.0 * elements, launches=launches + biased)
+        if "activation" in self.stack.recomputed:
+            again = elements * self.once_more
+            self._pass(unit, "input", forward * e * again, flops=8.0 * again, launches=launches * self.once_more)
 
     def _experts(self, unit: str, part: Part, tokens: Array, mine: Array) -> None:
         """Router and shared expert, of `mine` tokens, and routed experts; tokens travel to the ranks that hold their experts and back."""
@@ -459,6 +470,9 @@ class _BlockBuilder:
         # norm r2 w1 and r2 for its weights; sum of both gradients r2 w1; dropout r1 w1; bias r1
         backward = (norm + 3.0 + 3.0 + (2.0 if self.dropout else 0.0) + (1.0 if biased else 0.0)) * e + drop
         self._pass(unit, "input", own * backward, flops=20.0 * own, launches=2 + launches + (0 if self.fused("norm") else 4))
+        if "norm" in self.stack.recomputed:
+            again = own * self.once_more
+            self._pass(unit, "input", again * norm * e, flops=8.0 * again, launches=(1 if self.fused("norm") else 4) * self.once_more)
         size = mine * part.width * e
         if part.routing is None:
             self._gathered(unit, size, size, layout.sharing(type_of(part)), pieces=self.stack.overlap.tensor == "pipelined")
@@ -624,6 +638,8 @@ class _BlockBuilder:
         )
         if not first:
             self._divided(unit, matrix, "input", self._compute(unit, "input", Product(m=tokens, n=k, k=n, batch=copies, wide=wide)))
+        if matrix.name in LATENT and "latent" in self.stack.recomputed:
+            self._compute(unit, "input", Product(m=tokens, n=n, k=k, batch=copies, wide=wide), count=self.once_more)
         sums = self.fused("accumulation")  # in fp32, read and written
         result = SUM if sums else None
         self._compute(unit, "weight", Product(m=k, n=n, k=tokens, batch=copies, adds=sums, result=result, wide=wide))

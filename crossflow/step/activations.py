@@ -13,7 +13,7 @@ import numpy as np
 
 from crossflow.architecture.software import SoftwareStack
 from crossflow.arrays import Array
-from crossflow.parallel.blocks import ENDS, LOG_SUM, MASK, type_of
+from crossflow.parallel.blocks import ENDS, LATENT, LOG_SUM, MASK, type_of
 from crossflow.program.scans import SINGLE
 from crossflow.strategy.layout import Layout
 from crossflow.workload.job import Job
@@ -21,7 +21,6 @@ from crossflow.workload.statespace import StateSpace
 from crossflow.workload.transformer import AttentionGeometry, Layer, Part
 
 SOFTMAX = 4.0  # what a loss keeps of a logit for its backward pass is fp32 [B]
-LATENT = ("query_up", "key_value_up")  # products whose inputs are latents
 ROUTING = 8.0  # logits and probabilities of a router are fp32 [B]
 
 
@@ -70,13 +69,14 @@ class _Kept:
         own = tokens / np.where(layout.sequence_parallel, layout.tp, 1.0)
         routed = 0.0 if part.routing is None else tokens * layout.tensor_share("experts") * part.routing.rows(layout.ep)
         tokens = tokens * layout.tensor_share(type_of(part))
-        inputs, outputs = _products(part, tokens, own, routed, job, layout)
+        inputs, again, outputs = _products(part, tokens, own, routed, job, layout, stack)
         plain = own * part.width * (e + (MASK if job.dropout else 0.0)) + inputs * p  # the norm's input, and the products'
-        passing = e * (2.0 * own * part.width + outputs)
+        passing = e * (2.0 * own * part.width + outputs) + again * p
         scores = np.zeros(len(layout))
         if part.attention is not None:
-            vectors, scores = _attention(part.attention, tokens, job, layout, stack)
-            plain = plain + vectors
+            vectors, sums, scores = _attention(part.attention, tokens, job, layout, stack)
+            made = "latent" in stack.recomputed and any(matrix.name in LATENT for matrix in part.matrices)  # again, of latents
+            plain, passing = plain + sums + (0.0 if made else vectors), passing + (vectors if made else 0.0)
         if part.ssm is not None:
             plain = plain + _state_space(part.ssm, tokens, job, layout)
         if part.routing is not None or np.any(part.inner):
@@ -87,21 +87,26 @@ class _Kept:
         return cls(plain=plain, scores=scores, passing=passing + scores)
 
 
-def _products(part: Part, tokens: Array, own: Array, routed: Array | float, job: Job, layout: Layout) -> tuple[Array, Array]:
-    """Elements of a part's inputs of matrix products, each once, and of the inputs and outputs that lie inside the part. [1]
+def _products(
+    part: Part, tokens: Array, own: Array, routed: Array | float, job: Job, layout: Layout, stack: SoftwareStack
+) -> tuple[Array, Array, Array]:
+    """Elements of a part's inputs of matrix products, each once: those that are kept and those that are computed again, which norms
+    and activations have written, and of the inputs and outputs that lie inside the part. [1]
 
     Of the tokens of the ranks that share it, a rank's `own` of them, and the rows `routed` to all experts of a rank, evenly used.
     """
     samples = layout.micro_batch * layout.tensor_share(type_of(part))
     rows = {"tokens": tokens, "sample": samples, "memory": samples * job.model.memory_tokens / layout.cp}
-    inputs, inside, shared = np.zeros(len(layout)), np.zeros(len(layout)), False
+    inputs, again, inside, shared = *np.zeros((3, len(layout))), False
+    norms, activated = "norm" in stack.recomputed, "activation" in stack.recomputed and part.type in ("mlp", "experts")
     for matrix in part.matrices:
         if matrix.depthwise:
             continue
         many = routed if matrix.routed else rows[matrix.over]
         ranks = layout.tensor_of("experts" if matrix.routed else type_of(part))
         if matrix.cut == "row":
-            inputs, inside = inputs + many * matrix.k / ranks, inside + many * matrix.k / ranks
+            mine = many * matrix.k / ranks
+            inputs, again, inside = inputs + mine * (not activated), again + mine * activated, inside + mine
             continue
         inside = inside + many * matrix.columns(ranks)
         if matrix.routed:
@@ -109,12 +114,13 @@ def _products(part: Part, tokens: Array, own: Array, routed: Array | float, job:
         elif matrix.name in LATENT:
             inputs = inputs + 2.0 * many * matrix.k * own / tokens  # a latent, before and after its norm
         elif matrix.over != "memory":  # the encoder's output is kept by the encoder
-            inputs, shared = inputs + (0.0 if shared else own * matrix.k), True
-    return inputs, inside
+            mine = own * matrix.k * (not shared)
+            inputs, again, shared = inputs + mine * (not norms), again + mine * norms, True
+    return inputs, again, inside
 
 
-def _attention(attention: AttentionGeometry, tokens: Array, job: Job, layout: Layout, stack: SoftwareStack) -> tuple[Array, Array]:
-    """Queries, keys and values with the log-sum-exp of fused attention, and all that follows scores that go through memory. [B]"""
+def _attention(attention: AttentionGeometry, tokens: Array, job: Job, layout: Layout, stack: SoftwareStack) -> tuple[Array, Array, Array]:
+    """Queries, keys and values; the log-sum-exp of fused attention; and all that follows scores that go through memory. [B]"""
     ranks, samples = layout.tensor_of("attention"), layout.micro_batch * layout.tensor_share("attention")
     heads, kv = attention.heads / ranks, attention.kv_heads_on(ranks)
     memory_tokens = samples * job.model.memory_tokens / layout.cp
@@ -122,10 +128,10 @@ def _attention(attention: AttentionGeometry, tokens: Array, job: Job, layout: La
     vectors = tokens * heads * attention.query + (memory_tokens if attention.cross else tokens) * kv * (attention.query + attention.value)
     vectors = vectors + gate
     if stack.attention.kernel == "flash":
-        return job.element * vectors + LOG_SUM * tokens * heads, np.zeros(len(layout))
+        return job.element * vectors, LOG_SUM * tokens * heads, np.zeros(len(layout))
     seen = job.model.memory_tokens if attention.cross else tokens / samples * layout.cp
     each = job.element + ((MASK + job.element) if job.dropout else 0.0)  # softmax; mask and what dropout leaves
-    return job.element * vectors, each * tokens * heads * seen
+    return job.element * vectors, np.zeros(len(layout)), each * tokens * heads * seen
 
 
 def _state_space(ssm: StateSpace, tokens: Array, job: Job, layout: Layout) -> Array:

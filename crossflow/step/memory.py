@@ -308,6 +308,8 @@ def _pipeline(job: Job, layout: Layout, stack: SoftwareStack, held: Holdings, sh
     # Weights that a microbatch passed forward wait for its backward pass (PipeDream); otherwise there is one version.
     versions = flight.max(axis=(0, 1))[:, None] if shape.schedule == "pipedream" else 1.0
     state[WEIGHTS] = summed(present, here.weights) * versions
+    if stack.memory.narrow_frozen and job.training and job.operand < job.element:
+        state[WEIGHTS] -= summed(present - trained, _narrow(job) * here.weights) * versions
     state[GRADIENTS], state[OPTIMIZER] = summed(trained, here.gradients), summed(trained, here.optimizer)
     state[CACHE] = summed(present, here.cache)
     state[BUFFERS] = _buffers(job, layout, stack, here, at, present, trained)

@@ -1,7 +1,8 @@
 """Training rates that submitters and makers publish: ``mlperf_training.csv`` and ``published_training.csv``, each row as `predict` has it.
 
-A row says the model, the system and most of the layout; ``published.yaml`` says how scenarios call them. Whether a run recomputed
-anything is not told: it is supposed that none did, and a run that is predicted not to fit is counted as such. LoRA freezes all weights
+A row says the model, the system and most of the layout; ``published.yaml`` says how scenarios call them, and which modules recipes
+compute again. Whether a run recomputed more is not told: it is supposed that none did, and a run that is predicted not to fit is counted
+as such. LoRA freezes all weights
 but adapters, which are no part of the model here: the first layer is trained in their place, so that gradients pass all layers and no
 other weight has one.
 """
@@ -66,7 +67,13 @@ class PublishedRun:
     device: str
     size: str  # model and machine, of which layouts are ranked
     time: float  # of a step. [s]
-    data: Mapping[str, Any]  # scenario without recomputation
+    data: Mapping[str, Any]  # the scenario
+
+    @property
+    def stack(self) -> str:
+        """Software, without what the recipe changes of it."""
+        software = self.data["software"]
+        return software if isinstance(software, str) else str(software["like"])
 
 
 def mlperf_table(folder: Path) -> Table:
@@ -101,7 +108,7 @@ def _table(file: Path, columns: Sequence[str], read: Callable[[Path, TableRow], 
             "model": [run.model for run in runs],
             "kind": [kind for *_, kind in kept],
             "type": [type_of(run.data["workload"]["dtype"]) for run in runs],
-            "stack": [run.data["software"] for run in runs],
+            "stack": [run.stack for run in runs],
             "scale": [scale_of(int(row["gpus"])) for row, *_ in kept],
         },
         skipped=Counter(reasons),
@@ -174,7 +181,8 @@ def _published_run(file: Path, row: TableRow) -> PublishedRun:
 def _scenario(row: TableRow, *, model: str, system: str, batch: str, micro: str, release: tuple[str, str], lora: bool) -> dict[str, Any]:
     """The scenario of a row: its layout on its system, with the software of its release."""
     about, machine = dict(_known("models", model, "model")), dict(_known("systems", system, "system"))
-    gpus, chunks = int(row["gpus"]), about.pop("chunks", {})
+    gpus, chunks, again = int(row["gpus"]), about.pop("chunks", {}), about.pop("recomputed", {}).get(system)
+    stack = _stack(*release)
     node = _node(gpus, machine.pop("domain", None) or whole(row, "gpus_per_node", min(8, gpus)))
     workload = {
         **about, "global_batch": whole(row, batch), "sequence": whole(row, "seq"),
@@ -186,7 +194,7 @@ def _scenario(row: TableRow, *, model: str, system: str, batch: str, micro: str,
         "system": {**machine, "devices_per_node": node, "nodes": gpus // node},
         "workload": workload,
         "strategy": {**_plan(row, gpus, whole(row, micro)), **chunks.get(str(whole(row, "pp") * whole(row, "vp")), {})},
-        "software": _stack(*release),
+        "software": {"like": stack, "recomputed": again} if again else stack,
     }
 
 
