@@ -490,8 +490,10 @@ def test_numbers_that_are_not_finite_are_told_where_they_may_matter(tmp_path, na
 
 def test_numbers_that_are_not_finite_do_no_harm_where_nothing_depends_on_them(tmp_path):
     """Files of state-space models have them: Python writes a limit that is none as Infinity."""
-    plain, limited = (huggingface_document(written(tmp_path, config("codestral-mamba-7b", **given)))[0].data
-                      for given in ({}, {"time_step_limit": [0.0, float("inf")]}))
+    plain, limited = (
+        huggingface_document(written(tmp_path, config("codestral-mamba-7b", **given)))[0].data
+        for given in ({}, {"time_step_limit": [0.0, float("inf")]})
+    )
     assert plain == limited
 
 
