@@ -2,6 +2,7 @@
 
 import os
 import re
+import sys
 
 import hypothesis
 import pytest
@@ -15,6 +16,8 @@ from crossflow.technology.library import load_library
 hypothesis.settings.register_profile("crossflow", deadline=None, derandomize=True, database=None, max_examples=60)
 hypothesis.settings.load_profile("crossflow")
 os.environ.pop("COLUMNS", None)  # pages are as wide as it says
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # the many processes that tests start would compile all of the package each
+sys.dont_write_bytecode = False
 
 
 @pytest.fixture(scope="session")

@@ -138,16 +138,16 @@ def test_kernel_parallelism_beats_data_parallelism_in_the_case_study(lstm):
 
 
 def test_devices_beyond_count_cost_what_a_few_do(lstm):
-    """65,536 devices against 8, by the time of an evaluation without its caches."""
+    """65,536 devices against 8, by the processor's time of an evaluation without its caches."""
     few, many = lstm("d8", workload={"global_batch": 65536}), lstm("d65536", workload={"global_batch": 65536})
 
     def seconds(scenario):
         best = np.inf
         for _ in range(3):
             transform.cache_clear()
-            began = time.perf_counter()
+            began = time.process_time()
             evaluate(scenario)
-            best = min(best, time.perf_counter() - began)
+            best = min(best, time.process_time() - began)
         return best
 
     assert seconds(many) < 5 * seconds(few)
@@ -157,11 +157,11 @@ def test_many_points_cost_little_more_than_one(lstm):
     """A batch of 500 designs in less than 30 times the time of one."""
     scenario, power = lstm("CR-8-d64"), np.linspace(200.0, 400.0, 500)
     evaluate(scenario)
-    began = time.perf_counter()
+    began = time.process_time()
     evaluate(scenario)
-    one, began = time.perf_counter() - began, time.perf_counter()
+    one, began = time.process_time() - began, time.process_time()
     evaluate(scenario, {"system.budgets.power": power})
-    assert time.perf_counter() - began < 30 * one
+    assert time.process_time() - began < 30 * one
 
 
 def test_costs_of_parts_are_above_their_lower_bounds(lstm):

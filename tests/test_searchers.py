@@ -3,6 +3,8 @@
 
 import dataclasses
 import itertools
+import pickle
+import time
 
 import numpy as np
 import pytest
@@ -10,6 +12,7 @@ import pytest
 import crossflow
 from crossflow.errors import CrossflowError
 from crossflow.search import evolution, gradient
+from crossflow.search.deadline import Deadline
 from crossflow.search.driver import search
 from crossflow.search.goals import Constraint, Objective
 from crossflow.search.pareto import non_dominated
@@ -125,6 +128,17 @@ def test_a_search_that_has_no_time_ends_at_once(case):
     best, _ = recorded(problem, settings.model_copy(update={"seconds": 1e-9}))
     assert best.row is not None
     assert best.evaluations <= 200
+
+
+def test_a_clock_that_is_set_moves_no_end_of_a_search(monkeypatch):
+    """In another process, where the time of day counts, an hour back gives the whole budget again and no more."""
+    made, sent, now = Deadline.after(60.0), pickle.dumps(Deadline.after(60.0)), time.time()
+    for moved, ends in ((-3600.0, False), (3600.0, True)):
+        with monkeypatch.context() as patch:
+            patch.setattr(time, "time", lambda moved=moved: now + moved)
+            there = pickle.loads(sent)
+            assert (made.passed, there.passed) == (False, ends)
+            assert there.clock <= time.monotonic() + 60.0
 
 
 @pytest.mark.slow

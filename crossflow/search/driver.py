@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import time
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +11,7 @@ import numpy as np
 
 from crossflow.errors import CrossflowError
 from crossflow.search import exhaustive, fronts, gradient, local, nested, trials
+from crossflow.search.deadline import Deadline
 from crossflow.search.oracle import Best, BudgetSpent, Mapper, Oracle, Recorder, Row
 from crossflow.search.settings import (
     EvolutionSettings,
@@ -63,7 +63,7 @@ def search(
         When the searcher cannot search such a space, or the replayed rows are not of this search.
     """
     check(problem.space, settings)
-    deadline = None if settings.seconds is None else time.time() + settings.seconds
+    deadline = None if settings.seconds is None else Deadline.after(settings.seconds)
     given: dict[str, Any] = {"evaluations": settings.evaluations, "deadline": deadline, "record": record, "replay": replay}
     oracle = Oracle(problem=problem, known=problem.known(known), mapper=mapper, timed=timed, **given)
     with contextlib.suppress(BudgetSpent):

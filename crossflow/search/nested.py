@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from crossflow.arrays import Array, Index
+from crossflow.search.deadline import Deadline
 from crossflow.search.oracle import Oracle
 from crossflow.search.settings import Local
 from crossflow.search.space import Designs
@@ -43,7 +44,7 @@ class InnerSearch:
     settings: Local
     seed: tuple[int, ...]
     evaluations: int | None
-    deadline: float | None
+    deadline: Deadline | None
     known: Designs  # to start from
 
 

@@ -15,6 +15,7 @@ import numpy as np
 
 from crossflow.arrays import Array, Mask, plain
 from crossflow.errors import CrossflowError
+from crossflow.search.deadline import Deadline
 from crossflow.search.goals import DesignOutcome
 from crossflow.search.pareto import beaten, non_dominated
 from crossflow.search.space import Designs
@@ -59,7 +60,7 @@ class Oracle:
 
     problem: SearchProblem  # what is searched
     evaluations: int | None = None  # the budget; None for no limit
-    deadline: float | None = None  # seconds of `time.time` until which it may search; None for no limit
+    deadline: Deadline | None = None  # until when it may search; None for no limit
     record: Recorder | None = None  # called with every batch's columns
     timed: bool = False  # whether rows record the time that the search had taken
     replay: Sequence[Row] = ()  # rows of an earlier run, in order, that answer the first questions
@@ -142,7 +143,7 @@ class Oracle:
         return int(min(wanted, self.remaining))
 
     def _late(self) -> bool:
-        return self.deadline is not None and self._replayed >= len(self.replay) and time.time() > self.deadline
+        return self.deadline is not None and self._replayed >= len(self.replay) and self.deadline.passed
 
     def _allowed(self, wanted: int) -> int:
         left = self._left(wanted)

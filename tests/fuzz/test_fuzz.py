@@ -12,6 +12,7 @@ from tests.fuzz.__main__ import fuzz
 from tests.fuzz.outcomes import BAD, run
 
 
+@pytest.mark.slow
 def test_mutated_files_end_with_a_result_or_an_error_at_its_place():
     found = fuzz(list(cases.KINDS), 25, 19, None)
     assert sum(found.values()) == 25

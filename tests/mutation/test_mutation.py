@@ -4,6 +4,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from tests.mutation.mutants import places_of, planted
 from tests.mutation.packages import ROOT, TESTS, files_of, modules_of
 
@@ -55,6 +57,7 @@ def test_every_package_has_modules_and_tests():
     assert all(Path(file).exists() for package in TESTS for file in files_of(package))
 
 
+@pytest.mark.slow
 def test_planted_mistakes_are_caught():
     """All that can be done wrong in a line that has a law, shown to one file of tests."""
     path = ROOT / "crossflow" / "cost" / "collectives.py"

@@ -179,24 +179,25 @@ def test_a_call_without_a_delay_is_refused(script, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("text", "sentence"),
+    ("text", "ranks", "sentence"),
     [
         (
             "def delay(op, size, ranks): return -1",
+            "0,1",
             "the delay function returned -1 for all_reduce of 16 B; expected seconds, or seconds and",
         ),
-        ("def delay(op, size, ranks): return '1ms'", "the delay function returned '1ms' for all_reduce of 16 B"),
-        ("def delay(op, size, ranks): raise ValueError('mine')", "model.py: delay failed for all_reduce of 16 B: ValueError: mine"),
-        ("def delay(op): return 1", "model.py: delay failed for all_reduce of 16 B: TypeError: delay() takes 1 positional argument"),
+        ("def delay(op, size, ranks): return '1ms'", "0", "the delay function returned '1ms' for all_reduce of 16 B"),
+        ("def delay(op, size, ranks): raise ValueError('mine')", "0,1", "model.py: delay failed for all_reduce of 16 B: ValueError: mine"),
+        ("def delay(op): return 1", "0", "model.py: delay failed for all_reduce of 16 B: TypeError: delay() takes 1 positional argument"),
     ],
 )
-def test_a_delay_function_that_fails_is_told_in_one_line(script, tmp_path, text, sentence):
+def test_a_delay_function_that_fails_is_told_in_one_line(script, tmp_path, text, ranks, sentence):
     (tmp_path / "model.py").write_text(text + "\n", encoding="utf-8")
     delays = tmp_path / "delays.yaml"
     delays.write_text("kind: delays\ndelay: model.py:delay\n", encoding="utf-8")
     path = tmp_path / "script.py"
     path.write_text(BEGIN + "dist.all_reduce(torch.ones(4))\n", encoding="utf-8")
-    done = run("--world-size", "2", "--ranks", "0,1", "--delays", str(delays), "--", str(path))
+    done = run("--world-size", "2", "--ranks", ranks, "--delays", str(delays), "--", str(path))
     assert (done.returncode, done.stderr.count("\n")) == (2, 1)
     assert sentence in done.stderr
 
