@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from crossflow.cost.ranks import SystemDelays
 from crossflow.errors import CrossflowError
 from crossflow.mapping.placement import layouts, place_group
 from crossflow.mapping.topology import Network, Topology
@@ -20,12 +21,13 @@ from crossflow.workload.spec import TransformerSpec
 
 TYPES = ("attention", "mlp", "experts", "embedding")
 DEGREES = [1, 1, 1, 2, 2, 3, 4]
-OPTIONS: Mapping[str, list[Any]] = {  # with what is drawn most often first
-    "ep": [1, 1, 2, 4, 3], "etp": [0, 0, 1, 2, 4], "attention_tp": [0, 0, 0, 1, 2], "mlp_tp": [0, 0, 0, 1, 2], "embedding_tp": [0, 0, 0, 1],
-    "zero": [0, 1, 2, 3, 3, 3], "shard_group": [0, 0, 0, 2, 3], "attention_shard_group": [0, 0, 0, 0, 2], "mlp_shard_group": [0, 0, 0, 0, 2, 4],
-    "embedding_shard_group": [0, 0, 0, 0, 2], "experts_shard_group": [0, 0, 0, 0, 2], "sequence_parallel": [False, True],
-    "virtual_stages": [1, 1, 2, 3], "micro_batch": [1, 2, 3, 4], "recompute": ["none", "selective", "full"], "first_stage": [0, 0, 0, 0, 1, 3],
-    "last_stage": [0, 0, 0, 0, 1, 3], "schedule": ["1f1b", "1f1b", *SCHEDULES], "offload": [(), (), (), ("optimizer",), ("weights",), ("activations",)],
+OPTIONS: Mapping[str, list[Any]] = {  # what is drawn most often is there several times
+    "ep": [1, 1, 2, 4, 3], "etp": [0, 0, 1, 2, 4], "attention_tp": [0, 0, 0, 1, 2], "mlp_tp": [0, 0, 0, 1, 2],
+    "embedding_tp": [0, 0, 0, 1], "zero": [0, 1, 2, 3, 3, 3], "shard_group": [0, 0, 0, 2, 3], "attention_shard_group": [0, 0, 0, 0, 2],
+    "mlp_shard_group": [0, 0, 0, 0, 2, 4], "embedding_shard_group": [0, 0, 0, 0, 2], "experts_shard_group": [0, 0, 0, 0, 2],
+    "sequence_parallel": [False, True], "virtual_stages": [1, 1, 2, 3], "micro_batch": [1, 2, 3, 4],
+    "recompute": ["none", "selective", "full"], "first_stage": [0, 0, 0, 0, 1, 3], "last_stage": [0, 0, 0, 0, 1, 3],
+    "schedule": ["1f1b", "1f1b", *SCHEDULES], "offload": [(), (), (), ("optimizer",), ("weights",), ("activations",)],
     "stage_layers": [(), (), (), (), (3, 5), (2, 2, 2, 2), (0, 4, 4), (1, 3, 3, 1)],
 }  # fmt: skip
 NAMED = ("apart", "unsharded", "distant")
@@ -40,8 +42,9 @@ def plans(count: int, seed: int, workload: Mapping[str, Any]) -> Iterator[tuple[
         few = rng.sample(sorted(OPTIONS), 4)
         named = {name: tuple(rng.sample(TYPES, rng.choice([1, 1, 2]))) for name in NAMED if rng.random() < 0.08}
         order = rng.choice(list(itertools.permutations(("tp", "dp", "pp"))))
-        plan = Plan(**{name: rng.choice(DEGREES) for name in ("tp", "cp", "dp", "pp")}, **{name: rng.choice(OPTIONS[name]) for name in few}, **named,
-                    placement=order if rng.random() < 0.4 else ("tp", "dp", "pp"))  # fmt: skip
+        degrees = {name: rng.choice(DEGREES) for name in ("tp", "cp", "dp", "pp")}
+        options = {name: rng.choice(OPTIONS[name]) for name in few}
+        plan = Plan(**degrees, **options, **named, placement=order if rng.random() < 0.4 else ("tp", "dp", "pp"))
         batch, task, balanced = rng.choice([24, 48, 96]), rng.choice(["training"] * 4 + ["prefill", "decode"]), rng.random() < 0.2
         problem = plan_problem(plan, model, batch, balanced=balanced, task=task)
         problems.append(problem or "")
@@ -61,11 +64,12 @@ def _again(plan: Plan, spec: TransformerSpec) -> str:
         return str(error)
 
 
-SHAPES = [
-    ("single", 1, {}), ("ring", 5, {}), ("ring", 6, {"ports": 4}), ("mesh2d", 6, {}), ("mesh2d", 12, {"shape": (3, 4)}), ("torus2d", 8, {}),
-    ("torus2d", 12, {}), ("mesh3d", 12, {}), ("torus3d", 16, {}), ("torus3d", 24, {"ports": 12}), ("fully-connected", 6, {}),
-    ("hybrid-cube-mesh", 8, {}), ("hybrid-cube-mesh", 4, {}), ("switch", 8, {}), ("fat-tree", 8, {"group": 4, "oversubscription": 2.0}),
-    ("fat-tree", 12, {"group": 3, "oversubscription": 1.5}), ("rail-only", 12, {}), ("dragonfly", 12, {"group": 4}), ("dragonfly", 8, {"group": 2, "oversubscription": 2.0}),
+SHAPES: list[tuple[str, int, dict[str, Any]]] = [
+    ("single", 1, {}), ("ring", 5, {}), ("ring", 6, {"ports": 4}), ("mesh2d", 6, {}), ("mesh2d", 12, {"shape": (3, 4)}),
+    ("torus2d", 8, {}), ("torus2d", 12, {}), ("mesh3d", 12, {}), ("torus3d", 16, {}), ("torus3d", 24, {"ports": 12}),
+    ("fully-connected", 6, {}), ("hybrid-cube-mesh", 8, {}), ("hybrid-cube-mesh", 4, {}), ("switch", 8, {}), ("rail-only", 12, {}),
+    ("fat-tree", 8, {"group": 4, "oversubscription": 2.0}), ("fat-tree", 12, {"group": 3, "oversubscription": 1.5}),
+    ("dragonfly", 12, {"group": 4}), ("dragonfly", 8, {"group": 2, "oversubscription": 2.0}),
 ]  # fmt: skip
 
 
@@ -121,9 +125,32 @@ def strategies(count: int, seed: int) -> Iterator[Any]:
             as_text = ", ".join(f"{kind} {held[0] if len(held) == 1 else '(' + ', '.join(held) + ')'}" for kind, held in roles.items())
             yield as_text if rng.random() < 0.4 and not options else {**roles, **options}
         else:
-            sizes = {name: rng.choice([1, 2, 4, 8]) for name in rng.sample(("tp", "dp", "pp", "cp", "ep", "kp1", "lp"), rng.choice([1, 2, 3]))}
+            names = rng.sample(("tp", "dp", "pp", "cp", "ep", "kp1", "lp"), rng.choice([1, 2, 3]))
+            sizes = {name: rng.choice([1, 2, 4, 8]) for name in names}
+            kernel, kp1, kp2, dp, stages = (rng.choice(some) for some in (("RC", "CR"), (1, 2, 4), (2, 4), (1, 2, 4), (1, 2)))
             text = "-".join(f"{name}{size}" for name, size in sizes.items())
-            yield rng.choice([text, sizes, f"{rng.choice(['RC', 'CR'])}-{rng.choice([1, 2, 4])}-{rng.choice([2, 4])}-d{rng.choice([1, 2, 4])}-p{rng.choice([1, 2])}"])
+            yield rng.choice([text, sizes, f"{kernel}-{kp1}-{kp2}-d{dp}-p{stages}"])
 
 
-DRAWN = {"plans": plans, "routes": routes, "pipelines": pipelines}
+OPS = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "reduce", "gather", "scatter", "barrier")
+GROUPS = [range(2), range(4), range(8), range(16), range(0, 16, 4), (0, 8), (0, 1, 2, 9), (1, 3, 5, 7)]
+SIZES = (1e3, 1e7)  # [B]
+
+
+def collectives(systems: list[str]) -> Iterator[tuple[str, Any]]:
+    """Times of collectives and transfers among groups of ranks of systems, each of 16 devices."""
+    for name in systems:
+        system = SystemDelays.of(name, 16)
+        calls = [(op, size, tuple(ranks)) for op in OPS for size in SIZES for ranks in GROUPS]
+        calls += [("send", size, ranks) for size in SIZES for ranks in ((0, 1), (3, 5), (2, 10))]
+        yield name, [_time(system, *call) for call in calls]
+
+
+def _time(system: SystemDelays, *call: Any) -> Any:
+    try:
+        return system.time(*call)
+    except CrossflowError as error:
+        return str(error)
+
+
+DRAWN = {"plans": plans, "routes": routes, "pipelines": pipelines, "collectives": collectives}

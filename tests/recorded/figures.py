@@ -122,7 +122,11 @@ def _numbers(value: Any) -> Iterator[float]:
 
 def _fields(value: Any) -> Sequence[str]:
     """Fields of a record, none of what is no record."""
-    return [field.name for field in dataclasses.fields(value)] if dataclasses.is_dataclass(value) else list(getattr(type(value), "model_fields", ()))
+    return (
+        [field.name for field in dataclasses.fields(value)]
+        if dataclasses.is_dataclass(value)
+        else list(getattr(type(value), "model_fields", ()))
+    )
 
 
 def _rounded(value: Any) -> Any:
@@ -177,7 +181,7 @@ def _strategies(given: Scenario, options: Mapping[str, bool]) -> Iterator[tuple[
     yield "", [len(texts), sum_of(texts)]
     near = near_strategies(given.strategy, given.workload, given.nodes, balanced=given.balanced, fused=given.fused_attention)
     yield "near", [len(near), sum_of(near)]
-    yield from _points(given, {"strategy": [text for text in texts][:: -(-len(texts) // MOST)]})
+    yield from _points(given, {"strategy": list(texts)[:: -(-len(texts) // MOST)]})
 
 
 def _program(given: Scenario, _: Any) -> Iterator[tuple[str, Any]]:
@@ -202,5 +206,5 @@ def _understood(given: Scenario, written: Any) -> str:
         return str(error)
 
 
-MOST = 256  # strategies of a case that are evaluated
+MOST = 128  # strategies of a case that are evaluated
 MORE = {"timeline": _timeline, "events": _events, "points": _points, "strategies": _strategies, "program": _program, "readings": _readings}
