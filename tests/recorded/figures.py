@@ -166,10 +166,10 @@ def _events(given: Scenario, _: Any) -> Iterator[tuple[str, Any]]:
         yield kind, sum_of(several)
 
 
-def _points(given: Scenario, points: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    """Every column of a batch of design points."""
+def _points(given: Scenario, points: Mapping[str, Any], *, least: bool = False) -> Iterator[tuple[str, Any]]:
+    """Every column of a batch of design points, of the scenario alone where there are none."""
     groups: dict[str, list[Any]] = {}
-    for name, values in evaluate(given, points).columns().items():
+    for name, values in evaluate(given, points or None, least=least).columns().items():
         groups.setdefault(name.partition(".")[0], []).append(list(values))
     for name, several in groups.items():
         yield name, sum_of(several)
@@ -206,5 +206,13 @@ def _understood(given: Scenario, written: Any) -> str:
         return str(error)
 
 
+def _bounds(given: Scenario, points: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    """The same of lower bounds."""
+    yield from _points(given, points, least=True)
+
+
 MOST = 128  # strategies of a case that are evaluated
-MORE = {"timeline": _timeline, "events": _events, "points": _points, "strategies": _strategies, "program": _program, "readings": _readings}
+MORE = {
+    "timeline": _timeline, "events": _events, "points": _points, "bounds": _bounds, "strategies": _strategies, "program": _program,
+    "readings": _readings,
+}  # fmt: skip
