@@ -17,6 +17,7 @@ from crossflow.cost.profile import Measured, Profile, message_shape
 from crossflow.cost.ranks import SystemDelays
 from crossflow.cost.roofline import product_costs
 from crossflow.cost.tiling import _cooler, _slowed
+from crossflow.errors import CrossflowError
 from crossflow.mapping.spread import LinkSpread
 from crossflow.program.builder import ProgramBuilder
 from crossflow.program.groups import Group
@@ -477,6 +478,15 @@ def test_tiles_save_energy_as_far_as_that_is_faster_under_a_limit(limit, share):
 @functools.cache
 def delays(name, devices):
     return SystemDelays.of(name, devices)
+
+
+def test_a_system_holds_what_its_nodes_can_be_wired_for(tmp_path, exactly):
+    mine = tmp_path / "mine.yaml"
+    mine.write_text("kind: system\nname: mine\ntemplate: dgx-a100\nnetwork: {inter: {fabric: ideal, topology: hybrid-cube-mesh}}\n")
+    assert delays(str(mine), 64).devices == 64
+    sentence = f"--system: {mine} does not hold 72 devices: hybrid-cube-mesh holds 8 nodes, the system has 9"
+    with pytest.raises(CrossflowError, match=exactly(sentence)):
+        delays(str(mine), 72)
 
 
 GROUPS = [

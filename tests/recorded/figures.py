@@ -17,10 +17,12 @@ from crossflow.evaluation import evaluate
 from crossflow.evaluation.events import events
 from crossflow.evaluation.recommendation import recommendation_program
 from crossflow.program.file import document_of
-from crossflow.scenario import Scenario
+from crossflow.scenario import Scenario, strategy_of
 from crossflow.step.uneven import Uneven
 from crossflow.strategy.hierarchy import Hierarchy
-from crossflow.strategy.reading import every_strategy, near_strategies
+from crossflow.strategy.plan import Plan
+from crossflow.strategy.reading import as_text, every_strategy, fitting, near_strategies, strategy_problem
+from tests.recorded import drawn
 
 ROOT = Path(__file__).resolve().parents[2]
 DATA = ROOT / "tests" / "data"
@@ -43,6 +45,9 @@ def recorded() -> dict[str, Figures]:
 
 def figures(case: Mapping[str, Any]) -> Figures:
     """All figures of a case by name, without those that are zero; or the sentence that refuses it."""
+    if isinstance(case.get("drawn"), Mapping):
+        what, options = next(iter(case["drawn"].items()))
+        return {name: value if name == "counts" else _rounded(sum_of(value)) for name, value in drawn.DRAWN[what](**options)}
     told = {**case}
     wanted = {name: told.pop(name) for name in MORE if name in told}
     try:
@@ -161,10 +166,10 @@ def _events(given: Scenario, _: Any) -> Iterator[tuple[str, Any]]:
         yield kind, sum_of(several)
 
 
-def _points(given: Scenario, points: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    """Every column of a batch of design points."""
+def _points(given: Scenario, points: Mapping[str, Any], *, least: bool = False) -> Iterator[tuple[str, Any]]:
+    """Every column of a batch of design points, of the scenario alone where there are none."""
     groups: dict[str, list[Any]] = {}
-    for name, values in evaluate(given, points).columns().items():
+    for name, values in evaluate(given, points or None, least=least).columns().items():
         groups.setdefault(name.partition(".")[0], []).append(list(values))
     for name, several in groups.items():
         yield name, sum_of(several)
@@ -176,7 +181,7 @@ def _strategies(given: Scenario, options: Mapping[str, bool]) -> Iterator[tuple[
     yield "", [len(texts), sum_of(texts)]
     near = near_strategies(given.strategy, given.workload, given.nodes, balanced=given.balanced, fused=given.fused_attention)
     yield "near", [len(near), sum_of(near)]
-    yield from _points(given, {"strategy": [text for text in texts][:: -(-len(texts) // MOST)]})
+    yield from _points(given, {"strategy": list(texts)[:: -(-len(texts) // MOST)]})
 
 
 def _program(given: Scenario, _: Any) -> Iterator[tuple[str, Any]]:
@@ -185,5 +190,29 @@ def _program(given: Scenario, _: Any) -> Iterator[tuple[str, Any]]:
     yield "", sum_of(document_of(made))
 
 
-MOST = 256  # strategies of a case that are evaluated
-MORE = {"timeline": _timeline, "events": _events, "points": _points, "strategies": _strategies, "program": _program}
+def _readings(given: Scenario, how: Mapping[str, int]) -> Iterator[tuple[str, Any]]:
+    """How strategies that people might write are understood, or why they are not."""
+    texts = [_understood(given, written) for written in drawn.strategies(**how)]
+    yield "", [len(set(texts)), sum_of(texts)]
+
+
+def _understood(given: Scenario, written: Any) -> str:
+    try:
+        read = fitting(strategy_of(given, written), given.system, given.workload)
+        layered = isinstance(read, Plan | Hierarchy)
+        problem = strategy_problem(read, given.workload, given.nodes, balanced=given.balanced) if layered else None
+        return f"{as_text(read, given.workload)} {read!r} {problem}"
+    except CrossflowError as error:
+        return str(error)
+
+
+def _bounds(given: Scenario, points: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    """The same of lower bounds."""
+    yield from _points(given, points, least=True)
+
+
+MOST = 128  # strategies of a case that are evaluated
+MORE = {
+    "timeline": _timeline, "events": _events, "points": _points, "bounds": _bounds, "strategies": _strategies, "program": _program,
+    "readings": _readings,
+}  # fmt: skip
