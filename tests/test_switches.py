@@ -97,7 +97,7 @@ STACK = {
     "memory.narrow_frozen": When(True, {"system.template": "dgx-h100", "workload.dtype": "fp8", "workload.frozen": ["attention"]}),
     "memory.gathered_copy": When(True, HEAVY), "sharing.unit": When("layer", ZERO), "sharing.copies": When(True, ZERO),
     "kernels.attention.prefill": When(["flash-attention-2"], {"workload.task": "prefill"}),
-    "kernels.attention.decode": When(["flash-attention-2"], {"workload.task": "decode"}), "kernels.launch": "graph", "kernels.products": {dtype: ["cublas"] for dtype in ("bf16", "fp16", "tf32", "fp32")},
+    "kernels.attention.decode": When(["flash-attention-2"], {"workload.task": "decode"}),
     "sharing.bucket": "1 MiB", "sharing.first_bucket": When("300 MiB", {"software.sharing": {"bucket": "2 MiB"}}),
     "peer_all_reduce.limit": When("64 MiB", SHORT),
     "peer_all_reduce.start": When("1 us", {**SHORT, "software.peer_all_reduce": {"limit": "64 MiB"}}),

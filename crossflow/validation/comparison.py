@@ -8,9 +8,9 @@ from pathlib import Path
 from crossflow.errors import CrossflowError
 from crossflow.validation.kernels_attention import attention_table
 from crossflow.validation.kernels_experts import exchange_table, moe_table
+from crossflow.validation.kernels_products import products_table, training_kernels_table
 from crossflow.validation.likeness import with_fitted
 from crossflow.validation.published import mlperf_table, published_table
-from crossflow.validation.kernels_products import products_table, training_kernels_table
 from crossflow.validation.report import Report, Table
 from crossflow.validation.serving import serving_latency_table, serving_table
 from crossflow.validation.tables import collectives_table, gemm_table, generated_gemm_table, shipped

@@ -98,7 +98,7 @@ def _first(score: Mapping[str, float], row: TableRow, users: float) -> float:
     All requests of a run come at once at first; where each of its users has few of them one after the other, that counts.
     """
     conditions = (given["service"] for source, given in measurements().items() if row["source"].startswith(source) and "service" in given)
-    found = next(conditions, {}).get(row["engine"], {})
+    found: Mapping[str, Any] = next(conditions, dict[str, Any]()).get(row["engine"], {})
     burst = 0.5 * (users - 1.0) * score["prompt_time_s"] / float(found.get("requests_a_user", np.inf))
     return score["ttft_s"] + parse(found.get("front_end", "0 s"), "s") + burst
 
