@@ -23,7 +23,7 @@ from crossflow.limits import Flag, Whole
 from crossflow.units import Information, PositiveShare, Ratio, Share, Time
 
 Module = Literal["norm", "activation", "latent"]
-Fusion = Literal["softmax", "activation", "residual", "norm", "rotary", "loss", "optimizer", "accumulation"]
+Fusion = Literal["softmax", "activation", "residual", "norm", "rotary", "loss", "optimizer", "accumulation", "scaling"]
 
 
 class AttentionKernel(FileModel):

@@ -41,6 +41,7 @@ from crossflow.workload.statespace import SELECTIVE, UPDATE, StateSpace
 from crossflow.workload.transformer import AttentionGeometry, Cut, Matrix, Part, Routing, Transformer
 
 MASK = 1.0  # a dropout mask is a byte an element [B]
+STATIC = ("fp8", "nvfp4")  # types whose tensors have a scale that a checkpoint knows before
 ENDS = ("embedding", "head")  # parts before the first and after the last layer; multi-token prediction layers have them too
 SUM = 8.0  # an element of a gradient that a product adds to in fp32, read and written [B]
 LOG_SUM = 4.0  # attention's log-sum-exp is fp32 [B]
@@ -658,13 +659,15 @@ class _BlockBuilder:
     def _narrow(self, unit: str, forward: BlockPhase, rows: Array, n: Array, k: Array, copies: Array) -> None:
         """Operands scaled to a narrower type: r1 at full width, w1 narrow, and once more transposed for the other products.
 
-        A service has its weights narrow from the start, and the scales of its tensors. In training the largest value of a tensor, which
+        A service has its weights narrow from the start, and the scales of its tensors; where the stack fuses `scaling`, the kernels before
+        write what they know the scale of in the narrow type. In training the largest value of a tensor, which
         sets its scale, is found in the pass that writes it, of the step before (delayed scaling); blocks have scales of their own, which
         the cast finds. Of a type with both, a pass before it reads the tensor once more (arXiv:2509.25149, App. B).
         """
         full, narrow = float(self.element), float(self.job.operand)
         if not self.training:
-            self._pass(unit, forward, rows * k * (full + narrow), narrows=True)
+            if not (self.fused("scaling") and self.job.dtype in STATIC):
+                self._pass(unit, forward, rows * k * (full + narrow), narrows=True)
             return
         weights = copies * n * k / self.layout.microbatches  # once a step; the copies are kept
         reads = 2 if FORMATS[self.job.dtype].two_level else 1

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from crossflow import files
+from crossflow.architecture.software import load_stack
 from crossflow.errors import CrossflowError
 from crossflow.evaluation import evaluate
 from crossflow.files import Document
@@ -27,9 +28,10 @@ LATENCY = ("source", "engine", "device", "gpus", "model", "tp", "precision", "in
 FEW = 8  # requests in flight up to which a service is mostly alone [1]
 # Data types of products and weights by what a row says of its checkpoint; those of 4 bits are widened where a device has no such products.
 TYPES: Mapping[str, tuple[str, str]] = {
-    "": ("bf16", ""), "bf16": ("bf16", ""), "16 bit": ("bf16", ""), "fp16": ("fp16", ""), "fp8": ("fp8", ""), "fp8_block": ("fp8", ""),
+    "": ("bf16", ""), "bf16": ("bf16", ""), "16 bit": ("bf16", ""), "fp16": ("fp16", ""), "fp8": ("fp8", ""), "fp8_block": ("fp8_block", ""),
     "fp4": ("nvfp4", ""), "nvfp4": ("nvfp4", ""), "int4": ("bf16", "int4"), "int4_wo": ("bf16", "int4"), "mxfp4": ("bf16", "mxfp4"),
 }  # fmt: skip
+IN_BLOCKS = ("deepseek-v3", "qwen3-235b-a22b")  # models whose own checkpoints of 8 bits have scales of blocks
 UNMARKED = "speculative decoding is not marked in rows with workers of their own, which decide their times"
 UNFIT = "the service does not fit as predicted"
 Fields = dict[str, Any]
@@ -118,6 +120,8 @@ def _case(row: TableRow) -> tuple[Fields | str, Fields] | str:
         return "the number of requests in flight is not stated"
     tensor, data, stages = (int(row.get(name) or 1) for name in ("tp", "attention_dp", "pp"))
     of_experts, expert = (int(row.get(name) or 1) for name in ("moe_tp", "moe_ep"))
+    if of_experts == expert > 1 and tensor * data == expert**2:  # one dump multiplies degrees of the same ranks: runs that two dumps hold
+        tensor, data, of_experts = (max(degree // expert, 1) for degree in (tensor, data, of_experts))
     strategy = "-".join(f"{name}{size}" for name, size in (("tp", tensor), ("dp", data), ("pp", stages)) if size > 1) or "tp1"
     if data > 1 and expert > 1:  # inside a tensor group experts are as many bytes and the same sum, however they are divided
         strategy += f"-ep{expert}-etp{of_experts}" if of_experts >= tensor else f"-ep{data}-etp{tensor}"
@@ -132,7 +136,7 @@ def _case(row: TableRow) -> tuple[Fields | str, Fields] | str:
 def _published(row: TableRow) -> tuple[Fields | str, Fields]:
     """The same of a row of a published table; `max` are all requests that the engine takes at once."""
     users = row["batch_or_concurrency"]
-    engine = {"": "tensorrt-llm"}.get(row["engine"], row["engine"])
+    engine = row["engine"] or "fastertransformer"  # those that are not named were published in 2023
     shared = _shared(row["model"], row["device"], engine, row["precision"])
     own = {
         "workload.prompt": int(row["input"]), "workload.output": int(row["output"]),
@@ -152,13 +156,15 @@ def _shared(model: str, device: str, engine: str, kept: str) -> Fields | str:
     if kept not in TYPES:
         return f"data type '{kept}' is not known"
     dtype, weight = TYPES[kept]
+    if dtype == "fp8" and preset in IN_BLOCKS:
+        dtype = "fp8_block"
     known = device_architecture(device)
     if dtype == "nvfp4" and known is not None and dtype not in known.throughput:
         dtype, weight = "bf16", "nvfp4"
     workload: Fields = {"model": preset, "task": "serving", "dtype": dtype}
     if weight:
         workload["weight_dtype"] = weight
-    if dtype in ("fp8", "nvfp4"):
+    if dtype in ("fp8", "fp8_block", "nvfp4"):
         workload["kv_dtype"] = "fp8"
     mixture = "experts" in files.read_yaml(files.catalogue("templates", "models")[preset]).data
     if mixture and (weight or dtype == "nvfp4"):  # checkpoints of 4 bits keep the attention of mixtures as it was
@@ -194,8 +200,8 @@ def system_of(device: str) -> str | None:
 def stack_of(engine: str) -> str:
     """Software of an engine as tables call it."""
     word = engine.lower().split()[0]
-    name = {"trtllm": "tensorrt-llm", "trt-llm": "tensorrt-llm", "nim": "tensorrt-llm"}.get(word, word)
-    return name if name in files.catalogue("templates", "software") else "vllm"
+    known = {name: load_stack(name)[0].known_as for name in files.catalogue("templates", "software")}
+    return next((name for name, others in known.items() if word == name or word in others), "vllm")
 
 
 def _scores(cases: Sequence[tuple[Fields | str, Fields] | str], skipped: Counter[str]) -> list[dict[str, float] | None]:
