@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from crossflow.search.pareto import beaten, non_dominated
+from crossflow.search.pareto import ahead, beaten, non_dominated
 
 
 def naive(losses):
@@ -45,3 +45,11 @@ def test_what_a_front_beats_is_all_that_it_was_taken_from():
     front = losses[:, non_dominated(losses)]
     assert beaten(losses, front).all()
     assert not beaten(front - 0.5, front).any()
+
+
+def test_what_is_ahead_of_a_front_is_what_the_front_does_not_beat():
+    losses, front = (np.random.default_rng(seed).integers(0, 6, (3, 40)).astype(float) for seed in (3, 4))
+    gain = ahead(losses, front)
+    assert ((gain <= 0) == beaten(losses, front)).all()
+    assert beaten(losses + np.maximum(gain, 0.0), front).all()
+    assert ahead(front[:, :1] - 0.5, front[:, :1]).tolist() == [0.5]

@@ -2,9 +2,11 @@
 
 A front is found from its ends: first each objective is searched by itself, side by side (L-SHADE, `crossflow.search.evolution`).
 Then all designs that no other beats are kept, and the front spreads and moves on from some of them: one for each box of a grid over
-the logarithms of the objectives (epsilon dominance [1]_), so that every part of the front has the same chances however crowded it is.
-The grid is coarse at first, for few parents improve faster, and becomes finer (`Front.parents`). A trial is made of a parent and of
-others near it on the front, by differences, along the front, by crossing, and by moves of a few coordinates, as in [2]_ [3]_.
+the logarithms of the objectives (epsilon dominance [1]_), so that every part of the front has its chances however crowded it is. The
+grid is coarse at first, for few parents improve faster, and becomes finer (`Front.parents`). The more the front gained by a parent when
+it was found, the better are the parent's chances: that part of the front still moves. Some batches leave one objective out, and move a
+face of the front on. A trial is made of a parent and of others near it on the front, by differences, along the front, by crossing, and
+by moves of a few coordinates, as in [2]_ [3]_.
 
 References
 ----------
@@ -23,20 +25,22 @@ from crossflow.arrays import Array, Index
 from crossflow.search import evolution
 from crossflow.search.goals import ENDLESS, PENALTY
 from crossflow.search.oracle import Oracle
-from crossflow.search.pareto import beaten, non_dominated
+from crossflow.search.pareto import ahead, beaten, non_dominated
 from crossflow.search.settings import EvolutionSettings
 from crossflow.search.space import Space
 
 ENDS_PART = 0.3  # part of the evaluations for the ends of a front
-BATCH = 100  # trials at once
+BATCH, FACES = 100, 0.2  # trials at once, and the part of these batches that leaves one objective out
 FIRST_PARENTS, FIRST_DIVISIONS, LEAST_DIVISIONS = 20, 8, 4  # parents that are wanted at first; divisions of the grid
 INFEASIBLE = 50  # designs that are kept while none keeps the constraints
-AT_ENDS = 0.1  # part of the trials about the ends
+LARGEST_GAIN = 0.1  # what a design can count for that the front gained by, as a logarithm
 NEAR, NEAREST = 0.85, 20  # part of the mates that are near on the front, and among how many
-FACTOR, CROSSED, ALONG = (0.2, 1.0), (0.1, 1.0), (-1.2, 0.8)  # multiples of differences, chances of a coordinate, steps along the front
-SMALLEST, WIDEST, FEW = 0.02, 0.6, 4.0  # moves of a few coordinates: least and largest spread as a logarithm, and how many
+UNLIKE = 0.01  # added to the square of a distance on the front, whose extent is 1, for each option that differs
+FACTOR, CROSSED, ALONG = (0.05, 0.6), (0.1, 1.0), (-0.4, 0.9)  # multiples of differences, chances of a coordinate, steps along the front
+SMALLEST, WIDEST, FEW = 0.05, 0.5, 6.0  # moves of a few coordinates: least and largest spread as a logarithm, and how many
 PER_RANGE, JOGGLED = 0.25, 0.1  # move of a range's coordinate for one of a share's logarithm; noise beside differences
 SWAPPED, REDRAWN = 0.15, 0.15  # chance of an option to be a mate's, and of a design to have one of its options drawn
+COLUMNS = ("designs", "losses", "violation", "gain")  # of a front
 
 
 def search(oracle: Oracle, settings: EvolutionSettings, rng: np.random.Generator) -> None:
@@ -58,12 +62,15 @@ def search(oracle: Oracle, settings: EvolutionSettings, rng: np.random.Generator
 
 def spread(judge: Judge, evaluations: int, population: int, rng: np.random.Generator) -> None:
     """Spread the front of what was judged by so many evaluations, at their end from about `population` parents."""
-    divisions, spent = FIRST_DIVISIONS, 0
+    goals, spent = len(judge.front.losses), 0
+    divisions = [FIRST_DIVISIONS] * (goals + 1)  # of the face without each objective, and of the whole front
     while spent < evaluations:
+        face = int(rng.integers(goals)) if goals > 2 and rng.random() < FACES else goals
+        front = judge.front if face == goals else judge.front.without(face)
         wanted = FIRST_PARENTS * (population / FIRST_PARENTS) ** (spent / evaluations)
-        parents = judge.front.parents(divisions)
-        finer = len(parents) < min(wanted, len(judge.front))
-        divisions = divisions + 1 if finer else max(divisions - 1, LEAST_DIVISIONS)
+        parents = front.parents(divisions[face])
+        finer = len(parents) < min(wanted, len(front))
+        divisions[face] = divisions[face] + 1 if finer else max(divisions[face] - 1, LEAST_DIVISIONS)
         trials = _varied(judge.oracle.problem.space, parents, min(BATCH, evaluations - spent), rng)
         judge.judged(trials)
         spent += trials.shape[1]
@@ -71,24 +78,30 @@ def spread(judge: Judge, evaluations: int, population: int, rng: np.random.Gener
 
 @dataclass(frozen=True, kw_only=True)
 class Front:
-    """Designs, shape (dimensions, n), the logarithms of their objectives, shape (objectives, n), and their violation."""
+    """Designs, shape (dimensions, n), with the logarithms of their objectives, shape (objectives, n), and others of shape (n,)."""
 
     designs: Array
     losses: Array
     violation: Array
+    gain: Array  # by how much each was ahead of the front when it was found, as a logarithm
 
     def __len__(self) -> int:
         return int(self.violation.size)
 
     def take(self, index: Index) -> Front:
         """Some of the designs."""
-        return replace(self, designs=self.designs[:, index], losses=self.losses[:, index], violation=self.violation[index])
+        return replace(self, **{name: getattr(self, name)[..., index] for name in COLUMNS})
 
     def joined(self, other: Front) -> Front:
         """These designs and others."""
-        pairs = ((getattr(front, name) for front in (self, other)) for name in ("designs", "losses", "violation"))
-        designs, losses, violation = (np.concatenate(list(pair), axis=-1) for pair in pairs)
-        return Front(designs=designs, losses=losses, violation=violation)
+        return Front(**{name: np.concatenate([getattr(self, name), getattr(other, name)], axis=-1) for name in COLUMNS})
+
+    def without(self, objective: int) -> Front:
+        """A face: those that no other beats in the other objectives; all while none is feasible."""
+        if self.violation.any():
+            return self
+        losses = np.delete(self.losses, objective, axis=0)
+        return replace(self, losses=losses).take(np.flatnonzero(non_dominated(losses)))
 
     def best(self) -> Front:
         """Those that no other beats, once for each loss; while none is feasible those that miss least."""
@@ -101,12 +114,13 @@ class Front:
         """The best of these, which no other of them beats, and of others."""
         fresh = others.best()
         if len(fresh) and len(self) and self.violation[0] == fresh.violation[0] == 0:
-            fresh = fresh.take(np.flatnonzero(~beaten(fresh.losses, self.losses)))
+            fresh = replace(fresh, gain=np.minimum(ahead(fresh.losses, self.losses), LARGEST_GAIN))
+            fresh = fresh.take(np.flatnonzero(fresh.gain > 0))
             return self.take(np.flatnonzero(~beaten(self.losses, fresh.losses))).joined(fresh)
         return self.joined(fresh).best()
 
     def parents(self, divisions: int) -> Front:
-        """The ends first, then the design nearest to the ideal in each box of a grid over the losses that no other box dominates."""
+        """The ends, and the design nearest to the ideal in each box of a grid over the losses that no other box dominates."""
         if len(self) < 2 or self.violation.any():
             return self
         least, extent = self.losses.min(axis=1, keepdims=True), np.ptp(self.losses, axis=1, keepdims=True)
@@ -115,16 +129,15 @@ class Front:
         order = np.lexsort((((place - box) ** 2).sum(axis=0), *box))
         leads = order[np.append(True, (np.diff(box[:, order]) != 0).any(axis=0))]
         leads = leads[non_dominated(box[:, leads])]
-        ends = np.unique(self.losses.argmin(axis=1))
-        return self.take(np.append(ends, np.setdiff1d(leads, ends)))
+        return self.take(np.union1d(self.losses.argmin(axis=1), leads))
 
 
 def _varied(space: Space, parents: Front, count: int, rng: np.random.Generator) -> Array:
     """Trials of parents, coordinates of the relaxed space, shape (dimensions, count)."""
     near, designs = space.relaxed(), parents.designs
-    at_ends = rng.random(count) < AT_ENDS
-    chosen = rng.integers(0, np.where(at_ends, min(len(parents.losses), len(parents)), len(parents)))
-    base, (one, other, third) = designs[:, chosen], (designs[:, mate] for mate in _mates(parents.losses, chosen, rng))
+    chances = parents.gain + parents.gain.mean()
+    chosen = rng.choice(len(parents), count, p=chances / chances.sum())
+    base, (one, other, third) = designs[:, chosen], (designs[:, mate] for mate in _mates(space, parents, chosen, rng))
     step = _steps(near, base, (one, other, third), rng)
     options = slice(len(space.ranges), len(near.ranges))
     swapped = rng.random(base[options].shape) < SWAPPED
@@ -138,14 +151,16 @@ def _varied(space: Space, parents: Front, count: int, rng: np.random.Generator) 
     return near.moved(base, step)
 
 
-def _mates(losses: Array, chosen: Index, rng: np.random.Generator) -> list[Index]:
-    """Three mates of each chosen design, most of them near it on the front."""
-    scaled = losses / np.maximum(np.ptp(losses, axis=1, keepdims=True), 1e-9)
-    nearest = min(NEAREST, losses.shape[1])
+def _mates(space: Space, parents: Front, chosen: Index, rng: np.random.Generator) -> list[Index]:
+    """Three mates of each chosen design, most of them near it on the front, rather with its options."""
+    scaled = parents.losses / np.maximum(np.ptp(parents.losses, axis=1, keepdims=True), 1e-9)
+    options = space.unrelaxed(parents.designs).discrete
+    nearest = min(NEAREST, len(parents))
     gaps = ((scaled[:, chosen, None] - scaled[:, None, :]) ** 2).sum(axis=0)
+    gaps += UNLIKE * (options[:, chosen, None] != options[:, None, :]).sum(axis=0)
     beside = gaps.argsort(axis=1, kind="stable")[:, :nearest]
     every, n = np.arange(len(chosen)), len(chosen)
-    drawn = ((beside[every, rng.integers(0, nearest, n)], rng.integers(0, losses.shape[1], n)) for _ in range(3))
+    drawn = ((beside[every, rng.integers(0, nearest, n)], rng.integers(0, len(parents), n)) for _ in range(3))
     return [np.where(rng.random(n) < NEAR, by, any_) for by, any_ in drawn]
 
 
@@ -182,7 +197,8 @@ class Judge:
         """Evaluated designs, shape (dimensions, n)."""
         problem = self.oracle.problem
         outcome = self.oracle(problem.space.unrelaxed(designs))
-        found = Front(designs=designs, losses=problem.logarithms(outcome), violation=outcome.violation)
+        gain = np.full(len(outcome.violation), LARGEST_GAIN)
+        found = Front(designs=designs, losses=problem.logarithms(outcome), violation=outcome.violation, gain=gain)
         if len(problem.objectives) > 1:
             self._front = found.best() if self._front is None else self._front.extended(found)
         return found

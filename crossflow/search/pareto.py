@@ -43,3 +43,14 @@ def beaten(losses: Array, others: Array) -> Mask:
     for own, other in zip(losses, others, strict=True):
         found &= other <= own[:, None]
     return np.asarray(found.any(axis=1))
+
+
+def ahead(losses: Array, others: Array) -> Array:
+    """By how much each column is ahead of the nearest of others, in the objective in which it is ahead most, shape (n,).
+
+    Positive where no other equals or dominates it; finite losses of shapes (objectives, n) and (objectives, m).
+    """
+    found = np.full((losses.shape[1], others.shape[1]), -np.inf)
+    for own, other in zip(losses, others, strict=True):
+        np.maximum(found, other - own[:, None], out=found)
+    return np.asarray(found.min(axis=1))
