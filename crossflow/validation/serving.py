@@ -26,10 +26,11 @@ from crossflow.validation.tables import TableRow, device_architecture, device_wo
 SERVED = ("source", "engine", "model", "device", "mode", "isl", "osl", "concurrency", "ttft_ms", "tpot_ms")
 LATENCY = ("source", "engine", "device", "gpus", "model", "tp", "precision", "input", "output", "batch_or_concurrency")
 FEW = 8  # requests in flight up to which a service is mostly alone [1]
-# Data types of products and weights by what a row says of its checkpoint; those of 4 bits are widened where a device has no such products.
+# Data types of products and weights by what a row says of its checkpoint.
 TYPES: Mapping[str, tuple[str, str]] = {
-    "": ("bf16", ""), "bf16": ("bf16", ""), "16 bit": ("bf16", ""), "fp16": ("fp16", ""), "fp8": ("fp8", ""), "fp8_block": ("fp8_block", ""),
-    "fp4": ("nvfp4", ""), "nvfp4": ("nvfp4", ""), "int4": ("bf16", "int4"), "int4_wo": ("bf16", "int4"), "mxfp4": ("bf16", "mxfp4"),
+    "": ("bf16", ""), "bf16": ("bf16", ""), "16 bit": ("bf16", ""), "fp16": ("fp16", ""), "fp8": ("fp8", ""),
+    "fp8_block": ("fp8_block", ""), "fp4": ("nvfp4", ""), "nvfp4": ("nvfp4", ""), "int4": ("bf16", "int4"), "int4_wo": ("bf16", "int4"),
+    "mxfp4": ("bf16", "mxfp4"),
 }  # fmt: skip
 IN_BLOCKS = ("deepseek-v3", "qwen3-235b-a22b")  # models whose own checkpoints of 8 bits have scales of blocks
 UNMARKED = "speculative decoding is not marked in rows with workers of their own, which decide their times"
@@ -134,16 +135,26 @@ def _case(row: TableRow) -> tuple[Fields | str, Fields] | str:
 
 
 def _published(row: TableRow) -> tuple[Fields | str, Fields]:
-    """The same of a row of a published table; `max` are all requests that the engine takes at once."""
-    users = row["batch_or_concurrency"]
+    """The same of a row of a published table; `max` are all requests that the engine takes at once.
+
+    TensorRT-LLM's own table has mixtures with attention data parallel over the GPUs that share the experts (its header).
+    """
+    users, ranks = row["batch_or_concurrency"], int(row["tp"])
     engine = row["engine"] or "fastertransformer"  # those that are not named were published in 2023
     shared = _shared(row["model"], row["device"], engine, row["precision"])
     own = {
         "workload.prompt": int(row["input"]), "workload.output": int(row["output"]),
         "workload.global_batch": 4096 if users == "max" else int(users),
-        "strategy": f"tp{row['tp']}", "system.devices": int(row["gpus"]),
+        "strategy": f"dp{ranks}-ep{ranks}" if users == "max" and ranks > 1 and mixture(row["model"]) else f"tp{ranks}",
+        "system.devices": int(row["gpus"]),
     }  # fmt: skip
     return shared, own
+
+
+def mixture(model: str) -> bool:
+    """Whether a model that has a preset is a mixture of experts."""
+    preset = preset_of(model)
+    return preset is not None and "experts" in files.read_yaml(files.catalogue("templates", "models")[preset]).data
 
 
 def _shared(model: str, device: str, engine: str, kept: str) -> Fields | str:
@@ -166,8 +177,7 @@ def _shared(model: str, device: str, engine: str, kept: str) -> Fields | str:
         workload["weight_dtype"] = weight
     if dtype in ("fp8", "fp8_block", "nvfp4"):
         workload["kv_dtype"] = "fp8"
-    mixture = "experts" in files.read_yaml(files.catalogue("templates", "models")[preset]).data
-    if mixture and (weight or dtype == "nvfp4"):  # checkpoints of 4 bits keep the attention of mixtures as it was
+    if mixture(model) and (weight or dtype == "nvfp4"):  # checkpoints of 4 bits keep the attention of mixtures as it was
         workload["wide_layers"] = ["attention"]
     return {"system": {"template": template}, "workload": workload, "software": stack}
 
