@@ -32,6 +32,7 @@ TYPES: Mapping[str, tuple[str, str]] = {
     "fp8_block": ("fp8_block", ""), "fp4": ("nvfp4", ""), "nvfp4": ("nvfp4", ""), "int4": ("bf16", "int4"), "int4_wo": ("bf16", "int4"),
     "mxfp4": ("bf16", "mxfp4"),
 }  # fmt: skip
+SKEW = 1.2  # exponent of the loads of experts, which no row states: the usual one of `moe.csv`
 IN_BLOCKS = ("deepseek-v3", "qwen3-235b-a22b")  # models whose own checkpoints of 8 bits have scales of blocks
 UNMARKED = "speculative decoding is not marked in rows with workers of their own, which decide their times"
 UNFIT = "the service does not fit as predicted"
@@ -177,8 +178,10 @@ def _shared(model: str, device: str, engine: str, kept: str) -> Fields | str:
         workload["weight_dtype"] = weight
     if dtype in ("fp8", "fp8_block", "nvfp4"):
         workload["kv_dtype"] = "fp8"
-    if mixture(model) and (weight or dtype == "nvfp4"):  # checkpoints of 4 bits keep the attention of mixtures as it was
-        workload["wide_layers"] = ["attention"]
+    if mixture(model):
+        workload["experts"] = {**files.read_yaml(files.catalogue("templates", "models")[preset]).data["experts"], "skew": SKEW}
+        if weight or dtype == "nvfp4":  # checkpoints of 4 bits keep the attention of mixtures as it was
+            workload["wide_layers"] = ["attention"]
     return {"system": {"template": template}, "workload": workload, "software": stack}
 
 
