@@ -9,7 +9,7 @@ import pytest
 import crossflow
 from crossflow.architecture.model import Repeats
 from crossflow.errors import SpecError
-from crossflow.validation.kernels_products import graph_times, products_table, stack_of
+from crossflow.validation.kernels_products import graph_times, products_table, stack_of, training_kernels_table
 from crossflow.validation.tables import device_architecture, read_rows, shipped
 
 DEVICES = {"a100-80gb": ("bf16",), "h100-80gb": ("bf16", "fp8", "fp8_block"), "l40s": ("bf16", "fp8"), "b200": ("bf16", "fp8", "nvfp4")}
@@ -91,3 +91,14 @@ def test_rows_that_no_fit_has_seen_are_as_near_as_others():
     assert not table.skipped
     assert np.median(error[long & held]) < 0.065
     assert np.median(error[~long & held]) < 0.085
+
+
+def test_operators_of_training_are_read(tmp_path):
+    """A product that adds to fp32 moves more than one that writes bf16; what is no product is told."""
+    head = "device,op,groups,m,n,k,layout,out_dtype,accumulate,time_us\n"
+    row = "a100-pcie-80gb,{},1,4096,512,512,TN,{},20\n"
+    file = tmp_path / "simumax_kernels.csv"
+    file.write_text(head + row.format("matmul", "bf16,0") + row.format("matmul", "fp32,1") + row.format("sdp_fwd", ","))
+    table = training_kernels_table(tmp_path)
+    assert table.predicted[0] < table.predicted[1] < 40e-6
+    assert table.skipped == {"operator sdp_fwd is no matrix product": 1}

@@ -268,7 +268,10 @@ def test_missing_systems_are_told(folder, tmp_path, exactly):
 
 def test_folders_without_tables_are_told(tmp_path, exactly):
     with pytest.raises(
-        CrossflowError, match=exactly(f"{tmp_path} holds none of gemm.csv, gemm_graph.csv, attention.csv, collectives.csv, training_runs.csv")
+        CrossflowError,
+        match=exactly(
+            f"{tmp_path} holds none of gemm.csv, gemm_graph.csv, attention.csv, simumax_kernels.csv, collectives.csv, training_runs.csv"
+        ),
     ):
         validate(tmp_path)
     with pytest.raises(

@@ -141,8 +141,8 @@ class AttentionLibrary(FileModel):
     """Kernels of one library on one generation of devices; absent where it has none, or none were measured."""
 
     known_as: tuple[str, ...] = Field(default=(), description="what tables of measurements call it")
-    prefill: PrefillKernel | None = None
-    decode: DecodeKernel | None = None
+    prefill: PrefillKernel | None = Field(default=None, description="attention of many queries a sample, forward")
+    decode: DecodeKernel | None = Field(default=None, description="attention of one query a sample, of a cache")
 
 
 class KernelLibraries(FileModel):
@@ -173,7 +173,7 @@ class Execution(FileModel):
         description="the same between kernels of a captured graph, for software that launches its kernels so; `kernel_launch` where absent",
     )
     tiles: TileExecution | None = None
-    libraries: KernelLibraries = KernelLibraries()
+    libraries: KernelLibraries = Field(default=KernelLibraries(), description="kernel libraries, for software that names them")
     blocks: tuple[tuple[Whole, Whole], ...] = Field(
         default=(),
         description="for generated devices: tiles of C, rows by columns, that one unit works on at a time; a product runs in waves of the"

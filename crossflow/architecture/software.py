@@ -16,6 +16,7 @@ from pydantic import Field, model_validator
 
 from crossflow import files
 from crossflow.architecture.execution import AttentionLibraryName, ProductLibraryName
+from crossflow.architecture.template import TypeName
 from crossflow.files import Document, FileModel
 from crossflow.formats import HALF
 from crossflow.limits import Flag
@@ -74,10 +75,10 @@ class KernelChoice(FileModel):
     launch: Literal["eager", "graph"] = Field(
         default="eager", description="eager: the host launches each kernel; graph: a captured graph launches them, see `graph_launch`"
     )
-    products: Mapping[str, tuple[ProductLibraryName, ...]] = Field(
+    products: Mapping[TypeName, tuple[ProductLibraryName, ...]] = Field(
         default={}, description="libraries of matrix products, by the data type in which they multiply"
     )
-    attention: AttentionChoice = AttentionChoice()
+    attention: AttentionChoice = Field(default=AttentionChoice(), description="libraries of fused attention in serving")
 
 
 class WeightSharing(FileModel):
@@ -169,7 +170,7 @@ class SoftwareStack(FileModel):
         "and warm; other families multiply it by their `training_sensitivity`",
     )
     early_stop: Flag = Field(default=False, description="full recomputation leaves out what only the next layer needed")
-    kernels: KernelChoice = KernelChoice()
+    kernels: KernelChoice = Field(default=KernelChoice(), description="kernel libraries that it calls, and how it launches kernels")
     overlap: Overlap = Overlap()
     sharing: WeightSharing = WeightSharing()
     host: HostCosts

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from crossflow.errors import CrossflowError
 from crossflow.validation.kernels_attention import attention_table
-from crossflow.validation.kernels_products import products_table
+from crossflow.validation.kernels_products import products_table, training_kernels_table
 from crossflow.validation.report import Report, Table
 from crossflow.validation.tables import collectives_table, gemm_table, generated_gemm_table, shipped
 from crossflow.validation.training import training_table
@@ -16,6 +16,7 @@ READERS: Mapping[str, Callable[[Path], Table]] = {
     "gemm": gemm_table,
     "gemm_graph": products_table,
     "attention": attention_table,
+    "simumax_kernels": training_kernels_table,
     "collectives": collectives_table,
     "training_runs": training_table,
 }

@@ -1,4 +1,4 @@
-"""Measured matrix products of serving engines' libraries, inside CUDA graphs (``gemm_graph.csv``): their rows and predicted times."""
+"""Measured matrix products: of serving engines, in CUDA graphs (``gemm_graph.csv``), and of training (``simumax_kernels.csv``)."""
 
 from __future__ import annotations
 
@@ -16,12 +16,13 @@ from crossflow.architecture.model import Architecture, Repeats
 from crossflow.architecture.software import SoftwareStack, load_stack
 from crossflow.arrays import Array
 from crossflow.cost.price import kernel_parts
+from crossflow.cost.roofline import product_costs
 from crossflow.formats import DTYPE_BYTES, kept_bytes
 from crossflow.program.kernels import Kernel, Pass, Product
 from crossflow.program.program import Program
 from crossflow.units import parse
 from crossflow.validation.report import Table
-from crossflow.validation.tables import TableRow, device_architecture, measurements, positive, predicted_by, read_rows
+from crossflow.validation.tables import TableRow, TableRows, device_architecture, measurements, positive, predicted_by, read_rows
 from crossflow.validation.training import known_stacks
 
 COLUMNS = ("source", "device", "framework", "version", "dtype", "m", "n", "k", "time_us", "power_w")
@@ -149,3 +150,38 @@ def rows_of(folder: Path, device: str, library: str) -> Mapping[tuple[str, str, 
             found.setdefault(key, []).append(i)
     numbers = np.stack([positive(file, rows, name) for name in ("m", "n", "k", "time_us")])
     return {key: (numbers[:3, mine], numbers[3, mine] * 1e-6) for key, mine in found.items()}
+
+
+# -------------------------------------------------------------------------------------------- operators of training
+
+
+def training_kernels_table(folder: Path) -> Table:
+    """Products that PyTorch launched one by one: columns device, op, groups, m, n, k, layout, out_dtype, accumulate and time_us."""
+    file = folder / "simumax_kernels.csv"
+    rows = read_rows(file, ("device", "op", "groups", "m", "n", "k", "layout", "out_dtype", "accumulate", "time_us"))
+    keys = [(row["device"], row["op"]) for row in rows]
+    predicted, reasons = predicted_by(keys, lambda key, mine: _training_times(key, file, [rows[i] for i in mine]))
+    known = np.isfinite(predicted)
+    kept = [row for row, keep in zip(rows, known, strict=True) if keep]
+    return Table(
+        name="simumax_kernels",
+        measured=positive(file, kept, "time_us") * 1e-6,
+        predicted=predicted[known],
+        groups={"device": [row["device"] for row in kept], "operator": [f"{row['op']} {row['layout']}".strip() for row in kept]},
+        skipped=Counter(reasons),
+    )
+
+
+def _training_times(key: tuple[str, str], file: Path, rows: TableRows) -> Array | str:
+    """Times of one kind of operator on one device, or why there are none. [s]"""
+    device, op = key
+    found = device_architecture(device)
+    if op not in ("matmul", "group_matmul"):
+        return f"operator {op} is no matrix product"
+    if found is None:
+        return f"no template for device '{device}'"
+    if device in measurements().get("simumax-2026", {}).get("boost_clock", ()):
+        found = replace(found, power_clock=np.full(1, np.inf))
+    sizes = np.stack([positive(file, rows, name) for name in ("m", "n", "k", "groups")])[..., None]
+    moved = [[DTYPE_BYTES[row["out_dtype"]] * (2.0 if row["accumulate"] == "1" else 1.0)] for row in rows]
+    return np.asarray(product_costs(sizes, np.array(moved), found, "bf16").time[:, 0])

@@ -154,7 +154,7 @@ def report(rows: list[Rows], name: str, library: ProductLibrary, start: Mapping[
     for parameter, found in values.items():
         scale, unit = (1e6, " us") if parameter in TIMES else (1.0, "")
         print(
-            f"      {parameter}: {{value: {float(f'{found * scale:.3g}')}{unit}, source: products}}  # in file {in_file[parameter] * scale:.3g}"
+            f"      {parameter}: {{value: {float(f'{found * scale:.3g}') if found * scale > 1e-4 else 0}{unit}, source: products}}  # in file {in_file[parameter] * scale:.3g}"
         )
     for told, used in (("in file", library), ("fitted", with_values(library, values))):
         times = [predicted(each, name, used) for each in rows]

@@ -274,6 +274,8 @@ SECTIONS: tuple[tuple[str, tuple[tuple[str, type[BaseModel], type[BaseModel] | N
         ("Execution: `execution`", execution.Execution, None),
         ("`execution.tiles`", execution.TileExecution, None),
         ("`execution.libraries`", execution.KernelLibraries, None),
+        ("A library of `execution.libraries.products`", execution.ProductLibrary, None),
+        ("`quantise` of a library", execution.Quantising, None),
         ("`execution.libraries.attention.NAME`", execution.AttentionLibrary, None),
         ("`prefill` of a library of attention", execution.PrefillKernel, None),
         ("`decode` of a library of attention", execution.DecodeKernel, None),
