@@ -19,6 +19,7 @@ WORDS = {
     "groups",
     "widths",
     "splits_up_to",
+    "tile",
     "devices",
     "ports",
     "group",

@@ -156,6 +156,7 @@ class DecodeKernel(FusedKernel):
 
     row: Time = Field(default=NONE, description=f"time of a block for each query head of {USUAL} elements")
     cache_bytes_per_clock: PositiveRatio = Field(description="bytes of keys and values that one unit reads a clock")
+    tile: Whole = Field(default=64, gt=0, description="keys that one pass of the loop handles")
     splits_up_to: Whole = Field(default=256, gt=0, description="blocks among which the keys of a head are divided at most")
     split: Time = Field(description="extra time where several blocks share the keys of a head")
     regroup: Time = Field(default=NONE, description="time to copy queries together where a sample has several groups of heads")
@@ -170,8 +171,8 @@ class AttentionLibrary(FileModel):
     """Kernels of one library on one generation of devices; absent where it has none, or none were measured."""
 
     known_as: tuple[str, ...] = Field(default=(), description="what tables of measurements call it")
-    prefill: PrefillKernel | None = None
-    decode: DecodeKernel | None = None
+    prefill: PrefillKernel | None = Field(default=None, description="attention of many queries a sample, forward")
+    decode: DecodeKernel | None = Field(default=None, description="attention of one query a sample, of a cache")
 
 
 class TokenCopies(FileModel):

@@ -79,7 +79,7 @@ class KernelChoice(FileModel):
     products: Mapping[TypeName, tuple[ProductLibraryName, ...]] = Field(
         default={}, description="libraries of matrix products, by the data type in which they multiply"
     )
-    attention: AttentionChoice = AttentionChoice()
+    attention: AttentionChoice = Field(default=AttentionChoice(), description="libraries of fused attention in serving")
     experts: Mapping[str, tuple[ExpertLibraryName, ...]] = Field(
         default={}, description="libraries of fused layers of experts, by the data type in which they multiply"
     )

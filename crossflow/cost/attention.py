@@ -27,7 +27,7 @@ from crossflow.cost.roofline import KernelCosts, wide_type
 from crossflow.formats import DTYPE_BYTES, HALF
 from crossflow.program.kernels import Attention, KernelTable, masked_pairs, seen_pairs
 
-TILE = {PrefillKernel: 128.0, DecodeKernel: 64.0}  # keys that one pass of a loop handles [1]
+TILE = 128.0  # keys that one pass of a loop over keys handles in prefill [1]
 PADDED = 16.0  # rows of a matrix instruction: m16n8k16 of PTX [1]
 WIDEST = 512.0  # elements of a head, the most that were measured: attention to latents has kernels of its own
 SPLITS = 2.0 ** np.arange(9)
@@ -157,14 +157,13 @@ def prefill_times(calls: Calls, kernel: PrefillKernel, architecture: Architectur
 
 def _keys(calls: Calls, kernel: PrefillKernel, queries: Array) -> tuple[Array, Array]:
     """Keys that blocks of so many queries pass over in the mean and at most, in whole tiles, shape (kernels, n). [1]"""
-    tile = TILE[PrefillKernel]
-    new, before = (tile * np.ceil(tokens / tile) for tokens in (calls.length, np.maximum(calls.seen - calls.length, 0.0)))
+    new, before = (TILE * np.ceil(tokens / TILE) for tokens in (calls.length, np.maximum(calls.seen - calls.length, 0.0)))
     whole = before + new
     cut = (calls.window > 0) & (calls.window < calls.seen) & kernel.skips
-    reach = np.where(cut, np.minimum(tile * np.ceil((calls.window + queries) / tile + 0.5), whole), whole)
+    reach = np.where(cut, np.minimum(TILE * np.ceil((calls.window + queries) / TILE + 0.5), whole), whole)
     pairs = masked_pairs(whole, reach, calls.chunked) - masked_pairs(before, reach, calls.chunked)
-    mean = np.minimum(pairs / new + tile / 2.0, reach)
-    every = tile * np.ceil(calls.seen / tile)
+    mean = np.minimum(pairs / new + TILE / 2.0, reach)
+    every = TILE * np.ceil(calls.seen / TILE)
     return np.where(calls.causal, mean, every), np.where(calls.causal, reach, every)
 
 
@@ -178,7 +177,7 @@ def _throttled(parts: CallTimes, kernel: PrefillKernel, calls: Calls, architectu
 
 def decode_times(calls: Calls, kernel: DecodeKernel, architecture: Architecture) -> CallTimes:
     """What calls with one query a sample take: blocks of keys; the best number of blocks for the keys of a head is taken."""
-    memory, tile = architecture.memory.bandwidth, TILE[DecodeKernel]
+    memory, tile = architecture.memory.bandwidth, float(kernel.tile)
     limit = np.where(calls.window > 0, np.minimum(calls.seen, calls.window), calls.seen)
     keys = np.maximum(limit, 1.0)
     alone = np.full(np.shape(keys), kernel.groups_heads == "never")
