@@ -9,7 +9,7 @@ import numpy as np
 
 from crossflow.cost.ranks import SystemDelays
 from crossflow.errors import CrossflowError
-from crossflow.mapping.placement import layouts, place_group
+from crossflow.mapping.placement import layouts, level_bandwidths, pair_route, place_group
 from crossflow.mapping.topology import Network, Topology
 from crossflow.strategy.legality import neighbouring_plans, plan_problem
 from crossflow.strategy.mesh import SCHEDULES
@@ -88,9 +88,17 @@ def routes(count: int, seed: int) -> Iterator[tuple[str, Any]]:
             axes, left = [*axes, (name, size)], left // size
         laid = layouts((*axes, ("pp", left)), network, bridged=rng.random() < 0.3)
         ranks, inner = axes[1][1], axes[0][1]
-        laid += (place_group(ranks, inner, network, chain=rng.random() < 0.3),)
-        found.setdefault(f"in a {network.package.kind}", []).extend((one.routes, one.order, one.total_sharing) for one in laid)
+        grouped = place_group(ranks, inner, network, chain=rng.random() < 0.3)
+        pairs = [pair_route(one, "pp", pair, inside=inside) for one in laid[:2] for pair in _pairs(left) for inside in (True, False)]
+        rates = [level_bandwidths(one, 1e9, 1e8) for one in pairs]
+        mine = [pairs, rates, *((one.routes, one.order, one.total_sharing) for one in (*laid, grouped))]
+        found.setdefault(f"in a {network.package.kind}", []).extend(mine)
     yield from found.items()
+
+
+def _pairs(size: int) -> list[tuple[int, int]]:
+    """Some shards of a chain that send to others."""
+    return [(0, 1), (1, 0), (0, size - 1), (size - 1, 0)] if size > 2 else [(0, 1), (1, 0)] if size > 1 else []
 
 
 def pipelines(seed: int) -> Iterator[tuple[str, Any]]:
