@@ -22,7 +22,8 @@ def test_a_number_moves_the_rows_of_its_kernels(folder):
     before = validate(folder).tables[0].predicted
     found = effects(folder, "execution.kernel_launch")
     table = found["tables"]["gemm"]
-    assert (table["moved"], table["by_source"]["s"]["moved"], found["files"][0]) == (2, 1, "nvidia-ampere.yaml")
+    assert (table["moved"], table["by_source"]["s"]["moved"]) == (2, 1)
+    assert {"nvidia-ampere.yaml", "nvidia-hopper.yaml"} <= set(found["files"])
     assert table["bias_without"] < table["bias"]
     assert validate(folder).tables[0].predicted.tolist() == before.tolist()
 

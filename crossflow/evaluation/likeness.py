@@ -26,15 +26,18 @@ AROUND = {
     "template", "name", "title", "notes", "devices", "nodes", "devices_per_node", "max_nodes", "network", "host", "operation", "node_power",
 }  # fmt: skip
 OF_A_FILE = {"kind", "device", "sources"}  # and of the file of a system
-# Kinds of runs, and what `measured` of a device's template calls measurements of the kind.
+# Kinds of runs, and what `measured` of a device's template calls the measurements that predictions of the kind rest on.
 MEASURED = {
     "matrix products": "gemm",
     "training of dense language models": "training",
     "training of mixtures of experts": "training",
     "training of other transformers": "training",
     "training of recommendation models": "recommendation",
-    "serving, reading prompts": "serving",
-    "serving, writing tokens": "serving",
+    "serving, reading prompts": "gemm",
+    "serving, writing tokens": "gemm",
+    "attention kernels": "gemm",
+    "expert kernels": "gemm",
+    "kernels of training": "gemm",
 }
 
 

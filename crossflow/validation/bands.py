@@ -53,7 +53,8 @@ def lines(rows: Sequence[JudgedRow], fewest: int = FEWEST) -> dict[Likeness, Ban
     found: dict[Likeness, list[JudgedRow]] = {}
     for row in rows:
         for names in SHARED:
-            if all(getattr(row.like, name) for name in names):
+            left = not row.like.device and row.like.seen == "none"  # a generation that is left out speaks for devices never seen alone
+            if all(getattr(row.like, name) for name in names) and not (left and not names):
                 found.setdefault(row.like.only(*names), []).append(row)
     kept = {like: band(members) for like, members in found.items() if len(members) >= fewest}
     return dict(sorted(kept.items(), key=lambda pair: tuple(asdict(pair[0]).values())))

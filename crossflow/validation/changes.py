@@ -28,7 +28,7 @@ from crossflow.validation.report import Table, errors
 from crossflow.validation.tables import shipped
 
 # Families by the one whose numbers a device had before rows of its own generation were there: the fit that its datasheet is told by.
-BEFORE = {"nvidia-hopper": "nvidia-ampere", "nvidia-blackwell": "nvidia-hopper"}
+BEFORE = {"nvidia-ada": "nvidia-ampere", "nvidia-hopper": "nvidia-ampere", "nvidia-blackwell": "nvidia-hopper"}
 # What a number is where it does nothing: shares of what a device could do are 1, times and ratios are 0, all else is absent.
 WHOLE = re.compile(r"utilisation|efficiency|duplex|earlier_instructions|training_sensitivity|_ratio$|_share$|operand_activity")
 ENDLESS = re.compile(r"per_clock|chip_power")  # limits, which bind nothing where they are absent
@@ -58,11 +58,7 @@ def _forget() -> None:
 def earlier_families() -> dict[Path, str]:
     """Contents of every family that has one before it, with the numbers of that one."""
     known = files.catalogue("templates", "families")
-    found = {}
-    for name, before in BEFORE.items():
-        data = _data(known[before])
-        found[known[name]] = _text({**data, "name": name})
-    return found
+    return {known[name]: _text({**_data(known[before]), "name": name}) for name, before in BEFORE.items() if name in known}
 
 
 def _data(path: Path) -> dict[str, Any]:
@@ -95,7 +91,7 @@ def _moved(before: Table, after: Table) -> dict[str, Any]:
         return {**_both(before, after, np.isfinite(before.measured), np.isfinite(after.measured)), "moved": None, "by_source": {}}
     timed = np.isfinite(before.measured)
     moved = timed & ~(np.abs(after.predicted / before.predicted - 1.0) < MOVED)
-    sources = np.array(before.groups["source"], dtype=object)
+    sources = np.array(before.groups.get("source", [before.name] * len(before.measured)), dtype=object)
     masks = {source: timed & (sources == source) for source in dict.fromkeys(sources.tolist())}
     by = {source: {**_both(before, after, mask, mask), "moved": int((moved & mask).sum())} for source, mask in masks.items()}
     return {**_both(before, after, timed, timed), "moved": int(moved.sum()), "by_source": by}

@@ -18,23 +18,31 @@ KINDS: Mapping[str, str] = {
     "expert_exchange": "exchanges of experts",
     "attention": "attention kernels",
     "moe": "expert kernels",
-    "serving": "serving, writing tokens",
-    "serving_latency": "serving, writing tokens",
+    "simumax_kernels": "kernels of training",
 }
+# The same of tables of services, by what the figure of a row begins with; and software stacks, by how such tables call engines.
+FIGURE_KINDS: Mapping[str, str] = {
+    "first token": "serving, reading prompts",
+    "time per token": "serving, writing tokens",
+    "offline throughput": "serving, writing tokens",
+}
+ENGINES: Mapping[str, str] = {"vllm": "vllm", "sglang": "sglang", "trtllm": "tensorrt-llm", "tensorrt-llm": "tensorrt-llm"}
 # What the parameters of a row's device were fitted to, in words.
 FITTED = {"device": "device fitted to", "family": "family fitted to", "none": "never seen", "": "no device named"}
 
 
 def likenesses(table: Table) -> list[Likeness]:
     """What every row is like; without a kind where none is known."""
-    kinds = table.groups.get("kind", [KINDS.get(table.name, "")] * len(table.measured))
-    rows = [{name: members[i] for name, members in table.groups.items()} for i in range(len(kinds))]
-    return [_like(kind, row) for kind, row in zip(kinds, rows, strict=True)]
+    return [_like(table.name, {name: members[i] for name, members in table.groups.items()}) for i in range(len(table.measured))]
 
 
-def _like(kind: str, groups: Mapping[str, str]) -> Likeness:
-    told = {name: groups.get(name, "") for name in ("stack", "type", "scale")}
-    template = template_of(groups["device"]) if "device" in groups else None
+def _like(table: str, groups: Mapping[str, str]) -> Likeness:
+    """What a row is like by its groups; a group may say more after a comma, as in ``h100-80gb, decode``."""
+    figure, engine = groups.get("figure", ""), groups.get("engine and figure", "").partition(",")[0].lower()
+    of_figure = next((kind for start, kind in FIGURE_KINDS.items() if figure.startswith(start)), "")
+    kind = groups.get("kind") or KINDS.get(table) or of_figure
+    told = {"stack": groups.get("stack") or ENGINES.get(engine, ""), "type": groups.get("type", ""), "scale": groups.get("scale", "")}
+    template = template_of(groups["device"].partition(",")[0]) if "device" in groups else None
     if template is None:
         return Likeness(kind=kind, **told)
     return Likeness(kind=kind, device=template, seen=seen(device_spec(template), MEASURED.get(kind, kind)), **told)
