@@ -71,6 +71,8 @@ class ProductLibrary(TileExecution):
     )
     stored: Ratio = Field(description="bytes by which an element of C counts among those that the cache gives a block")
     kept: Share = Field(description="share of the last cache in which operands stay until a benchmark calls the kernel again")
+    reread: Share = Field(description="share of the panels that blocks read from main memory where those of all units overflow the cache")
+    span: Ratio = Field(description="size of the panels of all units at which half of that share is, over the last cache")
     rows_up_to: tuple[Whole, ...] = Field(
         default=(),
         description="for a library that takes its tile by the rows of C alone: the most rows for which each of `shapes` but the last is"

@@ -167,10 +167,14 @@ def _tiled_costs(
     m, n, k, batch = sizes
     widening = (np.asarray(second) < 1.0) * WIDENING / architecture.vector_throughput.get("fp32", vector_rate(architecture, dtype))
     element = DTYPE_BYTES[dtype]
-    compute, cache, together = wave_times(m, n, k, architecture, dtype, element, tiles, batch=batch, second=second, widening=widening)
+    compute, cache, together, again = wave_times(
+        m, n, k, architecture, dtype, element, tiles, batch=batch, second=second, widening=widening
+    )
     own = tiles if isinstance(tiles, ProductLibrary) else None
     if own is not None and architecture.repeats is not None:
         moved = moved * _missed(moved + (architecture.repeats.copies - 1.0) * (k * n * element * second), architecture, own)
+    if own is not None:
+        moved = moved + again
     memory = divide(moved, architecture.memory.bandwidth * (1.0 if own is None else own.memory_rate))
     time = np.cbrt(together**3 + memory**3)
     energy = flops * architecture.energy_per_flop[dtype] + moved * architecture.memory.energy

@@ -17,7 +17,8 @@ The library is taken to choose the tile and split with the least time. Waves and
 power limit joins by a sixth-power one, as it is nearly a hard limit, and the memory by a cubic one (exponents are fixed).
 
 Libraries whose kernels were measured one by one (`ProductLibrary`) have in addition: units that need not wait for a whole wave to end;
-panels that a unit draws at its own share of the cache's rate, whether or not others draw, with the store of C; some choose their tile by
+panels that a unit draws at its own share of the cache's rate, whether or not others draw, with the store of C; panels read once more
+where those of all units overflow the cache; some choose their tile by
 the rows of C alone. A benchmark that repeats one kernel finds operands in the cache and, for a few milliseconds, a higher clock.
 Fits and errors: docs/validation.md.
 """
@@ -73,7 +74,7 @@ def wave_times(
     batch: Array | float = 1.0,
     second: Array | float = 1.0,
     widening: Array | float = 0.0,
-) -> tuple[Array, Array, Array]:
+) -> tuple[Array, Array, Array, Array]:
     """Times that computing, the last cache and both together take, without main memory and launch.
 
     Parameters
@@ -88,6 +89,7 @@ def wave_times(
     Returns
     -------
     compute, cache, together : shape (gemms, n). [s]
+    again : bytes that blocks read from main memory once more, shape (gemms, n). [B]
     """
     tiles = tiles or architecture.execution.tiles
     assert tiles is not None  # the caller has looked
@@ -97,11 +99,11 @@ def wave_times(
     if m.shape[-1] > 1 and len(m) > 1:  # of many points, products alike are timed once
         first, which = _distinct(m, n, k, many, ratio, slots)
         if len(first) < len(m):
-            compute, cache, together = wave_times(
+            found = wave_times(
                 m[first], n[first], k[first], architecture, dtype, element, tiles,
                 batch=many[first], second=_some(ratio, first), widening=_some(slots, first),
             )  # fmt: skip
-            return compute[which], cache[which], together[which]
+            return tuple(part[which] for part in found)  # type: ignore[return-value]
     chunks = (slice(start, start + CHUNK) for start in range(0, len(m), CHUNK))
     parts = [_wave_times(m[i], n[i], k[i], many[i], _some(ratio, i), _some(slots, i), architecture, dtype, element, tiles) for i in chunks]
     if len(parts) == 1:
@@ -126,7 +128,7 @@ def _some(values: Array, rows: slice | Index) -> Array:
 def _wave_times(
     m: Array, n: Array, k: Array, batch: Array, second: Array, widening: Array, architecture: Architecture, dtype: str, element: float,
     tiles: TileExecution,
-) -> tuple[Array, Array, Array]:  # fmt: skip
+) -> tuple[Array, Array, Array, Array]:  # fmt: skip
     own = tiles if isinstance(tiles, ProductLibrary) else None
     rate = architecture.throughput[dtype] * (own or architecture.execution).matrix_utilisation
     units, cache_rate = architecture.units, architecture.units * architecture.frequency * tiles.cache_bytes_per_clock
@@ -135,7 +137,7 @@ def _wave_times(
     per_flop, per_element = units / rate, widening * units
     shape = np.broadcast(power, partial, per_flop, cache_rate, tiles.fill, tiles.split, per_element).shape
     best = np.full(shape, np.inf)
-    compute, cache, both, drawn = np.zeros((4, *shape))
+    compute, cache, both, drawn, again = np.zeros((5, *shape))
     widens = bool(widening.any())
     choices = _choices((*tiles.shapes, *FEW_ROWS) if widens else tiles.shapes, tiles.splits)
     limits = np.array(own.rows_up_to, dtype=float) if own is not None and own.rows_up_to else None
@@ -156,8 +158,9 @@ def _wave_times(
         panels = blocks * depth * ((rows + columns * second) * element) / cache_rate
         if own is not None:
             panels = panels + blocks * (rows * columns) * (own.stored / cache_rate)
+            more = batch * overflow(m, n, k, rows, columns * second, columns, element, architecture, own)
         time = score = _fourth(waves) + _fourth(panels)
-        wanted = [(compute, waves), (cache, panels)]
+        wanted = [(compute, waves), (cache, panels)] if own is None else [(compute, waves), (cache, panels), (again, more)]
         if widens:
             draws = power + divide(blocks * depth * columns * widening, architecture.power_clock)
             score = time + _fourth(draws)
@@ -174,7 +177,7 @@ def _wave_times(
     if not widens:
         both, drawn = best, power
     third = drawn * drawn * drawn
-    return np.maximum(compute, drawn), cache, np.sqrt(np.cbrt(both * np.sqrt(both) + third * third))
+    return np.maximum(compute, drawn), cache, np.sqrt(np.cbrt(both * np.sqrt(both) + third * third)), again
 
 
 @functools.lru_cache(maxsize=64)
@@ -182,6 +185,28 @@ def _choices(shapes: tuple[tuple[int, int], ...], splits: tuple[int, ...]) -> Ar
     """Rows and columns of tiles, splits of k, and places of the tiles among `shapes`, shape (4, choices, 1, 1)."""
     found = [(rows, columns, parts, i) for i, (rows, columns) in enumerate(shapes) for parts in splits]
     return np.array(found, dtype=float).T[:, :, None, None]
+
+
+def overflow(
+    m: Array,
+    n: Array,
+    k: Array,
+    rows: Array,
+    read: Array,
+    columns: Array,
+    element: float,
+    architecture: Architecture,
+    library: ProductLibrary,
+) -> Array:
+    """Bytes of panels that come from main memory once more, for tiles of so many rows and columns. [B]
+
+    Blocks start along the rows of C, and units drift apart along k. Where the panels of all units at work overflow the last cache, a unit
+    finds a share of its own gone that another has read. `read` are the columns over how much narrower B is.
+    """
+    high, wide, cache = np.ceil(m / rows), np.ceil(n / columns), architecture.levels[-2]
+    active = np.minimum(high, architecture.units) * rows + np.clip(architecture.units / high, 1.0, wide) * read
+    share = library.reread / (1.0 + (library.span * cache.capacity * cache.instances / (active * k * element)) ** 3)
+    return np.asarray(high * wide * (rows + read) * k * element * share)
 
 
 def power_times(flops: Array, architecture: Architecture, dtype: str, library: ProductLibrary | None) -> Array:

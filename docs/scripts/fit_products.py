@@ -29,14 +29,14 @@ DEVICES = ("a100-80gb", "h100-80gb", "l40s", "b200")
 # Bounds between which a parameter is searched: on a logarithmic scale, but for those that may be nothing.
 BOUNDS: Mapping[str, tuple[float, float]] = {
     "start": (0.2e-6, 2e-5), "matrix_utilisation": (0.3, 1.0), "clock": (0.2, 4.0), "memory_rate": (0.5, 1.25), "fill": (1e-9, 5e-6),
-    "split": (3e-7, 4e-5), "cache_bytes_per_clock": (8.0, 400.0), "rounding": (0.0, 1.0), "stored": (0.0, 16.0), "kept": (0.1, 0.8),
+    "split": (3e-7, 4e-5), "cache_bytes_per_clock": (8.0, 400.0), "rounding": (0.0, 1.0), "stored": (0.0, 16.0), "kept": (0.1, 0.8), "reread": (0.0, 1.0),
     "quantise.start": (0.2e-6, 2e-5), "quantise.rate": (0.05, 2.0),
 }  # fmt: skip
 START: Mapping[str, float] = {
     "start": 2e-6, "matrix_utilisation": 0.9, "clock": 1.0, "memory_rate": 0.95, "fill": 1e-7, "split": 4e-6, "cache_bytes_per_clock": 50.0,
-    "rounding": 0.5, "stored": 8.0, "kept": 0.3, "quantise.start": 2e-6, "quantise.rate": 0.6,
+    "rounding": 0.5, "stored": 8.0, "kept": 0.3, "reread": 0.3, "quantise.start": 2e-6, "quantise.rate": 0.6,
 }  # fmt: skip
-LINEAR = ("rounding", "stored", "kept")
+LINEAR = ("rounding", "stored", "kept", "reread")
 TIMES = ("start", "fill", "split", "quantise.start")
 SCALES = (0.5, 0.05)  # of the loss, one after the other: errors well above it count as outliers
 ROWS = 500  # of one framework, type and clock that are fitted at most
@@ -101,7 +101,9 @@ def values_of(library: ProductLibrary) -> dict[str, float]:
     found = {name: float(getattr(library, name).item()) for name in names}
     if library.quantise is None:
         return found
-    del found["kept"]  # few rows of quantised products are short enough to decide it: that of bf16 products
+    # Of a family's other libraries both are those of bf16 products: few of their rows are short enough to decide the one, and all types
+    # draw the same power at full rate.
+    del found["kept"], found["clock"]
     return found | {"quantise.start": float(library.quantise.start.item()), "quantise.rate": float(library.quantise.rate.item())}
 
 
