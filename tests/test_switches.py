@@ -85,7 +85,6 @@ STACK = {
     "fused_half": When(["softmax"], {**UNFUSED, "software.fused": []}),
     "weight": "fp32", "gradient": "weight", "stages": When("balanced", PIPE),
     "dispatch": When("nodes", {**MOE, "strategy.ep": 8, "workload.experts": {"count": 64, "active": 8}}), "product_slowdown": 0.5,
-    "kernels.launch": When("graph", {"software.kernels.products": {"bf16": ["cublas"]}}), "kernels.products": {"bf16": ["cublas"]},
     "kernels.exchange": When(["deepep"], {**MOE, "workload.task": "prefill", "strategy.ep": 4, "system.template": "dgx-h100"}),
     "kernels.experts": When({"bf16": ["triton-vllm"]}, {**MOE, "workload.task": "prefill"}),
     "early_stop": When(True, FULL), "overlap.tensor": "none", "overlap.data": False, "overlap.gather": When(True, ZERO),
@@ -95,6 +94,8 @@ STACK = {
     "memory.context": "9 GiB", "memory.fragmentation": 0.2, "memory.library": "1 GiB", "memory.logit": "12 B",
     "memory.workspaces": 2, "memory.buckets": True, "memory.late_gradients": When(True, HEAVY),
     "memory.gathered_copy": When(True, HEAVY), "sharing.unit": When("layer", ZERO), "sharing.copies": When(True, ZERO),
+    "kernels.attention.prefill": When(["flash-attention-2"], {"workload.task": "prefill"}),
+    "kernels.attention.decode": When(["flash-attention-2"], {"workload.task": "decode"}), "kernels.launch": "graph", "kernels.products": {dtype: ["cublas"] for dtype in ("bf16", "fp16", "tf32", "fp32")},
     "sharing.bucket": "1 MiB", "sharing.first_bucket": When("300 MiB", {"software.sharing": {"bucket": "2 MiB"}}),
 }  # fmt: skip
 LSTM = {

@@ -15,6 +15,10 @@ TEMPLATES = {name: path for name, path in files.catalogue("templates").items() i
 GENERATED = [name for name, path in TEMPLATES.items() if path.parent.name == "generated"]
 
 WORDS = {
+    "rows",
+    "groups",
+    "widths",
+    "splits_up_to",
     "devices",
     "ports",
     "group",
@@ -29,6 +33,7 @@ WORDS = {
     "shape",
     "shapes",
     "splits",
+    "rows_up_to",
     "depth",
     "sources",
 }

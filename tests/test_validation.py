@@ -268,7 +268,12 @@ def test_missing_systems_are_told(folder, tmp_path, exactly):
 
 
 def test_folders_without_tables_are_told(tmp_path, exactly):
-    with pytest.raises(CrossflowError, match=exactly(f"{tmp_path} holds none of gemm.csv, moe.csv, expert_exchange.csv, collectives.csv, training_runs.csv")):
+    with pytest.raises(
+        CrossflowError,
+        match=exactly(
+            f"{tmp_path} holds none of gemm.csv, gemm_graph.csv, attention.csv, moe.csv, expert_exchange.csv, collectives.csv, training_runs.csv"
+        ),
+    ):
         validate(tmp_path)
     with pytest.raises(
         CrossflowError,

@@ -15,7 +15,7 @@ import numpy as np
 from pydantic import Field, model_validator
 
 from crossflow import files
-from crossflow.architecture.execution import ExchangeLibraryName, ExpertLibraryName, ProductLibraryName
+from crossflow.architecture.execution import AttentionLibraryName, ExchangeLibraryName, ExpertLibraryName, ProductLibraryName
 from crossflow.files import Document, FileModel
 from crossflow.formats import HALF
 from crossflow.limits import Flag
@@ -55,6 +55,16 @@ class Overlap(FileModel):
     optimizer: Flag = Field(default=False, description="updated weights are gathered while the next forward pass runs")
 
 
+class AttentionChoice(FileModel):
+    """Libraries of fused attention, in order of preference: the first of the device's family that serves a kernel.
+
+    They write new keys and values to the cache in its type, and read all keys and values there.
+    """
+
+    prefill: tuple[AttentionLibraryName, ...] = Field(default=(), description="for many queries a sample, forward")
+    decode: tuple[AttentionLibraryName, ...] = Field(default=(), description="for one query a sample")
+
+
 class KernelChoice(FileModel):
     """Which kernel libraries a stack calls, in order of preference: the first that the family of a device has.
 
@@ -67,6 +77,7 @@ class KernelChoice(FileModel):
     products: Mapping[str, tuple[ProductLibraryName, ...]] = Field(
         default={}, description="libraries of matrix products, by the data type in which they multiply"
     )
+    attention: AttentionChoice = AttentionChoice()
     experts: Mapping[str, tuple[ExpertLibraryName, ...]] = Field(
         default={}, description="libraries of fused layers of experts, by the data type in which they multiply"
     )

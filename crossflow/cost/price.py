@@ -8,11 +8,12 @@ from dataclasses import dataclass, fields, replace
 
 import numpy as np
 
-from crossflow.architecture.execution import ProductLibrary, preferred
+from crossflow.architecture.execution import DecodeKernel, PrefillKernel, ProductLibrary, preferred
 from crossflow.architecture.model import Architecture
 from crossflow.architecture.network import NetworkSpec
-from crossflow.architecture.software import SoftwareStack
+from crossflow.architecture.software import AttentionChoice, SoftwareStack
 from crossflow.arrays import Array, Index, Mask
+from crossflow.cost.attention import calls_of, library_attention_costs
 from crossflow.cost.experts import expert_library, general_costs, grouped_costs
 from crossflow.cost.lookups import lookup_costs
 from crossflow.cost.nearby import near_times
@@ -217,10 +218,30 @@ def _nothing(architecture: Architecture) -> KernelCosts:
 
 
 def _attention(table: KernelTable, dtype: str, architecture: Architecture, stack: SoftwareStack | None, *, least: bool) -> KernelCosts:
-    """Fused attention, as the stack's kernels use a device."""
+    """Fused attention, by the measured kernels that the stack names, or by what it reaches of a device's rates."""
+    costs = fused_attention(table, dtype, architecture, stack, least=least)
+    kernels = () if stack is None or least else attention_kernels(stack.kernels.attention, architecture)
+    if not kernels:
+        return costs
+    gap = 0.0 if architecture.graphs else architecture.execution.kernel_launch
+    return library_attention_costs(calls_of(table, dtype), kernels, costs, architecture, gap)
+
+
+def fused_attention(
+    table: KernelTable, dtype: str, architecture: Architecture, stack: SoftwareStack | None, *, least: bool = False
+) -> KernelCosts:
+    """Fused attention of kernels that nobody measured, as the stack's use a device."""
     (flops, moved, blocks), (_, *shapes), backward = table.attention
     sizes, share = (flops, moved, moved, blocks, np.ones((len(flops), 1))), _share(backward, architecture, stack)
     return fused_costs(sizes, shapes, share, architecture, dtype, table.element, alone=shapes[0] <= 1, least=least)
+
+
+def attention_kernels(choice: AttentionChoice, architecture: Architecture) -> tuple[PrefillKernel | DecodeKernel, ...]:
+    """Kernels of the libraries that a stack names and a device's family has, in the order of preference."""
+    known = architecture.execution.libraries.attention
+    prefill = (known[name].prefill for name in choice.prefill if name in known)
+    decode = (known[name].decode for name in choice.decode if name in known)
+    return tuple(kernel for kernel in (*prefill, *decode) if kernel is not None)
 
 
 def _experts(table: KernelTable, dtype: str, architecture: Architecture, stack: SoftwareStack | None, *, least: bool) -> KernelCosts:

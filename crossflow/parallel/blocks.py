@@ -90,7 +90,10 @@ class _BlockBuilder:
         self.cast = float(kept + self.element) if kept > self.element else 0.0
         self.narrow, self.wide = self.job.operand < self.element, wide_units(self.model)
         # Attention of a token that is written reads the cache as it lies there; a prompt's reads what its products have made.
-        self.seen_type = self.job.kv_dtype or "" if self.cached and self.job.cache != self.element else ""
+        # Kernels of a library write the cache, cast what they write, and read it from there.
+        self.writes = bool(self.stack.kernels.attention.prefill or self.stack.kernels.attention.decode)
+        of_cache = self.cached or (self.writes and self.job.task == "prefill")
+        self.seen_type = self.job.kv_dtype or "" if of_cache and self.job.cache != self.element else ""
 
     def fused(self, what: Fusion) -> bool:
         """Whether the stack fuses a group of pointwise operations at the element size of the job."""
@@ -165,7 +168,7 @@ class _BlockBuilder:
         A cache in the type of the activations is where the products write. An encoder keeps nothing.
         """
         job, encodes = self.job, not (attention.causal or attention.cross)
-        if not job.kv_dtype or job.cache == self.element or encodes or (attention.cross and self.cached):
+        if self.writes or not job.kv_dtype or job.cache == self.element or encodes or (attention.cross and self.cached):
             return np.zeros(1)
         return np.asarray(tokens * (attention.cached if attention.shares_latent else kept) * (self.element + job.cache))
 
@@ -180,15 +183,16 @@ class _BlockBuilder:
         ring = self.layout.cp if self._rings(attention) else 1.0
         keys, seen = keys / ring, seen / ring
         flops = 2.0 * samples * heads * length * seen * (attention.query + attention.value)
-        held = self.job.cache if self.seen_type else self.element
+        stored = self.seen_type if self.cached or attention.causal or attention.cross else ""
+        held = self.job.cache if stored else self.element
         ends = samples * (heads * length * (attention.query + attention.value) * self.element + kept * keys * held)  # q, o; k, v
         # A single query is divided along the keys, so that every unit has work.
         groups = kept / (attention.cached if attention.shares_latent else attention.query + attention.value)
         blocks = samples * heads * np.ceil(length / QUERIES) if not self.cached else samples * groups * np.ceil(keys / KEYS)
-        window = 0 if self.cached else attention.window  # what a written token sees is the number of keys
+        window = 0 if self.cached and not self.writes else attention.window  # what a written token sees is the number of keys
         own = Attention(
-            samples=samples, heads=heads, length=length, seen=keys, width=attention.query, work=(flops, ends, blocks),
-            stored=self.seen_type, window=window, chunked=attention.chunked,
+            samples=samples, heads=heads, kv_heads=groups, length=length, seen=keys, width=attention.query, work=(flops, ends, blocks),
+            stored=stored, window=window, chunked=attention.chunked,
         )  # fmt: skip
         first = self._fused_attention(unit, own)
         if self.layout.cp.max() > 1 and self._rings(attention):

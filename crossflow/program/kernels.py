@@ -262,6 +262,13 @@ def masked_pairs(tokens: Number, window: Number, chunked: Mask | bool) -> Array:
     return np.where(chunked, (blocks * width**2 + rest**2) / 2.0, width * (tokens - width / 2.0))
 
 
+def seen_pairs(length: Array, seen: Array, window: Array, *, causal: Mask, chunked: Mask) -> Array:
+    """Pairs of query and key of one head and sample: `length` queries of `seen` keys, or fewer under a causal mask and a window. [1]"""
+    tokens, reach = np.maximum(length, seen), np.where(window > 0, window, seen)
+    left = masked_pairs(tokens, reach, chunked) - masked_pairs(tokens - length, reach, chunked)
+    return np.where(causal & (length > 1), left, length * seen)
+
+
 def attention_sizes(shapes: Array, element: float, rows: Sequence[Attention]) -> Array:
     """Operations, bytes of main memory and blocks of fused attention, shape (3, kernels, n). [flop], [B], [1]
 
@@ -279,9 +286,7 @@ def attention_sizes(shapes: Array, element: float, rows: Sequence[Attention]) ->
     samples, heads, kv_heads, length, seen, width, window = shapes
     causal, backward, chunked = (np.array([[getattr(row, flag)] for row in rows]) for flag in ("causal", "backward", "chunked"))
     held = np.array([[DTYPE_BYTES[row.stored] if row.stored else element] for row in rows])
-    tokens, reach = np.maximum(length, seen), np.where(window > 0, window, seen)
-    left = masked_pairs(tokens, reach, chunked) - masked_pairs(tokens - length, reach, chunked)
-    pairs = np.where(causal & (length > 1), left, length * seen)
+    pairs = seen_pairs(length, seen, window, causal=causal, chunked=chunked)
     flops = 4.0 * samples * heads * pairs * width * np.where(backward, BACKWARD, 1.0)
     moved = 2.0 * samples * width * (heads * length * element + kv_heads * seen * held) * np.where(backward, 2.0, 1.0)
     blocks = np.where(length > 1, samples * heads * np.ceil(length / QUERIES), samples * kv_heads * np.ceil(seen / KEYS))

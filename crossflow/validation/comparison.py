@@ -6,14 +6,22 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from crossflow.errors import CrossflowError
+from crossflow.validation.kernels_attention import attention_table
 from crossflow.validation.kernels_experts import exchange_table, moe_table
+from crossflow.validation.kernels_products import products_table
 from crossflow.validation.report import Report, Table
 from crossflow.validation.tables import collectives_table, gemm_table, generated_gemm_table, shipped
 from crossflow.validation.training import training_table
 
 READERS: Mapping[str, Callable[[Path], Table]] = {
-    "gemm": gemm_table, "moe": moe_table, "expert_exchange": exchange_table, "collectives": collectives_table, "training_runs": training_table,
-}  # fmt: skip
+    "gemm": gemm_table,
+    "gemm_graph": products_table,
+    "attention": attention_table,
+    "moe": moe_table,
+    "expert_exchange": exchange_table,
+    "collectives": collectives_table,
+    "training_runs": training_table,
+}
 
 
 def validate(data: str | Path | None = None) -> Report:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
@@ -13,26 +14,26 @@ import numpy as np
 from crossflow.architecture.execution import preferred
 from crossflow.architecture.model import Architecture, Repeats
 from crossflow.architecture.software import SoftwareStack, load_stack
-from crossflow.arrays import Array, Index
+from crossflow.arrays import Array
 from crossflow.cost.price import kernel_parts
 from crossflow.formats import DTYPE_BYTES, kept_bytes
 from crossflow.program.kernels import Kernel, Pass, Product
 from crossflow.program.program import Program
 from crossflow.units import parse
 from crossflow.validation.report import Table
-from crossflow.validation.tables import device_architecture, measurements, positive, predicted_by, read_rows
+from crossflow.validation.tables import TableRow, device_architecture, measurements, positive, predicted_by, read_rows
 from crossflow.validation.training import known_stacks
 
-COLUMNS = ("source", "device", "framework", "dtype", "m", "n", "k", "time_us", "power_w")
+COLUMNS = ("source", "device", "framework", "version", "dtype", "m", "n", "k", "time_us", "power_w")
 SHORT = 10e-6  # below it most of a row is what a kernel takes however little it does [s]
 
 
 def products_table(folder: Path) -> Table:
-    """Measured matrix products in graphs: columns source, device, framework, dtype, m, n, k, time_us and power_w."""
+    """Measured matrix products in graphs: columns source, device, framework, version, dtype, m, n, k, time_us and power_w."""
     file = folder / "gemm_graph.csv"
     rows = read_rows(file, COLUMNS)
     sizes, time = np.stack([positive(file, rows, name) for name in ("m", "n", "k")]), positive(file, rows, "time_us") * 1e-6
-    keys = [(row["source"], row["device"], row["framework"], row["dtype"], bool(row["power_w"])) for row in rows]
+    keys = [(row["source"], row["device"], row["framework"], row["dtype"], bool(row["power_w"]), other_kernel(row)) for row in rows]
     predicted, reasons = predicted_by(keys, lambda key, mine: _times(key, sizes[:, mine]))
     known = np.isfinite(predicted)
     kept = [(row, short) for row, short, keep in zip(rows, time < SHORT, known, strict=True) if keep]
@@ -54,6 +55,7 @@ def products_table(folder: Path) -> Table:
     )
 
 
+@functools.cache
 def is_seen(device: str, framework: str, dtype: str) -> bool:
     """Whether a library was fitted to rows of a device: each family's is fitted to those of one."""
     found = device_architecture(device)
@@ -63,6 +65,7 @@ def is_seen(device: str, framework: str, dtype: str) -> bool:
 FITTED = ("a100-80gb", "h100-sxm", "l40s", "b200")  # devices that docs/scripts/fit_products.py fits
 
 
+@functools.cache
 def stack_of(framework: str) -> SoftwareStack | None:
     """The software stack that tables call so; None where there is none."""
     name = known_stacks().get(framework.lower())
@@ -76,9 +79,11 @@ def library_of(device: Architecture, framework: str, dtype: str) -> str | None:
     return None if stack is None else preferred(stack.kernels.products.get(dtype, ()), {name: name for name in known})
 
 
-def _times(key: tuple[str, str, str, str, bool], sizes: Array) -> Array | str:
+def _times(key: tuple[str, str, str, str, bool, str], sizes: Array) -> Array | str:
     """Times of products of one device, framework and type, or why there are none. [s]"""
-    source, device, framework, dtype, sustained = key
+    source, device, framework, dtype, sustained, other = key
+    if other:
+        return other
     found, stack = device_architecture(device), stack_of(framework)
     if found is None:
         return f"no template for device '{device}'"
@@ -89,12 +94,24 @@ def _times(key: tuple[str, str, str, str, bool], sizes: Array) -> Array | str:
     return graph_times(benched(found, source, framework, dtype, sizes, sustained=sustained), stack, dtype, sizes)
 
 
+def other_kernel(row: TableRow) -> str:
+    """Why a row is not of the library that the stack of its framework names: another one of its version; empty where it is."""
+    other = _benchmark(row["source"], row["framework"]).get("other_kernels", {}).get(row["version"], ())
+    return f"{row['framework']} {row['version']} multiplies {row['dtype']} in another kernel" if row["dtype"] in other else ""
+
+
+def _benchmark(source: str, framework: str) -> Mapping[str, Any]:
+    """What is known of the benchmark of a framework, beside what its rows say."""
+    found: Mapping[str, Any] = measurements().get(source, {}).get("frameworks", {}).get(framework, {})
+    return found
+
+
 def benched(device: Architecture, source: str, framework: str, dtype: str, sizes: Array, *, sustained: bool) -> Architecture:
     """A device as the benchmark of a framework met it: its clock and what it found in the cache (``measurements.yaml``).
 
     sizes : m, n, k, shape (3, rows). [1]
     """
-    given: Mapping[str, Any] = measurements().get(source, {}).get("frameworks", {}).get(framework, {})
+    given = _benchmark(source, framework)
     copies = np.full(sizes.shape[1], float(given.get("copies_by_type", {}).get(dtype, given.get("copies", np.inf))))
     if given.get("copies_fill_cache"):
         cache = device.levels[-2]
@@ -120,15 +137,15 @@ def graph_times(device: Architecture, stack: SoftwareStack, dtype: str, sizes: A
 
 
 def rows_of(folder: Path, device: str, library: str) -> Mapping[tuple[str, str, str, bool], tuple[Array, Array]]:
-    """Measured rows of a device that go through a library: sizes and times by source, framework, dtype and whether the clock had settled."""
+    """Measured rows of a device that go through a library: sizes and times by source, framework, dtype and whether watts were read."""
     file = folder / "gemm_graph.csv"
-    found: dict[tuple[str, str, str, bool], list[Index]] = {}
+    found: dict[tuple[str, str, str, bool], list[int]] = {}
     rows = [row for row in read_rows(file, COLUMNS) if row["device"] == device]
     architecture = device_architecture(device)
     assert architecture is not None, device
     for i, row in enumerate(rows):
-        if library_of(architecture, row["framework"], row["dtype"]) == library:
+        if library_of(architecture, row["framework"], row["dtype"]) == library and not other_kernel(row):
             key = row["source"], row["framework"], row["dtype"], bool(row["power_w"])
-            found.setdefault(key, []).append(np.array(i))
-    numbers = np.stack([positive(file, rows, name) for name in ("m", "n", "k", "time_us")]) if rows else np.zeros((4, 0))
-    return {key: (numbers[:3, np.array(mine)], numbers[3, np.array(mine)] * 1e-6) for key, mine in found.items()}
+            found.setdefault(key, []).append(i)
+    numbers = np.stack([positive(file, rows, name) for name in ("m", "n", "k", "time_us")])
+    return {key: (numbers[:3, mine], numbers[3, mine] * 1e-6) for key, mine in found.items()}

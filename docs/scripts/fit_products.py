@@ -38,7 +38,7 @@ START: Mapping[str, float] = {
 }  # fmt: skip
 LINEAR = ("rounding", "stored", "kept")
 TIMES = ("start", "fill", "split", "quantise.start")
-SCALE = 0.05  # of the loss: errors well above it count as outliers
+SCALES = (0.5, 0.05)  # of the loss, one after the other: errors well above it count as outliers
 ROWS = 500  # of one framework, type and clock that are fitted at most
 
 
@@ -118,8 +118,10 @@ def fit(rows: list[Rows], name: str, library: ProductLibrary, start: Mapping[str
         moved = with_values(library, dict(zip(start, (value(n, u) for n, u in zip(start, x, strict=True)), strict=True)))
         return np.concatenate([np.log(predicted(each, name, moved) / each.time) for each in learnt])
 
-    x = [np.clip(place(n, v), 1e-3, 1 - 1e-3) for n, v in start.items()]
-    found = least_squares(residuals, x, bounds=(0.0, 1.0), loss="cauchy", f_scale=SCALE, diff_step=1e-3, max_nfev=40).x
+    found = np.array([place(n, v) for n, v in start.items()])
+    for scale in SCALES:
+        x = np.clip(found, 1e-3, 1 - 1e-3)
+        found = least_squares(residuals, x, bounds=(0.0, 1.0), loss="cauchy", f_scale=scale, diff_step=1e-3, max_nfev=40).x
     return {n: value(n, u) for n, u in zip(start, found, strict=True)}
 
 

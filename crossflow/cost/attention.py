@@ -1,0 +1,248 @@
+"""Fused attention of serving engines, as the kernels of measured libraries run it (`crossflow.architecture.execution`).
+
+A kernel cuts its work into blocks that pass over keys. In prefill a block has some rows of queries: of one head, or of all query heads of
+a key-value head. In decode it has the one query of each head of a group, padded to the rows of a matrix instruction, and where there are
+few heads several blocks share the keys [1]_, [2]_. A block takes as long as its loop over tiles of keys, products and softmax, and a time
+of its own. Blocks share the units: the longest of them and the sum over the units combine with exponent 1.5, and what memory takes
+joins with exponent 3 (exponents are fixed). Operands that fit the last cache need not come from memory.
+
+References
+----------
+.. [1] Dao, "FlashAttention-2", ICLR 2024, Sec. 3; Shah et al., "FlashAttention-3", arXiv:2407.08608, Sec. 3.1: softmax beside products.
+.. [2] Dao et al., "Flash-Decoding for long-context inference", 2023 (crfm.stanford.edu/2023/10/12/flashdecoding.html).
+.. [3] NVIDIA, CUDA C++ Programming Guide, "Arithmetic Instructions": 16 exponentials a clock and unit on compute capability 8.0 to 10.0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
+
+import numpy as np
+
+from crossflow.architecture.execution import USUAL, DecodeKernel, FusedKernel, PrefillKernel, width_rate
+from crossflow.architecture.model import Architecture
+from crossflow.arrays import Array, Mask
+from crossflow.cost.roofline import KernelCosts, wide_type
+from crossflow.formats import DTYPE_BYTES, HALF
+from crossflow.program.kernels import Attention, KernelTable, masked_pairs, seen_pairs
+
+TILE = {PrefillKernel: 128.0, DecodeKernel: 64.0}  # keys that one pass of a loop handles [1]
+PADDED = 16.0  # rows of a matrix instruction: m16n8k16 of PTX [1]
+SPLITS = 2.0 ** np.arange(9)
+SHARING, STREAMING = 1.5, 3.0  # exponents that combine the longest block with the sum of all, and both with memory
+
+
+@dataclass(frozen=True, kw_only=True)
+class Calls:
+    """Calls of fused attention; arrays that broadcast to (kernels, n)."""
+
+    samples: Array
+    heads: Array
+    kv_heads: Array
+    length: Array  # queries of a sample
+    seen: Array  # keys of a sample
+    width: Array  # elements of a query
+    window: Array  # tokens that a query sees at most, 0 for no window
+    causal: Mask
+    chunked: Mask
+    backward: Mask
+    decode: Mask  # with one query a sample, of a cache
+    narrow: Mask  # whether the cache has 8 bits
+    narrow_products: Mask  # whether the model multiplies in 8 bits
+    both: Array  # elements of a query and a value
+    ends: Array  # queries and outputs. [B]
+    kept: Array  # keys and values that are read. [B]
+    # Conditions of a measurement.
+    warm: bool = False  # keys and values of earlier tokens were just read
+    # time of a call in which the clock of a device that was idle has come half of the way down to what power sustains; 0 for long runs [s]
+    settling: Array | float = 0.0
+    unwritten: Mask | bool = False  # calls that do not write to the cache
+
+    @property
+    def group(self) -> Array:
+        """Query heads a head of keys and values. [1]"""
+        return self.heads / self.kv_heads
+
+    def served(self, kernel: FusedKernel) -> Mask:
+        """Which calls a kernel serves, shape (kernels, n)."""
+        found = ~self.backward & (self.decode if isinstance(kernel, DecodeKernel) else ~self.decode)
+        if kernel.groups is not None:
+            least, most = kernel.groups
+            found = found & (self.group >= least) & (self.group <= most)
+        if kernel.widths:
+            found = found & np.isin(self.width, kernel.widths)
+        kinds = np.where(self.narrow, "narrow" in kernel.cache, "wide" in kernel.cache)
+        return np.asarray(found & kinds)
+
+
+def calls_of(table: KernelTable, dtype: str) -> Calls:
+    """Calls of a table of fused attention in a program of a data type; what rows state of their work holds."""
+    rows = [row for row in table.rows if isinstance(row, Attention)]
+    (flops, moved, _), (samples, heads, kv_heads, length, seen, width, window) = table.attention[0], table.sizes
+    causal, chunked, backward = (np.array([[getattr(row, flag)] for row in rows]) for flag in ("causal", "chunked", "backward"))
+    pairs = seen_pairs(length, seen, window, causal=causal, chunked=chunked)
+    both = flops / (2.0 * samples * heads * pairs)
+    ends = samples * heads * length * both * table.element
+    narrow = np.array([[bool(row.stored) and DTYPE_BYTES[row.stored] < HALF] for row in rows])
+    return Calls(
+        samples=samples, heads=heads, kv_heads=kv_heads, length=length, seen=seen, width=width, window=window, causal=causal,
+        chunked=chunked, backward=backward, decode=length <= 1, narrow=narrow, narrow_products=narrow & (DTYPE_BYTES[dtype] < HALF),
+        both=both, ends=ends, kept=np.maximum(moved - ends, 0.0),
+    )  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True)
+class CallTimes:
+    """What calls of a kernel take; arrays of shape (kernels, n). [s]"""
+
+    blocks: Array  # of the units
+    memory: Array
+    around: Array  # further kernels
+    start: Array  # in which nothing runs
+
+
+def together(first: Array, second: Array, exponent: float) -> Array:
+    """Time of two things of which neither hides the other entirely: the exponent-th root of the sum of their powers. [s]"""
+    return np.asarray((first**exponent + second**exponent) ** (1.0 / exponent))
+
+
+def missed(moved: Array, architecture: Architecture) -> Array:
+    """Share of operands that comes from memory although they were just written or read: what the last cache does not hold. [1]"""
+    if len(architecture.levels) < 2:
+        return np.ones(1)
+    cache = architecture.levels[-2]
+    return np.asarray(1.0 / (1.0 + (cache.capacity * cache.instances / np.maximum(moved, 1.0)) ** 3))
+
+
+def _rate(calls: Calls, kernel: FusedKernel, architecture: Architecture) -> Array:
+    """Matrix rate of one unit in the loop. [flop/s]"""
+    rates = architecture.throughput
+    wide = rates[wide_type(architecture, "fp8")]
+    rate = wide * kernel.matrix * width_rate(kernel.by_width, calls.width)
+    if isinstance(kernel, PrefillKernel) and kernel.narrow is not None:
+        narrow = calls.narrow if kernel.narrow_from == "cache" else calls.narrow_products
+        share = kernel.narrow * width_rate(kernel.narrow_by_width or kernel.by_width, calls.width)
+        rate = np.where(narrow, rates.get("fp8", wide) * share, rate)
+    if isinstance(kernel, DecodeKernel) and kernel.narrow_products:
+        rate = np.where(calls.narrow, rate * rates.get("fp8", wide) / wide, rate)
+    return np.asarray(rate / architecture.units)
+
+
+def prefill_parts(calls: Calls, kernel: PrefillKernel, architecture: Architecture) -> CallTimes:
+    """What calls with many queries a sample take: blocks of rows of queries over their keys."""
+    memory = architecture.memory.bandwidth
+    packed = np.where(kernel.packs | (calls.length <= 1), calls.group, 1.0)
+    queries = np.maximum(kernel.rows / packed, 1.0)
+    many = calls.samples * calls.heads / packed * np.maximum(packed / kernel.rows, 1.0) * np.ceil(calls.length / queries)
+    mean, most = _keys(calls, kernel, queries)
+    products, softmax = 2.0 * calls.both / _rate(calls, kernel, architecture), 1.0 / (kernel.softmax * architecture.frequency)
+    key = kernel.rows * np.hypot(products, softmax)
+    sum_of_all = many / architecture.units * (mean * key + kernel.block)
+    moved = calls.ends + calls.kept
+    fresh = missed(moved, architecture)
+    stream = moved * fresh / (memory * kernel.memory)
+    new = calls.samples * calls.kv_heads * calls.length * calls.both
+    copied = np.where(calls.unwritten, 0.0, new * (HALF + np.where(calls.narrow, 1.0, HALF)))
+    cast = calls.narrow | calls.narrow_products
+    copied = copied + np.where(cast, 0.75 * calls.ends, 0.0)
+    around = (
+        copied * fresh / (memory * kernel.writing) + np.where(cast, kernel.quantise, 0.0) + np.where(calls.unwritten, 0.0, kernel.write)
+    )
+    parts = CallTimes(blocks=together(most * key * kernel.lone, sum_of_all, SHARING), memory=stream, around=around, start=kernel.start)
+    return _throttled(parts, kernel, calls, architecture)
+
+
+def _keys(calls: Calls, kernel: PrefillKernel, queries: Array) -> tuple[Array, Array]:
+    """Keys that blocks of so many queries pass over in the mean and at most, in whole tiles, shape (kernels, n). [1]"""
+    tile = TILE[PrefillKernel]
+    new, before = (tile * np.ceil(tokens / tile) for tokens in (calls.length, np.maximum(calls.seen - calls.length, 0.0)))
+    whole = before + new
+    cut = (calls.window > 0) & (calls.window < calls.seen) & kernel.skips
+    reach = np.where(cut, np.minimum(tile * np.ceil((calls.window + queries) / tile + 0.5), whole), whole)
+    pairs = masked_pairs(whole, reach, calls.chunked) - masked_pairs(before, reach, calls.chunked)
+    mean = np.minimum(pairs / new + tile / 2.0, reach)
+    every = tile * np.ceil(calls.seen / tile)
+    return np.where(calls.causal, mean, every), np.where(calls.causal, reach, every)
+
+
+def _throttled(parts: CallTimes, kernel: PrefillKernel, calls: Calls, architecture: Architecture) -> CallTimes:
+    """The same at the clock that the kernels sustain, or that a device which was idle has left after them."""
+    fall = kernel.throttled * (1.0 - architecture.sustained_clock)
+    time = np.maximum(parts.blocks, parts.memory) + parts.around + parts.start
+    slower = 1.0 - fall * time / (time + calls.settling)
+    return replace(parts, blocks=parts.blocks / slower)
+
+
+def decode_parts(calls: Calls, kernel: DecodeKernel, architecture: Architecture) -> CallTimes:
+    """What calls with one query a sample take: blocks of keys; the best number of blocks for the keys of a head is taken."""
+    memory, tile = architecture.memory.bandwidth, TILE[DecodeKernel]
+    limit = np.where(calls.window > 0, np.minimum(calls.seen, calls.window), calls.seen)
+    keys = np.maximum(limit, 1.0)
+    alone = np.full(np.shape(keys), kernel.groups_heads == "never")
+    if kernel.groups_heads == "full":
+        alone = alone | (calls.window > 0) | (calls.group <= 1)
+    rows, heads = np.where(alone, 1.0, calls.group), np.where(alone, calls.heads, calls.kv_heads)
+    a_key = calls.kept / (calls.samples * calls.kv_heads * np.maximum(calls.seen, 1.0))  # of one head [B]
+    reads = a_key / (kernel.cache_bytes_per_clock * architecture.frequency)
+    multiplies = 2.0 * calls.both * PADDED * np.ceil(rows / PADDED) / _rate(calls, kernel, architecture)
+    key = np.hypot(reads / width_rate(kernel.by_width, calls.width), multiplies)
+    block = kernel.block + kernel.row * rows * calls.both / (2.0 * USUAL)
+    held = calls.kept * np.minimum(keys / np.maximum(calls.seen, 1.0), 1.0)
+    stream = (held * (missed(held, architecture) if calls.warm else 1.0) + calls.ends) / (memory * kernel.memory)
+    best: Array | None = None
+    for split in SPLITS[kernel.splits_up_to >= SPLITS]:
+        some = tile * np.ceil(keys / (split * tile)) * key
+        through = calls.samples * heads * split / architecture.units * (some + block)
+        time = together(some + block, through, SHARING) + (kernel.split if split > 1 else 0.0)
+        time = np.where((split == 1) | ~alone, time, np.inf)
+        best = time if best is None else np.minimum(best, time)
+    assert best is not None
+    several = (calls.samples > 1) & (calls.kv_heads > 1) & (calls.group > 1) & ~alone
+    around = np.where(calls.narrow, kernel.quantise, 0.0) + np.where(several, kernel.regroup, 0.0)
+    around = around + np.where(calls.unwritten, 0.0, kernel.write)
+    return CallTimes(blocks=best, memory=stream, around=around, start=kernel.start)
+
+
+def parts_of(calls: Calls, kernel: PrefillKernel | DecodeKernel, architecture: Architecture) -> CallTimes:
+    """What calls of a kernel take."""
+    if isinstance(kernel, PrefillKernel):
+        return prefill_parts(calls, kernel, architecture)
+    return decode_parts(calls, kernel, architecture)
+
+
+def library_attention_costs(
+    calls: Calls, kernels: Sequence[PrefillKernel | DecodeKernel], otherwise: KernelCosts, architecture: Architecture,
+    gap: Array | float = 0.0,
+) -> KernelCosts:  # fmt: skip
+    """Costs of attention by the first kernel that serves each call, and as they are `otherwise` where none does.
+
+    Parameters
+    ----------
+    otherwise : costs of the same kernels without libraries; operations and traffic of main memory are theirs.
+    gap : time before each kernel beyond its library's own, where the host launches it. [s]
+    """
+    found, open_ = otherwise, np.ones(np.broadcast_shapes(otherwise.time.shape, calls.decode.shape), dtype=bool)
+    for kernel in kernels:
+        mine = open_ & calls.served(kernel)
+        if mine.any():
+            found = _where(mine, _costs(parts_of(calls, kernel, architecture), otherwise, gap), found)
+            open_ = open_ & ~mine
+    return found
+
+
+def _costs(parts: CallTimes, otherwise: KernelCosts, gap: Array | float) -> KernelCosts:
+    """Costs of calls by what their parts take."""
+    launch = np.asarray(parts.start + gap)
+    busy = together(parts.blocks, parts.memory, STREAMING) + parts.around
+    times = np.zeros((len(otherwise.resource_times), *busy.shape))
+    times[0], times[-1] = parts.blocks, parts.memory + parts.around
+    traffic = np.zeros_like(otherwise.traffic)
+    traffic[-1] = otherwise.traffic[-1]
+    return replace(otherwise, time=busy + launch, launch=launch, resource_times=times, traffic=traffic)
+
+
+def _where(mine: Mask, these: KernelCosts, others: KernelCosts) -> KernelCosts:
+    """Some costs where a mask of shape (kernels, n) holds, others elsewhere."""
+    names = [field.name for field in fields(KernelCosts)]
+    return KernelCosts(**{name: np.where(mine, getattr(these, name), getattr(others, name)) for name in names})

@@ -1,0 +1,93 @@
+"""Libraries of matrix products: laws that hold for any, limits by hand, and errors on measured rows that no fit has seen."""
+
+import dataclasses
+import hashlib
+
+import numpy as np
+import pytest
+
+import crossflow
+from crossflow.architecture.model import Repeats
+from crossflow.errors import SpecError
+from crossflow.validation.kernels_products import graph_times, products_table, stack_of
+from crossflow.validation.tables import device_architecture, read_rows, shipped
+
+DEVICES = {"a100-80gb": ("bf16",), "h100-80gb": ("bf16", "fp8", "fp8_block"), "l40s": ("bf16", "fp8"), "b200": ("bf16", "fp8", "nvfp4")}
+CASES = [(device, framework, dtype) for device, types in DEVICES.items() for dtype in types for framework in ("vllm", "sglang", "trtllm")]
+RNG = np.random.default_rng(3)
+M, N, K = 2.0 ** RNG.uniform(0, 13, 200) // 1, 64.0 * RNG.integers(1, 200, 200), 64.0 * RNG.integers(1, 200, 200)
+
+
+@pytest.fixture(params=CASES, ids=" ".join)
+def time(request):
+    """Times of products of a framework on a device. [s]"""
+    device, framework, dtype = request.param
+    found = device_architecture(device)
+    return lambda m, n, k: graph_times(found, stack_of(framework), dtype, np.stack([m, n, k]))
+
+
+def test_more_work_never_takes_less(time):
+    """A library that takes its tile by the rows alone may gain where more rows take another tile: there only deeper and wider is told."""
+    base = time(M, N, K)
+    assert (time(M, N, K + 64) >= base * (1 - 1e-9)).all()
+    assert (time(M, N, 2 * K) > base).all()
+    assert (time(M, N + 256, K) >= base * 0.95).all()
+    assert (time(2 * M, N, K) >= base * 0.8).all()
+
+
+def test_nothing_beats_the_datasheet(time):
+    assert (time(M, N, K) > 1e-6).all()
+
+
+def test_narrow_weights_are_never_slower_where_they_are_read():
+    """One row of a product as large as the cache: half the bytes of B take at most as long, scaling A included."""
+    one, large = np.ones(3), np.array([8192.0, 16384.0, 28672.0])
+    for device, framework in (("h100-80gb", "vllm"), ("h100-80gb", "trtllm"), ("b200", "sglang"), ("l40s", "trtllm")):
+        found, sizes = device_architecture(device), np.stack([one, large, large])
+        assert (graph_times(found, stack_of(framework), "fp8", sizes) < graph_times(found, stack_of(framework), "bf16", sizes)).all()
+
+
+def test_a_benchmark_that_repeats_a_kernel_finds_operands_and_a_higher_clock():
+    device, stack = device_architecture("h100-80gb"), stack_of("sglang")
+    small, large = np.array([[16.0], [1024.0], [1024.0]]), np.array([[8192.0], [8192.0], [8192.0]])
+    again = dataclasses.replace(device, repeats=Repeats(copies=np.ones(1)))
+    burst = dataclasses.replace(device, repeats=Repeats(copies=np.full(1, 1e9), settling=1.0))
+    assert graph_times(again, stack, "bf16", small) < graph_times(device, stack, "bf16", small)
+    assert graph_times(burst, stack, "bf16", large) < 0.95 * graph_times(device, stack, "bf16", large)
+
+
+def test_short_products_take_the_start_of_a_graph():
+    """A product of nothing takes the gap before it, and one of a narrower type that of the kernels that scale A besides."""
+    for dtype, name in (("bf16", "cublas"), ("fp8", "cutlass-vllm")):
+        device, nothing = device_architecture("b200"), np.array([[1.0], [16.0], [32.0]])
+        library = device.execution.libraries.products[name]
+        starts = library.start + (0.0 if library.quantise is None else library.quantise.start)
+        assert graph_times(device, stack_of("vllm"), dtype, nothing) == pytest.approx(starts + library.fill, rel=0.1)
+
+
+def test_a_service_is_priced_by_the_libraries_of_its_stack():
+    def step(**more):
+        document = {"system": {"template": "dgx-h100"}, "workload": {"model": "llama2-7b", "task": "decode", "global_batch": 8}, **more}
+        return crossflow.predict(crossflow.from_dict({**document, "strategy": {"tp": 1, "dp": 8}})).step_time
+
+    eager = step(software={"like": "vllm", "kernels": {"launch": "eager"}})
+    assert step(software="vllm") < eager < step(software={"like": "vllm", "kernels": {"launch": "eager"}, "host": {"kernel": "50 us"}})
+
+
+def test_limits_of_a_rule_are_one_fewer_than_its_tiles():
+    products = {"cutlass-vllm": {"rows_up_to": [16, 128]}}
+    with pytest.raises(SpecError, match=r"rows_up_to: expected 3 ascending numbers, one for each of shapes but the last"):
+        crossflow.from_dict(
+            {"system": {"template": "dgx-h100", "execution": {"libraries": {"products": products}}}, "workload": {"model": "llama2-7b"}}
+        )
+
+
+def test_rows_that_no_fit_has_seen_are_as_near_as_others():
+    """Of the excerpt the third that docs/scripts/fit_products.py holds out, by a hash of their sizes."""
+    table, rows = products_table(shipped()), read_rows(shipped() / "gemm_graph.csv", ())
+    digests = [hashlib.md5(",".join(row[size] for size in "mnk").encode()).hexdigest() for row in rows]
+    held, long = np.array([int(digest, 16) % 3 == 0 for digest in digests]), table.measured >= 10e-6
+    error = np.abs(table.predicted / table.measured - 1.0)
+    assert not table.skipped
+    assert np.median(error[long & held]) < 0.065
+    assert np.median(error[~long & held]) < 0.085
