@@ -5,6 +5,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from crossflow.parallel.blocks import block_program
+from crossflow.program.groups import ExpertGroup
 from crossflow.program.kernels import Attention, Pass, Product, Scan
 
 
@@ -76,5 +77,6 @@ def block_kernels(job, layout, stack):
                 found.scores.append(ScoreRow(*at, *kernel.work, op.count, kernel))
         if op.message is not None:
             one = program.messages[op.message]
-            found.messages.append(MessageRow(*at, one.collective, one.size, names[id(one.group)], op.hiding == "weights", op.count))
+            group = "expert" if isinstance(one.group, ExpertGroup) else names[id(one.group)]
+            found.messages.append(MessageRow(*at, one.collective, one.size, group, op.hiding == "weights", op.count))
     return found._replace(program=program)

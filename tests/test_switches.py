@@ -85,7 +85,6 @@ STACK = {
     "fused_half": When(["softmax"], {**UNFUSED, "software.fused": []}),
     "weight": "fp32", "gradient": "weight", "stages": When("balanced", PIPE),
     "dispatch": When("nodes", {**MOE, "strategy.ep": 8, "workload.experts": {"count": 64, "active": 8}}), "product_slowdown": 0.5,
-    "kernels.launch": When("graph", {"software.kernels.products": {"bf16": ["cublas"]}}), "kernels.products": {"bf16": ["cublas"]},
     "kernels.exchange": When(["deepep"], {**MOE, "workload.task": "prefill", "strategy.ep": 4, "system.template": "dgx-h100"}),
     "kernels.experts": When({"bf16": ["triton-vllm"]}, {**MOE, "workload.task": "prefill"}),
     "early_stop": When(True, FULL), "recomputed": ["activation"], "overlap.tensor": "none", "overlap.data": False, "overlap.gather": When(True, ZERO),

@@ -11,7 +11,7 @@ from pydantic import Field, model_validator
 from crossflow.arrays import Array, points
 from crossflow.files import FileModel
 from crossflow.limits import Flag, Whole
-from crossflow.units import Bandwidth, PositiveRatio, PositiveShare, Ratio, Share, Time
+from crossflow.units import Bandwidth, PositiveCount, PositiveRatio, PositiveShare, Ratio, Share, Time
 
 NONE, ONE = points(np.zeros(1)), points(np.ones(1))
 ProductLibraryName = Literal[
@@ -204,7 +204,7 @@ class ExchangeKernel(FileModel):
 class ExchangeLibrary(FileModel):
     """A library of expert exchanges on one generation of devices."""
 
-    units: Whole = Field(gt=0, description="units that copy in the normal method")
+    units: PositiveCount = Field(description="units that copy in the normal method")
     notify: Time = Field(description="time before a dispatch of the normal method in which ranks tell how many tokens they send")
     dispatch: ExchangeKernel = Field(description="normal method, for many tokens")
     combine: ExchangeKernel = Field(description="the way back")

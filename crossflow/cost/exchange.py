@@ -78,7 +78,7 @@ def group_time(size: Array, group: ExpertGroup, architecture: Architecture, fabr
         return None
     exchange = Exchange(
         tokens=size / (group.row * group.active), size=group.token, active=group.active, experts=group.experts, ranks=group.size,
-        nodes=nodes, units=np.array([float(library.units)]), link=intra.bandwidth,
+        nodes=nodes, units=library.units, link=intra.bandwidth,
         network=intra.bandwidth if inter is None else inter.bandwidth,
     )  # fmt: skip
     kernels = (library.combine, library.fast_combine) if group.back else (library.dispatch, library.fast_dispatch)

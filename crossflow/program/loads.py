@@ -12,11 +12,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from crossflow.arrays import Array, Index
+from crossflow.arrays import Array, Index, divide
 
 TILE_ROWS = (16, 32, 64, 128)  # rows of tiles of grouped products
 DRAWS = 4  # of the shares of all experts
 MANY = 8192.0  # tokens of which the share of the fullest rank hardly depends on how many they are
+FILLINGS = 4  # times that rows which full experts cannot take go to others
 BLOCK = 1 << 20  # shares that are worked on at once
 
 
@@ -93,12 +94,23 @@ def _drawn(tokens: Array, active: Array, skew: Array, experts: int, ranks: int) 
     total, places, own = (tokens * active)[:, None], np.arange(len(tokens)), -(-experts // ranks)
     found = np.zeros((2 + len(TILE_ROWS), len(tokens)))
     for draw in _uniform(experts):
-        sums = np.cumsum((ends[0] + (ends[1] - ends[0]) * draw) ** (1.0 / power), axis=1)
+        sums = np.cumsum(_capped((ends[0] + (ends[1] - ends[0]) * draw) ** (1.0 / power), total, tokens[:, None]), axis=1)
         rows = np.diff(np.round(sums / sums[:, -1:] * total), axis=1, prepend=0.0)
         of_ranks = np.pad(rows, ((0, 0), (0, own * ranks - experts))).reshape(len(rows), ranks, own)
         most = np.minimum(of_ranks[places, of_ranks.sum(axis=2).argmax(axis=1)], tokens[:, None])
         found += [(most > 0).sum(axis=1), most.sum(axis=1), *(np.ceil(most / height).sum(axis=1) for height in TILE_ROWS)]
     return found / DRAWS
+
+
+def _capped(shares: Array, total: Array, most: Array) -> Array:
+    """Shares of experts as rows that add up to `total`, of which no expert has more than `most`; others take what it cannot. [1]"""
+    rows = shares * (total / shares.sum(axis=1, keepdims=True))
+    for _ in range(FILLINGS if (rows > most).any() else 0):
+        full = rows >= most
+        rows = np.where(full, most, rows)
+        left = np.where(full, 0.0, rows)
+        rows = rows + left * divide(total - rows.sum(axis=1, keepdims=True), left.sum(axis=1, keepdims=True))
+    return np.asarray(np.minimum(rows, most))
 
 
 @functools.lru_cache(maxsize=64)

@@ -233,7 +233,7 @@ def _exchange_times(exchange: Exchange, row: TableRow, op: str) -> Array | str:
         return np.broadcast_to(library.notify, exchange.tokens.shape)
     notified = bool(measurements().get(row["source"], {}).get("notified", False))
     fast = row["method"] == "low_latency"
-    exchange = exchange if row["sms"] else replace(exchange, units=np.full_like(exchange.units, float(library.units)))
+    exchange = exchange if row["sms"] else replace(exchange, units=library.units * np.ones_like(exchange.units))
     kernel = {
         ("dispatch", False): library.dispatch, ("dispatch", True): library.fast_dispatch, ("combine", True): library.fast_combine
     }.get((op, fast), library.combine)  # fmt: skip

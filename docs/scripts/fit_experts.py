@@ -43,7 +43,10 @@ PARAMETERS: Mapping[str, tuple[float, float, float, str, float]] = {
 }
 LINEAR = ("multiplied",)
 # Further starts of every fit, of which the best counts: with rows of other ranks multiplied, and bound by tiles rather than the cache.
-STARTS: tuple[Mapping[str, float], ...] = ({}, {"multiplied": 0.9}, {"matrix": 0.3, "cache_bytes_per_clock": 150.0, "multiplied": 0.01})
+STARTS: tuple[Mapping[str, float], ...] = (
+    {}, {"multiplied": 0.9}, {"matrix": 0.3, "cache_bytes_per_clock": 150.0, "multiplied": 0.01}, {"group": 1.5, "carried": 2.0},
+    {"matrix": 0.99, "cache_bytes_per_clock": 20.0, "expert": 500e-9}, {"fill": 3 * US, "token": 30e-9, "multiplied": 0.5},
+)  # fmt: skip
 FEWEST = 20  # rows that are fitted
 SCALE = 0.05  # of the robust loss, in log(time)
 
