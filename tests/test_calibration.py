@@ -360,7 +360,7 @@ def test_the_page_has_errors_parameters_and_reasons(run, table):
         "55 rows fitted, 50 of every other size held out",
         "Lin et al.",
         "network.parameters.launch",
-        "8.15 us",
+        "7.96 us",
         "283 left out: not of dgx-a100 (--rows)",
     ):
         assert words in page
