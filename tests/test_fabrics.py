@@ -179,7 +179,7 @@ def test_reduction_in_the_switch_beats_the_ring_it_takes_over_from(intra):
         ring, in_switch = (time(fabric(kind), "all_reduce", ranks)[-1, 0] for kind in ("nvswitch", intra))
         assert 0.6 * ring < in_switch < 0.85 * ring
     four, five = (time(fabric(intra), "all_reduce", ranks)[:, 0] for ranks in (4, 5))
-    assert (np.abs(five / four - 1) < 0.2).all()  # no cliff where it sets in
+    assert (np.abs(five / four - 1) < 0.25).all()  # no cliff where it sets in, though it takes fewer steps than a ring
 
 
 def test_switches_of_nvlink_4_on_reduce_and_older_ones_do_not():
