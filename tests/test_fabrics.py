@@ -1,11 +1,13 @@
 """Collectives on real fabrics: limits of small and large messages, order in size and ranks, batches, and bounds on whole systems."""
 
 import itertools
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 import crossflow
+from crossflow.architecture.software import PeerAllReduce
 from crossflow.architecture.system import architecture
 from crossflow.cost.fabrics import Fabric, path, path_time
 from crossflow.cost.network import message_costs
@@ -13,9 +15,10 @@ from crossflow.mapping.placement import place
 from crossflow.parallel.transform import transform
 from crossflow.program.collectives import COLLECTIVES, ring_volume
 from crossflow.program.program import Message
-from crossflow.validation.tables import fabric_parameters
+from crossflow.validation.tables import collective_conditions, fabric_parameters
 
 P = fabric_parameters()
+NO_PEERS = {"peer_all_reduce": None}
 SIZE = np.geomspace(1, 1e12, 400)[:, None]
 INTRA = [
     "nvswitch",
@@ -176,7 +179,7 @@ def test_reduction_in_the_switch_beats_the_ring_it_takes_over_from(intra):
         ring, in_switch = (time(fabric(kind), "all_reduce", ranks)[-1, 0] for kind in ("nvswitch", intra))
         assert 0.6 * ring < in_switch < 0.85 * ring
     four, five = (time(fabric(intra), "all_reduce", ranks)[:, 0] for ranks in (4, 5))
-    assert (np.abs(five / four - 1) < 0.2).all()  # no cliff where it sets in
+    assert (np.abs(five / four - 1) < 0.25).all()  # no cliff where it sets in, though it takes fewer steps than a ring
 
 
 def test_switches_of_nvlink_4_on_reduce_and_older_ones_do_not():
@@ -273,3 +276,42 @@ def test_a_dgx_1_is_slower_than_its_successors():
     times = [crossflow.predict(system(template, "CR-8")).to_dict()["communication_s"] for template in SYSTEMS]
     totals = [sum(part["total"] for part in made.values()) for made in times]
     assert totals == sorted(totals, reverse=True)
+
+
+# ------------------------------------------------------------------------------------------ software and sources
+
+
+def test_kernels_of_a_serving_engine_take_one_shot_or_two_up_to_their_limit():
+    """8 ranks: 7 buffers at once, or a shard of each and all shards, 2 x 7/8; beyond the limit the collective library adds up."""
+    own = PeerAllReduce(limit=np.array([2.0**20]), start=np.array([1e-6]))
+    engine = replace(fabric(), all_reduce=own)
+    base, rate = P.peer_launch[0] + 1e-6 + 8 * P.peer_rank[0], 300e9
+    once = base + 7 * SIZE / (P.peer_efficiency[0] * rate)
+    twice = base + P.peer_phase[0] + 2 * 7 / 8 * SIZE / (P.peer_phase_efficiency[0] * rate)
+    library = time(fabric(), "all_reduce", 8)
+    expected = np.where(SIZE <= 2.0**20, np.minimum(np.minimum(once, twice), library), library)
+    np.testing.assert_allclose(time(engine, "all_reduce", 8), expected, rtol=1e-12)
+    np.testing.assert_array_equal(time(engine, "all_gather", 8), time(fabric(), "all_gather", 8))
+
+
+def test_decoding_with_an_engine_of_its_own_all_reduce_is_faster():
+    workload = {"model": "llama2-13b", "task": "decode", "global_batch": 8, "output": 16}
+    given = {"system": "dgx-h100", "workload": workload, "strategy": "tp8"}
+    step = [crossflow.predict(crossflow.from_dict({**given, "software": {"like": "vllm", **more}})).step_time for more in ({}, NO_PEERS)]
+    assert step[0] < step[1]
+
+
+@pytest.mark.parametrize("device", ["h100", "b200"])
+def test_a_generation_of_gpus_has_its_own_times(device):
+    own = fabric_parameters(device)
+    assert own.launch[0] != P.launch[0]
+    assert own.rdma_step[0] == P.rdma_step[0]
+
+
+def test_host_time_is_a_condition_of_the_source_that_measured_it():
+    """Eager calls of vLLM: 44 us at least on hosts before PCIe 5, and a copy of the buffer, read and written; graphs have neither."""
+    device, size = np.array([5e-6, 1e-3]), np.array([1e3, 1e8])
+    eager = collective_conditions("aic-vllm-eager").told(device, fabric(), "a100-80gb", 8, size)
+    graph = collective_conditions("aic-vllm-graph").told(device, fabric(), "a100-80gb", 8, size)
+    assert eager.tolist() == pytest.approx([44e-6, 1e-3 + 2e8 / (0.8 * 2.039e12)], rel=1e-3)
+    assert graph.tolist() == device.tolist()

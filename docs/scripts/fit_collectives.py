@@ -31,10 +31,10 @@ from crossflow.validation import tables
 from crossflow.validation.report import errors
 
 US, MIB = 1e-6, 2.0**20
-LARGE = MIB  # messages below it weigh half
+LARGE = MIB  # messages below it weigh a quarter
 LATENCY = 2.0**15  # of devices whose paths through their host are not known, messages among more than two below it alone are fitted
-TYPICAL = 40  # rows of a case; a case of more weighs as if it had so many
-SCALE, RIDGE = 0.03, 0.01  # of the robust loss, of the ridge: in log(time) and log(parameter)
+TYPICAL = 200  # rows of a case; a case of more weighs as if it had so many
+SCALE, RIDGE = 0.02, 0.01  # of the robust loss, of the ridge: in log(time) and log(parameter)
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ def _time(start: float) -> Parameter:
 
 
 SWITCHED: Mapping[str, Parameter] = {
-    "launch": _time(7), "bulk_launch": _time(12), "switch_efficiency": _share(0.8), "switch_step": _time(0.8), "switch_fill": _time(2),
+    "launch": _time(7), "bulk_launch": _time(6), "switch_efficiency": _share(0.8), "switch_step": _time(0.9), "switch_fill": _time(3),
     "switch_low_latency_share": _share(0.05), "switch_line_step": _time(1.2), "switch_line_share": _share(0.6), "exchange_fill": _time(3.5), "peer_launch": _time(3.5), "peer_rank": _time(0.1),
     "peer_efficiency": _share(0.6), "peer_phase": _time(3), "peer_phase_efficiency": _share(0.6),
 }  # fmt: skip
@@ -184,7 +184,7 @@ def fit(cases: Sequence[Case]) -> dict[str, Array]:
 
 
 def _weights(size: Array) -> Array:
-    return np.asarray(min(1.0, float(np.sqrt(TYPICAL / size.size))) * np.where(size >= LARGE, 1.0, 0.5))
+    return np.asarray(min(1.0, float(np.sqrt(TYPICAL / size.size))) * np.where(size >= LARGE, 1.0, 0.25))
 
 
 def predictions(cases: Sequence[Case], values: Mapping[str, Array] | None, rows: int) -> Array:

@@ -214,6 +214,7 @@ SECTIONS: tuple[tuple[str, tuple[tuple[str, type[BaseModel], type[BaseModel] | N
         ("`kernels.attention`", software.AttentionChoice, None),
         ("`overlap`", software.Overlap, None),
         ("`sharing`", software.WeightSharing, None),
+        ("`peer_all_reduce`", software.PeerAllReduce, None),
         ("`host`", software.HostCosts, None),
         ("`memory`", software.MemoryHabits, None),
     )),
