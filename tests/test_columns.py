@@ -354,7 +354,7 @@ def test_a_search_keeps_to_a_limit_of_carbon(study):
 def test_figures_are_explained(exactly):
     found = crossflow.explain(scenario(), objective="tpot_s")
     assert (found.objective, found.value) == ("tpot_s", columns(scenario())["step_time_s"][0])
-    with pytest.raises(CrossflowError, match=exactly("tpot_s needs workload.task: decode; here it is prefill")):
+    with pytest.raises(CrossflowError, match=exactly("tpot_s needs workload.task: decode or serving; here it is prefill")):
         crossflow.explain(scenario(workload={**LLAMA, "task": "prefill"}), objective="tpot_s")
 
 
@@ -363,10 +363,10 @@ def test_figures_are_explained(exactly):
 
 TRAINING = {**DECODE, "workload": {"model": "llama3-8b", "global_batch": 32}}
 NEEDS = [
-    (TRAINING, "ttft_s", "ttft_s needs workload.task: prefill or decode; here it is training"),
-    (TRAINING, "tpot_s", "tpot_s needs workload.task: decode; here it is training"),
-    (DECODE, "input_throughput_tokens_per_s", "input_throughput_tokens_per_s needs workload.task: prefill; here it is decode"),
-    (CASES["graph"], "ttft_s", "ttft_s needs a transformer with workload.task: prefill or decode; this is an lstm"),
+    (TRAINING, "ttft_s", "ttft_s needs workload.task: prefill, decode or serving; here it is training"),
+    (TRAINING, "tpot_s", "tpot_s needs workload.task: decode or serving; here it is training"),
+    (DECODE, "input_throughput_tokens_per_s", "input_throughput_tokens_per_s needs workload.task: prefill or serving; here it is decode"),
+    (CASES["graph"], "ttft_s", "ttft_s needs a transformer with workload.task: prefill, decode or serving; this is an lstm"),
     ({**DECODE, "run": None}, "run.time_s", "run.time_s needs a run: section, such as run: {tokens: 1.0e12}"),
     ({**DECODE, "system": "dgx-h100"}, "run.cost_usd", "run.cost_usd needs system.operation.price, such as 2 USD/hour; dgx-h100 gives none"),
     ({**DECODE, "system": "dgx-h100"}, "usd_per_million_tokens", "usd_per_million_tokens needs system.operation.price, such as 2 USD/hour; dgx-h100 gives none"),

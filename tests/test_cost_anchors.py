@@ -303,12 +303,14 @@ def chip(*, power_clock=np.inf, splits=(1,), fill=7.0):
     )  # fmt: skip
     return SimpleNamespace(
         execution=SimpleNamespace(tiles=tiles, matrix_utilisation=0.5), throughput={"fp16": np.array([40e9])}, units=np.array([10.0]),
-        frequency=np.array([0.5e9]), power_clock=np.array([power_clock]), memory=SimpleNamespace(bandwidth=np.array([1e9])),
+        frequency=np.array([0.5e9]), power_clock=np.array([power_clock]), memory=SimpleNamespace(bandwidth=np.array([1e9])), repeats=None,
     )  # fmt: skip
 
 
 def of_waves(m, n, k, made, **more):
-    return [found[0, 0] for found in waves.wave_times(*(np.array([[float(size)]]) for size in (m, n, k)), made, "fp16", 2.0, **more)]
+    *times, again = waves.wave_times(*(np.array([[float(size)]]) for size in (m, n, k)), made, "fp16", 2.0, **more)
+    assert not again.any()
+    return [found[0, 0] for found in times]
 
 
 def test_a_product_in_waves_by_hand():

@@ -136,7 +136,7 @@ def test_attention_reads_the_cache_in_its_type(model):
 def test_keys_and_values_are_cast_as_they_are_written():
     """Read in 2 bytes and written in one; the cache of activations' type is where products write."""
     each = 4 * 1024 * 2 * 8 * 128  # elements of a layer
-    wide, same, narrow = (moved(kernels(task="prefill", kv_dtype=one), "forward") for one in (None, "bf16", "fp8"))
+    wide, same, narrow = (moved(kernels("megatron-core", task="prefill", kv_dtype=one), "forward") for one in (None, "bf16", "fp8"))
     assert wide == same
     assert narrow - wide == pytest.approx(3 * each)
 
@@ -148,7 +148,7 @@ def test_unfused_attention_reads_the_cache_in_its_type():
 
 def test_an_encoder_keeps_nothing():
     """Of T5, only attention of the decoder, to itself and to the encoder, casts what it keeps."""
-    passes = [kernels(model="t5-11b", prompt=64, output=8, task="prefill", kv_dtype=one).passes for one in (None, "fp8")]
+    passes = [kernels("megatron-core", model="t5-11b", prompt=64, output=8, task="prefill", kv_dtype=one).passes for one in (None, "fp8")]
     bytes_of = [{(unit, i): float(np.sum(size)) for i, (unit, _, size, *_) in enumerate(found) if unit[0] == "0"} for found in passes]
     assert bytes_of[0] == bytes_of[1]
     assert len(passes[1]) - len(passes[0]) == 2

@@ -79,6 +79,9 @@ SYSTEMS = {
 FULL, SHORT = {"strategy.recompute": "full"}, {"workload.hidden": 128, "workload.ffn": 256}
 HEAVY = {"workload.hidden": 4096, "workload.ffn": 16384, "workload.sequence": 64, "strategy.micro_batch": 1, "strategy.zero": 1}
 UNFUSED = {"software.overlap.context": False, "software.attention.kernel": "unfused"}
+STEADY = {"workload.task": "serving", "workload.prompt": 512, "workload.output": 64}
+GUESSING = {**STEADY, "workload.serving": {"speculation": {"tokens": 2, "acceptance": 0.5}}}
+READERS = {**STEADY, "workload.serving": {"prefill": {"strategy": "tp1", "workers": 1}}}
 STACK = {
     "attention.kernel": When("unfused", {"software.overlap.context": False}), "attention.forward_utilisation": 0.2,
     "attention.backward_utilisation": 0.2, "attention.native": When(False, {"system.template": "dgx-h100"}), "fused": ["loss"],
@@ -95,6 +98,8 @@ STACK = {
     "memory.workspaces": 2, "memory.buckets": True, "memory.late_gradients": When(True, HEAVY),
     "memory.narrow_frozen": When(True, {"system.template": "dgx-h100", "workload.dtype": "fp8", "workload.frozen": ["attention"]}),
     "memory.gathered_copy": When(True, HEAVY), "sharing.unit": When("layer", ZERO), "sharing.copies": When(True, ZERO),
+    "kernels.launch": "graph", "kernels.products": {dtype: ["cublas"] for dtype in ("bf16", "fp16", "tf32", "fp32")},
+    "engine.chunk": When(64, STEADY), "engine.requests": When(2, STEADY), "engine.memory": When(0.001, STEADY),
     "kernels.attention.prefill": When(["flash-attention-2"], {"workload.task": "prefill"}),
     "kernels.attention.decode": When(["flash-attention-2"], {"workload.task": "decode"}),
     "sharing.bucket": "1 MiB", "sharing.first_bucket": When("300 MiB", {"software.sharing": {"bucket": "2 MiB"}}),
@@ -148,6 +153,10 @@ TRANSFORMER = {
     "dropout": True, "global_batch": 128, "dtype": "fp32", "weight_dtype": When("int8", SERVED), "kv_dtype": When("int8", SERVED),
     "wide_layers": When("mlp", {**SERVED, "workload.weight_dtype": "int8"}), "optimizer": "sgd", "task": "forward",
     "frozen": "mlp", "prompt": When(512, SERVED), "output": When(256, WRITTEN),
+    "serving.arrival_rate": When("3 1/s", STEADY), "serving.chunk": When(64, STEADY), "serving.prefix_hits": When(0.5, STEADY),
+    "serving.speculation.tokens": When(5, GUESSING), "serving.speculation.acceptance": When(0.9, GUESSING),
+    "serving.speculation.cost": When(0.1, GUESSING), "serving.prefill.strategy": When("tp2", READERS),
+    "serving.prefill.workers": When(3, READERS),
 }  # fmt: skip
 PLANS = {
     "tp": When(4, {"strategy.dp": 4}), "cp": When(2, {"strategy.dp": 4}), "ep": When(2, MOE), "etp": When(1, {**MOE, **PIECES}), "attention_tp": When(1, PIECES),

@@ -235,9 +235,9 @@ def test_something_gets_faster_with_each():
 @pytest.mark.slow
 @pytest.mark.parametrize("stack", STACKS)
 def test_ideal_software_is_never_slower(stack):
-    """With the stages divided alike, as balancing by parameters is not always better, and in the same kernels."""
+    """With the stages divided alike, as balancing by parameters is not always better, in the same kernels, those of all-reduces too."""
     other = stack_of(stack, stages="even")
-    ideal = stack_of("ideal", stages="even", kernels=other.kernels)
+    ideal = stack_of("ideal", stages="even", kernels=other.kernels, peer_all_reduce=other.peer_all_reduce)
     plans = possible()
     slower, bound = (step(*plans, machine=machine_of(each)).total for each in (other, ideal))
     assert (bound <= slower * (1 + 1e-12)).all()

@@ -84,8 +84,9 @@ def test_the_excerpt_is_predicted_whole(excerpt):
         if name == "generated_gemm":  # the products of 100 us and more of gemm.csv, once more
             continue
         # A run that ended for lack of memory has a fate to compare, and no time.
-        each = 2 if name == "expert_exchange" else 1  # there and back
-        assert found["n"] + found.get("oom_n", 0) == each * len(data_rows(shipped() / f"{name}.csv"))
+        each = 2 if name in ("expert_exchange", "serving") else 1  # there and back; the first token and each further one
+        rows = each * len(data_rows(shipped() / f"{name}.csv"))
+        assert found["n"] + found.get("oom_n", 0) == rows if name != "serving_latency" else found["n"] >= rows  # some tell of two times
         assert found["skipped"] == 0
         for groups in found["by"].values():
             assert sum(group["n"] for group in groups.values()) == found["n"]

@@ -158,7 +158,7 @@ def generated_gemm_table(folder: Path) -> Table:
     file = folder / "gemm.csv"
     rows = read_rows(file, ("source", "device", "dtype", "m", "n", "k", "time_us"))
     known = [
-        row for row in rows if row["device"] in GENERATED and row["dtype"] in ("fp16", "bf16") and not measurements().get(row["source"])
+        row for row in rows if row["device"] in GENERATED and row["dtype"] in ("fp16", "bf16") and conditions(row["source"]) == (0.0, 1.0)
     ]
     mine = [row for row, time in zip(known, positive(file, known, "time_us"), strict=True) if time >= 100]
     m, n, k, time = (positive(file, mine, column) for column in ("m", "n", "k", "time_us"))
@@ -298,7 +298,7 @@ def _collective_times(
 
 
 @dataclass(frozen=True, kw_only=True)
-class Calls:
+class CallConditions:
     """How a source called its collectives, beside the time that they take on the device."""
 
     all_reduce: PeerAllReduce | None = None  # kernels that its software has of its own
@@ -316,11 +316,11 @@ class Calls:
 
 
 @functools.cache
-def collective_conditions(source: str) -> Calls:
+def collective_conditions(source: str) -> CallConditions:
     """What is known of how a source called its collectives."""
     known = measurements().get(source, {}).get("collectives", {})
     older, recent = ([parse(known.get(name, ("0 us", "0 us"))[i], "s") for name in ("wait", "floor")] for i in range(2))
-    return Calls(
+    return CallConditions(
         all_reduce=load_stack(known["software"])[0].peer_all_reduce if "software" in known else None,
         floor_per_rank=parse(known.get("floor_per_rank", "0 us"), "s"),
         copied=bool(known.get("copied", False)),

@@ -12,6 +12,7 @@ from pydantic import (
     AfterValidator,
     BeforeValidator,
     Field,
+    Strict,
     ValidationError,
     model_validator,
 )
@@ -322,7 +323,7 @@ def _per_second(value: Any) -> Any:
     return parse(value, "1/s")
 
 
-PerSecond = Annotated[float, BeforeValidator(_per_second), Field(gt=0.0, allow_inf_nan=False)]
+PerSecond = Annotated[float, Strict(), BeforeValidator(_per_second), Field(gt=0.0, allow_inf_nan=False)]
 
 
 class SpeculationSpec(FileModel):
