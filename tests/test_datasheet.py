@@ -19,12 +19,12 @@ def device(name, **changes):
 
 
 @pytest.mark.parametrize("name", LIMITED)
-def test_long_products_of_every_type_draw_the_tdp_and_no_more(name):
+def test_long_products_of_every_type_would_draw_the_tdp_and_more(name):
     found = device(name)
     assert 0.3 < found.sustained_clock[0] < 1.0
     for dtype, rate in found.throughput.items():
-        drawn = found.static_power + rate * found.sustained_clock * found.energy_per_flop[dtype]
-        assert drawn == pytest.approx(found.maximum_power, rel=1e-9)
+        drawn = found.static_power + found.working_power + rate * found.sustained_clock * found.energy_per_flop[dtype]
+        assert drawn >= found.maximum_power  # at the voltage of the boost clock
 
 
 @pytest.mark.parametrize(("name", "dtype"), [("dgx-h100", "fp16"), ("dgx-h100", "fp8"), ("dgx-a100", "tf32"), ("a10-node", "int8")])

@@ -9,6 +9,7 @@ References
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -107,11 +108,8 @@ def run_cost(
         "amount": work, "steps": steps, "time": time, "device_time": device_time,
         "normalised_device_time": normalised(device_time, _known(peak), _known(reference)),
         "price": product(device_time, _known(operation.price)), "device_energy": product(steps, _known(step_energy)),
-        "facility_energy": product(device_time, facility_power(operation, devices_per_node)),
     }  # fmt: skip
-    if load is not None:
-        shared = node_power(load, divide(figures["device_energy"], device_time), devices_per_node) / devices_per_node
-        figures["facility_energy"] = product(device_time, shared * _overhead(operation))
+    figures["facility_energy"] = _facility_energy(figures, operation, devices_per_node, load)
     n = count(*figures.values())
     return RunCost(**{name: points(np.broadcast_to(figure, (n,))) for name, figure in figures.items()})
 
@@ -130,22 +128,32 @@ def normalised(device_time: Array, peak: Array, reference: Array) -> Array:
     return np.asarray(device_time * peak / reference)
 
 
+def _facility_energy(figures: Mapping[str, Array], operation: OperationSpec, devices_per_node: int, load: NodeLoad | None) -> Array:
+    """Energy that a run takes from the grid, of whole nodes: by their load, or at rated power. [J]"""
+    if load is None:
+        return product(figures["device_time"], facility_power(operation, devices_per_node))
+    overhead = points(1.0) if operation.pue is None else operation.pue
+    return node_energy(load, figures["device_energy"], figures["device_time"] / devices_per_node) * overhead
+
+
 def facility_power(operation: OperationSpec, devices_per_node: int) -> Array:
     """Power that one device takes from the grid: its own, its share of the host, and the data centre's overhead. [W]
 
     A host of unknown power counts nothing, an unknown PUE is 1; without the power of the device there is no answer (NaN).
     """
+    overhead = points(1.0) if operation.pue is None else operation.pue
     host = points(0.0) if operation.host_power is None else operation.host_power
-    return np.asarray((_known(operation.device_power) + host / devices_per_node) * _overhead(operation))
-
-
-def _overhead(operation: OperationSpec) -> Array:
-    return points(1.0) if operation.pue is None else operation.pue
+    return np.asarray((_known(operation.device_power) + host / devices_per_node) * overhead)
 
 
 def node_power(load: NodeLoad, device_power: Array, devices_per_node: int) -> Array:
     """Power of a node at the wall while each of its devices draws some power. [W]"""
-    return np.asarray((load.base + (1.0 + load.fans) * devices_per_node * device_power) / load.supply)
+    return node_energy(load, devices_per_node * device_power, np.ones(1))
+
+
+def node_energy(load: NodeLoad, device_energy: Array, time: Array) -> Array:
+    """Energy at the wall of nodes that run for some time, all together, while their devices take some energy. [J]"""
+    return np.asarray((load.base * time + (1.0 + load.fans) * device_energy) / load.supply)
 
 
 def load_of(system: SystemSpec) -> NodeLoad | None:

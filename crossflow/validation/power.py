@@ -62,10 +62,17 @@ def kernel_power_table(folder: Path) -> Table:
             ],
         },
         skipped=Counter(reason for *_, reasons in found for reason in reasons),
+        items=[shape_of(row) for _, row, _ in kept],
         notes=["watts of the board while one kernel runs again and again, in place of times"],
     )
 
 
+def shape_of(row: TableRow) -> str:
+    """What a row computes, whoever measured it."""
+    return ", ".join(value for name, value in row.items() if name not in MEASURED)
+
+
+MEASURED = ("source", "framework", "version", "kernel_source", "time_us", "power_w")  # columns that do not say what is computed
 NEAR = 0.95  # share of the limit from which a kernel is taken to run at it
 
 
