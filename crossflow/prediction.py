@@ -109,6 +109,7 @@ class Prediction:
             **self.operation,
             "cost_usd": _number(score.cost),
             "power_w": _number(score.power),
+            **{name: _number(value) for name, value in score.node.items()},
             "bound_by": [{"resource": name, "share": share} for name, share in self.bound_by()],
             "architecture": {
                 **{name: _number(value) for name, value in score.architecture.items()},

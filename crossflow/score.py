@@ -23,7 +23,7 @@ PARTS = ("breakdown", "communication", "exposed_communication", "by_layer", "bou
 UNTOLD = ("reason", "rent", "normalised_devices")  # of which other columns are made
 OVERFULL = "needs {needed} of memory per device but has {capacity}: {excess} too much ({over} times the capacity)"
 OVERFULL_HOST = "needs {host} of the host's memory per device but has {room}: {lack} too much"
-UNPREFIXED = ("serving", "operation")  # groups whose names are columns as they are
+UNPREFIXED = ("serving", "operation", "node")  # groups whose names are columns as they are
 MILLION = "_per_million_"  # between a figure and what it is counted for, samples or tokens
 _NAMED = {
     "flops": "flop", "intensity_flop_per_byte": "flop/B", "samples_per_second": "1/s", "tokens_per_second": "1/s",
@@ -114,6 +114,7 @@ class Score:
     architecture : derived figures of one device, in SI units.
     serving : figures of a service by column, such as ``ttft_s``; none of other tasks. [s], [1/s]
     operation : figures of a step that the system's `operation` gives, by column; none where it does not give them.
+    node : what a node draws while it runs, ``node_power_w``; none where the system does not say. [W]
     error_band : errors of the measured runs that are most like a point: median and 90th percentile of their size, mean with sign, and
         how many they are; none where nothing of the kind was measured. [1]
     run : figures of the whole run by name, such as ``time_s``; none where a scenario does not say how long it is. [s], [J], [USD]
@@ -149,6 +150,7 @@ class Score:
     architecture: Mapping[str, Array]
     serving: Mapping[str, Array] = field(default_factory=dict)
     operation: Mapping[str, Array] = field(default_factory=dict)
+    node: Mapping[str, Array] = field(default_factory=dict)
     error_band: Mapping[str, Array] = field(default_factory=dict)
     run: Mapping[str, Array] = field(default_factory=dict)
 

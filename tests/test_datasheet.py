@@ -19,12 +19,12 @@ def device(name, **changes):
 
 
 @pytest.mark.parametrize("name", LIMITED)
-def test_long_products_of_every_type_draw_the_tdp_and_no_more(name):
+def test_long_products_of_every_type_would_draw_the_tdp_and_more(name):
     found = device(name)
     assert 0.3 < found.sustained_clock[0] < 1.0
     for dtype, rate in found.throughput.items():
-        drawn = found.static_power + rate * found.sustained_clock * found.energy_per_flop[dtype]
-        assert drawn == pytest.approx(found.maximum_power, rel=1e-9)
+        drawn = found.static_power + found.working_power + rate * found.sustained_clock * found.energy_per_flop[dtype]
+        assert drawn >= found.maximum_power  # at the voltage of the boost clock
 
 
 @pytest.mark.parametrize(("name", "dtype"), [("dgx-h100", "fp16"), ("dgx-h100", "fp8"), ("dgx-a100", "tf32"), ("a10-node", "int8")])
@@ -66,7 +66,7 @@ def test_a_higher_limit_never_lowers_the_clock_and_the_boost_clock_is_the_end(na
     one = [architecture(base.model_copy(update={"power": base.power.model_copy(update={"tdp": limits[i : i + 1]})})) for i in range(30)]
     np.testing.assert_allclose(many.sustained_clock, [d.sustained_clock[0] for d in one], rtol=1e-12)
     for dtype, energy in many.energy_per_flop.items():
-        np.testing.assert_allclose(energy, [d.energy_per_flop[dtype][0] for d in one], rtol=1e-12)
+        np.testing.assert_allclose(np.broadcast_to(energy, 30), [d.energy_per_flop[dtype][0] for d in one], rtol=1e-12)
 
 
 def test_the_same_chip_on_a_card_of_less_power_is_slower():
@@ -87,7 +87,7 @@ def test_the_energy_of_an_operation_that_a_file_states_takes_the_place_of_the_li
     stated = device("a100-80gb", energy={"flop": "0.9 pJ/flop"})
     assert stated.sustained_clock[0] < library.sustained_clock[0]
     drawn = stated.static_power + stated.throughput["fp16"] * stated.sustained_clock * stated.energy_per_flop["fp16"]
-    assert drawn == pytest.approx(stated.maximum_power, rel=1e-9)
+    assert drawn > stated.maximum_power  # which kernels never draw (tests/test_power.py)
 
 
 def test_what_has_no_meaning_is_refused(problems):

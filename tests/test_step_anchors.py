@@ -157,6 +157,7 @@ def test_a_layer_that_is_computed_again_stalls_the_device_once():
 @pytest.mark.parametrize("plan", [Plan(), Plan(dp=2, zero=1), Plan(tp=2, recompute="full"), Plan(pp=2)])
 def test_the_energy_of_a_step_is_that_of_its_operations_and_its_traffic(plan):
     on = machine_of()
+    on = replace(on, architecture=replace(on.architecture, working_power=None))
     flop, byte = on.architecture.energy_per_flop["bf16"][0], on.architecture.memory.energy[0]
     found = transformer_step(job_of(), layout_of(plan), on)
     assert found.energy[0] == near(found.flops[0] * flop + found.traffic[0] * byte)

@@ -27,8 +27,10 @@ def from_datasheet(system: DatasheetSystem, library: TechLibrary) -> Architectur
     unit: Compute = library.scale(library.component("compute", REFERENCE_UNIT), Choice.of((technology.logic,)))
     fastest = functools.reduce(np.maximum, (system.throughput[dtype] for dtype in sizing_types(system)))
     limit, voltage = sustained(system, unit, fastest)
-    clock = np.minimum(limit, 1.0)
-    switched = fastest * energy_per_flop(system, unit) * voltage**2 * clock  # by long products of any type [W]
+    nominal = fastest * energy_per_flop(system, unit)  # by long products of any type at the boost clock [W]
+    working = None if system.execution.chip_power is None else system.execution.working_share
+    # Where units' own power is known, kernels draw what they do at the boost clock, as far as the limit lets them (`powered`).
+    full = nominal * voltage**2 if working is None else nominal * (1.0 - working)
     levels = [_level(name, level, system, library) for name, level in system.levels.items() if name != "memory"]
     published = system.levels["memory"]
     assert published.bandwidth is not None  # the model has checked it
@@ -57,9 +59,10 @@ def from_datasheet(system: DatasheetSystem, library: TechLibrary) -> Architectur
         levels=(*levels, main),
         intra=_port(system.network.intra, link.latency, link.nominal_energy_per_bit if energy.intra_link is None else energy.intra_link),
         inter=_port(system.network.inter, link.latency, link.nominal_energy_per_bit if energy.inter_link is None else energy.inter_link),
-        energy_per_flop={dtype: divide(switched, rate * clock) for dtype, rate in system.product_rates.items()},
-        static_power=at_rest(system),
+        energy_per_flop={dtype: divide(full, rate) for dtype, rate in system.product_rates.items()},
+        static_power=at_rest(system) if system.power.active is None else system.power.active,
         maximum_power=system.power.tdp,
+        working_power=None if working is None else nominal * working,
         execution=system.execution,
         problems=_problems(system),
     )

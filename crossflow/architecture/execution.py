@@ -234,6 +234,11 @@ class Execution(FileModel):
         description="power of the chip in long matrix products over that of its matrix units alone, as the library has them at its node;"
         " the clock falls until the chip keeps to its TDP, and holds where this is absent",
     )
+    working_share: Share | None = Field(
+        default=None,
+        description="share of that power which units draw while they work, whatever they compute: clocks, schedulers, registers;"
+        " the rest is of operations. Needs `chip_power`; part of the operations where absent",
+    )
     training_sensitivity: Ratio = Field(
         default=ONE,
         description="how many times larger the `product_slowdown` of a software stack is here than on the A100, for which stacks state it",

@@ -101,6 +101,7 @@ class Architecture:
     execution: Execution  # how kernels run on it
     # clock at which long matrix products draw the power limit, over `frequency`; above 1 it does not bind. [1]
     power_clock: Array = field(default_factory=lambda: np.full(1, np.inf))
+    working_power: Array | None = None  # of all units while they work, beside their operations; None where it is in these [W]
     repeats: Repeats | None = None  # for kernels that a benchmark repeats; None in programs
     graphs: bool = False  # whether captured graphs launch its kernels
     throttle: Throttle | None = None  # of a device whose components together may draw more than its power

@@ -9,13 +9,14 @@ References
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from crossflow.architecture.model import Architecture
-from crossflow.architecture.template import OperationSpec, SystemSpec
+from crossflow.architecture.template import NodeLoad, OperationSpec, SystemSpec
 from crossflow.arrays import Array, count, divide, points
 
 HOUR, DAY, KILOWATT_HOUR = 3600.0, 86400.0, 3.6e6
@@ -33,7 +34,7 @@ class RunCost:
     normalised_device_time: Array  # the same in devices of the reference's peak rate, see `normalised`. [s]
     price: Array  # rent of the devices. [USD]
     device_energy: Array  # of the devices, by the model's energy of a step. [J]
-    facility_energy: Array  # of whole nodes at the rated power of their parts, with the overhead of the data centre. [J]
+    facility_energy: Array  # of whole nodes, by their load where it is known, else at rated power, with the data centre's overhead. [J]
 
     @property
     def days(self) -> Array:
@@ -62,11 +63,13 @@ def run_cost(
     step_energy: ArrayLike | None = None,
     peak: ArrayLike | None = None,
     reference: ArrayLike | None = None,
+    load: NodeLoad | None = None,
 ) -> RunCost:
     """Cost of a run of amount / per_step steps.
 
     time = amount / per_step x step_time; device_time = time x devices; price = device_time x rent;
-    facility_energy = device_time x (device_power + host_power / devices_per_node) x PUE.
+    facility_energy = device_time x (device_power + host_power / devices_per_node) x PUE, or, with the `load` of a node,
+    device_time x node_power / devices_per_node x PUE.
 
     Parameters
     ----------
@@ -76,6 +79,7 @@ def run_cost(
     operation : rent and power of the system; `operation_of` gives it with what follows from the rest of the file.
     devices_per_node : devices that share the power of a host. [1]
     step_energy : energy of a step, all devices, shape (n,). [J]
+    load : what a node draws while it runs, by what its devices draw.
     peak, reference : peak rate of a device and of the reference in the data type of the run, shape (n,) or one number. [flop/s]
 
     Raises
@@ -104,8 +108,8 @@ def run_cost(
         "amount": work, "steps": steps, "time": time, "device_time": device_time,
         "normalised_device_time": normalised(device_time, _known(peak), _known(reference)),
         "price": product(device_time, _known(operation.price)), "device_energy": product(steps, _known(step_energy)),
-        "facility_energy": product(device_time, facility_power(operation, devices_per_node)),
     }  # fmt: skip
+    figures["facility_energy"] = _facility_energy(figures, operation, devices_per_node, load)
     n = count(*figures.values())
     return RunCost(**{name: points(np.broadcast_to(figure, (n,))) for name, figure in figures.items()})
 
@@ -124,14 +128,38 @@ def normalised(device_time: Array, peak: Array, reference: Array) -> Array:
     return np.asarray(device_time * peak / reference)
 
 
+def _facility_energy(figures: Mapping[str, Array], operation: OperationSpec, devices_per_node: int, load: NodeLoad | None) -> Array:
+    """Energy that a run takes from the grid, of whole nodes: by their load, or at rated power. [J]"""
+    if load is None:
+        return product(figures["device_time"], facility_power(operation, devices_per_node))
+    overhead = points(1.0) if operation.pue is None else operation.pue
+    return node_energy(load, figures["device_energy"], figures["device_time"] / devices_per_node) * overhead
+
+
 def facility_power(operation: OperationSpec, devices_per_node: int) -> Array:
     """Power that one device takes from the grid: its own, its share of the host, and the data centre's overhead. [W]
 
     A host of unknown power counts nothing, an unknown PUE is 1; without the power of the device there is no answer (NaN).
     """
-    host = points(0.0) if operation.host_power is None else operation.host_power
     overhead = points(1.0) if operation.pue is None else operation.pue
+    host = points(0.0) if operation.host_power is None else operation.host_power
     return np.asarray((_known(operation.device_power) + host / devices_per_node) * overhead)
+
+
+def node_power(load: NodeLoad, device_power: Array, devices_per_node: int) -> Array:
+    """Power of a node at the wall while each of its devices draws some power. [W]"""
+    return node_energy(load, devices_per_node * device_power, np.ones(1))
+
+
+def node_energy(load: NodeLoad, device_energy: Array, time: Array) -> Array:
+    """Energy at the wall of nodes that run for some time, all together, while their devices take some energy. [J]"""
+    return np.asarray((load.base * time + (1.0 + load.fans) * device_energy) / load.supply)
+
+
+def load_of(system: SystemSpec) -> NodeLoad | None:
+    """Load of a system's nodes, where it is known and `operation` does not state powers of its own."""
+    given = system.operation
+    return None if given is not None and (given.device_power is not None or given.host_power is not None) else system.node_load
 
 
 def operation_of(system: SystemSpec, device: Architecture) -> OperationSpec:

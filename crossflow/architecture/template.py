@@ -102,6 +102,14 @@ class OperationSpec(FileModel):
     )
 
 
+class NodeLoad(FileModel):
+    """What a node draws while it runs: (base + (1 + fans) x what its devices draw) / supply."""
+
+    base: Power = Field(description="power of processors, memory, network cards, disks and switches of a node")
+    fans: Ratio = Field(description="power of the fans over that of the devices, whose heat they carry away")
+    supply: PositiveShare = Field(description="power behind the power supplies over power at the wall")
+
+
 class SystemFields(FileModel):
     """What generated and datasheet systems have in common."""
 
@@ -116,6 +124,7 @@ class SystemFields(FileModel):
     devices_per_node: Whole = Field(default=1, gt=0, le=100_000)
     max_nodes: PositiveCount | None = None
     node_power: Power | None = None
+    node_load: NodeLoad | None = Field(default=None, description="what a node draws while it runs, by what its devices draw")
     profile: str | None = Field(
         default=None,
         description="file of measured event times of this system, beside its own file; those of a scenario's `profile` come first",
@@ -279,6 +288,8 @@ class GeneratedSystem(SystemFields):
             raise ValueError("levels: at least one on-chip level is needed")
         if self.execution.chip_power is not None:
             raise ValueError("execution: chip_power: the clock of a generated device follows from its budgets; leave it out")
+        if self.execution.working_share is not None:
+            raise ValueError("execution: working_share: a generated device has the power of its parts; leave it out")
         for field, what in zip(BUDGETS, ("chip area", "power", "perimeter"), strict=True):
             shares: BudgetShares = getattr(self.budgets, field)
             given = (shares.compute, shares.memory, shares.intra_link, shares.inter_link, *shares.on_chip.values())
@@ -319,6 +330,7 @@ class DatasheetPower(FileModel):
 
     tdp: Power
     idle: Power | None = None
+    active: Power | None = Field(default=None, description="power in a run while nothing is computed, clocks up; `idle` where absent")
 
 
 class DatasheetEnergy(FileModel):

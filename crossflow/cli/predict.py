@@ -36,7 +36,7 @@ _SERVING = {
 }  # fmt: skip
 _RUN = {
     "time_s": "time", "device_hours": "device-hours", "normalised_device_hours": "in A100s", "cost_usd": "rent",
-    "energy_j": "devices", "facility_energy_j": "whole nodes, rated",
+    "energy_j": "devices", "facility_energy_j": "whole nodes",
 }  # fmt: skip
 
 

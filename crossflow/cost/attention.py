@@ -102,6 +102,7 @@ class CallTimes:
     memory: Array
     around: Array  # further kernels
     start: Array  # in which nothing runs
+    share: Array  # of the units that work. [1]
 
 
 def together(first: Array, second: Array, exponent: float) -> Array:
@@ -151,7 +152,13 @@ def prefill_times(calls: Calls, kernel: PrefillKernel, architecture: Architectur
     around = (
         copied * fresh / (memory * kernel.writing) + np.where(cast, kernel.quantise, 0.0) + np.where(calls.unwritten, 0.0, kernel.write)
     )
-    found = CallTimes(blocks=together(most * key * kernel.lone, sum_of_all, SHARING), memory=stream, around=around, start=kernel.start)
+    found = CallTimes(
+        blocks=together(most * key * kernel.lone, sum_of_all, SHARING),
+        memory=stream,
+        around=around,
+        start=kernel.start,
+        share=np.minimum(many / architecture.units, 1.0),
+    )
     return _throttled(found, kernel, calls, architecture)
 
 
@@ -191,18 +198,19 @@ def decode_times(calls: Calls, kernel: DecodeKernel, architecture: Architecture)
     block = kernel.block + kernel.row * rows * calls.both / (2.0 * USUAL)
     held = calls.kept * np.minimum(keys / np.maximum(calls.seen, 1.0), 1.0)
     stream = (held * (missed(held, architecture) if calls.warm else 1.0) + calls.ends) / (memory * kernel.memory)
-    best: Array | None = None
+    best, share = np.full(np.shape(stream), np.inf), np.zeros(np.shape(stream))
     for split in SPLITS[kernel.splits_up_to >= SPLITS]:
         some = tile * np.ceil(keys / (split * tile)) * key
-        through = calls.samples * heads * split / architecture.units * (some + block)
+        filled = calls.samples * heads * split / architecture.units
+        through = filled * (some + block)
         time = together(some + block, through, SHARING) + (kernel.split if split > 1 else 0.0)
         time = np.where((split == 1) | ~alone, time, np.inf)
-        best = time if best is None else np.minimum(best, time)
-    assert best is not None
+        share = np.where(time < best, np.minimum(filled, 1.0), share)
+        best = np.minimum(best, time)
     several = (calls.samples > 1) & (calls.kv_heads > 1) & (calls.group > 1) & ~alone
     around = np.where(calls.narrow, kernel.quantise, 0.0) + np.where(several, kernel.regroup, 0.0)
     around = around + np.where(calls.unwritten, 0.0, kernel.write)
-    return CallTimes(blocks=best, memory=stream, around=around, start=kernel.start)
+    return CallTimes(blocks=best, memory=stream, around=around, start=kernel.start, share=share)
 
 
 def times_of(calls: Calls, kernel: PrefillKernel | DecodeKernel, architecture: Architecture) -> CallTimes:
@@ -240,7 +248,7 @@ def _costs(parts: CallTimes, otherwise: KernelCosts, gap: Array | float) -> Kern
     times[0], times[-1] = parts.blocks, parts.memory + parts.around
     traffic = np.zeros_like(otherwise.traffic)
     traffic[-1] = otherwise.traffic[-1]
-    return replace(otherwise, time=busy + launch, launch=launch, resource_times=times, traffic=traffic)
+    return replace(otherwise, time=busy + launch, launch=launch, resource_times=times, traffic=traffic, working=busy * parts.share)
 
 
 def _where(mine: Mask, these: KernelCosts, others: KernelCosts) -> KernelCosts:

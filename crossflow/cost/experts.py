@@ -68,7 +68,7 @@ def grouped_costs(
     rows, which = np.unique(sizes.reshape(len(sizes), -1).T, axis=0, return_inverse=True)
     loads = layer_loads(rows.T)
     found = layer_times(rows.T, loads, library, architecture, dtype, warm=warm, boosted=boosted)
-    busy, compute, cache, memory, moved = found[:, which.ravel()].reshape(-1, *shape)
+    busy, compute, cache, memory, moved, working = found[:, which.ravel()].reshape(-1, *shape)
     multiplied, levels = loads.rows[which.ravel()].reshape(shape), len(architecture.levels)
     flops = 2.0 * multiplied * (sizes[3] + 1.0) * sizes[1] * sizes[2]
     times, traffic = np.zeros((levels + 1, *shape)), np.zeros((levels, *shape))
@@ -78,7 +78,14 @@ def grouped_costs(
     launch = np.maximum(library.start, launches * architecture.execution.kernel_launch * eager)
     energy = flops * architecture.energy_per_flop[dtype] + moved * architecture.memory.energy
     return KernelCosts(
-        time=busy + launch, launch=launch, launches=launches, resource_times=times, flops=flops, traffic=traffic, energy=energy
+        time=busy + launch,
+        launch=launch,
+        launches=launches,
+        resource_times=times,
+        flops=flops,
+        traffic=traffic,
+        energy=energy,
+        working=working,
     )
 
 
@@ -91,7 +98,7 @@ def layer_loads(sizes: Array) -> RowLoads:
 def layer_times(
     sizes: Array, loads: RowLoads, library: ExpertLibrary, architecture: Architecture, dtype: str, *, warm: bool, boosted: bool
 ) -> Array:
-    """Times of layers without their start: whole, of computing, of the last cache, of memory [s], and bytes moved [B]; (5, layers)."""
+    """Times of layers without their start: whole, of computing, cache and memory [s], bytes [B], units at work [s]; (6, layers)."""
     chunks = [np.arange(start, min(start + CHUNK, sizes.shape[1])) for start in range(0, sizes.shape[1], CHUNK)]
     settings = library, architecture, dtype, warm, boosted
     return np.concatenate([_layer_times(sizes[:, places], loads[places], *settings) for places in chunks], axis=1)
@@ -120,7 +127,7 @@ def _layer_times(
     missed = _missing(between, last.capacity * last.instances)
     passing = between * (missed / bandwidth + (1.0 - missed) / last.bandwidth)
     steady = library.token * tokens + library.expert * loads.experts
-    extra = np.stack([passing + steady, 0.0 * steady, 0.0 * steady, passing, between * missed])
+    extra = np.stack([passing + steady, 0.0 * steady, 0.0 * steady, passing, between * missed, passing])
     return np.asarray(found[0] + found[1] + extra)
 
 
@@ -143,7 +150,7 @@ def _product(
     n: Array, k: Array, layers: _Layers, weights: Array, missing: Array,
     library: ExpertLibrary, architecture: Architecture, dtype: str, boosted: bool,
 ) -> Array:  # fmt: skip
-    """Time of a grouped product with the best tile, of its computing, cache and memory [s], and bytes moved [B]; shape (5, layers).
+    """Time of a grouped product with the best tile, its computing, cache, memory [s], bytes [B], units at work [s]; (6, layers).
 
     weights, missing : share of the weights, and of rows and results, that are not in the last cache, shape (layers,). [1]
     """
@@ -155,7 +162,8 @@ def _product(
     tiles = layers.loads.tiles[[i for i, _ in TILES]]
     height, width = (np.array(side, dtype=float)[:, None] for side in ([TILE_ROWS[i] for i, _ in TILES], [w for _, w in TILES]))
     depth = np.ceil(k / DEPTH) * DEPTH
-    waves = np.ceil(tiles * np.ceil(n / width) / units)
+    filled = tiles * np.ceil(n / width) / units
+    waves = np.ceil(filled)
     compute = 2.0 * height * width * depth / rate
     panels = ((height + width) * depth * element) / per_unit
     block = np.sqrt(np.sqrt(_fourth(compute) + _fourth(panels))) + library.fill + HALF * height * width / per_unit
@@ -167,7 +175,7 @@ def _product(
         power = divide(2.0 * rows * n * k, architecture.throughput[dtype] * architecture.power_clock)
         whole = np.cbrt(np.sqrt(whole**6 + power**6))
     best = whole.argmin(axis=0)[None]
-    table = (whole, waves * compute, waves * panels, memory, moved)
+    table = (whole, waves * compute, waves * panels, memory, moved, whole * np.minimum(filled, 1.0))
     return np.concatenate([np.take_along_axis(np.broadcast_to(one, whole.shape), best, axis=0) for one in table])
 
 

@@ -12,7 +12,7 @@ from crossflow.architecture.execution import DecodeKernel, PrefillKernel, Produc
 from crossflow.architecture.model import Architecture
 from crossflow.architecture.network import NetworkSpec
 from crossflow.architecture.software import AttentionChoice, SoftwareStack
-from crossflow.arrays import Array, Index, Mask
+from crossflow.arrays import Array, Index, Mask, divide
 from crossflow.cost.attention import calls_of, library_attention_costs
 from crossflow.cost.experts import expert_library, general_costs, grouped_costs
 from crossflow.cost.lookups import lookup_costs
@@ -34,6 +34,7 @@ from crossflow.cost.roofline import (
     fused_costs,
     joined,
     pass_costs,
+    powered,
     product_costs,
     quantised_costs,
     resources,
@@ -159,7 +160,7 @@ def kernel_parts(
     for table in program.kernel_tables:
         costs = _priced(table, program, architecture, stack, least=least)
         if profile is None or table.kind is Timed:
-            yield table, costs, costs.time if table.kind is Timed else np.zeros((len(table.rows), 1))
+            yield table, powered(costs, architecture), costs.time if table.kind is Timed else np.zeros((len(table.rows), 1))
             continue
         names = kernel_names(table, program.dtype, architecture)
         found = np.concatenate([profile.kernels(op, type_, [shapes]) for op, type_, shapes in names])
@@ -169,7 +170,8 @@ def kernel_parts(
         busy, measured = where_measured(
             np.broadcast_to(costs.time - costs.launch, (len(found), n)), np.broadcast_to(found, (len(found), n))
         )
-        yield table, replace(costs, time=busy + costs.launch), np.where(measured, busy, 0.0)
+        working = costs.working * divide(busy, costs.time - costs.launch)
+        yield table, powered(replace(costs, time=busy + costs.launch, working=working), architecture), np.where(measured, busy, 0.0)
 
 
 def _priced(table: KernelTable, program: Program, architecture: Architecture, stack: SoftwareStack | None, *, least: bool) -> KernelCosts:
@@ -214,7 +216,7 @@ def _nothing(architecture: Architecture) -> KernelCosts:
     """Costs of no kernels."""
     none, levels = np.zeros((0, 1)), len(architecture.levels)
     times, traffic = np.zeros((levels + 1, 0, 1)), np.zeros((levels, 0, 1))
-    return KernelCosts(time=none, launch=none, launches=none, resource_times=times, flops=none, traffic=traffic, energy=none)
+    return KernelCosts(time=none, launch=none, launches=none, resource_times=times, flops=none, traffic=traffic, energy=none, working=none)
 
 
 def _attention(table: KernelTable, dtype: str, architecture: Architecture, stack: SoftwareStack | None, *, least: bool) -> KernelCosts:

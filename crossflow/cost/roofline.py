@@ -40,7 +40,8 @@ class KernelCosts:
     resource_times: Array
     flops: Array  # [flop]
     traffic: Array  # bytes read and written at each level, shape (levels, kernels, n). [B]
-    energy: Array  # dynamic energy of operations and of traffic at every level. [J]
+    energy: Array  # dynamic energy of operations, of traffic at every level, and of units at work where that is known apart. [J]
+    working: Array  # time in which units work, as if all of them did. [s]
 
     @property
     def bound(self) -> Index:
@@ -55,7 +56,7 @@ class KernelCosts:
 
     def slowed(self, share: Array) -> KernelCosts:
         """Costs of kernels that take longer by a share, without their launches. [1]"""
-        return replace(self, time=self.time + share * (self.time - self.launch))
+        return replace(self, time=self.time + share * (self.time - self.launch), working=self.working * (1.0 + share))
 
     def launched(self, gap: Array) -> KernelCosts:
         """Costs of kernels with another gap before each. [s]"""
@@ -65,6 +66,18 @@ class KernelCosts:
     def __getitem__(self, kernels: Index | list[int]) -> KernelCosts:
         """Costs of some of the kernels."""
         return KernelCosts(**{field.name: getattr(self, field.name)[..., kernels, :] for field in fields(self)})
+
+
+def powered(costs: KernelCosts, architecture: Architecture) -> KernelCosts:
+    """Costs with the energy of units at work, as far as the power limit lets kernels draw it, where a device's is known apart.
+
+    A kernel draws what its operations and its bytes take, and what clocks, schedulers and registers take while units work, whatever
+    they work on; a few units draw their share. The clock follows the limit, so that no kernel draws more.
+    """
+    if architecture.working_power is None:
+        return costs
+    limit = np.maximum(architecture.maximum_power - architecture.static_power, 0.0) * (costs.time - costs.launch)
+    return replace(costs, energy=np.minimum(costs.energy + architecture.working_power * costs.working, limit))
 
 
 def resources(architecture: Architecture) -> tuple[str, ...]:
@@ -217,7 +230,7 @@ def quantised_costs(costs: KernelCosts, which: Mask, quantising: Quantising, arc
     times[-1] = np.where(which, memory, times[-1])
     busy = np.where(which, memory, costs.time - costs.launch)
     launch = np.where(which & architecture.graphs, costs.launches * quantising.start, costs.launch)
-    return replace(costs, time=busy + launch, launch=launch, resource_times=times)
+    return replace(costs, time=busy + launch, launch=launch, resource_times=times, working=busy)
 
 
 def moving_costs(traffic: Array, launches: Array, architecture: Architecture) -> KernelCosts:
@@ -315,7 +328,8 @@ def _least(
     times, traffic = np.zeros((levels + 1, *shape)), np.zeros((levels, *shape))
     times[0], times[-1], traffic[-1] = compute, memory, moved
     spent = flops * energy + moved * architecture.memory.energy
-    return _launched(times, np.maximum(compute, memory), traffic, flops, architecture, spent, np.full((len(flops), 1), 1.0) * launches)
+    costs = _launched(times, np.maximum(compute, memory), traffic, flops, architecture, spent, np.full((len(flops), 1), 1.0) * launches)
+    return replace(costs, working=compute)  # a few units may keep memory busy
 
 
 def _launched(
@@ -324,5 +338,12 @@ def _launched(
     """Costs of kernels that are `busy` for some time. [s]"""
     launch = launches * architecture.execution.kernel_launch
     return KernelCosts(
-        time=busy + launch, launch=launch, launches=launches, resource_times=times, flops=flops, traffic=traffic, energy=energy
+        time=busy + launch,
+        launch=launch,
+        launches=launches,
+        resource_times=times,
+        flops=flops,
+        traffic=traffic,
+        energy=energy,
+        working=busy,
     )

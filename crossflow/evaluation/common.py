@@ -42,8 +42,10 @@ def _energy(outcome: Outcome, device: Architecture, devices: Array, elapsed: Arr
     """Energy of all devices with their links in a step of some length. [J]"""
     intra, inter = (np.zeros(1) if port is None else port.energy for port in (device.intra, device.inter))
     links = devices * (outcome.sent[0] * intra + outcome.sent[1] * inter)
-    # No more than the power limit allows: memory that is busy beside long products shares it with them.
-    return np.minimum(outcome.energy + devices * device.static_power * elapsed, devices * device.maximum_power * elapsed) + links
+    # No more than the power limit allows: memory that is busy beside long products shares it with them, and so do the links of a device
+    # whose limit was measured with them.
+    drawn, limit = outcome.energy + devices * device.static_power * elapsed, devices * device.maximum_power * elapsed
+    return np.minimum(drawn, limit) + links if device.working_power is None else np.minimum(drawn + links, limit)
 
 
 def score_of(

@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 
 from crossflow.architecture.model import Architecture
-from crossflow.architecture.run_cost import operation_of, product, run_cost
+from crossflow.architecture.run_cost import load_of, node_power, operation_of, product, run_cost
 from crossflow.architecture.system import reference_peak
 from crossflow.architecture.template import SystemSpec
 from crossflow.arrays import Array, wide
@@ -88,7 +88,7 @@ def operation(system: SystemSpec, device: Architecture, score: Score) -> dict[st
     """Figures of a step that the system's `operation` gives, by column; only those whose fields are given.
 
     `carbon_kg` is the operational carbon, as in LLaMA, Table 15 (arXiv:2302.13971): the energy that the facility takes during the
-    step at rated power, as `facility_energy_j` of a run counts it, times the carbon intensity. [kg] `embodied_carbon_kg` is the step's
+    step, as `facility_energy_j` of a run counts it, times the carbon intensity. [kg] `embodied_carbon_kg` is the step's
     share of the carbon of making the devices: its device-time over their lifetime, as in ACT (ISCA 2022, Eq. 1). [kg]
     """
     given, made = operation_of(system, device), sum(device.carbon.values(), np.zeros(1))
@@ -98,7 +98,10 @@ def operation(system: SystemSpec, device: Architecture, score: Score) -> dict[st
     if given.carbon_intensity is None:
         return figures
     shared = system.devices_per_node
-    step = run_cost(amount=1, per_step=1, step_time=score.step_time, devices=score.devices, operation=given, devices_per_node=shared)
+    step = run_cost(
+        amount=1, per_step=1, step_time=score.step_time, devices=score.devices, operation=given, devices_per_node=shared,
+        step_energy=score.energy, load=load_of(system),
+    )  # fmt: skip
     return {"carbon_kg": product(step.facility_energy, given.carbon_intensity), **figures}
 
 
@@ -108,6 +111,9 @@ def with_figures(
     """The score with the figures that not every scenario has; see `serving` for `reading`, `whole_run` for the others."""
     served, operated = serving(scenario, score, reading, members), operation(system, device, score)
     score = replace(score, serving=served, operation=operated) if served or operated else score
+    if system.node_load is not None:
+        each = node_power(system.node_load, score.power / score.devices, system.devices_per_node)
+        score = replace(score, node={"node_power_w": wide(each, len(score))})
     return replace(score, run=whole_run(scenario, system, device, score, members)) if scenario.run else score
 
 
@@ -132,6 +138,7 @@ def whole_run(
         operation=operation_of(system, device),
         devices_per_node=system.devices_per_node,
         step_energy=score.energy,
+        load=load_of(system),
         peak=device.throughput[dtype],
         reference=reference_peak(dtype),
     )
@@ -176,6 +183,8 @@ def _needs(scenario: Scenario, column: str) -> Iterator[str]:
     for names, (given, example) in OPERATION.items():
         if column.startswith(names) and getattr(system.operation, given, None) is None:
             yield f"system.operation.{given}, such as {example}; {system.name} gives none"
+    if column == "node_power_w" and system.node_load is None:
+        yield f"system.node_load; {system.name} gives none"
     if column == "cost_usd" and not scenario.architecture.cost:
         yield f"prices of parts; the cost of {system.name} is not known"
     if "normalised_device_hours" in column and np.isnan(reference_peak(workload.dtype)).all():

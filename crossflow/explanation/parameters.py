@@ -23,7 +23,7 @@ CELLS = ("sram_area", "sram_energy", "sram_leakage")  # what on-chip memory take
 MADE = ("wafer_cost", "defect_density", "carbon_per_area")  # what a die takes from its node to be made
 KINDS: Mapping[str, ParameterKind] = {
     "components": "technology", "budgets": "budget", "network": "system", "devices_per_node": "system", "node_power": "system",
-    "operation": "system",
+    "node_load": "system", "operation": "system",
 }  # fmt: skip
 UNREAD = ("max_nodes", "chip_area")  # of a system: facts on file that no prediction reads
 

@@ -10,6 +10,7 @@ from crossflow.validation.kernels_attention import attention_table
 from crossflow.validation.kernels_experts import exchange_table, moe_table
 from crossflow.validation.kernels_products import products_table, training_kernels_table
 from crossflow.validation.likeness import with_fitted
+from crossflow.validation.power import kernel_power_table, power_table
 from crossflow.validation.published import mlperf_table, published_table
 from crossflow.validation.report import Report, Table
 from crossflow.validation.serving import serving_latency_table, serving_table
@@ -31,6 +32,7 @@ READERS: Mapping[str, Callable[[Path], Table]] = {
     "published_training": published_table,
     "serving": serving_table,
     "serving_latency": serving_latency_table,
+    "power": power_table,
 }
 
 
@@ -50,4 +52,6 @@ def validate(data: str | Path | None = None) -> Report:
         raise CrossflowError(f"{folder} holds none of {', '.join(f'{name}.csv' for name in READERS)}")
     if (folder / "gemm.csv").is_file() and (generated := generated_gemm_table(folder)).measured.size:
         tables.insert(1, generated)
+    if (watts := kernel_power_table(folder)).measured.size:
+        tables.append(watts)
     return Report(data=folder, tables=[with_fitted(table) for table in tables])

@@ -66,7 +66,13 @@ def regime(row: TableRow, seconds: float) -> str:
 
 
 def attention_times(key: tuple[str, str, str, str, str], rows: TableRows, sizes: Array) -> Array | str:
-    """Times of attention of one kernel as `predict` has them, with what the source's figures include, or why there are none. [s]
+    """Times of attention of one kernel as `predict` has them, with what the source's figures include, or why there are none. [s]"""
+    costs = attention_costs(key, rows, sizes)
+    return costs if isinstance(costs, str) else np.asarray(costs.time[:, 0])
+
+
+def attention_costs(key: tuple[str, str, str, str, str], rows: TableRows, sizes: Array) -> KernelCosts | str:
+    """Costs of attention of one kernel in the same way, shape (rows, 1), or why there are none.
 
     sizes : as `SIZES` names them, shape (7, rows). [1]
     """
@@ -82,7 +88,7 @@ def attention_times(key: tuple[str, str, str, str, str], rows: TableRows, sizes:
     if not kernels:
         return f"no measured attention of '{framework}' for device '{device}'"
     calls, otherwise = measured_calls(source, rows, sizes, found.in_graphs, stack)
-    return library_attention_costs(calls, kernels, otherwise, found).time[:, 0]
+    return library_attention_costs(calls, kernels, otherwise, found)
 
 
 def called(names: Sequence[AttentionLibraryName], kernel_source: str, device: Architecture) -> tuple[AttentionLibraryName, ...]:

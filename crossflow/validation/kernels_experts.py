@@ -13,6 +13,7 @@ from crossflow.architecture.execution import ExchangeLibraryName
 from crossflow.arrays import Array, Index, Mask
 from crossflow.cost.exchange import Exchange, exchange_time
 from crossflow.cost.experts import expert_library, grouped_costs
+from crossflow.cost.roofline import KernelCosts
 from crossflow.validation.report import Table
 from crossflow.validation.tables import TableRow, TableRows, device_architecture, measurements, numbers, positive, predicted_by, read_rows
 
@@ -99,6 +100,12 @@ def moe_table(folder: Path) -> Table:
 
 def _times(row: TableRow, sizes: Array, *, sustained: bool) -> Array | str:
     """Times of layers like a row as `predict` has them, under the conditions of the source, or why there are none. [s]"""
+    costs = layer_costs_of(row, sizes, sustained=sustained)
+    return costs if isinstance(costs, str) else np.asarray(costs.time[:, 0])
+
+
+def layer_costs_of(row: TableRow, sizes: Array, *, sustained: bool) -> KernelCosts | str:
+    """Costs of layers like a row in the same way, shape (layers, 1), or why there are none."""
     device = device_architecture(row["device"])
     if device is None:
         return f"no template for device '{row['device']}'"
@@ -106,8 +113,7 @@ def _times(row: TableRow, sizes: Array, *, sustained: bool) -> Array | str:
     if library is None or row["dtype"] not in device.throughput:
         return f"no library of template '{device.name}' runs {row['kernel_source']} in {row['dtype']}"
     warm = bool(measurements().get(row["source"], {}).get("warm_weights", False))
-    costs = grouped_costs(sizes[..., None], library, device, row["dtype"], warm=warm, boosted=not sustained)
-    return np.asarray(costs.time[:, 0])
+    return grouped_costs(sizes[..., None], library, device, row["dtype"], warm=warm, boosted=not sustained)
 
 
 def held_out(layers: Layers) -> Index:

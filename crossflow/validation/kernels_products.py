@@ -16,7 +16,7 @@ from crossflow.architecture.model import Architecture, Repeats
 from crossflow.architecture.software import SoftwareStack, load_stack
 from crossflow.arrays import Array
 from crossflow.cost.price import kernel_parts
-from crossflow.cost.roofline import product_costs
+from crossflow.cost.roofline import KernelCosts, product_costs
 from crossflow.formats import DTYPE_BYTES, kept_bytes
 from crossflow.program.kernels import Kernel, Pass, Product
 from crossflow.program.program import Program
@@ -128,13 +128,18 @@ def graph_times(device: Architecture, stack: SoftwareStack, dtype: str, sizes: A
 
     sizes : m, n, k, shape (3, rows), the design points of one product. [1]
     """
+    parts = [costs.time.sum(axis=0) for costs in graph_costs(device, stack, dtype, sizes)]
+    return np.asarray(np.broadcast_to(sum(parts), sizes[0].shape))
+
+
+def graph_costs(device: Architecture, stack: SoftwareStack, dtype: str, sizes: Array) -> list[KernelCosts]:
+    """Costs of the kernels of the same products."""
     m, n, k = sizes
     kernels: tuple[Kernel, ...] = (Product(m=m, n=n, k=k),)
     if DTYPE_BYTES[dtype] < kept_bytes(dtype):
         kernels = (*kernels, Pass(moved=m * k * (kept_bytes(dtype) + DTYPE_BYTES[dtype]), narrows=True))
     program = Program(name="product", dtype=dtype, axes=(), kernels=kernels, messages=(), ops=(), tensors=(), training=False)
-    parts = [costs.time.sum(axis=0) for _, costs, _ in kernel_parts(program, device, stack)]
-    return np.asarray(np.broadcast_to(sum(parts), m.shape))
+    return [costs for _, costs, _ in kernel_parts(program, device, stack)]
 
 
 def rows_of(folder: Path, device: str, library: str) -> Mapping[tuple[str, str, str, bool], tuple[Array, Array]]:

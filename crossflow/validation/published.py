@@ -78,7 +78,7 @@ class PublishedRun:
 
 def mlperf_table(folder: Path) -> Table:
     """MLPerf training: measured seconds of a step."""
-    return _table(folder / "mlperf_training.csv", MLPERF, _mlperf_run)
+    return _table(folder / "mlperf_training.csv", MLPERF, mlperf_run)
 
 
 def published_table(folder: Path) -> Table:
@@ -152,7 +152,7 @@ def _known(section: str, name: str, what: str) -> Any:
     return words()[section][name]
 
 
-def _mlperf_run(file: Path, row: TableRow) -> PublishedRun:
+def mlperf_run(file: Path, row: TableRow) -> PublishedRun:
     """A run of MLPerf."""
     data = _scenario(
         row, model=row["benchmark"], system=row["accelerator"], batch="global_batch", micro="micro_batch", release=("mlperf", row["round"]),
