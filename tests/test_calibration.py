@@ -212,7 +212,9 @@ def test_what_was_scored_is_what_predicts(tmp_path, curved):
         "workload": {"model": "gemm", "m": 64, "n": 64, "k": 64},
     }  # fmt: skip
     profile = crossflow.from_dict(document).profile
-    time, known = profile.messages(curve.rows.collective, np.array([size]), Group.alike(curve.rows.ranks, curve.rows.ranks, 1), lambda size: size)
+    time, known = profile.messages(
+        curve.rows.collective, np.array([size]), Group.alike(curve.rows.ranks, curve.rows.ranks, 1), lambda size: size
+    )
     assert known.all()
     assert time[0] == pytest.approx(curve.rows.time[-1], rel=1e-6)
 
