@@ -251,6 +251,7 @@ def job_of(workload: TransformerSpec) -> Job:
         context=prompt + output // 2,
         cached=prompt + output if workload.serves else 0,
         staggered=workload.task == "serving",
+        apart=workload.task == "serving" and workload.serving.prefill is not None,
         written=1 + (workload.serving.speculation.tokens if workload.task == "serving" and workload.serving.speculation else 0),
     )
 

@@ -24,9 +24,9 @@ from crossflow.workload.job import Chunk
 WORKLOAD = {"model": "llama3-8b", "task": "serving", "prompt": 1000, "output": 200, "global_batch": 32}
 
 
-def scenario(strategy="tp2", devices=2, software=None, **workload):
+def scenario(strategy="tp2", devices=2, software=None, system=None, **workload):
     data = {
-        "system": {"template": "dgx-h100", "devices": devices}, "workload": {**WORKLOAD, **workload}, "strategy": strategy,
+        "system": {**(system or {"template": "dgx-h100"}), "devices": devices}, "workload": {**WORKLOAD, **workload}, "strategy": strategy,
         **({} if software is None else {"software": software}),
     }  # fmt: skip
     return from_document(Document(file="here.yaml", data=data), None, "here")
@@ -208,3 +208,34 @@ def test_a_service_in_steady_state_has_no_single_step():
     for asked in (crossflow.simulate, listed_events):
         with pytest.raises(crossflow.CrossflowError, match="a service in steady state has steps of two kinds; give task: decode"):
             asked(scenario())
+
+
+def test_services_with_and_without_workers_are_compared_together():
+    """And each is what it is alone."""
+    apart = {"prefill": {"strategy": "tp2", "workers": 2}}
+    found = evaluate(scenario(), {"workload.serving": [apart, {}, apart]}).serving["ttft_s"]
+    assert found.tolist() == pytest.approx([figures(serving=given)["ttft_s"] for given in (apart, {}, apart)], rel=1e-3)
+
+
+def test_tails_are_no_longer_than_what_others_take():
+    """With N in flight nobody waits for more than the N - 1 others; no time between tokens is longer than the longest step."""
+    found = figures(output=2, global_batch=4)
+    assert found["ttft_p99_s"] <= found["itl_p99_s"] * 2 + 3 * found["prompt_time_s"]
+    assert found["tpot_p99_s"] <= found["itl_p99_s"] * (1 + 1e-9)
+    alone = figures("dp8", 8, global_batch=8)
+    assert alone["requests_waiting"] == 0.0
+
+
+def test_stages_read_prompts_in_every_microbatch():
+    """A pipeline reads as many prompts in a step as it has microbatches: its queue is no longer than that of its tensor group alone."""
+    piped, flat = (figures(strategy, 4, global_batch=256) for strategy in ("tp2-pp2", "tp4"))
+    assert piped["ttft_s"] < 4 * flat["ttft_s"]
+
+
+def test_a_service_that_never_ends_or_has_no_room_has_no_figures():
+    score = evaluate(scenario("tp1", 1, model="llama3-70b"))
+    assert (score.serving["output_throughput_tokens_per_s"][0], score.serving["ttft_s"][0]) == (0.0, np.inf)
+    endless = evaluate(scenario("tp8", 8, system={"template": "mi300x"}))
+    assert not endless.feasible[0]
+    assert np.isinf(endless.step_time[0])
+    assert endless.serving["requests_decoding"][0] == 0.0

@@ -206,7 +206,7 @@ class SoftwareStack(FileModel):
     )
     early_stop: Flag = Field(default=False, description="full recomputation leaves out what only the next layer needed")
     kernels: KernelChoice = Field(default=KernelChoice(), description="kernel libraries that it calls, and how it launches kernels")
-    engine: EngineHabits = EngineHabits()
+    engine: EngineHabits = Field(default=EngineHabits(), description="what a serving engine does unless a scenario says otherwise")
     overlap: Overlap = Overlap()
     peer_all_reduce: PeerAllReduce | None = Field(
         default=None, description="kernels in which each rank reads the buffers of the others; without them the collective library adds up"

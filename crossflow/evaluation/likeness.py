@@ -51,7 +51,7 @@ def kind_of(workload: Workload) -> str:
     if not isinstance(workload, TransformerSpec):
         return ""
     if workload.task != "training":
-        return "serving, writing tokens" if workload.task == "decode" else "serving, reading prompts"
+        return "serving, writing tokens" if workload.step == "decode" else "serving, reading prompts"
     decodes = workload.head == "language" and workload.causal and workload.encoder is None and workload.ssm is None
     if not decodes:
         return "training of other transformers"

@@ -20,13 +20,14 @@ References
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import numpy as np
 
-from crossflow.arrays import Array, divide
+from crossflow.arrays import Array, Mask, divide
 from crossflow.program.groups import Group
 from crossflow.step.memory import ACTIVATIONS, CACHE, Memory, memory
 from crossflow.step.outcome import Machine, Outcome
@@ -39,7 +40,7 @@ ROUNDS, CLOSE = 30, 1e-3  # rounds in which requests that decode are found at mo
 LEAST, FULLEST = 1e-3, 1e-3  # requests that decode at least, and share of time that a queue is idle at least, while they are sought [1]
 OVERRUN = "requests arrive faster than the service can answer them; lower serving.arrival_rate, or add replicas"
 UNREAD = "a prompt does not fit in a worker of serving.prefill"
-NO_ROOM = "the cache has no room for a single request beside weights and activations"
+NO_ROOM = "the memory has no room for the cache of a single request beside weights and the activations of a chunk (serving.chunk)"
 TAILS = {"p50": 0.5, "p90": 0.9, "p99": 0.99}
 NORMAL = {"p50": 0.0, "p90": 1.2816, "p99": 2.3263}  # quantiles of the normal distribution
 
@@ -104,30 +105,46 @@ class _StepKinds:
     decoding: Array  # requests of a replica that decode. [1]
     plain: Outcome  # a step that writes
     mixed: Outcome  # one that reads pieces of prompts too
+    factor: Array  # time of a step with its guesses, over that without. [1]
     share: Array  # of steps that read. [1]
     pieces: Array  # steps that read a part of one prompt. [1]
     load: Array  # prompts that it reads. [1]
     most: Array  # prompts that it can read at most. [1]
 
+    @functools.cached_property
+    def endless(self) -> Mask:
+        """Points whose steps never end; their times stand for any while the rest is sought."""
+        return np.asarray(~(np.isfinite(self.plain.total) & np.isfinite(self.mixed.total)))
+
+    @functools.cached_property
+    def writing(self) -> Array:
+        """Time of a step that writes, with its guesses. [s]"""
+        return np.where(self.endless, 1.0, self.plain.total) * self.factor
+
+    @functools.cached_property
+    def reading(self) -> Array:
+        """Time of a step that reads pieces of prompts too, with its guesses. [s]"""
+        return np.where(self.endless, 1.0, self.mixed.total) * self.factor
+
     @property
     def each(self) -> Array:
         """Time that a prompt takes where steps read as much as they can: its own work, and its share of what a step takes without. [s]"""
-        return divide(self.mixed.total - self.plain.total, self.load) + divide(self.plain.total, self.most)
+        return divide(self.reading - self.writing, self.load) + divide(self.writing, self.most)
 
     @property
     def reads(self) -> Array:
         """Share of the time in which prompts are read. [1]"""
-        return divide(self.share * self.mixed.total, self.mean)
+        return divide(self.share * self.reading, self.mean)
 
     @property
     def mean(self) -> Array:
         """Mean time of a step. [s]"""
-        return np.asarray(self.plain.total + self.share * (self.mixed.total - self.plain.total))
+        return np.asarray(self.writing + self.share * (self.reading - self.writing))
 
     @property
     def rest(self) -> Array:
         """Mean time until the step ends that runs when a request arrives. [s]"""
-        square = (1.0 - self.share) * self.plain.total**2 + self.share * self.mixed.total**2
+        square = (1.0 - self.share) * self.writing**2 + self.share * self.reading**2
         return divide(square, 2.0 * self.mean)
 
 
@@ -140,6 +157,7 @@ class _Flow:
     writing: Array  # time in which a request is written. [s]
     reading: Array  # time until a request that is first in the queue has its first token. [s]
     queue: Array  # time in the queue of prompts. [s]
+    longest: Array  # time in the queue where all others are before it. [s]
     each: Array  # time that a prompt takes of the readers. [s]
     busy: Array  # share of what the readers of prompts can do that they do. [1]
     outside: Array  # time for which requests wait until cache or chunk have room for them; infinite where they come too fast. [s]
@@ -160,9 +178,8 @@ def steady_state(job: Job, layout: Layout, machine: Machine, service: Service) -
     """
     held, most = _room(job, layout, machine, service)
     flow = _balanced(job, layout, machine, service, held, np.minimum(most, service.most))
-    factor = 1.0 + service.drafts
-    outcome = _mean(flow.steps, factor)
-    ends = flow.rate * flow.steps.mean * factor * layout.dp  # requests that end in a step
+    outcome = _mean(flow.steps)
+    ends = flow.rate * flow.steps.mean * layout.dp  # requests that end in a step
     reading = task_of(job.reading, _single(layout), machine.stack).model_flops * service.left
     stages = held.stages.copy()
     stages[CACHE] *= np.minimum(flow.steps.decoding + flow.rate * flow.reading, np.minimum(most, service.most))
@@ -174,7 +191,14 @@ def steady_state(job: Job, layout: Layout, machine: Machine, service: Service) -
     )  # fmt: skip
     if service.prefill is not None:
         outcome = _with_workers(job, machine, service, service.prefill, outcome, ends)
-    return Steady(outcome=outcome, requests=ends, figures=_figures(service, flow, layout.dp))
+    figures = _figures(service, flow, layout.dp)
+    never = (most < 1.0) | flow.steps.endless
+    if never.any():
+        figures = {
+            name: np.where(never, np.inf if name.endswith("_s") and "_per_" not in name else 0.0, values)
+            for name, values in figures.items()
+        }
+    return Steady(outcome=outcome, requests=np.where(never, 0.0, ends), figures=figures)
 
 
 def _single(layout: Layout) -> Layout:
@@ -222,12 +246,16 @@ def _steps(job: Job, layout: Layout, machine: Machine, service: Service, held: M
     plain = transformer_step(job, here, machine, held)
     if service.prefill is not None:
         none = np.zeros(len(layout))
-        return _StepKinds(decoding=decoding, plain=plain, mixed=plain, share=none, pieces=none, load=none, most=none)
+        return _StepKinds(
+            decoding=decoding, plain=plain, mixed=plain, factor=1.0 + service.drafts, share=none, pieces=none, load=none, most=none
+        )  # fmt: skip
     chunk, share, pieces = _chunk(service, here.micro_batch, job.written)
     mixed = transformer_step(replace(job, chunk=chunk), here, machine, held)
-    load = chunk.pieces / pieces
+    load = layout.microbatches * chunk.pieces / pieces
     room = divide(np.maximum(service.chunk - here.micro_batch * job.written, chunk.tokens), chunk.tokens)
-    return _StepKinds(decoding=decoding, plain=plain, mixed=mixed, share=share, pieces=pieces, load=load, most=load * room)
+    return _StepKinds(
+        decoding=decoding, plain=plain, mixed=mixed, factor=1.0 + service.drafts, share=share, pieces=pieces, load=load, most=load * room
+    )  # fmt: skip
 
 
 def _balanced(job: Job, layout: Layout, machine: Machine, service: Service, held: Memory, most: Array) -> _Flow:
@@ -258,20 +286,30 @@ def _balanced(job: Job, layout: Layout, machine: Machine, service: Service, held
 def _flow(job: Job, layout: Layout, machine: Machine, service: Service, held: Memory, decoding: Array) -> _Flow:
     """Rates and times while so many requests of a replica decode."""
     steps = _steps(job, layout, machine, service, held, decoding)
-    writing = divide(service.writes, service.gained) * steps.mean * (1.0 + service.drafts)
+    writing = divide(service.writes, service.gained) * steps.mean
     rate = divide(decoding, writing)
     if service.prefill is None:
-        reading, server = steps.rest + steps.pieces * steps.mixed.total, steps.each
-        of_all = rate
+        reading, server = steps.rest + steps.pieces * steps.reading, steps.each
+        of_all, peers = rate, divide(service.requests, layout.dp)
     else:
         took = _reading(job, machine, service, service.prefill)
         reading, server, of_all = took.sum(axis=0), took[0] / service.prefill.workers, rate * layout.dp
+        peers = service.requests
     busy = np.minimum(of_all * server, 1.0)
-    others = divide(np.maximum(service.requests - 1.0, 0.0), service.requests)  # a request does not wait for itself
-    seen = busy * np.where(np.isfinite(service.requests), others, 1.0)
-    queue = divide(0.5 * server * seen, np.maximum(1.0 - seen, FULLEST))
+    others = np.maximum(peers - 1.0, 0.0)  # a request does not wait for itself
+    seen = busy * np.where(np.isfinite(peers), divide(others, np.where(np.isfinite(peers), peers, 1.0)), 1.0)
+    longest = others * server
+    queue = np.minimum(divide(0.5 * server * seen, np.maximum(1.0 - seen, FULLEST)), longest)
     return _Flow(
-        steps=steps, rate=rate, writing=writing, reading=reading, queue=queue, each=server, busy=busy, outside=np.zeros(len(layout))
+        steps=steps,
+        rate=rate,
+        writing=writing,
+        reading=reading,
+        queue=queue,
+        longest=longest,
+        each=server,
+        busy=busy,
+        outside=np.zeros(len(layout)),
     )
 
 
@@ -285,9 +323,9 @@ def _reading(job: Job, machine: Machine, service: Service, prefill: Prefill) -> 
     return np.stack([time, machine.wires.time("send_recv", sent, group)])
 
 
-def _mean(steps: _StepKinds, factor: Array) -> Outcome:
-    """The mean step, `factor` times as long as without guesses. [1]"""
-    parts = ((1.0 - steps.share) * factor, steps.share * factor)
+def _mean(steps: _StepKinds) -> Outcome:
+    """The mean step, with its guesses; a step that never ends is the one that writes."""
+    parts = ((1.0 - steps.share) * steps.factor, steps.share * steps.factor)
 
     def mean(one: Any, other: Any) -> Any:
         if isinstance(one, Mapping):
@@ -295,7 +333,7 @@ def _mean(steps: _StepKinds, factor: Array) -> Outcome:
             return {name: mean(one.get(name, nothing), other.get(name, nothing)) for name in dict.fromkeys([*one, *other])}
         if isinstance(one, tuple):
             return tuple(map(mean, one, other))
-        return parts[0] * one + parts[1] * other
+        return np.where(steps.endless, one, parts[0] * np.where(steps.endless, 0.0, one) + parts[1] * np.where(steps.endless, 0.0, other))
 
     kept = ("memory", "problems", "measured", "host_memory", "host_capacity", "least")
     changed = {field.name: mean(getattr(steps.plain, field.name), getattr(steps.mixed, field.name))
@@ -318,17 +356,24 @@ def _figures(service: Service, flow: _Flow, replicas: Array) -> dict[str, Array]
     steps, first = flow.steps, flow.first
     each = flow.writing / service.writes
     rounds = divide(service.writes, service.gained)
-    spread = np.sqrt(divide(steps.share * (1.0 - steps.share), rounds)) * (steps.mixed.total - steps.plain.total)
-    factor, requests = 1.0 + service.drafts, flow.rate * replicas
+    spread = np.sqrt(divide(steps.share * (1.0 - steps.share), rounds)) * (steps.reading - steps.writing)
+    requests = flow.rate * replicas
     rest, waits = steps.rest if service.prefill is None else np.zeros(1), divide(flow.queue, flow.busy)
+    # What is left of a step is uniform; the wait of those that wait is exponential in the tail, and no longer than for all others.
     tails = {
-        f"ttft_{name}_s": first + (2.0 * share - 1.0) * rest - flow.queue + waits * np.log(np.maximum(flow.busy / (1.0 - share), 1.0))
+        f"ttft_{name}_s": first
+        + (2.0 * share - 1.0) * rest
+        - flow.queue
+        + np.minimum(waits * np.log(np.maximum(flow.busy / (1.0 - share), 1.0)), flow.longest)
         for name, share in TAILS.items()
-    }  # what is left of a step is uniform, the wait of those that wait is exponential in the tail
-    slow = {f"tpot_{name}_s": each + normal * spread * factor / service.gained for name, normal in NORMAL.items()}
+    }
+    slow = {
+        f"tpot_{name}_s": np.minimum(each + normal * spread / service.gained, steps.reading / service.gained)
+        for name, normal in NORMAL.items()
+    }
     return {
         "ttft_s": first, **tails, "tpot_s": each, **slow,
-        "itl_p99_s": np.where(steps.share > 1.0 - TAILS["p99"], steps.mixed.total, steps.plain.total) * factor,
+        "itl_p99_s": np.where(steps.share > 1.0 - TAILS["p99"], steps.reading, steps.writing),
         "e2el_s": first + flow.writing,
         "input_throughput_tokens_per_s": requests * (service.prompt + service.hits),
         "output_throughput_tokens_per_s": requests * service.output,

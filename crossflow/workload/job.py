@@ -53,6 +53,7 @@ class Job:
     cached: int = 0  # tokens that its cache holds at most; 0 for tasks that keep none. [1]
     written: int = 1  # tokens that a decode step computes for a request: one, and those that are guessed. [1]
     chunk: Chunk | None = None  # of each replica's microbatch, what a decode step reads beside
+    apart: bool = False  # whether workers of their own read the prompts of a service
     staggered: bool = False  # whether requests are at all stages of their output, rather than together at its end
 
     @property

@@ -671,7 +671,7 @@ def _table(table: Table) -> str:
         return _runs(table)
     ways = ("device and regime", "regime", "system") if table.name == "collectives" else ("device", "device and regime", "regime")
     rows = [_statistics("**all**", table.measured, table.predicted)]
-    for way in (*(way for way in ways if way in table.groups), "source"):
+    for way in (way for way in (*ways, "figure", "source") if way in table.groups):
         members = [_plain(member) if way == "source" else member for member in table.groups[way]]
         rows += [_statistics(name, table.measured[mask], table.predicted[mask]) for name, mask in _masks(members)]
     skipped = [f"- {count:,} rows skipped: {reason}\n" for reason, count in table.skipped.items()] or ["No row was skipped.\n"]
