@@ -11,7 +11,7 @@ from __future__ import annotations
 import importlib
 from typing import Any
 
-__version__ = "0.13.0"
+__version__ = "0.14.0"
 
 # Names of the public interface and the modules that hold them, imported when first used: `import crossflow` costs nothing.
 _PUBLIC = {

@@ -28,7 +28,7 @@ ROOT = Path(__file__).resolve().parents[2]
 DATA = ROOT / "tests" / "data"
 CASES, RECORD = DATA / "recorded.yaml", DATA / "recorded.jsonl"
 DIGITS, CLOSE, NOTHING = 10, 1e-8, 1e-13  # that are written; relative difference that is none; what rounding leaves
-UNTOLD = {"name", "provenance", "system"}  # of a prediction
+UNTOLD = {"name", "provenance", "system", "error_band", "error_band_reason"}  # of a prediction; bands are made anew with the data
 Figures = dict[str, Any]
 
 
@@ -172,7 +172,8 @@ def _points(given: Scenario, points: Mapping[str, Any], *, least: bool = False) 
     for name, values in evaluate(given, points or None, least=least).columns().items():
         groups.setdefault(name.partition(".")[0], []).append(list(values))
     for name, several in groups.items():
-        yield name, sum_of(several)
+        if name not in UNTOLD:
+            yield name, sum_of(several)
 
 
 def _strategies(given: Scenario, options: Mapping[str, bool]) -> Iterator[tuple[str, Any]]:
