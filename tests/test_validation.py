@@ -81,7 +81,10 @@ def test_groups_hold_their_own_rows():
 def test_the_excerpt_is_predicted_whole(excerpt):
     for name, table in excerpt.items():
         found = table.to_dict()
-        if name == "generated_gemm":  # the products of 100 us and more of gemm.csv, once more
+        if name in ("generated_gemm", "kernel_power"):  # rows of other tables once more: long products of gemm.csv, watts of kernels
+            continue
+        if name == "power":  # of most benchmarks no layout is known
+            assert found["n"] + found["skipped"] == len(data_rows(shipped() / f"{name}.csv"))
             continue
         # A run that ended for lack of memory has a fate to compare, and no time.
         each = 2 if name in ("expert_exchange", "serving") else 1  # there and back; the first token and each further one

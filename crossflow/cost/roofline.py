@@ -76,8 +76,9 @@ def powered(costs: KernelCosts, architecture: Architecture) -> KernelCosts:
     """
     if architecture.working_power is None:
         return costs
-    limit = np.maximum(architecture.maximum_power - architecture.static_power, 0.0) * (costs.time - costs.launch)
-    return replace(costs, energy=np.minimum(costs.energy + architecture.working_power * costs.working, limit))
+    with np.errstate(invalid="ignore"):  # of a kernel that never ends nothing is known
+        limit = np.maximum(architecture.maximum_power - architecture.static_power, 0.0) * (costs.time - costs.launch)
+        return replace(costs, energy=np.minimum(costs.energy + architecture.working_power * costs.working, limit))
 
 
 def resources(architecture: Architecture) -> tuple[str, ...]:

@@ -247,7 +247,8 @@ def _evaluated(cases: Sequence[tuple[Fields, Fields]], skipped: Counter[str]) ->
 def _together(cases: Sequence[tuple[Fields, Fields]], skipped: Counter[str]) -> list[dict[str, float] | None]:
     scenario = _scenario(*cases[0])
     score = evaluate(scenario, {path: [own[path] for _, own in cases] for path in cases[0][1]})
-    skipped[UNFIT] += int((~score.feasible).sum())
+    if not score.feasible.all():
+        skipped[UNFIT] += int((~score.feasible).sum())
     return [{name: float(values[i]) for name, values in score.serving.items()} if score.feasible[i] else None for i in range(len(cases))]
 
 
