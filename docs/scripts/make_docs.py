@@ -857,8 +857,9 @@ def _draw(table: Table, way: str) -> None:
         style = {"color": colour, "s": 5, "linewidths": 0, "alpha": 0.5, "rasterized": True}
         left.scatter(table.measured[mask], table.predicted[mask], label=name, **style)
         right.scatter(table.measured[mask], np.clip(100 * (table.predicted[mask] / table.measured[mask] - 1), -100, 100), **style)
-    left.set(xscale="log", yscale="log", xlim=ends, ylim=ends, xlabel="Measured time [s]", ylabel="Predicted time [s]")
-    right.set(xscale="log", xlim=ends, ylim=(-105, 105), xlabel="Measured time [s]", ylabel="Error [%], cut at 100")
+    what = "power [W]" if "power" in table.name else "time [s]"
+    left.set(xscale="log", yscale="log", xlim=ends, ylim=ends, xlabel=f"Measured {what}", ylabel=f"Predicted {what}")
+    right.set(xscale="log", xlim=ends, ylim=(-105, 105), xlabel=f"Measured {what}", ylabel="Error [%], cut at 100")
     for axis in (left, right):
         axis.grid(color="#dddddd", linewidth=0.6)
         axis.spines[["top", "right"]].set_visible(False)
