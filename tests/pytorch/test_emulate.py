@@ -56,7 +56,7 @@ def test_a_script_sees_its_own_words_rank_and_backend(script):
         "__name__, 'OMP_NUM_THREADS' in os.environ)\ndist.barrier()\n"
     )
     assert done.stdout == "['a', '--set', 'x=1', 'y=2'] 0 8 gloo 8 __main__ False\n"
-    assert done.stderr.startswith("rank 0 of 8, delays of dgx-h100\n  0 iterations\n  1 x barrier among 8, 0 B: 36.2 us")
+    assert done.stderr.startswith("rank 0 of 8, delays of dgx-h100\n  0 iterations\n  1 x barrier among 8, 0 B: 15.33 us")
 
 
 def test_a_script_keeps_its_exit_status_and_its_traceback(script):

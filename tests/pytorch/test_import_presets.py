@@ -88,7 +88,7 @@ def test_the_step_is_that_of_the_preset_on_fast_links_and_slow_ones(pair):
     slow = [float(crossflow.predict(one).step_time) for one in pair(intra={"bandwidth": "45 GB/s"})]
     assert fast[1] == pytest.approx(fast[0], rel=0.05)
     assert slow[1] == pytest.approx(slow[0], rel=0.05)
-    assert slow[0] > 1.15 * fast[0]
+    assert slow[0] > 1.1 * fast[0]
 
 
 def test_fewer_experts_than_ranks_are_cut_along_another_dimension(tmp_path):
