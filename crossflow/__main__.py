@@ -66,7 +66,15 @@ def _run(words: Sequence[str]) -> None:
     _survive_narrow_encodings()
     try:
         arguments = parser.parse(words)
-        parser.handler(arguments)(arguments)
+        from crossflow.cli.log import at_level
+
+        with at_level(arguments):
+            try:
+                parser.handler(arguments)(arguments)
+            except Exception:
+                if arguments.verbose and not isinstance(sys.exc_info()[1], BrokenPipeError):
+                    traceback.print_exc()
+                raise
     finally:
         sys.stdout.flush()
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import contextvars
+import logging
 import zlib
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -65,6 +66,8 @@ class Contents:
         return cls({key: None if found is None else zlib.decompress(found) for key, found in packed})
 
 
+READ = "crossflow.files"  # logger of files that are read
+_LOGGER = logging.getLogger(READ)
 _USED: contextvars.ContextVar[Contents | None] = contextvars.ContextVar("contents in use", default=None)
 
 
@@ -76,6 +79,7 @@ def in_use() -> Contents:
 def of_file(path: Path, reader: Callable[[Path], bytes] = Path.read_bytes) -> bytes:
     """Bytes of a file, from the contents in use where they have it; OSError as its reader has it."""
     used = _USED.get()
+    _LOGGER.debug("read %s", path)
     return reader(path) if used is None else used.read(path, reader)
 
 

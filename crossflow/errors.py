@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 WORD, LONGEST = 200, 3000  # characters of a word and of a message, the most that are shown
+NEAREST, LISTED = 5, 40  # names of a longer list that a message shows, and names that it lists in full
+HELD, CERTAIN = 2, 0.8  # letters of a word that others may hold, and likeness of two words that are one with a slip
 _LONG_WORD = re.compile(rf"(\S{{{WORD}}})\S+")
 
 
@@ -70,13 +72,54 @@ def shortened(message: str) -> str:
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
-    """Return ``"; did you mean 'x'?"`` for the closest known word, or an empty string.
+    """Return ``"; did you mean 'x'?"`` for what a word may stand for, or an empty string.
 
-    >>> did_you_mean("memroy", ["memory", "logic"])
-    "; did you mean 'memory'?"
+    That is the same in other letters, the closest known word, or those that hold the word.
+
+    >>> did_you_mean("memroy", ["memory", "logic"]), did_you_mean("n3", ["N3", "N5"])
+    ("; did you mean 'memory'?", "; did you mean 'N3'?")
+    >>> did_you_mean("H100", ["v100", "h100-sxm", "dgx-h100"])
+    "; did you mean 'h100-sxm' or 'dgx-h100'?"
     """
-    close = difflib.get_close_matches(str(word)[:WORD], [str(name) for name in known], n=1)
-    return f"; did you mean '{close[0]}'?" if close else ""
+    found = [f"'{name}'" for name in meant(word, known)]
+    return f"; did you mean {either(found)}?" if found else ""
+
+
+def either(names: Sequence[str]) -> str:
+    """Names as alternatives.
+
+    >>> either(["a"]), either(["a", "b", "c"])
+    ('a', 'a, b or c')
+    """
+    return " or ".join(filter(None, (", ".join(names[:-1]), names[-1])))
+
+
+def meant(word: str, known: Iterable[str]) -> list[str]:
+    """Known words that a word may stand for, the likeliest first; of those that hold it at most `NEAREST`."""
+    names = list(dict.fromkeys(map(str, known)))
+    asked = str(word)[:WORD].lower()
+    same = [name for name in names if name.lower() == asked]
+    close = difflib.get_close_matches(str(word)[:WORD], names, n=1)
+    holding = [name for name in names if asked in name.lower()] if len(asked) >= HELD else []
+    if same or (close and (not holding or _likeness(str(word), close[0]) >= CERTAIN)):
+        return same[:1] or close
+    return sorted(holding, key=lambda name: (not name.lower().startswith(asked), len(name)))[:NEAREST]
+
+
+def _likeness(one: str, other: str) -> float:
+    return difflib.SequenceMatcher(None, one, other).ratio()
+
+
+def among(known: Iterable[str], rest: str = "") -> str:
+    """Known names as a list, only the first of many; `rest` says where all of them are.
+
+    >>> among(["a", "b"]), among([f"n{i}" for i in range(50)], "`crossflow list`")
+    ('a, b', 'n0, n1, n2, n3, n4 and 45 more (`crossflow list`)')
+    """
+    names = list(map(str, known))
+    if len(names) <= LISTED:
+        return ", ".join(names)
+    return f"{', '.join(names[:NEAREST])} and {len(names) - NEAREST} more{f' ({rest})' if rest else ''}"
 
 
 def with_article(word: str) -> str:

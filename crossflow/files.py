@@ -10,6 +10,7 @@ import contextlib
 import copy
 import csv
 import dataclasses
+import difflib
 import functools
 import gzip
 import importlib.util
@@ -31,7 +32,7 @@ import yaml
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from crossflow import contents, limits
-from crossflow.errors import CrossflowError, Problem, SpecError, did_you_mean, shortened
+from crossflow.errors import LISTED, CrossflowError, Problem, SpecError, among, did_you_mean, shortened
 
 if TYPE_CHECKING:
     from pydantic_core import ErrorDetails
@@ -125,33 +126,45 @@ class Document:
 
 def merge(base: Document, own: Document) -> Document:
     """The base document with the entries of another over it: mappings merge key by key, everything else is replaced."""
-    lines = dict(base.lines)
-    data = _merge(base.data, own.data, (), lines, own)
+    inner: list[Path_] = []
+    ends: dict[Path_, dict[Path_, Place]] = {}
+    data = _merge(base.data, own.data, (), inner, ends)
+    depths = sorted({len(path) for path in ends})
+
+    def end_of(known: Path_) -> Path_ | None:
+        return next((known[:depth] for depth in depths if known[:depth] in ends), None)
+
+    for known, place in own.lines.items():
+        if (end := end_of(known)) is not None:
+            ends[end][known] = place
+    lines = {known: place for known, place in base.lines.items() if end_of(known) is None}
+    lines.update((path, own.lines[path]) for path in inner if path in own.lines)
+    for path, places in ends.items():
+        lines.update(places or {path: _place_above(path, own)})
     return Document(file=own.file, data=data, lines=lines)
 
 
-def _merge(base: Any, own: Any, path: Path_, lines: dict[Path_, Place], over: Document) -> Any:
+def _merge(base: Any, own: Any, path: Path_, inner: list[Path_], ends: dict[Path_, dict[Path_, Place]]) -> Any:
+    """The data of both; `inner` gets the paths of mappings that merge, `ends` those of what is replaced or added."""
     quantity = isinstance(base, Mapping) and "value" in base and "source" in base  # those of `latent` are widths
-    if isinstance(base, Mapping) and isinstance(own, Mapping) and not quantity:
-        merged = dict(base)
-        if path in over.lines:
-            lines[path] = over.lines[path]
-        for key, value in own.items():
-            merged[key] = _merge(base[key], value, (*path, key), lines, over) if key in base else value
-            if key not in base:
-                lines.update(_places_below((*path, key), over))
-        return merged
-    for known in [known for known in lines if known[: len(path)] == path]:
-        del lines[known]
-    lines.update(_places_below(path, over))
-    return own
+    if not (isinstance(base, Mapping) and isinstance(own, Mapping)) or quantity:
+        ends[path] = {}
+        return own
+    inner.append(path)
+    merged = dict(base)
+    for key, value in own.items():
+        if key in base:
+            merged[key] = _merge(base[key], value, (*path, key), inner, ends)
+        else:
+            merged[key] = value
+            ends[(*path, key)] = {}
+    return merged
 
 
-def _places_below(path: Path_, document: Document) -> dict[Path_, Place]:
-    """Places of a path and all below it; of plain data, which has none, the nearest above, or that it is the document's."""
-    found = {known: place for known, place in document.lines.items() if known[: len(path)] == path}
+def _place_above(path: Path_, document: Document) -> Place:
+    """The place of the nearest path at or above one: plain data has none, and is the document's."""
     above = (document.lines[path[:end]] for end in range(len(path), -1, -1) if path[:end] in document.lines)
-    return found or {path: next(above, (document.file, None))}
+    return next(above, (document.file, None))
 
 
 def dotted(path: Sequence[str | int]) -> str:
@@ -466,13 +479,17 @@ def find(kind: str, name: str, base: Path | None = None, *folders: str) -> Path:
     shipped = catalogue(kind, *folders)
     if name in shipped:
         return shipped[name]
+    if (folded := [known for known in shipped if known.lower() == name.lower()]) and not Path(name).is_file():
+        return shipped[folded[0]]  # names are read in any case
     candidates = [Path(name)] if base is None else [base / name, Path(name)]
     for candidate in candidates if Path(name).suffix in YAML else ():
         if contents.is_file(candidate):
             return candidate
     if Path(name).suffix in YAML and Path(name).stem in shipped and Path(name).parent.name in (*KINDS, ""):
         return shipped[Path(name).stem]
-    there = f"known: {', '.join(shipped) or 'none'} (or give the path of a YAML file)"
+    likeness = {other: difflib.SequenceMatcher(None, name.lower(), other).quick_ratio() for other in shipped}
+    listed = shipped if len(shipped) <= LISTED else sorted(shipped, key=lambda other: -likeness[other])  # of many the nearest
+    there = f"known: {among(listed, f'`crossflow list {kind}`') or 'none'} (or give the path of a YAML file)"
     what = HELD.get(folders[0], SINGULAR[kind]) if len(folders) == 1 else SINGULAR[kind]
     raise CrossflowError(f"unknown {what} '{name}'{did_you_mean(name, shipped)}; {there}")
 
@@ -575,8 +592,10 @@ def named_by(option: str) -> Iterator[None]:
 
 
 def check_new(*paths: Path, replace: bool) -> None:
-    """CrossflowError where a file that would be written is there already, unless it may be replaced."""
+    """CrossflowError where a file that would be written is there already, unless it may be replaced, and for a folder."""
     for path in paths:
+        if path.is_dir():
+            raise CrossflowError(f"{path} is a folder; name a file in it with -o")
         if os.path.lexists(path) and not replace:
             raise CrossflowError(f"{path} exists; give --force to replace it, or another name with -o")
 

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from crossflow import files
+from crossflow.architecture.template import DatasheetSystem
 from crossflow.errors import CrossflowError
 from crossflow.evaluation import evaluate
 from crossflow.files import Document, Path_
@@ -79,9 +80,25 @@ def idle(scenario: Scenario, score: Score) -> Iterator[str]:
         found = [path for path in _idle_below(scenario, score, tuple(place.split("."))) if path not in untimely]
         if found:
             yield f"{' and '.join(found)} {'change' if len(found) > 1 else 'changes'} nothing here: {why}"
+    yield from _timeless(scenario, score)
     reasons = {**OPTIONS, **({} if getattr(scenario.workload, "task", "") == "training" else UNTRAINED)}
     for name in _idle_options(scenario, score):
         yield f"strategy.{name} changes nothing here: {reasons[name]}"
+
+
+def _timeless(scenario: Scenario, score: Score) -> Iterator[str]:
+    """Technologies of a datasheet's device that a scenario chooses, which change its energy but not its step."""
+    chosen = files.held(scenario.document.data, ("system", "technology"))
+    if not isinstance(scenario.system, DatasheetSystem) or not isinstance(chosen, Mapping):
+        return
+    for role in chosen:
+        other = _without(scenario, [("system", "technology", role)])
+        if other is None or _same_inputs(other, scenario):
+            continue
+        found = evaluate(other)
+        if _equal(found.step_time[0], score.step_time[0]):
+            what = "nothing but energy" if not _equal(found.energy[0], score.energy[0]) else "neither time nor energy"
+            yield f"system.technology.{role} changes {what} here: rates and bandwidths are those of the datasheet"
 
 
 def _of_task(scenario: Scenario) -> Iterator[tuple[str, str]]:
@@ -120,14 +137,22 @@ def _idle_below(scenario: Scenario, score: Score, place: Path_) -> list[str]:
 
 def _changes_nothing(scenario: Scenario, score: Score, paths: list[Path_]) -> bool:
     """Whether a scenario has the same score without some settings; not where it needs them, nor where they repeat a default."""
+    other = _without(scenario, paths)
+    try:
+        return other is not None and not _same_inputs(other, scenario) and _same(evaluate(other), score)
+    except CrossflowError:
+        return False
+
+
+def _without(scenario: Scenario, paths: list[Path_]) -> Scenario | None:
+    """A scenario without some settings; None where it needs them."""
     data = scenario.document.data
     for path in paths:
         data = _removed(data, path)
     try:
-        other = from_document(Document(file=scenario.document.file, data=data), scenario.base, scenario.name, like=scenario)
-        return not _same_inputs(other, scenario) and _same(evaluate(other), score)
+        return from_document(Document(file=scenario.document.file, data=data), scenario.base, scenario.name, like=scenario)
     except CrossflowError:
-        return False
+        return None
 
 
 def _removed(data: Mapping[Any, Any], path: Path_) -> Mapping[Any, Any]:

@@ -28,7 +28,7 @@ SMALLEST, LARGEST = 1e-30, 1e30  # magnitude of a number that is not 0, in SI un
 DEVICES = 10**7  # of a system
 SIZE = 10**9  # a dimension of a model
 LAYERS = 2000  # of a model; each is priced as a layer of its own
-SHOWN = 80  # characters of a value that a message quotes
+SHOWN = 60  # characters of a value that a message quotes
 
 
 class LimitError(ValueError):
@@ -39,7 +39,7 @@ def shown(value: Any) -> str:
     """A value as messages quote it, long ones cut.
 
     >>> shown("a" * 10), len(shown(["a"] * 1000))
-    ("'aaaaaaaaaa'", 80)
+    ("'aaaaaaaaaa'", 60)
     """
     text = repr(value[:SHOWN] if isinstance(value, str | bytes | list | tuple) else value)
     cut = len(text) > SHOWN or (isinstance(value, str | bytes | list | tuple) and len(value) > SHOWN)

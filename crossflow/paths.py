@@ -16,7 +16,8 @@ def quantity_at(model: Any, path: Sequence[str]) -> Quantity | None:
         return None
     head, rest = path[0], path[1:]
     if isinstance(model, Mapping):
-        return quantity_at(model[head], rest) if rest and head in model else None
+        key = _key(model, head)
+        return quantity_at(model[key], rest) if rest and key in model else None
     if not isinstance(model, FileModel) or head not in type(model).model_fields:
         return None
     info = type(model).model_fields[head]
@@ -26,13 +27,18 @@ def quantity_at(model: Any, path: Sequence[str]) -> Quantity | None:
     if value is None:
         inner = _model_in(info.annotation)
         return quantity_at(inner(), rest) if inner is not None else None
-    if isinstance(value, Mapping) and len(rest) == 1 and rest[0] in value:
+    if isinstance(value, Mapping) and len(rest) == 1 and _key(value, rest[0]) in value:
         held = get_args(info.annotation)
         return _quantity(_nested(held[-1])) if held else None
-    if isinstance(value, Mapping) and rest[0] not in value:
+    if isinstance(value, Mapping) and _key(value, rest[0]) not in value:
         inner = _model_in(get_args(info.annotation)[-1])
         return quantity_at(inner(), rest[1:]) if inner is not None and not _required(inner) else None
     return quantity_at(value, rest)
+
+
+def _key(model: Mapping[Any, Any], name: str) -> Any:
+    """The key of a mapping that a part of a path names: one that is a number stands there as text."""
+    return int(name) if name not in model and name.isdecimal() else name
 
 
 def quantities(model: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Quantity, Array]]:
@@ -77,8 +83,9 @@ def with_quantity(model: Any, path: Sequence[str], value: Array) -> Any:
     """Copy of a model with the quantity at a path replaced by one value a design point."""
     head, rest = path[0], path[1:]
     if isinstance(model, Mapping):
-        inner = value if not rest else with_quantity(model[head], rest, value)
-        return {**model, head: inner}
+        key = _key(model, head)
+        inner = value if not rest else with_quantity(model[key], rest, value)
+        return {**model, key: inner}
     if not rest:
         return model.model_copy(update={head: value})
     current = getattr(model, head)

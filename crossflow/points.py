@@ -17,13 +17,14 @@ from crossflow import files
 from crossflow.architecture import divisions
 from crossflow.architecture.template import GeneratedSystem
 from crossflow.arrays import Array, Index, python
-from crossflow.errors import CrossflowError, did_you_mean
+from crossflow.errors import CrossflowError, SpecError, StrategyError, did_you_mean
 from crossflow.files import Document
 from crossflow.paths import quantity_at
-from crossflow.scenario import Scenario, from_document
+from crossflow.scenario import Scenario, check_strategy, divides, from_document
 from crossflow.technology.library import Choice
 from crossflow.units import Quantity
 
+_DIVIDED = ("strategy", "placement", "system.network")  # sections of which values may be right, and clash with others
 Points = Mapping[str, Sequence[Any]]
 
 
@@ -119,3 +120,32 @@ def _variant(scenario: Scenario, settings: str) -> Scenario:
         data = files.replace(data, files.parts_of(path), value, f"{path}={value}")
     document = Document(file=scenario.document.file, data=data, lines=scenario.document.lines)
     return from_document(document, scenario.base, scenario.name, like=scenario)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Refusal:
+    """Why settings make no scenario."""
+
+    reason: str  # a sentence
+    divides: bool  # whether it is about dividing a workload over devices, not about a value that cannot be read
+
+
+def refusal(scenario: Scenario, settings: Mapping[str, Any]) -> Refusal | None:
+    """Why discrete settings make no scenario whose strategy divides its workload, None where they do."""
+    return _refusal(scenario, json.dumps(settings, default=_plain))
+
+
+@functools.lru_cache(maxsize=65536)
+def _refusal(scenario: Scenario, settings: str) -> Refusal | None:
+    chosen = json.loads(settings)
+    if list(chosen) == ["strategy"] and divides(scenario, chosen["strategy"]):
+        return None  # without a scenario of its own for each of thousands of strategies
+    try:
+        check_strategy(variant(scenario, chosen))
+    except StrategyError as error:
+        return Refusal(reason=str(error), divides=True)
+    except SpecError as error:
+        return Refusal(reason=str(error), divides=all(problem.path.startswith(_DIVIDED) for problem in error.problems))
+    except CrossflowError as error:
+        return Refusal(reason=str(error), divides=False)
+    return None

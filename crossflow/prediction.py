@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from crossflow import provenance
 from crossflow.architecture.model import Architecture
 from crossflow.architecture.run_cost import DAY, KILOWATT_HOUR
 from crossflow.architecture.system import architecture
 from crossflow.architecture.template import GeneratedSystem
 from crossflow.arrays import plain
-from crossflow.bands import Band, Likeness, band_of
+from crossflow.bands import Band, Likeness, band_of, full_text, slowdown
 from crossflow.evaluation import evaluate
 from crossflow.evaluation.events import unmatched
 from crossflow.evaluation.layered import machine, stage_memory
@@ -25,7 +24,7 @@ from crossflow.idle import idle
 from crossflow.points import variant
 from crossflow.scenario import Scenario
 from crossflow.score import Score
-from crossflow.step.remedies import remedies
+from crossflow.step.remedies import Remedy, remedies
 from crossflow.strategy.hierarchy import Hierarchy
 from crossflow.strategy.notation import PAPER_KEYS, is_by_types
 from crossflow.strategy.plan import Plan
@@ -33,6 +32,9 @@ from crossflow.strategy.reading import every_strategy
 from crossflow.units import show
 from crossflow.workload.huggingface import MTP_NOTE, file_notes
 from crossflow.workload.spec import TransformerSpec
+
+if TYPE_CHECKING:
+    from crossflow.drawing.picture import Picture
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -65,7 +67,6 @@ class Prediction:
     def to_dict(self) -> dict[str, Any]:
         """Plain data of the command-line contract; times in s, sizes in B, energy in J, power in W."""
         score = self.score
-        needed, capacity = float(score.memory_needed[0]), float(score.memory_capacity[0])
         stages = [{**{f"{kind}_bytes": size for kind, size in s.items()}, "total_bytes": sum(s.values())} for s in self.memory_by_stage]
         return {
             "name": self.scenario.name,
@@ -86,14 +87,7 @@ class Prediction:
                 "hidden_communication_s": _number(score.hidden_communication),
                 "exposed_share": _number(score.exposed_share),
             },
-            "memory": {
-                **{f"{kind}_bytes": _number(value) for kind, value in score.memory.items()},
-                "total_bytes": needed,
-                "capacity_bytes": capacity,
-                "host_bytes": _number(score.host_memory),
-                "host_capacity_bytes": _number(score.host_capacity),
-                "fits": needed <= capacity and bool(score.host_memory[0] <= score.host_capacity[0]),
-            },
+            "memory": self._memory_told(),
             **({"memory_by_stage": stages} if stages else {}),
             **({"sharding": {"sharder": self.sharding[0], "ranks": self.sharding[1]}} if self.sharding else {}),
             "by_layer_s": {name: _number(value) for name, value in score.by_layer.items()},
@@ -117,8 +111,37 @@ class Prediction:
                 "budgets": self.device.budget_rows(),
             },
             "system": {"name": self.scenario.system.name, "devices": self.scenario.devices, "strategy": self.scenario.strategy_text},
-            "provenance": _provenance(self.scenario),
+            **({} if self.scenario.auto is None else {"auto": {**asdict(self.scenario.auto), "text": str(self.scenario.auto)}}),
+            "provenance": self.scenario.provenance(),
         }
+
+    def _memory_told(self) -> dict[str, Any]:
+        """What the fullest device needs of its memory, as plain data."""
+        score = self.score
+        return {
+            **{f"{kind}_bytes": _number(value) for kind, value in score.memory.items()},
+            "total_bytes": float(score.memory_needed[0]),
+            "capacity_bytes": float(score.memory_capacity[0]),
+            "host_bytes": _number(score.host_memory),
+            "host_capacity_bytes": _number(score.host_capacity),
+            "fits": bool(score.fits[0]),
+            "margin": _number(score.memory_left),
+            "tight": bool(score.tight()[0]),
+            **({"slowdown": self.slowdown} if self.slowdown else {}),
+        }
+
+    @property
+    def slowdown(self) -> float | None:
+        """How many times as long as predicted a training step may take because its memory is nearly full; None where it is not. [1]"""
+        return slowdown(*self._memory) if self._memory else None
+
+    @property
+    def _memory(self) -> tuple[float, float] | None:
+        """What training of layers needs of a device's memory, and what there is, where it is a transformer's. [B]"""
+        workload = self.scenario.workload
+        if not isinstance(workload, TransformerSpec) or workload.task != "training":
+            return None
+        return float(self.score.memory_needed[0]), float(self.score.memory_capacity[0])
 
     @property
     def error_band(self) -> Band | None:
@@ -146,8 +169,8 @@ class Prediction:
         return held_by_rank(self.scenario)
 
     @functools.cached_property
-    def remedies(self) -> tuple[str, ...]:
-        """What would make a layered model fit that does not, as sentences; none where it fits."""
+    def remedies(self) -> tuple[Remedy, ...]:
+        """What would make a layered model fit that does not, as sentences with their settings; none where it fits."""
         scenario = self.scenario
         if self.reason is None or not self.score.buildable[0]:
             return ()
@@ -166,6 +189,8 @@ class Prediction:
         found = [*idle(self.scenario, self.score), *(unmatched(self.scenario) if np.isfinite(self.step_time) else ()), *self._unused()]
         if not isinstance(workload, TransformerSpec):
             return tuple(found)
+        if self._memory and (crowded := full_text(*self._memory)):
+            found.append(crowded)
         further = (MTP_NOTE,) if workload.mtp_layers and workload.task != "training" else ()
         return (*file_notes(workload, self.scenario.document.data["workload"]), *further, *found)
 
@@ -203,12 +228,48 @@ class Prediction:
         shares = [(name, float(value[0])) for name, value in self.score.bound.items() if value[0] > 0]
         return sorted(shares, key=lambda pair: -pair[1])
 
+    def plot(self) -> Picture:
+        """Draw where the step goes: its parts, one after the other.
+
+        Examples
+        --------
+        >>> import crossflow
+        >>> scenario = crossflow.from_dict({"system": "dgx-h100", "workload": "llama3-8b", "strategy": "tp8"})
+        >>> picture = crossflow.predict(scenario).plot()
+        >>> [path.name for path in picture.save("step.png")]  # doctest: +SKIP
+        ['step.png', 'step.svg']
+        """
+        from crossflow.drawing.charts import parts_chart
+
+        parts = {name: float(value[0]) for name, value in self.score.breakdown.items()}
+        return parts_chart(f"{self.scenario.name}: where the {show(self.step_time, 's')} of a step go", parts, "s")
+
+    def _repr_html_(self) -> str:
+        from crossflow.drawing import html
+
+        score, finite = self.score, np.isfinite(self.step_time)
+        memory = {kind: float(size[0]) for kind, size in score.memory.items() if size[0] > 0}
+        needed, capacity = float(score.memory_needed[0]), float(score.memory_capacity[0])
+        rows = {"verdict": "feasible" if self.feasible else f"infeasible: {self.reason}", "step time": show(self.step_time, "s")}
+        if finite:
+            rate, tokens = float(score.samples_per_second[0]), float(score.tokens_per_second[0])
+            rows["error"] = self.error_text
+            rows["throughput"] = f"{rate:,.4g} samples/s" + (f", {tokens:,.0f} tokens/s" if tokens else "")
+            rows["peak use"] = f"{100 * float(score.mfu[0]):.1f} % (MFU)"
+            rows["bound by"] = ", ".join(f"{name} {100 * share:.0f} %" for name, share in self.bound_by())
+        rows["memory"] = f"{show(needed, 'B')} of {show(capacity, 'B')} a device"
+        rows |= {f"note {i + 1}": note for i, note in enumerate(self.notes)}
+        parts = {name: float(value[0]) for name, value in score.breakdown.items()} if finite else {}
+        bars = html.stacked_bar(parts, {name: show(part, "s") for name, part in parts.items()}) if parts else ""
+        held = html.stacked_bar(memory, {kind: show(size, "B") for kind, size in memory.items()}, whole=capacity) if memory else ""
+        return html.heading(self.scenario.name, repr(self.scenario)) + html.table(["", ""], rows.items()) + bars + held
+
     def __repr__(self) -> str:
         state = "" if self.feasible else f", infeasible: {self.reason}"
         return f"Prediction({self.scenario.name!r}: {show(self.step_time, 's')}, bound by {self.score.bound_by[0]}{state})"
 
 
-def _strategies_that_fit(scenario: Scenario) -> tuple[str, ...]:
+def _strategies_that_fit(scenario: Scenario) -> tuple[Remedy, ...]:
     """The fastest strategies of a recommendation model that fit, or the one that lacks least."""
     texts = every_strategy(scenario.workload, scenario.nodes)
     score = evaluate(scenario, {"strategy": list(texts)})
@@ -216,10 +277,14 @@ def _strategies_that_fit(scenario: Scenario) -> tuple[str, ...]:
     fitting = np.flatnonzero(score.feasible)
     if not len(fitting):
         most = int(spare.argmax())
-        return (f"no strategy fits: {texts[most]} needs least, {show(-spare[most], 'B')} too much",) if spare[most] < 0 else ()
+        return (Remedy(f"no strategy fits: {texts[most]} needs least, {show(-spare[most], 'B')} too much"),) if spare[most] < 0 else ()
     fastest = fitting[np.argsort(score.step_time[fitting], kind="stable")][:3]
     return tuple(
-        f"strategy: {texts[i]} fits with {show(spare[i], 'B')} to spare and takes {show(score.step_time[i], 's')} a step" for i in fastest
+        Remedy(
+            f"strategy: {texts[i]} fits with {show(spare[i], 'B')} to spare and takes {show(score.step_time[i], 's')} a step",
+            {"strategy": texts[i]},
+        )
+        for i in fastest
     )
 
 
@@ -272,11 +337,3 @@ def _number(value: Any) -> float | None:
     """A float for JSON, which has no infinity: None stands for a time that no design reaches."""
     number: float | None = plain(float(np.ravel(value)[0]))
     return number
-
-
-def _provenance(scenario: Scenario) -> dict[str, Any]:
-    return provenance.record(
-        scenario=scenario.document.data,
-        system=scenario.system_document.data,
-        techlib=scenario.library_document().data,
-    )

@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal
 import numpy as np
 from pydantic import Field, model_validator
 
-from crossflow import contents, files
+from crossflow import contents, files, provenance
 from crossflow.architecture.model import Architecture
 from crossflow.architecture.software import SoftwareStack, load_stack
 from crossflow.architecture.system import architecture, resolve
@@ -21,7 +21,7 @@ from crossflow.architecture.template import GeneratedSystem, SystemSpec
 from crossflow.arrays import Array
 from crossflow.contents import Contents, Packed
 from crossflow.cost.profile import Profile, profile_at, read_profile, system_profile
-from crossflow.errors import CrossflowError, Problem, SpecError, StrategyError, did_you_mean, with_article
+from crossflow.errors import CrossflowError, Problem, SpecError, StrategyError, among, did_you_mean, with_article
 from crossflow.files import Document, FileModel
 from crossflow.limits import PositiveFloat, PositiveInt, shown
 from crossflow.mapping.topology import Network
@@ -30,6 +30,7 @@ from crossflow.parallel.transform import transform
 from crossflow.paths import with_quantity
 from crossflow.program.file import is_program
 from crossflow.program.program import Program
+from crossflow.settings import pointed
 from crossflow.strategy.hierarchy import Hierarchy
 from crossflow.strategy.mesh import ORDER, Mesh
 from crossflow.strategy.plan import Plan
@@ -79,6 +80,20 @@ class ScenarioFile(FileModel):
     kernels_per_device: PositiveInt = 1
 
 
+@dataclass(frozen=True, kw_only=True)
+class AutoStrategy:
+    """How ``strategy: auto`` was answered: how many strategies are legal, how many of them were tried, and how many of those fit."""
+
+    legal: int
+    tried: int
+    fitting: int
+
+    def __str__(self) -> str:
+        if not self.fitting:
+            return f"the nearest to fitting: none fits (of {self.tried:,} tried)"
+        return f"the fastest of {self.fitting:,} that fit (of {self.tried:,} tried)"
+
+
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Scenario:
     """A resolved scenario.
@@ -97,6 +112,7 @@ class Scenario:
     base : folder that relative paths in the scenario start from.
     contents : what the files that the scenario names held when it was read; settings read them again from here.
     profile : measured times of events, which replace the model's; None where there are none.
+    auto : how its strategy was chosen where the file says ``strategy: auto``; None where the file names one.
     """
 
     name: str
@@ -113,6 +129,7 @@ class Scenario:
     base: Path | None
     contents: Contents
     profile: Profile | None = None
+    auto: AutoStrategy | None = None
 
     @property
     def devices(self) -> int:
@@ -203,6 +220,12 @@ class Scenario:
         """The scenario's own data, as it would be written to a file."""
         return dict(self.document.data)
 
+    def provenance(self) -> dict[str, Any]:
+        """Version of the program, and hashes of all that a result of this scenario is made of."""
+        return provenance.record(
+            scenario=self.document.data, system=self.system_document.data, techlib=self.library_document().data
+        )  # fmt: skip
+
     def library_document(self, name: str | None = None) -> Document:
         """Plain data of the technology library that the system names, or of another one."""
         with self.contents.used():
@@ -213,6 +236,18 @@ class Scenario:
         from crossflow import __version__
 
         return _restored, (__version__, json.dumps(self.document.data), self.base, self.name, self.contents.packed)
+
+    def _repr_html_(self) -> str:
+        from crossflow.drawing import html
+
+        rows = {
+            "system": f"{self.devices:,} x {self.system.name}",
+            "workload": f"{self.workload.model}, {self.workload_batch:,} samples a step",
+            "strategy": self.strategy_text,
+            **({} if self.stack is None else {"software": self.stack.name}),
+        }
+        own = [(files.dotted(path), html.short(value)) for path, value in files.leaves(self.document.data)]
+        return html.heading(self.name) + html.table(["", ""], rows.items()) + html.table(["setting", "value"], own, html.MOST)
 
     def __repr__(self) -> str:
         return f"Scenario({self.name!r}: {self.workload.model} on {self.devices} x {self.system.name}, strategy {self.strategy_text})"
@@ -274,15 +309,26 @@ def load(path: str | Path, settings: Iterable[str] = ()) -> Scenario:
 
 
 def _loaded(path: str | Path, settings: Sequence[str]) -> Scenario:
-    read = files.read_yaml(path)
+    document = files.override(spelled_out(scenario_document(files.read_yaml(path), str(path))), settings)
+    return resolved(document, Path(path).parent, name=Path(path).stem)
+
+
+def scenario_document(read: Document, path: str) -> Document:
+    """What a file holds, if it may be a scenario; SpecError with the right command for a study, a program or a model."""
     if isinstance(read.data, Mapping) and "scenario" in read.data:
         raise read.error(("scenario",), f"this is a study; run it with: crossflow study {path}")
     if isinstance(read.data, Mapping) and read.data.get("kind") == "program":
         message = f"this is a program; name it as the workload of a scenario: {{system: dgx-h100, workload: {Path(path).name}}}"
         raise read.error(("kind",), message)
-    document = files.override(spelled_out(read), settings)
+    if isinstance(read.data, Mapping) and read.data.get("model") in MODELS and "system" not in read.data:
+        raise read.error(("model",), f"this is a model; say what it runs on: crossflow predict --model {path} --on dgx-h100")
+    return read
+
+
+def resolved(document: Document, base: Path | None, name: str, like: Scenario | None = None) -> Scenario:
+    """Resolve a scenario as `from_document` does, and check that its strategy divides its workload; SpecError with every problem."""
     try:
-        scenario = from_document(document, Path(path).parent, name=Path(path).stem)
+        scenario = from_document(document, base, name, like)
         check_strategy(scenario)
     except StrategyError as error:
         raise SpecError([_strategy_problem(document, error)]) from None
@@ -484,7 +530,7 @@ def _resolved(document: Document, base: Path | None, name: str, like: Scenario |
     except CrossflowError as error:
         problems.append(document.problem(document.blamed("software", str(error)), str(error)))
     if problems or top is None or system is None or workload is None:
-        raise SpecError(problems)
+        raise SpecError(map(pointed, problems))
     _check_meaning(top, workload, document)
     profile = _profile(top.profile, system, system_document, base, document)
     _check_types(system, workload, stack, document)
@@ -694,6 +740,7 @@ def _preset(name: str, document: Document, base: Path | None) -> Document:
         path = known[name] if name in known else files.find("templates", name, base, "models")
     except CrossflowError:
         names = [*MODELS, *known]
-        message = f"unknown model '{name}'{did_you_mean(name, names)}; models: {', '.join(MODELS)}; presets: {', '.join(known)}"
+        there = f"models: {', '.join(MODELS)}; presets: {among(known, '`crossflow list models`')}"
+        message = f"unknown model '{name}'{did_you_mean(name, names)}; {there}"
         raise document.error(("model",), message) from None
     return files.read_yaml(path)

@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import difflib
 import functools
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from crossflow.arrays import Array, Index, Mask, divide
+from crossflow.errors import CrossflowError
 from crossflow.units import KINDS, SUFFIXES, show
 
+if TYPE_CHECKING:
+    from crossflow.drawing.picture import Picture
+
+OwnFigure = Callable[[Mapping[str, Any]], Any]  # an own figure from columns by name, arrays of shape (n,)
 UNIT_SUFFIX = {
     "step_time": "_s", "breakdown": "_s", "communication": "_s", "exposed_communication": "_s", "by_layer": "_s", "bound": "_share",
     "memory": "_bytes", "memory_capacity": "_bytes", "host_memory": "_bytes", "host_capacity": "_bytes",
@@ -20,11 +25,14 @@ UNIT_SUFFIX = {
     "samples_per_second": "", "tokens_per_second": "",
 }  # fmt: skip
 PARTS = ("breakdown", "communication", "exposed_communication", "by_layer", "bound", "memory")  # groups of which a point may have no part
-UNTOLD = ("reason", "rent", "normalised_devices")  # of which other columns are made
+UNTOLD = ("reason", "rent", "normalised_devices", "points", "units")  # of which other columns are made, and what is no figure
 OVERFULL = "needs {needed} of memory per device but has {capacity}: {excess} too much ({over} times the capacity)"
 OVERFULL_HOST = "needs {host} of the host's memory per device but has {room}: {lack} too much"
-UNPREFIXED = ("serving", "operation", "node")  # groups whose names are columns as they are
+UNPREFIXED = ("serving", "operation", "node", "own")  # groups whose names are columns as they are
 MILLION = "_per_million_"  # between a figure and what it is counted for, samples or tokens
+MARGIN = 0.05  # share of memory below which what is left is little: fragments and libraries that no model counts may need it
+# Fields of a score that hold figures by name.
+_GROUPS = (*PARTS, "architecture", "serving", "operation", "node", "error_band", "run", "points", "units", "own")
 _NAMED = {
     "flops": "flop", "intensity_flop_per_byte": "flop/B", "samples_per_second": "1/s", "tokens_per_second": "1/s",
 }  # fmt: skip
@@ -118,6 +126,9 @@ class Score:
     error_band : errors of the measured runs that are most like a point: median and 90th percentile of their size, mean with sign, and
         how many they are; none where nothing of the kind was measured. [1]
     run : figures of the whole run by name, such as ``time_s``; none where a scenario does not say how long it is. [s], [J], [USD]
+    points : values of the points by path, quantities in SI units; a table has them before its figures, `columns` does not.
+    units : SI unit of the quantities among these paths.
+    own : figures that a caller computes from columns, by name.
     """
 
     step_time: Array
@@ -153,6 +164,9 @@ class Score:
     node: Mapping[str, Array] = field(default_factory=dict)
     error_band: Mapping[str, Array] = field(default_factory=dict)
     run: Mapping[str, Array] = field(default_factory=dict)
+    points: Mapping[str, Sequence[Any] | Array] = field(default_factory=dict)
+    units: Mapping[str, str] = field(default_factory=dict)
+    own: Mapping[str, Array] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         """A score is published: its arrays, of which some are kept for later evaluations too, cannot be written to."""
@@ -161,7 +175,8 @@ class Score:
                 value.setflags(write=False)
             elif isinstance(value, Mapping):
                 for array in value.values():
-                    array.setflags(write=False)
+                    if isinstance(array, np.ndarray):
+                        array.setflags(write=False)
 
     def __len__(self) -> int:
         return int(self.step_time.size)
@@ -169,7 +184,22 @@ class Score:
     @property
     def memory_needed(self) -> Array:
         """Bytes that the fullest device needs. [B]"""
-        return np.asarray(sum(self.memory.values(), np.zeros(len(self))))
+        needed = np.asarray(sum(self.memory.values(), np.zeros(len(self))))
+        return np.where(np.isnan(self.memory_capacity), np.nan, needed)
+
+    @property
+    def memory_left(self) -> Array:
+        """Share of the fullest device's memory that is left, negative where it does not fit. [1]"""
+        return 1.0 - divide(self.memory_needed, self.memory_capacity)
+
+    @property
+    def fits(self) -> Mask:
+        """Whether a design fits in the memory of its devices and of their host."""
+        return np.asarray((self.memory_needed <= self.memory_capacity) & (self.host_memory <= self.host_capacity))
+
+    def tight(self, margin: float = MARGIN) -> Mask:
+        """Whether a design fits and leaves less than a margin of its memory."""
+        return np.asarray(self.feasible & (self.memory_left < margin))
 
     @property
     def buildable(self) -> Mask:
@@ -220,8 +250,8 @@ class Score:
     @property
     def bound_by(self) -> list[str]:
         """The resource that bounds the largest share of each point's step."""
-        names = list(self.bound)
-        return [names[i] for i in np.stack(list(self.bound.values())).argmax(axis=0)]
+        names, shares = ["-", *self.bound], np.stack([np.full(len(self), 1e-300), *self.bound.values()])  # nothing bounds no scenario
+        return [names[i] for i in shares.argmax(axis=0)]
 
     def why(self, point: int = 0) -> str | None:
         """What makes a point infeasible, with its numbers; None where nothing does."""
@@ -235,7 +265,7 @@ class Score:
             needed=show(needed, "B"),
             capacity=show(capacity, "B"),
             excess=show(needed - capacity, "B"),
-            over=f"{over:.3g}",
+            over=f"{over:.3g}" if f"{over:.3g}" != "1" else f"{over:.6g}",
             host=show(host, "B"),
             room=show(room, "B"),
             lack=show(host - room, "B"),
@@ -254,10 +284,12 @@ class Score:
         table: dict[str, Any] = {}
         for entry in fields(self):
             value, name = getattr(self, entry.name), entry.name + UNIT_SUFFIX.get(entry.name, "")
+            if entry.name in UNTOLD:
+                continue
             if isinstance(value, Mapping):
                 prefix = "" if entry.name in UNPREFIXED else f"{name}."
                 table |= {f"{prefix}{key}": array for key, array in value.items()}
-            elif isinstance(value, np.ndarray) and entry.name not in UNTOLD:
+            elif isinstance(value, np.ndarray):
                 table[name] = value
         if np.isnan(self.measured_share).all():
             del table["measured_share"]
@@ -269,21 +301,150 @@ class Score:
         table["reason"] = self._reasons()
         return table
 
+    def with_figures(self, figures: Mapping[str, OwnFigure]) -> Score:
+        """The score with own figures as further columns: each a function of its columns by name, as arrays of shape (n,).
+
+        Raises
+        ------
+        CrossflowError
+            For a name that is a column already, a column that a function misses, and a result of another shape.
+        """
+        columns, found = self.columns(), dict(self.own)
+        for name, function in figures.items():
+            if name in columns:
+                raise CrossflowError(f"{name} is a column of every score; give the figure another name")
+            found[name] = columns[name] = _own(name, function, columns, len(self))
+        return replace(self, own=found)
+
+    def table(self) -> dict[str, Any]:
+        """Values of the points by path, then all columns."""
+        points = {path: values if isinstance(values, np.ndarray) else list(map(told, values)) for path, values in self.points.items()}
+        return {**points, **self.columns()}
+
     def to_dict(self) -> dict[str, Any]:
         """Plain data: every column as a list."""
         return {name: value.tolist() if isinstance(value, np.ndarray) else value for name, value in self.columns().items()}
 
     def to_frame(self) -> Any:
-        """Table as a pandas DataFrame, which must be installed."""
+        """Table as a pandas DataFrame, which must be installed: the values of the points, then every column, in SI units.
+
+        The units stand in ``frame.attrs["units"]``, by column.
+
+        >>> import crossflow
+        >>> scenario = crossflow.from_dict({"system": "dgx-h100", "workload": "llama3-8b", "strategy": "tp8"})
+        >>> score = crossflow.evaluate(scenario, {"workload.global_batch": [8, 16]})
+        >>> list(score.to_frame().columns[:2])  # doctest: +SKIP
+        ['workload.global_batch', 'step_time_s']
+        """
         import pandas
 
-        return pandas.DataFrame(self.columns())
+        frame = pandas.DataFrame(self.table())
+        frame.attrs["units"] = {name: self.unit_of(name) for name in frame.columns}
+        return frame
+
+    def unit_of(self, name: str) -> str:
+        """SI unit of a column of the table, ``1`` where it has none."""
+        return self.units.get(name) or ("1" if name in self.points else unit_of(name))
+
+    def take(self, points: Sequence[int] | Index | Mask) -> Score:
+        """The score of some of the points, by their numbers or by a mask."""
+        chosen = np.asarray(points)
+        index = np.flatnonzero(chosen) if chosen.dtype == bool else chosen.astype(np.intp)
+        kept: dict[str, Any] = {}
+        for entry in fields(self):
+            value = getattr(self, entry.name)
+            if isinstance(value, np.ndarray):
+                kept[entry.name] = value[index]
+            elif isinstance(value, Mapping):
+                kept[entry.name] = value if entry.name == "units" else {name: _picked(values, index) for name, values in value.items()}
+        return Score(**kept, reasons=self.reasons)
+
+    def plot(self, x: str | None = None, y: str = "step_time_s", *, by: str | None = None) -> Picture:
+        """Draw a column over another column, or over values of the points; marker shapes say what bounds a point.
+
+        Parameters
+        ----------
+        x : path of the points, or column; the first path of which values differ where absent.
+        y : column of numbers.
+        by : path or column whose values are lines of their own; the next path of which values differ where absent.
+
+        Raises
+        ------
+        CrossflowError
+            For names that the table does not have.
+
+        Examples
+        --------
+        >>> import crossflow
+        >>> scenario = crossflow.from_dict({"system": "dgx-h100", "workload": "llama3-8b", "strategy": "tp8"})
+        >>> crossflow.sweep(scenario, {"workload.global_batch": [8, 16, 32]}).plot(y="tokens_per_second")
+        Picture(6.4 x 4.5 inches; save(path) writes it)
+        """
+        from crossflow.drawing.charts import Along, points_chart
+
+        table = self.table()
+        free = [path for path, values in self.points.items() if len(set(map(str, values))) > 1]
+        across = x or next(iter(free), "step_time_s")
+        lines = by or next((path for path in free if path not in (across, y)), None) if x is None or by else by
+        for name in filter(None, (across, y, lines)):
+            if name not in table:
+                raise CrossflowError(no_column(name, list(table)))
+        along, heights = (Along(name, table[name], self.unit_of(name)) for name in (across, y))
+        series = None if lines is None else Along(lines, table[lines], self.unit_of(lines))
+        title = f"{y} over {across}"
+        marks = {"bound": table["bound_by"], "feasible": self.feasible}
+        return points_chart(title, along, heights, series=series, joined=across in self.points, **marks)
+
+    def _repr_html_(self) -> str:
+        from crossflow.drawing import html
+        from crossflow.drawing.charts import written
+
+        table = self.table()
+        names = [*self.points, "step_time_s", "feasible", "bound_by", "mfu", "memory_needed_bytes", *self.own]
+        names += ["reason"] if not self.feasible.all() else []
+        rows = ([written(table[name][i], self.unit_of(name)) for name in names] for i in range(min(len(self), html.MOST)))
+        more = f"<div>{len(self) - html.MOST:,} more points; to_frame() has all of them</div>" if len(self) > html.MOST else ""
+        return html.text(repr(self)) + html.table(names, rows) + more
 
     def __repr__(self) -> str:
         if not len(self):
             return "Score(0 points)"
-        best = int(np.argmin(self.step_time))
+        best = int(np.argmin(np.where(self.feasible, self.step_time, np.inf) if self.feasible.any() else self.step_time))
         return f"Score({len(self)} points, {int(self.feasible.sum())} feasible, fastest {show(float(self.step_time[best]), 's')} at {best})"
+
+
+def told(value: Any) -> Any:
+    """A value of a point in a table: names and numbers as they are, what has parts as text."""
+    return value if value is None or isinstance(value, str | bool | int | float | np.generic) else str(value)
+
+
+def _picked(values: Any, index: Index) -> Any:
+    return values[index] if isinstance(values, np.ndarray) else tuple(values[i] for i in index)
+
+
+def _own(name: str, function: OwnFigure, columns: Mapping[str, Any], n: int) -> Array:
+    """Values of an own figure."""
+    try:
+        values = np.asarray(function(columns), dtype=float)
+    except KeyError as error:
+        raise CrossflowError(f"{name}: {no_column(str(error.args[0]), list(columns))}") from None
+    except (TypeError, ValueError) as error:
+        raise CrossflowError(f"{name}: the function of this figure fails: {error}") from None
+    if values.shape not in ((n,), (1,), ()):
+        raise CrossflowError(f"{name}: its function gives an array of shape {values.shape}; expected ({n},), a value a point")
+    return np.array(np.broadcast_to(values, (n,)))
+
+
+def refused(reasons: Sequence[str]) -> Score:
+    """Score of points that make no scenario, for a reason each: a step without end, and no other figure."""
+    n, sentences = len(reasons), [reason.replace("{", "{{").replace("}", "}}") for reason in reasons]
+    known = tuple(dict.fromkeys(sentences))
+    nothing: dict[str, Any] = {
+        entry.name: {} if entry.name in _GROUPS else np.full(n, np.nan) for entry in fields(Score) if entry.name != "reasons"
+    }
+    nothing |= {"step_time": np.full(n, np.inf), "feasible": np.zeros(n, dtype=bool)}
+    nothing |= {"samples_per_second": np.zeros(n), "tokens_per_second": np.zeros(n)}
+    return Score(**{**nothing, "reason": np.array([known.index(sentence) for sentence in sentences]), "reasons": known})
 
 
 def scatter(parts: Sequence[tuple[Index, Score]], n: int) -> Score:
@@ -310,7 +471,7 @@ def scatter(parts: Sequence[tuple[Index, Score]], n: int) -> Score:
 
 
 def _placed(parts: Sequence[tuple[Index, Any]], n: int) -> Any:
-    whole = np.zeros(n, dtype=np.asarray(parts[0][1]).dtype)
+    whole = np.zeros(n, dtype=np.result_type(*(np.asarray(values).dtype for _, values in parts)))
     for index, values in parts:
         whole[index] = values
     return whole
@@ -324,9 +485,11 @@ def _nothing(group: str) -> float:
 def absent(column: str) -> float:
     """What a point has in a column that its score lacks.
 
-    >>> absent("communication_s.all_reduce"), absent("ttft_s")
-    (0.0, nan)
+    >>> absent("communication_s.all_reduce"), absent("ttft_s"), absent("device_hours_per_million_samples")
+    (0.0, nan, inf)
     """
+    if MILLION in column:  # only a point that no scenario can be made of counts nothing; it never ends
+        return np.inf
     head = column.split(".")[0]
     return next((_nothing(group) for group in PARTS if group + UNIT_SUFFIX[group] == head), np.nan)
 

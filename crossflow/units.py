@@ -20,7 +20,7 @@ from crossflow.limits import in_range, shown
 
 if TYPE_CHECKING:
     import pint
-    from pydantic import GetCoreSchemaHandler
+    from pydantic import GetCoreSchemaHandler, GetJsonSchemaHandler
     from pydantic_core import CoreSchema
 
 # A registry of our own, not pint's default one: there the bit is dimensionless, so "3" would pass for "3 B",
@@ -71,6 +71,9 @@ cycle = [cycles]
 _TEXT = re.compile(r"^\s*([+-]?(?:\d[\d_]*\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)\s*(.*?)\s*$")
 # A unit: names, each perhaps squared, with * or / between them; or one over such. It is matched before pint, which would compute, reads it.
 _NAME = r"(?:[kM]?[gt] ?CO2eq?|(?:watt_hour|[A-Za-zµ]{1,16})(?:(?:\*\*|\^)?2|\*\*-[12])?|%)"
+# Units as vendors write them, after a prefix, and what they are in the grammar.
+_VENDORS = {"Bps": "B/s", "bps": "b/s", "FLOPS": "flop/s", "FLOP/s": "flop/s", "FLOPs": "flop", "FLOP": "flop", "OPS": "op/s"}
+_VENDOR = re.compile(rf"(?<![A-Za-z])([kMGTPE]i?)?({'|'.join(_VENDORS)})(?![A-Za-z/])")
 _UNIT = re.compile(rf"(?:1(?= ?/)|{_NAME})(?: ?[*/] ?{_NAME}){{0,7}}")
 TEXT = 200  # characters of a quantity, the longest that is read
 FLOAT = float("inf")
@@ -120,7 +123,10 @@ def _spelled(unit: str) -> str:
 
     >>> _spelled("W/mm²"), _spelled("fJ/(bit*mm)"), _spelled("TB per second"), _spelled("s ^ -1"), _spelled("kW·h")
     ('W/mm2', 'fJ/bit/mm', 'TB/second', 's**-1', 'kW*h')
+    >>> _spelled("Gbps"), _spelled("TFLOPS"), _spelled("pJ/FLOP")
+    ('Gb/s', 'Tflop/s', 'pJ/flop')
     """
+    unit = _VENDOR.sub(lambda found: f"{found[1] or ''}{_VENDORS[found[2]]}", unit)
     powers = re.sub(r" ?(?:\*\*|\^) ?", "**", unit.replace("²", "2").replace("·", "*").replace(" per ", "/"))
     plain = re.sub(r"\*\*1(?!\d)", "", powers)
     return re.sub(r"/ ?\(([^()/]*)\)", lambda found: "/" + re.sub(r" ?\* ?", "/", found[1]), plain)
@@ -242,6 +248,12 @@ class Quantity:
                 raise ValueError(f"expected {words} {limit:g} {'' if self.unit == '1' else self.unit}".rstrip() + f", got {value:g}")
         return value
 
+    def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
+        """What a file may hold: text with a unit, a number where there is none, or a mapping with its source."""
+        plain = ["string", "number"] if self.unit == "1" else ["string"]
+        mapping = {"type": "object", "required": ["value", "source"], "properties": {"value": {"type": ["string", "number"]}}}
+        return {"anyOf": [{"type": plain}, mapping], "description": f"quantity in {self.unit}" if self.unit != "1" else "number"}
+
     def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
         from pydantic_core import core_schema
 
@@ -301,7 +313,7 @@ CarbonPerArea = Annotated[Array, _amount("kg/m2")]
 CarbonPerCapacity = Annotated[Array, _amount("kg/B")]
 PowerDensity = Annotated[Array, _positive("W/m2")]
 
-_SCALES = {
+SCALES = {
     "s": ((86400, "days"), (1, "s"), (1e-3, "ms"), (1e-6, "us"), (1e-9, "ns")),
     "B": ((2**40, "TiB"), (2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB"), (1, "B")),
     "m2": ((1e-6, "mm2"), (1e-12, "um2")),
@@ -332,7 +344,7 @@ SUFFIXES = {"_per_s": "1/s", "_usd": "USD", "_bytes": "B", "_s": "s", "_j": "J",
 KINDS = {
     "s": "times", "1/s": "throughput", "B": "sizes", "J": "energy and power", "W": "energy and power", "USD": "cost", "kg": "carbon",
 }  # fmt: skip
-_PREFIXES = ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"), (1, ""), (1e-3, "m"), (1e-6, "u"), (1e-9, "n"), (1e-12, "p"))
+PREFIXES = ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"), (1, ""), (1e-3, "m"), (1e-6, "u"), (1e-9, "n"), (1e-12, "p"))
 
 
 def show(value: float, unit: str, digits: int = 4) -> str:
@@ -342,7 +354,7 @@ def show(value: float, unit: str, digits: int = 4) -> str:
     ('3.35 TB/s', '25 us', '80 GiB', '0.85', '3,200,000 USD')
     """
     value = float(value)
-    scales = _SCALES.get(unit) or tuple((factor, prefix + unit) for factor, prefix in _PREFIXES)
+    scales = SCALES.get(unit) or tuple((factor, prefix + unit) for factor, prefix in PREFIXES)
     if not np.isfinite(value):
         return f"{value} {unit}"
     if unit == "USD" and abs(value) >= 10**digits:

@@ -128,3 +128,16 @@ def test_a_generation_that_is_left_out_is_predicted_by_the_one_before():
     assert {row.like.seen for row in found} == {"none"}
     assert np.median([abs(row.error) for row in found]) > 0.08
     assert crossflow.predict(scenario()).step_time == before
+
+
+def test_runs_whose_memory_is_nearly_full_are_told():
+    """Of a step that needs more than nine tenths of the memory the page and JSON say how slow such runs became."""
+    assert bands.slowdown(0.9, 1.0) is None
+    assert bands.slowdown(0.95, 1.0) == bands.FULL_SLOWDOWN
+    assert bands.slowdown(1.01, 1.0) is None  # it does not fit at all
+    assert bands.full_text(0.5, 1.0) == ""
+    full = crossflow.predict(scenario(workload={"global_batch": 8, "sequence": 16384}, strategy="tp2-dp4-z1"))
+    needed, capacity = (full.to_dict()["memory"][key] for key in ("total_bytes", "capacity_bytes"))
+    assert full.slowdown == bands.slowdown(needed, capacity) == full.to_dict()["memory"].get("slowdown")
+    assert full.slowdown is not None
+    assert bool(full.slowdown) == any("one in ten" in note for note in full.notes)

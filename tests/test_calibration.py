@@ -2,7 +2,9 @@
 """Calibration: parameters recovered, what rows cannot decide, errors of held-out rows, the curve of Lin et al., files, sentences."""
 
 import dataclasses
+import importlib
 import json
+import pickle
 import shutil
 from pathlib import Path
 
@@ -27,7 +29,24 @@ from crossflow.program.groups import Group
 pytestmark = pytest.mark.slow
 
 SIZES = 2.0 ** np.arange(10, 31)
+MODULE = importlib.import_module("crossflow.calibration.calibrate")  # whose function has its name
 PATH = ("network", "parameters")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def remembered():
+    """Equal rows of an equal system are fitted once: most tests are about what becomes of a fit, which takes seconds."""
+    found = {}
+
+    def once(*given):
+        key = pickle.dumps(given)
+        if key not in found:
+            found[key] = fit(*given)
+        return found[key]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(MODULE, "fit", once)
+        yield found
 
 
 def system(name):

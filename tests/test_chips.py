@@ -51,8 +51,8 @@ def test_a_chip_built_for_more_than_its_power_slows_down_to_it():
 
 def test_clock_and_voltage_fall_together_and_below_the_minimum_the_clock_alone():
     share, voltage = np.array([2.0, 0.8, 0.3, 0.15]), 0.8 * ONE
-    limit = Throttle(power=share, leakage=0.0 * ONE, voltage=voltage, threshold=0.2 * ONE, minimum=0.55 * ONE)
-    clock, energy = throttled(ONE, ONE, ONE, 0.0 * ONE, limit)
+    limit = Throttle(power=share, leakage=0.0 * ONE, voltage=voltage, threshold=0.2 * ONE, minimum=0.55 * ONE, nominal=0.8 * ONE)
+    clock, energy = throttled(ONE, ONE, ONE, 0.0 * ONE, 0.0 * ONE, limit)
     assert (clock[0], energy[0]) == (pytest.approx(1.0), pytest.approx(1.0))
     assert clock[1] > 0.8
     np.testing.assert_allclose(clock * energy, np.minimum(share, 1.0), rtol=1e-9)
@@ -60,10 +60,39 @@ def test_clock_and_voltage_fall_together_and_below_the_minimum_the_clock_alone()
 
 
 def test_units_that_wait_for_memory_slow_down_at_no_loss_before_the_chip_does():
-    limit = Throttle(power=1.0 * ONE, leakage=0.1 * ONE, voltage=0.8 * ONE, threshold=0.2 * ONE, minimum=0.55 * ONE)
-    clock, energy = throttled(ONE, 0.7 * ONE, 0.5 * ONE, 0.5 * ONE, limit)
+    limit = Throttle(power=1.0 * ONE, leakage=0.1 * ONE, voltage=0.8 * ONE, threshold=0.2 * ONE, minimum=0.55 * ONE, nominal=0.8 * ONE)
+    clock, energy = throttled(ONE, 0.7 * ONE, 0.5 * ONE, 0.5 * ONE, 0.0 * ONE, limit)
     assert clock[0] == 1.0
     assert energy[0] == pytest.approx(0.9)  # with the leakage, all that it may draw
+
+
+def limit_of(power, voltage, leakage=0.0):
+    return Throttle(
+        power=power * ONE, leakage=leakage * ONE, voltage=voltage * ONE, threshold=0.2 * ONE, minimum=0.55 * ONE, nominal=0.8 * ONE
+    )
+
+
+def test_main_memory_keeps_its_voltage_where_the_chip_slows_down():
+    clock, _ = throttled(ONE, 0.5 * ONE, 0.0 * ONE, 0.0 * ONE, ONE, limit_of(0.7, 1.0))
+    assert clock[0] == pytest.approx(0.7, rel=1e-9)
+    faster, _ = throttled(ONE, 0.5 * ONE, 0.0 * ONE, ONE, 0.0 * ONE, limit_of(0.7, 1.0))
+    assert faster[0] > 0.8
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_more_units_at_a_lower_voltage_are_no_slower_under_the_limit(seed):
+    """Where traffic took less energy by the fall of the units' own voltage, denser units made some kernels 22 % slower."""
+    rng = np.random.default_rng(seed)
+    compute, switched, cached, moved = (part * ONE for part in rng.uniform(0.05, 1.0, 4))
+    power = rng.uniform(0.2, 1.0) * float((switched + cached + moved)[0])
+    few, many = 1.02, rng.uniform(0.75, 1.0)
+    saved = switched * (many / few) ** 2
+    slow, fast = (
+        throttled(ONE, compute, switched, cached, moved, limit_of(power, few)),
+        throttled(ONE, compute, saved, cached, moved, limit_of(power, many)),
+    )
+    # As many operations a second by more units, each at the clock of its voltage.
+    assert fast[0][0] >= slow[0][0] * (1.0 - 1e-9)
 
 
 def test_a_wider_cache_slows_no_product_that_the_power_limits():

@@ -1,5 +1,6 @@
 """The command line: what each command prints, and how it fails."""
 
+import io
 import json
 import os
 import subprocess
@@ -537,3 +538,143 @@ def test_page_fits_its_terminal(monkeypatch, scenario, width):
     for name, time in prediction.score.breakdown.items():
         assert f" {show_number(time[0], 's')} " in captured.get(), name
     assert "…" not in captured.get()
+
+
+# ------------------------------------------------------------------------------------------ plans, and scenarios without a file
+
+
+SMALL = "system: {template: dgx-h100}\nworkload: {model: llama3-8b, global_batch: 32}\nstrategy: auto\n"
+QUESTION = ("--model", "llama3-8b", "--on", "dgx-h100", "--batch", "32")
+
+
+@pytest.fixture
+def small(tmp_path):
+    path = tmp_path / "small.yaml"
+    path.write_text(SMALL)
+    return str(path)
+
+
+def printed(capsys, *words):
+    assert main(words) == 0
+    return capsys.readouterr().out
+
+
+def test_plan_prints_the_contract(capsys, small):
+    told = json.loads(printed(capsys, "plan", small, "--top", "3", "--json"))
+    assert [len(told["plans"]), told["tried"] >= told["fitting"] >= 3] == [3, True]
+    for one in told["plans"]:
+        assert {"strategy", "step_time_s", "feasible", "reason", "memory", "mfu"} <= set(one)
+        assert {"total_bytes", "capacity_bytes", "fits", "margin", "tight"} <= set(one["memory"])
+    times = [one["step_time_s"] for one in told["plans"]]
+    assert times == sorted(times)
+    made = json.loads(printed(capsys, "predict", small, "--json"))
+    assert told["chosen"] == made["system"]["strategy"]
+    assert made["auto"]["fitting"] == told["fitting"]
+
+
+@pytest.mark.parametrize("width", [80, 120])
+def test_the_page_of_plans_keeps_to_the_terminal(capsys, monkeypatch, small, width):
+    monkeypatch.setenv("COLUMNS", str(width))
+    page_ = printed(capsys, "plan", small, "--set", "strategy=tp8-sp")
+    assert max(map(len, page_.splitlines())) <= width
+    for words in ("strategies tried", "Best plans", "Why others fail", "The scenario's own strategy", "system.operation.price"):
+        assert words in page_
+
+
+def test_the_page_of_plans_tells_money_where_a_price_is_known(capsys, small):
+    page_ = printed(capsys, "plan", small, "--set", "system.operation.price=2 USD/hour")
+    assert "USD/M tokens" in page_
+    assert "no price is known" not in page_
+    assert "no price is known; give one: --set 'system.operation.price=2 USD/hour'" in printed(capsys, "predict", small)
+    assert "USD per million tokens" in printed(capsys, "predict", small, "--set", "system.operation.price=2 USD/hour")
+
+
+def test_the_page_says_what_would_help_where_nothing_fits(capsys):
+    page_ = printed(capsys, "plan", "--model", "llama3-70b", "--on", "dgx-h100", "--batch", "32")
+    assert "0 fit" in page_
+    assert "Nearest to fitting" in page_
+    assert "What would help" in page_
+
+
+def test_predict_flags_little_memory(capsys, small):
+    needed = json.loads(printed(capsys, "predict", small, "--json", "--set", "strategy=dp8-full"))["memory"]["total_bytes"]
+    words = ("--set", "strategy=dp8-full", f"system.levels.memory.capacity={needed / 0.97:.0f} B")
+    assert "tight: less than 5.0 % left" in printed(capsys, "predict", small, *words)
+
+
+@pytest.mark.parametrize("command", ["predict", "plan", "explain", "timeline", "events"])
+def test_standard_input_is_a_scenario(capsys, monkeypatch, small, command):
+    expected = printed(capsys, command, small, "--json")
+    monkeypatch.setattr(sys, "stdin", types.SimpleNamespace(buffer=io.BytesIO(Path(small).read_bytes())))
+    found, expected = json.loads(printed(capsys, command, "-", "--json")), json.loads(expected)
+    for key in ("step_time_s", "plans", "value", "to_profile_s"):
+        assert found.get(key) == expected.get(key)
+
+
+@pytest.mark.parametrize("command", ["predict", "plan", "explain", "timeline", "events"])
+def test_a_model_on_a_system_needs_no_file(capsys, small, command):
+    expected, found = (json.loads(printed(capsys, command, *words, "--json")) for words in ((small,), QUESTION))
+    for key in ("step_time_s", "plans", "value"):
+        assert found.get(key) == expected.get(key)
+
+
+def test_assumptions_are_printed(capsys):
+    words = ("predict", *QUESTION[:4])
+    assert "assumed: global_batch 1,024: the model's own; --batch changes it" in printed(capsys, *words)
+    assert len(json.loads(printed(capsys, *words, "--json"))["assumptions"]) == 2
+
+
+def test_a_folder_of_hugging_face_is_a_model(capsys, tmp_path):
+    config = {
+        "model_type": "llama", "architectures": ["LlamaForCausalLM"], "hidden_size": 1024, "intermediate_size": 4096, "vocab_size": 32000,
+        "num_hidden_layers": 8, "num_attention_heads": 16, "num_key_value_heads": 8, "max_position_embeddings": 131072,
+        "hidden_act": "silu", "rms_norm_eps": 1e-5, "tie_word_embeddings": False, "torch_dtype": "bfloat16",
+    }  # fmt: skip
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    for model in (tmp_path, tmp_path / "config.json"):
+        told = json.loads(printed(capsys, "predict", "--model", str(model), "--on", "dgx-h100", "--json"))
+        assert told["feasible"]
+        assert told["assumptions"][1:] == [
+            "sequence 8,192, less than the model allows; --set workload.sequence=N changes it",
+            "global_batch 512: about 4 million tokens; --batch changes it",
+        ]
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (
+            (),
+            "crossflow: give a SCENARIO.yaml, a launch file (--from), "
+            "or a model and a system: crossflow plan --model llama3-70b --on dgx-h100",
+        ),
+        (("--nodes", "2"), "crossflow: --model is missing beside --nodes 2; give it, such as --model llama3-70b, or a SCENARIO.yaml"),
+        (
+            ("--model", "gpt2-xl"),
+            "crossflow: --on is missing beside --model gpt2-xl; give it, such as --on h100-ib-cluster, or a SCENARIO.yaml",
+        ),
+        (("s.yaml", "--batch", "8"), "crossflow: --batch is for questions without a file; with s.yaml write --set workload.global_batch=8"),
+        (
+            (*QUESTION, "--nodes", "1", "--devices", "8"),
+            "crossflow: give --nodes or --devices, not both: a system has a fixed number of devices in a node",
+        ),
+    ],
+)
+def test_questions_that_are_none_are_refused(capsys, words, sentence):
+    assert main(["plan", *words]) == 2
+    assert capsys.readouterr().err.strip() == sentence
+
+
+def test_a_strategy_for_other_devices_is_refused_by_predict_and_left_out_by_plan(capsys):
+    sentence = "strategy dp3 needs 3 devices (tp 1 x cp 1 x dp 3 x pp 1), but the system has 8"
+    assert main(["predict", *QUESTION, "--strategy", "dp3"]) == 2
+    assert capsys.readouterr().err.strip() == f"command line: strategy: {sentence}"
+    told = json.loads(printed(capsys, "plan", *QUESTION, "--strategy", "dp3", "--top", "1", "--json"))
+    assert told["notes"] == [f"the scenario's own strategy is not compared: {sentence}"]
+
+
+@pytest.mark.parametrize("margin", ["1", "-0.1", "much", "5.5.5%"])
+def test_a_margin_is_a_share(margin):
+    with pytest.raises(SystemExit) as ended:
+        main(["plan", "s.yaml", f"--margin={margin}"])
+    assert ended.value.code == 2

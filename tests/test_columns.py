@@ -70,6 +70,8 @@ def column_of(key):
     if head == "communication_s":
         name, _, what = rest.rpartition(".")
         return f"communication_s.{name}" if what == "total" else f"exposed_communication_s.{name}"
+    if key == "memory.margin":  # follows from two columns
+        return None
     if head == "memory":
         own = {"total_bytes": "memory_needed_bytes", "capacity_bytes": "memory_capacity_bytes", "host_bytes": "host_memory_bytes"}
         return own.get(rest) or (rest if rest == "host_capacity_bytes" else f"memory_bytes.{rest.removesuffix('_bytes')}")

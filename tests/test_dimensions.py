@@ -221,4 +221,4 @@ def test_models_of_one_structure_are_stacked():
 def test_a_strategy_of_none_is_none():
     """A strategy that is left out at a point is missing there, whatever the scenario's own is."""
     with pytest.raises(crossflow.StrategyError, match="missing, and the system has 64 devices"):
-        evaluate(crossflow.from_dict(GPT), {"strategy": ["tp8-dp8", None]})
+        evaluate(crossflow.from_dict(GPT), {"strategy": ["tp8-dp8", None]}, errors="raise")

@@ -118,6 +118,7 @@ def test_the_reference_for_training_beats_the_start_of_its_search(logic, tmp_pat
         ("logic,memory,area.compute\nN7,HBM3,0.3,0.4\n", r"table\.csv:2: .*expected 3 cells as its header, got 4"),
         ("logic,memory,area.compute\n\n# a note\nN99,HBM3,0.3\n", r"table\.csv:4: .*divisions\[0\]\.logic: .*has no logic 'N99'"),
         ("logic,memory,area.compute\nN7,HBM3,1.3\n", r"table\.csv:2: .*area\.compute: expected at most 1, got 1\.3"),
+        ("logic,memory,area.compute\nN7,HBM3,0.95\n", r"table\.csv:2: .*the shares of the chip area add up to"),
         ("logic,memory,area.compute\nN7,HBM3,0.3\nN7,HBM3,0.2\n", "divisions: two rows for N7 with HBM3"),
         ("logic,memory,area.compute\n", r"chip\.yaml:6: .*divisions\.file: .*table\.csv holds no row"),
     ],

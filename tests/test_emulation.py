@@ -1,5 +1,7 @@
 """Emulation without torch: what-ifs, delays, queues, slower ranks."""
 
+import re
+
 import numpy as np
 import pytest
 
@@ -142,7 +144,7 @@ def test_a_function_of_the_users_gives_delays(tmp_path):
         (TABLE.replace("2 kB, 3 ms, 5 us", "2 kB"), "expected a size, a time and, if known, the host's time"),
         (TABLE.replace("3 ms", "3"), "expected a quantity in s, got the bare number 3"),
         (TABLE + TABLE.partition("\n")[2], "a second table of all_reduce among 2 ranks; the first is tables[0]"),
-        ("", "nothing says how long collectives take; give --system NAME, or --delays FILE with tables, delay or system"),
+        ("", "delays.yaml:1: nothing says how long collectives take; give it tables, delay or system, or give --system NAME"),
     ],
 )
 def test_a_wrong_file_of_delays_is_refused(tmp_path, text, problem):
@@ -151,12 +153,18 @@ def test_a_wrong_file_of_delays_is_refused(tmp_path, text, problem):
     assert problem in str(caught.value)
 
 
-def test_a_function_that_returns_no_time_is_refused(tmp_path):
-    (tmp_path / "mine.py").write_text("def delay(op, size, ranks):\n    return -1\n", encoding="utf-8")
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("(op, size, ranks): return -1", "the delay function returned -1 for send of 8 B; expected seconds, or seconds and host seconds"),
+        ("(op, size, ranks): return '1ms'", "the delay function returned '1ms' for send of 8 B; expected seconds"),
+        ("(op): return 1", "mine.py: delay failed for send of 8 B: TypeError: delay() takes 1 positional argument"),
+    ],
+)
+def test_a_function_that_returns_no_time_is_refused(tmp_path, text, sentence):
+    (tmp_path / "mine.py").write_text(f"def delay{text}\n", encoding="utf-8")
     delays = delays_of(8, file=written(tmp_path, "delay: mine.py:delay\n"))
-    with pytest.raises(
-        CrossflowError, match="the delay function returned -1 for send of 8 B; expected seconds, or seconds and host seconds"
-    ):
+    with pytest.raises(CrossflowError, match=re.escape(sentence)):
         delays.base("send", 8, (0, 1))
 
 

@@ -225,7 +225,50 @@ def test_results_of_a_design_without_a_link_say_so_in_every_figure(gemm):
 
 def test_a_strategy_that_does_not_divide_names_its_numbers(small, exactly):
     with pytest.raises(CrossflowError, match=exactly("global_batch = 512 is not divisible by dp = 3 of strategy d3")):
-        evaluate(small, {"strategy": ["d8", "d3"]})
+        evaluate(small, {"strategy": ["d8", "d3"]}, errors="raise")
+
+
+def test_a_point_that_makes_no_scenario_is_a_row_with_the_reason(small):
+    """The other points are those of a batch without it."""
+    power = ["300 W", "300 W", "200 W"]
+    score = evaluate(small, {"strategy": ["d8", "d3", "CR-8"], "system.budgets.power": power})
+    alone = evaluate(small, {"strategy": ["d8", "CR-8"], "system.budgets.power": power[1:]})
+    assert score.feasible.tolist() == [True, False, True]
+    assert score.why(1) == "global_batch = 512 is not divisible by dp = 3 of strategy d3"
+    assert score.bound_by[1] == "-"
+    assert score.step_time[1] == np.inf
+    assert score.step_time[[0, 2]].tolist() == alone.step_time.tolist()
+    assert not evaluate(small, {"strategy": ["d3"]}).feasible.any()
+
+
+def test_a_table_begins_with_the_values_of_its_points(small):
+    """Quantities in SI units, names and strategies as they are given."""
+    score = evaluate(small, {"system.budgets.power": ["0.3 kW", "250 W"], "strategy": ["d8", {"dp": 8}]})
+    table = score.table()
+    assert list(table)[:3] == ["system.budgets.power", "strategy", "step_time_s"]
+    assert table["system.budgets.power"].tolist() == [300.0, 250.0]
+    assert table["strategy"] == ["d8", "{'dp': 8}"]
+    assert "strategy" not in score.columns()
+
+
+def test_own_figures_are_columns(small):
+    points = {"system.budgets.power": ["300 W", "250 W"]}
+    score = evaluate(small, points, figures={"edp": lambda c: c["energy_j"] * c["step_time_s"], "twice": lambda c: 2 * c["edp"]})
+    assert score.columns()["edp"].tolist() == (score.energy * score.step_time).tolist()
+    assert score.columns()["twice"].tolist() == (2 * score.energy * score.step_time).tolist()
+
+
+@pytest.mark.parametrize(
+    ("name", "figure", "sentence"),
+    [
+        ("mfu", lambda c: c["mfu"], "mfu is a column of every score; give the figure another name"),
+        ("mine", lambda c: c["enery_j"], "mine: no column 'enery_j'; did you mean 'energy_j'?"),
+        ("mine", lambda c: np.zeros(5), "mine: its function gives an array of shape (5,); expected (1,), a value a point"),
+    ],
+)
+def test_own_figures_that_are_wrong_are_told(small, exactly, name, figure, sentence):
+    with pytest.raises(CrossflowError, match=exactly(sentence)):
+        evaluate(small, figures={name: figure})
 
 
 WRONG = [
@@ -423,7 +466,7 @@ def test_global_batches_vary_in_one_batch(plan):
             assert_alike(values[i], fresh[i][name][0], name)
             assert_alike(together[name][i], alone[i][name][0], name)
     with pytest.raises(crossflow.StrategyError, match="divisible"):
-        crossflow.evaluate(scenario, {"workload.global_batch": [16, 17]})
+        crossflow.evaluate(scenario, {"workload.global_batch": [16, 17]}, errors="raise")
     with pytest.raises(crossflow.CrossflowError, match="global_batch"):
         crossflow.evaluate(scenario, {"workload.global_batch": [16, 0]})
 

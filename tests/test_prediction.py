@@ -39,7 +39,7 @@ def test_parts_add_up(made):
     kinds = [
         made["memory"][key]
         for key in made["memory"]
-        if key not in ("total_bytes", "capacity_bytes", "host_bytes", "host_capacity_bytes", "fits")
+        if key not in ("total_bytes", "capacity_bytes", "host_bytes", "host_capacity_bytes", "fits", "margin", "tight")
     ]
     assert sum(made["breakdown_s"].values()) == pytest.approx(made["step_time_s"], rel=1e-12)
     assert sum(kinds) == pytest.approx(made["memory"]["total_bytes"], rel=1e-12)

@@ -95,10 +95,18 @@ def test_rows_that_no_fit_has_seen_are_as_near_as_others():
 
 def test_operators_of_training_are_read(tmp_path):
     """A product that adds to fp32 moves more than one that writes bf16; what is no product is told."""
-    head = "device,op,groups,m,n,k,layout,out_dtype,accumulate,time_us\n"
-    row = "a100-pcie-80gb,{},1,4096,512,512,TN,{},20\n"
+    head = "device,op,groups,m,n,k,layout,out_dtype,accumulate,time_us,batch,seq,heads,kv_heads,qk_head_dim,v_head_dim\n"
+    row = "a100-pcie-80gb,{},1,4096,512,512,TN,{},20,,,,,,\n"
     file = tmp_path / "simumax_kernels.csv"
-    file.write_text(head + row.format("matmul", "bf16,0") + row.format("matmul", "fp32,1") + row.format("sdp_fwd", ","))
+    file.write_text(head + row.format("matmul", "bf16,0") + row.format("matmul", "fp32,1") + row.format("sdp", ","))
     table = training_kernels_table(tmp_path)
     assert table.predicted[0] < table.predicted[1] < 40e-6
-    assert table.skipped == {"operator sdp_fwd is no matrix product": 1}
+    assert table.skipped == {"operator sdp is neither a matrix product nor attention": 1}
+
+
+def test_attention_of_training_takes_longer_backward(tmp_path):
+    head = "device,op,groups,m,n,k,layout,out_dtype,accumulate,time_us,batch,seq,heads,kv_heads,qk_head_dim,v_head_dim\n"
+    rows = "".join(f"a100-pcie-80gb,{op},,,,,,,,700,1,4096,32,8,128,128\n" for op in ("sdp_fwd", "sdp_bwd"))
+    (tmp_path / "simumax_kernels.csv").write_text(head + rows)
+    forward, backward = training_kernels_table(tmp_path).predicted
+    assert 2.0 < backward / forward < 3.5  # five products instead of two

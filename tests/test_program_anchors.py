@@ -160,6 +160,8 @@ def test_groups_of_points_by_kind_and_by_place():
 def test_a_ring_leaves_a_node_on_one_edge():
     """800 B over 8 ranks: 1400 for an all-reduce, of which a node of 4 sends a quarter out; all of it stays in a node of 8."""
     assert ring_volume("all_reduce", 8) == 1.75
+    assert [ring_volume(name, 8) for name in ("all_gather", "reduce_scatter", "all_to_all")] == [0.875] * 3
+    assert [ring_volume(name, 8) for name in ("broadcast", "send_recv", "sendrecv")] == [1.0] * 3, "a message goes once"
     assert sent_bytes("all_reduce", np.array([800.0]), 8, 4)[:, 0].tolist() == [1050.0, 350.0]
     assert sent_bytes("all_reduce", np.array([800.0]), 8, 8)[:, 0].tolist() == [1400.0, 0.0]
     assert sent_bytes("all_to_all", np.array([800.0]), 8, 4)[:, 0].tolist() == [300.0, 400.0]

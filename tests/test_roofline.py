@@ -9,6 +9,7 @@ from products import gemm_costs, stream_costs
 from crossflow.architecture.system import architecture
 from crossflow.cost.roofline import _waves, resources
 from crossflow.evaluation import evaluate
+from crossflow.prediction import predict
 from crossflow.program.kernels import Pass, Product
 
 GIGABYTE = Pass(flops=0.0, moved=1e9)
@@ -143,3 +144,11 @@ def test_waves_of_a_generated_device_are_smooth(v100):
     assert steps.max() <= 1e-12
     assert steps.min() > -0.02
     assert _waves(np.array([[216.0]]), dataclasses.replace(v100, units=np.array([200.0]), usage=()))[0, 0] == pytest.approx(400 / 216)
+
+
+def test_tiles_that_are_wider_than_high_lie_as_the_product_does(gemm):
+    """108 units and tiles of 64 x 256: 257 rows are 5 rows of tiles in 3 waves, 257 columns 2 columns of tiles in 5 waves."""
+    tiles = {"execution": {"blocks": [[64, 256]]}}
+    rows, columns = (predict(gemm("chip-a100", m=m, n=n, k=16384, system=tiles)) for m, n in ((257, 16384), (16384, 257)))
+    assert rows.device.units == 108
+    assert columns.step_time == pytest.approx(rows.step_time * 5 / 3, rel=0.02)

@@ -63,7 +63,7 @@ def swept(write):
 
 
 def contents(folder):
-    return {path.name: path.read_bytes() for path in sorted(folder.iterdir())}
+    return {path.relative_to(folder): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
 
 
 # ------------------------------------------------------------------------------------------ what is found and written
@@ -93,9 +93,16 @@ def test_searching_more_finds_no_less(swept):
 def test_the_best_design_is_a_scenario_that_gives_its_figures(swept):
     for result in swept.results:
         node = result.run.point["system.technology.logic"]
-        scenario = crossflow.load(swept.out / f"best-{result.run.name}-{node}.yaml")
+        scenario = crossflow.load(swept.out / "best" / f"{result.run.name}-{node}.yaml")
         assert crossflow.predict(scenario).step_time == pytest.approx(result.best.row["step_time_s"], rel=1e-9)
         assert crossflow.predict(scenario).feasible
+
+
+def test_best_designs_lie_in_a_folder_of_their_own(swept):
+    found = sorted(path.name for path in (swept.out / "best").iterdir())
+    assert len(found) == len(swept.results)
+    assert all(name.endswith(".yaml") for name in found)
+    assert {f"best/{name}" for name in found} <= set(json.loads((swept.out / "run.json").read_text())["files"])
 
 
 def test_tables_and_files_agree(swept):
@@ -240,7 +247,7 @@ def test_an_optuna_storage_that_is_not_there_is_told(write):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("keep", "jobs"), [(0.0, 1), (0.13, 1), (0.77, 2), (0.995, 1), (1.0, 1)])
+@pytest.mark.parametrize(("keep", "jobs"), [(0.0, 1), (0.77, 2), (0.995, 1), (1.0, 1)])
 def test_resumed_from_any_part_of_the_points(swept, tmp_path, keep, jobs):
     whole = (swept.out / "points.jsonl").read_bytes()
     (tmp_path / "points.jsonl").write_bytes(whole[: int(keep * len(whole))])
@@ -337,7 +344,7 @@ WRONG = [
     ({"space": {"sytem.budgets.power": ["300 W"]}}, "s.yaml:14: space.sytem.budgets.power: 'sytem.budgets.power' is not a path of a scenario"),
     ({"space": {"system.budgets.power": {"from": "300 W", "to": "200 W"}}}, "space.system.budgets.power: from must be less than to, got 300 W and 200 W"),
     ({"space": {"system.budgets.power": {"from": 300, "to": "400 W"}}}, "expected a quantity in W, got the bare number 300; write the unit"),
-    ({"space": {"system.budgets.area": {"shares": ["compute", "l2"]}}}, "no share 'l2'; shares: compute, memory, inter_link, on_chip.registers, on_chip.l1, on_chip.l2"),
+    ({"space": {"system.budgets.area": {"shares": ["compute", "l2"]}}}, "no share 'l2'; did you mean 'on_chip.l2'?; shares: compute, memory, inter_link, on_chip.registers, on_chip.l1, on_chip.l2"),
     ({"space": {"strategy": "all"}}, "expected a list of values, {values: ..., when: ...} or {from: ..., to: ...}, or 'legal' for all that fit; got 'all'"),
     ({"space": {"system.technology.memory": ["HBM2", "HBM9"]}}, "technology library 'deepflow-2024' has no memory 'HBM9'; did you mean"),
     ({"space": {"workload.m": {"from": 8, "to": 64}}}, "a setting that is no quantity needs a count, or a list of values"),

@@ -1,6 +1,7 @@
 """A service in steady state: laws of its flows, an event simulation with the same steps, and what a scenario may say of it."""
 
 import heapq
+import json
 import random
 from dataclasses import replace
 
@@ -19,6 +20,7 @@ from crossflow.step.memory import memory
 from crossflow.step.service import guessed
 from crossflow.step.transformer import transformer_step
 from crossflow.strategy.layout import Layout
+from crossflow.strategy.reading import every_strategy
 from crossflow.workload.job import Chunk
 
 WORKLOAD = {"model": "llama3-8b", "task": "serving", "prompt": 1000, "output": 200, "global_batch": 32}
@@ -112,6 +114,32 @@ def test_a_service_that_is_asked_too_much_says_so():
     assert not full.feasible
 
 
+@pytest.mark.parametrize("strategy", ["dp4", "tp2-pp2", "tp4-sp"])
+def test_requests_that_arrive_have_no_number_that_replicas_divide(strategy):
+    """The number in flight is neither needed nor divided; where it is given, a note says so."""
+    data = scenario(strategy, 4, serving={"arrival_rate": "2 1/s"}).document.data
+    without = {key: value for key, value in data["workload"].items() if key != "global_batch"}
+    told = [crossflow.predict(crossflow.from_dict({**data, "workload": one})) for one in (without, {**without, "global_batch": 7})]
+    one, other = (found.score.columns() for found in told)
+    assert {key: str(value) for key, value in one.items()} == {key: str(value) for key, value in other.items()}
+    assert [any("global_batch changes nothing here" in note for note in one.notes) for one in told] == [False, True]
+
+
+def test_strategies_of_requests_that_arrive_are_read_as_they_are_listed():
+    made = scenario("dp4", 4, serving={"arrival_rate": "2 1/s"})
+    listed = every_strategy(made.workload, made.nodes)
+    assert {"dp4", "tp2-dp2", "tp4-sp", "pp4"} <= set(listed)
+    assert [scenario(text, 4, serving={"arrival_rate": "2 1/s"}).strategy_text for text in listed] == list(listed)
+
+
+def test_a_sweep_over_tasks_says_where_keys_of_services_have_no_meaning(tmp_path):
+    """A refusal, and no columns that are the same for every value."""
+    data = {**scenario().document.data, "workload": {**WORKLOAD, "task": "decode"}}
+    (tmp_path / "s.json").write_text(json.dumps({"name": "s", "scenario": data, "sweep": {"workload.serving.chunk": [128, 256]}}))
+    with pytest.raises(SpecError, match=r"serving\.chunk: only task: serving has it, and task is decode; leave it out"):
+        crossflow.run_study(tmp_path / "s.json", out=tmp_path / "out")
+
+
 def test_the_cache_keeps_requests_outside_that_it_has_no_room_for():
     few, many = (figures("tp1", 1, prompt=30000, global_batch=n) for n in (4, 400))
     assert many["requests_decoding"] < 60
@@ -181,7 +209,7 @@ def test_the_closed_form_is_what_a_simulation_of_the_engine_has(flight, rate):
     more = {"global_batch": flight} if flight else {"serving": {"arrival_rate": f"{rate} 1/s"}}
     case = scenario("tp1", 1, **more)
     job, runs_on = case.job(), machine(case, case.architecture)
-    layout = Layout.of([case.strategy], np.array([float(case.workload.global_batch)]), runs_on.node)
+    layout = Layout.of([case.strategy], np.array([float(flight or 1)]), runs_on.node)
     held = memory(job, layout, runs_on)
 
     def step(decoding, tokens):

@@ -1,6 +1,7 @@
 """Signals that end a process, streams that are closed, and workers that end with their parent."""
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -74,3 +75,17 @@ def test_a_reader_that_leaves_ends_a_command_without_a_word():
     command = f"{sys.executable} -m crossflow list studies 2>&1 | true; exit ${{PIPESTATUS[0]}}"
     made = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=False)
     assert (made.returncode, made.stderr) == (141, "")
+
+
+def test_a_terminal_that_closes_leaves_the_process_that_tidies_up():
+    """SIGHUP reaches it too; without it the pool's locks would be told as unknown, with tracebacks."""
+    code = """
+from multiprocessing import resource_tracker
+from crossflow.study.workers import _Pool
+pool = _Pool(1)
+print(open(f"/proc/{resource_tracker._resource_tracker._pid}/status").read())
+pool.end()
+"""
+    status = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    kept = int(re.search(r"SigBlk:\s*(\w+)", status)[1], 16) | int(re.search(r"SigIgn:\s*(\w+)", status)[1], 16)
+    assert kept >> (signal.SIGHUP - 1) & 1

@@ -85,6 +85,18 @@ def test_scaling_writes_its_columns_plots_and_record(scaling):
     assert json.loads((scaling.out / "run.json").read_text())["finished"] is True
 
 
+def test_swept_quantities_are_numbers_too_and_the_record_has_the_unit_of_every_column(tmp_path):
+    scenario = {"system": "pathfinder", "workload": "lstm-16k", "strategy": "d8"}
+    study = {"name": "s", "scenario": scenario, "sweep": {"system.budgets.power": ["0.3 kW", "250 W"], "system.technology.logic": ["N7"]}}
+    result = run_study(study, out=tmp_path)
+    assert [row["system.budgets.power [W]"] for row in result.rows] == [300.0, 250.0]
+    assert [row["system.budgets.power"] for row in result.rows] == ["0.3 kW", "250 W"]
+    units = json.loads((tmp_path / "run.json").read_text())["columns"]
+    assert list(units) == list(result.rows[0])
+    asked = ("system.budgets.power", "system.budgets.power [W]", "step_time_s", "mfu", "system.technology.logic", "bound_by")
+    assert [units[name] for name in asked] == ["text", "W", "s", "1", "text", "text"]
+
+
 def test_scaling_table_shows_what_the_study_asks_for(scaling):
     headers, rows = scaling.table()
     assert headers == ["network", "memory", "logic", "step time", "bound by", "l2 share", "memory share", "network share", "memory needed", "capacity", "fits"]  # fmt: skip

@@ -82,12 +82,23 @@ UNFUSED = {"software.overlap.context": False, "software.attention.kernel": "unfu
 STEADY = {"workload.task": "serving", "workload.prompt": 512, "workload.output": 64}
 GUESSING = {**STEADY, "workload.serving": {"speculation": {"tokens": 2, "acceptance": 0.5}}}
 READERS = {**STEADY, "workload.serving": {"prefill": {"strategy": "tp1", "workers": 1}}}
+EXCHANGED = {**MOE, "strategy.ep": 4}
+SLOW = {"software.host.kernel": "5 ms"}
+PACED = {
+    "software.host.kernel": "10 us", "software.host.layer": "0 us", "software.expert_products": "each", "workload.sequence": 4096,
+    "workload.experts": {"count": 32, "active": 2, "ffn": 64}, "workload.ffn": 64,
+}  # fmt: skip
 STACK = {
     "attention.kernel": When("unfused", {"software.overlap.context": False}), "attention.forward_utilisation": 0.2,
     "attention.backward_utilisation": 0.2, "attention.native": When(False, {"system.template": "dgx-h100"}), "fused": ["loss"],
     "fused_half": When(["softmax"], {**UNFUSED, "software.fused": []}),
     "weight": "fp32", "gradient": "weight", "stages": When("balanced", PIPE),
     "dispatch": When("nodes", {**MOE, "strategy.ep": 8, "workload.experts": {"count": 64, "active": 8}}), "product_slowdown": 0.5,
+    "overlap.experts": When(True, EXCHANGED), "overlap.exchange_units": When(0.9, {**EXCHANGED, "software.overlap.experts": True}),
+    "expert_products": When("each", {**MOE, **SLOW}), "token_counts": When("host", PACED),
+    "routed_rows": When(["sorted"], EXCHANGED), "permutation": When(0.3, MOE), "graphs": When(["attention"], SLOW),
+    "host.graph": When("50 ms", {"software.graphs": ["attention"]}),
+    "memory.narrow_weights": When(["fp8"], {"system.template": "dgx-h100", "workload.dtype": "fp8"}),
     "kernels.exchange": When(["deepep"], {**MOE, "workload.task": "prefill", "strategy.ep": 4, "system.template": "dgx-h100"}),
     "kernels.experts": When({"bf16": ["triton-vllm"]}, {**MOE, "workload.task": "prefill"}),
     "early_stop": When(True, FULL), "recomputed": ["activation"], "overlap.tensor": "none", "overlap.data": False, "overlap.gather": When(True, ZERO),
@@ -153,7 +164,7 @@ TRANSFORMER = {
     "dropout": True, "global_batch": 128, "dtype": "fp32", "weight_dtype": When("int8", SERVED), "kv_dtype": When("int8", SERVED),
     "wide_layers": When("mlp", {**SERVED, "workload.weight_dtype": "int8"}), "optimizer": "sgd", "task": "forward",
     "frozen": "mlp", "prompt": When(512, SERVED), "output": When(256, WRITTEN),
-    "serving.arrival_rate": When("3 1/s", STEADY), "serving.chunk": When(64, STEADY), "serving.prefix_hits": When(0.5, STEADY),
+    "serving.arrival_rate": When("3 1/s", {**STEADY, "strategy": {"tp": 2, "dp": 8}}), "serving.chunk": When(64, STEADY), "serving.prefix_hits": When(0.5, STEADY),
     "serving.speculation.tokens": When(5, GUESSING), "serving.speculation.acceptance": When(0.9, GUESSING),
     "serving.speculation.cost": When(0.1, GUESSING), "serving.prefill.strategy": When("tp2", READERS),
     "serving.prefill.workers": When(3, READERS),
@@ -166,7 +177,7 @@ PLANS = {
     "distant": When("mlp", {"strategy.tp": 16, "strategy.dp": 1, "strategy.mlp_tp": 8, "strategy.sequence_parallel": True}),
     "sequence_parallel": True, "virtual_stages": When(2, PIPE), "micro_batch": 4, "recompute": "full", "schedule": When("gpipe", PIPE),
     "first_stage": When(3, PIPE), "last_stage": When(3, PIPE), "stage_layers": When([3, 5], PIPE),
-    "offload": "optimizer", "placement": When(["pp", "tp", "dp"], PIPE),
+    "offload": "optimizer", "offload_layers": When(1, {"strategy.offload": "activations"}), "placement": When(["pp", "tp", "dp"], PIPE),
 }  # fmt: skip
 ROLES = {"dense": "tp", "embedding": "mp-rows", "transformer": When(["ddp", "fsdp"], ENCODED),
          "experts": When("ep", {"workload.experts": {"count": 16, "active": 2}})}  # fmt: skip
@@ -249,7 +260,16 @@ def scenario(kind, task=None, extra=()):
 
 def told(document):
     """All figures of a prediction, and its notes."""
-    found = crossflow.predict(crossflow.from_dict(document)).to_dict()
+    return whole(crossflow.predict(crossflow.from_dict(document)))
+
+
+def columns(prediction):
+    """Its figures that are columns, which cost no search for notes."""
+    return {name: str(values[0]) for name, values in prediction.score.columns().items()}
+
+
+def whole(prediction):
+    found = prediction.to_dict()
     return {key: value for key, value in found.items() if key not in ("provenance", "name", "system", "remedies", "notes")}, found.get(
         "notes", []
     )
@@ -258,7 +278,8 @@ def told(document):
 @functools.lru_cache(maxsize=64)
 def before(text):
     try:
-        return told(json.loads(text))[0]
+        found = crossflow.predict(crossflow.from_dict(json.loads(text)))
+        return columns(found), whole(found)[0]
     except CrossflowError:
         return None
 
@@ -270,12 +291,15 @@ def answer(document, path, value, plain=None):
     """
     start = before(json.dumps(document)) or before(json.dumps(plain or document))
     try:
-        after, notes = told(changed(document, path, value))
+        found = crossflow.predict(crossflow.from_dict(changed(document, path, value)))
+        if start is None or start[0] != columns(found):
+            return "changed"
+        after, notes = whole(found)
     except SpecError as error:
         return f"refused: {'; '.join(problem.message for problem in error.problems)}"
     except CrossflowError as error:
         return f"refused: {error}"
-    if start != after:
+    if start[1] != after:
         return "changed"
     named = (note for note in notes if (path if path != "workload.mtp_layers" else "multi-token prediction layers") in note)
     return next((f"noted: {note}" for note in named), "")
@@ -358,6 +382,9 @@ REFUSED = [
      "only a causal decoder with a language head writes tokens; leave it out"),
     ("transformer", {**IMAGE, "workload.head": "none", "workload.image": {"size": 224, "patch": 16}}, "workload.image.classes", 9,
      "only head: classifier has classes, head is none; leave it out"),
+    ("transformer", {**STEADY, "workload.task": "decode"}, "workload.serving", {"chunk": 64}, "only task: serving has it, and task is decode; leave it out"),
+    ("transformer", {**STEADY, "workload.serving": {"arrival_rate": "3 1/s"}}, "strategy.micro_batch", 4,
+     "micro_batch: a step takes the requests that have arrived (serving.arrival_rate); leave it out"),
     ("lstm", {"strategy": {"dp": 64}}, "strategy.kernel", "CR",
      "kernel: CR cuts one dimension into kp1 parts; give kp1, or leave kernel out"),
 ]  # fmt: skip
@@ -407,3 +434,14 @@ def test_a_search_has_a_row_for_what_is_refused(tmp_path):
     one, other = crossflow.run_study(tmp_path / "s.yaml", out=tmp_path).rows
     assert (one["feasible"], other["feasible"]) == (True, False)
     assert other["reason"].endswith("only relative positions have buckets, positions is rotary; leave it out")
+
+
+def test_technologies_of_a_datasheets_device_that_change_only_energy_are_noted():
+    """Its rates and bandwidths are published ones, which no choice of a link or a memory moves."""
+    system = {"template": "dgx-h100", "nodes": 2, "technology": {"link": "XDR"}}
+    data = {"system": system, "workload": {"model": "llama3-8b", "global_batch": 16}, "strategy": "tp8-dp2"}
+    found = crossflow.predict(crossflow.from_dict(data))
+    plain = crossflow.predict(crossflow.from_dict({**data, "system": {**system, "technology": {}}}))
+    assert found.step_time == plain.step_time
+    assert found.score.energy[0] != plain.score.energy[0]
+    assert any(note.startswith("system.technology.link changes nothing but energy here") for note in found.notes)

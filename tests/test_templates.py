@@ -128,7 +128,7 @@ WRONG = [
     ({"template": "v100", "budgets": {"area": {"on_chip": {"l3": 0.01}}}}, "budgets.area.on_chip", "no level 'l3'; levels: registers, l1, l2"),
     ({"template": "v100", "devices": 0}, "devices", "input should be greater than 0, got 0"),
     ({"template": "v100", "devices": 8, "nodes": 4}, "", "devices = 8 but nodes x devices_per_node = 4 x 1 = 4; give one of the two"),
-    ({"template": "v100", "devices": 12, "devices_per_node": 8}, "", "devices = 12 does not fill nodes of 8 devices"),
+    ({"template": "v100", "devices": 12, "devices_per_node": 8}, "", "devices = 12 does not fill nodes of 8 devices; give a multiple of 8, or fewer than that"),
     ({"template": "v100", "dataflow": "weights"}, "dataflow", "expected one of weight, activation, output, best, got 'weights'; did you mean 'weight'?"),
     ({"template": "v100", "kind": "generatd"}, "kind", "expected one of generated, datasheet, system, got 'generatd'; did you mean 'generated'?"),
     ({"devices": 8}, "", "the key 'template' is missing: a template name, a path, or an inline template"),

@@ -36,7 +36,7 @@ def test_units_of_the_contract(text, unit, value):
         ("5 USD", "W", "expected a quantity in W, got '5 USD': 'USD' is not a unit of W"),
         ("3 bit", "1", "expected a number, got '3 bit'"),
         ("5 parsec", "s", "expected a quantity in s, got '5 parsec': 'parsec' is not a known unit"),
-        ("5 GBps", "B/s", "expected a quantity in B/s, got '5 GBps': 'GBps' is not a known unit"),
+        ("5 GBpm", "B/s", "expected a quantity in B/s, got '5 GBpm': 'GBpm' is not a known unit"),
         ("5 3 W", "W", "expected a quantity in W, got '5 3 W': '3 W' is not a known unit"),
         ("5 W/", "W", "expected a quantity in W, got '5 W/': 'W/' is not a known unit"),
         ("300", "W", "expected a quantity in W, got the bare number 300; write the unit"),

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -82,13 +83,24 @@ def chosen(document: Document) -> Document:
     complete = [files.merge(own, Document(file=document.file, data=row)).data for row in rows]
     complete.append({**own.data, "logic": ANY, "memory": ANY})
     wanted = [files.held(document.data, ("technology", role)) for role in ROLES]
-    here = next((row for row in complete if [row.get(role) for role in ROLES] == wanted), complete[-1])
-    return _with(document, {**{name: here[name] for name in BUDGETS}, "divisions": complete})
+    here = next((i for i, row in enumerate(rows) if [row.get(role) for role in ROLES] == wanted), len(rows))
+    budgets = {**{name: complete[here][name] for name in BUDGETS}, "divisions": complete}
+    return _with(document, budgets, _places(document, rows[here], here) if here < len(rows) else {})
 
 
-def _with(document: Document, budgets: Mapping[str, Any]) -> Document:
-    """A system with other shares or divisions, each at its old place."""
-    return files.merge(document, Document(file=document.file, data={"budgets": budgets}, lines=document.lines))
+def _places(document: Document, row: Mapping[str, Any], number: int) -> Mapping[Path_, Place]:
+    """Where the shares of a row stand: in its table, but for those that the document's own file changes."""
+    place = document.lines.get(("budgets", "divisions", number))
+    if place is None:
+        return {}
+    paths = (("budgets", name) for name in BUDGETS if name in row)
+    return {path: place for path in paths if document.lines.get(path, place)[0] != document.file}
+
+
+def _with(document: Document, budgets: Mapping[str, Any], places: Mapping[Path_, Place] = MappingProxyType({})) -> Document:
+    """A system with other shares or divisions, each at its old place or at that of `places`."""
+    lines = {**document.lines, **places}
+    return files.merge(document, Document(file=document.file, data={"budgets": budgets}, lines=lines))
 
 
 def varied(system: GeneratedSystem, choices: Mapping[str, Choice]) -> dict[str, Array]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, TypeVar
 
@@ -105,11 +106,19 @@ class ExpertLibrary(FileModel):
 
 
 def width_rate(by_width: Mapping[int, Array], width: Array) -> Array:
-    """Rate of a loop for heads of some elements, over that for the usual ones; a power law between those that are known. [1]"""
+    """Rate of a loop for heads of some elements, over that for the usual ones; a power law between those that are known. [1]
+
+    Rates may differ between design points, which are the last axis.
+    """
     if not by_width:
         return np.ones(1)
-    known = dict(sorted({USUAL: 1.0, **{size: float(rate.item()) for size, rate in by_width.items()}}.items()))
-    return np.asarray(np.exp(np.interp(np.log(width), np.log(list(known)), np.log(list(known.values())))))
+    known = dict(sorted({USUAL: np.ones(1), **by_width}.items()))
+    places, rates, at = np.log(list(known)), [np.log(rate) for rate in known.values()], np.log(width)
+    if all(rate.size == 1 for rate in rates):
+        return np.asarray(np.exp(np.interp(at, places, np.concatenate(rates))))
+    steps = zip(itertools.pairwise(places), itertools.pairwise(rates), strict=True)
+    found = sum(((np.clip((at - low) / (high - low), 0.0, 1.0)) * (to - start) for (low, high), (start, to) in steps), rates[0])
+    return np.asarray(np.exp(found))
 
 
 class FusedKernel(FileModel):
@@ -242,6 +251,11 @@ class Execution(FileModel):
     training_sensitivity: Ratio = Field(
         default=ONE,
         description="how many times larger the `product_slowdown` of a software stack is here than on the A100, for which stacks state it",
+    )
+    variation: Ratio = Field(
+        default=np.array([0.0]),
+        description="standard deviation over mean of the rates that devices of one kind keep under load; a training step waits for the"
+        " slowest of all its devices. What those of a node of eight lose so is part of what software loses",
     )
     earlier_instructions: Share = Field(default=ONE, description="share of the matrix rate that instructions of earlier generations reach")
     graph_launch: Time | None = Field(

@@ -334,6 +334,7 @@ def _throttle(compute: Compute, cores: Cores, budgets: Budgets, static: Array, s
         voltage=voltage,
         threshold=compute.threshold_voltage,
         minimum=np.minimum(compute.minimum_voltage, voltage),
+        nominal=compute.nominal_voltage,
     )
 
 

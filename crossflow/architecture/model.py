@@ -68,6 +68,7 @@ class Throttle:
     voltage: Array  # operating point that its rates hold at. [V]
     threshold: Array  # [V]
     minimum: Array  # voltage below which units are left dark instead. [V]
+    nominal: Array  # voltage of the caches at the full clock. [V]
 
 
 @dataclass(frozen=True, kw_only=True)

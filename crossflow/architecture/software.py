@@ -22,7 +22,9 @@ from crossflow.formats import HALF
 from crossflow.limits import Flag, Whole
 from crossflow.units import Information, PositiveShare, Ratio, Share, Time
 
-Module = Literal["norm", "activation", "latent"]
+Module = Literal["norm", "activation", "latent", "mlp", "experts"]
+RowPass = Literal["sorted", "padded"]
+Captured = Literal["attention", "mlp", "experts", "ssm"]
 Fusion = Literal["softmax", "activation", "residual", "norm", "rotary", "loss", "optimizer", "accumulation", "scaling"]
 
 
@@ -55,6 +57,15 @@ class Overlap(FileModel):
         "for unfused attention gathers all keys and values first",
     )
     optimizer: Flag = Field(default=False, description="updated weights are gathered while the next forward pass runs")
+    experts: Flag = Field(
+        default=False,
+        description="tokens travel to experts and back while another microbatch computes: the exchange of a forward pass beside the "
+        "backward pass of an earlier microbatch, and the other way round (Megatron-Core's overlap_moe_expert_parallel_comm, DualPipe)",
+    )
+    exchange_units: Share = Field(
+        default=np.array([0.0]),
+        description="share of a device's units that such an exchange takes from the kernels beside it",
+    )
 
 
 class AttentionChoice(FileModel):
@@ -128,6 +139,7 @@ class HostCosts(FileModel):
     stall: Time = Field(description="time per recomputed layer in which the device waits: saving and restoring random states")
     microbatch: Time = Field(description="time per microbatch and stage that no kernel fills: data loading, schedule, synchronisation")
     step: Time = Field(description="time per step that no kernel fills: logging, loss scaling, schedules")
+    graph: Time = Field(default=np.array([1e-5]), description="time to launch the captured graph of a part of a layer, see `graphs`")
 
 
 class MemoryHabits(FileModel):
@@ -153,6 +165,11 @@ class MemoryHabits(FileModel):
         default=False,
         description="weights that fine-tuning leaves as they are, and whose products are narrower than 16 bits, are kept in the copies of "
         "those products alone (Transformer Engine's fp8_model_init)",
+    )
+    narrow_weights: tuple[TypeName, ...] = Field(
+        default=(),
+        description="types of products in which weights that train are kept in the copies of those products alone, beside the optimizer's "
+        "in fp32 (fp8_param_gather)",
     )
     gathered_copy: Flag = Field(default=False, description="updated weights of a sharded optimizer are gathered into a copy")
 
@@ -191,7 +208,31 @@ class SoftwareStack(FileModel):
     )
     dispatch: Literal["copies", "nodes"] = Field(
         default="copies",
-        description="what travels to experts on other nodes: every copy of a token, or one to each node that spreads it (DeepEP, HybridEP)",
+        description="what travels to experts: every copy of a token, or one to each node, and inside it one to each rank, that has any "
+        "of its experts (DeepEP, HybridEP)",
+    )
+    expert_products: Literal["one", "each", "fused"] = Field(
+        default="one",
+        description="kernels of the products of a rank's experts, and of the casts of their operands, in training: one for all; one for "
+        "each expert (Transformer Engine's GroupedLinear); fused: one for all that also does the activation and the casts of what it makes",
+    )
+    token_counts: Literal["device", "host"] = Field(
+        default="device",
+        description="where the number of tokens of each expert is needed. host: in every forward pass of a layer with experts the host "
+        "waits for it before it launches their kernels, and cannot run ahead of the device",
+    )
+    routed_rows: tuple[RowPass, ...] = Field(
+        default=(),
+        description="passes over rows of tokens on their way to experts and back, beside the permutation and its return: sorted (by "
+        "expert, after an exchange of copies), padded (to the alignment of narrow products, and back)",
+    )
+    permutation: PositiveShare = Field(
+        default=np.array([1.0]),
+        description="share of the rate of main memory that kernels reach that move such rows one by one",
+    )
+    graphs: tuple[Captured, ...] = Field(
+        default=(),
+        description="layer types whose kernels a captured graph launches in training, one a part and pass (CUDA graphs of modules)",
     )
     product_slowdown: Ratio = Field(
         default=np.array([0.0]),
@@ -202,7 +243,7 @@ class SoftwareStack(FileModel):
         default=(),
         description="modules whose outputs are not kept but computed again, beside what a strategy recomputes (Megatron-Core's "
         "`recompute_modules`): norm, activation (between the products of MLPs and experts), latent (queries, keys and values that are "
-        "made of latents)",
+        "made of latents), mlp, experts (whole layers of them, with their exchange)",
     )
     early_stop: Flag = Field(default=False, description="full recomputation leaves out what only the next layer needed")
     kernels: KernelChoice = Field(default=KernelChoice(), description="kernel libraries that it calls, and how it launches kernels")

@@ -152,7 +152,10 @@ class SystemFields(FileModel):
                 f" = {self.nodes * self.devices_per_node}; give one of the two"
             )
         if self.devices is not None and self.devices > self.devices_per_node and self.devices % self.devices_per_node:
-            raise ValueError(f"devices = {self.devices} does not fill nodes of {self.devices_per_node} devices")
+            raise ValueError(
+                f"devices = {self.devices} does not fill nodes of {self.devices_per_node} devices;"
+                f" give a multiple of {self.devices_per_node}, or fewer than that"
+            )
         return self
 
 

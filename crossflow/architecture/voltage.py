@@ -10,12 +10,14 @@ References
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass, fields
 
 import numpy as np
 
 from crossflow.architecture.model import Throttle
 from crossflow.arrays import Array, Mask, divide
+
+ITERATIONS, LEAST = 9, 1e-12  # steps towards the clock within a power limit, and the least one [1]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,30 +81,65 @@ def voltage_at(frequency: Array, nominal: Array, threshold: Array) -> Array:
     return np.asarray(half + np.sqrt(np.maximum(half**2 - threshold**2, 0.0)))
 
 
-def throttled(time: Array, compute: Array, switched: Array, moved: Array, limit: Throttle) -> tuple[Array, Array]:
+def throttled(time: Array, compute: Array, switched: Array, cached: Array, moved: Array, limit: Throttle) -> tuple[Array, Array]:
     """Clock of work that would draw more than a device's power, over the full one [1], and the energy it takes beside leakage. [J]
 
     Units that wait for another resource first run as slowly as that allows, which costs no time. Where that is not enough
-    voltage and clock of the chip fall together down to the minimum voltage, and below it units are left dark. The leakage of
-    the units falls with their voltage; that at full voltage is counted with the static power, so it is taken off here.
+    the clock of the chip falls, and with it the voltages of units and caches, down to the minimum voltage; below it units are
+    left dark. Main memory keeps its voltage. The leakage of the units falls with their voltage; that at full voltage is
+    counted with the static power, so it is taken off here.
 
     Parameters
     ----------
     time, compute : that of the work, and of its operations alone, at the full clock. [s]
-    switched, moved : energy of its operations and of its traffic there. [J]
+    switched, cached, moved : energy there of its operations, of its traffic on the chip, and of that of main memory. [J]
     """
-    wanted = voltage_at(divide(compute, time), limit.voltage, limit.threshold)
-    voltage = np.clip(wanted, limit.minimum, limit.voltage)
-    active = np.minimum(1.0, divide(divide(compute, time), relative_frequency(voltage, limit.voltage, limit.threshold)))
-    drawn = divide(switched * (voltage / limit.voltage) ** 2 + moved, time)
-    leakage = limit.leakage * voltage / limit.voltage * active
-    point = operate(
-        limit.power, drawn + leakage, nominal=voltage, threshold=limit.threshold, minimum=np.minimum(limit.minimum, voltage),
-        maximum=voltage, leakage=divide(leakage, drawn + leakage), divisible=False,
-    )  # fmt: skip
-    clock = np.where(point.frequency < 1.0 - 1e-9, point.frequency, 1.0)
-    allowed = (limit.power - limit.leakage) * divide(time, clock)
-    return clock, np.where(clock < 1.0, allowed, np.minimum(switched + moved, allowed))
+    work = np.stack(np.broadcast_arrays(time, compute, switched, cached, moved, *astuple(limit)))
+    flat = work.reshape(len(work), -1)
+    clock = np.ones(flat.shape[1])
+    over = _drawn(clock, flat) > _limit(flat).power * (1.0 + 1e-9)
+    if over.any():
+        clock[over] = _clock_within(flat[:, over])
+    found = clock.reshape(work.shape[1:])
+    allowed = (limit.power - limit.leakage) * divide(time, found)
+    return found, np.where(found < 1.0, allowed, np.minimum(switched + cached + moved, allowed))
+
+
+def _clock_within(work: Array) -> Array:
+    """Clock at which work draws the power of its limit, which it exceeds at the full clock; by regula falsi (Illinois). [1]
+
+    At a lower clock a step of work takes no more energy. So the clock at which it would draw that power with the energy of the
+    full clock is below the root, and with the energy of this one above it.
+    """
+    power = _limit(work).power
+    low = np.maximum(divide(power, _drawn(np.ones_like(power), work)), LEAST)
+    under = _drawn(low, work)
+    high = np.minimum(divide(low * power, under), 1.0)
+    under, over = under - power, _drawn(high, work) - power
+    for _ in range(ITERATIONS):
+        clock = low - under * divide(high - low, over - under)
+        found = _drawn(clock, work) - power
+        above = found > 0.0
+        under, over = np.where(above, 0.5 * under, found), np.where(above, found, 0.5 * over)
+        low, high = np.where(above, low, clock), np.where(above, clock, high)
+    return low
+
+
+def _drawn(clock: Array, work: Array) -> Array:
+    """Power of work at a clock of the chip, without the static power beside the leakage of the units; see `throttled`. [W]"""
+    time, compute, switched, cached, moved = work[: -len(fields(Throttle))]
+    limit = _limit(work)
+    needed = clock * divide(compute, time)
+    units = np.clip(voltage_at(needed, limit.voltage, limit.threshold), limit.minimum, limit.voltage) / limit.voltage
+    caches = np.clip(voltage_at(clock, limit.nominal, limit.threshold), limit.minimum, limit.nominal) / limit.nominal
+    lit = np.minimum(divide(needed, relative_frequency(limit.minimum, limit.voltage, limit.threshold)), 1.0)
+    energy = switched * units**2 + cached * caches**2 + moved
+    return np.asarray(divide(clock * energy, time) + limit.leakage * units * lit)
+
+
+def _limit(work: Array) -> Throttle:
+    """The last rows of an array of work, see `throttled`."""
+    return Throttle(**{field.name: row for field, row in zip(fields(Throttle), work[-len(fields(Throttle)) :], strict=True)})
 
 
 def operate(

@@ -19,7 +19,8 @@ from crossflow.architecture.template import SystemSpec
 from crossflow.arrays import Array, Mask
 from crossflow.calibration.measurements import MeasuredRows
 from crossflow.calibration.parameters import FitParameter, parameters, with_values
-from crossflow.calibration.pricing import predicted
+from crossflow.calibration.pricing import PricedSystem, predicted
+from crossflow.technology.library import load_library
 
 LEAST = 8  # rows that a fit needs
 ROWS_EACH = 3  # rows that each parameter needs
@@ -75,8 +76,11 @@ def fit(spec: SystemSpec, part: str, sets: Sequence[MeasuredRows]) -> Fit:
     kept = [~held_out(one.order) for one in sets]
     measured = np.log(np.concatenate([one.time[mask] for one, mask in zip(sets, kept, strict=True)]))
 
+    library, own = load_library(spec.techlib), np.log([one.value for one in known])
+
     def logs(x: Array) -> Array:
-        system = with_values(spec, {one.path: float(value) for one, value in zip(known, np.exp(x), strict=True)})
+        changed = {one.path: float(np.exp(x[i])) for i, one in enumerate(known) if x[i] != own[i]}
+        system = PricedSystem(with_values(spec, changed), library)
         return np.asarray(np.log(np.concatenate([predicted(system, one)[mask] for one, mask in zip(sets, kept, strict=True)])))
 
     start = np.log([np.clip(one.value, one.low, one.high) for one in known])

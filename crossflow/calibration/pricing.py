@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import functools
+from dataclasses import dataclass
+
 import numpy as np
 
 from crossflow.architecture.model import Architecture
@@ -16,7 +19,26 @@ from crossflow.cost.profile import Profile
 from crossflow.program.groups import Group
 from crossflow.program.kernels import Kernel, Product
 from crossflow.program.program import Program
+from crossflow.technology.library import TechLibrary
 from crossflow.validation.tables import architecture_at, collective_times, conditions, product_times
+
+
+@dataclass(frozen=True, eq=False)
+class PricedSystem:
+    """A system with what its rows are priced by, worked out once for many rows; `library` as in `architecture`."""
+
+    spec: SystemSpec
+    library: TechLibrary | None = None
+
+    @functools.cached_property
+    def device(self) -> Architecture:
+        """Architecture of a device."""
+        return architecture(self.spec, self.library)
+
+    @functools.cached_property
+    def fabric(self) -> Fabric:
+        """Fabric of a node's devices and of the nodes."""
+        return fabric_of(self.spec.network, self.device, self.spec.devices_per_node)
 
 
 def problem(spec: SystemSpec, rows: MeasuredRows) -> str | None:
@@ -25,7 +47,7 @@ def problem(spec: SystemSpec, rows: MeasuredRows) -> str | None:
         if spec.network.intra.fabric in PLACED:
             kind = spec.network.intra.fabric
             return f"collectives of a fabric of kind {kind} follow from its links; give network.intra.fabric its real kind"
-        found = collective_times(_fabric(spec), rows.collective, rows.ranks, rows.ranks_per_node, rows.size[:1, None])
+        found = collective_times(PricedSystem(spec).fabric, rows.collective, rows.ranks, rows.ranks_per_node, rows.size[:1, None])
         if isinstance(found, str):
             return found
         return None if np.isfinite(found).all() else f"{rows.name} never ends on {spec.name}: a rate that it needs is missing"
@@ -35,29 +57,30 @@ def problem(spec: SystemSpec, rows: MeasuredRows) -> str | None:
     return f"{spec.name} has no rate of {dtype} products" if dtype and dtype not in device.throughput else None
 
 
-def predicted(spec: SystemSpec, rows: MeasuredRows, profile: Profile | None = None) -> Array:
+def predicted(system: SystemSpec | PricedSystem, rows: MeasuredRows, profile: Profile | None = None) -> Array:
     """Predicted times of rows that can be priced, those of a profile where it has them, shape (rows,). [s]"""
+    priced = system if isinstance(system, PricedSystem) else PricedSystem(system)
     if isinstance(rows, MeasuredCollective):
-        return modelled(spec, rows, rows.size) if profile is None else _along(spec, rows, profile)
+        return _modelled(priced, rows, rows.size) if profile is None else _along(priced, rows, profile)
     if isinstance(rows, MeasuredProducts):
         host, activity = conditions(rows.source)
-        device = architecture_at(spec, activity)
+        device = architecture_at(priced.spec, activity, priced.library)
         if profile is None:
             return product_times(device, rows.dtype, rows.sizes) + host
         products = (Product(m=m, n=n, k=k, batch=batch) for m, n, k, batch in rows.sizes.T.tolist())
         return _times(tuple(products), rows.dtype, device, profile, launched=True) + host
-    return kernel_times(rows, architecture(spec), profile)
+    return kernel_times(rows, priced.device, profile)
 
 
-def _along(spec: SystemSpec, rows: MeasuredCollective, profile: Profile) -> Array:
+def _along(priced: PricedSystem, rows: MeasuredCollective, profile: Profile) -> Array:
     """Times of a collective by a profile, by the model where it has none. [s]"""
     group = Group.alike(rows.ranks, rows.ranks_per_node, 1)
-    return profile.messages(rows.collective, rows.size[:, None], group, lambda size: modelled(spec, rows, size[:, 0])[:, None])[0][:, 0]
+    return profile.messages(rows.collective, rows.size[:, None], group, lambda size: _modelled(priced, rows, size[:, 0])[:, None])[0][:, 0]
 
 
-def modelled(spec: SystemSpec, rows: MeasuredCollective, size: Array) -> Array:
+def _modelled(priced: PricedSystem, rows: MeasuredCollective, size: Array) -> Array:
     """Times of one collective for other sizes, shape (sizes,). [s]"""
-    found = collective_times(_fabric(spec), rows.collective, rows.ranks, rows.ranks_per_node, size[:, None])
+    found = collective_times(priced.fabric, rows.collective, rows.ranks, rows.ranks_per_node, size[:, None])
     assert not isinstance(found, str)  # `problem` has found none
     return found
 
@@ -75,7 +98,3 @@ def _times(kernels: tuple[Kernel, ...], dtype: str, device: Architecture, profil
 
 def _program(kernels: tuple[Kernel, ...], dtype: str) -> Program:
     return Program(name="measured", dtype=dtype, axes=(), kernels=kernels, messages=(), ops=(), tensors=())
-
-
-def _fabric(spec: SystemSpec) -> Fabric:
-    return fabric_of(spec.network, architecture(spec), spec.devices_per_node)

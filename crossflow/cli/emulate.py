@@ -13,6 +13,7 @@ from rich.text import Text
 
 from crossflow.architecture.system import resolve
 from crossflow.cli import page
+from crossflow.cli.log import quiet
 from crossflow.emulation.delays import delays_of
 from crossflow.emulation.processes import RunOutcome, RunSettings, check_ranks, emulate, missing
 from crossflow.emulation.record import part_of, read_record, write_record
@@ -146,7 +147,7 @@ def _report(arguments: argparse.Namespace, head: Mapping[str, Any], outcome: Run
     found = [one for one in outcome.ranks.values() if one is not None]
     for rank in missing(outcome):
         if rank in outcome.stopped:
-            page.log(f"crossflow: rank {rank} was ended because rank {outcome.failed} failed")
+            page.log(f"crossflow: rank {rank} was ended because rank {outcome.failed} failed", error=True)
         else:
             page.log(f"crossflow: rank {rank} left no account of its collectives; it was ended by a signal or by os._exit")
     _show(head, [one["summary"] for one in found], _named(arguments.json, part))
@@ -189,6 +190,8 @@ def _show(head: Mapping[str, Any], ranks: Sequence[Mapping[str, Any]], target: P
     """The summary, to a file as JSON or to stderr as a page."""
     if target is not None:
         write_text(target, json_text({**head, "ranks": list(ranks)}))
+        return
+    if quiet():
         return
     console = page.PlainConsole(stderr=True, highlight=False, markup=False, emoji=False, force_jupyter=False)
     if not console.is_terminal:

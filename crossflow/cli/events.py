@@ -8,9 +8,10 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from crossflow.cli import page
+from crossflow.cli.source import scenario_of
 from crossflow.evaluation.events import Event, EventList, events
 from crossflow.files import named_by, write_text
-from crossflow.scenario import Scenario, load
+from crossflow.scenario import Scenario
 from crossflow.units import show
 
 _SHOWN = 24  # events on a page
@@ -18,7 +19,8 @@ _SHOWN = 24  # events on a page
 
 def run(arguments: argparse.Namespace) -> None:
     """List the events of the scenario with its overrides."""
-    scenario = load(arguments.scenario, arguments.settings)
+    scenario, assumed = scenario_of(arguments)
+    page.log_choices(scenario, assumed)
     found = events(scenario)
     if arguments.output is not None:
         with named_by("-o"):

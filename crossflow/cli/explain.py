@@ -11,13 +11,13 @@ from rich.text import Text
 
 from crossflow.cli import page
 from crossflow.cli.page import percent
+from crossflow.cli.source import scenario_of
 from crossflow.evaluation.likeness import band_text
 from crossflow.explanation.alternatives import DIVIDED
 from crossflow.explanation.answers import Change, Effect, Explanation, NextBottleneck, WhatIf
 from crossflow.explanation.sensitivity import explain
 from crossflow.explanation.tornado import draw, in_words, tornado
 from crossflow.files import named_by
-from crossflow.scenario import load
 from crossflow.score import unit_of
 from crossflow.units import show
 
@@ -28,11 +28,12 @@ _FACTORS = 3  # what-ifs of one parameter
 
 def run(arguments: argparse.Namespace) -> None:
     """Explain the scenario with its overrides."""
-    explanation = explain(load(arguments.scenario, arguments.settings), arguments.objective)
+    scenario, assumed = scenario_of(arguments)
+    explanation = explain(scenario, arguments.objective)
     if arguments.json:
-        page.emit_json(explanation.to_dict())
+        page.emit_json({**explanation.to_dict(), **({"assumptions": list(assumed)} if assumed else {})})
     else:
-        page.emit(*sections(explanation, arguments.top))
+        page.emit(*sections(explanation, arguments.top), page.assumptions(assumed))
     with named_by("--plot"):
         for path in draw(tornado(explanation, arguments.top), arguments.plot) if arguments.plot else ():
             page.log(f"wrote {path}")
@@ -56,7 +57,8 @@ def sections(explanation: Explanation, top: int) -> list[RenderableType]:
 def headline(explanation: Explanation) -> Group:
     """Scenario, objective, what bounds it now and what limits it most."""
     scenario = explanation.scenario
-    fleet = f"{page.count(scenario.devices)} x {scenario.system.name}, strategy {scenario.strategy_text}"
+    chosen = f", {scenario.auto}" if scenario.auto is not None else ""
+    fleet = f"{page.count(scenario.devices)} x {scenario.system.name}, strategy {scenario.strategy_text}{chosen}"
     title = page.first_line(scenario.name, f"  {scenario.workload.model} on {fleet}")
     rows: dict[str, RenderableType] = {in_words(explanation.objective): Text(_figure(explanation.value, explanation), "bold")}
     if explanation.reason is not None:

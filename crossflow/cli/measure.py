@@ -11,6 +11,7 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from crossflow.cli import page
+from crossflow.cli.log import quiet
 from crossflow.files import named_by
 from crossflow.measurement.measure import MeasureOptions, MeasureProgress, measure
 from crossflow.measurement.results import DERIVED, ROWS, summary
@@ -28,7 +29,7 @@ def run(arguments: argparse.Namespace) -> None:
         with named_by("-o"):
             found = measure(options, _teller())
     finally:
-        if sys.stderr.isatty():
+        if sys.stderr.isatty() and not quiet():
             sys.stderr.write("\n")
     written = [str(path) for name in (ROWS, *DERIVED) if (path := options.folder / name).is_file()]
     for name in written:
@@ -42,7 +43,7 @@ def run(arguments: argparse.Namespace) -> None:
 
 def _teller() -> Callable[[MeasureProgress], None]:
     """Progress on a terminal, one line that is written over; nothing elsewhere."""
-    if not sys.stderr.isatty():
+    if not sys.stderr.isatty() or quiet():
         return lambda _: None
 
     def tell(at: MeasureProgress) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import re
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -16,12 +17,18 @@ from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
 
+from crossflow.cli.log import quiet
 from crossflow.errors import CrossflowError
 from crossflow.files import json_text
 from crossflow.names import visible
+from crossflow.scenario import Scenario
+from crossflow.score import Score
 
+UNPRICED = "no price is known; give one: --set 'system.operation.price=2 USD/hour' (of a device)"
 WIDTH = 100  # columns of a page that goes to no terminal, where COLUMNS does not say
 UNBROKEN = 10_000  # columns of a table whose rows are lines, however long
+GAP, MARGIN, NARROW = 2, 4, 24  # between columns of a table, beside it, and of the column that wraps in a table that is too wide
+LEFT_OUT = "left out, because the page is narrow: {}"
 _BLOCK = 4096  # rows of a table that are laid out at once
 _EIGHTHS = ("", "▏", "▎", "▍", "▌", "▋", "▊", "▉")
 _FULL, _EMPTY = "█", "·"
@@ -81,9 +88,10 @@ def check_apart(output: Path, sources: Iterable[Path]) -> None:
         raise CrossflowError(f"{output} is read; write to another file")
 
 
-def log(line: str) -> None:
-    """Write a line to the log."""
-    sys.stderr.write(visible(line) + "\n")
+def log(line: str, *, error: bool = False) -> None:
+    """Write a line to the log; with `--quiet` only an error."""
+    if error or not quiet():
+        sys.stderr.write(visible(line) + "\n")
 
 
 # ------------------------------------------------------------------------------------------ pieces
@@ -111,17 +119,67 @@ def grid(
     header: Sequence[str] = (),
     wraps: int | None = None,
 ) -> RenderableType:
-    """Columns without rules: those in `right` flush right, the one in `wraps` broken where it is too long."""
+    """Columns without rules: those in `right` flush right, the one in `wraps` broken where it is too long, names at their dots.
+
+    Where a page is too narrow for a table with a header and a column that wraps, the last columns are left out, and named below.
+    """
     rows = [[visible(part) if isinstance(part, str) else part for part in row] for row in rows]
     breadth = max((len(row) for row in rows), default=len(header))
-    table = Table(box=None, show_header=bool(header), header_style="dim", pad_edge=False, padding=(0, 2, 0, 0))
-    for i in range(breadth):
+    kept = breadth
+    if wraps is not None:
+        widths = [
+            max([cell_len(header[i]) if i < len(header) else 0, *(_width(row[i]) for row in rows if i < len(row))]) for i in range(breadth)
+        ]
+        kept = _kept(widths, wraps, columns() - MARGIN) if header else breadth
+        room = max(columns() - MARGIN - sum(width + GAP for i, width in enumerate(widths[:kept]) if i != wraps), NARROW)
+        rows = [[_broken(part, room) if i == wraps else part for i, part in enumerate(row[:kept])] for row in rows]
+    table = Table(box=None, show_header=bool(header), header_style="dim", pad_edge=False, padding=(0, GAP, 0, 0))
+    for i in range(kept):
         justify = "right" if i in right or i - breadth in right else "left"
         title = header[i] if i < len(header) else ""
         table.add_column(title, justify=justify, no_wrap=i != wraps, overflow="fold" if i == wraps else "ellipsis")  # type: ignore[arg-type]
     for row in rows:
         table.add_row(*row)
-    return table
+    return Group(table, Text(LEFT_OUT.format(", ".join(header[kept:])), "dim")) if kept < breadth else table
+
+
+def _width(part: RenderableType) -> int:
+    """Columns that a cell takes where nothing is broken."""
+    text = part.plain if isinstance(part, Text) else part if isinstance(part, str) else ""
+    return max(map(cell_len, text.split("\n")))
+
+
+def _kept(widths: Sequence[int], wraps: int | None, room: int) -> int:
+    """How many columns of a table fit, the first two at least; the one that wraps needs no more than `NARROW` of them."""
+    needed = [min(width, NARROW) if i == wraps else width for i, width in enumerate(widths)]
+    ends = itertools.accumulate(width + GAP for width in needed)
+    return max(sum(end - GAP <= room for end in ends), min(len(widths), 2))
+
+
+def _broken(part: RenderableType, room: int) -> RenderableType:
+    """A name that is too long, on several lines: it breaks before its dots."""
+    if isinstance(part, Text) and part.plain and "." in part.plain and " " not in part.plain.strip() and not part.spans:
+        return Text(_at_dots(part.plain, room), part.style)
+    return _at_dots(part, room) if isinstance(part, str) and " " not in part else part
+
+
+def _at_dots(name: str, room: int) -> str:
+    r"""Lines of a dotted name.
+
+    >>> print(_at_dots("system.budgets.area.on_chip.l1", 20))
+    system.budgets.area
+    .on_chip.l1
+    """
+    lines = []
+    for whole in name.split("\n"):
+        line = ""
+        for part in re.findall(r"\.?[^.]+|\.", whole):
+            if line and len(line) + len(part) > room:
+                lines.append(line)
+                line = ""
+            line += part
+        lines.append(line)
+    return "\n".join(lines)
 
 
 def section(title: str, rows: Iterable[Sequence[RenderableType]], right: Sequence[int] = (), *, aside: str = "", **given: Any) -> Group:
@@ -131,10 +189,14 @@ def section(title: str, rows: Iterable[Sequence[RenderableType]], right: Sequenc
 
 
 def columns_of(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> list[RenderableType]:
-    """A table as such, numbers flush right."""
+    """A table as such, numbers flush right; on a terminal that is too narrow the last columns are left out, and named below."""
     numeric = [all(_is_number(row[i]) for row in rows) for i in range(len(headers))]
     right = [i for i, is_numeric in enumerate(numeric) if is_numeric and rows]
-    return [grid([[Text(visible(cell)) for cell in row] for row in rows], right, header=[visible(name) for name in headers])]
+    widths = [max(cell_len(visible(cell)) for cell in (title, *(row[i] for row in rows))) for i, title in enumerate(headers)]
+    kept = _kept(widths, None, columns())
+    shown = [[Text(visible(cell)) for cell in row[:kept]] for row in rows]
+    table = grid(shown, right, header=[visible(name) for name in headers[:kept]])
+    return [table, *([Text(f"\n{LEFT_OUT.format(', '.join(headers[kept:]))}", "dim")] if kept < len(headers) else [])]
 
 
 def write_rows(headers: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
@@ -166,6 +228,19 @@ def _is_number(text: str) -> bool:
 def pairs(rows: Mapping[str, RenderableType], style: str = "dim") -> RenderableType:
     """Names, dim, before what they name."""
     return grid([[Text(visible(name), style=style), value] for name, value in rows.items()], wraps=1)
+
+
+def assumptions(sentences: Sequence[str]) -> RenderableType:
+    """What was assumed where nobody said it, a line each; nothing where nothing was."""
+    return indented(Group(*(Text(f"assumed: {sentence}", "dim") for sentence in sentences))) if sentences else Group()
+
+
+def log_choices(scenario: Scenario, sentences: Sequence[str]) -> None:
+    """Write to the log which strategy was chosen, and what else was assumed, where nobody said it."""
+    if scenario.auto is not None:
+        log(f"strategy {scenario.strategy_text}, {scenario.auto}")
+    for sentence in sentences:
+        log(f"assumed: {sentence}")
 
 
 # ------------------------------------------------------------------------------------------ bars
@@ -226,6 +301,26 @@ def count(value: float) -> str:
     ('337,284', '12.35', '776')
     """
     return f"{value:,.0f}" if abs(value) >= 1000 or value == int(value) else f"{value:.4g}"
+
+
+def money(score: Score) -> RenderableType:
+    """What a million tokens, or samples, cost at the price of the devices, and what those cost; how to give a price where none is known."""
+    known = {name: number(value) for name, value in score.per_million().items() if name.startswith("usd_")}
+    figures = [
+        f"{dollars(known[name])} per million {what}" for what in ("tokens", "samples") if (name := f"usd_per_million_{what}") in known
+    ]
+    bought = number(score.cost)
+    figures = figures[:1] + ([f"{dollars(bought)} to make all devices"] if bought == bought else [])
+    return ", ".join(figures) if figures else Text(UNPRICED, "dim")
+
+
+def dollars(value: float) -> str:
+    """An amount of money.
+
+    >>> dollars(1234567.8), dollars(0.4567)
+    ('1,234,568 USD', '0.457 USD')
+    """
+    return f"{value:,.0f} USD" if value >= 100 else f"{value:.3g} USD"
 
 
 def percent(share: float) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from rich.console import Group, RenderableType
@@ -13,10 +13,10 @@ from rich.text import Text
 from crossflow.architecture.run_cost import KILOWATT_HOUR
 from crossflow.cli import device, page
 from crossflow.cli.page import count, number, percent
+from crossflow.cli.source import scenario_of
 from crossflow.drawing.palette import RESOURCES, resource
 from crossflow.prediction import Prediction, extrapolated, predict
-from crossflow.scenario import load
-from crossflow.score import unit_of, words
+from crossflow.score import MARGIN, unit_of, words
 from crossflow.step.transformer import FIGURES
 from crossflow.units import show
 
@@ -42,17 +42,19 @@ _RUN = {
 
 def run(arguments: argparse.Namespace) -> None:
     """Predict the scenario with its overrides."""
-    prediction = predict(load(arguments.scenario, arguments.settings))
+    scenario, assumed = scenario_of(arguments)
+    prediction = predict(scenario)
     if arguments.json:
-        page.emit_json(prediction.to_dict())
+        page.emit_json({**prediction.to_dict(), **({"assumptions": list(assumed)} if assumed else {})})
     else:
-        page.emit(*sections(prediction))
+        page.emit(*sections(prediction, assumed))
 
 
-def sections(prediction: Prediction) -> list[RenderableType]:
+def sections(prediction: Prediction, assumed: Sequence[str] = ()) -> list[RenderableType]:
     """The page: what it takes, where the time goes, what it needs, what it runs on, where it comes from."""
     return [
         headline(prediction),
+        page.assumptions(assumed),
         breakdown(prediction),
         communication(prediction),
         layers(prediction),
@@ -68,7 +70,8 @@ def sections(prediction: Prediction) -> list[RenderableType]:
 def headline(prediction: Prediction) -> Group:
     """Scenario, verdict and the figures asked for first."""
     scenario = prediction.scenario
-    what = f"{scenario.workload.model} on {_fleet(prediction)}, strategy {scenario.strategy_text}"
+    chosen = f", {scenario.auto}" if scenario.auto is not None else ""
+    what = f"{scenario.workload.model} on {_fleet(prediction)}, strategy {scenario.strategy_text}{chosen}"
     title = page.first_line(scenario.name, "  ", what)
     notes = [page.indented(Text(f"note: {note}", "yellow")) for note in prediction.notes]
     return Group(title, Text(), page.indented(page.pairs(_answers(prediction))), *notes)
@@ -94,6 +97,7 @@ def _answers(prediction: Prediction) -> dict[str, RenderableType]:
             rows["prompts"] = Text.assemble(("cannot be read: ", "bold red"), (prediction.reading_problem, "red"))
         rows["bound by"] = ", ".join(f"{name} {percent(share)}" for name, share in prediction.bound_by())
         rows["energy"] = _energy(prediction)
+        rows["money"] = page.money(prediction.score)
         rows |= {words(name): f"{_figure(name, value)} a step" for name, value in prediction.operation.items() if value is not None}
         if prediction.scenario.profile is not None:
             share = percent(number(prediction.score.measured_share))
@@ -229,7 +233,9 @@ def memory(prediction: Prediction) -> Group:
     host, room = number(score.host_memory), number(score.host_capacity)
     if host:
         legend = Text.assemble(legend, f"\non the host {show(host, 'B')} of {show(room, 'B')} a device")
-    return Group(_memory_title(needed, capacity), page.indented(bar), page.indented(legend), stages(prediction))
+    return Group(
+        _memory_title(needed, capacity, tight=bool(score.tight()[0])), page.indented(bar), page.indented(legend), stages(prediction)
+    )
 
 
 def stages(prediction: Prediction) -> RenderableType:
@@ -262,10 +268,11 @@ def sharding(prediction: Prediction) -> Group:
     return Group(page.heading("Tables by rank", aside=found[0]), page.indented(page.grid(rows, right=(1, 2, 3, 4, 5), header=header)))
 
 
-def _memory_title(needed: float, capacity: float) -> Text:
+def _memory_title(needed: float, capacity: float, *, tight: bool) -> Text:
     over = f", {show(needed - capacity, 'B')} too much" if needed > capacity else ""
-    words = f"  {show(needed, 'B')} of {show(capacity, 'B')} a device{over}"
-    return Text.assemble("\n", ("Memory", "bold"), (words, "red" if over else "dim"))
+    little = f", tight: less than {percent(MARGIN)} left" if tight else ""
+    words = f"  {show(needed, 'B')} of {show(capacity, 'B')} a device{over}{little}"
+    return Text.assemble("\n", ("Memory", "bold"), (words, "red" if over else "yellow" if tight else "dim"))
 
 
 def _legend(kinds: dict[str, float], needed: float, capacity: float) -> Text:

@@ -11,6 +11,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColum
 from rich.text import Text
 
 from crossflow.cli import page
+from crossflow.cli.log import quiet
 
 if TYPE_CHECKING:
     from crossflow.study.searches import Reporter
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 @contextlib.contextmanager
 def progress(what: str, *, best: bool = False) -> Iterator[Reporter]:
     """A bar with rate, time left and perhaps the best so far on stderr; nothing where that is no terminal."""
-    if not sys.stderr.isatty():
+    if not sys.stderr.isatty() or quiet():
         yield _silent
         return
     words: list[ProgressColumn] = [TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), Rate(), TimeRemainingColumn()]

@@ -5,16 +5,17 @@ from __future__ import annotations
 import argparse
 import itertools
 import sys
-from pathlib import Path
 
 from rich.text import Text
 
-from crossflow import files
 from crossflow.cli import page
 from crossflow.cli.progress import progress
 from crossflow.names import visible
+from crossflow.study.reading import locate
 from crossflow.study.run import StudyResult, run_study
 
+LISTED = 16  # files that the log names one by one
+PICTURES = (".png", ".svg")
 SHOWN = 200  # rows of a table on a terminal
 
 
@@ -50,12 +51,16 @@ def _show(result: StudyResult) -> None:
         sys.stdout.writelines(f"\n{visible(note)}\n" for note in result.notes)
 
 
-def locate(name: str) -> Path:
-    """Path of a study: a file of the user's before a shipped one of that name."""
-    return Path(name) if Path(name).is_file() else files.find("studies", name)
-
-
 def _log(result: StudyResult) -> None:
     page.log(result.summary)
-    for path in result.files:
-        page.log(f"wrote {path}")
+    if len(result.files) <= LISTED:
+        for path in result.files:
+            page.log(f"wrote {path}")
+        return
+    apart = [path.relative_to(result.out) for path in result.files]
+    told = [path.name for path in apart if path.suffix not in PICTURES and len(path.parts) == 1]
+    pictures = {path.stem for path in apart if path.suffix in PICTURES}
+    told += [f"{len(pictures)} pictures (PNG and SVG)"] if pictures else []
+    folders = [path.parts[0] for path in apart if len(path.parts) > 1]
+    told += [f"{folder}/ ({folders.count(folder)} files)" for folder in dict.fromkeys(folders)]
+    page.log(f"wrote {len(apart)} files into {result.out}: {', '.join(told)}")

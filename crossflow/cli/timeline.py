@@ -9,10 +9,11 @@ from typing import Any
 from crossflow.arrays import plain
 from crossflow.cli import page
 from crossflow.cli.progress import progress
+from crossflow.cli.source import scenario_of
 from crossflow.errors import CrossflowError
 from crossflow.evaluation.timelines import simulate
 from crossflow.files import named_by
-from crossflow.scenario import load
+from crossflow.planning.opening import load
 from crossflow.step.uneven import EVEN, load_uneven
 from crossflow.timeline.record import Timeline
 from crossflow.trace.compare import compare, draw_comparison
@@ -30,7 +31,9 @@ def run(arguments: argparse.Namespace) -> None:
     for path in arguments.output:
         check_output(path, compared=arguments.compare is not None)
     uneven = EVEN if arguments.uneven is None else load_uneven(arguments.uneven)
-    first = simulate(load(arguments.scenario, arguments.settings), uneven)
+    scenario, assumed = scenario_of(arguments)
+    page.log_choices(scenario, assumed)
+    first = simulate(scenario, uneven)
     second = None if arguments.compare is None else simulate(load(arguments.compare, arguments.settings), uneven)
     for path in sorted(arguments.output, key=lambda path: path.suffix.lower() in PICTURES):  # ranks are checked as traces are written
         write_output(first, second, path, chosen)

@@ -78,8 +78,8 @@ def _reuse(name: str) -> Reuse:
 def _other(path: Path, *, judged: bool) -> tuple[str, dict[str, Any]]:
     """Name and figures of what a trace is compared with: another trace, or a prediction."""
     if path.suffix in (".yaml", ".yml"):
+        from crossflow.planning.opening import load
         from crossflow.prediction import predict
-        from crossflow.scenario import load
 
         return f"prediction {path}", predict(load(path)).to_dict()
     found = report_of([path])

@@ -313,10 +313,10 @@ def _slowest(compute: Array, traffic: Array, flops: Array, architecture: Archite
         memory = memory + latency * (traffic > 0)
     times = np.empty((len(memory) + 1, *np.broadcast(compute, memory[0]).shape))
     times[0], times[1:] = compute, memory
-    busy, switched, moved = times.max(axis=0), flops * energy, (traffic * per_byte).sum(axis=0)
+    busy, switched, moved = times.max(axis=0), flops * energy, traffic * per_byte
     if architecture.throttle is None:
-        return _launched(times, busy, traffic, flops, architecture, switched + moved, launches)
-    clock, spent = throttled(busy, compute, switched, moved, architecture.throttle)
+        return _launched(times, busy, traffic, flops, architecture, switched + moved.sum(axis=0), launches)
+    clock, spent = throttled(busy, compute, switched, moved[:-1].sum(axis=0), moved[-1], architecture.throttle)
     return _launched(times / clock, busy / clock, traffic, flops, architecture, spent, launches)
 
 

@@ -30,7 +30,7 @@ RESOURCES = {
     "bubble": Look("#D9D9D9", "X", "bright_black"),
 }  # fmt: skip
 # What takes the time of a resource under another name.
-_SAME = {
+SAME = {
     "memory bound compute": "memory", "memory bound": "memory", "exposed communication": "network", "communication": "network",
     "other": "launch",
 }  # fmt: skip
@@ -43,7 +43,7 @@ def resource(name: str) -> Look | None:
     (True, None)
     """
     words = name.replace("_", " ").lower()
-    return RESOURCES.get(_SAME.get(words, words))
+    return RESOURCES.get(SAME.get(words, words))
 
 
 def colour_of(i: int) -> str:

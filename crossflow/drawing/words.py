@@ -23,10 +23,15 @@ def label(value: Any) -> str:
 
     >>> label({"dp": 8, "pp": 2}), label(0.30000000000000004), label("N7"), label({"template": "dgx-h100", "name": "a pair", "nodes": 2})
     ('dp8 pp2', '0.3', 'N7', 'a pair')
+    >>> label({"chunk": 128, "speculation": {"tokens": 3, "acceptance": 0.7}})
+    'chunk=128, speculation=(tokens=3, acceptance=0.7)'
     """
     if isinstance(value, Mapping):
-        named = value.get("name", value.get("title"))
-        return str(named) if named else " ".join(f"{key}{part}" for key, part in value.items())
+        if named := value.get("name", value.get("title")):
+            return str(named)
+        if all(type(part) is int and len(key) < 3 for key, part in value.items()):  # degrees, as strategies write them
+            return " ".join(f"{key}{part}" for key, part in value.items())
+        return ", ".join(f"{key}={f'({label(part)})' if isinstance(part, Mapping) else label(part)}" for key, part in value.items())
     return show(value, "1") if isinstance(value, float) else str(value)
 
 

@@ -154,6 +154,8 @@ def delays_of(
         _check_tables(given.tables, document)
     named = system or given.system
     if not (named or given.tables or given.delay):
+        if document is not None:
+            raise document.error((), "nothing says how long collectives take; give it tables, delay or system, or give --system NAME")
         raise CrossflowError("nothing says how long collectives take; give --system NAME, or --delays FILE with tables, delay or system")
     base = Path(file).parent if file is not None else Path()
     network = SystemDelays.of(_at(base, named) if named != system else named, world_size) if named else None

@@ -406,7 +406,7 @@ def _unsupported(name: str) -> Callable[..., Any]:
     """A method that is not emulated."""
 
     def refuse(*_: Any, **__: Any) -> Any:
-        raise CrossflowError(f"crossflow emulate does not support ProcessGroup.{name}; docs/guide.md says what it supports")
+        raise CrossflowError(f"crossflow emulate does not support ProcessGroup.{name}; docs/how-to/emulation.md says what it supports")
 
     return refuse
 

@@ -8,8 +8,9 @@ evaluated in one go.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
+from typing import Literal, NamedTuple
 
 import numpy as np
 
@@ -17,7 +18,8 @@ from crossflow import files
 from crossflow.architecture.generator import for_choices
 from crossflow.architecture.system import architecture
 from crossflow.architecture.template import GeneratedSystem, SystemSpec
-from crossflow.arrays import Array
+from crossflow.arrays import Array, Index
+from crossflow.errors import CrossflowError
 from crossflow.evaluation.figures import PROMPTS, task_of, with_figures
 from crossflow.evaluation.layered import transformer_score
 from crossflow.evaluation.likeness import AROUND, bands
@@ -26,9 +28,9 @@ from crossflow.evaluation.programs import program_score
 from crossflow.evaluation.recommendation import dlrm_score
 from crossflow.evaluation.serving import serving_score
 from crossflow.paths import with_quantity
-from crossflow.points import Points, split, variant
+from crossflow.points import Points, Split, groups, refusal, split, variant, varied
 from crossflow.scenario import Scenario
-from crossflow.score import Score, scatter
+from crossflow.score import OwnFigure, Score, refused, scatter
 from crossflow.technology.library import Choice
 from crossflow.workload.spec import DlrmSpec, TransformerSpec
 
@@ -42,6 +44,8 @@ def evaluate(
     least: bool = False,
     fitting: bool = False,
     columns: Collection[str] | None = None,
+    figures: Mapping[str, OwnFigure] | None = None,
+    errors: Literal["infeasible", "raise"] = "infeasible",
 ) -> Score:
     """Score of every design point.
 
@@ -56,10 +60,13 @@ def evaluate(
     fitting : time only transformers that fit in memory, where no quantity varies; the step of one that does not is endless then.
     columns : columns that are asked for, all where absent. Those of a decode step that take the reading of its prompts (`ttft_s` and
         what follows from it) cost more than the step itself, and are left out where nobody asks for one of them.
+    figures : own columns by name, each a function of the columns that a score has, as arrays of shape (n,).
+    errors : what becomes of a point that makes no scenario, as one whose strategy does not divide its workload: a row that is infeasible,
+        with the reason, or an exception.
 
     Returns
     -------
-    Score of n points; one that cannot be built is infeasible there, not an exception.
+    Score of n points, with their values in `points`; one that cannot be built or run is infeasible there, not an exception.
 
     Raises
     ------
@@ -69,10 +76,34 @@ def evaluate(
     Notes
     -----
     Memory is flat in the number of points but for the score itself: points are evaluated in chunks.
+
+    Examples
+    --------
+    >>> import crossflow
+    >>> scenario = crossflow.from_dict({"system": "dgx-h100", "workload": "llama3-8b", "strategy": "tp8"})
+    >>> score = crossflow.evaluate(scenario, {"strategy": ["tp8", "tp3"]}, figures={"edp": lambda c: c["energy_j"] * c["step_time_s"]})
+    >>> score.feasible.tolist(), score.why(1)
+    ([True, False], 'strategy tp3 needs 3 devices (tp 3 x cp 1 x dp 1 x pp 1), but the system has 8')
     """
-    prompts = not least and (columns is None or not PROMPTS.isdisjoint(columns))
+    prompts = not least and bool(figures or columns is None or not PROMPTS.isdisjoint(columns))
+    options = _Options(least=least, fitting=fitting, prompts=prompts)
     if points is None:
-        return _batch(scenario, {}, {}, 1, least=least, fitting=fitting, prompts=prompts)
+        score = _batch(scenario, {}, {}, 1, least=least, fitting=fitting, prompts=prompts)
+    else:
+        score = _points(scenario, points, options, errors)
+    return score.with_figures(figures) if figures else score
+
+
+class _Options(NamedTuple):
+    """What is asked of all points; see `evaluate`."""
+
+    least: bool
+    fitting: bool
+    prompts: bool
+
+
+def _points(scenario: Scenario, points: Points, options: _Options, errors: str) -> Score:
+    """Score of every point."""
     lengths = {path: len(values) for path, values in points.items()}
     if len(set(lengths.values())) > 1:
         raise ValueError(f"all paths must have as many values: {lengths}")
@@ -80,18 +111,47 @@ def evaluate(
     if n == 0:
         raise ValueError("points: at least one path with at least one value is needed; leave points out for the scenario itself")
     sorted_ = split(scenario, points)
-    varying = bool(sorted_.quantities or sorted_.choices)
-    parts = []
-    for here, members, index in together(scenario, sorted_.discrete, n):
+    given = {path: np.array(sorted_.quantities[path]) if path in sorted_.quantities else tuple(points[path]) for path in points}
+    try:
+        parts = list(_parts(scenario, sorted_, np.arange(n), options))
+    except CrossflowError:
+        if errors == "raise":
+            raise
+        parts = _possible(scenario, sorted_, n, options)
+    units = {path: quantity.unit for path in points if path in sorted_.quantities and (quantity := varied(scenario, path)) is not None}
+    return replace(scatter(parts, n), points=given, units=units)
+
+
+def _parts(scenario: Scenario, points: Split, which: Index, options: _Options) -> Iterator[tuple[Index, Score]]:
+    """Scores of some points, in chunks with the numbers of their points."""
+    varying = bool(points.quantities or points.choices)
+    whole = all(len(values) == len(which) for values in points.discrete.values())
+    discrete = points.discrete if whole else {path: [values[i] for i in which] for path, values in points.discrete.items()}
+    for here, members, index in together(scenario, discrete, len(which)):
         for start in range(0, len(index), CHUNK):
             some = np.arange(start, min(start + CHUNK, len(index)))
-            chosen = index[some]
-            choices = {role: choice.at(chosen) for role, choice in sorted_.choices.items()}
-            quantities = {path: values[chosen] for path, values in sorted_.quantities.items()}
+            chosen = which[index[some]]
+            choices = {role: choice.at(chosen) for role, choice in points.choices.items()}
+            quantities = {path: values[chosen] for path, values in points.quantities.items()}
             mine = members if members is None or len(some) == len(index) else members.at(some)
-            options = {"least": least, "fitting": fitting and not varying, "prompts": prompts}
-            parts.append((chosen, _batch(here, choices, quantities, len(some), mine, **options)))
-    return scatter(parts, n)
+            fits = options.fitting and not varying
+            score = _batch(here, choices, quantities, len(some), mine, least=options.least, fitting=fits, prompts=options.prompts)
+            yield chosen, score
+
+
+def _possible(scenario: Scenario, points: Split, n: int, options: _Options) -> list[tuple[Index, Score]]:
+    """The same where some points make no scenario; an error where a value cannot be read."""
+    reasons: list[str | None] = [None] * n
+    for settings, index in groups(points.discrete, n):
+        found = refusal(scenario, settings)
+        if found is not None and not found.divides:
+            variant(scenario, settings)  # which raises what is wrong
+        for i in index:
+            reasons[i] = None if found is None else found.reason
+    wrong = np.array([i for i, reason in enumerate(reasons) if reason is not None], dtype=np.intp)
+    left = np.setdiff1d(np.arange(n), wrong)
+    parts = list(_parts(scenario, points, left, options)) if len(left) else []
+    return [*parts, (wrong, refused([str(reasons[i]) for i in wrong]))] if len(wrong) else parts
 
 
 @np.errstate(over="ignore", invalid="ignore")  # what leaves the floats is a step without end, which a score tells as infeasible

@@ -129,4 +129,4 @@ def _every_collective(found: Mapping[str, Array], n: int) -> dict[str, Array]:
 
 def _table(found: Mapping[str, Array], n: int) -> Array:
     """Values of all names, shape (names, n)."""
-    return np.array([wide(values, n) for values in found.values()])
+    return np.array([wide(values, n) for values in found.values()]).reshape(len(found), n)

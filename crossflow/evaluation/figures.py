@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
@@ -12,7 +13,7 @@ from crossflow.architecture.run_cost import load_of, node_power, operation_of, p
 from crossflow.architecture.system import reference_peak
 from crossflow.architecture.template import SystemSpec
 from crossflow.arrays import Array, wide
-from crossflow.errors import with_article
+from crossflow.errors import CrossflowError, did_you_mean, either, with_article
 from crossflow.evaluation.members import Members
 from crossflow.scenario import Scenario
 from crossflow.score import Score
@@ -161,20 +162,21 @@ def lacking(scenario: Scenario, column: str) -> str | None:
     return None if needs is None else f"{column} needs {needs}"
 
 
-def _either(names: Sequence[str]) -> str:
-    """Names as a choice.
-
-    >>> _either(("prefill",)), _either(("prefill", "decode", "serving"))
-    ('prefill', 'prefill, decode or serving')
-    """
-    return " or ".join(filter(None, (", ".join(names[:-1]), names[-1])))
+def check_objective(scenario: Scenario, columns: Mapping[str, Any], objective: str) -> None:
+    """CrossflowError for an objective that is no numeric column of a scenario's score, with what the scenario lacks for it."""
+    known = [name for name, values in columns.items() if isinstance(values, np.ndarray) and values.dtype.kind == "f"]
+    lacks = lacking(scenario, objective)
+    if lacks is not None:
+        raise CrossflowError(lacks)
+    if objective not in known:
+        raise CrossflowError(f"no objective '{objective}'{did_you_mean(objective, known)}; objectives are the numeric columns of a score")
 
 
 def _needs(scenario: Scenario, column: str) -> Iterator[str]:
     system, workload = scenario.system, scenario.workload
     tasks, task = SERVING.get(column), task_of(scenario)
     if tasks is not None and task not in tasks:
-        wanted = f"workload.task: {_either(tasks)}"
+        wanted = f"workload.task: {either(tasks)}"
         yield f"{wanted}; here it is {task}" if task else f"a transformer with {wanted}; this is {with_article(workload.model)}"
     if column.startswith("run.") and scenario.run is None:
         yield "a run: section, such as run: {tokens: 1.0e12}"

@@ -39,6 +39,7 @@ def serving_score(
     else:
         layout = Layout.of(members.strategies, members.batch, runs_on.node)
         service = service_of(members.workloads, members.which, layout, runs_on)  # type: ignore[arg-type] # of transformers
+    layout = replace(layout, microbatches=np.where(service.rate > 0, layout.pp, layout.microbatches))  # of arrivals one a stage
     steady = steady_state(job, layout, runs_on, service)
     devices = layout.devices if service.prefill is None else layout.devices + service.prefill.workers * service.prefill.layout.devices
     score = score_of(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from crossflow.arrays import plain
 from crossflow.evaluation.likeness import told_band
@@ -12,6 +12,9 @@ from crossflow.explanation.parameters import Parameter
 from crossflow.scenario import Scenario
 from crossflow.score import larger_is_better, unit_of
 from crossflow.units import show
+
+if TYPE_CHECKING:
+    from crossflow.drawing.picture import Picture
 
 STEP, FINE_STEP = 0.01, 0.001  # relative steps of the differences: wide enough to see over whole numbers of units and banks
 
@@ -217,6 +220,30 @@ class Explanation:
             "strategies": [other.to_dict() for other in self.strategies],
             "notes": list(self.notes),
         }
+
+    def plot(self, top: int = 15) -> Picture:
+        """Draw what the parameters with the largest spans do to the objective over their ranges: a tornado plot."""
+        from crossflow.drawing.picture import Picture
+        from crossflow.explanation.tornado import figure_of, tornado
+
+        return Picture(figure=figure_of(tornado(self, top)))
+
+    def _repr_html_(self) -> str:
+        from crossflow.drawing import html
+
+        rows = [
+            (
+                effect.parameter.path,
+                show(effect.parameter.value, effect.parameter.quantity.unit),
+                "" if effect.elasticity is None else f"{effect.elasticity:+.3f}",
+                "" if effect.gain is None else f"{100 * effect.gain:.2f} %",
+                effect.resource or "",
+            )
+            for effect in self.effects
+        ]
+        bound = ", ".join(f"{name} {100 * share:.0f} %" for name, share in self.bound.items() if share > 0)
+        head = html.heading(self.scenario.name, f"{repr(self).partition(': ')[2].removesuffix(')')}; bound by {bound}")
+        return head + html.table(["parameter", "value", "elasticity", "gain of 10 %", "through"], rows, html.MOST)
 
     def __repr__(self) -> str:
         start = f"Explanation({self.scenario.name!r}: {self.objective} {show(self.value, unit_of(self.objective))}"

@@ -14,9 +14,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from crossflow.architecture.template import GeneratedSystem
-from crossflow.errors import CrossflowError, did_you_mean
+from crossflow.errors import CrossflowError
 from crossflow.evaluation import evaluate
-from crossflow.evaluation.figures import lacking
+from crossflow.evaluation.figures import check_objective
 from crossflow.explanation.alternatives import REFINED, SEARCHED, alternatives
 from crossflow.explanation.answers import FINE_STEP, STEP, Change, Effect, Explanation, NextBottleneck, OtherStrategy, Sides, Swing, WhatIf
 from crossflow.explanation.parameters import Parameter, parameters
@@ -136,12 +136,7 @@ def _strategies(trials: _Trials, base: _Outcome) -> tuple[OtherStrategy, ...]:
 def _check(scenario: Scenario, start: Score, objective: str) -> None:
     """CrossflowError unless the scenario has a positive, finite value of the objective."""
     columns = start.columns()
-    known = [name for name, values in columns.items() if isinstance(values, np.ndarray) and values.dtype.kind == "f"]
-    lacks = lacking(scenario, objective)
-    if lacks is not None:
-        raise CrossflowError(lacks)
-    if objective not in known:
-        raise CrossflowError(f"no objective '{objective}'{did_you_mean(objective, known)}; objectives are the numeric columns of a score")
+    check_objective(scenario, columns, objective)
     if not math.isfinite(float(start.step_time[0])):
         raise CrossflowError(f"the step never ends, so that nothing can be explained: {start.why(0)}")
     value = float(columns[objective][0])

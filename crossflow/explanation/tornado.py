@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from crossflow.drawing.canvas import save_as
 from crossflow.drawing.palette import COLOURS
@@ -12,6 +12,9 @@ from crossflow.explanation.answers import Explanation, Swing
 from crossflow.explanation.sensitivity import NOTHING
 from crossflow.score import unit_of, words
 from crossflow.units import show
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 LOW, HIGH = COLOURS[0], COLOURS[1]
 
@@ -58,6 +61,11 @@ def _span(swing: Swing) -> float:
 
 def draw(data: TornadoData, path: Path) -> list[Path]:
     """Draw a plot as PNG and SVG beside each other; an ending of `path` that names one of them is left off."""
+    return save_as(figure_of(data), path)
+
+
+def figure_of(data: TornadoData) -> Figure:
+    """The drawn plot."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
@@ -65,7 +73,7 @@ def draw(data: TornadoData, path: Path) -> list[Path]:
     FigureCanvasAgg(figure)
     _draw_bars(figure.subplots(), data)
     _legend(figure, data)
-    return save_as(figure, path)
+    return figure
 
 
 def _draw_bars(axis: Any, data: TornadoData) -> None:

@@ -105,6 +105,10 @@ class _BlockBuilder:
         """1 where modules are computed again by themselves, 0 where whole layers are. [1]"""
         return np.where(self.layout.full, 0.0, 1.0)
 
+    def module_again(self, part: Part) -> Array:
+        """1 where modules of a part are computed again by themselves, 0 where the whole part is. [1]"""
+        return self.once_more * float(part.type not in self.stack.recomputed)
+
     def fused(self, what: Fusion) -> bool:
         """Whether the stack fuses a group of pointwise operations at the element size of the job."""
         return self.stack.fuses(what, self.element)
@@ -138,7 +142,7 @@ class _BlockBuilder:
         length = self.job.written * np.ones_like(samples) if self.cached else tokens / samples
         seen = self.job.seen(attention, length * layout.cp)
         keys = seen if attention.cross or self.cached else length * layout.cp  # that are read, whatever the mask leaves to one query
-        moved, read = tokens * heads * attention.query, attention
+        moved, read, groups = tokens * heads * attention.query, attention, kv
         kept = kv * (attention.query + attention.value)
         written = self._cast_to_cache(attention, samples * seen if attention.cross else tokens, kept)
         if attention.rotary:  # r1 w1; in eager code several kernels, r2 w2 in halves; where keys are rotated, the cache is written
@@ -154,10 +158,10 @@ class _BlockBuilder:
         if self.cached and attention.shares_latent:
             # Queries are taken into the latent instead of keys out of it, and values come out after the sum: all heads attend to
             # the cache as it is, with as many operations in the matrices as one token's keys and values take (DeepSeek-V2, Sec. 2.1.2).
-            kept = np.asarray(attention.cached, dtype=float)
+            groups, kept = np.ones_like(kv), np.asarray(attention.cached, dtype=float)
             attention = replace(attention, query=attention.cached, value=attention.latent)
         if self.stack.attention.kernel == "flash":
-            self._flash(unit, attention, samples, heads, kept, length, keys, seen)
+            self._flash(unit, attention, samples, heads, groups, kept, length, keys, seen)
             if self.job.chunk is not None and not attention.cross:
                 self._read_beside(unit, read, self.job.chunk, heads, kv)
         else:
@@ -175,15 +179,8 @@ class _BlockBuilder:
         samples = chunk.pieces * self.layout.tensor_share("attention")
         seen = attention.seen(chunk.before, chunk.before + chunk.length)
         keys = np.minimum(chunk.before, attention.reach) + chunk.length
-        flops = 2.0 * samples * heads * chunk.length * seen * (attention.query + attention.value)
         kept = kv * (attention.query + attention.value)
-        moved = samples * self.element * (heads * chunk.length * (attention.query + attention.value) + kept * keys)
-        blocks = samples * heads * np.ceil(chunk.length / QUERIES)
-        own = Attention(
-            samples=samples, heads=heads, length=chunk.length, seen=keys, width=attention.query, work=(flops, moved, blocks),
-            window=attention.window, chunked=attention.chunked,
-        )  # fmt: skip
-        self._compute(unit, "forward", own)
+        self._compute(unit, "forward", self._attend(attention, samples, heads, kv, kept, chunk.length, keys, seen))
 
     def _rings(self, attention: AttentionGeometry) -> bool:
         """Whether context ranks attend in a ring, a step for the keys and values of each rank."""
@@ -200,30 +197,36 @@ class _BlockBuilder:
         return np.asarray(tokens * (attention.cached if attention.shares_latent else kept) * (self.element + job.cache))
 
     def _flash(
-        self, unit: str, attention: AttentionGeometry, samples: Array, heads: Array, kept: Array, length: Array, keys: Array, seen: Array
-    ) -> None:
-        """Fused attention: two products forward and five backward, of the scores that mask and window leave.
-
-        `kept` is what the keys and values of a token have on one rank, `keys` how many are read, `seen` how many a query sees. [1]
-        Context ranks in a ring begin with their own keys.
-        """
+        self, unit: str, attention: AttentionGeometry, samples: Array, heads: Array, groups: Array, kept: Array, length: Array, keys: Array,
+        seen: Array,
+    ) -> None:  # fmt: skip
+        """Fused attention of the step's own tokens. Context ranks in a ring begin with their own keys."""
         ring = self.layout.cp if self._rings(attention) else 1.0
-        keys, seen = keys / ring, seen / ring
+        keys = keys / ring
+        own = self._attend(attention, samples, heads, groups, kept, length, keys, seen / ring, along_keys=self.cached)
+        first = self._fused_attention(unit, own)
+        if self.layout.cp.max() > 1 and self._rings(attention):
+            self._ring(unit, own, first, attention, samples * kept * keys)
+
+    def _attend(
+        self, attention: AttentionGeometry, samples: Array, heads: Array, groups: Array, kept: Array, length: Array | float, keys: Array,
+        seen: Array, *, along_keys: bool = False,
+    ) -> Attention:  # fmt: skip
+        """A kernel of fused attention: two products forward and five backward, of the scores that mask and window leave.
+
+        `groups` are the heads of keys and values and `kept` is what these have for a token, on one rank; `keys` are read, a query sees
+        `seen` of them. A single query is divided `along_keys`, so that every unit has work.
+        """
         flops = 2.0 * samples * heads * length * seen * (attention.query + attention.value)
         stored = self.seen_type if self.cached or attention.causal or attention.cross else ""
         held = self.job.cache if stored else self.element
         ends = samples * (heads * length * (attention.query + attention.value) * self.element + kept * keys * held)  # q, o; k, v
-        # A single query is divided along the keys, so that every unit has work.
-        groups = kept / (attention.cached if attention.shares_latent else attention.query + attention.value)
-        blocks = samples * heads * np.ceil(length / QUERIES) if not self.cached else samples * groups * np.ceil(keys / KEYS)
-        window = 0 if self.cached and not self.writes else attention.window  # what a written token sees is the number of keys
-        own = Attention(
+        blocks = samples * groups * np.ceil(keys / KEYS) if along_keys else samples * heads * np.ceil(length / QUERIES)
+        window = 0 if along_keys and not self.writes else attention.window  # what a written token sees is the number of keys
+        return Attention(
             samples=samples, heads=heads, kv_heads=groups, length=length, seen=keys, width=attention.query, work=(flops, ends, blocks),
             stored=stored, window=window, chunked=attention.chunked,
         )  # fmt: skip
-        first = self._fused_attention(unit, own)
-        if self.layout.cp.max() > 1 and self._rings(attention):
-            self._ring(unit, own, first, attention, samples * kept * keys)
 
     def _ring(self, unit: str, own: Attention, first: int, attention: AttentionGeometry, pairs: Array) -> None:
         """Steps of ring attention after the `first`, each with the keys and values of another rank (`pairs` elements) in a kernel.
@@ -383,8 +386,8 @@ class _BlockBuilder:
         self._pass(unit, "forward", forward * e * elements, flops=8.0 * elements, launches=launches)
         self._pass(unit, "input", backward * e * elements, flops=16.0 * elements, launches=launches + biased)
         if "activation" in self.stack.recomputed:
-            again = elements * self.once_more
-            self._pass(unit, "input", forward * e * again, flops=8.0 * again, launches=launches * self.once_more)
+            more = self.module_again(part)
+            self._pass(unit, "input", forward * e * elements * more, flops=8.0 * elements * more, launches=launches * more)
 
     def _experts(self, unit: str, part: Part, tokens: Array, mine: Array) -> None:
         """Router and shared expert, of `mine` tokens, and routed experts; tokens travel to the ranks that hold their experts and back."""
@@ -408,18 +411,26 @@ class _BlockBuilder:
                 reached=touched,
             )  # fmt: skip
             self._compute(unit, "forward", layer)
-        elements = mine * part.shared / layout.tensor_of("mlp") + (0.0 if fused else routed * part.inner / ranks)
+        inside = fused or (self.training and self.stack.expert_products == "fused")
+        elements = mine * part.shared / layout.tensor_of("mlp") + (0.0 if inside else routed * part.inner / ranks)
         if np.any(elements):
             self._activation(unit, part, elements, biased=False)
         moved = routed * part.width
         # permutation r1 w1, its return with weights r1 w1; router's softmax and top-k are small
         both: tuple[BlockPhase, ...] = ("forward", "input")
+        row_passes = (4.0 + self._row_passes(routing)) / self.stack.permutation
         for phase in both:
             if not fused:
-                self._pass(unit, phase, (4.0 * moved + 6.0 * mine * routing.experts) * e, launches=8)
+                self._pass(unit, phase, (row_passes * moved + 6.0 * mine * routing.experts) * e, launches=8)
             size = moved * e / np.where(layout.sequence_parallel, ranks, 1.0)
             for back in (False, True):
                 self._exchange(unit, part, phase, size, back=back)
+
+    def _row_passes(self, routing: Routing) -> Array:
+        """Elements read and written for each that is routed, beside permutation and return: there and back r1 w1 for each pass. [1]"""
+        several = routing.experts / self.layout.ep > 1.0
+        made = ("sorted" in self.stack.routed_rows) * several * (self.layout.ep > 1) + ("padded" in self.stack.routed_rows) * self.narrow
+        return np.asarray(4.0 * self.training * made)
 
     def _expert_group(self, part: Part, routing: Routing, *, back: bool) -> ExpertGroup:
         """Ranks that exchange tokens of a layer; these travel to their experts in the type of the products, and back in full width."""
@@ -447,12 +458,13 @@ class _BlockBuilder:
         if self.stack.kernels.exchange and not self.training:
             self._send(unit, phase, "all_to_all", size, self._expert_group(part, routing, back=back))
             return
+        beside: dict[str, Any] = {"hiding": "experts"} if self.stack.overlap.experts and self.training else {}
         if self.stack.dispatch == "copies":
-            self._send(unit, phase, "all_to_all", size, self.layout.expert)
+            self._send(unit, phase, "all_to_all", size, self.layout.expert, **beside)
             return
-        merged = size * routing.reached(self.layout.expert_across.size) / routing.active
-        self._send(unit, phase, "all_to_all", merged, self.layout.expert_across)
-        self._send(unit, phase, "all_to_all", size, self.layout.expert_inside)
+        for group, reached in ((self.layout.expert_across, self.layout.expert_across.size), (self.layout.expert_inside, self.layout.ep)):
+            once = size * np.minimum(routing.reached(reached * np.ones(1)) / routing.active, 1.0)
+            self._send(unit, phase, "all_to_all", once, group, **beside)
 
     def _around(self, unit: str, part: Part, tokens: Array, mine: Array, *, last: bool) -> None:
         """Norm, residual and dropout around a part, and collectives of the ranks that share it, which have `mine` of a group's tokens."""
@@ -472,8 +484,8 @@ class _BlockBuilder:
         backward = (norm + 3.0 + 3.0 + (2.0 if self.dropout else 0.0) + (1.0 if biased else 0.0)) * e + drop
         self._pass(unit, "input", own * backward, flops=20.0 * own, launches=2 + launches + (0 if self.fused("norm") else 4))
         if "norm" in self.stack.recomputed:
-            again = own * self.once_more
-            self._pass(unit, "input", again * norm * e, flops=8.0 * again, launches=(1 if self.fused("norm") else 4) * self.once_more)
+            more = self.module_again(part)
+            self._pass(unit, "input", own * more * norm * e, flops=8.0 * own * more, launches=(1 if self.fused("norm") else 4) * more)
         size = mine * part.width * e
         if part.routing is None:
             self._gathered(unit, size, size, layout.sharing(type_of(part)), pieces=self.stack.overlap.tensor == "pipelined")
@@ -600,7 +612,7 @@ class _BlockBuilder:
             summed = np.where(spread.zero >= 3, sharded, amount * (spread.data.size > 1) / layout.microbatches)
             for phase, moved in (("forward", again), ("input", again * ~layout.full), ("weight", gradient * summed)):
                 if np.any(moved):
-                    self._pass(unit, cast(BlockPhase, phase), moved, launches=1.0)
+                    self._pass(unit, cast(BlockPhase, phase), moved, launches=np.where(np.asarray(moved) > 0, 1.0, 0.0))  # none for others
 
     def _own_parameters(self, part: Part) -> tuple[Array, Array]:
         """Parameters of a part on one device as in `parameters`; a table that the embedding holds too is not the head's. [1]"""
@@ -645,7 +657,9 @@ class _BlockBuilder:
         result = SUM if sums else None
         self._compute(unit, "weight", Product(m=k, n=n, k=tokens, batch=copies, adds=sums, result=result, wide=wide))
         if self.narrow and not wide:
-            self._narrow(unit, forward, tokens * copies, n, k, copies)
+            inside = matrix.routed and self.training and self.stack.expert_products == "fused"
+            made = inside and matrix.cut == "row", inside and matrix.cut == "column"  # by the product before it, forward and backward
+            self._narrow(unit, forward, tokens * copies, n, k, copies, made)
         if self.cast:
             self._pass(unit, forward, n * k * copies * self.cast)
             self._pass(unit, "weight", n * k * copies * self.cast)
@@ -656,7 +670,9 @@ class _BlockBuilder:
             key = (unit, matrix.cut, phase)
             self.divided[key] = (*self.divided.get(key, ()), row)
 
-    def _narrow(self, unit: str, forward: BlockPhase, rows: Array, n: Array, k: Array, copies: Array) -> None:
+    def _narrow(
+        self, unit: str, forward: BlockPhase, rows: Array, n: Array, k: Array, copies: Array, made: tuple[bool, bool] = (False, False)
+    ) -> None:
         """Operands scaled to a narrower type: r1 at full width, w1 narrow, and once more transposed for the other products.
 
         A service has its weights narrow from the start, and the scales of its tensors; where the stack fuses `scaling`, the kernels before
@@ -671,8 +687,9 @@ class _BlockBuilder:
             return
         weights = copies * n * k / self.layout.microbatches  # once a step; the copies are kept
         reads = 2 if FORMATS[self.job.dtype].two_level else 1
-        self._pass(unit, forward, (rows * k + weights) * (reads * full + 2.0 * narrow), launches=2 * reads)
-        self._pass(unit, "input", rows * n * (reads * full + 2.0 * narrow), launches=reads)
+        there, back = (0.0 if inside else 1.0 for inside in made)
+        self._pass(unit, forward, (there * rows * k + weights) * (reads * full + 2.0 * narrow), launches=(1.0 + there) * reads)
+        self._pass(unit, "input", back * rows * n * (reads * full + 2.0 * narrow), launches=back * reads)
 
     def _pass(
         self, unit: str, phase: BlockPhase, moved: Array, *, flops: Array | float = 0.0, launches: Array | float = 1, narrows: bool = False

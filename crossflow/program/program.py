@@ -50,7 +50,7 @@ class Message:
 
 # How the run of a block may hide a message: beside the weight gradients of its layer; in pieces, one a rank, beside each of some
 # products that take or make what it carries; each of its equal transfers beside one of as many equal kernels.
-Hiding = Literal["", "weights", "pieces", "kernels"]
+Hiding = Literal["", "weights", "pieces", "kernels", "experts"]
 
 
 @dataclass(frozen=True, kw_only=True)

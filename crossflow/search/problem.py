@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import functools
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -13,11 +11,10 @@ import numpy as np
 from crossflow.architecture.divisions import ROLES, shares
 from crossflow.architecture.template import GeneratedSystem
 from crossflow.arrays import Array
-from crossflow.errors import CrossflowError
 from crossflow.evaluation import evaluate
-from crossflow.points import groups, variant
-from crossflow.scenario import Scenario, check_strategy, divides
-from crossflow.score import Score, absent
+from crossflow.points import groups, refusal
+from crossflow.scenario import Scenario
+from crossflow.score import OwnFigure, Score, absent
 from crossflow.search.goals import ENDLESS, PENALTY, Constraint, DesignOutcome, Objective
 from crossflow.search.space import Designs, Space, picked
 from crossflow.workload.spec import DlrmSpec, TransformerSpec
@@ -36,6 +33,7 @@ class SearchProblem:
     constraints: tuple[Constraint, ...] = ()  # columns of a score with bounds
     fits: bool = True  # whether a design must hold its model in memory
     columns: tuple[str, ...] = ()  # further columns to record of each design
+    own: Mapping[str, OwnFigure] | None = None  # functions of columns, which objectives and constraints may name
 
     @property
     def figures(self) -> tuple[str, ...]:
@@ -58,7 +56,7 @@ class SearchProblem:
                 if reason is not None:
                     reasons[index[members]] = reason
                     continue
-                score = evaluate(self.scenario, picked(points, members) or None, columns=self.figures)
+                score = evaluate(self.scenario, picked(points, members) or None, columns=self.figures, figures=self.own)
                 columns = {**{name: np.full(len(score), absent(name)) for name in self.figures}, **score.columns()}
                 for name in self.figures:
                     table[name][index[members]] = columns[name]
@@ -140,7 +138,8 @@ class SearchProblem:
 
     def illegal(self, settings: Mapping[str, Any]) -> str | None:
         """Why settings make no scenario, None where they do."""
-        return _illegal(self.scenario, json.dumps(settings))
+        found = refusal(self.scenario, settings)
+        return None if found is None else found.reason
 
     @property
     def _signs(self) -> Array:
@@ -210,15 +209,3 @@ def standing(scenario: Scenario, path: str) -> Any:
     if isinstance(value, np.ndarray) and value.size == 1:
         return float(value[0])
     return value if isinstance(value, str | int | float) else None
-
-
-@functools.lru_cache(maxsize=65536)
-def _illegal(scenario: Scenario, settings: str) -> str | None:
-    chosen = json.loads(settings)
-    if list(chosen) == ["strategy"] and divides(scenario, chosen["strategy"]):
-        return None  # without a scenario of its own for each of thousands of strategies
-    try:
-        check_strategy(variant(scenario, chosen))
-    except CrossflowError as error:
-        return str(error)
-    return None

@@ -43,8 +43,12 @@ def activations(job: Job, layout: Layout, stack: SoftwareStack) -> tuple[dict[st
         entry = _entry(layer, tokens, job, layout)
         for j, (name, one) in enumerate(found.items()):
             left = np.where(layout.selective, one.plain, one.plain + one.scores)
+            more = np.where(layout.selective, one.scores, 0.0)
+            if parts[name].type in stack.recomputed:  # its input before and after the norm
+                left = np.broadcast_to(entry * (1.0 if "norm" in stack.recomputed else 2.0), left.shape)
+                more = one.plain + one.scores
             kept[name] = np.where(layout.full, entry if j == 0 else 0.0, left)
-            again = np.where(layout.full, whole, np.where(layout.selective, one.scores, 0.0))
+            again = np.where(layout.full, whole, more)
             working[name] = one.passing + again if job.training else one.plain + one.scores
     tokens = layout.micro_batch * job.tokens(job.model.tokens) / layout.cp
     for name, part in ends.items():

@@ -31,7 +31,7 @@ from crossflow.architecture.software import SoftwareStack
 from crossflow.arrays import Array, Index, Mask, by_point, once, summed
 from crossflow.parallel.blocks import ends_of, parameters, type_of, units, wide_units
 from crossflow.step.activations import activations
-from crossflow.step.offload import MASTER, STATE, kept_on_host
+from crossflow.step.offload import MASTER, STATE, activations_on_host, kept_on_host
 from crossflow.step.outcome import Machine
 from crossflow.step.stages import Shape, alike, chunk_layers, row_counts
 from crossflow.step.weights import weight_sizes
@@ -308,6 +308,8 @@ def _pipeline(job: Job, layout: Layout, stack: SoftwareStack, held: Holdings, sh
     # Weights that a microbatch passed forward wait for its backward pass (PipeDream); otherwise there is one version.
     versions = flight.max(axis=(0, 1))[:, None] if shape.schedule == "pipedream" else 1.0
     state[WEIGHTS] = summed(present, here.weights) * versions
+    if job.training and job.operand < job.element and job.dtype in stack.memory.narrow_weights:
+        state[WEIGHTS] -= summed(trained, _narrow(job) * here.weights) * versions
     if stack.memory.narrow_frozen and job.training and job.operand < job.element:
         state[WEIGHTS] -= summed(present - trained, _narrow(job) * here.weights) * versions
     state[GRADIENTS], state[OPTIMIZER] = summed(trained, here.gradients), summed(trained, here.optimizer)
@@ -326,9 +328,9 @@ def _pipeline(job: Job, layout: Layout, stack: SoftwareStack, held: Holdings, sh
         running, left = (rounds + each[passing]).max(axis=0), (rounds - of_chunk[passing]).max(axis=0)
     host = summed(present, here.host_weights) + summed(trained, here.host_states)
     if "activations" in layout.offload:  # two units stay: one that is copied, and the next
-        away = layout.offload["activations"][at]
-        host = host + np.where(away, ahead, 0.0)
-        stays = np.where(away, 2.0 * most(here.kept, passed), np.inf)
+        away = (activations_on_host(layout, job.model.depth) * np.ones(len(layout)))[at]
+        host = host + away * ahead
+        stays = np.where(away > 0, 2.0 * most(here.kept, passed) + (1.0 - away) * ahead, np.inf)
         running, left = np.minimum(running, stays + working), np.minimum(left, np.maximum(stays - of_chunk[0], 0.0))
     zero = layout.zero[at]
     moments = np.zeros((len(MOMENTS), *state.shape))
@@ -373,7 +375,8 @@ def ledger(job: Job, layout: Layout, machine: Machine, shape: Shape) -> Ledger:
         flight = in_flight(shape.schedule, shape.stages, shape.chunks, shape.microbatches)[0]
         ahead = (flight.ravel() * kept).reshape(flight.shape).sum(axis=0)
         stays = np.minimum(2.0 * np.where(passed > 0, held.kept[:, 0], 0.0).max(axis=1), np.resize(ahead, len(kept)))
-        kept, working = np.zeros_like(kept), working + stays
+        away = float(np.ravel(activations_on_host(layout, job.model.depth))[0])
+        kept, working = (1.0 - away) * kept, working + stays
     backward, finished, update = (moments[moment, BUFFERS, :, 0] for moment in (BACKWARD, FINISHED, UPDATE))
     more = 1.0 + float(stack.memory.fragmentation[0])
     return Ledger(

@@ -47,6 +47,12 @@ def kept_on_host(layout: Layout, what: Offload) -> Array:
     return np.asarray(layout.offload[what], dtype=float) if what in layout.offload else np.zeros(1)
 
 
+def activations_on_host(layout: Layout, depth: Array | float) -> Array:
+    """Share of a stage's activations that the host keeps, of a model of so many layers, shape (n,) or (1,). [1]"""
+    share = np.minimum(layout.offload_layers * layout.pp / np.maximum(depth, 1.0), 1.0)
+    return kept_on_host(layout, "activations") * np.where(layout.offload_layers > 0, share, 1.0)
+
+
 def flow(times: Sequence[Array], pieces: Array) -> Array:
     """Time of several stages through which equal pieces pass one after the other, each stage one piece at a time. [s]
 

@@ -5,17 +5,20 @@ from __future__ import annotations
 import dataclasses
 import functools
 from dataclasses import dataclass
+from statistics import NormalDist
 
 import numpy as np
 
+from crossflow.architecture.software import SoftwareStack
 from crossflow.arrays import Array, Mask, divide
 from crossflow.cost.price import LayerCosts, layer_costs
 from crossflow.cost.profile import Profile, optimizer_shape, where_measured
 from crossflow.cost.roofline import KernelCosts, pass_costs
-from crossflow.parallel.blocks import PHASES, units
+from crossflow.formats import FORMATS
+from crossflow.parallel.blocks import PHASES, unit_starts, units
 from crossflow.program.program import Program
 from crossflow.step.activations import activations
-from crossflow.step.offload import MASTER, STATE, Copies, kept_on_host
+from crossflow.step.offload import MASTER, STATE, Copies, activations_on_host, kept_on_host
 from crossflow.step.outcome import Machine
 from crossflow.step.stages import Between
 from crossflow.step.task import COLLECTIVES, OF, StepTables
@@ -24,6 +27,7 @@ from crossflow.strategy.layout import Layout
 from crossflow.workload.job import Job
 
 WEIGHT = PHASES.index("weight")
+NODE = 8.0  # devices of which the slowest sets the pace that stacks were fitted to
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -102,13 +106,30 @@ def steps_of(job: Job, layout: Layout, machine: Machine, task: StepTables) -> St
         mean = times_of(task.mean)
         times = dataclasses.replace(times, flops=mean.flops, energy=mean.energy, traffic=mean.traffic)
     inside, outside, whole, tied = (machine.wires.time(*one) for one in task.between.each(layout))
+    if job.training and machine.architecture.execution.variation.any():
+        bound = times.bound.copy()
+        bound[0] *= slowest(layout.devices, machine.architecture.execution.variation)
+        times = dataclasses.replace(times, bound=bound)
     return Steps(
-        task=task, times=times, passes=_passes(task, times, machine), state=_state(job, layout, machine, task.weights),
+        task=task, times=times, passes=_passes(job, layout, machine, task, times), state=_state(job, layout, machine, task.weights),
         between=Between(transfer=np.array([inside, outside]), whole=whole, tied=tied),
     )  # fmt: skip
 
 
-def _passes(task: StepTables, times: LayerCosts, machine: Machine) -> Passes:
+def slowest(devices: Array, variation: Array) -> Array:
+    """Time of computing on the slowest of so many devices over that on the slowest of eight, at least one; shape (n,). [1]
+
+    Rates are normal with a standard deviation of `variation` times the mean. The mean of the largest of N such numbers lies at the
+    quantile (N - 3/8) / (N + 1/4) (Blom, "Statistical Estimates and Transformed Beta-Variables", 1958).
+    """
+    many = np.maximum(np.asarray(devices, dtype=float), NODE)
+    normal = NormalDist()
+    quantile = {count: normal.inv_cdf((count - 0.375) / (count + 0.25)) for count in {NODE, *many.tolist()}}
+    beyond = np.array([quantile[count] - quantile[NODE] for count in many.tolist()])
+    return np.asarray(1.0 + variation * beyond)
+
+
+def _passes(job: Job, layout: Layout, machine: Machine, task: StepTables, times: LayerCosts) -> Passes:
     """Passes of every unit, with what is computed and sent again."""
     stack, host, full = machine.stack, machine.stack.host, task.recomputed
     sends, shape = task.sends, full.shape
@@ -138,18 +159,78 @@ def _passes(task: StepTables, times: LayerCosts, machine: Machine) -> Passes:
     blocking = np.maximum(blocking, 0.0)  # rounding may leave a difference of equal sums below zero
     for forward_too in (sent.swapaxes(0, 1), blocking.swapaxes(0, 1), measured, calls, listed):
         forward_too[1] += np.where(full, forward_too[0], 0.0)
-    launched = times.kernels
+    device = np.stack([(parts * task.ahead).sum(axis=2), backward], axis=1)
+    if len(sends.experts):
+        busy = device.sum(axis=0)
+        busy[1] += parts[:, :, WEIGHT].sum(axis=0)
+        blocking = _beside_microbatch(job, layout, machine, task, blocking, busy)
+    launched = times.kernels + _more_launches(job, layout, stack)
     issued = np.array([(launched * way).sum(axis=1) for way in (task.ahead, task.back)]) + calls
+    graphs = captured(task.units, stack) & job.training
     return Passes(
-        device=np.stack([(parts * task.ahead).sum(axis=2), backward], axis=1),
+        device=device,
         weight=parts[:, :, WEIGHT],
         sent=sent,
         blocking=blocking,
         hides=hides,
         measured=measured,
-        host=issued * host.kernel + listed * host.rank + host.layer,
-        host_weight=launched[:, WEIGHT] * host.kernel,
+        host=np.where(graphs, calls * host.kernel + host.graph, issued * host.kernel + host.layer) + listed * host.rank,
+        host_weight=np.where(graphs, 0.0, launched[:, WEIGHT] * host.kernel),
     )
+
+
+def captured(names: tuple[str, ...], stack: SoftwareStack) -> Mask:
+    """Units whose kernels one captured graph launches, shape (units, 1)."""
+    return np.array([[name.split(".")[-1] in stack.graphs] for name in names])
+
+
+def _more_launches(job: Job, layout: Layout, stack: SoftwareStack) -> Array:
+    """Kernels of every unit and phase beyond those that are priced, where each expert has its own, shape (units, phases, n). [1]
+
+    Of every product of experts and of the casts of its operands one is priced for all experts of a rank. Streams side by side hide the
+    gaps between kernels of different experts, but the host launches each of them.
+    """
+    found = np.zeros((len(units(job.model)), len(PHASES), len(layout)))
+    if stack.expert_products != "each" or not job.training:
+        return found
+    casts = (2.0 if FORMATS[job.dtype].two_level else 1.0) * float(job.operand < job.element)
+    for unit, (_, part) in enumerate(units(job.model)):
+        if part.routing is None:
+            continue
+        products = sum(matrix.routed for matrix in part.matrices)
+        more = products * np.maximum(part.routing.experts / layout.ep - 1.0, 0.0)
+        for phase, kernels in (("forward", 1.0 + 2.0 * casts), ("input", 1.0 + casts), ("weight", 1.0)):
+            found[unit, PHASES.index(phase)] = more * kernels
+    return found
+
+
+def _beside_microbatch(job: Job, layout: Layout, machine: Machine, task: StepTables, blocking: Array, busy: Array) -> Array:
+    """What collectives block where tokens travel to experts beside the kernels of another microbatch, shape as `Passes.blocking`. [s]
+
+    A pass forward of one microbatch and a pass backward of another run together, layer by layer. The way to the experts and the way back
+    of the one are beside the experts and beside the rest of the layer of the other. What a way takes beyond them it blocks; meanwhile it
+    takes units of the device from the kernels. The first microbatches of a pipeline have no other beside them.
+
+    Parameters
+    ----------
+    busy : time of kernels of every unit, forward and backward with the weights' gradients, shape (2, units, n). [s]
+    """
+    sends, exchange = task.sends, np.zeros_like(blocking)
+    mine = sends.experts
+    took = (sends.counts * machine.wires.times(sends.table)[0])[mine]
+    np.add.at(exchange, (sends.collective[mine], sends.backward[mine], sends.unit[mine]), took)
+    exchange[:, 1] += np.where(task.recomputed, exchange[:, 0], 0.0)
+    kernels = busy + (blocking - exchange).sum(axis=0)
+    starts, layers = unit_starts(job.model), np.zeros_like(kernels.swapaxes(0, 1))
+    np.add.at(layers, starts, kernels.swapaxes(0, 1))
+    beside = np.stack(
+        [kernels[::-1], (layers[starts].swapaxes(0, 1) - kernels)[::-1]]
+    )  # of the other pass: its experts, the rest of its layer
+    way, taken = exchange.sum(axis=0) / 2.0, machine.stack.overlap.exchange_units
+    left = np.minimum(np.maximum(way - beside, taken * np.minimum(way, beside / (1.0 - taken))), way).sum(axis=0)
+    alone = np.minimum(layout.pp / layout.microbatches, 1.0)
+    share = divide(left, 2.0 * way) * (1.0 - alone) + alone
+    return np.asarray(blocking - exchange * (1.0 - share))
 
 
 def hidden_in_pieces(sent: Array, product: Array, ranks: Array) -> Array:
@@ -210,13 +291,13 @@ def host_copies(job: Job, layout: Layout, machine: Machine, kept: Array, owned: 
     share = host.bandwidth / np.minimum(machine.node, layout.devices)
     bus = np.minimum(machine.network.host.bandwidth * machine.network.parameters.pcie_efficiency, share)
     gradient, working = stack.gradient_size(job.element), share * host.utilisation
-    optimizer, fetched, activations = (kept_on_host(layout, what) for what in ("optimizer", "weights", "activations"))
+    optimizer, fetched = (kept_on_host(layout, what) for what in ("optimizer", "weights"))
     summed = np.maximum(optimizer * (layout.zero >= 2), fetched) * float(job.training)  # gradients summed on the host
     kept_weight = stack.weight_size(job.element)
     # Gradients r1, master weights and states r1 w1 each, and the weights of the device w1 where they are not the master's.
     updated = gradient + 2.0 * (MASTER + STATE * job.optimizer_states) + (kept_weight if kept_weight < MASTER else 0.0)
     return Copies(
-        activations=divide(activations * kept, bus),
+        activations=divide(activations_on_host(layout, job.model.depth) * kept, bus),
         fetched=divide(fetched * owned * weights, bus),
         stored=summed * owned * gradient * np.maximum(1.0 / bus, 3.0 / working),  # r2 w1 to add to the sum
         gradients=divide((optimizer - summed) * owned * gradient, bus),

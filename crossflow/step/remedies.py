@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -20,6 +20,19 @@ from crossflow.workload.job import Job
 CHANGES = ("micro_batch", "recompute", "zero", "unsharded", "offload", "stage_layers", "ep", *OWN_TENSOR.values(), "tp", "pp")
 
 
+class Remedy(str):
+    """A sentence that says what would make a plan fit, with the settings of a scenario that do it."""
+
+    __slots__ = ("settings",)
+    settings: Mapping[str, Any]
+
+    def __new__(cls, sentence: str, settings: Mapping[str, Any] | None = None) -> Remedy:
+        """Remedy of a sentence, and of no settings where it only says what lacks."""
+        made = super().__new__(cls, sentence)
+        made.settings = settings or {}
+        return made
+
+
 @dataclass(frozen=True, kw_only=True)
 class _Change:
     """A plan that needs less memory than another: which keys differ, and how a sentence says so."""
@@ -29,7 +42,7 @@ class _Change:
     plan: Plan
 
 
-def remedies(job: Job, plan: Plan, batch: int, machine: Machine, *, whole: bool = False) -> tuple[str, ...]:
+def remedies(job: Job, plan: Plan, batch: int, machine: Machine, *, whole: bool = False) -> tuple[Remedy, ...]:
     """What would make a plan fit that does not, on as many devices: of each kind of change the mildest that is enough.
 
     A smaller microbatch, recomputation, a higher ZeRO stage, the host's memory, experts on more ranks, layer types cut over more
@@ -40,8 +53,8 @@ def remedies(job: Job, plan: Plan, batch: int, machine: Machine, *, whole: bool 
 
     Returns
     -------
-    tuple of str
-        Sentences such as ``recompute: full frees 21.3 GiB and fits with 4.1 GiB to spare``.
+    tuple of Remedy
+        Sentences, each with the settings that it stands for, such as ``recompute: full frees 21.3 GiB and fits with 4.1 GiB to spare``.
     """
 
     def dividing(changes: Iterable[_Change]) -> list[_Change]:
@@ -73,29 +86,38 @@ def remedies(job: Job, plan: Plan, batch: int, machine: Machine, *, whole: bool 
             chosen = list(mildest.values()) if changes is singles else sorted(mildest.values(), key=saved.__getitem__)[:3]
             plans = [f" ({changes[i].plan})" if whole else "" for i in chosen]
             told = [
-                f"{changes[i].text}{text} frees {_gib(saved[i])}{of} and fits{_spare(spare[i])}"
+                Remedy(f"{changes[i].text}{text} frees {_gib(saved[i])}{of} and fits{_spare(spare[i])}", _written(changes[i].plan, job))
                 for i, text in zip(chosen, plans, strict=True)
             ]
             return (*told, *beside, *(() if job.training or changes is singles else _on_more(job, plan, batch, machine)))
         if len(spare) and saved.max() > 0:
             most, lacking = int(found.lacking[1:].argmin()), _gib(found.lacking[1:].min())
             lacks = f"no two changes are enough: {changes[most].text} frees {_gib(saved[most])}{of}, but {lacking} are lacking"
-    return (lacks or f"no change frees memory: {_gib(found.lacking[0])} are lacking", *beside, *_on_more(job, plan, batch, machine))
+    return (Remedy(lacks or f"no change frees memory: {_gib(found.lacking[0])} are lacking"), *beside, *_on_more(job, plan, batch, machine))
 
 
-def _of_a_service(job: Job, plan: Plan, batch: int, machine: Machine) -> tuple[str, ...]:
+def _of_a_service(job: Job, plan: Plan, batch: int, machine: Machine) -> tuple[Remedy, ...]:
     """How many requests at once would fit, where fewer do."""
     fewer = fewer_requests(job, plan, batch, machine)
     if fewer is None:
         return ()
     requests, serving, spare = fewer
-    return (f"workload.global_batch: {requests} (micro_batch: {serving.micro_batch}) fits{_spare(spare)}",)
+    settings = {"workload.global_batch": requests, **_written(serving, job)}
+    return (Remedy(f"workload.global_batch: {requests} (micro_batch: {serving.micro_batch}) fits{_spare(spare)}", settings),)
 
 
-def _on_more(job: Job, plan: Plan, batch: int, machine: Machine) -> tuple[str, ...]:
+def _on_more(job: Job, plan: Plan, batch: int, machine: Machine) -> tuple[Remedy, ...]:
     """On how many more devices it would fit, where it would."""
     larger = more_devices(job, plan, batch, machine)
-    return () if larger is None else (f"on {larger[0].devices} devices {larger[0]} fits{_spare(larger[1])}",)
+    if larger is None:
+        return ()
+    plan, spare = larger
+    return (Remedy(f"on {plan.devices} devices {plan} fits{_spare(spare)}", {"system.devices": plan.devices, **_written(plan, job)}),)
+
+
+def _written(plan: Plan, job: Job) -> dict[str, Any]:
+    """The setting of a scenario that is this plan; of a service with its microbatch, for what its plans mean by default is another."""
+    return {"strategy": str(plan) if job.training else plan.text(always=("micro_batch",))}
 
 
 def _spare(size: float) -> str:

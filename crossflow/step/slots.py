@@ -12,11 +12,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from crossflow.arrays import Array, Index, by_point, share_of, summed
-from crossflow.parallel.blocks import unit_places
+from crossflow.parallel.blocks import unit_places, unit_starts, units
 from crossflow.step.handovers import Handed, handed_of
 from crossflow.step.offload import flow
 from crossflow.step.outcome import Machine
-from crossflow.step.passes import Steps
+from crossflow.step.passes import Passes, Steps
 from crossflow.step.sharded import UnitTimes, sharded_passes, unit_groups
 from crossflow.step.stages import Shape, row_counts
 from crossflow.step.task import OF
@@ -63,8 +63,7 @@ class SlotTimes:
 
 def slots_of(job: Job, layout: Layout, machine: Machine, steps: Steps, shape: Shape) -> SlotTimes:
     """Slots of points whose pipelines have one shape."""
-    at, schedule = shape.at, shape.schedule
-    stack, training = machine.stack, job.training
+    at, schedule, stack, training = shape.at, shape.schedule, machine.stack, job.training
     passes, state = steps.passes, steps.state
     forward_of, input_of, weight_of = row_counts(job, shape, balanced=stack.stages == "balanced")
     split = schedule not in WHOLE and shape.order.split
@@ -79,11 +78,12 @@ def slots_of(job: Job, layout: Layout, machine: Machine, steps: Steps, shape: Sh
     net_f = summed(forward_of, block_f)
     net_b = summed(input_of, block_b) + summed(np.maximum(input_of - weight_of, 0.0), block_frozen)
     gpu_f, gpu_i, gpu_w = device_f.sum(axis=0) + net_f.sum(axis=0), device_i.sum(axis=0) + net_b.sum(axis=0), device_w.sum(axis=0)
-    host_f = summed(forward_of, passes.host[0][:, at])
-    host_i, host_w = summed(input_of, passes.host[1][:, at]), summed(weight_of, passes.host_weight[:, at])
+    host_f, host_i = (summed(many, passes.host[way][:, at]) for way, many in enumerate((forward_of, input_of)))
+    host_w = summed(weight_of, passes.host_weight[:, at])
     if not split:
         gpu_i, host_i = gpu_i + gpu_w, host_i + host_w
-    plain_f, plain_b = np.maximum(gpu_f, host_f), np.maximum(gpu_i, host_i) if training else np.zeros_like(gpu_i)
+    plain_f = np.maximum(gpu_f, host_f) if stack.token_counts == "device" else _in_step(job, forward_of, passes, block_f, at)
+    plain_b = np.maximum(gpu_i, host_i) if training else np.zeros_like(gpu_i)
     plain_w = np.maximum(gpu_w, host_w)
     waits = np.array([plain_f - gpu_f, plain_b - (gpu_i if training else 0.0) + (plain_w - gpu_w if split else 0.0)])
     forward, backward = plain_f, plain_b
@@ -120,6 +120,32 @@ def slots_of(job: Job, layout: Layout, machine: Machine, steps: Steps, shape: Sh
         final=plain_w if split else backward,
         handed=handed, held=held, late=late,
     )  # fmt: skip
+
+
+def _in_step(job: Job, often: Array, passes: Passes, block: Array, at: Index) -> Array:
+    """Time of passes forward in which the host waits in every layer with experts for the number of their tokens, shape (rows, n). [s]
+
+    From there host and device begin together: the host launches the experts' kernels, then those of the rest of a layer, and the
+    device never has kernels in store from before.
+
+    Parameters
+    ----------
+    often : how often every unit occurs in a row, shape (rows, units) or (rows, units, n). [1]
+    block : collectives that block, shape (collectives, units, n). [s]
+    at : the points.
+    """
+    device, host = passes.device[:, 0].sum(axis=0)[:, at] + block.sum(axis=0), passes.host[0][:, at]
+    routed = np.array([[part.routing is not None and job.training] for _, part in units(job.model)])
+    starts = unit_starts(job.model)
+    with_experts = np.zeros_like(routed)
+    np.logical_or.at(with_experts, starts, routed)
+    inside, sums = with_experts[starts], np.zeros((4, *np.broadcast_shapes(device.shape, host.shape)))
+    for i, (values, which) in enumerate(((device, routed), (host, routed), (device, ~routed), (host, ~routed))):
+        np.add.at(sums[i], starts, np.where(which & inside, values, 0.0))
+    first_device, first_host, device_rest, host_rest = sums
+    layers = np.maximum(np.maximum(first_device, first_host) + device_rest, first_host + host_rest)
+    others = [summed(often, np.where(inside, 0.0, values)) for values in (device, host)]
+    return np.asarray(summed(often, np.where(with_experts, layers, 0.0)) + np.maximum(*others))
 
 
 def _beside_weights(

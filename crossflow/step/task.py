@@ -34,7 +34,8 @@ class Sends:
     table : their sizes and groups.
     counts : equal ones of each, shape (messages, n). [1]
     collective, backward, unit : which of `COLLECTIVES` each is, whether it is of a backward pass, and its unit, shape (messages,).
-    weights, pieces, kernels : those that may run beside weight gradients, in pieces beside products, and beside kernels of a ring.
+    weights, pieces, kernels, experts : those that may run beside weight gradients, in pieces beside products, beside kernels of a ring, and
+        beside another microbatch.
     shared : those among ranks that share a layer; ranks : of these, shape (shared, n). [1]
     """
 
@@ -47,6 +48,7 @@ class Sends:
     weights: Index
     pieces: Index
     kernels: Index
+    experts: Index
     shared: Index
     ranks: Array
 
@@ -67,7 +69,7 @@ class Sends:
             collective=np.array([OF[message.collective] for message in messages], dtype=np.intp),
             backward=np.array([op.phase != "forward" for op in ops], dtype=np.intp),
             unit=np.array([place[op.layer] for op in ops], dtype=np.intp),
-            **{how: np.flatnonzero([op.hiding == how for op in ops]) for how in ("weights", "pieces", "kernels")},
+            **{how: np.flatnonzero([op.hiding == how for op in ops]) for how in ("weights", "pieces", "kernels", "experts")},
             shared=shared,
             ranks=repeated([groups[i].size for i in shared], len(layout)),
         )
@@ -125,7 +127,7 @@ def task_of(job: Job, layout: Layout, stack: SoftwareStack) -> StepTables:
     for shape in shapes:
         counts = np.stack(row_counts(job, shape, balanced=stack.stages == "balanced")).sum(axis=1)
         occurs[..., shape.at] = (counts if counts.ndim > 2 else counts[..., None]) / layout.directions[shape.at]
-    recomputed = np.asarray(layout.full & ~ends_of(names)[:, None])
+    recomputed = _recomputed(names, layout, stack)
     once, none = np.ones(occurs.shape[1:]), np.zeros(occurs.shape[1:])
     # Energy of what is sent is that of ranks in the mean; their messages are those of the fullest one.
     volumes = (sends if mean is None else Sends.of(mean, names, layout)).moved
@@ -138,6 +140,12 @@ def task_of(job: Job, layout: Layout, stack: SoftwareStack) -> StepTables:
         back=_phases((none, once, none), names, layout, stack), recomputed=recomputed,
         model_flops=_sample_flops(job, *occurs) * layout.microbatches * layout.micro_batch * layout.dp, moved=moved / layout.pp,
     )  # fmt: skip
+
+
+def _recomputed(names: tuple[str, ...], layout: Layout, stack: SoftwareStack) -> Mask:
+    """Units that a backward pass runs forward again: all of them with full recomputation, or those of the stack's own modules."""
+    own = np.array([name.split(".")[-1] in stack.recomputed for name in names])
+    return np.asarray((layout.full | own[:, None]) & ~ends_of(names)[:, None])
 
 
 def _phases(passes: tuple[Array, Array, Array] | Array, names: tuple[str, ...], layout: Layout, stack: SoftwareStack) -> Array:
@@ -153,7 +161,7 @@ def _phases(passes: tuple[Array, Array, Array] | Array, names: tuple[str, ...], 
     """
     forward, backward, weight = passes
     inner = np.where(ends_of(names)[:, None], 0.0, backward)
-    full, selective = inner * layout.full, inner * layout.selective
+    full, selective = inner * _recomputed(names, layout, stack), inner * layout.selective
     counts = {
         "forward": forward + full, "end": forward + full * (not stack.early_stop), "input": backward, "weight": weight, "again": selective,
     }  # fmt: skip

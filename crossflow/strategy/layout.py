@@ -63,6 +63,7 @@ class Layout:
     schedule: Index  # index of each point's schedule in `schedules`
     schedules: tuple[str, ...]
     offload: Mapping[Offload, Mask]  # points that keep something on the host, by what they keep; what none keeps is not there
+    offload_layers: Array  # as in `Plan`
     placement: Index  # index of each point's placement in `placements`
     placements: tuple[tuple[RankBlock, ...], ...]
     division: Index  # index of how each point's layers are divided over stages in `divisions`
@@ -99,6 +100,7 @@ class Layout:
             full=np.array([r == "full" for r in recompute]), selective=np.array([r == "selective" for r in recompute]),
             schedule=np.array([schedules.index(plan.schedule) for plan in plans]), schedules=schedules,
             offload={what: np.array([what in plan.offload for plan in plans]) for what in OFFLOADS if what in hosted},
+            offload_layers=column("offload_layers"),
             placement=np.array([placements.index(plan.placement) for plan in plans]), placements=placements,
             division=np.array([divisions.index(plan.division) for plan in plans]), divisions=divisions, node=node,
         )  # fmt: skip

@@ -173,6 +173,8 @@ def _not_on_host(plan: Plan, task: JobTask) -> str | None:
         return f"offload: weights needs zero: 3, which shares them out{also}"
     if not training and set(plan.offload) - {"weights"}:
         return "offload: only training has an optimizer and keeps activations; without it weights alone can lie on the host"
+    if plan.offload_layers and "activations" not in plan.offload:
+        return "offload_layers says of how many layers the host keeps activations; give offload: activations too, or leave it out"
     if plan.schedule == "pipedream" and "optimizer" in plan.offload:
         return "offload: pipedream updates the weights after every microbatch, on the device; leave optimizer out"
     return None

@@ -51,7 +51,7 @@ NUMBERS: Mapping[str, str] = {
     "tp": "tp", "cp": "cp", "ep": "ep", "etp": "etp", "atp": "attention_tp", "mlptp": "mlp_tp", "embtp": "embedding_tp",
     "dp": "dp", "pp": "pp", "v": "virtual_stages", "mb": "micro_batch", "z": "zero",
     "g": "shard_group", "ag": "attention_shard_group", "mlpg": "mlp_shard_group", "eg": "experts_shard_group",
-    "embg": "embedding_shard_group", "first": "first_stage", "last": "last_stage",
+    "embg": "embedding_shard_group", "first": "first_stage", "last": "last_stage", "ol": "offload_layers",
 }  # fmt: skip
 WORDS: Mapping[str, tuple[str, Any]] = {
     "sp": ("sequence_parallel", True), "apart": ("apart", TYPES), "selective": ("recompute", "selective"), "full": ("recompute", "full"),

@@ -52,6 +52,7 @@ class Plan:
     stage_layers: tuple[int, ...] = ()  # layers of every stage, or chunk, in the order of the model, any of them 0; empty for even ones
     # what the host keeps: the optimizer's states, which it updates; with zero 3 the shards of the weights too; activations
     offload: tuple[Offload, ...] = ()
+    offload_layers: int = 0  # layers of a stage whose activations the host keeps, if it keeps any; 0 for all
     # how ranks lie on consecutive devices, nearest first; context ranks lie nearest among those of dp
     placement: tuple[RankBlock, ...] = BLOCKS
 

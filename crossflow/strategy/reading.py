@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
 
 from crossflow.architecture.template import SystemSpec
 from crossflow.errors import StrategyError
@@ -25,6 +27,8 @@ NO_HOST = (
     " such as {capacity: 2 TiB, bandwidth: 400 GB/s, utilisation: 0.45}"
 )
 ANY = "any"  # the first strategy that divides a workload, where a study tries others anyway
+AUTO = "auto"  # the fastest strategy that fits, which `crossflow.planning` chooses when it loads a scenario
+ARRIVING = "micro_batch: a step takes the requests that have arrived (serving.arrival_rate); leave it out"
 GIVEN = "a program says by itself how it is divided; leave strategy out, or write another program"
 Divided = LstmSpec | GemmSpec | TransformerSpec | DlrmSpec  # workloads that a strategy divides
 Workload = Divided | ProgramSpec
@@ -44,6 +48,11 @@ def read_strategy(written: Written | None, workload: Workload | None, system: Sy
         raise StrategyError(f"strategy: {shown(written)} has {len(written):,} characters, and {LONGEST:,} at most are read")
     if written == "legal":
         raise StrategyError("strategy: 'legal' stands for all that fit; it belongs in the space of a study, a scenario has one strategy")
+    if written == AUTO:
+        raise StrategyError(
+            "strategy: 'auto' is chosen once, when a scenario is loaded by itself, and would be the same at every point of a study;"
+            " in a study leave strategy out and search it: space: {strategy: legal}"
+        )
     if workload is None:
         if written not in (ANY, DATA_PARALLEL):
             parse_any(written)  # the workload has its own problems by then; a strategy is wrong that none could have
@@ -59,9 +68,20 @@ def read_strategy(written: Written | None, workload: Workload | None, system: Sy
     if written == ANY:
         legal = every_strategy(workload, nodes)
         if not legal:
-            raise StrategyError(f"no strategy divides this {workload.model} over {system.device_count} devices")
+            raise StrategyError(undivided(workload, system.device_count))
         written = legal[0]
     return _lowered(f"d{system.device_count}" if written == DATA_PARALLEL else written, workload, nodes)
+
+
+def undivided(workload: Divided, devices: int) -> str:
+    """What to say where no strategy divides a workload over so many devices, with what would let one."""
+    said = f"no strategy divides this {workload.model} over {devices:,} devices"
+    if not isinstance(workload, TransformerSpec) or workload.arrives:
+        return said
+    return (
+        f"{said} with {workload.layers} layers, {workload.heads} heads and global_batch {workload.global_batch:,};"
+        f" give another number of devices, or a global_batch that is a multiple of {devices:,}"
+    )
 
 
 def _lowered(written: Written, workload: Divided, nodes: tuple[int, int] | None) -> AnyStrategy | None:
@@ -73,22 +93,32 @@ def _lowered(written: Written, workload: Divided, nodes: tuple[int, int] | None)
     if not is_by_types(written):
         return read_plan(written, workload)
     mesh = parse(written, TRANSFORMER)
+    if workload.arrives and "micro_batch" in dict(mesh.options):
+        raise StrategyError(f"strategy: {ARRIVING}")
     if nodes is None:
         return None
     experts, training = workload.experts is not None, workload.task == "training"
-    return plan_of_roles(mesh, workload.global_batch, *nodes, experts=experts, training=training)
+    batch = math.prod(nodes) ** 2 if workload.arrives else workload.global_batch
+    return _settled([plan_of_roles(mesh, batch, *nodes, experts=experts, training=training)], workload)[0]
 
 
 def read_plan(written: Written, workload: TransformerSpec) -> Plan:
-    """A plan; where it does not say, a service takes all requests of a replica at once, divided over the stages."""
-    plan = plan_of(written)
-    said = workload.task == "training" or "micro_batch" in dict(parse(written, TRANSFORMER).options)
+    """A plan; where it does not say, a service takes all requests of a replica at once, divided over the stages.
+
+    Requests that arrive have no number to divide; the plan has no microbatch of its own then.
+    """
+    plan, written_batch = plan_of(written), "micro_batch" in dict(parse(written, TRANSFORMER).options)
+    if workload.arrives:
+        if written_batch:
+            raise StrategyError(f"strategy: {ARRIVING}")
+        return plan
+    said = workload.task == "training" or written_batch
     return plan if said or workload.global_batch % plan.dp else plan.serving(workload.global_batch)
 
 
 def as_text(strategy: AnyStrategy, workload: Workload) -> str:
     """A strategy as text that reads back as itself: of a service with its microbatch, for what its plans mean by default is another."""
-    service = isinstance(workload, TransformerSpec) and workload.task != "training"
+    service = isinstance(workload, TransformerSpec) and workload.task != "training" and not workload.arrives
     return strategy.text(always=("micro_batch",)) if service and isinstance(strategy, Plan) else str(strategy)
 
 
@@ -98,7 +128,7 @@ def _alone(workload: Workload) -> AnyStrategy:
         return Hierarchy()
     if not isinstance(workload, TransformerSpec):
         return graph_mesh("d1")
-    return Plan() if workload.task == "training" else Plan().serving(workload.global_batch)
+    return Plan() if workload.task == "training" or workload.arrives else Plan().serving(workload.global_batch)
 
 
 def fitting(strategy: AnyStrategy | None, system: SystemSpec, workload: Workload) -> AnyStrategy:
@@ -147,8 +177,21 @@ def strategy_problem(
     if strategy.offload and not hosted:
         return NO_HOST
     transformer = model if isinstance(model, Transformer) else workload.transformer()
-    problem = plan_problem(strategy, transformer, workload.global_batch, balanced=balanced, task=workload.step)
+    plan, batch = _divided(strategy, workload)
+    problem = plan_problem(plan, transformer, batch, balanced=balanced, task=workload.step)
     return problem or (_worker_problem(workload, transformer) if workload.serving.prefill else None)
+
+
+def _divided(plan: Plan, workload: TransformerSpec) -> tuple[Plan, int]:
+    """A plan, and how many requests or samples it divides; those that arrive are as many as any plan of its devices divides."""
+    if not workload.arrives:
+        return plan, workload.global_batch
+    return replace(plan, micro_batch=plan.devices), plan.devices**2
+
+
+def _settled(plans: Iterable[Plan], workload: TransformerSpec) -> tuple[Plan, ...]:
+    """Plans as they are; of requests that arrive without a microbatch."""
+    return tuple(dict.fromkeys(replace(plan, micro_batch=1) for plan in plans) if workload.arrives else plans)
 
 
 def worker_plan(workload: TransformerSpec) -> Plan | None:
@@ -182,15 +225,24 @@ def near_strategies(
         return {text: text for text in every_strategy(workload, nodes) if text != str(strategy)}
     if not isinstance(strategy, Plan) or not isinstance(workload, TransformerSpec):
         return {}
-    model, batch, task = workload.transformer(), workload.global_batch, workload.step
-    found = neighbouring_plans(strategy, model, batch, node=nodes[0], task=task, balanced=balanced)
+    (plan, batch), model, task = _divided(strategy, workload), workload.transformer(), workload.step
+    found = _settled(neighbouring_plans(plan, model, batch, node=nodes[0], task=task, balanced=balanced), workload)
     same = fused and strategy.recompute != "selective"
-    return {as_text(plan, workload): strategy.changes(plan) for plan in found if not (same and plan.recompute == "selective")}
+    return {
+        as_text(plan, workload): strategy.changes(plan)
+        for plan in found
+        if plan != strategy and not (same and plan.recompute == "selective")
+    }
 
 
 @functools.lru_cache(maxsize=16)
 def every_strategy(workload: Workload, nodes: tuple[int, int], *, fused: bool = False, placed: bool = False) -> tuple[str, ...]:
-    """Every strategy that divides a workload over all devices of so many nodes, as text; StrategyError for a program, which has its own.
+    """Every strategy of `legal_strategies`, as text that reads back as itself."""
+    return tuple(as_text(found, workload) for found in legal_strategies(workload, nodes, fused=fused, placed=placed))
+
+
+def legal_strategies(workload: Workload, nodes: tuple[int, int], *, fused: bool = False, placed: bool = False) -> tuple[AnyStrategy, ...]:
+    """Every strategy that divides a workload over all devices of so many nodes; StrategyError for a program, which has its own.
 
     With `fused` attention selective recomputation is left out: it repeats scores that such attention never keeps, and equals none.
     With `placed` plans of transformers are listed in every order of their ranks on the devices.
@@ -199,11 +251,11 @@ def every_strategy(workload: Workload, nodes: tuple[int, int], *, fused: bool = 
     if isinstance(workload, ProgramSpec):
         raise StrategyError(f"strategy: {GIVEN}")
     if isinstance(workload, DlrmSpec):
-        found = legal_hierarchies(workload.dlrm(), workload.global_batch, node, count, sharded=workload.sharding is not None)
-        return tuple(map(str, found))
+        return legal_hierarchies(workload.dlrm(), workload.global_batch, node, count, sharded=workload.sharding is not None)
     if isinstance(workload, TransformerSpec):
         again = tuple(level for level in RECOMPUTE if not (fused and level == "selective"))
         model, task = workload.transformer(), workload.step
-        plans = legal_plans(model, node * count, workload.global_batch, node=node, task=task, recompute=again, placed=placed)
-        return tuple(as_text(plan, workload) for plan in plans)
-    return tuple(str(mesh) for mesh in legal_meshes(workload.graph(), node * count))
+        devices = node * count
+        batch = devices**2 if workload.arrives else workload.global_batch
+        return _settled(legal_plans(model, devices, batch, node=node, task=task, recompute=again, placed=placed), workload)
+    return legal_meshes(workload.graph(), node * count)

@@ -24,7 +24,9 @@ from crossflow.study.reading import Study
 from crossflow.study.redivision import LOOSE, LOOSELY, missed, sentence
 from crossflow.units import show
 
+WORDS = ("search", "bound_by", "reason")  # columns of words
 NamedRows = tuple[list[str], Iterable[Mapping[str, Any]]]  # names of columns, and rows
+BEST = "best"  # folder of the best designs of several searches
 COMPARED = 64  # swept points up to which every pair is compared
 
 
@@ -62,6 +64,8 @@ def view(study: Study, columns: Mapping[str, Any], results: Sequence[searches.Se
         best=tuple({**result.run.point, "search": result.run.name, **result.best.row} for result in results if result.best.row is not None),
         convergence=convergence,
         drawn=tuple(_drawn(study, columns)) if study.sampling is not None else (),
+        draws=0 if study.sampling is None else study.sampling.settings.samples,
+        interval=0.0 if study.sampling is None else study.sampling.settings.interval,
         caption=study.caption,
     )
 
@@ -141,6 +145,18 @@ def contents(view: View, results: Sequence[searches.SearchResult], compared: Seq
     return texts
 
 
+def units(study: Study, columns: Iterable[str]) -> dict[str, str]:
+    """Unit of every column of the points: SI, ``1`` for a number without one, ``text`` for words and for values as they are written."""
+    options = {option.path: option.values for run in study.runs for option in run.problem.space.options}
+    swept = {path for path, values in {**study.values, **options}.items() if any(not isinstance(value, int | float) for value in values)}
+    found = {}
+    for name in columns:
+        _, bracket, unit = name.removesuffix("]").partition(" [")
+        searched = _units(study).get(name) if bracket == "" and name not in swept else None
+        found[name] = unit if bracket else "text" if name in (*swept, *WORDS) else searched or unit_of(name)
+    return found
+
+
 def names(study: Study) -> list[str]:
     """Names of all files beside the points that the study may write."""
     found = [f"{plot.name}.{ending}" for plot in study.spec.plots for ending in ("png", "svg")]
@@ -155,8 +171,8 @@ def _best_names(runs: Sequence[PlannedSearch]) -> list[str]:
         return ["best.yaml"]
     found: list[str] = []
     for run in runs:
-        name = f"best-{file_name(run.title)}.yaml"
-        found.append(name if name not in found else f"best-{file_name(run.title)}-{run.number}.yaml")
+        name = f"{BEST}/{file_name(run.title)}.yaml"
+        found.append(name if name not in found else f"{BEST}/{file_name(run.title)}-{run.number}.yaml")
     return found
 
 

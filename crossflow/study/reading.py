@@ -18,6 +18,7 @@ from crossflow.points import split, variant
 from crossflow.scenario import Scenario, check_strategy, from_document, spelled_out, strategy_of
 from crossflow.search.division import SPREAD, BudgetDivision
 from crossflow.search.shares import shares_of
+from crossflow.settings import pointed
 from crossflow.strategy.reading import ANY
 from crossflow.study import sweeps
 from crossflow.study.planning import PlannedSearch, planned
@@ -116,15 +117,31 @@ class Study:
         return tuple(name for name in self.spec.shown if name in self.sampling_columns) or ("step_time_s",)
 
 
-def read_study(path: str | Path, settings: Iterable[str] = (), *, yes: bool = False) -> Study:
-    """Read a study file; `settings` override its fields, such as ``scenario.strategy=CR-8-d64``; `yes` to one of any size."""
-    return files.with_settings(functools.partial(_read, path, yes), tuple(settings))
+def read_study(path: str | Path | Mapping[str, Any], settings: Iterable[str] = (), *, yes: bool = False, base: Path | None = None) -> Study:
+    """Read a study: a file, the name of a shipped one, or plain data as a file holds it.
+
+    `settings` override its fields, such as ``scenario.strategy=CR-8-d64``; `yes` to one of any size; `base` is the folder that paths in
+    plain data start from.
+    """
+    return files.with_settings(functools.partial(_read, path, base, yes), tuple(settings))
 
 
-def _read(path: str | Path, yes: bool, settings: Sequence[str]) -> Study:
-    document, base = _with_scenario(files.read_yaml(path), Path(path).parent)
+def locate(name: str | Path) -> Path:
+    """Path of a study: a file of the user's before a shipped one of that name."""
+    return Path(name) if Path(name).is_file() else files.find("studies", str(name))
+
+
+def _read(path: str | Path | Mapping[str, Any], base: Path | None, yes: bool, settings: Sequence[str]) -> Study:
+    if isinstance(path, Mapping):
+        document, base = _with_scenario(Document(file="study", data=dict(path)), base or Path())
+    else:
+        file = locate(path)
+        document, base = _with_scenario(files.read_yaml(file), file.parent)
     document = files.override(document, settings)
-    spec = files.validate(StudyFile, document)
+    try:
+        spec = files.validate(StudyFile, document)
+    except SpecError as error:
+        raise SpecError(pointed(problem, "scenario") for problem in error.problems) from None
     if not isinstance(spec.scenario, Mapping):
         raise document.error(("scenario",), f"expected a scenario or the path of one, got {spec.scenario!r}")
     if ("strategy" in spec.space or "strategy" in spec.sweep) and "strategy" not in spec.scenario:

@@ -65,6 +65,15 @@ def _text(value: Any) -> str:
     return json.dumps(plain(value), separators=(",", ":"))
 
 
+def in_si(path: str, unit: str) -> str:
+    """Column of the numbers of a path whose values are written with their units.
+
+    >>> in_si("system.budgets.power", "W")
+    'system.budgets.power [W]'
+    """
+    return f"{path} [{unit}]"
+
+
 def numbers(values: Sequence[Any]) -> Array:
     """Values as numbers, NaN for what is missing."""
     return np.array([np.nan if value is None else value for value in values], dtype=float)
@@ -161,11 +170,17 @@ def _ours(out: Path, earlier: Mapping[str, Any], beside: Collection[str]) -> set
     return {name for name in names if name in beside or (digests.get(name) or 0) == _digest(out, name)}
 
 
+def _inside(out: Path, name: str) -> bool:
+    """Whether a name is that of a file in a folder, or in one folder in it."""
+    path = Path(name)
+    return len(path.parts) <= 2 and ".." not in path.parts and not path.is_absolute() and not (out / path.parent).is_symlink()
+
+
 def _digest(out: Path, name: str) -> str | None:
     """Digest of a file in a folder, None where there is none."""
     try:
         with (out / name).open("rb") as stream:
-            return hashlib.file_digest(stream, "sha256").hexdigest()[:DIGITS] if Path(name).name == name else None
+            return hashlib.file_digest(stream, "sha256").hexdigest()[:DIGITS] if _inside(out, name) else None
     except (OSError, ValueError):
         return None
 
@@ -190,8 +205,15 @@ def _refuse_changed(out: Path, earlier: Mapping[str, Any], names: Iterable[str],
 
 def _strays(out: Path, names: Iterable[str]) -> list[str]:
     """Temporary neighbours of files of a run, which one that was killed has left."""
-    mine = re.compile(rf"\.({'|'.join(map(re.escape, names))})\.[a-z0-9_]{{8}}")
-    return [path.name for path in (out.iterdir() if out.is_dir() else ()) if mine.fullmatch(path.name)]
+    held: dict[Path, list[str]] = {}
+    for path in map(Path, names):
+        held.setdefault(path.parent, []).append(path.name)
+    found = []
+    for folder, own in held.items():
+        mine = re.compile(rf"\.({'|'.join(map(re.escape, own))})\.[a-z0-9_]{{8}}")
+        there = (out / folder).iterdir() if (out / folder).is_dir() else ()
+        found += [str(folder / path.name) for path in there if mine.fullmatch(path.name)]
+    return found
 
 
 def _remove(out: Path, names: Iterable[str]) -> None:

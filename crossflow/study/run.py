@@ -77,12 +77,19 @@ class StudyResult:
 
         return pandas.read_json(self.out / records.POINTS, lines=True)
 
+    def _repr_html_(self) -> str:
+        from crossflow.drawing import html
+
+        headers, rows = self.table()
+        notes = "".join(f"<div>{html.text(note)}</div>" for note in self.notes)
+        return html.text(repr(self)) + html.table(headers, rows, html.MOST) + notes
+
     def __repr__(self) -> str:
         return f"StudyResult({self.study.spec.name!r}: {self.summary})"
 
 
 def run_study(
-    path: str | Path,
+    path: str | Path | Mapping[str, Any],
     *,
     out: str | Path | None = None,
     jobs: int = 1,
@@ -96,8 +103,7 @@ def run_study(
 
     Parameters
     ----------
-    path : study file.
-    out : folder to write to; ``results/NAME`` under the current folder where not given.
+    path, out : study file, name of a shipped study, or plain data as a file holds it; folder to write, ``results/NAME`` where not given.
     jobs : processes to use.
     dask : address of the scheduler of a Dask cluster to use instead.
     resume : go on with the points that an earlier run left in `out`.
@@ -109,6 +115,12 @@ def run_study(
     ------
     CrossflowError
         For wrong files and folders that cannot be written; finished points are kept.
+
+    Examples
+    --------
+    >>> import crossflow
+    >>> result = crossflow.run_study("technology-scaling", out="results/scaling")  # doctest: +SKIP
+    >>> frame = result.to_frame()  # doctest: +SKIP
     """
     study = read_study(path, settings, yes=yes)
     folder = Path(out) if out is not None else Path("results") / file_name(study.spec.name)
@@ -133,6 +145,7 @@ def run_study(
         except Exception:
             records.write_csv(folder / records.POINTS, folder / records.TABLE)  # which a picture that fails shall not cost
             raise
+        record["columns"] = findings.units(study, next(records.rows(folder / records.POINTS), {}))
         written = [*records.finish(folder, record, written), *written]
     return StudyResult(study=study, view=view, results=results, comparisons=comparisons, out=folder, files=written)
 

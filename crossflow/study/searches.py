@@ -12,6 +12,7 @@ import numpy as np
 import yaml
 
 from crossflow import files
+from crossflow.points import varied
 from crossflow.score import unit_of
 from crossflow.search.driver import search, solve
 from crossflow.search.goals import DesignOutcome
@@ -19,7 +20,7 @@ from crossflow.search.gradient import planned as planned_steps
 from crossflow.search.nested import InnerResult, InnerSearch
 from crossflow.search.oracle import Best
 from crossflow.search.problem import SearchProblem
-from crossflow.search.settings import EvolutionSettings, GivenSettings, GradientSettings
+from crossflow.search.settings import EvolutionSettings, ExhaustiveSettings, GivenSettings, GradientSettings
 from crossflow.search.space import Designs
 from crossflow.study import records
 from crossflow.study.planning import PlannedSearch
@@ -74,6 +75,9 @@ def expected(run: PlannedSearch) -> int | None:
     if isinstance(run.settings, GradientSettings) and not run.problem.space.options:
         whole = planned_steps(run.problem.space, run.settings)
         return min(whole, run.settings.evaluations or whole)
+    if isinstance(run.settings, ExhaustiveSettings):
+        whole = run.problem.space.size
+        return min(whole, run.settings.evaluations or whole)
     return 1 if isinstance(run.settings, GivenSettings) else run.settings.evaluations
 
 
@@ -98,6 +102,7 @@ class Book:
             "search": [run.name] * count,
         }
         whole |= {path: [value] * count for path, value in run.point.items()} | dict(columns)
+        whole |= {name: [value] * count for name, value in _in_si(run).items()}
         self.file.append(self.rows, records.to_lines(whole))
         self.add(run, whole, count)
 
@@ -109,6 +114,11 @@ class Book:
         if self.report is not None:
             self.report(self.evaluations, self.total, self._best(run, columns))
 
+    def end(self, expected: int | None, evaluations: int) -> None:
+        """Note that a search ended, perhaps after fewer designs than were expected."""
+        if self.total is not None and expected is not None:
+            self.total += evaluations - expected
+
     def _best(self, run: PlannedSearch, columns: Mapping[str, Any]) -> str:
         """The best first objective of the run so far, in words."""
         objective = run.problem.objectives[0]
@@ -117,6 +127,16 @@ class Book:
         least = min(float(kept.min(initial=np.inf)), self.lead[1] if self.lead[0] == run.number else np.inf)
         self.lead = (run.number, least)
         return f"{run.title}: {show(sign * least, unit_of(objective.name)) if np.isfinite(least) else '-'}"
+
+
+def _in_si(run: PlannedSearch) -> dict[str, float]:
+    """Swept quantities of a run as numbers, by column."""
+    found = {path: varied(run.problem.scenario, path) for path in run.point}
+    return {
+        records.in_si(path, quantity.unit): float(quantity.read(run.point[path])[0])
+        for path, quantity in found.items()
+        if quantity is not None and isinstance(run.point[path], str)
+    }
 
 
 @dataclass(kw_only=True)
@@ -174,6 +194,7 @@ def run_all(runs: Sequence[PlannedSearch], book: Book, workers: Workers, study: 
         )
         recorder.begin(best.rows)
         fresh |= recorder.fresh
+        book.end(expected(run), best.evaluations)
         best_of.append(SearchResult(run=run, best=best))
         yield best_of[-1]
 
@@ -231,13 +252,16 @@ def _best(run: PlannedSearch, told: Mapping[str, Any]) -> Best:
 
 def best_scenario(result: SearchResult) -> str:
     """The best design as a scenario file."""
-    scenario = result.run.problem.scenario
-    data = scenario.document.data
-    row = result.best.row or {}
-    for path in result.run.problem.space.paths:
+    return str(yaml.safe_dump(design(result.run.problem, result.best.row or {}), sort_keys=False, allow_unicode=True))
+
+
+def design(problem: SearchProblem, row: Mapping[str, Any]) -> Any:
+    """Plain data of the scenario that a row of a search is of."""
+    data = problem.scenario.document.data
+    for path in problem.space.paths:
         if row.get(path) is not None:
-            data = files.replace(data, tuple(path.split(".")), written(scenario, path, row[path]), path)
-    return str(yaml.safe_dump(data, sort_keys=False, allow_unicode=True))
+            data = files.replace(data, tuple(path.split(".")), written(problem.scenario, path, row[path]), path)
+    return data
 
 
 def convergence_rows(results: Sequence[SearchResult]) -> Iterator[dict[str, Any]]:

@@ -151,9 +151,11 @@ def evaluated(part: SweepTask) -> RowBlock:
     given |= divided
     asked = None if part.record is None else {*part.record, *part.needed}
     points = {path: values for path, values in given.items() if path != SPREAD}
-    columns = evaluate(part.scenario, points, columns=asked).columns()
+    score = evaluate(part.scenario, points, columns=asked)
+    columns = score.columns()
     kept = columns if part.record is None else {name: columns.get(name, np.full(count, absent(name))) for name in part.record}
-    table = {"id": np.arange(part.first, part.end), **given, **kept}
+    numbers = {records.in_si(path, score.units[path]): score.points[path] for path in part.grid.values if path in score.units}
+    table = {"id": np.arange(part.first, part.end), **given, **kept, **numbers}
     shown = {**columns, **table}
     return RowBlock(text=records.to_lines(table), columns={name: shown[name] for name in part.needed if name in shown}, count=count)
 

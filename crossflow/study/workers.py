@@ -115,7 +115,10 @@ class _Pool(ProcessPoolExecutor):
         import multiprocessing
         from multiprocessing import resource_tracker
 
-        resource_tracker.ensure_running()  # which would unblock signals if it started with a worker
+        # Started with a worker it would unblock signals; started here it begins with them blocked, so that a terminal that closes leaves it
+        # the time to tidy up after the others.
+        with undisturbed():
+            resource_tracker.ensure_running()
         super().__init__(jobs, mp_context=multiprocessing.get_context("spawn"), initializer=end_with_parent)
 
     def submit(self, function: Callable[..., Any], /, *given: Any, **named: Any) -> Future[Any]:

@@ -13,7 +13,7 @@ import numpy as np
 
 from crossflow import files, limits
 from crossflow.arrays import Array, Index, Mask
-from crossflow.errors import CrossflowError, SpecError, did_you_mean
+from crossflow.errors import CrossflowError, SpecError, among, did_you_mean
 from crossflow.files import Document, FileModel
 from crossflow.paths import quantity_at
 from crossflow.technology.components import Bond, Compute, Link, LogicNode, OffChip, OnChip, Substrate
@@ -83,7 +83,7 @@ class TechLibrary(FileModel):
         if name not in known:
             raise CrossflowError(
                 f"technology library '{self.name}' has no {kind.replace('_', '-')} '{name}'"
-                f"{did_you_mean(name, known)}; known: {', '.join(known)}"
+                f"{did_you_mean(name, known)}; known: {among(known, f'`crossflow show {self.name}`')}"
             )
         return known[name]
 

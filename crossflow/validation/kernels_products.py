@@ -18,7 +18,7 @@ from crossflow.arrays import Array
 from crossflow.cost.price import kernel_parts
 from crossflow.cost.roofline import KernelCosts, product_costs
 from crossflow.formats import DTYPE_BYTES, kept_bytes
-from crossflow.program.kernels import Kernel, Pass, Product
+from crossflow.program.kernels import Attention, Kernel, Pass, Product
 from crossflow.program.program import Program
 from crossflow.units import parse
 from crossflow.validation.report import Table
@@ -160,10 +160,18 @@ def rows_of(folder: Path, device: str, library: str) -> Mapping[tuple[str, str, 
 # -------------------------------------------------------------------------------------------- operators of training
 
 
+OPERATORS = (
+    "device", "op", "groups", "m", "n", "k", "layout", "batch", "seq", "heads", "kv_heads", "qk_head_dim", "v_head_dim", "out_dtype",
+    "accumulate", "time_us",
+)  # fmt: skip
+ATTENTION = ("sdp_fwd", "sdp_bwd")
+TRAINED_BY = "megatron-core"  # whose kernel it is: Transformer Engine's
+
+
 def training_kernels_table(folder: Path) -> Table:
-    """Products that PyTorch launched one by one: columns device, op, groups, m, n, k, layout, out_dtype, accumulate and time_us."""
+    """Products and fused attention that PyTorch launched one by one, each with the columns of its kind."""
     file = folder / "simumax_kernels.csv"
-    rows = read_rows(file, ("device", "op", "groups", "m", "n", "k", "layout", "out_dtype", "accumulate", "time_us"))
+    rows = read_rows(file, OPERATORS)
     keys = [(row["device"], row["op"]) for row in rows]
     predicted, reasons = predicted_by(keys, lambda key, mine: _training_times(key, file, [rows[i] for i in mine]))
     known = np.isfinite(predicted)
@@ -177,16 +185,30 @@ def training_kernels_table(folder: Path) -> Table:
     )
 
 
+def _attention_times(device: Architecture, file: Path, rows: TableRows, *, backward: bool) -> Array:
+    """Times of causal attention, as Megatron-Core's steps have them. [s]"""
+    names = ("batch", "heads", "kv_heads", "seq", "qk_head_dim", "v_head_dim")
+    samples, heads, kv_heads, length, query, value = (positive(file, rows, name) for name in names)
+    kernel = Attention(
+        samples=samples, heads=heads, kv_heads=kv_heads, length=length, seen=length, width=(query + value) / 2.0, backward=backward
+    )
+    program = Program(name="attention", dtype="bf16", axes=(), kernels=(kernel,), messages=(), ops=(), tensors=(), training=True)
+    (part,) = kernel_parts(program, device, load_stack(TRAINED_BY)[0])
+    return np.asarray(part[1].time[0])
+
+
 def _training_times(key: tuple[str, str], file: Path, rows: TableRows) -> Array | str:
     """Times of one kind of operator on one device, or why there are none. [s]"""
     device, op = key
     found = device_architecture(device)
-    if op not in ("matmul", "group_matmul"):
-        return f"operator {op} is no matrix product"
+    if op not in ("matmul", "group_matmul", *ATTENTION):
+        return f"operator {op} is neither a matrix product nor attention"
     if found is None:
         return f"no template for device '{device}'"
     if device in measurements().get("simumax-2026", {}).get("boost_clock", ()):
         found = replace(found, power_clock=np.full(1, np.inf))
+    if op in ATTENTION:
+        return _attention_times(found, file, rows, backward=op == "sdp_bwd")
     sizes = np.stack([positive(file, rows, name) for name in ("m", "n", "k", "groups")])[..., None]
     moved = [[DTYPE_BYTES[row["out_dtype"]] * (2.0 if row["accumulate"] == "1" else 1.0)] for row in rows]
     return np.asarray(product_costs(sizes, np.array(moved), found, "bf16").time[:, 0])

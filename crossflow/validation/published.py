@@ -1,10 +1,10 @@
 """Training rates that submitters and makers publish: ``mlperf_training.csv`` and ``published_training.csv``, each row as `predict` has it.
 
-A row says the model, the system and most of the layout; ``published.yaml`` says how scenarios call them, and which modules recipes
-compute again. Whether a run recomputed more is not told: it is supposed that none did, and a run that is predicted not to fit is counted
-as such. LoRA freezes all weights
-but adapters, which are no part of the model here: the first layer is trained in their place, so that gradients pass all layers and no
-other weight has one.
+A row says the model, the system and most of the layout; ``published.yaml`` says how scenarios call them, and what recipes of the
+maker turn on: modules that are computed again, how tokens travel to experts, graphs, and tensors on the host. Where no recipe is known it
+is supposed that a run did nothing of that, and a run that is predicted not to fit is counted as such. LoRA freezes all weights but
+adapters, which are no part of the model here: the first layer is trained in their place, so that gradients pass all layers and no other
+weight has one.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ def mlperf_table(folder: Path) -> Table:
 
 def published_table(folder: Path) -> Table:
     """Training rates of Megatron-Bridge."""
-    return _table(folder / "published_training.csv", PUBLISHED, _published_run)
+    return _table(folder / "published_training.csv", PUBLISHED, published_run)
 
 
 def _table(file: Path, columns: Sequence[str], read: Callable[[Path, TableRow], PublishedRun]) -> Table:
@@ -164,7 +164,7 @@ def mlperf_run(file: Path, row: TableRow) -> PublishedRun:
     )  # fmt: skip
 
 
-def _published_run(file: Path, row: TableRow) -> PublishedRun:
+def published_run(file: Path, row: TableRow) -> PublishedRun:
     """A run of Megatron-Bridge."""
     data = _scenario(
         row, model=row["model"], system=row["system"], batch="gbs", micro="mbs", release=("bridge", row["release"]),
@@ -181,8 +181,9 @@ def _published_run(file: Path, row: TableRow) -> PublishedRun:
 def _scenario(row: TableRow, *, model: str, system: str, batch: str, micro: str, release: tuple[str, str], lora: bool) -> dict[str, Any]:
     """The scenario of a row: its layout on its system, with the software of its release."""
     about, machine = dict(_known("models", model, "model")), dict(_known("systems", system, "system"))
-    gpus, chunks, again = int(row["gpus"]), about.pop("chunks", {}), about.pop("recomputed", {}).get(system)
-    stack = _stack(*release)
+    gpus, chunks = int(row["gpus"]), about.pop("chunks", {})
+    recipe = _recipe(*release, {"models": model, "systems": system, "precisions": row["precision"], "sharded": row.get("fsdp") or "0"})
+    stack = recipe["stack"] or _stack(*release)
     node = _node(gpus, machine.pop("domain", None) or whole(row, "gpus_per_node", min(8, gpus)))
     workload = {
         **about, "global_batch": whole(row, batch), "sequence": whole(row, "seq"),
@@ -193,9 +194,33 @@ def _scenario(row: TableRow, *, model: str, system: str, batch: str, micro: str,
     return {
         "system": {**machine, "devices_per_node": node, "nodes": gpus // node},
         "workload": workload,
-        "strategy": {**_plan(row, gpus, whole(row, micro)), **chunks.get(str(whole(row, "pp") * whole(row, "vp")), {})},
-        "software": {"like": stack, "recomputed": again} if again else stack,
+        "strategy": {
+            **_plan(row, gpus, whole(row, micro)),
+            **chunks.get(str(whole(row, "pp") * whole(row, "vp")), {}),
+            **recipe["strategy"],
+        },
+        "software": {"like": stack, **recipe["software"]} if recipe["software"] else stack,
     }
+
+
+def _recipe(maker: str, release: str, about: Mapping[str, str]) -> dict[str, Any]:
+    """What recipes of a release change in software and strategy, and another stack where they have one; later entries count.
+
+    Parameters
+    ----------
+    about : what a row is, by the key with which entries ask for it.
+    """
+    found: dict[str, Any] = {"stack": "", "software": {}, "strategy": {}}
+    for entry in words()["recipes"]:
+        asked = {"makers": maker, **about}
+        if any(value not in entry.get(key, (value,)) for key, value in asked.items()):
+            continue
+        if _dated(release) < _dated(entry.get("from", "0")) or ("before" in entry and _dated(release) >= _dated(entry["before"])):
+            continue
+        found["stack"] = entry.get("stack", found["stack"])
+        for part in ("software", "strategy"):
+            found[part] = {**found[part], **entry.get(part, {})}
+    return found
 
 
 def _plan(row: TableRow, gpus: int, micro: int) -> dict[str, Any]:

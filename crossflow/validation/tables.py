@@ -30,6 +30,7 @@ from crossflow.errors import CrossflowError, Problem, SpecError, did_you_mean
 from crossflow.files import Document
 from crossflow.formats import kept_bytes
 from crossflow.program.collectives import COLLECTIVES
+from crossflow.technology.library import TechLibrary
 from crossflow.units import parse
 from crossflow.validation.report import Table
 
@@ -215,12 +216,12 @@ def device_spec(template: str) -> SystemSpec:
     return resolve(Document(file=template, data={"template": template}))[0]
 
 
-def architecture_at(spec: SystemSpec, activity: float) -> Architecture:
-    """Architecture of a system whose operands switch so much. [1]"""
+def architecture_at(spec: SystemSpec, activity: float, library: TechLibrary | None = None) -> Architecture:
+    """Architecture of a system whose operands switch so much [1]; `library` as in `architecture`."""
     if spec.execution.chip_power is not None:
         execution = spec.execution.model_copy(update={"chip_power": spec.execution.chip_power * activity})
         spec = spec.model_copy(update={"execution": execution})
-    return architecture(spec)
+    return architecture(spec, library)
 
 
 def template_of(device: str) -> str | None:

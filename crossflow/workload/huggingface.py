@@ -149,6 +149,9 @@ class _Setting:
     own: bool = False
 
 
+CONFIG = "config.json"  # what describes a model in a folder of Hugging Face
+
+
 def huggingface_document(path: str | Path, *, service: bool = False) -> tuple[Document, list[FieldUse]]:
     """Read a ``config.json`` into the keys of a transformer's file.
 

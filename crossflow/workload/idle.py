@@ -1,7 +1,8 @@
 """Keys of a workload that its other keys, or its task, leave without meaning, each with the reason and the cure.
 
 A model file describes a model for every task, so that some of its keys may be idle. What a scenario writes itself is told: what no task
-gives a meaning is refused, what belongs to another task is noted, so that one scenario can be predicted for several tasks.
+gives a meaning is refused, and so is what says how a service runs where there is none (`serving`); what else belongs to another task is
+noted, so that one scenario can be predicted for several tasks.
 """
 
 from __future__ import annotations
@@ -27,9 +28,8 @@ def of_other_tasks(spec: AnySpec) -> IdleKey:
         for path, does in _TRAINED.items():
             if _differs(spec, path.split(".")):
                 yield path, f"only training {does}, and task is {spec.task}"
-    if isinstance(spec, TransformerSpec) and spec.task != "serving":
-        given = (key for key in spec.serving.model_fields_set if _differs(spec, ["serving", key]))
-        yield from ((f"serving.{key}", f"only a service in steady state has it, and task is {spec.task}") for key in sorted(given))
+    if isinstance(spec, TransformerSpec) and spec.arrives:
+        yield "global_batch", "requests arrive (serving.arrival_rate), and as many are in flight as come and go"
     if isinstance(spec, TransformerSpec) and spec.task in ("training", "forward"):
         yield from ((key, f"only a service has requests, and task is {spec.task}") for key in ("prompt", "output") if getattr(spec, key))
 
@@ -46,12 +46,19 @@ def _differs(spec: object, path: list[str]) -> bool:
 def without_meaning(spec: AnySpec) -> IdleKey:
     """Keys that have no meaning beside the other keys of a workload, whatever its task; defaults are left out."""
     if isinstance(spec, TransformerSpec):
+        yield from _unserved(spec)
         yield from _positions(spec)
         yield from _unattended(spec)
         yield from _latent(spec)
         yield from _ends(spec)
     elif isinstance(spec, DlrmSpec) and spec.bottom.layers and spec.dense_features not in (None, spec.bottom.width):
         yield "dense_features", f"square layers of the bottom MLP take {spec.bottom.width} numbers in; list its widths, or leave it out"
+
+
+def _unserved(spec: TransformerSpec) -> IdleKey:
+    if spec.task != "serving":
+        given = (key for key in sorted(spec.serving.model_fields_set) if _differs(spec, ["serving", key]))
+        yield from ((f"serving.{key}", f"only task: serving has it, and task is {spec.task}; leave it out") for key in given)
 
 
 def _positions(spec: TransformerSpec) -> IdleKey:

@@ -435,6 +435,14 @@ class TransformerSpec(_Sourced):
 
     @model_validator(mode="before")
     @classmethod
+    def _arriving(cls, data: Any) -> Any:
+        """Requests that arrive have no number in flight that a scenario could give."""
+        serving = data.get("serving") if isinstance(data, Mapping) else None
+        arrives = isinstance(serving, Mapping) and serving.get("arrival_rate") is not None and data.get("task") == "serving"
+        return {"global_batch": 1, **data} if arrives else data
+
+    @model_validator(mode="before")
+    @classmethod
     def _sequence_of_image(cls, data: Any) -> Any:
         if not isinstance(data, Mapping) or data.get("image") is None or "sequence" in data:
             return data
@@ -463,6 +471,11 @@ class TransformerSpec(_Sourced):
     def serves(self) -> bool:
         """Whether the task is one of a service, which keeps keys and values."""
         return self.task in ("prefill", "decode", "serving")
+
+    @property
+    def arrives(self) -> bool:
+        """Whether requests arrive at a rate; else `global_batch` of them are in flight."""
+        return self.task == "serving" and self.serving.arrival_rate is not None
 
     @property
     def step(self) -> JobTask:

@@ -3,6 +3,7 @@
 ``python docs/scripts/make_docs.py --data DIR`` writes all of it from a folder of measured data; without ``--data`` the
 accuracy pages are left as they are, unless ``--excerpt`` asks for the small excerpt that the package carries.
 ``--check`` writes nothing and fails where a page differs from what would be written, or an example from what it prints.
+``--only PAGE ...`` looks at these pages alone. A new page under ``docs/`` needs no entry here: its examples run in ``docs/examples``.
 """
 
 from __future__ import annotations
@@ -36,6 +37,7 @@ import crossflow
 from crossflow import bands, limits, scenario, units
 from crossflow.architecture import execution, network, software, template
 from crossflow.architecture.model import Architecture
+from crossflow.cli import parser
 from crossflow.emulation import delays, record
 from crossflow.evaluation.timelines import simulate
 from crossflow.measurement import results
@@ -60,33 +62,45 @@ from crossflow.workload import spec as workloads
 
 DOCS = Path(__file__).resolve().parents[1]
 ROOT, EXAMPLES, FIGURES = DOCS.parent, DOCS / "examples", DOCS / "figures"
-PAGES = {ROOT / "README.md": ROOT, DOCS / "guide.md": EXAMPLES}  # and where their examples are run
 GENERATED = "<!-- Written by docs/scripts/make_docs.py; change the script or the program, not this file. -->\n"
 
 
 def main() -> int:
     """Write or check the pages."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data", type=Path, metavar="DIR", help="folder of measured data for the accuracy pages")
-    parser.add_argument("--excerpt", action="store_true", help="the accuracy pages from the excerpt in the package")
-    parser.add_argument("--check", action="store_true", help="write nothing, fail where something differs")
-    arguments = parser.parse_args()
+    words = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    words.add_argument("--data", type=Path, metavar="DIR", help="folder of measured data for the accuracy pages")
+    words.add_argument("--excerpt", action="store_true", help="the accuracy pages from the excerpt in the package")
+    words.add_argument("--check", action="store_true", help="write nothing, fail where something differs")
+    words.add_argument("--only", nargs="+", type=Path, metavar="PAGE", help="these pages alone, such as docs/how-to/fit.md")
+    arguments = words.parse_args()
     report = validate(arguments.data) if arguments.data or arguments.excerpt else None
-    pages = {DOCS / "files.md": files_page()}
+    pages = {DOCS / "files.md": files_page, DOCS / "cli.md": cli_page}
     if report is not None:
-        pages[DOCS / "validation.md"] = validation_page(report, full=arguments.data is not None)
-    for page, place in PAGES.items():
-        text = refresh(page.read_text(encoding="utf-8"), place.relative_to(ROOT))
-        pages[page] = text if report is None else between(text, "accuracy", summary(report))
-    broken = [complaint for page, place in PAGES.items() for complaint in doctests(page, pages[page], place)]
+        pages[DOCS / "validation.md"] = lambda: validation_page(report, full=arguments.data is not None)
+    chosen = {page.resolve() for page in arguments.only or (*pages, *written_pages())}
+    texts = {page: made() for page, made in pages.items() if page in chosen}
+    broken: list[str] = []
+    for page, place in written_pages().items():
+        if page in chosen:
+            text = refresh(page.read_text(encoding="utf-8"), place.relative_to(ROOT))
+            texts[page] = text if report is None else between(text, "accuracy", summary(report))
+            broken += doctests(page, texts[page], place)
     if arguments.check:
-        broken += [difference for page, text in pages.items() for difference in differences(page, text)]
+        broken += [difference for page, text in texts.items() for difference in differences(page, text)]
     else:
-        for page, text in pages.items():
+        for page, text in texts.items():
             page.write_text(text, encoding="utf-8")
-        draw_figures(report)
+        if not arguments.only:
+            draw_figures(report)
     sys.stderr.write("".join(broken))
     return 1 if broken else 0
+
+
+@functools.cache
+def written_pages() -> Mapping[Path, Path]:
+    """Pages that people write, and the folder that the examples of each are run in."""
+    inside = {page: EXAMPLES for page in sorted(DOCS.rglob("*.md")) if page.parent.name != "scripts"}
+    return {ROOT / "README.md": ROOT} | {page: place for page, place in inside.items() if GENERATED not in page.read_text(encoding="utf-8")}
 
 
 def differences(page: Path, text: str) -> Iterator[str]:
@@ -487,6 +501,46 @@ def _explained(found: Iterable[str], meanings: Mapping[str, str]) -> Iterator[tu
     yield from ((f"`{pattern}`", meanings[pattern]) for pattern in meanings if pattern in used)
 
 
+# -------------------------------------------------------------------------------------------- reference of commands
+
+
+def cli_page() -> str:
+    """Reference of every command, from the parser itself."""
+    commands: Mapping[str, argparse.ArgumentParser] = next(
+        action.choices for action in parser.build()._actions if isinstance(action, argparse._SubParsersAction)
+    )
+    shared = {"-h": "", "--set": prose()["cli"]["set"], "--json": prose()["cli"]["json"]}
+    text = f"{GENERATED}\n# Commands\n\n{prose()['cli']['intro']}\n\n"
+    text += markdown(("command", "what it does"), [(f"[`crossflow {name}`](#{name})", f"{_about(one)}.") for name, one in commands.items()])
+    text += "\n## In every command\n\n" + markdown(("option", "meaning"), [(f"`{name}`", about) for name, about in shared.items() if about])
+    for name, one in commands.items():
+        text += f"\n## {name}\n\n{one.description}\n\n```text\n{_usage(one)}\n```\n\n"
+        rows = [_argument_row(action) for action in one._actions if not {*action.option_strings} & {*shared} or name == "emulate"]
+        text += markdown(("argument", "meaning"), [row for row in rows if row[0] != "`-h`, `--help`"])
+    return text
+
+
+def _about(one: argparse.ArgumentParser) -> str:
+    """What a command does, as the end of a sentence that its name begins."""
+    assert one.description is not None
+    return one.description.rstrip(".")
+
+
+def _usage(one: argparse.ArgumentParser) -> str:
+    """How a command is written, in lines of at most 100 characters whatever the terminal."""
+    one.formatter_class = functools.partial(argparse.HelpFormatter, width=100)  # type: ignore[assignment]
+    return one.format_usage().removeprefix("usage: ").replace("\n       ", "\n").rstrip()
+
+
+def _argument_row(action: argparse.Action) -> tuple[str, str]:
+    shown = action.metavar if isinstance(action.metavar, str) else "|".join(map(str, action.choices or ()))
+    value = "" if action.nargs == 0 else shown
+    names = ", ".join(f"`{name} {value}`" if value else f"`{name}`" for name in action.option_strings) or f"`{shown}`"
+    one_of = f" One of {', '.join(f'`{choice}`' for choice in action.choices)}." if action.choices else ""
+    about = _cell((action.help or "").replace("*", "\\*"))
+    return names.replace("|", "\\|"), f"{about[:1].upper()}{about[1:]}.{one_of}"
+
+
 # -------------------------------------------------------------------------------------------- accuracy
 
 TITLES = {
@@ -498,7 +552,7 @@ TITLES = {
     "published_training": "Rates of Megatron Bridge",
 }
 PLURAL = ("MLPerf", "Megatron Bridge")  # sources of many releases, which one line is about
-WORST, OF_EACH, FEWEST = 15, 3, 20  # groups that are told first, how many of a table, and how many rows they have at least
+WORST, OF_EACH, FEWEST = 15, 3, 20  # groups that are shown first, how many of a table, and how many rows they have at least
 STATISTICS = ("rows", "median", "mean", "p90", "bias")
 ERRORS = ("median_abs_error", "mean_abs_error", "p90_abs_error", "bias")
 
@@ -674,8 +728,9 @@ def _table(table: Table) -> str:
     for way in (way for way in (*ways, "figure", "source") if way in table.groups):
         members = [_plain(member) if way == "source" else member for member in table.groups[way]]
         rows += [_statistics(name, table.measured[mask], table.predicted[mask]) for name, mask in _masks(members)]
-    skipped = [f"- {count:,} rows skipped: {reason}\n" for reason, count in table.skipped.items()] or ["No row was skipped.\n"]
     notes = [f"- conditions of the measurement: {note}\n" for note in table.notes]
+    skipped = [f"- {count:,} rows skipped: {reason}\n" for reason, count in table.skipped.items()]
+    skipped = skipped or ["No row was skipped.\n" + "\n" * bool(notes)]
     figure = f"![Predicted against measured](figures/{table.name}.png)\n\n"
     return markdown(("", *STATISTICS), rows, right=range(1, 6)) + "\n" + "".join([*skipped, *notes]) + "\n" + figure
 
@@ -686,7 +741,7 @@ def _runs(table: TrainingTable) -> str:
     for way in ("source", "device", "source and model", "model", "kind", "type"):
         rows += [_run_statistics(name, table, mask) for name, mask in _masks(table.groups.get(way, ()))]
     skipped = [f"- {count:,} rows skipped: {reason}\n" for reason, count in table.skipped.items()] or ["No row was skipped.\n"]
-    header = ("", *STATISTICS, "rank", "memory", "fits told right", "of runs out of memory, told")
+    header = ("", *STATISTICS, "rank", "memory", "fit predicted right", "of runs out of memory, predicted")
     figure = f"![Predicted against measured](figures/{table.name}.png)\n\n"
     words = f"\n{prose()['runs']}\n\n" if table.name == "training_runs" else "\n"
     return markdown(header, rows, right=range(1, len(header))) + "\n" + "".join(skipped) + words + figure
@@ -782,7 +837,7 @@ def summary(report: Report) -> str:
             for kind, title in (("dense", "dense models in 8 and 4 bits"), ("experts", "mixtures of experts")):
                 found = _published_errors(kind)
                 shown = (_percent(size) for size in _sizes(found)[:2])
-                rows.append((f"rates that NVIDIA publishes, {title}; nothing fitted", str(len(found)), *shown))
+                rows.append((f"rates that NVIDIA publishes, {title}; {_fitted(title)}", str(len(found)), *shown))
         elif table.name == "generated_gemm":
             rows.append(("the same on generated A100 and H100, 100 us and more", *_short(table.measured, table.predicted)))
         elif table.name == "collectives":
@@ -797,10 +852,15 @@ def summary(report: Report) -> str:
             title = {"mlperf_training": "steps of MLPerf training", "published_training": "rates of Megatron Bridge"}[table.name]
             for kind, mask in _masks(table.groups["kind"]):
                 short = kind.removeprefix("training of ")
-                rows.append((f"{title}, {short}; nothing fitted", *_short(table.measured[mask], table.predicted[mask])))
+                rows.append((f"{title}, {short}; {_fitted(short)}", *_short(table.measured[mask], table.predicted[mask])))
         elif table.measured.size:
             rows.append((TITLES.get(table.name, table.name.replace("_", " ")), *_short(table.measured, table.predicted)))
     return "\n" + markdown(("measured", "rows", "median error", "mean error"), rows, right=(1, 2, 3)) + "\n"
+
+
+def _fitted(kind: str) -> str:
+    """What was fitted to published runs of a kind: of experts how fast their rows are moved (docs/scripts/fit_published.py)."""
+    return "one number fitted" if "mixtures" in kind else "nothing fitted"
 
 
 def _summary_rows(table: Table, way: str, names: Mapping[str, str]) -> Iterator[tuple[str, ...]]:

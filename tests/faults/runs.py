@@ -39,7 +39,7 @@ def words(study: Path, out: Path, *, jobs: str = "1", resume: bool = False) -> l
 
 def contents(folder: Path) -> dict[str, bytes]:
     """All files of a run."""
-    return {path.name: path.read_bytes() for path in folder.iterdir()}
+    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
 @dataclass

@@ -11,4 +11,4 @@ from tests.faults.__main__ import main
 
 @pytest.mark.slow
 def test_killed_runs_go_on_to_the_same_bytes_and_one_of_several_writes(capsys):
-    assert main(["--kills", "1", "--together", "2", "--kinds", "cma-es", "--jobs", "2", "--seed", "3"]) == 0, capsys.readouterr().out
+    assert main(["--kills", "1", "--together", "2", "--kinds", "sweep", "--jobs", "2", "--seed", "3"]) == 0, capsys.readouterr().out

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-SECONDS, MEMORY, WALL = 10, 1 << 30, 120  # of the processor, bytes above those at the start, seconds of the clock
+SECONDS, MEMORY, WALL = 10, 1 << 30, 900  # of the processor, bytes above those at the start, seconds of the clock (of a busy machine)
 BAD = ("traceback", "signal", "hang", "memory", "warning", "numbers", "placeless", "long")
 
 

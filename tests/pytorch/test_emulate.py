@@ -186,9 +186,7 @@ def test_a_call_without_a_delay_is_refused(script, tmp_path):
             "0,1",
             "the delay function returned -1 for all_reduce of 16 B; expected seconds, or seconds and",
         ),
-        ("def delay(op, size, ranks): return '1ms'", "0", "the delay function returned '1ms' for all_reduce of 16 B"),
-        ("def delay(op, size, ranks): raise ValueError('mine')", "0,1", "model.py: delay failed for all_reduce of 16 B: ValueError: mine"),
-        ("def delay(op): return 1", "0", "model.py: delay failed for all_reduce of 16 B: TypeError: delay() takes 1 positional argument"),
+        ("def delay(op, size, ranks): raise ValueError('mine')", "0", "model.py: delay failed for all_reduce of 16 B: ValueError: mine"),
     ],
 )
 def test_a_delay_function_that_fails_is_told_in_one_line(script, tmp_path, text, ranks, sentence):
@@ -331,7 +329,7 @@ def test_an_all_to_all_of_unequal_parts_meets(script):
     assert "which expects 32 B in all_to_all of 256 B float32" in done.stderr
 
 
-@pytest.mark.parametrize("end", ["dist.recv(torch.ones(4), 7 - rank)", "dist.all_reduce(torch.ones(4 + rank))", "raise KeyError(rank)"])
+@pytest.mark.parametrize("end", ["dist.recv(torch.ones(4), 7 - rank)", "raise KeyError(rank)"])
 def test_ranks_that_fail_leave_no_process_behind(script, tmp_path, end):
     done = script(
         "import os, subprocess, sys\nrank = dist.get_rank()\n"
@@ -359,39 +357,27 @@ def test_what_follows_a_collective_may_wait_for_others(script):
     assert (done.stdout, done.returncode) == ("[tensor([1., 1., 1., 1.])]\n", 0), done.stderr
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_ends_ranks_that_wait_without_a_traceback(tmp_path, number):
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGKILL, -9)])
+def test_a_signal_ends_ranks_that_wait_without_a_traceback_and_leaves_no_process(tmp_path, number, status):
     """What was called until an interrupt is reported; a rank that is terminated says nothing more."""
     path, record = tmp_path / "script.py", tmp_path / "record.json"
     path.write_text(
-        BEGIN + f"import time\nrank = dist.get_rank()\ndist.barrier()\nopen(f'{tmp_path}/{{rank}}', 'w').close()\n"
+        BEGIN + "import os, subprocess, sys, time\nrank = dist.get_rank()\ndist.barrier()\n"
+        "other = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(100)'])\n"
+        f"open(f'{tmp_path}/{{rank}}', 'w').write(f'{{os.getpid()}} {{other.pid}}')\n"
         "time.sleep(100) if rank else dist.recv(torch.ones(4), 7)\n",
         encoding="utf-8",
     )
+    files = [tmp_path / "0", tmp_path / "7"]
     words = command("--world-size", "8", "--system", "dgx-h100", "--ranks", "0,7", "--record", str(record), "--", str(path))
-    with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
-        wait_for(lambda: all((tmp_path / rank).is_file() for rank in "07"), 60)
-        process.send_signal(number)
-        out, told = process.communicate(timeout=60)
-    assert (process.returncode, out, "Traceback" in told) == (128 + number, "", False)
-    assert record.is_file() == ("1 x barrier among 8" in told) == (number == signal.SIGINT)
-
-
-@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGKILL, -9)])
-def test_no_process_is_left_behind(tmp_path, number, status):
-    path = tmp_path / "script.py"
-    path.write_text(
-        BEGIN + "import os, subprocess, sys, time\n"
-        "other = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(100)'])\n"
-        f"open(f'{tmp_path}/{{dist.get_rank()}}', 'w').write(f'{{os.getpid()}} {{other.pid}}')\ntime.sleep(100)\n",
-        encoding="utf-8",
-    )
-    words = command("--world-size", "8", "--system", "dgx-h100", "--ranks", "0,7", "--", str(path))
-    with subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
-        files = [tmp_path / "0", tmp_path / "7"]
+    with open(tmp_path / "out", "w+") as out, open(tmp_path / "told", "w+") as log:  # which the sleeping processes hold open too
+        process = subprocess.Popen(words, stdout=out, stderr=log)
         wait_for(lambda: all(one.is_file() and len(one.read_text().split()) == 2 for one in files), 60)
         process.send_signal(number)
-        assert process.wait(30) == status
+        assert process.wait(60) == status
+        told = (tmp_path / "told").read_text()
+        assert ((tmp_path / "out").read_text(), "Traceback" in told) == ("", False)
+    assert record.is_file() == ("1 x barrier among 8" in told) == (number == signal.SIGINT)
     started = [int(word) for one in files for word in one.read_text().split()]
     wait_for(lambda: not any(alive(one) for one in started), 30)
 

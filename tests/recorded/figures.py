@@ -81,7 +81,8 @@ def _predicted(given: Scenario) -> Iterator[tuple[str, Any]]:
             yield name, list(value.values())
         elif name == "memory":
             yield name, value["total_bytes"]
-            yield "memory by kind", sum_of(value)
+            # What is left of it, and whether that is little, follows from the others.
+            yield "memory by kind", sum_of({key: held for key, held in value.items() if key not in ("margin", "tight")})
         elif name not in UNTOLD:
             yield name, sum_of(value) if isinstance(value, str | Sequence | Mapping) else value
     yield "device", sum_of(given.architecture)
@@ -169,7 +170,7 @@ def _events(given: Scenario, _: Any) -> Iterator[tuple[str, Any]]:
 def _points(given: Scenario, points: Mapping[str, Any], *, least: bool = False) -> Iterator[tuple[str, Any]]:
     """Every column of a batch of design points, of the scenario alone where there are none."""
     groups: dict[str, list[Any]] = {}
-    for name, values in evaluate(given, points or None, least=least).columns().items():
+    for name, values in evaluate(given, points or None, least=least, errors="raise").columns().items():
         groups.setdefault(name.partition(".")[0], []).append(list(values))
     for name, several in groups.items():
         if name not in UNTOLD:

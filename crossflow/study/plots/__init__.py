@@ -7,12 +7,14 @@ from pathlib import Path
 from typing import Any
 
 from crossflow.drawing.canvas import caption_below, save
+from crossflow.drawing.words import label
 from crossflow.study.plots import boxes, breakdown, convergence, heatmap, lines, parallel, pareto, uncertainty
 from crossflow.study.plots.spec import Plot
 from crossflow.study.plots.view import Convergence, Drawn, View
 
 __all__ = ["Convergence", "Drawn", "Plot", "View", "draw"]
 
+KEPT = ("lines", "breakdown", "intervals")  # kinds in which what a plot does not name stays at its first value
 # What each kind shows, and how it is drawn.
 _STEPS: dict[str, tuple[Callable[[View, Any], Any], Callable[[Any], Any]]] = {
     "lines": (lines.line_data, lines.draw_lines),
@@ -37,5 +39,24 @@ def draw(plot: Plot, view: View, folder: Path) -> list[Path]:
     """
     shown, drawn = _STEPS[plot.kind]
     figure = drawn(shown(view, plot))
-    caption_below(figure, view.caption)
+    caption_below(figure, "; ".join(filter(None, (still(view, plot), view.caption))))
     return save(figure, folder, plot.name)
+
+
+def still(view: View, plot: Plot) -> str:
+    """At which of several swept values a plot shows what it does not name; nothing where there are none.
+
+    >>> from crossflow.study.plots.spec import LinePlot
+    >>> view = View(columns={}, values={"system.devices": [8, 16], "system.technology.memory": ["HBM2", "HBM3"], "strategy": ["d8"]})
+    >>> still(view, LinePlot(kind="lines", name="p", x="system.devices", y="mfu"))
+    'shown at memory HBM2, the first of 2 values'
+    """
+    if plot.kind not in KEPT:
+        return ""
+    named = {getattr(plot, field, None) for field in ("x", "series", "panels")}
+    counts = {path: len(values) for path, values in view.values.items() if path not in named and len(values) > 1}
+    told = [f"{path.rpartition('.')[2]} {label(view.values[path][0])}" for path in counts]
+    if not told:
+        return ""
+    words = f"the first of {next(iter(counts.values()))} values" if len(told) == 1 else "the first of their values"
+    return f"shown at {', '.join(told)}, {words}"

@@ -16,6 +16,7 @@ from crossflow.study.plots.view import Convergence, View
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+MOST_PANELS = 12
 LEAST = 1e-3  # shortest time on the axis [s]
 STYLES = ("-", "--", "-.", ":")
 
@@ -43,13 +44,15 @@ class ConvergenceData(NamedTuple):
     x: Scale
     y: Scale
     panels: list[ConvergencePanel]
+    left_out: int = 0  # swept points that are not shown
 
 
 def convergence_data(view: View, plot: ConvergencePlot) -> ConvergenceData:
     """Steps of every search in the order of the study, up to its last evaluation."""
     objective = next(iter(view.objectives), "objective")
     unit = unit_of(objective, view.units)
-    points = dict.fromkeys(found.point for found in view.convergence)
+    points = list(dict.fromkeys(found.point for found in view.convergence))
+    left_out, points = max(len(points) - MOST_PANELS, 0), points[:MOST_PANELS]
     found = [
         ConvergencePanel(plot.labels.get(point, point), [_steps(one, unit, plot) for one in view.convergence if one.point == point])
         for point in points
@@ -57,7 +60,7 @@ def convergence_data(view: View, plot: ConvergencePlot) -> ConvergenceData:
     every = [value for panel in found for steps in panel.steps for value in steps.best]
     y = scale(view, objective, every, plot.y_label)._replace(log=plot.scale == "log")
     label = plot.x_label or {"evaluations": "Designs evaluated", "seconds": "Time of the search [s]"}[plot.over]
-    return ConvergenceData(plot.title, Scale(label, 1.0, True), y, found)
+    return ConvergenceData(plot.title, Scale(label, 1.0, True), y, found, left_out)
 
 
 def _steps(found: Convergence, unit: str, plot: ConvergencePlot) -> ConvergenceLine:
@@ -77,7 +80,8 @@ def draw_convergence(data: ConvergenceData) -> Figure:
     if not any(steps.best for panel in data.panels for steps in panel.steps):
         return nothing(data.title, "no search found a design")
     names = [panel.name for panel in data.panels]
-    figure, axes = panels(names, data.title, width=4.2, height=3.6, share=False)
+    more = f" (the first {len(names)} of {len(names) + data.left_out} swept points)" if data.left_out else ""
+    figure, axes = panels(names, f"{data.title}{more}", width=4.2, height=3.6, share=False)
     for axis, panel in zip(axes, data.panels, strict=True):
         for i, steps in enumerate(panel.steps):
             style = STYLES[i % len(STYLES)]

@@ -47,13 +47,15 @@ class ImportancePanel(NamedTuple):
 
 
 class ImportanceData(NamedTuple):
-    """Everything that a plot of importance shows; `left_out` swept points are not."""
+    """Everything that a plot of importance shows; `left_out` swept points are not, and neither are `weak` parameters."""
 
     title: str
     x_label: str
     parameters: list[str]
     panels: list[ImportancePanel]
     left_out: int
+    weak: int = 0  # parameters that are not shown, because chance alone gives such correlations
+    chance: float = 0.0  # below which that is so. [1]
 
 
 def importance_data(view: View, plot: ImportancePlot) -> ImportanceData:
@@ -63,12 +65,14 @@ def importance_data(view: View, plot: ImportancePlot) -> ImportanceData:
     for found in drawn[:MOST_PANELS]:
         for path, value in found.importance.items():
             largest[path] = max(largest.get(path, 0.0), abs(value))
-    paths = sorted(largest, key=lambda path: -largest[path])[: plot.top]
+    chance = 2.0 / np.sqrt(view.draws) if view.draws else 0.0  # correlations of so many draws that mean nothing are below it
+    paths = [path for path in sorted(largest, key=lambda path: -largest[path])[: plot.top] if largest[path] >= chance]
     written = dict(zip(largest, shorten(list(largest)), strict=True))
     shown = [_importance_panel(found, paths, plot) for found in drawn[:MOST_PANELS]]
     title = plot.x_label or f"Rank correlation with {title_of(plot.y).lower()}"
     names = [plot.labels.get(path, written[path]) for path in paths]
-    return ImportanceData(plot.title, title, names, shown, max(len(drawn) - MOST_PANELS, 0))
+    weak = sum(value < chance for value in largest.values())
+    return ImportanceData(plot.title, title, names, shown, max(len(drawn) - MOST_PANELS, 0), weak, chance)
 
 
 def _importance_panel(found: Drawn, paths: list[str], plot: ImportancePlot) -> ImportancePanel:
@@ -100,6 +104,8 @@ def draw_importance(data: ImportanceData) -> Figure:
     handles = [Patch(color=COLOURS[1], label="raises it"), Patch(color=COLOURS[0], label="lowers it")]
     if data.left_out:
         handles.append(grey_mark(f"{data.left_out} more swept points are not shown", marker=""))
+    if data.weak:
+        handles.append(grey_mark(f"{data.weak} more below {data.chance:.2f}, as chance alone gives, are not shown", marker=""))
     legend_below(figure, handles)
     return figure
 
@@ -126,6 +132,7 @@ class IntervalData(NamedTuple):
     y: Scale
     legend: str
     series: list[IntervalSeries]
+    share: float = 0.0  # of the draws in an interval, 0 where that is not known. [1]
 
 
 def interval_data(view: View, plot: IntervalPlot) -> IntervalData:
@@ -142,7 +149,8 @@ def interval_data(view: View, plot: IntervalPlot) -> IntervalData:
         series.append(_interval_series(written_as(line, plot.labels), placed))
     ends = [end for one in series for end in (*one.median, *one.high)]
     log = plot.scale == "log"
-    return IntervalData(plot.title, axis, scale(view, plot.y, ends, plot.y_label, log=log), title_of(plot.series or ""), series)
+    y = scale(view, plot.y, ends, plot.y_label, log=log)
+    return IntervalData(plot.title, axis, y, title_of(plot.series or ""), series, view.interval)
 
 
 def _interval_series(name: str, placed: Mapping[float, Drawn]) -> IntervalSeries:
@@ -172,7 +180,7 @@ def draw_intervals(data: IntervalData) -> Figure:
         axis.set_ylim(0, 1.12 * top)
     tidy(axis)
     named = coloured_lines([series.name for series in data.series])
-    handles = [grey_mark("median and interval of the draws", marker="o", markersize=5)]
+    handles = [grey_mark(f"median and {f'{100 * data.share:.3g} % ' if data.share else ''}interval of the draws", marker="o", markersize=5)]
     if any(np.isinf(series.high).any() for series in data.series):
         handles.append(grey_mark("no upper end: too many draws cannot be built", marker="^", color=GREY))
     if any(share < 1 for series in data.series for share in series.feasible):

@@ -47,4 +47,6 @@ class View:
     best: tuple[Mapping[str, Any], ...] = ()  # the best row of each search at each swept point, with its figures
     convergence: tuple[Convergence, ...] = ()
     drawn: tuple[Drawn, ...] = ()
+    draws: int = 0  # draws at every swept point; 0 where that is not known
+    interval: float = 0.0  # share of the draws that an interval holds, 0 where that is not known. [1]
     caption: str = ""  # what stands below every plot

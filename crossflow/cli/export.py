@@ -1,0 +1,81 @@
+"""`crossflow plan --export`: the flags of the best plan that a framework can express."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from dataclasses import dataclass
+from typing import Any
+
+from crossflow import files
+from crossflow.errors import CrossflowError
+from crossflow.launch.launch import write
+from crossflow.planning.planner import plan
+from crossflow.planning.plans import Plans, RankedPlan
+from crossflow.points import variant
+
+MOST = 3000  # plans that are looked through
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExportedPlan:
+    """A plan as a launch file, and why the plans before it are not written."""
+
+    kind: str
+    plan: RankedPlan
+    text: str
+    skipped: int
+    reason: str  # why the best plan is not written; empty where it is
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data."""
+        return {
+            "kind": self.kind,
+            "strategy": self.plan.strategy,
+            "skipped": self.skipped,
+            "reason": self.reason or None,
+            "text": self.text,
+        }
+
+
+def exported(plans: Plans, kind: str) -> ExportedPlan:
+    """The flags of the best plan that a framework can express, those that leave the margin of memory first.
+
+    Raises
+    ------
+    CrossflowError
+        Where no plan fits, or the framework can express none; with why it cannot express the best.
+    """
+    if plans.chosen is None:
+        raise CrossflowError(f"there is nothing to export: {plans.counts}; the plan nearest to fitting is {plans[0].strategy}")
+    reason = ""
+    for found in (plans, None):
+        listed = found or plan(plans.scenario, top=min(plans.fitting, MOST), objective=plans.objective, margin=plans.margin)
+        ranked = sorted(listed, key=lambda one: (one is not listed.chosen, one.tight))
+        for skipped, one in enumerate(ranked):
+            try:
+                text = write(variant(plans.scenario, {"strategy": one.strategy}), kind)
+            except CrossflowError as error:
+                reason = reason or str(error)
+            else:
+                return ExportedPlan(kind=kind, plan=one, text=text, skipped=skipped, reason=reason)
+        if len(listed) >= plans.fitting:
+            break
+    raise CrossflowError(f"{kind} can express none of the plans that fit; of {plans.chosen.strategy}, the best one: {reason}")
+
+
+def deliver(found: ExportedPlan, arguments: argparse.Namespace) -> None:
+    """Write the file, or print it where none is named, and say which plan it is."""
+    if arguments.output is not None:
+        with files.named_by("-o"):
+            files.write_text(arguments.output, found.text)
+    elif not arguments.json:
+        sys.stdout.write(found.text)
+    said = [f"wrote {arguments.output}"] if arguments.output is not None else []
+    if found.skipped:
+        before = "the best plan" if found.skipped == 1 else f"the {found.skipped:,} best plans"
+        said.append(f"{found.plan.strategy} is written; {found.kind} cannot express {before}. {found.reason}")
+    elif not arguments.json and arguments.output is None:
+        said.append(f"{found.plan.strategy} is written, the plan to take")
+    for line in said:
+        sys.stderr.write(f"crossflow: {line}\n")

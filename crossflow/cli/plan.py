@@ -1,0 +1,171 @@
+"""`crossflow plan`: the best strategies of a scenario, as JSON or as a page."""
+
+from __future__ import annotations
+
+import argparse
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+
+from rich.console import Group, RenderableType
+from rich.text import Text
+
+from crossflow import files
+from crossflow.cli import page
+from crossflow.cli.page import count, dollars, percent
+from crossflow.cli.source import launch_of, source_of
+from crossflow.errors import CrossflowError
+from crossflow.planning.opening import unplanned
+from crossflow.planning.planner import plan
+from crossflow.planning.plans import Plans, RankedPlan
+from crossflow.score import MARGIN, larger_is_better, unit_of, words
+from crossflow.units import show
+
+_MONEY = ("usd_per_million_tokens", "usd_per_million_samples", "cost_usd")  # the first that is known is shown
+_REASONS = 5  # that a page shows
+_WIDE = 100  # columns from which power has room
+
+
+def run(arguments: argparse.Namespace) -> None:
+    """Plan the scenario with its overrides, and write the flags of the best plan where they are asked for."""
+    if arguments.export is None and (arguments.output is not None or arguments.force):
+        raise CrossflowError(
+            f"{'-o' if arguments.output is not None else '--force'} goes with --export: say which framework's flags to write"
+        )
+    from crossflow.cli import export  # with the tables of flags, which few plans need
+
+    if arguments.output is not None:
+        files.check_new(arguments.output, replace=arguments.force)
+    plans, assumed = planned(arguments)
+    found = export.exported(plans, arguments.export) if arguments.export is not None else None
+    if arguments.json:
+        data = {**plans.to_dict(), **({"assumptions": list(assumed)} if assumed else {})}
+        data |= {"launch": launch_of(arguments).to_dict()} if arguments.launch is not None else {}
+        page.emit_json(data | ({} if found is None else {"export": found.to_dict()}))
+    elif found is None or arguments.output is not None:
+        page.emit(*sections(plans, assumed))
+    if found is not None:
+        export.deliver(found, arguments)
+
+
+def planned(arguments: argparse.Namespace) -> tuple[Plans, tuple[str, ...]]:
+    """The plans that a command asks for, and sentences on what was assumed."""
+    source, assumed = source_of(arguments)
+    scenario, notes = unplanned(source, arguments.settings)
+    if arguments.export is not None and scenario.document.data.get("software") is None:
+        from crossflow.launch.table import table
+
+        stack = table(arguments.export).software  # of the framework that will run it
+        if scenario.stack is not None and scenario.stack.name != stack:
+            scenario, notes = unplanned(source, [*arguments.settings, f"software={stack}"])
+            notes = (*notes, f"predicted with {stack}, which runs {arguments.export}; software: NAME in the scenario says otherwise")
+    plans = plan(scenario, top=arguments.top, objective=arguments.objective, margin=arguments.margin)
+    return replace(plans, notes=(*notes, *plans.notes)), assumed
+
+
+def sections(plans: Plans, assumed: Sequence[str] = ()) -> list[RenderableType]:
+    """The page: what was asked, the plans, the scenario's own one, why others fail, what would help."""
+    return [headline(plans), page.assumptions(assumed), listed(plans), own(plans), refusals(plans), remedies(plans)]
+
+
+def headline(plans: Plans) -> Group:
+    """What is planned, on what, and how many strategies fit."""
+    scenario = plans.scenario
+    title = page.first_line(scenario.name, f"  {scenario.workload.model} on {count(scenario.devices)} x {scenario.system.name}")
+    rows: dict[str, RenderableType] = {"tried": Text(plans.counts, "bold" if plans.fitting else "bold red")}
+    rows["memory"] = f"{show(plans[0].capacity, 'B')} a device"
+    if plans.tight:
+        rows["tight"] = f"leaves less than {percent(plans.margin)} of memory (--margin)"
+    rows["error"] = Text(plans.error_text, "dim")
+    if not plans[0].money:
+        rows["money"] = Text(page.UNPRICED, "dim")
+    notes = [page.indented(Text(f"note: {note}", "yellow")) for note in plans.notes]
+    return Group(title, Text(), page.indented(page.pairs(rows)), *notes)
+
+
+def listed(plans: Plans) -> Group:
+    """The plans, best first, the one to take marked."""
+    money = next((name for name in _MONEY if name in plans[0].money), None)
+    timed = plans.objective == "step_time_s"
+    header = ["", "strategy", *([] if timed else [words(plans.objective)]), "step time", "memory", "left", "MFU"]
+    header += [] if money is None else [_title(money)]
+    powered = page.columns() >= _WIDE
+    header += ["power"] if powered else []
+    rows: list[list[RenderableType]] = []
+    for one in plans:
+        row: list[RenderableType] = [_mark(plans, one), Text(one.strategy, "bold" if one is plans.chosen else "")]
+        row += [] if timed else [_figure(one.value, plans.objective)]
+        row += [_time(one), show(one.needed, "B"), _left(one), percent(one.mfu) if one.feasible else "-"]
+        row += [] if money is None else [dollars(one.money[money]).removesuffix(" USD") if money in one.money else "-"]
+        rows.append([*row, *([show(one.power, "W")] if powered else [])])
+    automatic = ", as `strategy: auto` does" if timed and plans.margin == MARGIN else ""
+    title, aside = "Best plans", f"take {_fancy('>')}{automatic}"
+    if not plans.fitting:
+        short = not plans[0].fits
+        title, aside = ("Nearest to fitting", "least memory too much first") if short else ("Plans", "none of them can run")
+    right = tuple(range(2, len(header)))
+    return Group(page.heading(title, aside=aside), page.indented(page.grid(rows, right=right, header=header, wraps=1)))
+
+
+def _mark(plans: Plans, one: RankedPlan) -> str:
+    return _fancy(">") if one is plans.chosen else ""
+
+
+def _fancy(mark: str) -> str:
+    return "▸" if page.fancy() else mark
+
+
+def _time(one: RankedPlan) -> str:
+    return show(one.step_time, "s") if math.isfinite(one.step_time) else "never ends"
+
+
+def _left(one: RankedPlan) -> Text:
+    if not one.feasible:
+        return Text(f"{show(one.needed - one.capacity, 'B')} over" if one.needed > one.capacity else "-", "red")
+    return Text(f"{percent(one.left)} tight", "yellow") if one.tight else Text(percent(one.left))
+
+
+def _title(money: str) -> str:
+    return {"usd_per_million_tokens": "USD/M tokens", "usd_per_million_samples": "USD/M samples"}.get(money, "USD to make")
+
+
+def _figure(value: float, objective: str) -> str:
+    unit = unit_of(objective)
+    if not math.isfinite(value):
+        return "-"
+    return count(value) if unit in ("1", "USD") else show(value, unit)
+
+
+def own(plans: Plans) -> Group:
+    """The scenario's own strategy beside the one to take."""
+    mine, best = plans.own, plans.chosen
+    if mine is None:
+        return Group()
+    told = f"{mine.strategy}: {_time(mine)}, {show(mine.needed, 'B')}"
+    if not mine.feasible:
+        told += f", infeasible: {mine.reason}"
+    elif best is not None and mine.strategy == best.strategy:
+        told += ", the one to take"
+    elif best is not None:
+        sign = -1.0 if larger_is_better(plans.objective) else 1.0
+        worse = sign * (mine.value / best.value - 1.0) if best.value else math.nan
+        rank = f", place {mine.rank:,} of {plans.fitting:,}" if mine.rank is not None else ""
+        told += f"{rank}, {percent(abs(worse))} {'worse' if worse > 0 else 'better'} than {best.strategy}"
+    return Group(page.heading("The scenario's own strategy"), page.indented(Text(told)))
+
+
+def refusals(plans: Plans) -> Group:
+    """Why other strategies fail."""
+    rows: list[list[RenderableType]] = []
+    for refusal in plans.refusals[:_REASONS]:
+        which = f"{refusal.strategy}, the nearest, {refusal.reason}" if refusal.lacking is not None else refusal.reason
+        rows.append([f"{refusal.count:,}", which])
+    return page.section("Why others fail", rows, (0,), wraps=1)
+
+
+def remedies(plans: Plans) -> Group:
+    """What would make the nearest plan fit, where none does."""
+    if not plans.remedies:
+        return Group()
+    cures = Text("\n").join(Text(sentence) for sentence in plans.remedies)
+    return Group(page.heading("What would help", aside=f"with {plans[0].strategy}"), page.indented(cures))

@@ -1,0 +1,580 @@
+// Pictures of a design: figures, where the time goes, the profile, memory, the chip, the timeline, comparisons.
+import { coloursOf, cssColour, digits, el, hinted, percent, replace, resourceColour, show, signed, start, svg } from "./kit.js";
+import { componentColours, inkOn, place, shown } from "./scenario-panel.js";
+
+const NAMES = {
+  compute: "compute", memory_bound_compute: "memory-bound compute", exposed_communication: "exposed communication", bubble: "bubble",
+  other: "launches, other", l1: "L1", l2: "L2", l3: "L3", l4: "L4", memory: "main memory",
+};
+
+/** A resource, or a part of a step, as people call it. */
+export function named(name) {
+  return NAMES[name] || name.replaceAll("_", " ");
+}
+
+function card(title, aside, ...children) {
+  const small = el("small", {}, aside ? ` ${aside}` : "");
+  return { element: el("section", { class: "card" }, el("h2", {}, title, small), ...children), small };
+}
+
+function key(colour, text) {
+  const swatch = el("span", { class: "key", style: { background: colour } });
+  return el("span", { class: "entry" }, swatch, text);
+}
+
+/** How much better a value is than another, from the change and whether larger is better. */
+function verdict(change, larger) {
+  if (!Number.isFinite(change) || Math.abs(change) < 5e-6) return "soft";
+  return change > 0 === larger ? "good" : "bad";
+}
+
+// ---------------------------------------------------------------------------------------------- figures
+
+/** The figures on top. `apply(settings)` carries out a cure. */
+export function tiles(apply) {
+  const time = el("div", { class: "big", id: "step-time" });
+  const band = el("div", { class: "soft" });
+  const delta = el("div", { class: "delta", id: "delta" });
+  const bound = el("div", { class: "bounds" });
+  const fits = el("div", {});
+  const cures = el("div", { class: "cures" });
+  const figures = el("div", { class: "figures" });
+  const money = el("span", { class: "soft money" });
+  const element = el("section", { class: "tiles", "aria-live": "off" },
+    el("div", { class: "card tile" }, el("h2", {}, "Step time"), time, delta, band),
+    el("div", { class: "card tile" }, el("h2", {}, "Bound by"), bound),
+    el("div", { class: "card tile" }, el("h2", {}, "Fits"), fits, cures),
+    el("div", { class: "card wide" }, figures, money));
+  function draw(now, reference, name) {
+    time.textContent = now.step_time === null ? "never ends" : show(now.step_time, "s");
+    time.classList.toggle("bad", now.step_time === null);
+    const change = now.step_time / reference.step_time - 1;
+    delta.textContent = now.step_time && reference.step_time ? `${signed(change)} against ${name} (${show(reference.step_time, "s")})` : `against ${name}: -`;
+    delta.className = `delta ${verdict(change, false)}`;
+    const spread = now.band && now.band.median !== null ? `error of runs like this: median ${percent(now.band.median)}, 90 % within ${percent(now.band.p90)}` : "error not known: nothing like it was measured";
+    band.textContent = spread;
+    const shares = Object.entries(now.bound).sort((a, b) => b[1] - a[1]);
+    const first = shares.filter(([, share]) => share >= 5e-4).slice(0, 4);
+    once(bound, first.map(([resource]) => resource).join(), () => first.map(([resource]) => el("div", { class: "bound" },
+      key(resourceColour(resource), named(resource)), el("span", { class: "meter" }, el("span", { style: { background: resourceColour(resource) } })), el("span", { class: "right" }))));
+    first.forEach(([, share], i) => {
+      bound.children[i].children[1].firstChild.style.width = `${100 * share}%`;
+      write(bound.children[i].lastChild, percent(share));
+    });
+    drawFits(now);
+    write(money, now.money);
+    once(figures, now.figures.map(({ name }) => name).join(), () => now.figures.map((figure) => el("div", { class: "figure" }, el("span", { class: "soft" }, figure.label), el("b", {}), el("span", {}))));
+    now.figures.forEach((figure, i) => {
+      const before = reference.figures.find((other) => other.name === figure.name);
+      const moved = before && before.value ? figure.value / before.value - 1 : NaN;
+      const value = figure.value === null ? "-" : figure.unit === "1" ? percent(figure.value) : show(figure.value, figure.unit);
+      const [, number, change] = figures.children[i].children;
+      write(number, value);
+      write(change, Number.isFinite(moved) && Math.abs(moved) >= 5e-6 ? signed(moved) : "");
+      change.className = verdict(moved, figure.larger);
+    });
+  }
+  function drawFits(now) {
+    const needed = Object.values(now.memory).reduce((sum, size) => sum + size, 0);
+    const room = now.capacity ? (now.capacity - needed) / now.capacity : 0;
+    const tight = now.feasible && room < 0.05 ? "; runs near the end of memory are slower, or fail" : "";
+    fits.textContent = now.feasible ? `yes, ${show(now.capacity - needed, "B", 3)} of ${show(now.capacity, "B", 3)} to spare${tight}` : now.reason;
+    fits.className = now.feasible ? "good" : "bad";
+    if (now.feasible) replace(cures);
+  }
+  function drawCures(list, now) {
+    replace(cures, now.feasible ? [] : list.slice(0, 8).map((cure) =>
+      Object.keys(cure.settings).length ? el("button", { type: "button", class: "cure", onclick: () => apply(cure.settings) }, cure.text) : el("div", { class: "soft" }, cure.text)));
+  }
+  return { element, draw, drawCures };
+}
+
+// ---------------------------------------------------------------------------------------------- where the time goes
+
+/** A stacked bar of named parts; `draw(values, total)` gives each its width. */
+function stackedBar(names, colours) {
+  const now = new Map();
+  const cells = names.map((name, i) => hinted(el("div", { class: "cell", style: { background: colours[i], color: inkOn(colours[i]) } }), () => `${named(name)}: ${show(now.get(name), "s")}`));
+  const draw = (values, total) => names.forEach((name, i) => {
+    const time = values[name] || 0;
+    const text = time / total > 0.12 ? `${named(name)} ${show(time, "s", 3)}` : "";
+    if (now.get(name) === time && cells[i].total === total) return;
+    now.set(name, time);
+    cells[i].total = total;
+    cells[i].style.width = `${(100 * time) / total}%`;
+    cells[i].hidden = !time;
+    write(cells[i], text);
+  });
+  return { element: el("div", { class: "bar" }, ...cells), draw };
+}
+
+/** Fill an element anew only where what it shows has another shape. */
+function once(element, shape, build) {
+  if (element.shape === shape) return false;
+  element.shape = shape;
+  replace(element, build());
+  return true;
+}
+
+function write(element, text) {
+  if (element.textContent !== text) element.textContent = text;
+}
+
+/** Two steps as stacked bars on one scale: what is done, and what binds. */
+export function breakdown() {
+  const body = el("div", {});
+  const view = card("Where the step goes", "", body);
+  let bars = [];
+  view.draw = (now, reference, name) => {
+    const longest = Math.max(now.step_time || 0, reference.step_time || 0);
+    if (!longest) {
+      body.shape = null;
+      replace(body, el("div", { class: "soft" }, "The step never ends."));
+      return;
+    }
+    const kinds = [...new Set([...Object.keys(reference.breakdown), ...Object.keys(now.breakdown)])];
+    const resources = [...new Set([...Object.keys(reference.bound), ...Object.keys(now.bound)])];
+    const groups = [[kinds, "what is done"], [resources, "what binds"]];
+    once(body, JSON.stringify([kinds, resources, name]), () => {
+      bars = groups.map(([names, what]) => {
+        const colours = coloursOf(names);
+        const rows = [name, "now"].map((label) => ({ label, bar: stackedBar(names, colours) }));
+        const element = el("div", { class: "bars", role: "img", "aria-label": `time of a step by ${what}` }, ...rows.map((row) => el("div", { class: "bar-row" }, el("span", { class: "soft" }, row.label), row.bar.element)));
+        return { rows, elements: [element, el("div", { class: "legend" }, ...names.map((one, i) => key(colours[i], named(one))))] };
+      });
+      return bars.flatMap(({ elements }) => elements);
+    });
+    const times = (one) => Object.fromEntries(Object.entries(one.bound).map(([resource, share]) => [resource, one.step_time ? share * one.step_time : 0]));
+    [reference, now].forEach((one, i) => {
+      bars[0].rows[i].bar.draw(one.step_time ? one.breakdown : {}, longest);
+      bars[1].rows[i].bar.draw(times(one), longest);
+    });
+  };
+  return view;
+}
+
+/** The memory of the fullest device by kind against its capacity. */
+export function memory() {
+  const body = el("div", {});
+  const view = card("Memory", "of the fullest device", body);
+  let last = "";
+  view.draw = (now) => {
+    const kinds = Object.entries(now.memory);
+    const text = JSON.stringify([kinds, now.capacity]);
+    if (text === last) return;
+    last = text;
+    const needed = kinds.reduce((sum, [, size]) => sum + size, 0);
+    const whole = Math.max(needed, now.capacity || 0) || 1;
+    const colours = coloursOf(kinds.map(([kind]) => kind));
+    const cells = kinds.map(([kind, size], i) => hinted(el("div", { class: "cell", style: { width: `${(100 * size) / whole}%`, background: colours[i], color: inkOn(colours[i]) } }, size / whole > 0.14 ? named(kind) : ""), () => `${named(kind)}: ${show(size, "B")}`));
+    const limit = el("div", { class: "limit", style: { left: `${(100 * (now.capacity || 0)) / whole}%` } });
+    replace(body, el("div", { class: "bar tall", role: "img", "aria-label": `${show(needed, "B")} of ${show(now.capacity, "B")}` }, ...cells, limit),
+      el("div", { class: "legend" }, ...kinds.map(([kind, size], i) => key(colours[i], `${named(kind)} ${show(size, "B", 3)}`)),
+        el("span", { class: needed > now.capacity ? "bad" : "soft" }, `${show(needed, "B")} of ${show(now.capacity, "B")}`)));
+  };
+  return view;
+}
+
+// ---------------------------------------------------------------------------------------------- the profile
+
+const WIDE = 150;
+const HIGH = 46;
+const SPAN = Math.log(2.5); // a curve is cut where the value is so many times larger or smaller
+
+/** Small curves, one a number. `page` gives `control(path)`, `pick(path)`, `picked()`, `more()`. */
+export function profile(page, objectives) {
+  const grid = el("div", { class: "curves" });
+  const select = el("select", { "aria-label": "objective of the curves" }, ...objectives.map(({ name, label }) => el("option", { value: name }, label)));
+  const owners = el("select", { "aria-label": "which numbers" }, el("option", { value: "" }, "all numbers"), el("option", { value: "architect" }, "design and system"), el("option", { value: "technology" }, "technology"), el("option", { value: "fit" }, "fitted parameters"));
+  const more = el("button", { type: "button", class: "quiet" });
+  const legend = el("div", { class: "legend" });
+  const large = el("div", { class: "large", hidden: true });
+  const head = el("div", { class: "profile-head" }, el("span", { class: "soft" }, "of"), select, owners, more);
+  const view = card("Profile", "a curve through the design for every number; arrow and per cent: what 10 % to the better side brings; hollow: cannot be", head, legend, grid, large);
+  const boxes = new Map();
+  const seen = new Set(); // curves that are on the screen
+  const watch = new IntersectionObserver((entries) => {
+    for (const { target, isIntersecting } of entries) {
+      if (isIntersecting) seen.add(target.dataset.curve);
+      else seen.delete(target.dataset.curve);
+    }
+  });
+  view.seen = (path) => seen.has(path);
+  Object.assign(view, { select, owners, more, large });
+  function box(path) {
+    const control = page.control(path);
+    const line = svg("g");
+    const segments = svg("g");
+    const marks = svg("g");
+    line.append(segments, marks);
+    const ring = svg("circle", { r: 4, class: "ring" });
+    const picture = svg("svg", { viewBox: `0 0 ${WIDE} ${HIGH}`, "aria-hidden": "true", preserveAspectRatio: "none" },
+      svg("line", { x1: 0, x2: WIDE, y1: HIGH / 2, y2: HIGH / 2, class: "level" }), line, ring);
+    const value = el("span", {});
+    const gain = el("span", { class: "right" });
+    const button = el("button", { type: "button", class: "curve", "data-curve": path, onclick: () => page.pick(path) },
+      el("span", { class: "title" }, control.label), el("span", { class: "soft group-name" }, control.group), picture, el("span", { class: "foot" }, value, gain));
+    hinted(button, () => `${path}\n${control.about || ""}`);
+    watch.observe(button);
+    return { button, line, ring, value, gain, control, segments, marks, lines: [], dots: [] };
+  }
+  view.draw = (paths, curves, gains) => {
+    const wanted = paths.filter((path) => page.control(path) && curves.get(path));
+    for (const path of [...boxes.keys()]) if (!wanted.includes(path) || boxes.get(path).control !== page.control(path)) {
+      watch.unobserve(boxes.get(path).button);
+      boxes.delete(path);
+    }
+    const elements = wanted.map((path) => {
+      if (!boxes.has(path)) boxes.set(path, box(path));
+      const box_ = boxes.get(path);
+      if (box_.curve !== curves.get(path) || box_.told !== gains.get(path)) drawCurve(box_, curves.get(path), gains.get(path));
+      boxes.get(path).button.setAttribute("aria-pressed", String(page.picked() === path));
+      return boxes.get(path).button;
+    });
+    if (elements.length !== grid.children.length || elements.some((element, i) => grid.children[i] !== element)) replace(grid, ...elements);
+    const bounds = [...new Set(wanted.flatMap((path) => curves.get(path).bound))];
+    replace(legend, ...bounds.map((resource) => key(resourceColour(resource), `${named(resource)} binds`)));
+  };
+  return view;
+}
+
+/** As many elements as are wanted in a group, those that are there first. */
+function enough(group, held, tag, count, className) {
+  while (held.length < count) held.push(group.appendChild(svg(tag, className ? { class: className } : {})));
+  held.forEach((element, i) => {
+    if (element.hasAttribute("display") !== i >= count) i >= count ? element.setAttribute("display", "none") : element.removeAttribute("display");
+  });
+}
+
+function put(element, attributes) {
+  for (const [name, value] of Object.entries(attributes)) if (element.getAttribute(name) !== String(value)) element.setAttribute(name, value);
+}
+
+function drawCurve(box, curve, gain) {
+  box.curve = curve;
+  box.told = gain;
+  const { control } = box;
+  const now = curve.y[curve.x.findIndex((x) => Math.abs(x - curve.at) <= 1e-9 * Math.abs(curve.at))];
+  const height = (y) => (y === null || !now ? null : HIGH / 2 - (Math.max(-SPAN, Math.min(SPAN, Math.log(y / now))) / SPAN) * (HIGH / 2 - 5));
+  const points = curve.x.map((x, i) => [place(control, x) * (WIDE - 10) + 5, height(curve.y[i]), curve.bound[i], curve.fits[i]]).filter(([, y]) => y !== null && !Number.isNaN(y));
+  enough(box.segments, box.lines, "line", Math.max(points.length - 1, 0), "segment");
+  enough(box.marks, box.dots, "circle", points.length);
+  points.forEach(([x, y, bound, fits], i) => {
+    const colour = resourceColour(bound);
+    if (i) put(box.lines[i - 1], { x1: round(points[i - 1][0]), y1: round(points[i - 1][1]), x2: round(x), y2: round(y), stroke: colour });
+    put(box.dots[i], { cx: round(x), cy: round(y), r: 2.2, fill: fits ? colour : "var(--card)", stroke: colour });
+  });
+  box.ring.setAttribute("cx", place(control, curve.at) * (WIDE - 10) + 5);
+  box.ring.setAttribute("cy", HIGH / 2);
+  box.value.textContent = shown(control, curve.at);
+  if (gain) {
+    const better = gain.gain > 5e-6;
+    box.gain.textContent = better ? `${gain.way > 0 ? "↑" : "↓"} ${percent(gain.gain, 2)}` : "-";
+    box.gain.className = `right ${better ? "good" : "soft"}`;
+  }
+}
+
+function round(value) {
+  return Math.round(value * 100) / 100;
+}
+
+/** Round values between two, some to a decade. */
+function ticks(least, most) {
+  const found = [];
+  const few = most / least > 30 ? [1, 3] : [1, 1.5, 2, 3, 5, 7];
+  for (let power = Math.floor(Math.log10(least)); power <= Math.log10(most); power++) found.push(...few.map((digit) => digit * 10 ** power));
+  return found.filter((value) => value >= least && value <= most);
+}
+
+/** One curve, large, drawn by uPlot; returns nothing. */
+export function drawLarge(box, control, curve, objective, close) {
+  const fits = curve.fits;
+  const resources = [...new Set(curve.bound)];
+  const unit = objective.endsWith("_s") ? "s" : objective.endsWith("_j") ? "J" : objective.endsWith("_w") ? "W" : objective.endsWith("_bytes") ? "B" : objective.endsWith("_usd") ? "USD" : "1";
+  const ink = cssColour("var(--soft)");
+  const grid = { stroke: cssColour("var(--line)"), width: 1 };
+  const series = [{ label: control.label, value: (_, value) => (value === null ? "-" : show(value, control.unit)) }];
+  const data = [curve.x];
+  const add = (label, keep, stroke, fill, line) => {
+    data.push(curve.y.map((y, i) => (keep(i) ? y : null)));
+    series.push({ label, stroke, width: line ? 1.5 : 0, spanGaps: line, paths: line ? undefined : () => null, points: { show: !line, size: 7, fill, stroke }, value: (_, value) => (value === null ? "-" : show(value, unit)) });
+  };
+  add(start.objectives?.find(({ name }) => name === objective)?.label || objective, () => true, ink, ink, true);
+  for (const resource of resources) {
+    const colour = resourceColour(resource);
+    add(`${named(resource)} binds`, (i) => curve.bound[i] === resource && fits[i], colour, colour, false);
+    if (curve.bound.some((name, i) => name === resource && !fits[i])) add(`${named(resource)}, infeasible`, (i) => curve.bound[i] === resource && !fits[i], colour, cssColour("var(--card)"), false);
+  }
+  const at = curve.at;
+  const axis = (text, size) => ({ stroke: ink, grid, ticks: grid, size, values: (_, values) => values.map((value) => (value === null ? "" : show(value, text, 3))) });
+  const head = el("div", { class: "large-head" }, el("b", {}, `${control.group}: ${control.label}`), el("span", { class: "soft" }, control.path), el("button", { type: "button", class: "quiet", "aria-label": "close", onclick: close, text: "✕" }));
+  const canvas = el("div", {});
+  replace(box, head, canvas);
+  box.hidden = false;
+  const chart = new window.uPlot({
+    width: box.clientWidth - 2, height: 260,
+    scales: { x: { time: false, distr: control.log ? 3 : 1, range: () => [curve.x[0], curve.x[curve.x.length - 1]] }, y: { auto: true } },
+    axes: [{ ...axis(control.unit, 34), splits: control.log ? () => ticks(curve.x[0], curve.x[curve.x.length - 1]) : undefined }, axis(unit, 74)],
+    series, legend: { live: true }, cursor: { points: { show: false } },
+    hooks: { draw: [(plot) => {
+      const x = plot.valToPos(at, "x", true);
+      plot.ctx.save();
+      plot.ctx.strokeStyle = ink;
+      plot.ctx.setLineDash([4, 4]);
+      plot.ctx.beginPath();
+      plot.ctx.moveTo(x, plot.bbox.top);
+      plot.ctx.lineTo(x, plot.bbox.top + plot.bbox.height);
+      plot.ctx.stroke();
+      plot.ctx.restore();
+    }] },
+  }, data, canvas);
+  return chart;
+}
+
+// ---------------------------------------------------------------------------------------------- the chip
+
+/** Rectangles of areas in a frame, each as square as can be; values fall. */
+export function treemap(values, x, y, width, height) {
+  const total = values.reduce((sum, value) => sum + value, 0);
+  const found = [];
+  let rest = values.map((value, i) => [i, (value / total) * width * height]).filter(([, area]) => area > 0);
+  while (rest.length) {
+    const short = Math.min(width, height);
+    let count = 1;
+    const worst = (n) => {
+      const sum = rest.slice(0, n).reduce((s, [, area]) => s + area, 0);
+      return Math.max(...rest.slice(0, n).map(([, area]) => Math.max((short * short * area) / (sum * sum), (sum * sum) / (short * short * area))));
+    };
+    while (count < rest.length && worst(count + 1) <= worst(count)) count++;
+    const sum = rest.slice(0, count).reduce((s, [, area]) => s + area, 0);
+    const deep = sum / short;
+    let along = 0;
+    for (const [i, area] of rest.slice(0, count)) {
+      const size = area / deep;
+      found.push(width >= height ? { i, x, y: y + along, width: deep, height: size } : { i, x: x + along, y, width: size, height: deep });
+      along += size;
+    }
+    if (width >= height) [x, width] = [x + deep, width - deep];
+    else [y, height] = [y + deep, height - deep];
+    rest = rest.slice(count);
+  }
+  return found;
+}
+
+const UNITS = { area: "m2", power: "W", perimeter: "m" };
+
+/** What a generated device makes of its budgets: area and power as treemaps, solid what is used; its memory levels. */
+export function chip() {
+  const body = el("div", { class: "maps" });
+  const view = card("Chip", "solid: used, pale: given and not used", body);
+  const levels = el("table", { class: "levels" });
+  view.element.append(levels);
+  view.draw = (device) => {
+    view.element.hidden = !device.budgets.length && !device.levels.length;
+    view.small.textContent = device.budgets.length ? " solid: used, pale: given and not used" : " from its datasheet";
+    const resources = [...new Set(device.budgets.map(({ resource }) => resource))].filter((name) => name !== "perimeter");
+    body.hidden = !resources.length;
+    replace(body, ...resources.map((resource) => map(resource, device)));
+    const rows = device.levels.map((level) => el("tr", {}, el("td", {}, key(resourceColour(level.name) || "var(--faint)", named(level.name))), el("td", { class: "right" }, show(level.capacity, "B", 3)), el("td", { class: "right" }, level.bandwidth === null ? "-" : show(level.bandwidth, "B/s", 3))));
+    replace(levels, el("thead", {}, el("tr", {}, el("th", {}, "level"), el("th", { class: "right" }, "capacity"), el("th", { class: "right" }, "bandwidth"))), el("tbody", {}, ...rows));
+  };
+  function map(resource, device) {
+    const rows = device.budgets.filter((row) => row.resource === resource && row.budget > 0).sort((a, b) => b.budget - a.budget);
+    const colours = componentColours(rows.map(({ component }) => component));
+    const [width, height] = [300, 150];
+    const picture = svg("svg", { viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": `${resource} by component` });
+    for (const cell of treemap(rows.map(({ budget }) => budget), 0, 0, width, height)) {
+      const row = rows[cell.i];
+      const share = Math.min(1, row.used / row.budget);
+      const colour = colours[cell.i];
+      const frame = { x: cell.x + 0.5, y: cell.y + 0.5, width: Math.max(cell.width - 1, 0), height: Math.max(cell.height - 1, 0) };
+      const used = share * frame.height;
+      const group = svg("g", {}, svg("rect", { ...frame, fill: colour, opacity: 0.28 }), svg("rect", { ...frame, y: frame.y + frame.height - used, height: used, fill: colour }));
+      if (frame.width > 44 && frame.height > 16) {
+        const text = svg("text", { x: frame.x + 4, y: frame.y + 12, class: "map-text", fill: share > 0.6 || frame.height - used < 14 ? inkOn(colour) : "var(--ink)" });
+        text.textContent = `${component(row.component)}${frame.width > 96 ? ` ${show(row.used, UNITS[resource], 3)}` : ""}`;
+        group.append(text);
+      }
+      hinted(group, () => `${component(row.component)}: ${show(row.used, UNITS[resource])} of ${show(row.budget, UNITS[resource])} used${row.limit ? `\nlimited by ${row.limit}` : ""}`);
+      picture.append(group);
+    }
+    const used = rows.reduce((sum, row) => sum + row.used, 0);
+    const given = rows.reduce((sum, row) => sum + row.budget, 0);
+    return el("figure", {}, el("figcaption", { class: "soft" }, `${resource}: ${show(used, UNITS[resource], 3)} of ${show(given, UNITS[resource], 3)} used`), picture);
+  }
+  return view;
+}
+
+function component(name) {
+  return named(name.replace(/^on_chip\./, ""));
+}
+
+// ---------------------------------------------------------------------------------------------- the timeline
+
+// What is no computation is hatched, as in other charts of timelines: lines up, lines down, level lines.
+const HATCHED = { "exposed communication": [0, 7, 7, 0], "waits in a collective": [0, 0, 7, 7], "waits for the host": [0, 3.5, 7, 3.5] };
+
+function hatch(context, fill) {
+  const tile = document.createElement("canvas");
+  tile.width = tile.height = 7;
+  const inner = tile.getContext("2d");
+  inner.fillStyle = cssColour("var(--card)");
+  inner.fillRect(0, 0, 7, 7);
+  inner.strokeStyle = cssColour("var(--soft)");
+  inner.lineWidth = 1.6;
+  const [a, b, c, d] = HATCHED[fill];
+  for (const shift of [-7, 0, 7]) {
+    inner.beginPath();
+    inner.moveTo(a + shift, b);
+    inner.lineTo(c + shift, d);
+    inner.stroke();
+  }
+  return [context.createPattern(tile, "repeat"), tile.toDataURL()];
+}
+
+/** What classes of devices do when. */
+export function strip() {
+  const canvas = el("canvas", { class: "strip", role: "img", "aria-label": "timeline of a step" });
+  const legend = el("div", { class: "legend" });
+  const view = card("Timeline", "", canvas, legend);
+  let last = null;
+  view.draw = (found) => {
+    last = found;
+    const [line, left] = [18, 92];
+    const width = view.element.clientWidth - 30;
+    const height = found.rows.length * line + 16;
+    const ratio = window.devicePixelRatio || 1;
+    canvas.width = width * ratio;
+    canvas.height = height * ratio;
+    canvas.style.width = `${width}px`;
+    canvas.style.height = `${height}px`;
+    const context = canvas.getContext("2d");
+    context.scale(ratio, ratio);
+    context.clearRect(0, 0, width, height);
+    context.font = "11px system-ui, sans-serif";
+    context.textBaseline = "middle";
+    const [ink, ground] = [cssColour("var(--soft)"), cssColour("var(--well)")];
+    found.rows.forEach((name, row) => {
+      context.fillStyle = ink;
+      context.fillText(name.length > 14 ? `${name.slice(0, 13)}…` : name, 0, row * line + line / 2);
+      context.fillStyle = ground;
+      context.fillRect(left, row * line + 1, width - left, line - 3);
+    });
+    const [rows, families, fills, starts, widths, bases, heights] = found.pieces;
+    const inner = line - 3;
+    const hatches = Object.fromEntries(Object.keys(HATCHED).map((fill) => [fill, hatch(context, fill)]));
+    for (let i = 0; i < rows.length; i++) {
+      const fill = found.fills[fills[i]];
+      context.fillStyle = hatches[fill] ? hatches[fill][0] : found.families[families[i]]?.[1] || start.colours.compute;
+      const top = rows[i] * line + 1 + inner * (1 - bases[i] - heights[i]);
+      context.fillRect(left + starts[i] * (width - left), top, Math.max(widths[i] * (width - left), 0.4), inner * heights[i]);
+    }
+    context.fillStyle = ink;
+    context.fillText("0", left, height - 7);
+    const end = show(found.total, "s");
+    context.fillText(end, width - context.measureText(end).width, height - 7);
+    const there = [...new Set(fills)].filter((i) => i > 0).map((i) => found.fills[i]);
+    replace(legend, ...found.families.map(([name, colour]) => key(colour, name)), ...there.map((fill) => key(`url(${hatches[fill][1]})`, fill)), el("span", { class: "soft" }, "pale: idle"), found.note ? el("span", { class: "soft" }, found.note) : null);
+    const more = found.classes > found.rows.length ? `${found.rows.length} of ${found.classes} classes of devices` : "";
+    view.small.textContent = more ? ` ${more}` : "";
+  };
+  view.redraw = () => last && view.draw(last);
+  view.fail = (sentence) => {
+    last = null;
+    canvas.style.height = "0px";
+    replace(legend, el("span", { class: "soft" }, sentence));
+  };
+  return view;
+}
+
+// ---------------------------------------------------------------------------------------------- explanations
+
+/** What limits the design and what would improve it. `apply(settings)` carries out a decision. */
+export function explanation(apply) {
+  const body = el("div", { class: "explained" });
+  const view = card("What limits it", "", body);
+  const listed = (title, rows) => (rows.length ? el("div", {}, el("h3", {}, title), el("ul", {}, ...rows)) : null);
+  const better = (gain) => el("b", { class: "good" }, `${signed(-gain)} `);
+  view.wait = () => (view.small.textContent = " is worked out ...");
+  view.fail = (sentence) => {
+    view.small.textContent = "";
+    replace(body, el("p", { class: "soft" }, sentence));
+  };
+  view.draw = (found) => {
+    view.small.textContent = "";
+    const button = (row) => (row.settings ? el("button", { type: "button", onclick: () => apply(row.settings) }, "apply") : null);
+    replace(body, el("p", {}, found.limiting),
+      listed("Decisions, budgets divided anew for each", found.decisions.map((row) => el("li", {}, better(row.gain), row.text, " ", row.kept !== null && row.settings ? el("span", { class: "soft" }, `(${signed(-row.kept)} with the division as it is) `) : null, button(row)))),
+      listed("Other strategies on these devices", found.strategies.map((row) => el("li", {}, better(row.gain), row.text, " ", button(row)))),
+      listed("How far a number leads before something else binds", found.bottlenecks.map((row) => el("li", {}, el("code", {}, row.path), row.factor === null ? ": nothing else within reach" : ` ${row.multiplied ? "×" : "÷"} ${digits(row.factor, 3)}: then ${named(row.bound_by)}`))),
+      listed("Worse where it should be better", found.surprises.map((row) => el("li", {}, el("code", {}, row.path), ` ${row.text}`))));
+  };
+  return view;
+}
+
+// ---------------------------------------------------------------------------------------------- comparisons
+
+/** Designs side by side: figures, and what of their settings differs. */
+export function pinTable(page) {
+  const body = el("div", { class: "scroll" });
+  const view = card("Pins", "only what differs", body);
+  view.draw = (columns) => {
+    view.element.hidden = columns.length < 2;
+    const cell = (text, className) => el("td", { class: className || "" }, text);
+    const head = columns.map((column) => el("th", {},
+      column.now ? el("b", {}, "now") : el("button", { type: "button", class: "quiet", "aria-pressed": String(column.reference), onclick: () => page.refer(column), text: column.name }),
+      column.removable ? el("button", { type: "button", class: "quiet", "aria-label": `remove ${column.name}`, onclick: () => page.remove(column), text: "✕" }) : null,
+      column.now ? null : el("button", { type: "button", class: "quiet", onclick: () => page.open(column), text: "open" }),
+      column.reference ? el("div", { class: "soft" }, "reference") : null));
+    const paths = [...new Set(columns.flatMap((column) => Object.keys(column.answer.written || {})))];
+    const texts = (path) => columns.map((column) => column.answer.written?.[path] ?? page.own(path));
+    const differing = paths.filter((path) => new Set(texts(path)).size > 1);
+    const rows = [
+      ["step time", columns.map(({ answer }) => answer.error || (answer.step_time === null ? "never ends" : show(answer.step_time, "s")))],
+      ["bound by", columns.map(({ answer }) => (answer.bound ? named(Object.entries(answer.bound).sort((a, b) => b[1] - a[1])[0]?.[0] || "-") : "-"))],
+      ["fits", columns.map(({ answer }) => (answer.error ? "-" : answer.feasible ? "yes" : "no"))],
+      ["memory", columns.map(({ answer }) => (answer.memory ? show(Object.values(answer.memory).reduce((a, b) => a + b, 0), "B", 3) : "-"))],
+      ...(columns[0].answer.figures || []).map((figure) => [figure.label, columns.map(({ answer }) => {
+        const found = answer.figures?.find(({ name }) => name === figure.name);
+        return !found || found.value === null ? "-" : found.unit === "1" ? percent(found.value) : show(found.value, found.unit);
+      })]),
+      ["strategy", columns.map(({ answer }) => answer.strategy || "-")],
+      ...differing.filter((path) => path !== "strategy").map((path) => [path, texts(path)]),
+    ].filter(([name, cells]) => name === "step time" || new Set(cells).size > 1);
+    replace(body, el("table", {}, el("thead", {}, el("tr", {}, el("th", {}), ...head)), el("tbody", {}, ...rows.map(([name, cells]) => el("tr", {}, el("th", {}, name), ...cells.map((text) => cell(text)))))));
+  };
+  return view;
+}
+
+/** Why one design is faster than another: a bar for each difference, which add up. */
+export function waterfall() {
+  const body = el("div", {});
+  const view = card("Why faster", "differences exchanged one after another, the largest gain first", body);
+  view.element.hidden = true;
+  view.draw = (found, one, two) => {
+    view.element.hidden = false;
+    if (found.first === null || found.second === null) {
+      replace(body, el("p", { class: "soft" }, "One of the steps never ends, so that its time has no parts."));
+      return;
+    }
+    const longest = Math.max(found.first, found.second, ...found.steps.map(({ time }) => time || 0));
+    const row = (label, from, to, className, text) => el("div", { class: "fall" }, el("span", { class: "fall-name" }, label),
+      el("div", { class: "fall-bar" }, el("span", { class: className, style: { left: `${(100 * Math.min(from, to)) / longest}%`, width: `${Math.max((100 * Math.abs(to - from)) / longest, 0.3)}%` } })), el("span", { class: "right" }, text));
+    const rows = [row(one, 0, found.first, "whole", show(found.first, "s"))];
+    let before = found.first;
+    for (const step of found.steps) {
+      const change = step.time - before;
+      rows.push(row(step.text, before, step.time, change <= 0 ? "less" : "more", `${change <= 0 ? "−" : "+"}${show(Math.abs(change), "s", 3)}`));
+      before = step.time;
+    }
+    rows.push(row(two, 0, found.second, "whole", show(found.second, "s")));
+    replace(body, ...rows);
+    if (!found.steps.length) body.append(el("p", { class: "soft" }, "The designs do not differ."));
+  };
+  view.fail = (sentence) => {
+    view.element.hidden = false;
+    replace(body, el("p", { class: "bad" }, sentence));
+  };
+  return view;
+}
+

@@ -1,0 +1,438 @@
+// The page of a scenario: what is asked of crossflow when something is moved, and what is drawn of the answers.
+import { call, copy, el, later, newest, onState, onSystemTheme, readState, replace, say, searchKey, setTheme, start, themeButton, unhint, writeState } from "./kit.js";
+import { Panel, same, shown, StrategyControl } from "./scenario-panel.js";
+import { breakdown, chip, drawLarge, explanation, memory, pinTable, profile, strip, tiles, waterfall } from "./scenario-views.js";
+
+const FEW = 16; // curves of the profile before more are asked for
+const MOST_PINS = 5; // beside the start
+const REST = 200; // milliseconds without a move before all numbers are ranked anew
+const PAUSE = 400; // before the timeline and the explanation are asked for
+const NAMES = "ABCDEFGH";
+
+// What the address holds: s settings, p pins, r reference, l locks, o objective, b large curve, g groups, t theme, m more curves.
+let state = { s: {}, p: [], ...readState() };
+const base = start.first.now;
+let now = start.first.now;
+let key = start.first.key;
+let chosen = now.strategy;
+const initial = new Map(start.first.controls.map((control) => [control.path, control]));
+let controls = new Map(start.first.controls.map((control) => [control.path, control]));
+let curves = new Map();
+let gains = new Map();
+let order = [];
+let pinned = []; // answers of the pins
+let lastGood = {};
+let stamp = 0; // counts moves, so that late answers are known
+
+// ---------------------------------------------------------------------------------------------- settings
+
+const grid = start.offline ? start.answers : null;
+const axes = new Map((grid?.axes || []).map((axis) => [axis.path, axis.values]));
+
+function value(control) {
+  const found = state.s[control.path];
+  return found === undefined ? control.value : found;
+}
+
+function set(changes) {
+  const settings = { ...state.s };
+  for (const [path, wanted] of Object.entries(changes)) {
+    const control = controls.get(path);
+    if (wanted === undefined || (control && same(wanted, control.value))) delete settings[path];
+    else settings[path] = wanted;
+  }
+  apply(settings);
+}
+
+/** Take settings as they are. Another template or model keeps what it has no use for out. */
+function apply(settings) {
+  state.s = settings;
+  moved();
+}
+
+/** Settings of a cure or a decision over those that are there. */
+function also(settings) {
+  const given = { ...settings };
+  if ("system.devices" in given && start.count === "system.nodes") {
+    const each = base.devices / (start.first.controls.find(({ path }) => path === "system.nodes")?.value || 1);
+    given["system.nodes"] = Math.ceil(given["system.devices"] / each);
+    delete given["system.devices"];
+  }
+  apply({ ...state.s, ...given });
+}
+
+function moved() {
+  stamp += 1;
+  unhint();
+  writeState(state);
+  panel.draw();
+  strategy.draw();
+  if (grid) {
+    offline();
+    return;
+  }
+  ask({ settings: state.s, shown: drawn().filter(view.profile.seen), large: large(), known: key, chosen, objective: state.o });
+  rest();
+  pause.cancel();
+  pause();
+}
+
+function drawn() {
+  return state.m ? order : order.slice(0, FEW);
+}
+
+function large() {
+  return state.b ? [state.b] : [];
+}
+
+// ---------------------------------------------------------------------------------------------- answers
+
+const ask = newest("evaluate", answered, failed, (busy) => document.body.classList.toggle("busy", busy));
+const rest = later(() => ask({ settings: state.s, shown: drawn(), large: large(), known: key, chosen, objective: state.o, every: true, owner: state.w }), REST);
+
+function answered(answer, body) {
+  if (body.settings === state.s) lastGood = state.s;
+  notice.hidden = true;
+  now = answer.now;
+  chosen = now.strategy;
+  if (answer.controls) {
+    key = answer.key;
+    controls = new Map(answer.controls.map((control) => [control.path, control]));
+    panel.build(answer.controls);
+    curves = new Map();
+  }
+  for (const [path, curve] of Object.entries(answer.curves)) {
+    if (curve.x && (!body.large?.includes(path) || !curves.has(path) || body.shown?.includes(path))) curves.set(path, curve);
+    if (answer.every) gains.set(path, { gain: curve.gain, way: curve.way });
+    if (curve.x && body.large?.includes(path)) largeCurve = curve;
+  }
+  if (answer.every) rank(answer.curves);
+  if (now.note) say(now.note);
+  draw();
+  if (answer.every && drawn().some((path) => !curves.has(path))) ask({ ...body, every: false, known: key, shown: drawn(), settings: state.s });
+}
+
+/** Order numbers by what 10 % brings; those without a curve are asked for next. */
+function rank(told) {
+  const owner = state.w || "";
+  const paths = Object.keys(told).filter((path) => controls.has(path) && (!owner || controls.get(path).owner === owner));
+  order = paths.sort((a, b) => told[b].gain - told[a].gain);
+  ranked = told;
+}
+let ranked = {};
+let largeCurve = null;
+
+function failed(error) {
+  replace(notice, el("span", {}, error.message), " ", el("button", { type: "button", onclick: () => apply(lastGood) }, "undo"));
+  notice.hidden = false;
+}
+
+// What is asked for when nothing moves: cures and chip, the best strategy, the timeline, the explanation.
+const settled = newest("further", ({ cures, device, notes }) => {
+  view.tiles.drawCures(cures, now);
+  view.chip.draw(device);
+  replace(remarks, ...notes.map((note) => el("div", { class: "soft" }, `note: ${note}`)));
+}, () => {});
+const best = newest("fastest", ({ strategy: text }, body) => {
+  if (body.stamp !== stamp || state.s.strategy !== "auto" || text === chosen) return;
+  chosen = text;
+  ask({ settings: state.s, shown: drawn(), large: large(), known: key, chosen, objective: state.o, every: true, owner: state.w });
+  pause();
+}, () => {});
+const timed = newest("timeline", (found) => view.strip.draw(found), (error) => view.strip.fail(error.message));
+const explains = newest("explain", (found, body) => body.stamp === stamp && view.explanation.draw(found), (error) => view.explanation.fail(error.message));
+const pause = later(() => {
+  if (document.body.classList.contains("busy")) {
+    pause();
+    return;
+  }
+  const body = { settings: state.s, chosen, stamp };
+  settled(body);
+  if (state.s.strategy === "auto") best(body);
+  timed(body);
+  view.explanation.wait();
+  explains(body);
+  if (columns().length > 1) refreshPins();
+}, PAUSE);
+
+// ---------------------------------------------------------------------------------------------- drawing
+
+const notice = el("div", { class: "notice", hidden: true, role: "alert" });
+const remarks = el("div", { class: "remarks" });
+const panelPage = {
+  value, set,
+  locked: (path) => (state.l ? state.l.includes(path) : path.endsWith(".")),
+  lock: (path, on) => {
+    const held = new Set(state.l || [...controls.values()].filter(({ stack }) => stack).map(({ stack }) => `${stack}.`));
+    if (on) held.add(path);
+    else held.delete(path);
+    state.l = [...held];
+    writeState(state);
+  },
+  opened: (group) => state.g?.[group],
+  open: (group, on) => {
+    state.g = { ...state.g, [group]: on ? 1 : 0 };
+    writeState(state);
+  },
+  values: (path) => axes.get(path),
+  fixed: (path) => Boolean(grid) && !axes.has(path),
+};
+const strategy = new StrategyControl({
+  get: () => state.s.strategy,
+  set: (text) => {
+    if (text === "auto") chosen = now.strategy;
+    set({ strategy: text });
+  },
+  now: () => now.strategy,
+  list: () => call("strategies", { settings: state.s, chosen }),
+});
+panelPage.strategy = strategy;
+const panel = new Panel(panelPage);
+
+const view = {
+  tiles: tiles(also),
+  breakdown: breakdown(),
+  memory: memory(),
+  profile: profile({ control: (path) => controls.get(path), pick, picked: () => state.b }, start.objectives || []),
+  chip: chip(),
+  strip: strip(),
+  explanation: explanation(also),
+  pins: pinTable({ refer, remove, open: (column) => apply({ ...column.settings }), own: (path) => {
+    const control = initial.get(path) || controls.get(path);
+    return control ? shown(control, control.value) : "as given";
+  } }),
+  waterfall: waterfall(),
+};
+
+function draw() {
+  const { answer, name } = reference();
+  view.tiles.draw(now, answer, name);
+  view.breakdown.draw(now, answer, name);
+  view.memory.draw(now);
+  view.profile.draw(drawn(), curves, gains);
+  view.profile.more.textContent = state.m ? `show ${FEW}` : `show all ${order.length}`;
+  view.profile.more.hidden = order.length <= FEW;
+  what.textContent = `${now.what}, ${now.strategy}`;
+  panel.draw();
+  strategy.draw();
+  if (state.b && largeCurve && controls.has(state.b)) enlarge();
+  else view.profile.large.hidden = true;
+  if (columns().length > 1) view.pins.draw(columns());
+  else view.pins.element.hidden = true;
+}
+
+let chart = null;
+function enlarge() {
+  chart?.destroy();
+  chart = drawLarge(view.profile.large, controls.get(state.b), largeCurve, state.o || "step_time_s", () => pick(state.b));
+}
+
+function pick(path) {
+  state.b = state.b === path ? undefined : path;
+  largeCurve = null;
+  writeState(state);
+  if (grid) {
+    largeCurve = state.b ? curves.get(state.b) : null;
+    draw();
+    return;
+  }
+  if (state.b) ask({ settings: state.s, shown: drawn(), large: large(), known: key, chosen, objective: state.o });
+  else draw();
+}
+
+// ---------------------------------------------------------------------------------------------- pins
+
+/** Start, pins and the design as it is. */
+function columns() {
+  const own = [{ name: "start", settings: {}, answer: { ...base, written: {} }, reference: !state.r }];
+  state.p.forEach((pin, i) => {
+    if (pinned[i]) own.push({ name: pin.n, settings: pin.s, answer: pinned[i], reference: state.r === i + 1, removable: true, i });
+  });
+  const texts = Object.fromEntries(Object.entries(state.s).map(([path, found]) => [path, controls.has(path) ? shown(controls.get(path), found) : String(found)]));
+  if (Object.keys(state.s).length) own.push({ name: "now", now: true, settings: state.s, answer: { ...now, written: { ...texts, strategy: now.strategy } } });
+  for (const column of own) column.answer = { ...column.answer, written: { strategy: column.answer.strategy, ...column.answer.written } };
+  return own;
+}
+
+function reference() {
+  const found = state.r ? pinned[state.r - 1] : null;
+  return found && !found.error ? { answer: found, name: state.p[state.r - 1].n } : { answer: base, name: "start" };
+}
+
+function pin() {
+  if (state.p.length >= MOST_PINS) {
+    say("six designs are kept at most: remove one");
+    return;
+  }
+  const name = [...NAMES].find((letter) => !state.p.some(({ n }) => n === letter));
+  const settings = { ...state.s };
+  if (settings.strategy === "auto" || now.note) settings.strategy = now.strategy;
+  state.p = [...state.p, { n: name, s: settings }];
+  pinned[state.p.length - 1] = { ...now, written: {} };
+  state.r = state.p.length;
+  writeState(state);
+  say(`design ${name} is pinned; changes are told against it`);
+  refreshPins();
+  draw();
+}
+
+function remove({ i }) {
+  state.p = state.p.filter((_, other) => other !== i);
+  pinned = pinned.filter((_, other) => other !== i);
+  if (state.r === i + 1) state.r = 0;
+  else if (state.r > i + 1) state.r -= 1;
+  writeState(state);
+  draw();
+}
+
+function refer(column) {
+  state.r = column.i === undefined ? 0 : column.i + 1;
+  writeState(state);
+  draw();
+}
+
+const compares = newest("compare", (found, body) => view.waterfall.draw(found, body.names[0], body.names[1]), (error) => view.waterfall.fail(error.message));
+const pinsAsk = newest("designs", (answers) => {
+  pinned = answers;
+  draw();
+});
+
+function refreshPins() {
+  if (grid) return;
+  if (state.p.length) pinsAsk({ designs: state.p.map(({ s }) => s) });
+  const { answer, name } = reference();
+  const settings = state.r ? state.p[state.r - 1].s : {};
+  if (answer.step_time && now.step_time && JSON.stringify(settings) !== JSON.stringify(state.s)) {
+    const second = state.s.strategy === "auto" ? { ...state.s, strategy: now.strategy } : state.s;
+    compares({ first: settings, second, names: [name, "now"] });
+  } else view.waterfall.element.hidden = true;
+}
+
+// ---------------------------------------------------------------------------------------------- a page without crossflow
+
+function offline() {
+  const index = (grid.axes || []).reduce((at, axis) => {
+    const wanted = state.s[axis.path] ?? controls.get(axis.path).value;
+    const i = axis.values.reduce((found, one, j) => (Math.abs(one - wanted) < Math.abs(axis.values[found] - wanted) ? j : found), 0);
+    if (wanted !== axis.values[i]) state.s = { ...state.s, [axis.path]: axis.values[i] };
+    return at * axis.values.length + i;
+  }, 0);
+  now = grid.points[index] || base;
+  for (const axis of grid.axes) curves.set(axis.path, offlineCurve(axis));
+  panel.draw();
+  draw();
+}
+
+/** Curve of an axis of the grid through the design, from the grid. */
+function offlineCurve(axis) {
+  const stride = (name) => grid.axes.slice(grid.axes.findIndex(({ path }) => path === name) + 1).reduce((size, { values }) => size * values.length, 1);
+  const at = (name) => {
+    const { values } = grid.axes.find(({ path }) => path === name);
+    const wanted = state.s[name] ?? controls.get(name).value;
+    return values.findIndex((one) => same(one, wanted));
+  };
+  const rest_ = grid.axes.filter(({ path }) => path !== axis.path).reduce((sum, { path }) => sum + at(path) * stride(path), 0);
+  const points = axis.values.map((_, i) => grid.points[rest_ + i * stride(axis.path)]);
+  const binds = (point) => Object.entries(point.bound).sort((a, b) => b[1] - a[1])[0]?.[0] || "compute";
+  return { x: axis.values, y: points.map(({ step_time: time }) => time), fits: points.map(({ feasible }) => feasible), bound: points.map(binds), at: axis.values[at(axis.path)] };
+}
+
+// ---------------------------------------------------------------------------------------------- the page
+
+const what = el("span", { class: "soft what" });
+
+async function textOf(kind, title) {
+  try {
+    const texts = await call("texts", { settings: state.s, chosen });
+    await copy(texts[kind], title);
+    return texts;
+  } catch (error) {
+    return say(error.message);
+  }
+}
+
+const tools = [
+  el("button", { type: "button", class: "main", onclick: pin, text: "Pin" }),
+  el("button", { type: "button", onclick: () => textOf("set", "command line"), text: "Copy --set" }),
+  el("button", { type: "button", onclick: () => textOf("yaml", "YAML"), text: "YAML" }),
+  el("button", { type: "button", onclick: () => textOf("python", "Python"), text: "Python" }),
+  el("button", { type: "button", onclick: () => apply({}), text: "Reset all" }),
+];
+
+function build() {
+  const theme = themeButton(state.t, (name) => {
+    state.t = name === "auto" ? undefined : name;
+    writeState(state);
+    redraw();
+  });
+  const header = el("header", { class: "top" }, el("h1", {}, start.title, " ", what), ...(grid ? [] : tools), theme);
+  const plain = grid ? el("div", { class: "notice plain" }, `This page is a file made by crossflow ${start.version}. ${axes.size ? `${[...axes.keys()].join(", ")} can be moved among values that were computed beforehand; all other controls are fixed.` : "Its controls are fixed."}`) : null;
+  const main = el("div", { class: "main" }, view.tiles.element,
+    el("div", { class: "columns" }, view.breakdown.element, view.memory.element), view.profile.element,
+    view.pins.element, view.waterfall.element, el("div", { class: "columns even" }, view.strip.element, view.chip.element), view.explanation.element, remarks);
+  replace(document.getElementById("app"), header, notice, plain, el("div", { class: "page" }, panel.element, main));
+  view.profile.select.value = state.o || "step_time_s";
+  view.profile.owners.value = state.w || "";
+  view.profile.select.addEventListener("change", () => {
+    state.o = view.profile.select.value === "step_time_s" ? undefined : view.profile.select.value;
+    writeState(state);
+    ask({ settings: state.s, shown: drawn(), large: large(), known: key, chosen, objective: state.o, every: true, owner: state.w });
+  });
+  view.profile.owners.addEventListener("change", () => {
+    state.w = view.profile.owners.value || undefined;
+    writeState(state);
+    if (grid) needCurves(rank(ranked));
+    else ask({ settings: state.s, shown: [], large: large(), known: key, chosen, objective: state.o, every: true, owner: state.w });
+  });
+  view.profile.more.addEventListener("click", () => {
+    state.m = state.m ? undefined : 1;
+    writeState(state);
+    needCurves();
+  });
+  searchKey(panel.search);
+}
+
+function needCurves() {
+  if (!grid && drawn().some((path) => !curves.has(path))) ask({ settings: state.s, shown: drawn(), large: large(), known: key, chosen, objective: state.o });
+  draw();
+}
+
+function redraw() {
+  draw();
+  view.strip.redraw();
+}
+
+/** Begin with what the page holds, then with what the address says. */
+function begin() {
+  build();
+  const told = grid ? grid.curves : start.first.curves;
+  for (const [path, curve] of Object.entries(told)) {
+    if (curve.x) curves.set(path, curve);
+    gains.set(path, { gain: curve.gain, way: curve.way });
+  }
+  rank(told);
+  panel.build(start.first.controls);
+  draw();
+  if (grid) {
+    view.profile.select.hidden = true;
+    for (const part of [view.explanation, view.strip]) part.element.hidden = true;
+    view.tiles.drawCures(grid.further.cures.map(({ text }) => ({ text, settings: {} })), now);
+    view.chip.draw(grid.further.device);
+    offline();
+  } else if (Object.keys(state.s).length || state.b || state.o || state.m) {
+    if (state.s.strategy === "auto") chosen = undefined;
+    moved();
+  } else pause();
+  if (state.p.length) refreshPins();
+}
+
+onState((found) => {
+  state = { s: {}, p: [], ...found };
+  setTheme(state.t);
+  moved();
+  refreshPins();
+});
+onSystemTheme(redraw);
+addEventListener("resize", later(redraw, 150));
+begin();
+

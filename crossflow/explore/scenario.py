@@ -1,0 +1,247 @@
+"""The page of a scenario: what can be moved, and what every move does."""
+
+from __future__ import annotations
+
+import functools
+import json
+import math
+import shlex
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from crossflow import files
+from crossflow.arrays import plain
+from crossflow.errors import CrossflowError
+from crossflow.evaluation.timelines import simulate
+from crossflow.explanation.alternatives import DIVIDED
+from crossflow.explanation.answers import Explanation
+from crossflow.explanation.sensitivity import explain
+from crossflow.explore.answers import CURVE, FINE, OBJECTIVES, answer, curves, further
+from crossflow.explore.compare import exchanges
+from crossflow.explore.controls import controls_against, count_path
+from crossflow.explore.designs import Design, best_first, fastest, legal, ranked, read_design, thinned, written
+from crossflow.explore.helper import Helper
+from crossflow.explore.server import App
+from crossflow.points import varied
+from crossflow.scenario import Scenario
+from crossflow.score import words
+from crossflow.timeline.record import Timeline
+from crossflow.trace.gantt import FILLS, gantt_of
+from crossflow.trace.gantt import thinned as some_of
+from crossflow.units import show
+from crossflow.workload.spec import DlrmSpec, ProgramSpec, TransformerSpec
+
+Body = Mapping[str, Any]
+OWNERS = ("architect", "technology")  # of numbers that are ranked where a page does not ask for others
+DRAWN = 16  # curves that are drawn before a page says which
+LISTED = 2000  # strategies of a list
+ROWS = 8  # classes of devices of a timeline
+
+
+def scenario_app(scenario: Scenario) -> App:
+    """The page of a scenario."""
+    from crossflow.explore.offline import offline
+
+    helper, begin = Helper(), _start(scenario)
+
+    def moved(scenario: Scenario, body: Body) -> dict[str, Any]:
+        helper.hold()
+        return evaluated(scenario, body)
+
+    quick = {"evaluate": moved, "further": told_further, "texts": texts, "designs": designs}
+    slow = {"strategies": strategies, "fastest": best_strategy, "timeline": timeline, "explain": explained, "compare": compared}
+    return App(
+        title=scenario.name,
+        page="scenario.html",
+        start=lambda: begin,
+        calls={
+            **{name: functools.partial(call, scenario) for name, call in quick.items()},
+            **{name: functools.partial(helper.call, call, scenario) for name, call in slow.items()},
+        },
+        offline=functools.partial(offline, scenario),
+        close=helper.close,
+    )
+
+
+def _start(scenario: Scenario) -> dict[str, Any]:
+    return {
+        "file": scenario.document.file,
+        "count": count_path(scenario),
+        "divisible": not isinstance(scenario.workload, ProgramSpec),
+        "objectives": [{"name": name, "label": words(name)} for name in OBJECTIVES],
+        "first": evaluated(scenario, {"settings": {}, "every": True}),
+    }
+
+
+def evaluated(scenario: Scenario, body: Body) -> dict[str, Any]:
+    """Figures of a design with curves through it; what can be moved, unless the page knows it.
+
+    Body: ``settings``; ``shown``, paths whose curves are drawn; ``every``, whether to tell the gain of all numbers, which are those of
+    one ``owner`` where it is given, and else all but fitted parameters; ``large``, paths with a fine curve; ``objective``; ``known``,
+    the key of the controls that the page has; ``chosen``, the strategy that auto stands for, searched where the page has none.
+    """
+    every = bool(body.get("every"))
+    design = _design(scenario, body)
+    objective = _text(body, "objective") or OBJECTIVES[0]
+    if objective not in OBJECTIVES:
+        raise CrossflowError(f"no curves of '{objective}'; known: {', '.join(OBJECTIVES)}")
+    shown = dict.fromkeys(_paths(body, "shown"), CURVE) | dict.fromkeys(_paths(body, "large"), FINE)
+    owner = _text(body, "owner")
+    score, told = curves(design, shown, objective, owners=((owner,) if owner else OWNERS) if every else ())
+    if every and not shown:  # the first time: draw those that gain most
+        best = sorted(told, key=lambda path: -told[path]["gain"])[:DRAWN]
+        score, drawn = curves(design, dict.fromkeys(best, CURVE), objective)
+        told |= {path: {**curve, "gain": told[path]["gain"], "way": told[path]["way"]} for path, curve in drawn.items()}
+    found = {"now": answer(design, score), "curves": told, "objective": objective, "key": design.key, "every": every}
+    if body.get("known") != design.key:
+        found["controls"] = [control.to_dict() for control in controls_against(design.scenario, scenario)]
+    return found
+
+
+def told_further(scenario: Scenario, body: Body) -> dict[str, Any]:
+    """Cures, notes, the error in words and the device of a design."""
+    return further(_design(scenario, body))
+
+
+def designs(scenario: Scenario, body: Body) -> list[dict[str, Any]]:
+    """Figures of several designs, as those that are pinned; one that cannot be read has an error in place of them."""
+    found: list[dict[str, Any]] = []
+    for settings in list(body.get("designs", []))[:12]:
+        try:
+            design = read_design(scenario, settings)
+            found.append({**answer(design, design.score()), "written": {path: str(value) for path, value in written(design).items()}})
+        except CrossflowError as error:
+            found.append({"error": error.said})
+    return found
+
+
+def strategies(scenario: Scenario, body: Body) -> dict[str, Any]:
+    """Strategies that divide the workload of a design, the fastest that fit first."""
+    design = _design(scenario, body)
+    every = legal(design.scenario)
+    if not isinstance(design.scenario.workload, TransformerSpec | DlrmSpec):
+        return {"count": len(every), "rows": [{"strategy": text} for text in thinned(every, LISTED)]}
+    names, score = ranked(design)
+    order = best_first(score)[:LISTED]
+    rows = [
+        {"strategy": names[i], "time": plain(float(score.step_time[i])), "fits": bool(score.feasible[i]),
+         "memory": float(score.memory_needed[i])}
+        for i in order.tolist()
+    ]  # fmt: skip
+    return {"count": len(every), "rows": rows}
+
+
+def best_strategy(scenario: Scenario, body: Body) -> dict[str, str]:
+    """The fastest strategy of a design that fits."""
+    return {"strategy": fastest(_design(scenario, body))}
+
+
+def timeline(scenario: Scenario, body: Body) -> dict[str, Any]:
+    """What devices of a design do when, as rectangles."""
+    return strip(simulate(_design(scenario, body).whole()))
+
+
+def strip(found: Timeline) -> dict[str, Any]:
+    """A timeline as rectangles in rows, starts and widths over the step."""
+    gantt = gantt_of(found, some_of(range(len(found.devices)), ROWS))
+    pieces, total = gantt.pieces, found.total
+    columns = (pieces.row, pieces.family, pieces.fill, pieces.start / total, pieces.width / total, pieces.base, pieces.height)
+    rows = [np.round(column, 5).tolist() for column in columns]
+    return {
+        "total": total, "rows": list(gantt.rows), "use": gantt.utilisation.tolist(), "families": list(gantt.families.items()),
+        "fills": list(FILLS), "pieces": rows, "classes": len(found.devices), "note": gantt.note,
+    }  # fmt: skip
+
+
+def explained(scenario: Scenario, body: Body) -> dict[str, Any]:
+    """What limits a design, and decisions and strategies that improve it, each with the settings that make it."""
+    design = _design(scenario, body)
+    found = explain(design.whole())
+    return {
+        "limiting": _limiting(found),
+        "decisions": [
+            {"path": one.path, "text": f"{one.path.removeprefix('system.')}: {one.before} to {one.after}", "gain": plain(one.gain),
+             "kept": plain(one.kept), "settings": _settings(design.scenario, one.path, one.after)}
+            for one in found.alternatives if one.feasible and one.gain > 1e-6
+        ][:8],
+        "strategies": [
+            {"text": other.changes or other.strategy, "gain": plain(other.gain), "settings": {"strategy": other.strategy}}
+            for other in found.strategies if other.feasible and (other.gain > 1e-6 or not found.feasible)
+        ][:6],
+        "bottlenecks": [
+            {"path": end.path, "factor": plain(end.factor or math.inf), "multiplied": end.multiplied, "because": end.because,
+             "bound_by": end.bound_by}
+            for end in found.next_bottlenecks
+        ],
+        "surprises": [{"path": effect.parameter.path, "text": effect.surprise} for effect in found.effects if effect.surprise],
+        "notes": list(found.notes),
+    }  # fmt: skip
+
+
+def _limiting(found: Explanation) -> str:
+    if found.limiting is None:
+        return "Nothing that 10 % would improve."
+    (change,) = found.limiting.changes
+    moved = f"{show(change.before, change.unit)} to {show(change.after, change.unit)}"
+    return f"{change.path}: {moved} makes the step {100 * found.limiting.gain:.3g} % shorter, then bound by {found.limiting.bound_by}."
+
+
+def _settings(scenario: Scenario, path: str, after: str) -> dict[str, Any] | None:
+    """The settings of a decision; None where it is more than one, as budgets divided anew."""
+    if path == DIVIDED:
+        return None
+    quantity = varied(scenario, path)
+    return {path: after if quantity is None else float(quantity.read(files.scalar(after))[0])}
+
+
+def compared(scenario: Scenario, body: Body) -> dict[str, Any]:
+    """Steps from one design to another, and the time of a step after each."""
+    one, two, steps = exchanges(scenario, body.get("first", {}), body.get("second", {}))
+    return {
+        "first": plain(float(one.score().step_time[0])),
+        "second": plain(float(two.score().step_time[0])),
+        "steps": [{"text": step.text, "time": plain(step.time)} for step in steps],
+    }
+
+
+def texts(scenario: Scenario, body: Body) -> dict[str, str]:
+    """A design as ``--set`` line, as YAML and as Python; the settings alone, for the file that the page was opened with."""
+    import yaml
+
+    design = _design(scenario, body)
+    settings = written(design)
+    words_ = [f"{path}={_word(value)}" for path, value in settings.items()]
+    file = scenario.document.file
+    line = f"crossflow predict {shlex.quote(file)}" + (" --set " + " ".join(map(shlex.quote, words_)) if words_ else "")
+    data = scenario.document.data
+    for path, value in settings.items():
+        data = files.replace(data, files.parts_of(path), value, path)
+    python = f"import crossflow\n\nscenario = crossflow.load({file!r}, {words_!r})\nprint(crossflow.predict(scenario))\n"
+    return {"set": line, "yaml": yaml.safe_dump(json.loads(json.dumps(data)), sort_keys=False, allow_unicode=True), "python": python}
+
+
+def _word(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value)
+
+
+# ------------------------------------------------------------------------------------------ bodies
+
+
+def _design(scenario: Scenario, body: Body) -> Design:
+    return read_design(scenario, body.get("settings", {}), chosen=_text(body, "chosen"))
+
+
+def _text(body: Body, name: str) -> str | None:
+    found = body.get(name)
+    if found is not None and not isinstance(found, str):
+        raise CrossflowError(f"{name}: expected text")
+    return found
+
+
+def _paths(body: Body, name: str) -> list[str]:
+    found = body.get(name) or []
+    if not isinstance(found, list) or not all(isinstance(path, str) for path in found):
+        raise CrossflowError(f"{name}: expected a list of paths")
+    return found[:600]

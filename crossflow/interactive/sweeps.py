@@ -1,0 +1,146 @@
+"""Every combination of some values as one batch, and the best of what comes out."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Literal, TypeVar
+
+import numpy as np
+
+from crossflow.arrays import Array, Index
+from crossflow.errors import CrossflowError
+from crossflow.evaluation import evaluate
+from crossflow.planning.opening import ScenarioSource, load
+from crossflow.score import OwnFigure, Score, larger_is_better, no_column
+from crossflow.search.pareto import non_dominated
+
+Direction = Literal["minimise", "maximise"]
+Objectives = str | OwnFigure | Sequence[str | OwnFigure] | Mapping[str, Direction]
+Results = TypeVar("Results")
+
+
+def sweep(
+    scenario: ScenarioSource,
+    values: Mapping[str, Iterable[Any]],
+    *,
+    figures: Mapping[str, OwnFigure] | None = None,
+    errors: Literal["infeasible", "raise"] = "infeasible",
+) -> Score:
+    """Score of every combination of values, the last path changing fastest.
+
+    Parameters
+    ----------
+    scenario : where all points start from: a scenario, its file or its plain data.
+    values : values by path, as ``--set`` takes them: quantities as text with unit or as SI floats, names, whole numbers, strategies.
+    figures : own columns by name, each a function of the columns that a score has, as arrays.
+    errors : what becomes of a combination that makes no scenario: an infeasible row with the reason, or an exception.
+
+    Returns
+    -------
+    Score, a row a combination; its `to_frame` begins with the swept values, quantities in SI units.
+
+    Raises
+    ------
+    CrossflowError
+        For paths that do not exist and values that cannot be read.
+
+    Examples
+    --------
+    >>> import crossflow
+    >>> scenario = crossflow.from_dict({"system": "dgx-h100", "workload": "llama3-8b", "strategy": "tp8"})
+    >>> score = crossflow.sweep(scenario, {"strategy": ["tp8", "tp4-dp2"], "workload.global_batch": [8, 16]})
+    >>> len(score), score.points["workload.global_batch"]
+    (4, (8, 16, 8, 16))
+    """
+    held = {path: listed(path, given) for path, given in values.items()}
+    if not held:
+        raise CrossflowError("sweep: no values; give values by path, such as {'workload.global_batch': [8, 16]}")
+    columns = zip(*itertools.product(*held.values()), strict=True)
+    points = dict(zip(held, map(list, columns), strict=True))
+    return evaluate(load(scenario), points, figures=figures, errors=errors)
+
+
+def listed(path: str, given: Iterable[Any]) -> list[Any]:
+    """Values of one path; a text or a number alone is one."""
+    if isinstance(given, np.ndarray):
+        return list(given.tolist())
+    found = list(given) if isinstance(given, Iterable) and not isinstance(given, str | Mapping) else [given]
+    if not found:
+        raise CrossflowError(f"sweep: {path} has no values")
+    return found
+
+
+def front(results: Results, objectives: Objectives = ("step_time_s", "energy_j"), *, feasible: bool = True) -> Results:
+    """The points that no other point beats in all objectives at once: a Pareto front, in the order of the points.
+
+    Parameters
+    ----------
+    results : a score, or a table of columns such as a DataFrame.
+    objectives : columns, made small or, where more is better, large; by name with ``"minimise"`` or ``"maximise"``;
+        or functions of the columns, made small.
+    feasible : whether points that are infeasible are left out.
+
+    Returns
+    -------
+    The same as `results`, of these points alone.
+
+    Raises
+    ------
+    CrossflowError
+        For names that are no columns of numbers.
+
+    Examples
+    --------
+    >>> import crossflow
+    >>> scenario = crossflow.from_dict({"system": "dgx-h100", "workload": "llama3-8b", "strategy": "tp8"})
+    >>> score = crossflow.sweep(scenario, {"strategy": ["tp8", "tp4-dp2", "tp2-dp4"], "workload.global_batch": [16]})
+    >>> best = crossflow.front(score, ["step_time_s", "memory_needed_bytes"])
+    >>> len(best) <= len(score), bool(best.step_time.min() == score.step_time[score.feasible].min())
+    (True, True)
+    """
+    frame: Any = results
+    columns = results.table() if isinstance(results, Score) else frame
+    losses = np.array([_loss(columns, objective, sign) for objective, sign in _signed(objectives)])
+    kept = np.isfinite(losses).all(axis=0)
+    if feasible and "feasible" in columns:
+        kept &= np.asarray(columns["feasible"], dtype=bool)
+    index = np.flatnonzero(kept)
+    index = index[non_dominated(losses[:, index])] if index.size else index
+    chosen: Any = results.take(index) if isinstance(results, Score) else _rows(frame, index)
+    return chosen  # type: ignore[no-any-return]
+
+
+def _signed(objectives: Objectives) -> list[tuple[str | OwnFigure, float]]:
+    """Objectives, each with the sign that makes less the better."""
+    if isinstance(objectives, Mapping):
+        return [(name, sign_of(name, way)) for name, way in objectives.items()]
+    listed: Sequence[Any] = [objectives] if isinstance(objectives, str) or callable(objectives) else list(objectives)
+    if not listed:
+        raise CrossflowError("front: no objectives; give columns such as ['step_time_s', 'energy_j']")
+    return [(one, -1.0 if isinstance(one, str) and larger_is_better(one) else 1.0) for one in listed]
+
+
+def sign_of(name: str, way: str) -> float:
+    """Sign that makes less the better; CrossflowError for a word that is no direction."""
+    if way not in ("minimise", "maximise"):
+        raise CrossflowError(f"objectives: {name}: expected minimise or maximise, got {way!r}")
+    return -1.0 if way == "maximise" else 1.0
+
+
+def _loss(columns: Mapping[str, Any], objective: str | Callable[..., Any], sign: float) -> Array:
+    if callable(objective):
+        return np.asarray(objective(columns), dtype=float)
+    if objective not in columns:
+        raise CrossflowError(no_column(objective, list(columns)))
+    try:
+        return sign * np.asarray(columns[objective], dtype=float)
+    except (TypeError, ValueError):
+        raise CrossflowError(f"{objective} holds no numbers; objectives are numeric columns") from None
+
+
+def _rows(frame: Any, index: Index) -> Any:
+    """Some rows of a DataFrame, or of a mapping of columns."""
+    if hasattr(frame, "iloc"):
+        return frame.iloc[index]
+    return {name: [values[i] for i in index] for name, values in frame.items()}

@@ -1,0 +1,236 @@
+"""Rules of vLLM's flags that several settings decide: the model, experts over all ranks, requests, types and speculation.
+
+References
+----------
+.. [1] https://docs.vllm.ai/en/latest/serving/data_parallel_deployment/: experts are cut over dp x tp ranks, or shared out over them with
+   --enable-expert-parallel.
+.. [2] vllm/distributed/parallel_state.py, vLLM 0.10 to 0.26: ranks lie as tp, pp, dp, the nearest first.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from crossflow.errors import Problem
+from crossflow.launch.meaning import Flags, Meaning, MeantFields
+from crossflow.launch.models import by_huggingface, names_of, preset_of, preset_settings
+from crossflow.launch.settings import FlatSettings, of_model, several
+from crossflow.launch.table import Found, Remark
+from crossflow.limits import shown
+from crossflow.strategy.plan import Plan
+
+ORDER = ("tp", "pp", "dp")  # of ranks [2]_
+# Types of products, or of weights, that --quantization stands for.
+QUANTIZED: Mapping[str, tuple[str, str]] = {
+    "fp8": ("dtype", "fp8"), "fbgemm_fp8": ("dtype", "fp8"), "ptpc_fp8": ("dtype", "fp8"), "modelopt": ("dtype", "fp8"),
+    "modelopt_fp4": ("dtype", "nvfp4"), "nvfp4": ("dtype", "nvfp4"), "mxfp4": ("weight_dtype", "mxfp4"), "awq": ("weight_dtype", "int4"),
+    "awq_marlin": ("weight_dtype", "int4"), "gptq": ("weight_dtype", "int4"), "gptq_marlin": ("weight_dtype", "int4"),
+    "auto-round": ("weight_dtype", "int4"), "moe_wna16": ("weight_dtype", "int4"), "bitsandbytes": ("weight_dtype", "int4"),
+}  # fmt: skip
+BY_CHECKPOINT = ("compressed-tensors", "quark", "torchao", "gguf")  # whose types only the checkpoint tells
+SAID = {("dtype", "fp8"): "fp8", ("dtype", "nvfp4"): "modelopt_fp4", ("weight_dtype", "int4"): "awq"}
+HALF = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32"}
+THOUSANDS = {"": 1, "k": 1000, "K": 1024, "m": 10**6, "M": 2**20}  # behind a length, as vLLM reads them
+
+
+# ---------------------------------------------------------------------------------------------- reading
+
+
+def meaning(found: Found, devices: int | None, requests: int) -> Meaning:
+    """FlatSettings that the flags of a server mean; `requests` are those that the engine works on at most where no flag says."""
+    fields: dict[str, Any] = dict(found.fields)
+    problems: list[Problem] = []
+    remarks: list[Remark] = []
+    missing: dict[str, str] = {}
+    name = found.values.get("model")
+    preset = by_huggingface(name) if name else None
+    if preset is not None:
+        fields["workload.model"] = preset
+    elif name and (Path(name) / "config.json").is_file():
+        fields["workload.model"] = str(Path(name) / "config.json")
+    else:
+        missing["workload.model"] = f"no preset is known as {shown(name)}" if name else "the command names no model"
+    fields["workload.task"] = "serving"
+    tp, pp, dp = (fields[f"strategy.{key}"] for key in ("tp", "pp", "dp"))
+    if devices is not None and devices != tp * pp * dp:
+        message = f"tp x pp x dp = {tp} x {pp} x {dp} = {tp * pp * dp}, and there are {devices} devices"
+        problems.append(found.problem("tensor-parallel-size", message))
+    if pp > 1 and dp > 1:
+        fields["strategy.placement"] = ORDER
+    if preset is not None:
+        fields |= dict(_experts(found, fields, preset, remarks))
+    fields |= dict(_requests(found, dp, requests, problems, missing))
+    fields |= dict(_types(found, preset, problems, remarks))
+    for key in ("prompt", "output"):
+        if f"workload.{key}" not in fields:
+            missing[f"workload.{key}"] = f"flags of vllm serve do not say how long {'prompts are' if key == 'prompt' else 'answers are'}"
+    return Meaning(fields=fields, unmodelled=tuple(remarks), problems=tuple(problems), missing=missing)
+
+
+def _experts(found: Found, fields: FlatSettings, preset: str, remarks: list[Remark]) -> MeantFields:
+    """Experts lie over all ranks of a stage [1]_: shared out, or each cut over all of them."""
+    if "workload.experts.count" not in preset_settings(preset):
+        return
+    tp, dp = fields["strategy.tp"], fields["strategy.dp"]
+    shared = "enable-expert-parallel" in found.values
+    if tp > 1 and (shared or dp > 1):
+        yield "strategy.sequence_parallel", True
+    if shared and tp * dp > 1:
+        yield "strategy.ep", tp * dp
+        if tp > 1:
+            yield "strategy.etp", 1
+        backend = found.values.get("all2all-backend", "allgather_reducescatter")
+        if not backend.startswith("deepep"):
+            remarks.append(found.remark("all2all-backend", f"{backend} is predicted as the software stack's exchange of tokens, DeepEP"))
+    elif dp > 1:
+        yield "strategy.etp", tp * dp
+
+
+def _requests(found: Found, dp: int, requests: int, problems: list[Problem], missing: dict[str, str]) -> MeantFields:
+    """Requests at once, and tokens that are guessed."""
+    yield "workload.global_batch", found.values.get("max-num-seqs", requests) * dp
+    if "max-model-len" in found.values:
+        text = found.values["max-model-len"]
+        if text not in ("auto", "-1") and not re.fullmatch(r"\d{1,9}[kKmM]?", text):
+            problems.append(found.problem("max-model-len", f"expected a number of tokens such as 8192 or 8K, got {shown(text)}"))
+    guessed = found.values.get("speculative-config")
+    if guessed is None:
+        return
+    tokens = guessed.get("num_speculative_tokens") if isinstance(guessed, Mapping) else None
+    if type(tokens) is not int or not 1 <= tokens <= 64:
+        message = f"expected JSON with num_speculative_tokens from 1 to 64, got {shown(guessed)}"
+        problems.append(found.problem("speculative-config", message))
+        return
+    yield "workload.serving.speculation.tokens", tokens
+    missing["workload.serving.speculation.acceptance"] = "flags do not say how often a guess is right"
+
+
+def _types(found: Found, preset: str | None, problems: list[Problem], remarks: list[Remark]) -> MeantFields:
+    """Types of products, weights and cache."""
+    method: str | None = found.values.get("quantization")
+    half = {"auto": None, "half": "fp16", "float16": "fp16", "bfloat16": "bf16", "float": "fp32", "float32": "fp32"}[
+        found.values.get("dtype", "auto")
+    ]
+    yield "workload.dtype", half or "bf16"
+    if method is not None and method in QUANTIZED:
+        key, value = QUANTIZED[method]
+        yield f"workload.{key}", value
+    elif method in BY_CHECKPOINT:
+        remarks.append(
+            found.remark("quantization", f"{method}: the checkpoint says the types; give workload.dtype or workload.weight_dtype")
+        )
+    elif method is not None and method != "None":
+        problems.append(found.problem("quantization", f"expected one of {', '.join((*QUANTIZED, *BY_CHECKPOINT))}, got {shown(method)}"))
+    elif preset is not None and half is None:
+        yield from ((f"workload.{key}", value) for key, value in names_of(preset).checkpoint.items())
+
+
+def length(text: str) -> int | None:
+    """Tokens of a length as vLLM writes them; None where it says none.
+
+    >>> length("8192"), length("8K"), length("auto")
+    (8192, 8192, None)
+    """
+    found = re.fullmatch(r"(\d{1,9})([kKmM]?)", text)
+    return int(found[1]) * THOUSANDS[found[2]] if found else None
+
+
+# ---------------------------------------------------------------------------------------------- writing
+
+
+def flags(settings: FlatSettings, plan: Plan, named: Any) -> Flags:
+    """Flags that say a service's plan, where one setting alone does not decide them; `named` is the scenario's own model."""
+    unsaid: list[str] = []
+    remarks: list[str] = []
+    said = {
+        "strategy.sequence_parallel", "strategy.ep", "strategy.etp", "strategy.placement", "strategy.micro_batch", "workload.global_batch",
+        *(path for path in settings if of_model(path)),
+    }  # fmt: skip
+    values = _say_model(settings, named, unsaid)
+    preset = preset_of(settings, named)
+    values |= _say_experts(settings, plan, unsaid)
+    values |= _say_types(settings, preset, said, remarks)
+    batch = settings["workload.global_batch"]
+    if preset is not None:
+        remarks.append(f"the model is named after the preset {preset}; put the name of your own checkpoint of that size in its place")
+    arrives = settings.get("workload.serving.arrival_rate") is not None  # the rate decides how many requests run at once
+    if not (arrives and batch == 1):  # the engine's own limit stays
+        values["max-num-seqs"] = max(batch // plan.dp, 1)
+    if not arrives and plan.micro_batch != plan.serving(batch).micro_batch:
+        unsaid.append(
+            f"micro_batch: {plan.micro_batch}: vLLM makes its batches of all requests at hand, {plan.serving(batch).micro_batch} here"
+        )
+    order = several(plan)
+    if order != [block for block in ORDER if block in order]:
+        unsaid.append(f"placement: {', '.join(plan.placement)}: vLLM lays ranks out as {', '.join(ORDER)}")
+    prompt, output = settings["workload.prompt"] or settings["workload.sequence"], settings["workload.output"] or 0
+    values["max-model-len"] = prompt + output
+    if (tokens := settings.get("workload.serving.speculation.tokens")) is not None:
+        method = "mtp" if preset and preset_settings(preset).get("workload.mtp_layers") else "ngram"
+        values["speculative-config"] = {"method": method, "num_speculative_tokens": tokens}
+        said.add("workload.serving.speculation.tokens")
+        remarks.append(f"choose the method of speculation; {method} is written for want of a setting that says it")
+    return Flags(values=values, said=frozenset(said), remarks=tuple(remarks), unsaid=tuple(unsaid))
+
+
+def _say_model(settings: FlatSettings, named: Any, unsaid: list[str]) -> dict[str, Any]:
+    preset = preset_of(settings, named)
+    if preset is not None:
+        return {"model": (*names_of(preset).huggingface, preset)[0]}
+    if isinstance(named, str) and named.endswith("config.json"):
+        return {"model": str(Path(named).parent)}
+    unsaid.append("workload: a model of these dimensions: vLLM reads a model's config.json; name that file, or a preset, as the model")
+    return {}
+
+
+def _say_experts(settings: FlatSettings, plan: Plan, unsaid: list[str]) -> dict[str, Any]:
+    ranks, etp = plan.tp * plan.dp, settings["strategy.etp"] or plan.tp
+    if "workload.experts.count" not in settings:
+        if plan.sequence_parallel and plan.tp > 1:
+            unsaid.append("sequence_parallel: true: vLLM divides the tokens of mixtures of experts alone")
+        return {}
+    if ranks > 1 and (plan.ep, etp) == (ranks, 1):
+        values: dict[str, Any] = {"enable-expert-parallel": True, "all2all-backend": "deepep_low_latency"}
+    elif (plan.ep, etp) == (1, ranks):
+        values = {}
+    else:
+        what = f"ep: {plan.ep}, etp: {etp}"
+        unsaid.append(
+            f"{what}: vLLM shares experts out over all tp x dp = {ranks} ranks (ep: {ranks}, etp: 1), or cuts each over them (etp: {ranks})"
+        )
+        return {}
+    divided = plan.tp > 1 and (plan.dp > 1 or bool(values))
+    if plan.tp > 1 and plan.sequence_parallel != divided:
+        unsaid.append(f"sequence_parallel: {str(plan.sequence_parallel).lower()}: vLLM has {str(divided).lower()} here")
+    return values
+
+
+def _say_types(settings: FlatSettings, preset: str | None, said: set[str], remarks: list[str]) -> dict[str, Any]:
+    """Types by flags; those that only a checkpoint says stay unsaid, and become comments."""
+    dtype, weight = settings["workload.dtype"], settings["workload.weight_dtype"]
+    own = names_of(preset).checkpoint if preset else {}
+    if (dtype, weight) == (own.get("dtype", "bf16"), own.get("weight_dtype")):
+        said |= {"workload.dtype", "workload.weight_dtype"}
+        return {} if own else {"dtype": HALF[dtype]}
+    method = SAID.get(("weight_dtype", weight) if weight else ("dtype", dtype))
+    if method is not None:
+        said |= {"workload.weight_dtype"} if weight else {"workload.dtype", "workload.weight_dtype"}
+        if weight and dtype in HALF:
+            said.add("workload.dtype")
+            return {"dtype": HALF[dtype], "quantization": method}
+        return {"quantization": method}
+    if weight is None and dtype in HALF and not own:
+        said |= {"workload.dtype", "workload.weight_dtype"}
+        return {"dtype": HALF[dtype]}
+    remarks.append(f"the checkpoint must have weights in {weight or dtype}; vLLM reads that from its config.json")
+    return {}
+
+
+def script(words: list[str], head: list[str]) -> str:
+    """A shell script that starts the server."""
+    model = next((word.split(" ", 1)[1] for word in words if word.startswith("--model ")), "MODEL")
+    rest = [word for word in words if not word.startswith("--model ")]
+    return "\n".join(["#!/usr/bin/env bash", *head, " \\\n  ".join([f"vllm serve {model}", *rest]), ""])

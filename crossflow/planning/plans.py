@@ -1,0 +1,228 @@
+"""What planning a scenario gives: its best strategies in order, and why the others fail; `planning.planner` finds them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from crossflow.arrays import plain
+from crossflow.evaluation.likeness import band_text, told_band
+from crossflow.scenario import Scenario
+from crossflow.score import Score, larger_is_better, unit_of
+from crossflow.units import show
+
+
+@dataclass(frozen=True, kw_only=True)
+class RefusedPlans:
+    """Strategies that divide the workload and still fail, all for one reason."""
+
+    reason: str  # a sentence
+    count: int
+    strategy: str  # the one that is nearest to working
+    lacking: float | None = None  # bytes of memory that this one lacks per device; None where memory is not the reason. [B]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data."""
+        return {"reason": self.reason, "count": self.count, "nearest": self.strategy, "lacking_bytes": self.lacking}
+
+
+@dataclass(frozen=True, kw_only=True)
+class RankedPlan:
+    """One strategy of a list of plans.
+
+    Attributes
+    ----------
+    strategy : as text that reads back as itself.
+    rank : place among the strategies that fit, from 1; None for one that does not fit.
+    value : of the objective.
+    step_time : [s]
+    feasible, reason : whether it can be built and fits, and a sentence on why not.
+    fits : whether it fits in memory, the host's included.
+    tight : whether it fits and leaves less memory than the margin.
+    memory : bytes of the fullest device by kind. [B]
+    capacity, left : memory of a device [B], and the share of it that is left. [1]
+    mfu, hfu : use of the peak rate. [1]
+    throughput : samples, and where the word has a meaning tokens, per second. [1/s]
+    energy, power : of one step [J], and the mean over it [W], all devices.
+    money : figures in USD by column; those that are known.
+    bound_by : the resource that bounds the largest part of the step.
+    error_band : errors of the measured runs that are most like it; none where nothing of the kind was measured. [1]
+    """
+
+    strategy: str
+    rank: int | None
+    value: float
+    step_time: float
+    feasible: bool
+    reason: str | None
+    fits: bool
+    tight: bool
+    memory: Mapping[str, float]
+    capacity: float
+    left: float
+    mfu: float
+    hfu: float
+    throughput: Mapping[str, float]
+    energy: float
+    power: float
+    money: Mapping[str, float]
+    bound_by: str
+    error_band: Mapping[str, float]
+
+    @property
+    def needed(self) -> float:
+        """Bytes that the fullest device needs. [B]"""
+        return sum(self.memory.values())
+
+    def to_dict(self, objective: str = "step_time_s") -> dict[str, Any]:
+        """Plain data; what has no end, or is not known, is None."""
+        memory = {f"{kind}_bytes": plain(size) for kind, size in self.memory.items()}
+        fits = {"fits": self.fits, "margin": plain(self.left), "tight": self.tight}
+        return {
+            "strategy": self.strategy,
+            "rank": self.rank,
+            **({} if objective == "step_time_s" else {objective: plain(self.value)}),
+            "step_time_s": plain(self.step_time),
+            "feasible": self.feasible,
+            "reason": self.reason,
+            "memory": {**memory, "total_bytes": plain(self.needed), "capacity_bytes": plain(self.capacity), **fits},
+            "mfu": plain(self.mfu),
+            "hfu": plain(self.hfu),
+            "throughput": {name: plain(value) for name, value in self.throughput.items()},
+            "energy_j": plain(self.energy),
+            "power_w": plain(self.power),
+            "money": {name: plain(value) for name, value in self.money.items()},
+            "bound_by": self.bound_by,
+            "error_band": {name: plain(value) for name, value in self.error_band.items()} or None,
+        }
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Plans:
+    """The best strategies of a scenario.
+
+    Attributes
+    ----------
+    scenario : what was planned.
+    objective, margin : the column that orders the plans, and the share of memory that should be left.
+    plans : the best ones in the order of the objective; where none fits, those that lack least memory.
+    chosen : the one to take: the best that leaves the margin, the best that fits where none does; None where none fits.
+    own : the scenario's own strategy where it has one.
+    legal, tried, fitting, tight : numbers of strategies: that divide the workload, that were evaluated, that fit, and that fit
+        without leaving the margin.
+    refusals : why the others fail, the most frequent reason first.
+    remedies : where nothing fits, what would make the nearest plan fit, as sentences.
+    notes : sentences on how to read this.
+    """
+
+    scenario: Scenario
+    objective: str
+    margin: float
+    plans: tuple[RankedPlan, ...]
+    chosen: RankedPlan | None
+    own: RankedPlan | None
+    legal: int
+    tried: int
+    fitting: int
+    tight: int
+    refusals: tuple[RefusedPlans, ...]
+    remedies: tuple[str, ...]
+    notes: tuple[str, ...]
+
+    def __iter__(self) -> Iterator[RankedPlan]:
+        return iter(self.plans)
+
+    def __len__(self) -> int:
+        return len(self.plans)
+
+    def __getitem__(self, place: int) -> RankedPlan:
+        return self.plans[place]
+
+    @property
+    def counts(self) -> str:
+        """How many strategies were tried, and how many fit, in a sentence."""
+        tried = (
+            f"{self.tried:,} strategies tried" if self.tried == self.legal else f"{self.tried:,} of {self.legal:,} legal strategies tried"
+        )
+        return f"{tried}, {self.fitting:,} fit" + (f", {self.tight:,} of them tight" if self.tight else "")
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data of the command-line contract; times in s, sizes in B, energy in J, power in W."""
+        return {
+            "name": self.scenario.name,
+            "objective": self.objective,
+            "unit": unit_of(self.objective),
+            "larger_is_better": larger_is_better(self.objective),
+            "margin": self.margin,
+            "devices": self.scenario.devices,
+            "system": self.scenario.system.name,
+            "legal": self.legal,
+            "tried": self.tried,
+            "fitting": self.fitting,
+            "tight": self.tight,
+            "chosen": None if self.chosen is None else self.chosen.strategy,
+            "plans": [plan.to_dict(self.objective) for plan in self.plans],
+            "own": None if self.own is None else self.own.to_dict(self.objective),
+            "refused": [refusal.to_dict() for refusal in self.refusals],
+            "remedies": list(self.remedies),
+            "notes": list(self.notes),
+            **told_band(self.scenario),
+            "provenance": self.scenario.provenance(),
+        }
+
+    def to_frame(self) -> Any:
+        """One row a plan as a pandas DataFrame, which must be installed; groups are joined by a dot."""
+        import pandas
+
+        return pandas.json_normalize([plan.to_dict(self.objective) for plan in self.plans])
+
+    def __repr__(self) -> str:
+        lines = [f"Plans({self.scenario.name!r}: {self.counts})"]
+        lines += [f"  {'>' if plan is self.chosen else ' '} {_line(plan)}" for plan in self.plans]
+        return "\n".join(lines)
+
+    @property
+    def error_text(self) -> str:
+        """The band of error in words, with what it is drawn from, or why there is none."""
+        return band_text(self.scenario)
+
+
+def _line(plan: RankedPlan) -> str:
+    time = show(plan.step_time, "s") if np.isfinite(plan.step_time) else "never ends"
+    state = "does not fit" if not plan.feasible else "tight" if plan.tight else "fits"
+    return f"{plan.strategy}  {time}, {show(plan.needed, 'B')} of {show(plan.capacity, 'B')}, {state}"
+
+
+def ranked(score: Score, point: int, strategy: str, rank: int | None, objective: str, margin: float) -> RankedPlan:
+    """What a score says of one strategy."""
+    columns = {"samples_per_s": score.samples_per_second, "tokens_per_s": score.tokens_per_second}
+    money = {"cost_usd": score.cost, **{name: value for name, value in score.per_million().items() if name.startswith("usd_")}}
+    return RankedPlan(
+        strategy=strategy,
+        rank=rank,
+        value=float(figure(score, objective)[point]),
+        step_time=float(score.step_time[point]),
+        feasible=bool(score.feasible[point]),
+        reason=score.why(point),
+        fits=bool(score.fits[point]),
+        tight=bool(score.tight(margin)[point]),
+        memory={kind: float(sizes[point]) for kind, sizes in score.memory.items()},
+        capacity=float(score.memory_capacity[point]),
+        left=float(score.memory_left[point]),
+        mfu=float(score.mfu[point]),
+        hfu=float(score.hfu[point]),
+        throughput={name: float(value[point]) for name, value in columns.items() if name != "tokens_per_s" or value[point]},
+        energy=float(score.energy[point]),
+        power=float(score.power[point]),
+        money={name: float(value[point]) for name, value in money.items() if np.isfinite(value[point])},
+        bound_by=score.bound_by[point],
+        error_band={name: float(value[point]) for name, value in score.error_band.items()},
+    )
+
+
+def figure(score: Score, objective: str) -> Any:
+    """A column of a score; that of the step time at once, without making all the others."""
+    return score.step_time if objective == "step_time_s" else score.columns()[objective]

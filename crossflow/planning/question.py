@@ -1,0 +1,139 @@
+"""A scenario from the name of a model and that of a system, with stated defaults for what is not given."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from crossflow import files
+from crossflow.architecture.system import resolve
+from crossflow.architecture.template import SystemSpec
+from crossflow.errors import CrossflowError, SpecError
+from crossflow.files import Document
+from crossflow.strategy.reading import AUTO
+from crossflow.workload.huggingface import CONFIG, huggingface_document
+from crossflow.workload.spec import MODELS
+
+TOKENS = 4 * 2**20  # of a training step, where a model says nothing of its batch: usual for large language models
+LONGEST = 8192  # tokens of a training sample, where the model's file only gives the longest sequence that it allows
+PROMPT, OUTPUT = 2048, 256  # tokens of a request
+REQUESTS = {"prefill": 1, "decode": 8, "serving": 8}  # at once for each device
+COMMAND = "command line"  # stands for the file in messages
+
+
+@dataclass(frozen=True, kw_only=True)
+class Question:
+    """A model on a system, as the command line asks for it; None for what is not given."""
+
+    model: str
+    system: str
+    nodes: int | None = None
+    devices: int | None = None
+    strategy: str | None = None
+    batch: int | None = None
+    task: str | None = None
+
+    def scenario(self, settings: Sequence[str] = ()) -> tuple[Document, tuple[str, ...]]:
+        """The scenario's own data, and a sentence for each number that was assumed; none for those that `settings` give."""
+        if self.nodes is not None and self.devices is not None:
+            raise CrossflowError("give --nodes or --devices, not both: a system has a fixed number of devices in a node")
+        counts = {key: value for key in ("nodes", "devices") if (value := getattr(self, key)) is not None}
+        system = {"template": self.system, **counts}
+        path = _config(self.model)
+        workload: dict[str, Any] = {"model": self.model if path is None else str(path)}
+        workload |= {key: value for key, value in (("global_batch", self.batch), ("task", self.task)) if value is not None}
+        data = {
+            "name": f"{Path(self.model).stem if path is None else path.parent.name or 'model'} on {Path(self.system).stem}",
+            "system": system,
+            "workload": workload,
+            "strategy": self.strategy or AUTO,
+        }
+        said = files.override(Document(file=COMMAND, data=data), settings).data
+        assumed = list(_assumed(said["system"], said["workload"], path))
+        values = {key: value for key, value, _ in assumed if value is not None}
+        return Document(file=COMMAND, data={**data, "workload": {**workload, **values}}), tuple(text for *_, text in assumed)
+
+
+def _config(model: str) -> Path | None:
+    """The file of Hugging Face that describes a model, by its path or by that of its folder; None for all other models."""
+    path = Path(model)
+    if path.name == CONFIG:
+        return path
+    if path.is_dir():
+        if not (path / CONFIG).is_file():
+            raise CrossflowError(f"--model {model}: the folder holds no {CONFIG}")
+        return path / CONFIG
+    return None
+
+
+def _assumed(section: Any, workload: Any, config: Path | None) -> Iterator[tuple[str, int | None, str]]:
+    """Numbers of the workload that nobody gave, with their keys and what to say of them."""
+    system, model = _system(section), _model(workload, config)
+    if system is None or model is None:
+        return  # reading the scenario says why
+    if not {"nodes", "devices"} & set(section) and system.device_count > 1:
+        yield "nodes", None, f"{system.device_count:,} devices, all that {system.name} has by default; --nodes or --devices changes that"
+    if model.get("model") != "transformer":
+        if "global_batch" in model and "global_batch" not in workload:
+            yield "global_batch", None, f"global_batch {model['global_batch']:,}, the model's own; --batch changes it"
+        return
+    task = workload.get("task", "training")
+    if task in REQUESTS:
+        yield from _of_requests(task, workload, model, system.device_count)
+    else:
+        yield from _of_samples(workload, model, system.device_count, longest=config is not None)
+
+
+def _of_requests(task: str, workload: Mapping[str, Any], model: Mapping[str, Any], devices: int) -> Iterator[tuple[str, int | None, str]]:
+    """Lengths of a service's requests, and how many are served at once."""
+    if "prompt" not in workload and isinstance(model.get("sequence"), int):
+        prompt = min(PROMPT, model["sequence"])
+        yield "prompt", prompt, f"prompts of {prompt:,} tokens; --set workload.prompt=N changes that"
+    if "output" not in workload and task != "prefill":
+        yield "output", OUTPUT, f"{OUTPUT} tokens written for each request; --set workload.output=N changes that"
+    if "global_batch" not in workload:
+        batch = REQUESTS[task] * devices
+        yield "global_batch", batch, f"global_batch {batch:,}: {REQUESTS[task]} requests at once for each device; --batch changes it"
+
+
+def _of_samples(
+    workload: Mapping[str, Any], model: Mapping[str, Any], devices: int, *, longest: bool
+) -> Iterator[tuple[str, int | None, str]]:
+    """Length of samples that only has a limit, and the samples of a step, which all numbers of replicas divide."""
+    sequence = workload.get("sequence", model.get("sequence"))
+    if longest and "sequence" not in workload and isinstance(sequence, int) and sequence > LONGEST:
+        sequence = LONGEST
+        yield "sequence", sequence, f"sequence {sequence:,}, less than the model allows; --set workload.sequence=N changes it"
+    if "global_batch" in workload:
+        return
+    own = model.get("global_batch") if not longest else None
+    target = own if isinstance(own, int) else max(1, TOKENS // (sequence if isinstance(sequence, int) and sequence > 0 else 1))
+    batch = target if target <= devices and own else -(-target // devices) * devices
+    source = "the model's own" if own else "about 4 million tokens"
+    rounded = f", rounded up to a multiple of {devices:,} devices" if batch != target and target > devices else ""
+    yield "global_batch", batch, f"global_batch {batch:,}: {source}{rounded}; --batch changes it"
+
+
+def _system(section: Any) -> SystemSpec | None:
+    """The system, None where it is wrong."""
+    try:
+        found: SystemSpec = resolve(Document(file=COMMAND, data=section), None)[0]
+    except SpecError:
+        return None
+    return found
+
+
+def _model(workload: Any, config: Path | None) -> Mapping[str, Any] | None:
+    """Data of a preset, of a model's own file, or of one of Hugging Face; None where there is none."""
+    if config is not None:
+        return {"model": "transformer", **huggingface_document(config, service=workload.get("task", "training") != "training")[0].data}
+    name = workload.get("model")
+    if not isinstance(name, str) or name in MODELS:
+        return None
+    try:
+        data = files.read_yaml(files.find("templates", name, None, "models")).data
+    except CrossflowError:
+        return None
+    return data if isinstance(data, Mapping) else None

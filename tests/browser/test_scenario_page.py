@@ -1,0 +1,180 @@
+"""The page of a scenario in a browser: every control answers, and the address keeps what was done."""
+
+import json
+import re
+import subprocess
+import sys
+from urllib.parse import quote, unquote
+
+import pytest
+
+SCENARIO = """\
+name: chip
+system: {template: reference-training, devices: 64}
+workload: {model: llama3-8b, global_batch: 64}
+strategy: tp8-dp8
+"""
+TOO_LARGE = """\
+system: {template: h100-ib-cluster, nodes: 4}
+workload: {model: llama3-70b, global_batch: 64}
+strategy: tp8-dp4
+"""
+POWER = 'input[type=range][data-path="system.budgets.power"]'
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("scenarios")
+    (folder / "chip.yaml").write_text(SCENARIO)
+    (folder / "large.yaml").write_text(TOO_LARGE)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def url(served, files):
+    return served(files / "chip.yaml")
+
+
+def time_of(page):
+    return page.inner_text("#step-time")
+
+
+def until(page, condition):
+    """Wait for something in the page; Playwright's own way needs eval, which the page's policy forbids."""
+    for _ in range(400):
+        if page.evaluate(condition):
+            return
+        page.wait_for_timeout(50)
+    pytest.fail(f"never: {condition}")
+
+
+def settled(page):
+    page.wait_for_timeout(80)
+    until(page, "!document.body.classList.contains('busy')")
+
+
+def state_of(page):
+    page.wait_for_timeout(250)
+    return json.loads(unquote(page.url.partition("#")[2]))
+
+
+def test_a_slider_changes_the_step_and_the_address_restores_it(opened, url):
+    page = opened(url)
+    before = time_of(page)
+    page.focus(POWER)
+    for _ in range(10):
+        page.keyboard.press("ArrowRight")
+    settled(page)
+    after = time_of(page)
+    assert after != before
+    assert "against start" in page.inner_text("#delta")
+    assert state_of(page)["s"]["system.budgets.power"] > 700
+    again = opened(page.url)
+    until(again, f"document.getElementById('step-time').textContent === {after!r}")
+    page.click("text=Reset all")
+    until(page, f"document.getElementById('step-time').textContent === {before!r}")
+
+
+def test_shares_give_to_one_another_and_locked_ones_stay(opened, url):
+    page = opened(url)
+    stack = "system.budgets.power_shares"
+    lock = page.locator(".control", has=page.locator(f'input[data-path="{stack}.memory"]')).locator(".lock")
+    lock.click()
+    page.focus(f'input[data-path="{stack}.compute"]')
+    for _ in range(12):
+        page.keyboard.press("ArrowRight")
+    settled(page)
+    held = {path: value for path, value in state_of(page)["s"].items() if path.startswith(stack)}
+    assert f"{stack}.compute" in held
+    assert f"{stack}.memory" not in held
+    assert len(held) > 2
+    assert "add up to" not in page.inner_text(".tiles")
+
+
+def test_search_names_and_a_number_with_its_unit(opened, url):
+    page = opened(url)
+    page.keyboard.press("/")
+    page.keyboard.type("chip area")
+    field = page.locator(".control:visible input.value").first
+    field.fill("900 mm2")
+    field.press("Enter")
+    settled(page)
+    assert state_of(page)["s"]["system.budgets.chip_area"] == pytest.approx(9e-4)
+    page.keyboard.press("/")
+    page.keyboard.press("Escape")
+    page.select_option('select[data-path="system.technology.memory"]', "HBM4")
+    until(page, "decodeURIComponent(location.hash).includes('HBM4')")
+    until(page, "document.querySelector('.panel').textContent.includes('memory HBM4')")
+
+
+def test_the_strategy_is_chosen_from_a_list_or_by_crossflow(opened, url):
+    page = opened(url)
+    page.click(".strategy")
+    page.fill(".choose input", "tp4 dp16")
+    page.wait_for_selector(".strategies [role=option]")
+    first = page.locator(".strategies [role=option] span").first.inner_text()
+    page.locator(".strategies [role=option]").first.click()
+    settled(page)
+    assert page.inner_text(".strategy") == first
+    page.click("button.auto")
+    until(page, "document.querySelector('.strategy').textContent !== " + repr(first))
+    assert state_of(page)["s"]["strategy"] == "auto"
+
+
+def test_pins_stand_side_by_side_with_the_reason(opened, url):
+    page = opened(f"{url}#{quote(json.dumps({'s': {'system.budgets.power': 900}}))}")
+    settled(page)
+    page.click("text=Pin")
+    page.select_option('select[data-path="system.technology.logic"]', "N3")
+    settled(page)
+    until(page, "[...document.querySelectorAll('.fall-name')].some((name) => name.textContent.includes('logic'))")
+    names = page.locator(".fall-name").all_inner_texts()
+    assert names[0] == "A"
+    assert names[-1] == "now"
+    assert any("logic" in name for name in names)
+    assert page.locator("th", has_text="system.technology.logic").count() == 1
+
+
+def test_a_curve_is_enlarged_and_the_timeline_and_the_explanation_come(opened, url):
+    page = opened(url)
+    page.locator(".curve").first.click()
+    page.wait_for_selector(".uplot canvas")
+    page.wait_for_selector(".strip")
+    until(page, "document.querySelector('canvas.strip').height > 20")
+    page.wait_for_selector(".explained li", timeout=60_000)
+
+
+def test_a_cure_is_a_button_that_makes_it_fit(opened, served, files):
+    page = opened(served(files / "large.yaml"), 800, "dark")
+    page.wait_for_selector(".cure")
+    page.locator(".cure").first.click()
+    until(page, "document.querySelector('.tiles').innerText.includes('to spare')")
+
+
+def test_what_cannot_be_is_told_and_undone(opened, url, problems):
+    page = opened(f"{url}#{quote(json.dumps({'s': {'system.nothing': 1}}))}")
+    page.wait_for_selector(".notice[role=alert]:visible")
+    assert "nothing" in page.inner_text(".notice[role=alert]")
+    page.click(".notice button")
+    page.wait_for_selector(".notice[role=alert]", state="hidden")
+    assert all("422" in problem for problem in problems)  # which browsers write to their console by themselves
+    problems.clear()
+
+
+def test_the_exported_page_works_from_the_disk(opened, files):
+    target = files / "page.html"
+    subprocess.run([sys.executable, "-m", "crossflow", "explore", str(files / "chip.yaml"), "--export", str(target)], check=True)
+    page = opened(target.as_uri())
+    assert re.match(r"\d", time_of(page))
+    before = time_of(page)
+    page.locator("input[type=range]:not([disabled])").first.focus()  # the control with the largest effect
+    page.keyboard.press("Home")
+    page.wait_for_timeout(100)
+    assert time_of(page) != before
+    assert "computed beforehand" in page.inner_text(".notice.plain")
+
+
+def test_a_narrow_window_has_no_sideways_scroll(opened, url):
+    for width in (1280, 800, 480):
+        page = opened(url, width)
+        assert page.evaluate("document.documentElement.scrollWidth <= window.innerWidth"), width

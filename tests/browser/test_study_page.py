@@ -1,0 +1,202 @@
+"""The page of a study in a browser: brushes, the table, a design, the address, the page as one file."""
+
+import json
+import shutil
+import threading
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from crossflow.explore.page import exported
+from crossflow.explore.server import ExploreServer
+from crossflow.explore.study import study_app
+from crossflow.search.pareto import non_dominated
+from crossflow.study.run import run_study
+from crossflow.units import show
+
+STUDY = """
+name: power-or-speed
+scenario:
+  system: {template: pathfinder, devices: 512}
+  workload: {model: lstm-16k}
+  strategy: CR-8-d64
+space:
+  system.budgets.power: {from: 100 W, to: 500 W}
+  system.technology.logic: [N7, N5]
+objectives: [step_time_s, power_w]
+searches:
+  drawn: {searcher: random, evaluations: 60}
+"""
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    place = tmp_path_factory.mktemp("study")
+    (place / "study.yaml").write_text(STUDY)
+    run_study(place / "study.yaml", out=place / "out")
+    shutil.copy(place / "study.yaml", place / "out")
+    return place / "out"
+
+
+@pytest.fixture(scope="module")
+def address(folder):
+    with ExploreServer(study_app(folder)) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield server.url
+        server.shutdown()
+
+
+@pytest.fixture
+def visit(browser):
+    """Opens an address; the test fails where the page logs an error or asks anybody but its own server."""
+    pages, troubles = [], []
+
+    def opened(url, **options):
+        page = browser.new_page(viewport={"width": 1280, "height": 900}, **options)
+        pages.append(page)
+        page.on("pageerror", lambda error: troubles.append(str(error)))
+        page.on("console", lambda message: troubles.append(message.text) if message.type == "error" else None)
+        page.on("request", lambda asked: None if asked.url.startswith((url[:20], "data:", "blob:")) else troubles.append(asked.url))
+        page.goto(url)
+        drawn(page)
+        return page
+
+    yield opened
+    for page in pages:
+        page.close()
+    assert troubles == []
+
+
+def until(page, expression):
+    """Wait for an expression to be true; the page's policy does not allow it to be evaluated by the page itself."""
+    for _ in range(200):
+        if page.evaluate(expression):
+            return
+        page.wait_for_timeout(50)
+    raise AssertionError(f"never true: {expression}")
+
+
+def drawn(page, more=0):
+    """Wait until the page has drawn itself, once more than it had."""
+    until(page, f"performance.getEntriesByName('redraw').length > {more}")
+
+
+def after(page, action):
+    before = page.evaluate("performance.getEntriesByName('redraw').length")
+    action()
+    drawn(page, before)
+
+
+def status(page):
+    return page.locator(".status").inner_text()
+
+
+def brush(page, across=0.6):
+    """Draw a rectangle over the left part of the scatter plot."""
+    box = page.locator(".scatter canvas").bounding_box()
+    page.mouse.move(box["x"] + 80, box["y"] + 15)
+    page.mouse.down()
+    page.mouse.move(box["x"] + across * box["width"], box["y"] + box["height"] - 50, steps=3)
+    page.mouse.up()
+    page.evaluate("new Promise((resolve) => setTimeout(resolve, 400))")  # the address is written when a drag rests
+    until(page, "document.querySelector('.status').textContent.includes('selected')")
+
+
+def test_a_brush_in_one_view_selects_in_all_and_is_in_the_address(visit, address):
+    page = visit(address)
+    assert status(page).startswith("60 points · ")
+    brush(page)
+    selected = int(status(page).split(" selected")[0].split("· ")[-1])
+    assert 0 < selected < 60
+    assert round(float(page.locator(".space").evaluate("e => e.offsetHeight")) / 24) == selected  # rows of the table
+    until(page, "location.hash.includes('brush')")
+    assert status(visit(page.url)) == status(page)
+    after(page, lambda: page.get_by_role("button", name="Clear selection").click())
+    assert "selected" not in status(page)
+
+
+def test_the_table_is_sorted_filtered_and_walked_by_keys(visit, address, folder):
+    rows = [json.loads(line) for line in (folder / "points.jsonl").read_text().splitlines()]
+    page = visit(address)
+    after(page, lambda: page.locator(".head button", has_text="step time").click())
+    fastest = min(rows, key=lambda row: row["step_time_s"])["id"]
+    assert page.locator(".tbody .trow").first.locator(".cell").first.inner_text().startswith(str(fastest))
+    after(page, lambda: page.get_by_label("filter technology.logic").fill("n5"))
+    assert f"{sum(row['system.technology.logic'] == 'N5' for row in rows)} selected" in status(page)
+    page.get_by_label("filter step time").fill("< fast")
+    assert page.get_by_label("filter step time").get_attribute("aria-invalid") == "true"
+    page.locator(".tframe").focus()
+    page.keyboard.press("ArrowDown")
+    page.keyboard.press("ArrowDown")
+    assert page.locator(".design h1").inner_text().startswith("Design ")
+    page.keyboard.press("Escape")
+    assert page.locator(".design").is_hidden()
+
+
+def test_a_design_shows_its_step_its_files_and_opens_as_sliders(visit, address, folder):
+    rows = [json.loads(line) for line in (folder / "points.jsonl").read_text().splitlines()]
+    page = visit(address)
+    page.locator(".tbody .trow").nth(4).click()
+    page.wait_for_selector(".design .buttons")
+    panel = page.locator(".design")
+    assert panel.locator(".part").count() >= 2
+    panel.locator("summary").first.click()
+    assert "logic: " + rows[4]["system.technology.logic"] in panel.locator("pre").first.inner_text()
+    with page.context.expect_page() as opened:
+        panel.get_by_role("button", name="Open as sliders").click()
+    opened.value.wait_for_url("http://127.0.0.1:*/**")
+    assert opened.value.url.split("/")[2] != address.split("/")[2]
+    opened.value.close()
+
+
+@pytest.mark.parametrize(
+    ("text", "low", "high"), [("150 .. 300 W", 150, 300), ("< 0.2 kW", 0, 200), (">= 250", 250, 1e9), ("200 W .. 0.4 kW", 200, 400)]
+)
+def test_filters_take_units_and_ranges(visit, address, folder, text, low, high):
+    powers = [json.loads(line)["system.budgets.power"] for line in (folder / "points.jsonl").read_text().splitlines()]
+    page = visit(address)
+    after(page, lambda: page.get_by_label("filter budgets.power").fill(text))
+    assert f" {sum(low <= power <= high for power in powers)} selected" in status(page)
+
+
+def test_the_front_of_all_objectives_is_that_of_the_searches(visit, address, folder):
+    rows = [json.loads(line) for line in (folder / "points.jsonl").read_text().splitlines()]
+    losses = np.array([[row["step_time_s"], row["power_w"]] for row in rows if row["feasible"]]).T
+    page = visit(address)
+    after(page, lambda: page.get_by_role("button", name="front of 2 objectives").click())
+    assert f" {int(non_dominated(losses).sum())} selected" in status(page)
+
+
+def test_convergence_ends_at_the_best_design(visit, address, folder):
+    rows = [json.loads(line) for line in (folder / "points.jsonl").read_text().splitlines()]
+    best = min((row for row in rows if row["feasible"]), key=lambda row: row["step_time_s"])
+    page = visit(address)
+    page.locator(".side .chip").click()
+    assert page.locator(".design h1").inner_text() == f"Design {best['id']}, the best"
+    assert show(best["step_time_s"], "s") in status(page)
+
+
+def test_slash_searches_columns(visit, address):
+    page = visit(address)
+    page.keyboard.press("/")
+    after(page, lambda: page.keyboard.type("power"))
+    assert [text.split(" [")[0] for text in page.locator(".head .cell").all_inner_texts()] == ["id", "power", "budgets.power"]
+
+
+def test_the_page_as_a_file_selects_without_a_server(visit, folder, tmp_path):
+    path = tmp_path / "page.html"
+    path.write_text(exported(study_app(folder)))
+    page = visit(Path(path).as_uri())
+    brush(page)
+    page.locator(".tbody .trow").first.click()
+    assert "This page is a file" in page.locator(".design").inner_text()
+    assert page.locator(".design .buttons").count() == 0
+    assert "This page is a file" in page.locator(".notice").inner_text()
+
+
+def test_dark_and_narrow_pages_fit(visit, address):
+    page = visit(address, color_scheme="dark")
+    page.set_viewport_size({"width": 800, "height": 900})
+    until(page, "document.documentElement.scrollWidth <= 800")
+    until(page, "document.querySelector('.scatter canvas').getBoundingClientRect().right <= 800")

@@ -1,0 +1,95 @@
+"""Launch files on the command line: `plan --export`, and `--from` in the place of a scenario."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from crossflow.__main__ import main
+from crossflow.cli.parser import FRAMEWORKS
+from crossflow.launch.launch import KINDS, read
+
+FILES = Path(__file__).parent / "data" / "launch"
+SCENARIO = """system: {template: h100-ib-cluster, nodes: 2}
+workload: {model: llama3-8b, global_batch: 64}
+strategy: tp8-dp2-z1-sp
+"""
+
+
+@pytest.fixture
+def scenario(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    path = tmp_path / "s.yaml"
+    path.write_text(SCENARIO)
+    return path
+
+
+def test_frameworks_of_the_command_line_are_those_of_launch_files():
+    assert FRAMEWORKS == KINDS
+
+
+def test_the_best_plan_is_exported_and_comes_back(scenario, capsys):
+    assert main(["plan", str(scenario), "--top", "3", "--json"]) == 0
+    best = json.loads(capsys.readouterr().out)["plans"][0]["strategy"]
+    assert main(["plan", str(scenario), "--top", "3", "--export", "megatron", "-o", "run.sh"]) == 0
+    shown = capsys.readouterr()
+    assert "Best plans" in shown.out
+    assert shown.err == "crossflow: wrote run.sh\n"
+    assert main(["predict", "--from", "run.sh", "--json"]) == 0
+    assert f"strategy {best}" in str(read(scenario.parent / "run.sh").scenario())
+    assert json.loads(capsys.readouterr().out)["assumptions"][0] == "run.sh read as megatron, run by megatron-core"
+
+
+def test_an_export_goes_to_stdout_alone(scenario, capsys):
+    assert main(["plan", str(scenario), "--export", "torchtitan"]) == 0
+    out = capsys.readouterr().out
+    assert read(out).kind == "torchtitan"
+
+
+def test_plans_that_a_framework_cannot_express_are_passed_over(scenario, capsys):
+    assert main(["plan", str(scenario), "--export", "deepspeed", "--set", "workload.mtp_layers=0"]) == 0
+    assert read(capsys.readouterr().out).kind == "deepspeed"
+
+
+def test_files_are_not_replaced_without_force(scenario, capsys):
+    Path("run.sh").write_text("mine")
+    assert main(["plan", str(scenario), "--export", "megatron", "-o", "run.sh"]) == 2
+    assert "run.sh exists; give --force" in capsys.readouterr().err
+    assert Path("run.sh").read_text() == "mine"
+
+
+def test_a_launch_file_is_compared_with_the_best_plans(capsys):
+    file = str(FILES / "megatron-llama3-70b-slurm.sh")
+    assert main(["plan", "--from", file, "--on", "h100-ib-cluster", "--top", "2", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["launch"]["strategy"]["tp"] == 4
+    assert found["own"]["strategy"].startswith("tp4-cp2-dp2-pp4-v4")
+    assert any("--cuda-graph-impl" in sentence for sentence in found["assumptions"])
+
+
+def test_a_launch_file_on_more_nodes_has_more_replicas(capsys):
+    file = str(FILES / "megatron-llama3-70b-slurm.sh")
+    assert main(["predict", "--from", file, "--on", "h100-ib-cluster", "--nodes", "16"]) == 0
+    assert "128 x h100-ib-cluster, strategy tp4-cp2-dp4-pp4-v4" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["--from", "vllm-llama3-8b.sh", "--on", "dgx-h100"], "workload.prompt: flags of vllm serve do not say how long prompts are; give it with --set"),
+        (["--from", "megatron-mixtral-8x7b.sh"], "the file names no system; give one, such as h100-ib-cluster (--on h100-ib-cluster)"),
+        (["--from", "torchtitan-llama3-8b.toml", "--on", "dgx-h100"], "devices: the file does not say how many devices there are; give the number of nodes"),
+        (["--from", "vllm-llama3-8b.sh", "--on", "dgx-h100", "--batch", "3"], "--batch is for questions without a file; with --from write --set workload.global_batch=3"),
+        (["s.yaml", "--from", "vllm-llama3-8b.sh"], "stands for a scenario; leave s.yaml out"),
+        (["--from", "no.sh"], "no.sh: cannot be read: No such file or directory"),
+    ],
+)  # fmt: skip
+def test_what_is_missing_is_told(words, sentence, monkeypatch, capsys):
+    monkeypatch.chdir(FILES)
+    assert main(["predict", *words]) == 2
+    assert sentence in capsys.readouterr().err
+
+
+def test_output_goes_with_an_export(scenario, capsys):
+    assert main(["plan", str(scenario), "-o", "x"]) == 2
+    assert "-o goes with --export" in capsys.readouterr().err

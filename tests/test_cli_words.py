@@ -1,0 +1,143 @@
+"""Words that every command takes: how much it says; completion of shells, and schemas for editors."""
+
+import json
+import shutil
+import subprocess
+
+import pytest
+
+from crossflow.__main__ import main
+from crossflow.cli import completion, page
+from crossflow.study.schema import schema
+
+SCENARIO = "system: pathfinder\nworkload: lstm-16k\nstrategy: d8\n"
+STUDY = f"name: s\nscenario:\n  {SCENARIO.strip().replace(chr(10), chr(10) + '  ')}\nsweep: {{system.technology.logic: [N7]}}\n"
+
+
+@pytest.fixture
+def scenario(tmp_path):
+    (tmp_path / "s.yaml").write_text(SCENARIO)
+    return str(tmp_path / "s.yaml")
+
+
+@pytest.fixture
+def study(tmp_path):
+    (tmp_path / "study.yaml").write_text(STUDY)
+    return str(tmp_path / "study.yaml")
+
+
+def test_verbose_tells_files_and_time_on_stderr_and_changes_no_data(scenario, capsys):
+    assert main(["predict", scenario, "--json"]) == 0
+    plain = capsys.readouterr()
+    assert main(["predict", scenario, "--json", "-v"]) == 0
+    said = capsys.readouterr()
+    assert said.out == plain.out
+    assert plain.err == ""
+    lines = said.err.splitlines()
+    assert lines[0] == f"crossflow: read {scenario}"
+    assert any(line.endswith("deepflow-2024.yaml") for line in lines)
+    assert "s of the processor" in lines[-1]
+    assert len(set(lines)) == len(lines)
+
+
+def test_verbose_shows_where_an_error_arises(scenario, capsys):
+    assert main(["predict", scenario, "--set", "system.devices=x", "-v"]) == 2
+    said = capsys.readouterr().err
+    assert "Traceback" in said
+    assert said.splitlines()[-1].startswith("--set system.devices=x: system.devices: expected a whole number")
+    assert main(["predict", scenario, "--set", "system.devices=x"]) == 2
+    assert "Traceback" not in capsys.readouterr().err
+
+
+def test_quiet_says_errors_alone(study, tmp_path, capsys):
+    assert main(["study", study, "--out", str(tmp_path / "o"), "-q"]) == 0
+    assert capsys.readouterr().err == ""
+    assert main(["study", study, "--out", str(tmp_path / "o")]) == 0
+    assert f"wrote {tmp_path / 'o' / 'points.csv'}" in capsys.readouterr().err
+    assert main(["study", str(tmp_path / "none.yaml"), "-q"]) == 2
+    assert "none.yaml" in capsys.readouterr().err
+
+
+def test_every_command_is_loud_or_quiet_but_not_both(capsys):
+    for name, words in completion._commands():
+        assert {"-v", "--verbose", "-q", "--quiet"} <= set(words.options), name
+    with pytest.raises(SystemExit):
+        main(["list", "-v", "-q"])
+    assert "not allowed with" in capsys.readouterr().err
+
+
+# ------------------------------------------------------------------------------------------ completion
+
+
+@pytest.mark.skipif(shutil.which("bash") is None, reason="bash is not installed")
+@pytest.mark.parametrize(
+    ("words", "found"),
+    [
+        (["pre"], {"predict"}),
+        (["show", "llama3-8"], {"llama3-8b"}),
+        (["calibrate", "--system", "dgx-h1"], {"dgx-h100"}),
+        (["list", "tech"], {"techlibs"}),
+        (["predict", "--verb"], {"--verbose"}),
+        (["study", "technology-sc"], {"technology-scaling"}),
+    ],
+)
+def test_bash_completes_commands_options_and_names(tmp_path, capsys, words, found):
+    assert main(["completion", "bash"]) == 0
+    (tmp_path / "c.bash").write_text(capsys.readouterr().out)
+    typed = " ".join(words)
+    script = f'. ./c.bash; COMP_WORDS=(crossflow {typed}); COMP_CWORD={len(words)}; _crossflow; printf "%s\\n" "${{COMPREPLY[@]}}"'
+    done = subprocess.run(["bash", "-c", script], cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert found <= set(done.stdout.split())
+    assert all(word.startswith(words[-1]) for word in done.stdout.split())
+
+
+@pytest.mark.parametrize("shell", ["zsh", "fish"])
+def test_scripts_of_other_shells_hold_commands_and_names(shell, capsys):
+    assert main(["completion", shell]) == 0
+    script = capsys.readouterr().out
+    assert all(word in script for word in ("predict", "llama3-70b", "dgx-h100", "technology-scaling"))
+
+
+# ------------------------------------------------------------------------------------------ schemas
+
+
+@pytest.mark.parametrize("kind", ["scenario", "study"])
+def test_a_schema_refers_to_what_it_defines(kind, capsys):
+    assert main(["schema", kind]) == 0
+    text = capsys.readouterr().out
+    found = json.loads(text)
+    named = {part.split('"')[0] for part in text.split('"#/$defs/')[1:]}
+    assert named <= set(found["$defs"])
+    assert found == json.loads(json.dumps(schema(kind)))
+
+
+def test_a_schema_knows_the_keys_that_files_take():
+    found = schema("scenario")
+    system = found["properties"]["system"]["anyOf"][0]
+    assert {"template", "nodes", "technology", "budgets", "network"} <= set(system["properties"])
+    assert system["additionalProperties"] is False
+    assert "required" not in system
+    assert {"model", "global_batch", "hidden"} <= set(found["properties"]["workload"]["anyOf"][0]["properties"])
+
+
+# ------------------------------------------------------------------------------------------ narrow pages
+
+
+def test_names_break_at_their_dots_and_the_last_columns_are_left_out_first(monkeypatch, capsys):
+    rows = [["system.budgets.power_shares.on_chip.l2", "0.125", "+2.7 %", "a long source that nobody needs"]]
+    header = ("parameter", "value", "gain", "source")
+    monkeypatch.setenv("COLUMNS", "46")
+    page.emit(page.grid(rows, (1, 2), header=header, wraps=0))
+    lines = capsys.readouterr().out.splitlines()
+    assert all(len(line) <= 46 for line in lines)
+    assert [line.split()[0] for line in lines[1:3]] == ["system.budgets.power_shares", ".on_chip.l2"]
+    assert lines[-1] == "left out, because the page is narrow: source"
+    monkeypatch.setenv("COLUMNS", "140")
+    page.emit(page.grid(rows, (1, 2), header=header, wraps=0))
+    assert "nobody needs" in capsys.readouterr().out
+
+
+def test_a_table_for_a_terminal_keeps_its_first_columns(monkeypatch, capsys):
+    monkeypatch.setenv("COLUMNS", "30")
+    page.emit(*page.columns_of(["logic", "time", "reason"], [["N7", "1 s", "x" * 40]]), unbroken=True)
+    assert capsys.readouterr().out.splitlines() == ["logic  time", "N7      1 s", "", "left out, because the page is narrow: reason"]

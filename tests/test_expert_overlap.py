@@ -1,0 +1,111 @@
+"""Layers of experts in training: exchange beside another microbatch, launches and waits of the host, modules computed again."""
+
+from statistics import NormalDist
+
+import numpy as np
+import pytest
+
+import crossflow
+from crossflow.evaluation.timelines import simulate
+from crossflow.step.passes import NODE, slowest
+
+MODEL = {
+    "model": "transformer", "layers": 8, "hidden": 1024, "heads": 16, "ffn": 2048, "vocabulary": 32000, "sequence": 4096,
+    "global_batch": 64, "experts": {"count": 32, "active": 4},
+}  # fmt: skip
+GONE = {"host": dict.fromkeys(("kernel", "layer", "microbatch", "step"), "0 us")}
+
+
+def scenario(plan="dp16-ep8", system=None, workload=None, like="megatron-core", **software):
+    machine, model = {"template": "h100-ib-cluster", "nodes": 2, **(system or {})}, {**MODEL, **(workload or {})}
+    return crossflow.from_dict({"system": machine, "workload": model, "strategy": plan, "software": {"like": like, **software}})
+
+
+def time(*plan, **given):
+    return crossflow.predict(scenario(*plan, **given)).step_time
+
+
+@pytest.mark.parametrize("plan", ["dp16-ep8", "dp16-ep16-z1", "pp2-dp8-ep8-v2"])
+def test_exchange_beside_another_microbatch_hides_no_more_than_it_takes(plan):
+    alone = crossflow.predict(scenario(plan, **GONE))
+    beside, crowded = (time(plan, **GONE, overlap={"experts": True, "exchange_units": share}) for share in (0.0, 0.3))
+    exchange = float(alone.score.exposed_communication["all_to_all"][0])
+    assert alone.step_time - exchange <= beside * (1 + 1e-9) < alone.step_time
+    assert beside < crowded <= alone.step_time * (1 + 1e-9)  # units that the exchange takes are missed
+
+
+def test_a_lone_microbatch_has_no_other_beside_it():
+    few = {"workload": {"global_batch": 16}}
+    assert time(**few) == pytest.approx(time(**few, overlap={"experts": True}), rel=1e-12)
+
+
+def test_kernels_of_each_expert_are_launched_by_the_host():
+    """Nothing is launched more where a rank has one expert; the device does as much in any case."""
+    slow = {"host": {"kernel": "1 ms"}}
+    assert time("dp32-ep32", system={"nodes": 4}, **slow) == time("dp32-ep32", system={"nodes": 4}, **slow, expert_products="each")
+    one, each = (time(**slow, expert_products=how) for how in ("one", "each"))
+    launches, microbatches = 6 * (32 / 8 - 1), 4  # two products, their gradients, of three more experts
+    assert each - one == pytest.approx(launches * MODEL["layers"] * microbatches * 1e-3, rel=1e-9)
+
+
+def test_a_host_that_waits_for_counts_is_never_ahead():
+    many = {"expert_products": "each", "host": {"kernel": "30 us", "layer": "0 us"}}
+    ahead, waits = (time(**many, token_counts=where) for where in ("device", "host"))
+    assert waits >= ahead
+    assert time(**GONE, token_counts="host") == pytest.approx(time(**GONE), rel=1e-9)  # a host that takes no time holds nothing up
+
+
+def test_graphs_of_parts_take_one_launch():
+    slow = {"host": {"kernel": "1 ms", "graph": "0 us"}}
+    eager, attention, all_ = (time(**slow, graphs=parts) for parts in ([], ["attention"], ["attention", "experts"]))
+    assert eager > attention > all_
+
+
+def test_experts_that_are_computed_again_take_time_and_leave_memory():
+    plain, again = (crossflow.predict(scenario(**GONE, recomputed=modules)).to_dict() for modules in ([], ["experts"]))
+    assert again["step_time_s"] > plain["step_time_s"]
+    assert again["memory"]["activations_bytes"] < plain["memory"]["activations_bytes"]
+    assert again["mfu"] < plain["mfu"]
+    full = time("dp16-ep8-full", **GONE)
+    assert again["step_time_s"] < full  # of which it is a part
+
+
+def test_rows_that_are_sorted_and_padded_move_more():
+    plain, sorted_ = (time(**GONE, routed_rows=rows) for rows in ([], ["sorted"]))
+    assert plain < sorted_
+    assert time(**GONE, routed_rows=["padded"]) == plain  # products of 16 bits need none
+    assert time(**GONE, permutation=0.5) > plain
+
+
+@pytest.mark.parametrize(
+    "software",
+    [
+        {"overlap": {"experts": True, "exchange_units": 0.2}},
+        {"token_counts": "host", "host": {"kernel": "60 us"}},
+        {"recomputed": ["experts"]},
+    ],
+)
+@pytest.mark.parametrize("plan", ["dp16-ep8", "pp2-dp8-ep8-v2-z1"])
+def test_timelines_take_as_long(plan, software):
+    one = scenario(plan, **software)
+    assert simulate(one).total == pytest.approx(crossflow.predict(one).step_time, rel=1e-9)
+
+
+def test_fewer_layers_on_the_host_leave_more_on_the_device():
+    host = {"template": "h100-ib-cluster", "nodes": 2}
+    held = [
+        crossflow.predict(scenario(f"dp16-ep8-offload:activations{layers}", system=host)).to_dict()["memory"]
+        for layers in ("-ol2", "-ol4", "")
+    ]
+    assert held[0]["activations_bytes"] > held[1]["activations_bytes"] > held[2]["activations_bytes"]
+    assert held[0]["host_bytes"] == pytest.approx(held[2]["host_bytes"] * 2 / MODEL["layers"])
+
+
+def test_the_slowest_of_many_devices():
+    """Blom's quantile: of 1,000 normal numbers the largest is 3.24 standard deviations above the mean."""
+    found = slowest(np.array([1.0, 8.0, 1000.0]), np.array([0.02]))
+    normal = NormalDist()
+    of_node = normal.inv_cdf((NODE - 0.375) / (NODE + 0.25))
+    assert found.tolist() == pytest.approx([1.0, 1.0, 1.0 + 0.02 * (3.2414 - of_node)], abs=4e-4)
+    plain, spread = (time(system={"execution": {"variation": share}}) for share in (0.0, 0.05))
+    assert plain < spread < 1.05 * plain

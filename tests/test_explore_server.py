@@ -1,0 +1,195 @@
+"""The server of local pages: what it answers, what it refuses, and that it lives on."""
+
+import contextlib
+import http.client
+import json
+import socket
+import threading
+
+import pytest
+
+from crossflow.errors import CrossflowError
+from crossflow.explore.page import assets
+from crossflow.explore.server import BODY_LIMIT, TOKEN_HEADER, App, ExploreServer, Requests
+
+
+def refuse(_):
+    raise CrossflowError("there is no such design")
+
+
+def fail(_):
+    raise ZeroDivisionError("division by zero")
+
+
+APP = App(
+    title="a <b> page",
+    page="scenario.html",
+    start=lambda: {"text": "</script><b>", "number": 0.5},
+    calls={"echo": lambda body: body, "refuse": refuse, "fail": fail},
+)
+
+
+@pytest.fixture(scope="module")
+def server():
+    with ExploreServer(APP) as found:
+        thread = threading.Thread(target=found.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
+        thread.start()
+        yield found
+        found.shutdown()
+        thread.join()
+
+
+def ask(server, method, path, body=None, **headers):
+    """Status, headers and content of an answer; `path` is below the secret unless it begins with a slash."""
+    line = http.client.HTTPConnection("127.0.0.1", server.server_port, timeout=5)
+    with contextlib.closing(line):
+        line.request(method, path if path.startswith("/") else f"/{server.token}/{path}", body, headers)
+        answer = line.getresponse()
+        return answer.status, answer.headers, answer.read()
+
+
+def post(server, name, body, **headers):
+    given = {TOKEN_HEADER: server.token, "Content-Type": "application/json", **headers}
+    return ask(server, "POST", f"api/{name}", body, **given)
+
+
+def raw(server, text, *, wait=True):
+    """What comes back for bytes that no library would send."""
+    with socket.create_connection(("127.0.0.1", server.server_port), timeout=5) as line:
+        with contextlib.suppress(ConnectionError):  # of a server that has read enough
+            line.sendall(text)
+        found = b""
+        with contextlib.suppress(ConnectionError):
+            while wait and (piece := line.recv(65536)):
+                found += piece
+        return found
+
+
+def alive(server):
+    return post(server, "echo", b'{"a": 1}')[2] == b'{"a":1}'
+
+
+def test_the_page_has_its_data_inside_and_may_load_nothing_from_elsewhere(server):
+    status, headers, content = ask(server, "GET", "")
+    text = content.decode()
+    assert status == 200
+    assert "<title>a &lt;b&gt; page" in text
+    start = text.partition('id="start">')[2].partition("</script>")[0]
+    assert json.loads(start)["text"] == "</script><b>"
+    assert "'self'" in headers["Content-Security-Policy"]
+    assert "default-src 'none'" in headers["Content-Security-Policy"]
+    assert "http" not in headers["Content-Security-Policy"]
+    assert headers["Cache-Control"] == "no-store"
+
+
+def test_every_asset_is_answered_as_it_is(server):
+    for name, (kind, content) in assets().items():
+        status, headers, found = ask(server, "GET", name)
+        assert (status, headers["Content-Type"], found) == (200, kind, content)
+
+
+def test_calls_answer_with_json(server):
+    assert post(server, "echo", b'{"a": [1, null]}')[::2] == (200, b'{"a":[1,null]}')
+    assert json.loads(ask(server, "GET", "api/start", **{TOKEN_HEADER: server.token})[2])["number"] == 0.5
+
+
+def test_an_error_of_a_call_is_a_sentence(server):
+    assert post(server, "refuse", b"{}")[::2] == (422, b'{"error":"there is no such design"}')
+    assert post(server, "fail", b"{}")[::2] == (500, b'{"error":"ZeroDivisionError: division by zero"}')
+    assert alive(server)
+
+
+def host(name):
+    return f"GET /TOKEN/ HTTP/1.1\r\nHost: {name}\r\nConnection: close\r\n\r\n"
+
+
+def call(headers, body=""):
+    return f"POST /TOKEN/api/echo HTTP/1.1\r\nHost: 127.0.0.1:PORT\r\n{headers}Connection: close\r\n\r\n{body}"
+
+
+PROOF = f"{TOKEN_HEADER}: TOKEN\r\nContent-Type: application/json\r\n"
+HOSTILE = {
+    "another host": (host("example.com"), 403),
+    "another port": (host("127.0.0.1:1"), 403),
+    "a host that begins alike": (host("127.0.0.1:PORT.example.com"), 403),
+    "two hosts": (host("127.0.0.1:PORT\r\nHost: example.com"), 403),
+    "no host": ("GET /TOKEN/ HTTP/1.1\r\nConnection: close\r\n\r\n", 403),
+    "another origin": (host("127.0.0.1:PORT\r\nOrigin: http://example.com"), 403),
+    "an opaque origin": (host("127.0.0.1:PORT\r\nOrigin: null"), 403),
+    "no secret": ("GET / HTTP/1.1\r\nHost: 127.0.0.1:PORT\r\nConnection: close\r\n\r\n", 403),
+    "a wrong secret": ("GET /aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa/ HTTP/1.1\r\nHost: 127.0.0.1:PORT\r\nConnection: close\r\n\r\n", 403),
+    "the beginning of the secret": ("GET /TOK/ HTTP/1.1\r\nHost: 127.0.0.1:PORT\r\nConnection: close\r\n\r\n", 403),
+    "a path upwards": ("GET /TOKEN/../../etc/passwd HTTP/1.1\r\nHost: 127.0.0.1:PORT\r\nConnection: close\r\n\r\n", 404),
+    "a coded path upwards": ("GET /TOKEN/%2e%2e/%2e%2e/etc/passwd HTTP/1.1\r\nHost: 127.0.0.1:PORT\r\nConnection: close\r\n\r\n", 404),
+    "an absolute path": ("GET /TOKEN//etc/passwd HTTP/1.1\r\nHost: 127.0.0.1:PORT\r\nConnection: close\r\n\r\n", 404),
+    "a folder": ("GET /TOKEN/vendor/ HTTP/1.1\r\nHost: 127.0.0.1:PORT\r\nConnection: close\r\n\r\n", 404),
+    "a module of Python": ("GET /TOKEN/server.py HTTP/1.1\r\nHost: 127.0.0.1:PORT\r\nConnection: close\r\n\r\n", 404),
+    "a call without proof": (call("Content-Type: application/json\r\nContent-Length: 2\r\n", "{}"), 403),
+    "a form of another page": (call(f"{TOKEN_HEADER}: TOKEN\r\nContent-Type: text/plain\r\nContent-Length: 2\r\n", "{}"), 415),
+    "100 MB announced": (call(f"{PROOF}Content-Length: 104857600\r\n", "{}"), 413),
+    "a length without end": (call(f"{PROOF}Content-Length: {'9' * 5000}\r\n", "{}"), 413),
+    "a negative length": (call(f"{PROOF}Content-Length: -1\r\n", "{}"), 400),
+    "two lengths": (call(f"{PROOF}Content-Length: 2\r\nContent-Length: 3\r\n", "{}"), 411),
+    "no length": (call(PROOF), 411),
+    "chunks": (call(f"{PROOF}Transfer-Encoding: chunked\r\n", "2\r\n{}\r\n0\r\n\r\n"), 411),
+    "no JSON": (call(f"{PROOF}Content-Length: 5\r\n", "{'a':"), 400),
+    "no object": (call(f"{PROOF}Content-Length: 2\r\n", "[]"), 400),
+    "no number": (call(f"{PROOF}Content-Length: 8\r\n", '{"a":NaN'), 400),
+    "no text": (call(f"{PROOF}Content-Length: 3\r\n", "\xff\xfe\x00"), 400),
+    "deep JSON": (call(f"{PROOF}Content-Length: 100000\r\n", "[" * 100_000), 400),
+    "no such call": (call(f"{PROOF}Content-Length: 2\r\n", "{}").replace("/echo", "/serve"), 404),
+    "HEAD": (host("127.0.0.1:PORT").replace("GET", "HEAD"), 501),
+    "PUT": (host("127.0.0.1:PORT").replace("GET", "PUT"), 501),
+    "DELETE": (host("127.0.0.1:PORT").replace("GET", "DELETE"), 501),
+    "OPTIONS": (host("127.0.0.1:PORT").replace("GET", "OPTIONS"), 501),
+    "another protocol": ("GET /TOKEN/ HTTP/9.9\r\nHost: 127.0.0.1:PORT\r\n\r\n", 505),
+    "a long address": (f"GET /{'a' * 70_000} HTTP/1.1\r\nHost: 127.0.0.1:PORT\r\n\r\n", 414),
+    "a long header": (f"GET /TOKEN/ HTTP/1.1\r\nHost: 127.0.0.1:PORT\r\nX: {'a' * 70_000}\r\n\r\n", 431),
+    "many headers": ("GET /TOKEN/ HTTP/1.1\r\n" + "X: a\r\n" * 200 + "\r\n", 431),
+    "no words": ("\x16\x03\x01\x02\r\n\r\n", 400),
+}
+
+
+@pytest.mark.parametrize(("text", "status"), HOSTILE.values(), ids=HOSTILE)
+def test_hostile_requests_are_refused(server, text, status):
+    filled = text.replace("TOKEN", server.token).replace("/TOK/", f"/{server.token[:-1]}/")
+    found = raw(server, filled.replace("PORT", str(server.server_port)).encode("latin-1"))
+    assert found.split(b" ", 2)[1] == str(status).encode(), found[:200]
+    assert b"Traceback" not in found
+    assert b"root:" not in found
+    assert alive(server)
+
+
+def test_a_body_of_the_limit_is_read(server):
+    body = json.dumps({"a": "x" * (BODY_LIMIT - 100)}).encode()
+    assert post(server, "echo", body)[0] == 200
+
+
+def test_slow_clients_hold_back_nobody_and_are_left_alone(server, monkeypatch):
+    monkeypatch.setattr(Requests, "timeout", 0.2)
+    text = call(f"{PROOF}Content-Length: 50\r\n", "{").replace("TOKEN", server.token).replace("PORT", str(server.server_port))
+    slow = [socket.create_connection(("127.0.0.1", server.server_port), timeout=5) for _ in range(20)]
+    for line in slow:
+        line.sendall(text.encode())
+    assert alive(server)
+    for line in slow:
+        with contextlib.suppress(ConnectionError):
+            line.recv(10)
+        line.close()
+    assert alive(server)
+
+
+def test_a_client_that_leaves_in_the_middle_is_no_news(server):
+    said = []
+    server.log = said.append
+    raw(server, b"POST /", wait=False)
+    raw(server, f"GET /{server.token}/kit.js HTTP/1.1\r\nHost: 127.0.0.1:{server.server_port}\r\n\r\n".encode(), wait=False)
+    assert alive(server)
+    assert said == []
+
+
+def test_a_port_in_use_is_told_with_a_cure(server):
+    with pytest.raises(
+        CrossflowError, match=f"port {server.server_port} of 127.0.0.1 cannot be used: .*without --port a free one is taken"
+    ):
+        ExploreServer(APP, server.server_port)

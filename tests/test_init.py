@@ -1,0 +1,100 @@
+"""Files to begin with: each works as it is written, and speaks of all that may stand in it."""
+
+import re
+
+import pytest
+
+import crossflow
+from crossflow import files
+from crossflow.__main__ import main
+from crossflow.architecture.template import DatasheetSystem, GeneratedSystem, SystemFields
+from crossflow.cli.init import FOLDER, KINDS, template
+from crossflow.scenario import ScenarioFile
+from crossflow.study.spec import StudyFile
+from crossflow.workload.spec import DlrmSpec, ServingSpec, TablesSpec, TransformerSpec
+
+# What each file annotates; a model of fields in all of them says `docs/files.md` too.
+ANNOTATED = {
+    "training": (ScenarioFile, TransformerSpec), "serving": (ScenarioFile, TransformerSpec, ServingSpec),
+    "recommendation": (ScenarioFile, DlrmSpec, TablesSpec), "design": (ScenarioFile, GeneratedSystem), "device": (DatasheetSystem,),
+    "cluster": (SystemFields,), "study": (StudyFile,),
+}  # fmt: skip
+
+
+def test_every_kind_has_a_file():
+    assert {path.stem for path in FOLDER.iterdir()} == set(KINDS) == set(ANNOTATED)
+
+
+@pytest.mark.parametrize("kind", ["training", "serving", "recommendation", "design"])
+def test_scenarios_are_predicted_as_they_are_written(kind):
+    assert crossflow.predict(crossflow.load(FOLDER / f"{kind}.yaml")).feasible
+
+
+@pytest.mark.parametrize(("kind", "task"), [("device", "prefill"), ("cluster", "training")])
+def test_templates_are_systems_of_scenarios(kind, task):
+    system = {"template": str(FOLDER / f"{kind}.yaml"), **({"devices": 1} if kind == "device" else {})}
+    workload = {"model": "llama3-8b", "global_batch": 32, "sequence": 2048, "task": task}
+    data = {"system": system, "workload": workload, "strategy": "dp1" if kind == "device" else "dp32-z2"}
+    assert crossflow.predict(crossflow.from_dict(data)).feasible
+
+
+def test_the_study_runs(tmp_path):
+    assert main(["study", str(FOLDER / "study.yaml"), "--out", str(tmp_path)]) == 0
+    assert (tmp_path / "network.png").is_file()
+
+
+@pytest.mark.parametrize("kind", ANNOTATED)
+def test_comments_speak_of_every_field(kind):
+    text = template(kind)
+    missing = {name for model in ANNOTATED[kind] for name in model.model_fields if not re.search(rf"\b{name}\b", text)}
+    assert missing == set()
+    assert "docs/files.md" in text
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_key_of_a_section_has_a_comment_at_it_or_above(kind):
+    lines = template(kind).splitlines()
+    bare = [line for line in lines if re.match(r"^ {0,4}[a-z_]+: \S", line) and "#" not in line and "{" not in line]
+    assert len(bare) <= 6, bare
+
+
+@pytest.mark.parametrize(
+    "setting",
+    [
+        ("training", "system.operation={price: 2.5 USD/hour, pue: 1.2, carbon_intensity: 400 g/kWh}"), ("training", "workload.frozen=[embedding, layers:0-15]"),
+        ("training", "strategy={tp: 8, cp: 1, dp: 4, pp: 2, ep: 1, zero: 1, micro_batch: 1, sequence_parallel: true, recompute: none, schedule: 1f1b}"),
+        ("serving", "workload.serving.arrival_rate=2.5 1/s"), ("serving", "workload.weight_dtype=int4"),
+        ("serving", "workload.serving.speculation={tokens: 2, acceptance: 0.7, cost: 0.02}"), ("serving", "workload.serving={prefill: {strategy: tp4, workers: 2}}"),
+        ("recommendation", "workload.sharding=auto"), ("recommendation", "workload.experts={count: 16, active: 2}"),
+        ("recommendation", "workload.exchange={forward: fp16, backward: fp16}"), ("recommendation", "run={samples: 1e11}"),
+        ("design", "system.budgets.node_area=2500 mm2"), ("design", "techlib={memory: {HBM4: {access_latency: 80 ns}}}"),
+    ],
+)  # fmt: skip
+def test_keys_in_comments_can_be_given(setting):
+    kind, text = setting
+    settings = [
+        text,
+        *(["strategy={dense: ddp, embedding: mp}"] if "sharding" in text else []),
+        *(["strategy=tp8-dp8-z3-sp"] if kind == "training" and not text.startswith("strategy") else []),
+    ]
+    assert crossflow.load(FOLDER / f"{kind}.yaml", settings)
+
+
+def test_a_file_is_not_replaced_without_force(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert main(["init", "training"]) == 0
+    assert capsys.readouterr() == ("", "crossflow: wrote training.yaml; next: crossflow predict training.yaml\n")
+    assert main(["init", "training"]) == 2
+    assert "exists; give --force" in capsys.readouterr().err
+    assert main(["init", "training", "--force"]) == 0
+    assert files.read_yaml(tmp_path / "training.yaml").data["name"] == "my-training"
+
+
+def test_kinds_are_listed_and_printed(capsys):
+    assert main(["init"]) == 0
+    out = capsys.readouterr().out
+    assert all(kind in out and about in out for kind, (about, _) in KINDS.items())
+    assert main(["init", "study", "-o", "-"]) == 0
+    assert capsys.readouterr().out == template("study")
+    assert main(["init", "trainig"]) == 2
+    assert "did you mean 'training'?" in capsys.readouterr().err

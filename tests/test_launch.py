@@ -1,0 +1,373 @@
+"""Launch files of frameworks: what they mean, and that plans come back from them unchanged."""
+
+import random
+from pathlib import Path
+
+import pytest
+import yaml
+
+import crossflow
+from crossflow.errors import CrossflowError, SpecError
+from crossflow.launch.launch import KINDS, read, write
+from crossflow.launch.megatron import layout_layers
+from crossflow.launch.settings import defaults, differing, plan_settings, workload_settings
+from crossflow.launch.shell import read_script
+from crossflow.launch.sources import KINDS as SOURCES
+from crossflow.launch.table import read_flags, table
+from crossflow.strategy.legality import legal_plans, plan_problem
+from crossflow.strategy.transformers import plan_of
+
+FOLDER = Path(__file__).parent / "data" / "launch"
+EXPECTED = yaml.safe_load((FOLDER / "expected.yaml").read_text(encoding="utf-8"))
+# Files that say more than crossflow writes for their framework.
+UNWRITTEN = {"torchtitan-llama3-8b.toml": "recompute: selective", "deepspeed-megatron-gpt.sh": "pp: 2"}
+SERVED = {"task": "serving", "prompt": 512, "output": 128, "global_batch": 64}
+# Settings that a file leaves open, as a user would give them.
+GIVEN = {
+    "workload.model": "llama3-8b", "workload.prompt": "1000", "workload.output": "200", "strategy.micro_batch": "2",
+    "workload.global_batch": "64", "workload.dtype": "bf16", "workload.serving.speculation.acceptance": "0.8",
+}  # fmt: skip
+MODELS = {
+    "megatron": ("llama3-8b", "mixtral-8x7b", "deepseek-v3", "gpt3-175b", "qwen3-30b-a3b"), "torchtitan": ("llama3-8b", "qwen3-30b-a3b"),
+    "deepspeed": ("llama3-8b", "gpt3-20b"), "vllm": ("llama3-70b", "deepseek-v3"),
+}  # fmt: skip
+# Which plans to draw for each framework; others are refused, which has tests of its own.
+REACH = {
+    "megatron": lambda plan, batch: True,
+    "torchtitan": lambda plan, batch: plan.zero != 1 and plan.recompute != "selective" and (plan.tp == 1 or plan.sequence_parallel),
+    "deepspeed": lambda plan, batch: (
+        plan.pp == 1 and plan.recompute != "selective" and not plan.sequence_parallel and plan.zero * (plan.tp > 1) < 3
+    ),
+    "vllm": lambda plan, batch: (
+        plan.zero == 0
+        and (plan.ep == 1 or (plan.ep, plan.etp or plan.tp) == (plan.tp * plan.dp, 1))
+        and plan.micro_batch == plan.serving(batch).micro_batch
+        and plan.placement != ("tp", "dp", "pp")
+    ),
+}
+
+
+def settings(scenario):
+    return {**plan_settings(scenario.strategy, scenario.workload.transformer().depth), **workload_settings(scenario.workload)}
+
+
+def body(text):
+    """A file without the comment that names the scenario."""
+    return [line for line in text.splitlines() if "Written by" not in line and "names no software" not in line]
+
+
+def llama(strategy="tp8-dp2-pp4-z1-sp", system="h100-ib-cluster", **workload):
+    data = {"model": "llama3-70b", "global_batch": 128, **workload}
+    return crossflow.from_dict({"system": {"template": system, "devices": 64}, "workload": data, "strategy": strategy})
+
+
+def scenarios(kind, model):
+    """A seeded sample of a model's legal plans on 16 devices, in the framework's reach."""
+    workload = {"model": model, **(SERVED if kind == "vllm" else {"global_batch": 128})}
+    workload |= {"mtp_layers": 0} if kind == "torchtitan" and model == "deepseek-v3" else {}
+    data = {"system": {"template": "h100-ib-cluster", "devices": 16}, "workload": workload}
+    spec = crossflow.from_dict({**data, "strategy": "any"}).workload
+    plans = legal_plans(
+        spec.transformer(),
+        16,
+        spec.global_batch,
+        node=8,
+        task=spec.step,
+        micro_batches=(1, 4),
+        virtual_stages=(1, 2),
+        placed=kind == "vllm",
+    )
+    plans = [plan for plan in plans if REACH[kind](plan, spec.global_batch)]
+    plans = [plan for plan in plans if plan_problem(plan, spec.transformer(), spec.global_batch, task=spec.step) is None]
+    for plan in random.Random(f"{kind} {model}").sample(plans, min(len(plans), 40)):
+        yield crossflow.from_dict({**data, "strategy": plan.text(always=("micro_batch",))})
+
+
+# ---------------------------------------------------------------------------------------------- round trips
+
+
+@pytest.mark.parametrize(("kind", "model"), [(kind, model) for kind, models in MODELS.items() for model in models])
+def test_plans_come_back_from_what_is_written(kind, model):
+    came = 0
+    for scenario in scenarios(kind, model):
+        try:
+            text = write(scenario, kind)
+        except CrossflowError:
+            continue
+        launch = read(text)
+        again = launch.scenario()
+        assert (launch.kind, launch.devices) == (kind, 16)
+        assert settings(again) == settings(scenario), text
+        assert body(write(again, kind)) == body(text)
+        came += 1
+        if came == 4:
+            return
+    assert came >= 2
+
+
+@pytest.mark.parametrize(
+    "strategy",
+    [
+        "tp2-dp2-pp4-v2-layers:9+10x6+11-sp", "tp4-pp4-first18-last18", "tp2-cp2-dp2-pp2-z1-sp", "dp16-z3-g4", "tp4-dp2-pp2-z1-selective-sp",
+        "tp4-dp2-pp2-z1-placed:tp+pp+dp", "dp16-z1-offload:optimizer",
+    ],
+)  # fmt: skip
+def test_options_of_plans_come_back_from_megatron(strategy):
+    scenario = crossflow.from_dict(
+        {
+            "system": {"template": "h100-ib-cluster", "devices": 16},
+            "workload": {"model": "llama3-70b", "global_batch": 128},
+            "strategy": strategy,
+        }
+    )
+    assert settings(read(write(scenario, "megatron")).scenario()) == settings(scenario)
+
+
+@pytest.mark.parametrize(
+    "workload",
+    [
+        {"dtype": "fp16", "dropout": True}, {"dtype": "fp8", "wide_layers": ["layers:0", "layers:79"]}, {"dtype": "mxfp8"}, {"dtype": "nvfp4"},
+        {"optimizer": "sgd"}, {"optimizer": "momentum"}, {"qk_norm": "shared", "qkv_bias": True}, {"window": {"size": 512, "pattern": "local, local, global"}},
+        {"experts": {"count": 8, "active": 2, "dense_layers": 2, "every": 2, "capacity": 1.25, "ffn": 4096}}, {"positions": "learned", "max_positions": 16384},
+        {"experts": {"count": 8, "active": 2, "skew": 1.2}}, {"attention_sinks": True, "head_dim": 96},
+    ],
+)  # fmt: skip
+def test_models_come_back_from_megatron(workload):
+    scenario = llama(system="dgx-b200", **workload)
+    assert settings(read(write(scenario, "megatron")).scenario()) == settings(scenario)
+
+
+@pytest.mark.parametrize("switches", [{"overlap": {"data": False, "tensor": "pipelined"}}, {"gradient": "weight", "recomputed": ["norm"]}])
+def test_switches_of_the_software_come_back_from_megatron(switches):
+    data = {**llama().to_dict(), "software": {"like": "megatron-core", **switches}}
+    launch = read(write(crossflow.from_dict(data), "megatron"))
+    assert launch.software == {"like": "megatron-core", **switches}
+
+
+def test_what_no_flag_says_comes_back_from_comments():
+    workload = {
+        "model": "llama3-70b",
+        **SERVED,
+        "serving": {"arrival_rate": "2.5 1/s", "prefix_hits": 0.5, "speculation": {"tokens": 2, "acceptance": 0.7}},
+    }
+    scenario = crossflow.from_dict({"system": "dgx-h100", "workload": workload, "strategy": "tp8"})
+    again = read(write(scenario, "vllm")).scenario()
+    assert settings(again) == settings(scenario)
+    assert again.system.name == "dgx-h100"
+
+
+# ---------------------------------------------------------------------------------------------- files of others
+
+
+@pytest.mark.parametrize("name", EXPECTED)
+def test_files_in_the_style_of_public_ones_are_read(name):
+    told, launch = EXPECTED[name], read(FOLDER / name, devices=EXPECTED[name].get("with"))
+    assert (launch.kind, launch.devices, launch.system) == (told["kind"], told["devices"], told.get("system", ""))
+    assert launch.nodes == told.get("nodes")
+    assert plan_of(launch.strategy) == plan_of(told["strategy"])
+    assert launch.workload == told["workload"]
+    assert launch.software == told["software"]
+    assert sorted(remark.flag for remark in launch.unmodelled) == sorted(told.get("unmodelled", []))
+    assert sorted(launch.missing) == sorted(told.get("missing", []))
+    assert [remark.flag for remark in launch.notes] == told.get("notes", [])
+    assert len(launch.ignored) == told.get("ignored", len(launch.ignored))
+
+
+@pytest.mark.parametrize("name", EXPECTED)
+def test_such_files_are_written_again_and_read_without_change(name):
+    told = EXPECTED[name]
+    launch = read(FOLDER / name, devices=told.get("with"))
+    scenario = launch.scenario({"template": "h100-ib-cluster"}, [f"{path}={GIVEN[path]}" for path in launch.missing])
+    if name in UNWRITTEN:
+        with pytest.raises(CrossflowError, match=UNWRITTEN[name]):
+            write(scenario, launch.kind)
+        return
+    text = write(scenario, launch.kind)
+    assert settings(read(text).scenario()) == settings(scenario)
+
+
+def test_there_are_at_least_five_files_of_each_kind():
+    assert {kind: sum(told["kind"] == kind for told in EXPECTED.values()) for kind in KINDS} == dict.fromkeys(KINDS, 6)
+    assert {path.name for path in FOLDER.iterdir()} - {"expected.yaml"} == set(EXPECTED)
+
+
+# ---------------------------------------------------------------------------------------------- refusals
+
+
+@pytest.mark.parametrize(
+    ("strategy", "kind", "sentence"),
+    [
+        ("tp8-dp2-pp4-zbh1", "megatron", "schedule: zb-h1: Megatron-Core has 1f1b alone, with or without virtual_stages"),
+        ("tp8-dp2-pp4-placed:pp+tp+dp", "megatron", "placement: pp, tp, dp: Megatron lays ranks out as tp, dp, pp, or without cp and ep as tp, pp, dp"),
+        ("dp64-z3-unsharded:embedding", "megatron", "unsharded: embedding: megatron has no flag for it"),
+        ("dp64-z3-offload:optimizer+weights", "megatron", "offload: weights: Megatron's flags send the optimizer's states to the host alone"),
+        ("dp64-z1", "torchtitan", "zero: 1: torchtitan shards weights too (zero: 3), keeps them gathered (zero: 2), or shards nothing (zero: 0, without cp)"),
+        ("tp8-dp2-pp4-z2", "torchtitan", "sequence_parallel: false: torchtitan's tensor parallelism always divides the sequence; add sequence_parallel: true"),
+        ("tp8-dp2-pp4", "deepspeed", "pp: 4: the stages of DeepSpeed's pipelines are made in the training script; export to megatron"),
+        ("dp64-selective", "deepspeed", "recompute: selective: the trainer computes whole layers again, or nothing"),
+    ],
+)  # fmt: skip
+def test_parts_that_a_framework_has_not_are_named(strategy, kind, sentence):
+    with pytest.raises(CrossflowError) as caught:
+        write(llama(strategy), kind)
+    assert f"- {sentence}" in str(caught.value).splitlines()
+
+
+def test_experts_need_what_megatron_asks_of_them():
+    mixture = {"experts": {"count": 8, "active": 2}}
+    with pytest.raises(CrossflowError, match="Megatron trains experts with tp only together with sequence_parallel: true"):
+        write(llama("tp8-dp8-ep8-z1", **mixture), "megatron")
+    text = write(llama("tp8-dp8-ep8-z1-sp", **mixture), "megatron")
+    assert "--moe-token-dispatcher-type alltoall" in text
+    assert "export CUDA_DEVICE_MAX_CONNECTIONS=1" in text
+
+
+def test_models_that_a_framework_has_not_are_named():
+    with pytest.raises(CrossflowError, match=r"parallel: true: megatron has no flag for it"):
+        write(llama(parallel=True), "megatron")
+    with pytest.raises(CrossflowError, match="torchtitan has no flavour of it"):
+        write(llama(layers=60, model="llama2-13b", strategy="dp64"), "torchtitan")
+
+
+def test_tasks_go_to_their_frameworks():
+    with pytest.raises(CrossflowError, match="vllm serves models, and task is training"):
+        write(llama(), "vllm")
+    with pytest.raises(CrossflowError, match="which no launch file describes"):
+        write(crossflow.from_dict({"system": "dgx-h100", "workload": "dlrm-a", "strategy": "dense (tp, ddp), embedding mp"}), "megatron")
+
+
+@pytest.mark.parametrize(
+    ("line", "problem"),
+    [
+        ("--num-layers 3x", "<text>:2: --num-layers: expected a whole number from 1, got '3x'"),
+        ("--num-layers", "<text>:2: --num-layers: expected a whole number, got nothing"),
+        ("--normalization RmsNorm", "<text>:2: --normalization: expected one of LayerNorm, RMSNorm, got 'RmsNorm'; did you mean 'RMSNorm'?"),
+        ("--hidden-size $H", "<text>:2: --hidden-size: the value '${H}' is known only where the script runs; write it out, or set the variable above"),
+        ("--swiglu=3", "<text>:2: --swiglu: expected no value, got '3'"),
+        ("--num-layers 4 --pipeline-model-parallel-size 3", "<text>:2: --pipeline-model-parallel-size: 4 layers do not divide over pp x chunks = 3 x 1; give --pipeline-model-parallel-layout"),
+        ("--num-layers 4 --pipeline-model-parallel-layout 'Et|tL'", "<text>:2: --pipeline-model-parallel-layout: the layout has 2 stages and 2 layers; expected a multiple of 1 stages, 4 layers"),
+    ],
+)  # fmt: skip
+def test_wrong_values_are_told_with_their_lines(line, problem):
+    with pytest.raises(SpecError) as caught:
+        read(f"python pretrain_gpt.py --bf16 \\\n  {line}\n")
+    assert problem in str(caught.value).splitlines()
+
+
+def test_all_problems_are_told_at_once():
+    with pytest.raises(SpecError) as caught:
+        read(
+            "[model]\nflavor = '8B'\n[training]\nseq_len = 'x'\n[parallelism]\ntensor_parallel_degree = 0\npipeline_parallel_schedule = 'None'\n"
+        )
+    assert [problem.line for problem in caught.value.problems] == [4, 6]
+
+
+def test_devices_must_divide():
+    with pytest.raises(SpecError, match=r"12 devices are not divisible by tp x cp x pp = 8 x 1 x 1"):
+        read("torchrun --nproc-per-node 12 pretrain_gpt.py --num-layers 2\\\n --tensor-model-parallel-size 8\n")
+
+
+def test_what_is_missing_is_told_with_its_cure():
+    with pytest.raises(SpecError) as caught:
+        read("vllm serve meta-llama/Llama-3.1-8B\n\n").scenario("dgx-h100")
+    assert "workload.prompt: flags of vllm serve do not say how long prompts are; give it with --set workload.prompt=VALUE" in str(
+        caught.value
+    )
+
+
+def test_a_comment_does_not_contradict_a_flag():
+    with pytest.raises(SpecError, match=r"<text>:1: workload.kv_dtype|cannot say this"):
+        read("# crossflow: workload.kv_dtype: bf16\nvllm serve llama3-8b --kv-cache-dtype fp8\n")
+    with pytest.raises(SpecError, match="a flag says it too; remove the comment"):
+        read("# crossflow: workload.sequence: 8\n{}\n".replace("{}", "deepspeed --deepspeed_config c train.py --max_seq_length 4"))
+
+
+def test_unknown_flags_and_other_kinds_are_told():
+    launch = read("vllm serve llama3-8b --tensor-paralel-size 4\n\n")
+    assert [str(note) for note in launch.notes] == [
+        "--tensor-paralel-size (line 1): unknown flag of vllm, not read; did you mean 'tensor-parallel-size'?"
+    ]
+    with pytest.raises(SpecError, match="expected a launch file of megatron, this is one of vllm"):
+        read("vllm serve llama3-8b\n\n", kind="megatron")
+    with pytest.raises(SpecError, match="expected a launch file: "):
+        read("echo hello\n\n")
+
+
+# ---------------------------------------------------------------------------------------------- tables and texts
+
+
+@pytest.mark.parametrize("kind", SOURCES)
+def test_fields_of_tables_are_settings(kind):
+    known = {*defaults(), "workload.global_batch", "workload.hidden", "workload.layers", "workload.sequence", "workload.heads"}
+    known |= {"workload.vocabulary", "workload.experts.count", "workload.experts.active", "workload.serving.chunk"}
+    known |= {f"workload.latent.{key}" for key in ("query_rank", "kv_rank", "nope", "rope", "value")}
+    named = {row.field for row in table(kind).flags.values() if row.field and not row.field.startswith("software.")}
+    assert named <= known
+
+
+@pytest.mark.parametrize("kind", SOURCES)
+def test_no_flag_is_told_twice(kind):
+    known = table(kind)
+    assert len(known.spellings) == sum(1 + len(row.also) for row in known.flags.values())
+    for flag in known.spellings:
+        assert known.flags[known.found(flag)] is not None
+
+
+def test_defaults_of_megatron_are_its_own():
+    fields = read_flags(table("megatron"), [], "x.sh").fields
+    assert (fields["strategy.tp"], fields["workload.norm"], fields["workload.gated"], fields["workload.positions"]) == (
+        1, "layernorm", False, "learned",
+    )  # fmt: skip
+
+
+def test_layouts_are_of_megatron_s_documentation():
+    assert layout_layers("Et*3|(tt|)*29,m|L") == (3, *[2] * 29, 0, 0)
+    assert layout_layers("E" + "(t|)*9999" * 9) is None
+
+
+def test_scripts_are_read_and_not_run(tmp_path):
+    mark = tmp_path / "ran"
+    script = read_script(
+        f"A=$(touch {mark})\nB=`touch {mark}`\nC=$((2*(3+1)))\npython x.py $A $C ${{D:-4}} \"${{E}}\" 'a b' c\\ d # end\n", "x.sh"
+    )
+    assert [word.text for word in script.commands[0][2:]] == ["$(touch...)", "8", "4", "${E}", "a b", "c d"]
+    assert not mark.exists()
+
+
+def test_elements_of_arrays_part_at_spaces_without_quotes_alone():
+    words = read_script("A=('--fp8-format hybrid' c)\nx ${A[@]} \"${A[@]}\"\n", "x.sh").commands[0][1:]
+    assert [word.text for word in words] == ["--fp8-format", "hybrid", "c", "--fp8-format hybrid", "c"]
+
+
+def test_a_server_without_a_model_asks_for_it():
+    text = "vllm serve ./of-mine \\\n  --tensor-parallel-size 2\n"
+    with pytest.raises(SpecError, match=r"no preset is known as '\./of-mine'; give it with --set workload\.model=VALUE"):
+        read(text).scenario("dgx-h100", ["workload.prompt=1000", "workload.output=200"])
+
+
+def test_a_launcher_without_nodes_or_hosts_starts_one_node():
+    own = "--deepspeed --model_name_or_path meta-llama/Meta-Llama-3-8B --per_device_train_batch_size 1\n"
+    assert read(f"deepspeed --num_gpus=4 x.py {own}").devices == 4
+    assert read(f"deepspeed --hostfile=hosts --num_gpus=4 x.py {own}").devices is None
+
+
+def test_a_script_that_is_tested_for_is_not_started():
+    text = (
+        "if [ ! -f pretrain_gpt.py ]; then echo pretrain_gpt.py not found; fi\ntorchrun --nproc_per_node 8 pretrain_gpt.py --num-layers 2\n"
+    )
+    assert [remark.flag for remark in read(text).notes] == ["condition"]
+
+
+@pytest.mark.parametrize("text", ["x 'a", 'x "a', "A=(1 2", "cat <<E\nabc\n", "x ${A", "x `a"])
+def test_scripts_that_do_not_end_are_refused(text):
+    with pytest.raises(SpecError, match="does not end"):
+        read_script(text, "x.sh")
+
+
+def test_variables_that_grow_are_refused():
+    with pytest.raises(SpecError, match="variables stand for more than"):
+        read_script("A=aaaaaaaaaa\n" + 'A="$A$A$A$A"\n' * 20 + "x $A\n", "x.sh")
+
+
+def test_settings_at_their_defaults_differ_in_nothing():
+    assert differing(defaults()) == {}

@@ -1,0 +1,38 @@
+"""Numbers of file models by their path."""
+
+import numpy as np
+import pytest
+
+from crossflow.architecture.execution import width_rate
+from crossflow.evaluation import evaluate
+from crossflow.explanation.parameters import parameters
+from crossflow.points import varied
+from crossflow.scenario import from_dict
+
+GPU = {
+    "system": {"template": "h100-sxm"}, "workload": {"model": "mpt-125m", "task": "prefill", "prompt": 512, "global_batch": 1},
+}  # fmt: skip
+
+
+def test_every_number_behind_a_device_varies_in_a_batch_also_where_its_key_is_a_number():
+    scenario = from_dict(GPU)
+    paths = [number.path for number in parameters(scenario)]
+    assert any(path.endswith(".by_width.64") for path in paths)
+    assert not [path for path in paths if varied(scenario, path) is None]
+
+
+def test_rates_by_width_of_a_batch_are_those_of_each_point():
+    scenario = from_dict(GPU)
+    paths = [number.path for number in parameters(scenario) if number.path.endswith(".prefill.by_width.64")]
+    values = [0.25, 0.5, 1.0]
+    together = evaluate(scenario, dict.fromkeys(paths, values)).step_time
+    alone = [evaluate(scenario, {path: [value] for path in paths}).step_time[0] for value in values]
+    assert together == pytest.approx(alone, rel=1e-12)
+    assert together[0] > together[2]
+
+
+def test_rates_between_widths_follow_a_power_law():
+    known = {64: np.array([0.8, 1.2]), 256: np.array([1.1])}
+    assert width_rate(known, np.array([64.0])) == pytest.approx([0.8, 1.2])
+    assert width_rate(known, np.array([64.0 * 2**0.5])) == pytest.approx([0.8**0.5, 1.2**0.5])
+    assert width_rate(known, np.array([1024.0])) == pytest.approx([1.1, 1.1])

@@ -1,0 +1,73 @@
+"""Paths of scenarios by their last part, and names that are nearly right."""
+
+import pytest
+
+import crossflow
+from crossflow.errors import LISTED, Problem, SpecError, among, meant
+from crossflow.settings import ending_in, paths, pointed
+from crossflow.study.reading import read_study
+
+SCENARIO = {"system": "pathfinder", "workload": "lstm-16k", "strategy": "d8"}
+
+
+def told(data):
+    with pytest.raises(SpecError) as caught:
+        crossflow.from_dict(data)
+    return [str(problem).partition(": ")[2] for problem in caught.value.problems]
+
+
+@pytest.mark.parametrize(
+    ("key", "path"),
+    [("devices", "system.devices"), ("logic", "system.technology.logic"), ("tp", "strategy.tp"), ("global_batch", "workload.global_batch")],
+)
+def test_a_key_that_stands_elsewhere_is_told_with_its_path(key, path):
+    assert told({**SCENARIO, key: 1}) == [f"{key}: unknown key '{key}'; did you mean '{path}'?"]
+
+
+def test_a_key_that_is_nowhere_is_told_with_those_that_are():
+    (said,) = told({**SCENARIO, "quokka": 1})
+    assert said.startswith("quokka: unknown key 'quokka'; known keys: kernels_per_device, ")
+
+
+def test_settings_of_a_studys_scenario_are_told_with_their_place():
+    study = {"name": "s", "scenario": SCENARIO, "sweep": {"system.technology.logic": ["N7"]}}
+    for setting, path in (("techlib.logic.N7.power=1", "scenario.techlib.logic.N7.power"), ("devices=8", "scenario.system.devices")):
+        with pytest.raises(SpecError, match=rf"did you mean '{path}'\?$"):
+            read_study(study, [setting])
+
+
+def test_paths_are_those_that_scenarios_take():
+    """Each of them is known: setting it to nonsense is refused for its value, not for its key."""
+    for path in ("system.technology.logic", "system.budgets.power", "workload.hidden"):
+        assert path in paths()
+        head, *rest = path.split(".")
+        data = {"system": {"template": "pathfinder"}, "workload": {"model": "lstm-16k"}, "strategy": "d8"}
+        inner = data[head]
+        for part in rest[:-1]:
+            inner = inner.setdefault(part, {})
+        inner[rest[-1]] = ["nonsense"]
+        assert not any("unknown key" in line for line in told(data))
+
+
+def test_other_problems_are_left_as_they_are():
+    problem = Problem(file="f", path="strategy", message="unknown key 'denze'; did you mean 'dense'?")
+    assert pointed(problem) is problem
+
+
+def test_a_name_stands_for_the_same_in_other_letters_then_a_close_one_then_those_that_hold_it():
+    assert meant("HBM3E", ["hbm3e", "HBM3"]) == ["hbm3e"]
+    assert meant("HBM5", ["HBM4", "N5"]) == ["HBM4"]
+    assert meant("H100", ["v100", "dgx-h100", "h100-sxm"]) == ["h100-sxm", "dgx-h100"]
+    assert meant("quokka", ["a", "b"]) == []
+
+
+def test_long_lists_are_cut_and_say_where_the_rest_is():
+    names = [f"n{i}" for i in range(LISTED + 1)]
+    assert among(names, "`crossflow list`") == f"n0, n1, n2, n3, n4 and {LISTED - 4} more (`crossflow list`)"
+    assert among(names[:-1]) == ", ".join(names[:-1])
+
+
+def test_names_of_files_are_read_in_any_case():
+    small, large = (crossflow.from_dict({**SCENARIO, "system": name}) for name in ("pathfinder", "Pathfinder"))
+    assert crossflow.predict(small).step_time == crossflow.predict(large).step_time
+    assert ending_in("DEVICES") == ["system.devices"]
