@@ -95,6 +95,7 @@ def test_rows_kept_aside_lie_within_their_band():
     assert coverage([row(error, item=str(i)) for i, error in enumerate(drawn)])["k"] == (4000, pytest.approx(0.9, abs=0.02))
 
 
+@pytest.mark.slow
 def test_rows_of_the_excerpt_that_are_kept_aside_lie_within_their_band(rows):
     found = coverage(rows)
     assert set(found) >= {"matrix products", DENSE, "training of mixtures of experts", "collectives"}
@@ -121,6 +122,7 @@ def figures(line):
     }
 
 
+@pytest.mark.slow
 def test_a_generation_that_is_left_out_is_predicted_by_the_one_before():
     """Its rows are of no device that was fitted to, and their errors are larger; the parameters are put back afterwards."""
     before = crossflow.predict(scenario()).step_time

@@ -215,6 +215,7 @@ def test_the_profile_is_not_replaced_unasked(tmp_path, complaint):
     assert complaint(*words) == f"{tmp_path}/out.csv exists; give --force to replace it, or another name with -o"
 
 
+@pytest.mark.slow
 def test_nothing_of_scikit_learn_is_loaded_before_it_is_needed():
     import subprocess
 

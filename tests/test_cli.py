@@ -255,6 +255,7 @@ def test_predict_one_device(out, scenario):
     assert "Communication" not in text
 
 
+@pytest.mark.slow
 def test_pages_in_a_pipe_are_plain_and_fit_100_columns(scenario):
     unsaid = {name: value for name, value in os.environ.items() if name != "COLUMNS"}
     done = shell("predict", scenario, env={**unsaid, "FORCE_COLOR": "1", "PYTHONIOENCODING": "utf-8"})
@@ -273,6 +274,7 @@ def test_pages_are_as_wide_as_columns_says(monkeypatch, said, width, terminal):
     assert page.columns() == width
 
 
+@pytest.mark.slow
 def test_pages_survive_an_ascii_terminal(scenario):
     done = shell("predict", scenario, env={**os.environ, "PYTHONIOENCODING": "ascii"})
     assert done.returncode == 0
@@ -353,6 +355,7 @@ def test_plain_lines_are_those_of_the_layout(monkeypatch, capsys, rows):
     assert capsys.readouterr().out == laid_out
 
 
+@pytest.mark.slow
 def test_plain_lines_hold_little_but_their_text(monkeypatch):
     monkeypatch.setattr("sys.stdout.write", len)
     peaks = []
@@ -497,6 +500,7 @@ def test_interrupted_elsewhere(monkeypatch, capsys):
     assert capsys.readouterr().err == "crossflow: interrupted\n"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("words", [["show", "standard"], ["show", "standard", "--json"]])
 def test_a_reader_that_leaves_is_no_error(words):
     reading, writing = os.pipe()
@@ -581,6 +585,7 @@ def test_the_page_of_plans_keeps_to_the_terminal(capsys, monkeypatch, small, wid
         assert words in page_
 
 
+@pytest.mark.slow
 def test_the_page_of_plans_tells_money_where_a_price_is_known(capsys, small):
     page_ = printed(capsys, "plan", small, "--set", "system.operation.price=2 USD/hour")
     assert "USD/M tokens" in page_
@@ -602,6 +607,7 @@ def test_predict_flags_little_memory(capsys, small):
     assert "tight: less than 5.0 % left" in printed(capsys, "predict", small, *words)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("command", ["predict", "plan", "explain", "timeline", "events"])
 def test_standard_input_is_a_scenario(capsys, monkeypatch, small, command):
     expected = printed(capsys, command, small, "--json")
@@ -611,6 +617,7 @@ def test_standard_input_is_a_scenario(capsys, monkeypatch, small, command):
         assert found.get(key) == expected.get(key)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("command", ["predict", "plan", "explain", "timeline", "events"])
 def test_a_model_on_a_system_needs_no_file(capsys, small, command):
     expected, found = (json.loads(printed(capsys, command, *words, "--json")) for words in ((small,), QUESTION))

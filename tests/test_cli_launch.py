@@ -28,6 +28,7 @@ def test_frameworks_of_the_command_line_are_those_of_launch_files():
     assert FRAMEWORKS == KINDS
 
 
+@pytest.mark.slow
 def test_the_best_plan_is_exported_and_comes_back(scenario, capsys):
     assert main(["plan", str(scenario), "--top", "3", "--json"]) == 0
     best = json.loads(capsys.readouterr().out)["plans"][0]["strategy"]

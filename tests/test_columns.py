@@ -112,6 +112,7 @@ def test_a_run_keeps_its_older_names():
     assert run["device_energy_kwh"] * 3.6e6 == pytest.approx(run["energy_j"])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", CASES)
 def test_every_number_of_predict_is_a_column(case):
     made = crossflow.from_dict(CASES[case])
@@ -230,6 +231,7 @@ def test_a_step_that_never_ends_emits_without_end():
     assert alone["carbon_kg"] is alone["cost_per_million"]["carbon_kg_per_million_samples"] is None
 
 
+@pytest.mark.slow
 def test_the_numbers_of_operation_are_explained():
     found = crossflow.explain(scenario(system=GREEN), objective="carbon_kg")
     effects = {effect.parameter.path: effect.elasticity for effect in found.effects}
@@ -353,6 +355,7 @@ def test_a_search_keeps_to_a_limit_of_carbon(study):
     assert found.results[0].best.row["mfu"] == max(row["mfu"] for row in possible if row["feasible"])
 
 
+@pytest.mark.slow
 def test_figures_are_explained(exactly):
     found = crossflow.explain(scenario(), objective="tpot_s")
     assert (found.objective, found.value) == ("tpot_s", columns(scenario())["step_time_s"][0])

@@ -89,6 +89,7 @@ def test_more_context_ranks_cost_more(length):
     assert all(one < more for one, more in itertools.pairwise(times)), times
 
 
+@pytest.mark.slow
 def test_long_samples_come_near_the_ideal_ring():
     over = [step_time("cp8-dp2", sequence=length) / step_time("dp16", sequence=length) - 1 for length in (2**13, 2**17, 2**21, 2**25)]
     assert all(more > less > 0 for more, less in itertools.pairwise(over))
@@ -139,6 +140,7 @@ def test_without_overlap_all_of_a_ring_is_exposed():
     assert apart["step_time_s"] - beside["step_time_s"] == pytest.approx(hidden, rel=1e-9)
 
 
+@pytest.mark.slow
 def test_runs_that_were_measured_with_rings():
     """Megatron-Core with Transformer Engine on 8 B200, 32,768 tokens over 4 and 8 context ranks (SimuMax's table)."""
     table = training_table(shipped())

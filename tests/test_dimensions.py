@@ -181,6 +181,7 @@ def test_many_points_cost_little_more_than_one(given_):
     assert min(took([lengths[34:82]]), took([lengths[82:]])) < 48 * 0.3 * alone
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("given_", [LOCAL, SLIDING, WRITTEN, SLID], ids=["gemma3", "mistral", "gemma3 decode", "mistral decode"])
 def test_windows_are_on_the_batch_axis(given_):
     """Windows below, equal to and above the sequence have one structure, and are as one by one; a window of one token has another."""

@@ -209,6 +209,7 @@ def test_streams_by_hand():
 # ------------------------------------------------------------------------------------------ laws of a step
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", PRESETS)
 def test_on_one_device_nothing_is_sent(name):
     outcome = step(
@@ -219,6 +220,7 @@ def test_on_one_device_nothing_is_sent(name):
     assert sum(amount[0] for amount in outcome.sent) == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["dlrm-a", "dlrm-a-transformer", "dlrm-b-moe"])
 def test_parts_add_up_under_every_strategy(name):
     spec, chosen = every(name)
@@ -233,6 +235,7 @@ def test_parts_add_up_under_every_strategy(name):
     assert np.allclose(layers, outcome.breakdown["exposed_communication"], rtol=1e-9)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["dlrm-a", "dlrm-a-moe"])
 def test_points_together_are_points_one_by_one(name):
     spec, chosen = every(name)

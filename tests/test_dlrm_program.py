@@ -65,6 +65,7 @@ def test_a_slow_device_delays_all_that_meet_it():
     assert (waiting > 0).sum() == len(waiting) - 1
 
 
+@pytest.mark.slow
 def test_a_slow_port_slows_what_its_device_takes_part_in():
     given = recommendation()
     even, slow, slower = (simulate(given, Uneven(ports=ports)).total for ports in ({}, {3: 0.5}, {3: 0.25}))
@@ -72,6 +73,7 @@ def test_a_slow_port_slows_what_its_device_takes_part_in():
     assert simulate(given, Uneven(ports=dict.fromkeys(range(16), 0.5))).total == pytest.approx(slow, rel=1e-12)
 
 
+@pytest.mark.slow
 def test_replicas_are_those_of_the_dense_layers(exactly):
     """Cut over the devices of a node and replicated between nodes: the second replica is the second node."""
     given = recommendation()
@@ -92,6 +94,7 @@ def test_jitter_is_seeded_and_slows():
     assert min(one.total, another.total) > simulate(given).total
 
 
+@pytest.mark.slow
 def test_groups_beside_the_mesh_have_uneven_worlds_too(tmp_path):
     built = ProgramBuilder(dtype="bf16", axes={"all": 16}, groups={"pairs": DeviceGroup(ranks=2, stride=4)})
     one = built.compute("one", Product(m=4096, n=4096, k=4096))

@@ -18,6 +18,7 @@ def folder(tmp_path):
     return tmp_path
 
 
+@pytest.mark.slow
 def test_a_number_moves_the_rows_of_its_kernels(folder):
     before = validate(folder).tables[0].predicted
     found = effects(folder, "execution.kernel_launch")
@@ -28,15 +29,18 @@ def test_a_number_moves_the_rows_of_its_kernels(folder):
     assert validate(folder).tables[0].predicted.tolist() == before.tolist()
 
 
+@pytest.mark.slow
 def test_a_number_of_other_kernels_moves_none(folder):
     assert effects(folder, "software.nemo.host.step")["tables"]["gemm"]["moved"] == 0
 
 
+@pytest.mark.slow
 def test_another_value_stands_in_its_place(folder):
     slower = effects(folder, "execution.kernel_launch=50 us")["tables"]["gemm"]
     assert slower["bias_without"] > slower["bias"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "neutral"),
     [

@@ -44,6 +44,7 @@ def stream(factors, lookups, share=1.0):
     return Stream.of(factors[:, None], np.array([float(lookups)]), np.ones(1), np.array([share]))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("factors", [META, STEEP, EVEN], ids=["meta", "steep", "even"])
 def test_generated_indices_have_the_reuse_factors_that_were_asked_for(factors):
     found = index_factors(drawn(factors, 2_000_000))
@@ -81,6 +82,7 @@ def test_the_published_average_of_different_rows_follows_from_the_factors():
     assert distinct_share(META[:, None])[0] == pytest.approx(128_435_723 / 887_017_990, rel=0.01)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("share", [1.0, 0.25])
 @pytest.mark.parametrize("factors", [META, STEEP, EVEN], ids=["meta", "steep", "even"])
 def test_misses_are_those_of_a_simulated_cache(factors, share):

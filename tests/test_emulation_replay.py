@@ -165,6 +165,7 @@ def emulated(system, world=16, size=40_000_000, groups=((0, "0", tuple(range(16)
     return {"rank": 0, **recorder.record()}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "groups", [((0, "0", tuple(range(16))),), ((0, "0", tuple(range(16))), (1, "tp", tuple(range(8))), (2, "dp", (0, 8)))]
 )

@@ -87,6 +87,7 @@ def heap(tasks, spans):
 # ------------------------------------------------------------------------------------------ blocks
 
 
+@pytest.mark.slow
 @settings(max_examples=150, deadline=None)
 @given(blocks_of_programs())
 def test_a_block_that_repeats_takes_as_long_as_its_copies(drawn):
@@ -96,6 +97,7 @@ def test_a_block_that_repeats_takes_as_long_as_its_copies(drawn):
     assert schedule(program).makespan(times) == pytest.approx(whole, rel=1e-12)
 
 
+@pytest.mark.slow
 @settings(max_examples=100, deadline=None)
 @given(blocks_of_programs())
 def test_the_event_engine_agrees_on_copies_and_meetings_to_the_last_digit(drawn):
@@ -241,6 +243,7 @@ def layers(count, *, held=True, repeat=True):
     return built.build(samples=8, tokens=4096)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("count", [1, 2, 3, 4, 24])
 @pytest.mark.parametrize("software", [None, "megatron-core"])
 def test_a_program_with_blocks_is_its_copies(tmp_path, count, software):
@@ -422,6 +425,7 @@ def small(count=400, **kernel):
     return built.build()
 
 
+@pytest.mark.slow
 def test_ideal_software_is_none(tmp_path):
     for program in (small(), mlp(), layers(24)):
         none, ideal = (predict(scenario_of(program, tmp_path, **more)).step_time for more in ({}, {"software": "ideal"}))

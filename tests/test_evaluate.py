@@ -107,6 +107,7 @@ def test_a_point_is_the_scenario_with_the_same_settings(small, mixed, i):
     assert_same_figures(figures(mixed, i), figures(evaluate(scenario)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("path", ALONE)
 def test_every_figure_can_vary_alone(small, path):
     both = evaluate(small, {path: ALONE[path]})
@@ -428,6 +429,7 @@ def test_intensity_is_operations_over_traffic(gemm):
     assert score.intensity[0] == pytest.approx(2 * 4096.0**3 / score.memory_traffic[0])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("template", ["h100-sxm", "mi300x"])
 def test_every_number_of_a_datasheet_can_vary_alone(template):
     """Widths of arrays must come from what varies, whichever number that is."""
@@ -447,6 +449,7 @@ def test_strategies_leave_open_what_the_workload_of_their_point_decides():
     assert batch.step_time.tolist() == alone
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("plan", ["tp2-dp4", "tp2-pp2-dp2-z1-mb2", "tp2-pp4-v2"])
 def test_global_batches_vary_in_one_batch(plan):
     """As one by one, quantities and runs included; what does not divide and what is no number are refused as ever."""

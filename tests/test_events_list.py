@@ -81,6 +81,7 @@ def test_a_collective_recurs_once_for_all_of_its_ranks():
     assert sum(event.count for event in found if event.shape == message_shape(1024 * 2048 * 2)) == (2 * 2 * 8 + 2) * 16 * 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("strategy", "software", "workload"),
     [
@@ -142,6 +143,7 @@ def test_measuring_takes_a_small_part_of_a_step():
     assert found.recurrences > 1e5
 
 
+@pytest.mark.slow
 def test_lists_are_profiles(written):
     """The predicted times, read back, give the predicted step; launches alone are not in them."""
     for strategy, software in (

@@ -61,6 +61,7 @@ def test_graphs_of_parts_take_one_launch():
     assert eager > attention > all_
 
 
+@pytest.mark.slow
 def test_experts_that_are_computed_again_take_time_and_leave_memory():
     plain, again = (crossflow.predict(scenario(**GONE, recomputed=modules)).to_dict() for modules in ([], ["experts"]))
     assert again["step_time_s"] > plain["step_time_s"]
@@ -91,6 +92,7 @@ def test_timelines_take_as_long(plan, software):
     assert simulate(one).total == pytest.approx(crossflow.predict(one).step_time, rel=1e-9)
 
 
+@pytest.mark.slow
 def test_fewer_layers_on_the_host_leave_more_on_the_device():
     host = {"template": "h100-ib-cluster", "nodes": 2}
     held = [

@@ -58,6 +58,7 @@ def test_modules_are_bundled_in_the_order_of_their_imports():
     assert text.count("const one = 1;") == 1
 
 
+@pytest.mark.slow
 def test_the_command_prints_one_line_of_json_and_ends_with_ctrl_c(scenario):
     process = command(str(scenario), "--json", "--no-browser", "--set", "workload.m=1024")
     try:
@@ -72,6 +73,7 @@ def test_the_command_prints_one_line_of_json_and_ends_with_ctrl_c(scenario):
     assert (process.returncode, log) == (0, "Ctrl-C ends it\nended\n")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
@@ -90,6 +92,7 @@ def test_wrong_words_end_with_status_2(scenario, words, sentence, tmp_path):
     assert scenario.read_text() == SCENARIO
 
 
+@pytest.mark.slow
 def test_a_page_is_written_as_one_file(scenario, tmp_path):
     target = tmp_path / "page.html"
     process = command(str(scenario), "--export", str(target))

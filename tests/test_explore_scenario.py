@@ -155,6 +155,7 @@ def test_what_is_no_design_is_told(chip, settings, sentence):
         read_design(chip, settings)
 
 
+@pytest.mark.slow
 def test_a_strategy_that_does_not_divide_gives_way_to_the_fastest_and_says_so(chip):
     design = read_design(chip, {"system.devices": 16})
     assert design.note == "strategy tp8-dp8 does not divide this workload over 16 devices: the fastest that fits is taken"
@@ -163,6 +164,7 @@ def test_a_strategy_that_does_not_divide_gives_way_to_the_fastest_and_says_so(ch
     assert design.score().step_time[0] == pytest.approx(np.where(found.feasible, found.step_time, np.inf).min())
 
 
+@pytest.mark.slow
 def test_auto_is_the_fastest_that_fits_until_the_page_says_which(chip):
     best = best_strategy(chip, {"settings": {"strategy": "auto"}})["strategy"]
     listed = strategies(chip, {"settings": {}})["rows"]
@@ -217,6 +219,7 @@ def test_gains_are_those_of_ten_percent(chip):
     assert "x" not in power
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_all_kinds_are_answered_in_plain_data(kind):
     scenario = from_dict(KINDS[kind])
@@ -275,6 +278,7 @@ def test_equal_designs_differ_in_nothing(chip):
     assert compared(chip, {"first": {}, "second": {"strategy": "tp8-dp8"}})["steps"] == []
 
 
+@pytest.mark.slow
 def test_texts_repeat_the_design(tmp_path):
     file = tmp_path / "s.yaml"
     file.write_text(yaml.safe_dump(CHIP))
@@ -322,6 +326,7 @@ def test_what_explanations_offer_can_be_applied(chip):
 # ------------------------------------------------------------------------------------------ without a server
 
 
+@pytest.mark.slow
 def test_the_grid_of_an_exported_page_holds_the_scenario_itself(chip):
     found = offline(chip)
     assert 2 <= len(found["axes"]) <= 3

@@ -208,6 +208,7 @@ def test_faster_links_never_slow(rate, ranks, per_node):
             assert_no_faster(made[:, :-1], made[:, 1:])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("intra", INTRA)
 @pytest.mark.parametrize("network", [*RDMA, "ethernet"])
 def test_an_array_of_fabrics_is_its_fabrics_one_by_one(intra, network):

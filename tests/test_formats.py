@@ -116,6 +116,7 @@ def test_events_name_both_types():
 # ------------------------------------------------------------------------------------------ caches
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "share"), [("bf16", 1), ("fp8", 1 / 2), ("int8", 1 / 2), ("nvfp4", 4.5 / 16)])
 @pytest.mark.parametrize("model", ["llama3-8b", "deepseek-v2"])
 def test_a_cache_takes_the_share_of_its_type(name, share, model):

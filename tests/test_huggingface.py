@@ -339,6 +339,7 @@ ONE = "global_batch = 1 because llama-3.1-405b.json gives none; give workload.gl
 SEES = "Only the language model of llava-of-llama.json is described, not its vision tower."
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "own", "notes"),
     [

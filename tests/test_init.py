@@ -25,6 +25,7 @@ def test_every_kind_has_a_file():
     assert {path.stem for path in FOLDER.iterdir()} == set(KINDS) == set(ANNOTATED)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["training", "serving", "recommendation", "design"])
 def test_scenarios_are_predicted_as_they_are_written(kind):
     assert crossflow.predict(crossflow.load(FOLDER / f"{kind}.yaml")).feasible

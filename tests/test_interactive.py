@@ -192,6 +192,7 @@ def test_a_bar_is_as_wide_as_its_parts():
     assert widths == [html.WIDTH / 4, 3 * html.WIDTH / 4]
 
 
+@pytest.mark.slow
 def test_pictures_are_drawn_of_results(llm, score, spread, explanation, tmp_path):
     pictures = [score.plot(), score.plot("step_time_s", "edp"), crossflow.predict(llm).plot(), spread.plot(), explanation.plot()]
     assert all(isinstance(picture, Picture) for picture in pictures)

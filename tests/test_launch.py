@@ -86,6 +86,7 @@ def scenarios(kind, model):
 # ---------------------------------------------------------------------------------------------- round trips
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("kind", "model"), [(kind, model) for kind, models in MODELS.items() for model in models])
 def test_plans_come_back_from_what_is_written(kind, model):
     came = 0
@@ -123,6 +124,7 @@ def test_options_of_plans_come_back_from_megatron(strategy):
     assert settings(read(write(scenario, "megatron")).scenario()) == settings(scenario)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "workload",
     [
@@ -173,6 +175,7 @@ def test_files_in_the_style_of_public_ones_are_read(name):
     assert len(launch.ignored) == told.get("ignored", len(launch.ignored))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", EXPECTED)
 def test_such_files_are_written_again_and_read_without_change(name):
     told = EXPECTED[name]

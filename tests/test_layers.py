@@ -5,6 +5,8 @@ import functools
 from collections import Counter
 from pathlib import Path
 
+import pytest
+
 import crossflow
 
 ROOT = Path(crossflow.__file__).parent
@@ -106,6 +108,7 @@ def each(paths):
     return of_all
 
 
+@pytest.mark.slow
 @each(MODULES)
 def test_packages_import_only_what_is_below_them(path):
     own = name_of(path)
@@ -143,6 +146,7 @@ def test_the_longest_chain_of_imports_is_short():
     assert highest[1] <= LONGEST_CHAIN, highest
 
 
+@pytest.mark.slow
 @each(MODULES)
 def test_functions_are_short(path):
     for node in ast.walk(tree_of(path)):
@@ -170,11 +174,13 @@ def test_the_map_of_packages_names_every_package():
     assert {name.strip(" `") for row in rows for name in row.split(",")} == set(LEVEL)
 
 
+@pytest.mark.slow
 @each(MODULES)
 def test_imports_are_absolute(path):
     assert not [node for node in ast.walk(tree_of(path)) if isinstance(node, ast.ImportFrom) and node.level]
 
 
+@pytest.mark.slow
 @each([path for path in MODULES if name_of(path) not in EDGE])
 def test_nothing_prints_or_exits_below_the_command_line(path):
     for call in calls(tree_of(path)):
@@ -189,6 +195,7 @@ def test_nothing_prints_or_exits_below_the_command_line(path):
         ), f"{path.name}:{call.lineno}"
 
 
+@pytest.mark.slow
 @each(MODULES)
 def test_no_error_is_swallowed_whole(path):
     for node in ast.walk(tree_of(path)):
@@ -206,6 +213,7 @@ def test_heavy_packages_are_imported_where_they_are_used(path):
             assert own in EXTRAS or not name.startswith(EXTRAS_PACKAGES), f"{path.name}:{node.lineno} imports {name}"
 
 
+@pytest.mark.slow
 @each([path for path in MODULES if name_of(path) not in EDGE])
 def test_random_numbers_come_from_a_seeded_generator(path):
     for call in calls(tree_of(path)):

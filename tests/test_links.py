@@ -41,6 +41,7 @@ def messages(found, op):
 # ------------------------------------------------------------------------------------------ which boundaries cross
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("software", ["pytorch-fsdp", "nanotron"])  # stages held up by transfers, or not
 @pytest.mark.parametrize("strategy", MIXED)
 def test_a_pipeline_over_two_nodes_feels_the_network_between_them(strategy, software):
@@ -79,6 +80,7 @@ def test_chunks_of_a_file_cross_where_they_lie(text, intra, inter, tmp_path):
     assert timeline(scenario(own)).total == pytest.approx(step(own), rel=1e-9)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("strategy", "nodes"), [("tp2-pp4", 1), ("tp8-pp2", 2), ("pp2-dp8", 2), ("tp8-pp2-v2", 2)])
 def test_where_stages_lie_alike_all_transfers_do(strategy, nodes):
     """All in one node, or each in nodes of its own."""
@@ -114,6 +116,7 @@ def test_plans_evaluated_together_are_each_alone():
     np.testing.assert_allclose(together, [step(strategy, tied_embeddings=True) for strategy in found], rtol=1e-9)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("software", ["pytorch-fsdp", "nanotron"])
 @pytest.mark.parametrize("placement", [["pp", "tp", "dp"], ["tp", "pp", "dp"], ["dp", "pp", "tp"]], ids="-".join)
 @pytest.mark.parametrize("options", [{}, {"virtual_stages": 2}, {"schedule": "chimera"}, {"schedule": "zb-h1"}], ids=str)
@@ -137,6 +140,7 @@ def test_a_profile_replaces_transfers_of_its_scope(tmp_path):
 # ------------------------------------------------------------------------------------------ other wires
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "template", ["dgx-1", "mi300x-node", "gcp-a2-megagpu-16g", "a40-node", "a100-pcie-pairwise", "gaudi2-node", "gb200-nvl72"]
 )

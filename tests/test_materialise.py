@@ -44,6 +44,7 @@ def test_on_one_device_it_is_the_model():
     assert not any(data["cross"] for _, _, data in graph.edges(data=True))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ending", ["png", "svg"])
 def test_it_can_be_drawn(tmp_path, ending):
     path = draw(made("RC-2-1-d2-p2", "forward"), tmp_path / f"graph.{ending}")

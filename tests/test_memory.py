@@ -468,6 +468,7 @@ def test_a_service_is_told_how_many_requests_fit():
     assert any(re.match(r"on \d+ devices tp\d+", sentence) for sentence in sentences)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("strategy", "requests"), [("tp8", 2**20), ("tp8-sp", 4096), ("tp8-pp4", 2048)])
 def test_the_most_requests_are_found_among_many(strategy, requests):
     def serving(batch):

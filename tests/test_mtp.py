@@ -63,6 +63,7 @@ def test_operations_are_those_of_a_layer_the_projection_and_one_more_head():
     assert done[1] / done[0] == pytest.approx(expected, rel=1e-12)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("strategy", PLANS)
 def test_each_lengthens_the_step_by_its_operations_at_least(strategy):
     times = [crossflow.predict(scenario(strategy, mtp_layers=k)).step_time for k in (0, 1, 2)]

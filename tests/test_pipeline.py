@@ -135,6 +135,7 @@ def test_the_interleaved_bubble_is_smaller_by_the_chunks(p, v, m):
     assert total / (3.0 * m) - 1.0 == pytest.approx((p - 1) / (v * m), rel=1e-12)
 
 
+@pytest.mark.slow
 @given(pipelines(longest=20))
 def test_no_stage_ends_before_its_work_is_done(case):
     f, b, transfer, shape = case

@@ -488,6 +488,7 @@ def random_mesh(seed):
     return node, nodes, sizes
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("placement", PLACEMENTS, ids="-".join)
 @pytest.mark.parametrize("seed", range(60))
 def test_ranks_of_a_node_are_those_of_the_placement(seed, placement):
@@ -510,6 +511,7 @@ def ranks_of_stages(plan):
     return np.moveaxis(mesh, plan.placement[::-1].index("pp"), 0).reshape(plan.pp, -1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("placement", PLACEMENTS, ids="-".join)
 @pytest.mark.parametrize("seed", range(60))
 def test_stages_in_different_nodes_are_those_of_their_ranks(seed, placement):

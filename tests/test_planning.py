@@ -56,6 +56,7 @@ def every_score(plans):
 # ------------------------------------------------------------------------------------------ laws of the list
 
 
+@pytest.mark.slow
 def test_the_best_plan_is_the_fastest_of_all_that_fit(plans):
     strategies, score = every_score(plans)
     fastest = score.step_time[score.feasible].min() if score.feasible.any() else score.step_time.min()
@@ -63,6 +64,7 @@ def test_the_best_plan_is_the_fastest_of_all_that_fit(plans):
     assert plans.fitting == 0 or plans[0].step_time == pytest.approx(fastest, rel=EQUAL)
 
 
+@pytest.mark.slow
 def test_figures_of_a_plan_are_those_of_its_prediction(data, plans):
     for one in (plans[0], plans[-1]):
         told, made = one.to_dict(), crossflow.predict(data, strategy=one.strategy).to_dict()
@@ -72,6 +74,7 @@ def test_figures_of_a_plan_are_those_of_its_prediction(data, plans):
         assert {key: made["memory"][key] for key in told["memory"]} == pytest.approx(told["memory"], rel=EQUAL)
 
 
+@pytest.mark.slow
 def test_auto_takes_the_chosen_plan(data, plans):
     scenario = crossflow.load(data)
     assert scenario.strategy_text == (plans.chosen or plans[0]).strategy
@@ -94,6 +97,7 @@ def test_strategies_are_listed_as_text_that_reads_back(plans):
     assert len(set(texts)) == len(texts) == len(legal_strategies(made.workload, made.nodes))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("objective", ["tokens_per_second", "mfu", "energy_j", "memory_needed_bytes"])
 def test_any_column_orders_the_plans(objective):
     plans = crossflow.plan(TRAINING, objective=objective, top=20, margin=0.0)
@@ -104,6 +108,7 @@ def test_any_column_orders_the_plans(objective):
     assert (np.diff(listed) >= -EQUAL * abs(listed[1:])).all()
 
 
+@pytest.mark.slow
 def test_more_memory_never_makes_the_best_plan_slower():
     def fastest(capacity):
         return crossflow.plan(TRAINING, {"system.levels.memory.capacity": capacity}, top=1, margin=0.0)[0].step_time
@@ -140,6 +145,7 @@ def test_tight_plans_are_marked_and_not_chosen():
     assert plans.chosen is next(one for one in plans if not one.tight)
 
 
+@pytest.mark.slow
 def test_the_chosen_plan_is_listed_however_short_the_list():
     wide = crossflow.plan(TRAINING, margin=0.6, top=500)
     short = crossflow.plan(TRAINING, margin=0.6, top=2)
@@ -148,6 +154,7 @@ def test_the_chosen_plan_is_listed_however_short_the_list():
     assert [one.strategy for one in short] == [wide[0].strategy, wide.chosen.strategy]
 
 
+@pytest.mark.slow
 def test_a_larger_margin_never_chooses_a_faster_plan():
     times = [crossflow.plan(TRAINING, margin=margin).chosen.step_time for margin in (0.0, 0.05, 0.3, 0.6)]
     assert times == sorted(times)
@@ -173,6 +180,7 @@ def test_a_prediction_says_whether_it_is_tight():
 # ------------------------------------------------------------------------------------------ where nothing fits
 
 
+@pytest.mark.slow
 def test_where_nothing_fits_the_nearest_plan_is_told_with_cures():
     plans = crossflow.plan(LARGE)
     strategies, score = every_score(plans)
@@ -185,6 +193,7 @@ def test_where_nothing_fits_the_nearest_plan_is_told_with_cures():
     assert refusal.lacking == pytest.approx(plans[0].needed - plans[0].capacity)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("data", [LARGE, {"system": {"template": "zionex", "nodes": 1}, "workload": "dlrm-a"}])
 def test_the_number_of_devices_that_is_told_is_enough(data):
     remedy = next(one for one in crossflow.plan(data).remedies if one.startswith("on "))

@@ -177,6 +177,7 @@ def drawn(tmp_path_factory):
     return draw(plot(title="A title", labels={"HBM2": "old memory"}), view(ROWS), tmp_path_factory.mktemp("plots"))
 
 
+@pytest.mark.slow
 def test_the_png_is_one_of_a_readable_size(drawn):
     content = drawn[0].read_bytes()
     assert drawn[0].name == "p.png"

@@ -244,6 +244,7 @@ BROKEN = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("change", "said"), BROKEN)
 def test_a_broken_file_names_the_place(tmp_path, change, said):
     path = tmp_path / "step.program.json"
@@ -509,6 +510,7 @@ def test_causal_attention_counts_the_keys_that_queries_see(tmp_path, seen, share
     assert step(True, seen).flops[0] == pytest.approx(share * full, rel=2e-4)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("dtype", "system"), [("fp8", "dgx-h100"), ("mxfp8", "dgx-b200"), ("bf16", "dgx-h100")])
 def test_events_of_a_transformer_cost_the_same_in_a_program(tmp_path, dtype, system):
     """Products, those that add in 32 bits and those that stay in 16 among them, event by event, but for launches."""
@@ -532,6 +534,7 @@ def time_alone(kernel, dtype, node, folder):
     return float(score.step_time[0] - score.breakdown["other"][0])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("model", "strategy"),
     [("gemma3-27b", "tp4-dp2"), ("llama4-scout", "tp4-dp2"), ("deepseek-v3", "tp4-dp2"), ("llama2-7b", "cp4-dp2")],

@@ -41,6 +41,7 @@ def errors():
     return {kind: np.array(values) for kind, values in found.items()}
 
 
+@pytest.mark.slow
 def test_rates_of_dense_models_in_eight_and_four_bits(errors):
     assert len(errors["dense"]) == 22
     assert np.median(np.abs(errors["dense"])) < 0.07

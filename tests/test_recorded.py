@@ -14,6 +14,7 @@ def test_every_case_is_recorded():
     assert list(RECORD) == list(CASES)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", CASES)
 def test_recorded(name):
     assert not moved(RECORD[name], figures(CASES[name])), "run python -m tests.recorded --write where it is meant to move"

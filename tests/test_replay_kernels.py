@@ -316,6 +316,7 @@ def test_a_change_comes_after_the_other_device(dlrm):
 # -------------------------------------------------------------------------------------------- command line
 
 
+@pytest.mark.slow
 def test_the_command_says_what_kernels_lose(capsys):
     assert main(["trace", str(A100), "--kernels", "model", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)

@@ -112,6 +112,7 @@ def test_resumed_tasks_are_not_done_again(study, undisturbed, tmp_path, monkeypa
     assert contents(tmp_path) == undisturbed
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("keep", [0.0001, 0.3, 0.7, 0.999999])
 def test_resumed_from_any_part_of_the_points(study, undisturbed, tmp_path, keep):
     stopped(study, tmp_path, 3)

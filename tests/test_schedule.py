@@ -74,6 +74,7 @@ def streams(tasks):
     return [(task.rank, task.stream) for task in tasks]
 
 
+@pytest.mark.slow
 @settings(max_examples=400)
 @given(programs())
 def test_longest_path_is_the_event_simulation_to_the_last_digit(program):

@@ -115,6 +115,7 @@ def test_the_same_seed_gives_the_same_record_and_another_does_not(case, whole):
         assert recorded(problem, settings.model_copy(update={"seed": 5}))[1] != whole[1]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("budget", [1, 37])
 def test_no_more_designs_are_evaluated_than_the_budget_allows(case, budget):
     problem, settings = case
@@ -184,6 +185,7 @@ def test_constraints_are_kept_where_they_can_be(case):
     assert best.row["feasible"] is any(row["feasible"] for row in rows)
 
 
+@pytest.mark.slow
 def test_gradient_beats_as_many_random_designs(product):
     problem = SearchProblem(scenario=product, space=CONTINUOUS, objectives=(Objective(name="step_time_s"),))
     found = search(problem, GradientSettings(starts=4, steps=40))
@@ -316,6 +318,7 @@ def test_what_is_ruled_out_is_not_searched_after_all(product):
     assert best.pruned == 3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("budget", [40, 300])
 def test_a_budget_is_shared_by_all_combinations(product, budget):
     problem = SearchProblem(
@@ -380,6 +383,7 @@ def timed(product, space):
     return SearchProblem(scenario=product, space=space, objectives=(Objective(name="step_time_s"),))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("settings", SHORT.values(), ids=SHORT)
 def test_no_search_ends_worse_than_the_scenario_or_what_is_known(product, settings):
     problem = timed(product, dataclasses.replace(CONTINUOUS, ranges=(Range(path=POWER, low=150.0, high=320.0),)))
@@ -429,6 +433,7 @@ def test_a_front_has_the_best_of_each_objective_at_its_ends(product):
     assert len(front) > 5
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("settings", [EvolutionSettings(searcher="evolution", evaluations=500, population=30), GradientSettings(starts=2, steps=5)], ids=["evolution", "gradient"])  # fmt: skip
 def test_a_front_that_was_cut_off_goes_on_to_the_same_end(product, settings):
     goals = (Objective(name="step_time_s"), Objective(name="energy_j"))

@@ -197,6 +197,7 @@ def test_faster_rates_and_shorter_times_shorten_the_step_in_proportion():
     assert sum(parts) == pytest.approx(-1.0, abs=2e-3)
 
 
+@pytest.mark.slow
 def test_elasticities_of_throughput_mirror_those_of_time(case, explained):
     throughput = explain(case, "samples_per_second")
     for effect in explained.effects[:30]:
@@ -293,6 +294,7 @@ def test_a_parameter_at_the_end_of_its_range_leads_nowhere(memory_bound):
 # ------------------------------------------------------------------------------------------ the whole
 
 
+@pytest.mark.slow
 def test_four_evaluations_do(case, monkeypatch):
     calls = []
     monkeypatch.setattr(sensitivity, "evaluate", lambda *given, **asked: calls.append(given) or crossflow.evaluate(*given, **asked))
@@ -369,6 +371,7 @@ def test_the_axis_has_a_unit(explained):
     assert (data.title, data.label, data.scale) == ("case: what moves the step time", "Step time [ms]", pytest.approx(1e-3))
 
 
+@pytest.mark.slow
 def test_a_tornado_is_drawn_twice_alike(explained, tmp_path):
     data = tornado(explained, top=3)
     one, other = draw(data, tmp_path / "one.png"), draw(data, tmp_path / "other")
@@ -380,6 +383,7 @@ def test_a_tornado_is_drawn_twice_alike(explained, tmp_path):
 # ------------------------------------------------------------------------------------------ command line
 
 
+@pytest.mark.slow
 def test_json_is_the_explanation(path, explained, capsys):
     assert main(["explain", str(path), "--json"]) == 0
     assert json.loads(capsys.readouterr().out) == explained.to_dict()
@@ -395,6 +399,7 @@ def test_the_page_says_what_limits_and_draws(path, tmp_path, capsys):
     assert printed.err == f"wrote {tmp_path / 't.png'}\nwrote {tmp_path / 't.svg'}\n"
 
 
+@pytest.mark.slow
 def test_another_objective_is_told_by_name(path, capsys):
     assert main(["explain", str(path), "--objective", "energy_j", "--json"]) == 0
     data = json.loads(capsys.readouterr().out)
@@ -456,6 +461,7 @@ def test_a_microbatch_that_keeps_the_host_from_waiting_is_proposed(tmp_path, cap
     assert said[said.index("Other strategies") :].splitlines()[2].split()[:5] == ["dp8-mb2-z3", "micro_batch", "1", "to", "2"]
 
 
+@pytest.mark.slow
 def test_where_a_plan_does_not_fit_those_that_do_are_shown(tmp_path, capsys):
     path = tmp_path / "full.yaml"
     path.write_text("system: {template: dgx-a100, nodes: 2}\nworkload: {model: llama2-13b, global_batch: 32}\nstrategy: dp16-z1\n")

@@ -114,6 +114,7 @@ def test_a_service_that_is_asked_too_much_says_so():
     assert not full.feasible
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("strategy", ["dp4", "tp2-pp2", "tp4-sp"])
 def test_requests_that_arrive_have_no_number_that_replicas_divide(strategy):
     """The number in flight is neither needed nor divided; where it is given, a note says so."""
@@ -203,6 +204,7 @@ def simulated(found, requests=3000, *, flight=None, rate=None, seed=1):
     return np.mean(late, axis=0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("flight", "rate"), [(8, None), (64, None), (None, 4.0), (None, 12.0)])
 def test_the_closed_form_is_what_a_simulation_of_the_engine_has(flight, rate):
     """With the same steps: a plane through the model's own for steps with and without pieces of prompts."""

@@ -217,6 +217,7 @@ def test_the_fullest_rank_sets_the_exchange():
     assert sent[0] > 1.5 * sent[1]
 
 
+@pytest.mark.slow
 def test_points_together_are_points_one_by_one():
     points = {
         "workload.sharding": ["naive", "cost", "auto", "cost"], "workload.global_batch": [8192, 8192, 4096, 16384],

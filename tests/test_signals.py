@@ -64,6 +64,7 @@ def test_signals_wait_until_a_process_is_started():
         assert not signal.pthread_sigmask(signal.SIG_BLOCK, [])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("closed", [">&-", "<&- >&- 2>&-"])
 def test_streams_that_are_closed_are_no_error(closed):
     command = f"{sys.executable} -m crossflow list studies {closed}"
@@ -71,6 +72,7 @@ def test_streams_that_are_closed_are_no_error(closed):
     assert (made.returncode, made.stderr) == (0, "")
 
 
+@pytest.mark.slow
 def test_a_reader_that_leaves_ends_a_command_without_a_word():
     command = f"{sys.executable} -m crossflow list studies 2>&1 | true; exit ${{PIPESTATUS[0]}}"
     made = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=False)

@@ -54,6 +54,7 @@ def quantities(data):
             yield path, value
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", TEMPLATES)
 def test_every_shipped_template_resolves(name):
     spec, _ = section(template=name)
@@ -63,6 +64,7 @@ def test_every_shipped_template_resolves(name):
     assert not device.problems
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", TEMPLATES)
 def test_every_number_of_a_template_has_a_known_source(name):
     data = section(template=name)[1].data

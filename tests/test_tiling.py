@@ -172,6 +172,7 @@ def random_device(device, count, names):
     return dataclasses.replace(device, levels=tuple(levels), throughput={"fp16": np.exp(rng.uniform(*np.log([5e13, 2e15]), count))})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("names", [("l1", "memory"), ("registers", "l2", "memory"), ("registers", "l1", "l2", "memory")], ids=len)
 def test_no_product_is_slower_with_more_capacity_or_bandwidth(v100, names):
     """At any level, on 500 hierarchies; within 1e-4, as a tile that grows outside may leave less room for a side inside."""
@@ -240,6 +241,7 @@ def test_endless_bandwidth_leaves_compute_alone(v100):
             assert costs.time[0, 0] == pytest.approx(9e-6 + 2 * m * n * k / (0.85 * v100.throughput["fp16"][0]), rel=1e-9)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("level", ["registers", "l1", "l2", "memory"])
 def test_a_faster_level_never_slows(v100, level):
     """Tiles are chosen anew for the faster level; the choice is a heuristic, but must not lose by it, to single precision."""

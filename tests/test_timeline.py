@@ -79,6 +79,7 @@ def overlaps(found):
     return worst
 
 
+@pytest.mark.slow
 def test_a_timeline_takes_as_long_as_its_prediction(made):
     given, found = made
     assert found.total == pytest.approx(crossflow.predict(given).step_time, rel=1e-9)
@@ -296,6 +297,7 @@ def test_replicas_wait_for_the_slowest_where_gradients_are_reduced():
     assert any("replica 2" in found.devices[slots.device[slot]].name for slot in found.critical_path())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("strategy", "software", "workload"),
     [
@@ -505,6 +507,7 @@ def test_layers_and_microbatches_are_told():
 # ------------------------------------------------------------------------------------------ layouts of published runs
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("model", "strategy"),
     [

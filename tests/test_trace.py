@@ -207,6 +207,7 @@ def test_memory_does_not_grow_with_the_step(tmp_path):
     assert peaks[1] < 1.2 * peaks[0]
 
 
+@pytest.mark.slow
 def test_memory_does_not_grow_with_the_ranks(tmp_path, monkeypatch):
     monkeypatch.setattr(perfetto, "CHUNK", 100)
     peaks = []

@@ -119,6 +119,7 @@ def possible(stack="megatron-lm-2022", model=None):
 # -------------------------------------------------------------------------------------------- what adds up
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("changes", [{}, MOE], ids=["gpt", "moe"])
 @pytest.mark.parametrize("stack", STACKS)
 def test_parts_of_a_step_add_up(stack, changes):
@@ -128,6 +129,7 @@ def test_parts_of_a_step_add_up(stack, changes):
         assert all((part >= -1e-12 * found.total).all() for part in parts.values())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stack", STACKS)
 def test_no_more_communication_is_exposed_than_there_is(stack):
     found = step(*possible(stack), machine=machine_of(stack))
@@ -137,6 +139,7 @@ def test_no_more_communication_is_exposed_than_there_is(stack):
     np.testing.assert_allclose(sum(found.exposed.values()), found.breakdown["exposed_communication"], rtol=1e-9, atol=1e-15)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("changes", [{}, MOE], ids=["gpt", "moe"])
 @pytest.mark.parametrize("stack", STACKS)
 def test_layer_types_and_what_stages_hand_over_add_up_to_the_step(stack, changes):
@@ -158,6 +161,7 @@ def test_one_device_sends_nothing(stack):
     assert found.breakdown["bubble"].max() == pytest.approx(0.0, abs=1e-12 * found.total.max())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stack", ["megatron-lm-2022", "nanotron", "pytorch-fsdp", "ideal"])
 def test_mixed_plans_are_each_alone(stack):
     plans, machine = possible(stack), machine_of(stack)
@@ -187,6 +191,7 @@ def test_points_of_an_evaluation_are_each_alone():
 # -------------------------------------------------------------------------------------------- faster is faster
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "path", ["throughput.bf16", "levels.memory.bandwidth", "levels.l2.bandwidth", "network.intra.bandwidth", "network.inter.bandwidth"]
 )
@@ -536,6 +541,7 @@ KINDS_OF_JOBS = [
 ]  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("changes", KINDS_OF_JOBS, ids=str)
 @pytest.mark.parametrize("stack", ["megatron-lm-2021", "megatron-core"])
 @pytest.mark.parametrize("task", ["training", "forward", "prefill", "decode"])
@@ -628,6 +634,7 @@ def test_pieces_travel_beside_products_with_sequence_parallelism_alone():
         assert sum(pipelined.exposed.values()) <= sum(backward.exposed.values())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("what", ["data", "gather", "pipeline", "context", "optimizer", "tensor"])
 def test_overlap_never_slows_and_sometimes_helps(what):
     plans = {

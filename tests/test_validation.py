@@ -83,6 +83,7 @@ def test_groups_hold_their_own_rows():
 # ------------------------------------------------------------------------------------------ the excerpt
 
 
+@pytest.mark.slow
 def test_the_excerpt_is_predicted_whole(excerpt):
     for name, table in excerpt.items():
         found = table.to_dict()
@@ -120,6 +121,7 @@ def test_a_report_is_plain_data_and_reads_as_text(excerpt, report):
     assert repr(report).splitlines()[1].startswith("  gemm: 173 rows, mean absolute error ")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("device", "system", "type_"), [("a100-80gb", "dgx-a100", ""), ("h100-80gb", "dgx-h100", ""), ("h100-80gb", "dgx-h100", "fp8")]
 )

@@ -135,6 +135,7 @@ def test_what_is_no_address_is_told_at_once(address, sentence):
     assert time.monotonic() - before < 10
 
 
+@pytest.mark.slow
 def test_no_scheduler_is_told(monkeypatch):
     address = "tcp://127.0.0.1:1"
     monkeypatch.setattr(hands, "PATIENCE", 1.0)

@@ -26,6 +26,7 @@ def test_the_same_seed_gives_the_same_files(tmp_path):
     assert mutated() == mutated()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("words", "kind"), [(["predict", "none.yaml"], "exit 2"), (["list"], "exit 0"), (["predict", "."], "placeless")])
 def test_outcomes_are_told_apart(tmp_path, words, kind):
     assert run(words, tmp_path, ("none.yaml",)).kind == kind

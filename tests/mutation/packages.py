@@ -5,6 +5,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 CASES = 16  # of a test with more, as many are shown a mutant
 RECORDED = "recorded"  # the predictions that are recorded, which answer for every package, with all of their cases
+LONG = 3  # seconds of processor time; tests that take as long are not asked
 LIMIT = 5  # seconds of processor time that a test may take beyond five times what it takes
 
 TESTS = {

@@ -26,7 +26,7 @@ from typing import Any
 import pytest
 
 from tests.mutation.mutants import Mutant, Place, marked, planted
-from tests.mutation.packages import CASES, LIMIT, RECORDED, ROOT, files_of
+from tests.mutation.packages import CASES, LIMIT, LONG, RECORDED, ROOT, files_of
 
 MEMORY = 8 * 2**30  # [B] of address space
 FILES = ("units", "technology", "embedding", "files")  # whose caches hold what was read, and are not mutated
@@ -54,7 +54,7 @@ def judged(
     """Verdicts of the tests of a package, or of the files that are named, on mutants of it; each is `told` as it is found."""
     runner = Runner(places=list(places), told=told)
     words = ["-o", "addopts=--strict-markers", "-s", "-p", "no:cacheprovider", "-p", "no:terminal"]
-    words += ["-m", "not slow", "--rootdir", str(ROOT)]
+    words += ["--rootdir", str(ROOT)]
     done = in_fork(lambda: (pytest.main([*words, *(files or files_of(package))], plugins=[runner]), runner.verdicts)[1])
     if not isinstance(done, list) or len(done) < len(runner.places):
         raise RuntimeError(f"the tests of {package} did not run: {done}")
@@ -129,16 +129,16 @@ class Runner:
         profile = in_fork(lambda: self._profile(session, live), quiet=True)
         if not isinstance(profile, dict):
             raise pytest.UsageError(f"the tests as they are ended with status {profile}")
-        failing = [item.nodeid for item in session.items if item.nodeid not in profile]
-        if failing:
-            sys.stderr.write(f"{len(failing)} tests fail as they are and are not asked, {failing[0]} first\n")
+        left = [item.nodeid for item in session.items if item.nodeid not in profile]
+        if left:
+            sys.stderr.write(f"{len(left)} tests fail as they are or take {LONG} s and are not asked, {left[0]} first\n")
         for place in self.places:
             self.verdicts.append(self._verdict(session, planted(place), live, profile))
             self.told(self.verdicts[-1])
         return True
 
     def _profile(self, session: pytest.Session, live: dict[Key, list[Any]]) -> dict[str, tuple[float, set[Key]]]:
-        """Time and called functions of every test that passes."""
+        """Time and called functions of every test that passes and is not long."""
         _mark({place.path for place in self.places}, live, lambda key: self.noting[-1].add(key))
         profile = {}
         for item, after in zip(session.items, [*session.items[1:], None], strict=True):
@@ -147,8 +147,9 @@ class Runner:
             start = time.process_time()
             passed = _passes(session, item, after)
             used = self.noting[0].union(*(self.called.get(name, set()) for name in getattr(item, "fixturenames", ())))
-            if passed:
-                profile[item.nodeid] = (time.process_time() - start, used)
+            taken = time.process_time() - start
+            if passed and taken < LONG:
+                profile[item.nodeid] = (taken, used)
         return profile
 
     def _verdict(self, session: pytest.Session, mutant: Mutant, live: dict[Key, list[Any]], profile: dict[str, Any]) -> Verdict:

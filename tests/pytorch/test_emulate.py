@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 import torch
 import torch.distributed as dist
+from forked import forked
 
 from crossflow.emulation.launch import emulated
 from crossflow.emulation.processes import RunSettings
@@ -24,8 +25,8 @@ def command(*words):
     return [sys.executable, "-m", "crossflow", "emulate", *words]
 
 
-def run(*words, **more):
-    return subprocess.run(command(*words), capture_output=True, text=True, timeout=120, check=False, **more)
+def run(*words, cwd=None):
+    return forked("emulate", *words, cwd=cwd)
 
 
 @pytest.fixture
@@ -363,7 +364,7 @@ def test_a_signal_ends_ranks_that_wait_without_a_traceback_and_leaves_no_process
     path, record = tmp_path / "script.py", tmp_path / "record.json"
     path.write_text(
         BEGIN + "import os, subprocess, sys, time\nrank = dist.get_rank()\ndist.barrier()\n"
-        "other = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(100)'])\n"
+        "other = subprocess.Popen(['sleep', '100'])\n"  # which says nothing of its own when it is interrupted
         f"open(f'{tmp_path}/{{rank}}', 'w').write(f'{{os.getpid()}} {{other.pid}}')\n"
         "time.sleep(100) if rank else dist.recv(torch.ones(4), 7)\n",
         encoding="utf-8",

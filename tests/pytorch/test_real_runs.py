@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 import torch.distributed as dist
+from forked import forked
 from machine import assert_measured
 
 import crossflow
@@ -35,10 +36,14 @@ ENVIRONMENT = {name: value for name, value in os.environ.items() if name not in 
 ABORTED = 128 + signal.SIGABRT
 
 
-def run(*words, module=("-m", "crossflow", "emulate")):
+def run(*words, module=()):
     """Status, output and errors; started again where gloo aborts a process that ends, as it now and then does without crossflow too."""
     for _ in range(3):
-        done = subprocess.run([sys.executable, *module, *words], capture_output=True, text=True, timeout=120, check=False, env=ENVIRONMENT)
+        if module:
+            every = [sys.executable, *module, *words]
+            done = subprocess.run(every, capture_output=True, text=True, timeout=120, check=False, env=ENVIRONMENT)
+        else:
+            done = forked("emulate", *words, env=ENVIRONMENT)
         if done.returncode not in (ABORTED, -signal.SIGABRT):
             break
     return done.returncode, done.stdout, done.stderr
