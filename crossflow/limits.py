@@ -140,7 +140,7 @@ def json_value(text: str | bytes, *, infinite: bool = False) -> Any:
         raise LimitError(f"it holds more than {DATA_VALUES:,} values, the most that are read of a file")
     try:
         data = json.loads(
-            text, object_pairs_hook=_unique, parse_constant=float if infinite else _refused, parse_int=_whole, parse_float=_number
+            text_of(raw), object_pairs_hook=_unique, parse_constant=float if infinite else _refused, parse_int=_whole, parse_float=_number
         )
     except RecursionError:
         raise LimitError(_too_deep()) from None

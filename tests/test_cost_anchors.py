@@ -9,7 +9,9 @@ import pytest
 from products import stream_costs
 
 from crossflow.architecture.model import Port
+from crossflow.architecture.system import architecture
 from crossflow.cost import collectives, waves
+from crossflow.cost.exchange import Exchange, exchange_time, group_time
 from crossflow.cost.fabrics import Fabric, path, path_time
 from crossflow.cost.network import _level_time
 from crossflow.cost.price import kernel_names, kernel_prices
@@ -20,7 +22,7 @@ from crossflow.cost.tiling import _cooler, _slowed
 from crossflow.errors import CrossflowError
 from crossflow.mapping.spread import LinkSpread
 from crossflow.program.builder import ProgramBuilder
-from crossflow.program.groups import Group
+from crossflow.program.groups import ExpertGroup, Group
 from crossflow.program.kernels import Attention, Lookup, Pass
 from crossflow.validation.tables import device_architecture, fabric_parameters
 
@@ -526,3 +528,18 @@ def test_nothing_to_send_takes_no_time_on_any_wiring():
         made, group = delays(name, devices), Group.alike(4, 4, 2)
         times = made.wires.time("all_gather", np.array([0.0, 1e6]), group)
         assert (times[0], times[1] > 0) == (0.0, True)
+
+
+def test_an_exchange_tells_its_counts_on_the_way_there_alone(gemm):
+    """A dispatch takes the time of its copies and that of the counts, a combine that of its copies; a lone rank sends nothing."""
+    device, tokens, width = architecture(gemm("dgx-h100", "d8").system), 4096.0, 7168.0
+    library, point = device.execution.libraries.exchange["deepep"], np.ones(2)
+    group = {"size": np.array([8.0, 1.0]), "per_node": np.array([8.0, 1.0]), "stride": point, "devices": 8 * point, "extent": 8 * point}
+    group |= {"libraries": ("deepep",), "active": 8 * point, "experts": 256 * point, "row": 2 * width * point, "token": 2 * width * point}
+    sent = Exchange(
+        tokens=np.array([tokens]), size=np.array([2 * width]), active=np.array([8.0]), experts=np.array([256.0]), ranks=np.array([8.0]),
+        nodes=np.ones(1), units=library.units, link=device.intra.bandwidth, network=device.inter.bandwidth,
+    )  # fmt: skip
+    for back, kernel, counts in ((False, library.dispatch, library.notify), (True, library.combine, 0.0)):
+        found = group_time(tokens * 8 * 2 * width * point, ExpertGroup(**group, back=back), device, "nvswitch", 8)
+        assert found.tolist() == pytest.approx([(exchange_time(sent, kernel) + counts).item(), 0.0], rel=1e-12)

@@ -93,7 +93,7 @@ def test_a_table_that_is_not_there_is_an_error_at_its_line(scenario, tmp_path):
 
 
 def test_a_row_without_its_memory_is_an_error(scenario, tmp_path):
-    (tmp_path / "table.csv").write_text(TABLE.replace("logic,memory,", "logic,store,"))
+    (tmp_path / "table.csv").write_text("logic,area.compute\nN7,0.3\n")
     with pytest.raises(SpecError, match=r"divisions\[0\].*memory"):
         scenario("N7")
 
@@ -119,6 +119,7 @@ def test_the_reference_for_training_beats_the_start_of_its_search(logic, tmp_pat
         ("logic,memory,area.compute\n\n# a note\nN99,HBM3,0.3\n", r"table\.csv:4: .*divisions\[0\]\.logic: .*has no logic 'N99'"),
         ("logic,memory,area.compute\nN7,HBM3,1.3\n", r"table\.csv:2: .*area\.compute: expected at most 1, got 1\.3"),
         ("logic,memory,area.compute\nN7,HBM3,0.95\n", r"table\.csv:2: .*the shares of the chip area add up to"),
+        ("logic,memory,aera.compute\nN7,HBM3,0.3\nN5,HBM3,0.3\n", r"table\.csv: .*unknown column 'aera\.compute'; expected logic, .*"),
         ("logic,memory,area.compute\nN7,HBM3,0.3\nN7,HBM3,0.2\n", "divisions: two rows for N7 with HBM3"),
         ("logic,memory,area.compute\n", r"chip\.yaml:6: .*divisions\.file: .*table\.csv holds no row"),
     ],

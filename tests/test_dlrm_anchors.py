@@ -149,6 +149,16 @@ def test_experts_take_their_samples_there_and_back():
     assert found["top.0"].kept[0] == 512 * 4 * (544 + 48) * 2
 
 
+@pytest.mark.parametrize("before", [["tp"], ["ddp"]])
+def test_two_ranks_that_share_the_experts_hold_whole_samples_where_the_layer_before_left_them_whole(before):
+    """Behind an encoder of the same two ranks the gradients of samples are summed over both; else inputs are gathered first."""
+    strategy = {"dense": ["ddp"], "embedding": ["mp"], "transformer": before, "experts": ["tp"]}
+    found = units(strategy, 1, 2, experts={"count": 4, "active": 2}, **ENCODER)["top.dispatch"]
+    (gather,), (scatter, total) = found.before_forward, [send for send in found.after_input if send.collective != "all_to_all"]
+    copies = 1024 * (32 + 32) * 2  # the bottom's output and the encoder's
+    assert [send.size[0] for send in (gather, scatter, total)] == ([0, 0, copies] if before == ["tp"] else [copies, copies, 0])
+
+
 # ------------------------------------------------------------------------------------------ embeddings
 
 

@@ -385,6 +385,10 @@ def test_meetings_hold_where_kernels_share_a_device(tmp_path):
     [
         ({2: {"meets": "other"}}, "no operation of another class meets in 'other'"),
         ({0: {"meets": "tied"}}, "expected every operation that meets in 'tied' to send the same message"),
+        (
+            {0: {"meets": "both"}, 1: {"meets": "both"}, 2: {"meets": ""}, 3: {"meets": ""}},
+            "expected every operation that meets in 'both' to send the same message",
+        ),
         ({2: {"rank": 1}}, "expected one operation of each class in 'tied'; a meeting that repeats is one of a block, or has other names"),
     ],
 )

@@ -5,8 +5,10 @@ import numpy as np
 from crossflow.engine.events import run_shared, run_tasks
 from crossflow.engine.kinds import _groups, _sets, kinds_of
 from crossflow.engine.maxplus import NO_PATH, applied, chained, repeated
+from crossflow.engine.tasks import BODY, FIRST, FURTHER, TAIL, PriceRows
 from crossflow.program.builder import ProgramBuilder
 from crossflow.program.groups import DeviceGroup
+from crossflow.program.program import HOST_TIMES
 
 RANKS = np.arange(8).reshape(1, 2, 4)  # one class of two times four devices
 
@@ -51,6 +53,22 @@ def test_sets_of_kinds_in_groups_count_each_kind_once():
     found, groups = np.array([[0, 0, 1, 0, 1, 1, 0, 0, 0]]), np.array([[0, 0, 0, 1, 1, 1, 2, 2, 2]])
     sets = _sets(found, groups)[0]
     assert (sets[0] == sets[5], sets[0] == sets[8], len(set(sets[:6].tolist()))) == (True, False, 1)
+
+
+def test_groups_of_other_classes_are_apart():
+    """Both classes call their group 0; kinds 0 and 1 are in that of the first, kind 0 alone is in that of the second."""
+    sets = _sets(np.array([[0, 1], [0, 0]]), np.array([[0, 0], [0, 0]]))
+    assert (sets[0, 0] == sets[0, 1], sets[1, 0] == sets[1, 1], sets[0, 0] == sets[1, 0]) == (True, True, False)
+
+
+def test_rows_of_prices_by_hand():
+    """Three kernels, two messages, then calls of the host, then four parts of every kernel: launches first, then their time."""
+    rows = PriceRows(kernels=3, messages=2)
+    first = 3 + 2 + len(HOST_TIMES)
+    assert [rows.part(which, 0) for which in (FIRST, FURTHER, BODY, TAIL)] == [first, first + 3, first + 6, first + 9]
+    assert [rows.call(name) for name in HOST_TIMES] == list(range(5, first))
+    assert [row for row in range(first + 12) if rows.computes([row])] == [0, 1, 2, *range(first + 6, first + 12)]
+    assert [row for row in range(first + 12) if rows.issues([row])] == list(range(first, first + 6))
 
 
 def test_kernels_that_share_a_device_by_hand():

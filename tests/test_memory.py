@@ -381,6 +381,20 @@ def test_kinds_add_up_and_the_framework_comes_on_top(machine):
     assert found.stages[:FRAMEWORK].sum(axis=0).max(axis=0) == pytest.approx(found.allocated)
 
 
+@pytest.mark.parametrize("strategy", ["dp8", "dp8-z3"])
+def test_narrow_copies_come_on_top_of_the_casts_of_weights(strategy):
+    """Copies in fp8 take as much beside weights in fp32, which autocast casts, as beside those in bf16."""
+
+    def buffers(stack, dtype):
+        model = {"model": "megatron-1.7b", "global_batch": 16, "dtype": dtype}
+        document = {"system": {"template": "dgx-h100"}, "workload": model, "strategy": strategy, "software": stack}
+        return crossflow.predict(crossflow.from_dict(document)).to_dict()["memory"]["buffers_bytes"]
+
+    casts, plain = (buffers(stack, "fp8") - buffers(stack, "bf16") for stack in ("pytorch-fsdp-2022", "pytorch"))
+    assert casts == pytest.approx(plain, rel=1e-9)
+    assert casts > 1e8
+
+
 # ------------------------------------------------------------------------------------ what would make it fit
 
 

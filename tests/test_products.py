@@ -8,6 +8,7 @@ import pytest
 
 import crossflow
 from crossflow.architecture.model import Repeats
+from crossflow.cost.roofline import _missed
 from crossflow.errors import SpecError
 from crossflow.validation.kernels_products import graph_times, products_table, stack_of, training_kernels_table
 from crossflow.validation.tables import device_architecture, read_rows, shipped
@@ -54,6 +55,14 @@ def test_a_benchmark_that_repeats_a_kernel_finds_operands_and_a_higher_clock():
     burst = dataclasses.replace(device, repeats=Repeats(copies=np.full(1, 1e9), settling=1.0))
     assert graph_times(again, stack, "bf16", small) < graph_times(device, stack, "bf16", small)
     assert graph_times(burst, stack, "bf16", large) < 0.95 * graph_times(device, stack, "bf16", large)
+
+
+def test_a_benchmark_that_comes_back_finds_less_the_more_it_moved():
+    """Half of the operands where they fill what is kept of the cache; of twice as many 1 / (1 + 1/8) are gone."""
+    device = device_architecture("h100-80gb")
+    library, cache = device.execution.libraries.products["cublas"], device.levels[-2]
+    kept = float((library.kept * cache.capacity * cache.instances).item())
+    assert _missed(np.array([kept, 2 * kept, 1e3 * kept]), device, library) == pytest.approx([1 / 2, 8 / 9, 1.0], rel=1e-8)
 
 
 def test_short_products_take_the_start_of_a_graph():

@@ -15,7 +15,9 @@ import numpy as np
 from crossflow import contents, files
 from crossflow.architecture.template import BUDGETS, Budgets, GeneratedSystem, TechnologyDivision
 from crossflow.arrays import Array
+from crossflow.errors import Problem, SpecError
 from crossflow.files import Document, Path_, Place
+from crossflow.limits import shown
 from crossflow.paths import quantities
 from crossflow.technology.library import Choice
 
@@ -31,7 +33,7 @@ def read_divisions(document: Document, folder: Path) -> Document:
     Raises
     ------
     SpecError
-        For a table that is missing, holds no row, or is none.
+        For a table that is missing, holds no row, has other columns, or is none.
     """
     named = files.held(document.data, ("budgets", "divisions"))
     if not isinstance(named, Mapping) or "file" not in named:
@@ -42,6 +44,10 @@ def read_divisions(document: Document, folder: Path) -> Document:
     found = list(files.table_rows(path))
     if not found:
         raise document.error(("budgets", "divisions", "file"), f"{path} holds no row: a logic node, a memory and their shares in each")
+    known = {name for _, cells in found for name in cells if name in ROLES or name.split(".")[0] in BUDGETS}
+    if wrong := [name for _, cells in found for name in cells if name not in known]:
+        columns = f"logic, memory and shares that begin with {', '.join(BUDGETS)}, such as area.on_chip.l2"
+        raise SpecError([Problem(file=str(path), message=f"unknown column {shown(wrong[0])}; expected {columns}")])
     rows = [_row(cells, named.get("source")) for _, cells in found]
     places: dict[Path_, Place] = {("budgets", "divisions", i): (str(path), line) for i, (line, _) in enumerate(found)}
     return files.merge(document, Document(file=str(path), data={"budgets": {"divisions": rows}}, lines=places))

@@ -354,8 +354,7 @@ class _StepWriter:
         unit, job = self.units[i], self.job
         mesh = self.plans.groups(unit.kind)
         size = unit.parameters * self.stack.gradient_size(job.element)
-        scattered = np.where(mesh.shards.size > 1, size, 0.0)
-        ready = self._send([Send(collective="reduce_scatter", size=scattered, group=mesh.shards)], unit.layer, ready)
+        ready = self._send([Send(collective="reduce_scatter", size=size, group=mesh.shards)], unit.layer, ready)
         filled, before = self.pending[unit.kind]
         filled, ready = filled + size / mesh.shards.size, (*before, *ready)
         if not self.stack.overlap.data and not final:

@@ -9,14 +9,17 @@ LONG = 3  # seconds of processor time; tests that take as long are not asked
 LIMIT = 5  # seconds of processor time that a test may take beyond five times what it takes
 
 TESTS = {
-    "cost": "cost_anchors emulation collectives fabrics roofline tiling waves lookups nearby one_price spread software events_list",
+    "cost": "cost_anchors emulation collectives fabrics roofline tiling waves lookups nearby one_price spread software events_list "
+    "attention_kernels experts expert_overlap products power",
     "program": "program_anchors program operations engine lookups statespace dlrm_program blocks windows formats transform replay_kernels",
     "engine": "engine_anchors engine dlrm events schedule sharded physics context transform",
     "timeline": "pipeline timeline trace compare distsim schedules",
     "mapping": "placement topology rings spread links plan collectives",
-    "architecture": "architecture_anchors evaluate generator templates datasheet chips voltage divisions price operating software",
+    "architecture": "architecture_anchors evaluate generator templates datasheet chips voltage power divisions price operating "
+    "software paths",
     "strategy": "strategy_anchors plan strategy strategies notations hierarchy schedules layer_types stages redivision sharding",
-    "step": "step_anchors dlrm_anchors transformer_step memory dlrm dlrm_program mtp offload sharded links timeline windows context",
+    "step": "step_anchors dlrm_anchors transformer_step memory dlrm dlrm_program mtp offload sharded links timeline windows context "
+    "serving expert_overlap recomputed",
 }
 
 
