@@ -42,6 +42,16 @@ def test_more_keys_are_never_faster(device):
         assert (np.diff(times(device, kernel, length=1.0, seen=keys)) >= -1e-15).all()
 
 
+def test_a_call_that_writes_no_keys_is_spared_the_start_and_the_bytes_of_that():
+    """One key of a head of one sample: its copy takes next to nothing beside the start of the kernel that writes it."""
+    device = device_architecture("h100-sxm")
+    for kernel in kernels("h100-sxm").values():
+        row = Attention(samples=1.0, heads=1.0, kv_heads=1.0, length=1.0, seen=1.0, width=128.0, causal=True, stored="")
+        calls = calls_of(kernel_tables((row,), 2.0, narrow=False)[0], "bf16")
+        writes, none = (times_of(replace(calls, unwritten=np.full((1, 1), one)), kernel, device).around.item() for one in (False, True))
+        assert writes - none == pytest.approx(np.asarray(kernel.write).item(), rel=1e-3)
+
+
 @pytest.mark.parametrize("device", DEVICES)
 def test_a_window_is_never_slower_in_prefill(device):
     for kernel in kernels(device).values():

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from products import stream_costs
 
+from crossflow.architecture.execution import ExchangeKernel
 from crossflow.architecture.model import Port
 from crossflow.architecture.system import architecture
 from crossflow.cost import collectives, waves
@@ -543,3 +544,28 @@ def test_an_exchange_tells_its_counts_on_the_way_there_alone(gemm):
     for back, kernel, counts in ((False, library.dispatch, library.notify), (True, library.combine, 0.0)):
         found = group_time(tokens * 8 * 2 * width * point, ExpertGroup(**group, back=back), device, "nvswitch", 8)
         assert found.tolist() == pytest.approx([(exchange_time(sent, kernel) + counts).item(), 0.0], rel=1e-12)
+
+
+def test_copies_straight_to_experts_by_hand():
+    """Sixteen ranks on two nodes and eight experts a token: four of its copies stay on a node, of which an eighth on the rank itself."""
+    kernel = ExchangeKernel.model_validate(
+        {"start": "1 us", "expert": "0 us", "node_step": "2 us", "first_token": "1e9 GB/s", "link": 0.5, "network": 0.25, "fill": "0 us"}
+    )
+    one = np.ones(1)
+    sent = Exchange(
+        tokens=1000 * one, size=200 * one, active=8 * one, experts=64 * one, ranks=16 * one, nodes=2 * one, units=one, link=1e9 * one,
+        network=1e9 * one,
+    )  # fmt: skip
+    inside, across = 1000 * 200 * 3.5 / 0.5e9, 1000 * 200 * 4 / 0.25e9
+    assert exchange_time(sent, kernel).item() == near(3e-6 + (inside**4 + across**4) ** 0.25)
+
+
+def test_exchanges_inside_a_node_need_no_network(gemm):
+    device, one = architecture(gemm("dgx-h100", "d8").system), np.ones(1)
+    group = {"size": 8 * one, "per_node": 8 * one, "stride": one, "devices": 8 * one, "extent": 8 * one}
+    group |= {"libraries": ("deepep",), "active": 8 * one, "experts": 64 * one, "row": 1e4 * one, "token": 1e4 * one}
+    alone = dataclasses.replace(device, inter=None)
+    found, lone = (group_time(1e9 * one, ExpertGroup(**group, back=True), on, "nvswitch", 8) for on in (device, alone))
+    assert found.item() == near(lone.item())
+    spread = ExpertGroup(**{**group, "size": 16 * one, "extent": 16 * one}, back=True)
+    assert group_time(1e9 * one, spread, alone, "nvswitch", 8) is None

@@ -199,6 +199,16 @@ def test_seventeen_tables_leave_one_of_eight_devices_with_three():
     assert found.rows[0] == near(3 * 1000)
 
 
+def test_the_fullest_of_devices_that_share_whole_tables_has_more_of_everything():
+    """Half as much again of tables, rows, buffers and bytes that travel; replicas hold all tables alike."""
+    among = {"dense": ["ddp"], "embedding": ["mp"]}
+    even, fullest = (looked_up(among, 1, 8, uneven=factor) for factor in (1.0, 1.5))
+    for name in ("parameters", "rows", "buffers"):
+        assert getattr(fullest, name)[0] == near(1.5 * getattr(even, name)[0])
+    assert [send.size[0] for send in fullest.forward] == [near(1.5 * send.size[0]) for send in even.forward]
+    assert looked_up(REPLICAS, 1, 8, uneven=1.5).parameters[0] == looked_up(REPLICAS, 1, 8).parameters[0]
+
+
 # ------------------------------------------------------------------------------------------ a step
 
 
