@@ -1,6 +1,7 @@
 # ruff: noqa: E501  (rows of tables)
 """Rates that makers and submitters publish, as tables of `validate`: every row is predicted as `predict` does, or skipped with the reason."""
 
+import numpy as np
 import pytest
 
 import crossflow
@@ -45,6 +46,37 @@ def test_a_published_rate_is_a_time_of_a_step_in_domains_of_nvlink(read):
     )  # fmt: skip
     assert table.measured[0] == pytest.approx(4096 * 4096 / (256 * 3139))
     assert table.predicted.tolist() == [crossflow.predict(made).step_time]
+
+
+def test_a_rate_of_torchtitan_has_its_mode_and_its_checkpoints(read):
+    header = BRIDGE.replace("\n", ",mode,checkpoint\n")
+    rows = "a,25.6,Pre-Training,LLAMA3_8B,grand-teton,64,FP8,96,12,8192,8,1,1,1,1,,8,5570.1,async,selective\n"
+    rows += "b,24.12,Pre-Training,LLAMA3_8B,grand-teton,8,BF16,16,2,8192,1,1,1,1,1,,8,5762,eager,full\n"
+    table = read("torchtitan_training", header + rows)
+    system = {
+        "template": "h100-ib-cluster", "technology": {"memory": "HBM2e"}, "power": {"tdp": "500 W"},
+        "levels": {"memory": {"capacity": "94 GiB", "bandwidth": "2.4 TB/s"}},
+    }  # fmt: skip
+    found = []
+    for nodes, dtype, batch, software, strategy in (
+        (8, "fp8", 96, {"like": "torchtitan", "overlap": {"tensor": "pipelined"}, "recomputed": ["norm", "activation", "product"]},
+         "tp8-dp8-z3-sp-mb12"),
+        (1, "bf16", 16, "torchtitan-eager", "dp8-z3-mb2-full"),
+    ):  # fmt: skip
+        workload = {"model": "llama3-8b", "global_batch": batch, "sequence": 8192, "dtype": dtype}
+        document = {"system": {**system, "nodes": nodes}, "workload": workload, "strategy": strategy, "software": software}
+        found.append(crossflow.predict(crossflow.from_dict(document)).step_time)
+    assert table.predicted.tolist() == pytest.approx(found, rel=1e-12)
+    assert table.measured.tolist() == pytest.approx([96 * 8192 / (64 * 5570.1), 16 * 8192 / (8 * 5762)])
+
+
+def test_rates_of_torchtitan():
+    """Nothing was fitted to them."""
+    (table,) = (table for table in validate().tables if table.name == "torchtitan_training")
+    off = np.abs(table.predicted / table.measured - 1)
+    assert len(off) == 34
+    assert np.median(off) < 0.10
+    assert not table.skipped
 
 
 def test_rows_that_cannot_be_predicted_are_skipped_with_the_reason(read):

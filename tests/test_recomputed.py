@@ -22,6 +22,7 @@ def activations(prediction):
     [
         ("llama3-8b", "activation", 14336),  # the input of the second product
         ("llama3-8b", "norm", 2 * 4096),  # inputs of the first products of attention and of the MLP
+        ("llama3-8b", "product", 1024 + 14336),  # keys, and the second branch of the MLP
         ("deepseek-v2", "latent", 128 * (2 * 192 + 128)),  # queries, keys and values of 128 heads
     ],
 )
@@ -38,6 +39,20 @@ def test_what_a_module_writes_is_kept_of_one_layer_only(model, module, elements)
 def test_it_takes_the_kernels_of_these_modules_alone(modules):
     whole, less, full = made("llama3-8b"), made("llama3-8b", *modules), made("llama3-8b", strategy="dp8-full")
     assert whole.step_time < less.step_time < 1.04 * whole.step_time < full.step_time
+
+
+def test_every_second_product_is_done_again():
+    """Keys and outputs of attention and the second branch of a gated MLP: 4096 x (1024 + 4096 + 14336) of a layer's weights."""
+    whole, less = made("llama3-8b"), made("llama3-8b", "product")
+    tokens = 8 * whole.scenario.workload.sequence
+    again = 2.0 * tokens * 32 * 4096 * (1024 + 4096 + 14336)
+    device = 8 * 2250e12  # eight B200
+    assert (less.score.hfu[0] - whole.score.hfu[0] * whole.step_time / less.step_time) * less.step_time * device == pytest.approx(
+        again, rel=0.01
+    )
+    assert made("llama3-8b", "product", strategy="dp8-full").step_time == pytest.approx(
+        made("llama3-8b", strategy="dp8-full").step_time, rel=1e-9
+    )
 
 
 def test_latents_take_their_projections_once_more():

@@ -22,7 +22,7 @@ from crossflow.formats import HALF
 from crossflow.limits import Flag, Whole
 from crossflow.units import Information, PositiveShare, Ratio, Share, Time
 
-Module = Literal["norm", "activation", "latent", "mlp", "experts"]
+Module = Literal["norm", "activation", "latent", "product", "mlp", "experts"]
 RowPass = Literal["sorted", "padded"]
 Captured = Literal["attention", "mlp", "experts", "ssm"]
 Fusion = Literal["softmax", "activation", "residual", "norm", "rotary", "loss", "optimizer", "accumulation", "scaling"]
@@ -243,7 +243,8 @@ class SoftwareStack(FileModel):
         default=(),
         description="modules whose outputs are not kept but computed again, beside what a strategy recomputes (Megatron-Core's "
         "`recompute_modules`): norm, activation (between the products of MLPs and experts), latent (queries, keys and values that are "
-        "made of latents), mlp, experts (whole layers of them, with their exchange)",
+        "made of latents), product (every second product of attention and dense MLPs, as torchtitan's selective checkpoints), mlp, experts "
+        "(whole layers of them, with their exchange)",
     )
     early_stop: Flag = Field(default=False, description="full recomputation leaves out what only the next layer needed")
     kernels: KernelChoice = Field(default=KernelChoice(), description="kernel libraries that it calls, and how it launches kernels")

@@ -19,7 +19,7 @@ References
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, cast, get_args
 
@@ -54,6 +54,29 @@ PHASES: tuple[BlockPhase, ...] = get_args(BlockPhase)
 
 
 LATENT = ("query_up", "key_value_up")  # products whose inputs are latents
+
+
+def computed_again(part: Part, matrix: Matrix, recomputed: Collection[str]) -> float:
+    """Share of a matrix whose product a backward pass does again where modules of a stack are not kept. [1]
+
+    Of *products* it is every second one of a part, queries, keys, values and both branches of a gated MLP each counted by itself: keys and
+    outputs of attention, the second branch of an MLP or, where there is one, its output (torchtitan, `selective_ac_option = "op"`).
+    """
+    if matrix.name in LATENT:
+        return float("latent" in recomputed)
+    if "product" not in recomputed or matrix.routed or part.routing is not None or part.type not in ("attention", "mlp"):
+        return 0.0
+    attention, first = part.attention, 0
+    for one in part.matrices:
+        widths = [one.n]
+        if one.name == "query_key_value" and attention is not None:
+            widths = [attention.heads * attention.query, attention.kv_heads * attention.query, attention.kv_heads * attention.value]
+        elif one.name == "up" and part.gated:
+            widths = [one.n / 2, one.n / 2]
+        if one is matrix:
+            return sum(width for i, width in enumerate(widths, start=first) if i % 2) / sum(widths)
+        first += len(widths)
+    return 0.0
 
 
 def block_program(job: Job, layout: Layout, stack: SoftwareStack) -> Program:
@@ -135,7 +158,7 @@ class _BlockBuilder:
     def _attention(self, unit: str, part: Part, attention: AttentionGeometry, tokens: Array) -> None:
         layout, e = self.layout, self.element
         for matrix in part.matrices:
-            self._product(unit, matrix, tokens, "attention")
+            self._product(unit, matrix, tokens, "attention", again=computed_again(part, matrix, self.stack.recomputed))
         ranks = layout.tensor_of("attention")
         heads, kv = attention.heads / ranks, attention.kv_heads_on(ranks)
         samples = layout.micro_batch * layout.tensor_share("attention")
@@ -370,7 +393,8 @@ class _BlockBuilder:
 
     def _mlp(self, unit: str, part: Part, tokens: Array, *, last: bool) -> None:
         for matrix in part.matrices:
-            self._product(unit, matrix, tokens, "mlp", end=last and matrix is part.matrices[-1])
+            again = computed_again(part, matrix, self.stack.recomputed) * (part.type not in self.stack.recomputed)
+            self._product(unit, matrix, tokens, "mlp", end=last and matrix is part.matrices[-1], again=again)
         self._activation(unit, part, tokens * part.inner / self.layout.tensor_of("mlp"), biased=part.matrices[0].bias)
 
     def _activation(self, unit: str, part: Part, elements: Array, *, biased: bool) -> None:
@@ -624,11 +648,12 @@ class _BlockBuilder:
     # ---------------------------------------------------------------------------------- kernels
 
     def _product(
-        self, unit: str, matrix: Matrix, tokens: Array, kind: Type, *, batch: Array | float = 1.0, first: bool = False, end: bool = False
-    ) -> None:
+        self, unit: str, matrix: Matrix, tokens: Array, kind: Type, *, batch: Array | float = 1.0, first: bool = False, end: bool = False,
+        again: float = 0.0,
+    ) -> None:  # fmt: skip
         """A matrix product, forward and both gradients (no input's for the `first`), cut over the ranks that share layers of its type.
 
-        Of tokens, of the encoder's tokens, or of one token a sample, as the matrix says.
+        Of tokens, of the encoder's tokens, or of one token a sample, as the matrix says; a share of it `again` before the gradients.
         """
         layout = self.layout
         tp = layout.tensor_of(kind)
@@ -651,8 +676,8 @@ class _BlockBuilder:
         )
         if not first:
             self._divided(unit, matrix, "input", self._compute(unit, "input", Product(m=tokens, n=k, k=n, batch=copies, wide=wide)))
-        if matrix.name in LATENT and "latent" in self.stack.recomputed:
-            self._compute(unit, "input", Product(m=tokens, n=n, k=k, batch=copies, wide=wide), count=self.once_more)
+        if again:
+            self._compute(unit, "input", Product(m=tokens, n=n * again, k=k, batch=copies, wide=wide), count=self.once_more)
         sums = self.fused("accumulation")  # in fp32, read and written
         result = SUM if sums else None
         self._compute(unit, "weight", Product(m=k, n=n, k=tokens, batch=copies, adds=sums, result=result, wide=wide))

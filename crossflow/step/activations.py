@@ -13,7 +13,7 @@ import numpy as np
 
 from crossflow.architecture.software import SoftwareStack
 from crossflow.arrays import Array
-from crossflow.parallel.blocks import ENDS, LATENT, LOG_SUM, MASK, type_of
+from crossflow.parallel.blocks import ENDS, LATENT, LOG_SUM, MASK, computed_again, type_of
 from crossflow.program.scans import SINGLE
 from crossflow.strategy.layout import Layout
 from crossflow.workload.job import Job
@@ -79,16 +79,31 @@ class _Kept:
         scores = np.zeros(len(layout))
         if part.attention is not None:
             vectors, sums, scores = _attention(part.attention, tokens, job, layout, stack)
-            made = "latent" in stack.recomputed and any(matrix.name in LATENT for matrix in part.matrices)  # again, of latents
-            plain, passing = plain + sums + (0.0 if made else vectors), passing + (vectors if made else 0.0)
+            made = _vectors_again(part, vectors, stack)
+            plain, passing = plain + sums + vectors - made, passing + made
         if part.ssm is not None:
             plain = plain + _state_space(part.ssm, tokens, job, layout)
         if part.routing is not None or np.any(part.inner):
-            plain = plain + e * _activation(job, part, tokens, routed, layout, stack)
+            inner = e * _activation(job, part, tokens, routed, layout, stack)
+            made = _branches_again(part, stack) * 2.0 * e * tokens * part.inner / layout.tensor_of("mlp")
+            plain, passing = plain + inner - made, passing + made
         if part.routing is not None:  # what experts give back, to be weighed, and the weights
             returned = own * part.routing.active * part.routing.kept
             plain = plain + e * returned * part.width + ROUTING * own * part.routing.experts
         return cls(plain=plain, scores=scores, passing=passing + scores)
+
+
+def _vectors_again(part: Part, vectors: Array, stack: SoftwareStack) -> Array:
+    """Of queries, keys and values those that a backward pass computes again: all that are made of latents, or keys. [B]"""
+    shares = {matrix.name: computed_again(part, matrix, stack.recomputed) for matrix in part.matrices}
+    if any(shares.get(name) for name in LATENT):
+        return vectors
+    return np.asarray(vectors * next((share for name, share in shares.items() if name != "output"), 0.0))
+
+
+def _branches_again(part: Part, stack: SoftwareStack) -> float:
+    """Share of the branches of a gated MLP that a backward pass computes again. [1]"""
+    return sum(computed_again(part, matrix, stack.recomputed) for matrix in part.matrices if part.gated and matrix.name == "up")
 
 
 def _products(

@@ -43,7 +43,7 @@ def judged(tables: Iterable[Table]) -> Iterator[JudgedRow]:
 def left_out(folder: Path | None) -> list[JudgedRow]:
     """Rows of devices whose generation is left out: they are predicted by their datasheet and the parameters of the generation before."""
     with instead(earlier_families()):
-        rows = list(judged(validate(folder).tables))
+        rows = list(judged(validate(folder, whole=True).tables))
     late = [row for row in rows if row.like.device and getattr(device_spec(row.like.device), "family", "") in BEFORE]
     return [replace(row, like=replace(row.like, device="", stack="", scale="", seen="none")) for row in late]
 

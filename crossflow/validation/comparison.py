@@ -11,7 +11,7 @@ from crossflow.validation.kernels_experts import exchange_table, moe_table
 from crossflow.validation.kernels_products import products_table, training_kernels_table
 from crossflow.validation.likeness import with_fitted
 from crossflow.validation.power import kernel_power_table, power_table
-from crossflow.validation.published import mlperf_table, published_table
+from crossflow.validation.published import mlperf_table, published_table, torchtitan_table
 from crossflow.validation.report import Report, Table
 from crossflow.validation.serving import serving_latency_table, serving_table
 from crossflow.validation.tables import collectives_table, gemm_table, generated_gemm_table, shipped
@@ -30,14 +30,22 @@ READERS: Mapping[str, Callable[[Path], Table]] = {
     "training_runs": training_table,
     "mlperf_training": mlperf_table,
     "published_training": published_table,
+    "torchtitan_training": torchtitan_table,
     "serving": serving_table,
     "serving_latency": serving_latency_table,
     "power": power_table,
 }
 
+WHOLE = ("torchtitan_training",)  # tables of which the package carries every row
 
-def validate(data: str | Path | None = None) -> Report:
+
+def validate(data: str | Path | None = None, *, whole: bool = False) -> Report:
     """Compare predictions with every table in a folder; without one, with the small excerpt that the package carries.
+
+    Parameters
+    ----------
+    data : the folder.
+    whole : compare with the tables that the package carries whole as well, where the folder has no such table.
 
     Raises
     ------
@@ -47,7 +55,8 @@ def validate(data: str | Path | None = None) -> Report:
     folder = shipped() if data is None else Path(data)
     if not folder.is_dir():
         raise CrossflowError(f"{folder} is not a folder; give one with gemm.csv, collectives.csv or training_runs.csv as --data")
-    tables = [read(folder) for name, read in READERS.items() if (folder / f"{name}.csv").is_file()]
+    places = {name: folder if (folder / f"{name}.csv").is_file() or not (whole and name in WHOLE) else shipped() for name in READERS}
+    tables = [read(places[name]) for name, read in READERS.items() if (places[name] / f"{name}.csv").is_file()]
     if not tables:
         raise CrossflowError(f"{folder} holds none of {', '.join(f'{name}.csv' for name in READERS)}")
     if (folder / "gemm.csv").is_file() and (generated := generated_gemm_table(folder)).measured.size:

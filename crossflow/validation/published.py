@@ -30,7 +30,7 @@ from crossflow.validation.report import Table
 from crossflow.validation.tables import TableRow, number, read_rows, shipped
 from crossflow.validation.training import TrainingTable, check_whole, whole
 
-LAYOUT = ("tp", "cp", "ep", "pp", "dp", "mbs", "micro_batch", "vp", "etp", "fsdp", "precision", "release", "round")
+LAYOUT = ("tp", "cp", "ep", "pp", "dp", "mbs", "micro_batch", "vp", "etp", "fsdp", "precision", "mode", "checkpoint", "release", "round")
 DEGREES = ("gpus", "gbs", "mbs", "global_batch", "micro_batch", "seq", "tp", "pp", "cp", "vp", "ep", "etp", "dp", "fsdp", "gpus_per_node")
 MLPERF = (
     "id", "round", "submitter", "accelerator", "gpus", "gpus_per_node", "benchmark", "global_batch", "micro_batch", "seq", "tp", "pp", "cp",
@@ -84,6 +84,11 @@ def mlperf_table(folder: Path) -> Table:
 def published_table(folder: Path) -> Table:
     """Training rates of Megatron-Bridge."""
     return _table(folder / "published_training.csv", PUBLISHED, published_run)
+
+
+def torchtitan_table(folder: Path) -> Table:
+    """Training rates of torchtitan."""
+    return _table(folder / "torchtitan_training.csv", (*PUBLISHED, "mode", "checkpoint"), torchtitan_run)
 
 
 def _table(file: Path, columns: Sequence[str], read: Callable[[Path, TableRow], PublishedRun]) -> Table:
@@ -166,13 +171,23 @@ def mlperf_run(file: Path, row: TableRow) -> PublishedRun:
 
 def published_run(file: Path, row: TableRow) -> PublishedRun:
     """A run of Megatron-Bridge."""
+    return _rated(file, row, "bridge", "Megatron Bridge")
+
+
+def torchtitan_run(file: Path, row: TableRow) -> PublishedRun:
+    """A run of torchtitan."""
+    return _rated(file, row, "torchtitan", "torchtitan")
+
+
+def _rated(file: Path, row: TableRow, maker: str, title: str) -> PublishedRun:
+    """A run of which a table has tokens a second and GPU."""
     data = _scenario(
-        row, model=row["model"], system=row["system"], batch="gbs", micro="mbs", release=("bridge", row["release"]),
+        row, model=row["model"], system=row["system"], batch="gbs", micro="mbs", release=(maker, row["release"]),
         lora=row["task"].startswith("LoRA"),
     )  # fmt: skip
     tokens = data["workload"]["global_batch"] * data["workload"]["sequence"]
     return PublishedRun(
-        source=f"Megatron Bridge {row['release']}", model=row["model"], device=row["system"],
+        source=f"{title} {row['release']}", model=row["model"], device=row["system"],
         time=tokens / (int(row["gpus"]) * number(file, row, "tokens_per_s_gpu")),
         size=", ".join((row["model"], row["task"], row["system"], row["gpus"], row["gbs"], row["seq"])), data=data,
     )  # fmt: skip
@@ -182,7 +197,8 @@ def _scenario(row: TableRow, *, model: str, system: str, batch: str, micro: str,
     """The scenario of a row: its layout on its system, with the software of its release."""
     about, machine = dict(_known("models", model, "model")), dict(_known("systems", system, "system"))
     gpus, chunks = int(row["gpus"]), about.pop("chunks", {})
-    recipe = _recipe(*release, {"models": model, "systems": system, "precisions": row["precision"], "sharded": row.get("fsdp") or "0"})
+    about_row = {"models": model, "systems": system, "precisions": row["precision"], "sharded": row.get("fsdp") or "0"}
+    recipe = _recipe(*release, {**about_row, "modes": row.get("mode") or "", "checkpoints": row.get("checkpoint") or ""})
     stack = recipe["stack"] or _stack(*release)
     node = _node(gpus, machine.pop("domain", None) or whole(row, "gpus_per_node", min(8, gpus)))
     workload = {

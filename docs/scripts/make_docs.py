@@ -73,7 +73,7 @@ def main() -> int:
     words.add_argument("--check", action="store_true", help="write nothing, fail where something differs")
     words.add_argument("--only", nargs="+", type=Path, metavar="PAGE", help="these pages alone, such as docs/how-to/fit.md")
     arguments = words.parse_args()
-    report = validate(arguments.data) if arguments.data or arguments.excerpt else None
+    report = validate(arguments.data, whole=True) if arguments.data or arguments.excerpt else None
     pages = {DOCS / "files.md": files_page, DOCS / "cli.md": cli_page}
     if report is not None:
         pages[DOCS / "validation.md"] = lambda: validation_page(report, full=arguments.data is not None)
@@ -550,8 +550,9 @@ TITLES = {
     "training_runs": "Training runs",
     "mlperf_training": "MLPerf training",
     "published_training": "Rates of Megatron Bridge",
+    "torchtitan_training": "Rates of torchtitan",
 }
-PLURAL = ("MLPerf", "Megatron Bridge")  # sources of many releases, which one line is about
+PLURAL = ("MLPerf", "Megatron Bridge", "torchtitan")  # sources of many releases, which one line is about
 WORST, OF_EACH, FEWEST = 15, 3, 20  # groups that are shown first, how many of a table, and how many rows they have at least
 STATISTICS = ("rows", "median", "mean", "p90", "bias")
 ERRORS = ("median_abs_error", "mean_abs_error", "p90_abs_error", "bias")
@@ -898,7 +899,13 @@ def draw_figures(report: Report | None) -> None:
 
 
 # What tells the colours of a figure apart, where that is not the regime.
-DRAWN = {"gemm": ("device",), "training_runs": ("source",), "mlperf_training": ("model",), "published_training": ("model",)}
+DRAWN = {
+    "gemm": ("device",),
+    "training_runs": ("source",),
+    "mlperf_training": ("model",),
+    "published_training": ("model",),
+    "torchtitan_training": ("model",),
+}
 
 
 def _draw(table: Table, way: str) -> None:
