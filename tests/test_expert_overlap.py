@@ -34,6 +34,23 @@ def test_exchange_beside_another_microbatch_hides_no_more_than_it_takes(plan):
     assert beside < crowded <= alone.step_time * (1 + 1e-9)  # units that the exchange takes are missed
 
 
+def test_an_exchange_that_takes_longer_than_all_kernels_decides():
+    """Over a slow network both ways take their time; only what lies beside them is hidden."""
+    slow = {"system": {"network": {"inter": {"bandwidth": "0.5 GB/s"}}}, **GONE}
+    alone, beside = crossflow.predict(scenario("dp16-ep16", **slow)), time("dp16-ep16", **slow, overlap={"experts": True})
+    exchange = float(alone.score.exposed_communication["all_to_all"][0])
+    assert exchange > 0.9 * alone.step_time
+    assert exchange <= beside < alone.step_time
+
+
+def test_an_exchange_beside_longer_kernels_takes_its_units_for_as_long_as_it_lasts():
+    """Of four microbatches the first has no other beside it; of the rest a tenth of the exchange is missed where it takes a tenth."""
+    fast = {"system": {"network": {"inter": {"bandwidth": "5 TB/s"}}}, **GONE}
+    exchange = float(crossflow.predict(scenario("dp16-ep16", **fast)).score.exposed_communication["all_to_all"][0])
+    none, tenth = (time("dp16-ep16", **fast, overlap={"experts": True, "exchange_units": share}) for share in (0.0, 0.1))
+    assert tenth - none == pytest.approx(0.1 * (1 - 1 / 4) * exchange, rel=1e-6)
+
+
 def test_a_lone_microbatch_has_no_other_beside_it():
     few = {"workload": {"global_batch": 16}}
     assert time(**few) == pytest.approx(time(**few, overlap={"experts": True}), rel=1e-12)
