@@ -29,5 +29,5 @@ def modules_of(package: str) -> list[Path]:
 
 
 def files_of(package: str) -> list[str]:
-    """Test files that answer for a package."""
-    return [str(ROOT / "tests" / f"test_{name}.py") for name in [*TESTS[package].split(), RECORDED]]
+    """Test files that answer for a package, and its modules, whose examples do."""
+    return [*(str(ROOT / "tests" / f"test_{name}.py") for name in [*TESTS[package].split(), RECORDED]), str(ROOT / "crossflow" / package)]

@@ -54,7 +54,7 @@ def judged(
     """Verdicts of the tests of a package, or of the files that are named, on mutants of it; each is `told` as it is found."""
     runner = Runner(places=list(places), told=told)
     words = ["-o", "addopts=--strict-markers", "-s", "-p", "no:cacheprovider", "-p", "no:terminal"]
-    words += ["--rootdir", str(ROOT)]
+    words += ["--doctest-modules", "--rootdir", str(ROOT)]
     done = in_fork(lambda: (pytest.main([*words, *(files or files_of(package))], plugins=[runner]), runner.verdicts)[1])
     if not isinstance(done, list) or len(done) < len(runner.places):
         raise RuntimeError(f"the tests of {package} did not run: {done}")
