@@ -74,6 +74,7 @@ def test_a_prediction_says_what_its_band_is_drawn_from():
     assert found["tables"] == ["mlperf_training", "published_training"]
 
 
+@pytest.mark.slow
 def test_where_nothing_was_measured_no_band_is_made_up(lstm):
     found = crossflow.predict(lstm("d8")).to_dict()
     assert found["error_band"] is None
@@ -102,6 +103,7 @@ def test_rows_of_the_excerpt_that_are_kept_aside_lie_within_their_band(rows):
     assert all(0.85 <= share <= 0.97 for n, share in found.values() if n >= 100)
 
 
+@pytest.mark.slow
 def test_the_shipped_file_is_what_the_script_writes_of_the_full_data(rows):
     """Of the excerpt it writes lines of the same kinds and form, whose medians are near where they have rows enough."""
     made = {Likeness(**{key: line[key] for key in Likeness.__dataclass_fields__}): line for line in shipped()}

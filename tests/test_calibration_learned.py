@@ -32,6 +32,7 @@ def complaint(capsys):
     return of
 
 
+@pytest.mark.slow
 def test_without_scikit_learn_it_says_what_to_install(complaint, monkeypatch):
     monkeypatch.setattr("crossflow.calibration.learned.importlib.util.find_spec", lambda name: None)
     assert complaint(ROWS, "--system", "dgx-a100", "--learn") == SENTENCE

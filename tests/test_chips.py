@@ -18,6 +18,7 @@ SCRIPTS = Path(__file__).parents[1] / "docs" / "scripts"
 ONE = np.ones(1)
 
 
+@pytest.mark.slow
 def test_generated_chips_have_their_published_figures(monkeypatch):
     """Peak, units, memory and links within 5 %; caches, power, rates and areas within 20 %; the L2 energy of H100 within 25 %."""
     monkeypatch.syspath_prepend(str(SCRIPTS))

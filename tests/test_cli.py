@@ -148,6 +148,7 @@ def test_show_marks_projections_and_gives_their_range_and_source(out):
     assert "also in deepflow-2024/memory/HBM3" in text
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("library", ["standard", "deepflow-2024"])
 def test_show_techlib_has_a_citation_for_every_number(library):
     sheet = show.look_up(library)
@@ -165,6 +166,7 @@ def test_show_generated_template_with_its_architecture(out):
     assert {use["resource"] for use in found["budgets"]} == {"area", "power", "perimeter"}
 
 
+@pytest.mark.slow
 def test_show_datasheet_device_and_system(out):
     assert "3.35 TB/s" in out("show", "h100-sxm")
     text = out("show", "dgx-h100")
@@ -563,6 +565,7 @@ def printed(capsys, *words):
     return capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_plan_prints_the_contract(capsys, small):
     told = json.loads(printed(capsys, "plan", small, "--top", "3", "--json"))
     assert [len(told["plans"]), told["tried"] >= told["fitting"] >= 3] == [3, True]
@@ -576,6 +579,7 @@ def test_plan_prints_the_contract(capsys, small):
     assert made["auto"]["fitting"] == told["fitting"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("width", [80, 120])
 def test_the_page_of_plans_keeps_to_the_terminal(capsys, monkeypatch, small, width):
     monkeypatch.setenv("COLUMNS", str(width))
@@ -594,6 +598,7 @@ def test_the_page_of_plans_tells_money_where_a_price_is_known(capsys, small):
     assert "USD per million tokens" in printed(capsys, "predict", small, "--set", "system.operation.price=2 USD/hour")
 
 
+@pytest.mark.slow
 def test_the_page_says_what_would_help_where_nothing_fits(capsys):
     page_ = printed(capsys, "plan", "--model", "llama3-70b", "--on", "dgx-h100", "--batch", "32")
     assert "0 fit" in page_
@@ -601,6 +606,7 @@ def test_the_page_says_what_would_help_where_nothing_fits(capsys):
     assert "What would help" in page_
 
 
+@pytest.mark.slow
 def test_predict_flags_little_memory(capsys, small):
     needed = json.loads(printed(capsys, "predict", small, "--json", "--set", "strategy=dp8-full"))["memory"]["total_bytes"]
     words = ("--set", "strategy=dp8-full", f"system.levels.memory.capacity={needed / 0.97:.0f} B")
@@ -625,12 +631,14 @@ def test_a_model_on_a_system_needs_no_file(capsys, small, command):
         assert found.get(key) == expected.get(key)
 
 
+@pytest.mark.slow
 def test_assumptions_are_printed(capsys):
     words = ("predict", *QUESTION[:4])
     assert "assumed: global_batch 1,024: the model's own; --batch changes it" in printed(capsys, *words)
     assert len(json.loads(printed(capsys, *words, "--json"))["assumptions"]) == 2
 
 
+@pytest.mark.slow
 def test_a_folder_of_hugging_face_is_a_model(capsys, tmp_path):
     config = {
         "model_type": "llama", "architectures": ["LlamaForCausalLM"], "hidden_size": 1024, "intermediate_size": 4096, "vocab_size": 32000,
@@ -672,6 +680,7 @@ def test_questions_that_are_none_are_refused(capsys, words, sentence):
     assert capsys.readouterr().err.strip() == sentence
 
 
+@pytest.mark.slow
 def test_a_strategy_for_other_devices_is_refused_by_predict_and_left_out_by_plan(capsys):
     sentence = "strategy dp3 needs 3 devices (tp 1 x cp 1 x dp 3 x pp 1), but the system has 8"
     assert main(["predict", *QUESTION, "--strategy", "dp3"]) == 2

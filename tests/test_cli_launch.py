@@ -41,12 +41,14 @@ def test_the_best_plan_is_exported_and_comes_back(scenario, capsys):
     assert json.loads(capsys.readouterr().out)["assumptions"][0] == "run.sh read as megatron, run by megatron-core"
 
 
+@pytest.mark.slow
 def test_an_export_goes_to_stdout_alone(scenario, capsys):
     assert main(["plan", str(scenario), "--export", "torchtitan"]) == 0
     out = capsys.readouterr().out
     assert read(out).kind == "torchtitan"
 
 
+@pytest.mark.slow
 def test_plans_that_a_framework_cannot_express_are_passed_over(scenario, capsys):
     assert main(["plan", str(scenario), "--export", "deepspeed", "--set", "workload.mtp_layers=0"]) == 0
     assert read(capsys.readouterr().out).kind == "deepspeed"
@@ -59,6 +61,7 @@ def test_files_are_not_replaced_without_force(scenario, capsys):
     assert Path("run.sh").read_text() == "mine"
 
 
+@pytest.mark.slow
 def test_a_launch_file_is_compared_with_the_best_plans(capsys):
     file = str(FILES / "megatron-llama3-70b-slurm.sh")
     assert main(["plan", "--from", file, "--on", "h100-ib-cluster", "--top", "2", "--json"]) == 0
@@ -68,6 +71,7 @@ def test_a_launch_file_is_compared_with_the_best_plans(capsys):
     assert any("--cuda-graph-impl" in sentence for sentence in found["assumptions"])
 
 
+@pytest.mark.slow
 def test_a_launch_file_on_more_nodes_has_more_replicas(capsys):
     file = str(FILES / "megatron-llama3-70b-slurm.sh")
     assert main(["predict", "--from", file, "--on", "h100-ib-cluster", "--nodes", "16"]) == 0

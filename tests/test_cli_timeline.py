@@ -32,6 +32,7 @@ def test_a_step_is_drawn_in_the_terminal(out, scenario):
     assert "does not fit" not in text
 
 
+@pytest.mark.slow
 def test_what_does_not_fit_is_told(out, scenario):
     many = out("timeline", scenario, "--set", "workload.layers=400", "--set", "workload.hidden=8192")
     assert "does not fit: stage 0 needs " in many
@@ -122,6 +123,7 @@ def test_ranks_that_are_not_there_are_told(refused, scenario, monkeypatch, tmp_p
     assert "99" in refused("timeline", scenario, "-o", "t.json", "--ranks", "99")
 
 
+@pytest.mark.slow
 def test_events_are_listed_and_written(out, scenario, tmp_path):
     text = out("events", scenario)
     assert "different" in text
@@ -133,6 +135,7 @@ def test_events_are_listed_and_written(out, scenario, tmp_path):
     assert len(path.read_text().splitlines()) == len(found["events"]) + 1
 
 
+@pytest.mark.slow
 def test_a_profile_makes_a_prediction(out, scenario, tmp_path):
     path = tmp_path / "profile.csv"
     out("events", scenario, "-o", str(path))

@@ -49,6 +49,7 @@ def test_verbose_shows_where_an_error_arises(scenario, capsys):
     assert "Traceback" not in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_quiet_says_errors_alone(study, tmp_path, capsys):
     assert main(["study", study, "--out", str(tmp_path / "o"), "-q"]) == 0
     assert capsys.readouterr().err == ""
@@ -69,6 +70,7 @@ def test_every_command_is_loud_or_quiet_but_not_both(capsys):
 # ------------------------------------------------------------------------------------------ completion
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(shutil.which("bash") is None, reason="bash is not installed")
 @pytest.mark.parametrize(
     ("words", "found"),
@@ -112,6 +114,7 @@ def test_a_schema_refers_to_what_it_defines(kind, capsys):
     assert found == json.loads(json.dumps(schema(kind)))
 
 
+@pytest.mark.slow
 def test_a_schema_knows_the_keys_that_files_take():
     found = schema("scenario")
     system = found["properties"]["system"]["anyOf"][0]

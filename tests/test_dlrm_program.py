@@ -106,6 +106,7 @@ def test_groups_beside_the_mesh_have_uneven_worlds_too(tmp_path):
     assert [device.ranks for device in found.devices if len(device.ranks) == 1] == [[9], [13]]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("strategy", STRATEGIES, ids=str)
 def test_one_kernel_at_a_time_on_the_event_engine_is_the_step(strategy):
     given = recommendation(strategy, software=SLOW)
@@ -118,6 +119,7 @@ def test_one_kernel_at_a_time_on_the_event_engine_is_the_step(strategy):
     assert _simulated(program, 1, prices, launches(prices), times)[0] == pytest.approx(predict(given).step_time, rel=1e-9)
 
 
+@pytest.mark.slow
 def test_kernels_that_share_a_device_hide_waits_and_do_no_more_work():
     one, two, many = (predict(recommendation(kernels_per_device=slots)).score for slots in (1, 2, 64))
     assert one.step_time[0] > two.step_time[0] >= many.step_time[0] * (1 - 1e-9)
@@ -144,6 +146,7 @@ MEASURED = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("given", MEASURED, ids=["dlrm", "gemm"])
 def test_timelines_show_what_was_measured(tmp_path, given):
     scenario = from_dict(given)

@@ -56,6 +56,7 @@ def test_left_out_means_that_it_does_nothing(name, neutral):
         assert data == neutral, path
 
 
+@pytest.mark.slow
 def test_a_condition_of_a_source_can_be_left_out():
     text = dropped("measurements.hf-ultrascale-2025.host.rank")[shipped() / "measurements.yaml"]
     assert yaml.safe_load(text)["hf-ultrascale-2025"]["host"] == {"rank": "0 us"}

@@ -107,6 +107,7 @@ def test_the_event_engine_agrees_on_copies_and_meetings_to_the_last_digit(drawn)
     assert ends.tolist() == heap(tasks, spans[:, 0]).tolist()
 
 
+@pytest.mark.slow
 @settings(max_examples=50, deadline=None)
 @given(blocks_of_programs())
 def test_sums_count_every_copy(drawn):
@@ -599,6 +600,7 @@ WORLDS = [
 ]  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("uneven", WORLDS)
 def test_an_uneven_world_is_that_of_every_rank_by_itself(tmp_path, uneven):
     scenario = scenario_of(pipeline(), tmp_path, TWELVE)

@@ -249,6 +249,7 @@ def test_the_command_joins_traces(capsys):
     assert any("joined by process" in note for note in found["notes"])
 
 
+@pytest.mark.slow
 def test_a_program_has_the_collectives_that_execution_traces_tell(capsys, tmp_path):
     out = tmp_path / "step.program.json"
     assert main(["import", str(KINETO), "--execution", str(ET), "--collectives", "modelled", "-o", str(out), "--json"]) == 0

@@ -174,6 +174,7 @@ def test_auto_is_the_fastest_that_fits_until_the_page_says_which(chip):
     assert kept["now"]["strategy"] == listed[1]["strategy"]
 
 
+@pytest.mark.slow
 def test_where_nothing_fits_auto_is_what_lacks_least(cluster):
     found = strategies(cluster, {"settings": {"system.nodes": 1, "system.levels.memory.capacity": 1e9}})
     assert not any(row["fits"] for row in found["rows"])

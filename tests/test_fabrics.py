@@ -240,6 +240,7 @@ def least(message, ranks, device):
     return ring_volume(message.collective, ranks) / (2 if message.collective == "all_reduce" else 1) * message.size / max(ports)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("template", SYSTEMS)
 @pytest.mark.parametrize("strategy", ["RC-2-4", "RC-4-2", "CR-8", "CR-2-d4", "RC-2-2-d2", "d8"])
 def test_predictions_on_real_systems_obey_their_bandwidth(template, strategy):

@@ -179,6 +179,7 @@ def test_many_devices_are_thinned_with_a_line_that_says_so():
     assert "8 of 40 classes of devices are not shown" in text
 
 
+@pytest.mark.slow
 def test_the_table_adds_up_to_the_step(given):
     console = Console(width=120, file=io.StringIO())
     console.print(text_gantt(given, 120))

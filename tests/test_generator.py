@@ -111,6 +111,7 @@ def test_v100_has_the_figures_of_the_papers_code(v100):
 # ------------------------------------------------------------------------------------------ laws
 
 
+@pytest.mark.slow
 @settings(max_examples=40)
 @given(st.integers(0, 2**32 - 1))
 def test_no_design_uses_more_than_its_budgets(system, seed):

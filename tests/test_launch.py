@@ -106,6 +106,7 @@ def test_plans_come_back_from_what_is_written(kind, model):
     assert came >= 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "strategy",
     [
@@ -225,6 +226,7 @@ def test_experts_need_what_megatron_asks_of_them():
     assert "export CUDA_DEVICE_MAX_CONNECTIONS=1" in text
 
 
+@pytest.mark.slow
 def test_models_that_a_framework_has_not_are_named():
     with pytest.raises(CrossflowError, match=r"parallel: true: megatron has no flag for it"):
         write(llama(parallel=True), "megatron")

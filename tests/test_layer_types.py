@@ -92,6 +92,7 @@ def test_a_service_in_stages_takes_all_requests_of_a_replica():
     assert few.micro_batch == 8  # not the 4 that an even division over the stages would be
 
 
+@pytest.mark.slow
 def test_roles_of_two_levels_in_any_order_are_a_plan():
     """Whatever cuts, repeats, shards or shares out which layer type at which level."""
     levels = ("ddp", "fsdp", "tp")
@@ -295,6 +296,7 @@ def test_a_service_whose_ranks_attend_to_requests_of_their_own_keeps_less_of_a_l
     assert apart.score.memory["kv_cache"][0] == pytest.approx(together.score.memory["kv_cache"][0] / 8)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("tail", ["", "-full"])
 def test_nothing_sharded_is_data_parallel(tail):
     sharded = predicted(f"dp16-mb1-z3-unsharded:attention+mlp+embedding{tail}")

@@ -141,6 +141,7 @@ def floors():
     return {name: below(name) for name in names}
 
 
+@pytest.mark.slow
 def test_the_longest_chain_of_imports_is_short():
     highest = max(floors().items(), key=lambda pair: pair[1])
     assert highest[1] <= LONGEST_CHAIN, highest

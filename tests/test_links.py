@@ -110,6 +110,7 @@ def test_ends_on_two_nodes_sum_slower_than_ends_on_one():
 # ------------------------------------------------------------------------------------------ other ways to the same
 
 
+@pytest.mark.slow
 def test_plans_evaluated_together_are_each_alone():
     found = [*MIXED, "dp16", "tp8-pp2", "tp2-dp8", {"tp": 2, "pp": 4, "dp": 2, "placement": ["pp", "tp", "dp"]}]
     together = evaluate(scenario("dp16", tied_embeddings=True), {"strategy": found}).step_time

@@ -105,6 +105,7 @@ def test_the_network_between_nodes_helps_training_more_than_compute():
 # -------------------------------------------------------------------------------------------- its measured points
 
 
+@pytest.mark.slow
 def test_vision_transformers_closer_than_madmax():
     """One stack and one network for all nine rows, no fitted number, against a utilisation fitted to each shape."""
     lines = (Path(__file__).parent / "data" / "madmax_vit.csv").read_text().splitlines()
@@ -125,6 +126,7 @@ def test_vision_transformers_closer_than_madmax():
         assert ours < 0.7 * theirs
 
 
+@pytest.mark.slow
 def test_a_recommendation_model_that_does_not_fit_is_told_what_would():
     given = {"system": "zionex", "workload": "dlrm-a", "strategy": {"dense": ["ddp"], "embedding": ["ddp", "mp"]}}
     found = predict(from_dict(given))

@@ -381,6 +381,7 @@ def test_kinds_add_up_and_the_framework_comes_on_top(machine):
     assert found.stages[:FRAMEWORK].sum(axis=0).max(axis=0) == pytest.approx(found.allocated)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("strategy", ["dp8", "dp8-z3"])
 def test_narrow_copies_come_on_top_of_the_casts_of_weights(strategy):
     """Copies in fp8 take as much beside weights in fp32, which autocast casts, as beside those in bf16."""
@@ -457,6 +458,7 @@ def test_a_tensor_group_that_gathers_nothing_keeps_no_space_for_it(machine):
     assert found.total[0] == pytest.approx(found.total[1], rel=1e-12)
 
 
+@pytest.mark.slow
 def test_a_model_too_large_for_its_devices_is_told(machine):
     job = job_of(layers=96, hidden=12288, heads=96, ffn=49152, sequence=2048)
     sentence, larger = remedies(job, Plan(dp=2), 64, machine())
@@ -469,6 +471,7 @@ def test_a_model_too_large_for_its_devices_is_told(machine):
     assert alone.startswith("no change frees memory: ")
 
 
+@pytest.mark.slow
 def test_a_service_is_told_how_many_requests_fit():
 
     def serving(requests):

@@ -122,6 +122,7 @@ def test_one_copy_of_the_table_where_the_stage_has_none(strategy, changes, copie
     assert held == found.mtp_parameters + copies * 32000 * 1024
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("strategy", "changes", "copies"),
     [("pp4-dp2", {}, 1), ("tp2-pp4", {}, 0.5), ("dp8", {}, 0), ("pp4-dp2", {"mtp_layers": 0}, 0), ("pp4-dp2", {"frozen": "embedding"}, 0)],
@@ -161,6 +162,7 @@ def test_every_parameter_meets_an_optimizer_once():
 # ------------------------------------------------------------------------------------------ services
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("task", ["forward", "prefill", "decode"])
 def test_services_do_not_run_them_and_say_so(task):
     with_, without = (crossflow.predict(scenario(task=task, software="vllm", mtp_layers=k)).to_dict() for k in (1, 0))

@@ -101,6 +101,7 @@ def test_a_terminal_gets_no_escape_codes_of_errors(tmp_path, capsys):
 COMMANDS = [(["timeline", "-o"], "t.svg", "-o"), (["events", "-o"], "e.csv", "-o")]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("words", "name", "option"), COMMANDS)
 def test_what_cannot_be_written_names_its_option(tmp_path, capsys, words, name, option):
     (tmp_path / "s.yaml").write_text(yaml.safe_dump(GEMM))

@@ -95,6 +95,7 @@ def test_more_than_the_host_holds_is_not_feasible():
     assert found.why() == "needs 10.98 GiB of the host's memory per device but has 4.657 GiB: 6.326 GiB too much"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("quantity", ["capacity", "bandwidth"])
 def test_points_of_a_host_are_each_alone(quantity):
     given = {

@@ -147,6 +147,7 @@ def test_no_stage_ends_before_its_work_is_done(case):
 # -------------------------------------------------------------------------------------------- other ways to the same
 
 
+@pytest.mark.slow
 @settings(max_examples=150)
 @given(pipelines(longest=16), st.sampled_from(["1f1b", "gpipe"]))
 def test_ends_are_those_of_the_event_engine(case, schedule):
@@ -212,6 +213,7 @@ def test_a_period_may_be_shorter_than_a_round():
     assert pipeline.walk_of.cache_info().misses <= 2
 
 
+@pytest.mark.slow
 @settings(max_examples=60)
 @given(pipelines(), st.lists(st.integers(1, 40), min_size=2, max_size=6))
 def test_points_with_other_numbers_of_microbatches_are_as_one_by_one(case, many):

@@ -59,6 +59,7 @@ def test_an_override_below_a_section_is_blamed(refused, setting, sentence):
     assert refused(BERT, setting).startswith(f"--set {setting}: {sentence}")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("text", ["", "- 1\n", "just text\n", SECRET])
 @pytest.mark.parametrize(
     "scenario",

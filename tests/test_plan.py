@@ -168,6 +168,7 @@ def plans(draw):
     )
 
 
+@pytest.mark.slow
 @given(plans())
 def test_a_plan_as_text_is_read_back(plan):
     assert plan_of(str(plan)) == plan

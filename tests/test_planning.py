@@ -81,6 +81,7 @@ def test_auto_takes_the_chosen_plan(data, plans):
     assert (scenario.auto.legal, scenario.auto.tried, scenario.auto.fitting) == (plans.legal, plans.tried, plans.fitting)
 
 
+@pytest.mark.slow
 def test_plans_are_in_the_order_of_time_without_repetition(plans):
     times = np.array([one.step_time for one in plans if one.feasible])
     assert (np.diff(times) >= -EQUAL * times[1:]).all()
@@ -204,6 +205,7 @@ def test_the_number_of_devices_that_is_told_is_enough(data):
     assert crossflow.predict({**data, "system": system, "strategy": strategy}).feasible
 
 
+@pytest.mark.slow
 def test_auto_without_room_is_an_answer_not_an_error():
     made = crossflow.predict({**LARGE, "strategy": "auto"})
     assert not made.feasible
@@ -221,6 +223,7 @@ def test_a_batch_of_which_nothing_fits_is_scored():
 # ------------------------------------------------------------------------------------------ too many to try
 
 
+@pytest.mark.slow
 def test_of_too_many_strategies_a_sample_and_its_best_degrees_are_tried(monkeypatch):
     whole = crossflow.plan(TRAINING)
     monkeypatch.setattr(planner, "MOST", whole.legal // 2)
@@ -278,6 +281,7 @@ def test_a_scenario_with_auto_holds_the_chosen_strategy_from_then_on():
     assert again.auto is None
 
 
+@pytest.mark.slow
 def test_auto_is_chosen_for_the_settings():
     small, large = (crossflow.load(TRAINING, {"system.levels.memory.capacity": size}).strategy_text for size in ("24 GiB", "160 GiB"))
     assert small != large
@@ -308,6 +312,7 @@ def test_settings_may_be_keywords_and_scenarios():
     assert crossflow.predict(scenario).scenario is scenario
 
 
+@pytest.mark.slow
 def test_a_path_and_its_data_are_the_same_scenario(tmp_path):
     path = tmp_path / "case.yaml"
     path.write_text("system: {template: dgx-h100}\nworkload: {model: llama3-8b, global_batch: 32}\nstrategy: auto\n")
@@ -346,12 +351,14 @@ def test_a_model_in_the_place_of_a_scenario_is_refused_with_the_command(tmp_path
         crossflow.load("templates/models/llama3-8b.yaml")
 
 
+@pytest.mark.slow
 def test_legal_strategies_are_those_that_are_planned():
     legal = crossflow.legal(LARGE)
     assert len(legal) == len(set(legal)) == crossflow.plan(LARGE).legal
     assert "tp8-sp" in legal
 
 
+@pytest.mark.slow
 def test_plans_are_plain_data_a_table_and_readable():
     plans = crossflow.plan(DLRM, top=3)
     assert repr(plans).splitlines()[0] == f"Plans('scenario': {plans.counts})"
@@ -405,6 +412,7 @@ def test_devices_that_a_system_has_by_default_are_told():
     assert assumed == ("128 devices, all that h100-ib-cluster has by default; --nodes or --devices changes that",)
 
 
+@pytest.mark.slow
 def test_plans_take_as_long_in_the_list_as_alone():
     """With PyTorch's stack too, where sharded weights alone are copied out of the buffers of their messages."""
     plans = crossflow.plan(TRAINING, {"software": "pytorch"}, top=40)

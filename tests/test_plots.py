@@ -188,6 +188,7 @@ def test_the_png_is_one_of_a_readable_size(drawn):
     assert content[-8:-4] == b"IEND"
 
 
+@pytest.mark.slow
 def test_the_svg_is_xml_without_a_date(drawn):
     root = ElementTree.parse(drawn[1]).getroot()
     assert (drawn[1].name, root.tag) == ("p.svg", f"{SVG}svg")
@@ -201,6 +202,7 @@ def test_the_svg_names_its_texts(drawn):
         assert words in text, words
 
 
+@pytest.mark.slow
 def test_hollow_markers_only_where_something_does_not_fit(tmp_path):
     fits = view([{**row, "feasible": True} for row in ROWS])
     assert "hollow" not in draw(plot(panels=None), fits, tmp_path)[1].read_text()
@@ -212,6 +214,7 @@ def test_a_plot_with_nothing_to_show_says_so(tmp_path):
     assert "Nothing to show: no point has a finite value (Step time [s])" in draw(plot(), nothing, tmp_path)[1].read_text()
 
 
+@pytest.mark.slow
 def test_drawing_leaves_matplotlib_as_it_was(tmp_path):
     import matplotlib as mpl
 

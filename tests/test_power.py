@@ -36,6 +36,7 @@ def test_kernels_that_wait_for_memory_draw_their_units_as_well():
     assert 700 < watts[0, 0] < 900  # as attention over long caches reads: 611 to 845 W
 
 
+@pytest.mark.slow
 def test_a_lower_limit_is_never_faster_and_energy_falls_and_rises():
     limits = np.array([150.0, 250.0, 350.0, 450.0, 550.0, 700.0])
     found = [step("dgx-h100", f"{limit} W") for limit in limits]
@@ -68,6 +69,7 @@ def test_a_run_counts_what_its_nodes_draw():
     assert rated.run["facility_energy_j"] > found["run"]["facility_energy_j"]
 
 
+@pytest.mark.slow
 def test_measured_watts():
     kernels, nodes = kernel_power_table(shipped()), power_table(shipped())
     assert np.median(np.abs(kernels.predicted / kernels.measured - 1)) < 0.15

@@ -121,6 +121,7 @@ def test_a_model_that_was_never_measured_is_extrapolated(lstm):
     assert crossflow.predict(lstm("d8", "dgx-a100", workload=SMALL)).to_dict()["extrapolated"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("template", "workload", "extrapolated"),
     [

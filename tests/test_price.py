@@ -153,6 +153,7 @@ def test_what_cannot_be_printed_is_infeasible(gemm, change, sentence):
     assert crossflow.predict(gemm("pathfinder", system={"budgets": {"chip_area": "900 mm2", "chiplets": 2}})).feasible
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("limits", "watts", "why"),
     [

@@ -79,6 +79,7 @@ def test_a_scenario_names_its_program(tmp_path):
     assert steps == [steps[0]] * 3
 
 
+@pytest.mark.slow
 def test_prediction_explanation_and_timeline_agree(tmp_path):
     scenario = scenario_of(mlp(), tmp_path)
     prediction, timeline = predict(scenario), simulate(scenario)
@@ -92,6 +93,7 @@ def test_prediction_explanation_and_timeline_agree(tmp_path):
     assert max(effect.gain for effect in report.effects if effect.gain is not None) > 0
 
 
+@pytest.mark.slow
 def test_what_must_matter_matters(tmp_path):
     """Links, clocks, sizes, phases and data types each move the step; so does the order in which operations stand."""
     base = predict(scenario_of(mlp(), tmp_path)).step_time
@@ -358,6 +360,7 @@ def test_sizes_that_no_kernel_has(kernel, said):
         program_of({**document_of(mlp()), "kernels": [kernel]})
 
 
+@pytest.mark.slow
 def test_what_a_program_says_itself_is_refused_elsewhere(tmp_path):
     with pytest.raises(SpecError, match="a program says by itself how it is divided; leave strategy out"):
         scenario_of(mlp(), tmp_path, strategy="d8")
@@ -384,6 +387,7 @@ def grouped(system, folder, axes, among, groups=None):
     return scenario_of(built.build(), folder, system, placement=[name for name, size in axes.items() if size > 1])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "system", [{"template": "dgx-h100", "nodes": 2}, {"template": "pathfinder", "devices": 16}], ids=["switched", "torus"]
 )
@@ -497,6 +501,7 @@ def test_kernels_on_two_streams_share_their_device(tmp_path):
     assert step("compute", waits=True) - step("second", waits=True) == pytest.approx(product, rel=0.01)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("seen", "share"), [(4096, 0.5), (8192, 0.75), (1024, 0.25 * 0.875), (1, 1 / 4096)])
 def test_causal_attention_counts_the_keys_that_queries_see(tmp_path, seen, share):
     """All of a prompt: half; a prompt behind a cache: more; a window: its area of the triangle, which a single key is less than."""
@@ -587,6 +592,7 @@ def test_a_message_of_nothing_takes_no_time(tmp_path):
     assert predict(scenario_of(built.build(), tmp_path)).step_time == alone
 
 
+@pytest.mark.slow
 def test_parts_add_up_where_kernels_share_a_device(tmp_path):
     """Also where messages keep kernels apart that would share the device without them."""
     for order in itertools.permutations(range(3)):

@@ -49,12 +49,14 @@ def test_rates_of_dense_models_in_eight_and_four_bits(errors):
     assert np.abs(errors["dense"]).max() < 0.2
 
 
+@pytest.mark.slow
 def test_rates_of_mixtures_of_experts(errors):
     assert len(errors["experts"]) == 8
     assert np.median(np.abs(errors["experts"])) < 0.2
     assert np.abs(errors["experts"]).max() < 0.45
 
 
+@pytest.mark.slow
 def test_operations_of_a_token_are_those_that_nvidia_counts():
     """The teraflops that are printed beside the rates of NeMo 24.07, to their last digit: the models are the same.
 

@@ -7,7 +7,8 @@ import pytest
 import crossflow
 from crossflow.errors import CrossflowError
 from crossflow.validation.comparison import validate
-from crossflow.validation.published import mlperf_table
+from crossflow.validation.published import mlperf_table, torchtitan_table
+from crossflow.validation.tables import shipped
 
 MLPERF = "id,round,submitter,accelerator,gpus,gpus_per_node,benchmark,global_batch,micro_batch,seq,tp,pp,cp,vp,ep,dp,precision,lora,step_time_s\n"
 BRIDGE = "id,release,task,model,system,gpus,precision,gbs,mbs,seq,tp,pp,cp,vp,ep,etp,fsdp,tokens_per_s_gpu\n"
@@ -70,9 +71,10 @@ def test_a_rate_of_torchtitan_has_its_mode_and_its_checkpoints(read):
     assert table.measured.tolist() == pytest.approx([96 * 8192 / (64 * 5570.1), 16 * 8192 / (8 * 5762)])
 
 
+@pytest.mark.slow
 def test_rates_of_torchtitan():
     """Nothing was fitted to them."""
-    (table,) = (table for table in validate().tables if table.name == "torchtitan_training")
+    table = torchtitan_table(shipped())
     off = np.abs(table.predicted / table.measured - 1)
     assert len(off) == 34
     assert np.median(off) < 0.10

@@ -48,6 +48,7 @@ def test_no_division_is_worse_than_the_templates(kept, anew):
         assert after["step_time_s"] < before["step_time_s"]
 
 
+@pytest.mark.slow
 def test_rows_hold_the_shares_and_give_their_figures_again(anew, run):
     row = anew.rows[1]
     shares = {path: value for path, value in row.items() if path.startswith("system.budgets.")}
@@ -62,6 +63,7 @@ def test_a_newer_node_is_not_slower_when_budgets_are_divided_for_it(anew):
     assert times == sorted(times, reverse=True)
 
 
+@pytest.mark.slow
 def test_table_plot_and_record_say_how_budgets_are_divided(kept, anew, capsys):
     assert (kept.view.caption, anew.view.caption) == ("one division of the budgets for all points", "budgets re-divided at each point")
     assert kept.notes[0].startswith("The budgets keep the division of pathfinder at every point.")

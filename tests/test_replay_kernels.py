@@ -211,6 +211,7 @@ def test_a_product_of_a_trace_is_priced_as_validate_prices_it(tmp_path):
     assert unit == pytest.approx(gemm_table(tmp_path).predicted[0], rel=1e-12)
 
 
+@pytest.mark.slow
 def test_names_of_kernels_say_that_fp32_was_multiplied_in_tf32(a100):
     parts = [unit.part for unit in kernel_model(a100).units.units if unit.part.kind == "product"]
     assert {part.dtype for part in parts} == {"fp32", "tf32"}

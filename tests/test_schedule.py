@@ -83,6 +83,7 @@ def test_longest_path_is_the_event_simulation_to_the_last_digit(program):
     assert ends.tolist() == run_tasks(durations, [task.after for task in tasks], streams(tasks))[1].tolist()
 
 
+@pytest.mark.slow
 @settings(max_examples=200)
 @given(programs())
 def test_merged_segments_end_when_their_tasks_do(program):

@@ -84,6 +84,7 @@ def test_every_search_runs_at_every_swept_point(swept):
         assert min(row["step_time_s"] for row in mine if row["feasible"]) == result.best.row["step_time_s"]
 
 
+@pytest.mark.slow
 def test_searching_more_finds_no_less(swept):
     best = {(r.run.name, r.run.point["system.technology.logic"]): r.best.row["step_time_s"] for r in swept.results}
     for node in ("N7", "N3"):
@@ -237,6 +238,7 @@ def test_an_optuna_storage_of_another_space_is_told(write, tmp_path):
     assert open_databases() == []
 
 
+@pytest.mark.slow
 def test_an_optuna_storage_that_is_not_there_is_told(write):
     path = write(searches={"shared": {"searcher": "tpe", "storage": "sqlite:////nowhere/x.db"}})
     with pytest.raises(CrossflowError, match=r"^storage sqlite:////nowhere/x\.db: "):

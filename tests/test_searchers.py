@@ -193,6 +193,7 @@ def test_gradient_beats_as_many_random_designs(product):
     assert found.row["step_time_s"] <= drawn.row["step_time_s"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("starts", "steps"), [(1, 1), (2, 7), (3, 10), (5, 1)])
 def test_a_gradient_search_evaluates_what_it_plans(product, starts, steps):
     problem = SearchProblem(scenario=product, space=CONTINUOUS, objectives=(Objective(name="step_time_s"),))

@@ -89,6 +89,7 @@ def test_smooth_elasticities_are_central_differences_of_any_step(case, explained
         assert effect.elasticity == pytest.approx(difference(case, effect.parameter, step), rel=0.01), effect.parameter.path
 
 
+@pytest.mark.slow
 def test_all_elasticities_of_two_sides_are_differences_of_the_stated_step(case, explained):
     both = [e for e in explained.effects if e.sides == "both" and abs(e.elasticity) > 1e-3 and not e.parameter.quantity.whole]
     assert len(both) >= 20
@@ -131,6 +132,7 @@ def test_decisions_divide_budgets_anew_and_keep_their_promise(case, explained):
     assert {other.after for other in others if other.path == "system.technology.inter_link"} >= {"GDR-x8"}
 
 
+@pytest.mark.slow
 def test_it_says_why_what_should_help_does_not():
     data = {
         "system": {"template": "pathfinder", "technology": {"logic": "N3"}},
@@ -149,6 +151,7 @@ def test_kinks_are_told(explained):
     assert explained.effect("system.execution.kernel_launch").smooth
 
 
+@pytest.mark.slow
 def test_at_a_bound_the_other_side_counts_to_second_order(gemm):
     case = gemm("p4", system={"execution": {"matrix_utilisation": 1}})
     effect = explain(case).effect("system.execution.matrix_utilisation")
@@ -169,6 +172,7 @@ def test_what_is_zero_cannot_move(explained):
     assert not set(explained.fixed) & {effect.parameter.path for effect in explained.effects}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rate", ["nominal_flop_rate", "nominal_frequency"])
 def test_time_of_a_compute_bound_product_is_inverse_to_throughput(compute_bound, rate):
     effect = compute_bound.effect(f"techlib.compute.pascal-core.{rate}")
@@ -176,6 +180,7 @@ def test_time_of_a_compute_bound_product_is_inverse_to_throughput(compute_bound,
     assert (effect.smooth, effect.resource) == (True, "compute")
 
 
+@pytest.mark.slow
 def test_time_of_a_stream_is_inverse_to_bandwidth(gemm):
     found = explain(gemm("v100", m=32768, n=1, k=32768))
     effect = found.effect("system.components.memory.nominal_frequency")
@@ -183,6 +188,7 @@ def test_time_of_a_stream_is_inverse_to_bandwidth(gemm):
     assert (effect.smooth, effect.resource) == (True, "memory")
 
 
+@pytest.mark.slow
 def test_time_of_tiny_kernels_is_proportional_to_their_launch(gemm):
     found = explain(gemm("pathfinder", m=16, n=16, k=16))
     assert found.limiting.changes[0].path == "system.execution.kernel_launch"
@@ -309,6 +315,7 @@ def test_plain_data_has_its_keys_and_no_infinity(explained):
     assert data["limiting"]["path"] == data["limiting"]["changes"][0]["path"]
 
 
+@pytest.mark.slow
 def test_a_model_that_does_not_fit_is_explained_all_the_same(lstm):
     found = explain(lstm("d8"))
     assert not found.feasible

@@ -240,6 +240,7 @@ def test_a_service_in_steady_state_has_no_single_step():
             asked(scenario())
 
 
+@pytest.mark.slow
 def test_services_with_and_without_workers_are_compared_together():
     """And each is what it is alone."""
     apart = {"prefill": {"strategy": "tp2", "workers": 2}}

@@ -106,6 +106,7 @@ def test_the_step_of_the_exact_one_is_never_longer_than_that_of_greedy(batch):
 # ------------------------------------------------------------------------------------------ conservation
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("split", ["none", "rows", "columns"])
 @pytest.mark.parametrize("by", SHARDERS)
 def test_every_row_of_every_table_is_somewhere_exactly_once(by, split):
@@ -191,6 +192,7 @@ def test_equal_tables_on_all_ranks_take_what_the_mean_takes():
         assert getattr(given.score, what)[0] == pytest.approx(getattr(mean.score, what)[0], rel=1e-9), what
 
 
+@pytest.mark.slow
 def test_on_one_device_a_sharding_changes_nothing():
     one = {**SYSTEM, "devices": 1}
     for by in SHARDERS:
@@ -198,6 +200,7 @@ def test_on_one_device_a_sharding_changes_nothing():
         assert given.step_time == pytest.approx(predict(model(None, TABLES[2:], one)).step_time, rel=1e-9)
 
 
+@pytest.mark.slow
 def test_one_rank_with_all_tables_is_the_slowest_and_auto_the_fastest():
     times = {by: predict(model({"by": by, "split": "auto" if by == "auto" else "none"})).step_time for by in (*SHARDERS, "auto")}
     assert times["auto"] <= min(times.values())

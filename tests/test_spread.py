@@ -72,6 +72,7 @@ def test_an_all_to_all_takes_what_a_multi_commodity_flow_takes(topology):
     assert time(topology, "all_to_all") == pytest.approx(found.fun, rel=0.05)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("topology", SMALL, ids=str)
 def test_a_gather_takes_what_the_tightest_cut_takes(topology):
     """What lies outside a set of nodes comes in over its links; trees that take no longer exist (Edmonds 1973)."""
@@ -121,6 +122,7 @@ def test_a_long_all_reduce_meets_the_bound_of_the_links_of_a_device(kind, nodes,
     assert bound * 1e12 / PORT * 0.999 <= delays(kind, nodes)("all_reduce") <= 1.1 * bound * 1e12 / PORT
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [1e3, 1e6, 1e9])
 @pytest.mark.parametrize("op", ["all_reduce", "all_gather", "all_to_all", "broadcast"])
 def test_a_richer_topology_of_the_same_port_is_never_slower(op, size):

@@ -71,6 +71,7 @@ def test_a_chunk_as_long_as_the_sample_is_attention():
     assert long - states == 2 * (short - states)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_steps_grow_with_tokens_where_attention_grows_with_their_square(kind):
     """Sixteen times the tokens in as many fewer samples: products alike, scans alike, attention alone takes longer."""
@@ -87,6 +88,7 @@ def test_steps_grow_with_tokens_where_attention_grows_with_their_square(kind):
 # ------------------------------------------------------------------------------------------ services
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_writing_a_token_takes_as_long_after_many_as_after_few(kind):
     """A state has a fixed size; a hybrid model reads the keys of its layers of attention too."""

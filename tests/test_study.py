@@ -74,6 +74,7 @@ def test_scaling_has_every_combination_in_order(scaling):
     assert [tuple(row[path] for path in PATHS) for row in scaling.rows] == list(itertools.product(LINKS, MEMORIES, NODES))
 
 
+@pytest.mark.slow
 def test_scaling_writes_its_columns_plots_and_record(scaling):
     assert {path.name for path in scaling.out.iterdir()} == {
         "points.jsonl", "points.csv", "run.json", "technology-scaling.png", "technology-scaling.svg",

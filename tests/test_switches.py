@@ -355,6 +355,7 @@ NOTED = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("task", "path", "value", "why"), NOTED)
 def test_what_depends_on_the_rest_is_noted(task, path, value, why):
     assert f"{path} changes nothing here: {why}" in told(changed(scenario("transformer", task), path, value))[1]
@@ -390,11 +391,13 @@ REFUSED = [
 ]  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("kind", "context", "path", "value", "sentence"), REFUSED)
 def test_what_has_no_meaning_is_refused(kind, context, path, value, sentence):
     assert answer(scenario(kind, extra=context), path, value).endswith(sentence)
 
 
+@pytest.mark.slow
 def test_a_setting_that_a_scenario_cannot_do_without_matters():
     """Balanced stages may be empty where even ones may not; tensors need a host to lie on."""
     host = {
@@ -417,6 +420,7 @@ def test_dropout_costs_training_alone():
         assert told(scenario("transformer", task))[0] == told(scenario("transformer", task, {"workload.dropout": True}))[0]
 
 
+@pytest.mark.slow
 def test_strategies_that_equal_another_are_not_listed():
     made, unfused = (crossflow.from_dict(scenario("transformer", extra=extra)) for extra in ({}, UNFUSED))
     listed = [every_strategy(one.workload, one.nodes, fused=one.fused_attention) for one in (made, unfused)]

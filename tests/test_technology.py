@@ -190,6 +190,7 @@ def test_unknown_component_is_told_with_what_was_meant(standard):
         standard.component("on_chip", "register")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("text", "line", "path", "message"),
     [

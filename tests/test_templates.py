@@ -75,6 +75,7 @@ def test_every_number_of_a_template_has_a_known_source(name):
     assert {value["source"] for value in holders.values()} <= set(data["sources"])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", GENERATED)
 def test_every_number_of_a_generated_template_is_sourced_under_validation(name):
     _, document = section(template=name)
@@ -82,6 +83,7 @@ def test_every_number_of_a_generated_template_is_sourced_under_validation(name):
     assert {value["source"] for _, value in files.walk(document.data) if isinstance(value, dict) and "value" in value} <= set(spec.sources)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", GENERATED)
 def test_levels_slow_with_distance_on_the_chip(name):
     levels = architecture(section(template=name)[0]).levels

@@ -194,6 +194,7 @@ def test_energy_rises_with_a_bandwidth_only_where_time_falls(v100):
         assert (after.energy <= before.energy * 1.01)[as_fast].all(), one.name
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["registers", "l1", "l2"])
 def test_time_does_not_jump_in_a_sweep_of_a_capacity(v100, name):
     """400 values from a quarter to four times: no step of more than 2 %, and none upwards."""
@@ -205,6 +206,7 @@ def test_time_does_not_jump_in_a_sweep_of_a_capacity(v100, name):
         assert jumps.max() < 1e-4
 
 
+@pytest.mark.slow
 def test_operands_may_be_exchanged(v100):
     """C^T = B^T A^T takes as long."""
     for m, n, k in every_product():
@@ -221,6 +223,7 @@ def test_spared_energy_never_costs_time(v100):
     assert spared.traffic[-1, 0, 0] <= plain.traffic[-1, 0, 0]
 
 
+@pytest.mark.slow
 def test_a_narrower_b_is_no_slower(v100):
     """Int4 weights under fp16; every operand crosses every level at least once."""
     for m, n, k in every_product():

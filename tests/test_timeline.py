@@ -85,6 +85,7 @@ def test_a_timeline_takes_as_long_as_its_prediction(made):
     assert found.total == pytest.approx(crossflow.predict(given).step_time, rel=1e-9)
 
 
+@pytest.mark.slow
 def test_no_two_events_of_a_stream_overlap(made):
     assert overlaps(made[1]) <= 1e-9 * made[1].total
 
@@ -97,6 +98,7 @@ def test_every_dependency_holds(made):
     assert (slots.start[later] >= slots.end[earlier] - 1e-9 * made[1].total).all()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("virtual_stages", [2, 3])
 @pytest.mark.parametrize(("layers", "ends"), [(12, (1, 1)), (12, (4, 0)), (15, (3, 1)), (15, (0, 2)), (10, (1, 0))])
 def test_memory_of_uneven_chunks_is_that_of_the_fullest_moment(layers, ends, virtual_stages):
@@ -169,6 +171,7 @@ def test_ranks_are_all_there_once(made):
     assert sorted(ranks) == list(range(given.devices))
 
 
+@pytest.mark.slow
 def test_memory_peaks_where_the_prediction_says(made):
     """Of several chunks a stage, the prediction takes the largest for all."""
     given, found = made
@@ -527,6 +530,7 @@ def test_layers_of_published_runs_need_not_divide(model, strategy):
     assert events(given).recurrences > 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(12))
 def test_any_layers_over_any_stages_take_as_long_as_predicted(seed):
     rng = np.random.default_rng(seed)

@@ -84,12 +84,14 @@ def test_step_times_of_each_source_are_within_their_floor(excerpt, source):
     assert abs(found["bias"]) < FLOORS[source]
 
 
+@pytest.mark.slow
 def test_no_source_of_the_excerpt_is_left_out(excerpt):
     assert set(excerpt.groups["source"]) == FLOORS.keys()
     rows = [line for line in (shipped() / "training_runs.csv").read_text(encoding="utf-8").splitlines() if line and line[0] != "#"]
     assert (len(excerpt.measured), dict(excerpt.skipped)) == (len(rows) - 1, {})
 
 
+@pytest.mark.slow
 def test_a_degraded_cluster_is_a_condition_of_its_runs_and_not_of_their_software():
     """Of the healthy weeks only the job counts as degraded whose own all-reduce ran at 13 GB/s, where others reach 165 and more."""
     rows = read_rows(shipped() / "training_runs.csv", COLUMNS)
@@ -101,6 +103,7 @@ def test_a_degraded_cluster_is_a_condition_of_its_runs_and_not_of_their_software
     assert {rank[i] for i in rank if rows[i]["source"] == "hf-ultrascale-2025"} == {early[13.22]} == {280e-6}
 
 
+@pytest.mark.slow
 def test_better_layouts_are_told_from_worse_ones(excerpt):
     assert excerpt.to_dict()["rank_correlation"] > 0.8
 

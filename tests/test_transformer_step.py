@@ -153,6 +153,7 @@ def test_layer_types_and_what_stages_hand_over_add_up_to_the_step(stack, changes
         assert (found.by_layer[f"{kind}.exposed"] <= found.by_layer[f"{kind}.communication"] * (1 + 1e-9) + 1e-15).all(), kind
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stack", STACKS)
 def test_one_device_sends_nothing(stack):
     found = step(Plan(), Plan(micro_batch=4, recompute="full"), machine=machine_of(stack))
@@ -177,6 +178,7 @@ def test_mixed_plans_are_each_alone(stack):
         assert [part[i] for part in many.sent] == pytest.approx([part[0] for part in one.sent], rel=1e-12)
 
 
+@pytest.mark.slow
 def test_points_of_an_evaluation_are_each_alone():
     """Through the whole composition, plans beside other numbers of devices."""
     system = {"template": "h100-sxm", "devices_per_node": 8, "network": NETWORK, "host": HOST}
@@ -251,6 +253,7 @@ def test_ideal_software_is_never_slower(stack):
 # -------------------------------------------------------------------------------------------- data parallelism
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stack", ["megatron-lm-2022", "pytorch-fsdp", "nanotron", "ideal"])
 @pytest.mark.parametrize("plan", [Plan(), Plan(tp=4), Plan(pp=4), Plan(tp=2, recompute="full", micro_batch=2)], ids=str)
 def test_replicas_multiply_throughput_where_the_network_costs_nothing(stack, plan):
@@ -260,6 +263,7 @@ def test_replicas_multiply_throughput_where_the_network_costs_nothing(stack, pla
     assert eight.flops[0] == pytest.approx(8 * one.flops[0], rel=1e-12)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rate", [5, 50])
 @pytest.mark.parametrize("zero", [0, 1, 2])
 def test_reductions_hide_behind_no_more_than_a_backward_pass(zero, rate):
@@ -489,6 +493,7 @@ def test_all_frozen_but_the_head_is_little_more_than_a_forward_pass():
     assert tuned.memory["optimizer"][0] == pytest.approx(share * trained.memory["optimizer"][0], rel=1e-9)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("plan", [Plan(dp=16, zero=zero) for zero in (0, 1, 3)], ids=["zero 0", "zero 1", "zero 3"])
 def test_frozen_weights_are_neither_reduced_nor_updated(plan):
     frozen = Frozen(types=BODY | {"head"}, layers=frozenset())
@@ -552,6 +557,7 @@ def test_what_is_needed_is_done(task, stack, changes):
     assert (found.flops >= found.model_flops * (1 - 1e-12)).all()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("changes", [{}, {"window": 128}, {"causal": False}], ids=str)
 def test_fused_attention_does_what_the_model_needs_and_scores_once_more(changes):
     """Forward to the last digit; its backward pass computes the scores again, a fifth product (Dao 2022). Unfused kernels do all scores."""
@@ -698,6 +704,7 @@ def added(*layers):
     return (many - few) / 64
 
 
+@pytest.mark.slow
 def test_a_further_microbatch_takes_what_the_busiest_stage_takes():
     assert added(1, 5, 1, 1) == pytest.approx(added(1, 5, 2, 0), rel=1e-9)
     assert added(1, 5, 1, 1) - added(1, 4, 2, 1) == pytest.approx(added(0, 7, 1, 0) - added(0, 6, 2, 0), rel=1e-9)
@@ -743,6 +750,7 @@ def test_layers_of_one_kind_are_one_set_of_units():
     assert len(units(told_apart(job).model)) == 18
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("plan", [Plan(dp=8), Plan(dp=8, zero=3, recompute="full"), Plan(pp=4, dp=2), Plan(pp=3, dp=2, first_stage=2)])
 @pytest.mark.parametrize("frozen", [None, Frozen(layers=frozenset({0, 1, 4}), types=frozenset({"mlp"}))])
 def test_a_step_is_the_same_whether_layers_of_one_kind_are_told_apart(plan, frozen):

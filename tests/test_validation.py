@@ -101,6 +101,7 @@ def test_the_excerpt_is_predicted_whole(excerpt):
             assert sum(group["n"] for group in groups.values()) == found["n"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("device", "floor"), [("a100-80gb", 0.08), ("h100-80gb", 0.10)])
 def test_long_products_are_within_their_floor(excerpt, device, floor):
     found = excerpt["gemm"].to_dict()["by"]["device and regime"][f"{device}, >= 100 us"]
@@ -116,6 +117,7 @@ def test_large_collectives_are_within_their_floor(excerpt, regime, floor):
     assert found["median_abs_error"] < floor
 
 
+@pytest.mark.slow
 def test_a_report_is_plain_data_and_reads_as_text(excerpt, report):
     assert json.loads(json.dumps(report.to_dict(), allow_nan=False))["tables"].keys() == excerpt.keys()
     assert repr(report).splitlines()[1].startswith("  gemm: 173 rows, mean absolute error ")

@@ -150,6 +150,7 @@ def test_the_cache_keeps_the_window_of_local_layers():
     assert kept.sum() == pytest.approx(local + full)  # one layer of each kind
 
 
+@pytest.mark.slow
 def test_a_wider_window_never_is_faster_or_smaller():
     for task in ("training", "prefill", "decode"):
         found = [predicted("tp2-dp4", window=w, task=task, sequence=4096, output=64) for w in (64, 256, 1024, 4096)]
