@@ -20,7 +20,7 @@ from crossflow.strategy.transformers import plan_of
 FOLDER = Path(__file__).parent / "data" / "launch"
 EXPECTED = yaml.safe_load((FOLDER / "expected.yaml").read_text(encoding="utf-8"))
 # Files that say more than crossflow writes for their framework.
-UNWRITTEN = {"torchtitan-llama3-8b.toml": "recompute: selective", "deepspeed-megatron-gpt.sh": "pp: 2"}
+UNWRITTEN = {"deepspeed-megatron-gpt.sh": "pp: 2"}
 SERVED = {"task": "serving", "prompt": 512, "output": 128, "global_batch": 64}
 # Settings that a file leaves open, as a user would give them.
 GIVEN = {

@@ -344,7 +344,7 @@ def _settings(scenario: Scenario, spec: TransformerSpec, plan: Plan, known: Flag
     stack = scenario.stack
     assert stack is not None  # a transformer's
     paths = {row.field for row in known.flags.values() if row.field.startswith("software.")}
-    paths |= {f"software.{key}" for key in ("gradient", "recomputed", "overlap.tensor", "overlap.data")}
+    paths |= {f"software.{key}" for key in ("gradient", "fused", "recomputed", "overlap.tensor", "overlap.data")}
     software = {path: _stack_value(stack, path.removeprefix("software.")) for path in paths}
     return {**plan_settings(plan, spec.transformer().depth), **workload_settings(spec), **software}
 

@@ -27,6 +27,7 @@ SCHEDULES: Mapping[str, tuple[str | None, bool]] = {
     "InterleavedZeroBubble": (None, True), "ZBVZeroBubble": (None, True), "DualPipeV": (None, True),
 }  # fmt: skip
 MAX_STAGES = 4000
+CHECKPOINTED = ("norm", "activation", "product")  # modules that its selective checkpoints of operations compute again
 
 
 # ---------------------------------------------------------------------------------------------- reading
@@ -54,12 +55,23 @@ def meaning(found: Found, devices: int | None) -> Meaning:
     fields |= dict(_types(found, fields, remarks))
     if fields["strategy.tp"] > 1:
         fields["strategy.sequence_parallel"] = found.values.get(f"{P}enable_sequence_parallel", True)
+    fields |= dict(_checkpoints(found, remarks))
+    compiled = found.values.get("training.compile") or found.values.get("compile.enable")
+    software = "torchtitan" if compiled else "torchtitan-eager"
+    return Meaning(fields=fields, unmodelled=tuple(remarks), problems=tuple(problems), missing=missing, software=software)
+
+
+def _checkpoints(found: Found, remarks: list[Remark]) -> MeantFields:
+    """What a backward pass computes again: whole layers, or selected operations of them."""
     mode = found.values.get("activation_checkpoint.mode", "selective")
-    fields["strategy.recompute"] = "full" if mode == "full" else "none" if mode == "none" else "selective"
-    if fields["strategy.recompute"] == "selective":
-        why = "predicted as recomputed attention scores; torchtitan also recomputes every other product, or all of every second layer"
-        remarks.append(found.remark("activation_checkpoint.mode", why))
-    return Meaning(fields=fields, unmodelled=tuple(remarks), problems=tuple(problems), missing=missing)
+    option = found.values.get("activation_checkpoint.selective_ac_option", "op")
+    each = mode == "selective" and option == "1"  # whole layers, of every layer
+    yield "strategy.recompute", "full" if mode == "full" or each else "none"
+    if mode == "memory_budget" or (mode == "selective" and option not in ("1", "op")):
+        key = "mode" if mode == "memory_budget" else "selective_ac_option"
+        remarks.append(found.remark(f"activation_checkpoint.{key}", "predicted as selective_ac_option: op, every second product"))
+    if mode in ("selective", "memory_budget") and not each:
+        yield "software.recomputed", CHECKPOINTED
 
 
 def _replicas(found: Found, fields: FlatSettings, devices: int | None, problems: list[Problem], remarks: list[Remark]) -> MeantFields:
@@ -202,10 +214,6 @@ def _types(found: Found, fields: FlatSettings, remarks: list[Remark]) -> MeantFi
         remarks.append(found.remark("model.converters", f"{', '.join(others)}: predicted without"))
     if given.get(f"{P}enable_async_tensor_parallel"):
         yield "software.overlap.tensor", "pipelined"
-    if not (given.get("training.compile") or given.get("compile.enable")):
-        remarks.append(
-            Remark(flag="training.compile", line=found.lines.get("training.compile"), why="false: predicted as compiled all the same")
-        )
 
 
 # ---------------------------------------------------------------------------------------------- writing
@@ -238,7 +246,7 @@ def flags(settings: FlatSettings, plan: Plan, named: Any) -> Flags:
         "strategy.placement", "strategy.offload", "strategy.micro_batch", "workload.global_batch", "workload.dtype",
         "workload.mtp_layers", "strategy.recompute",
         "strategy.schedule", "strategy.virtual_stages", "strategy.stage_layers", "strategy.first_stage", "strategy.last_stage",
-        "software.overlap.tensor", *(path for path in settings if of_model(path)),
+        "software.overlap.tensor", "software.recomputed", "software.fused", *(path for path in settings if of_model(path)),
     }  # fmt: skip
     return Flags(values=values, said=frozenset(said), unsaid=tuple(unsaid))
 
@@ -318,7 +326,17 @@ def _say_types(settings: FlatSettings, plan: Plan, unsaid: list[str]) -> dict[st
         unsaid.append(f"workload.dtype: {dtype}: torchtitan trains in {', '.join(kinds)}")
     if plan.recompute == "selective":
         unsaid.append("recompute: selective: torchtitan's attention keeps no scores that could be computed again; write recompute: none")
-    values = {**kinds.get(dtype, {}), "activation_checkpoint.mode": plan.recompute, "compile.enable": True}
+    again, mode = settings.get("software.recomputed") or (), plan.recompute
+    if set(again) == set(CHECKPOINTED) and mode == "none":
+        mode = "selective"
+    elif again and mode != "full":
+        listed = ", ".join(CHECKPOINTED)
+        unsaid.append(
+            f"software.recomputed: {', '.join(again)}: torchtitan recomputes {listed} together (selective_ac_option: op), or nothing"
+        )
+    values = {**kinds.get(dtype, {}), "activation_checkpoint.mode": mode, "compile.enable": "norm" in settings["software.fused"]}
+    if mode == "selective":
+        values["activation_checkpoint.selective_ac_option"] = "op"
     if settings.get("software.overlap.tensor") == "pipelined":
         values[f"{P}enable_async_tensor_parallel"] = True
     return values
