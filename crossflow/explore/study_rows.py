@@ -59,7 +59,7 @@ def read_record(folder: Path) -> dict[str, Any]:
         what = "is empty" if held is None else f"is no study: it has no {RUN}"
         raise CrossflowError(f"{folder} {what}; {AGAIN}")
     try:
-        found = orjson.loads((folder / RUN).read_bytes())
+        found = json.loads((folder / RUN).read_bytes())
     except (OSError, ValueError) as error:
         raise CrossflowError(f"{folder / RUN} cannot be read: {getattr(error, 'strerror', None) or error}; {AGAIN}") from None
     if not (isinstance(found, dict) and isinstance(found.get("name"), str) and isinstance(found.get("finished"), bool)):
