@@ -168,6 +168,23 @@ def test_a_column_that_turns_from_numbers_to_names_is_of_names(tmp_path):
     assert values(sent(found.columns["a"], 3), 3) == ["1.5", None, "x"]
 
 
+@pytest.mark.parametrize("part", [1, 2, 3, 4096])
+def test_rows_are_read_the_same_however_many_at_once(tmp_path, monkeypatch, part):
+    monkeypatch.setattr("crossflow.explore.study_rows.PART", part)
+    columns = {
+        "id": [0.0, 1.0, 2.0, 3.0, 4.0], "late": [None, None, 1.5, None, 2.5], "early": [1.5, 2.5, None, None, None],
+        "flag": [None, True, False, None, True], "named": [None, 1, "auto", 2.5, None], "name": ["a", None, "b", "a", "b"],
+    }  # fmt: skip
+    rows = [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
+    path = tmp_path / "points.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    found = read_from(path, 0)
+    assert (list(found.columns), found.rows, found.end) == (list(columns), 5, path.stat().st_size)
+    told = {name: orjson.loads(orjson.dumps(sent(column, 5))) for name, column in found.columns.items()}
+    read = {name: [None if value != value else value for value in values(one, 5)] for name, one in told.items()}
+    assert read == {**columns, "named": [None, "1", "auto", "2.5", None]}
+
+
 def test_sentences_of_their_own_lose_their_numbers():
     sentences = tuple(f"needs {i / 7:.3f} GiB of memory" for i in range(3000))
     told = sent(PointColumn(values=np.arange(3000.0), levels=sentences), 3000)
