@@ -106,7 +106,7 @@ def read_from(path: Path, offset: int) -> PointRows:
     return PointRows(columns={name: _whole(parts, levels[name], rows) for name, parts in gathered.items()}, rows=rows, end=offset)
 
 
-class _Part:
+class _RowGroup:
     """Some rows with the same columns. Numbers go into one array at once: as objects that are kept they take twice the time."""
 
     def __init__(self, row: Mapping[str, Any], kinds: dict[str, bool]) -> None:
@@ -164,9 +164,9 @@ def _getter(names: Sequence[str]) -> Callable[[Mapping[str, Any]], tuple[Any, ..
     return lambda row: tuple(row[name] for name in names)
 
 
-def _parts(path: Path, offset: int) -> Iterator[_Part]:
+def _parts(path: Path, offset: int) -> Iterator[_RowGroup]:
     """Some rows at once; all rows of a part have the same columns, for searches may differ in what they change."""
-    part: _Part | None = None
+    part: _RowGroup | None = None
     kinds: dict[str, bool] = {}
     with path.open("rb") as stream:
         stream.seek(offset)
@@ -182,7 +182,7 @@ def _parts(path: Path, offset: int) -> Iterator[_Part]:
             if part is None or not part.take(row, len(line)):
                 if part is not None:
                     yield part
-                part = _Part(row, kinds)
+                part = _RowGroup(row, kinds)
                 part.take(row, len(line))
     if part is not None:
         yield part
