@@ -210,10 +210,13 @@ def test_figures_curves_and_plots_are_saved_as_they_are_shown(opened, saved, url
     assert now["system.budgets.power"] == "900 W"
     assert show(float(now["step_time_s"]), "s") == time_of(page)
     assert float(now["power_w"]) > float(start["power_w"])
+    page.wait_for_timeout(300)  # until all numbers are ranked anew
+    settled(page)
+    until(page, "document.querySelectorAll('.curve').length === 16")
     name, content = saved(page, page.locator(".profile-head button", has_text="CSV"))
     rows = list(csv.DictReader(io.StringIO(content.decode())))
     assert name == "chip-profile.csv"
-    assert len({row["path"] for row in rows}) == page.locator(".curve").count()
+    assert len({row["path"] for row in rows}) == 16
     assert {"value", "unit", "step_time_s", "feasible", "bound_by"} < set(rows[0])
     for part, word in (("where-the-step-goes", "launches, other"), ("memory", "of the fullest device"), ("profile", "nominal frequency")):
         name, content = saved(page, page.get_by_label(f"save as chip-{part}.svg"))
