@@ -15,6 +15,8 @@ from pathlib import Path
 from typing import TypeVar
 
 SHIPPED = ("techlibs", "templates", "studies")  # folders that are installed with the package, wherever that is
+LONG = 2**20  # bytes of a file up to which records of runs hold it
+_SHIPPED = "shipped:"
 _PACKAGE = Path(__file__).parent
 Packed = tuple[tuple[str, bytes | None], ...]
 Kept = TypeVar("Kept", bytes, None)
@@ -52,6 +54,17 @@ class Contents:
     def _keep(self, key: str, content: Kept) -> Kept:
         self._held[key], self._packed = content, ()
         return content
+
+    def below(self, base: Path | None) -> dict[str, str]:
+        """Texts of the files that are not shipped, by their paths from a folder; what is long or no text is left out."""
+        own = {key: found for key, found in self._held.items() if found is not None and not key.startswith(_SHIPPED)}
+        texts = {_from(base, key, self._held): _text(found) for key, found in sorted(own.items())}
+        return {path: text for path, text in texts.items() if text is not None}
+
+    @classmethod
+    def at(cls, base: Path, texts: Mapping[str, str]) -> Contents:
+        """What `below` gave, as files of another folder."""
+        return cls({key_of(base / path): text.encode() for path, text in texts.items()})
 
     @property
     def packed(self) -> Packed:
@@ -100,5 +113,20 @@ def key_of(path: Path) -> str:
     """A path as the scenario names it; of a shipped file its place in the package, which lies elsewhere on another machine."""
     for root in (_PACKAGE / "data", _PACKAGE.parent):
         if path.is_relative_to(root) and (inside := path.relative_to(root)).parts[:1] and inside.parts[0] in SHIPPED:
-            return f"shipped:{inside.as_posix()}"
+            return f"{_SHIPPED}{inside.as_posix()}"
     return str(path)
+
+
+def _from(base: Path | None, key: str, held: Mapping[str, bytes | None]) -> str:
+    """A file's path from a folder; as it is named where it lies elsewhere, or was looked for there first and not found."""
+    if base is None or not Path(key).is_relative_to(base) or held.get(str(base / key), b"") is None:
+        return key
+    return Path(key).relative_to(base).as_posix()
+
+
+def _text(content: bytes) -> str | None:
+    """A text of moderate length, else None."""
+    try:
+        return content.decode() if len(content) <= LONG else None
+    except UnicodeDecodeError:
+        return None

@@ -338,6 +338,15 @@ def test_the_grid_of_an_exported_page_holds_the_scenario_itself(chip):
     )
     assert found["points"][int(place)]["step_time"] == pytest.approx(evaluate(chip).step_time[0])
     json.dumps(found, allow_nan=False)
+    assert found["timeline"] == timeline(chip, {"settings": {}})
+
+
+@pytest.mark.slow
+def test_an_exported_page_without_a_timeline_says_why():
+    service = from_dict(SERVING)
+    with pytest.raises(CrossflowError) as error:
+        timeline(service, {"settings": {}})
+    assert offline(service)["timeline"] == {"error": error.value.said}
 
 
 def test_shipped_files_alone_are_named_by_templates(chip):

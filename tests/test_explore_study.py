@@ -11,6 +11,7 @@ import yaml
 
 import crossflow
 from crossflow.__main__ import main
+from crossflow.contents import Contents
 from crossflow.errors import CrossflowError
 from crossflow.explore.page import exported
 from crossflow.explore.study import study_app
@@ -67,6 +68,13 @@ def sweep(folders, tmp_path):
 def changed(folder, **fields):
     record = json.loads((folder / "run.json").read_text())
     (folder / "run.json").write_text(json.dumps({**record, **fields}))
+    return folder
+
+
+def recorded_before(folder):
+    """The folder as versions left it whose records did not hold the study."""
+    record = json.loads((folder / "run.json").read_text())
+    (folder / "run.json").write_text(json.dumps({name: value for name, value in record.items() if name not in ("document", "sources")}))
     return folder
 
 
@@ -160,6 +168,23 @@ def test_a_column_that_turns_from_numbers_to_names_is_of_names(tmp_path):
     assert values(sent(found.columns["a"], 3), 3) == ["1.5", None, "x"]
 
 
+@pytest.mark.parametrize("part", [1, 2, 3, 4096])
+def test_rows_are_read_the_same_however_many_at_once(tmp_path, monkeypatch, part):
+    monkeypatch.setattr("crossflow.explore.study_rows.PART", part)
+    columns = {
+        "id": [0.0, 1.0, 2.0, 3.0, 4.0], "late": [None, None, 1.5, None, 2.5], "early": [1.5, 2.5, None, None, None],
+        "flag": [None, True, False, None, True], "named": [None, 1, "auto", 2.5, None], "name": ["a", None, "b", "a", "b"],
+    }  # fmt: skip
+    rows = [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
+    path = tmp_path / "points.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    found = read_from(path, 0)
+    assert (list(found.columns), found.rows, found.end) == (list(columns), 5, path.stat().st_size)
+    told = {name: orjson.loads(orjson.dumps(sent(column, 5))) for name, column in found.columns.items()}
+    read = {name: [None if value != value else value for value in values(one, 5)] for name, one in told.items()}
+    assert read == {**columns, "named": [None, "1", "auto", "2.5", None]}
+
+
 def test_sentences_of_their_own_lose_their_numbers():
     sentences = tuple(f"needs {i / 7:.3f} GiB of memory" for i in range(3000))
     told = sent(PointColumn(values=np.arange(3000.0), levels=sentences), 3000)
@@ -208,10 +233,53 @@ def test_a_design_of_another_scenario_is_told(sweep):
     assert "the study says 123 s" in study_app(sweep).calls["design"]({"id": 0})["doubt"]
 
 
+def test_a_folder_holds_all_that_its_designs_need(sweep, monkeypatch, tmp_path):
+    (sweep.parent / "two-nodes.yaml").unlink()
+    folder = shutil.copytree(sweep, tmp_path / "far" / "away" / "else")
+    monkeypatch.chdir(folder)
+    app = study_app(folder)
+    start = app.start()
+    assert start["source"] == str(folder / "run.json")
+    assert next(told for told in start["columns"] if told["name"] == "step_time_s")["words"] == "time of a step"
+    told = app.calls["design"]({"id": 3})
+    assert told["doubt"] is None
+    assert told["prediction"]["step_time_s"] == pytest.approx(rows_of(folder)[3]["step_time_s"], rel=1e-12)
+    assert app.calls["sliders"]({"id": 3})["url"].startswith("http://127.0.0.1:")
+
+
+@pytest.mark.parametrize("relative", [False, True])
+def test_a_folder_holds_the_files_that_its_scenario_names(tmp_path, monkeypatch, relative):
+    place = tmp_path / "here"
+    (place / "parts").mkdir(parents=True)
+    (place / "parts" / "chip.yaml").write_text("template: pathfinder\nbudgets: {power: 150 W}\n")
+    (place / "two-nodes.yaml").write_text(SWEEP.replace("template: pathfinder", "template: parts/chip.yaml"))
+    monkeypatch.chdir(place)
+    run_study(
+        "two-nodes.yaml" if relative else place / "two-nodes.yaml",
+        out=place / "out",
+        settings=["scenario.system.devices=4", "scenario.strategy=d4"],
+    )
+    folder = shutil.move(place / "out", tmp_path / "moved")
+    shutil.rmtree(place / "parts")
+    (place / "two-nodes.yaml").unlink()
+    told = study_app(tmp_path / "moved").calls["design"]({"id": 2})
+    assert told["doubt"] is None
+    assert told["prediction"]["step_time_s"] == pytest.approx(rows_of(tmp_path / "moved")[2]["step_time_s"], rel=1e-12)
+    record = json.loads((tmp_path / "moved" / "run.json").read_text())
+    assert list(record["sources"]) == ["parts/chip.yaml"]
+    assert study_app(folder).calls["sliders"]({"id": 2})["url"].startswith("http://127.0.0.1:")
+
+
+def test_files_that_are_long_or_no_text_are_not_recorded(tmp_path):
+    held = Contents({str(tmp_path / "long.yaml"): b"a" * 2**21, str(tmp_path / "no.gz"): b"\xff\xfe\x00", "named.yaml": b"b: 1",
+                     str(tmp_path / "none.yaml"): None, "shipped:techlibs/standard.yaml": b"c: 1"})  # fmt: skip
+    assert held.below(tmp_path) == {"named.yaml": "b: 1"}
+
+
 def test_without_the_study_s_file_a_design_is_its_row(sweep, monkeypatch):
     monkeypatch.chdir(sweep)
     (sweep.parent / "two-nodes.yaml").unlink()
-    app = study_app(sweep)
+    app = study_app(recorded_before(sweep))
     assert app.start()["source"] is None
     assert list(app.calls["design"]({"id": 1})) == ["row"]
     with pytest.raises(CrossflowError, match="the study's file was not found"):
@@ -221,12 +289,18 @@ def test_without_the_study_s_file_a_design_is_its_row(sweep, monkeypatch):
 def test_a_study_s_file_that_has_changed_is_not_taken_for_it(sweep):
     path = sweep.parent / "two-nodes.yaml"
     path.write_text(path.read_text().replace("devices: 8", "devices: 16").replace("d8", "d16"))
-    assert study_app(sweep).start()["source"] is None
+    assert study_app(recorded_before(sweep)).start()["source"] is None
+
+
+def test_the_study_s_file_serves_where_the_record_does_not_hold_it(sweep):
+    app = study_app(recorded_before(sweep))
+    assert app.start()["source"] == str(sweep.parent.resolve() / "two-nodes.yaml")
+    assert app.calls["design"]({"id": 3})["doubt"] is None
 
 
 def test_a_best_design_stands_in_for_a_missing_study_file(folders, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    folder = shutil.copytree(folders["search"], tmp_path / "elsewhere")
+    folder = recorded_before(shutil.copytree(folders["search"], tmp_path / "elsewhere"))
     told = study_app(folder).calls["design"]({"id": 9})
     assert told["doubt"] is None
     assert told["prediction"]["step_time_s"] == pytest.approx(rows_of(folder)[9]["step_time_s"], rel=1e-12)

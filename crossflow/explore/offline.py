@@ -6,10 +6,12 @@ from typing import Any
 
 import numpy as np
 
+from crossflow.errors import CrossflowError
 from crossflow.evaluation import evaluate
 from crossflow.explore.answers import CURVE, answer, curves, further
 from crossflow.explore.controls import controls
 from crossflow.explore.designs import read_design
+from crossflow.explore.scenario import timeline
 from crossflow.points import varied
 from crossflow.scenario import Scenario
 
@@ -21,7 +23,7 @@ def offline(scenario: Scenario) -> dict[str, Any]:
     """A grid of designs over the controls of the architect that move the step most, and curves of all numbers.
 
     `axes` are the controls with their values, `points` the figures of every combination, the last axis running fastest, `curves` those
-    of the scenario itself, and `further` its cures, notes and device.
+    of the scenario itself, `further` its cures, notes and device, and `timeline` its timeline, or an error where it has none.
     """
     design = read_design(scenario, {})
     numbers = [control for control in controls(design.scenario) if control.kind == "number" and control.least is not None]
@@ -38,7 +40,16 @@ def offline(scenario: Scenario) -> dict[str, Any]:
         "points": [answer(design, score, i) for i in range(len(score))],
         "curves": told,
         "further": further(design),
+        "timeline": _timeline(scenario),
     }
+
+
+def _timeline(scenario: Scenario) -> dict[str, Any]:
+    """The timeline of the scenario itself; the reason where it has none."""
+    try:
+        return timeline(scenario, {"settings": {}})
+    except CrossflowError as error:
+        return {"error": error.said}
 
 
 def _reach(curve: dict[str, Any]) -> float:

@@ -13,6 +13,7 @@ from typing import Any
 import yaml
 
 from crossflow import files
+from crossflow.contents import Contents
 from crossflow.errors import CrossflowError
 from crossflow.points import varied
 from crossflow.prediction import predict
@@ -20,6 +21,7 @@ from crossflow.provenance import digest
 from crossflow.scenario import Scenario, from_dict, from_document, load, spelled_out
 from crossflow.score import words
 from crossflow.strategy.reading import ANY
+from crossflow.study.records import RUN
 from crossflow.study.spaces import written
 from crossflow.study.spec import StudyFile
 
@@ -30,7 +32,7 @@ AGREES = 1e-6  # relative difference of a figure up to which a design is the stu
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class StudySource:
-    """The scenario that a study starts from, the file where it was found, and the study's file where it is that."""
+    """The scenario that a study starts from, the file where it was found, and what else the study says where that file holds it."""
 
     scenario: Scenario
     place: Path
@@ -49,7 +51,10 @@ def is_setting(column: str) -> bool:
 
 
 def find_source(folder: Path, record: Mapping[str, Any]) -> StudySource | None:
-    """The scenario of a study's folder: that of the study's file, known by its digest, or that of a best design; None without either."""
+    """The scenario of a study's folder: that of its record, of the study's file, known by its digest, or of a best design; None without."""
+    with contextlib.suppress(CrossflowError):
+        if (recorded := _recorded(folder, record)) is not None:
+            return recorded
     for path in _candidates(folder, str(record["name"])):
         with contextlib.suppress(CrossflowError):
             found = _study(path)
@@ -59,6 +64,18 @@ def find_source(folder: Path, record: Mapping[str, Any]) -> StudySource | None:
         with contextlib.suppress(CrossflowError):
             return StudySource(scenario=load(path), place=path, spec=None)
     return None
+
+
+def _recorded(folder: Path, record: Mapping[str, Any]) -> StudySource | None:
+    """The study that a record holds, with the files that its scenario names; None in records that hold none."""
+    data, texts = record.get("document"), record.get("sources")
+    if not isinstance(data, dict) or not isinstance(texts, dict):
+        return None
+    document = files.Document(file=str(folder / RUN), data=data)
+    spec = files.validate(StudyFile, document)
+    with Contents.at(folder, {str(path): str(text) for path, text in texts.items()}).used():
+        scenario = from_document(document.under("scenario"), folder, spec.name)
+    return StudySource(scenario=scenario, place=folder / RUN, spec=spec)
 
 
 def _candidates(folder: Path, name: str) -> Iterator[Path]:
@@ -127,8 +144,8 @@ def design(source: StudySource, row: Mapping[str, Any]) -> Scenario:
     data: Any = source.scenario.document.data
     for path, value in settings_of(source, row).items():
         data = files.replace(data, files.parts_of(path), value, path)
-    named = from_dict({**data, "name": f"{source.scenario.name}-{row['id']}"}, base=source.scenario.base)
-    return named
+    with source.scenario.contents.used():  # its files may have changed since, or be held by the study's record alone
+        return from_dict({**data, "name": f"{source.scenario.name}-{row['id']}"}, base=source.scenario.base)
 
 
 def as_yaml(data: Mapping[str, Any]) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -173,6 +174,8 @@ def _run_record(study: Study) -> dict[str, Any]:
         **inputs,
         "division": study.caption or None,
         "seed": seed,
+        "document": json.loads(json.dumps(study.document.data, default=str)),
+        "sources": scenario.contents.below(scenario.base),
     }
 
 

@@ -6,6 +6,7 @@ import shutil
 import signal
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -52,6 +53,18 @@ def opened(browser, problems):
         context.close()
     assert problems == []
     assert not [url for url in asked if not url.startswith(("http://127.0.0.1:", "file://", "data:", "blob:"))]
+
+
+@pytest.fixture
+def saved():
+    """Click on a button that saves a file, and give the file's name and content."""
+
+    def click(page, button):
+        with page.expect_download() as found:
+            button.click()
+        return found.value.suggested_filename, Path(found.value.path()).read_bytes()
+
+    return click
 
 
 @pytest.fixture(scope="module")

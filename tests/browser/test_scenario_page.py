@@ -1,12 +1,17 @@
 """The page of a scenario in a browser: every control answers, and the address keeps what was done."""
 
+import csv
+import io
 import json
 import re
 import subprocess
 import sys
 from urllib.parse import quote, unquote
+from xml.etree import ElementTree
 
 import pytest
+
+from crossflow.units import show
 
 SCENARIO = """\
 name: chip
@@ -161,7 +166,7 @@ def test_what_cannot_be_is_told_and_undone(opened, url, problems):
     problems.clear()
 
 
-def test_the_exported_page_works_from_the_disk(opened, files):
+def test_the_exported_page_works_from_the_disk(opened, files, saved):
     target = files / "page.html"
     subprocess.run([sys.executable, "-m", "crossflow", "explore", str(files / "chip.yaml"), "--export", str(target)], check=True)
     page = opened(target.as_uri())
@@ -172,6 +177,57 @@ def test_the_exported_page_works_from_the_disk(opened, files):
     page.wait_for_timeout(100)
     assert time_of(page) != before
     assert "computed beforehand" in page.inner_text(".notice.plain")
+    assert len(figures(page, saved)) == 2  # the start, and the design as it is
+
+
+def test_the_exported_page_has_the_timeline_of_its_scenario(opened, files):
+    target = files / "timeline.html"
+    subprocess.run([sys.executable, "-m", "crossflow", "explore", str(files / "chip.yaml"), "--export", str(target)], check=True)
+    page = opened(target.as_uri())
+    until(page, "document.querySelector('canvas.strip').height > 20")
+    card = page.locator(".card", has=page.locator("canvas.strip"))
+    assert "forward" in card.inner_text()
+    assert "as exported" not in card.inner_text()
+    page.locator("input[type=range]:not([disabled])").first.focus()
+    page.keyboard.press("Home")
+    until(page, "document.querySelector('.main').innerText.includes('of the scenario as exported, not of the settings now')")
+    page.locator(".reset:visible").first.click()
+    until(page, "!document.querySelector('.main').innerText.includes('as exported, not of')")
+
+
+def figures(page, saved):
+    """Rows of the figures of a page."""
+    name, content = saved(page, page.locator("header button", has_text="CSV"))
+    assert name == "chip-figures.csv"
+    return list(csv.DictReader(io.StringIO(content.decode())))
+
+
+def test_figures_curves_and_plots_are_saved_as_they_are_shown(opened, saved, url):
+    page = opened(f"{url}#{quote(json.dumps({'s': {'system.budgets.power': 900}}))}")
+    settled(page)
+    start, now = figures(page, saved)
+    assert [start["design"], now["design"]] == ["start", "now"]
+    assert now["system.budgets.power"] == "900 W"
+    assert show(float(now["step_time_s"]), "s") == time_of(page)
+    assert float(now["power_w"]) > float(start["power_w"])
+    page.wait_for_timeout(300)  # until all numbers are ranked anew
+    settled(page)
+    until(page, "document.querySelectorAll('.curve').length === 16")
+    name, content = saved(page, page.locator(".profile-head button", has_text="CSV"))
+    rows = list(csv.DictReader(io.StringIO(content.decode())))
+    assert name == "chip-profile.csv"
+    assert len({row["path"] for row in rows}) == 16
+    assert {"value", "unit", "step_time_s", "feasible", "bound_by"} < set(rows[0])
+    for part, word in (("where-the-step-goes", "launches, other"), ("memory", "of the fullest device"), ("profile", "nominal frequency")):
+        name, content = saved(page, page.get_by_label(f"save as chip-{part}.svg"))
+        texts = [found.text for found in ElementTree.fromstring(content).iter("{http://www.w3.org/2000/svg}text")]
+        assert word in texts
+        assert "SVG" not in texts
+    page.locator(".curve").first.click()
+    page.wait_for_selector(".uplot canvas")
+    assert saved(page, page.locator(".large .tool"))[1].startswith(b"\x89PNG")
+    until(page, "document.querySelector('canvas.strip').height > 20")
+    assert saved(page, page.get_by_label("save as chip-timeline.png"))[1].startswith(b"\x89PNG")
 
 
 def test_a_narrow_window_has_no_sideways_scroll(opened, url):

@@ -1,5 +1,7 @@
 """The page of a study in a browser: brushes, the table, a design, the address, the page as one file."""
 
+import csv
+import io
 import json
 import shutil
 import threading
@@ -193,6 +195,31 @@ def test_the_page_as_a_file_selects_without_a_server(visit, folder, tmp_path):
     assert "This page is a file" in page.locator(".design").inner_text()
     assert page.locator(".design .buttons").count() == 0
     assert "This page is a file" in page.locator(".notice").inner_text()
+
+
+@pytest.mark.parametrize("offline", [False, True])
+def test_the_table_and_the_plots_are_saved_as_they_are_shown(visit, saved, address, folder, tmp_path, offline):
+    rows = [json.loads(line) for line in (folder / "points.jsonl").read_text().splitlines()]
+    if offline:
+        (tmp_path / "page.html").write_text(exported(study_app(folder)))
+    page = visit((tmp_path / "page.html").as_uri() if offline else address)
+    after(page, lambda: page.get_by_label("filter technology.logic").fill("n5"))
+    after(page, lambda: page.locator(".head button", has_text="step time").click())
+    name, content = saved(page, page.get_by_role("button", name="Save table as CSV"))
+    shown = list(csv.DictReader(io.StringIO(content.decode())))
+    wanted = sorted((row for row in rows if row["system.technology.logic"] == "N5"), key=lambda row: (row["step_time_s"], row["id"]))
+    assert name == "power-or-speed-table.csv"
+    assert list(shown[0]) == ["id", "step_time_s", "power_w", "bound_by", "system.budgets.power [W]", "system.technology.logic"]
+    assert [int(row["id"]) for row in shown] == [row["id"] for row in wanted]
+    assert [float(row["system.budgets.power [W]"]) for row in shown] == [row["system.budgets.power"] for row in wanted]
+    _, content = saved(page, page.get_by_role("button", name="Save all columns as CSV"))
+    assert len(content.splitlines()) == len(wanted) + 1
+    assert b"violation" in content.splitlines()[0]
+    for plot in ("scatter", "parallel", "convergence"):
+        name, content = saved(page, page.get_by_label(f"save as power-or-speed-{plot}.png"))
+        assert name == f"power-or-speed-{plot}.png"
+        assert content.startswith(b"\x89PNG")
+        assert len(content) > 5000  # more than an empty picture has
 
 
 def test_dark_and_narrow_pages_fit(visit, address):

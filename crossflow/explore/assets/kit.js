@@ -281,7 +281,25 @@ export async function copy(text, what) {
   say(`${what} copied`);
 }
 
-/** Save a text as a file of the person who looks at the page. */
+/** Rows of texts and numbers as CSV; what is not known is empty. */
+export function csvOf(rows) {
+  const cell = (value) => {
+    const text = value === null || value === undefined || Number.isNaN(value) ? "" : String(value);
+    return /[",\n]/.test(text) ? `"${text.replaceAll('"', '""')}"` : text;
+  };
+  return rows.map((row) => `${row.map(cell).join(",")}\n`).join("");
+}
+
+/** Bytes of a text in base64. */
+export function bytesOf(text) {
+  if (Uint8Array.fromBase64) return Uint8Array.fromBase64(text);
+  const raw = atob(text);
+  const bytes = new Uint8Array(raw.length);
+  for (let i = 0; i < raw.length; i++) bytes[i] = raw.charCodeAt(i);
+  return bytes;
+}
+
+/** Save a text, or bytes, as a file of the person who looks at the page. */
 export function save(name, text, kind = "text/plain") {
   const address = URL.createObjectURL(new Blob([text], { type: kind }));
   const link = document.body.appendChild(el("a", { href: address, download: name }));

@@ -1,5 +1,6 @@
 // Pictures of a design: figures, where the time goes, the profile, memory, the chip, the timeline, comparisons.
 import { coloursOf, cssColour, digits, el, hinted, percent, replace, resourceColour, show, signed, start, svg } from "./kit.js";
+import { pictureButton } from "./picture.js";
 import { componentColours, inkOn, place, shown } from "./scenario-panel.js";
 
 const NAMES = {
@@ -15,6 +16,18 @@ export function named(name) {
 function card(title, aside, ...children) {
   const small = el("small", {}, aside ? ` ${aside}` : "");
   return { element: el("section", { class: "card" }, el("h2", {}, title, small), ...children), small };
+}
+
+/** A card of a plot, with a button that saves it as a picture of some kind. */
+function plotCard(kind, title, ...others) {
+  const view = card(title, ...others);
+  view.element.firstChild.append(pictureButton(view.element, fileName(title), kind));
+  return view;
+}
+
+/** Name of a file about a part of the page, without its ending. */
+export function fileName(part) {
+  return `${start.title}-${part.toLowerCase().replaceAll(" ", "-")}`;
 }
 
 function key(colour, text) {
@@ -123,7 +136,7 @@ function write(element, text) {
 /** Two steps as stacked bars on one scale: what is done, and what binds. */
 export function breakdown() {
   const body = el("div", {});
-  const view = card("Where the step goes", "", body);
+  const view = plotCard("SVG", "Where the step goes", "", body);
   let bars = [];
   view.draw = (now, reference, name) => {
     const longest = Math.max(now.step_time || 0, reference.step_time || 0);
@@ -156,7 +169,7 @@ export function breakdown() {
 /** The memory of the fullest device by kind against its capacity. */
 export function memory() {
   const body = el("div", {});
-  const view = card("Memory", "of the fullest device", body);
+  const view = plotCard("SVG", "Memory", "of the fullest device", body);
   let last = "";
   view.draw = (now) => {
     const kinds = Object.entries(now.memory);
@@ -188,9 +201,10 @@ export function profile(page, objectives) {
   const owners = el("select", { "aria-label": "which numbers" }, el("option", { value: "" }, "all numbers"), el("option", { value: "architect" }, "design and system"), el("option", { value: "technology" }, "technology"), el("option", { value: "fit" }, "fitted parameters"));
   const more = el("button", { type: "button", class: "quiet" });
   const legend = el("div", { class: "legend" });
-  const large = el("div", { class: "large", hidden: true });
-  const head = el("div", { class: "profile-head" }, el("span", { class: "soft" }, "of"), select, owners, more);
-  const view = card("Profile", "a curve through the design for every number; arrow and per cent: what 10 % to the better side brings; hollow: cannot be", head, legend, grid, large);
+  const large = el("div", { class: "large", hidden: true, "data-apart": "" });
+  const table = el("button", { type: "button", class: "quiet", title: "save the curves that are drawn as CSV" }, "CSV");
+  const head = el("div", { class: "profile-head", "data-apart": "" }, el("span", { class: "soft" }, "of"), select, owners, more, table);
+  const view = plotCard("SVG", "Profile", "a curve through the design for every number; arrow and per cent: what 10 % to the better side brings; hollow: cannot be", head, legend, grid, large);
   const boxes = new Map();
   const seen = new Set(); // curves that are on the screen
   const watch = new IntersectionObserver((entries) => {
@@ -200,7 +214,7 @@ export function profile(page, objectives) {
     }
   });
   view.seen = (path) => seen.has(path);
-  Object.assign(view, { select, owners, more, large });
+  Object.assign(view, { select, owners, more, table, large });
   function box(path) {
     const control = page.control(path);
     const line = svg("g");
@@ -307,7 +321,7 @@ export function drawLarge(box, control, curve, objective, close) {
   }
   const at = curve.at;
   const axis = (text, size) => ({ stroke: ink, grid, ticks: grid, size, values: (_, values) => values.map((value) => (value === null ? "" : show(value, text, 3))) });
-  const head = el("div", { class: "large-head" }, el("b", {}, `${control.group}: ${control.label}`), el("span", { class: "soft" }, control.path), el("button", { type: "button", class: "quiet", "aria-label": "close", onclick: close, text: "✕" }));
+  const head = el("div", { class: "large-head" }, el("b", {}, `${control.group}: ${control.label}`), el("span", { class: "soft" }, control.path), pictureButton(box, fileName(control.path), "PNG"), el("button", { type: "button", class: "quiet", "aria-label": "close", onclick: close, text: "✕", "data-apart": "" }));
   const canvas = el("div", {});
   replace(box, head, canvas);
   box.hidden = false;
@@ -366,7 +380,7 @@ const UNITS = { area: "m2", power: "W", perimeter: "m" };
 /** What a generated device makes of its budgets: area and power as treemaps, solid what is used; its memory levels. */
 export function chip() {
   const body = el("div", { class: "maps" });
-  const view = card("Chip", "solid: used, pale: given and not used", body);
+  const view = plotCard("SVG", "Chip", "solid: used, pale: given and not used", body);
   const levels = el("table", { class: "levels" });
   view.element.append(levels);
   view.draw = (device) => {
@@ -436,8 +450,9 @@ function hatch(context, fill) {
 export function strip() {
   const canvas = el("canvas", { class: "strip", role: "img", "aria-label": "timeline of a step" });
   const legend = el("div", { class: "legend" });
-  const view = card("Timeline", "", canvas, legend);
+  const view = plotCard("PNG", "Timeline", "", canvas, legend);
   let last = null;
+  let told = ""; // what people must know of the timeline
   view.draw = (found) => {
     last = found;
     const [line, left] = [18, 92];
@@ -476,7 +491,12 @@ export function strip() {
     const there = [...new Set(fills)].filter((i) => i > 0).map((i) => found.fills[i]);
     replace(legend, ...found.families.map(([name, colour]) => key(colour, name)), ...there.map((fill) => key(`url(${hatches[fill][1]})`, fill)), el("span", { class: "soft" }, "pale: idle"), found.note ? el("span", { class: "soft" }, found.note) : null);
     const more = found.classes > found.rows.length ? `${found.rows.length} of ${found.classes} classes of devices` : "";
-    view.small.textContent = more ? ` ${more}` : "";
+    view.small.textContent = [more, told].filter(Boolean).map((text) => ` ${text}`).join(",");
+  };
+  view.tell = (sentence) => {
+    if (told === sentence) return;
+    told = sentence;
+    view.redraw();
   };
   view.redraw = () => last && view.draw(last);
   view.fail = (sentence) => {
@@ -549,7 +569,7 @@ export function pinTable(page) {
 /** Why one design is faster than another: a bar for each difference, which add up. */
 export function waterfall() {
   const body = el("div", {});
-  const view = card("Why faster", "differences exchanged one after another, the largest gain first", body);
+  const view = plotCard("SVG", "Why faster", "differences exchanged one after another, the largest gain first", body);
   view.element.hidden = true;
   view.draw = (found, one, two) => {
     view.element.hidden = false;

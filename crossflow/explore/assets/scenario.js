@@ -1,7 +1,7 @@
 // The page of a scenario: what is asked of crossflow when something is moved, and what is drawn of the answers.
-import { call, copy, el, later, newest, onState, onSystemTheme, readState, replace, say, searchKey, setTheme, start, themeButton, unhint, writeState } from "./kit.js";
+import { call, copy, csvOf, el, later, newest, onState, onSystemTheme, readState, replace, save, say, searchKey, setTheme, start, themeButton, unhint, writeState } from "./kit.js";
 import { Panel, same, shown, StrategyControl } from "./scenario-panel.js";
-import { breakdown, chip, drawLarge, explanation, memory, pinTable, profile, strip, tiles, waterfall } from "./scenario-views.js";
+import { breakdown, chip, drawLarge, explanation, fileName, memory, pinTable, profile, strip, tiles, waterfall } from "./scenario-views.js";
 
 const FEW = 16; // curves of the profile before more are asked for
 const MOST_PINS = 5; // beside the start
@@ -319,6 +319,7 @@ function offline() {
   }, 0);
   now = grid.points[index] || base;
   for (const axis of grid.axes) curves.set(axis.path, offlineCurve(axis));
+  view.strip.tell(Object.keys(state.s).length ? "of the scenario as exported, not of the settings now" : "");
   panel.draw();
   draw();
 }
@@ -351,6 +352,32 @@ async function textOf(kind, title) {
   }
 }
 
+/** The designs of the page as rows, in the columns of `points.csv`. */
+function figuresCsv() {
+  const designs = columns();
+  const own = (path) => { const control = initial.get(path) || controls.get(path); return control ? shown(control, control.value) : ""; };
+  const paths = [...new Set(designs.flatMap(({ answer }) => Object.keys(answer.written)))].filter((path) => path !== "strategy");
+  const rows = designs.map(({ name, answer }) => new Map([
+    ["design", name], ["strategy", answer.strategy], ...paths.map((path) => [path, answer.written[path] ?? own(path)]),
+    ["step_time_s", answer.step_time], ["feasible", answer.feasible], ["reason", answer.error || answer.reason], ["devices", answer.devices],
+    ...["breakdown_s", "bound_share", "memory_bytes"].flatMap((part, i) => Object.entries([answer.breakdown, answer.bound, answer.memory][i] || {}).map(([kind, found]) => [`${part}.${kind}`, found])),
+    ["memory_capacity_bytes", answer.capacity], ...(answer.figures || []).map((figure) => [figure.name, figure.value]),
+  ]));
+  const names = [...new Set(rows.flatMap((row) => [...row.keys()]))];
+  return csvOf([names, ...rows.map((row) => names.map((name) => row.get(name)))]);
+}
+
+/** The curves that are drawn, a row for each of their points. */
+function curvesCsv() {
+  const figure = state.o || "step_time_s";
+  const paths = drawn().filter((path) => controls.has(path) && curves.get(path)?.x);
+  const rows = paths.flatMap((path) => {
+    const curve = curves.get(path);
+    return curve.x.map((x, i) => [path, x, controls.get(path).unit, curve.y[i], curve.fits[i], curve.bound[i]]);
+  });
+  return csvOf([["path", "value", "unit", figure, "feasible", "bound_by"], ...rows]);
+}
+
 const tools = [
   el("button", { type: "button", class: "main", onclick: pin, text: "Pin" }),
   el("button", { type: "button", onclick: () => textOf("set", "command line"), text: "Copy --set" }),
@@ -360,12 +387,14 @@ const tools = [
 ];
 
 function build() {
+  const sheet = el("button", { type: "button", title: "save the figures of all designs on the page as CSV, in SI units", onclick: () => save(`${fileName("figures")}.csv`, figuresCsv(), "text/csv") }, "CSV");
   const theme = themeButton(state.t, (name) => {
     state.t = name === "auto" ? undefined : name;
     writeState(state);
     redraw();
   });
-  const header = el("header", { class: "top" }, el("h1", {}, start.title, " ", what), ...(grid ? [] : tools), theme);
+  const header = el("header", { class: "top" }, el("h1", {}, start.title, " ", what), ...(grid ? [] : tools), sheet, theme);
+  view.profile.table.addEventListener("click", () => save(`${fileName("profile")}.csv`, curvesCsv(), "text/csv"));
   const plain = grid ? el("div", { class: "notice plain" }, `This page is a file made by crossflow ${start.version}. ${axes.size ? `${[...axes.keys()].join(", ")} can be moved among values that were computed beforehand; all other controls are fixed.` : "Its controls are fixed."}`) : null;
   const main = el("div", { class: "main" }, view.tiles.element,
     el("div", { class: "columns" }, view.breakdown.element, view.memory.element), view.profile.element,
@@ -415,7 +444,9 @@ function begin() {
   draw();
   if (grid) {
     view.profile.select.hidden = true;
-    for (const part of [view.explanation, view.strip]) part.element.hidden = true;
+    view.explanation.element.hidden = true;
+    if (grid.timeline.total === undefined) view.strip.fail(grid.timeline.error);
+    else view.strip.draw(grid.timeline);
     view.tiles.drawCures(grid.further.cures.map(({ text }) => ({ text, settings: {} })), now);
     view.chip.draw(grid.further.device);
     offline();

@@ -1,19 +1,11 @@
 // The points of a study as typed arrays: columns, what is selected of them, fronts, convergence. Nothing here draws.
 
-import { call, scaleOf, show, start } from "./kit.js";
+import { bytesOf, call, scaleOf, show, start } from "./kit.js";
 
 /** All points: columns by name, how many rows there are, what is selected (1) or not (0), and a number that grows with every change. */
 export const data = { columns: new Map(), late: new Map(), rows: 0, mask: new Uint8Array(0), selected: 0, version: 0 };
 
 // ---------------------------------------------------------------------------------------------- columns
-
-function bytesOf(text) {
-  if (Uint8Array.fromBase64) return Uint8Array.fromBase64(text);
-  const raw = atob(text);
-  const bytes = new Uint8Array(raw.length);
-  for (let i = 0; i < raw.length; i++) bytes[i] = raw.charCodeAt(i);
-  return bytes;
-}
 
 const ARRAYS = { 1: Uint8Array, 2: Uint16Array, 4: Uint32Array };
 

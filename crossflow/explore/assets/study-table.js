@@ -1,6 +1,6 @@
 // The table: sorted by a click on a header, filtered by what is written below it; only the rows in view are elements.
 
-import { el, hinted, replace } from "./kit.js";
+import { csvOf, el, hinted, replace } from "./kit.js";
 import { brushOf, column, data, ordered } from "./study-data.js";
 import { breakable } from "./study-axes.js";
 
@@ -151,18 +151,12 @@ export function makeTable(host, app) {
   return { draw, drawRows, reveal, rows: () => view.rows, columns: () => view.columns, anew: () => { view.heads = ""; } };
 }
 
-/** Selected rows as CSV in SI units: all columns of the study. */
-export function csv(rows) {
-  const columns = [...data.columns.values()];
-  const quoted = (text) => (/[",\n]/.test(text) ? `"${text.replaceAll('"', '""')}"` : text);
-  const cell = (found, i) => {
-    const value = found.values[i];
-    if (value !== value) return "";
-    return quoted(found.isText ? String(found.levels[value]) : String(value));
-  };
-  const lines = [columns.map((found) => quoted(found.name)).join(",")];
-  for (const i of rows) lines.push(columns.map((found) => cell(found, i)).join(","));
-  return `${lines.join("\n")}\n`;
+/** Rows as CSV in SI units. A setting has its unit behind its name, as in `points.csv`; names of figures say theirs. */
+export function csv(columns, rows) {
+  const header = (found) => (found.role === "setting" && !found.isText && found.unit !== "1" ? `${found.name} [${found.unit}]` : found.name);
+  const kept = new Map(columns.map((found) => [header(found), found])); // a column that has the numbers of another one is that one
+  const cell = ({ isText, levels, values }, i) => (isText ? levels[values[i]] : values[i]);
+  return csvOf([[...kept.keys()], ...Array.from(rows, (i) => Array.from(kept.values(), (found) => cell(found, i)))]);
 }
 
 /** Columns that are the same for all points, in one line. */

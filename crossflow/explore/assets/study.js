@@ -4,6 +4,7 @@ import { call, digits, el, framed, grouped, onState, onSystemTheme, percent, rea
 import { allColumns, begin, bestRow, brushOf, column, data, extend, feasible, frontOfAll, need, select } from "./study-data.js";
 import { canLog, wantsLog } from "./study-axes.js";
 import { coloursFor, frontOfAxes, line, makeScatter } from "./study-scatter.js";
+import { pictureButton } from "./picture.js";
 import { makeParallel } from "./study-parallel.js";
 import { makeConvergence, makeDistribution, makeImportance, makeIntervals } from "./study-side.js";
 import { constants, csv, makeTable } from "./study-table.js";
@@ -288,10 +289,20 @@ function selectFront() {
   say(`${grouped(rows.length)} designs are on the front of all objectives`);
 }
 
+async function saveEvery() {
+  try {
+    await need([...data.late.keys()]);
+    save(`${start.study}-selected.csv`, csv([...data.columns.values()], table.rows()), "text/csv");
+  } catch (error) {
+    say(error.message);
+  }
+}
+
 /** Only sets of columns that this page holds can be drawn. */
 function layout() {
   const button = themeButton(state.theme, (name) => { state.theme = name; changed(); });
-  const found = el("button", { type: "button", onclick: () => save(`${start.study}-selected.csv`, csv(table.rows()), "text/csv") }, "Save selected as CSV");
+  const shown = el("button", { type: "button", title: "the table as it is: its columns, and the selected points in its order", onclick: () => save(`${start.study}-table.csv`, csv(table.columns().map(({ found }) => found), table.rows()), "text/csv") }, "Save table as CSV");
+  const every = el("button", { type: "button", title: "the selected points with all columns of the study", onclick: saveEvery }, "Save all columns as CSV");
   const heads = el("header", { class: "top" }, el("h1", {}, start.study), status, clear, button);
   const notice = start.offline ? el("p", { class: "notice plain" }, `This page is a file: ${grouped(data.rows)} points as they were when it was written. Selecting and sorting work; YAML, sliders and fresh breakdowns need crossflow explore ${start.folder}.`) : null;
   const notes = el("details", { class: "constants soft" });
@@ -304,7 +315,7 @@ function layout() {
   sideCard.append(pages);
   const adder = chooser("add an axis", () => "", (name) => { if (!state.axes.includes(name)) state.axes = [...state.axes, name]; });
   parallelCard.append(el("div", { class: "controls" }, el("h2", {}, "Parallel coordinates"), adder, linesTold));
-  tableCard.append(el("div", { class: "controls" }, el("h2", {}, "Points"), search, found), notes);
+  tableCard.append(el("div", { class: "controls" }, el("h2", {}, "Points"), search, shown, every), notes);
   scatterCard.append(controls());
   replace(document.getElementById("app"), heads, notice, unsourced, start.caption ? el("p", { class: "caption soft" }, start.caption) : null,
     el("main", { class: "grid" }, scatterCard, sideCard, parallelCard, tableCard), panel);
@@ -312,7 +323,8 @@ function layout() {
 }
 
 const notes = layout();
-const scatter = makeScatter(fold(scatterCard), app);
+const scatterView = fold(scatterCard), parallelView = fold(parallelCard);
+const scatter = makeScatter(scatterView, app);
 const sides = {};
 for (const [name] of tabs()) {
   const element = fold(sideCard);
@@ -320,7 +332,13 @@ for (const [name] of tabs()) {
   const make = { convergence: makeConvergence, distribution: makeDistribution, intervals: makeIntervals }[name];
   sides[name] = { element, draw: make ? make(element, app).draw : () => {} };
 }
-const parallel = makeParallel(fold(parallelCard), app);
+const parallel = makeParallel(parallelView, app);
+scatterCard.querySelector(".controls").append(pictureButton(scatterView, `${start.study}-scatter`, "PNG"));
+parallelCard.querySelector(".controls").append(pictureButton(parallelView, `${start.study}-parallel`, "PNG"));
+for (const [name, { element }] of Object.entries(sides)) {
+  const button = sideCard.querySelector(".controls").appendChild(pictureButton(element, `${start.study}-${name}`, element.querySelector("canvas") ? "PNG" : "SVG"));
+  toggles.push(() => { button.hidden = state.tab !== name; });
+}
 const table = makeTable(fold(tableCard), app);
 const design = makeDesign(panel, app);
 
