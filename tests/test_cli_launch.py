@@ -1,6 +1,9 @@
 """Launch files on the command line: `plan --export`, and `--from` in the place of a scenario."""
 
+import io
 import json
+import sys
+import types
 from pathlib import Path
 
 import pytest
@@ -66,6 +69,27 @@ def test_a_launch_file_is_compared_with_the_best_plans(capsys):
     assert found["launch"]["strategy"]["tp"] == 4
     assert found["own"]["strategy"].startswith("tp4-cp2-dp2-pp4-v4")
     assert any("--cuda-graph-impl" in sentence for sentence in found["assumptions"])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("command", ["predict", "plan"])
+def test_a_launch_file_is_read_from_standard_input(capsys, monkeypatch, command):
+    file = FILES / "megatron-llama3-70b-slurm.sh"
+    words = ("--on", "h100-ib-cluster", "--nodes", "16", "--json", *(("--top", "1") if command == "plan" else ()))
+    assert main([command, "--from", str(file), *words]) == 0
+    known = json.loads(capsys.readouterr().out)
+    monkeypatch.setattr(sys, "stdin", types.SimpleNamespace(buffer=io.BytesIO(file.read_bytes())))
+    assert main([command, "--from", "-", *words]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["assumptions"][0] == "<stdin> read as megatron, run by megatron-core with changes by flags"
+    for key in ("step_time_s", "plans"):
+        assert found.get(key) == known.get(key)
+
+
+def test_what_is_wrong_in_standard_input_is_told_by_line(capsys, monkeypatch):
+    monkeypatch.setattr(sys, "stdin", types.SimpleNamespace(buffer=io.BytesIO(b"vllm serve x \\\n  --tp 9q")))
+    assert main(["predict", "--from", "-", "--on", "dgx-h100"]) == 2
+    assert capsys.readouterr().err.startswith("<stdin>:2: --tp: expected a whole number from 1, got '9q'")
 
 
 def test_a_launch_file_on_more_nodes_has_more_replicas(capsys):
