@@ -617,11 +617,27 @@ def named_by(option: str) -> Iterator[None]:
         raise UnwrittenError(error.path, error.reason, option) from None
 
 
+def check_writable(path: Path, option: str, *, folder: bool = False) -> None:
+    """CrossflowError where a file, or a folder of files, could not be written, before what it shall hold is computed.
+
+    Folders that are missing are made when the file is written; the nearest one that is there must take a file.
+    """
+    if path.is_dir() and not folder:
+        raise CrossflowError(f"{path} is a folder; name a file in it with {option}")
+    there = path if folder else path.parent
+    while not there.is_dir() and not os.path.lexists(there) and there != there.parent:
+        there = there.parent
+    try:
+        with tempfile.TemporaryFile(dir=there):
+            pass
+    except OSError as error:
+        raise UnwrittenError(path, error.strerror, option) from None
+
+
 def check_new(*paths: Path, replace: bool) -> None:
-    """CrossflowError where a file that would be written is there already, unless it may be replaced, and for a folder."""
+    """CrossflowError where a file that would be written is there already, unless it may be replaced, and where it could not be written."""
     for path in paths:
-        if path.is_dir():
-            raise CrossflowError(f"{path} is a folder; name a file in it with -o")
+        check_writable(path, "-o")
         if os.path.lexists(path) and not replace:
             raise CrossflowError(f"{path} exists; give --force to replace it, or another name with -o")
 

@@ -17,7 +17,7 @@ from crossflow.explanation.alternatives import DIVIDED
 from crossflow.explanation.answers import Change, Effect, Explanation, NextBottleneck, WhatIf
 from crossflow.explanation.sensitivity import explain
 from crossflow.explanation.tornado import draw, in_words, tornado
-from crossflow.files import named_by
+from crossflow.files import check_writable, named_by
 from crossflow.score import unit_of
 from crossflow.units import show
 
@@ -28,6 +28,8 @@ _FACTORS = 3  # what-ifs of one parameter
 
 def run(arguments: argparse.Namespace) -> None:
     """Explain the scenario with its overrides."""
+    if arguments.plot is not None:
+        check_writable(arguments.plot.with_name(f"{arguments.plot.name.removesuffix('.svg').removesuffix('.png')}.png"), "--plot")
     scenario, assumed = scenario_of(arguments)
     explanation = explain(scenario, arguments.objective)
     if arguments.json:
