@@ -2,6 +2,7 @@
 
 import io
 import json
+import re
 import sys
 import types
 from pathlib import Path
@@ -44,10 +45,18 @@ def test_the_best_plan_is_exported_and_comes_back(scenario, capsys):
     assert json.loads(capsys.readouterr().out)["assumptions"][0] == "run.sh read as megatron, run by megatron-core"
 
 
-def test_an_export_goes_to_stdout_alone(scenario, capsys):
+def test_an_export_goes_to_stdout_alone_and_stderr_names_the_plan(scenario, capsys):
     assert main(["plan", str(scenario), "--export", "torchtitan"]) == 0
-    out = capsys.readouterr().out
-    assert read(out).kind == "torchtitan"
+    shown = capsys.readouterr()
+    launch = read(shown.out)
+    assert launch.kind == "torchtitan"
+    assert "Best plans" not in shown.out
+    note, named = shown.err.splitlines()
+    assert note.startswith("crossflow: note: predicted with pytorch, which runs torchtitan")
+    assert re.fullmatch(r"crossflow: \S+ is written, the plan to take: .* s a step, .* GiB of 80 GiB a device", named)
+    assert named.split()[1] == launch.scenario("h100-ib-cluster").strategy_text
+    assert main(["plan", str(scenario), "--export", "torchtitan", "-q"]) == 0
+    assert capsys.readouterr() == (shown.out, "")
 
 
 def test_plans_that_a_framework_cannot_express_are_passed_over(scenario, capsys):

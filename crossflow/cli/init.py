@@ -47,7 +47,7 @@ def run(arguments: argparse.Namespace) -> None:
     command = KINDS[kind][1].format(file=path)
     if arguments.json:
         page.emit_json({"kind": kind, "file": str(path), "next": command})
-    sys.stderr.write(f"crossflow: wrote {path}; next: {command}\n")
+    page.log(f"crossflow: wrote {path}; next: {command}")
 
 
 def template(kind: str) -> str:

@@ -48,6 +48,9 @@ def run(arguments: argparse.Namespace) -> None:
         page.emit_json(data | ({} if found is None else {"export": found.to_dict()}))
     elif found is None or arguments.output is not None:
         page.emit(*sections(plans, assumed))
+    else:  # the flags alone, which may go on into a pipe
+        for sentence in (*(f"assumed: {one}" for one in assumed), *(f"note: {one}" for one in plans.notes)):
+            page.log(f"crossflow: {sentence}")
     if found is not None:
         export.deliver(found, arguments)
 
