@@ -18,6 +18,7 @@ from crossflow.architecture.software import SoftwareStack, load_stack
 from crossflow.errors import CrossflowError, Problem, SpecError, StrategyError, did_you_mean, with_article
 from crossflow.files import Document, Place
 from crossflow.launch import deepspeed, megatron, torchtitan, vllm
+from crossflow.launch.constants import constants_of, megatron_flags, remarks
 from crossflow.launch.meaning import Flags, Meaning
 from crossflow.launch.models import names_of, preset_of, preset_settings
 from crossflow.launch.settings import FlatSettings, defaults, differing, nested, plan_settings, section, workload_settings
@@ -342,7 +343,12 @@ def write(scenario: Scenario, kind: str) -> str:
     comments, unsaid = _left(settings, said, known, kind, named)
     if unsaid := [*rules.unsaid, *unsaid]:
         raise CrossflowError(f"{kind} cannot express this plan:\n" + "\n".join(f"- {sentence}" for sentence in unsaid))
-    return _text_of(scenario, kind, values, _head(scenario, known, comments, rules.remarks))
+    if kind == "vllm":  # which reads the model's own file
+        return _text_of(scenario, kind, values, _head(scenario, known, comments, rules.remarks))
+    found = constants_of(scenario)
+    values |= megatron_flags(found) if kind == "megatron" else {}
+    flavour = values.get("model.flavor", values.get("--model_name_or_path"))
+    return _text_of(scenario, kind, values, _head(scenario, known, comments, [*rules.remarks, *remarks(found, kind, flavour)]))
 
 
 def _settings(scenario: Scenario, spec: TransformerSpec, plan: Plan, known: FlagTable) -> dict[str, Any]:
