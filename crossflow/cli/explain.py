@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from rich.console import Group, RenderableType
 from rich.text import Text
 
+from crossflow.architecture.template import GeneratedSystem
 from crossflow.cli import page
 from crossflow.cli.page import percent
 from crossflow.cli.source import scenario_of
@@ -104,13 +105,13 @@ def surprises(explanation: Explanation) -> Group:
 
 
 def elasticities(explanation: Explanation, top: int) -> list[Group]:
-    """The parameters that gain most; of a generated device those of its architect and those of its technology apart."""
-    if not explanation.alternatives:
-        return [_elasticities("Parameters", explanation.effects, top)]
-    own, theirs = ([e for e in explanation.effects if e.owner == owner] for owner in ("architect", "technology"))
+    """The parameters that gain most: those that its architect decides, or of a datasheet its own numbers, apart from all others."""
+    generated = isinstance(explanation.scenario.system, GeneratedSystem)
+    sides = [e.owner == "architect" if generated else e.parameter.own for e in explanation.effects]
+    own, theirs = ([e for e, mine in zip(explanation.effects, sides, strict=True) if mine is side] for side in (True, False))
     first = max(top // 2, 1)
     return [
-        _elasticities("Budgets, shares and network", own, first),
+        _elasticities("Budgets, shares and network" if generated else "Rates, memory, network and power", own, first),
         _elasticities("Technology and execution", theirs, max(top - first, 1)),
     ]
 
@@ -128,8 +129,8 @@ def _elasticities(title: str, effects: Sequence[Effect], top: int) -> Group:
     rest.append(f"{len(effects) - len(moving)} without effect")
     header = ("parameter", "value", "10 % gain", "elasticity", "through", "source")
     aside = "~ kinks: whole numbers of units, or a change of what bounds"
-    table = page.indented(page.grid(rows, right=(1, 2, 3), header=header, wraps=0))
-    return Group(page.heading(title, aside=aside), table, page.indented(Text(", ".join(rest), "dim")))
+    table = [page.indented(page.grid(rows, right=(1, 2, 3), header=header, wraps=0))] if rows else []
+    return Group(page.heading(title, aside=aside if rows else ""), *table, page.indented(Text(", ".join(rest), "dim")))
 
 
 def what_ifs(title: str, explanation: Explanation, chosen: Sequence[WhatIf]) -> Group:
