@@ -15,7 +15,7 @@ Argument = tuple[tuple[str, ...], dict[str, Any]]  # names and options, as argpa
 FRAMEWORKS = ("megatron", "torchtitan", "deepspeed", "vllm")
 KINDS = ("techlibs", "templates", "models", "studies")
 _ABOUT = "Predict, explain and search designs of distributed AI systems, from technology to training step."
-_EPILOG = "Names resolve to files shipped with crossflow, then to paths. Data goes to stdout, the log to stderr."
+_EPILOG = "Names resolve to files shipped with crossflow, in any letter case, then to paths. Data goes to stdout, the log to stderr."
 
 
 class Parser(argparse.ArgumentParser):
