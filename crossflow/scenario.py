@@ -519,8 +519,10 @@ def _with_components(document: Document, system: SystemSpec, system_document: Do
         if isinstance(named := files.held(own, path), str) and (written := files.held(system_document.data, path)) != named
     }
     document = files.replaced(document, names) if names else document
-    library = load_library(system.techlib, base) if document.data.get("techlib") else None
-    for kind, entries in document.data["techlib"].items() if library is not None else ():
+    if not (changes := document.data.get("techlib")):
+        return document
+    library = load_library(system.techlib, base)
+    for kind, entries in changes.items():
         for entry in entries if kind in KINDS and isinstance(entries, Mapping) else ():
             with document.telling("techlib", kind, entry):
                 document = files.renamed(document, ("techlib", kind, entry), library.name_of(kind, entry))

@@ -16,7 +16,7 @@ from crossflow.architecture.generator import CHANGED, generate
 from crossflow.architecture.model import Architecture
 from crossflow.architecture.template import DatasheetSystem, GeneratedSystem, SystemSpec
 from crossflow.arrays import Array, points
-from crossflow.errors import CrossflowError, SpecError, did_you_mean, folded
+from crossflow.errors import CrossflowError, Problem, SpecError, did_you_mean, folded
 from crossflow.files import Document, Path_
 from crossflow.limits import shown
 from crossflow.technology.library import Choice, TechLibrary, kind_of, load_library
@@ -68,9 +68,10 @@ def _technology_names(spec: SystemSpec, document: Document, base: Path | None) -
         named += [(("levels", level, "component"), "on_chip", entry.component) for level, entry in spec.levels.items()]
         tabled = enumerate(spec.budgets.divisions[:-1])  # the last one is for all others
         named += [(("budgets", "divisions", i, role), role, getattr(row, role)) for i, row in tabled for role in divisions.ROLES]
-    problems, renamed = [], {}
+    problems: list[Problem] = []
+    renamed: dict[Path_, str] = {}
     if (library := files.shipped_name("techlibs", spec.techlib)) not in (None, spec.techlib):
-        renamed["techlib",] = library
+        renamed["techlib",] = str(library)
     for path, kind, name in named:
         try:
             if (known := parts.name_of(kind, name)) != name:
