@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
 WORD, LONGEST = 200, 3000  # characters of a word and of a message, the most that are shown
@@ -83,6 +83,33 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
     """
     found = [f"'{name}'" for name in meant(word, known)]
     return f"; did you mean {either(found)}?" if found else ""
+
+
+def folded(name: str) -> str:
+    """A name without what people write differently: letter case, and `_` for `-`.
+
+    >>> folded("DGX_H100")
+    'dgx-h100'
+    """
+    return name.lower().replace("_", "-")
+
+
+def known_name(name: str, known: Collection[str]) -> str | None:
+    """The known name that a name stands for: itself, or the only one that differs from it in letter case and `_` for `-` alone.
+
+    None where there is none; CrossflowError where there are several.
+
+    >>> known_name("hbm3E", ["HBM3", "HBM3E"]), known_name("hbm", ["HBM3", "HBM3E"])
+    ('HBM3E', None)
+    """
+    if name in known:
+        return name
+    asked = folded(name)
+    found = [other for other in known if folded(other) == asked]
+    if len(found) > 1:
+        listed = either([f"'{other}'" for other in found])
+        raise CrossflowError(f"'{name}' may mean {listed}; write it as one of them, letter by letter")
+    return found[0] if found else None
 
 
 def either(names: Sequence[str]) -> str:

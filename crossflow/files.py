@@ -32,7 +32,7 @@ import yaml
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from crossflow import contents, limits
-from crossflow.errors import LISTED, CrossflowError, Problem, SpecError, among, did_you_mean, shortened
+from crossflow.errors import LISTED, CrossflowError, Problem, SpecError, among, did_you_mean, known_name, shortened
 
 if TYPE_CHECKING:
     from pydantic_core import ErrorDetails
@@ -470,17 +470,21 @@ def catalogue(kind: str, *folders: str) -> Mapping[str, Path]:
     return MappingProxyType({path.stem: path for path in paths})
 
 
+@functools.lru_cache(maxsize=4096)
+def shipped_name(kind: str, name: str, *folders: str) -> str | None:
+    """Name of the shipped file that a name stands for, in any letter case; None where there is none, as for the path of a user's file."""
+    return known_name(name, catalogue(kind, *folders))
+
+
 def find(kind: str, name: str, base: Path | None = None, *folders: str) -> Path:
     """Path of a shipped file by name, in some sub-folders alone where they are given, or of a user's file by path.
 
-    Paths end in .yaml, .yml or .json, and are relative to `base`, then to the current folder. Raises CrossflowError naming the known
-    names when there is no such file.
+    Names are read in any letter case. Paths end in .yaml, .yml or .json, and are relative to `base`, then to the current folder. Raises
+    CrossflowError naming the known names when there is no such file.
     """
     shipped = catalogue(kind, *folders)
-    if name in shipped:
-        return shipped[name]
-    if (folded := [known for known in shipped if known.lower() == name.lower()]) and not Path(name).is_file():
-        return shipped[folded[0]]  # names are read in any case
+    if (known := shipped_name(kind, name, *folders)) is not None:
+        return shipped[known]
     candidates = [Path(name)] if base is None else [base / name, Path(name)]
     for candidate in candidates if Path(name).suffix in YAML else ():
         if contents.is_file(candidate):
@@ -571,6 +575,28 @@ def replace(data: Any, path: Path_, value: Any, origin: str) -> Any:
     return {**data, head: replace(data.get(head), rest, value, origin)}
 
 
+def replaced(document: Document, values: Mapping[Path_, Any]) -> Document:
+    """The document with other values at some paths, each at the place of what stood there."""
+    data = document.data
+    for path, value in values.items():
+        data = replace(data, path, value, document.file)
+    return Document(file=document.file, data=data, lines=document.lines)
+
+
+def renamed(document: Document, path: Path_, name: str) -> Document:
+    """The document with another name for the key at a path; SpecError where that stands beside it."""
+    *above, key = path
+    if key == name:
+        return document
+    held_here = held(document.data, above)
+    if name in held_here:
+        raise document.error(path, f"'{name}' stands beside it and means the same; give one of them")
+    data = replace(document.data, tuple(above), {name if one == key else one: value for one, value in held_here.items()}, document.file)
+    end = len(path)
+    lines = {(*above, name, *known[end:]) if known[:end] == path else known: place for known, place in document.lines.items()}
+    return Document(file=document.file, data=data, lines=lines)
+
+
 # ---------------------------------------------------------------------------------------------- writing
 
 
@@ -591,11 +617,27 @@ def named_by(option: str) -> Iterator[None]:
         raise UnwrittenError(error.path, error.reason, option) from None
 
 
+def check_writable(path: Path, option: str, *, folder: bool = False) -> None:
+    """CrossflowError where a file, or a folder of files, could not be written, before what it shall hold is computed.
+
+    Folders that are missing are made when the file is written; the nearest one that is there must take a file.
+    """
+    if path.is_dir() and not folder:
+        raise CrossflowError(f"{path} is a folder; name a file in it with {option}")
+    there = path if folder else path.parent
+    while not there.is_dir() and not os.path.lexists(there) and there != there.parent:
+        there = there.parent
+    try:
+        with tempfile.TemporaryFile(dir=there):
+            pass
+    except OSError as error:
+        raise UnwrittenError(path, error.strerror, option) from None
+
+
 def check_new(*paths: Path, replace: bool) -> None:
-    """CrossflowError where a file that would be written is there already, unless it may be replaced, and for a folder."""
+    """CrossflowError where a file that would be written is there already, unless it may be replaced, and where it could not be written."""
     for path in paths:
-        if path.is_dir():
-            raise CrossflowError(f"{path} is a folder; name a file in it with -o")
+        check_writable(path, "-o")
         if os.path.lexists(path) and not replace:
             raise CrossflowError(f"{path} exists; give --force to replace it, or another name with -o")
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import functools
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,11 +17,11 @@ from crossflow import files
 from crossflow.architecture import divisions
 from crossflow.architecture.template import GeneratedSystem
 from crossflow.arrays import Array, Index, python
-from crossflow.errors import CrossflowError, SpecError, StrategyError, did_you_mean
+from crossflow.errors import CrossflowError, SpecError, StrategyError, did_you_mean, known_name
 from crossflow.files import Document
 from crossflow.paths import quantity_at
-from crossflow.scenario import Scenario, check_strategy, divides, from_document
-from crossflow.technology.library import Choice
+from crossflow.scenario import SHIPPED, SHORT, Scenario, check_strategy, divides, from_document
+from crossflow.technology.library import KINDS, Choice, kind_of
 from crossflow.units import Quantity
 
 _DIVIDED = ("strategy", "placement", "system.network")  # sections of which values may be right, and clash with others
@@ -35,6 +35,29 @@ class Split:
     choices: Mapping[str, Choice]
     quantities: Mapping[str, Array]
     discrete: Mapping[str, Sequence[Any]]
+
+
+def as_shipped(scenario: Scenario, points: Points) -> Points:
+    """The points with the names of shipped files and of library entries as these have them, in paths and in values."""
+    return {path_as_shipped(scenario, path): values_as_shipped(scenario, path, values) for path, values in points.items()}
+
+
+def path_as_shipped(scenario: Scenario, path: str) -> str:
+    """A path with the name of the library entry in it as the library has it."""
+    return ".".join(("techlib", *scenario.library.path_of(path.split(".")[1:]))) if path.startswith("techlib.") else path
+
+
+def values_as_shipped(scenario: Scenario, path: str, values: Sequence[Any]) -> Sequence[Any]:
+    """Values of a path with the names among them as the shipped files, or the library, have them."""
+    parts = tuple(path.split("."))
+    known: Callable[[str], str | None] | None = SHIPPED.get(parts) or SHIPPED.get((*parts, SHORT.get(path, "")))
+    if parts[:2] == ("system", "technology") and len(parts) == 3 and kind_of(parts[2]) in KINDS:
+        known = functools.partial(known_name, known=scenario.library.names(kind_of(parts[2])))
+    if known is None:
+        return values
+    names = {value: known(value) for value in {value for value in values if isinstance(value, str)}}
+    renamed = {value: name for value, name in names.items() if name not in (None, value)}
+    return [renamed.get(value, value) if isinstance(value, str) else value for value in values] if renamed else values
 
 
 def split(scenario: Scenario, points: Points) -> Split:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -16,12 +16,12 @@ from pydantic import Field, model_validator
 from crossflow import contents, files, provenance
 from crossflow.architecture.model import Architecture
 from crossflow.architecture.software import SoftwareStack, load_stack
-from crossflow.architecture.system import architecture, resolve
+from crossflow.architecture.system import architecture, resolve, template_name
 from crossflow.architecture.template import GeneratedSystem, SystemSpec
 from crossflow.arrays import Array
 from crossflow.contents import Contents, Packed
 from crossflow.cost.profile import Profile, profile_at, read_profile, system_profile
-from crossflow.errors import CrossflowError, Problem, SpecError, StrategyError, among, did_you_mean, with_article
+from crossflow.errors import CrossflowError, Problem, SpecError, StrategyError, among, did_you_mean, known_name, with_article
 from crossflow.files import Document, FileModel
 from crossflow.limits import PositiveFloat, PositiveInt, shown
 from crossflow.mapping.topology import Network
@@ -36,7 +36,7 @@ from crossflow.strategy.mesh import ORDER, Mesh
 from crossflow.strategy.plan import Plan
 from crossflow.strategy.reading import AnyStrategy, Workload, as_text, fitting, read_strategy, strategy_problem
 from crossflow.strategy.schedules import hold_order
-from crossflow.technology.library import TechLibrary, library_document, load_library
+from crossflow.technology.library import KINDS, TechLibrary, library_document, load_library
 from crossflow.workload.frozen import frozen_layers
 from crossflow.workload.graph import Graph
 from crossflow.workload.huggingface import huggingface_document
@@ -472,16 +472,15 @@ def _counted(system: SystemSpec, section: Mapping[str, Any]) -> SystemSpec:
     return found
 
 
+SHORT = {"system": "template", "workload": "model", "software": "like"}  # sections that a name alone may stand for, and their key of it
+
+
 def spelled_out(document: Document) -> Document:
     """The document with sections given by a name alone as the mappings that they are short for, so that settings reach below."""
     data = document.data
     if not isinstance(data, Mapping):
         return document
-    named = {
-        section: {key: data[section]}
-        for section, key in (("system", "template"), ("workload", "model"), ("software", "like"))
-        if isinstance(data.get(section), str)
-    }
+    named = {section: {key: data[section]} for section, key in SHORT.items() if isinstance(data.get(section), str)}
     return Document(file=document.file, data={**data, **named}, lines=document.lines) if named else document
 
 
@@ -493,7 +492,41 @@ def from_dict(data: Mapping[str, Any], name: str = "scenario", base: Path | None
 def from_document(document: Document, base: Path | None, name: str, like: Scenario | None = None) -> Scenario:
     """Resolve a scenario, with the problems of all of its sections at once; sections equal to those of `like` are its own."""
     with (used := contents.in_use() if like is None else like.contents).used():
-        return _resolved(spelled_out(document), base, name, like, used)
+        return _resolved(_as_shipped(spelled_out(document)), base, name, like, used)
+
+
+def _as_shipped(document: Document) -> Document:
+    """The document with the names of shipped files as these have them, whatever the letter case in which it names them."""
+    names: dict[files.Path_, str] = {}
+    for path, known in SHIPPED.items():
+        named = files.held(document.data, path)
+        if isinstance(named, str):
+            with document.telling(*path):
+                found = known(named)
+            if found not in (None, named):
+                names[path] = str(found)
+    return files.replaced(document, names) if names else document
+
+
+def _with_components(document: Document, system: SystemSpec, system_document: Document, base: Path | None) -> Document:
+    """The document with the names of library entries as the library of its system has them."""
+    own = document.data["system"]
+    paths: list[files.Path_] = [("technology", role) for role in type(system.technology).model_fields]
+    paths += [("levels", level, "component") for level in (system.levels if isinstance(system, GeneratedSystem) else ())]
+    names = {
+        ("system", *path): written
+        for path in paths
+        if isinstance(named := files.held(own, path), str) and (written := files.held(system_document.data, path)) != named
+    }
+    document = files.replaced(document, names) if names else document
+    if not (changes := document.data.get("techlib")):
+        return document
+    library = load_library(system.techlib, base)
+    for kind, entries in changes.items():
+        for entry in entries if kind in KINDS and isinstance(entries, Mapping) else ():
+            with document.telling("techlib", kind, entry):
+                document = files.renamed(document, ("techlib", kind, entry), library.name_of(kind, entry))
+    return document
 
 
 def _resolved(document: Document, base: Path | None, name: str, like: Scenario | None, used: Contents) -> Scenario:
@@ -531,6 +564,7 @@ def _resolved(document: Document, base: Path | None, name: str, like: Scenario |
         problems.append(document.problem(document.blamed("software", str(error)), str(error)))
     if problems or top is None or system is None or workload is None:
         raise SpecError(map(pointed, problems))
+    document = _with_components(document, system, system_document, base)
     _check_meaning(top, workload, document)
     profile = _profile(top.profile, system, system_document, base, document)
     _check_types(system, workload, stack, document)
@@ -545,7 +579,7 @@ def _resolved(document: Document, base: Path | None, name: str, like: Scenario |
         kernels_per_device=top.kernels_per_device,
         document=document,
         system_document=system_document,
-        library=_library(top.techlib, system.techlib, document, base, like),
+        library=_library(document.data.get("techlib", {}), system.techlib, document, base, like),
         run=top.run,
         base=base,
         contents=used,
@@ -724,6 +758,27 @@ def _workload(document: Document, base: Path | None) -> Workload:
 def presets() -> Mapping[str, Path]:
     """Shipped model presets by name."""
     return files.catalogue("templates", "models")
+
+
+def model_name(name: str) -> str | None:
+    """The kind of model, or the preset, that a name stands for in any letter case; None where there is none."""
+    return known_name(name, MODELS) or files.shipped_name("templates", name, "models")
+
+
+def stack_name(name: str) -> str | None:
+    """The shipped software stack that a name stands for in any letter case; None where there is none."""
+    return files.shipped_name("templates", name, "software")
+
+
+# Keys of a scenario that name what is shipped, and what each name stands for.
+SHIPPED: Mapping[files.Path_, Callable[[str], str | None]] = {
+    ("system", "template"): template_name,
+    ("system", "template", "template"): template_name,
+    ("system", "template", "device"): template_name,
+    ("system", "techlib"): functools.partial(files.shipped_name, "techlibs"),
+    ("workload", "model"): model_name,
+    ("software", "like"): stack_name,
+}
 
 
 def _preset(name: str, document: Document, base: Path | None) -> Document:

@@ -1,6 +1,10 @@
 """Launch files on the command line: `plan --export`, and `--from` in the place of a scenario."""
 
+import io
 import json
+import re
+import sys
+import types
 from pathlib import Path
 
 import pytest
@@ -42,10 +46,18 @@ def test_the_best_plan_is_exported_and_comes_back(scenario, capsys):
 
 
 @pytest.mark.slow
-def test_an_export_goes_to_stdout_alone(scenario, capsys):
+def test_an_export_goes_to_stdout_alone_and_stderr_names_the_plan(scenario, capsys):
     assert main(["plan", str(scenario), "--export", "torchtitan"]) == 0
-    out = capsys.readouterr().out
-    assert read(out).kind == "torchtitan"
+    shown = capsys.readouterr()
+    launch = read(shown.out)
+    assert launch.kind == "torchtitan"
+    assert "Best plans" not in shown.out
+    note, named = shown.err.splitlines()
+    assert note.startswith("crossflow: note: predicted with the software stack torchtitan, that of torchtitan;")
+    assert re.fullmatch(r"crossflow: \S+ is written, the plan to take: .* s a step, .* GiB of 80 GiB a device", named)
+    assert named.split()[1] == launch.scenario("h100-ib-cluster").strategy_text
+    assert main(["plan", str(scenario), "--export", "torchtitan", "-q"]) == 0
+    assert capsys.readouterr() == (shown.out, "")
 
 
 @pytest.mark.slow
@@ -72,6 +84,26 @@ def test_a_launch_file_is_compared_with_the_best_plans(capsys):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("command", ["predict", "plan"])
+def test_a_launch_file_is_read_from_standard_input(capsys, monkeypatch, command):
+    file = FILES / "megatron-llama3-70b-slurm.sh"
+    words = ("--on", "h100-ib-cluster", "--nodes", "16", "--json", *(("--top", "1") if command == "plan" else ()))
+    assert main([command, "--from", str(file), *words]) == 0
+    known = json.loads(capsys.readouterr().out)
+    monkeypatch.setattr(sys, "stdin", types.SimpleNamespace(buffer=io.BytesIO(file.read_bytes())))
+    assert main([command, "--from", "-", *words]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["assumptions"][0] == "<stdin> read as megatron, run by megatron-core with changes by flags"
+    for key in ("step_time_s", "plans"):
+        assert found.get(key) == known.get(key)
+
+
+def test_what_is_wrong_in_standard_input_is_told_by_line(capsys, monkeypatch):
+    monkeypatch.setattr(sys, "stdin", types.SimpleNamespace(buffer=io.BytesIO(b"vllm serve x \\\n  --tp 9q")))
+    assert main(["predict", "--from", "-", "--on", "dgx-h100"]) == 2
+    assert capsys.readouterr().err.startswith("<stdin>:2: --tp: expected a whole number from 1, got '9q'")
+
+
 def test_a_launch_file_on_more_nodes_has_more_replicas(capsys):
     file = str(FILES / "megatron-llama3-70b-slurm.sh")
     assert main(["predict", "--from", file, "--on", "h100-ib-cluster", "--nodes", "16"]) == 0

@@ -3,6 +3,7 @@
 import itertools
 import json
 import math
+import re
 
 import numpy as np
 import pytest
@@ -483,3 +484,23 @@ def test_where_a_plan_does_not_fit_those_that_do_are_shown(tmp_path, capsys):
 
 def test_graphs_of_kernels_have_no_other_strategies_here(explained):
     assert explained.strategies == ()
+
+
+@pytest.mark.slow
+def test_a_datasheet_tells_its_own_numbers_apart_from_those_of_the_library(capsys):
+    words = ["explain", "--model", "llama3-8b", "--on", "dgx-h100", "--strategy", "tp8"]
+    assert main(words) == 0
+    page = capsys.readouterr().out
+    _, own, theirs = re.split(r"^(?:Rates, memory, network and power|Technology and execution)  .*$", page, flags=re.MULTILINE)
+    theirs = theirs.split("\n\n")[0]
+    assert main([*words, "--json"]) == 0
+    rows = json.loads(capsys.readouterr().out)["elasticities"]
+    mine = {row["path"] for row in rows if row["own"]}
+    assert {"system.throughput.bf16", "system.levels.memory.bandwidth", "system.network.intra.bandwidth", "system.clock"} <= mine
+    assert not [path for path in mine if path.startswith(("techlib.", "system.execution.", "system.network.parameters."))]
+    for part, side in ((own, True), (theirs, False)):
+        shown = re.findall(r"^  ((?:system|techlib)\S+)", part, re.MULTILINE)
+        assert shown
+        assert all(any(row["path"].startswith(path) and row["own"] is side for row in rows) for path in shown)
+        gains = [float(gain) for gain in re.findall(r"([+-]\d+\.\d) %", part)]
+        assert gains == sorted(gains, reverse=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -15,13 +16,14 @@ from crossflow.architecture.generator import CHANGED, generate
 from crossflow.architecture.model import Architecture
 from crossflow.architecture.template import DatasheetSystem, GeneratedSystem, SystemSpec
 from crossflow.arrays import Array, points
-from crossflow.errors import CrossflowError, SpecError, did_you_mean
+from crossflow.errors import CrossflowError, Problem, SpecError, did_you_mean, folded
 from crossflow.files import Document, Path_
 from crossflow.limits import shown
 from crossflow.technology.library import Choice, TechLibrary, kind_of, load_library
 
 _KINDS: Mapping[str, type[GeneratedSystem] | type[DatasheetSystem]] = {"generated": GeneratedSystem, "datasheet": DatasheetSystem}
 REFERENCE = "a100-80gb"  # device that normalised device-hours are hours of
+TEMPLATES = ("systems", "devices", "generated")  # folders of what a scenario can name as its system
 # Keys of a system file that describe the file rather than the device that it is made of.
 _OF_THE_FILE = ("kind", "device")
 
@@ -34,9 +36,15 @@ def resolve(document: Document, base: Path | None = None) -> tuple[SystemSpec, D
     SpecError, CrossflowError
         For problems in the section or in the files that it names.
     """
-    merged = divisions.chosen(_merged(document, base))
-    spec = files.validate(_KINDS[_kind(merged)], merged)
-    _check_technology(spec, merged, base)
+    below = _merged(document, base)
+    spec, merged = _read(below)
+    renamed = _technology_names(spec, merged, base)
+    return _read(files.replaced(below, renamed)) if renamed else (spec, merged)
+
+
+def _read(below: Document) -> tuple[SystemSpec, Document]:
+    merged = divisions.chosen(below)
+    spec: SystemSpec = files.validate(_KINDS[_kind(merged)], merged)
     return spec, merged
 
 
@@ -49,8 +57,8 @@ def _kind(document: Document) -> str:
     return kind
 
 
-def _check_technology(spec: SystemSpec, document: Document, base: Path | None) -> None:
-    """SpecError with every technology name of a system that its library does not have."""
+def _technology_names(spec: SystemSpec, document: Document, base: Path | None) -> dict[Path_, str]:
+    """Technology names of a system that its library writes otherwise, by path; SpecError with every one that the library does not have."""
     _found("techlibs", spec.techlib, base, document, "techlib")
     parts = load_library(spec.techlib, base)
     named: list[tuple[Path_, str, str]] = [
@@ -60,14 +68,19 @@ def _check_technology(spec: SystemSpec, document: Document, base: Path | None) -
         named += [(("levels", level, "component"), "on_chip", entry.component) for level, entry in spec.levels.items()]
         tabled = enumerate(spec.budgets.divisions[:-1])  # the last one is for all others
         named += [(("budgets", "divisions", i, role), role, getattr(row, role)) for i, row in tabled for role in divisions.ROLES]
-    problems = []
+    problems: list[Problem] = []
+    renamed: dict[Path_, str] = {}
+    if (library := files.shipped_name("techlibs", spec.techlib)) not in (None, spec.techlib):
+        renamed["techlib",] = str(library)
     for path, kind, name in named:
         try:
-            parts.component(kind, name)
+            if (known := parts.name_of(kind, name)) != name:
+                renamed[path] = known
         except CrossflowError as error:
             problems.append(document.problem(path, str(error)))
     if problems:
         raise SpecError(problems)
+    return renamed
 
 
 def _merged(document: Document, base: Path | None, above: tuple[Path, ...] = ()) -> Document:
@@ -100,10 +113,20 @@ def _without_changes(below: Document, own: Document) -> Document:
     named |= {("components", "on_chip", name): ("levels", name, "component") for name in (levels if isinstance(levels, Mapping) else ())}
     for (*above, last), entry in named.items():
         given, changes = files.held(own.data, entry), files.held(below.data, above)
-        if given not in (None, files.held(below.data, entry)) and isinstance(changes, Mapping) and last in changes:
+        if not _same(given, files.held(below.data, entry)) and isinstance(changes, Mapping) and last in changes:
             left = {name: change for name, change in changes.items() if name != last}
             below = Document(file=below.file, data=files.replace(below.data, tuple(above), left, below.file), lines=below.lines)
     return below
+
+
+def _same(given: Any, held: Any) -> bool:
+    """Whether a section names no other library entry than the template below it."""
+    return given in (None, held) or (isinstance(given, str) and isinstance(held, str) and folded(given) == folded(held))
+
+
+def template_name(name: str) -> str | None:
+    """The shipped system or device that a name stands for in any letter case; None where there is none."""
+    return files.shipped_name("templates", name, *TEMPLATES)
 
 
 def _template(document: Document, base: Path | None, above: tuple[Path, ...], key: str = "template") -> Document:
@@ -112,7 +135,7 @@ def _template(document: Document, base: Path | None, above: tuple[Path, ...], ke
         return _with_device(document.under(key), base, above)
     if not isinstance(named, str):
         raise document.error((key,), f"expected a template name, a path or a mapping, got {shown(named)}")
-    path = _found("templates", named, base, document, key, "systems", "devices", "generated")
+    path = _found("templates", named, base, document, key, *TEMPLATES)
     led = (*above, path.resolve())
     if led[-1] in above:
         raise document.error((key,), f"a template cannot stand on itself: {' -> '.join(one.name for one in led)}")

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from crossflow import files
-from crossflow.architecture.system import resolve
+from crossflow.architecture.system import resolve, template_name
 from crossflow.architecture.template import SystemSpec
 from crossflow.arrays import Array, Mask
 from crossflow.calibration.curve import fit_curve
@@ -141,6 +141,7 @@ def calibrate(
     SpecError, CrossflowError
         For files that cannot be read, and where too few rows are left to fit anything.
     """
+    system = template_name(system) or system
     spec, document = resolve(Document(file="--system", data={"template": system}))
     below = system_profile(spec, document)
     found = read_measurements(paths, lineage(system), spec.devices_per_node, options or LogOptions(), rows)

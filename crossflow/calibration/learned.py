@@ -27,7 +27,7 @@ from typing import Any
 import numpy as np
 
 from crossflow import files
-from crossflow.architecture.system import architecture, resolve
+from crossflow.architecture.system import architecture, resolve, template_name
 from crossflow.architecture.template import SystemSpec
 from crossflow.arrays import Array, Mask
 from crossflow.calibration.calibrate import fitted_parts, lineage, priceable, profiled, with_fits
@@ -141,6 +141,7 @@ def require_sklearn() -> None:
 def learn(paths: Sequence[Path], system: str, *, options: LogOptions | None = None, rows: Sequence[str] = ()) -> Learning:
     """Learn the kinds of kernels and collectives that have enough measured rows; parameters as in `calibrate`."""
     require_sklearn()
+    system = template_name(system) or system
     spec, document = resolve(Document(file="--system", data={"template": system}))
     below = system_profile(spec, document)
     found = read_measurements(paths, lineage(system), spec.devices_per_node, options or LogOptions(), rows)

@@ -33,6 +33,15 @@ def profile_of(path: Path) -> Path:
     return path.with_name(f"{path.stem}.profile.csv")
 
 
+def check_system(base: str, path: Path, *others: Path, replace: bool = False) -> None:
+    """CrossflowError where a system, and the other files beside it, could not be written; `base` is the one that it inherits."""
+    if path.suffix not in (".yaml", ".yml"):
+        raise CrossflowError(f"{path} is no name of a system file; end it in .yaml")
+    if Path(base).is_file() and path.exists() and path.samefile(base):
+        raise CrossflowError(f"{path} is the system that the calibration starts from; give another name with -o")
+    files.check_new(path, *others, replace=replace)
+
+
 def write_system(found: Calibration, path: Path, *, replace: bool = False) -> list[Path]:
     """Write a system that inherits the one it starts from, and its profile if it has one: both or neither.
 
@@ -43,11 +52,7 @@ def write_system(found: Calibration, path: Path, *, replace: bool = False) -> li
     """
     curves = found.profile
     written = [path, *([profile_of(path)] if curves else [])]
-    if path.suffix not in (".yaml", ".yml"):
-        raise CrossflowError(f"{path} is no name of a system file; end it in .yaml")
-    if Path(found.base).is_file() and path.exists() and path.samefile(found.base):
-        raise CrossflowError(f"{path} is the system that the calibration starts from; give another name with -o")
-    files.check_new(*written, replace=replace)
+    check_system(found.base, *written, replace=replace)
     text = system_text(found, path)
     with contextlib.ExitStack() as undone:
         if curves:

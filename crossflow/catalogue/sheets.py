@@ -14,11 +14,11 @@ from crossflow import files
 from crossflow.architecture.model import Architecture
 from crossflow.architecture.software import load_stack
 from crossflow.architecture.system import architecture, resolve
-from crossflow.errors import CrossflowError, did_you_mean
+from crossflow.errors import CrossflowError, did_you_mean, folded, known_name
 from crossflow.files import Document
 from crossflow.paths import quantity_at
 from crossflow.program.file import is_program, read_program
-from crossflow.scenario import presets
+from crossflow.scenario import model_name, presets
 from crossflow.strategy.mesh import sizes_text
 from crossflow.technology.library import KINDS, library_document, load_library
 from crossflow.units import parse
@@ -130,16 +130,14 @@ def show(name: str) -> Sheet:
 
 def look_up(name: str) -> Sheet:
     """The same; the sheet of a techlib, template, model, study, component or file."""
-    if name in files.catalogue("techlibs"):
-        return techlib(name)
-    if name in MODELS:
-        return model(name)
-    if name in presets():
-        return preset(name)
-    if name in files.catalogue("templates"):
-        return template(name)
-    if name in files.catalogue("studies"):
-        return plain(name, "study", files.find("studies", name))
+    if (known := files.shipped_name("techlibs", name)) is not None:
+        return techlib(known)
+    if (known := model_name(name)) is not None:
+        return model(known) if known in MODELS else preset(known)
+    if (known := files.shipped_name("templates", name)) is not None:
+        return template(known)
+    if (known := files.shipped_name("studies", name)) is not None:
+        return plain(known, "study", files.find("studies", known))
     found = list(_components(name))
     if found:
         library, kind, entry = found[0]
@@ -163,13 +161,14 @@ def _components(name: str) -> Iterator[tuple[str, str, str]]:
     parts = name.split("/")
     libraries = sorted(files.catalogue("techlibs"), key=lambda library: library != "standard")
     if len(parts) == 3:
-        libraries = [library for library in libraries if library == parts[0]]
+        libraries = [library for library in libraries if library == files.shipped_name("techlibs", parts[0])]
     elif len(parts) > 3:
         return
-    kinds = [kind for kind in KINDS if len(parts) == 1 or kind == parts[-2].replace("-", "_")]
+    kinds = [kind for kind in KINDS if len(parts) == 1 or folded(kind) == folded(parts[-2])]
     for library in libraries:
         loaded = load_library(library)
-        yield from ((library, kind, parts[-1]) for kind in kinds if parts[-1] in loaded.names(kind))
+        found = ((kind, known_name(parts[-1], loaded.names(kind))) for kind in kinds)
+        yield from ((library, kind, known) for kind, known in found if known is not None)
 
 
 def of_file(path: Path) -> Sheet:

@@ -12,7 +12,7 @@ from rich.text import Text
 from crossflow.calibration.calibrate import calibrate, reasons
 from crossflow.calibration.learned import fill, learn
 from crossflow.calibration.logs import LogOptions
-from crossflow.calibration.writing import learned_text, write_system
+from crossflow.calibration.writing import check_system, learned_text, write_system
 from crossflow.cli import page
 from crossflow.errors import CrossflowError
 from crossflow.files import check_new, named_by, write_text
@@ -47,6 +47,8 @@ def _check(arguments: argparse.Namespace) -> None:
         raise CrossflowError(f"--ranks {arguments.ranks} do not fill --nodes {arguments.nodes}")
     if arguments.learn and arguments.output is not None:
         check_new(arguments.output, replace=arguments.force)
+    elif arguments.output is not None:
+        check_system(arguments.system, arguments.output, replace=arguments.force)
 
 
 def _fit(arguments: argparse.Namespace, options: LogOptions) -> None:

@@ -56,11 +56,11 @@ def _sustained(device: Architecture) -> str:
     return f"; at the power limit, long products as at {show(share * number(device.frequency), 'Hz')}" if share < 1 else ""
 
 
-def _rates(rates: Any) -> Text:
+def _rates(rates: Any) -> page.Flow:
     by_rate: dict[str, list[str]] = {}
     for dtype, rate in rates.items():
         by_rate.setdefault(show(number(rate), "flop/s"), []).append(dtype)
-    return Text("   ").join(Text.assemble((", ".join(dtypes), "dim"), " ", rate) for rate, dtypes in by_rate.items())
+    return page.Flow([Text.assemble((", ".join(dtypes), "dim"), " ", rate) for rate, dtypes in by_rate.items()])
 
 
 def _units(device: Architecture) -> str:
@@ -106,17 +106,30 @@ def _finite(value: Any, unit: str) -> RenderableType:
 
 
 def budgets(device: Architecture) -> Group:
-    """Bars of what each component uses of its share of area, power and perimeter; empty for a datasheet device."""
+    """Bars of what each component uses of its share of area, power and perimeter, in one table where the page has room for it.
+
+    Empty for a datasheet device.
+    """
     if not device.usage:
         return Group()
     resources = list(dict.fromkeys(use.resource for use in device.usage))
     components = list(dict.fromkeys(use.component for use in device.usage))
     uses = {(use.component, use.resource): use for use in device.usage}
-    rows = [[name.replace("_", " "), *_cells(uses, name, resources)] for name in components]
+    tables = [_budgets(device, uses, components, resources)]
+    if page.breadth(*tables[0]) > page.columns() - page.MARGIN:
+        tables = [_budgets(device, uses, [name for name in components if (name, one) in uses], [one]) for one in resources]
+    right = range(2, len(tables[0][1]), 3)
+    grids = [page.indented(page.grid(rows, right, header=header)) for rows, header in tables]
+    return Group(page.heading("Budgets", aside="used of what each component was given"), *grids)
+
+
+def _budgets(
+    device: Architecture, uses: dict[tuple[str, str], BudgetUse], components: list[str], resources: list[str]
+) -> tuple[list[list[RenderableType]], list[str]]:
+    """Rows of the use of some resources, and their header."""
+    rows: list[list[RenderableType]] = [[name.replace("_", " "), *_cells(uses, name, resources)] for name in components]
     rows.append([Text("all", "bold"), *(cell for resource in resources for cell in _total(device, resource))])
-    header = ["", *(word for resource in resources for word in (resource, "", ""))]
-    right = [i for i in range(len(header)) if i % 3 == 2]
-    return page.section("Budgets", rows, right, aside="used of what each component was given", header=header)
+    return rows, ["", *(word for resource in resources for word in (resource, "", ""))]
 
 
 def _cells(uses: dict[tuple[str, str], BudgetUse], component: str, resources: list[str]) -> Iterator[RenderableType]:

@@ -10,7 +10,7 @@ from rich.text import Text
 from crossflow.cli import page
 from crossflow.cli.source import scenario_of
 from crossflow.evaluation.events import Event, EventList, events
-from crossflow.files import named_by, write_text
+from crossflow.files import check_writable, named_by, write_text
 from crossflow.scenario import Scenario
 from crossflow.units import show
 
@@ -19,6 +19,8 @@ _SHOWN = 24  # events on a page
 
 def run(arguments: argparse.Namespace) -> None:
     """List the events of the scenario with its overrides."""
+    if arguments.output is not None:
+        check_writable(arguments.output, "-o")
     scenario, assumed = scenario_of(arguments)
     page.log_choices(scenario, assumed)
     found = events(scenario)

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from rich.console import Group, RenderableType
 from rich.text import Text
 
+from crossflow.architecture.template import GeneratedSystem
 from crossflow.cli import page
 from crossflow.cli.page import percent
 from crossflow.cli.source import scenario_of
@@ -17,7 +18,7 @@ from crossflow.explanation.alternatives import DIVIDED
 from crossflow.explanation.answers import Change, Effect, Explanation, NextBottleneck, WhatIf
 from crossflow.explanation.sensitivity import explain
 from crossflow.explanation.tornado import draw, in_words, tornado
-from crossflow.files import named_by
+from crossflow.files import check_writable, named_by
 from crossflow.score import unit_of
 from crossflow.units import show
 
@@ -28,6 +29,8 @@ _FACTORS = 3  # what-ifs of one parameter
 
 def run(arguments: argparse.Namespace) -> None:
     """Explain the scenario with its overrides."""
+    if arguments.plot is not None:
+        check_writable(arguments.plot.with_name(f"{arguments.plot.name.removesuffix('.svg').removesuffix('.png')}.png"), "--plot")
     scenario, assumed = scenario_of(arguments)
     explanation = explain(scenario, arguments.objective)
     if arguments.json:
@@ -102,13 +105,13 @@ def surprises(explanation: Explanation) -> Group:
 
 
 def elasticities(explanation: Explanation, top: int) -> list[Group]:
-    """The parameters that gain most; of a generated device those of its architect and those of its technology apart."""
-    if not explanation.alternatives:
-        return [_elasticities("Parameters", explanation.effects, top)]
-    own, theirs = ([e for e in explanation.effects if e.owner == owner] for owner in ("architect", "technology"))
+    """The parameters that gain most: those that its architect decides, or of a datasheet its own numbers, apart from all others."""
+    generated = isinstance(explanation.scenario.system, GeneratedSystem)
+    sides = [e.owner == "architect" if generated else e.parameter.own for e in explanation.effects]
+    own, theirs = ([e for e, mine in zip(explanation.effects, sides, strict=True) if mine is side] for side in (True, False))
     first = max(top // 2, 1)
     return [
-        _elasticities("Budgets, shares and network", own, first),
+        _elasticities("Budgets, shares and network" if generated else "Rates, memory, network and power", own, first),
         _elasticities("Technology and execution", theirs, max(top - first, 1)),
     ]
 
@@ -126,8 +129,8 @@ def _elasticities(title: str, effects: Sequence[Effect], top: int) -> Group:
     rest.append(f"{len(effects) - len(moving)} without effect")
     header = ("parameter", "value", "10 % gain", "elasticity", "through", "source")
     aside = "~ kinks: whole numbers of units, or a change of what bounds"
-    table = page.indented(page.grid(rows, right=(1, 2, 3), header=header, wraps=0))
-    return Group(page.heading(title, aside=aside), table, page.indented(Text(", ".join(rest), "dim")))
+    table = [page.indented(page.grid(rows, right=(1, 2, 3), header=header, wraps=0))] if rows else []
+    return Group(page.heading(title, aside=aside if rows else ""), *table, page.indented(Text(", ".join(rest), "dim")))
 
 
 def what_ifs(title: str, explanation: Explanation, chosen: Sequence[WhatIf]) -> Group:

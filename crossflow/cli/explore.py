@@ -11,11 +11,13 @@ from pathlib import Path
 from crossflow.cli import page
 from crossflow.errors import CrossflowError
 from crossflow.explore.server import App, serve
-from crossflow.files import named_by
+from crossflow.files import check_writable, named_by
 
 
 def run(arguments: argparse.Namespace) -> None:
     """Serve the page until Ctrl-C, or write it as one file."""
+    if arguments.export is not None:
+        check_writable(arguments.export, "--export")
     app = _app(arguments.source, arguments.settings)
     if arguments.export is not None:
         _export(app, arguments.source, arguments.export)

@@ -8,11 +8,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from crossflow import files
+from crossflow.cli import page
 from crossflow.errors import CrossflowError
 from crossflow.launch.launch import write
 from crossflow.planning.planner import plan
 from crossflow.planning.plans import Plans, RankedPlan
 from crossflow.points import variant
+from crossflow.units import show
 
 MOST = 3000  # plans that are looked through
 
@@ -72,10 +74,11 @@ def deliver(found: ExportedPlan, arguments: argparse.Namespace) -> None:
     elif not arguments.json:
         sys.stdout.write(found.text)
     said = [f"wrote {arguments.output}"] if arguments.output is not None else []
+    figures = f"{show(found.plan.step_time, 's')} a step, {show(found.plan.needed, 'B')} of {show(found.plan.capacity, 'B')} a device"
     if found.skipped:
         before = "the best plan" if found.skipped == 1 else f"the {found.skipped:,} best plans"
-        said.append(f"{found.plan.strategy} is written; {found.kind} cannot express {before}. {found.reason}")
+        said.append(f"{found.plan.strategy} is written, {figures}; {found.kind} cannot express {before}. {found.reason}")
     elif not arguments.json and arguments.output is None:
-        said.append(f"{found.plan.strategy} is written, the plan to take")
+        said.append(f"{found.plan.strategy} is written, the plan to take: {figures}")
     for line in said:
-        sys.stderr.write(f"crossflow: {line}\n")
+        page.log(f"crossflow: {line}")

@@ -15,7 +15,7 @@ from crossflow.cli import page
 from crossflow.cli.page import count
 from crossflow.emulation.record import CallRecord, record_in
 from crossflow.errors import CrossflowError
-from crossflow.files import named_by
+from crossflow.files import check_writable, named_by
 from crossflow.program.file import check_name, write_program
 from crossflow.program.program import Program, fullest
 from crossflow.replay.events import is_traces
@@ -31,6 +31,7 @@ MEANT_FOR = {"collectives": "traces", "execution": "traces", "rank": "records of
 def run(arguments: argparse.Namespace) -> None:
     """Write the program of a model or of a record, all of it or nothing."""
     check_name(arguments.output)
+    check_writable(arguments.output, "-o")
     page.check_apart(arguments.output, map(Path, arguments.source))
     sources = [Path(source) for source in arguments.source]
     if all(is_traces(source) for source in sources):

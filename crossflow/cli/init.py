@@ -9,7 +9,7 @@ from pathlib import Path
 
 from crossflow import files
 from crossflow.cli import page
-from crossflow.errors import CrossflowError, did_you_mean
+from crossflow.errors import CrossflowError, did_you_mean, known_name
 
 FOLDER = Path(files.__file__).parent / "data" / "init"
 STDOUT = "-"
@@ -33,20 +33,21 @@ def run(arguments: argparse.Namespace) -> None:
     if arguments.kind is None:
         _list(json=arguments.json)
         return
-    if arguments.kind not in KINDS:
+    kind = known_name(arguments.kind, KINDS)
+    if kind is None:
         raise CrossflowError(f"unknown kind '{arguments.kind}'{did_you_mean(arguments.kind, KINDS)}; known: {', '.join(KINDS)}")
-    text = template(arguments.kind)
+    text = template(kind)
     if arguments.output == STDOUT:
         sys.stdout.write(text)
         return
-    path = Path(arguments.output or f"{arguments.kind}.yaml")
+    path = Path(arguments.output or f"{kind}.yaml")
     files.check_new(path, replace=arguments.force)
     with files.named_by("-o"):
         files.write_text(path, text)
-    command = KINDS[arguments.kind][1].format(file=path)
+    command = KINDS[kind][1].format(file=path)
     if arguments.json:
-        page.emit_json({"kind": arguments.kind, "file": str(path), "next": command})
-    sys.stderr.write(f"crossflow: wrote {path}; next: {command}\n")
+        page.emit_json({"kind": kind, "file": str(path), "next": command})
+    page.log(f"crossflow: wrote {path}; next: {command}")
 
 
 def template(kind: str) -> str:

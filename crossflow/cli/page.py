@@ -6,12 +6,14 @@ import itertools
 import os
 import re
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from rich.cells import cell_len
 from rich.console import Console, ConsoleOptions, Group, RenderableType
+from rich.measure import Measurement
 from rich.padding import Padding
 from rich.segment import Segment
 from rich.table import Table
@@ -29,6 +31,7 @@ WIDTH = 100  # columns of a page that goes to no terminal, where COLUMNS does no
 UNBROKEN = 10_000  # columns of a table whose rows are lines, however long
 GAP, MARGIN, NARROW = 2, 4, 24  # between columns of a table, beside it, and of the column that wraps in a table that is too wide
 LEFT_OUT = "left out, because the page is narrow: {}"
+_APART = 3  # columns between pieces that flow
 _BLOCK = 4096  # rows of a table that are laid out at once
 _EIGHTHS = ("", "▏", "▎", "▍", "▌", "▋", "▊", "▉")
 _FULL, _EMPTY = "█", "·"
@@ -140,7 +143,7 @@ def grid(
         table.add_column(title, justify=justify, no_wrap=i != wraps, overflow="fold" if i == wraps else "ellipsis")  # type: ignore[arg-type]
     for row in rows:
         table.add_row(*row)
-    return Group(table, Text(LEFT_OUT.format(", ".join(header[kept:])), "dim")) if kept < breadth else table
+    return Group(table, *left_out(header[kept:], ""))
 
 
 def _width(part: RenderableType) -> int:
@@ -157,10 +160,14 @@ def _kept(widths: Sequence[int], wraps: int | None, room: int) -> int:
 
 
 def _broken(part: RenderableType, room: int) -> RenderableType:
-    """A name that is too long, on several lines: it breaks before its dots."""
-    if isinstance(part, Text) and part.plain and "." in part.plain and " " not in part.plain.strip() and not part.spans:
-        return Text(_at_dots(part.plain, room), part.style)
-    return _at_dots(part, room) if isinstance(part, str) and " " not in part else part
+    """Names that are too long, alone or in a sentence, on several lines: they break before their dots."""
+    if isinstance(part, Text) and "." in part.plain and not part.spans:
+        return Text(_broken_words(part.plain, room), part.style)
+    return _broken_words(part, room) if isinstance(part, str) else part
+
+
+def _broken_words(text: str, room: int) -> str:
+    return re.sub(r"\S+", lambda word: _at_dots(word[0], room) if len(word[0]) > room else word[0], text)
 
 
 def _at_dots(name: str, room: int) -> str:
@@ -182,6 +189,34 @@ def _at_dots(name: str, room: int) -> str:
     return "\n".join(lines)
 
 
+@dataclass(frozen=True)
+class Flow:
+    """Pieces beside each other, as many on a line as it holds; a line ends between two of them."""
+
+    parts: Sequence[Text]
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Text]:
+        """The lines."""
+        line = Text()
+        for part in self.parts:
+            if line.cell_len and line.cell_len + _APART + part.cell_len > options.max_width:
+                yield line
+                line = Text()
+            line.append_text(Text(" " * _APART if line.cell_len else "")).append_text(part)
+        yield line
+
+    def __rich_measure__(self, console: Console, options: ConsoleOptions) -> Measurement:
+        """From the longest piece to all of them on one line."""
+        sizes = [part.cell_len for part in self.parts]
+        return Measurement(max(sizes, default=0), sum(sizes) + _APART * max(len(sizes) - 1, 0)).clamp(None, options.max_width)
+
+
+def breadth(rows: Iterable[Sequence[RenderableType]], header: Sequence[str]) -> int:
+    """Columns of the page that a table of such rows takes where nothing of it is cut."""
+    widths = [max(map(_width, column)) for column in zip(header, *rows, strict=True)]
+    return sum(widths) + GAP * (len(widths) - 1)
+
+
 def section(title: str, rows: Iterable[Sequence[RenderableType]], right: Sequence[int] = (), *, aside: str = "", **given: Any) -> Group:
     """A heading with a grid below it; nothing where there are no rows."""
     listed = list(rows)
@@ -196,7 +231,13 @@ def columns_of(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> list[Re
     kept = _kept(widths, None, columns())
     shown = [[Text(visible(cell)) for cell in row[:kept]] for row in rows]
     table = grid(shown, right, header=[visible(name) for name in headers[:kept]])
-    return [table, *([Text(f"\n{LEFT_OUT.format(', '.join(headers[kept:]))}", "dim")] if kept < len(headers) else [])]
+    return [table, *left_out(headers[kept:], "\n")]
+
+
+def left_out(titles: Sequence[str], before: str) -> list[Text]:
+    """The line that names columns for which a page has no room; nothing where there are none, or none that has a title."""
+    named = [title.strip() for title in titles if title.strip()]
+    return [Text(before + LEFT_OUT.format(", ".join(named)), "dim")] if named else []
 
 
 def write_rows(headers: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
@@ -226,8 +267,9 @@ def _is_number(text: str) -> bool:
 
 
 def pairs(rows: Mapping[str, RenderableType], style: str = "dim") -> RenderableType:
-    """Names, dim, before what they name."""
-    return grid([[Text(visible(name), style=style), value] for name, value in rows.items()], wraps=1)
+    """Names, dim, before what they name; long ones break before their dots, so that the page has room for the rest."""
+    room = max(columns() - MARGIN - GAP - NARROW, NARROW)
+    return grid([[Text(_broken_words(visible(name), room), style=style), value] for name, value in rows.items()], wraps=1)
 
 
 def assumptions(sentences: Sequence[str]) -> RenderableType:

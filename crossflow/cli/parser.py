@@ -15,7 +15,7 @@ Argument = tuple[tuple[str, ...], dict[str, Any]]  # names and options, as argpa
 FRAMEWORKS = ("megatron", "torchtitan", "deepspeed", "vllm")
 KINDS = ("techlibs", "templates", "models", "studies")
 _ABOUT = "Predict, explain and search designs of distributed AI systems, from technology to training step."
-_EPILOG = "Names resolve to files shipped with crossflow, then to paths. Data goes to stdout, the log to stderr."
+_EPILOG = "Names resolve to files shipped with crossflow, in any letter case, then to paths. Data goes to stdout, the log to stderr."
 
 
 class Parser(argparse.ArgumentParser):
@@ -111,7 +111,7 @@ _VERBOSE = "say on stderr which files are read, what the command takes, and wher
 _SETTINGS = _argument(
     "--set", dest="settings", action="append", default=[], metavar="PATH=VALUE", help="override a field, such as system.devices=512"
 )
-_LAUNCH = "instead of a file: flags of Megatron-LM, torchtitan, DeepSpeed or vLLM, as a script, TOML or JSON"
+_LAUNCH = "instead of a file: flags of Megatron-LM, torchtitan, DeepSpeed or vLLM, as a script, TOML or JSON; - for standard input"
 _EXPORT = "write the flags of the best plan that a framework can express, to stdout or with -o into a file"
 _INIT = "what to begin with; the kinds are listed where none is given"
 # What a command is about: a file, or a model and a system by name.

@@ -6,6 +6,7 @@ import argparse
 import math
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from rich.console import Group, RenderableType
 from rich.text import Text
@@ -13,13 +14,16 @@ from rich.text import Text
 from crossflow import files
 from crossflow.cli import page
 from crossflow.cli.page import count, dollars, percent
-from crossflow.cli.source import launch_of, source_of
+from crossflow.cli.source import source_of
 from crossflow.errors import CrossflowError
 from crossflow.planning.opening import unplanned
 from crossflow.planning.planner import plan
 from crossflow.planning.plans import Plans, RankedPlan
 from crossflow.score import MARGIN, larger_is_better, unit_of, words
 from crossflow.units import show
+
+if TYPE_CHECKING:
+    from crossflow.launch.launch import Launch
 
 _MONEY = ("usd_per_million_tokens", "usd_per_million_samples", "cost_usd")  # the first that is known is shown
 _REASONS = 5  # that a page shows
@@ -36,21 +40,24 @@ def run(arguments: argparse.Namespace) -> None:
 
     if arguments.output is not None:
         files.check_new(arguments.output, replace=arguments.force)
-    plans, assumed = planned(arguments)
+    plans, assumed, launch = planned(arguments)
     found = export.exported(plans, arguments.export) if arguments.export is not None else None
     if arguments.json:
         data = {**plans.to_dict(), **({"assumptions": list(assumed)} if assumed else {})}
-        data |= {"launch": launch_of(arguments).to_dict()} if arguments.launch is not None else {}
+        data |= {"launch": launch.to_dict()} if launch is not None else {}
         page.emit_json(data | ({} if found is None else {"export": found.to_dict()}))
     elif found is None or arguments.output is not None:
         page.emit(*sections(plans, assumed))
+    else:  # the flags alone, which may go on into a pipe
+        for sentence in (*(f"assumed: {one}" for one in assumed), *(f"note: {one}" for one in plans.notes)):
+            page.log(f"crossflow: {sentence}")
     if found is not None:
         export.deliver(found, arguments)
 
 
-def planned(arguments: argparse.Namespace) -> tuple[Plans, tuple[str, ...]]:
-    """The plans that a command asks for, and sentences on what was assumed."""
-    source, assumed = source_of(arguments)
+def planned(arguments: argparse.Namespace) -> tuple[Plans, tuple[str, ...], Launch | None]:
+    """The plans that a command asks for, sentences on what was assumed, and the launch file that describes the scenario."""
+    source, assumed, launch = source_of(arguments)
     scenario, notes = unplanned(source, arguments.settings)
     if arguments.export is not None and scenario.document.data.get("software") is None:
         from crossflow.launch.table import table
@@ -58,9 +65,9 @@ def planned(arguments: argparse.Namespace) -> tuple[Plans, tuple[str, ...]]:
         stack = table(arguments.export).software  # of the framework that will run it
         if scenario.stack is not None and scenario.stack.name != stack:
             scenario, notes = unplanned(source, [*arguments.settings, f"software={stack}"])
-            notes = (*notes, f"predicted with {stack}, which runs {arguments.export}; software: NAME in the scenario says otherwise")
+            notes = (*notes, f"predicted with the software stack {stack}, that of {arguments.export}; software: NAME in the scenario says otherwise")
     plans = plan(scenario, top=arguments.top, objective=arguments.objective, margin=arguments.margin)
-    return replace(plans, notes=(*notes, *plans.notes)), assumed
+    return replace(plans, notes=(*notes, *plans.notes)), assumed, launch
 
 
 def sections(plans: Plans, assumed: Sequence[str] = ()) -> list[RenderableType]:

@@ -229,13 +229,10 @@ def memory(prediction: Prediction) -> Group:
         return Group()
     parts = [(size / whole, page.shade_of(i)) for i, size in enumerate(kinds.values())]
     bar = page.stacked(parts, page.columns() - 6, track=True)
-    legend = _legend(kinds, needed, capacity)
     host, room = number(score.host_memory), number(score.host_capacity)
-    if host:
-        legend = Text.assemble(legend, f"\non the host {show(host, 'B')} of {show(room, 'B')} a device")
-    return Group(
-        _memory_title(needed, capacity, tight=bool(score.tight()[0])), page.indented(bar), page.indented(legend), stages(prediction)
-    )
+    beside = [page.indented(Text(f"on the host {show(host, 'B')} of {show(room, 'B')} a device"))] if host else []
+    title = _memory_title(needed, capacity, tight=bool(score.tight()[0]))
+    return Group(title, page.indented(bar), page.indented(_legend(kinds, needed, capacity)), *beside, stages(prediction))
 
 
 def stages(prediction: Prediction) -> RenderableType:
@@ -275,13 +272,13 @@ def _memory_title(needed: float, capacity: float, *, tight: bool) -> Text:
     return Text.assemble("\n", ("Memory", "bold"), (words, "red" if over else "yellow" if tight else "dim"))
 
 
-def _legend(kinds: dict[str, float], needed: float, capacity: float) -> Text:
+def _legend(kinds: dict[str, float], needed: float, capacity: float) -> page.Flow:
     entries = []
     for i, (kind, size) in enumerate(kinds.items()):
         entries.append(Text.assemble(page.shade_of(i), f" {kind.replace('_', ' ')} {show(size, 'B')}"))
     if capacity > needed:
         entries.append(Text(f"free {show(capacity - needed, 'B')}", "dim"))
-    return Text("   ").join(entries)
+    return page.Flow(entries)
 
 
 def provenance(prediction: Prediction) -> Group:

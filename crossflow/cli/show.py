@@ -96,15 +96,17 @@ def _widths(figures: Iterable[Figure]) -> tuple[int, int, int]:
 
 
 def _lines(figure: Figure, widths: tuple[int, int, int], indent: int) -> Iterator[RenderableType]:
-    """A figure and, below it, its note."""
+    """A figure and, below it, its note; on a narrow page its range and source too."""
     names, values, ranges = widths
-    line = Text.assemble(
-        _split(figure.path)[1].ljust(names + 6 - indent),
-        (f"{'~' if figure.projected else ' '} {figure.value}".ljust(values + 4), "bold"),
-        figure.range.ljust(ranges + 2) if ranges else "",
-        (figure.source or "", "cyan"),
-        f"  {figure.status}" if figure.status else "",
-    )
-    yield page.indented(line, indent)
+    number = (f"{'~' if figure.projected else ' '} {figure.value}".ljust(values + 4), "bold")
+    line = Text.assemble(_split(figure.path)[1].ljust(names + 6 - indent), number)
+    origin = Text.assemble((figure.source or "", "cyan"), f"  {figure.status}" if figure.status else "")
+    wide = Text.assemble(line, figure.range.ljust(ranges + 2) if ranges else "", origin)
+    if wide.cell_len + indent <= page.columns():
+        yield page.indented(wide, indent)
+    else:  # what stands behind the number goes below it
+        yield page.indented(line, indent)
+        parts = [part for part in (Text(figure.range), origin) if part.plain]
+        yield from [page.indented(page.Flow(parts), indent + 2)] if parts else []
     if figure.note:
         yield page.indented(Text(figure.note, "dim"), indent + 2)

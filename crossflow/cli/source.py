@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,7 +18,7 @@ from crossflow.scenario import Scenario
 if TYPE_CHECKING:
     from crossflow.launch.launch import Launch
 
-STDIN = Path("-")
+STDIN, _STDIN = Path("-"), "<stdin>"  # as it is asked for, and in messages
 _FLAGS = 6  # without meaning that a page names
 INSTEAD = {  # options that stand for a file, and what a file's own settings are
     "model": "workload.model", "on": "system.template", "nodes": "system.nodes", "devices": "system.devices",
@@ -27,12 +28,12 @@ INSTEAD = {  # options that stand for a file, and what a file's own settings are
 
 def scenario_of(arguments: argparse.Namespace) -> tuple[Scenario, tuple[str, ...]]:
     """The scenario of a command with its overrides, and sentences on what was assumed."""
-    source, assumed = source_of(arguments)
+    source, assumed, _ = source_of(arguments)
     return load(source, arguments.settings), assumed
 
 
-def source_of(arguments: argparse.Namespace) -> tuple[ScenarioSource, tuple[str, ...]]:
-    """What describes the scenario of a command, and sentences on what was assumed."""
+def source_of(arguments: argparse.Namespace) -> tuple[ScenarioSource, tuple[str, ...], Launch | None]:
+    """What describes the scenario of a command, sentences on what was assumed, and the launch file where that describes it."""
     given = {name: getattr(arguments, name) for name in INSTEAD if getattr(arguments, name) is not None}
     if arguments.launch is not None:
         return _launched(arguments, given)
@@ -40,7 +41,7 @@ def source_of(arguments: argparse.Namespace) -> tuple[ScenarioSource, tuple[str,
         if given:
             name, value = next(iter(given.items()))
             raise CrossflowError(f"--{name} is for questions without a file; with {arguments.scenario} write --set {INSTEAD[name]}={value}")
-        return (_standard_input() if arguments.scenario == STDIN else arguments.scenario), ()
+        return (files.read_mapping(_standard_input(), _STDIN) if arguments.scenario == STDIN else arguments.scenario), (), None
     if not given:
         raise CrossflowError(
             "give a SCENARIO.yaml, a launch file (--from), or a model and a system:"
@@ -51,25 +52,26 @@ def source_of(arguments: argparse.Namespace) -> tuple[ScenarioSource, tuple[str,
             there = ", ".join(f"--{other} {value}" for other, value in given.items())
             raise CrossflowError(f"--{name} is missing beside {there}; give it, such as --{name} {example}, or a SCENARIO.yaml")
     system = given.pop("on")
-    return Question(system=system, **given).scenario(arguments.settings)
+    return *Question(system=system, **given).scenario(arguments.settings), None
 
 
-def _launched(arguments: argparse.Namespace, given: dict[str, object]) -> tuple[files.Document, tuple[str, ...]]:
-    """The scenario that a launch file means, and sentences on how it was read."""
+def _launched(arguments: argparse.Namespace, given: dict[str, object]) -> tuple[files.Document, tuple[str, ...], Launch]:
+    """The scenario that a launch file means, sentences on how it was read, and the file."""
     if arguments.scenario is not None:
         raise CrossflowError(f"--from {arguments.launch} stands for a scenario; leave {arguments.scenario} out")
     if other := next((name for name in given if name not in ("model", "on", "nodes", "devices")), None):
         raise CrossflowError(f"--{other} is for questions without a file; with --from write --set {INSTEAD[other]}={given[other]}")
     settings = [*([f"workload.model={given['model']}"] if "model" in given else []), *arguments.settings]
-    launch = launch_of(arguments)
-    return launch.document(arguments.on, settings), tuple(_read(launch))
+    launch = _launch(arguments)
+    return launch.document(arguments.on, settings), tuple(_read(launch)), launch
 
 
-def launch_of(arguments: argparse.Namespace) -> Launch:
+def _launch(arguments: argparse.Namespace) -> Launch:
     """The launch file of a command, on as many devices as the command says."""
     from crossflow.launch.launch import read
 
-    launch = read(arguments.launch)
+    written = partial(read, _standard_input(), stdin=True) if arguments.launch == STDIN else partial(read, arguments.launch)
+    launch = written()
     if arguments.nodes is None and arguments.devices is None:
         return launch
     if arguments.nodes is not None and arguments.devices is not None:
@@ -80,7 +82,7 @@ def launch_of(arguments: argparse.Namespace) -> Launch:
         if not system:
             raise CrossflowError("--nodes counts nodes of a system; name it, such as --on h100-ib-cluster")
         node = load({"system": {"template": system, "nodes": arguments.nodes}, "workload": "llama3-8b", "strategy": "any"}).nodes[0]
-    return read(arguments.launch, devices=(arguments.nodes or arguments.devices) * node)
+    return written(devices=(arguments.nodes or arguments.devices) * node)
 
 
 def _read(launch: Launch) -> Iterator[str]:
@@ -95,14 +97,13 @@ def _read(launch: Launch) -> Iterator[str]:
         yield f"{flags} nothing that a prediction says: {', '.join(remark.flag for remark in launch.ignored[:_FLAGS])}{more}"
 
 
-def _standard_input() -> files.Document:
-    """The scenario that is written to standard input."""
-    name = "<stdin>"
+def _standard_input() -> str:
+    """The scenario, or the launch file, that is written to standard input."""
     content = sys.stdin.buffer.read(limits.YAML_BYTES + 1)
     if len(content) > limits.YAML_BYTES:
-        raise SpecError([Problem(file=name, message=f"cannot be read: it has more than {limits.YAML_BYTES:,} bytes")])
+        raise SpecError([Problem(file=_STDIN, message=f"cannot be read: it has more than {limits.YAML_BYTES:,} bytes")])
     try:
         text = limits.text_of(content)
     except ValueError as error:
-        raise SpecError([Problem(file=name, message=f"cannot be read: {error}")]) from None
-    return files.read_mapping(text.replace("\r\n", "\n").replace("\r", "\n"), name)
+        raise SpecError([Problem(file=_STDIN, message=f"cannot be read: {error}")]) from None
+    return text.replace("\r\n", "\n").replace("\r", "\n")

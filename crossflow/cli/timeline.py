@@ -12,7 +12,7 @@ from crossflow.cli.progress import progress
 from crossflow.cli.source import scenario_of
 from crossflow.errors import CrossflowError
 from crossflow.evaluation.timelines import simulate
-from crossflow.files import named_by
+from crossflow.files import check_writable, named_by
 from crossflow.planning.opening import load
 from crossflow.step.uneven import EVEN, load_uneven
 from crossflow.timeline.record import Timeline
@@ -46,7 +46,7 @@ def run(arguments: argparse.Namespace) -> None:
 
 
 def check_output(path: Path, *, compared: bool = False) -> None:
-    """CrossflowError for a file that is none of those that can be written, before anything is."""
+    """CrossflowError for a file that is none of those that can be written, or cannot be written, before anything is."""
     suffix = path.suffix.lower()
     if not suffix and path.exists() and not path.is_dir():
         raise CrossflowError(f"{path} is no folder; a name without ending is a folder of traces, a trace ends in .json or .json.gz")
@@ -55,6 +55,7 @@ def check_output(path: Path, *, compared: bool = False) -> None:
         raise CrossflowError(f"{path}: {kinds}")
     if compared and suffix not in PICTURES:
         raise CrossflowError(f"{path}: two steps are compared in a picture (.png, .svg); write a trace of each by itself")
+    check_writable(path, "-o", folder=not suffix)
 
 
 def write_output(first: Timeline, second: Timeline | None, path: Path, chosen: Any) -> None:

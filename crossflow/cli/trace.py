@@ -17,7 +17,7 @@ from crossflow.cli.timeline import check_output, write_output
 from crossflow.embedding.datasets import named
 from crossflow.embedding.reuse import Reuse
 from crossflow.errors import CrossflowError
-from crossflow.files import named_by
+from crossflow.files import check_writable, named_by
 from crossflow.replay.breakdown import PARTS
 from crossflow.replay.kernels import plain_name
 from crossflow.replay.overheads import overheads_of, read_overheads, write_overheads
@@ -38,6 +38,10 @@ def run(arguments: argparse.Namespace) -> None:
     for path in arguments.output:
         check_output(path)
         page.check_apart(path, arguments.files)
+    if arguments.write_overheads is not None:
+        check_writable(arguments.write_overheads, "--write-overheads")
+    elif arguments.host:
+        raise CrossflowError("--host names the host of --write-overheads FILE, which was not given")
     overheads = None if arguments.overheads is None else read_overheads(arguments.overheads)
     found = report_of(
         arguments.files, execution=arguments.execution, what_if=arguments.what_if, overheads=overheads,
@@ -48,8 +52,6 @@ def run(arguments: argparse.Namespace) -> None:
         with named_by("--write-overheads"):
             write_overheads(overheads_of([found.graph], arguments.host), arguments.write_overheads)
         page.log(f"wrote {arguments.write_overheads}")
-    elif arguments.host:
-        raise CrossflowError("--host names the host of --write-overheads FILE, which was not given")
     if arguments.output:
         shown = traced_timeline(found.graph, found.times, found.name)
         for path in arguments.output:

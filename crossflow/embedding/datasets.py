@@ -8,7 +8,7 @@ from pathlib import Path
 
 from crossflow import files
 from crossflow.embedding.reuse import Reuse, normalised
-from crossflow.errors import did_you_mean
+from crossflow.errors import did_you_mean, known_name
 
 
 @functools.cache
@@ -23,7 +23,7 @@ def datasets() -> Mapping[str, Reuse]:
 def named(name: str) -> Reuse:
     """Reuse factors by name; a ValueError names those that are there."""
     known = datasets()
-    if name not in known:
+    if (found := known_name(name, known)) is None:
         there = f"known: {', '.join(one for one in known if '-' not in one)}, and their files, such as 2021-0"
         raise ValueError(f"there are no reuse factors '{name}'{did_you_mean(name, known)}; {there}")
-    return known[name]
+    return known[found]

@@ -28,7 +28,7 @@ from crossflow.evaluation.programs import program_score
 from crossflow.evaluation.recommendation import dlrm_score
 from crossflow.evaluation.serving import serving_score
 from crossflow.paths import with_quantity
-from crossflow.points import Points, Split, groups, refusal, split, variant, varied
+from crossflow.points import Points, Split, as_shipped, groups, refusal, split, variant, varied
 from crossflow.scenario import Scenario
 from crossflow.score import OwnFigure, Score, refused, scatter
 from crossflow.technology.library import Choice
@@ -110,6 +110,7 @@ def _points(scenario: Scenario, points: Points, options: _Options, errors: str) 
     n = next(iter(lengths.values()), 0)
     if n == 0:
         raise ValueError("points: at least one path with at least one value is needed; leave points out for the scenario itself")
+    points = as_shipped(scenario, points)
     sorted_ = split(scenario, points)
     given = {path: np.array(sorted_.quantities[path]) if path in sorted_.quantities else tuple(points[path]) for path in points}
     try:

@@ -48,7 +48,7 @@ class Effect:
         about = {"path": number.path, "kind": number.kind, "value": number.value, "unit": number.quantity.unit, "source": number.source}
         rest = {name: getattr(self, name) for name in ("elasticity", "smooth", "sides", "resource")}
         gain = None if self.gain is None else plain(self.gain)
-        return {**about, **rest, "gain_10_percent": gain, "owner": self.owner, "surprise": self.surprise}
+        return {**about, **rest, "gain_10_percent": gain, "owner": self.owner, "own": number.own, "surprise": self.surprise}
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -40,6 +40,16 @@ class Parameter:
     low: float | None = None  # range that the file gives, in the same unit; None where it gives none
     high: float | None = None
 
+    @property
+    def fitted(self) -> bool:
+        """Whether it belongs to a family of devices or a kind of fabric, and was fitted to measurements."""
+        return self.path.startswith(("system.execution.", "system.network.parameters."))
+
+    @property
+    def own(self) -> bool:
+        """Whether it is a number of the system itself, such as a rate or capacity: neither fitted nor of the technology library."""
+        return self.kind != "technology" and not self.fitted
+
 
 def parameters(scenario: Scenario, choices: Mapping[str, Sequence[str]] | None = None) -> tuple[Parameter, ...]:
     """Every number of the technology in use and of the system that the prediction of a scenario reads.

@@ -211,7 +211,7 @@ def _number(scenario: Scenario, number: Parameter) -> Control:
         path=number.path, label=label, group=group, kind="number", value=number.value, unit=number.quantity.unit, least=least, most=most,
         log=log, whole=number.quantity.whole, low=number.low, high=number.high, source=number.source,
         cited=sources.get(number.source or ""), note=written.get("note"), about=_told(scenario, parts), stack=_stack(scenario, number.path),
-        owner=_owner(number, parts),
+        owner="technology" if number.kind == "technology" else "fit" if number.fitted else "architect",
     )  # fmt: skip
 
 
@@ -232,11 +232,6 @@ def span(number: Parameter) -> tuple[float | None, float | None, bool]:
     if quantity.le is not None:
         most = min(most, quantity.le)
     return (least, most, True) if least < most else (None, None, False)
-
-
-def _owner(number: Parameter, parts: list[str]) -> str:
-    fitted = parts[1] == "execution" or parts[1:3] == ["network", "parameters"]
-    return "technology" if number.kind == "technology" else "fit" if fitted else "architect"
 
 
 def _stack(scenario: Scenario, path: str) -> str | None:

@@ -18,6 +18,7 @@ from crossflow.architecture.software import SoftwareStack, load_stack
 from crossflow.errors import CrossflowError, Problem, SpecError, StrategyError, did_you_mean, with_article
 from crossflow.files import Document, Place
 from crossflow.launch import deepspeed, megatron, torchtitan, vllm
+from crossflow.launch.constants import constants_of, megatron_flags, remarks
 from crossflow.launch.meaning import Flags, Meaning
 from crossflow.launch.models import names_of, preset_of, preset_settings
 from crossflow.launch.settings import FlatSettings, defaults, differing, nested, plan_settings, section, workload_settings
@@ -29,7 +30,7 @@ from crossflow.workload.spec import TransformerSpec
 
 TRAINING = ("megatron", "torchtitan", "deepspeed")
 CHECKPOINTED = ("workload.dtype", "workload.weight_dtype")  # which a checkpoint says where no flag does, in its own way
-TEXT = "<text>"  # the name of what is no file
+TEXT, STDIN = "<text>", "<stdin>"  # the names of what is no file
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,7 +86,7 @@ class Launch:
         given: dict[str, Any] = dict(named) if isinstance(named, Mapping) else {"template": named}
         if self.devices is not None and "nodes" not in given:
             given["devices"] = self.devices
-        named_by = {} if self.file == TEXT else {"name": Path(self.file).stem}
+        named_by = {} if self.file in (TEXT, STDIN) else {"name": Path(self.file).stem}
         data = {**named_by, "system": given, "workload": self.workload, "strategy": self.strategy, "software": self.software}
         lines: dict[tuple[str | int, ...], Place] = {
             tuple(path.split(".")): (self.file, line) for path, line in self.lines.items() if path.startswith(("workload.", "strategy."))
@@ -102,9 +103,10 @@ class Launch:
     def scenario(self, system: str | Mapping[str, Any] | None = None, settings: Sequence[str] = ()) -> Scenario:
         """The scenario that the file means, on a system; see `document`."""
         document = self.document(system, settings)
-        base = None if self.file == TEXT else Path(self.file).parent
+        unnamed = self.file in (TEXT, STDIN)
+        base = None if unnamed else Path(self.file).parent
         try:
-            return from_document(document, base, name=self.kind if self.file == TEXT else Path(self.file).stem)
+            return from_document(document, base, name=self.kind if unnamed else Path(self.file).stem)
         except StrategyError as error:
             raise document.error(("strategy",), str(error).removeprefix("strategy: ")) from None
 
@@ -124,7 +126,7 @@ def _lacks(data: Any, path: str) -> bool:
 # ---------------------------------------------------------------------------------------------- reading
 
 
-def read(source: str | Path, kind: str | None = None, devices: int | None = None) -> Launch:
+def read(source: str | Path, kind: str | None = None, devices: int | None = None, *, stdin: bool = False) -> Launch:
     """What a launch file means.
 
     Parameters
@@ -132,6 +134,7 @@ def read(source: str | Path, kind: str | None = None, devices: int | None = None
     source : path of a file, or its text where it has several lines.
     kind : megatron, torchtitan, deepspeed or vllm; recognised by the file where it is None.
     devices : number of devices, in the place of what the file says.
+    stdin : whether `source` is a text that came from standard input; files that it names are looked for in the current folder.
 
     Raises
     ------
@@ -139,7 +142,7 @@ def read(source: str | Path, kind: str | None = None, devices: int | None = None
         With every value that the framework or crossflow would refuse, each with its line.
     """
     _check_kind(kind)
-    text, file, folder = _text(source)
+    text, file, folder = (_lines(str(source)), STDIN, Path()) if stdin else _text(source)
     parts = taken_apart(text, file, kind, folder)
     known = table(parts.kind)
     count = parts.devices if devices is None else devices
@@ -172,9 +175,13 @@ def _check_kind(kind: str | None) -> None:
 def _text(source: str | Path) -> tuple[str, str, Path | None]:
     """Text of a launch file, its name, and its folder."""
     if isinstance(source, str) and ("\n" in source or source.lstrip()[:1] == "{"):
-        return source.replace("\r\n", "\n"), TEXT, None
+        return _lines(source), TEXT, None
     path = Path(source)
     return files.read_text(path), str(path), path.parent
+
+
+def _lines(text: str) -> str:
+    return text.replace("\r\n", "\n")
 
 
 def _meant(parts: Source, known: FlagTable, devices: int | None) -> tuple[Found, Meaning]:
@@ -336,7 +343,12 @@ def write(scenario: Scenario, kind: str) -> str:
     comments, unsaid = _left(settings, said, known, kind, named)
     if unsaid := [*rules.unsaid, *unsaid]:
         raise CrossflowError(f"{kind} cannot express this plan:\n" + "\n".join(f"- {sentence}" for sentence in unsaid))
-    return _text_of(scenario, kind, values, _head(scenario, known, comments, rules.remarks))
+    if kind == "vllm":  # which reads the model's own file
+        return _text_of(scenario, kind, values, _head(scenario, known, comments, rules.remarks))
+    found = constants_of(scenario)
+    values |= megatron_flags(found) if kind == "megatron" else {}
+    flavour = values.get("model.flavor", values.get("--model_name_or_path"))
+    return _text_of(scenario, kind, values, _head(scenario, known, comments, [*rules.remarks, *remarks(found, kind, flavour)]))
 
 
 def _settings(scenario: Scenario, spec: TransformerSpec, plan: Plan, known: FlagTable) -> dict[str, Any]:

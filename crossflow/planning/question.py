@@ -8,10 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from crossflow import files
-from crossflow.architecture.system import resolve
+from crossflow.architecture.system import resolve, template_name
 from crossflow.architecture.template import SystemSpec
 from crossflow.errors import CrossflowError, SpecError
 from crossflow.files import Document
+from crossflow.scenario import model_name
 from crossflow.strategy.reading import AUTO
 from crossflow.workload.huggingface import CONFIG, huggingface_document
 from crossflow.workload.spec import MODELS
@@ -39,13 +40,14 @@ class Question:
         """The scenario's own data, and a sentence for each number that was assumed; none for those that `settings` give."""
         if self.nodes is not None and self.devices is not None:
             raise CrossflowError("give --nodes or --devices, not both: a system has a fixed number of devices in a node")
+        model, named = model_name(self.model) or self.model, template_name(self.system) or self.system
         counts = {key: value for key in ("nodes", "devices") if (value := getattr(self, key)) is not None}
-        system = {"template": self.system, **counts}
+        system = {"template": named, **counts}
         path = _config(self.model)
-        workload: dict[str, Any] = {"model": self.model if path is None else str(path)}
+        workload: dict[str, Any] = {"model": model if path is None else str(path)}
         workload |= {key: value for key, value in (("global_batch", self.batch), ("task", self.task)) if value is not None}
         data = {
-            "name": f"{Path(self.model).stem if path is None else path.parent.name or 'model'} on {Path(self.system).stem}",
+            "name": f"{Path(model).stem if path is None else path.parent.name or 'model'} on {Path(named).stem}",
             "system": system,
             "workload": workload,
             "strategy": self.strategy or AUTO,

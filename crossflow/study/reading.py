@@ -14,7 +14,7 @@ from crossflow.drawing.words import label
 from crossflow.errors import CrossflowError, Problem, SpecError, StrategyError
 from crossflow.evaluation.members import together
 from crossflow.files import Document
-from crossflow.points import split, variant
+from crossflow.points import as_shipped, split, variant
 from crossflow.scenario import Scenario, check_strategy, from_document, spelled_out, strategy_of
 from crossflow.search.division import SPREAD, BudgetDivision
 from crossflow.search.shares import shares_of
@@ -152,7 +152,11 @@ def _read(path: str | Path | Mapping[str, Any], base: Path | None, yes: bool, se
         scenario = from_document(document.under("scenario"), base, spec.name)
     except StrategyError as error:
         raise document.error(("scenario", "strategy"), str(error).removeprefix("strategy: ")) from None
-    values = {swept: sweep_values(swept, given, document) for swept, given in spec.sweep.items()}
+    values: dict[str, list[Any]] = {}
+    for swept, given in spec.sweep.items():
+        listed = sweep_values(swept, given, document)
+        with document.telling("sweep", swept):
+            values |= {path: list(named) for path, named in as_shipped(scenario, {swept: listed}).items()}
     _check_values(spec, scenario, values, document)
     points = sweeps.Grid(values=values)
     runs = planned(spec, scenario, (points.point(i) for i in range(points.points)), document) if spec.searches else ()

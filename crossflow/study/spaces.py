@@ -17,7 +17,7 @@ from crossflow.evaluation import evaluate
 from crossflow.evaluation.figures import lacking
 from crossflow.files import Document, FileModel, Path_
 from crossflow.limits import Finite, PositiveInt, Whole
-from crossflow.points import Split, split, variant, varied
+from crossflow.points import Split, path_as_shipped, split, values_as_shipped, variant, varied
 from crossflow.scenario import Scenario, check_strategy, strategy_of
 from crossflow.score import listed, no_column, unit_of
 from crossflow.search.goals import Constraint
@@ -124,6 +124,7 @@ def _entry(
     path: str, given: Any, document: Document, scenario: Scenario, options: list[Options], *, placed: bool
 ) -> Range | Shares | Options:
     check_path(path)
+    path = path_as_shipped(scenario, path)
     if path in SHARES:
         return _shares(path, given, document, scenario)
     if path == "strategy" and given == "legal":
@@ -163,6 +164,7 @@ def _shares(path: str, given: Any, document: Document, scenario: Scenario) -> Sh
 
 
 def _options(path: str, values: tuple[Any, ...], when: Mapping[str, Any], scenario: Scenario) -> Options:
+    values = tuple(values_as_shipped(scenario, path, values))
     if path in check_names(scenario, path, values).discrete:
         _check_values(path, values, scenario)
     return Options(path=path, values=values, when=_conditions(when))

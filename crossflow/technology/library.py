@@ -13,7 +13,7 @@ import numpy as np
 
 from crossflow import files, limits
 from crossflow.arrays import Array, Index, Mask
-from crossflow.errors import CrossflowError, SpecError, among, did_you_mean
+from crossflow.errors import CrossflowError, SpecError, among, did_you_mean, known_name
 from crossflow.files import Document, FileModel
 from crossflow.paths import quantity_at
 from crossflow.technology.components import Bond, Compute, Link, LogicNode, OffChip, OnChip, Substrate
@@ -78,20 +78,29 @@ class TechLibrary(FileModel):
         return tuple(getattr(self, kind))
 
     def component(self, kind: str, name: str) -> Any:
-        """Component of a kind by name; CrossflowError with the known names when there is none."""
+        """Component of a kind by name, in any letter case; CrossflowError with the known names when there is none."""
+        return getattr(self, kind)[self.name_of(kind, name)]
+
+    def name_of(self, kind: str, name: str) -> str:
+        """Name of a component of a kind as the library has it; CrossflowError with the known names when there is none."""
         known: Mapping[str, Any] = getattr(self, kind)
-        if name not in known:
+        found = known_name(name, known)
+        if found is None:
             raise CrossflowError(
                 f"technology library '{self.name}' has no {kind.replace('_', '-')} '{name}'"
                 f"{did_you_mean(name, known)}; known: {among(known, f'`crossflow show {self.name}`')}"
             )
-        return known[name]
+        return found
 
     def quantity(self, path: Sequence[str]) -> Quantity | None:
         """The quantity at a path such as (memory, HBM3, device_capacity); CrossflowError for a component that is not there."""
+        return quantity_at(self, self.path_of(path))
+
+    def path_of(self, path: Sequence[str]) -> tuple[str, ...]:
+        """A path such as (memory, hbm3, device_capacity) with the component's name as the library has it."""
         if len(path) > 2 and isinstance(getattr(self, path[0], None), Mapping):
-            self.component(path[0], path[1])
-        return quantity_at(self, path)
+            return (path[0], self.name_of(path[0], path[1]), *path[2:])
+        return tuple(path)
 
     def gather(self, kind: str, choice: Choice) -> Any:
         """Component whose fields hold, for each design point, the figures of the component chosen there."""
@@ -192,9 +201,9 @@ def _own(file: str, text: str) -> Document:
 def _merged(chain: Texts) -> Document:
     (file, text), *rest = chain
     if not rest:
-        return _own(file, text)
+        return _with_nodes(_own(file, text))
     below = _merged(tuple(rest))
-    return _without_null(files.merge(below, _own(file, text)), below)
+    return _with_nodes(_without_null(files.merge(below, _own(file, text)), below))
 
 
 @functools.lru_cache(maxsize=32)
@@ -203,6 +212,19 @@ def _library(chain: Texts) -> TechLibrary:
     library = files.validate(TechLibrary, document, sourced=True)
     _check(library, document)
     return library
+
+
+def _with_nodes(document: Document) -> Document:
+    """A library whose components name their logic nodes as it does itself."""
+    nodes, data = document.data.get("logic"), document.data
+    for kind in ("compute", "on_chip") if isinstance(nodes, Mapping) else ():
+        for name in data[kind] if isinstance(data.get(kind), Mapping) else ():
+            named = files.held(data, (kind, name, "node"))
+            with document.telling(kind, name, "node"):
+                known = known_name(named, nodes) if isinstance(named, str) else None
+            if known not in (None, named):
+                data = files.replace(data, (kind, name, "node"), known, document.file)
+    return document if data is document.data else Document(file=document.file, data=data, lines=document.lines)
 
 
 def _without_null(document: Document, below: Document) -> Document:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -58,7 +59,7 @@ def text_gantt(timeline: Timeline, width: int) -> Group:
     left = [f"{every - len(shown)} of {every} classes of devices are not shown"] * (len(shown) < every)
     return Group(
         Text(f"{visible(timeline.title)}: {quantity(timeline.total, 's')} a step", style="bold"), *_overfull(timeline),
-        *gantt_lines(timeline, width, shown), *(Text(line, style="dim") for line in left), Text(), activity_table(timeline, shown),
+        *gantt_lines(timeline, width, shown), *(Text(line, style="dim") for line in left), Text(), *activity_table(timeline, shown, width),
     )  # fmt: skip
 
 
@@ -169,14 +170,25 @@ def _legend(marks: Sequence[Mark], width: int) -> list[Text]:
 # ------------------------------------------------------------------------------------------ table
 
 
-def activity_table(timeline: Timeline, devices: Sequence[int]) -> Table:
-    """Where the time of classes of devices goes, and the mean over all of them; in percent of the step."""
-    table = _table("% of the step", *(name.replace("_", " ") for name in ACTIVITIES))
+def activity_table(timeline: Timeline, devices: Sequence[int], width: int) -> list[Table | Text]:
+    """Where the time of classes of devices goes, and the mean over all of them; in percent of the step.
+
+    Of a table that is too wide for so many columns of a terminal the last activities are left out, and named below.
+    """
+    from rich.text import Text
+
     activity = timeline.activity()
-    for device in devices:
-        table.add_row(short(timeline.devices[device].name, LONGEST), *_percents(timeline, [activity[name][device] for name in ACTIVITIES]))
-    table.add_row("mean of all", *_percents(timeline, [mean(timeline, activity[name]) for name in ACTIVITIES]), style="bold")
-    return table
+    names = [short(timeline.devices[device].name, LONGEST) for device in devices]
+    first = "% of the step"
+    needed = [max(map(len, (first, "mean of all", *names))), *(max(map(len, name.split("_"))) for name in ACTIVITIES)]
+    ends = itertools.accumulate(size + 2 for size in needed)
+    shown = ACTIVITIES[: max(sum(end - 2 <= width for end in ends) - 1, 1)]
+    table = _table(first, *(name.replace("_", " ") for name in shown))
+    for name, device in zip(names, devices, strict=True):
+        table.add_row(name, *_percents(timeline, [activity[what][device] for what in shown]))
+    table.add_row("mean of all", *_percents(timeline, [mean(timeline, activity[what]) for what in shown]), style="bold")
+    left = ", ".join(name.replace("_", " ") for name in ACTIVITIES[len(shown) :])
+    return [table, *([Text(f"left out, because the page is narrow: {left}", style="dim")] if left else [])]
 
 
 def _table(*titles: str) -> Table:
@@ -185,7 +197,8 @@ def _table(*titles: str) -> Table:
 
     table = Table(box=None, header_style="dim", pad_edge=False, padding=(0, 2, 0, 0))
     for i, title in enumerate(titles):
-        table.add_column(title, justify="right" if i else "left")
+        least = max(map(len, title.split())) if i else None
+        table.add_column(title, justify="right" if i else "left", no_wrap=not i, min_width=least)
     return table
 
 

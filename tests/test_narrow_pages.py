@@ -1,0 +1,72 @@
+"""Pages of 60 columns: no line is longer, no cell is cut, and pieces that belong together stay on one line."""
+
+import re
+
+import pytest
+from rich.cells import cell_len
+from rich.text import Text
+
+from crossflow.__main__ import main
+from crossflow.cli import page
+
+WIDTH = 60
+STEP = ("--model", "llama3-70b", "--on", "h100-ib-cluster", "--nodes", "4", "--strategy", "tp8-pp4-full")
+DESIGN = ("--model", "lstm-16k", "--on", "pathfinder", "--devices", "8", "--strategy", "d8")
+
+
+@pytest.fixture
+def shown(monkeypatch, capsys):
+    monkeypatch.setenv("COLUMNS", str(WIDTH))
+
+    def run(*words):
+        assert main(list(words)) == 0
+        return capsys.readouterr().out
+
+    return run
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("predict", *STEP), ("predict", *DESIGN), ("explain", *DESIGN), ("timeline", *STEP), ("events", *STEP), ("init",),
+        ("show", "HBM3"), ("show", "dgx-h100"), ("show", "pathfinder"), ("show", "llama3-70b"),
+        ("plan", "--model", "llama3-8b", "--on", "dgx-h100", "--top", "3"),
+    ],
+)  # fmt: skip
+def test_a_narrow_page_cuts_nothing(shown, words):
+    text = shown(*words)
+    assert max(map(cell_len, text.splitlines())) <= WIDTH
+    assert "…" not in text
+    assert not re.search(r"left out, because the page is narrow:.*,\s*\n\s*\n", text)
+
+
+@pytest.mark.slow
+def test_labels_and_names_are_whole_on_a_narrow_page(shown):
+    text = shown("predict", *STEP)
+    assert re.search(r"▒ optimizer [\d.]+ GiB", text)
+    assert "fp16, bf16 989.4 Tflop/s" in text
+    assert "link to nodes" in text
+    text = shown("predict", *DESIGN)
+    assert re.search(r"^  inter link  +\S+ +[\d.]+  of [\d.]+ mm2$", text, re.MULTILINE)
+    text = shown("show", "HBM3")
+    assert "\n    0.293 .. 0.403 V   deepflow-code  assumed\n" in text
+    text = shown("timeline", *STEP)
+    assert re.search(r"^% of the step +busy +communication ", text, re.MULTILINE)
+    assert "left out, because the page is narrow: imbalance" in text
+    text = shown("explain", *DESIGN)
+    assert re.search(r"limited by  techlib\.compute\.matrix-unit-8x8\n +\.nominal_flop_rate; ", text)
+
+
+def test_pieces_flow_between_lines(monkeypatch, capsys):
+    monkeypatch.setenv("COLUMNS", "12")
+    page.emit(page.Flow([Text("one 1"), Text("two 2"), Text("three 3")]))
+    assert capsys.readouterr().out == "one 1\ntwo 2\nthree 3\n"
+    monkeypatch.setenv("COLUMNS", "13")
+    page.emit(page.Flow([Text("one 1"), Text("two 2"), Text("three 3")]))
+    assert capsys.readouterr().out == "one 1   two 2\nthree 3\n"
+
+
+def test_columns_without_a_title_are_left_out_in_silence():
+    assert page.left_out(["", " "], "") == []
+    assert page.left_out(["gain  ", ""], "")[0].plain == "left out, because the page is narrow: gain"

@@ -1,0 +1,58 @@
+"""A file that could not be written is refused before anything is read or computed for it."""
+
+import pytest
+
+from crossflow.__main__ import main
+from crossflow.files import check_writable
+
+NOWHERE = "none.yaml"  # a scenario that is not there: what is told is told before it is read
+COMMANDS = {
+    "plan": ["plan", NOWHERE, "--export", "megatron", "-o"],
+    "init": ["init", "training", "-o"],
+    "explain": ["explain", NOWHERE, "--plot"],
+    "timeline": ["timeline", NOWHERE, "-o"],
+    "timeline --compare": ["timeline", NOWHERE, "--compare", NOWHERE, "-o"],
+    "events": ["events", NOWHERE, "-o"],
+    "explore": ["explore", NOWHERE, "--export"],
+    "calibrate": ["calibrate", NOWHERE, "--system", "dgx-h100", "-o"],
+    "calibrate --learn": ["calibrate", NOWHERE, "--system", "dgx-h100", "--learn", "--events", NOWHERE, "-o"],
+    "import": ["import", NOWHERE, "-o"],
+    "trace": ["trace", NOWHERE, "-o"],
+    "trace --write-overheads": ["trace", NOWHERE, "--write-overheads"],
+}
+ENDINGS = {
+    "plan": "x.sh",
+    "explain": "x.png",
+    "timeline": "x.json",
+    "timeline --compare": "x.png",
+    "import": "x.program.json",
+    "trace": "x.json",
+}
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_a_place_that_takes_no_file_is_refused_first(name, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "file").write_text("mine")
+    words, ending = COMMANDS[name], ENDINGS.get(name, "x.yaml")
+    assert main([*words, f"file/deeper/{ending}"]) == 2
+    told = capsys.readouterr()
+    assert told.err == f"crossflow: cannot write file/deeper/{ending}: Not a directory; choose another folder with {words[-1]}\n"
+    (tmp_path / ending).mkdir()
+    assert main([*words, ending]) == 2
+    assert capsys.readouterr().err == f"crossflow: {ending} is a folder; name a file in it with {words[-1]}\n"
+
+
+@pytest.mark.parametrize("name", ["plan", "init", "calibrate", "calibrate --learn"])
+def test_a_file_that_is_there_is_refused_first(name, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "x.yaml").write_text("mine")
+    assert main([*COMMANDS[name], "x.yaml"]) == 2
+    assert capsys.readouterr().err == "crossflow: x.yaml exists; give --force to replace it, or another name with -o\n"
+    assert (tmp_path / "x.yaml").read_text() == "mine"
+
+
+def test_folders_that_are_missing_are_made_later_and_nothing_is_left(tmp_path):
+    check_writable(tmp_path / "a" / "b" / "x.yaml", "-o")
+    check_writable(tmp_path / "a" / "b", "-o", folder=True)
+    assert not list(tmp_path.iterdir())
