@@ -65,7 +65,8 @@ def planned(arguments: argparse.Namespace) -> tuple[Plans, tuple[str, ...], Laun
         stack = table(arguments.export).software  # of the framework that will run it
         if scenario.stack is not None and scenario.stack.name != stack:
             scenario, notes = unplanned(source, [*arguments.settings, f"software={stack}"])
-            notes = (*notes, f"predicted with the software stack {stack}, that of {arguments.export}; software: NAME in the scenario says otherwise")
+            other = "software: NAME in the scenario says otherwise"
+            notes = (*notes, f"predicted with the software stack {stack}, that of {arguments.export}; {other}")
     plans = plan(scenario, top=arguments.top, objective=arguments.objective, margin=arguments.margin)
     return replace(plans, notes=(*notes, *plans.notes)), assumed, launch
 
