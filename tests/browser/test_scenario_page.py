@@ -46,7 +46,7 @@ def time_of(page):
 
 def until(page, condition):
     """Wait for something in the page; Playwright's own way needs eval, which the page's policy forbids."""
-    for _ in range(400):
+    for _ in range(1200):
         if page.evaluate(condition):
             return
         page.wait_for_timeout(50)

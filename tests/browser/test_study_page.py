@@ -72,7 +72,7 @@ def visit(browser):
 
 def until(page, expression):
     """Wait for an expression to be true; the page's policy does not allow it to be evaluated by the page itself."""
-    for _ in range(200):
+    for _ in range(1200):
         if page.evaluate(expression):
             return
         page.wait_for_timeout(50)
