@@ -68,7 +68,7 @@ def computed_again(part: Part, matrix: Matrix, recomputed: Collection[str]) -> f
         return 0.0
     attention, first = part.attention, 0
     for one in part.matrices:
-        widths = [one.n]
+        widths: list[float] = [one.n]
         if one.name == "query_key_value" and attention is not None:
             widths = [attention.heads * attention.query, attention.kv_heads * attention.query, attention.kv_heads * attention.value]
         elif one.name == "up" and part.gated:
