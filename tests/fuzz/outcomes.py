@@ -6,12 +6,12 @@ import os
 import re
 import resource
 import signal
-import sys
-import traceback
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+
+from tests.forks import command
 
 SECONDS, MEMORY, WALL = 10, 1 << 30, 900  # of the processor, bytes above those at the start, seconds of the clock (of a busy machine)
 BAD = ("traceback", "signal", "hang", "memory", "warning", "numbers", "placeless", "long")
@@ -63,9 +63,7 @@ def run(argv: Sequence[str], folder: Path, named: Sequence[str]) -> Outcome:
 def _child(argv: Sequence[str], folder: Path, out: Path, err: Path, base: int) -> None:
     code = 70
     try:
-        for path, number in ((out, 1), (err, 2)):
-            os.dup2(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644), number)
-        sys.stdout, sys.stderr = os.fdopen(1, "w", encoding="utf-8"), os.fdopen(2, "w", encoding="utf-8")
+        streams = [os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644) for path in (out, err)]
         resource.setrlimit(resource.RLIMIT_AS, (base + MEMORY, base + MEMORY))
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
         resource.setrlimit(resource.RLIMIT_FSIZE, (256 << 20, 256 << 20))
@@ -75,18 +73,7 @@ def _child(argv: Sequence[str], folder: Path, out: Path, err: Path, base: int) -
         signal.alarm(WALL)
         warnings.resetwarnings()
         warnings.filterwarnings("ignore", category=DeprecationWarning)
-        os.chdir(folder)
-        from crossflow.__main__ import main
-
-        try:
-            code = main(list(argv))
-        except SystemExit as stop:
-            code = stop.code if isinstance(stop.code, int) else 1
-        except BaseException:
-            traceback.print_exc()
-            code = 1
-        sys.stdout.flush()
-        sys.stderr.flush()
+        code = command(argv, folder, *streams)
     finally:
         os._exit(code)
 
