@@ -44,10 +44,10 @@ def read_divisions(document: Document, folder: Path) -> Document:
     found = list(files.table_rows(path))
     if not found:
         raise document.error(("budgets", "divisions", "file"), f"{path} holds no row: a logic node, a memory and their shares in each")
-    known = {name for _, cells in found for name in cells if name in ROLES or name.split(".")[0] in BUDGETS}
-    if wrong := [name for _, cells in found for name in cells if name not in known]:
-        columns = f"logic, memory and shares that begin with {', '.join(BUDGETS)}, such as area.on_chip.l2"
-        raise SpecError([Problem(file=str(path), message=f"unknown column {shown(wrong[0])}; expected {columns}")])
+    columns = (name for _, cells in found for name in cells)
+    if (wrong := next((name for name in columns if name not in ROLES and name.split(".")[0] not in BUDGETS), None)) is not None:
+        expected = f"logic, memory and shares that begin with {', '.join(BUDGETS)}, such as area.on_chip.l2"
+        raise SpecError([Problem(file=str(path), message=f"unknown column {shown(wrong)}; expected {expected}")])
     rows = [_row(cells, named.get("source")) for _, cells in found]
     places: dict[Path_, Place] = {("budgets", "divisions", i): (str(path), line) for i, (line, _) in enumerate(found)}
     return files.merge(document, Document(file=str(path), data={"budgets": {"divisions": rows}}, lines=places))

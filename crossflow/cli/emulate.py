@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -20,7 +19,7 @@ from crossflow.emulation.record import part_of, read_record, write_record
 from crossflow.emulation.replay import replay
 from crossflow.emulation.what_if import read_what_if
 from crossflow.errors import CrossflowError
-from crossflow.files import Document, json_text, write_text
+from crossflow.files import Document, check_writable, json_text, write_text
 from crossflow.rules import ranks_of
 from crossflow.torch.installed import require_torch
 from crossflow.units import show
@@ -135,11 +134,7 @@ def _check_target(option: str, path: Path | None, *endings: str) -> None:
         raise CrossflowError(f"{option}: expected a file that ends in {' or '.join(endings)}, got {path}")
     if not path.parent.is_dir():
         raise CrossflowError(f"{option}: there is no folder {path.parent}")
-    try:
-        with tempfile.TemporaryFile(dir=path.parent):
-            pass
-    except OSError as error:
-        raise CrossflowError(f"{option}: {path} cannot be written ({error.strerror}); give a file in another folder") from None
+    check_writable(path, option)
 
 
 def _report(arguments: argparse.Namespace, head: Mapping[str, Any], outcome: RunOutcome, part: int | None) -> None:

@@ -27,7 +27,7 @@ SCHEDULES: Mapping[str, tuple[str | None, bool]] = {
     "InterleavedZeroBubble": (None, True), "ZBVZeroBubble": (None, True), "DualPipeV": (None, True),
 }  # fmt: skip
 MAX_STAGES = 4000
-CHECKPOINTED = ("norm", "activation", "product")  # modules that its selective checkpoints of operations compute again
+SELECTIVE = ("norm", "activation", "product")  # modules that its selective checkpoints of operations compute again
 
 
 # ---------------------------------------------------------------------------------------------- reading
@@ -71,7 +71,7 @@ def _checkpoints(found: Found, remarks: list[Remark]) -> MeantFields:
         key = "mode" if mode == "memory_budget" else "selective_ac_option"
         remarks.append(found.remark(f"activation_checkpoint.{key}", "predicted as selective_ac_option: op, every second product"))
     if mode in ("selective", "memory_budget") and not each:
-        yield "software.recomputed", CHECKPOINTED
+        yield "software.recomputed", SELECTIVE
 
 
 def _replicas(found: Found, fields: FlatSettings, devices: int | None, problems: list[Problem], remarks: list[Remark]) -> MeantFields:
@@ -327,10 +327,10 @@ def _say_types(settings: FlatSettings, plan: Plan, unsaid: list[str]) -> dict[st
     if plan.recompute == "selective":
         unsaid.append("recompute: selective: torchtitan's attention keeps no scores that could be computed again; write recompute: none")
     again, mode = settings.get("software.recomputed") or (), plan.recompute
-    if set(again) == set(CHECKPOINTED) and mode == "none":
+    if set(again) == set(SELECTIVE) and mode == "none":
         mode = "selective"
     elif again and mode != "full":
-        listed = ", ".join(CHECKPOINTED)
+        listed = ", ".join(SELECTIVE)
         unsaid.append(
             f"software.recomputed: {', '.join(again)}: torchtitan recomputes {listed} together (selective_ac_option: op), or nothing"
         )

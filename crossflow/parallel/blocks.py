@@ -59,13 +59,14 @@ LATENT = ("query_up", "key_value_up")  # products whose inputs are latents
 def computed_again(part: Part, matrix: Matrix, recomputed: Collection[str]) -> float:
     """Share of a matrix whose product a backward pass does again where modules of a stack are not kept. [1]
 
-    Of *products* it is every second one of a part, queries, keys, values and both branches of a gated MLP each counted by itself: keys and
-    outputs of attention, the second branch of an MLP or, where there is one, its output (torchtitan, `selective_ac_option = "op"`).
+    With ``product`` it is every second product of a part; queries, keys, values and the two branches of a gated MLP count as products of
+    their own. So it is the keys and the output of attention, and of an MLP its second branch, or its output where it has one branch
+    (torchtitan, `selective_ac_option = "op"`).
     """
     if matrix.name in LATENT:
         return float("latent" in recomputed)
-    if "product" not in recomputed or matrix.routed or part.routing is not None or part.type not in ("attention", "mlp"):
-        return 0.0
+    if "product" not in recomputed or part.type not in {"attention", "mlp"}.difference(recomputed):
+        return 0.0  # a whole part that is computed again holds its products
     attention, first = part.attention, 0
     for one in part.matrices:
         widths: list[float] = [one.n]
@@ -393,7 +394,7 @@ class _BlockBuilder:
 
     def _mlp(self, unit: str, part: Part, tokens: Array, *, last: bool) -> None:
         for matrix in part.matrices:
-            again = computed_again(part, matrix, self.stack.recomputed) * (part.type not in self.stack.recomputed)
+            again = computed_again(part, matrix, self.stack.recomputed)
             self._product(unit, matrix, tokens, "mlp", end=last and matrix is part.matrices[-1], again=again)
         self._activation(unit, part, tokens * part.inner / self.layout.tensor_of("mlp"), biased=part.matrices[0].bias)
 
