@@ -354,12 +354,44 @@ def show(value: float, unit: str, digits: int = 4) -> str:
     ('3.35 TB/s', '25 us', '80 GiB', '0.85', '3,200,000 USD')
     """
     value = float(value)
-    scales = SCALES.get(unit) or tuple((factor, prefix + unit) for factor, prefix in PREFIXES)
     if not np.isfinite(value):
         return f"{value} {unit}"
     if unit == "USD" and abs(value) >= 10**digits:
         return f"{value:,.0f} USD"
-    factor, name = next((pair for pair in scales if abs(value) >= pair[0] * (1 - 1e-9)), scales[-1])
-    if value == 0:
-        factor, name = next((pair for pair in scales if pair[0] == 1), scales[0])
+    scales = _scales(unit)
+    factor, name = next((pair for pair in scales if abs(value) >= pair[0] * _NEARLY), scales[-1]) if value else _of_zero(scales)
     return f"{value / factor:.{digits}g} {name}".strip()
+
+
+def show_all(values: Array, unit: str) -> list[str]:
+    """Write SI floats, shape (n,), as `show` does.
+
+    >>> show_all(np.array([3.35e12, 2e9, 0.0, np.nan]), "B/s")
+    ['3.35 TB/s', '2 GB/s', '0 B/s', 'nan B/s']
+    """
+    scales = _scales(unit)
+    limits = [factor * _NEARLY for factor, _ in scales]  # they fall
+    which = np.minimum(np.searchsorted(-np.array(limits), -np.abs(values)), len(scales) - 1)
+    which[values == 0] = scales.index(_of_zero(scales))
+    which[~np.isfinite(values) | (unit == "USD")] = -1
+    texts = np.empty(len(values), dtype=object)
+    for i in np.unique(which):
+        factor, name = scales[i]
+        texts[which == i] = (
+            [show(value, unit) for value in values[which == i]]
+            if i == -1
+            else [f"{value:.4g} {name}".strip() for value in (values[which == i] / factor).tolist()]
+        )
+    return texts.tolist()
+
+
+_NEARLY = 1 - 1e-9  # of a scale is written in it
+
+
+def _scales(unit: str) -> tuple[tuple[float, str], ...]:
+    """Factors of the units that a person would choose from, the largest first."""
+    return SCALES.get(unit) or tuple((factor, prefix + unit) for factor, prefix in PREFIXES)
+
+
+def _of_zero(scales: tuple[tuple[float, str], ...]) -> tuple[float, str]:
+    return next((pair for pair in scales if pair[0] == 1), scales[0])

@@ -18,6 +18,7 @@ from crossflow.__main__ import main
 from crossflow.cli import list as listing
 from crossflow.cli import page, parser, show
 from crossflow.errors import Problem, SpecError
+from crossflow.study.run import run_study
 from crossflow.units import parse
 from crossflow.units import show as show_number
 
@@ -299,6 +300,10 @@ def test_study_table_on_stdout_files_in_the_log(capsys, study, tmp_path):
 def test_study_json(out, study, tmp_path):
     found = json.loads(out("study", study, "--out", str(tmp_path / "o"), "--json", "--set", "name=other"))
     assert [point["system.technology.memory"] for point in found["points"]] == ["HBM2", "HBM4"]
+    made = run_study(study, out=tmp_path / "o", resume=True, settings=["name=other"])
+    assert found == made.to_dict()
+    assert list(found) == ["name", "summary", "points", "notes", "files"]
+    assert found["points"] == [json.loads(line) for line in (tmp_path / "o" / "points.jsonl").read_text().splitlines()]
 
 
 def test_study_shipped_by_name_and_by_path(monkeypatch, tmp_path):

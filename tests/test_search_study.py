@@ -38,7 +38,7 @@ SEARCHES = {
     "random": {"searcher": "random", "evaluations": 50},
     "tpe": {"searcher": "tpe", "evaluations": 20, "over": ["strategy", "system.budgets.power_shares"]},
 }
-NAMES = ("points.jsonl", "points.csv", "run.json", "best.json", "convergence.csv")
+NAMES = ("points.jsonl", "points.csv", "points.npz", "run.json", "best.json", "convergence.csv")
 
 
 @pytest.fixture(scope="module")

@@ -77,7 +77,7 @@ def test_scaling_has_every_combination_in_order(scaling):
 @pytest.mark.slow
 def test_scaling_writes_its_columns_plots_and_record(scaling):
     assert {path.name for path in scaling.out.iterdir()} == {
-        "points.jsonl", "points.csv", "run.json", "technology-scaling.png", "technology-scaling.svg",
+        "points.jsonl", "points.csv", "points.npz", "run.json", "technology-scaling.png", "technology-scaling.svg",
     }  # fmt: skip
     assert set(scaling.study.spec.columns) <= set(scaling.rows[0])
     lines = (scaling.out / "points.csv").read_text().splitlines()

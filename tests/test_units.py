@@ -4,7 +4,7 @@
 import numpy as np
 import pytest
 
-from crossflow.units import Quantity, parse, show
+from crossflow.units import Quantity, parse, show, show_all
 
 GIB = 2**30
 UNITS = [
@@ -137,3 +137,10 @@ def test_other_spellings_of_units(text, unit, value):
 def test_powers_beyond_the_second_are_none():
     with pytest.raises(ValueError, match="is not a known unit"):
         parse("3 m**12", "m2")
+
+
+@pytest.mark.parametrize("unit", ["s", "B/s", "B", "1", "1/s", "USD", "USD/s", "W/m2", "J"])
+def test_many_numbers_are_written_as_one_is(unit):
+    draw = np.random.default_rng(3)
+    values = np.concatenate([10 ** draw.uniform(-14, 17, 300) * draw.choice([-1, 1], 300), [0.0, -0.0, 1.0, 1e3, 999.99, np.inf, np.nan]])
+    assert show_all(values, unit) == [show(value, unit) for value in values]

@@ -246,20 +246,31 @@ def write_rows(headers: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
     headers = list(map(visible, headers))
     widths, right = [cell_len(title) for title in headers], [True] * len(headers)
     while block := list(itertools.islice(rows, _BLOCK)):
-        columns = [list(map(visible, column)) for column in zip(*block, strict=True)]
-        widths = [max(width, *map(cell_len, column)) for width, column in zip(widths, columns, strict=True)]
+        columns = list(map(_visible, zip(*block, strict=True)))
+        widths = [max(width, *map(len if _simple(column) else cell_len, column)) for width, column in zip(widths, columns, strict=True)]
         right = [numeric and all(map(_is_number, column)) for numeric, column in zip(right, columns, strict=True)]
         blocks.append(["\0".join(column) for column in columns])
     sides = [numeric and bool(blocks) for numeric in right]
-    listed = (zip(*(column.split("\0") for column in block), strict=True) for block in blocks)
-    for lines in itertools.chain([[headers]], listed):
-        padded = (map(_padded, line, widths, sides) for line in lines)
-        sys.stdout.write("".join(["  ".join(line).rstrip() + "\n" for line in padded]))
+    for cells in itertools.chain([[[title] for title in headers]], ([column.split("\0") for column in block] for block in blocks)):
+        lines = zip(*map(_padded, cells, widths, sides), strict=True)
+        sys.stdout.write("".join(["  ".join(line).rstrip() + "\n" for line in lines]))
 
 
-def _padded(text: str, width: int, right: bool) -> str:
-    space = " " * (width - cell_len(text))
-    return space + text if right else text + space
+def _simple(cells: Sequence[str]) -> bool:
+    """Whether each letter takes one column, and is what it shows."""
+    text = "".join(cells)
+    return text.isascii() and text.isprintable()
+
+
+def _visible(cells: Sequence[str]) -> Sequence[str]:
+    return cells if _simple(cells) else list(map(visible, cells))
+
+
+def _padded(cells: Sequence[str], width: int, right: bool) -> list[str]:
+    if _simple(cells):
+        return [cell.rjust(width) if right else cell.ljust(width) for cell in cells]
+    spaces = [" " * (width - cell_len(cell)) for cell in cells]
+    return [space + cell if right else cell + space for cell, space in zip(cells, spaces, strict=True)]
 
 
 def _is_number(text: str) -> bool:

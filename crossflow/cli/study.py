@@ -33,7 +33,7 @@ def run(arguments: argparse.Namespace) -> None:
             progress=report,
         )
     if arguments.json:
-        page.emit_json(result.to_dict())
+        sys.stdout.writelines(result.to_json())
     else:
         _show(result)
     _log(result)

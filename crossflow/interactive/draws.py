@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Any, Literal
 from crossflow.interactive.sweeps import listed
 from crossflow.planning.opening import ScenarioSource, load
 from crossflow.score import unit_of
-from crossflow.study import findings, records, sweeps
+from crossflow.study import findings, sweeps
 from crossflow.study.plots.spec import IntervalPlot
 from crossflow.study.reading import Study, read_study
+from crossflow.study.tables import PointsTable
 
 if TYPE_CHECKING:
     from crossflow.drawing.picture import Picture
@@ -135,7 +136,7 @@ def uncertainty(
 def _drawn(study: Study, asked: Sequence[str]) -> Draws:
     """What the draws of a study say of the columns asked for."""
     layout = study.grid
-    table = records.PointsTable(names=study.needed)
+    table = PointsTable(names=study.needed)
     for part in sweeps.tasks(study.scenario, layout, study.sampling, None, None, study.recorded, table.names):
         block = sweeps.evaluated(part)
         table.add(part.first, block.columns, block.count)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -17,15 +17,15 @@ from crossflow.points import split, variant, varied
 from crossflow.score import larger_is_better, unit_of
 from crossflow.search.division import SPREAD
 from crossflow.search.problem import ILLEGAL
-from crossflow.study import records, searches
+from crossflow.study import records, searches, tables
 from crossflow.study.planning import PlannedSearch
 from crossflow.study.plots.view import Convergence, Drawn, View
 from crossflow.study.reading import Study
 from crossflow.study.redivision import LOOSE, LOOSELY, missed, sentence
-from crossflow.units import show
+from crossflow.units import show, show_all
 
 WORDS = ("search", "bound_by", "reason")  # columns of words
-NamedRows = tuple[list[str], Iterable[Mapping[str, Any]]]  # names of columns, and rows
+Blocks = tuple[list[str], Iterable[Mapping[str, Sequence[Any]]]]  # names of the columns that are shown, and columns of some rows each
 BEST = "best"  # folder of the best designs of several searches
 COMPARED = 64  # swept points up to which every pair is compared
 
@@ -35,7 +35,7 @@ class StudyTable(NamedTuple):
 
     headers: list[str]
     total: int  # rows. [1]
-    rows: Iterator[list[str]]  # cells as text
+    rows: Iterator[Sequence[str]]  # cells as text
     file: str  # where the same rows are in full
 
 
@@ -159,7 +159,7 @@ def units(study: Study, columns: Iterable[str]) -> dict[str, str]:
 
 def names(study: Study) -> list[str]:
     """Names of all files beside the points that the study may write."""
-    found = [f"{plot.name}.{ending}" for plot in study.spec.plots for ending in ("png", "svg")]
+    found = [tables.COLUMNS, *(f"{plot.name}.{ending}" for plot in study.spec.plots for ending in ("png", "svg"))]
     if study.sampling is not None:
         found += ["intervals.csv", "importance.csv", "comparisons.csv"]
     return found + (["best.json", "convergence.csv", *_best_names(study.runs)] if study.runs else [])
@@ -192,14 +192,14 @@ def importance_rows(view: View) -> Iterator[dict[str, Any]]:
 
 def listing(study: Study, view: View, results: Sequence[searches.SearchResult]) -> StudyTable:
     """Column headers and rows of text, as the study's `columns` ask."""
-    names, rows = _rows(study, view, results)
+    names, blocks = _blocks(study, view, results)
     headers = study.spec.headers
     told = [name for name in names if name not in headers]
     file = "best.json" if study.runs else records.TABLE if study.sampling is None else "intervals.csv"
     return StudyTable(
         headers=[headers.get(name, _header(name, told)) for name in names],
-        total=len(study.grid) if file == records.TABLE else sum(1 for _ in _rows(study, view, results)[1]),
-        rows=([f"{'~' * (name in marks)}{_cell(name, row.get(name))}" for name in names] for row, marks in _marked(study, rows)),
+        total=len(study.grid) if file == records.TABLE else sum(len(block[names[0]]) for block in _blocks(study, view, results)[1]),
+        rows=(row for block in blocks for row in zip(*(_texts(study, name, block) for name in names), strict=True)),
         file=file,
     )
 
@@ -209,15 +209,35 @@ def notes(study: Study, view: View, results: Sequence[searches.SearchResult]) ->
     found = [sentence(study.scenario)] if study.keeps_division else []
     found += [missed(study.redivision.problem.constraints, view.columns)] if study.bounded and study.redivision is not None else []
     found = [text for text in found if text]
-    divided = study.runs or study.redivision is not None
-    return found + ([LOOSELY] if divided and any(marks for _, marks in _marked(study, _rows(study, view, results)[1])) else [])
+    return found + ([LOOSELY] if any(any(_loose(study, block)) for block in _blocks(study, view, results)[1]) else [])
 
 
-def _marked(study: Study, rows: Iterable[Mapping[str, Any]]) -> Iterator[tuple[Mapping[str, Any], tuple[str, ...]]]:
-    """Rows, each with its columns that are marked, because ends of the search for them differ."""
+def _loose(study: Study, block: Mapping[str, Sequence[Any]]) -> list[bool]:
+    """Of which rows the ends of the search differ; nothing where nothing is divided."""
+    return [(spread or 0.0) > LOOSE for spread in block.get("spread" if study.runs else SPREAD, ())]
+
+
+def _texts(study: Study, name: str, block: Mapping[str, Sequence[Any]]) -> Sequence[str]:
+    """The cells of a column as text; the goal is marked where ends of the search for it differ."""
     goal = study.redivision.goal if study.redivision is not None else study.runs[0].problem.objectives[0].name if study.runs else ""
-    for row in rows:
-        yield row, (goal,) if (row.get("spread" if study.runs else SPREAD) or 0.0) > LOOSE else ()
+    cells = _cells(name, block[name])
+    return [f"{'~' * loose}{cell}" for loose, cell in zip(_loose(study, block), cells, strict=True)] if name == goal else cells
+
+
+def _cells(name: str, values: Sequence[Any]) -> list[str]:
+    """Each value as `_cell` has it: numbers together, what recurs once."""
+    if isinstance(values, np.ndarray) and values.dtype.kind == "f":
+        finite = np.isfinite(values)
+        texts = show_all(np.where(finite, values, 0.0), unit_of(name))
+        return texts if finite.all() else [text if known else _cell(name, None) for text, known in zip(texts, finite, strict=True)]
+    known: dict[Any, str] = {}
+    cells = []
+    for value in map(plain, values):
+        key = (type(value), value if isinstance(value, Hashable) else repr(value))
+        if key not in known:
+            known[key] = _cell(name, value)
+        cells.append(known[key])
+    return cells
 
 
 def _header(name: str, names: Sequence[str]) -> str:
@@ -231,25 +251,18 @@ def _header(name: str, names: Sequence[str]) -> str:
     return next((tail for tail in tails if not any(other != name and f".{other}".endswith(f".{tail}") for other in names)), name)
 
 
-def _rows(study: Study, view: View, results: Sequence[searches.SearchResult]) -> NamedRows:
+def _blocks(study: Study, view: View, results: Sequence[searches.SearchResult]) -> Blocks:
     if study.runs:
         return _search_rows(study, results)
     if study.sampling is not None:
         return _interval_rows(study, view)
     names = [*study.values, *study.spec.shown]
     held = (*names, *(name for name in (SPREAD,) if study.redivision is not None))
-    return names, _swept_rows(held, view.columns, len(study.grid))
+    starts = range(0, len(study.grid), records.BLOCK)
+    return names, ({name: view.columns[name][first : first + records.BLOCK] for name in held} for first in starts)
 
 
-def _swept_rows(names: Sequence[str], columns: Mapping[str, Any], count: int) -> Iterator[dict[str, Any]]:
-    """One row a point, a block of them at a time."""
-    for first in range(0, count, records.BLOCK):
-        block = [columns[name][first : first + records.BLOCK] for name in names]
-        listed = (map(plain, column.tolist() if isinstance(column, np.ndarray) else column) for column in block)
-        yield from (dict(zip(names, values, strict=True)) for values in zip(*listed, strict=True))
-
-
-def _search_rows(study: Study, results: Sequence[searches.SearchResult]) -> NamedRows:
+def _search_rows(study: Study, results: Sequence[searches.SearchResult]) -> Blocks:
     """One row a search: its best design."""
     first = study.runs[0].problem
     options = tuple(dict.fromkeys(option.path for run in study.runs for option in run.problem.space.options))
@@ -260,10 +273,10 @@ def _search_rows(study: Study, results: Sequence[searches.SearchResult]) -> Name
         told = {"search": result.run.name, "evaluations": result.best.evaluations, "spread": result.best.spread}
         row = {**result.run.point, **(result.best.row or {}), **told}
         rows.append(row)
-    return names, rows
+    return names, [{name: [row.get(name) for row in rows] for name in (*names, "spread")}]
 
 
-def _interval_rows(study: Study, view: View) -> NamedRows:
+def _interval_rows(study: Study, view: View) -> Blocks:
     """One row a swept point and column: the interval, and the number that matters most."""
     names = [*study.values, "figure", "low", "median", "mean", "high", "feasible draws", "most important"]
     rows: list[Mapping[str, Any]] = []
@@ -274,7 +287,7 @@ def _interval_rows(study: Study, view: View) -> NamedRows:
             first = max(drawn.importance.items(), key=lambda pair: abs(pair[1]), default=("-", 0.0))
             most, whole = f"{first[0]} ({first[1]:+.2f})", f"{100 * drawn.feasible:.3g} %"
             rows.append({**drawn.point, "figure": column, **written, "feasible draws": whole, "most important": most})
-    return names, rows
+    return names, [{name: [row.get(name) for row in rows] for name in names}]
 
 
 def summary(study: Study, view: View, results: Sequence[searches.SearchResult]) -> str:

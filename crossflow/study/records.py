@@ -17,6 +17,7 @@ import operator
 import os
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any, overload
@@ -25,7 +26,7 @@ import numpy as np
 import orjson
 
 from crossflow import files
-from crossflow.arrays import Array, plain
+from crossflow.arrays import plain
 from crossflow.errors import CrossflowError
 from crossflow.names import cell
 
@@ -35,6 +36,7 @@ REORDERED = "=\n"  # in it, before sums of the points in another order
 BLOCK = 4096  # rows held in memory at once
 PART, PARTS = 65536, 256  # least bytes of a part of a finished run's points that has a sum, and about the most parts
 DIGITS = 16  # of a digest
+READERS = 4  # parts of a file that are read at once
 _SUM = re.compile(rf"[0-9]{{1,15}} [0-9a-f]{{{DIGITS}}}")
 _NUMBERS = re.compile(rb'\{"id":([0-9]{1,18})(?:,"run":([0-9]{1,9}))?[,}]')
 
@@ -45,11 +47,11 @@ def to_lines(columns: Mapping[str, Sequence[Any]]) -> str:
     """Rows as lines of JSON, from columns; numbers that are not finite are null."""
     names = ",".join(f"{json.dumps(name)}:%s".replace("%", "%%").replace("%%s", "%s") for name in columns)
     line = f"{{{names}}}\n"
-    return "".join([line % row for row in zip(*map(_texts, columns.values()), strict=True)])
+    return "".join([line % row for row in zip(*map(texts, columns.values()), strict=True)])
 
 
-def _texts(values: Sequence[Any]) -> list[str]:
-    """Each value as JSON."""
+def texts(values: Sequence[Any]) -> list[str]:
+    """Each value as JSON; null for a number that is not finite."""
     if isinstance(values, np.ndarray) and values.dtype.kind in "fiu":
         return (
             orjson.dumps(np.ascontiguousarray(values), option=orjson.OPT_SERIALIZE_NUMPY).decode()[1:-1].split(",") if values.size else []
@@ -72,11 +74,6 @@ def in_si(path: str, unit: str) -> str:
     'system.budgets.power [W]'
     """
     return f"{path} [{unit}]"
-
-
-def numbers(values: Sequence[Any]) -> Array:
-    """Values as numbers, NaN for what is missing."""
-    return np.array([np.nan if value is None else value for value in values], dtype=float)
 
 
 # ------------------------------------------------------------------------------------------ the folder of a run
@@ -286,17 +283,32 @@ def _verified(out: Path, earlier: Mapping[str, Any]) -> list[str]:
 
 def _as_written(path: Path, sums: Sequence[str]) -> tuple[list[str], int]:
     """Those of the sums that a file begins with, and the line from which on it has others, 0 for none; a part cut short is left out."""
-    line, left = 1, path.stat().st_size
+    whole = list(itertools.takewhile(_SUM.fullmatch, sums))
+    ends = np.cumsum([_length(entry) for entry in whole], dtype=np.int64)
+    count = int(np.searchsorted(ends, path.stat().st_size, side="right"))
+    with ThreadPoolExecutor(READERS) as readers:  # digests of large parts are computed without the interpreter
+        found = readers.map(functools.partial(_sum_at, path), (ends[:count] - [_length(entry) for entry in whole[:count]]).tolist(), whole)
+        same = sum(1 for _ in itertools.takewhile(lambda pair: pair[0] == pair[1], zip(found, whole, strict=False)))
+        if same < count:
+            readers.shutdown(cancel_futures=True)
+            return whole[:same], _lines_before(path, int(ends[same - 1]) if same else 0) + 1
+    return whole[:count], 0
+
+
+def _sum_at(path: Path, offset: int, like: str) -> str:
+    """Sum of the part of a file at an offset that is as long as that of another sum."""
     with path.open("rb") as stream:
-        for i, entry in enumerate(sums):
-            if not _SUM.fullmatch(entry) or _length(entry) > left:
-                return list(sums[:i]), 0
-            part = stream.read(_length(entry))
-            left -= len(part)
-            if _sum(part) != entry:
-                return list(sums[:i]), line
-            line += part.count(b"\n")
-    return list(sums), 0
+        stream.seek(offset)
+        return _sum(stream.read(_length(like)))
+
+
+def _lines_before(path: Path, end: int) -> int:
+    """Lines of a file that end before an offset."""
+    count = 0
+    with path.open("rb") as stream:
+        while part := stream.read(min(PART, end - stream.tell())):
+            count += part.count(b"\n")
+    return count
 
 
 # ------------------------------------------------------------------------------------------ rows read back
@@ -327,29 +339,6 @@ def rows(path: Path) -> Iterator[dict[str, Any]]:
             yield orjson.loads(line)
         except ValueError:
             raise CrossflowError(f"{path}:{number}: not a point of a study; start again in another folder with --out") from None
-
-
-class LateColumns(Mapping[str, Any]):
-    """Columns of a file of points, which is read when one of them is asked for."""
-
-    def __init__(self, path: Path, names: Sequence[str]) -> None:
-        self._path, self._names = path, tuple(names)
-
-    def __len__(self) -> int:
-        return len(self._names)
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._names)
-
-    def __getitem__(self, name: str) -> Any:
-        return self._columns[name]
-
-    @functools.cached_property
-    def _columns(self) -> dict[str, Any]:
-        table, found = PointsTable(names=self._names), rows(self._path)
-        while block := list(itertools.islice(found, BLOCK)):
-            table.add_rows(len(table), block)
-        return table.columns()
 
 
 # ------------------------------------------------------------------------------------------ CSV
@@ -540,45 +529,3 @@ class Rows(Sequence[dict[str, Any]]):
     def offset(self, index: int) -> int:
         """Where a row begins."""
         return int(self._places[index, 0])
-
-
-@dataclass(kw_only=True)
-class PointsTable:
-    """Columns of all rows that tables and plots need: `add` blocks in any order, then `columns` in the order of blocks."""
-
-    names: tuple[str, ...]
-    _blocks: dict[int, dict[str, Any]] = field(default_factory=dict)
-
-    def add(self, block: int, columns: Mapping[str, Sequence[Any]], count: int) -> None:
-        """Keep what is needed of a block of `count` rows."""
-        self._blocks[block] = {name: _packed(columns.get(name, [None] * count)) for name in self.names}
-
-    def add_rows(self, block: int, rows: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
-        """Keep what is needed of rows that were read back; these columns."""
-        columns = {name: [row.get(name) for row in rows] for name in self.names}
-        self.add(block, columns, len(rows))
-        return columns
-
-    def __len__(self) -> int:
-        return len(self._blocks)
-
-    def columns(self) -> dict[str, Any]:
-        """Columns over all rows: float arrays with NaN for what is missing where all are numbers, object arrays otherwise."""
-        ordered = [self._blocks[number] for number in sorted(self._blocks)]
-        return {name: _joined([block[name] for block in ordered]) for name in self.names}
-
-
-def _packed(values: Sequence[Any]) -> Any:
-    if isinstance(values, np.ndarray) and values.dtype.kind in "fb":
-        return values
-    if all(isinstance(value, float) or value is None for value in values) and any(value is not None for value in values):
-        return numbers(values)
-    known: dict[str, str] = {}  # words recur, and are many objects where they were read from a file
-    packed = np.empty(len(values), dtype=object)
-    packed[:] = [known.setdefault(value, value) if type(value) is str else value for value in values]
-    return packed
-
-
-def _joined(parts: Sequence[Any]) -> Any:
-    kinds = {part.dtype.kind for part in parts}
-    return np.concatenate(parts) if len(kinds) == 1 else np.concatenate([part.astype(object) for part in parts]) if parts else np.empty(0)

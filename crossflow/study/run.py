@@ -13,7 +13,7 @@ import numpy as np
 from crossflow import files, provenance
 from crossflow.locks import owning
 from crossflow.names import file_name
-from crossflow.study import findings, records, searches, sweeps
+from crossflow.study import findings, records, searches, sweeps, tables
 from crossflow.study.planning import PlannedSearch
 from crossflow.study.plots import draw
 from crossflow.study.plots.view import View
@@ -57,10 +57,30 @@ class StudyResult:
     def table(self) -> tuple[list[str], list[list[str]]]:
         """Column headers and rows of text."""
         found = self.listing
-        return found.headers, list(found.rows)
+        return found.headers, list(map(list, found.rows))
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data: the study's name, what was found, the files; the rows themselves of a plain sweep."""
+        return {**self._head, **({"points": self.rows} if self._plain else {}), **self._tail}
+
+    def to_json(self) -> Iterator[str]:
+        """Text of `to_dict` as JSON, in parts, however many points there are; each is on a line of its own, as in their file."""
+        if not self._plain:
+            yield files.json_text(self.to_dict())
+            return
+        yield files.json_text(self._head).rstrip().removesuffix("}").rstrip() + ',\n  "points": ['
+        between = "\n    "
+        for _, line in records.lines(self.out / records.POINTS):
+            yield f"{between}{line.decode().rstrip()}"
+            between = ",\n    "
+        yield "\n  ],\n" + files.json_text(self._tail).removeprefix("{\n")
+
+    @property
+    def _plain(self) -> bool:
+        return not self.study.runs and self.study.sampling is None
+
+    @property
+    def _head(self) -> dict[str, Any]:
         found: dict[str, Any] = {"name": self.study.spec.name, "summary": self.summary}
         if self.study.runs:
             found["searches"] = [result.to_dict() for result in self.results]
@@ -68,9 +88,11 @@ class StudyResult:
             found["intervals"] = list(findings.interval_rows(self.view))
             found["comparisons"] = list(self.comparisons)
             found["importance"] = list(findings.importance_rows(self.view))
-        else:
-            found["points"] = self.rows
-        return {**found, "notes": self.notes, "files": [str(path) for path in self.files]}
+        return found
+
+    @property
+    def _tail(self) -> dict[str, Any]:
+        return {"notes": self.notes, "files": [str(path) for path in self.files]}
 
     def to_frame(self) -> Any:
         """Rows as a pandas DataFrame, which must be installed."""
@@ -127,34 +149,44 @@ def run_study(
     folder = Path(out) if out is not None else Path("results") / file_name(study.spec.name)
     record = _run_record(study)
     with workers(jobs, dask) as hands, owning(folder):
-        if resume and (found := records.unchanged(folder, record)):
-            return _as_found(study, folder, found)
+        found = records.unchanged(folder, record) if resume else []
+        if folder / tables.COLUMNS in found and (columns := tables.load(folder / tables.COLUMNS)) is not None:
+            return _as_found(study, folder, columns, found)
         records.start(folder, record, resume, findings.names(study))
-        table = records.PointsTable(names=study.needed)
+        table = tables.PointsTable(names=study.needed)
         results = list(_searched(study, folder, table, hands, progress)) if study.runs else []
         if not study.runs:
             _swept(study, folder, table, hands, progress)
         view = findings.view(study, table.columns(), results)
         comparisons = findings.comparisons(study, view)
-        written = []
-        for name, text in findings.contents(view, results, comparisons).items():
-            files.write_text(folder / name, text)
-            written.append(folder / name)
-        try:
-            for plot in study.spec.plots:
-                written += draw(plot, view, folder)
-        except Exception:
-            records.write_csv(folder / records.POINTS, folder / records.TABLE)  # which a picture that fails shall not cost
-            raise
+        written = _written(study, folder, view, results, comparisons)
         record["columns"] = findings.units(study, next(records.rows(folder / records.POINTS), {}))
         written = [*records.finish(folder, record, written), *written]
     return StudyResult(study=study, view=view, results=results, comparisons=comparisons, out=folder, files=written)
 
 
-def _as_found(study: Study, folder: Path, found: Sequence[Path]) -> StudyResult:
+def _written(
+    study: Study, folder: Path, view: View, results: Sequence[SearchResult], comparisons: Sequence[Mapping[str, Any]]
+) -> list[Path]:
+    """Write the files beside the points: their columns, what was found, plots."""
+    tables.save(folder / tables.COLUMNS, view.columns)
+    written = [folder / tables.COLUMNS]
+    for name, text in findings.contents(view, results, comparisons).items():
+        files.write_text(folder / name, text)
+        written.append(folder / name)
+    try:
+        for plot in study.spec.plots:
+            written += draw(plot, view, folder)
+    except Exception:
+        records.write_csv(folder / records.POINTS, folder / records.TABLE)  # which a picture that fails shall not cost
+        raise
+    return written
+
+
+def _as_found(study: Study, folder: Path, columns: Mapping[str, Any], found: Sequence[Path]) -> StudyResult:
     """A finished study from its files, which are as it wrote them."""
     results = searches.recalled(study.runs, folder / "best.json") if study.runs else []
-    view = findings.view(study, records.LateColumns(folder / records.POINTS, study.needed), results)
+    view = findings.view(study, columns, results)
     return StudyResult(study=study, view=view, results=results, comparisons=findings.comparisons(study, view), out=folder, files=found)
 
 
@@ -189,7 +221,7 @@ def _search_record(run: PlannedSearch) -> dict[str, Any]:
     return {"search": run.name, "point": dict(run.point), **settings, **designs, **used}
 
 
-def _swept(study: Study, folder: Path, table: records.PointsTable, hands: Workers, progress: Reporter | None) -> None:
+def _swept(study: Study, folder: Path, table: tables.PointsTable, hands: Workers, progress: Reporter | None) -> None:
     """Evaluate every point of a sweep that is not on disk yet, and put all in order."""
     layout = study.grid
     parts = sweeps.tasks(study.scenario, layout, study.sampling, study.redivision, study.spec.redivide, study.recorded, table.names)
@@ -221,7 +253,7 @@ class _Fastest:
         self._best = (True, np.inf)
 
     def see(self, columns: Mapping[str, Any]) -> None:
-        times = np.nan_to_num(records.numbers(columns["step_time_s"]), nan=np.inf, posinf=np.inf)
+        times = np.nan_to_num(tables.numbers(columns["step_time_s"]), nan=np.inf, posinf=np.inf)
         infeasible = ~np.array(columns["feasible"], dtype=bool)
         first = int(np.lexsort((times, infeasible))[0])
         self._best = min(self._best, (bool(infeasible[first]), float(times[first])))
@@ -231,7 +263,7 @@ class _Fastest:
         return show(self._best[1], "s") if np.isfinite(self._best[1]) else "-"
 
 
-def _searched(study: Study, folder: Path, table: records.PointsTable, hands: Workers, progress: Reporter | None) -> Iterator[SearchResult]:
+def _searched(study: Study, folder: Path, table: tables.PointsTable, hands: Workers, progress: Reporter | None) -> Iterator[SearchResult]:
     """Run every search."""
     budgets = [searches.expected(run) for run in study.runs]
     known = [budget for budget in budgets if budget is not None]

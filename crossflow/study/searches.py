@@ -25,6 +25,7 @@ from crossflow.search.space import Designs
 from crossflow.study import records
 from crossflow.study.planning import PlannedSearch
 from crossflow.study.spaces import written
+from crossflow.study.tables import PointsTable, numbers
 from crossflow.study.workers import Workers, in_order
 from crossflow.units import show
 
@@ -86,7 +87,7 @@ class Book:
     """Keeps the file of points while searches write to it, with the columns that tables and plots need."""
 
     file: records.PointsFile
-    table: records.PointsTable
+    table: PointsTable
     report: Reporter | None
     total: int | None
     rows: int = 0
@@ -122,7 +123,7 @@ class Book:
     def _best(self, run: PlannedSearch, columns: Mapping[str, Any]) -> str:
         """The best first objective of the run so far, in words."""
         objective = run.problem.objectives[0]
-        values, sign = records.numbers(columns[objective.name]), objective.sign
+        values, sign = numbers(columns[objective.name]), objective.sign
         kept = sign * values[np.asarray(columns["feasible"], dtype=bool) & np.isfinite(values)]
         least = min(float(kept.min(initial=np.inf)), self.lead[1] if self.lead[0] == run.number else np.inf)
         self.lead = (run.number, least)

@@ -459,6 +459,12 @@ def _form(annotation: Any, metadata: Iterable[Any] = ()) -> str:
 RESULTS = ("case-study.yaml", "lstm-on-h100.yaml", "gpt3.yaml", "serving.yaml", "too-large.yaml", "sharded.yaml")
 
 
+NPZ = (
+    "`points.npz` beside them holds the columns that the table and the plots of the study need, so that `--resume` shows a finished run"
+    " without reading all its rows.\n\n"
+)
+
+
 def _results_section() -> str:
     predictions = [crossflow.predict(crossflow.load(EXAMPLES / name)) for name in RESULTS]
     found = dict.fromkeys(key for prediction in predictions for key in flat(prediction.to_dict()))
@@ -468,7 +474,7 @@ def _results_section() -> str:
     columns |= dict.fromkeys(("carbon_kg", "carbon_kg_per_million_tokens", "run.carbon_kg", "embodied_carbon_kg", "run.embodied_carbon_kg"))
     intro = "One object. Times in s, sizes in B, energy in J, power in W, carbon in kg; `*` stands for a name.\n\n"
     outputs = "\n## What `predict --json` prints\n\n" + intro + markdown(("key", "meaning"), _explained(found, prose()["keys"]))
-    outputs += "\n## Columns of `points.csv` and `points.jsonl`\n\nOne row a point: `id`, the swept paths, and\n\n"
+    outputs += f"\n## Columns of `points.csv` and `points.jsonl`\n\n{NPZ}One row a point: `id`, the swept paths, and\n\n"
     return outputs + markdown(("column", "meaning"), _explained(columns, prose()["columns"]))
 
 
