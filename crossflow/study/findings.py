@@ -214,7 +214,7 @@ def notes(study: Study, view: View, results: Sequence[searches.SearchResult]) ->
 
 def _loose(study: Study, block: Mapping[str, Sequence[Any]]) -> list[bool]:
     """Of which rows the ends of the search differ; nothing where nothing is divided."""
-    return [(spread or 0.0) > LOOSE for spread in block.get("spread" if study.runs else SPREAD, ())]
+    return [bool((spread or 0.0) > LOOSE) for spread in block.get("spread" if study.runs else SPREAD, ())]
 
 
 def _texts(study: Study, name: str, block: Mapping[str, Sequence[Any]]) -> Sequence[str]:
