@@ -66,6 +66,32 @@ Model = TypeVar("Model", bound=BaseModel)
 Read = TypeVar("Read")
 
 
+class LatePlaces(Mapping[Path_, Place]):
+    """Places of paths that are worked out when one is asked for: only errors need them."""
+
+    def __init__(self, found: Callable[[], Mapping[Path_, Place]]) -> None:
+        self._find = found
+
+    @functools.cached_property
+    def _found(self) -> Mapping[Path_, Place]:
+        return self._find()
+
+    def __getitem__(self, path: Path_) -> Place:
+        return self._found[path]
+
+    def __contains__(self, path: object) -> bool:
+        return path in self._found
+
+    def __iter__(self) -> Iterator[Path_]:
+        return iter(self._found)
+
+    def __len__(self) -> int:
+        return len(self._found)
+
+    def __reduce__(self) -> tuple[type[dict[Path_, Place]], tuple[Any, ...]]:
+        return dict, (dict(self._found),)
+
+
 @dataclass(frozen=True, kw_only=True)
 class Document:
     """The plain data of one file, or of files merged, with the file and line (from 1) at which each path begins."""
@@ -108,7 +134,7 @@ class Document:
         for part in path:
             data = data[part]
         depth = len(path)
-        lines = {known[depth:]: place for known, place in self.lines.items() if known[:depth] == path}
+        lines = LatePlaces(lambda: {known[depth:]: place for known, place in self.lines.items() if known[:depth] == path})
         return Document(file=self.file, data=data, lines=lines)
 
     def at(self, *path: str | int) -> Document:
@@ -116,39 +142,29 @@ class Document:
         data = self.data
         for part in reversed(path):
             data = {part: data}
-        return Document(file=self.file, data=data, lines={(*path, *known): place for known, place in self.lines.items()})
+        lines = LatePlaces(lambda: {(*path, *known): place for known, place in self.lines.items()})
+        return Document(file=self.file, data=data, lines=lines)
 
     def without(self, *keys: str) -> Document:
         """The document less some of its top-level keys."""
         data = {key: value for key, value in self.data.items() if key not in keys}
-        return Document(file=self.file, data=data, lines={k: v for k, v in self.lines.items() if k[:1] not in [(x,) for x in keys]})
+        lines = LatePlaces(lambda: {path: place for path, place in self.lines.items() if not path or path[0] not in keys})
+        return Document(file=self.file, data=data, lines=lines)
 
 
 def merge(base: Document, own: Document) -> Document:
     """The base document with the entries of another over it: mappings merge key by key, everything else is replaced."""
     inner: list[Path_] = []
-    ends: dict[Path_, dict[Path_, Place]] = {}
+    ends: list[Path_] = []
     data = _merge(base.data, own.data, (), inner, ends)
-    depths = sorted({len(path) for path in ends})
-
-    def end_of(known: Path_) -> Path_ | None:
-        return next((known[:depth] for depth in depths if known[:depth] in ends), None)
-
-    for known, place in own.lines.items():
-        if (end := end_of(known)) is not None:
-            ends[end][known] = place
-    lines = {known: place for known, place in base.lines.items() if end_of(known) is None}
-    lines.update((path, own.lines[path]) for path in inner if path in own.lines)
-    for path, places in ends.items():
-        lines.update(places or {path: _place_above(path, own)})
-    return Document(file=own.file, data=data, lines=lines)
+    return Document(file=own.file, data=data, lines=LatePlaces(lambda: _merged_places(base, own, inner, ends)))
 
 
-def _merge(base: Any, own: Any, path: Path_, inner: list[Path_], ends: dict[Path_, dict[Path_, Place]]) -> Any:
+def _merge(base: Any, own: Any, path: Path_, inner: list[Path_], ends: list[Path_]) -> Any:
     """The data of both; `inner` gets the paths of mappings that merge, `ends` those of what is replaced or added."""
     quantity = isinstance(base, Mapping) and "value" in base and "source" in base  # those of `latent` are widths
     if not (isinstance(base, Mapping) and isinstance(own, Mapping)) or quantity:
-        ends[path] = {}
+        ends.append(path)
         return own
     inner.append(path)
     merged = dict(base)
@@ -157,8 +173,26 @@ def _merge(base: Any, own: Any, path: Path_, inner: list[Path_], ends: dict[Path
             merged[key] = _merge(base[key], value, (*path, key), inner, ends)
         else:
             merged[key] = value
-            ends[(*path, key)] = {}
+            ends.append((*path, key))
     return merged
+
+
+def _merged_places(base: Document, own: Document, inner: Sequence[Path_], ends: Sequence[Path_]) -> dict[Path_, Place]:
+    """Places of a merged document: of what is replaced or added its own, the others those of the base."""
+    places: dict[Path_, dict[Path_, Place]] = {path: {} for path in ends}
+    depths = sorted({len(path) for path in ends})
+
+    def end_of(known: Path_) -> Path_ | None:
+        return next((known[:depth] for depth in depths if known[:depth] in places), None)
+
+    for known, place in own.lines.items():
+        if (end := end_of(known)) is not None:
+            places[end][known] = place
+    lines = {known: place for known, place in base.lines.items() if end_of(known) is None}
+    lines.update((path, own.lines[path]) for path in inner if path in own.lines)
+    for path, found in places.items():
+        lines.update(found or {path: _place_above(path, own)})
+    return lines
 
 
 def _place_above(path: Path_, document: Document) -> Place:
@@ -516,7 +550,8 @@ def override(document: Document, settings: Iterable[str], origin: str = "--set")
     >>> override(Document(file="s.yaml", data={"system": {"devices": 8}}), ["system.devices=512"]).data
     {'system': {'devices': 512}}
     """
-    data, lines = document.data, dict(document.lines)
+    data = document.data
+    places: list[tuple[Path_, str]] = []
     for setting in settings:
         path, separator, text = setting.partition("=")
         if not separator or not path:
@@ -525,9 +560,17 @@ def override(document: Document, settings: Iterable[str], origin: str = "--set")
         value = parse_yaml(text, f"{origin} {path}").data if text.lstrip()[:1] in ("{", "[") else scalar(text.strip())
         where = f"{origin} {shortened(setting)}"
         data = replace(data, parts, value, where)
+        places.append((parts, where))
+    return Document(file=document.file, data=data, lines=LatePlaces(lambda: _set_places(document, places)))
+
+
+def _set_places(document: Document, places: Iterable[tuple[Path_, str]]) -> dict[Path_, Place]:
+    """Places of a document with settings, each of which has a path and an origin."""
+    lines = dict(document.lines)
+    for parts, where in places:
         lines = {known: place for known, place in lines.items() if known[: len(parts)] != parts}
         lines |= {parts[:end]: (where, None) for end in range(1, len(parts) + 1) if parts[:end] not in lines}
-    return Document(file=document.file, data=data, lines=lines)
+    return lines
 
 
 def with_settings(read: Callable[[Sequence[str]], Read], settings: Sequence[str]) -> Read:
@@ -593,7 +636,8 @@ def renamed(document: Document, path: Path_, name: str) -> Document:
         raise document.error(path, f"'{name}' stands beside it and means the same; give one of them")
     data = replace(document.data, tuple(above), {name if one == key else one: value for one, value in held_here.items()}, document.file)
     end = len(path)
-    lines = {(*above, name, *known[end:]) if known[:end] == path else known: place for known, place in document.lines.items()}
+    places = document.lines
+    lines = LatePlaces(lambda: {(*above, name, *known[end:]) if known[:end] == path else known: place for known, place in places.items()})
     return Document(file=document.file, data=data, lines=lines)
 
 

@@ -77,6 +77,7 @@ _VENDOR = re.compile(rf"(?<![A-Za-z])([kMGTPE]i?)?({'|'.join(_VENDORS)})(?![A-Za
 _UNIT = re.compile(rf"(?:1(?= ?/)|{_NAME})(?: ?[*/] ?{_NAME}){{0,7}}")
 TEXT = 200  # characters of a quantity, the longest that is read
 FLOAT = float("inf")
+KEPT = 2**13  # quantities whose reading is kept: templates and libraries are read again and again
 STATUSES = ("read", "second-hand", "recalled", "derived", "assumed")  # how a number of a library is known
 _CARBON = re.compile(r"\b([kM]?[gt]) ?CO2eq?\b")  # a mass of CO2-equivalent, the only mass that files and pages know
 _PLAIN_UNITS = {"m2": "m**2", "mm2": "mm**2", "um2": "um**2", "nm2": "nm**2", "cm2": "cm**2", "%": "percent"}
@@ -195,10 +196,13 @@ class Quantity:
         if isinstance(raw, np.ndarray):
             return points(raw)
         if isinstance(raw, Mapping):
-            return self._read_mapping(raw)
+            try:
+                return _read_entries(self, tuple(raw.items()), tuple(map(type, raw.values())))
+            except TypeError:  # something in it is a list or a mapping
+                return self._read_mapping(raw)
         if sourced:
             raise ValueError("expected a mapping {value: ..., source: ...}: every number of a library names its source")
-        return points(self.checked(parse(raw, self.unit)))
+        return _read_text(self, raw) if type(raw) is str else points(self.checked(parse(raw, self.unit)))
 
     def _read_mapping(self, raw: Mapping[str, Any]) -> Array:
         from crossflow.errors import did_you_mean
@@ -266,6 +270,17 @@ class Quantity:
         return core_schema.with_info_plain_validator_function(
             validate, serialization=core_schema.plain_serializer_function_ser_schema(plain)
         )
+
+
+@functools.lru_cache(maxsize=KEPT)
+def _read_entries(quantity: Quantity, entries: tuple[tuple[str, Any], ...], kinds: tuple[type, ...]) -> Array:  # noqa: ARG001
+    """A quantity from the entries of a mapping; `kinds` tell 1 from true."""
+    return quantity._read_mapping(dict(entries))
+
+
+@functools.lru_cache(maxsize=KEPT)
+def _read_text(quantity: Quantity, text: str) -> Array:
+    return points(quantity.checked(parse(text, quantity.unit)))
 
 
 def _positive(unit: str) -> Quantity:

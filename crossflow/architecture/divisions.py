@@ -105,7 +105,7 @@ def _places(document: Document, row: Mapping[str, Any], number: int) -> Mapping[
 
 def _with(document: Document, budgets: Mapping[str, Any], places: Mapping[Path_, Place] = MappingProxyType({})) -> Document:
     """A system with other shares or divisions, each at its old place or at that of `places`."""
-    lines = {**document.lines, **places}
+    lines = files.LatePlaces(lambda: {**document.lines, **places})
     return files.merge(document, Document(file=document.file, data={"budgets": budgets}, lines=lines))
 
 
