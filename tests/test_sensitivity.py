@@ -122,6 +122,15 @@ def test_the_node_that_components_are_given_at_is_no_lever_of_another(explained)
     assert own.elasticity == pytest.approx(-given.elasticity, rel=0.02)
 
 
+@pytest.mark.parametrize(("dtype", "idle"), [("bf16", {"fp16"}), ("fp16", {"bf16"}), ("fp8", {"fp16"}), ("tf32", {"bf16", "fp16"})])
+def test_units_of_types_that_nothing_computes_in_are_no_levers(dtype, idle):
+    workload = {"model": "gemm", "m": 8192, "n": 8192, "k": 8192, "dtype": dtype}
+    found = explain(crossflow.from_dict({**H100, "workload": workload}))
+    of_16_bits = [found.effect(f"system.throughput.{one}") for one in ("bf16", "fp16")]
+    assert {effect.parameter.path.rpartition(".")[2] for effect in of_16_bits if effect.gain is None} == idle
+    assert all(effect.surprise is None for effect in of_16_bits)
+
+
 def test_decisions_divide_budgets_anew_and_keep_their_promise(case, explained):
     anew, *others = explained.alternatives
     assert (anew.path, anew.feasible) == ("system.budgets", True)

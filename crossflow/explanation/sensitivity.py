@@ -13,7 +13,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from crossflow.architecture.datasheet import sizing_types
 from crossflow.architecture.template import GeneratedSystem
+from crossflow.cost.roofline import WIDE
 from crossflow.errors import CrossflowError
 from crossflow.evaluation import evaluate
 from crossflow.evaluation.figures import check_objective
@@ -78,7 +80,7 @@ def explain(scenario: Scenario, objective: str = "step_time_s") -> Explanation:
     movable = [number for number in numbers if number.value != 0.0]
     local = trials.run({BASE: {}, **_local_moves(movable), **_range_moves(numbers)})
     base = local[BASE]
-    levers = [number for number in movable if not (_of_one_rate(number, trials.values) or _of_another_node(number, scenario))]
+    levers = [number for number in movable if not _moves_with_others(number, trials.values, scenario)]
     first = {number: best for number in levers if (best := trials.best(number, SMALLEST, local, base)) is not None}
     leading = sorted(((n, w) for n, w in first.items() if w.gain > NOTHING), key=lambda pair: -round(pair[1].gain, 9))
     top = _distinct(leading)[:TOP]
@@ -104,6 +106,21 @@ def explain(scenario: Scenario, objective: str = "step_time_s") -> Explanation:
         strategies=_strategies(trials, base),
         notes=_notes(scenario, base, rated=any(_of_one_rate(number, trials.values) for number in movable)),
     )
+
+
+def _moves_with_others(number: Parameter, values: Mapping[str, float], scenario: Scenario) -> bool:
+    """Whether a number says little by itself, so that it is no lever and no surprise."""
+    return _of_one_rate(number, values) or _of_another_node(number, scenario) or _of_idle_units(number, scenario)
+
+
+def _of_idle_units(number: Parameter, scenario: Scenario) -> bool:
+    """Whether this is the rate of a 16-bit type that the workload does not compute in: alone it only lets the matrix units draw more."""
+    system, (path, _, dtype) = scenario.system, number.path.rpartition(".")
+    if path != "system.throughput" or isinstance(system, GeneratedSystem) or dtype not in sizing_types(system):
+        return False
+    own = scenario.workload.dtype
+    beside = () if own in WIDE else tuple(wide for wide in WIDE if wide in system.throughput)[:1]
+    return dtype not in (own, *beside)
 
 
 def _of_one_rate(number: Parameter, values: Mapping[str, float]) -> bool:
