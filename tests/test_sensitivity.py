@@ -122,7 +122,7 @@ def test_the_node_that_components_are_given_at_is_no_lever_of_another(explained)
     assert own.elasticity == pytest.approx(-given.elasticity, rel=0.02)
 
 
-@pytest.mark.parametrize(("dtype", "idle"), [("bf16", {"fp16"}), ("fp16", {"bf16"}), ("fp8", {"fp16"}), ("tf32", {"bf16", "fp16"})])
+@pytest.mark.parametrize(("dtype", "idle"), [("bf16", {"fp16"}), ("fp16", {"bf16"}), ("fp8", {"bf16", "fp16"}), ("tf32", {"bf16", "fp16"})])
 def test_units_of_types_that_nothing_computes_in_are_no_levers(dtype, idle):
     workload = {"model": "gemm", "m": 8192, "n": 8192, "k": 8192, "dtype": dtype}
     found = explain(crossflow.from_dict({**H100, "workload": workload}))

@@ -28,6 +28,7 @@ from crossflow.score import Score, larger_is_better
 from crossflow.search.shares import SHARES as BUDGETS_OF
 from crossflow.strategy.reading import near_strategies
 from crossflow.units import Quantity, show
+from crossflow.workload.spec import GemmSpec, LstmSpec
 
 AGREEMENT = 0.01  # differences that agree within it come from a smooth function
 NOTHING = 1e-9  # elasticities and gains below it are rounding
@@ -118,8 +119,8 @@ def _of_idle_units(number: Parameter, scenario: Scenario) -> bool:
     system, (path, _, dtype) = scenario.system, number.path.rpartition(".")
     if path != "system.throughput" or isinstance(system, GeneratedSystem) or dtype not in sizing_types(system):
         return False
-    own = scenario.workload.dtype
-    beside = () if own in WIDE else tuple(wide for wide in WIDE if wide in system.throughput)[:1]
+    own, whole = scenario.workload.dtype, isinstance(scenario.workload, GemmSpec | LstmSpec)  # in which all is narrow, or nothing
+    beside = () if own in WIDE or whole else tuple(wide for wide in WIDE if wide in system.throughput)[:1]
     return dtype not in (own, *beside)
 
 
