@@ -89,11 +89,11 @@ def decisions(explanation: Explanation) -> Group:
     best = {path: [one for one in better if one.path == path][:_CHOICES] for path in dict.fromkeys(one.path for one in better)}
     chosen = [one for one in better if one in best[one.path]]
     rows: list[list[RenderableType]] = [
-        [one.path, f"{one.before} to {one.after}" if one.path != DIVIDED else one.after, _figure(one.value, explanation), _signed(one.gain),
+        [one.path, f"{one.before} to {one.after}" if one.path != DIVIDED else one.after, _signed(one.gain), _figure(one.value, explanation),
          "-" if one.path == DIVIDED or not math.isfinite(one.kept) else _signed(one.kept), one.bound_by]
         for one in chosen
     ]  # fmt: skip
-    header = ("decision", "change", in_words(explanation.objective), "gain", "division kept", "bound by")
+    header = ("decision", "change", "gain", in_words(explanation.objective), "division kept", "bound by")
     aside = "the gain is with budgets divided anew for each"
     return page.section("What you decide", rows, right=(2, 3, 4), aside=aside, header=header, wraps=1)
 
@@ -142,8 +142,8 @@ def what_ifs(title: str, explanation: Explanation, chosen: Sequence[WhatIf]) -> 
         path = Text("\n").join(Text(change.path) for change in answer.changes)
         moves = Text("\n").join(Text(_move(answer.factor, change)) for change in answer.changes)
         mark = "" if answer.feasible else " *"
-        rows.append([path, moves, _figure(answer.value, explanation), f"{_signed(answer.gain)}{mark:2}", answer.bound_by])
-    header = ("parameter", "change", in_words(explanation.objective), "gain  ", "bound by")
+        rows.append([path, moves, f"{_signed(answer.gain)}{mark:2}", _figure(answer.value, explanation), answer.bound_by])
+    header = ("parameter", "change", "gain  ", in_words(explanation.objective), "bound by")
     table = page.indented(page.grid(rows, right=(2, 3), header=header, wraps=0))
     reasons = dict.fromkeys(answer.reason for answer in chosen if answer.reason is not None)
     aside = "each as far as the range of its quantity goes" if any(c.short for a in chosen for c in a.changes) else ""
@@ -169,10 +169,10 @@ def other_strategies(explanation: Explanation, count: int) -> Group:
     rows: list[list[RenderableType]] = []
     for other in better[:count]:
         changes = "" if other.changes == other.strategy else other.changes
-        rows.append([other.strategy, changes, _figure(other.value, explanation), _signed(other.gain), other.bound_by])
+        rows.append([other.strategy, changes, _signed(other.gain), _figure(other.value, explanation), other.bound_by])
     what = "feasible" if stuck else "better and feasible"
     tried = f"{page.count(len(explanation.strategies))} tried on the same devices, {page.count(len(better))} of them {what}"
-    header = ("strategy", "change", in_words(explanation.objective), "gain", "bound by")
+    header = ("strategy", "change", "gain", in_words(explanation.objective), "bound by")
     table = [page.indented(page.grid(rows, right=(2, 3), header=header, wraps=0))] if rows else []
     return Group(page.heading("Other strategies", aside=tried), *table)
 
