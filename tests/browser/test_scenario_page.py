@@ -80,6 +80,17 @@ def test_a_slider_changes_the_step_and_the_address_restores_it(opened, url):
     until(page, f"document.getElementById('step-time').textContent === {before!r}")
 
 
+def test_a_design_that_never_ends_is_compared_with_nothing(opened, served, files):
+    state = quote(json.dumps({"s": {"system.power.tdp": 60.0}}))  # less than the device draws at rest
+    page = opened(f"{served(files / 'large.yaml')}#{state}")
+    until(page, "document.getElementById('step-time').textContent === 'never ends'")
+    assert page.inner_text("#delta") == "no comparison: this design never ends"
+    assert page.get_attribute("#delta", "class") == "delta soft"
+    unknown = [figure.split("\n") for figure in page.locator(".figure").all_inner_texts() if "\n-" in figure]
+    assert unknown
+    assert all(parts[1:] == ["-"] for parts in unknown)  # without a change
+
+
 def test_shares_give_to_one_another_and_locked_ones_stay(opened, url):
     page = opened(url)
     stack = "system.budgets.power_shares"

@@ -61,9 +61,9 @@ export function tiles(apply) {
   function draw(now, reference, name) {
     time.textContent = now.step_time === null ? "never ends" : show(now.step_time, "s");
     time.classList.toggle("bad", now.step_time === null);
-    const change = now.step_time / reference.step_time - 1;
-    delta.textContent = now.step_time && reference.step_time ? `${signed(change)} against ${name} (${show(reference.step_time, "s")})` : `against ${name}: -`;
-    delta.className = `delta ${verdict(change, false)}`;
+    const both = now.step_time !== null && reference.step_time !== null, change = now.step_time / reference.step_time - 1;
+    delta.textContent = both ? `${signed(change)} against ${name} (${show(reference.step_time, "s")})` : `no comparison: ${now.step_time === null ? "this design" : name} never ends`;
+    delta.className = both ? `delta ${verdict(change, false)}` : "delta soft";
     const spread = now.band && now.band.median !== null ? `error of runs like this: median ${percent(now.band.median)}, 90 % within ${percent(now.band.p90)}` : "error not known: nothing like it was measured";
     band.textContent = spread;
     const shares = Object.entries(now.bound).sort((a, b) => b[1] - a[1]);
@@ -79,7 +79,7 @@ export function tiles(apply) {
     once(figures, now.figures.map(({ name }) => name).join(), () => now.figures.map((figure) => el("div", { class: "figure" }, el("span", { class: "soft" }, figure.label), el("b", {}), el("span", {}))));
     now.figures.forEach((figure, i) => {
       const before = reference.figures.find((other) => other.name === figure.name);
-      const moved = before && before.value ? figure.value / before.value - 1 : NaN;
+      const moved = before && before.value && figure.value !== null ? figure.value / before.value - 1 : NaN;
       const value = figure.value === null ? "-" : figure.unit === "1" ? percent(figure.value) : show(figure.value, figure.unit);
       const [, number, change] = figures.children[i].children;
       write(number, value);
@@ -292,6 +292,13 @@ function round(value) {
   return Math.round(value * 100) / 100;
 }
 
+/** Values of an axis as texts, with as many digits as tell them apart. */
+function apart(values, unit) {
+  const texts = (digits) => values.map((value) => (value === null ? "" : show(value, unit, digits)));
+  const known = values.filter((value) => value !== null).length;
+  return texts([3, 4, 5].find((digits) => new Set(texts(digits)).size >= known) ?? 6);
+}
+
 /** Round values between two, some to a decade. */
 function ticks(least, most) {
   const found = [];
@@ -320,7 +327,7 @@ export function drawLarge(box, control, curve, objective, close) {
     if (curve.bound.some((name, i) => name === resource && !fits[i])) add(`${named(resource)}, infeasible`, (i) => curve.bound[i] === resource && !fits[i], colour, cssColour("var(--card)"), false);
   }
   const at = curve.at;
-  const axis = (text, size) => ({ stroke: ink, grid, ticks: grid, size, values: (_, values) => values.map((value) => (value === null ? "" : show(value, text, 3))) });
+  const axis = (text, size) => ({ stroke: ink, grid, ticks: grid, size, values: (_, values) => apart(values, text) });
   const head = el("div", { class: "large-head" }, el("b", {}, `${control.group}: ${control.label}`), el("span", { class: "soft" }, control.path), pictureButton(box, fileName(control.path), "PNG"), el("button", { type: "button", class: "quiet", "aria-label": "close", onclick: close, text: "✕", "data-apart": "" }));
   const canvas = el("div", {});
   replace(box, head, canvas);
