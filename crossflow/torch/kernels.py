@@ -51,11 +51,11 @@ def traffic(func: Any, args: Any, kwargs: Any, out: Any) -> tuple[Iterator[tuple
         return ((one, _bytes(one)) for one in sources), iter([(target, sum(map(_bytes, sources)))])
     schema = func._schema.arguments
     given = [*zip(schema, args, strict=False), *((one, kwargs[one.name]) for one in schema if one.name in kwargs)]
-    total, place = sum(map(_bytes, made)), 0
+    total, place, others = sum(map(_bytes, made)), 0, _tensors((args[1:], kwargs))
     for argument, value in given:
         written = argument.alias_info is not None and argument.alias_info.is_write
         for one in _tensors(value):
-            size = touched(name, place, _bytes(one), total, map(_bytes, _tensors((args[1:], kwargs))))
+            size = touched(name, place, _bytes(one), total, map(_bytes, others))
             place += 1
             if written:
                 writes.append((one, size))
