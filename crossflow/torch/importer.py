@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import gc
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -27,7 +26,7 @@ from crossflow.torch.program import STAGES, RankMesh, Recorded, mesh_of, program
 from crossflow.torch.recorder import FORWARD, ModelCall, Record, StepRecorder
 from crossflow.torch.replicas import STAGE, Replicated, add_up
 from crossflow.torch.stages import Stages, settled, tied_sums
-from crossflow.torch.world import fake_world
+from crossflow.torch.world import collected, fake_world
 
 Kernels = Literal["fused", "eager"]
 OPTIMIZERS: Mapping[str, Callable[[Any], Any] | None] = {
@@ -86,11 +85,8 @@ def record(
     plan = parallelize.read(parallel, world_size)
     parts, ranks = _microbatches(plan, microbatches), world_size // (plan.stages if plan is not None else 1)
     options = source.SourceOptions(batch=batch, sequence=sequence, dtype=dtype, training=task == "training", wide=gradients == "fp32")
-    try:
-        with fake_world(ranks) as world, StepRecorder() as recorder:
-            found, stages = _run(model, plan, parts, options, optimizer, recorder, world)
-    finally:
-        gc.collect()  # groups and meshes that only cycles hold
+    with collected(), fake_world(ranks) as world, StepRecorder() as recorder:
+        found, stages = _run(model, plan, parts, options, optimizer, recorder, world)
     where = source.where_of(model)
     mesh, replicas = _meshed(recorder.records, plan, options, where, ranks)
     step = _laid_out(recorder, stages, ranks, join=kernels == "fused", training=options.training)

@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import gc
 import logging
 import os
 import sys
 import sysconfig
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -57,14 +58,27 @@ def fake_world(size: int) -> Iterator[contextlib.ExitStack]:
         torch._C._set_mkldnn_enabled(False)  # its kernels hide the products of a whole LSTM
         dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=size)
         stack.callback(_leave)
-        for own, value in _changes():
-            stack.enter_context(_replaced_everywhere(own, value))
+        stack.enter_context(_replaced_everywhere(list(_changes())))
         for owner, name, value in _methods():
             stack.enter_context(_replaced(owner, name, value))
         torch.backends.mha.set_fastpath_enabled(False)
         stack.enter_context(FakeTensorMode(allow_non_fake_inputs=True))
         stack.enter_context(FusedKernels())
         yield stack
+
+
+@contextlib.contextmanager
+def collected() -> Iterator[None]:
+    """Collect what is left behind, groups and meshes that only cycles hold, without a look at all that was there before."""
+    frozen = gc.get_freeze_count() > 0  # by the user
+    if not frozen:
+        gc.freeze()
+    try:
+        yield
+    finally:
+        gc.collect()
+        if not frozen:
+            gc.unfreeze()
 
 
 @contextlib.contextmanager
@@ -108,20 +122,24 @@ def _methods() -> Iterator[tuple[Any, str, Any]]:
 
 
 @contextlib.contextmanager
-def _replaced_everywhere(own: Any, value: Any) -> Iterator[None]:
-    """Another function or class in all modules that hold one, by whichever name, and back in those that hold it then."""
-    _exchange(own, value)
+def _replaced_everywhere(changes: Sequence[tuple[Any, Any]]) -> Iterator[None]:
+    """Other functions and classes in all modules that hold these, by whichever name, and back in those that hold them then."""
+    _exchange(changes)
     try:
         yield
     finally:
-        _exchange(value, own)
+        _exchange([(new, old) for old, new in changes])
 
 
-def _exchange(old: Any, new: Any) -> None:
-    for module in [module for name, module in list(sys.modules.items()) if not name.startswith("crossflow.")]:
-        names = [name for name, value in list(getattr(module, "__dict__", {}).items()) if value is old]
-        for name in names:
-            setattr(module, name, new)
+def _exchange(changes: Sequence[tuple[Any, Any]]) -> None:
+    new = {id(old): value for old, value in changes}
+    for name, module in list(sys.modules.items()):
+        held = dict(getattr(module, "__dict__", {}))
+        if name.startswith("crossflow.") or new.keys().isdisjoint(map(id, held.values())):
+            continue
+        for key, value in held.items():
+            if id(value) in new:
+                setattr(module, key, new[id(value)])
 
 
 def _uncompiled(model: Any = None, **_: Any) -> Any:
