@@ -20,3 +20,13 @@ def one_thread():
     torch.set_num_threads(1)
     yield
     torch.set_num_threads(before)
+
+
+@pytest.fixture(scope="session")
+def rank_server():
+    """Forks the ranks of an emulation, which start an interpreter and import torch each without it."""
+    from ranks import RankServer
+
+    server = RankServer()
+    yield server
+    server.close()

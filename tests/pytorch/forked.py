@@ -6,19 +6,26 @@ import signal
 import subprocess
 import tempfile
 
+from crossflow.emulation.processes import RunSettings
 from tests.forks import command
 
 importlib.import_module("crossflow.cli.emulate")
+RunSettings(world_size=8, system="dgx-h100").delays_()  # which imports the rest
 LIMIT = 120  # [s]
 
 
-def forked(*words, cwd=None, env=None):
-    """What a command wrote, and its exit status; in a folder and with an environment of its own where they are given."""
+def forked(*words, cwd=None, env=None, server=None):
+    """What a command wrote, and its exit status; in a folder and with an environment of its own where they are given.
+
+    Its ranks are forked too where there is a server for that.
+    """
     with tempfile.TemporaryFile("w+", encoding="utf-8") as out, tempfile.TemporaryFile("w+", encoding="utf-8") as err:
         child = os.fork()
         if not child:
             status = 70
             try:
+                if server is not None:
+                    subprocess.Popen = server.start
                 status = _status(words, out.fileno(), err.fileno(), cwd, env)
             finally:
                 os._exit(status)

@@ -1,5 +1,6 @@
 """The command that emulates: what scripts see, how they end, and what is left behind."""
 
+import functools
 import json
 import os
 import re
@@ -25,15 +26,17 @@ def command(*words):
     return [sys.executable, "-m", "crossflow", "emulate", *words]
 
 
-def run(*words, cwd=None):
-    return forked("emulate", *words, cwd=cwd)
+@pytest.fixture(scope="module")
+def run(rank_server):
+    """Run the command, whose ranks are forks of a process that has imported torch."""
+    return functools.partial(forked, "emulate", server=rank_server)
 
 
 @pytest.fixture
-def script(tmp_path):
+def script(tmp_path, run):
     """Write a script that has joined its group, and run it on some ranks of a world of 8."""
 
-    def write(text, *options, ranks="0"):
+    def write(text, *options, ranks="0", run=run):
         path = tmp_path / "script.py"
         path.write_text(BEGIN + text, encoding="utf-8")
         return run("--world-size", "8", "--system", "dgx-h100", "--ranks", ranks, *options, "--", str(path), "a", "--set", "x=1", "y=2")
@@ -42,7 +45,7 @@ def script(tmp_path):
 
 
 @pytest.mark.parametrize("ranks", [8, 1024])
-def test_everything_that_torch_distributed_offers(tmp_path, ranks):
+def test_everything_that_torch_distributed_offers(tmp_path, ranks, run):
     target = tmp_path / "summary.json"
     done = run("--world-size", str(ranks), "--system", "dgx-h100", "--json", str(target), "--", str(SCRIPTS / "api.py"))
     assert (done.stdout, done.returncode) == (f"37 calls on rank 0 of {ranks}, backend gloo\n", 0)
@@ -54,7 +57,8 @@ def test_everything_that_torch_distributed_offers(tmp_path, ranks):
 def test_a_script_sees_its_own_words_rank_and_backend(script):
     done = script(
         "import os, sys\nprint(sys.argv[1:], dist.get_rank(), dist.get_world_size(), dist.get_backend(), os.environ['LOCAL_WORLD_SIZE'], "
-        "__name__, 'OMP_NUM_THREADS' in os.environ)\ndist.barrier()\n"
+        "__name__, 'OMP_NUM_THREADS' in os.environ)\ndist.barrier()\n",
+        run=functools.partial(forked, "emulate"),  # whose rank is started as that of a user is
     )
     assert done.stdout == "['a', '--set', 'x=1', 'y=2'] 0 8 gloo 8 __main__ False\n"
     assert done.stderr.startswith("rank 0 of 8, delays of dgx-h100\n  0 iterations\n  1 x barrier among 8, 0 B: 15.33 us")
@@ -90,14 +94,14 @@ def test_a_script_keeps_its_exit_status_and_its_traceback(script):
         ),
     ],
 )
-def test_a_script_that_fails_says_what_python_says(tmp_path, words, text, status, told):
+def test_a_script_that_fails_says_what_python_says(tmp_path, words, text, status, told, run):
     (tmp_path / "folder").mkdir()
     (tmp_path / "script.py").write_text(text, encoding="utf-8")
     done = run("--world-size", "8", "--system", "dgx-h100", "--json", str(tmp_path / "summary.json"), "--", *words, cwd=tmp_path)
     assert (done.returncode, done.stdout, done.stderr) == (status, "", told.replace("{folder}", str(tmp_path)))
 
 
-def test_a_folder_with_a_main_file_is_a_script(tmp_path):
+def test_a_folder_with_a_main_file_is_a_script(tmp_path, run):
     (tmp_path / "folder").mkdir()
     (tmp_path / "folder" / "__main__.py").write_text("import sys, beside; print(sys.argv, __name__)\n", encoding="utf-8")
     (tmp_path / "folder" / "beside.py").write_text("", encoding="utf-8")
@@ -154,14 +158,14 @@ def test_a_call_that_is_not_emulated_is_refused_by_name(script):
     assert done.returncode == 1
 
 
-def test_a_script_with_another_world_is_refused(script, tmp_path):
+def test_a_script_with_another_world_is_refused(script, tmp_path, run):
     path = tmp_path / "other.py"
     path.write_text("import torch.distributed as dist\ndist.init_process_group('gloo', rank=0, world_size=2)\n", encoding="utf-8")
     done = run("--world-size", "8", "--system", "dgx-h100", "--", str(path))
     assert "the script calls init_process_group with world_size = 2, but crossflow emulate was told 8" in done.stderr
 
 
-def test_a_script_without_collectives_is_told_so(tmp_path):
+def test_a_script_without_collectives_is_told_so(tmp_path, run):
     path = tmp_path / "plain.py"
     path.write_text("print('hello')\n", encoding="utf-8")
     done = run("--nodes", "2", "--system", "dgx-h100", "--", str(path))
@@ -169,7 +173,7 @@ def test_a_script_without_collectives_is_told_so(tmp_path):
     assert "rank 0 of 16, delays of dgx-h100\n  no collective was called in this process, so nothing was emulated\n" in done.stderr
 
 
-def test_a_call_without_a_delay_is_refused(script, tmp_path):
+def test_a_call_without_a_delay_is_refused(script, tmp_path, run):
     delays = tmp_path / "delays.yaml"
     delays.write_text("kind: delays\ntables: [{op: all_reduce, ranks: 2, points: [[1 B, 1 ms]]}]\n", encoding="utf-8")
     path = tmp_path / "script.py"
@@ -190,7 +194,7 @@ def test_a_call_without_a_delay_is_refused(script, tmp_path):
         ("def delay(op, size, ranks): raise ValueError('mine')", "0", "model.py: delay failed for all_reduce of 16 B: ValueError: mine"),
     ],
 )
-def test_a_delay_function_that_fails_is_told_in_one_line(script, tmp_path, text, ranks, sentence):
+def test_a_delay_function_that_fails_is_told_in_one_line(script, tmp_path, text, ranks, sentence, run):
     (tmp_path / "model.py").write_text(text + "\n", encoding="utf-8")
     delays = tmp_path / "delays.yaml"
     delays.write_text("kind: delays\ndelay: model.py:delay\n", encoding="utf-8")
@@ -413,7 +417,7 @@ def test_torchrun_starts_a_rank_each(tmp_path):
     assert {one.name for one in tmp_path.glob("*.json")} == {"summary.rank0.json", "summary.rank7.json"}
 
 
-def test_a_recorded_run_can_be_replayed(script, tmp_path):
+def test_a_recorded_run_can_be_replayed(script, tmp_path, run):
     record, target = tmp_path / "record.json.gz", tmp_path / "replayed.json"
     script("for _ in range(3):\n    dist.all_reduce(torch.ones(4))\n", "--record", str(record))
     done = run("--replay", str(record), "--what-if", "all_reduce+100ms", "--json", str(target))

@@ -1,5 +1,6 @@
 """PyTorch models as programs: work, messages and memory that are known, and what is refused."""
 
+import gc
 import json
 import os
 import runpy
@@ -301,6 +302,7 @@ REFUSED = {
 def state():
     """What an import changes for a while."""
     changed = torch.compile, torch.nn.Module._apply, torch.nn.parallel.DistributedDataParallel, torch.distributed.init_process_group
+    changed += torch.distributed.destroy_process_group, torch.distributed.device_mesh.init_device_mesh, gc.get_freeze_count()
     return *changed, torch.get_default_dtype(), torch.distributed.is_initialized(), sys.excepthook, list(sys.path), os.environ.get("RANK")
 
 

@@ -36,14 +36,14 @@ ENVIRONMENT = {name: value for name, value in os.environ.items() if name not in 
 ABORTED = 128 + signal.SIGABRT
 
 
-def run(*words, module=()):
+def run(*words, module=(), server=None):
     """Status, output and errors; started again where gloo aborts a process that ends, as it now and then does without crossflow too."""
     for _ in range(3):
         if module:
             every = [sys.executable, *module, *words]
             done = subprocess.run(every, capture_output=True, text=True, timeout=120, check=False, env=ENVIRONMENT)
         else:
-            done = forked("emulate", *words, env=ENVIRONMENT)
+            done = forked("emulate", *words, env=ENVIRONMENT, server=server)
         if done.returncode not in (ABORTED, -signal.SIGABRT):
             break
     return done.returncode, done.stdout, done.stderr
@@ -108,9 +108,10 @@ def test_a_real_run_becomes_a_program(sleeping, tmp_path):
     assert sum(one.message is not None and one.name == op for one in recorded_program(record, rank=0).ops) == LAYERS
 
 
-def test_results_pass_through_and_every_kind_of_call_is_noted(tmp_path):
+def test_results_pass_through_and_every_kind_of_call_is_noted(tmp_path, rank_server):
     path = tmp_path / "run.json"
-    status, out, error = run("--real", "--world-size", "3", "--record", str(path), "--", str(SCRIPTS / "real.py"))
+    words = ("--real", "--world-size", "3", "--record", str(path), "--", str(SCRIPTS / "real.py"))
+    status, out, error = run(*words, server=rank_server)
     assert (status, sorted(out.splitlines())) == (0, [f"[rank {i}] rank {i} is done" for i in range(3)]), error
     record = read_record(path)
     mine = [one[1:] for one in called(record) if one[0] == 0]
