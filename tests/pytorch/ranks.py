@@ -21,6 +21,7 @@ class RankServer:
         theirs.close()
 
     def close(self):
+        self.requests.shutdown(socket.SHUT_WR)  # processes that were forked since then hold it open too
         self.requests.close()
         assert self.process.wait(60) == 0
 
