@@ -104,7 +104,7 @@ ZERO = [
     # ZeRO stage, share of the states that a rank keeps, collectives with their role and bytes a parameter, how often in 2 microbatches
     (0, 1, {("all_reduce", "reduce", "gradient", 1)}),
     (1, 4, {("reduce_scatter", "reduce", "gradient", 1), ("all_gather", "regather", "weight", 1)}),
-    (2, 4, {("reduce_scatter", "reduce", "gradient", 1), ("all_gather", "regather", "weight", 1)}),
+    (2, 4, {("reduce_scatter", "reduce", "gradient", 2), ("all_gather", "regather", "weight", 1)}),
     (3, 4, {("reduce_scatter", "reduce", "gradient", 2), ("all_gather", "gather", "weight", 4)}),
 ]
 
@@ -401,13 +401,13 @@ def test_links_between_stages_and_around():
 
 STEPS = [
     # plan, whether weights wait for the step's end, replicas that run in step
-    (Plan(dp=8), True, 1), (Plan(dp=4, cp=2), True, 2), (Plan(dp=8, zero=3), True, 8), (Plan(dp=8, zero=2), True, 1),
+    (Plan(dp=8), True, 1), (Plan(dp=4, cp=2), True, 2), (Plan(dp=8, zero=3), True, 8), (Plan(dp=8, zero=2), True, 8), (Plan(dp=8, zero=1), True, 1),
     (Plan(dp=8, ep=4), True, 4), (Plan(tp=2, dp=8, ep=4), True, 4), (Plan(dp=8), False, 8), (Plan(tp=4, etp=1, ep=8, dp=4), True, 2),
 ]  # fmt: skip
 
 
 def test_replicas_in_step_by_hand():
-    """Those that share samples or experts; all where all weights are gathered, or gradients reduced after each pass."""
+    """Those that share samples or experts; all where weights are gathered or gradients reduced in each pass."""
     assert [in_step(layout_of(plan), flush=flush) for plan, flush, _ in STEPS] == [replicas for *_, replicas in STEPS]
 
 

@@ -634,7 +634,8 @@ class _BlockBuilder:
             spread = layout.spread(kind)
             sharded = amount * ((spread.zero >= 3) & (spread.shards.size > 1))
             again = 2.0 * weight * sharded * (1.0 + 1.0 / spread.shards.size)
-            summed = np.where(spread.zero >= 3, sharded, amount * (spread.data.size > 1) / layout.microbatches)
+            several = amount * (spread.data.size > 1)
+            summed = np.where(spread.zero >= 3, sharded, several / np.where(spread.zero == 2, 1.0, layout.microbatches))
             for phase, moved in (("forward", again), ("input", again * ~layout.full), ("weight", gradient * summed)):
                 if np.any(moved):
                     self._pass(unit, cast(BlockPhase, phase), moved, launches=np.where(np.asarray(moved) > 0, 1.0, 0.0))  # none for others

@@ -294,6 +294,8 @@ class StepPasses:
 
     def _backward(self, made: Laid, parts: Sequence[tuple[int, _Part]], speed: float, slowest: float) -> None:
         """Parts from the last to the first."""
+        overlap = self.machine.stack.overlap
+        behind = overlap.gather if self.steps.state.gather.any() else overlap.data  # whether reductions run behind the kernels
         there = self._gather(made, *parts[0]) if parts and parts[0][1].backward else 0.0
         for i, (layer, part) in enumerate(parts):
             if part.backward:
@@ -308,7 +310,7 @@ class StepPasses:
                 made.beside(part.beside_weight, start, layer)
             for name, time in part.reduced:
                 made.data = made.add(name, DATA, COMMUNICATION, max(made.data, made.units), time, layer)
-                if not self.machine.stack.overlap.gather:
+                if not behind:
                     made.units = made.data
 
 

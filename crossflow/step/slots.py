@@ -6,6 +6,7 @@ in closed form where pieces are alike (`crossflow.step.offload.flow`).
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -176,7 +177,14 @@ def _beside_weights(
     places = unit_places(job.model)  # layers run in the order of the model
     units = forward.at(places), backward.at(places), weight[places], block[2][places]
     whole = machine.stack.sharing.unit == "layer"
-    return sharded_passes(unit_groups(job.model), often, units, stretch, first[places], ahead=ahead, whole=whole)
+    passing = functools.partial(sharded_passes, unit_groups(job.model), often, units, stretch, first[places], whole=whole)
+    alone = ~gather.any(axis=0) & reduce.any(axis=0)  # gradients that are shared out where weights are not (ZeRO 2)
+    if machine.stack.overlap.data == ahead or not alone.any():
+        return passing(ahead=ahead)
+    if alone.all():
+        return passing(ahead=not ahead)
+    found, others = passing(ahead=ahead), passing(ahead=not ahead)
+    return np.where(alone, others[0], found[0]), np.where(alone, others[1], found[1])
 
 
 def by_stage(values: Array, stages: int) -> Array:

@@ -137,13 +137,13 @@ class World:
 
 
 def in_step(layout: Layout, *, flush: bool) -> int:
-    """Replicas that run in step, side by side: those that share samples or experts, all where every layer's weights are gathered, or
-    gradients are reduced after each pass.
+    """Replicas that run in step, side by side: those that share samples or experts, all where weights are gathered or gradients reduced
+    in each pass.
     """
     replicas = int(layout.dp[0] * layout.cp[0])
     group, tp = int(layout.ep[0] * layout.tensor_of("experts")[0]), int(layout.tp[0])
     experts = group // math.gcd(group, tp)  # replicas over which a group of experts lies, beside tensor ranks
-    everywhere = layout.zero[0] >= 3 or not flush or any(far[0] for far in layout.distant.values())
+    everywhere = layout.zero[0] >= 2 or not flush or any(far[0] for far in layout.distant.values())
     return replicas if everywhere else math.lcm(int(layout.cp[0]), experts)
 
 

@@ -32,7 +32,7 @@ class WeightMessage:
     """A collective among ranks that hold the same weights, of `size` bytes for every unit, shape (units, n). [B]
 
     Its `role` is to reduce gradients, to gather sharded weights for a pass, or to gather updated weights. One of `sharded`
-    weights comes with every microbatch, others with every update.
+    weights, or gradients, comes with every microbatch, others with every update.
     """
 
     collective: Collective
@@ -133,7 +133,7 @@ def _repeated_heads(parts: Sequence[Part], layout: Layout, gradient: float) -> l
 def _messages(job: Job, layout: Layout, stack: SoftwareStack, spread: Spread, amount: Array) -> list[WeightMessage]:
     """All collectives that keep `amount` parameters of every unit in step, shape (units, n), as far as any plan has them."""
     weight, gradient = weight_sizes(job, stack), stack.gradient_size(job.element)
-    sharded, shared = spread.zero >= 3, (spread.zero >= 1) & (spread.zero < 3)
+    sharded, shared, early = spread.zero >= 3, (spread.zero >= 1) & (spread.zero < 3), spread.zero == 2
     found: list[WeightMessage] = []
 
     def add(collective: Collective, size: Array, group: Group, role: WeightRole, *, sharded: bool = False) -> None:
@@ -147,8 +147,9 @@ def _messages(job: Job, layout: Layout, stack: SoftwareStack, spread: Spread, am
 
     size = amount * gradient
     add("all_reduce", np.where(spread.zero >= 1, 0.0, size), spread.data, "reduce")
-    if shared.any():  # optimizer states shared out: gradients are reduced to shards, and the updated weights gathered
-        add("reduce_scatter", np.where(shared, size, 0.0), spread.data, "reduce")
+    if shared.any():  # optimizer states shared out: gradients are reduced to shards, with each microbatch where no rank keeps all of them
+        add("reduce_scatter", np.where(shared & ~early, size, 0.0), spread.data, "reduce")
+        add("reduce_scatter", np.where(early, size, 0.0), spread.data, "reduce", sharded=True)
         add("all_gather", np.where(shared, amount * weight, 0.0), spread.data, "regather")
     if sharded.any():
         add("reduce_scatter", np.where(sharded, size, 0.0), spread.shards, "reduce", sharded=True)
