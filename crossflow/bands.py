@@ -132,6 +132,11 @@ def band_of(run: Likeness) -> tuple[Band, Likeness] | None:
     return next(candidates(run, _lines()), None)
 
 
+def measured_on_device(run: Likeness) -> bool:
+    """Whether enough rows of a run's kind were measured on its device, in its type."""
+    return any(own.device and own.type for _, own in candidates(run, _lines()))
+
+
 def candidates(run: Likeness, lines: Mapping[Likeness, Band]) -> Iterator[tuple[Band, Likeness]]:
     """Lines that a run may be told by, the likest first; where its device has no rows, those of devices of which no more is known."""
     for names in SHARED:

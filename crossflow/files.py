@@ -668,6 +668,8 @@ def check_writable(path: Path, option: str, *, folder: bool = False) -> None:
     """
     if path.is_dir() and not folder:
         raise CrossflowError(f"{path} is a folder; name a file in it with {option}")
+    if path.exists() and not (path.is_file() or path.is_dir()):
+        raise CrossflowError(f"{path} is no regular file; name a file with {option}")
     there = path if folder else path.parent
     while not there.is_dir() and not os.path.lexists(there) and there != there.parent:
         there = there.parent

@@ -88,7 +88,7 @@ def idle(scenario: Scenario, score: Score) -> Iterator[str]:
 
 
 def _timeless(scenario: Scenario, score: Score) -> Iterator[str]:
-    """Technologies of a datasheet's device that a scenario chooses, which change its energy but not its step."""
+    """Technologies of a datasheet's device that a scenario chooses, which change its energy and not its rates."""
     chosen = files.held(scenario.document.data, ("system", "technology"))
     if not isinstance(scenario.system, DatasheetSystem) or not isinstance(chosen, Mapping):
         return
@@ -97,9 +97,17 @@ def _timeless(scenario: Scenario, score: Score) -> Iterator[str]:
         if other is None or _same_inputs(other, scenario):
             continue
         found = evaluate(other)
-        if _equal(found.step_time[0], score.step_time[0]):
-            what = "nothing but energy" if not _equal(found.energy[0], score.energy[0]) else "neither time nor energy"
-            yield f"system.technology.{role} changes {what} here: rates and bandwidths are those of the datasheet"
+        timed, powered = (not _equal(a[0], b[0]) for a, b in ((found.step_time, score.step_time), (found.energy, score.energy)))
+        what = (
+            "energy, and the clock that the power limit allows" if timed else "nothing but energy" if powered else "neither time nor energy"
+        )
+        yield of_a_datasheet(f"system.technology.{role}", what)
+
+
+def of_a_datasheet(path: str, what: str) -> str:
+    """What is to be known of another technology of a device whose figures are published."""
+    generated = "for a device that follows its technology take a generated one, such as reference-training"
+    return f"{path} changes {what} here: rates and bandwidths are those of the datasheet; {generated}"
 
 
 def _of_task(scenario: Scenario) -> Iterator[tuple[str, str]]:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, get_args
 
+import numpy as np
+
 from crossflow.arrays import Array
 from crossflow.files import FileModel
 from crossflow.units import Quantity
@@ -34,6 +36,13 @@ def quantity_at(model: Any, path: Sequence[str]) -> Quantity | None:
         inner = _model_in(get_args(info.annotation)[-1])
         return quantity_at(inner(), rest[1:]) if inner is not None and not _required(inner) else None
     return quantity_at(value, rest)
+
+
+def value_at(model: Any, path: Sequence[str]) -> Array | None:
+    """The value of the quantity that stands at a path of a model; None where there is none."""
+    for part in path:
+        model = model.get(_key(model, part)) if isinstance(model, Mapping) else getattr(model, part, None)
+    return model if isinstance(model, np.ndarray) else None
 
 
 def _key(model: Mapping[Any, Any], name: str) -> Any:

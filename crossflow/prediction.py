@@ -14,11 +14,11 @@ from crossflow.architecture.run_cost import DAY, KILOWATT_HOUR
 from crossflow.architecture.system import architecture
 from crossflow.architecture.template import GeneratedSystem
 from crossflow.arrays import plain
-from crossflow.bands import Band, Likeness, band_of, full_text, slowdown
+from crossflow.bands import Band, Likeness, band_of, full_text, measured_on_device, slowdown
 from crossflow.evaluation import evaluate
 from crossflow.evaluation.events import unmatched
 from crossflow.evaluation.layered import machine, stage_memory
-from crossflow.evaluation.likeness import AROUND, band_text, likeness, told_band
+from crossflow.evaluation.likeness import band_text, likeness, told_band
 from crossflow.evaluation.recommendation import held_by_rank
 from crossflow.idle import idle
 from crossflow.points import variant
@@ -308,21 +308,8 @@ def predict(scenario: Scenario) -> Prediction:
 
 
 def extrapolated(scenario: Scenario) -> bool:
-    """Whether the result leaves what measured data cover: a device, a model or a task that nobody here has measured.
-
-    Measured products are in 16 bits; measured training runs are of decoders of language without experts or state spaces, in 16 bits, all of
-    them trained.
-    """
-    if set(scenario.document.data["system"]) - AROUND:  # the device is another one than the measured
-        return True
-    measured, workload = getattr(scenario.system, "measured", ()), scenario.workload
-    half = workload.dtype in ("bf16", "fp16")
-    if not isinstance(workload, TransformerSpec):
-        return not (workload.model in measured and half)
-    attends = workload.head == "language" and workload.causal and workload.encoder is None and workload.ssm is None
-    dense = attends and workload.experts is None
-    usual = workload.task == "training" and not workload.frozen and half
-    return not ("training" in measured and dense and usual)
+    """Whether the result leaves what measured data cover: too few rows of its kind were measured on its device in its type."""
+    return bool(getattr(scenario.workload, "frozen", ())) or not measured_on_device(likeness(scenario))
 
 
 def throughput(scenario: Scenario, score: Score) -> dict[str, float | None]:

@@ -90,6 +90,18 @@ def test_points_of_a_batch_have_bands_of_their_own():
     assert changed["error_band.n"][0] == bands.band_of(Likeness(kind=DENSE, type="16 bits", seen="none"))[0].n
 
 
+def test_points_at_the_devices_own_numbers_have_its_band():
+    given = scenario()
+    own, other = (
+        crossflow.evaluate(given).error_band["median"],
+        crossflow.evaluate(given, {"system.power.tdp": [600.0]}).error_band["median"],
+    )
+    tdp, latency = float(given.system.power.tdp[0]), float(given.library.memory["HBM3"].access_latency[0])
+    for path, changed in (("system.power.tdp", [tdp, 600.0]), ("techlib.memory.HBM3.access_latency", [latency, 2 * latency])):
+        assert crossflow.evaluate(given, {path: changed}).error_band["median"].tolist() == [*own, *other]
+    assert own != other
+
+
 def test_rows_kept_aside_lie_within_their_band():
     """Of others of the same distribution nine of ten do; each half of the models is judged by the other."""
     drawn = np.random.default_rng(1).normal(0, 0.1, 4000)

@@ -80,7 +80,7 @@ def test_the_command_prints_one_line_of_json_and_ends_with_ctrl_c(scenario):
         (("missing.yaml",), "missing.yaml"),
         (("{scenario}", "--port", "99999"), "expected a port from 0 to 65535, got '99999'"),
         (("{scenario}", "--set", "workload.q=1"), "unknown key 'q'"),
-        (("{scenario}", "--export", "{scenario}"), "s.yaml"),
+        (("{scenario}", "--export", "{scenario}"), "--export writes a page: give it a name that ends in .html, not"),
     ],
 )
 def test_wrong_words_end_with_status_2(scenario, words, sentence, tmp_path):

@@ -1,8 +1,11 @@
 """A file that could not be written is refused before anything is read or computed for it."""
 
+import os
+
 import pytest
 
 from crossflow.__main__ import main
+from crossflow.errors import CrossflowError
 from crossflow.files import check_writable
 
 NOWHERE = "none.yaml"  # a scenario that is not there: what is told is told before it is read
@@ -56,3 +59,9 @@ def test_folders_that_are_missing_are_made_later_and_nothing_is_left(tmp_path):
     check_writable(tmp_path / "a" / "b" / "x.yaml", "-o")
     check_writable(tmp_path / "a" / "b", "-o", folder=True)
     assert not list(tmp_path.iterdir())
+
+
+def test_what_is_no_regular_file_is_not_replaced(tmp_path, exactly):
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(CrossflowError, match=exactly(f"{tmp_path / 'pipe'} is no regular file; name a file with -o")):
+        check_writable(tmp_path / "pipe", "-o")

@@ -401,7 +401,8 @@ def test_links_between_stages_and_around():
 
 STEPS = [
     # plan, whether weights wait for the step's end, replicas that run in step
-    (Plan(dp=8), True, 1), (Plan(dp=4, cp=2), True, 2), (Plan(dp=8, zero=3), True, 8), (Plan(dp=8, zero=2), True, 8), (Plan(dp=8, zero=1), True, 1),
+    (Plan(dp=8), True, 1), (Plan(dp=4, cp=2), True, 2), (Plan(dp=8, zero=3), True, 8), (Plan(dp=8, zero=2), True, 8),
+    (Plan(dp=8, zero=1), True, 1),
     (Plan(dp=8, ep=4), True, 4), (Plan(tp=2, dp=8, ep=4), True, 4), (Plan(dp=8), False, 8), (Plan(tp=4, etp=1, ep=8, dp=4), True, 2),
 ]  # fmt: skip
 

@@ -48,8 +48,13 @@ class Overlap(FileModel):
         description="backward: collectives of input gradients run beside the weight gradient's product; pipelined: with sequence "
         "parallelism gathers and scatters also go in pieces, a rank's at a time, beside the products that take or make them",
     )
-    data: Flag = Field(default=False, description="gradients are reduced in buckets while the last backward pass runs, with zero 2 while each does")
-    gather: Flag = Field(default=False, description="weights of the next layer are gathered, and gradients of the last one reduced, while this one computes (FSDP prefetch)")
+    data: Flag = Field(
+        default=False, description="gradients are reduced in buckets while the last backward pass runs, with zero 2 while each does"
+    )
+    gather: Flag = Field(
+        default=False,
+        description="weights of the next layer are gathered and gradients of the last one reduced while this one computes (FSDP prefetch)",
+    )
     pipeline: Flag = Field(default=False, description="activations travel between stages while the next microbatch computes")
     context: Flag = Field(
         default=False,

@@ -13,11 +13,15 @@ from crossflow.errors import CrossflowError
 from crossflow.explore.server import App, serve
 from crossflow.files import check_writable, named_by
 
+PAGES = (".html", ".htm")  # endings of a page's file
+
 
 def run(arguments: argparse.Namespace) -> None:
     """Serve the page until Ctrl-C, or write it as one file."""
     if arguments.export is not None:
         check_writable(arguments.export, "--export")
+        if arguments.export.suffix.lower() not in PAGES:
+            raise CrossflowError(f"--export writes a page: give it a name that ends in .html, not {arguments.export}")
     app = _app(arguments.source, arguments.settings)
     if arguments.export is not None:
         _export(app, arguments.source, arguments.export)

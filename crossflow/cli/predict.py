@@ -288,5 +288,5 @@ def provenance(prediction: Prediction) -> Group:
     seed = "" if record["seed"] is None else f"; seed {record['seed']}"
     lines = [Text(), Text(f"crossflow {record['version']}; inputs {inputs}{seed}", "dim")]
     if extrapolated(prediction.scenario):
-        lines.append(Text("extrapolated: nothing of the kind was measured on this very device", "dim"))
+        lines.append(Text("extrapolated: too little of the kind was measured on this device", "dim"))
     return Group(*lines)

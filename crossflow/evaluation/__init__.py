@@ -18,7 +18,7 @@ from crossflow import files
 from crossflow.architecture.generator import for_choices
 from crossflow.architecture.system import architecture
 from crossflow.architecture.template import GeneratedSystem, SystemSpec
-from crossflow.arrays import Array, Index
+from crossflow.arrays import Array, Index, Mask
 from crossflow.errors import CrossflowError
 from crossflow.evaluation.figures import PROMPTS, task_of, with_figures
 from crossflow.evaluation.layered import transformer_score
@@ -27,7 +27,7 @@ from crossflow.evaluation.members import Members, together
 from crossflow.evaluation.programs import program_score
 from crossflow.evaluation.recommendation import dlrm_score
 from crossflow.evaluation.serving import serving_score
-from crossflow.paths import with_quantity
+from crossflow.paths import value_at, with_quantity
 from crossflow.points import Points, Split, as_shipped, groups, refusal, split, variant, varied
 from crossflow.scenario import Scenario
 from crossflow.score import OwnFigure, Score, refused, scatter
@@ -155,6 +155,20 @@ def _possible(scenario: Scenario, points: Split, n: int, options: _Options) -> l
     return [*parts, (wrong, refused([str(reasons[i]) for i in wrong]))] if len(wrong) else parts
 
 
+def _of_another_device(scenario: Scenario, choices: Mapping[str, Choice], quantities: Mapping[str, Array], n: int) -> Mask:
+    """Points whose device is not that of the scenario, shape (n,)."""
+    found = np.zeros(n, dtype=bool)
+    for role, choice in choices.items():
+        own = getattr(scenario.system.technology, role)
+        found |= np.array([name != own for name in choice.names])[choice.index]
+    for path, values in quantities.items():
+        root, *rest = path.split(".")
+        if rest[0] not in AROUND:
+            own = value_at(scenario.library if root == "techlib" else scenario.system, rest)
+            found |= True if own is None else np.asarray(values != own)
+    return found
+
+
 @np.errstate(over="ignore", invalid="ignore")  # what leaves the floats is a step without end, which a score tells as infeasible
 def _batch(
     scenario: Scenario,
@@ -191,7 +205,7 @@ def _batch(
     if prompts and task_of(scenario) == "decode":
         first, prompted = variant(scenario, {"workload.task": "prefill"}), None if members is None else members.reading
         reading = _batch(first, choices, quantities, n, prompted, least=least, fitting=fitting, prompts=False)
-    changed = bool(choices) or any(path.split(".")[1] not in AROUND for path in quantities)
+    changed = _of_another_device(scenario, choices, quantities, n)
     return with_figures(
-        scenario, system, device, replace(score, error_band=bands(scenario, score.devices, members, changed=changed)), reading, members
+        scenario, system, device, replace(score, error_band=bands(scenario, score.devices, members, changed)), reading, members
     )

@@ -13,7 +13,7 @@ import numpy as np
 
 from crossflow import files
 from crossflow.architecture.template import DatasheetSystem, SystemSpec
-from crossflow.arrays import Array
+from crossflow.arrays import Array, Mask
 from crossflow.bands import FIGURES_OF_A_BAND, LARGEST, SCALES, Likeness, band_of, scale_of, type_of
 from crossflow.errors import CrossflowError
 from crossflow.evaluation.members import Members
@@ -137,22 +137,22 @@ def told_band(scenario: Scenario) -> dict[str, Any]:
     return {"error_band": {**band.figures, **more}}
 
 
-def bands(scenario: Scenario, devices: Array, members: Members | None, *, changed: bool) -> dict[str, Array]:
+def bands(scenario: Scenario, devices: Array, members: Members | None, changed: Mask) -> dict[str, Array]:
     """Figures of the band of error of every point, by name; none where nothing of the kind was measured.
 
     devices : of every point, shape (n,). [1]
-    changed : whether the device is another one than its template's.
+    changed : whether the device of a point is another one than its template's, shape (n,).
     """
     if not kind_of(scenario.workload):
         return {}
-    run, names = likeness(scenario, changed=changed), [*(name for _, name in SCALES), LARGEST]
+    names = [*(name for _, name in SCALES), LARGEST]
     workloads = (scenario.workload,) if members is None else members.workloads
     which = np.zeros(len(devices), dtype=int) if members is None else members.which
-    codes = which * len(names) + np.searchsorted([most for most, _ in SCALES], devices)
+    codes = 2 * (which * len(names) + np.searchsorted([most for most, _ in SCALES], devices)) + changed
     columns = np.full((len(FIGURES_OF_A_BAND), len(devices)), np.nan)
     for code in np.unique(codes):
-        at, scale = divmod(int(code), len(names))
-        workload = workloads[at]
+        (at, scale), other = divmod(int(code) // 2, len(names)), bool(code % 2)
+        workload, run = workloads[at], likeness(scenario, changed=other)
         found = band_of(replace(run, kind=kind_of(workload), type=type_of(workload.dtype), scale=names[scale]))
         if found is not None:
             columns[:, codes == code] = np.array(list(found[0].figures.values()))[:, None]

@@ -8,10 +8,12 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from crossflow import files
+from crossflow.architecture.template import DatasheetSystem
 from crossflow.arrays import plain
 from crossflow.drawing.words import label
 from crossflow.explanation.parameters import parameters
 from crossflow.explanation.uncertainty import entry_of, importance, interval, probability_better
+from crossflow.idle import of_a_datasheet
 from crossflow.names import file_name
 from crossflow.points import split, variant, varied
 from crossflow.score import larger_is_better, unit_of
@@ -27,6 +29,7 @@ from crossflow.units import show, show_all
 WORDS = ("search", "bound_by", "reason")  # columns of words
 Blocks = tuple[list[str], Iterable[Mapping[str, Sequence[Any]]]]  # names of the columns that are shown, and columns of some rows each
 BEST = "best"  # folder of the best designs of several searches
+_OF_DATASHEETS = "energy, and at most the clock that the power limit allows"  # other technologies
 COMPARED = 64  # swept points up to which every pair is compared
 
 
@@ -207,6 +210,9 @@ def listing(study: Study, view: View, results: Sequence[searches.SearchResult]) 
 def notes(study: Study, view: View, results: Sequence[searches.SearchResult]) -> list[str]:
     """What the table's reader must know."""
     found = [sentence(study.scenario)] if study.keeps_division else []
+    searched = dict.fromkeys(option.path for run in study.runs for option in run.problem.space.options)
+    if isinstance(study.scenario.system, DatasheetSystem) and "system" not in study.values:
+        found += [of_a_datasheet(path, _OF_DATASHEETS) for path in (*study.values, *searched) if path.startswith("system.technology.")]
     found += [missed(study.redivision.problem.constraints, view.columns)] if study.bounded and study.redivision is not None else []
     found = [text for text in found if text]
     return found + ([LOOSELY] if any(any(_loose(study, block)) for block in _blocks(study, view, results)[1]) else [])
