@@ -117,13 +117,15 @@ def prose() -> Mapping[str, Any]:
 
 # -------------------------------------------------------------------------------------------- examples in pages
 
-_BLOCK = re.compile(r"(?:<!-- keep (?P<keep>[0-9, -]+) -->\n)?```console\n(?P<body>.*?)```\n", re.DOTALL)
+_BLOCK = re.compile(r"(?P<marks>(?:<!-- (?:keep [^\n]+|fails) -->\n)*)```console\n(?P<body>.*?)```\n", re.DOTALL)
+_KEPT = re.compile(r'(?P<start>\d+|"[^"]+")(?:-(?P<end>\d+)|\+(?P<more>\d+)|(?P<section>-))?(?:, |$)')
 
 
 def refresh(text: str, place: Path) -> str:
     """A page with the output of its console blocks as the commands print it now.
 
-    ``<!-- keep 1-9, 20-30 -->`` before a block keeps those lines of the output and puts ``...`` for the rest.
+    ``<!-- keep 1-9, "Memory"-, "limited by", "Budgets"+3 -->`` before a block keeps these lines of the output and puts ``...``
+    for the rest (:func:`shortened`). ``<!-- fails -->`` says that its commands end with exit status 2; all others end with 0.
     """
     with tempfile.TemporaryDirectory() as folder:
         shutil.copytree(EXAMPLES, Path(folder) / EXAMPLES.relative_to(ROOT))
@@ -133,38 +135,62 @@ def refresh(text: str, place: Path) -> str:
             commands = [line for line in found["body"].splitlines() if line.startswith("$ ")]
             if not all(line.startswith("$ crossflow") for line in commands):
                 return found.group()
-            mark = f"<!-- keep {found['keep']} -->\n" if found["keep"] else ""
-            body = "".join(f"{line}\n{shortened(output(line[2:], work), found['keep'])}" for line in commands)
-            return f"{mark}```console\n{body}```\n"
+            kept = re.search("<!-- keep (.+) -->", found["marks"])
+            status = 2 if "<!-- fails -->" in found["marks"] else 0
+            body = "".join(f"{line}\n{shortened(output(line[2:], work, status), kept and kept[1])}" for line in commands)
+            return f"{found['marks']}```console\n{body}```\n"
 
         return _BLOCK.sub(rewritten, text)
 
 
-def output(command: str, folder: Path) -> str:
-    """What a command writes, stdout before stderr, with the paths of this checkout shortened."""
+def output(command: str, folder: Path, status: int = 0) -> str:
+    """What a command writes, stdout before stderr, with the paths of this checkout shortened; another exit status is refused."""
     words, _, after = command.partition(" | head -")
     width = {"COLUMNS": "100", "PYTHONUTF8": "1"}
     done = subprocess.run(
         [sys.executable, "-m", *shlex.split(words)], cwd=folder, env=os.environ | width, capture_output=True, text=True, check=False
     )
     text = (done.stdout + done.stderr).replace(f"{ROOT}/", "").replace(f"{folder}/", "")
-    if "Traceback" in text:
-        raise RuntimeError(f"{command}\n{text}")
+    if done.returncode != status or "Traceback" in text:
+        raise RuntimeError(f"{command}: exit status {done.returncode} in place of {status}\n{text}")
     lines = text.splitlines()
     return "".join(f"{line}\n" for line in (lines[: int(after)] if after else lines))
 
 
 def shortened(text: str, keep: str | None) -> str:
-    """The lines that are kept, ``...`` for those between."""
+    """The lines that are kept, ``...`` for those between.
+
+    A part starts at a line, by its number or by text that it has, and goes on to another number (``3-7``), for some more
+    lines (``"Memory"+2``) or to the next empty line (``"Memory"-``). Text is looked for behind what is kept already.
+    """
     if keep is None:
         return text
     lines, kept, last = text.splitlines(), [], 0
-    for part in keep.split(","):
-        first, _, end = part.strip().partition("-")
-        start, stop = int(first), min(int(end or first), len(lines))
-        kept += ["..."] * (start > last + 1) + lines[start - 1 : stop]
+    for start, stop in _parts(keep, lines):
+        kept += _left_out(lines[last:start]) + lines[start:stop]
         last = stop
-    return "".join(f"{line}\n" for line in kept + ["..."] * (last < len(lines)))
+    return "".join(f"{line}\n" for line in kept + _left_out(lines[last:]))
+
+
+def _left_out(lines: Sequence[str]) -> list[str]:
+    """What stands for lines that are not kept: empty ones stay."""
+    return ["..."] if any(line.strip() for line in lines) else [*lines]
+
+
+def _parts(keep: str, lines: Sequence[str]) -> Iterator[tuple[int, int]]:
+    """First line of each part, and the one behind its last."""
+    stop = 0
+    for part in _KEPT.finditer(keep):
+        quoted, wanted = part["start"].startswith('"'), part["start"].strip('"')
+        places = (i for i in range(stop, len(lines)) if (wanted in lines[i] if quoted else i + 1 == int(wanted)))
+        start = next(places, None)
+        if start is None:
+            raise RuntimeError(f"keep {keep}: no line {part['start']} in\n" + "\n".join(lines))
+        stop = start + 1 + int(part["more"] or 0)
+        if part["section"]:
+            stop = next((i for i in range(start, len(lines)) if not lines[i].strip()), len(lines))
+        stop = min(int(part["end"] or stop), len(lines))
+        yield start, stop
 
 
 def doctests(page: Path, text: str, place: Path) -> Iterator[str]:
