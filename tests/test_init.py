@@ -10,6 +10,7 @@ from crossflow.__main__ import main
 from crossflow.architecture.template import DatasheetSystem, GeneratedSystem, SystemFields
 from crossflow.cli.init import FOLDER, KINDS, template
 from crossflow.scenario import ScenarioFile
+from crossflow.study.reading import read_study
 from crossflow.study.spec import StudyFile
 from crossflow.workload.spec import DlrmSpec, ServingSpec, TablesSpec, TransformerSpec
 
@@ -80,6 +81,49 @@ def test_keys_in_comments_can_be_given(setting):
         *(["strategy=tp8-dp8-z3-sp"] if kind == "training" and not text.startswith("strategy") else []),
     ]
     assert crossflow.load(FOLDER / f"{kind}.yaml", settings)
+
+
+# Alternatives that need each other, and settings that others need: a search is in the place of a sweep, and so on.
+TOGETHER = (("topology", "group", "oversubscription"), ("space", "objectives", "constraints", "searches"))
+NEEDED = {
+    ("training", "frozen"): ["strategy=tp8-dp8-z3-sp"],
+    ("serving", "prefill"): ["workload.serving.chunk=null"],
+    ("recommendation", "sharding"): ["strategy={dense: ddp, embedding: mp}"],
+    ("study", "searches"): ["sweep={}", "plots=[]"],
+    ("study", "redivide"): ["scenario.system={template: reference-training, devices: 16}", "sweep={system.technology.logic: [N5, N3]}", "plots=[]"],
+}
+ALTERNATIVE = re.compile(r"(?m)^( *)# ([a-z_]+)(: (?:\{.*\}|\[.*\]|[^\s;,]+(?: [^\s;,]+)?)(?: +#.*)?)$")
+
+
+def alternatives(kind):
+    """Keys of a file's comments that could stand there as they are written."""
+    return [found[2] for found in ALTERNATIVE.finditer(template(kind))]
+
+
+def test_alternatives_are_found():
+    assert {"topology", "group", "operation"} <= {*alternatives("cluster")}
+    assert {"space", "searches", "redivide", "uncertainty"} <= {*alternatives("study")}
+    assert {"record", "parameters", "node_load"} & {name for kind in KINDS for name in alternatives(kind)} == set()
+
+
+@pytest.mark.parametrize(("kind", "key"), [(kind, key) for kind in KINDS for key in alternatives(kind)])
+def test_a_commented_alternative_is_accepted_where_it_is_uncommented(kind, key, tmp_path, monkeypatch):
+    keys = next((keys for keys in TOGETHER if key in keys), (key,))
+    text = ALTERNATIVE.sub(lambda found: f"{found[1]}{found[2]}{found[3]}" if found[2] in keys else found[0], template(kind))
+    assert text != template(kind)
+    path = tmp_path / f"{kind}.yaml"
+    path.write_text(text, encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "measured.csv").write_text("op,shape,dtype,time\ngemm,2048x1024x1024,bf16,20 us\n", encoding="utf-8")
+    settings = [setting for one in keys for setting in NEEDED.get((kind, one), ())]
+    if kind == "study":
+        assert read_study(path, settings)
+    elif kind in {"device", "cluster"}:
+        size = {"devices": 1} if kind == "device" else {}
+        system = {"system": {"template": str(path), **size}, "workload": {"model": "llama3-8b", "task": "decode"}}
+        assert crossflow.load(system, ["strategy=dp1" if kind == "device" else "strategy=tp8-dp4", *settings])
+    else:
+        assert crossflow.load(path, settings)
 
 
 def test_a_file_is_not_replaced_without_force(tmp_path, monkeypatch, capsys):

@@ -24,7 +24,7 @@ KINDS: Mapping[str, tuple[str, str]] = {
         "crossflow predict --model llama3-8b --on {file} --devices 1 --task decode",
     ),
     "cluster": ("nodes of devices and their network, as a template of scenarios", "crossflow plan --model llama3-8b --on {file} --nodes 4"),
-    "study": ("a sweep over networks and strategies, with its plot", "crossflow study {file} --out results"),
+    "study": ("a sweep over networks and strategies, with its plot", "crossflow study {file}"),
 }  # fmt: skip
 
 
