@@ -73,7 +73,9 @@ def test_examples_of_every_written_page_are_run(make_docs):
 
 
 def test_outputs_of_examples_are_those_that_commands_print(make_docs):
-    page = "<!-- fails -->\n<!-- keep 1, 3-4 -->\n```console\n$ crossflow predict broken.yaml\nwrong\n```\n```console\n$ other\nstays\n```\n"
+    page = (
+        "<!-- fails -->\n<!-- keep 1, 3-4 -->\n```console\n$ crossflow predict broken.yaml\nwrong\n```\n```console\n$ other\nstays\n```\n"
+    )
     lines = make_docs.refresh(page, DOCS.relative_to(ROOT) / "examples").splitlines()
     assert [line.partition(" ")[0] for line in lines[4:9]] == ["broken.yaml:6:", "...", "broken.yaml:6:", "broken.yaml:5:", "..."]
     assert lines[:4] == page.splitlines()[:4]
@@ -94,9 +96,9 @@ def test_lines_that_are_not_kept_become_dots(make_docs):
 
 def test_lines_are_kept_by_the_text_in_them(make_docs):
     text = "head\n\nA\n  a\n  b\n\nB\n  a\n  c\n  d\n"
-    assert make_docs.shortened(text, '1, "A"-') == "head\n...\nA\n  a\n  b\n...\n"
+    assert make_docs.shortened(text, '1, "A"-') == "head\n\nA\n  a\n  b\n...\n"
     assert make_docs.shortened(text, '"B"+1, "d"') == "...\nB\n  a\n...\n  d\n"
-    with pytest.raises(RuntimeError, match="no line \"e\""):
+    with pytest.raises(RuntimeError, match='no line "e"'):
         make_docs.shortened(text, '1, "e"')
     with pytest.raises(RuntimeError, match="no line 11"):
         make_docs.shortened(text, "3, 11-12")

@@ -90,7 +90,11 @@ NEEDED = {
     ("serving", "prefill"): ["workload.serving.chunk=null"],
     ("recommendation", "sharding"): ["strategy={dense: ddp, embedding: mp}"],
     ("study", "searches"): ["sweep={}", "plots=[]"],
-    ("study", "redivide"): ["scenario.system={template: reference-training, devices: 16}", "sweep={system.technology.logic: [N5, N3]}", "plots=[]"],
+    ("study", "redivide"): [
+        "scenario.system={template: reference-training, devices: 16}",
+        "sweep={system.technology.logic: [N5, N3]}",
+        "plots=[]",
+    ],
 }
 ALTERNATIVE = re.compile(r"(?m)^( *)# ([a-z_]+)(: (?:\{.*\}|\[.*\]|[^\s;,]+(?: [^\s;,]+)?)(?: +#.*)?)$")
 

@@ -887,8 +887,19 @@ def summary(report: Report) -> str:
                 short = kind.removeprefix("training of ")
                 rows.append((f"{title}, {short}; {_fitted(short)}", *_short(table.measured[mask], table.predicted[mask])))
         elif table.measured.size:
-            rows.append((TITLES.get(table.name, table.name.replace("_", " ")), *_short(table.measured, table.predicted)))
+            rows.append((PLAIN.get(table.name, table.name.replace("_", " ")), *_short(table.measured, table.predicted)))
     return "\n" + markdown(("measured", "rows", "median error", "mean error"), rows, right=(1, 2, 3)) + "\n"
+
+
+# What the tables without groups of their own are called in the summary.
+PLAIN = {
+    "gemm_graph": "matrix products of serving engines, in CUDA graphs",
+    "simumax_kernels": "matrix products and attention of training, launched one by one",
+    "moe": "layers of experts",
+    "torchtitan_training": "rates of torchtitan",
+    "power": "power of H100 nodes in MLPerf training",
+    "kernel_power": "power of a B200 while one kernel runs",
+}
 
 
 def _fitted(kind: str) -> str:
