@@ -133,7 +133,6 @@ def test_a_model_that_was_never_measured_is_extrapolated(lstm):
         ("dgx-a100", {"model": "vit-l"}, True),
         ("dgx-a100", {"model": "bert-large"}, True),
         ("dgx-h100", {"model": "llama2-7b", "dtype": "fp8"}, False),
-        ("dgx-a100", {"model": "llama2-7b", "dtype": "int8"}, True),
         ("dgx-h100", {"model": "llama2-7b", "task": "prefill"}, True),
         ("dgx-h100", {"model": "llama2-7b", "frozen": ["layers:0-3"]}, True),
     ],
