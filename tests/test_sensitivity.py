@@ -142,6 +142,14 @@ def test_decisions_divide_budgets_anew_and_keep_their_promise(case, explained):
     assert {other.after for other in others if other.path == "system.technology.inter_link"} >= {"GDR-x8"}
 
 
+def test_budgets_divided_anew_are_never_worse_than_the_division_of_the_template():
+    """It has tables of divisions by technology, so that a short search may end behind the row of another node."""
+    workload = {"model": "gemm", "m": 8192, "n": 8192, "k": 8192}
+    found = explain(crossflow.from_dict({"system": {"template": "reference-training"}, "workload": workload, "strategy": "d1"}))
+    assert len(found.alternatives) > 10
+    assert all(one.gain >= one.kept - 1e-9 for one in found.alternatives if one.feasible)
+
+
 @pytest.mark.slow
 def test_it_says_why_what_should_help_does_not():
     data = {

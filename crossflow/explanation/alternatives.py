@@ -12,9 +12,10 @@ from typing import Any
 import numpy as np
 
 from crossflow.architecture.template import GeneratedSystem
+from crossflow.arrays import Array
 from crossflow.evaluation import evaluate
 from crossflow.explanation.answers import Alternative
-from crossflow.points import varied
+from crossflow.points import variant, varied
 from crossflow.scenario import Scenario
 from crossflow.score import Score, larger_is_better
 from crossflow.search.division import BudgetDivision
@@ -50,10 +51,18 @@ def alternatives(scenario: Scenario, objective: str, value: float) -> tuple[Alte
     for path in whole:
         whole[path][-1] = own[path]
     found = division.about(whole, known, count, REFINED)
-    anew = evaluate(scenario, {**whole, **dict(zip(division.paths, found.designs, strict=True))}, columns=(objective,))
+
+    def divided_as(designs: Array) -> Score:
+        return evaluate(scenario, {**whole, **dict(zip(division.paths, designs, strict=True))}, columns=(objective,))
+
+    anew = divided_as(found.designs)
     gains = [_gains(score, objective, value) for score in (kept, anew)]
     if evaluate(scenario).feasible[0]:  # what cannot be built with the division as it is brings nothing with it
         gains[0] = [gain if feasible else -np.inf for gain, feasible in zip(gains[0], kept.feasible, strict=True)]
+    worse = np.array([*gains[0], 0.0]) > gains[1]
+    if worse.any():  # a short search may end behind the division that the template has for it
+        anew = divided_as(np.where(worse, _own_divisions(scenario, decided, division.paths), found.designs))
+        gains[1] = _gains(anew, objective, value)
     rows = [
         Alternative(path=path, before=_text(scenario, path, own[path]), after=_text(scenario, path, to), kept=gains[0][i],
                     **_answer(anew, i, objective, gains[1][i]))
@@ -61,6 +70,13 @@ def alternatives(scenario: Scenario, objective: str, value: float) -> tuple[Alte
     ]  # fmt: skip
     divided = Alternative(path=DIVIDED, before="as it is", after="divided anew", kept=0.0, **_answer(anew, -1, objective, gains[1][-1]))
     return (divided, *sorted(rows, key=lambda one: (not one.feasible, -one.gain)))
+
+
+def _own_divisions(scenario: Scenario, decided: Sequence[tuple[str, Any]], paths: Sequence[str]) -> Array:
+    """Shares that the template has for each decision, and last for the scenario itself, shape (paths, decisions + 1)."""
+    own = shares_of(scenario)
+    shares = [shares_of(variant(scenario, {path: to})) if path.startswith("system.technology.") else own for path, to in decided]
+    return np.array([[one[path] for one in (*shares, own)] for path in paths])
 
 
 def _more(scenario: Scenario) -> list[tuple[str, Any]]:
