@@ -67,7 +67,8 @@ export function tiles(apply) {
     const spread = now.band && now.band.median !== null ? `error of runs like this: median ${percent(now.band.median)}, 90 % within ${percent(now.band.p90)}` : "error not known: nothing like it was measured";
     band.textContent = spread;
     const shares = Object.entries(now.bound).sort((a, b) => b[1] - a[1]);
-    const first = shares.filter(([, share]) => share >= 5e-4).slice(0, 4);
+    const first = shares.filter(([, share]) => share >= 5e-4).slice(0, 4), rest = shares.reduce((sum, [, share]) => sum + share, 0) - first.reduce((sum, [, share]) => sum + share, 0);
+    if (rest >= 5e-4) first.push(["other", rest]);
     once(bound, first.map(([resource]) => resource).join(), () => first.map(([resource]) => el("div", { class: "bound" },
       key(resourceColour(resource), named(resource)), el("span", { class: "meter" }, el("span", { style: { background: resourceColour(resource) } })), el("span", { class: "right" }))));
     first.forEach(([, share], i) => {
