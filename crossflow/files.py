@@ -532,6 +532,14 @@ def find(kind: str, name: str, base: Path | None = None, *folders: str) -> Path:
     raise CrossflowError(f"unknown {what} '{name}'{did_you_mean(name, shipped)}; {there}")
 
 
+def from_folder(path: Path, folder: Path) -> str:
+    """A file's path from a folder, as a file of that folder names it; the whole path where they lie on different drives."""
+    try:
+        return Path(os.path.relpath(path.resolve(), folder.resolve())).as_posix()
+    except ValueError:
+        return path.resolve().as_posix()
+
+
 # ---------------------------------------------------------------------------------------------- overrides
 
 

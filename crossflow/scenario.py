@@ -39,7 +39,7 @@ from crossflow.strategy.schedules import hold_order
 from crossflow.technology.library import KINDS, TechLibrary, library_document, load_library
 from crossflow.workload.frozen import frozen_layers
 from crossflow.workload.graph import Graph
-from crossflow.workload.huggingface import huggingface_document
+from crossflow.workload.huggingface import CONFIG, huggingface_document
 from crossflow.workload.idle import without_meaning
 from crossflow.workload.job import Job
 from crossflow.workload.spec import MODELS, OPTIMIZER_STATES, DlrmSpec, GemmSpec, LstmSpec, ProgramSpec, TransformerSpec
@@ -781,9 +781,18 @@ SHIPPED: Mapping[files.Path_, Callable[[str], str | None]] = {
 }
 
 
+def _config_of(name: str, base: Path | None) -> str:
+    """The path of the file that describes a model in a folder of Hugging Face; all other names as they stand."""
+    if Path(name).suffix in (*files.YAML, ".gz"):
+        return name
+    folders = [Path(name)] if base is None else [base / name, Path(name)]
+    return next((f"{name.rstrip('/')}/{CONFIG}" for folder in folders if contents.is_file(folder / CONFIG)), name)
+
+
 def _preset(name: str, document: Document, base: Path | None) -> Document:
-    """A model by the name of its preset, or by the path of its file: ours, a program, or a ``config.json`` of Hugging Face."""
+    """A model by its preset's name, or by the path of its file: ours, a program, or a ``config.json`` of Hugging Face, or its folder."""
     known = presets()
+    name = _config_of(name, base) if name not in known else name
     if name.endswith((".json", ".json.gz")):
         path = Path(name) if base is None or contents.is_file(Path(name)) else base / name
         if not contents.is_file(path):

@@ -14,6 +14,7 @@ import pytest
 import yaml
 
 import crossflow
+from crossflow import files
 from crossflow.errors import CrossflowError
 from crossflow.explanation.uncertainty import importance
 from crossflow.strategy.mesh import BLOCKS
@@ -67,6 +68,33 @@ def contents(folder):
 
 
 # ------------------------------------------------------------------------------------------ what is found and written
+
+
+@pytest.mark.parametrize("model", ["qwen", "qwen/config.json"])
+def test_a_best_design_names_the_files_of_its_study_from_its_own_folder(write, monkeypatch, model):
+    layers = {"num_hidden_layers": 2, "hidden_size": 1024, "intermediate_size": 4096, "num_attention_heads": 8}
+    fields = {"model_type": "llama", **layers, "vocab_size": 32000, "max_position_embeddings": 2048}
+    scenario = {
+        "system": {"template": "parts/cluster.yaml", "devices": 8},
+        "workload": {"model": model, "global_batch": 8, "sequence": 512},
+        "title": "parts/cluster.yaml",
+    }
+    space = {"strategy": ["dp8", "tp8"], "software": ["nccl.yaml", "megatron-core"]}
+    path = write(scenario={**scenario, "strategy": "dp8"}, space=space, searches={"all": {"searcher": "exhaustive"}})
+    for name, text in (
+        ("qwen/config.json", json.dumps(fields)),
+        ("parts/cluster.yaml", "kind: system\nname: c\ntemplate: dgx-h100\n"),
+        ("nccl.yaml", files.find("templates", "torchtitan").read_text()),
+    ):
+        (path.parent / name).parent.mkdir(exist_ok=True)
+        (path.parent / name).write_text(text)
+    result = run_study(path, out=path.parent / "results" / "o")
+    data = yaml.safe_load((result.out / "best.yaml").read_text())
+    assert (data["workload"]["model"], data["system"]["template"]) == (f"../../{model}", "../../parts/cluster.yaml")
+    assert data["title"] == "parts/cluster.yaml"
+    assert data["software"] in ("../../nccl.yaml", "megatron-core")
+    monkeypatch.chdir(result.out)
+    assert crossflow.predict("best.yaml").step_time == pytest.approx(result.results[0].best.row["step_time_s"])
 
 
 @pytest.mark.slow

@@ -132,14 +132,16 @@ def comparisons(study: Study, seen: View) -> list[dict[str, Any]]:
     return found
 
 
-def contents(view: View, results: Sequence[searches.SearchResult], compared: Sequence[Mapping[str, Any]]) -> dict[str, str]:
-    """Files beside the points, by name: best designs, convergence, intervals, comparisons, importance."""
+def contents(
+    view: View, results: Sequence[searches.SearchResult], compared: Sequence[Mapping[str, Any]], folder: Path
+) -> dict[str, str]:
+    """Files of a folder beside the points, by name: best designs, convergence, intervals, comparisons, importance."""
     texts: dict[str, str] = {}
     if results:
         texts["best.json"] = files.json_text([result.to_dict() for result in results])
         texts["convergence.csv"] = records.csv_text(searches.convergence_rows(results))
         names = _best_names([result.run for result in results])
-        texts |= {name: searches.best_scenario(result) for name, result in zip(names, results, strict=True)}
+        texts |= {name: searches.best_scenario(result, (folder / name).parent) for name, result in zip(names, results, strict=True)}
     if view.drawn:
         texts["intervals.csv"] = records.csv_text(interval_rows(view))
         texts["importance.csv"] = records.csv_text(importance_rows(view))

@@ -171,7 +171,7 @@ def _written(
     """Write the files beside the points: their columns, what was found, plots."""
     tables.save(folder / tables.COLUMNS, view.columns)
     written = [folder / tables.COLUMNS]
-    for name, text in findings.contents(view, results, comparisons).items():
+    for name, text in findings.contents(view, results, comparisons, folder).items():
         files.write_text(folder / name, text)
         written.append(folder / name)
     try:
