@@ -492,7 +492,7 @@ def from_dict(data: Mapping[str, Any], name: str = "scenario", base: Path | None
 def from_document(document: Document, base: Path | None, name: str, like: Scenario | None = None) -> Scenario:
     """Resolve a scenario, with the problems of all of its sections at once; sections equal to those of `like` are its own."""
     with (used := contents.in_use() if like is None else like.contents).used():
-        return _resolved(_as_shipped(spelled_out(document)), base, name, like, used)
+        return _resolved(_with_config(_as_shipped(spelled_out(document)), base), base, name, like, used)
 
 
 def _as_shipped(document: Document) -> Document:
@@ -506,6 +506,15 @@ def _as_shipped(document: Document) -> Document:
             if found not in (None, named):
                 names[path] = str(found)
     return files.replaced(document, names) if names else document
+
+
+def _with_config(document: Document, base: Path | None) -> Document:
+    """The document with the file that describes its model where it names the folder of one."""
+    path = ("workload", "model")
+    named = files.held(document.data, path)
+    if not isinstance(named, str) or model_name(named) is not None or (found := _config_of(named, base)) == named:
+        return document
+    return files.replaced(document, {path: found})
 
 
 def _with_components(document: Document, system: SystemSpec, system_document: Document, base: Path | None) -> Document:

@@ -521,3 +521,14 @@ def test_files_that_cannot_be_read_are_told(tmp_path):
     (tmp_path / "binary.json").write_bytes(b"\xff\xfe\x00")
     assert problems(tmp_path / "none.json") == [(None, "", "cannot be read: No such file or directory")]
     assert problems(tmp_path / "binary.json") == [(None, "", "cannot be read: it is not UTF-8 text (line 1); save it as UTF-8")]
+
+
+@pytest.mark.parametrize("model", ["qwen", "qwen/", "qwen/config.json"])
+def test_a_scenario_names_a_model_by_the_folder_of_its_file(tmp_path, model):
+    (tmp_path / "qwen").mkdir()
+    written(tmp_path / "qwen", config("llama-2-7b"))
+    path = tmp_path / "s.yaml"
+    path.write_text(f"system: dgx-h100\nworkload: {{model: {model}, global_batch: 8}}\nstrategy: dp8\n")
+    assert crossflow.load(path).document.data["workload"]["model"] == "qwen/config.json"
+    path.write_text(f"system: dgx-h100\nworkload: {model}\nstrategy: dp8\n")
+    assert crossflow.load(path, ["workload.global_batch=16"]).workload.global_batch == 16

@@ -90,7 +90,7 @@ def test_a_best_design_names_the_files_of_its_study_from_its_own_folder(write, m
         (path.parent / name).write_text(text)
     result = run_study(path, out=path.parent / "results" / "o")
     data = yaml.safe_load((result.out / "best.yaml").read_text())
-    assert (data["workload"]["model"], data["system"]["template"]) == (f"../../{model}", "../../parts/cluster.yaml")
+    assert (data["workload"]["model"], data["system"]["template"]) == ("../../qwen/config.json", "../../parts/cluster.yaml")
     assert data["title"] == "parts/cluster.yaml"
     assert data["software"] in ("../../nccl.yaml", "megatron-core")
     monkeypatch.chdir(result.out)
