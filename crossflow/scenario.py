@@ -49,6 +49,9 @@ DEFAULT_STACK = {"training": "megatron-core", "forward": "vllm", "prefill": "vll
 DLRM_STACK = "torchrec"
 
 
+SYSTEM_KINDS = ("system", "datasheet", "generated")  # what files of systems and of single devices say of themselves
+
+
 class RunLength(FileModel):
     """How much a whole run processes: one of samples, tokens and steps."""
 
@@ -314,15 +317,31 @@ def _loaded(path: str | Path, settings: Sequence[str]) -> Scenario:
 
 
 def scenario_document(read: Document, path: str) -> Document:
-    """What a file holds, if it may be a scenario; SpecError with the right command for a study, a program or a model."""
+    """What a file holds, if it may be a scenario; SpecError with the right command, or the place for it, for another kind of file."""
     if isinstance(read.data, Mapping) and "scenario" in read.data:
         raise read.error(("scenario",), f"this is a study; run it with: crossflow study {path}")
-    if isinstance(read.data, Mapping) and read.data.get("kind") == "program":
-        message = f"this is a program; name it as the workload of a scenario: {{system: dgx-h100, workload: {Path(path).name}}}"
-        raise read.error(("kind",), message)
     if isinstance(read.data, Mapping) and read.data.get("model") in MODELS and "system" not in read.data:
         raise read.error(("model",), f"this is a model; say what it runs on: crossflow predict --model {path} --on dgx-h100")
+    check_no_part(read, path)
     return read
+
+
+def check_no_part(read: Document, path: str) -> None:
+    """SpecError for a file that is a part of a scenario, with where a scenario names it."""
+    data, name = read.data, Path(path).name
+    if not isinstance(data, Mapping) or "system" in data or "scenario" in data:
+        return
+    kind = data.get("kind")
+    if kind == "program":
+        raise read.error(("kind",), f"this is a program; name it as the workload of a scenario: {{system: dgx-h100, workload: {name}}}")
+    if kind in SYSTEM_KINDS or ("template" in data and "workload" not in data):
+        raise read.error(("kind" if "kind" in data else "template",), f"this is a system; name it in a scenario: system: {{template: {name}}}")
+    if kind == "software":
+        raise read.error(("kind",), f"this is a software stack; name it in a scenario: software: {name}")
+    sections = [section for section in KINDS if isinstance(data.get(section), Mapping)]
+    if sections and "workload" not in data:
+        message = f"this is a technology library; name it in a scenario: system: {{template: reference-training, techlib: {name}}}"
+        raise read.error((sections[0],), message)
 
 
 def resolved(document: Document, base: Path | None, name: str, like: Scenario | None = None) -> Scenario:

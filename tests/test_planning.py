@@ -13,6 +13,7 @@ from crossflow.planning.opening import as_settings
 from crossflow.planning.question import Question
 from crossflow.score import MARGIN, Score, larger_is_better
 from crossflow.strategy.reading import every_strategy, legal_strategies
+from crossflow.study.reading import read_study
 
 TRAINING = {"system": {"template": "dgx-h100"}, "workload": {"model": "llama3-8b", "global_batch": 32}, "strategy": "auto"}
 DECODE = {
@@ -349,6 +350,34 @@ def test_a_model_in_the_place_of_a_scenario_is_refused_with_the_command(tmp_path
             crossflow.load(path)
     with pytest.raises(SpecError, match="this is a model; say what it runs on: crossflow predict --model"):
         crossflow.load("templates/models/llama3-8b.yaml")
+
+
+PARTS = [
+    ("kind: system\nname: c\ndevice: h100-sxm\n", "1: kind: this is a system; name it in a scenario: system: {template: part.yaml}"),
+    ("template: dgx-h100\nnodes: 4\n", "1: template: this is a system; name it in a scenario: system: {template: part.yaml}"),
+    ("kind: software\nname: own\n", "1: kind: this is a software stack; name it in a scenario: software: part.yaml"),
+    (
+        "name: own\nextends: standard\nlogic: {N4: null}\n",
+        "3: logic: this is a technology library; name it in a scenario: system: {template: reference-training, techlib: part.yaml}",
+    ),
+]
+
+
+@pytest.mark.parametrize(("text", "sentence"), PARTS, ids=["system", "over a template", "software", "library"])
+def test_a_part_of_a_scenario_in_the_place_of_one_is_refused_with_its_place(tmp_path, text, sentence, exactly):
+    path = tmp_path / "part.yaml"
+    path.write_text(text)
+    for read in (crossflow.load, read_study):
+        with pytest.raises(SpecError, match=exactly(f"{path}:{sentence}")):
+            read(path)
+
+
+def test_a_scenario_in_the_place_of_a_study_is_refused_with_the_command(tmp_path, exactly):
+    path = tmp_path / "s.yaml"
+    path.write_text("system: dgx-h100\nworkload: llama3-8b\n")
+    cure = f"predict it with: crossflow predict {path}; a study names it: scenario: s.yaml"
+    with pytest.raises(SpecError, match=exactly(f"{path}:1: system: this is a scenario; {cure}")):
+        read_study(path)
 
 
 @pytest.mark.slow

@@ -15,7 +15,7 @@ from crossflow.errors import CrossflowError, Problem, SpecError, StrategyError
 from crossflow.evaluation.members import together
 from crossflow.files import Document
 from crossflow.points import as_shipped, split, variant
-from crossflow.scenario import Scenario, check_strategy, from_document, spelled_out, strategy_of
+from crossflow.scenario import Scenario, check_no_part, check_strategy, from_document, scenario_document, spelled_out, strategy_of
 from crossflow.search.division import SPREAD, BudgetDivision
 from crossflow.search.shares import shares_of
 from crossflow.settings import pointed
@@ -136,7 +136,7 @@ def _read(path: str | Path | Mapping[str, Any], base: Path | None, yes: bool, se
         document, base = _with_scenario(Document(file="study", data=dict(path)), base or Path())
     else:
         file = locate(path)
-        document, base = _with_scenario(files.read_yaml(file), file.parent)
+        document, base = _with_scenario(_no_other(files.read_yaml(file), file), file.parent)
     document = files.override(document, settings)
     try:
         spec = files.validate(StudyFile, document)
@@ -166,6 +166,15 @@ def _read(path: str | Path | Mapping[str, Any], base: Path | None, yes: bool, se
     return Study(spec=spec, scenario=scenario, values=values, document=document, runs=runs, sampling=sampling, redivision=anew)
 
 
+def _no_other(read: Document, file: Path) -> Document:
+    """What a file holds, if it may be a study; SpecError with the right command for a scenario, or a part of one."""
+    check_no_part(read, str(file))
+    if isinstance(read.data, Mapping) and "system" in read.data and "scenario" not in read.data:
+        cure = f"predict it with: crossflow predict {file}; a study names it: scenario: {file.name}"
+        raise read.error(("system",), f"this is a scenario; {cure}")
+    return read
+
+
 def _with_scenario(document: Document, base: Path) -> tuple[Document, Path]:
     """The study with its scenario written out, whether it stands there or in a file of its own, and the folder it starts from."""
     data = document.data
@@ -175,7 +184,7 @@ def _with_scenario(document: Document, base: Path) -> tuple[Document, Path]:
         if path.suffix not in files.YAML or not path.is_file():
             why = "there is no file" if path.suffix in files.YAML else "expected a scenario, or the path of its YAML file, got"
             raise document.error(("scenario",), f"{why} {given}")
-        return files.merge(document.without("scenario"), spelled_out(files.read_yaml(path)).at("scenario")), path.parent
+        return files.merge(document.without("scenario"), spelled_out(scenario_document(files.read_yaml(path), str(path))).at("scenario")), path.parent
     if isinstance(given, Mapping):
         return files.merge(document, spelled_out(document.under("scenario")).at("scenario")), base
     return document, base
