@@ -47,6 +47,7 @@ _WORDS: dict[str, Any] = {"true": True, "false": False, "null": None, "~": None,
 EXPECTED = {  # by what pydantic calls a value of another type
     "tuple_type": "a list", "list_type": "a list", "float_type": "a number", "int_type": "a whole number", "bool_type": "true or false",
 }  # fmt: skip
+_MAPPING = {"mapping_type", "dict_type", "model_type"}  # of them those of a mapping
 # What YAML 1.2 knows as printable, Sec. 5.1.
 _UNPRINTABLE = re.compile("[^\t\n\r\x20-\x7e\x85\xa0-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 KEPT = 1 << 18  # characters of a file whose text and data are kept, for scenarios name the same ones again and again
@@ -261,7 +262,18 @@ def parse_yaml(text: str, file: str) -> Document:
         mark = getattr(error, "problem_mark", None)
         reason = getattr(error, "problem", None) or "it cannot be parsed"
         place = None if mark is None else mark.line + 1
-        raise SpecError([Problem(file=file, line=place, message=f"not valid YAML: {reason}")]) from None
+        raise (_not_json(text, file) or SpecError([Problem(file=file, line=place, message=f"not valid YAML: {reason}")])) from None
+
+
+def _not_json(text: str, file: str) -> SpecError | None:
+    """What is wrong with the text of a JSON file; None for another file, and where JSON has nothing against it."""
+    if not file.endswith(".json"):
+        return None
+    try:
+        json.loads(text)
+    except json.JSONDecodeError as error:
+        return SpecError([Problem(file=file, line=error.lineno, message=f"not valid JSON: {error.msg[0].lower()}{error.msg[1:]}")])
+    return None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -404,7 +416,9 @@ def validate(model: type[Model], document: Document, *, sourced: bool = False) -
     try:
         return model.model_validate(document.data, context={"sourced": sourced})
     except ValidationError as error:
-        raise SpecError([_problem(model, document, detail) for detail in error.errors()]) from None
+        details = error.errors()
+        problems = [_problem(model, document, detail) for detail in details]
+        raise SpecError(_either(problems, [detail["type"] for detail in details], [detail.get("input") for detail in details])) from None
 
 
 def validate_at(model: type[Model], document: Document, *path: str) -> Model:
@@ -413,6 +427,19 @@ def validate_at(model: type[Model], document: Document, *path: str) -> Model:
         return validate(model, document.under(*path))
     except SpecError as error:
         raise SpecError(problem.below(dotted(path)) for problem in error.problems) from None
+
+
+def _either(problems: Sequence[Problem], kinds: Sequence[str], given: Sequence[Any]) -> Iterator[Problem]:
+    """The problems, one in the place of the two of a key that may hold text or a mapping and holds neither."""
+    found: dict[tuple[int | None, str], set[str]] = {}
+    for problem, kind in zip(problems, kinds, strict=True):
+        found.setdefault((problem.line, problem.path), set()).add(kind)
+    for problem, kind, value in zip(problems, kinds, given, strict=True):
+        both = "string_type" in found[problem.line, problem.path] and found[problem.line, problem.path] & _MAPPING
+        if both and kind == "string_type":
+            yield dataclasses.replace(problem, message=f"expected text or a mapping, got {limits.shown(value)}")
+        elif not both or kind not in _MAPPING:
+            yield problem
 
 
 def _problem(model: type[BaseModel], document: Document, detail: ErrorDetails) -> Problem:
@@ -436,7 +463,7 @@ def _problem(model: type[BaseModel], document: Document, detail: ErrorDetails) -
         expected = str(detail.get("ctx", {}).get("expected", ""))
         options = re.findall(r"'([^']*)'", expected) or [expected]
         message = f"expected one of {', '.join(options)}, got {limits.shown(given)}{did_you_mean(str(given), options)}"
-    elif kind in ("model_type", "dict_type", "mapping_type"):
+    elif kind in _MAPPING:
         message = f"expected a mapping, got {limits.shown(given)}"
     elif kind in EXPECTED:
         quoted = isinstance(given, str) and not isinstance(scalar(given), str)

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import numpy as np
-from pydantic import Field, model_validator
+from pydantic import BeforeValidator, Field, model_validator
 
 from crossflow import contents, files, provenance
 from crossflow.architecture.model import Architecture
@@ -52,6 +52,13 @@ DLRM_STACK = "torchrec"
 SYSTEM_KINDS = ("system", "datasheet", "generated")  # what files of systems and of single devices say of themselves
 
 
+def _notation(value: Any) -> Any:
+    """A strategy as a file may write it; ValueError names the notations."""
+    if value is None or isinstance(value, str | Mapping):
+        return value
+    raise ValueError(f"expected text such as tp8-dp4 or d32, a mapping such as {{tp: 8, dp: 4}}, or auto; got {shown(value)}")
+
+
 class RunLength(FileModel):
     """How much a whole run processes: one of samples, tokens and steps."""
 
@@ -75,7 +82,7 @@ class ScenarioFile(FileModel):
     system: Any
     workload: Any
     techlib: Mapping[str, Any] = {}
-    strategy: str | Mapping[str, Any] | None = None
+    strategy: Annotated[str | Mapping[str, Any] | None, BeforeValidator(_notation)] = None
     software: str | Mapping[str, Any] | None = None
     profile: str | None = Field(default=None, description="file of measured event times, which replace the model's")
     run: RunLength | None = None
@@ -335,7 +342,8 @@ def check_no_part(read: Document, path: str) -> None:
     if kind == "program":
         raise read.error(("kind",), f"this is a program; name it as the workload of a scenario: {{system: dgx-h100, workload: {name}}}")
     if kind in SYSTEM_KINDS or ("template" in data and "workload" not in data):
-        raise read.error(("kind" if "kind" in data else "template",), f"this is a system; name it in a scenario: system: {{template: {name}}}")
+        key = "kind" if "kind" in data else "template"
+        raise read.error((key,), f"this is a system; name it in a scenario: system: {{template: {name}}}")
     if kind == "software":
         raise read.error(("kind",), f"this is a software stack; name it in a scenario: software: {name}")
     sections = [section for section in KINDS if isinstance(data.get(section), Mapping)]

@@ -202,7 +202,7 @@ class Quantity:
                 return self._read_mapping(raw)
         if sourced:
             raise ValueError("expected a mapping {value: ..., source: ...}: every number of a library names its source")
-        return _read_text(self, raw) if type(raw) is str else points(self.checked(parse(raw, self.unit)))
+        return _read_text(self, raw) if type(raw) is str else points(self.checked(parse(raw, self.unit), raw))
 
     def _read_mapping(self, raw: Mapping[str, Any]) -> Array:
         from crossflow.errors import did_you_mean
@@ -227,7 +227,7 @@ class Quantity:
         numbers: dict[str, float] = {}
         for key in ("low", "value", "high"):
             try:
-                numbers |= {key: self.checked(parse(raw[key], self.unit))} if key in raw else {}
+                numbers |= {key: self.checked(parse(raw[key], self.unit), raw[key])} if key in raw else {}
             except ValueError as error:
                 raise ValueError(f"{key}: {error}" if key != "value" else str(error)) from None
         value = numbers["value"]
@@ -237,19 +237,20 @@ class Quantity:
                 raise ValueError(f"{key}: low, value and high must not decrease, got {given}")
         return value
 
-    def checked(self, value: float) -> float:
-        """The value, if it is finite and in the range; ValueError says what was expected."""
+    def checked(self, value: float, written: Any = None) -> float:
+        """The value, if it is finite and in the range; ValueError says what was expected, and what was written where that is known."""
+        got = shown(written) if isinstance(written, str) else f"{value:g}"
         if not np.isfinite(value):
             raise ValueError(f"expected a finite number, got {value}")
         if self.whole and value != round(value):
-            raise ValueError(f"expected a whole number, got {value:g}")
+            raise ValueError(f"expected a whole number, got {got}")
         for limit, wrong, words in (
             (self.gt, self.gt is not None and value <= self.gt, "greater than"),
             (self.ge, self.ge is not None and value < self.ge, "at least"),
             (self.le, self.le is not None and value > self.le, "at most"),
         ):
             if wrong:
-                raise ValueError(f"expected {words} {limit:g} {'' if self.unit == '1' else self.unit}".rstrip() + f", got {value:g}")
+                raise ValueError(f"expected {words} {limit:g} {'' if self.unit == '1' else self.unit}".rstrip() + f", got {got}")
         return value
 
     def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
@@ -280,7 +281,7 @@ def _read_entries(quantity: Quantity, entries: tuple[tuple[str, Any], ...], kind
 
 @functools.lru_cache(maxsize=KEPT)
 def _read_text(quantity: Quantity, text: str) -> Array:
-    return points(quantity.checked(parse(text, quantity.unit)))
+    return points(quantity.checked(parse(text, quantity.unit), text))
 
 
 def _positive(unit: str) -> Quantity:

@@ -283,7 +283,7 @@ WRONG = [
         [300],
         "system.budgets.power: expected a quantity in W, got the bare number 300; write the unit",
     ),
-    ("system.budgets.power", ["-5 W"], "system.budgets.power: expected at least 0 W, got -5"),
+    ("system.budgets.power", ["-5 W"], "system.budgets.power: expected at least 0 W, got '-5 W'"),
     ("system.budgets.power", [-5.0], "system.budgets.power: expected at least 0 W, got -5"),
     ("system.budgets.power", np.array([300.0, -5.0]), "system.budgets.power: expected at least 0 W, got -5"),
     (

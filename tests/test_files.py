@@ -82,6 +82,11 @@ def test_unreadable_files_are_told(tmp_path):
     assert problems(read_yaml, tmp_path) == [f"{tmp_path}: cannot be read: Is a directory"]
 
 
+def test_a_file_of_json_is_told_as_json():
+    assert problems(parse_yaml, '{"a": 1,\n "b": ', "f.json") == ["f.json:2: not valid JSON: expecting value"]
+    assert parse_yaml("{'a': 1}", "f.json").data == {"a": 1}
+
+
 def test_several_problems_are_told_at_once_each_with_its_line():
     document = parse_yaml("name: [1]\npowr: 5 W\nparts:\n  a:\n    bandwidth: 5 GB\n    cuont: 2\n  b: {}\n", "f.yaml")
     assert problems(validate, Whole, document) == [

@@ -39,7 +39,7 @@ def refused(tmp_path, monkeypatch):
         ({**GEMM, "profile": "no.csv"}, "s.yaml:10: profile: there is no file no.csv"),
         ({**GEMM, "workload": {"model": "program", "file": "no.json"}}, "s.yaml:7: workload.file: there is no file no.json"),
         ({**BERT, "strategy": "pp8-order:no.yaml"}, "s.yaml:8: strategy: schedule: there is no file no.yaml"),
-        ({**BERT, "strategy": None}, "s.yaml:8: scenario.strategy: missing, and the system has 8 devices; for data parallelism over all"),
+        ({**BERT, "strategy": None}, "s.yaml:8: scenario.strategy: missing, and the system has 8 devices; write strategy: auto for"),
     ],
 )
 def test_what_a_study_names_and_is_not_there_is_told_at_its_line(refused, scenario, sentence):

@@ -240,7 +240,12 @@ def test_of_too_many_strategies_a_sample_and_its_best_degrees_are_tried(monkeypa
 @pytest.mark.parametrize(
     ("changes", "options", "sentence"),
     [
-        ({}, {"objective": "speed"}, "no objective 'speed'; objectives are the numeric columns of a score"),
+        (
+            {},
+            {"objective": "speed"},
+            "no objective 'speed'; objectives are the numeric columns of a score,"
+            " such as step_time_s, samples_per_second, tokens_per_second, mfu, energy_j",
+        ),
         ({}, {"objective": "ttft_s"}, "ttft_s needs workload.task: prefill, decode or serving; here it is training"),
         ({}, {"top": 0}, "top: expected at least one plan, got 0"),
         ({}, {"margin": 1.0}, "margin: expected a share of memory from 0 to below 1, got 1"),

@@ -150,13 +150,25 @@ def test_a_missing_section_is_told(write, missing):
         (["strategy=RC-2-4-d2"], "strategy RC-2-4-d2 needs 16 devices (kp1 2 x kp2 4 x dp 2), but the system has 8"),
         (
             ["strategy="],
-            "missing, and the system has 8 devices; for data parallelism over all of them write d8",
+            "missing, and the system has 8 devices; write strategy: auto for the fastest that fits, or d8 for data parallelism over all of them",
         ),
     ],
 )
 def test_strategies_that_do_not_fit_the_system_are_told(write, settings, sentence, exactly):
     with pytest.raises(SpecError, match=exactly(f"--set {settings[0]}: strategy: {sentence}")):
         crossflow.load(write(GOOD), settings)
+
+
+@pytest.mark.parametrize(
+    ("given", "sentence"),
+    [
+        ("strategy: 8\n", "strategy: expected text such as tp8-dp4 or d32, a mapping such as {tp: 8, dp: 4}, or auto; got 8"),
+        ("strategy: d8\nsoftware: 9\n", "software: expected text or a mapping, got 9"),
+    ],
+)
+def test_text_or_a_mapping_that_is_neither_is_one_problem(write, given, sentence):
+    lines = told(write(f"system: {{template: v100, devices: 8}}\nworkload: {{model: gemm, m: 8, n: 8, k: 8}}\n{given}"))
+    assert [line.partition(": ")[2] for line in lines] == [sentence]
 
 
 SPOILT = "strategy: strategy RC-2-2-d2 needs 8 devices (kp1 2 x kp2 2 x dp 2), but the system has 4"

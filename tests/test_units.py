@@ -70,10 +70,11 @@ def test_a_cycle_is_no_flop(exactly):
 @pytest.mark.parametrize(
     ("quantity", "raw", "sentence"),
     [
-        (Quantity("W", gt=0), "0 W", "expected greater than 0 W, got 0"),
-        (Quantity("W", ge=0), "-1 W", "expected at least 0 W, got -1"),
+        (Quantity("W", gt=0), "0 W", "expected greater than 0 W, got '0 W'"),
+        (Quantity("B/s", gt=0), "-25 GB/s", "expected greater than 0 B/s, got '-25 GB/s'"),
+        (Quantity("W", ge=0), "-1 W", "expected at least 0 W, got '-1 W'"),
         (Quantity("1", ge=0, le=1), 1.5, "expected at most 1, got 1.5"),
-        (Quantity("1", ge=0, le=1), "150 %", "expected at most 1, got 1.5"),
+        (Quantity("1", ge=0, le=1), "150 %", "expected at most 1, got '150 %'"),
         (Quantity("W", ge=0), "1e999 W", "expected a finite number, got '1e999 W'"),
         (Quantity("1"), float("nan"), "expected a finite number, got nan"),
     ],

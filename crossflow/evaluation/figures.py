@@ -36,6 +36,9 @@ SERVING: Mapping[str, tuple[str, ...]] = {
     "prefill_share": ("serving",),
 }
 
+# Columns that people most often ask for.
+USUAL = ("step_time_s", "samples_per_second", "tokens_per_second", "mfu", "energy_j", "usd_per_million_tokens")
+
 # Columns, by what they begin with, that take a field of the system's `operation`: its name, and an example.
 OPERATION: Mapping[tuple[str, ...], tuple[str, str]] = {
     ("run.cost_usd", "usd_per_million_"): ("price", "2 USD/hour"),
@@ -169,7 +172,9 @@ def check_objective(scenario: Scenario, columns: Mapping[str, Any], objective: s
     if lacks is not None:
         raise CrossflowError(lacks)
     if objective not in known:
-        raise CrossflowError(f"no objective '{objective}'{did_you_mean(objective, known)}; objectives are the numeric columns of a score")
+        near = did_you_mean(objective, known)
+        usual = "" if near else f", such as {', '.join(name for name in USUAL if name in known)}"
+        raise CrossflowError(f"no objective '{objective}'{near}; objectives are the numeric columns of a score{usual}")
 
 
 def _needs(scenario: Scenario, column: str) -> Iterator[str]:

@@ -144,7 +144,8 @@ def fitting(strategy: AnyStrategy | None, system: SystemSpec, workload: Workload
         if counted and devices > 1:
             plain = str(_alone(workload)) if isinstance(workload, DlrmSpec) else f"d{devices}"
             raise StrategyError(
-                f"strategy: missing, and the system has {devices} devices; for data parallelism over all of them write {plain}"
+                f"strategy: missing, and the system has {devices} devices; write strategy: auto for the fastest that fits,"
+                f" or {plain} for data parallelism over all of them"
             )
         return _alone(workload)
     if isinstance(strategy, Hierarchy):

@@ -184,7 +184,8 @@ def _with_scenario(document: Document, base: Path) -> tuple[Document, Path]:
         if path.suffix not in files.YAML or not path.is_file():
             why = "there is no file" if path.suffix in files.YAML else "expected a scenario, or the path of its YAML file, got"
             raise document.error(("scenario",), f"{why} {given}")
-        return files.merge(document.without("scenario"), spelled_out(scenario_document(files.read_yaml(path), str(path))).at("scenario")), path.parent
+        named = spelled_out(scenario_document(files.read_yaml(path), str(path)))
+        return files.merge(document.without("scenario"), named.at("scenario")), path.parent
     if isinstance(given, Mapping):
         return files.merge(document, spelled_out(document.under("scenario")).at("scenario")), base
     return document, base

@@ -196,7 +196,7 @@ def _range(path: str, entry: RangeEntry, document: Document, scenario: Scenario)
         described = SpacedRange.model_validate({"from": entry.start, "to": entry.stop, "count": entry.count, "scale": entry.scale})
         numbers = [round(value) if isinstance(value, float) else value for value in spaced(described, document, ("space", path))]
         return _options(path, tuple(dict.fromkeys(numbers)), entry.when, scenario)
-    low, high = (quantity.checked(parse(end, quantity.unit)) for end in (entry.start, entry.stop))
+    low, high = (quantity.checked(parse(end, quantity.unit), end) for end in (entry.start, entry.stop))
     if not low < high:
         raise CrossflowError(f"from must be less than to, got {entry.start} and {entry.stop}")
     if entry.scale == "log" and low <= 0:
