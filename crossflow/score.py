@@ -12,6 +12,7 @@ import numpy as np
 
 from crossflow.arrays import Array, Index, Mask, divide
 from crossflow.errors import CrossflowError
+from crossflow.frames import pandas
 from crossflow.units import KINDS, SUFFIXES, show
 
 if TYPE_CHECKING:
@@ -336,9 +337,7 @@ class Score:
         >>> list(score.to_frame().columns[:2])  # doctest: +SKIP
         ['workload.global_batch', 'step_time_s']
         """
-        import pandas
-
-        frame = pandas.DataFrame(self.table())
+        frame = pandas().DataFrame(self.table())
         frame.attrs["units"] = {name: self.unit_of(name) for name in frame.columns}
         return frame
 
@@ -425,7 +424,8 @@ def _picked(values: Any, index: Index) -> Any:
 def _own(name: str, function: OwnFigure, columns: Mapping[str, Any], n: int) -> Array:
     """Values of an own figure."""
     try:
-        values = np.asarray(function(columns), dtype=float)
+        with np.errstate(all="ignore"):  # infeasible points hold inf and NaN
+            values = np.asarray(function(columns), dtype=float)
     except KeyError as error:
         raise CrossflowError(f"{name}: {no_column(str(error.args[0]), list(columns))}") from None
     except (TypeError, ValueError) as error:

@@ -1,6 +1,7 @@
 """Sweeps, fronts, searches and draws from Python; names at hand; what notebooks show of results."""
 
 import ast
+import sys
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -14,6 +15,7 @@ from crossflow.errors import CrossflowError
 from crossflow.interactive.sweeps import front
 
 LLM = {"system": {"template": "dgx-h100"}, "workload": {"model": "llama3-8b", "global_batch": 16}, "strategy": "tp8"}
+UNDIRECTED = 'objective \'edp\' is an own figure; say which way: {"edp": "maximise"}, or "minimise"'
 CHIP = {"system": "pathfinder", "workload": "lstm-16k", "strategy": "CR-8-d64"}
 
 
@@ -72,7 +74,7 @@ def test_no_point_beats_one_of_a_front(score):
 def test_a_front_of_one_objective_is_its_best_point(score):
     assert front(score, {"mfu": "maximise"}).mfu.tolist() == [np.nanmax(score.mfu)]
     assert front(score, lambda c: -c["mfu"]).mfu.tolist() == [np.nanmax(score.mfu)]
-    assert front(score, "edp").own["edp"].tolist() == [np.nanmin(score.own["edp"])]
+    assert front(score, {"edp": "minimise"}).own["edp"].tolist() == [np.nanmin(score.own["edp"])]
 
 
 @pytest.mark.parametrize(
@@ -81,6 +83,7 @@ def test_a_front_of_one_objective_is_its_best_point(score):
         ("step_tim_s", "no column 'step_tim_s'; did you mean 'step_time_s'?"),
         ("strategy", "strategy holds no numbers; objectives are numeric columns"),
         ({"mfu": "max"}, "objectives: mfu: expected minimise or maximise, got 'max'"),
+        (["mfu", "edp"], UNDIRECTED),
     ],
 )
 def test_wrong_objectives_of_a_front_are_told(score, exactly, objectives, sentence):
@@ -118,6 +121,25 @@ def test_a_search_minimises_and_bounds_own_figures(llm):
     bounded = crossflow.optimise(llm, space, figures=figures, constraints={"spare": f">= {bound}"})
     assert bounded.row["spare"] >= bound
     assert bounded.row["step_time_s"] == every.step_time[every.own["spare"] >= bound].min()
+
+
+def test_a_search_does_not_guess_the_direction_of_an_own_figure(llm, exactly):
+    with pytest.raises(CrossflowError, match=exactly(UNDIRECTED)):
+        crossflow.optimise(llm, {"strategy": ["tp8", "tp4-dp2"]}, "edp", figures={"edp": lambda c: c["energy_j"] * c["step_time_s"]})
+
+
+@pytest.mark.filterwarnings("error")
+def test_own_figures_of_infeasible_points_warn_of_nothing(llm):
+    figures = {"odd": lambda c: (c["step_time_s"] - c["step_time_s"]) / c["mfu"]}
+    assert np.isnan(crossflow.sweep(llm, {"strategy": ["tp8", "tp3"]}, figures=figures).own["odd"][1])
+
+
+def test_a_table_without_pandas_says_how_to_install_it(score, monkeypatch, exactly):
+    monkeypatch.setitem(sys.modules, "pandas", None)
+    with pytest.raises(
+        CrossflowError, match=exactly("to_frame needs pandas, which is not installed; run: pip install 'crossflow[frames]'")
+    ):
+        score.to_frame()
 
 
 def test_problems_of_a_search_are_told_with_their_places(llm):

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
+from crossflow.frames import pandas
 from crossflow.interactive.sweeps import listed
 from crossflow.planning.opening import ScenarioSource, load
 from crossflow.score import unit_of
@@ -44,9 +45,7 @@ class Draws:
 
     def to_frame(self) -> Any:
         """Intervals as a pandas DataFrame, which must be installed."""
-        import pandas
-
-        return pandas.DataFrame(self.intervals)
+        return pandas().DataFrame(self.intervals)
 
     def plot(self, column: str | None = None, x: str | None = None, *, by: str | None = None) -> Picture:
         """Draw the medians and intervals of a column over a swept path; the first column and the first swept path where absent."""

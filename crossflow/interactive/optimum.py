@@ -11,7 +11,8 @@ import numpy as np
 
 from crossflow.errors import CrossflowError
 from crossflow.files import Document, validate
-from crossflow.interactive.sweeps import Direction, sign_of
+from crossflow.frames import pandas
+from crossflow.interactive.sweeps import Direction, check_directed, sign_of
 from crossflow.planning.opening import ScenarioSource, load
 from crossflow.prediction import Prediction, predict
 from crossflow.scenario import Scenario, from_document
@@ -71,9 +72,7 @@ class Optimum:
 
     def to_frame(self) -> Any:
         """All designs that were evaluated as a pandas DataFrame, which must be installed."""
-        import pandas
-
-        return pandas.DataFrame(self.rows)
+        return pandas().DataFrame(self.rows)
 
     def plot(self) -> Picture:
         """Draw the first objective of every design over the number of its evaluation."""
@@ -118,7 +117,7 @@ def optimise(
     scenario : where the search starts from: a scenario, its file or its plain data.
     space : what may change, by path, as in the `space` of a study: lists of values, ``{"from": ..., "to": ...}``, ``"shares"``,
         and ``"legal"`` for strategies.
-    objectives : columns to make small or, where more is better, large; or each with its direction.
+    objectives : columns to make small or, where more is better, large; or each with its direction, which own figures need.
     constraints : bounds by column, such as ``{"power_w": "<= 160 kW"}``; ``{"fits": False}`` ignores memory.
     figures : own columns by name, functions of the columns of a score, which objectives and constraints may name.
     searcher : as the searches of a study; where absent exhaustive for lists of values, evolution of several objectives or with
@@ -141,6 +140,7 @@ def optimise(
     (4, 8)
     """
     start, own = load(scenario), dict(figures or {})
+    check_directed(objectives, own)
     goals = _goals(objectives)
     named = [goal.name for goal in goals if goal.name not in own] or ["step_time_s"]
     data: dict[str, Any] = {

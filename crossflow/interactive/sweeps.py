@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, Literal, TypeVar
 
 import numpy as np
@@ -77,8 +77,8 @@ def front(results: Results, objectives: Objectives = ("step_time_s", "energy_j")
     Parameters
     ----------
     results : a score, or a table of columns such as a DataFrame.
-    objectives : columns, made small or, where more is better, large; by name with ``"minimise"`` or ``"maximise"``;
-        or functions of the columns, made small.
+    objectives : columns, made small or, where more is better, large; by name with ``"minimise"`` or ``"maximise"``, which own figures
+        need; or functions of the columns, made small.
     feasible : whether points that are infeasible are left out.
 
     Returns
@@ -101,7 +101,10 @@ def front(results: Results, objectives: Objectives = ("step_time_s", "energy_j")
     """
     frame: Any = results
     columns = results.table() if isinstance(results, Score) else frame
-    losses = np.array([_loss(columns, objective, sign) for objective, sign in _signed(objectives)])
+    if isinstance(results, Score):
+        check_directed(objectives, results.own)
+    with np.errstate(all="ignore"):  # infeasible points hold inf and NaN
+        losses = np.array([_loss(columns, objective, sign) for objective, sign in _signed(objectives)])
     kept = np.isfinite(losses).all(axis=0)
     if feasible and "feasible" in columns:
         kept &= np.asarray(columns["feasible"], dtype=bool)
@@ -119,6 +122,15 @@ def _signed(objectives: Objectives) -> list[tuple[str | OwnFigure, float]]:
     if not listed:
         raise CrossflowError("front: no objectives; give columns such as ['step_time_s', 'energy_j']")
     return [(one, -1.0 if isinstance(one, str) and larger_is_better(one) else 1.0) for one in listed]
+
+
+def check_directed(objectives: Objectives, own: Collection[str]) -> None:
+    """CrossflowError for an own figure among objectives without a direction: only its author knows whether more of it is better."""
+    if isinstance(objectives, Mapping):
+        return
+    listed: Sequence[Any] = [objectives] if isinstance(objectives, str) or callable(objectives) else list(objectives)
+    for name in (one for one in listed if isinstance(one, str) and one in own):
+        raise CrossflowError(f'objective \'{name}\' is an own figure; say which way: {{"{name}": "maximise"}}, or "minimise"')
 
 
 def sign_of(name: str, way: str) -> float:

@@ -10,6 +10,7 @@ import numpy as np
 
 from crossflow.arrays import plain
 from crossflow.evaluation.likeness import band_text, told_band
+from crossflow.frames import pandas
 from crossflow.scenario import Scenario
 from crossflow.score import Score, larger_is_better, unit_of
 from crossflow.units import show
@@ -175,9 +176,7 @@ class Plans:
 
     def to_frame(self) -> Any:
         """One row a plan as a pandas DataFrame, which must be installed; groups are joined by a dot."""
-        import pandas
-
-        return pandas.json_normalize([plan.to_dict(self.objective) for plan in self.plans])
+        return pandas().json_normalize([plan.to_dict(self.objective) for plan in self.plans])
 
     def __repr__(self) -> str:
         lines = [f"Plans({self.scenario.name!r}: {self.counts})"]

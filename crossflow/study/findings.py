@@ -133,9 +133,7 @@ def comparisons(study: Study, seen: View) -> list[dict[str, Any]]:
     return found
 
 
-def contents(
-    view: View, results: Sequence[searches.SearchResult], compared: Sequence[Mapping[str, Any]], folder: Path
-) -> dict[str, str]:
+def contents(view: View, results: Sequence[searches.SearchResult], compared: Sequence[Mapping[str, Any]], folder: Path) -> dict[str, str]:
     """Files of a folder beside the points, by name: best designs, convergence, intervals, comparisons, importance."""
     texts: dict[str, str] = {}
     if results:

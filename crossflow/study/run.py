@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from crossflow import files, provenance
+from crossflow.frames import pandas
 from crossflow.locks import owning
 from crossflow.names import file_name
 from crossflow.study import findings, records, searches, sweeps, tables
@@ -96,9 +97,7 @@ class StudyResult:
 
     def to_frame(self) -> Any:
         """Rows as a pandas DataFrame, which must be installed."""
-        import pandas
-
-        return pandas.read_json(self.out / records.POINTS, lines=True)
+        return pandas().read_json(self.out / records.POINTS, lines=True)
 
     def _repr_html_(self) -> str:
         from crossflow.drawing import html
