@@ -347,6 +347,7 @@ SEES = "Only the language model of llava-of-llama.json is described, not its vis
         ("llama-3.1-405b", {"sequence": 8192}, [ONE]),
         ("llama-3.1-405b", {"sequence": 8192, "global_batch": 2}, []),
         ("llama-3.1-405b", {"task": "prefill", "prompt": 100, "global_batch": 1}, []),
+        ("llama-2-7b", {"task": "serving", "prompt": 100, "output": 10, "serving": {"arrival_rate": "1 1/s"}}, []),
         ("vit-large-patch16-224", {"global_batch": 8}, []),
         ("llava-of-llama", {"sequence": 1024, "global_batch": 1}, [SEES]),
     ],

@@ -217,7 +217,7 @@ def file_notes(spec: TransformerSpec, given: Values) -> Iterator[str]:
     prompted = spec.serves and spec.prompt  # which counts in the place of the sequence
     if "sequence" not in given and spec.image is None and not prompted:
         yield f"sequence = {spec.sequence} is the longest that {name} allows; give workload.sequence to change it"
-    if "global_batch" not in given:
+    if "global_batch" not in given and not spec.arrives:  # then as many are in flight as come and go
         yield f"global_batch = {spec.global_batch} because {name} gives none; give workload.global_batch to change it"
     if spec.notes and "notes" not in given:
         yield spec.notes
