@@ -223,6 +223,11 @@ def test_experts_need_what_megatron_asks_of_them():
         write(llama("tp8-dp8-ep8-z1", **mixture), "megatron")
     text = write(llama("tp8-dp8-ep8-z1-sp", **mixture), "megatron")
     assert "--moe-token-dispatcher-type alltoall" in text
+    assert "--moe-router-topk 2" in text  # at its default too
+    assert "--moe-grouped-gemm" not in text  # one expert a rank
+    several = write(llama("tp8-dp8-ep4-z1-sp", **mixture), "megatron")
+    assert "--moe-grouped-gemm" in several
+    assert "--moe-router-topk" not in write(llama(), "megatron")
     assert "export CUDA_DEVICE_MAX_CONNECTIONS=1" in text
 
 

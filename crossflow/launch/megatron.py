@@ -108,6 +108,8 @@ def _mixture(found: Found, fields: FlatSettings, problems: list[Problem], remark
     if fields["strategy.ep"] > 1 and found.values.get("moe-token-dispatcher-type", "allgather") == "allgather":
         why = "allgather, also where it is not given: predicted as an exchange of those tokens alone that an expert takes (alltoall)"
         remarks.append(found.remark("moe-token-dispatcher-type", why))
+    if found.values["num-experts"] > fields["strategy.ep"] and not found.values.get("moe-grouped-gemm"):
+        remarks.append(found.remark("moe-grouped-gemm", "not given: predicted as given, with the experts of a rank in one grouped product"))
     tensor = found.values.get("expert-tensor-parallel-size", 0)
     yield "strategy.etp", 0 if tensor == fields["strategy.tp"] else tensor
     layers, text = fields.get("workload.layers"), found.values.get("moe-layer-freq", "1")
@@ -403,6 +405,7 @@ def _say_mixture(settings: FlatSettings, plan: Plan, unsaid: list[str]) -> SaidF
     dense, every, layers = (settings[f"workload.{key}"] for key in ("experts.dense_layers", "experts.every", "layers"))
     values: dict[str, Any] = {"expert-tensor-parallel-size": settings["strategy.etp"] or None}
     values["moe-token-dispatcher-type"] = "alltoall" if plan.ep > 1 else None
+    values["moe-grouped-gemm"] = True if settings["workload.experts.count"] > plan.ep else None
     if plan.tp > 1 and not plan.sequence_parallel:
         unsaid.append("sequence_parallel: false: Megatron trains experts with tp only together with sequence_parallel: true")
     if (dense, every) != (0, 1):
