@@ -130,3 +130,23 @@ def test_what_is_missing_is_told(words, sentence, monkeypatch, capsys):
 def test_output_goes_with_an_export(scenario, capsys):
     assert main(["plan", str(scenario), "-o", "x"]) == 2
     assert "-o goes with --export" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("kind", "file", "sentence"),
+    [
+        ("deepspeed", "ds.json", "for deepspeed a shell script is written, which writes ds_config.json itself; name it ds.sh"),
+        ("torchtitan", "run.sh", "for torchtitan a TOML file is written; name it run.toml"),
+    ],
+)
+def test_a_file_whose_ending_says_another_form_is_refused(scenario, capsys, kind, file, sentence):
+    assert main(["plan", str(scenario), "--export", kind, "-o", file]) == 2
+    assert capsys.readouterr().err == f"crossflow: -o {file}: {sentence}\n"
+    assert not Path(file).exists()
+
+
+def test_an_export_says_which_other_stack_ranks_the_plans(scenario, capsys):
+    assert main(["plan", str(scenario), "--export", "torchtitan", "--set", "software=megatron-core"]) == 0
+    own = "that of torchtitan ranks them with --set software=torchtitan"
+    said = f"crossflow: note: plans are ranked with the software stack megatron-core, which the scenario names; {own}"
+    assert said in capsys.readouterr().err.splitlines()

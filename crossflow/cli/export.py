@@ -5,17 +5,20 @@ from __future__ import annotations
 import argparse
 import sys
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from crossflow import files
 from crossflow.cli import page
 from crossflow.errors import CrossflowError
+from crossflow.launch.deepspeed import CONFIG
 from crossflow.launch.launch import write
 from crossflow.planning.planner import plan
 from crossflow.planning.plans import Plans, RankedPlan
 from crossflow.points import variant
 from crossflow.units import show
 
+FORMS = (".sh", ".toml", ".json", ".yaml", ".yml")  # endings that say what a file holds
 MOST = 3000  # plans that are looked through
 
 
@@ -38,6 +41,14 @@ class ExportedPlan:
             "reason": self.reason or None,
             "text": self.text,
         }
+
+
+def check_ending(path: Path, kind: str) -> None:
+    """CrossflowError for a file whose ending says another form than what is written."""
+    ending, form = (".toml", "a TOML file") if kind == "torchtitan" else (".sh", "a shell script")
+    if path.suffix in FORMS and path.suffix != ending:
+        beside = f", which writes {CONFIG} itself" if kind == "deepspeed" else ""
+        raise CrossflowError(f"-o {path}: for {kind} {form} is written{beside}; name it {path.with_suffix(ending)}")
 
 
 def exported(plans: Plans, kind: str) -> ExportedPlan:

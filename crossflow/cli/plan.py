@@ -39,6 +39,7 @@ def run(arguments: argparse.Namespace) -> None:
     from crossflow.cli import export  # with the tables of flags, which few plans need
 
     if arguments.output is not None:
+        export.check_ending(arguments.output, arguments.export)
         files.check_new(arguments.output, replace=arguments.force)
     plans, assumed, launch = planned(arguments)
     found = export.exported(plans, arguments.export) if arguments.export is not None else None
@@ -59,14 +60,19 @@ def planned(arguments: argparse.Namespace) -> tuple[Plans, tuple[str, ...], Laun
     """The plans that a command asks for, sentences on what was assumed, and the launch file that describes the scenario."""
     source, assumed, launch = source_of(arguments)
     scenario, notes = unplanned(source, arguments.settings)
-    if arguments.export is not None and scenario.document.data.get("software") is None:
+    if arguments.export is not None:
         from crossflow.launch.table import table
 
         stack = table(arguments.export).software  # of the framework that will run it
-        if scenario.stack is not None and scenario.stack.name != stack:
+        if scenario.stack is None or scenario.stack.name == stack:
+            pass
+        elif scenario.document.data.get("software") is None:
             scenario, notes = unplanned(source, [*arguments.settings, f"software={stack}"])
             other = "software: NAME in the scenario says otherwise"
             notes = (*notes, f"predicted with the software stack {stack}, that of {arguments.export}; {other}")
+        else:
+            own = f"that of {arguments.export} ranks them with --set software={stack}"
+            notes = (*notes, f"plans are ranked with the software stack {scenario.stack.name}, which the scenario names; {own}")
     plans = plan(scenario, top=arguments.top, objective=arguments.objective, margin=arguments.margin)
     return replace(plans, notes=(*notes, *plans.notes)), assumed, launch
 
