@@ -266,7 +266,7 @@ class Score:
             needed=show(needed, "B"),
             capacity=show(capacity, "B"),
             excess=show(needed - capacity, "B"),
-            over=f"{over:.3g}" if f"{over:.3g}" != "1" else f"{over:.6g}",
+            over=next((text for digits in (3, 4, 5) if (text := f"{over:.{digits}g}") != "1"), f"{over:.6g}"),
             host=show(host, "B"),
             room=show(room, "B"),
             lack=show(host - room, "B"),

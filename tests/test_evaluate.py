@@ -3,6 +3,7 @@
 
 import functools
 import itertools
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -166,6 +167,8 @@ def test_overfull_memory_is_infeasible_with_its_numbers_and_a_time(lstm):
     score = evaluate(lstm("d512"))
     assert not score.feasible[0]
     assert np.isfinite(score.step_time[0])
+    barely = replace(score, memory_capacity=score.memory_needed / 1.00186)
+    assert barely.why(0).endswith("too much (1.002 times the capacity)")
     assert score.why(0) == "needs 114.9 GiB of memory per device but has 32 GiB: 82.91 GiB too much (3.59 times the capacity)"
 
 

@@ -362,6 +362,7 @@ def test_the_page_of_a_file_has_its_notes():
     sheet = show.look_up(str(CONFIGS["glm-4.5"]))
     assert sheet.notes.endswith("\nmulti-token prediction layers run in training only; speculative decoding is not modelled")
     assert sheet.settings["parameters of mtp_layers"] == 3_988_069_792
+    assert isinstance(sheet.settings["active parameters"], int)
     assert "vision tower" in show.look_up(str(CONFIGS["qwen2-vl-7b"])).notes
 
 

@@ -232,6 +232,12 @@ def test_a_scenario_may_be_a_file_beside_the_study(written, tmp_path):
     assert made.rows[0]["step_time_s"] == pytest.approx(alone().step_time, rel=1e-12)
 
 
+def test_the_summary_rounds_quantities_and_sets_thousands_apart(written, tmp_path):
+    made = run_study(written({POWER: {"from": "200 W", "to": "297.9549248748 W", "count": 1200}}), out=tmp_path / "o")
+    assert made.summary.startswith("1,200 points, 1,200 feasible; fastest: ")
+    assert made.summary.endswith(" at 297.95 W")
+
+
 def test_a_point_without_end_is_null_in_json_and_empty_in_csv(written, tmp_path):
     path = written({"system.budgets.power_shares.inter_link": [0.0]}, scenario={**PRODUCT, "strategy": "CR-8"})
     made = run_study(path, out=tmp_path / "o")

@@ -231,7 +231,7 @@ def huggingface(path: Path) -> Sheet:
     spec = files.validate(TransformerSpec, document)
     settings: dict[str, Any] = {f"config.{use.key}": f"{use.value} -> {use.became}" for use in uses}
     model, notes = spec.transformer(), [*file_notes(spec, {"model": str(path)}), *([MTP_NOTE] if spec.mtp_layers else [])]
-    settings |= {"parameters": model.parameters, "active parameters": model.active_parameters}
+    settings |= {"parameters": model.parameters, "active parameters": round(model.active_parameters)}
     if spec.mtp_layers:
         settings["parameters of mtp_layers"] = model.mtp_parameters
     return Sheet(

@@ -86,7 +86,7 @@ def headline(plans: Plans) -> Group:
     """What is planned, on what, and how many strategies fit."""
     scenario = plans.scenario
     title = page.first_line(scenario.name, f"  {scenario.workload.model} on {count(scenario.devices)} x {scenario.system.name}")
-    rows: dict[str, RenderableType] = {"tried": Text(plans.counts, "bold" if plans.fitting else "bold red")}
+    rows: dict[str, RenderableType] = {"plans": Text(plans.counts, "bold" if plans.fitting else "bold red")}
     rows["memory"] = f"{show(plans[0].capacity, 'B')} a device"
     if plans.tight:
         rows["tight"] = f"leaves less than {percent(plans.margin)} of memory (--margin)"

@@ -115,10 +115,10 @@ def _served(figures: Mapping[str, float | None]) -> dict[str, RenderableType]:
             told = ", ".join(f"{tail} {show(value, 's')}" for tail, value in tails if value is not None)
             rows[label] = _figure(name, known[name]) + (f" ({told})" if told else "")
     if "requests_decoding" in known:
-        waiting = f"{known['requests_waiting']:.3g} wait" if "requests_waiting" in known else "the queue grows without end"
-        rows["in the mean"] = (
-            f"{known['requests_decoding']:.4g} requests decode, {waiting}; prompts are read {percent(known['prefill_share'])} of the time"
-        )
+        queue = known.get("requests_waiting")
+        waiting = "the queue grows without end" if queue is None else f"{count(queue) if queue >= 1000 else f'{queue:.3g}'} wait"
+        decoding, reading = count(known["requests_decoding"]), percent(known["prefill_share"])
+        rows["in the mean"] = f"{decoding} requests decode, {waiting}; prompts are read {reading} of the time"
     return rows
 
 

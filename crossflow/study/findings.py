@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -31,6 +32,7 @@ WORDS = ("search", "bound_by", "reason")  # columns of words
 Blocks = tuple[list[str], Iterable[Mapping[str, Sequence[Any]]]]  # names of the columns that are shown, and columns of some rows each
 BEST = "best"  # folder of the best designs of several searches
 _OF_DATASHEETS = "energy, and at most the clock that the power limit allows"  # other technologies
+_LONG = re.compile(r"[+-]?\d{1,5}\.\d+")
 COMPARED = 64  # swept points up to which every pair is compared
 
 
@@ -302,18 +304,18 @@ def summary(study: Study, view: View, results: Sequence[searches.SearchResult]) 
     if results:
         return _search_summary(results)
     feasible, times = np.asarray(view.columns["feasible"], dtype=bool), np.asarray(view.columns["step_time_s"], dtype=float)
-    text = f"{times.size} points, {int(feasible.sum())} feasible"
+    text = f"{times.size:,} points, {int(feasible.sum()):,} feasible"
     timed = np.isfinite(times) & (feasible if (feasible & np.isfinite(times)).any() else True)
     if not timed.any():
         return text
     best = int(np.where(timed, times, np.inf).argmin())
-    where = ", ".join(label(view.columns[path][best]) for path in study.values)
+    where = ", ".join(_rounded(label(view.columns[path][best])) for path in study.values)
     return f"{text}; fastest{'' if feasible[best] else ' (none fits)'}: {show(float(times[best]), 's')}{f' at {where}' if where else ''}"
 
 
 def _search_summary(results: Sequence[searches.SearchResult]) -> str:
     evaluations = sum(result.best.evaluations for result in results)
-    text = f"{len(results)} {'search' if len(results) == 1 else 'searches'}, {evaluations:,} designs"
+    text = f"{len(results):,} {'search' if len(results) == 1 else 'searches'}, {evaluations:,} designs"
     found = [result for result in results if result.best.row is not None]
     if not found:
         return text
@@ -335,4 +337,14 @@ def _cell(name: str, value: Any) -> str:
         return "yes" if value else "no"
     if unit != "1" and isinstance(value, int | float):
         return show(float(value), unit)
-    return label(value)
+    return _rounded(label(value))
+
+
+def _rounded(text: str) -> str:
+    """A quantity in words with its number to five digits; all other texts as they stand.
+
+    >>> _rounded("97.9549248748 GB/s"), _rounded("12345678 B"), _rounded("N7")
+    ('97.955 GB/s', '12345678 B', 'N7')
+    """
+    number, space, unit = text.partition(" ")
+    return f"{float(number):.5g}{space}{unit}" if _LONG.fullmatch(number) and unit and " " not in unit else text
