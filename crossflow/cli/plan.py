@@ -63,8 +63,8 @@ def planned(arguments: argparse.Namespace) -> tuple[Plans, tuple[str, ...], Laun
     if arguments.export is not None:
         from crossflow.launch.table import table
 
-        stack = table(arguments.export).software  # of the framework that will run it
-        if scenario.stack is None or scenario.stack.name == stack:
+        stack, named = table(arguments.export).software, scenario.stack  # of the framework that will run it, and of the scenario
+        if named is None or named.name == stack:
             pass
         elif scenario.document.data.get("software") is None:
             scenario, notes = unplanned(source, [*arguments.settings, f"software={stack}"])
@@ -72,7 +72,7 @@ def planned(arguments: argparse.Namespace) -> tuple[Plans, tuple[str, ...], Laun
             notes = (*notes, f"predicted with the software stack {stack}, that of {arguments.export}; {other}")
         else:
             own = f"that of {arguments.export} ranks them with --set software={stack}"
-            notes = (*notes, f"plans are ranked with the software stack {scenario.stack.name}, which the scenario names; {own}")
+            notes = (*notes, f"plans are ranked with the software stack {named.name}, which the scenario names; {own}")
     plans = plan(scenario, top=arguments.top, objective=arguments.objective, margin=arguments.margin)
     return replace(plans, notes=(*notes, *plans.notes)), assumed, launch
 
