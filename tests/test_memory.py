@@ -440,6 +440,14 @@ def test_experts_and_layer_types_on_more_ranks_are_remedies(machine, plan, remed
     assert any(sentence.startswith(f"{remedy} frees ") for sentence in found), found
 
 
+def test_ranks_that_hold_no_weights_in_common_are_offered_no_zero(machine):
+    job = job_of(layers=40, hidden=5120, heads=40, ffn=20480, sequence=2048)
+    alone, several = (remedies(job, plan, 8, machine()) for plan in (Plan(tp=2, pp=4), Plan(tp=2, dp=4)))
+    assert alone
+    assert not any(sentence.startswith("zero") for sentence in alone)
+    assert any(sentence.startswith("zero") for sentence in several)
+
+
 def test_a_remedy_of_a_strategy_by_layer_type_says_the_plan_too(machine):
     job, plan = job_of(layers=24, hidden=2048, heads=16, ffn=8192, sequence=2048, dropout=True), Plan(dp=8, micro_batch=8)
     for sentence, whole in zip(remedies(job, plan, 64, machine()), remedies(job, plan, 64, machine(), whole=True), strict=True):

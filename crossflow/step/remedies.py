@@ -147,7 +147,9 @@ def _changes(plan: Plan, *, hosted: bool, experts: bool, training: bool) -> Iter
         yield change("micro_batch", micro)
     for recompute in RECOMPUTE[RECOMPUTE.index(plan.recompute) + 1 :] if training else ():
         yield change("recompute", recompute)
-    for zero in range(plan.zero + 1, 4) if training else (3,) if plan.zero < 3 else ():
+    owns = [getattr(plan, name) or plan.tp for name in OWN_TENSOR.values()]
+    several = plan.dp * plan.cp > 1 or min(owns) < plan.tp  # ranks hold the same weights, if only those of some layers
+    for zero in () if not several else range(plan.zero + 1, 4) if training else (3,) if plan.zero < 3 else ():
         yield change("zero", zero)
     if plan.unsharded:
         yield change("unsharded", ())
