@@ -117,7 +117,7 @@ def optimise(
     scenario : where the search starts from: a scenario, its file or its plain data.
     space : what may change, by path, as in the `space` of a study: lists of values, ``{"from": ..., "to": ...}``, ``"shares"``,
         and ``"legal"`` for strategies.
-    objectives : columns to make small or, where more is better, large; or each with its direction, which own figures need.
+    objectives : columns to make as good as can be; or each with its direction, which own figures need.
     constraints : bounds by column, such as ``{"power_w": "<= 160 kW"}``; ``{"fits": False}`` ignores memory.
     figures : own columns by name, functions of the columns of a score, which objectives and constraints may name.
     searcher : as the searches of a study; where absent exhaustive for lists of values, evolution of several objectives or with
@@ -139,9 +139,8 @@ def optimise(
     >>> best.evaluations, best.scenario.workload_batch
     (4, 8)
     """
-    start, own = load(scenario), dict(figures or {})
+    start, own, goals = load(scenario), dict(figures or {}), _goals(objectives)
     check_directed(objectives, own)
-    goals = _goals(objectives)
     named = [goal.name for goal in goals if goal.name not in own] or ["step_time_s"]
     data: dict[str, Any] = {
         "name": start.name,
