@@ -49,10 +49,11 @@ def test_a_place_that_takes_no_file_is_refused_first(name, tmp_path, monkeypatch
 @pytest.mark.parametrize("name", ["plan", "init", "calibrate", "calibrate --learn"])
 def test_a_file_that_is_there_is_refused_first(name, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "x.yaml").write_text("mine")
-    assert main([*COMMANDS[name], "x.yaml"]) == 2
-    assert capsys.readouterr().err == "crossflow: x.yaml exists; give --force to replace it, or another name with -o\n"
-    assert (tmp_path / "x.yaml").read_text() == "mine"
+    file = tmp_path / ENDINGS.get(name, "x.yaml")
+    file.write_text("mine")
+    assert main([*COMMANDS[name], file.name]) == 2
+    assert capsys.readouterr().err == f"crossflow: {file.name} exists; give --force to replace it, or another name with -o\n"
+    assert file.read_text() == "mine"
 
 
 def test_folders_that_are_missing_are_made_later_and_nothing_is_left(tmp_path):

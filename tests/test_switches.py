@@ -101,7 +101,7 @@ STACK = {
     "memory.narrow_weights": When(["fp8"], {"system.template": "dgx-h100", "workload.dtype": "fp8"}),
     "kernels.exchange": When(["deepep"], {**MOE, "workload.task": "prefill", "strategy.ep": 4, "system.template": "dgx-h100"}),
     "kernels.experts": When({"bf16": ["triton-vllm"]}, {**MOE, "workload.task": "prefill"}),
-    "early_stop": When(True, FULL), "recomputed": ["activation"], "overlap.tensor": "none", "overlap.data": False, "overlap.gather": When(True, ZERO),
+    "early_stop": When(True, FULL), "recomputed": ["activation"], "overlap.tensor": "none", "overlap.data": False, "overlap.gather": When(False, ZERO),
     "overlap.pipeline": When(False, {**PIPE, "strategy.tp": 1, "strategy.dp": 8}), "overlap.context": When(False, {"strategy.cp": 2, "strategy.dp": 4}),
     "overlap.optimizer": When(True, {"strategy.zero": 1}), "host.kernel": "5 ms", "host.rank": When("5 ms", {**PIECES, **SHORT}),
     "host.layer": "50 ms", "host.stall": When("5 ms", FULL), "host.microbatch": "50 ms", "host.step": "1 s",

@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 
 _MONEY = ("usd_per_million_tokens", "usd_per_million_samples", "cost_usd")  # the first that is known is shown
 _REASONS = 5  # that a page shows
-_WIDE = 100  # columns from which power has room
 
 
 def run(arguments: argparse.Namespace) -> None:
@@ -103,17 +102,16 @@ def listed(plans: Plans) -> Group:
     timed = plans.objective == "step_time_s"
     header = ["", "strategy", *([] if timed else [words(plans.objective)]), "step time", "memory", "left", "MFU"]
     header += [] if money is None else [_title(money)]
-    powered = page.columns() >= _WIDE
-    header += ["power"] if powered else []
+    header += ["power"]
     rows: list[list[RenderableType]] = []
     for one in plans:
         row: list[RenderableType] = [_mark(plans, one), Text(one.strategy, "bold" if one is plans.chosen else "")]
         row += [] if timed else [_figure(one.value, plans.objective)]
         row += [_time(one), show(one.needed, "B"), _left(one), percent(one.mfu) if one.feasible else "-"]
         row += [] if money is None else [dollars(one.money[money]).removesuffix(" USD") if money in one.money else "-"]
-        rows.append([*row, *([show(one.power, "W")] if powered else [])])
-    automatic = ", as `strategy: auto` does" if timed and plans.margin == MARGIN else ""
-    title, aside = "Best plans", f"take {_fancy('>')}{automatic}"
+        rows.append([*row, show(one.power, "W")])
+    automatic = "that `strategy: auto` takes" if timed and plans.margin == MARGIN else "to take"
+    title, aside = "Best plans", f"{_fancy('>')} marks the plan {automatic}"
     if not plans.fitting:
         short = not plans[0].fits
         title, aside = ("Nearest to fitting", "least memory too much first") if short else ("Plans", "none of them can run")
