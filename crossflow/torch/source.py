@@ -143,6 +143,7 @@ _CURES = {
     "GuardOnDataDependent": "what runs depends on the values of data, which the import does not have; leave it out of the step",
     "Torch not compiled with CUDA": "the import runs on fake tensors of the CPU; choose the device by torch.cuda.is_available()",
     "not linked with support for cuda": "the import runs on fake tensors of the CPU; choose the device by torch.cuda.is_available()",
+    "two devices, cpu and cuda": "the import runs on fake tensors of the CPU; choose the device by torch.cuda.is_available()",
     "needs a non-CPU accelerator": "the first form of FSDP needs an accelerator; use fully_shard, or --parallel fsdp2",
     "Found no NVIDIA driver": "the import runs on fake tensors of the CPU; choose the device by torch.cuda.is_available()",
 }
