@@ -43,6 +43,11 @@ function verdict(change, larger) {
 
 // ---------------------------------------------------------------------------------------------- figures
 
+/** Colour of a resource that binds, grey for all others together. */
+function boundColour(name) {
+  return resourceColour(name) || "var(--faint)";
+}
+
 /** The figures on top. `apply(settings)` carries out a cure. */
 export function tiles(apply) {
   const time = el("div", { class: "big", id: "step-time" });
@@ -68,9 +73,9 @@ export function tiles(apply) {
     band.textContent = spread;
     const shares = Object.entries(now.bound).sort((a, b) => b[1] - a[1]);
     const first = shares.filter(([, share]) => share >= 5e-4).slice(0, 4), rest = shares.reduce((sum, [, share]) => sum + share, 0) - first.reduce((sum, [, share]) => sum + share, 0);
-    if (rest >= 5e-4) first.push(["other", rest]);
+    if (rest >= 5e-4) first.push(["the rest", rest]);
     once(bound, first.map(([resource]) => resource).join(), () => first.map(([resource]) => el("div", { class: "bound" },
-      key(resourceColour(resource), named(resource)), el("span", { class: "meter" }, el("span", { style: { background: resourceColour(resource) } })), el("span", { class: "right" }))));
+      key(boundColour(resource), named(resource)), el("span", { class: "meter" }, el("span", { style: { background: boundColour(resource) } })), el("span", { class: "right" }))));
     first.forEach(([, share], i) => {
       bound.children[i].children[1].firstChild.style.width = `${100 * share}%`;
       write(bound.children[i].lastChild, percent(share));
