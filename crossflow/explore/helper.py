@@ -22,6 +22,8 @@ class Helper:
 
     def __init__(self) -> None:
         self._lock, self._holding = threading.Lock(), threading.Lock()
+        self._changing = threading.RLock()  # while the process begins or ends: whoever closes does not wait for a call
+        self._closed = False
         self._timer: threading.Timer | None = None
         self._process: Any = None
         self._line: Connection | None = None
@@ -57,27 +59,34 @@ class Helper:
             self._timer.start()
 
     def close(self) -> None:
-        """End the process, whatever it does."""
+        """End the process, whatever it does; no other one begins."""
         if self._timer is not None:
             self._timer.cancel()
-        if self._process is not None:
-            self._process.kill()
-            self._process.join()
-        self._end()
+        with self._changing:
+            self._closed = True
+            if self._process is not None:
+                self._process.kill()
+                self._process.join()
+            self._end()
 
     def _started(self) -> Connection:
-        if self._line is None or not self._process.is_alive():
-            context = multiprocessing.get_context("spawn")
-            self._line, other = context.Pipe()
-            self._process = context.Process(target=_work, args=(other,), daemon=True)
-            self._process.start()
-            other.close()
-        return self._line
+        with self._changing:
+            if self._closed:
+                raise CrossflowError("the server has ended")
+            if self._line is None or not self._process.is_alive():
+                context = multiprocessing.get_context("spawn")
+                line, other = context.Pipe()
+                process = context.Process(target=_work, args=(other,), daemon=True)
+                process.start()
+                other.close()
+                self._line, self._process = line, process
+            return self._line
 
     def _end(self) -> None:
-        if self._line is not None:
-            self._line.close()
-        self._process = self._line = None
+        with self._changing:
+            if self._line is not None:
+                self._line.close()
+            self._process = self._line = None
 
 
 def _go_on(number: int) -> None:
