@@ -133,7 +133,8 @@ def _repeated_heads(parts: Sequence[Part], layout: Layout, gradient: float) -> l
 def _messages(job: Job, layout: Layout, stack: SoftwareStack, spread: Spread, amount: Array) -> list[WeightMessage]:
     """All collectives that keep `amount` parameters of every unit in step, shape (units, n), as far as any plan has them."""
     weight, gradient = weight_sizes(job, stack), stack.gradient_size(job.element)
-    sharded, shared, early = spread.zero >= 3, (spread.zero >= 1) & (spread.zero < 3), spread.zero == 2
+    sharded, late, early = spread.zero >= 3, spread.zero == 1, spread.zero == 2
+    shared = late | early
     found: list[WeightMessage] = []
 
     def add(collective: Collective, size: Array, group: Group, role: WeightRole, *, sharded: bool = False) -> None:
@@ -148,7 +149,7 @@ def _messages(job: Job, layout: Layout, stack: SoftwareStack, spread: Spread, am
     size = amount * gradient
     add("all_reduce", np.where(spread.zero >= 1, 0.0, size), spread.data, "reduce")
     if shared.any():  # optimizer states shared out: gradients are reduced to shards, with each microbatch where no rank keeps all of them
-        add("reduce_scatter", np.where(shared & ~early, size, 0.0), spread.data, "reduce")
+        add("reduce_scatter", np.where(late, size, 0.0), spread.data, "reduce")
         add("reduce_scatter", np.where(early, size, 0.0), spread.data, "reduce", sharded=True)
         add("all_gather", np.where(shared, amount * weight, 0.0), spread.data, "regather")
     if sharded.any():

@@ -132,6 +132,7 @@ def raised(error: BaseException, where: str) -> CrossflowError:
 
 
 LONGEST = 300  # characters of a message of other people's code
+_NO_GPU = "the import runs on fake tensors of the CPU; choose the device by torch.cuda.is_available()"
 _CURES = {
     "does not have a sharding strategy registered": "torch cannot divide one of its operations over tensor ranks; write attention with "
     "scaled_dot_product_attention, or leave tp out",
@@ -141,11 +142,11 @@ _CURES = {
     "are fixed, such as grouped products",
     "DataDependentOutputException": "what runs depends on the values of data, which the import does not have; leave it out of the step",
     "GuardOnDataDependent": "what runs depends on the values of data, which the import does not have; leave it out of the step",
-    "Torch not compiled with CUDA": "the import runs on fake tensors of the CPU; choose the device by torch.cuda.is_available()",
-    "not linked with support for cuda": "the import runs on fake tensors of the CPU; choose the device by torch.cuda.is_available()",
-    "two devices, cpu and cuda": "the import runs on fake tensors of the CPU; choose the device by torch.cuda.is_available()",
+    "Torch not compiled with CUDA": _NO_GPU,
+    "not linked with support for cuda": _NO_GPU,
+    "two devices, cpu and cuda": _NO_GPU,
     "needs a non-CPU accelerator": "the first form of FSDP needs an accelerator; use fully_shard, or --parallel fsdp2",
-    "Found no NVIDIA driver": "the import runs on fake tensors of the CPU; choose the device by torch.cuda.is_available()",
+    "Found no NVIDIA driver": _NO_GPU,
 }
 
 
