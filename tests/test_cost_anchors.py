@@ -458,22 +458,38 @@ def single(*values):
     return np.array(values, np.float32)
 
 
-def test_power_above_a_limit_slows_by_its_cube_root():
-    """1 s, and energies that make 8 and 1/2 of the limit."""
-    assert _slowed(single(1, 1), single(14, 0), np.array([single(1, 0.5), single(0.5, 0.5)])).tolist() == [2.0, 1.0]
+def limit_of(power, switched=0.0, nearest=0.0, compute=1.0, least=0.25):
+    """Energies over the limit of power, what energies of traffic are multiplied with to be that, and the last two fields of a limit."""
+    return np.array([single(switched), single(nearest), single(power), single(compute), single(least)])
+
+
+SLOWED = [
+    # energy of traffic, that of memory, the limit; time
+    ((4.0, 0.0), {}, 2.0),  # chip alone, four times the limit: c^2 = 1/4
+    ((3.0, 2.0), {}, 1.0 + 2.0**0.5),  # chip 1, memory 2: (c + 2) c = 1
+    ((0.5, 0.0), {}, 1.0),  # below the limit
+    ((0.0, 0.0), {"switched": 1.0, "nearest": 3.0}, 2.0),
+    ((1.0, 0.0), {"switched": 2.0, "compute": 0.5}, 2.0**0.5),  # units that wait half of the time take half of the energy
+    ((1.0, 0.0), {"switched": 4.0, "compute": 0.1}, 2.0**0.5),  # and no less than at their least voltage
+]
+
+
+@pytest.mark.parametrize(("energy", "limit", "time"), SLOWED)
+def test_power_above_a_limit_slows_as_the_energy_of_the_chip_falls_with_the_clock(energy, limit, time):
+    assert _slowed(single(1), *(single(one) for one in energy), limit_of(1.0, **limit))[0] == pytest.approx(time, rel=1e-6)
 
 
 COOLER = [
     # the limit on energy, share chosen between the fastest, 1/2 (1.5 s, 14 J), and the least energy, 0 (2 s, 4 J)
     (0.05, 0.5),  # 0.7 of 1.5 s: it does not bind
-    (0.2, 0.24),  # 2.8 above 1.5 s, 0.8 below 2 s: where it stops binding, 5 s = 1.2, it takes 1.76 s rather than 1.85
-    (1.0, 0.0),  # 14 and 4 above both: 2.52 s rather than 3.16
+    (0.2, 0.24),  # 2.8 above 1.5 s, 0.8 below 2 s: where it stops binding, 5 s = 1.2, it takes 1.76 s rather than 2.05
+    (1.0, 0.0),  # 14 and 4 above both: 2.83 s rather than 4.58
 ]
 
 
 @pytest.mark.parametrize(("limit", "share"), COOLER)
 def test_tiles_save_energy_as_far_as_that_is_faster_under_a_limit(limit, share):
-    found = _cooler(single(0.5), single(0.0), lambda s: (2 - s, 4 + 20 * s), np.array([single(0), single(limit)]))
+    found = _cooler(single(0.5), single(0.0), lambda s: (2 - s, 4 + 20 * s), single(0.0), limit_of(limit))
     assert found[0] == pytest.approx(share, abs=1e-6)
 
 

@@ -20,7 +20,7 @@ from crossflow.architecture.execution import ProductLibrary, Quantising, TileExe
 from crossflow.architecture.model import Architecture
 from crossflow.architecture.voltage import throttled
 from crossflow.arrays import Array, Index, Mask, divide
-from crossflow.cost.tiling import register_accesses, traffic_by_level
+from crossflow.cost.tiling import Limit, register_accesses, traffic_by_level
 from crossflow.cost.waves import WIDENING, quantised, wave_times
 from crossflow.formats import DTYPE_BYTES, HALF
 from crossflow.program.kernels import QUERIES
@@ -160,9 +160,13 @@ def _nested_costs(sizes: Array, flops: Array, added: Array, architecture: Archit
     array = architecture.array_height, architecture.array_width, architecture.dataflow
     nearest = element * (register_accesses(work, (m, n, k), levels[0], element, *array) + batch * more * m * n)
     busy = np.maximum(divide(work, rate), divide(nearest, levels[0].bandwidth) + levels[0].latency)
-    limit, energy = architecture.throttle, architecture.energy_per_flop[dtype]
-    may = {} if limit is None else {"spent": work * energy + nearest * levels[0].energy, "limit": limit.power - limit.leakage}
-    outer = batch * traffic_by_level(m, n, k, element, levels, second=ratio, added=more, often=batch, busy=busy, **may)
+    throttle, energy = architecture.throttle, architecture.energy_per_flop[dtype]
+    limit: Limit | None = None
+    if throttle is not None:
+        power, least = throttle.power - throttle.leakage, divide(throttle.minimum, throttle.voltage) ** 2
+        own = {"switched": work * energy, "nearest": nearest * levels[0].energy, "compute": divide(work, rate)}
+        limit = Limit(power=power, least=least, **own)
+    outer = batch * traffic_by_level(m, n, k, element, levels, second=ratio, added=more, often=batch, busy=busy, limit=limit)
     traffic = np.empty((len(levels), *outer.shape[1:]))
     traffic[0], traffic[1:] = nearest, outer
     if len(rows) < len(flops) or (np.diff(which.ravel()) != 1).any():

@@ -82,10 +82,30 @@ class Tried:
     even: int  # the last of them, whose second side and streamed side are to be as long
 
 
+@dataclass(frozen=True, kw_only=True)
+class Limit:
+    """A limit of power that a device meets with a lower clock, and what a kernel takes whatever its tiles."""
+
+    power: Array  # that may be drawn. [W]
+    switched: Array  # energy of the operations. [J]
+    nearest: Array  # energy of the accesses to the nearest level. [J]
+    compute: Array  # time of the operations alone. [s]
+    least: Array  # least energy of an operation over that at full voltage: at the minimum voltage. [1]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rest:
+    """What tiles of the nearest two levels do not change, by the tiling outside, shape (tilings, points)."""
+
+    time: Single  # of all else
+    energy: Single  # of the traffic further out
+    memory: Single  # of that, the part of main memory, where it is further out
+
+
 def traffic_by_level(
     m: Array, n: Array, k: Array, element: float, levels: Sequence[Level],
     *, second: Array | float = 1.0, added: Array | float = 0.0, often: Array | float = 1.0, busy: Array | float = 0.0,
-    spent: Array | float = 0.0, limit: Array | None = None,
+    limit: Limit | None = None,
 ) -> Array:  # fmt: skip
     """Bytes that every level but the nearest delivers to the level inside it for one product, each summed over the device.
 
@@ -98,8 +118,7 @@ def traffic_by_level(
     added : elements that cross every level for one of C beyond its one write. [1]
     often : how many such products are worked on at once; the choice is by the time of all. [1]
     busy : time that the kernel takes whatever its tiles. [s]
-    spent : energy that it takes whatever its tiles. [J]
-    limit : power that it may draw, where a device slows down that would draw more. [W]
+    limit : power that it may draw, where a device slows down that would draw more.
 
     Returns
     -------
@@ -115,7 +134,8 @@ def traffic_by_level(
         share = drawn / np.where(power > 0, power, np.inf)
         given += [np.clip(divide(size, level.bandwidth), LEAST, MOST), level.latency, share]
     if limit is not None:
-        given += [np.clip(divide(np.asarray(spent), limit), 0.0, MOST), np.minimum(divide(power, limit), MOST)]
+        given += [np.clip(divide(energy, limit.power), 0.0, MOST) for energy in (limit.switched, limit.nearest)]
+        given += [np.minimum(divide(power, limit.power), MOST), limit.compute, limit.least]
     shape = np.broadcast_shapes(*(np.shape(array) for array in given))
     flat = np.empty((len(given), *shape), np.float32)
     for row, array in zip(flat, given, strict=True):
@@ -167,7 +187,7 @@ def _fastest(given: Single, levels: int) -> Single:
     costs, back = given[6 + levels : 6 + 4 * levels].reshape(levels, 3, -1), (1.0 - added) / k
     alone = least_alone(given[:3], rooms, second) - back
     alone[: levels > 1] = 0.0
-    block, time, energy = given[:3, None], busy[None], np.zeros_like(busy)[None]
+    block, time, memory, energy = given[:3, None], busy[None], *np.zeros((2, 1, busy.size), np.float32)
     *far, near = steps(levels)
     crossed: list[Single] = []
     for level, step in zip(reversed(range(2, levels)), far, strict=True):
@@ -175,20 +195,20 @@ def _fastest(given: Single, levels: int) -> Single:
         crossed.append(np.maximum(moved[0], alone[level]))
         block, spent = tiles[:, 0], crossed[-1] * costs[level, 0] + costs[level, 1]
         time, energy = np.maximum(spent, time[step.outer]), spent * costs[level, 2] + energy[step.outer]
+        memory = energy if level == levels - 1 else memory[step.outer]
     level = min(levels - 1, 1)
     tiles, moved = tile(block[:, near.outer], rooms[level], near, second, back, fill=False, last=True)
     np.maximum(moved, alone[level], out=moved)
     inside = np.maximum(_nearest(tiles, rooms[0], second) - back, alone[0]) if levels > 1 else np.zeros_like(moved)
-    best, chosen = _chosen((moved, inside), (costs[level], costs[0]), time[near.outer], energy[near.outer], given[6 + 4 * levels :])
+    rest = Rest(time=time[near.outer], energy=energy[near.outer], memory=memory[near.outer])
+    best, chosen = _chosen((moved, inside), (costs[level], costs[0]), rest, given[6 + 4 * levels :])
     for moved, step in zip(reversed(crossed), (near, *reversed(far)), strict=False):
         best = step.outer[best]
         chosen.append(moved[best, np.arange(best.size)])
     return np.asarray(np.stack(chosen[levels == 1 :]) - added / k)
 
 
-def _chosen(
-    moved: tuple[Single, Single], costs: tuple[Single, Single], rest: Single, energy: Single, limit: Single
-) -> tuple[Index, list[Single]]:
+def _chosen(moved: tuple[Single, Single], costs: tuple[Single, Single], rest: Rest, limit: Single) -> tuple[Index, list[Single]]:
     """Tiling chosen for every point, and elements a multiply-add that cross into the nearest level and into the one before it.
 
     Of the product, one share takes the thinner of two neighbouring tiles at the level before the nearest, the other the
@@ -198,18 +218,17 @@ def _chosen(
     Parameters
     ----------
     moved : elements into the level before the nearest, and into the nearest, shape (thicknesses, tilings, points).
-    rest, energy : time of all else, and energy of the traffic further out, shape (tilings, points).
-    limit : nothing, or the energy of all else and of traffic over the power that may be drawn, shape (2, points).
+    limit : nothing, or the energies of `Limit` and of traffic over its power, and its last two fields, shape (5, points).
     """
     (here, weight), (inner, light) = ((part * cost + late, of) for part, (cost, late, of) in zip(moved, costs, strict=True))
     here, slower, inner, faster = here[:-1], here[1:] - here[:-1], inner[:-1], inner[:-1] - inner[1:]
     dearer = slower * weight - faster * light  # energy of the thicker tiles beyond that of the thinner
-    share, time = _level(here, slower, inner, faster, rest)
+    share, time = _level(here, slower, inner, faster, rest.time)
     share = _frugal(share, time, here, slower, inner, faster, dearer)
     spent = here * weight + inner * light
     spent += share * dearer
-    spent += energy
-    taken = _slowed(time, spent, limit) if len(limit) else time
+    spent += rest.energy
+    taken = _slowed(time, spent, rest.memory, limit) if len(limit) else time
     tied = taken <= taken.min(axis=(0, 1)) * (1.0 + TIE)
     best = np.where(tied, spent, MOST).reshape(-1, spent.shape[-1]).argmin(axis=0)
     (thickness, tiling), points = np.divmod(best, spent.shape[1]), np.arange(best.size)
@@ -220,9 +239,10 @@ def _chosen(
         def costing(share: Single) -> tuple[Single, Single]:
             """Time, and energy of the traffic."""
             far, close = here[at] + share * slower[at], inner[at] - share * faster[at]
-            return np.maximum(np.maximum(far, close), rest[tiling, points]), far * weight + close * light + energy[tiling, points]
+            most = np.maximum(np.maximum(far, close), rest.time[tiling, points])
+            return most, far * weight + close * light + rest.energy[tiling, points]
 
-        share = _cooler(share, np.asarray(dearer[at] <= 0.0, np.float32), costing, limit)
+        share = _cooler(share, np.asarray(dearer[at] <= 0.0, np.float32), costing, rest.memory[tiling, points], limit)
     return tiling, [part[at] + share * (part[thickness + 1, tiling, points] - part[at]) for part in reversed(moved)]
 
 
@@ -250,24 +270,47 @@ def _frugal(share: Single, time: Single, here: Single, slower: Single, inner: Si
     return np.where(dearer > 0.0, least, most)
 
 
-def _slowed(time: Single, energy: Single, limit: Single) -> Single:
-    """Time under a power limit: where clock and voltage fall together, power falls with the cube of the clock."""
-    over = limit[0] + limit[1] * energy
-    over /= time
-    return np.asarray(np.cbrt(np.maximum(over, 1.0, out=over), out=over) * time)
+def _slowed(time: Single, energy: Single, memory: Single, limit: Single) -> Single:
+    """Time under a power limit, where the energy of all but main memory falls with the clock.
+
+    Energy falls with the square of a voltage, which falls by half of what the clock does (f ~ (V - Vt)^2 / V near the nominal
+    voltage). So with chip and memory, the energies over the limit of power, work of a time t at the full clock takes t/c with
+    (c chip + memory) c = t.
+    """
+    root, fixed = _drawn(time, energy, memory, limit)
+    root *= 4.0 * time
+    root += fixed * fixed
+    np.sqrt(root, out=root)
+    root += fixed
+    root *= 0.5
+    return np.asarray(np.maximum(root, time, out=root))
 
 
-def _cooler(share: Single, least: Single, at: Callable[[Single], tuple[Single, Single]], limit: Single) -> Single:
+def _drawn(time: Single, energy: Single, memory: Single, limit: Single) -> tuple[Single, Single]:
+    """Energy at the full clock of all but main memory, and of main memory, over the limit of power. [s]
+
+    Units that wait run at a lower clock at once, as far as the minimum voltage lets them.
+    """
+    switched, nearest, power, compute, least = limit
+    chip = np.maximum(compute / time, least)
+    np.minimum(chip, 1.0, out=chip)
+    chip *= switched
+    chip += power * (energy - memory)
+    chip += nearest
+    return chip, power * memory
+
+
+def _cooler(share: Single, least: Single, at: Callable[[Single], tuple[Single, Single]], memory: Single, limit: Single) -> Single:
     """A share between one and that of least energy, where the power limit makes it faster.
 
-    Above the limit the time is a geometric mean of two linear functions and so concave: it is least at an end, or where the
+    Above the limit the time is a root of a product of two linear functions, and so concave: it is least at an end, or where the
     limit stops binding.
     """
-    over, under = (limit[0] + limit[1] * energy - time for time, energy in (at(share), at(least)))
+    over, under = (sum(_drawn(time, energy, memory, limit)) - time for time, energy in (at(share), at(least)))
     binds = (over > 0) & (under < 0)
     there = np.where(binds, share + (least - share) * over / np.where(binds, over - under, 1.0), least)
-    better = (over > 0) & (_slowed(*at(there), limit) < _slowed(*at(share), limit))
-    return np.asarray(np.where(better, there, share), np.float32)
+    slowed, saved = (_slowed(*at(part), memory, limit) for part in (share, there))
+    return np.asarray(np.where((over > 0) & (saved < slowed), there, share), np.float32)
 
 
 def tile(block: Single, capacity: Single, step: Tried, second: Single, back: Single, *, fill: bool, last: bool) -> tuple[Single, Single]:
