@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 DOES_NOT_FIT = "does not fit in memory or cannot be built"
 NAME_HEIGHT = 0.22  # of a name on an axis, with the room around it [inch]
 FONT_BELOW = 9  # of legends under plots [pt]
+HANDLE, LETTER = 0.65, 0.068  # width of what stands beside the words of a legend, and of a letter. [inch]
 CAPTION_HEIGHT = 0.24  # of the line under a plot [inch]
 IN_A_ROW = 3  # panels at most, but for five of them, seven and eight, which would leave places empty
 
@@ -260,6 +261,8 @@ def legend_groups(figure: Figure, groups: Mapping[str, Sequence[Any]]) -> None:
     held = {title: list(handles) for title, handles in groups.items() if handles}
     if not held:
         return
+    most = _widest([_width([*handles, _words(title)]) for title, handles in held.items()], figure.get_figwidth())
+    held = {title: _wrapped(handles, most) for title, handles in held.items()}
     room = max(1, int(figure.get_figwidth() / max(_width([*handles, _words(title)]) for title, handles in held.items())))
     most = max(len(handles) for handles in held.values())
     rows = next((n for n in range(1, most + 1) if sum(-(-len(handles) // n) for handles in held.values()) <= room), most)
@@ -279,9 +282,27 @@ def _words(text: str) -> Any:
     return grey_mark(text or " ", marker="")
 
 
+def _widest(widths: Sequence[float], room: float) -> float:
+    """How wide a column may be so that all find room, where narrower ones take what they need. [inch]"""
+    left = sorted(widths)
+    while left and left[0] * len(left) < room:
+        room -= left.pop(0)
+    return room / len(left) if left else max(widths)
+
+
+def _wrapped(handles: Iterable[Any], width: float) -> list[Any]:
+    """Entries with the words of those that are wider than a column may be in entries of their own below. [inch]"""
+    found: list[Any] = []
+    for handle in handles:
+        first, *others = textwrap.wrap(handle.get_label(), max(12, round((width - HANDLE) / LETTER)), break_long_words=False) or [" "]
+        handle.set_label(first)
+        found += [handle, *(_words(line) for line in others)]
+    return found
+
+
 def _width(handles: Sequence[Any]) -> float:
     """Of a column of a legend. [inch]"""
-    return 0.65 + 0.068 * max(len(line) for handle in handles for line in handle.get_label().split("\n"))
+    return HANDLE + LETTER * max(len(line) for handle in handles for line in handle.get_label().split("\n"))
 
 
 def _legend(figure: Figure, handles: Sequence[Any], columns: int) -> Any:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-# Okabe and Ito, less the yellow that is hard to see on white; one a series.
-COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#999999")
+# One a series: Okabe and Ito, less the yellow that is hard to see on white, and three of Tol's muted colours for a long legend.
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#332288", "#882255", "#999933", "#999999")
 GREY, PALE = "#444444", "#bbbbbb"
 
 

@@ -31,7 +31,7 @@ from crossflow.units import show, show_all
 WORDS = ("search", "bound_by", "reason")  # columns of words
 Blocks = tuple[list[str], Iterable[Mapping[str, Sequence[Any]]]]  # names of the columns that are shown, and columns of some rows each
 BEST = "best"  # folder of the best designs of several searches
-_OF_DATASHEETS = "energy, and at most the clock that the power limit allows"  # other technologies
+_OF_DATASHEETS = "only energy and, at the power limit, the clock"  # what other technologies change
 _LONG = re.compile(r"[+-]?\d{1,5}\.\d+")
 COMPARED = 64  # swept points up to which every pair is compared
 

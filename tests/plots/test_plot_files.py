@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from pydantic import TypeAdapter
 
+from crossflow.drawing.canvas import bound_marks, coloured_lines, grey_mark, legend_groups, new_figure
 from crossflow.explanation.uncertainty import Interval
 from crossflow.study.plots import draw
 from crossflow.study.plots.spec import Plot
@@ -97,3 +98,17 @@ def test_a_study_where_nothing_is_feasible_is_drawn(kind, tmp_path):
         best=tuple({**row, "feasible": False} for row in full.best),
     )
     assert "Nothing to show" not in draw(plot(kind), infeasible, tmp_path)[1].read_text()
+
+
+def test_a_long_entry_of_a_legend_stays_within_the_figure():
+    """Three groups on a narrow figure; every word stands between its edges."""
+    figure = new_figure(5.0, 3.0)
+    names = ["switch", "torus2d", "fully-connected"]
+    together = [grey_mark(" = ".join(names), marker="")]
+    legend_groups(figure, {"Topology": coloured_lines(names), "Bound by": bound_marks(["compute"]), "Marks": together})
+    figure.canvas.draw()
+    (legend,) = figure.legends
+    box = legend.get_window_extent()
+    assert box.x0 >= 0.0
+    assert box.x1 <= figure.bbox.width
+    assert "switch = torus2d = fully-connected" in " ".join(text.get_text() for text in legend.get_texts())

@@ -229,8 +229,8 @@ def test_colours_are_numbers_or_the_most_frequent_names():
     columns["system.budgets.power"] = ["300 W"] * n
     plot = {"name": "p", "kind": "pareto", "x": "step_time_s", "y": "cost_usd"}
     data = pareto_data(view(columns), ParetoPlot(**plot, colour=STRATEGY))
-    assert data.colours.names == [f"d{i}" for i in range(7)] + [OTHERS]
-    assert [data.colours.values.count(i) for i in range(8)] == [12, 11, 10, 9, 8, 7, 6, 15]
+    assert data.colours.names == [f"d{i}" for i in range(10)] + [OTHERS]
+    assert [data.colours.values.count(i) for i in range(11)] == [12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 3]
     assert (data.x.log, data.y.log) == (False, True)
     numeric = pareto_data(view(columns), ParetoPlot(**plot, colour=DEVICES)).colours
     assert (numeric.names, numeric.values[:2], numeric.scale.label) == ([], [8.0, 64.0], "Devices")
