@@ -50,16 +50,12 @@ def test_a_denser_node_is_never_slower(technology):
 @pytest.mark.slow
 @pytest.mark.parametrize(("template", "workload"), list(itertools.product(TEMPLATES, WORKLOADS)))
 def test_a_better_part_makes_no_random_design_slower_nor_dearer(template, workload):
-    """Tiles under a power limit are chosen by a rule near its law, so that one comparison in some 5,000 is lost, by 3 % at most.
-
-    A faster tiling may move more: one comparison in 1,000 takes more energy.
-    """
+    """Within 0.1 % in time. A faster tiling may move more: one comparison in some 1,600 takes more energy."""
     found = list(changes(template, workload, 100, seed=11))
     slower = np.concatenate([one.slower for one in found if not one.stacks])
     dearer = np.concatenate([one.dearer for one in found if one.frugal])
     assert len(slower) > 3000
-    assert (slower > LIMIT).mean() < 1e-3
-    assert slower.max() < 0.03
+    assert slower.max() < LIMIT
     assert (dearer > LIMIT).mean() < 4e-3
     assert np.median(dearer[np.abs(dearer) > 1e-6]) < 0.0
 

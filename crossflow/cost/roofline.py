@@ -161,14 +161,25 @@ def _nested_costs(sizes: Array, flops: Array, added: Array, architecture: Archit
     nearest = element * (register_accesses(work, (m, n, k), levels[0], element, *array) + batch * more * m * n)
     busy = np.maximum(divide(work, rate), divide(nearest, levels[0].bandwidth) + levels[0].latency)
     throttle, energy = architecture.throttle, architecture.energy_per_flop[dtype]
+
+    def every(outer: Array) -> Array:
+        """Traffic of all products at once at each level, from that of one at all levels but the nearest."""
+        traffic = np.empty((len(levels), *outer.shape[1:]))
+        traffic[0], traffic[1:] = nearest, batch * outer
+        return traffic
+
     limit: Limit | None = None
     if throttle is not None:
-        power, least = throttle.power - throttle.leakage, divide(throttle.minimum, throttle.voltage) ** 2
-        own = {"switched": work * energy, "nearest": nearest * levels[0].energy, "compute": divide(work, rate)}
-        limit = Limit(power=power, least=least, **own)
-    outer = batch * traffic_by_level(m, n, k, element, levels, second=ratio, added=more, often=batch, busy=busy, limit=limit)
-    traffic = np.empty((len(levels), *outer.shape[1:]))
-    traffic[0], traffic[1:] = nearest, outer
+        compute, switched = divide(work, rate), work * energy
+        limit = Limit(
+            power=throttle.power - throttle.leakage,
+            switched=switched,
+            nearest=nearest * levels[0].energy,
+            compute=compute,
+            least=divide(throttle.minimum, throttle.voltage) ** 2,
+            price=lambda outer: _busy(compute, every(outer), switched, architecture)[1:],
+        )
+    traffic = every(traffic_by_level(m, n, k, element, levels, second=ratio, added=more, often=batch, busy=busy, limit=limit))
     if len(rows) < len(flops) or (np.diff(which.ravel()) != 1).any():
         traffic = traffic[:, which.ravel()]
     waves = quantised(sizes[0], sizes[1], sizes[3], architecture)
@@ -311,17 +322,23 @@ def _slowest(compute: Array, traffic: Array, flops: Array, architecture: Archite
     A launch time that was measured on a device has the latency of its memory in it. Kernels that would draw more than the
     power of a device whose components are built for more run slower, at a lower voltage.
     """
+    times, busy, spent = _busy(compute, traffic, flops * energy, architecture)
+    return _launched(times, busy, traffic, flops, architecture, spent, launches)
+
+
+def _busy(compute: Array, traffic: Array, switched: Array, architecture: Architecture) -> tuple[Array, Array, Array]:
+    """Time that each resource takes for kernels, that of the slowest [s], and the energy of operations and traffic [J]; see `_slowest`."""
     bandwidth, latency, per_byte = architecture.level_table
     memory = divide(traffic, bandwidth)
     if architecture.execution.tiles is None:
         memory = memory + latency * (traffic > 0)
     times = np.empty((len(memory) + 1, *np.broadcast(compute, memory[0]).shape))
     times[0], times[1:] = compute, memory
-    busy, switched, moved = times.max(axis=0), flops * energy, traffic * per_byte
+    busy, moved = times.max(axis=0), traffic * per_byte
     if architecture.throttle is None:
-        return _launched(times, busy, traffic, flops, architecture, switched + moved.sum(axis=0), launches)
+        return times, busy, switched + moved.sum(axis=0)
     clock, spent = throttled(busy, compute, switched, moved[:-1].sum(axis=0), moved[-1], architecture.throttle)
-    return _launched(times / clock, busy / clock, traffic, flops, architecture, spent, launches)
+    return times / clock, busy / clock, spent
 
 
 def _least(

@@ -63,6 +63,7 @@ FEW, MANY = 3, 12.0  # even cuts of a side that are tried one by one; tiles of a
 FINEST = 0.01  # least streamed side beside them over the root of the capacity
 APART = 1e-5  # by this the outer of two levels that would take as long takes less, so that rounding does not decide which of them binds
 ROOMY = 0.001  # share of the time of the slowest resource that the others leave free where they take longer to spare energy
+JUDGED = 4  # tilings of least time under a power limit by a rule near its law, of which the law itself takes one
 TIE = 5e-6  # share of time by which tilings are as fast
 CHUNK = 3072  # points a batch: its arrays stay in cache
 ROOT, TURN = np.float32(np.sqrt(2.0)), np.float32(2.0 * np.pi)
@@ -91,6 +92,7 @@ class Limit:
     nearest: Array  # energy of the accesses to the nearest level. [J]
     compute: Array  # time of the operations alone. [s]
     least: Array  # least energy of an operation over that at full voltage: at the minimum voltage. [1]
+    price: Callable[[Array], tuple[Array, Array]]  # time [s] and energy [J] within the limit, of what `traffic_by_level` returns
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -141,12 +143,15 @@ def traffic_by_level(
     for row, array in zip(flat, given, strict=True):
         row[...] = array
     flat = flat.reshape(len(given), -1)
-    found = np.empty((len(levels) - 1, flat.shape[1]))
-    for start in range(0, flat.shape[1], CHUNK):
-        part = slice(start, start + CHUNK)
-        found[:, part] = _fastest(flat[:, part], len(levels) - 1)
+    chunks = [_fastest(flat[:, start : start + CHUNK], len(levels) - 1) for start in range(0, flat.shape[1], CHUNK)]
+    found = np.concatenate(chunks, axis=-1, dtype=float)
     least = second / m + 1.0 / n + 1.0 / k  # every operand once
-    return np.asarray((np.maximum(found.reshape(-1, *shape), least) + added / k) * (work * element))
+    tilings = [np.asarray((np.maximum(one.reshape(-1, *shape), least) + added / k) * (work * element)) for one in found]
+    if limit is None:
+        return tilings[0]
+    times, spent = (np.stack(found) for found in zip(*(limit.price(traffic) for traffic in tilings), strict=True))
+    tied = times <= times.min(axis=0) * (1.0 + TIE)
+    return np.asarray(np.choose(np.where(tied, spent, np.inf).argmin(axis=0), tilings))
 
 
 def room(level: Level, work: Array, element: float) -> Array:
@@ -182,7 +187,7 @@ def steps(levels: int) -> tuple[Tried, ...]:
 
 
 def _fastest(given: Single, levels: int) -> Single:
-    """Elements a multiply-add that cross into each level, the nearest first, in the fastest tiling of every point."""
+    """Elements a multiply-add that cross into each level, the nearest first, in the fastest tilings, shape (tilings, levels, points)."""
     (_, _, k, second, added, busy), rooms = given[:6], given[6 : 6 + levels]
     costs, back = given[6 + levels : 6 + 4 * levels].reshape(levels, 3, -1), (1.0 - added) / k
     alone = least_alone(given[:3], rooms, second) - back
@@ -201,19 +206,21 @@ def _fastest(given: Single, levels: int) -> Single:
     np.maximum(moved, alone[level], out=moved)
     inside = np.maximum(_nearest(tiles, rooms[0], second) - back, alone[0]) if levels > 1 else np.zeros_like(moved)
     rest = Rest(time=time[near.outer], energy=energy[near.outer], memory=memory[near.outer])
-    best, chosen = _chosen((moved, inside), (costs[level], costs[0]), rest, given[6 + 4 * levels :])
-    for moved, step in zip(reversed(crossed), (near, *reversed(far)), strict=False):
-        best = step.outer[best]
-        chosen.append(moved[best, np.arange(best.size)])
-    return np.asarray(np.stack(chosen[levels == 1 :]) - added / k)
+    found = _chosen((moved, inside), (costs[level], costs[0]), rest, given[6 + 4 * levels :])
+    for best, chosen in found:
+        for moved, step in zip(reversed(crossed), (near, *reversed(far)), strict=False):
+            best = step.outer[best]
+            chosen.append(moved[best, np.arange(best.size)])
+    return np.asarray(np.stack([np.stack(chosen[levels == 1 :]) for _, chosen in found]) - added / k)
 
 
-def _chosen(moved: tuple[Single, Single], costs: tuple[Single, Single], rest: Rest, limit: Single) -> tuple[Index, list[Single]]:
-    """Tiling chosen for every point, and elements a multiply-add that cross into the nearest level and into the one before it.
+def _chosen(moved: tuple[Single, Single], costs: tuple[Single, Single], rest: Rest, limit: Single) -> list[tuple[Index, list[Single]]]:
+    """Tilings that may be chosen for every point, and elements a multiply-add that cross into the nearest level and into the next.
 
     Of the product, one share takes the thinner of two neighbouring tiles at the level before the nearest, the other the
     thicker, so that both levels take as long, or, where something else takes longer, so that traffic takes less energy. Of
-    tilings that are as fast, the one is chosen whose traffic takes the least energy.
+    tilings that are as fast, the one is chosen whose traffic takes the least energy. Under a power limit, of which `_slowed`
+    is not quite the law, the fastest few are returned.
 
     Parameters
     ----------
@@ -228,22 +235,31 @@ def _chosen(moved: tuple[Single, Single], costs: tuple[Single, Single], rest: Re
     spent = here * weight + inner * light
     spent += share * dearer
     spent += rest.energy
-    taken = _slowed(time, spent, rest.memory, limit) if len(limit) else time
-    tied = taken <= taken.min(axis=(0, 1)) * (1.0 + TIE)
-    best = np.where(tied, spent, MOST).reshape(-1, spent.shape[-1]).argmin(axis=0)
-    (thickness, tiling), points = np.divmod(best, spent.shape[1]), np.arange(best.size)
-    at = thickness, tiling, points
-    share = share[at]
-    if len(limit):
+    if not len(limit):
+        tied = time <= time.min(axis=(0, 1)) * (1.0 + TIE)
+        bests = np.where(tied, spent, MOST).reshape(-1, spent.shape[-1]).argmin(axis=0)[None]
+    else:
+        taken = _slowed(time, spent, rest.memory, limit)
+        taken *= 1.0 + TIE * spent / spent.max(axis=(0, 1))
+        taken = taken.reshape(-1, spent.shape[-1])
+        bests = np.argpartition(taken, min(JUDGED, len(taken)) - 1, axis=0)[:JUDGED]
+    found = []
+    for best in bests:
+        (thickness, tiling), points = np.divmod(best, spent.shape[1]), np.arange(best.size)
+        at, there = (thickness, tiling, points), (tiling, points)
+        part = share[at]
+        if len(limit):
+            ends = ((here[at], slower[at], weight), (inner[at], -faster[at], light), rest.time[there], rest.energy[there])
+            least = np.asarray(dearer[at] <= 0.0, np.float32)
+            part = _cooler(part, least, functools.partial(_costing, *ends), rest.memory[there], limit)
+        found.append((tiling, [one[at] + part * (one[thickness + 1, tiling, points] - one[at]) for one in reversed(moved)]))
+    return found
 
-        def costing(share: Single) -> tuple[Single, Single]:
-            """Time, and energy of the traffic."""
-            far, close = here[at] + share * slower[at], inner[at] - share * faster[at]
-            most = np.maximum(np.maximum(far, close), rest.time[tiling, points])
-            return most, far * weight + close * light + rest.energy[tiling, points]
 
-        share = _cooler(share, np.asarray(dearer[at] <= 0.0, np.float32), costing, rest.memory[tiling, points], limit)
-    return tiling, [part[at] + share * (part[thickness + 1, tiling, points] - part[at]) for part in reversed(moved)]
+def _costing(far: Sequence[Single], close: Sequence[Single], rest: Single, energy: Single, share: Single) -> tuple[Single, Single]:
+    """Time, and energy of the traffic, with a share of the product in thicker tiles; see `_chosen`."""
+    here, inner = (np.asarray(start + share * slope, np.float32) for start, slope, _ in (far, close))
+    return np.maximum(np.maximum(here, inner), rest), here * far[2] + inner * close[2] + energy
 
 
 def _level(here: Single, slower: Single, inner: Single, faster: Single, rest: Single) -> tuple[Single, Single]:
