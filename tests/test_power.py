@@ -6,10 +6,16 @@ import pytest
 import crossflow
 from crossflow.architecture.run_cost import node_power
 from crossflow.cost.roofline import pass_costs, powered, product_costs
+from crossflow.validation import kernels_attention
 from crossflow.validation.power import kernel_power_table, power_table, run_length, shown, shown_share, watts_of
 from crossflow.validation.tables import device_architecture, shipped
 
 B200, H200 = device_architecture("b200"), device_architecture("h200")
+ATTENTION = {
+    "source": "aiconfigurator-2026", "device": "b200", "framework": "trtllm", "version": "1.3.0rc15", "kernel_source": "torch_flow",
+    "phase": "prefill", "batch": "8", "heads": "32", "kv_heads": "8", "head_dim": "128", "window": "0", "dtype": "bf16",
+    "kv_dtype": "bf16", "power_w": "900",
+}  # fmt: skip
 
 
 def step(template, tdp=None, **workload):
@@ -42,6 +48,15 @@ def test_a_stream_draws_what_was_read_of_devices_that_nothing_was_fitted_to():
         device = device_architecture(name)
         predicted = device.static_power + device.working_power + rate * device.memory.energy
         assert predicted[0] == pytest.approx(watts, rel=0.12), name
+
+
+def test_attention_takes_energy_for_masked_keys_too():
+    rows = [{**ATTENTION, "length": str(128 * tiles), "context": str(128 * tiles)} for tiles in (1, 64)]
+    sizes = np.array([[float(row[name]) for row in rows] for name in kernels_attention.SIZES])
+    key = ("aiconfigurator-2026", "b200", "trtllm", "torch_flow", "prefill")
+    costs = kernels_attention.attention_costs(key, rows, sizes)
+    spent = costs.energy[:, 0] - costs.traffic[-1][:, 0] * B200.memory.energy
+    assert spent / (costs.flops[:, 0] * B200.energy_per_flop["bf16"]) == pytest.approx([2.0, 65 / 64])
 
 
 def test_readings_of_a_sensor_that_averages_a_second():
