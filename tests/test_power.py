@@ -103,6 +103,7 @@ def test_sources_without_a_sensor_of_their_own_read_what_is_drawn():
     known = {**row, "source": "aiconfigurator-2026", "framework": "trtllm"}
     assert B200.static_power < shown(watts, B200, np.array([1e-4]), np.ones(1), "moe", [known]) < watts
     assert shown(watts, B200, np.array([1e-4]), np.ones(1), "gemm_graph", [known]) == watts  # few rows: one run follows another
+    assert shown(watts, device_architecture("a100-80gb"), np.array([1e-4]), np.ones(1), "moe", [known]) == watts  # no mean of a second
 
 
 @pytest.mark.slow

@@ -189,7 +189,7 @@ def shown(watts: Array, device: Architecture, time: Array, calls: Array, kind: s
     if soon:
         few = [row["dtype"] in soon.get("types", ()) and float(row["m"]) < soon["rows"] for row in rows]
         pause = np.where(few, 0.0, pause)
-    share = shown_share(run_length(time, calls, host), pause, window)
+    share = shown_share(run_length(time, calls, host), pause, 0.0 if device.name in meter.get("instantaneous", ()) else window)
     return np.asarray(device.static_power + (watts - device.static_power) * share)
 
 
