@@ -42,7 +42,7 @@ def from_datasheet(system: DatasheetSystem, library: TechLibrary) -> Architectur
         instances=ONE,
         bandwidth=published.bandwidth * data * system.memory_utilisation,
         latency=published.latency if published.latency is not None else memory.access_latency,
-        energy=energy.memory if energy.memory is not None else memory.dynamic_energy_per_bit,
+        energy=memory.access_energy if energy.memory is None else energy.memory,
     )
     side = np.sqrt(fastest / (2.0 * system.units * system.clock))  # multiply-accumulates of one unit, as a square
     return Architecture(

@@ -57,7 +57,8 @@ class Quantising(FileModel):
     """How a library scales A to the narrower type in which it multiplies, in kernels of their own."""
 
     start: Time = Field(description="gap before its kernels in a captured graph; outside of one `kernel_launch` stands in its place")
-    rate: Ratio = Field(description="rate at which it reads A and writes the narrower copy, over the main memory's")
+    rate: Ratio = Field(description="rate at which it reads A and writes the narrower copy, each once, over the main memory's")
+    reads_twice: Flag = Field(default=False, description="whether it reads A twice: one scale holds for the whole of A and is sought first")
 
 
 class ProductLibrary(TileExecution):

@@ -103,6 +103,7 @@ class CallTimes:
     around: Array  # further kernels
     start: Array  # in which nothing runs
     share: Array  # of the units that work. [1]
+    flops: Array  # operations on whole tiles, with what is masked and padded. [flop]
 
 
 def together(first: Array, second: Array, exponent: float) -> Array:
@@ -158,6 +159,7 @@ def prefill_times(calls: Calls, kernel: PrefillKernel, architecture: Architectur
         around=around,
         start=kernel.start,
         share=np.minimum(many / architecture.units, 1.0),
+        flops=2.0 * calls.both * kernel.rows * mean * many,
     )
     return _throttled(found, kernel, calls, architecture)
 
@@ -193,7 +195,7 @@ def decode_times(calls: Calls, kernel: DecodeKernel, architecture: Architecture)
     rows, heads = np.where(alone, 1.0, calls.group), np.where(alone, calls.heads, calls.kv_heads)
     a_key = calls.kept / (calls.samples * calls.kv_heads * np.maximum(calls.seen, 1.0))  # of one head [B]
     reads = a_key / (kernel.cache_bytes_per_clock * architecture.frequency)
-    multiplies = 2.0 * calls.both * PADDED * np.ceil(rows / PADDED) / _rate(calls, kernel, architecture)
+    multiplies = 2.0 * calls.both * _padded(rows) / _rate(calls, kernel, architecture)
     key = np.hypot(reads / width_rate(kernel.by_width, calls.width), multiplies)
     block = kernel.block + kernel.row * rows * calls.both / (2.0 * USUAL)
     held = calls.kept * np.minimum(keys / np.maximum(calls.seen, 1.0), 1.0)
@@ -210,7 +212,13 @@ def decode_times(calls: Calls, kernel: DecodeKernel, architecture: Architecture)
     several = (calls.samples > 1) & (calls.kv_heads > 1) & (calls.group > 1) & ~alone
     around = np.where(calls.narrow, kernel.quantise, 0.0) + np.where(several, kernel.regroup, 0.0)
     around = around + np.where(calls.unwritten, 0.0, kernel.write)
-    return CallTimes(blocks=best, memory=stream, around=around, start=kernel.start, share=share)
+    flops = 2.0 * calls.both * calls.samples * heads * _padded(rows) * tile * np.ceil(keys / tile)
+    return CallTimes(blocks=best, memory=stream, around=around, start=kernel.start, share=share, flops=flops)
+
+
+def _padded(rows: Array) -> Array:
+    """Rows of the matrix instructions that multiply so many. [1]"""
+    return np.asarray(PADDED * np.ceil(rows / PADDED))
 
 
 def times_of(calls: Calls, kernel: PrefillKernel | DecodeKernel, architecture: Architecture) -> CallTimes:
@@ -235,20 +243,24 @@ def library_attention_costs(
     for kernel in kernels:
         mine = open_ & calls.served(kernel)
         if mine.any():
-            found = _where(mine, _costs(times_of(calls, kernel, architecture), otherwise, gap), found)
+            found = _where(mine, _costs(times_of(calls, kernel, architecture), otherwise, architecture, gap), found)
             open_ = open_ & ~mine
     return found
 
 
-def _costs(parts: CallTimes, otherwise: KernelCosts, gap: Array | float) -> KernelCosts:
-    """Costs of calls by what their parts take."""
+def _costs(parts: CallTimes, otherwise: KernelCosts, architecture: Architecture, gap: Array | float) -> KernelCosts:
+    """Costs of calls by what their parts take; all that is multiplied takes energy, masked and padded operands as well."""
     launch = np.asarray(parts.start + gap)
     busy = together(parts.blocks, parts.memory, STREAMING) + parts.around
     times = np.zeros((len(otherwise.resource_times), *busy.shape))
     times[0], times[-1] = parts.blocks, parts.memory + parts.around
     traffic = np.zeros_like(otherwise.traffic)
     traffic[-1] = otherwise.traffic[-1]
-    return replace(otherwise, time=busy + launch, launch=launch, resource_times=times, traffic=traffic, working=busy * parts.share)
+    beside = np.maximum(parts.flops - otherwise.flops, 0.0) * architecture.energy_per_flop[wide_type(architecture, "fp8")]
+    return replace(
+        otherwise, time=busy + launch, launch=launch, resource_times=times, traffic=traffic, energy=otherwise.energy + beside,
+        working=busy * parts.share,
+    )  # fmt: skip
 
 
 def _where(mine: Mask, these: KernelCosts, others: KernelCosts) -> KernelCosts:

@@ -209,7 +209,8 @@ def _passes(table: KernelTable, program: Program, architecture: Architecture, st
     library = _library(program.dtype, architecture, stack)
     if least or library is None or library.quantise is None:
         return costs
-    return quantised_costs(costs, np.array([[isinstance(row, Pass) and row.narrows] for row in table.rows]), library.quantise, architecture)
+    narrow = np.array([[isinstance(row, Pass) and row.narrows] for row in table.rows])
+    return quantised_costs(costs, narrow, library.quantise, architecture, program.dtype)
 
 
 def _nothing(architecture: Architecture) -> KernelCosts:

@@ -22,7 +22,7 @@ from crossflow.architecture.voltage import throttled
 from crossflow.arrays import Array, Index, Mask, divide
 from crossflow.cost.tiling import Limit, register_accesses, traffic_by_level
 from crossflow.cost.waves import WIDENING, quantised, wave_times
-from crossflow.formats import DTYPE_BYTES, HALF
+from crossflow.formats import DTYPE_BYTES, HALF, kept_bytes
 from crossflow.program.kernels import QUERIES
 
 WIDE = ("bf16", "fp16", "tf32", "fp32")  # types of what stays out of narrow products (attention, the head): the first that a device has
@@ -239,14 +239,19 @@ def pass_costs(moved: Array, flops: Array, launches: Array, architecture: Archit
     return _slowest(compute, traffic, flops, architecture, architecture.energy_per_flop[type_], launches)
 
 
-def quantised_costs(costs: KernelCosts, which: Mask, quantising: Quantising, architecture: Architecture) -> KernelCosts:
-    """Costs of passes where some of them scale operands as a library of matrix products does; `which` has shape (kernels, 1)."""
+def quantised_costs(costs: KernelCosts, which: Mask, quantising: Quantising, architecture: Architecture, dtype: str) -> KernelCosts:
+    """Costs of passes where some of them scale operands to a type as a library of matrix products does; `which` has shape (kernels, 1)."""
     memory = divide(costs.traffic[-1], architecture.memory.bandwidth * quantising.rate)
     times = costs.resource_times.copy()
     times[-1] = np.where(which, memory, times[-1])
     busy = np.where(which, memory, costs.time - costs.launch)
     launch = np.where(which & architecture.graphs, costs.launches * quantising.start, costs.launch)
-    return replace(costs, time=busy + launch, launch=launch, resource_times=times, working=busy)
+    read = kept_bytes(dtype) / (kept_bytes(dtype) + DTYPE_BYTES[dtype])  # of the bytes of a pass that reads once
+    again = np.where(which, float(quantising.reads_twice) * read * costs.traffic[-1], 0.0)
+    traffic = costs.traffic.copy()
+    traffic[-1] += again
+    energy = costs.energy + again * architecture.memory.energy
+    return replace(costs, time=busy + launch, launch=launch, resource_times=times, traffic=traffic, energy=energy, working=busy)
 
 
 def moving_costs(traffic: Array, launches: Array, architecture: Architecture) -> KernelCosts:

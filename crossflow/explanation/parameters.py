@@ -127,7 +127,7 @@ def _datasheet(system: DatasheetSystem, library: TechLibrary) -> Iterator[tuple[
     if system.levels["memory"].latency is None:
         yield ("memory", technology.memory), {"access_latency"}
     if energy.memory is None:
-        yield ("memory", technology.memory), {"dynamic_energy_per_bit"}
+        yield ("memory", technology.memory), {"dynamic_energy_per_bit", "interface_energy_per_bit"}
     for port, own in ((network.intra, energy.intra_link), (network.inter, energy.inter_link)):
         if port.bandwidth is not None:
             open_ = {"latency": port.latency, "nominal_energy_per_bit": own}

@@ -1,14 +1,21 @@
 """Measured watts: of kernels on the B200 (rows of the kernel tables that have them), and of whole nodes (``power.csv``).
 
-Board power was read every 100 ms while a kernel ran again and again; below 30 us a kernel ran for less than half a second, and its
-reading is not steady. A row is predicted by what `predict` counts: idle units with clocks up, units at work, operations and bytes, as far
-as the power limit lets a kernel draw them (`crossflow.cost.roofline.powered`).
+Board power was read every 100 ms while a kernel ran again and again; below 30 us runs are so short that readings say little. A row is
+predicted by what `predict` counts: idle units with clocks up, units at work, operations and bytes, as far as the power limit lets a
+kernel draw them (`crossflow.cost.roofline.powered`); and by how much of it the sensor can have shown, which gives the mean of the last
+second [1]_ of runs that last a second and less [2]_ (`shown`).
+
+References
+----------
+.. [1] NVIDIA, NVML API Reference, nvmlDeviceGetPowerUsage: averaged over one second from Ampere on, except on GA100; Yang et al.,
+       "Part-time Power Measurements: nvidia-smi's Lack of Attention", SC24, arXiv:2312.02741.
+.. [2] ai-dynamo/aiconfigurator, collector/helper.py, `benchmark_with_power`.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -22,6 +29,7 @@ from crossflow.cost.roofline import KernelCosts, powered
 from crossflow.errors import CrossflowError
 from crossflow.evaluation import evaluate
 from crossflow.scenario import from_dict
+from crossflow.units import parse
 from crossflow.validation import kernels_attention, kernels_experts, kernels_products, published
 from crossflow.validation.report import Table
 from crossflow.validation.tables import (
@@ -63,7 +71,9 @@ def kernel_power_table(folder: Path) -> Table:
         },
         skipped=Counter(reason for *_, reasons in found for reason in reasons),
         items=[shape_of(row) for _, row, _ in kept],
-        notes=["watts of the board while one kernel runs again and again, in place of times"],
+        notes=[
+            "watts of the board while one kernel runs again and again, as a sensor that averages a second shows them, in place of times"
+        ],
     )
 
 
@@ -105,16 +115,12 @@ def _products(file: Path) -> Watts:
         if other or found is None or stack is None:
             return other or f"no template or no stack for '{device}', '{framework}'"
         run = kernels_products.benched(found, source, framework, dtype, sizes[:, mine], sustained=True)
-        parts = kernels_products.graph_costs(switching(run, source, framework, dtype), stack, dtype, sizes[:, mine])
-        return watts_of([_summed(part) for part in parts], run)
+        parts = [_summed(part) for part in kernels_products.graph_costs(run, stack, dtype, sizes[:, mine])]
+        time = sum((part.time for part in parts), np.zeros(1))
+        copies = np.ones(1) if run.repeats is None else np.minimum(run.repeats.copies, COPIES)
+        return shown(watts_of(parts, run), run, time, copies, "gemm_graph", [rows[i] for i in mine])
 
     return rows, *predicted_by(keys, watts)
-
-
-def switching(device: Architecture, source: str, framework: str, dtype: str) -> Architecture:
-    """A device that multiplies the operands of a benchmark, which may switch less than others'."""
-    given: dict[str, Any] = measurements().get(source, {}).get("frameworks", {}).get(framework, {}).get("activity", {})
-    return replace(device, energy_per_flop={**device.energy_per_flop, dtype: device.energy_per_flop[dtype] * given.get(dtype, 1.0)})
 
 
 def _summed(costs: KernelCosts) -> KernelCosts:
@@ -126,9 +132,12 @@ def _attention(file: Path) -> Watts:
     rows = _read(file, kernels_attention.COLUMNS)
     sizes = np.stack([numbers(file, rows, column) for column in kernels_attention.SIZES])
     keys = [(row["source"], row["device"], row["framework"], row["kernel_source"], row["phase"]) for row in rows]
-    return rows, *predicted_by(
-        keys, lambda key, mine: _drawn(key[1], kernels_attention.attention_costs(key, [rows[i] for i in mine], sizes[:, mine]))
-    )
+
+    def watts(key: tuple[str, str, str, str, str], mine: Index) -> Array | str:
+        some = [rows[i] for i in mine]
+        return _drawn(key[1], kernels_attention.attention_costs(key, some, sizes[:, mine]), np.ones(1), key[-1], some)
+
+    return rows, *predicted_by(keys, watts)
 
 
 def _experts(file: Path) -> Watts:
@@ -136,17 +145,92 @@ def _experts(file: Path) -> Watts:
     mine = np.flatnonzero(layers.sustained & (layers.time >= STEADY))
     rows, sizes = [layers.rows[int(i)] for i in mine], layers.sizes[:, mine]
     keys = [(row["device"], kernels_experts.libraries_of(row), row["dtype"], row["source"]) for row in rows]
-    return rows, *predicted_by(
-        keys, lambda key, some: _drawn(key[0], kernels_experts.layer_costs_of(rows[int(some[0])], sizes[:, some], sustained=True))
-    )
+
+    def watts(key: tuple[str, tuple[str, ...], str, str], places: Index) -> Array | str:
+        some = [rows[int(i)] for i in places]
+        draws = np.array([1.0 if row["distribution"] == "balanced" else DRAWS for row in some])
+        return _drawn(key[0], kernels_experts.layer_costs_of(some[0], sizes[:, places], sustained=True), draws, "moe", some)
+
+    return rows, *predicted_by(keys, watts)
 
 
-def _drawn(device: str, costs: KernelCosts | str) -> Array | str:
-    """Power of kernels on a device, or why it is not known. [W]"""
+def _drawn(device: str, costs: KernelCosts | str, calls: Array, kind: str, rows: TableRows) -> Array | str:
+    """Readings of kernels on a device, or why they are not known. [W]"""
     found = device_architecture(device)
     if isinstance(costs, str) or found is None:
         return costs if isinstance(costs, str) else f"no template for device '{device}'"
-    return watts_of([powered(costs, found)], found)[:, 0]
+    return shown(watts_of([powered(costs, found)], found)[:, 0], found, costs.time[:, 0], calls, kind, rows)
+
+
+# -------------------------------------------------------------------------------------------- readings
+
+# The rule of `benchmark_with_power` [2]_ (module docstring): how long a run shall last, and that of kernels whose replay takes less than
+# `BRIEF` outside a graph [s]; replays of a run, least and most; time between readings [s].
+LONG, SHORT, BRIEF, REPLAYS, EVERY = 1.0, 0.3, 100e-6, (6.0, 3000.0), 0.1
+COPIES = 6.0  # weights that a replay of products goes through at most
+DRAWS = 5.0  # distributions of tokens that a replay of a layer of experts goes through, where they are random
+
+
+def shown(watts: Array, device: Architecture, time: Array, calls: Array, kind: str, rows: TableRows) -> Array:
+    """What a sensor showed of kernels that draw some watts, as the source of the rows read it; shape (rows,). [W]
+
+    Parameters
+    ----------
+    time : of one kernel, shape (rows,). [s]
+    calls : kernels of one replay, shape (rows,). [1]
+    kind : table or phase of the rows.
+    """
+    source = measurements().get(rows[0]["source"], {})
+    meter: Mapping[str, Any] = source.get("watts", {})
+    given: Mapping[str, Any] = source.get("frameworks", {}).get(rows[0]["framework"], {})
+    window, host = (parse(meter.get(name, "0 s"), "s") for name in ("window", "call"))
+    pause = parse(given.get("pauses", {}).get(kind, "0 s"), "s") * np.ones(len(rows))
+    soon: Mapping[str, Any] = given.get("at_once", {}).get(kind, {})
+    if soon:
+        few = [row["dtype"] in soon.get("types", ()) and float(row["m"]) < soon["rows"] for row in rows]
+        pause = np.where(few, 0.0, pause)
+    share = shown_share(run_length(time, calls, host), pause, 0.0 if device.name in meter.get("instantaneous", ()) else window)
+    return np.asarray(device.static_power + (watts - device.static_power) * share)
+
+
+def run_length(time: Array, calls: Array, host: float) -> Array:
+    """Time for which a benchmark replays kernels. [s]
+
+    It counts replays by the time of calls outside the graph, where the host may be slower than the device, and so runs short kernels for
+    less than it means to.
+
+    Parameters
+    ----------
+    time, calls : of one kernel [s], and kernels of one replay [1], shape (rows,).
+    host : time of the host for one call. [s]
+    """
+    single = calls * np.maximum(time, host)
+    wanted = np.where(single < BRIEF, SHORT, LONG)
+    return np.asarray(np.clip(np.floor(wanted / single) + 1.0, *REPLAYS) * calls * time)
+
+
+def shown_share(run: Array, pause: Array, window: float) -> Array:
+    """Share of the power of runs, beside that of an awake device, in the mean of readings taken during one of them. [1]
+
+    A reading is the mean of the last `window`, so the first ones hold what was before the run: a pause of the benchmark, and earlier runs,
+    which are taken to be like this one. A sensor that does not average shows all.
+
+    Parameters
+    ----------
+    run, pause : shape (rows,). [s]
+    window : time over which the sensor averages. [s]
+    """
+    if not window:
+        return np.ones_like(run)
+    moments = EVERY * np.arange(1.0 + np.floor(run.max() / EVERY))[:, None]
+
+    def busy(until: Array) -> Array:
+        """Time of runs from the start of this one to a moment, negative before it. [s]"""
+        cycles = np.floor(until / (run + pause))
+        return np.asarray(cycles * run + np.minimum(until - cycles * (run + pause), run))
+
+    share = (moments - busy(moments - window)) / window
+    return np.asarray(np.average(share, axis=0, weights=(moments <= run) * np.ones_like(share)))
 
 
 # -------------------------------------------------------------------------------------------- nodes
