@@ -184,11 +184,7 @@ def shown(watts: Array, device: Architecture, time: Array, calls: Array, kind: s
     meter: Mapping[str, Any] = source.get("watts", {})
     given: Mapping[str, Any] = source.get("frameworks", {}).get(rows[0]["framework"], {})
     window, host = (parse(meter.get(name, "0 s"), "s") for name in ("window", "call"))
-    pause = parse(given.get("pauses", {}).get(kind, "0 s"), "s") * np.ones(len(rows))
-    soon: Mapping[str, Any] = given.get("at_once", {}).get(kind, {})
-    if soon:
-        few = [row["dtype"] in soon.get("types", ()) and float(row["m"]) < soon["rows"] for row in rows]
-        pause = np.where(few, 0.0, pause)
+    pause = parse(given.get("pauses", {}).get(kind, "0 s"), "s")
     share = shown_share(run_length(time, calls, host), pause, 0.0 if device.name in meter.get("instantaneous", ()) else window)
     return np.asarray(device.static_power + (watts - device.static_power) * share)
 
@@ -209,7 +205,7 @@ def run_length(time: Array, calls: Array, host: float) -> Array:
     return np.asarray(np.clip(np.floor(wanted / single) + 1.0, *REPLAYS) * calls * time)
 
 
-def shown_share(run: Array, pause: Array, window: float) -> Array:
+def shown_share(run: Array, pause: float, window: float) -> Array:
     """Share of the power of runs, beside that of an awake device, in the mean of readings taken during one of them. [1]
 
     A reading is the mean of the last `window`, so the first ones hold what was before the run: a pause of the benchmark, and earlier runs,
@@ -217,7 +213,8 @@ def shown_share(run: Array, pause: Array, window: float) -> Array:
 
     Parameters
     ----------
-    run, pause : shape (rows,). [s]
+    run : length of a run, shape (rows,). [s]
+    pause : time between two runs. [s]
     window : time over which the sensor averages. [s]
     """
     if not window:
