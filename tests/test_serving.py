@@ -148,6 +148,19 @@ def test_the_cache_keeps_requests_outside_that_it_has_no_room_for():
     assert many["ttft_s"] > 20 * few["ttft_s"]
 
 
+def test_an_engine_that_never_evicts_starts_a_request_when_all_its_output_has_room():
+    """Requests that decode hold their mean length, of which those of 100 and 900 tokens have a share of 550 / 1000."""
+    many = {"prompt": 100, "output": 900, "global_batch": 4000}
+    found = {
+        (admits, cache): figures("tp1", 1, {"like": "vllm", "engine": {"requests": 4000, "admits": admits, "cache": cache}}, **many)
+        for admits, cache in (("written", 1.0), ("whole", 1.0), ("whole", 0.5))
+    }
+    written, whole, half = (one["requests_decoding"] for one in found.values())
+    assert whole == pytest.approx(written * 550 / 1000, abs=1.0)
+    assert half == pytest.approx(whole / 2, abs=1.0)
+    assert found["whole", 1.0]["output_throughput_tokens_per_s"] < found["written", 1.0]["output_throughput_tokens_per_s"]
+
+
 @pytest.mark.parametrize(
     ("workload", "sentence"),
     [

@@ -63,7 +63,8 @@ def service_of(workloads: Sequence[TransformerSpec], which: Index, layout: Layou
     return Service(
         requests=np.where(rate > 0, np.inf, column(lambda one: one.global_batch)), rate=rate, prompt=tokens - hits, hits=hits,
         output=column(lambda one: one.output or 0), chunk=column(lambda one: one.serving.chunk or engine.chunk),
-        most=engine.requests * ones, room=engine.memory * ones, gained=column(_gained), drafts=column(_drafts),
+        most=engine.requests * ones, room=engine.memory * ones, cache=engine.cache * ones,
+        whole=engine.admits == "whole", gained=column(_gained), drafts=column(_drafts),
         prefill=Prefill(layout=Layout.of(readers, ones, layout.node), workers=workers) if readers else None,
     )  # fmt: skip
 
