@@ -283,3 +283,13 @@ def test_a_service_that_never_ends_or_has_no_room_has_no_figures():
     assert not endless.feasible[0]
     assert np.isinf(endless.step_time[0])
     assert endless.serving["requests_decoding"][0] == 0.0
+
+
+def test_engines_differ_by_who_launches_and_who_adds_up():
+    """Kernels that the host launches take longer to begin than those of a graph, and the collective library longer than peers that read."""
+    of_year = [figures("tp8", 8, f"tensorrt-llm{year}", global_batch=1)["tpot_s"] for year in ("", "-2024", "-2023")]
+    graphs, library = (
+        {"like": "tensorrt-llm-2024", "kernels": {"launch": "graph"}}, {"like": "tensorrt-llm-2024", "peer_all_reduce": None},
+    )  # fmt: skip
+    assert of_year[0] < figures("tp8", 8, graphs, global_batch=1)["tpot_s"] < of_year[1] < of_year[2]
+    assert figures("tp8", 8, library, global_batch=1)["tpot_s"] == of_year[2]
