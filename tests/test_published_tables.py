@@ -102,3 +102,36 @@ def test_what_is_no_whole_number_is_told(tmp_path, exactly):
     sentence = f"{tmp_path / 'mlperf_training.csv'}: global_batch: expected a positive whole number, got 'many' in the row {row}"
     with pytest.raises(CrossflowError, match=exactly(sentence)):
         mlperf_table(tmp_path)
+
+
+SERVED = "source,engine,device,gpus,model,tp,pp,precision,input,output,batch_or_concurrency,ttft_ms,itl_ms,e2e_s,tokens_per_s,note\n"
+
+
+@pytest.mark.parametrize(
+    ("row", "made", "figure"),
+    [
+        (
+            "rapid-llm-uci,vllm,a100-80gb,4,opt-13b,4,1,16 bit,1024,128,1,,,3.0,,",
+            {
+                "system": {"template": "a100-pcie-pairwise", "devices": 4}, "strategy": "tp4",
+                "software": {"like": "vllm", "host": {"layer": "0.25 ms"}},
+                "workload": {"model": "opt-13b", "task": "serving", "dtype": "bf16", "prompt": 1024, "output": 128, "global_batch": 1},
+            },
+            lambda found: found["e2el_s"],
+        ),
+        (
+            "trtllm-perf-overview,trt-llm 1.0,h100-80gb,8,qwen3-235b-a22b,8,1,fp8,500,2000,max,,,,18351,",
+            {
+                "system": {"template": "dgx-h100", "devices": 8}, "strategy": "dp8-ep8", "software": "tensorrt-llm",
+                "workload": {"model": "qwen3-235b-a22b", "experts": {"skew": 1.2}, "task": "serving", "dtype": "fp8", "kv_dtype": "fp8", "prompt": 500, "output": 2000, "global_batch": 4096},
+            },
+            lambda found: 1 / found["output_throughput_tokens_per_s"],
+        ),
+    ],
+)  # fmt: skip
+def test_a_served_row_has_the_conditions_of_its_source(read, row, made, figure):
+    """Its system and its host, or the scales of its checkpoint."""
+    table = read("serving_latency", SERVED + row + "\n")
+    found = crossflow.predict(crossflow.from_dict(made)).score.serving
+    assert table.predicted.tolist() == pytest.approx([float(figure(found)[0])])
+    assert table.notes[0].startswith(row.split(",")[0])

@@ -21,7 +21,17 @@ from crossflow.files import Document
 from crossflow.scenario import Scenario, from_document
 from crossflow.units import parse
 from crossflow.validation.report import Table
-from crossflow.validation.tables import TableRow, device_architecture, device_words, measurements, number, read_rows, shipped, template_of
+from crossflow.validation.tables import (
+    TableRow,
+    device_architecture,
+    device_words,
+    measurements,
+    notes_of,
+    number,
+    read_rows,
+    shipped,
+    template_of,
+)
 
 SERVED = ("source", "engine", "model", "device", "mode", "isl", "osl", "concurrency", "ttft_ms", "tpot_ms")
 LATENCY = ("source", "engine", "device", "gpus", "model", "tp", "precision", "input", "output", "batch_or_concurrency")
@@ -93,6 +103,7 @@ def _table(name: str, parts: Sequence[tuple[TableRow, str, float, float]], skipp
             "model and figure": [f"{row['model']}, {kind}" for row, kind in zip(rows, kinds, strict=True)],
         },
         skipped=skipped,
+        notes=notes_of(row["source"] for row in rows),
     )
 
 
@@ -142,7 +153,11 @@ def _published(row: TableRow) -> tuple[Fields | str, Fields]:
     """
     users, ranks = row["batch_or_concurrency"], int(row["tp"])
     engine = row["engine"] or "fastertransformer"  # those that are not named were published in 2023
-    shared = _shared(row["model"], row["device"], engine, row["precision"])
+    known = measurements().get(row["source"], {})
+    shared = _shared(row["model"], row["device"], engine, row["precision"], in_blocks=known.get("scales") != "tensor")
+    if not isinstance(shared, str):
+        shared |= {"system": {"template": known["system"]}} if "system" in known else {}
+        shared |= {"software": {"like": shared["software"], "host": known["host"]}} if "host" in known else {}
     own = {
         "workload.prompt": int(row["input"]), "workload.output": int(row["output"]),
         "workload.global_batch": 4096 if users == "max" else int(users),
@@ -158,8 +173,8 @@ def mixture(model: str) -> bool:
     return preset is not None and "experts" in files.read_yaml(files.catalogue("templates", "models")[preset]).data
 
 
-def _shared(model: str, device: str, engine: str, kept: str) -> Fields | str:
-    """Model, device, software and data types."""
+def _shared(model: str, device: str, engine: str, kept: str, *, in_blocks: bool = True) -> Fields | str:
+    """Model, device, software and data types; `in_blocks` says whether a checkpoint of 8 bits is the maker's own."""
     preset, template, stack = preset_of(model), system_of(device), stack_of(engine)
     if preset is None:
         return f"no preset for model '{model}'"
@@ -168,7 +183,7 @@ def _shared(model: str, device: str, engine: str, kept: str) -> Fields | str:
     if kept not in TYPES:
         return f"data type '{kept}' is not known"
     dtype, weight = TYPES[kept]
-    if dtype == "fp8" and preset in IN_BLOCKS:
+    if dtype == "fp8" and preset in IN_BLOCKS and in_blocks:
         dtype = "fp8_block"
     known = device_architecture(device)
     if dtype == "nvfp4" and known is not None and dtype not in known.throughput:
