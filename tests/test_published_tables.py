@@ -135,3 +135,22 @@ def test_a_served_row_has_the_conditions_of_its_source(read, row, made, figure):
     found = crossflow.predict(crossflow.from_dict(made)).score.serving
     assert table.predicted.tolist() == pytest.approx([float(figure(found)[0])])
     assert table.notes[0].startswith(row.split(",")[0])
+
+
+RUNS = "id,source,engine,engine_version,model,device,mode,isl,osl,concurrency,batch,tp,pp,precision,ttft_ms,tpot_ms\n"
+
+
+def test_the_last_requests_of_a_run_see_half_of_the_prompts(read):
+    """Of one request a user all are the last, of ten a tenth; in between the prompts of all others are read once."""
+    runs = [("anywhere", "sglang", ""), ("inferencex", "sglang", ""), ("nvidia-gap-analysis", "sglang", "0.5.1.post1")]
+    rows = [f"a,{source},{engine},{version},Qwen3-32B,h100-80gb,agg,1000,200,64,,2,1,bf16,500,20\n" for source, engine, version in runs]
+    table = read("serving", RUNS + "".join(rows))
+    steady, ten, one = (time for kind, time in zip(table.groups["figure"], table.predicted, strict=True) if kind != "first token")
+    workload = {"model": "qwen3-32b", "dtype": "bf16", "prompt": 1000, "output": 200}
+    made = {"system": {"template": "dgx-h100", "devices": 2}, "software": "sglang", "strategy": "tp2"}
+    served = crossflow.predict(crossflow.from_dict({**made, "workload": {**workload, "task": "serving", "global_batch": 64}}))
+    assert steady == pytest.approx(float(served.score.serving["tpot_s"][0]))
+    assert steady - ten == pytest.approx((steady - one) / 10)
+    decoding = round(float(served.score.serving["requests_decoding"][0]))
+    alone = crossflow.predict(crossflow.from_dict({**made, "workload": {**workload, "task": "decode", "global_batch": decoding}})).step_time
+    assert one == pytest.approx((steady + alone) / 2, rel=0.01)

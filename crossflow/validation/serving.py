@@ -61,7 +61,7 @@ def serving_table(folder: Path) -> Table:
             continue
         users = _users(row)
         few = f"time per token, up to {FEW} requests" if users <= FEW else f"time per token, more than {FEW} requests"
-        parts.append((row, few, number(file, row, "tpot_ms") * 1e-3, score["tpot_s"]))
+        parts.append((row, few, number(file, row, "tpot_ms") * 1e-3, _further(score, row)))
         parts.append((row, "first token", number(file, row, "ttft_ms") * 1e-3, _first(score, row, users)))
     return _table("serving", parts, skipped)
 
@@ -112,10 +112,29 @@ def _first(score: Mapping[str, float], row: TableRow, users: float) -> float:
 
     All requests of a run come at once at first; where each of its users has few of them one after the other, that counts.
     """
-    conditions = (given["service"] for source, given in measurements().items() if row["source"].startswith(source) and "service" in given)
-    found: Mapping[str, Any] = next(conditions, dict[str, Any]()).get(row["engine"], {})
+    found = _run(row)
     burst = 0.5 * (users - 1.0) * score["prompt_time_s"] / float(found.get("requests_a_user", np.inf))
     return score["ttft_s"] + parse(found.get("front_end", "0 s"), "s") + burst
+
+
+def _further(score: Mapping[str, float], row: TableRow) -> float:
+    """Mean time for each further token as a source measures it, with the end of its runs. [s]
+
+    A request is written while prompts of all others are read, once each. The last request of each user sees those alone that came after
+    it in the burst: half of them in the mean.
+    """
+    mean, longest, reading = score["tpot_s"], score["itl_p99_s"], score["prefill_share"]
+    share = reading * mean / longest  # of steps that read; where they are less than a hundredth, the longest are those that only write
+    plain = min(longest, mean) if longest <= mean or share >= 1.0 else (1.0 - reading) * mean / (1.0 - share)
+    return mean - 0.5 * (mean - plain) / float(_run(row).get("requests_a_user", np.inf))
+
+
+def _run(row: TableRow) -> Mapping[str, Any]:
+    """What is known of the runs of a row's source with its engine, of the version where that is told apart."""
+    given = (given["service"] for source, given in measurements().items() if row["source"].startswith(source) and "service" in given)
+    engines: Mapping[str, Mapping[str, Any]] = next(given, {})
+    told = [name for name in engines if f"{row['engine']} {row['engine_version']}".startswith(name)]
+    return engines[max(told, key=len)] if told else {}
 
 
 # -------------------------------------------------------------------------------------------- rows as scenarios
