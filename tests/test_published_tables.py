@@ -107,34 +107,41 @@ def test_what_is_no_whole_number_is_told(tmp_path, exactly):
 SERVED = "source,engine,device,gpus,model,tp,pp,precision,input,output,batch_or_concurrency,ttft_ms,itl_ms,e2e_s,tokens_per_s,note\n"
 
 
-@pytest.mark.parametrize(
-    ("row", "made", "figure"),
-    [
-        (
-            "rapid-llm-uci,vllm,a100-80gb,4,opt-13b,4,1,16 bit,1024,128,1,,,3.0,,",
-            {
-                "system": {"template": "a100-pcie-pairwise", "devices": 4}, "strategy": "tp4",
-                "software": {"like": "vllm", "host": {"layer": "0.25 ms"}},
-                "workload": {"model": "opt-13b", "task": "serving", "dtype": "bf16", "prompt": 1024, "output": 128, "global_batch": 1},
-            },
-            lambda found: found["e2el_s"],
-        ),
-        (
-            "trtllm-perf-overview,trt-llm 1.0,h100-80gb,8,qwen3-235b-a22b,8,1,fp8,500,2000,max,,,,18351,",
-            {
-                "system": {"template": "dgx-h100", "devices": 8}, "strategy": "dp8-ep8", "software": "tensorrt-llm",
-                "workload": {"model": "qwen3-235b-a22b", "experts": {"skew": 1.2}, "task": "serving", "dtype": "fp8", "kv_dtype": "fp8", "prompt": 500, "output": 2000, "global_batch": 4096},
-            },
-            lambda found: 1 / found["output_throughput_tokens_per_s"],
-        ),
-    ],
-)  # fmt: skip
-def test_a_served_row_has_the_conditions_of_its_source(read, row, made, figure):
-    """Its system and its host, or the scales of its checkpoint."""
-    table = read("serving_latency", SERVED + row + "\n")
-    found = crossflow.predict(crossflow.from_dict(made)).score.serving
-    assert table.predicted.tolist() == pytest.approx([float(figure(found)[0])])
-    assert table.notes[0].startswith(row.split(",")[0])
+def test_a_served_row_has_the_system_and_the_host_of_its_source(read):
+    table = read("serving_latency", SERVED + "rapid-llm-uci,vllm,a100-80gb,4,opt-13b,4,1,16 bit,1024,128,1,,,3.0,,\n")
+    made = {
+        "system": {"template": "a100-pcie-pairwise", "devices": 4}, "strategy": "tp4",
+        "software": {"like": "vllm", "host": {"layer": "0.25 ms"}},
+        "workload": {"model": "opt-13b", "task": "serving", "dtype": "bf16", "prompt": 1024, "output": 128, "global_batch": 1},
+    }  # fmt: skip
+    served = crossflow.predict(crossflow.from_dict(made)).score.serving
+    assert table.predicted.tolist() == pytest.approx([float(served["e2el_s"][0])])
+    assert table.notes[0].startswith("rapid-llm-uci: system a100-pcie-pairwise")
+
+
+def test_a_run_of_a_known_number_of_requests_is_waves_and_a_last_one(read):
+    """Checkpoints have the scales that the source says; the last wave is smaller and takes nearly as long."""
+    rows = [
+        f"{source},trt-llm 1.0,h100-80gb,8,qwen3-235b-a22b,8,1,fp8,500,2000,max,,,,18351,\n" for source in ("trtllm-perf-overview", "any")
+    ]
+    run, endless = read("serving_latency", SERVED + "".join(rows)).predicted
+
+    def served(requests, dtype="fp8"):
+        workload = {
+            "model": "qwen3-235b-a22b", "experts": {"skew": 1.2}, "task": "serving", "dtype": dtype, "kv_dtype": "fp8",
+            "prompt": 500, "output": 2000, "global_batch": requests,
+        }  # fmt: skip
+        system = {"template": "dgx-h100", "devices": 8}
+        made = {"system": system, "strategy": "dp8-ep8", "software": "tensorrt-llm", "workload": workload}
+        return {name: float(found[0]) for name, found in crossflow.predict(crossflow.from_dict(made)).score.serving.items()}
+
+    assert endless == pytest.approx(1 / served(65536, "fp8_block")["output_throughput_tokens_per_s"])
+    steady = served(65536)
+    left = 3000 % int(steady["requests_decoding"])
+    last = served(left + -left % 8)
+    assert left < 3000 / 2
+    assert run == pytest.approx(((3000 - left) / steady["output_throughput_tokens_per_s"] + last["e2el_s"] / 2000) / 3000)
+    assert run > 1 / steady["output_throughput_tokens_per_s"]
 
 
 RUNS = "id,source,engine,engine_version,model,device,mode,isl,osl,concurrency,batch,tp,pp,precision,ttft_ms,tpot_ms\n"

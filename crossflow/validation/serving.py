@@ -46,7 +46,9 @@ SKEW = 1.2  # exponent of the loads of experts, which no row states: the usual o
 IN_BLOCKS = ("deepseek-v3", "qwen3-235b-a22b")  # models whose own checkpoints of 8 bits have scales of blocks
 UNMARKED = "speculative decoding is not marked in rows with workers of their own, which decide their times"
 UNFIT = "the service does not fit as predicted"
+ENDLESS = 2**16  # requests, more than any engine takes at once
 Fields = dict[str, Any]
+Case = tuple[Fields | str, Fields]  # what rows share of a scenario, or why there is none, and what is a row's own
 
 
 def serving_table(folder: Path) -> Table:
@@ -71,7 +73,9 @@ def serving_latency_table(folder: Path) -> Table:
     file = folder / "serving_latency.csv"
     rows = read_rows(file, LATENCY)
     parts, skipped = [], Counter[str]()
-    for row, score in zip(rows, _scores([_published(row) for row in rows], skipped), strict=True):
+    cases = [_published(row) for row in rows]
+    scores = _scores(cases, skipped)
+    for row, score, times in zip(rows, scores, _offline(rows, cases, scores), strict=True):
         if score is None:
             continue
         doubtful = "suspicious" in (row.get("note") or "") or "doubled" in (row.get("note") or "")
@@ -82,9 +86,7 @@ def serving_latency_table(folder: Path) -> Table:
             if row["batch_or_concurrency"] == "1" and not doubtful:
                 parts.append((row, "first token, one request", number(file, row, "ttft_ms") * 1e-3, score["ttft_s"]))
         elif row.get("tokens_per_s"):
-            parts.append(
-                (row, "offline throughput", 1.0 / number(file, row, "tokens_per_s"), 1.0 / score["output_throughput_tokens_per_s"])
-            )
+            parts.append((row, "offline throughput", 1.0 / number(file, row, "tokens_per_s"), times))
     return _table("serving_latency", parts, skipped)
 
 
@@ -129,6 +131,43 @@ def _further(score: Mapping[str, float], row: TableRow) -> float:
     return mean - 0.5 * (mean - plain) / float(_run(row).get("requests_a_user", np.inf))
 
 
+def _offline(rows: Sequence[TableRow], cases: Sequence[Case], scores: Sequence[dict[str, float] | None]) -> list[float]:
+    """Time for each token that all requests together are written, of runs in which all are queued at once. [s]
+
+    As many as have room are written together and end together, for all are equally long; the last of these waves has what is left, and
+    takes nearly as long. Where a source does not say how many requests its runs have, they have no end.
+    """
+    found = [np.nan if score is None else 1.0 / score["output_throughput_tokens_per_s"] for score in scores]
+    known = [(i, _requests(row), score) for i, (row, score) in enumerate(zip(rows, scores, strict=True)) if score and _requests(row)]
+    left = [(count - 1) % max(int(score["requests_decoding"]), 1) + 1 for _, count, score in known]
+    ends = [
+        (cases[i][0], {**cases[i][1], "workload.global_batch": _divided(few, rows[i])}) for (i, *_), few in zip(known, left, strict=True)
+    ]
+    for (i, count, _), few, end in zip(known, left, _scores(ends, Counter()), strict=True):
+        assert end is not None  # fewer requests of a service that can run
+        found[i] = ((count - few) * found[i] + end["e2el_s"] / int(rows[i]["output"])) / count
+    return found
+
+
+def _requests(row: TableRow) -> int:
+    """Requests of a run in which all are queued at once, 0 where they are not known."""
+    known = measurements().get(row["source"], {}).get("requests", {})
+    return int(known.get(f"{row['input']}/{row['output']}", 0)) if row["batch_or_concurrency"] == "max" else 0
+
+
+def _divided(requests: int, row: TableRow) -> int:
+    """So many requests, or a few more, that the replicas of a row of a published table divide."""
+    ranks = replicas(row)
+    return -(-requests // ranks) * ranks
+
+
+def replicas(row: TableRow) -> int:
+    """Replicas in a row of a published table: TensorRT-LLM's own has mixtures with attention data parallel over the GPUs that share
+    the experts (its header).
+    """
+    return int(row["tp"]) if row["batch_or_concurrency"] == "max" and mixture(row["model"]) else 1
+
+
 def _run(row: TableRow) -> Mapping[str, Any]:
     """What is known of the runs of a row's source with its engine, of the version where that is told apart."""
     given = (given["service"] for source, given in measurements().items() if row["source"].startswith(source) and "service" in given)
@@ -145,7 +184,7 @@ def _users(row: TableRow) -> int:
     return int(row["concurrency"] or 0) or int(row.get("batch") or 0) * int(row.get("attention_dp") or 1)
 
 
-def _case(row: TableRow) -> tuple[Fields | str, Fields] | str:
+def _case(row: TableRow) -> Case | str:
     """What rows share of a scenario, and what is this row's own; or why it cannot be predicted."""
     users = _users(row)
     if not users:
@@ -165,12 +204,9 @@ def _case(row: TableRow) -> tuple[Fields | str, Fields] | str:
     return _shared(row["model"], row["device"], row["engine"], kept), own
 
 
-def _published(row: TableRow) -> tuple[Fields | str, Fields]:
-    """The same of a row of a published table; `max` are all requests that the engine takes at once.
-
-    TensorRT-LLM's own table has mixtures with attention data parallel over the GPUs that share the experts (its header).
-    """
-    users, ranks = row["batch_or_concurrency"], int(row["tp"])
+def _published(row: TableRow) -> Case:
+    """The same of a row of a published table; `max` are all requests that the engine takes at once."""
+    users, ranks = row["batch_or_concurrency"], replicas(row)
     engine = row["engine"] or "fastertransformer"  # those that are not named were published in 2023
     known = measurements().get(row["source"], {})
     shared = _shared(row["model"], row["device"], engine, row["precision"], in_blocks=known.get("scales") != "tensor")
@@ -179,8 +215,8 @@ def _published(row: TableRow) -> tuple[Fields | str, Fields]:
         shared |= {"software": {"like": shared["software"], "host": known["host"]}} if "host" in known else {}
     own = {
         "workload.prompt": int(row["input"]), "workload.output": int(row["output"]),
-        "workload.global_batch": 4096 if users == "max" else int(users),
-        "strategy": f"dp{ranks}-ep{ranks}" if users == "max" and ranks > 1 and mixture(row["model"]) else f"tp{ranks}",
+        "workload.global_batch": ENDLESS if users == "max" else int(users),
+        "strategy": f"dp{ranks}-ep{ranks}" if ranks > 1 else f"tp{row['tp']}",
         "system.devices": int(row["gpus"]),
     }  # fmt: skip
     return shared, own
@@ -251,7 +287,7 @@ def stack_of(engine: str) -> str:
     return next((name for name, others in known.items() if word == name or word in others), "vllm")
 
 
-def _scores(cases: Sequence[tuple[Fields | str, Fields] | str], skipped: Counter[str]) -> list[dict[str, float] | None]:
+def _scores(cases: Sequence[Case | str], skipped: Counter[str]) -> list[dict[str, float] | None]:
     """Figures of every case, None where there are none; rows that share a scenario are evaluated together."""
     found: list[dict[str, float] | None] = [None] * len(cases)
     groups: dict[str, list[int]] = {}
