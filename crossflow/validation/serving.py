@@ -156,9 +156,9 @@ def _requests(row: TableRow) -> int:
 
 
 def _divided(requests: int, row: TableRow) -> int:
-    """So many requests, or a few more, that the replicas of a row of a published table divide."""
-    ranks = replicas(row)
-    return -(-requests // ranks) * ranks
+    """So many requests, or a few more, that the replicas of a row of a published table and their stages divide."""
+    parts = replicas(row) * int(row.get("pp") or 1)
+    return -(-requests // parts) * parts
 
 
 def replicas(row: TableRow) -> int:
@@ -208,6 +208,7 @@ def _published(row: TableRow) -> Case:
     """The same of a row of a published table; `max` are all requests that the engine takes at once."""
     users, ranks = row["batch_or_concurrency"], replicas(row)
     engine = row["engine"] or "fastertransformer"  # those that are not named were published in 2023
+    stages = f"-pp{row['pp']}" if int(row.get("pp") or 1) > 1 else ""
     known = measurements().get(row["source"], {})
     shared = _shared(row["model"], row["device"], engine, row["precision"], in_blocks=known.get("scales") != "tensor")
     if not isinstance(shared, str):
@@ -216,7 +217,7 @@ def _published(row: TableRow) -> Case:
     own = {
         "workload.prompt": int(row["input"]), "workload.output": int(row["output"]),
         "workload.global_batch": ENDLESS if users == "max" else int(users),
-        "strategy": f"dp{ranks}-ep{ranks}" if ranks > 1 else f"tp{row['tp']}",
+        "strategy": (f"dp{ranks}-ep{ranks}" if ranks > 1 else f"tp{row['tp']}") + stages,
         "system.devices": int(row["gpus"]),
     }  # fmt: skip
     return shared, own
