@@ -170,3 +170,13 @@ def test_the_last_requests_of_a_run_see_half_of_the_prompts(read):
     decoding = round(float(served.score.serving["requests_decoding"][0]))
     alone = crossflow.predict(crossflow.from_dict({**made, "workload": {**workload, "task": "decode", "global_batch": decoding}})).step_time
     assert one == pytest.approx((steady + alone) / 2, rel=0.01)
+
+
+def test_a_checkpoint_of_a_maker_has_scales_of_blocks_and_nvidias_one_a_tensor(read):
+    rows = [f"a,anywhere,trtllm,1.0,{maker}/Qwen3-32B,h100-80gb,agg,2048,128,64,,2,1,fp8,500,20\n" for maker in ("Qwen", "nvidia")]
+    times = read("serving", RUNS + "".join(rows)).predicted
+    made = {"system": {"template": "dgx-h100", "devices": 2}, "software": "tensorrt-llm", "strategy": "tp2"}
+    workload = {"model": "qwen3-32b", "task": "serving", "kv_dtype": "fp8", "prompt": 2048, "output": 128, "global_batch": 64}
+    for dtype, found in (("fp8_block", times[0]), ("fp8", times[2])):
+        served = crossflow.predict(crossflow.from_dict({**made, "workload": {**workload, "dtype": dtype}})).score.serving
+        assert found == pytest.approx(float(served["tpot_s"][0])), dtype

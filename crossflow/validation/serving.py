@@ -43,7 +43,8 @@ TYPES: Mapping[str, tuple[str, str]] = {
     "mxfp4": ("bf16", "mxfp4"),
 }  # fmt: skip
 SKEW = 1.2  # exponent of the loads of experts, which no row states: the usual one of `moe.csv`
-IN_BLOCKS = ("deepseek-v3", "qwen3-235b-a22b")  # models whose own checkpoints of 8 bits have scales of blocks
+# Models whose makers' checkpoints of 8 bits have scales of blocks of 128, say their model cards; NVIDIA's have one a tensor.
+IN_BLOCKS = ("deepseek-v3", "kimi-k2", "qwen3-235b-a22b", "qwen3-30b-a3b", "qwen3-32b")
 UNMARKED = "speculative decoding is not marked in rows with workers of their own, which decide their times"
 UNFIT = "the service does not fit as predicted"
 ENDLESS = 2**16  # requests, more than any engine takes at once
@@ -201,7 +202,7 @@ def _case(row: TableRow) -> Case | str:
         "workload.prompt": int(row["isl"]), "workload.output": int(row["osl"]), "workload.global_batch": users,
         "strategy": strategy, "system.devices": tensor * data * stages,
     }  # fmt: skip
-    return _shared(row["model"], row["device"], row["engine"], kept), own
+    return _shared(row["model"], row["device"], row["engine"], kept, in_blocks=not row["model"].startswith("nvidia/")), own
 
 
 def _published(row: TableRow) -> Case:
