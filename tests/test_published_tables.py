@@ -8,6 +8,7 @@ import crossflow
 from crossflow.errors import CrossflowError
 from crossflow.validation.comparison import validate
 from crossflow.validation.published import mlperf_table, torchtitan_table
+from crossflow.validation.serving import preset_of
 from crossflow.validation.tables import shipped
 
 MLPERF = "id,round,submitter,accelerator,gpus,gpus_per_node,benchmark,global_batch,micro_batch,seq,tp,pp,cp,vp,ep,dp,precision,lora,step_time_s\n"
@@ -180,3 +181,23 @@ def test_a_checkpoint_of_a_maker_has_scales_of_blocks_and_nvidias_one_a_tensor(r
     for dtype, found in (("fp8_block", times[0]), ("fp8", times[2])):
         served = crossflow.predict(crossflow.from_dict({**made, "workload": {**workload, "dtype": dtype}})).score.serving
         assert found == pytest.approx(float(served["tpot_s"][0])), dtype
+
+
+@pytest.mark.parametrize("device", ["h100-80gb", "h200", "b200", "b300", "gb200", "gb300", "mi300x", "mi210", "a100-80gb", "a40"])
+def test_services_on_several_devices_of_any_maker_are_predicted(read, device):
+    """On a node or a rack of theirs."""
+    row = f"a,anywhere,vllm,1.0,meta-llama/Llama-3.1-8B,{device},agg,1024,128,4,,2,1,bf16,500,20\n"
+    assert np.isfinite(read("serving", RUNS + row).predicted).all()
+
+
+@pytest.mark.parametrize(
+    ("model", "preset"),
+    [("nvidia/Llama-3.3-70B-Instruct-FP4", "llama3-70b"), ("nvidia/DeepSeek-R1-0528-NVFP4", "deepseek-v3"), ("Qwen/Qwen3-32B-FP8", "qwen3-32b")],
+)  # fmt: skip
+def test_a_model_is_known_with_its_maker_tuning_and_type(model, preset):
+    assert preset_of(model) == preset
+
+
+def test_cards_are_no_node_of_other_devices(read):
+    skipped = read("serving", RUNS + "a,anywhere,vllm,1.0,meta-llama/Llama-3.1-8B,a100-pcie-80gb,agg,1024,128,4,,2,1,bf16,500,20\n").skipped
+    assert dict(skipped) == {"the service does not fit as predicted": 1}

@@ -47,6 +47,7 @@ SKEW = 1.2  # exponent of the loads of experts, which no row states: the usual o
 IN_BLOCKS = ("deepseek-v3", "kimi-k2", "qwen3-235b-a22b", "qwen3-30b-a3b", "qwen3-32b")
 UNMARKED = "speculative decoding is not marked in rows with workers of their own, which decide their times"
 UNFIT = "the service does not fit as predicted"
+NODES = ("dgx-{}", "{}-node", "{}-nvl72")  # what systems of one device are called
 ENDLESS = 2**16  # requests, more than any engine takes at once
 Fields = dict[str, Any]
 Case = tuple[Fields | str, Fields]  # what rows share of a scenario, or why there is none, and what is a row's own
@@ -266,20 +267,20 @@ def known_models() -> Mapping[str, str]:
 def preset_of(model: str) -> str | None:
     """Preset of a model as tables call it, with or without its maker, type and tuning; None where there is none."""
     name = model.rsplit("/", 1)[-1].lower()
-    for ending in ("-fp8", "-nvfp4", "-instruct"):
+    for ending in ("-fp8", "-fp4", "-nvfp4", "-instruct"):
         name = name.removesuffix(ending)
     found = known_models().get(name, name)
     return found if found in files.catalogue("templates", "models") else None
 
 
 def system_of(device: str) -> str | None:
-    """System of a device as tables call it: a node of its maker where there is one, the device itself elsewhere; None for neither."""
+    """System of a device as tables call it: a node or a rack of it where there is one, the device itself elsewhere; None for neither."""
     name = template_of(device)
     if name is None:
         return None
     systems = files.catalogue("templates", "systems")
-    nodes = (f"dgx-{word}" for word in sorted(device_words(name)))
-    return next((node for node in nodes if node in systems), name)
+    nodes = (node.format(word) for node in NODES for word in sorted(device_words(name)))
+    return next((node for node in nodes if node in systems and files.read_yaml(systems[node]).data["device"] == name), name)
 
 
 def stack_of(engine: str) -> str:
