@@ -145,8 +145,8 @@ def test_a_run_of_a_known_number_of_requests_is_waves_and_a_last_one(read):
     assert run > 1 / steady["output_throughput_tokens_per_s"]
 
 
-def test_stages_of_a_served_row_divide_its_requests(read):
-    """They are about as fast as as many ranks; the last wave, which they divide too, keeps all busy."""
+def test_a_served_row_has_its_stages(read):
+    """They are about as fast as as many ranks."""
     rows = [
         f"trtllm-perf-overview,trt-llm 1.0,h100-80gb,2,llama-3.3-70b,{tp},{pp},fp8,1000,1000,max,,,,4000,\n" for tp, pp in ((1, 2), (2, 1))
     ]

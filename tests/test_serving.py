@@ -276,6 +276,13 @@ def test_stages_read_prompts_in_every_microbatch():
     assert piped["ttft_s"] < 4 * flat["ttft_s"]
 
 
+def test_stages_need_not_divide_the_requests_in_flight():
+    """One request less in flight does not leave all stages but one idle."""
+    even, odd, few = (figures("pp4", 4, global_batch=n)["output_throughput_tokens_per_s"] for n in (256, 255, 3))
+    assert odd == pytest.approx(even, rel=0.01)
+    assert few == pytest.approx(3 * figures("pp4", 4, global_batch=1)["output_throughput_tokens_per_s"], rel=0.1)
+
+
 def test_a_service_that_never_ends_or_has_no_room_has_no_figures():
     score = evaluate(scenario("tp1", 1, model="llama3-70b"))
     assert (score.serving["output_throughput_tokens_per_s"][0], score.serving["ttft_s"][0]) == (0.0, np.inf)

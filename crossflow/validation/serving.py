@@ -158,9 +158,9 @@ def _requests(row: TableRow) -> int:
 
 
 def _divided(requests: int, row: TableRow) -> int:
-    """So many requests, or a few more, that the replicas of a row of a published table and their stages divide."""
-    parts = replicas(row) * int(row.get("pp") or 1)
-    return -(-requests // parts) * parts
+    """So many requests, or a few more, that the replicas of a row of a published table divide."""
+    ranks = replicas(row)
+    return -(-requests // ranks) * ranks
 
 
 def replicas(row: TableRow) -> int:
