@@ -201,3 +201,13 @@ def test_a_model_is_known_with_its_maker_tuning_and_type(model, preset):
 def test_cards_are_no_node_of_other_devices(read):
     skipped = read("serving", RUNS + "a,anywhere,vllm,1.0,meta-llama/Llama-3.1-8B,a100-pcie-80gb,agg,1024,128,4,,2,1,bf16,500,20\n").skipped
     assert dict(skipped) == {"the service does not fit as predicted": 1}
+
+
+def test_replicas_read_the_prompts_of_a_burst_beside_each_other(read):
+    header = RUNS.replace("precision", "attention_dp,moe_tp,moe_ep,precision")
+    rows = [
+        f"a,inferencex,sglang,0.5.9,meta-llama/Llama-3.1-8B,h100-80gb,agg,1000,200,{users},,1,1,{replicas},,,bf16,500,20\n"
+        for users, replicas in ((32, 1), (64, 2))
+    ]
+    one, two = read("serving", header + "".join(rows)).predicted[[1, 3]]
+    assert two == pytest.approx(one)

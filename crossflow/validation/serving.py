@@ -6,6 +6,7 @@ Every row becomes a scenario of `task: serving`; rows that differ in layout, len
 from __future__ import annotations
 
 import functools
+import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -60,13 +61,13 @@ def serving_table(folder: Path) -> Table:
     parts, skipped = [], Counter[str]()
     cases = [_case(row) if row["mode"] == "agg" else UNMARKED for row in rows]
     scores = _scores(cases, skipped)
-    for row, score in zip(rows, scores, strict=True):
-        if score is None:
+    for row, case, score in zip(rows, cases, scores, strict=True):
+        if score is None or isinstance(case, str):
             continue
         users = _users(row)
         few = f"time per token, up to {FEW} requests" if users <= FEW else f"time per token, more than {FEW} requests"
         parts.append((row, few, number(file, row, "tpot_ms") * 1e-3, _further(score, row)))
-        parts.append((row, "first token", number(file, row, "ttft_ms") * 1e-3, _first(score, row, users)))
+        parts.append((row, "first token", number(file, row, "ttft_ms") * 1e-3, _first(score, row, users / _replicas(case))))
     return _table("serving", parts, skipped)
 
 
@@ -111,13 +112,19 @@ def _table(name: str, parts: Sequence[tuple[TableRow, str, float, float]], skipp
     )
 
 
+def _replicas(case: Case) -> int:
+    """Replicas of a case, which read prompts beside each other. [1]"""
+    degree = re.search(r"\bdp(\d+)", case[1]["strategy"])
+    return int(degree[1]) if degree else 1
+
+
 def _first(score: Mapping[str, float], row: TableRow, users: float) -> float:
     """Mean time to the first token as a source measures it: with its front end, and with the burst in which its runs begin. [s]
 
-    All requests of a run come at once at first; where each of its users has few of them one after the other, that counts.
+    All requests of a run come at once at first, `users` to a replica; where each user has few of them one after the other, that counts.
     """
     found = _run(row)
-    burst = 0.5 * (users - 1.0) * score["prompt_time_s"] / float(found.get("requests_a_user", np.inf))
+    burst = 0.5 * max(users - 1.0, 0.0) * score["prompt_time_s"] / float(found.get("requests_a_user", np.inf))
     return score["ttft_s"] + parse(found.get("front_end", "0 s"), "s") + burst
 
 
