@@ -8,6 +8,7 @@ import crossflow
 from crossflow.errors import CrossflowError
 from crossflow.validation.comparison import validate
 from crossflow.validation.published import mlperf_table, torchtitan_table
+from crossflow.validation.serving import preset_of
 from crossflow.validation.tables import shipped
 
 MLPERF = "id,round,submitter,accelerator,gpus,gpus_per_node,benchmark,global_batch,micro_batch,seq,tp,pp,cp,vp,ep,dp,precision,lora,step_time_s\n"
@@ -102,3 +103,111 @@ def test_what_is_no_whole_number_is_told(tmp_path, exactly):
     sentence = f"{tmp_path / 'mlperf_training.csv'}: global_batch: expected a positive whole number, got 'many' in the row {row}"
     with pytest.raises(CrossflowError, match=exactly(sentence)):
         mlperf_table(tmp_path)
+
+
+SERVED = "source,engine,device,gpus,model,tp,pp,precision,input,output,batch_or_concurrency,ttft_ms,itl_ms,e2e_s,tokens_per_s,note\n"
+
+
+def test_a_served_row_has_the_system_and_the_host_of_its_source(read):
+    table = read("serving_latency", SERVED + "rapid-llm-uci,vllm,a100-80gb,4,opt-13b,4,1,16 bit,1024,128,1,,,3.0,,\n")
+    made = {
+        "system": {"template": "a100-pcie-pairwise", "devices": 4}, "strategy": "tp4",
+        "software": {"like": "vllm", "host": {"layer": "0.25 ms"}},
+        "workload": {"model": "opt-13b", "task": "serving", "dtype": "bf16", "prompt": 1024, "output": 128, "global_batch": 1},
+    }  # fmt: skip
+    served = crossflow.predict(crossflow.from_dict(made)).score.serving
+    assert table.predicted.tolist() == pytest.approx([float(served["e2el_s"][0])])
+    assert table.notes[0].startswith("rapid-llm-uci: system a100-pcie-pairwise")
+
+
+def test_a_run_of_a_known_number_of_requests_is_waves_and_a_last_one(read):
+    """Checkpoints have the scales that the source says; the last wave is smaller and takes nearly as long."""
+    rows = [
+        f"{source},trt-llm 1.0,h100-80gb,8,qwen3-235b-a22b,8,1,fp8,500,2000,max,,,,18351,\n" for source in ("trtllm-perf-overview", "any")
+    ]
+    run, endless = read("serving_latency", SERVED + "".join(rows)).predicted
+
+    def served(requests, dtype="fp8"):
+        workload = {
+            "model": "qwen3-235b-a22b", "experts": {"skew": 1.2}, "task": "serving", "dtype": dtype, "kv_dtype": "fp8",
+            "prompt": 500, "output": 2000, "global_batch": requests,
+        }  # fmt: skip
+        system = {"template": "dgx-h100", "devices": 8}
+        made = {"system": system, "strategy": "dp8-ep8", "software": "tensorrt-llm", "workload": workload}
+        return {name: float(found[0]) for name, found in crossflow.predict(crossflow.from_dict(made)).score.serving.items()}
+
+    assert endless == pytest.approx(1 / served(65536, "fp8_block")["output_throughput_tokens_per_s"])
+    steady = served(65536)
+    left = 3000 % int(steady["requests_decoding"])
+    last = served(left + -left % 8)
+    assert left < 3000 / 2
+    assert run == pytest.approx(((3000 - left) / steady["output_throughput_tokens_per_s"] + last["e2el_s"] / 2000) / 3000)
+    assert run > 1 / steady["output_throughput_tokens_per_s"]
+
+
+def test_a_served_row_has_its_stages(read):
+    """They are about as fast as as many ranks."""
+    rows = [
+        f"trtllm-perf-overview,trt-llm 1.0,h100-80gb,2,llama-3.3-70b,{tp},{pp},fp8,1000,1000,max,,,,4000,\n" for tp, pp in ((1, 2), (2, 1))
+    ]
+    stages, ranks = read("serving_latency", SERVED + "".join(rows)).predicted
+    assert stages == pytest.approx(ranks, rel=0.2)
+
+
+RUNS = "id,source,engine,engine_version,model,device,mode,isl,osl,concurrency,batch,tp,pp,precision,ttft_ms,tpot_ms\n"
+
+
+def test_the_last_requests_of_a_run_see_half_of_the_prompts(read):
+    """Of one request a user all are the last, of ten a tenth; in between the prompts of all others are read once."""
+    runs = [("anywhere", "sglang", ""), ("inferencex", "sglang", ""), ("nvidia-gap-analysis", "sglang", "0.5.1.post1")]
+    rows = [f"a,{source},{engine},{version},Qwen3-32B,h100-80gb,agg,1000,200,64,,2,1,bf16,500,20\n" for source, engine, version in runs]
+    table = read("serving", RUNS + "".join(rows))
+    steady, ten, one = (time for kind, time in zip(table.groups["figure"], table.predicted, strict=True) if kind != "first token")
+    workload = {"model": "qwen3-32b", "dtype": "bf16", "prompt": 1000, "output": 200}
+    made = {"system": {"template": "dgx-h100", "devices": 2}, "software": "sglang", "strategy": "tp2"}
+    served = crossflow.predict(crossflow.from_dict({**made, "workload": {**workload, "task": "serving", "global_batch": 64}}))
+    assert steady == pytest.approx(float(served.score.serving["tpot_s"][0]))
+    assert steady - ten == pytest.approx((steady - one) / 10)
+    decoding = round(float(served.score.serving["requests_decoding"][0]))
+    alone = crossflow.predict(crossflow.from_dict({**made, "workload": {**workload, "task": "decode", "global_batch": decoding}})).step_time
+    assert one == pytest.approx((steady + alone) / 2, rel=0.01)
+
+
+def test_a_checkpoint_of_a_maker_has_scales_of_blocks_and_nvidias_one_a_tensor(read):
+    rows = [f"a,anywhere,trtllm,1.0,{maker}/Qwen3-32B,h100-80gb,agg,2048,128,64,,2,1,fp8,500,20\n" for maker in ("Qwen", "nvidia")]
+    times = read("serving", RUNS + "".join(rows)).predicted
+    made = {"system": {"template": "dgx-h100", "devices": 2}, "software": "tensorrt-llm", "strategy": "tp2"}
+    workload = {"model": "qwen3-32b", "task": "serving", "kv_dtype": "fp8", "prompt": 2048, "output": 128, "global_batch": 64}
+    for dtype, found in (("fp8_block", times[0]), ("fp8", times[2])):
+        served = crossflow.predict(crossflow.from_dict({**made, "workload": {**workload, "dtype": dtype}})).score.serving
+        assert found == pytest.approx(float(served["tpot_s"][0])), dtype
+
+
+@pytest.mark.parametrize("device", ["h100-80gb", "h200", "b200", "b300", "gb200", "gb300", "mi300x", "mi210", "a100-80gb", "a40"])
+def test_services_on_several_devices_of_any_maker_are_predicted(read, device):
+    """On a node or a rack of theirs."""
+    row = f"a,anywhere,vllm,1.0,meta-llama/Llama-3.1-8B,{device},agg,1024,128,4,,2,1,bf16,500,20\n"
+    assert np.isfinite(read("serving", RUNS + row).predicted).all()
+
+
+@pytest.mark.parametrize(
+    ("model", "preset"),
+    [("nvidia/Llama-3.3-70B-Instruct-FP4", "llama3-70b"), ("nvidia/DeepSeek-R1-0528-NVFP4", "deepseek-v3"), ("Qwen/Qwen3-32B-FP8", "qwen3-32b")],
+)  # fmt: skip
+def test_a_model_is_known_with_its_maker_tuning_and_type(model, preset):
+    assert preset_of(model) == preset
+
+
+def test_cards_are_no_node_of_other_devices(read):
+    skipped = read("serving", RUNS + "a,anywhere,vllm,1.0,meta-llama/Llama-3.1-8B,a100-pcie-80gb,agg,1024,128,4,,2,1,bf16,500,20\n").skipped
+    assert dict(skipped) == {"the service does not fit as predicted": 1}
+
+
+def test_replicas_read_the_prompts_of_a_burst_beside_each_other(read):
+    header = RUNS.replace("precision", "attention_dp,moe_tp,moe_ep,precision")
+    rows = [
+        f"a,inferencex,sglang,0.5.9,meta-llama/Llama-3.1-8B,h100-80gb,agg,1000,200,{users},,1,1,{replicas},,,bf16,500,20\n"
+        for users, replicas in ((32, 1), (64, 2))
+    ]
+    one, two = read("serving", header + "".join(rows)).predicted[[1, 3]]
+    assert two == pytest.approx(one)

@@ -148,6 +148,19 @@ def test_the_cache_keeps_requests_outside_that_it_has_no_room_for():
     assert many["ttft_s"] > 20 * few["ttft_s"]
 
 
+def test_an_engine_that_never_evicts_starts_a_request_when_all_its_output_has_room():
+    """Requests that decode hold their mean length, of which those of 100 and 900 tokens have a share of 550 / 1000."""
+    many = {"prompt": 100, "output": 900, "global_batch": 4000}
+    found = {
+        (admits, cache): figures("tp1", 1, {"like": "vllm", "engine": {"requests": 4000, "admits": admits, "cache": cache}}, **many)
+        for admits, cache in (("written", 1.0), ("whole", 1.0), ("whole", 0.5))
+    }
+    written, whole, half = (one["requests_decoding"] for one in found.values())
+    assert whole == pytest.approx(written * 550 / 1000, abs=1.0)
+    assert half == pytest.approx(whole / 2, abs=1.0)
+    assert found["whole", 1.0]["output_throughput_tokens_per_s"] < found["written", 1.0]["output_throughput_tokens_per_s"]
+
+
 @pytest.mark.parametrize(
     ("workload", "sentence"),
     [
@@ -263,6 +276,13 @@ def test_stages_read_prompts_in_every_microbatch():
     assert piped["ttft_s"] < 4 * flat["ttft_s"]
 
 
+def test_stages_need_not_divide_the_requests_in_flight():
+    """One request less in flight does not leave all stages but one idle."""
+    even, odd, few = (figures("pp4", 4, global_batch=n)["output_throughput_tokens_per_s"] for n in (256, 255, 3))
+    assert odd == pytest.approx(even, rel=0.01)
+    assert few == pytest.approx(3 * figures("pp4", 4, global_batch=1)["output_throughput_tokens_per_s"], rel=0.1)
+
+
 def test_a_service_that_never_ends_or_has_no_room_has_no_figures():
     score = evaluate(scenario("tp1", 1, model="llama3-70b"))
     assert (score.serving["output_throughput_tokens_per_s"][0], score.serving["ttft_s"][0]) == (0.0, np.inf)
@@ -270,3 +290,13 @@ def test_a_service_that_never_ends_or_has_no_room_has_no_figures():
     assert not endless.feasible[0]
     assert np.isinf(endless.step_time[0])
     assert endless.serving["requests_decoding"][0] == 0.0
+
+
+def test_engines_differ_by_who_launches_and_who_adds_up():
+    """Kernels that the host launches take longer to begin than those of a graph, and the collective library longer than peers that read."""
+    of_year = [figures("tp8", 8, f"tensorrt-llm{year}", global_batch=1)["tpot_s"] for year in ("", "-2024", "-2023")]
+    graphs, library = (
+        {"like": "tensorrt-llm-2024", "kernels": {"launch": "graph"}}, {"like": "tensorrt-llm-2024", "peer_all_reduce": None},
+    )  # fmt: skip
+    assert of_year[0] < figures("tp8", 8, graphs, global_batch=1)["tpot_s"] < of_year[1] < of_year[2]
+    assert figures("tp8", 8, library, global_batch=1)["tpot_s"] == of_year[2]

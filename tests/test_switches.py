@@ -80,6 +80,7 @@ FULL, SHORT = {"strategy.recompute": "full"}, {"workload.hidden": 128, "workload
 HEAVY = {"workload.hidden": 4096, "workload.ffn": 16384, "workload.sequence": 64, "strategy.micro_batch": 1, "strategy.zero": 1}
 UNFUSED = {"software.overlap.context": False, "software.attention.kernel": "unfused"}
 STEADY = {"workload.task": "serving", "workload.prompt": 512, "workload.output": 64}
+CROWDED = {**STEADY, "workload.output": 30000, "workload.global_batch": 2048}
 GUESSING = {**STEADY, "workload.serving": {"speculation": {"tokens": 2, "acceptance": 0.5}}}
 READERS = {**STEADY, "workload.serving": {"prefill": {"strategy": "tp1", "workers": 1}}}
 EXCHANGED = {**MOE, "strategy.ep": 4}
@@ -111,6 +112,7 @@ STACK = {
     "memory.gathered_copy": When(True, HEAVY), "sharing.unit": When("layer", ZERO), "sharing.copies": When(True, ZERO),
     "kernels.launch": "graph", "kernels.products": {dtype: ["cublas"] for dtype in ("bf16", "fp16", "tf32", "fp32")},
     "engine.chunk": When(64, STEADY), "engine.requests": When(2, STEADY), "engine.memory": When(0.001, STEADY),
+    "engine.cache": When(0.01, CROWDED), "engine.admits": When("whole", CROWDED),
     "kernels.attention.prefill": When(["flash-attention-2"], {"workload.task": "prefill"}),
     "kernels.attention.decode": When(["flash-attention-2"], {"workload.task": "decode"}),
     "sharing.bucket": "1 MiB", "sharing.first_bucket": When("300 MiB", {"software.sharing": {"bucket": "2 MiB"}}),

@@ -187,6 +187,14 @@ class EngineHabits(FileModel):
     memory: PositiveShare = Field(
         default=np.array([1.0]), description="share of the device's memory that weights, activations and the cache may take together"
     )
+    cache: PositiveShare = Field(
+        default=np.array([1.0]), description="share of what weights and activations leave of it that the cache takes"
+    )
+    admits: Literal["written", "whole"] = Field(
+        default="written",
+        description="requests that a replica works on at once. written: as many as have room with what is written of them in the mean; one "
+        "that finds none later is evicted. whole: as many as have room with all that will be written of them, so that none is evicted",
+    )
 
 
 class SoftwareStack(FileModel):

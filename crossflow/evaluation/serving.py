@@ -39,13 +39,22 @@ def serving_score(
     else:
         layout = Layout.of(members.strategies, members.batch, runs_on.node)
         service = service_of(members.workloads, members.which, layout, runs_on)  # type: ignore[arg-type] # of transformers
-    layout = replace(layout, microbatches=np.where(service.rate > 0, layout.pp, layout.microbatches))  # of arrivals one a stage
+    layout = replace(layout, microbatches=_microbatches(layout, service))
     steady = steady_state(job, layout, runs_on, service)
     devices = layout.devices if service.prefill is None else layout.devices + service.prefill.workers * service.prefill.layout.devices
     score = score_of(
         scenario, system, device, steady.outcome, devices, samples=steady.requests, tokens=service.output, parameters=job.model.parameters
     )
     return replace(score, serving=steady.figures)
+
+
+def _microbatches(layout: Layout, service: Service) -> Array:
+    """Microbatches of a step, one a stage unless a strategy says otherwise: also of arrivals, and where stages do not divide the requests
+    in flight, of which fewer decode. [1]
+    """
+    flight = layout.micro_batch * layout.microbatches
+    whole = (layout.microbatches == 1.0) & (flight % layout.pp > 0)
+    return np.where(service.rate > 0, layout.pp, np.where(whole, np.minimum(flight, layout.pp), layout.microbatches))
 
 
 def service_of(workloads: Sequence[TransformerSpec], which: Index, layout: Layout, runs_on: Machine) -> Service:
@@ -63,7 +72,8 @@ def service_of(workloads: Sequence[TransformerSpec], which: Index, layout: Layou
     return Service(
         requests=np.where(rate > 0, np.inf, column(lambda one: one.global_batch)), rate=rate, prompt=tokens - hits, hits=hits,
         output=column(lambda one: one.output or 0), chunk=column(lambda one: one.serving.chunk or engine.chunk),
-        most=engine.requests * ones, room=engine.memory * ones, gained=column(_gained), drafts=column(_drafts),
+        most=engine.requests * ones, room=engine.memory * ones, cache=engine.cache * ones,
+        whole=engine.admits == "whole", gained=column(_gained), drafts=column(_drafts),
         prefill=Prefill(layout=Layout.of(readers, ones, layout.node), workers=workers) if readers else None,
     )  # fmt: skip
 

@@ -67,6 +67,8 @@ class Service:
     gained: Array  # tokens that a step gives a request in the mean, more than one with speculation. [1]
     drafts: Array  # time of guessing in a step, over that of the step. [1]
     room: Array  # share of a device's memory that may be used. [1]
+    cache: Array  # share of what is left of that beside weights and activations that the cache takes. [1]
+    whole: bool  # whether a request waits until there is room for all that will be written of it
     prefill: Prefill | None = None
 
     @property
@@ -215,17 +217,22 @@ def _at(layout: Layout, decoding: Array) -> Layout:
 def _room(job: Job, layout: Layout, machine: Machine, service: Service) -> tuple[Memory, Array]:
     """Memory with one request in a replica, and how many there is room for. [1]
 
-    Activations are those of a step that computes a whole chunk.
+    Activations are those of a step that computes a whole chunk. A request holds its mean length. An engine that evicts none keeps room
+    for all that will be written of it; one that evicts computes again what it wrote, which is not counted.
     """
-    held = memory(job, _at(layout, np.ones(len(layout))), machine)
+    one = _at(layout, np.ones(len(layout)))
+    held = memory(job, one, machine)
     if service.prefill is None:
         pieces = divide(service.chunk, service.prompt + service.hits)
         read = memory(job.reading, replace(layout, micro_batch=pieces, microbatches=np.ones(len(layout))), machine)
         held = replace(held, stages=np.where(np.arange(len(held.stages))[:, None, None] == ACTIVATIONS, read.stages, held.stages))
-    cache = held.stages[CACHE] * (1.0 + machine.stack.memory.fragmentation)
-    rest = held.total_of_stages - cache
-    room = (held.capacity * service.room - rest) / np.where(cache > 0, cache, 1.0)
-    most = np.where(cache > 0, room, np.where(rest <= held.capacity * service.room, np.inf, 0.0)).min(axis=0)
+    more = 1.0 + machine.stack.memory.fragmentation
+    rest = held.total_of_stages - held.stages[CACHE] * more
+    left = held.capacity * service.room - rest
+    longest = memory(replace(job, staggered=False), one, machine) if service.whole else held
+    cache = longest.stages[CACHE] * more
+    room = left * service.cache / np.where(cache > 0, cache, 1.0)
+    most = np.where(cache > 0, room, np.where(left >= 0, np.inf, 0.0)).min(axis=0)
     return held, np.asarray(np.maximum(np.floor(most), 0.0))
 
 

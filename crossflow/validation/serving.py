@@ -6,6 +6,7 @@ Every row becomes a scenario of `task: serving`; rows that differ in layout, len
 from __future__ import annotations
 
 import functools
+import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -21,7 +22,17 @@ from crossflow.files import Document
 from crossflow.scenario import Scenario, from_document
 from crossflow.units import parse
 from crossflow.validation.report import Table
-from crossflow.validation.tables import TableRow, device_architecture, device_words, measurements, number, read_rows, shipped, template_of
+from crossflow.validation.tables import (
+    TableRow,
+    device_architecture,
+    device_words,
+    measurements,
+    notes_of,
+    number,
+    read_rows,
+    shipped,
+    template_of,
+)
 
 SERVED = ("source", "engine", "model", "device", "mode", "isl", "osl", "concurrency", "ttft_ms", "tpot_ms")
 LATENCY = ("source", "engine", "device", "gpus", "model", "tp", "precision", "input", "output", "batch_or_concurrency")
@@ -33,10 +44,14 @@ TYPES: Mapping[str, tuple[str, str]] = {
     "mxfp4": ("bf16", "mxfp4"),
 }  # fmt: skip
 SKEW = 1.2  # exponent of the loads of experts, which no row states: the usual one of `moe.csv`
-IN_BLOCKS = ("deepseek-v3", "qwen3-235b-a22b")  # models whose own checkpoints of 8 bits have scales of blocks
+# Models whose makers' checkpoints of 8 bits have scales of blocks of 128, say their model cards; NVIDIA's have one a tensor.
+IN_BLOCKS = ("deepseek-v3", "kimi-k2", "qwen3-235b-a22b", "qwen3-30b-a3b", "qwen3-32b")
 UNMARKED = "speculative decoding is not marked in rows with workers of their own, which decide their times"
 UNFIT = "the service does not fit as predicted"
+NODES = ("dgx-{}", "{}-node", "{}-nvl72")  # what systems of one device are called
+ENDLESS = 2**16  # requests, more than any engine takes at once
 Fields = dict[str, Any]
+Case = tuple[Fields | str, Fields]  # what rows share of a scenario, or why there is none, and what is a row's own
 
 
 def serving_table(folder: Path) -> Table:
@@ -46,13 +61,13 @@ def serving_table(folder: Path) -> Table:
     parts, skipped = [], Counter[str]()
     cases = [_case(row) if row["mode"] == "agg" else UNMARKED for row in rows]
     scores = _scores(cases, skipped)
-    for row, score in zip(rows, scores, strict=True):
-        if score is None:
+    for row, case, score in zip(rows, cases, scores, strict=True):
+        if score is None or isinstance(case, str):
             continue
         users = _users(row)
         few = f"time per token, up to {FEW} requests" if users <= FEW else f"time per token, more than {FEW} requests"
-        parts.append((row, few, number(file, row, "tpot_ms") * 1e-3, score["tpot_s"]))
-        parts.append((row, "first token", number(file, row, "ttft_ms") * 1e-3, _first(score, row, users)))
+        parts.append((row, few, number(file, row, "tpot_ms") * 1e-3, _further(score, row)))
+        parts.append((row, "first token", number(file, row, "ttft_ms") * 1e-3, _first(score, row, users / _replicas(case))))
     return _table("serving", parts, skipped)
 
 
@@ -61,7 +76,9 @@ def serving_latency_table(folder: Path) -> Table:
     file = folder / "serving_latency.csv"
     rows = read_rows(file, LATENCY)
     parts, skipped = [], Counter[str]()
-    for row, score in zip(rows, _scores([_published(row) for row in rows], skipped), strict=True):
+    cases = [_published(row) for row in rows]
+    scores = _scores(cases, skipped)
+    for row, score, times in zip(rows, scores, _offline(rows, cases, scores), strict=True):
         if score is None:
             continue
         doubtful = "suspicious" in (row.get("note") or "") or "doubled" in (row.get("note") or "")
@@ -72,9 +89,7 @@ def serving_latency_table(folder: Path) -> Table:
             if row["batch_or_concurrency"] == "1" and not doubtful:
                 parts.append((row, "first token, one request", number(file, row, "ttft_ms") * 1e-3, score["ttft_s"]))
         elif row.get("tokens_per_s"):
-            parts.append(
-                (row, "offline throughput", 1.0 / number(file, row, "tokens_per_s"), 1.0 / score["output_throughput_tokens_per_s"])
-            )
+            parts.append((row, "offline throughput", 1.0 / number(file, row, "tokens_per_s"), times))
     return _table("serving_latency", parts, skipped)
 
 
@@ -93,18 +108,81 @@ def _table(name: str, parts: Sequence[tuple[TableRow, str, float, float]], skipp
             "model and figure": [f"{row['model']}, {kind}" for row, kind in zip(rows, kinds, strict=True)],
         },
         skipped=skipped,
+        notes=notes_of(row["source"] for row in rows),
     )
+
+
+def _replicas(case: Case) -> int:
+    """Replicas of a case, which read prompts beside each other. [1]"""
+    degree = re.search(r"\bdp(\d+)", case[1]["strategy"])
+    return int(degree[1]) if degree else 1
 
 
 def _first(score: Mapping[str, float], row: TableRow, users: float) -> float:
     """Mean time to the first token as a source measures it: with its front end, and with the burst in which its runs begin. [s]
 
-    All requests of a run come at once at first; where each of its users has few of them one after the other, that counts.
+    All requests of a run come at once at first, `users` to a replica; where each user has few of them one after the other, that counts.
     """
-    conditions = (given["service"] for source, given in measurements().items() if row["source"].startswith(source) and "service" in given)
-    found: Mapping[str, Any] = next(conditions, dict[str, Any]()).get(row["engine"], {})
-    burst = 0.5 * (users - 1.0) * score["prompt_time_s"] / float(found.get("requests_a_user", np.inf))
+    found = _run(row)
+    burst = 0.5 * max(users - 1.0, 0.0) * score["prompt_time_s"] / float(found.get("requests_a_user", np.inf))
     return score["ttft_s"] + parse(found.get("front_end", "0 s"), "s") + burst
+
+
+def _further(score: Mapping[str, float], row: TableRow) -> float:
+    """Mean time for each further token as a source measures it, with the end of its runs. [s]
+
+    A request is written while prompts of all others are read, once each. The last request of each user sees those alone that came after
+    it in the burst: half of them in the mean.
+    """
+    mean, longest, reading = score["tpot_s"], score["itl_p99_s"], score["prefill_share"]
+    share = reading * mean / longest  # of steps that read; where they are less than a hundredth, the longest are those that only write
+    plain = min(longest, mean) if longest <= mean or share >= 1.0 else (1.0 - reading) * mean / (1.0 - share)
+    return mean - 0.5 * (mean - plain) / float(_run(row).get("requests_a_user", np.inf))
+
+
+def _offline(rows: Sequence[TableRow], cases: Sequence[Case], scores: Sequence[dict[str, float] | None]) -> list[float]:
+    """Time for each token that all requests together are written, of runs in which all are queued at once. [s]
+
+    As many as have room are written together and end together, for all are equally long; the last of these waves has what is left, and
+    takes nearly as long. Where a source does not say how many requests its runs have, they have no end.
+    """
+    found = [np.nan if score is None else 1.0 / score["output_throughput_tokens_per_s"] for score in scores]
+    known = [(i, _requests(row), score) for i, (row, score) in enumerate(zip(rows, scores, strict=True)) if score and _requests(row)]
+    left = [(count - 1) % max(int(score["requests_decoding"]), 1) + 1 for _, count, score in known]
+    ends = [
+        (cases[i][0], {**cases[i][1], "workload.global_batch": _divided(few, rows[i])}) for (i, *_), few in zip(known, left, strict=True)
+    ]
+    for (i, count, _), few, end in zip(known, left, _scores(ends, Counter()), strict=True):
+        assert end is not None  # fewer requests of a service that can run
+        found[i] = ((count - few) * found[i] + end["e2el_s"] / int(rows[i]["output"])) / count
+    return found
+
+
+def _requests(row: TableRow) -> int:
+    """Requests of a run in which all are queued at once, 0 where they are not known."""
+    known = measurements().get(row["source"], {}).get("requests", {})
+    return int(known.get(f"{row['input']}/{row['output']}", 0)) if row["batch_or_concurrency"] == "max" else 0
+
+
+def _divided(requests: int, row: TableRow) -> int:
+    """So many requests, or a few more, that the replicas of a row of a published table divide."""
+    ranks = replicas(row)
+    return -(-requests // ranks) * ranks
+
+
+def replicas(row: TableRow) -> int:
+    """Replicas in a row of a published table: TensorRT-LLM's own has mixtures with attention data parallel over the GPUs that share
+    the experts (its header).
+    """
+    return int(row["tp"]) if row["batch_or_concurrency"] == "max" and mixture(row["model"]) else 1
+
+
+def _run(row: TableRow) -> Mapping[str, Any]:
+    """What is known of the runs of a row's source with its engine, of the version where that is told apart."""
+    given = (given["service"] for source, given in measurements().items() if row["source"].startswith(source) and "service" in given)
+    engines: Mapping[str, Mapping[str, Any]] = next(given, {})
+    told = [name for name in engines if f"{row['engine']} {row['engine_version']}".startswith(name)]
+    return engines[max(told, key=len)] if told else {}
 
 
 # -------------------------------------------------------------------------------------------- rows as scenarios
@@ -115,7 +193,7 @@ def _users(row: TableRow) -> int:
     return int(row["concurrency"] or 0) or int(row.get("batch") or 0) * int(row.get("attention_dp") or 1)
 
 
-def _case(row: TableRow) -> tuple[Fields | str, Fields] | str:
+def _case(row: TableRow) -> Case | str:
     """What rows share of a scenario, and what is this row's own; or why it cannot be predicted."""
     users = _users(row)
     if not users:
@@ -132,21 +210,23 @@ def _case(row: TableRow) -> tuple[Fields | str, Fields] | str:
         "workload.prompt": int(row["isl"]), "workload.output": int(row["osl"]), "workload.global_batch": users,
         "strategy": strategy, "system.devices": tensor * data * stages,
     }  # fmt: skip
-    return _shared(row["model"], row["device"], row["engine"], kept), own
+    return _shared(row["model"], row["device"], row["engine"], kept, in_blocks=not row["model"].startswith("nvidia/")), own
 
 
-def _published(row: TableRow) -> tuple[Fields | str, Fields]:
-    """The same of a row of a published table; `max` are all requests that the engine takes at once.
-
-    TensorRT-LLM's own table has mixtures with attention data parallel over the GPUs that share the experts (its header).
-    """
-    users, ranks = row["batch_or_concurrency"], int(row["tp"])
+def _published(row: TableRow) -> Case:
+    """The same of a row of a published table; `max` are all requests that the engine takes at once."""
+    users, ranks = row["batch_or_concurrency"], replicas(row)
     engine = row["engine"] or "fastertransformer"  # those that are not named were published in 2023
-    shared = _shared(row["model"], row["device"], engine, row["precision"])
+    stages = f"-pp{row['pp']}" if int(row.get("pp") or 1) > 1 else ""
+    known = measurements().get(row["source"], {})
+    shared = _shared(row["model"], row["device"], engine, row["precision"], in_blocks=known.get("scales") != "tensor")
+    if not isinstance(shared, str):
+        shared |= {"system": {"template": known["system"]}} if "system" in known else {}
+        shared |= {"software": {"like": shared["software"], "host": known["host"]}} if "host" in known else {}
     own = {
         "workload.prompt": int(row["input"]), "workload.output": int(row["output"]),
-        "workload.global_batch": 4096 if users == "max" else int(users),
-        "strategy": f"dp{ranks}-ep{ranks}" if users == "max" and ranks > 1 and mixture(row["model"]) else f"tp{ranks}",
+        "workload.global_batch": ENDLESS if users == "max" else int(users),
+        "strategy": (f"dp{ranks}-ep{ranks}" if ranks > 1 else f"tp{row['tp']}") + stages,
         "system.devices": int(row["gpus"]),
     }  # fmt: skip
     return shared, own
@@ -158,8 +238,8 @@ def mixture(model: str) -> bool:
     return preset is not None and "experts" in files.read_yaml(files.catalogue("templates", "models")[preset]).data
 
 
-def _shared(model: str, device: str, engine: str, kept: str) -> Fields | str:
-    """Model, device, software and data types."""
+def _shared(model: str, device: str, engine: str, kept: str, *, in_blocks: bool = True) -> Fields | str:
+    """Model, device, software and data types; `in_blocks` says whether a checkpoint of 8 bits is the maker's own."""
     preset, template, stack = preset_of(model), system_of(device), stack_of(engine)
     if preset is None:
         return f"no preset for model '{model}'"
@@ -168,7 +248,7 @@ def _shared(model: str, device: str, engine: str, kept: str) -> Fields | str:
     if kept not in TYPES:
         return f"data type '{kept}' is not known"
     dtype, weight = TYPES[kept]
-    if dtype == "fp8" and preset in IN_BLOCKS:
+    if dtype == "fp8" and preset in IN_BLOCKS and in_blocks:
         dtype = "fp8_block"
     known = device_architecture(device)
     if dtype == "nvfp4" and known is not None and dtype not in known.throughput:
@@ -194,20 +274,20 @@ def known_models() -> Mapping[str, str]:
 def preset_of(model: str) -> str | None:
     """Preset of a model as tables call it, with or without its maker, type and tuning; None where there is none."""
     name = model.rsplit("/", 1)[-1].lower()
-    for ending in ("-fp8", "-nvfp4", "-instruct"):
+    for ending in ("-fp8", "-fp4", "-nvfp4", "-instruct"):
         name = name.removesuffix(ending)
     found = known_models().get(name, name)
     return found if found in files.catalogue("templates", "models") else None
 
 
 def system_of(device: str) -> str | None:
-    """System of a device as tables call it: a node of its maker where there is one, the device itself elsewhere; None for neither."""
+    """System of a device as tables call it: a node or a rack of it where there is one, the device itself elsewhere; None for neither."""
     name = template_of(device)
     if name is None:
         return None
     systems = files.catalogue("templates", "systems")
-    nodes = (f"dgx-{word}" for word in sorted(device_words(name)))
-    return next((node for node in nodes if node in systems), name)
+    nodes = (node.format(word) for node in NODES for word in sorted(device_words(name)))
+    return next((node for node in nodes if node in systems and files.read_yaml(systems[node]).data["device"] == name), name)
 
 
 def stack_of(engine: str) -> str:
@@ -217,7 +297,7 @@ def stack_of(engine: str) -> str:
     return next((name for name, others in known.items() if word == name or word in others), "vllm")
 
 
-def _scores(cases: Sequence[tuple[Fields | str, Fields] | str], skipped: Counter[str]) -> list[dict[str, float] | None]:
+def _scores(cases: Sequence[Case | str], skipped: Counter[str]) -> list[dict[str, float] | None]:
     """Figures of every case, None where there are none; rows that share a scenario are evaluated together."""
     found: list[dict[str, float] | None] = [None] * len(cases)
     groups: dict[str, list[int]] = {}

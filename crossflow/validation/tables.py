@@ -9,7 +9,7 @@ import csv
 import functools
 import re
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, get_args
@@ -111,7 +111,7 @@ def gemm_table(folder: Path) -> Table:
     predicted, reasons = predicted_by(keys, lambda key, mine: _gemm_times(key, np.stack([m, n, k, np.ones_like(m)])[:, mine], own))
     known = np.isfinite(predicted)
     kept = [row for row, keep in zip(rows, known, strict=True) if keep]
-    seconds, used = time[known] * 1e-6, {row["source"] for row in kept} & set(measurements())
+    seconds = time[known] * 1e-6
     regimes = [">= 100 us" if value >= 100e-6 else "< 100 us" for value in seconds]
     return Table(
         name="gemm",
@@ -126,8 +126,14 @@ def gemm_table(folder: Path) -> Table:
         },
         items=[f"{row['n']} x {row['k']}" for row in kept],
         skipped=Counter(reasons),
-        notes=[f"{source}: {', '.join(f'{key} {value}' for key, value in measurements()[source].items())}" for source in sorted(used)],
+        notes=notes_of(row["source"] for row in kept),
     )
+
+
+def notes_of(sources: Iterable[str]) -> list[str]:
+    """What is known of how the sources of some rows measured."""
+    used = set(sources) & set(measurements())
+    return [f"{source}: {', '.join(f'{key} {value}' for key, value in measurements()[source].items())}" for source in sorted(used)]
 
 
 def _own_template(folder: Path) -> Architecture | None:
