@@ -355,6 +355,17 @@ def test_balanced_stages_may_outnumber_the_layers():
 # -------------------------------------------------------------------------------------------- layers of stages
 
 
+def test_tensor_ranks_may_divide_the_elements_of_tokens_in_the_place_of_tokens():
+    model = model_of(hidden=1536, heads=12, ffn=6144)
+    plan = Plan(tp=12, sequence_parallel=True)
+    tokens = model.layers[0].tokens
+    assert plan_problem(plan, model, 64) == f"the {tokens} tokens of a sample are not divisible by cp x tp = 12"
+    assert plan_problem(plan, model, 64, elements=True) is None
+    narrow = model_of(hidden=1000, heads=12, head_dim=64, ffn=6144)
+    needs = "the 1000 elements of a token are not divisible by tp = 12, as sequence_parallel needs"
+    assert plan_problem(plan, narrow, 64, elements=True) == needs
+
+
 def test_layers_of_bloom():
     """70 layers over 12 stages: embedding and head count as a layer each, as in BLOOM's training."""
     assert stage_layers(70, 12) == (5, *(6,) * 10, 5)

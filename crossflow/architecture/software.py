@@ -211,6 +211,11 @@ class SoftwareStack(FileModel):
     stages: Literal["even", "balanced"] = Field(
         default="even", description="layers of a stage: as many in each, or by their parameters, the head's among them"
     )
+    residual: Literal["tokens", "elements"] = Field(
+        default="tokens",
+        description="what tensor ranks divide between attention and MLPs with `sequence_parallel`: the tokens (Megatron-LM), or the "
+        "elements of each token (GSPMD), which need not divide the tokens",
+    )
     dispatch: Literal["copies", "nodes"] = Field(
         default="copies",
         description="what travels to experts: every copy of a token, or one to each node, and inside it one to each rank, that has any "
