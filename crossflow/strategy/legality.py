@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from crossflow.strategy.mesh import RECOMPUTE, SCHEDULES, TYPES, RankBlock, Recompute, Type, divisors
+from crossflow.strategy.mesh import BIDIRECTIONAL, RECOMPUTE, SCHEDULES, TYPES, RankBlock, Recompute, Type, divisors
 from crossflow.strategy.plan import OWN_SHARDS, OWN_TENSOR, Plan
 from crossflow.strategy.schedules import pipeline_order, schedule_problem
 from crossflow.workload.job import JobTask
@@ -191,8 +191,8 @@ def _no_order(plan: Plan, batch: int) -> str | None:
     """Why passes cannot follow a schedule."""
     if plan.schedule in ("1f1b", "gpipe"):
         return None
-    if plan.schedule == "chimera" and plan.zero:
-        return f"schedule: chimera keeps all weights twice; zero = {plan.zero} is not supported with it"
+    if plan.schedule in BIDIRECTIONAL and plan.zero > 1:
+        return f"schedule: {plan.schedule} keeps all weights twice; zero = {plan.zero} is not supported with it, 0 and 1 are"
     shape = plan.pp, plan.virtual_stages, batch // (plan.dp * plan.micro_batch)
     problem = schedule_problem(plan.schedule, *shape)
     if problem is None and plan.zero == 3 and (plan.schedule == "pipedream" or pipeline_order(plan.schedule, *shape).split):
