@@ -163,6 +163,12 @@ class MemoryHabits(FileModel):
         default=np.array([0.0]), description="tensors as large as a layer's whole input that collectives of a tensor group keep"
     )
     buckets: Flag = Field(default=False, description="a copy of all gradients, as large as the weights, from which data ranks reduce them")
+    moments: Literal["fp32", "bf16"] = Field(default="fp32", description="precision of the optimizer's states")
+    remainders: Flag = Field(
+        default=False,
+        description="where products are in 16 bits, of the fp32 weights that the optimizer updates only the bits are kept that the weights "
+        "lack (Megatron-Core's store_param_remainders)",
+    )
     late_gradients: Flag = Field(
         default=False, description="gradients of a microbatch are summed when its backward pass has ended; until then all are there"
     )
@@ -220,6 +226,11 @@ class SoftwareStack(FileModel):
         default="copies",
         description="what travels to experts: every copy of a token, or one to each node, and inside it one to each rank, that has any "
         "of its experts (DeepEP, HybridEP)",
+    )
+    weighing: Literal["returned", "inside"] = Field(
+        default="returned",
+        description="where what experts give is weighed. returned: the rows that have come back, which are kept for the backward pass; "
+        "inside: between the products of experts, so that rows are only summed on their way back, as DeepEP does, and not kept",
     )
     expert_products: Literal["one", "each", "fused"] = Field(
         default="one",

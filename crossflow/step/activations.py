@@ -88,7 +88,7 @@ class _Kept:
             made = _branches_again(part, stack) * 2.0 * e * tokens * part.inner / layout.tensor_of("mlp")
             plain, passing = plain + inner - made, passing + made
         if part.routing is not None:  # what experts give back, to be weighed, and the weights
-            returned = own * part.routing.active * part.routing.kept
+            returned = own * part.routing.active * part.routing.kept * (stack.weighing == "returned")
             plain = plain + e * returned * part.width + ROUTING * own * part.routing.experts
         return cls(plain=plain, scores=scores, passing=passing + scores)
 
