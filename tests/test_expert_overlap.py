@@ -128,3 +128,25 @@ def test_the_slowest_of_many_devices():
     assert found.tolist() == pytest.approx([1.0, 1.0, 1.0 + 0.02 * (3.2414 - of_node)], abs=4e-4)
     plain, spread = (time(system={"execution": {"variation": share}}) for share in (0.0, 0.05))
     assert plain < spread < 1.05 * plain
+
+
+def test_tokens_that_travel_in_8_bits_take_half_of_the_bytes_on_their_way_there():
+    """Both exchanges of a pass have as many bytes in 16 bits; over a slow network the time is theirs."""
+    slow = {"system": {"network": {"inter": {"bandwidth": "0.5 GB/s"}}}, "workload": {"dtype": "fp8"}, **GONE}
+    wide, narrow = (
+        float(crossflow.predict(scenario("dp16-ep16", **slow, narrow_dispatch=given)).score.communication["all_to_all"][0])
+        for given in (False, True)
+    )
+    assert narrow == pytest.approx(0.75 * wide, rel=0.02)
+    assert time("dp16-ep16", **{**slow, "workload": {}}, narrow_dispatch=True) == time("dp16-ep16", **{**slow, "workload": {}})
+
+
+def test_inputs_of_activations_in_8_bits_are_half_as_large():
+    """Two branches of 2,048 elements of four experts, of 4,096 tokens, in 8 layers and one microbatch."""
+    wide, narrow = (
+        crossflow.predict(scenario("dp16-ep8", workload={"dtype": "fp8"}, memory={"narrow_activation": given})).score.memory["activations"][
+            0
+        ]
+        for given in (False, True)
+    )
+    assert wide - narrow == pytest.approx(8 * 4096 * 4 * 2 * 2048, rel=0.01)

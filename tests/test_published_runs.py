@@ -109,3 +109,27 @@ def test_palm_fits_because_tensor_ranks_divide_what_a_layer_keeps():
     assert (whole["feasible"], divided["feasible"]) == (False, True)
     kept = 118 * 4 * 2048 * 18432 * 2
     assert whole["memory"]["activations_bytes"] - divided["memory"]["activations_bytes"] > kept * 10 / 12
+
+
+def deepseek(**strategy):
+    """DeepSeek-V3 on 2,048 H800, as its report says (arXiv:2412.19437, Sec. 3): 16 stages of DualPipe, experts over 64 GPUs, ZeRO 1.
+
+    H800 are H100 whose NVLink has 400 GB/s, 200 each way. The report does not say how its 61 layers are divided: as even as can be.
+    """
+    return from_dict(
+        {
+            "system": {"template": "h100-ib-cluster", "nodes": 256, "network": {"intra": {"bandwidth": "200 GB/s"}}},
+            "workload": {"model": "deepseek-v3", "global_batch": 15360, "dtype": "fp8"},
+            "strategy": {"pp": 16, "dp": 128, "ep": 64, "zero": 1, "schedule": "dualpipe", **strategy},
+            "software": "hai-llm",
+        }
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("strategy", [{}, {"stage_layers": "4x15+1"}])
+def test_deepseek_v3_on_2048_h800(strategy):
+    """180 thousand hours of a GPU for 10^12 tokens (Sec. 1, Table 1), and it fits."""
+    found = predict(deepseek(**strategy))
+    hours = 2048 / 3600 * 1e12 / float(found.score.tokens_per_second[0])
+    assert found.to_dict()["feasible"]
+    assert hours == pytest.approx(180e3, rel=0.15)

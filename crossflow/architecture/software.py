@@ -169,6 +169,11 @@ class MemoryHabits(FileModel):
         description="where products are in 16 bits, of the fp32 weights that the optimizer updates only the bits are kept that the weights "
         "lack (Megatron-Core's store_param_remainders)",
     )
+    narrow_activation: Flag = Field(
+        default=False,
+        description="inputs of activations between narrow products are kept in the type of these (Megatron-Core's "
+        "activation_func_fp8_input_store)",
+    )
     late_gradients: Flag = Field(
         default=False, description="gradients of a microbatch are summed when its backward pass has ended; until then all are there"
     )
@@ -236,6 +241,10 @@ class SoftwareStack(FileModel):
         default="one",
         description="kernels of the products of a rank's experts, and of the casts of their operands, in training: one for all; one for "
         "each expert (Transformer Engine's GroupedLinear); fused: one for all that also does the activation and the casts of what it makes",
+    )
+    narrow_dispatch: Flag = Field(
+        default=False,
+        description="tokens, and in the backward pass gradients, travel to experts in the type of narrow products; they return in 16 bits",
     )
     token_counts: Literal["device", "host"] = Field(
         default="device",

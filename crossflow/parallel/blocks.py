@@ -448,8 +448,9 @@ class _BlockBuilder:
             if not fused:
                 self._pass(unit, phase, (row_passes * moved + 6.0 * mine * routing.experts) * e, launches=8)
             size = moved * e / np.where(layout.sequence_parallel, ranks, 1.0)
+            narrow = self.job.operand / e if self.stack.narrow_dispatch and self.narrow and unit not in self.wide else 1.0
             for back in (False, True):
-                self._exchange(unit, part, phase, size, back=back)
+                self._exchange(unit, part, phase, size if back else size * narrow, back=back)
 
     def _row_passes(self, routing: Routing) -> Array:
         """Elements read and written for each that is routed, beside permutation and return: there and back r1 w1 for each pass. [1]"""
