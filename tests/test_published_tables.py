@@ -1,14 +1,18 @@
 # ruff: noqa: E501  (rows of tables)
 """Rates that makers and submitters publish, as tables of `validate`: every row is predicted as `predict` does, or skipped with the reason."""
 
+import json
+from pathlib import Path
+
 import numpy as np
 import pytest
 
 import crossflow
 from crossflow.errors import CrossflowError
+from crossflow.validation import published
 from crossflow.validation.comparison import validate
 from crossflow.validation.published import mlperf_table, torchtitan_table
-from crossflow.validation.tables import shipped
+from crossflow.validation.tables import read_rows, shipped
 
 MLPERF = "id,round,submitter,accelerator,gpus,gpus_per_node,benchmark,global_batch,micro_batch,seq,tp,pp,cp,vp,ep,dp,precision,lora,step_time_s\n"
 BRIDGE = "id,release,task,model,system,gpus,precision,gbs,mbs,seq,tp,pp,cp,vp,ep,etp,fsdp,tokens_per_s_gpu\n"
@@ -102,3 +106,20 @@ def test_what_is_no_whole_number_is_told(tmp_path, exactly):
     sentence = f"{tmp_path / 'mlperf_training.csv'}: global_batch: expected a positive whole number, got 'many' in the row {row}"
     with pytest.raises(CrossflowError, match=exactly(sentence)):
         mlperf_table(tmp_path)
+
+
+RECIPES = Path(__file__).parent / "data" / "bridge_recipes.csv"
+
+
+@pytest.mark.slow
+def test_layouts_of_recipes_fit_in_memory():
+    """What NVIDIA runs on its own machines fits there, also on systems of which the tables here have no rate."""
+    told = []
+    rest = {"id": "", "date": "", "task": "Pre-Training", "cp": "1", "etp": "", "fsdp": "0", "tokens_per_s_gpu": "1"}
+    for row in read_rows(RECIPES, ()):
+        run = published.published_run(RECIPES, {**rest, **row})
+        time, fits, _ = published.predicted(json.dumps(run.data, sort_keys=True))
+        told.append((fits, *row.values()))
+        assert np.isfinite(time)
+    assert len(told) > 45
+    assert [row for row in told if not row[0]] == []
