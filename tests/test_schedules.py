@@ -7,7 +7,9 @@ from lags import travelling
 import crossflow
 from crossflow.errors import SpecError, StrategyError
 from crossflow.evaluation import evaluate
+from crossflow.strategy.layout import Layout
 from crossflow.strategy.schedules import BACKWARD, FORWARD, RULES, WEIGHT, pipeline_order, read_order, schedule_problem, stuck
+from crossflow.strategy.transformers import plan_of
 from crossflow.timeline.pipeline import pipeline_ends, slot_ends, walk_of
 
 SHAPES = [(2, 4), (4, 4), (4, 8), (8, 32), (6, 12)]
@@ -117,6 +119,14 @@ def test_passes_of_dualpipe_by_hand():
     words = [" ".join(f"{'FBW'[kind]}{batch}" for kind, _, batch in slots.tolist()) for slots in (first, second)]
     assert words[0] == "F0 F1 F2 F4 B4 W4 F5 F3 B5 W5 F6 B0 W0 B6 W6 F7 B1 W1 B7 W7 B2 W2 B3 W3"
     assert words[1] == "F0 F4 F1 F5 F2 B4 W4 F6 B0 W0 F3 B5 W5 F7 B1 W1 B6 W6 B2 W2 B7 B3 W7 W3"
+
+
+@pytest.mark.parametrize(("p", "m"), [(4, 8), (8, 20), (16, 120)])
+def test_forward_passes_of_dualpipe_that_no_backward_pass_is_beside(p, m):
+    order = pipeline_order("dualpipe", p, 1, m)
+    paired = (order.together[:, 0] // m // order.rows == FORWARD).sum()
+    layout = Layout.of([plan_of(f"pp{p}-dualpipe"), plan_of(f"pp{p}")], np.full(2, float(m)), 8)
+    assert layout.unpaired.tolist() == [m - paired / p, p]
 
 
 def test_results_of_passes_together_leave_together():

@@ -209,7 +209,7 @@ def _beside_microbatch(job: Job, layout: Layout, machine: Machine, task: StepTab
 
     A pass forward of one microbatch and a pass backward of another run together, layer by layer. The way to the experts and the way back
     of the one are beside the experts and beside the rest of the layer of the other. What a way takes beyond them it blocks; meanwhile it
-    takes units of the device from the kernels. The first microbatches of a pipeline have no other beside them.
+    takes units of the device from the kernels. Some microbatches of a pipeline have no other beside them (`Layout.unpaired`).
 
     Parameters
     ----------
@@ -228,7 +228,7 @@ def _beside_microbatch(job: Job, layout: Layout, machine: Machine, task: StepTab
     )  # of the other pass: its experts, the rest of its layer
     way, taken = exchange.sum(axis=0) / 2.0, machine.stack.overlap.exchange_units
     left = np.minimum(np.maximum(way - beside, taken * np.minimum(way, beside / (1.0 - taken))), way).sum(axis=0)
-    alone = np.minimum(layout.pp / layout.microbatches, 1.0)
+    alone = np.minimum(layout.unpaired / layout.microbatches, 1.0)
     share = divide(left, 2.0 * way) * (1.0 - alone) + alone
     return np.asarray(blocking - exchange * (1.0 - share))
 

@@ -160,6 +160,16 @@ class Layout:
         """Directions in which microbatches pass the stages; each has weights of its own. [1]"""
         return np.where(np.array([name in BIDIRECTIONAL for name in self.schedules])[self.schedule], 2.0, 1.0)
 
+    @functools.cached_property
+    def unpaired(self) -> Array:
+        """Microbatches whose forward pass no backward pass of another can run beside: the first of a pipeline, one for each stage.
+
+        On a stage of DualPipe with n stages between it and the nearer end, 3 p / 2 - n - 1 forward passes are none of those that its
+        order has beside a backward pass; 5 p / 4 - 1 / 2 in the mean.
+        """
+        dual = np.array([name == "dualpipe" for name in self.schedules])[self.schedule]
+        return np.where(dual, 1.25 * self.pp - 0.5, self.pp)
+
     def _mirrored(self, group: Group) -> Group:
         """A group with the ranks of the stage that holds the same layers for the other direction, which are far away."""
         return replace(group, size=group.size * self.directions) if (self.directions > 1).any() else group
