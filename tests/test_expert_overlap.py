@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import crossflow
+from crossflow.evaluation.events import events
 from crossflow.evaluation.timelines import simulate
 from crossflow.step.passes import NODE, slowest
 
@@ -150,3 +151,18 @@ def test_inputs_of_activations_in_8_bits_are_half_as_large():
         for given in (False, True)
     )
     assert wide - narrow == pytest.approx(8 * 4096 * 4 * 2 * 2048, rel=0.01)
+
+
+def test_last_biases_of_experts_are_passes_of_their_own_where_each_has_its_own_product():
+    """Of 4 samples of 4,096 tokens, four rows each of 1,024 elements in 16 bits: 6 of each forward, 8 backward; a rank has four experts."""
+
+    def passes(products, *, biases):
+        given = {"expert_products": products, "workload": {"biases": biases, "global_batch": 64}}
+        found = events(scenario("dp16-ep8-mb4", **given)).events
+        return {event.shape: event.count for event in found if event.op == "pass"}
+
+    rows = 4 * 4096 * 4 * 1024 * 2
+    added = {f"9 kernels of {6 * rows} B", f"17 kernels of {8 * rows} B"}
+    assert added <= passes("each", biases=True).keys()
+    for others in (passes("each", biases=False), passes("one", biases=True), passes("fused", biases=True)):
+        assert not added & others.keys()

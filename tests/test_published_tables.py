@@ -45,7 +45,8 @@ def test_a_published_rate_is_a_time_of_a_step_in_domains_of_nvlink(read):
     made = crossflow.from_dict(
         {
             "system": {"template": "gb200-nvl72", "devices_per_node": 64, "nodes": 4},
-            "software": {"like": "nemo", "recomputed": ["latent"]}, "strategy": "pp4-dp64-ep64-v4-z1-first4-last1",
+            "software": {"like": "nemo", "recomputed": ["latent"], "memory": {"moments": "bf16"}},
+            "strategy": "pp4-dp64-ep64-v4-z1-first4-last1",
             "workload": {"model": "deepseek-v3", "mtp_layers": 0, "global_batch": 4096, "sequence": 4096, "dtype": "bf16"},
         }
     )  # fmt: skip

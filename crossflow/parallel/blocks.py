@@ -441,6 +441,11 @@ class _BlockBuilder:
         if np.any(elements):
             self._activation(unit, part, elements, biased=False)
         moved = routed * part.width
+        if self.training and self.stack.expert_products == "each" and any(matrix.routed and matrix.bias for matrix in part.matrices):
+            # Biases of what experts give are no part of their products: for each expert bias times weight w1 and sum r2 w1, then one copy
+            # r1 w1; gradients of the bias r1 w1 and r1, of the weight the same, and of what was joined r1 w1.
+            self._pass(unit, "forward", 6.0 * moved * e, launches=1.0 + 2.0 * touched)
+            self._pass(unit, "input", 8.0 * moved * e, launches=1.0 + 4.0 * touched)
         # permutation r1 w1, its return with weights r1 w1; router's softmax and top-k are small
         both: tuple[BlockPhase, ...] = ("forward", "input")
         row_passes = (4.0 + self._row_passes(routing)) / self.stack.permutation
