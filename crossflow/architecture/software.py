@@ -240,8 +240,8 @@ class SoftwareStack(FileModel):
     expert_products: Literal["one", "each", "fused"] = Field(
         default="one",
         description="kernels of the products of a rank's experts, and of the casts of their operands, in training: one for all; one for "
-        "each expert (Transformer Engine's GroupedLinear), whose last bias further kernels add; fused: one for all that also does the activation "
-        "and the casts of what it makes",
+        "each expert (Transformer Engine's GroupedLinear), whose last bias further kernels add; fused: one for all that also does the "
+        "activation and the casts of what it makes",
     )
     narrow_dispatch: Flag = Field(
         default=False,
