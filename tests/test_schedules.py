@@ -203,6 +203,14 @@ def test_both_copies_of_a_stage_share_the_optimizers_states(gpt):
         gpt("pp4-dp2-mb1-z2-dualpipe")
 
 
+@pytest.mark.parametrize("schedule", ["chimera", "dualpipe"])
+def test_both_copies_of_a_stage_in_one_node_need_no_network(gpt, schedule):
+    """Eight stages on the devices of one node, which has nothing to send to others."""
+    slow = {"template": "dgx-a100", "nodes": 1, "network": {"inter": {"bandwidth": "1 MB/s"}}}
+    given = {"workload": {"model": "gpt2-345m", "global_batch": 32}, "strategy": f"pp8-mb1-{schedule}", "software": "ideal"}
+    assert evaluate(crossflow.from_dict({**given, "system": slow})).step_time[0] == gpt(f"pp8-mb1-{schedule}").step_time[0]
+
+
 def test_pipedream_keeps_a_version_of_its_weights_for_each_microbatch_in_flight(gpt):
     plain, async_ = gpt("pp8"), gpt("pp8-pipedream")
     assert async_.memory["weights"][0] > 4 * plain.memory["weights"][0]

@@ -171,8 +171,11 @@ class Layout:
         return np.where(dual, 1.25 * self.pp - 0.5, self.pp)
 
     def _mirrored(self, group: Group) -> Group:
-        """A group with the ranks of the stage that holds the same layers for the other direction, which are far away."""
-        return replace(group, size=group.size * self.directions) if (self.directions > 1).any() else group
+        """A group with the ranks of the stage that holds the same layers for the other direction, in another node if there are several."""
+        if not (self.directions > 1).any():
+            return group
+        size = group.size * self.directions
+        return replace(group, size=size, per_node=np.where(self.devices <= self.node, size, group.per_node))
 
     def tensor_of(self, kind: Type) -> Array:
         """Ranks that share each layer of a type. [1]"""
