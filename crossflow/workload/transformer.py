@@ -151,8 +151,10 @@ class Routing:
     def reached(self, groups: Array) -> Array:
         """Of so many groups of ranks that share the experts out, those that have any of a token's, in the mean. [1]"""
         if np.any(np.less(self.active_groups, self.groups)):
-            chance = np.frompyfunc(_chance, 5, 1)(self.experts, self.active, self.groups, self.active_groups, groups)
-            return np.asarray(groups * chance, dtype=float)
+            given = np.broadcast_arrays(self.experts, self.active, self.groups, self.active_groups, groups)
+            distinct, which = np.unique(np.stack(given).reshape(len(given), -1), axis=1, return_inverse=True)
+            chance = np.array([_chance(*map(float, column)) for column in distinct.T])
+            return np.asarray(groups * chance[which.ravel()].reshape(given[0].shape))
         own, none = self.experts / groups, np.ones_like(groups)
         for i in range(int(np.max(self.active))):  # the experts of a token are different ones
             none = none * np.where(i < self.active, np.maximum(self.experts - own - i, 0.0) / np.maximum(self.experts - i, 1), 1.0)
