@@ -208,10 +208,11 @@ def _idle_options(scenario: Scenario, score: Score) -> list[str]:
     told = written if isinstance(written, Mapping) else defaults
     plain = {name: replace(plan, **{name: defaults[name]}) for name in OPTIONS if name in told and getattr(plan, name) != defaults[name]}
     nodes, hosted = scenario.nodes, scenario.system.host is not None
+    balanced, elements = scenario.balanced, scenario.elements
     legal = {
         name: other
         for name, other in plain.items()
-        if strategy_problem(other, scenario.workload, nodes, balanced=scenario.balanced, hosted=hosted) is None
+        if strategy_problem(other, scenario.workload, nodes, balanced=balanced, elements=elements, hosted=hosted) is None
     }
     if not legal:
         return []

@@ -202,6 +202,11 @@ class Scenario:
         return self.stack is not None and self.stack.stages == "balanced"
 
     @property
+    def elements(self) -> bool:
+        """Whether sequence parallelism divides the elements of each token, not the tokens."""
+        return self.stack is not None and self.stack.residual == "elements"
+
+    @property
     def fused_attention(self) -> bool:
         """Whether the software's attention keeps no scores."""
         return self.stack is not None and self.stack.attention.kernel == "flash"
@@ -392,8 +397,10 @@ def strategy_of(scenario: Scenario, written: str | Mapping[str, Any]) -> AnyStra
 
 def _undivided(scenario: Scenario, strategy: Plan | Hierarchy) -> str | None:
     """Why a strategy cannot divide the layered model of a scenario, None where it can."""
-    hosted = scenario.system.host is not None
-    return strategy_problem(strategy, scenario.workload, scenario.nodes, balanced=scenario.balanced, hosted=hosted)
+    return strategy_problem(
+        strategy, scenario.workload, scenario.nodes, balanced=scenario.balanced, elements=scenario.elements,
+        hosted=scenario.system.host is not None,
+    )  # fmt: skip
 
 
 def divides(scenario: Scenario, written: str | Mapping[str, Any]) -> bool:

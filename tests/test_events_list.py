@@ -87,7 +87,7 @@ def test_a_collective_recurs_once_for_all_of_its_ranks():
     [
         ("tp4-dp2", "megatron-lm-2022", {}), ("tp2-sp-cp2-pp2-dp4", "megatron-lm-2022", {}), ("tp2-sp-cp4-pp2-dp1", "megatron-core", {}), ("dp8-z3-full", "pytorch-fsdp", {}),
         ("dp8-z3-g4", "pytorch-fsdp", {}), ("dp8-z3-g4", "pytorch", {}), ("dp8", "pytorch", {}), ("dp8-z1", "megatron-lm-2022", {}), ("tp2-pp4-dp2-full", "megatron-core", {}),
-        ("tp2-pp2-dp2-selective", "megatron-lm-2022", {}), ("pp4-dp2-chimera", "megatron-lm-2022", {}),
+        ("tp2-pp2-dp2-selective", "megatron-lm-2022", {}), ("pp4-dp2-chimera", "megatron-lm-2022", {}), ("pp4-dp2-z1-dualpipe", "megatron-lm-2022", {}),
         ("tp2-pp2-dp4-pipedream", "megatron-lm-2022", {"tied_embeddings": True}), ("pp2-dp4-pipedream-z1", "megatron-lm-2022", {}),
         ("tp2-pp2-dp2", "pytorch-fsdp", {}), ("pp2-dp2-v2", "megatron-lm-2022", {}), ("pp4-dp2-zbh1", "ideal", {}),
         ("tp2-pp2-dp2", "megatron-lm-2022", {"tied_embeddings": True}), ("pp2-dp2", "megatron-lm-2022", {"task": "prefill"}),

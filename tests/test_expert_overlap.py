@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import crossflow
+from crossflow.evaluation.events import events
 from crossflow.evaluation.timelines import simulate
 from crossflow.step.passes import NODE, slowest
 
@@ -128,3 +129,40 @@ def test_the_slowest_of_many_devices():
     assert found.tolist() == pytest.approx([1.0, 1.0, 1.0 + 0.02 * (3.2414 - of_node)], abs=4e-4)
     plain, spread = (time(system={"execution": {"variation": share}}) for share in (0.0, 0.05))
     assert plain < spread < 1.05 * plain
+
+
+def test_tokens_that_travel_in_8_bits_take_half_of_the_bytes_on_their_way_there():
+    """Both exchanges of a pass have as many bytes in 16 bits; over a slow network the time is theirs."""
+    slow = {"system": {"network": {"inter": {"bandwidth": "0.5 GB/s"}}}, "workload": {"dtype": "fp8"}, **GONE}
+    wide, narrow = (
+        float(crossflow.predict(scenario("dp16-ep16", **slow, narrow_dispatch=given)).score.communication["all_to_all"][0])
+        for given in (False, True)
+    )
+    assert narrow == pytest.approx(0.75 * wide, rel=0.02)
+    assert time("dp16-ep16", **{**slow, "workload": {}}, narrow_dispatch=True) == time("dp16-ep16", **{**slow, "workload": {}})
+
+
+def test_inputs_of_activations_in_8_bits_are_half_as_large():
+    """Two branches of 2,048 elements of four experts, of 4,096 tokens, in 8 layers and one microbatch."""
+    wide, narrow = (
+        crossflow.predict(scenario("dp16-ep8", workload={"dtype": "fp8"}, memory={"narrow_activation": given})).score.memory["activations"][
+            0
+        ]
+        for given in (False, True)
+    )
+    assert wide - narrow == pytest.approx(8 * 4096 * 4 * 2 * 2048, rel=0.01)
+
+
+def test_last_biases_of_experts_are_passes_of_their_own_where_each_has_its_own_product():
+    """Of 4 samples of 4,096 tokens, four rows each of 1,024 elements in 16 bits: 6 of each forward, 8 backward; a rank has four experts."""
+
+    def passes(products, *, biases):
+        given = {"expert_products": products, "workload": {"biases": biases, "global_batch": 64}}
+        found = events(scenario("dp16-ep8-mb4", **given)).events
+        return {event.shape: event.count for event in found if event.op == "pass"}
+
+    rows = 4 * 4096 * 4 * 1024 * 2
+    added = {f"9 kernels of {6 * rows} B", f"17 kernels of {8 * rows} B"}
+    assert added <= passes("each", biases=True).keys()
+    for others in (passes("each", biases=False), passes("one", biases=True), passes("fused", biases=True)):
+        assert not added & others.keys()

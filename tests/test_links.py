@@ -17,7 +17,16 @@ GPT = {
     "model": "transformer", "layers": 16, "hidden": 1024, "heads": 16, "ffn": 4096, "gated": False, "vocabulary": 32000, "sequence": 512,
     "positions": "learned", "norm": "layernorm", "biases": True, "tied_embeddings": False, "global_batch": 32, "dtype": "bf16",
 }  # fmt: skip
-MIXED = ["tp4-pp4", "tp2-pp4-dp2", "tp4-pp4-v2", "tp2-pp8-gpipe", "tp4-pp4-zbh1", "tp2-pp4-dp2-chimera", "pp16-pipedream"]
+MIXED = [
+    "tp4-pp4",
+    "tp2-pp4-dp2",
+    "tp4-pp4-v2",
+    "tp2-pp8-gpipe",
+    "tp4-pp4-zbh1",
+    "tp2-pp4-dp2-chimera",
+    "tp2-pp4-dp2-dualpipe",
+    "pp16-pipedream",
+]
 V = "kind: schedule\nname: v\nchunks: [0, 1, 2, 3, 3, 2, 1, 0]\norder:\n" + 4 * "  - F0 F0.1 B0.1 B0\n"
 JUMPS = V.replace("0, 1, 2, 3, 3, 2, 1, 0", "0, 2, 1, 3, 0, 2, 1, 3")
 
@@ -162,7 +171,7 @@ def test_every_fabric_has_both_kinds_of_boundaries(template):
 def test_hops_between_any_two_stages_are_those_of_the_longest_route(kind, shards):
     network = Network(package=Topology(kind="switch", nodes=2), cluster=Topology(kind=kind, nodes=16))
     placed = place({"tp": 4, "pp": 8}, network)
-    where = devices(placed)
+    network, where = placed.network, devices(placed)  # tori may have been turned
     ends = [(int(where[rank + 4 * shards[0]]) // 2, int(where[rank + 4 * shards[1]]) // 2) for rank in range(4)]
     found = pair_route(placed, "pp", shards, inside=False)
     assert found.cluster_hops >= max(hops(network.cluster, *pair) for pair in ends)

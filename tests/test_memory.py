@@ -129,8 +129,28 @@ def test_a_gated_layer_of_grouped_queries_and_fused_attention_keeps_its_tensors(
 
 def test_experts_keep_a_copy_of_a_token_for_each_that_it_passes():
     experts = {"count": 8, "active": 2, "ffn": 1408}
-    two, four = (layer_bytes(job_of(LLAMA, experts={**experts, "active": active}), Plan(), stack_of("megatron-core")) for active in (2, 4))
-    assert four - two == pytest.approx(2 * 512 * (2 * 1024 + 2 * 1024 + 3 * 2 * 1408))
+    for where, returned in (("returned", 2 * 1024), ("inside", 0)):
+        stack = stack_of("megatron-core").model_copy(update={"weighing": where})
+        two, four = (layer_bytes(job_of(LLAMA, experts={**experts, "active": active}), Plan(), stack) for active in (2, 4))
+        assert four - two == pytest.approx(2 * 512 * (2 * 1024 + returned + 3 * 2 * 1408))
+
+
+HABITS = [
+    ({}, 12.0), ({"moments": "bf16"}, 8.0), ({"remainders": True}, 10.0), ({"moments": "bf16", "remainders": True}, 6.0),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("habits", "each"), HABITS)
+def test_states_of_adam_in_16_bits(machine, habits, each):
+    """fp32 weights, or the 16 bits of them that bf16 weights lack, and two states; narrow products have no remainders."""
+    stack = load_stack("nemo")[0]
+    memory_ = stack.memory.model_copy(update={"moments": "fp32", "remainders": False, **habits})
+    on = replace(machine(), stack=stack.model_copy(update={"memory": memory_}))
+    job = job_of(LLAMA)
+    size = memory(job, layout_of(Plan()), on).kinds["optimizer"][0]
+    assert size == pytest.approx(each * job.model.parameters)
+    narrow = memory(replace(job, dtype="nvfp4"), layout_of(Plan()), on).kinds["optimizer"][0]
+    assert narrow == pytest.approx(size + 2.0 * job.model.parameters * ("remainders" in habits))
 
 
 def test_context_parallelism_divides_what_is_kept():

@@ -2,6 +2,7 @@
 """Model files of transformers: parameters and operations against published counts, and wrong files told exactly."""
 
 import itertools
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -60,6 +61,7 @@ PRINTED = [
     ("vit-60b", 60.41e9, 0.02e9), ("vit-120b", 120.8e9, 0.05e9), ("gpt4-1.8t", 1815.5e9, 0.5e9),
     ("gpt3-5b", 5e9, 0.5e9), ("gpt3-20b", 20e9, 0.6e9), ("nemotron3-8b", 8e9, 0.6e9), ("nemotron3-22b", 22e9, 0.8e9),
     ("nemotron4-340b", 331.6e9 + 9.4e9, 0.1e9), ("nemotron3-nano-30b-a3b", 31.6e9, 0.05e9),
+    ("palm-540b", 540.35e9, 0.01e9),
 ]  # fmt: skip
 
 
@@ -101,6 +103,28 @@ def test_groups_of_experts_that_a_token_reaches(experts, active, groups):
     chosen = list(itertools.combinations(range(experts), active))
     reached = sum(len({one * groups // experts for one in some}) for some in chosen) / len(chosen)
     assert Routing(experts=experts, active=active).reached(np.array([float(groups)]))[0] == pytest.approx(reached, rel=1e-12)
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 3, 4, 6, 12])
+@pytest.mark.parametrize(("groups", "chosen"), [(4, 2), (4, 4), (6, 2), (2, 1)])
+def test_ranks_that_hold_an_expert_of_a_token_whose_groups_are_chosen_first(groups, chosen, ranks):
+    """Counted over all choices of groups, and of three of their experts, of twelve that lie on ranks in their order."""
+    size, counts = 12 // groups, []
+    for some in itertools.combinations(range(groups), chosen):
+        pool = [group * size + i for group in some for i in range(size)]
+        counts += [len({expert * ranks // 12 for expert in experts}) for experts in itertools.combinations(pool, 3)]
+    found = Routing(experts=12, active=3, groups=groups, active_groups=chosen).reached(np.array([float(ranks)]))[0]
+    if groups % ranks and ranks % groups:
+        assert found == pytest.approx(Routing(experts=12, active=3).reached(np.array([float(ranks)]))[0])
+    else:
+        assert found == pytest.approx(np.mean(counts), rel=1e-12)
+
+
+def test_a_token_of_deepseek_v3_goes_to_no_more_than_four_of_eight_nodes():
+    """Sec. 2.1.2 of its report: each token is sent to at most 4 nodes."""
+    routing = next(part.routing for part in model("deepseek-v3").parts if part.routing)
+    limited = routing.reached(np.array([8.0]))[0]
+    assert 3.5 < limited < 4.0 < replace(routing, groups=1, active_groups=1).reached(np.array([8.0]))[0]
 
 
 @pytest.mark.parametrize(("changes", "published"), [({}, 110_106_428), ({"pooler": False}, 109_514_298), ({"head": "none"}, 109_482_240)])

@@ -191,6 +191,7 @@ def test_sharing_and_hops_agree_with_routing_edge_by_edge(package, cluster):
     rng = np.random.default_rng(network.devices)
     for _ in range(4):
         placed = place(zip(["tp", "pp", "dp", "ep"], random_factors(rng, network.devices, 4), strict=True), network)
+        network = placed.network  # tori may have been turned
         total = Counter()
         for name in placed.order:
             edges, route = list(oracle_edges(placed, name)), placed.route(name)
@@ -396,3 +397,16 @@ def test_counting_on_a_large_mesh_is_far_quicker_for_each_device_than_routing_ed
 def test_placements_are_cached():
     axes = {"kp1": 16, "kp2": 16, "lp": 4, "dp": 4}
     assert place(axes, flat("torus2d", 4096)) is place(dict(axes), flat("torus2d", 4096), list(axes))
+
+
+@pytest.mark.parametrize("shape", list(itertools.permutations((12, 16, 16))), ids=str)
+def test_the_order_of_the_sides_of_a_torus_changes_nothing(shape):
+    """PaLM's layout: 12 tensor ranks are a ring on two of six links, 256 shards of weights a torus of 16 x 16 on the other four."""
+    tensor, data = place({"tp": 12, "dp": 256}, Network(package=Topology(kind="torus3d", nodes=3072, shape=shape))).routes
+    assert (tensor.package_hops, data.package_hops) == (1, 1)
+    assert (tensor.package_spread.gather, data.package_spread.gather) == (6 / 2, 6 / 4)
+
+
+def test_meshes_stay_as_they_are_given():
+    network = Network(package=Topology(kind="mesh2d", nodes=12, shape=(4, 3)))
+    assert place({"tp": 3, "dp": 4}, network).network == network

@@ -103,7 +103,7 @@ def test_choices_of_words_may_be_none_or_text(key):
         ({"recompute": "all"}, "recompute must be one of none, selective, full, got 'all'"),
         (
             {"schedule": "1f2b"},
-            "schedule must be one of 1f1b, gpipe, zb-h1, chimera, pipedream or the path of a .yaml file, got '1f2b'; did you mean '1f1b'?",
+            "schedule must be one of 1f1b, gpipe, zb-h1, chimera, pipedream, dualpipe or the path of a .yaml file, got '1f2b'; did you mean '1f1b'?",
         ),
         ({"sequence_parallel": 1}, "sequence_parallel must be true or false, got 1"),
         ("tp0", "tp must be a positive whole number, got 0"),
@@ -134,7 +134,7 @@ def test_what_is_wrong_with_a_plan_is_told_all_at_once(given, sentence, exactly)
     ],
 )
 def test_text_that_is_no_plan_is_told(text, part, why, exactly):
-    cure = "write degrees and options such as tp8-pp4-dp16-mb2-z1-sp-full (numbers: tp, cp, ep, etp, atp, mlptp, embtp, dp, pp, v, mb, z, g, ag, mlpg, eg, embg, first, last, ol; words: sp, apart, selective, full, gpipe, zbh1, chimera, pipedream, offload:optimizer+weights+activations, unsharded:embedding, distant:mlp, placed:dp+tp+pp, layers:3+4x2+2, order:FILE.yaml), or a mapping"
+    cure = "write degrees and options such as tp8-pp4-dp16-mb2-z1-sp-full (numbers: tp, cp, ep, etp, atp, mlptp, embtp, dp, pp, v, mb, z, g, ag, mlpg, eg, embg, first, last, ol; words: sp, apart, selective, full, gpipe, zbh1, chimera, pipedream, dualpipe, offload:optimizer+weights+activations, unsharded:embedding, distant:mlp, placed:dp+tp+pp, layers:3+4x2+2, order:FILE.yaml), or a mapping"
     with pytest.raises(StrategyError, match=exactly(f"strategy '{text}': '{part}' is {why}; {cure}")):
         plan_of(text)
 
@@ -163,7 +163,7 @@ def plans(draw):
         stage_layers=tuple(draw(st.lists(st.integers(0, 3), max_size=12))),
         sequence_parallel=draw(st.booleans()),
         recompute=draw(st.sampled_from(["none", "selective", "full"])),
-        schedule=draw(st.sampled_from(["1f1b", "gpipe", "zb-h1", "chimera", "pipedream", "my-own/order.yaml"])),
+        schedule=draw(st.sampled_from(["1f1b", "gpipe", "zb-h1", "chimera", "pipedream", "dualpipe", "my-own/order.yaml"])),
         placement=draw(st.sampled_from(PLACEMENTS)),
     )
 
@@ -353,6 +353,17 @@ def test_balanced_stages_may_outnumber_the_layers():
 
 
 # -------------------------------------------------------------------------------------------- layers of stages
+
+
+def test_tensor_ranks_may_divide_the_elements_of_tokens_in_the_place_of_tokens():
+    model = model_of(hidden=1536, heads=12, ffn=6144)
+    plan = Plan(tp=12, sequence_parallel=True)
+    tokens = model.layers[0].tokens
+    assert plan_problem(plan, model, 64) == f"the {tokens} tokens of a sample are not divisible by cp x tp = 12"
+    assert plan_problem(plan, model, 64, elements=True) is None
+    narrow = model_of(hidden=1000, heads=12, head_dim=64, ffn=6144)
+    needs = "the 1000 elements of a token are not divisible by tp = 12, as sequence_parallel needs"
+    assert plan_problem(plan, narrow, 64, elements=True) == needs
 
 
 def test_layers_of_bloom():

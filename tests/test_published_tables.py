@@ -1,15 +1,19 @@
 # ruff: noqa: E501  (rows of tables)
 """Rates that makers and submitters publish, as tables of `validate`: every row is predicted as `predict` does, or skipped with the reason."""
 
+import json
+from pathlib import Path
+
 import numpy as np
 import pytest
 
 import crossflow
 from crossflow.errors import CrossflowError
+from crossflow.validation import published
 from crossflow.validation.comparison import validate
 from crossflow.validation.published import mlperf_table, torchtitan_table
 from crossflow.validation.serving import preset_of
-from crossflow.validation.tables import shipped
+from crossflow.validation.tables import read_rows, shipped
 
 MLPERF = "id,round,submitter,accelerator,gpus,gpus_per_node,benchmark,global_batch,micro_batch,seq,tp,pp,cp,vp,ep,dp,precision,lora,step_time_s\n"
 BRIDGE = "id,release,task,model,system,gpus,precision,gbs,mbs,seq,tp,pp,cp,vp,ep,etp,fsdp,tokens_per_s_gpu\n"
@@ -42,7 +46,8 @@ def test_a_published_rate_is_a_time_of_a_step_in_domains_of_nvlink(read):
     made = crossflow.from_dict(
         {
             "system": {"template": "gb200-nvl72", "devices_per_node": 64, "nodes": 4},
-            "software": {"like": "nemo", "recomputed": ["latent"]}, "strategy": "pp4-dp64-ep64-v4-z1-first4-last1",
+            "software": {"like": "nemo", "recomputed": ["latent"], "memory": {"moments": "bf16"}},
+            "strategy": "pp4-dp64-ep64-v4-z1-first4-last1",
             "workload": {"model": "deepseek-v3", "mtp_layers": 0, "global_batch": 4096, "sequence": 4096, "dtype": "bf16"},
         }
     )  # fmt: skip
@@ -211,3 +216,20 @@ def test_replicas_read_the_prompts_of_a_burst_beside_each_other(read):
     ]
     one, two = read("serving", header + "".join(rows)).predicted[[1, 3]]
     assert two == pytest.approx(one)
+
+
+RECIPES = Path(__file__).parent / "data" / "bridge_recipes.csv"
+
+
+@pytest.mark.slow
+def test_layouts_of_recipes_fit_in_memory():
+    """What NVIDIA runs on its own machines fits there, also on systems of which the tables here have no rate."""
+    told = []
+    rest = {"id": "", "date": "", "task": "Pre-Training", "cp": "1", "etp": "", "fsdp": "0", "tokens_per_s_gpu": "1"}
+    for row in read_rows(RECIPES, ()):
+        run = published.published_run(RECIPES, {**rest, **row})
+        time, fits, _ = published.predicted(json.dumps(run.data, sort_keys=True))
+        told.append((fits, *row.values()))
+        assert np.isfinite(time)
+    assert len(told) > 45
+    assert [row for row in told if not row[0]] == []

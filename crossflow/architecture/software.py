@@ -163,6 +163,17 @@ class MemoryHabits(FileModel):
         default=np.array([0.0]), description="tensors as large as a layer's whole input that collectives of a tensor group keep"
     )
     buckets: Flag = Field(default=False, description="a copy of all gradients, as large as the weights, from which data ranks reduce them")
+    moments: Literal["fp32", "bf16"] = Field(default="fp32", description="precision of the optimizer's states")
+    remainders: Flag = Field(
+        default=False,
+        description="where products are in 16 bits, of the fp32 weights that the optimizer updates only the bits are kept that the weights "
+        "lack (Megatron-Core's store_param_remainders)",
+    )
+    narrow_activation: Flag = Field(
+        default=False,
+        description="inputs of activations between narrow products are kept in the type of these (Megatron-Core's "
+        "activation_func_fp8_input_store)",
+    )
     late_gradients: Flag = Field(
         default=False, description="gradients of a microbatch are summed when its backward pass has ended; until then all are there"
     )
@@ -219,15 +230,30 @@ class SoftwareStack(FileModel):
     stages: Literal["even", "balanced"] = Field(
         default="even", description="layers of a stage: as many in each, or by their parameters, the head's among them"
     )
+    residual: Literal["tokens", "elements"] = Field(
+        default="tokens",
+        description="what tensor ranks divide between attention and MLPs with `sequence_parallel`: the tokens (Megatron-LM), or the "
+        "elements of each token (GSPMD), which need not divide the tokens",
+    )
     dispatch: Literal["copies", "nodes"] = Field(
         default="copies",
         description="what travels to experts: every copy of a token, or one to each node, and inside it one to each rank, that has any "
         "of its experts (DeepEP, HybridEP)",
     )
+    weighing: Literal["returned", "inside"] = Field(
+        default="returned",
+        description="where what experts give is weighed. returned: the rows that have come back, which are kept for the backward pass; "
+        "inside: between the products of experts, so that rows are only summed on their way back, as DeepEP does, and not kept",
+    )
     expert_products: Literal["one", "each", "fused"] = Field(
         default="one",
         description="kernels of the products of a rank's experts, and of the casts of their operands, in training: one for all; one for "
-        "each expert (Transformer Engine's GroupedLinear); fused: one for all that also does the activation and the casts of what it makes",
+        "each expert (Transformer Engine's GroupedLinear), whose last bias further kernels add; fused: one for all that also does the "
+        "activation and the casts of what it makes",
+    )
+    narrow_dispatch: Flag = Field(
+        default=False,
+        description="tokens, and in the backward pass gradients, travel to experts in the type of narrow products; they return in 16 bits",
     )
     token_counts: Literal["device", "host"] = Field(
         default="device",

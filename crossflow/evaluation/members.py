@@ -77,18 +77,21 @@ def check_strategy(
     scenario: Scenario, strategy: Plan | Hierarchy, workload: Layered, nodes: tuple[int, int], job: Job | DlrmJob | None = None
 ) -> None:
     """StrategyError for a strategy that cannot divide a workload on nodes of a scenario's devices; its `job` where it is at hand."""
-    balanced, hosted = scenario.balanced, scenario.system.host is not None
+    habits = scenario.balanced, scenario.elements, scenario.system.host is not None
     if workload is scenario.workload or job is None:  # many strategies of one workload, over and over
-        problem = _problem(strategy, workload, nodes, balanced, hosted)
+        problem = _problem(strategy, workload, nodes, *habits)
     else:
-        problem = strategy_problem(strategy, workload, nodes, balanced=balanced, hosted=hosted, model=job.model)
+        balanced, elements, hosted = habits
+        problem = strategy_problem(strategy, workload, nodes, balanced=balanced, elements=elements, hosted=hosted, model=job.model)
     if problem is not None:
         raise StrategyError(f"strategy {strategy}: {problem}")
 
 
 @functools.lru_cache(maxsize=65536)
-def _problem(strategy: Plan | Hierarchy, workload: Layered, nodes: tuple[int, int], balanced: bool, hosted: bool) -> str | None:
-    return strategy_problem(strategy, workload, nodes, balanced=balanced, hosted=hosted)
+def _problem(
+    strategy: Plan | Hierarchy, workload: Layered, nodes: tuple[int, int], balanced: bool, elements: bool, hosted: bool
+) -> str | None:
+    return strategy_problem(strategy, workload, nodes, balanced=balanced, elements=elements, hosted=hosted)
 
 
 Batch = tuple[Scenario, Members | None, Index]  # a scenario, what its points compute where that differs, and which points they are

@@ -139,8 +139,10 @@ def _of_another_node(number: Parameter, scenario: Scenario) -> bool:
 def _strategies(trials: _Trials, base: _Outcome) -> tuple[OtherStrategy, ...]:
     """What other strategies on the same devices bring, those that fit first."""
     scenario = trials.scenario
-    balanced, fused = scenario.balanced, scenario.fused_attention
-    near = near_strategies(scenario.strategy, scenario.workload, scenario.nodes, balanced=balanced, fused=fused)
+    near = near_strategies(
+        scenario.strategy, scenario.workload, scenario.nodes, balanced=scenario.balanced, elements=scenario.elements,
+        fused=scenario.fused_attention,
+    )  # fmt: skip
     if not near:
         return ()
     score = evaluate(scenario, {"strategy": list(near)}, columns=(trials.objective,))

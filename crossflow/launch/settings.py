@@ -73,6 +73,8 @@ def workload_settings(spec: TransformerSpec) -> dict[str, Any]:
             found["workload.ffn"] = inner
         if found["workload.ffn"] == inner:
             found["workload.experts.ffn"] = None
+        if spec.experts.active_groups == spec.experts.groups:
+            found["workload.experts.active_groups"] = None
         dense, every = spec.experts.dense_layers, spec.experts.every
         first = dense + -(dense + 1) % every  # the first layer with experts
         found["workload.experts.dense_layers"] = 0 if first == every - 1 else first

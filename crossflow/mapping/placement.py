@@ -15,6 +15,7 @@ References
 
 import itertools
 import math
+import operator
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
@@ -292,6 +293,7 @@ def _check_devices(axes: tuple[tuple[str, int], ...], network: Network) -> None:
 def _place(axes: tuple[tuple[str, int], ...], network: Network, order: tuple[str, ...], chains: frozenset[str]) -> Placement:
     _check_devices(axes, network)
     spans = _spans(axes, order, chains)
+    network = _turned(network, spans)
     package, cluster = _package_usage(spans, network), _cluster_usage(spans, network)
     alone = _Usage(sharing=(0.0,), hops=(0,), total=0.0)
     routes = {name: _route(_Span(name=name, size=1, stride=1, chain=False), network, alone.of(0), alone.of(0)) for name, _ in axes}
@@ -306,6 +308,31 @@ def _place(axes: tuple[tuple[str, int], ...], network: Network, order: tuple[str
         routes=tuple(routes.values()),
         total_sharing=max(package.total, cluster.total),
     )
+
+
+def _turned(network: Network, spans: tuple[_Span, ...]) -> Network:
+    """The network with the sides of its tori in the order that suits the axes best; the given order if none is better.
+
+    Which side of a torus comes first is a name, not wiring: 12 tensor ranks fill the rows of a torus of 16 x 16 x 12 along its last
+    side, and each row is a ring. A mesh has no such rows, it stays as it is given. JAX lays its meshes on TPUs in the same way
+    (`jax.experimental.mesh_utils.create_device_mesh`).
+    """
+    package, cluster = network.package, network.cluster
+    inside, between = _package_spans(spans, package.nodes), _cluster_spans(spans, package.nodes)
+    return replace(network, package=_turned_grid(package, inside), cluster=_turned_grid(cluster, between))
+
+
+def _turned_grid(topology: Topology, spans: tuple[tuple[int, int], ...]) -> Topology:
+    if not (topology.is_grid and topology.wraps) or len(set(topology.shape)) == 1:
+        return topology
+
+    def suits(shape: tuple[int, ...]) -> tuple[int, int]:
+        """Axes that cut rows, or planes, evenly, and those of them that end where a row or a plane does."""
+        borders = tuple(itertools.accumulate(shape, operator.mul, initial=1))
+        even = [any(stop % below == 0 and above % stop == 0 for below, above in itertools.pairwise(borders)) for _, stop in spans]
+        return sum(even), sum(stop in borders for _, stop in spans)
+
+    return replace(topology, shape=max(itertools.permutations(topology.shape), key=suits))
 
 
 def _route(span: _Span, network: Network, package: tuple[int, float], cluster: tuple[int, float]) -> AxisRoute:

@@ -441,6 +441,11 @@ class _BlockBuilder:
         if np.any(elements):
             self._activation(unit, part, elements, biased=False)
         moved = routed * part.width
+        if self.training and self.stack.expert_products == "each" and any(matrix.routed and matrix.bias for matrix in part.matrices):
+            # Biases of what experts give are no part of their products: for each expert bias times weight w1 and sum r2 w1, then one copy
+            # r1 w1; gradients of the bias r1 w1 and r1, of the weight the same, and of what was joined r1 w1.
+            self._pass(unit, "forward", 6.0 * moved * e, launches=1.0 + 2.0 * touched)
+            self._pass(unit, "input", 8.0 * moved * e, launches=1.0 + 4.0 * touched)
         # permutation r1 w1, its return with weights r1 w1; router's softmax and top-k are small
         both: tuple[BlockPhase, ...] = ("forward", "input")
         row_passes = (4.0 + self._row_passes(routing)) / self.stack.permutation
@@ -448,8 +453,9 @@ class _BlockBuilder:
             if not fused:
                 self._pass(unit, phase, (row_passes * moved + 6.0 * mine * routing.experts) * e, launches=8)
             size = moved * e / np.where(layout.sequence_parallel, ranks, 1.0)
+            narrow = self.job.operand / e if self.stack.narrow_dispatch and self.narrow and unit not in self.wide else 1.0
             for back in (False, True):
-                self._exchange(unit, part, phase, size, back=back)
+                self._exchange(unit, part, phase, size if back else size * narrow, back=back)
 
     def _row_passes(self, routing: Routing) -> Array:
         """Elements read and written for each that is routed, beside permutation and return: there and back r1 w1 for each pass. [1]"""

@@ -84,11 +84,12 @@ class _Kept:
         if part.ssm is not None:
             plain = plain + _state_space(part.ssm, tokens, job, layout)
         if part.routing is not None or np.any(part.inner):
-            inner = e * _activation(job, part, tokens, routed, layout, stack)
-            made = _branches_again(part, stack) * 2.0 * e * tokens * part.inner / layout.tensor_of("mlp")
+            inside = p if stack.memory.narrow_activation else e
+            inner = inside * _activation(job, part, tokens, routed, layout, stack)
+            made = _branches_again(part, stack) * 2.0 * inside * tokens * part.inner / layout.tensor_of("mlp")
             plain, passing = plain + inner - made, passing + made
         if part.routing is not None:  # what experts give back, to be weighed, and the weights
-            returned = own * part.routing.active * part.routing.kept
+            returned = own * part.routing.active * part.routing.kept * (stack.weighing == "returned")
             plain = plain + e * returned * part.width + ROUTING * own * part.routing.experts
         return cls(plain=plain, scores=scores, passing=passing + scores)
 

@@ -67,7 +67,9 @@ def more_devices(job: Job, plan: Plan, batch: int, machine: Machine) -> tuple[Pl
 
 def possible(job: Job, plan: Plan, batch: int, machine: Machine) -> bool:
     """Whether a plan divides a job's model with a global batch."""
-    return plan_problem(plan, job.model, batch, balanced=machine.stack.stages == "balanced", task=job.task) is None
+    stack = machine.stack
+    balanced, elements = stack.stages == "balanced", stack.residual == "elements"
+    return plan_problem(plan, job.model, batch, balanced=balanced, elements=elements, task=job.task) is None
 
 
 def _variants(plan: Plan, job: Job) -> Iterator[Plan]:

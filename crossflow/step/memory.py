@@ -31,7 +31,7 @@ from crossflow.architecture.software import SoftwareStack
 from crossflow.arrays import Array, Index, Mask, by_point, once, summed
 from crossflow.parallel.blocks import ends_of, parameters, type_of, units, wide_units
 from crossflow.step.activations import activations
-from crossflow.step.offload import MASTER, STATE, activations_on_host, kept_on_host
+from crossflow.step.offload import MASTER, activations_on_host, kept_on_host, master_size, states_size
 from crossflow.step.outcome import Machine
 from crossflow.step.stages import Shape, alike, chunk_layers, row_counts
 from crossflow.step.weights import weight_sizes
@@ -203,7 +203,7 @@ def _holdings(job: Job, layout: Layout, stack: SoftwareStack) -> Holdings:
     """All that each unit takes."""
     rows: dict[str, list[Array]] = {}
     kept, working = activations(job, layout, stack)
-    states = STATE * job.optimizer_states + (MASTER if stack.weight_size(job.element) < MASTER else 0.0)
+    states = states_size(job, stack)
     gradient, sizes = stack.gradient_size(job.element), weight_sizes(job, stack)[:, 0]
     there, fetched = kept_on_host(layout, "optimizer"), kept_on_host(layout, "weights")
     leave = np.maximum(there * (layout.zero >= 2), fetched)  # gradients that ranks share out are summed where the optimizer is
@@ -214,9 +214,9 @@ def _holdings(job: Job, layout: Layout, stack: SoftwareStack) -> Holdings:
         found = {
             "weights": shared[2] * weight * (1.0 - fetched),
             "gradients": shared[1] * gradient * (1.0 - leave),
-            "optimizer": shared[0] * states * (1.0 - there),
+            "optimizer": shared[0] * (states + master_size(job, stack)) * (1.0 - there),
             "host_weights": shared[0] * fetched * weight,
-            "host_states": shared[0] * there * (STATE * job.optimizer_states + MASTER + gradient),
+            "host_states": shared[0] * there * (states + MASTER + gradient),
             "whole": (dense + expert) * weight,
             "sharded": sum(amount * (spread.zero >= 3) for amount, spread in shares) * weight,
             "reduced": sum(amount * ((spread.data.size > 1) & (spread.zero < 3)) for amount, spread in shares) * weight,

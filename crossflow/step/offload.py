@@ -19,11 +19,14 @@ from dataclasses import dataclass, fields
 
 import numpy as np
 
+from crossflow.architecture.software import SoftwareStack
 from crossflow.arrays import Array, Index
+from crossflow.formats import DTYPE_BYTES
 from crossflow.strategy.layout import Layout
 from crossflow.strategy.mesh import Offload
+from crossflow.workload.job import Job
 
-MASTER, STATE = 4.0, 4.0  # weights that an optimizer updates, and its states, are fp32 [B]
+MASTER = 4.0  # weights that an optimizer updates are fp32 [B]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,6 +43,19 @@ class Copies:
     def at(self, points: Index) -> Copies:
         """Copies of some of the points."""
         return Copies(**{field.name: getattr(self, field.name)[:, points] for field in fields(Copies)})
+
+
+def states_size(job: Job, stack: SoftwareStack) -> float:
+    """Size of the optimizer's states of a parameter, all of them together. [B]"""
+    return DTYPE_BYTES[stack.memory.moments] * job.optimizer_states
+
+
+def master_size(job: Job, stack: SoftwareStack) -> float:
+    """Size of what the optimizer keeps of a weight that it updates, beside the weight itself: none where that is in fp32. [B]"""
+    weight = stack.weight_size(job.element)
+    if weight >= MASTER:
+        return 0.0
+    return MASTER - weight if stack.memory.remainders and job.operand >= job.element else MASTER
 
 
 def kept_on_host(layout: Layout, what: Offload) -> Array:

@@ -18,7 +18,7 @@ from crossflow.formats import FORMATS
 from crossflow.parallel.blocks import PHASES, unit_starts, units
 from crossflow.program.program import Program
 from crossflow.step.activations import activations
-from crossflow.step.offload import MASTER, STATE, Copies, activations_on_host, kept_on_host
+from crossflow.step.offload import MASTER, Copies, activations_on_host, kept_on_host, master_size, states_size
 from crossflow.step.outcome import Machine
 from crossflow.step.stages import Between
 from crossflow.step.task import COLLECTIVES, OF, StepTables
@@ -209,7 +209,7 @@ def _beside_microbatch(job: Job, layout: Layout, machine: Machine, task: StepTab
 
     A pass forward of one microbatch and a pass backward of another run together, layer by layer. The way to the experts and the way back
     of the one are beside the experts and beside the rest of the layer of the other. What a way takes beyond them it blocks; meanwhile it
-    takes units of the device from the kernels. The first microbatches of a pipeline have no other beside them.
+    takes units of the device from the kernels. Some microbatches of a pipeline have no other beside them (`Layout.unpaired`).
 
     Parameters
     ----------
@@ -228,7 +228,7 @@ def _beside_microbatch(job: Job, layout: Layout, machine: Machine, task: StepTab
     )  # of the other pass: its experts, the rest of its layer
     way, taken = exchange.sum(axis=0) / 2.0, machine.stack.overlap.exchange_units
     left = np.minimum(np.maximum(way - beside, taken * np.minimum(way, beside / (1.0 - taken))), way).sum(axis=0)
-    alone = np.minimum(layout.pp / layout.microbatches, 1.0)
+    alone = np.minimum(layout.unpaired / layout.microbatches, 1.0)
     share = divide(left, 2.0 * way) * (1.0 - alone) + alone
     return np.asarray(blocking - exchange * (1.0 - share))
 
@@ -295,7 +295,7 @@ def host_copies(job: Job, layout: Layout, machine: Machine, kept: Array, owned: 
     summed = np.maximum(optimizer * (layout.zero >= 2), fetched) * float(job.training)  # gradients summed on the host
     kept_weight = stack.weight_size(job.element)
     # Gradients r1, master weights and states r1 w1 each, and the weights of the device w1 where they are not the master's.
-    updated = gradient + 2.0 * (MASTER + STATE * job.optimizer_states) + (kept_weight if kept_weight < MASTER else 0.0)
+    updated = gradient + 2.0 * (MASTER + states_size(job, stack)) + (kept_weight if kept_weight < MASTER else 0.0)
     return Copies(
         activations=divide(activations_on_host(layout, job.model.depth) * kept, bus),
         fetched=divide(fetched * owned * weights, bus),
@@ -309,11 +309,12 @@ def host_copies(job: Job, layout: Layout, machine: Machine, kept: Array, owned: 
 def optimizer_costs(job: Job, owned: Array, machine: Machine) -> KernelCosts:
     """Cost of the optimizer on `owned` parameters; or as measured.
 
-    Gradients are read twice (norm, step), states and master weights in fp32 are read and written.
+    Gradients are read twice (norm, step), states and what is kept of the fp32 weights are read and written, and so are the weights
+    themselves where these are a part of that; otherwise they are written.
     """
-    weight = machine.stack.weight_size(job.element)
-    master = 8.0 + weight if weight < 4 else 8.0
-    moved = 2.0 * machine.stack.gradient_size(job.element) + master + 8.0 * job.optimizer_states
+    weight, kept = machine.stack.weight_size(job.element), master_size(job, machine.stack)
+    master = 2.0 * kept + weight * (1.0 if kept == MASTER else 2.0)
+    moved = 2.0 * machine.stack.gradient_size(job.element) + master + 2.0 * states_size(job, machine.stack)
     passes = 1.0 if machine.stack.fuses("optimizer", job.element) else 2.0
     nothing = np.zeros_like(owned)
     costs = pass_costs(passes * owned * moved, nothing, nothing, machine.architecture, job.dtype, least=machine.least)

@@ -204,8 +204,9 @@ class StepPasses:
             self._at_once(made, row)
         self._copied(made, kind, row)
         made.units = max(made.units, made.data)
-        for name, time in self.transfer(kind, row, self.handed(kind, row)):
-            made.send(name, PIPELINE, time, -1)
+        if kind != WEIGHT:
+            for name, time in self.transfer(int(self.slots.handed.boundaries.onwards[kind, row]), self.handed(kind, row)):
+                made.send(name, PIPELINE, time, -1)
         # What the host takes beyond is what is left of the slot.
         left = float(self.times(kind, row, 1.0 / slowest)) - made.units
         if left > 1e-12:
@@ -233,12 +234,11 @@ class StepPasses:
         other = chain[chain.index(row) + (1 if kind == FORWARD else -1)]
         return held / float(self.link.rate(np.asarray(row % self.order.stages), np.asarray(other % self.order.stages)))
 
-    def transfer(self, kind: int, row: int, time: float) -> SentTimes:
-        """Parts of what a slot takes `time` [s] to hand over: the transfer itself, and its parts put together where receivers need that."""
+    def transfer(self, at: int, time: float) -> SentTimes:
+        """Parts of what takes `time` [s] over a boundary: the transfer itself, and its parts put together where receivers need that."""
         if not time:
             return ()
         handed = self.slots.handed
-        at = handed.boundaries.onwards[kind, row]
         sent, gathered = float(handed.sent[at, 0]), float(handed.gathered[0])
         name = f"{SCOPES[int(handed.crosses[at, 0])]} send_recv"
         return (name, time * sent / (sent + gathered)), ("all_gather", time * gathered / (sent + gathered))

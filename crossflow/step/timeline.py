@@ -178,7 +178,7 @@ class _Filler:
         streams = np.where(walk.kind_row[crossing] < order.rows, PIPELINE, BACKWARDS)
         # All that a row receives comes over one boundary.
         _, firsts, which = np.unique(walk.kind_row[crossing], return_index=True, return_inverse=True)
-        columns = (lags[crossing], streams, walk.kind_row[source])
+        columns = (lags[crossing], streams, walk.kind_row[crossing])
         passes = [self.passed(self._transfer(*one)) for one in zip(*(column[firsts].tolist() for column in columns), strict=True)]
         numbers = np.array(passes, dtype=np.intp)[which]
         for device, one in enumerate(self.classes):
@@ -190,7 +190,8 @@ class _Filler:
     def _transfer(self, lag: float, stream: int, kind_row: int) -> PassEvents:
         """Activations, or their gradients, on their way, and their parts put together where receivers do not keep them divided."""
         made, end = Laid(self.step.names), 0.0
-        for name, time in self.step.transfer(*divmod(kind_row, self.step.order.rows), lag):
+        at = int(self.step.slots.handed.boundaries.inwards[divmod(kind_row, self.step.order.rows)])
+        for name, time in self.step.transfer(at, lag):
             end = made.add(name, stream, COMMUNICATION, end, time, -1)
         return made.made("transfer")
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from crossflow.arrays import Array, Index, Mask
 from crossflow.program.groups import Group, Pair
-from crossflow.strategy.mesh import BLOCKS, OFFLOADS, TYPES, Offload, RankBlock, Type
+from crossflow.strategy.mesh import BIDIRECTIONAL, BLOCKS, OFFLOADS, TYPES, Offload, RankBlock, Type
 from crossflow.strategy.plan import OWN_SHARDS, Plan
 from crossflow.strategy.stages import Division
 
@@ -21,7 +21,7 @@ class Spread:
     """How ranks share and repeat the weights of some layers, shape (n,)."""
 
     # ranks that hold the same: data and context ranks together, those of a tensor group that holds copies, and those of the mirrored stage
-    # (Chimera)
+    # (Chimera, DualPipe)
     data: Group
     shards: Group  # ranks over which weights are sharded where they are (FSDP)
     copies: Group  # ranks that hold the same shard (hybrid sharding)
@@ -158,12 +158,24 @@ class Layout:
     @functools.cached_property
     def directions(self) -> Array:
         """Directions in which microbatches pass the stages; each has weights of its own. [1]"""
-        both = "chimera" in self.schedules
-        return np.where(self.schedule == self.schedules.index("chimera"), 2.0, 1.0) if both else np.ones_like(self.tp)
+        return np.where(np.array([name in BIDIRECTIONAL for name in self.schedules])[self.schedule], 2.0, 1.0)
+
+    @functools.cached_property
+    def unpaired(self) -> Array:
+        """Microbatches whose forward pass no backward pass of another can run beside: the first of a pipeline, one for each stage.
+
+        On a stage of DualPipe with n stages between it and the nearer end, 3 p / 2 - n - 1 forward passes are none of those that its
+        order has beside a backward pass; 5 p / 4 - 1 / 2 in the mean.
+        """
+        dual = np.array([name == "dualpipe" for name in self.schedules])[self.schedule]
+        return np.where(dual, 1.25 * self.pp - 0.5, self.pp)
 
     def _mirrored(self, group: Group) -> Group:
-        """A group with the ranks of the stage that holds the same layers for the other direction, which are far away."""
-        return replace(group, size=group.size * self.directions) if "chimera" in self.schedules else group
+        """A group with the ranks of the stage that holds the same layers for the other direction, in another node if there are several."""
+        if not (self.directions > 1).any():
+            return group
+        size = group.size * self.directions
+        return replace(group, size=size, per_node=np.where(self.devices <= self.node, size, group.per_node))
 
     def tensor_of(self, kind: Type) -> Array:
         """Ranks that share each layer of a type. [1]"""

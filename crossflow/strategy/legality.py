@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from crossflow.strategy.mesh import RECOMPUTE, SCHEDULES, TYPES, RankBlock, Recompute, Type, divisors
+from crossflow.strategy.mesh import BIDIRECTIONAL, RECOMPUTE, SCHEDULES, TYPES, RankBlock, Recompute, Type, divisors
 from crossflow.strategy.plan import OWN_SHARDS, OWN_TENSOR, Plan
 from crossflow.strategy.schedules import pipeline_order, schedule_problem
 from crossflow.workload.job import JobTask
@@ -15,16 +15,19 @@ from crossflow.workload.transformer import Transformer
 MICRO_BATCHES = (1, 2, 4, 8, 16)
 
 
-def plan_problem(plan: Plan, model: Transformer, batch: int, *, balanced: bool = False, task: JobTask = "training") -> str | None:
+def plan_problem(
+    plan: Plan, model: Transformer, batch: int, *, balanced: bool = False, elements: bool = False, task: JobTask = "training"
+) -> str | None:
     """Why a plan cannot divide a model with a global batch, in a sentence; None where it can.
 
     Layers need not divide: there may be up to two more stages than layers, the ends then hold the embedding and the head alone, and
-    any number where `stage_layers` lists them. With `balanced` stages, where a stage may be left empty, up to twice as many.
+    any number where `stage_layers` lists them. With `balanced` stages, where a stage may be left empty, up to twice as many. With
+    `elements` tensor ranks divide the elements of each token, and not the tokens, where sequence parallelism is on.
     """
     return (
         _not_cut(plan, model)
         or _no_stages(plan, model, balanced=balanced)
-        or _no_tokens(plan, model, task)
+        or _no_tokens(plan, model, task, elements=elements)
         or _no_microbatches(plan, batch)
         or _no_experts(plan, model)
         or _no_own_tensor(plan)
@@ -90,23 +93,27 @@ def _not_listed(plan: Plan, depth: int, cut: str) -> str | None:
     return None
 
 
-def _no_tokens(plan: Plan, model: Transformer, task: JobTask) -> str | None:
-    """Why tokens cannot be divided over ranks.
+def _no_tokens(plan: Plan, model: Transformer, task: JobTask, *, elements: bool) -> str | None:
+    """Why tokens, or with `elements` those of each token, cannot be divided over ranks.
 
     Ranks that hold copies of every layer have samples of their own; of a sample only those that share a layer have parts.
     """
     degrees = [plan.tensor_of(kind) for kind in TYPES if model.experts or kind != "experts"]
-    shared = min(max(degrees), plan.tp) if plan.sequence_parallel else 1
+    divided = plan.sequence_parallel and not elements
+    shared = min(max(degrees), plan.tp) if divided else 1
+    wide = [part.width for part in model.parts if plan.sequence_parallel and elements and part.width % plan.tp]
+    if wide:
+        return f"the {wide[0]} elements of a token are not divisible by tp = {plan.tp}, as sequence_parallel needs"
     cuts = plan.cp * shared
     if task == "decode":
         if plan.cp > 1:
             return f"cp = {plan.cp} divides the tokens of a sample, of which one is written at a time; use dp or tp in its place"
-        if plan.sequence_parallel and plan.micro_batch % plan.tp:
+        if divided and plan.micro_batch % plan.tp:
             return f"the {plan.micro_batch} tokens that a microbatch writes are not divisible by tp = {plan.tp}, as sequence_parallel needs"
     uneven = [layer.tokens for layer in model.layers if model.vocabulary and layer.tokens % cuts]
     if uneven:
         degree = "tp" if shared == plan.tp else "ranks of a layer"
-        return f"the {uneven[0]} tokens of a sample are not divisible by cp{f' x {degree}' if plan.sequence_parallel else ''} = {cuts}"
+        return f"the {uneven[0]} tokens of a sample are not divisible by cp{f' x {degree}' if divided else ''} = {cuts}"
     masked = {layer.tokens for layer in model.layers for part in layer.parts if part.attention is not None and part.attention.causal}
     odd = [tokens for tokens in masked if plan.cp > 1 and tokens % (2 * plan.cp)]
     if odd:
@@ -184,8 +191,8 @@ def _no_order(plan: Plan, batch: int) -> str | None:
     """Why passes cannot follow a schedule."""
     if plan.schedule in ("1f1b", "gpipe"):
         return None
-    if plan.schedule == "chimera" and plan.zero:
-        return f"schedule: chimera keeps all weights twice; zero = {plan.zero} is not supported with it"
+    if plan.schedule in BIDIRECTIONAL and plan.zero > 1:
+        return f"schedule: {plan.schedule} keeps all weights twice; zero = {plan.zero} is not supported with it, 0 and 1 are"
     shape = plan.pp, plan.virtual_stages, batch // (plan.dp * plan.micro_batch)
     problem = schedule_problem(plan.schedule, *shape)
     if problem is None and plan.zero == 3 and (plan.schedule == "pipedream" or pipeline_order(plan.schedule, *shape).split):
@@ -346,7 +353,7 @@ def legal_plans(
 
 
 def neighbouring_plans(
-    plan: Plan, model: Transformer, batch: int, *, node: int, task: JobTask = "training", balanced: bool = False
+    plan: Plan, model: Transformer, batch: int, *, node: int, task: JobTask = "training", balanced: bool = False, elements: bool = False
 ) -> tuple[Plan, ...]:
     """Plans on as many devices that divide model and batch too and are one change away.
 
@@ -367,7 +374,7 @@ def neighbouring_plans(
         changed
         for changed in dict.fromkeys([*found, *(() if training else (plan.serving(batch),))])
         if changed != plan and (changed.tp <= node or changed.tp <= plan.tp)
-        and plan_problem(changed, model, batch, balanced=balanced, task=task) is None
+        and plan_problem(changed, model, batch, balanced=balanced, elements=elements, task=task) is None
     )  # fmt: skip
 
 

@@ -33,7 +33,8 @@ RECOMPUTE: tuple[Recompute, ...] = ("none", "selective", "full")
 OFFLOADS: tuple[Offload, ...] = ("optimizer", "weights", "activations")
 TYPES: tuple[Type, ...] = ("attention", "mlp", "experts", "embedding")  # of a transformer's layers; the head goes with the embedding
 BLOCKS: tuple[RankBlock, ...] = ("tp", "dp", "pp")  # of ranks, as they lie on consecutive devices: Megatron's order
-SCHEDULES = ("1f1b", "gpipe", "zb-h1", "chimera", "pipedream")  # rules by which pipelines order their passes
+SCHEDULES = ("1f1b", "gpipe", "zb-h1", "chimera", "pipedream", "dualpipe")  # rules by which pipelines order their passes
+BIDIRECTIONAL = ("chimera", "dualpipe")  # of them, those in which microbatches come from both ends, and every stage holds two chunks
 
 # Roles as words, where strategies are written by layer type.
 WORD_ROLES: Mapping[str, Role] = {

@@ -163,6 +163,7 @@ def strategy_problem(
     nodes: tuple[int, int],
     *,
     balanced: bool,
+    elements: bool = False,
     hosted: bool = True,
     model: Transformer | Dlrm | None = None,
 ) -> str | None:
@@ -179,7 +180,7 @@ def strategy_problem(
         return NO_HOST
     transformer = model if isinstance(model, Transformer) else workload.transformer()
     plan, batch = _divided(strategy, workload)
-    problem = plan_problem(plan, transformer, batch, balanced=balanced, task=workload.step)
+    problem = plan_problem(plan, transformer, batch, balanced=balanced, elements=elements, task=workload.step)
     return problem or (_worker_problem(workload, transformer) if workload.serving.prefill else None)
 
 
@@ -214,7 +215,7 @@ def _worker_problem(workload: TransformerSpec, model: Transformer) -> str | None
 
 
 def near_strategies(
-    strategy: AnyStrategy, workload: Workload, nodes: tuple[int, int], *, balanced: bool, fused: bool = False
+    strategy: AnyStrategy, workload: Workload, nodes: tuple[int, int], *, balanced: bool, elements: bool = False, fused: bool = False
 ) -> Mapping[str, str]:
     """Strategies of a layered model on as many devices that are worth comparing with one, as text, each with what it changes.
 
@@ -227,7 +228,8 @@ def near_strategies(
     if not isinstance(strategy, Plan) or not isinstance(workload, TransformerSpec):
         return {}
     (plan, batch), model, task = _divided(strategy, workload), workload.transformer(), workload.step
-    found = _settled(neighbouring_plans(plan, model, batch, node=nodes[0], task=task, balanced=balanced), workload)
+    near = neighbouring_plans(plan, model, batch, node=nodes[0], task=task, balanced=balanced, elements=elements)
+    found = _settled(near, workload)
     same = fused and strategy.recompute != "selective"
     return {
         as_text(plan, workload): strategy.changes(plan)

@@ -11,6 +11,8 @@ References
 .. [3] Qi et al., "Zero Bubble Pipeline Parallelism", ICLR 2024, Sec. 3: ZB-H1.
 .. [4] Li and Hoefer, "Chimera: Efficiently Training Large-Scale Neural Networks with Bidirectional Pipelines", SC 2021, Sec. 3.
 .. [5] Narayanan et al., "PipeDream: Generalized Pipeline Parallelism for DNN Training", SOSP 2019, Sec. 3.2 and 3.3.
+.. [6] DeepSeek-AI, "DeepSeek-V3 Technical Report", arXiv:2412.19437, 2024, Sec. 3.2.1 and Table 2, and their code of the schedule,
+   github.com/deepseek-ai/DualPipe.
 """
 
 from __future__ import annotations
@@ -19,7 +21,7 @@ import functools
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -30,7 +32,7 @@ from crossflow.arrays import Index
 from crossflow.errors import Problem, SpecError
 from crossflow.files import FileModel
 from crossflow.limits import Whole
-from crossflow.strategy.mesh import SCHEDULES
+from crossflow.strategy.mesh import BIDIRECTIONAL, SCHEDULES
 
 FORWARD, BACKWARD, WEIGHT = range(3)
 LETTERS = "FBW"  # of kinds of slots, in files and pictures
@@ -45,6 +47,8 @@ class PipelineOrder:
     microbatches: int  # of a step. [1]
     chains: tuple[tuple[int, ...], ...]  # rows that a microbatch passes, in the order of the model; one chain for each direction
     slots: tuple[Index, ...]  # for every stage its slots in their order, shape (slots, 3): kind, row, microbatch
+    # slots, and those at whose end their results leave the stage, where that is not their own end: numbers as in `ids`, shape (slots, 2)
+    together: Index = field(default_factory=lambda: np.zeros((0, 2), dtype=np.intp))
     flush: bool = True  # whether weights are updated once all microbatches are through; otherwise after each, without waiting (PipeDream)
 
     @property
@@ -60,7 +64,8 @@ class PipelineOrder:
     @functools.cached_property
     def forward_only(self) -> PipelineOrder:
         """The order without what comes back, that of a service: no stage waits for a later one."""
-        return replace(self, slots=tuple(slots[slots[:, 0] == FORWARD] for slots in self.slots))
+        forward = tuple(slots[slots[:, 0] == FORWARD] for slots in self.slots)
+        return replace(self, slots=forward, together=np.zeros((0, 2), dtype=np.intp))
 
     @functools.cached_property
     def chunk(self) -> Index:
@@ -73,7 +78,7 @@ class PipelineOrder:
     @functools.cached_property
     def ids(self) -> tuple[Index, ...]:
         """Slots of every stage as numbers, (kind x rows + row) x microbatches + microbatch."""
-        return tuple((slots[:, 0] * self.rows + slots[:, 1]) * self.microbatches + slots[:, 2] for slots in self.slots)
+        return tuple(_numbers(slots, self.rows, self.microbatches) for slots in self.slots)
 
     @functools.cached_property
     def sources(self) -> Index:
@@ -90,7 +95,11 @@ class PipelineOrder:
                 needs[BACKWARD, row] = rows + chain[i + 1] if i + 1 < len(chain) else row
                 needs[WEIGHT, row] = rows + row
         found = np.where(needs.ravel()[:, None] < 0, count, needs.ravel()[:, None] * self.microbatches + np.arange(self.microbatches))
-        return np.append(found.ravel(), count)
+        found = np.append(found.ravel(), count)
+        leaves = np.arange(count + 1)
+        leaves[self.together[:, 0]] = self.together[:, 1]
+        elsewhere = np.repeat(needs % rows % self.stages != np.arange(rows) % self.stages, self.microbatches)
+        return np.where(np.append(elsewhere, False), leaves[found], found)
 
     def kept(self) -> Index:
         """Microbatches whose activations each row of each stage keeps when the stage keeps most, shape (rows / stages, stages).
@@ -104,6 +113,11 @@ class PipelineOrder:
             most = int(np.cumsum(change).argmax()) + 1
             np.add.at(found[:, stage], slots[:most, 1] // self.stages, change[:most])
         return found
+
+
+def _numbers(slots: Index, rows: int, microbatches: int) -> Index:
+    """Slots of shape (slots, 3) as numbers."""
+    return np.asarray((slots[:, 0] * rows + slots[:, 1]) * microbatches + slots[:, 2])
 
 
 # -------------------------------------------------------------------------------------------- rules
@@ -194,11 +208,59 @@ def pipedream(stages: int, chunks: int, microbatches: int) -> PipelineOrder:
     return PipelineOrder(stages=stages, microbatches=microbatches, chains=plain.chains, slots=plain.slots, flush=False)
 
 
+def dualpipe(stages: int, _chunks: int, microbatches: int) -> PipelineOrder:
+    """DualPipe [6]_: half of the microbatches from each end, a forward pass of one beside a backward pass of the other; few weights apart.
+
+    The bubble is (p / 2 - 1) (F&B + B - 3 W), where F&B is a forward beside a backward pass and B has its W in it. A stage holds two
+    chunks of the model and keeps at most p + 1 microbatches. Passes beside each other are slots one after the other here, and results of
+    both leave their stage when both are done, as that of a whole backward pass does when its weight gradients are there.
+    """
+    p = stages
+    made = [list(_dualpipe_slots(p, microbatches // 2, stage)) for stage in range(p)]
+    slots = tuple(np.array([slot for group in mine for slot in group], dtype=np.intp) for mine in made)
+    leaving = np.array([(slot, group[-1]) for mine in made for group in mine for slot in group[:-1]], dtype=np.intp)
+    together = np.stack([_numbers(leaving[:, i], 2 * p, microbatches) for i in (0, 1)], axis=1)
+    chains = tuple(range(p)), tuple(range(2 * p - 1, p - 1, -1))
+    return PipelineOrder(stages=p, microbatches=microbatches, chains=chains, slots=slots, together=together)
+
+
+def _dualpipe_slots(p: int, half: int, stage: int) -> Iterator[list[Slot]]:
+    """Slots of one stage that run together, of `half` of the microbatches each way; the steps are those of `DualPipe.step` [6]_.
+
+    Way 0 is that of the microbatches from the nearer end of the pipeline. A backward pass `b` leaves its weight gradient for a later
+    `W`, first come, first served; one `B` is followed by its own.
+    """
+    near = min(stage, p - 1 - stage)
+    ahead, beyond = p // 2 - near - 1, (near + 1) // 2
+    last = [("b1" if i > beyond or (i == beyond and near % 2) else "B1") + (" b0" if i >= beyond else " B0") for i in range(near + 1)]
+    steps = [
+        *["F0"] * (2 * ahead), *["F0 F1"] * (near + 1), *["b1 W F1"] * ahead, *["F0B1 F1B0"] * (half - p + near + 1), *["B1 F1B0"] * ahead,
+        *last, *["W b0"] * ahead, *["W"] * (near + 1),
+    ]  # fmt: skip
+    done, waiting = Counter[tuple[str, int]](), list[tuple[int, int]]()
+    for word in " ".join(steps).split():
+        group: list[Slot] = []
+        for kind, way in re.findall(r"([FBbW])(\d?)", word):
+            if kind == "W":
+                group.append((WEIGHT, *waiting.pop(0)))
+                continue
+            direction = int(way) ^ int(stage >= p // 2)
+            slot = direction * p + stage, direction * half + done[kind.upper(), direction]
+            done[kind.upper(), direction] += 1
+            group.append((LETTERS.index(kind.upper()), *slot))
+            if kind == "B":
+                group.append((WEIGHT, *slot))
+            elif kind == "b":
+                waiting.append(slot)
+        yield group
+
+
 RULES: Mapping[str, Callable[[int, int, int], PipelineOrder]] = dict(
-    zip(SCHEDULES, (one_f_one_b, gpipe, zb_h1, chimera, pipedream), strict=True)
+    zip(SCHEDULES, (one_f_one_b, gpipe, zb_h1, chimera, pipedream, dualpipe), strict=True)
 )
 
 
+ONE_CHUNK = ("zb-h1", "chimera", "pipedream", "dualpipe")  # rules for pipelines of several stages, none of which is interleaved
 NATURAL = ("1f1b", "gpipe", "zb-h1", "pipedream")  # rules whose rows are the chunks of the model in its order
 
 
@@ -222,12 +284,15 @@ def schedule_problem(schedule: str, stages: int, chunks: int, microbatches: int)
             words = "pp = {}, virtual_stages = {} and {} microbatches"
             return f"schedule {schedule} is of {words.format(*wanted)}, but the plan has {words.format(*given)}"
         return None
-    if stages == 1 and schedule in ("chimera", "zb-h1", "pipedream"):
+    if stages == 1 and schedule in ONE_CHUNK:
         return f"schedule: {schedule} needs a pipeline, but pp = 1"
-    if chunks > 1 and schedule in ("chimera", "zb-h1", "pipedream"):
-        return f"schedule: {schedule} has one chunk a stage, but virtual_stages = {chunks}"
-    if schedule == "chimera" and stages % 2:
-        return f"schedule: chimera needs an even number of stages, but pp = {stages}"
+    if chunks > 1 and schedule in ONE_CHUNK:
+        each = "a chunk a stage for each direction" if schedule in BIDIRECTIONAL else "one chunk a stage"
+        return f"schedule: {schedule} has {each}, but virtual_stages = {chunks}"
+    if schedule in BIDIRECTIONAL and stages % 2:
+        return f"schedule: {schedule} needs an even number of stages, but pp = {stages}"
+    if schedule == "dualpipe" and (microbatches % 2 or microbatches < 2 * stages):
+        return f"schedule: dualpipe needs an even number of microbatches, at least 2 x pp = {2 * stages}, but there are {microbatches}"
     if schedule == "chimera" and microbatches % stages:
         return f"schedule: chimera needs a multiple of pp = {stages} microbatches, but there are {microbatches}"
     return None

@@ -230,7 +230,8 @@ def _batch(
         except CrossflowError as error:
             reasons.append(str(error))
             continue
-        problem = plan_problem(plan, model, int(rows[i]["global_batch"]), balanced=stack.stages == "balanced")
+        balanced, elements = stack.stages == "balanced", stack.residual == "elements"
+        problem = plan_problem(plan, model, int(rows[i]["global_batch"]), balanced=balanced, elements=elements)
         if plan.devices != int(rows[i]["gpus"]):
             problem = f"tp x cp x dp x pp = {plan.devices}, but gpus = {rows[i]['gpus']}"
         if problem is None:

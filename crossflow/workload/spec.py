@@ -186,9 +186,15 @@ class ExpertsSpec(FileModel):
         0.0, ge=0, le=4, description="exponent of the power law that deals rows out to experts, such as 1.2; 0 where they are used alike"
     )
     router_bias: Flag = Field(False, description="whether the router has a bias")
+    groups: Dimension = Field(1, description="groups of experts, in their order, among which the router chooses first (DeepSeek-V3)")
+    active_groups: Dimension | None = Field(None, description="groups that have all experts of a token; all of them where absent")
 
     @model_validator(mode="after")
     def _possible(self) -> Self:
+        if self.count % self.groups:
+            raise ValueError(f"{self.count} experts do not make {self.groups} groups")
+        if self.active_groups is not None and not self.active * self.groups <= self.active_groups * self.count <= self.groups * self.count:
+            raise ValueError(f"a token cannot pass {self.active} experts of {self.active_groups} of {self.groups} groups")
         if self.active > self.count:
             raise ValueError(f"a token cannot pass {self.active} of {self.count} experts")
         if self.capacity is not None and self.uneven > 1:
@@ -823,7 +829,15 @@ def _feed_forward(spec: TransformerSpec, routed: bool) -> Part:
         width=spec.hidden,
         inner=mixture.ffn or spec.ffn,
         gated=spec.gated,
-        routing=Routing(experts=mixture.count, active=mixture.active, capacity=mixture.capacity, uneven=mixture.uneven, skew=mixture.skew),
+        routing=Routing(
+            experts=mixture.count,
+            active=mixture.active,
+            capacity=mixture.capacity,
+            uneven=mixture.uneven,
+            skew=mixture.skew,
+            groups=mixture.groups,
+            active_groups=mixture.active_groups or mixture.groups,
+        ),
         shared=mixture.shared,
         router_bias=mixture.router_bias,
         bias=bias,

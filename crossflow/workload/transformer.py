@@ -8,6 +8,7 @@ program order, how tensor parallelism cuts each, and its attention or state spac
 from __future__ import annotations
 
 import functools
+import math
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -135,6 +136,8 @@ class Routing:
     capacity: float | None = None
     uneven: float = 1.0
     skew: float = 0.0
+    groups: int = 1  # of experts in their order, from `active_groups` of which all experts of a token are
+    active_groups: int = 1
 
     @property
     def kept(self) -> float:
@@ -146,7 +149,12 @@ class Routing:
         return self.active * self.kept * self.load(ranks)
 
     def reached(self, groups: Array) -> Array:
-        """Of so many groups that share the experts out, those that have any of a token's, in the mean. [1]"""
+        """Of so many groups of ranks that share the experts out, those that have any of a token's, in the mean. [1]"""
+        if np.any(np.less(self.active_groups, self.groups)):
+            given = np.broadcast_arrays(self.experts, self.active, self.groups, self.active_groups, groups)
+            distinct, which = np.unique(np.stack(given).reshape(len(given), -1), axis=1, return_inverse=True)
+            chance = np.array([_chance(*map(float, column)) for column in distinct.T])
+            return np.asarray(groups * chance[which.ravel()].reshape(given[0].shape))
         own, none = self.experts / groups, np.ones_like(groups)
         for i in range(int(np.max(self.active))):  # the experts of a token are different ones
             none = none * np.where(i < self.active, np.maximum(self.experts - own - i, 0.0) / np.maximum(self.experts - i, 1), 1.0)
@@ -166,6 +174,23 @@ class Routing:
     def even(self) -> Routing:
         """The same where all ranks are used alike."""
         return replace(self, uneven=1.0, skew=0.0)
+
+
+def _chance(experts: float, active: float, groups: float, active_groups: float, ranks: float) -> float:
+    """Probability that one of so many groups of ranks has any of a token's experts, which are in some `groups` of experts alone. [1]
+
+    A group of ranks holds whole groups of experts, or a part of one; where neither is so, the choice of groups counts for nothing.
+    """
+    if groups % ranks and ranks % groups:
+        groups = active_groups = 1
+    held = int(max(groups // ranks, 1))
+    own, pool = experts / (ranks * held), active_groups * experts / groups
+    many, chosen = int(groups), int(active_groups)
+    found = 0.0
+    for some in range(1, min(held, chosen) + 1):
+        none = math.prod(max(pool - some * own - i, 0.0) / (pool - i) for i in range(int(active)))
+        found += math.comb(held, some) * math.comb(many - held, chosen - some) / math.comb(many, chosen) * (1.0 - none)
+    return found
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -12,7 +12,7 @@ from crossflow.errors import CrossflowError
 from crossflow.mapping.placement import layouts, level_bandwidths, pair_route, place_group
 from crossflow.mapping.topology import Network, Topology
 from crossflow.strategy.legality import neighbouring_plans, plan_problem
-from crossflow.strategy.mesh import SCHEDULES
+from crossflow.strategy.mesh import BIDIRECTIONAL, SCHEDULES
 from crossflow.strategy.plan import Plan
 from crossflow.strategy.reading import read_strategy
 from crossflow.strategy.schedules import schedule_problem
@@ -27,7 +27,7 @@ OPTIONS: Mapping[str, list[Any]] = {  # what is drawn most often is there severa
     "mlp_shard_group": [0, 0, 0, 0, 2, 4], "embedding_shard_group": [0, 0, 0, 0, 2], "experts_shard_group": [0, 0, 0, 0, 2],
     "sequence_parallel": [False, True], "virtual_stages": [1, 1, 2, 3], "micro_batch": [1, 2, 3, 4],
     "recompute": ["none", "selective", "full"], "first_stage": [0, 0, 0, 0, 1, 3], "last_stage": [0, 0, 0, 0, 1, 3],
-    "schedule": ["1f1b", "1f1b", *SCHEDULES], "offload": [(), (), (), ("optimizer",), ("weights",), ("activations",)],
+    "schedule": ["1f1b", "1f1b", *SCHEDULES[:5]], "offload": [(), (), (), ("optimizer",), ("weights",), ("activations",)],
     "stage_layers": [(), (), (), (), (3, 5), (2, 2, 2, 2), (0, 4, 4), (1, 3, 3, 1)],
 }  # fmt: skip
 NAMED = ("apart", "unsharded", "distant")
@@ -109,10 +109,10 @@ def pipelines(seed: int) -> Iterator[tuple[str, Any]]:
         for stages, chunks, many in itertools.product((1, 2, 3, 4, 6), (1, 2, 3), (1, 2, 3, 4, 6, 7, 12, 24, 60)):
             if (chunks > 1 and many % stages) or schedule_problem(schedule, stages, chunks, many) is not None:
                 continue
-            rows = stages * chunks * (2 if schedule == "chimera" else 1)
+            rows = stages * chunks * (2 if schedule in BIDIRECTIONAL else 1)
             forward, backward, weight = rng.random((3, rows, 3))
             late = rng.random((2, rows, 3)) * rng.choice([0.0, 0.3])
-            apart = weight if schedule == "zb-h1" else None
+            apart = weight if schedule in ("zb-h1", "dualpipe") else None
             ends.append(pipeline_ends(forward, backward, late, apart, stages=stages, microbatches=many, chunks=chunks, schedule=schedule))
             if apart is None and schedule != "chimera":
                 ends.append(pipeline_ends(forward, None, late, stages=stages, microbatches=many, chunks=chunks, schedule=schedule))
