@@ -49,6 +49,25 @@ def test_a_published_rate_is_a_time_of_a_step_in_domains_of_nvlink(read):
     assert table.predicted.tolist() == [crossflow.predict(made).step_time]
 
 
+@pytest.mark.parametrize(("task", "frozen"), [("SFT Performance", False), ("LoRA Performance", True)])
+def test_samples_of_fine_tuning_are_packed_of_short_pairs(read, task, frozen):
+    """Their attention is that of 200 tokens; another task has that of whole samples."""
+    row = "LLAMA3_70B,gb200,8,FP8,32,1,4096,1,2,1,20,,,,6206\n"
+    table = read("published_training", f"{BRIDGE}a,26.06,{task},{row}b,26.06,Pre-Training,{row}")
+    workload = {"model": "llama3-70b", "global_batch": 32, "sequence": 4096, "dtype": "fp8"}
+    packed = {**workload, "window": {"size": 200, "chunked": True}, **({"frozen": ["embedding", "head", "layers:1-79"]} if frozen else {})}
+    made = [
+        crossflow.from_dict(
+            {
+                "system": {"template": "gb200-nvl72", "devices_per_node": 8, "nodes": 1}, "software": "nemo",
+                "strategy": "pp2-dp4-v20-z1", "workload": work,
+            }
+        )
+        for work in (packed, workload)
+    ]  # fmt: skip
+    assert table.predicted.tolist() == [crossflow.predict(scenario).step_time for scenario in made]
+
+
 def test_a_rate_of_torchtitan_has_its_mode_and_its_checkpoints(read):
     header = BRIDGE.replace("\n", ",mode,checkpoint\n")
     rows = "a,25.6,Pre-Training,LLAMA3_8B,grand-teton,64,FP8,96,12,8192,8,1,1,1,1,,8,5570.1,async,selective\n"
