@@ -1,13 +1,15 @@
 # ruff: noqa: E501  (rows of tables)
 """Rates that makers and submitters publish, as tables of `validate`: every row is predicted as `predict` does, or skipped with the reason."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 
 import crossflow
 from crossflow.errors import CrossflowError
 from crossflow.validation.comparison import validate
-from crossflow.validation.published import mlperf_table, torchtitan_table
+from crossflow.validation.published import mlperf_run, mlperf_table, torchtitan_table
 from crossflow.validation.tables import shipped
 
 MLPERF = "id,round,submitter,accelerator,gpus,gpus_per_node,benchmark,global_batch,micro_batch,seq,tp,pp,cp,vp,ep,dp,precision,lora,step_time_s\n"
@@ -121,3 +123,20 @@ def test_what_is_no_whole_number_is_told(tmp_path, exactly):
     sentence = f"{tmp_path / 'mlperf_training.csv'}: global_batch: expected a positive whole number, got 'many' in the row {row}"
     with pytest.raises(CrossflowError, match=exactly(sentence)):
         mlperf_table(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("accelerator", "benchmark", "stack", "again"),
+    [
+        ("mi300x", "llama2_70b_lora", "nemo", 21), ("mi325x", "llama2_70b_lora", "nemo", 0), ("b200", "llama2_70b_lora", "nemo-graphs", 0),
+        ("h100-80gb", "llama31_405b", "nemo", 0), ("gb200", "llama31_405b", "nemo-graphs", 0),
+    ],
+)  # fmt: skip
+def test_submissions_capture_and_compute_again_what_their_configurations_say(accelerator, benchmark, stack, again):
+    row = {
+        "round": "5.0", "accelerator": accelerator, "gpus": "512", "gpus_per_node": "8", "benchmark": benchmark, "global_batch": "64",
+        "seq": "8192", "tp": "8", "pp": "8", "cp": "1", "precision": "fp8", "lora": "0", "step_time_s": "1",
+    }  # fmt: skip
+    run = mlperf_run(Path("mlperf_training.csv"), row)
+    assert run.stack == stack
+    assert run.data["strategy"].get("recompute_layers", 0) == again
