@@ -147,6 +147,12 @@ def test_switches_of_the_software_come_back_from_megatron(switches):
     assert launch.software == {"like": "megatron-core", **switches}
 
 
+def test_layers_that_are_done_again_come_back_from_megatron():
+    text = write(llama("tp8-dp2-pp4-v2-full-rl6"), "megatron")
+    assert all(flag in text for flag in ("--recompute-granularity full", "--recompute-method block", "--recompute-num-layers 3"))
+    assert read(text).scenario().strategy.recompute_layers == 6
+
+
 def test_what_no_flag_says_comes_back_from_comments():
     workload = {
         "model": "llama3-70b",
@@ -202,6 +208,7 @@ def test_there_are_at_least_five_files_of_each_kind():
     ("strategy", "kind", "sentence"),
     [
         ("tp8-dp2-pp4-zbh1", "megatron", "schedule: zb-h1: Megatron-Core has 1f1b alone, with or without virtual_stages"),
+        ("tp8-dp2-pp4-v2-full-rl3", "megatron", "recompute_layers: 3: Megatron computes as many layers of every chunk again, 2"),
         ("tp8-dp2-pp4-placed:pp+tp+dp", "megatron", "placement: pp, tp, dp: Megatron lays ranks out as tp, dp, pp, or without cp and ep as tp, pp, dp"),
         ("dp64-z3-unsharded:embedding", "megatron", "unsharded: embedding: megatron has no flag for it"),
         ("dp64-z3-offload:optimizer+weights", "megatron", "offload: weights: Megatron's flags send the optimizer's states to the host alone"),

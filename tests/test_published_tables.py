@@ -11,7 +11,7 @@ import crossflow
 from crossflow.errors import CrossflowError
 from crossflow.validation import published
 from crossflow.validation.comparison import validate
-from crossflow.validation.published import mlperf_table, torchtitan_table
+from crossflow.validation.published import mlperf_run, mlperf_table, torchtitan_table
 from crossflow.validation.serving import preset_of
 from crossflow.validation.tables import read_rows, shipped
 
@@ -53,6 +53,25 @@ def test_a_published_rate_is_a_time_of_a_step_in_domains_of_nvlink(read):
     )  # fmt: skip
     assert table.measured[0] == pytest.approx(4096 * 4096 / (256 * 3139))
     assert table.predicted.tolist() == [crossflow.predict(made).step_time]
+
+
+@pytest.mark.parametrize(("task", "frozen"), [("SFT Performance", False), ("LoRA Performance", True)])
+def test_samples_of_fine_tuning_are_packed_of_short_pairs(read, task, frozen):
+    """Their attention is that of 200 tokens; another task has that of whole samples."""
+    row = "LLAMA3_70B,gb200,8,FP8,32,1,4096,1,2,1,20,,,,6206\n"
+    table = read("published_training", f"{BRIDGE}a,26.06,{task},{row}b,26.06,Pre-Training,{row}")
+    workload = {"model": "llama3-70b", "global_batch": 32, "sequence": 4096, "dtype": "fp8"}
+    packed = {**workload, "window": {"size": 200, "chunked": True}, **({"frozen": ["embedding", "head", "layers:1-79"]} if frozen else {})}
+    made = [
+        crossflow.from_dict(
+            {
+                "system": {"template": "gb200-nvl72", "devices_per_node": 8, "nodes": 1}, "software": "nemo",
+                "strategy": "pp2-dp4-v20-z1", "workload": work,
+            }
+        )
+        for work in (packed, workload)
+    ]  # fmt: skip
+    assert table.predicted.tolist() == [crossflow.predict(scenario).step_time for scenario in made]
 
 
 def test_a_rate_of_torchtitan_has_its_mode_and_its_checkpoints(read):
@@ -233,3 +252,20 @@ def test_layouts_of_recipes_fit_in_memory():
         assert np.isfinite(time)
     assert len(told) > 45
     assert [row for row in told if not row[0]] == []
+
+
+@pytest.mark.parametrize(
+    ("accelerator", "benchmark", "stack", "again"),
+    [
+        ("mi300x", "llama2_70b_lora", "nemo", 21), ("mi325x", "llama2_70b_lora", "nemo", 0), ("b200", "llama2_70b_lora", "nemo-graphs", 0),
+        ("h100-80gb", "llama31_405b", "nemo", 0), ("gb200", "llama31_405b", "nemo-graphs", 0),
+    ],
+)  # fmt: skip
+def test_submissions_capture_and_compute_again_what_their_configurations_say(accelerator, benchmark, stack, again):
+    row = {
+        "round": "5.0", "accelerator": accelerator, "gpus": "512", "gpus_per_node": "8", "benchmark": benchmark, "global_batch": "64",
+        "seq": "8192", "tp": "8", "pp": "8", "cp": "1", "precision": "fp8", "lora": "0", "step_time_s": "1",
+    }  # fmt: skip
+    run = mlperf_run(Path("mlperf_training.csv"), row)
+    assert run.stack == stack
+    assert run.data["strategy"].get("recompute_layers", 0) == again

@@ -79,3 +79,20 @@ def test_frozen_weights_are_kept_narrow_alone(dtype, saved):
         found.append(float(crossflow.predict(crossflow.from_dict(given)).score.memory["weights"][0]))
     layer = 4096 * (4096 * 2 + 1024 * 2 + 3 * 14336) + 2 * 4096
     assert found[1] - found[0] == pytest.approx(saved * 31 * layer, rel=1e-3)
+
+
+def test_some_layers_of_a_stage_are_done_again_and_the_others_not():
+    """A quarter of the time and of the memory that all layers cost and save, and all of them where a stage has no more."""
+    none, some, full = (made("llama3-8b", strategy=f"dp8{again}") for again in ("", "-full-rl8", "-full"))
+    assert some.step_time - none.step_time == pytest.approx((full.step_time - none.step_time) / 4, rel=1e-9)
+    freed, all_ = (activations(none) - activations(less) for less in (some, full))
+    assert freed == pytest.approx(all_ / 4, rel=1e-6)
+    assert made("llama3-8b", strategy="dp8-full-rl32").step_time == full.step_time
+    assert made("llama3-8b", strategy="dp4-pp2-full-rl16").step_time == made("llama3-8b", strategy="dp4-pp2-full").step_time
+
+
+def test_modules_of_the_other_layers_are_done_again_by_themselves():
+    bare, alone, all_ = (made("llama3-8b", *modules, strategy="dp8-full-rl8") for modules in ((), ("norm",), ("norm", "activation")))
+    assert bare.step_time < alone.step_time < all_.step_time
+    every = made("llama3-8b", "norm").step_time - made("llama3-8b").step_time
+    assert alone.step_time - bare.step_time == pytest.approx(0.75 * every, rel=1e-6)

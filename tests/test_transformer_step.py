@@ -46,6 +46,7 @@ PLANS = [
     Plan(dp=16, zero=2, micro_batch=4),
     Plan(dp=32, zero=3, recompute="full"),
     Plan(dp=16, zero=3, shard_group=8),
+    Plan(tp=2, pp=2, dp=2, recompute="full", recompute_layers=1),
     Plan(pp=4, dp=2),
     Plan(tp=2, pp=4, dp=2, virtual_stages=2, recompute="full"),
     Plan(tp=2, pp=2, dp=4, schedule="gpipe", micro_batch=2),

@@ -250,12 +250,9 @@ def _recomputed(found: Found, fields: FlatSettings, remarks: list[Remark]) -> Me
         return
     if granularity == "full":
         yield "strategy.recompute", "full"
-        count, layers = given.get("recompute-num-layers", 1), fields.get("workload.layers", 1)
-        stage = -(-layers // fields["strategy.pp"])
-        if given.get("recompute-method") == "block" and count < stage:
-            remarks.append(
-                found.remark("recompute-num-layers", f"all of the {stage} layers of a stage are predicted as recomputed, not {count}")
-            )
+        count, chunks = given.get("recompute-num-layers", 1), fields.get("strategy.virtual_stages", 1)
+        if given.get("recompute-method") == "block":
+            yield "strategy.recompute_layers", count * chunks
         elif given.get("recompute-method") == "uniform" and count > 1:
             remarks.append(found.remark("recompute-num-layers", f"the input of every layer is predicted as kept, not of every {count}."))
         return
@@ -368,16 +365,20 @@ def _say_sharding(settings: FlatSettings, plan: Plan, unsaid: list[str]) -> Said
 
 
 def _say_recomputed(settings: FlatSettings, plan: Plan, unsaid: list[str]) -> SaidFlags:
-    del unsaid
     modules = [theirs for theirs, ours in MODULES.items() if ours in settings.get("software.recomputed", ())]
     values: dict[str, Any] = {}
     if plan.recompute == "full":
         values = {"recompute-granularity": "full", "recompute-method": "uniform", "recompute-num-layers": 1}
+        if plan.recompute_layers:  # Megatron counts those of a chunk
+            each = -(-plan.recompute_layers // plan.virtual_stages)
+            values |= {"recompute-method": "block", "recompute-num-layers": each}
+            if each * plan.virtual_stages != plan.recompute_layers:
+                unsaid.append(f"recompute_layers: {plan.recompute_layers}: Megatron computes as many layers of every chunk again, {each}")
     elif plan.recompute == "selective" or modules:
         values = {"recompute-granularity": "selective"}
         if modules:
             values["recompute-modules"] = (*(["core_attn"] if plan.recompute == "selective" else []), *modules)
-    return values, {"strategy.recompute", "software.recomputed"}
+    return values, {"strategy.recompute", "strategy.recompute_layers", "software.recomputed"}
 
 
 def _say_dimensions(settings: FlatSettings, plan: Plan, unsaid: list[str]) -> SaidFlags:

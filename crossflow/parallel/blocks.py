@@ -126,11 +126,11 @@ class _BlockBuilder:
 
     @property
     def once_more(self) -> Array:
-        """1 where modules are computed again by themselves, 0 where whole layers are. [1]"""
-        return np.where(self.layout.full, 0.0, 1.0)
+        """Share of layers whose modules are computed again by themselves: of all but those that are computed again as a whole. [1]"""
+        return 1.0 - self.layout.recomputed(self.model.depth)
 
     def module_again(self, part: Part) -> Array:
-        """1 where modules of a part are computed again by themselves, 0 where the whole part is. [1]"""
+        """The same of a part's modules, none of which is by itself where the whole part is. [1]"""
         return self.once_more * float(part.type not in self.stack.recomputed)
 
     def fused(self, what: Fusion) -> bool:
@@ -642,7 +642,7 @@ class _BlockBuilder:
             again = 2.0 * weight * sharded * (1.0 + 1.0 / spread.shards.size)
             several = amount * (spread.data.size > 1)
             summed = np.where(spread.zero >= 3, sharded, several / np.where(spread.zero == 2, 1.0, layout.microbatches))
-            for phase, moved in (("forward", again), ("input", again * ~layout.full), ("weight", gradient * summed)):
+            for phase, moved in (("forward", again), ("input", again * self.once_more), ("weight", gradient * summed)):
                 if np.any(moved):
                     self._pass(unit, cast(BlockPhase, phase), moved, launches=np.where(np.asarray(moved) > 0, 1.0, 0.0))  # none for others
 

@@ -40,15 +40,15 @@ def activations(job: Job, layout: Layout, stack: SoftwareStack) -> tuple[dict[st
         ends |= {name: part for name, part in parts.items() if part.type in ENDS}
         found = {name: _Kept.of(part, tokens, job, layout, stack) for name, part in parts.items() if name not in ends}
         whole = sum(one.plain + one.scores for one in found.values())
-        entry = _entry(layer, tokens, job, layout)
+        entry, repeated = _entry(layer, tokens, job, layout), layout.recomputed(job.model.depth)
         for j, (name, one) in enumerate(found.items()):
             left = np.where(layout.selective, one.plain, one.plain + one.scores)
             more = np.where(layout.selective, one.scores, 0.0)
             if parts[name].type in stack.recomputed:  # its input before and after the norm
                 left = np.broadcast_to(entry * (1.0 if "norm" in stack.recomputed else 2.0), left.shape)
                 more = one.plain + one.scores
-            kept[name] = np.where(layout.full, entry if j == 0 else 0.0, left)
-            again = np.where(layout.full, whole, more)
+            kept[name] = repeated * (entry if j == 0 else 0.0) + (1.0 - repeated) * left
+            again = np.where(repeated > 0, whole, more)
             working[name] = one.passing + again if job.training else one.plain + one.scores
     tokens = layout.micro_batch * job.tokens(job.model.tokens) / layout.cp
     for name, part in ends.items():

@@ -147,7 +147,7 @@ def _passes(job: Job, layout: Layout, machine: Machine, task: StepTables, times:
         np.add.at(measured, (phase, unit), known)
     parts = np.concatenate([times.bound, times.launch[None]])
     backward = (parts * task.back).sum(axis=2)
-    backward[-1] += np.where(full & _firsts(task.units), host.stall, 0.0)
+    backward[-1] += full * _firsts(task.units) * host.stall
     blocking = sent.copy()
     blocking[:, 1] -= hides
     for i in sends.pieces:
@@ -158,7 +158,7 @@ def _passes(job: Job, layout: Layout, machine: Machine, task: StepTables, times:
         blocking[of[i], phase[i], unit[i]] -= np.minimum(took[i], sends.counts[i] * times.each[sends.ops[i].beside[0]])
     blocking = np.maximum(blocking, 0.0)  # rounding may leave a difference of equal sums below zero
     for forward_too in (sent.swapaxes(0, 1), blocking.swapaxes(0, 1), measured, calls, listed):
-        forward_too[1] += np.where(full, forward_too[0], 0.0)
+        forward_too[1] += _once_more(full, forward_too[0])
     device = np.stack([(parts * task.ahead).sum(axis=2), backward], axis=1)
     if len(sends.experts):
         busy = device.sum(axis=0)
@@ -219,7 +219,7 @@ def _beside_microbatch(job: Job, layout: Layout, machine: Machine, task: StepTab
     mine = sends.experts
     took = (sends.counts * machine.wires.times(sends.table)[0])[mine]
     np.add.at(exchange, (sends.collective[mine], sends.backward[mine], sends.unit[mine]), took)
-    exchange[:, 1] += np.where(task.recomputed, exchange[:, 0], 0.0)
+    exchange[:, 1] += _once_more(task.recomputed, exchange[:, 0])
     kernels = busy + (blocking - exchange).sum(axis=0)
     starts, layers = unit_starts(job.model), np.zeros_like(kernels.swapaxes(0, 1))
     np.add.at(layers, starts, kernels.swapaxes(0, 1))
@@ -240,6 +240,11 @@ def hidden_in_pieces(sent: Array, product: Array, ranks: Array) -> Array:
     one piece in so many (Wang et al., "Overlap Communication with Dependent Computation via Decomposition", ASPLOS 2023).
     """
     return np.minimum(sent, product * (ranks - 1.0) / ranks)
+
+
+def _once_more(often: Array, taken: Array) -> Array:
+    """What something takes that is done so often again: nothing where it is not, even if it never ends."""
+    return np.asarray(often * np.where(often > 0, taken, 0.0))
 
 
 @functools.lru_cache(maxsize=256)

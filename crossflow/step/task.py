@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from crossflow.architecture.software import SoftwareStack
-from crossflow.arrays import Array, Index, Mask, once
+from crossflow.arrays import Array, Index, once
 from crossflow.parallel.blocks import PHASES, block_program, ends_of, units
 from crossflow.program.collectives import COLLECTIVES as KINDS
 from crossflow.program.kernels import repeated
@@ -97,7 +97,7 @@ class StepTables:
         weights, shape (3, units, n). [1]
     phases : how often each phase of a unit runs so, with what is computed again, shape (units, phases, n). [1]
     ahead, back : how often each phase runs in one pass forward and in one backward, shape as `phases`. [1]
-    recomputed : units that a backward pass runs forward again, shape (units, n).
+    recomputed : how often a backward pass runs units forward again, shape (units, n). [1]
     model_flops : operations that the model needs for a step, without any that are done again, shape (n,). [flop]
     moved : bytes that a device sends in a step inside its node and out of it, without what stages hand over, shape (2, n). [B]
     """
@@ -113,7 +113,7 @@ class StepTables:
     phases: Array
     ahead: Array
     back: Array
-    recomputed: Mask
+    recomputed: Array
     model_flops: Array
     moved: Array
 
@@ -127,7 +127,7 @@ def task_of(job: Job, layout: Layout, stack: SoftwareStack) -> StepTables:
     for shape in shapes:
         counts = np.stack(row_counts(job, shape, balanced=stack.stages == "balanced")).sum(axis=1)
         occurs[..., shape.at] = (counts if counts.ndim > 2 else counts[..., None]) / layout.directions[shape.at]
-    recomputed = _recomputed(names, layout, stack)
+    recomputed = _recomputed(names, layout, stack, job.model.depth)
     once, none = np.ones(occurs.shape[1:]), np.zeros(occurs.shape[1:])
     # Energy of what is sent is that of ranks in the mean; their messages are those of the fullest one.
     volumes = (sends if mean is None else Sends.of(mean, names, layout)).moved
@@ -136,24 +136,31 @@ def task_of(job: Job, layout: Layout, stack: SoftwareStack) -> StepTables:
     moved = layout.microbatches * (volumes * often).sum(axis=1) + (held * layout.directions * weights.moved).sum(axis=1)
     return StepTables(
         units=names, program=program, mean=mean, sends=sends, weights=weights, between=_between(job, layout, weights, stack), shapes=shapes,
-        occurs=occurs, phases=_phases(occurs, names, layout, stack), ahead=_phases((once, none, none), names, layout, stack),
-        back=_phases((none, once, none), names, layout, stack), recomputed=recomputed,
+        occurs=occurs, recomputed=recomputed, phases=_phases(occurs, recomputed, names, layout, stack),
+        ahead=_phases((once, none, none), recomputed, names, layout, stack),
+        back=_phases((none, once, none), recomputed, names, layout, stack),
         model_flops=_sample_flops(job, *occurs) * layout.microbatches * layout.micro_batch * layout.dp, moved=moved / layout.pp,
     )  # fmt: skip
 
 
-def _recomputed(names: tuple[str, ...], layout: Layout, stack: SoftwareStack) -> Mask:
-    """Units that a backward pass runs forward again: all of them with full recomputation, or those of the stack's own modules."""
+def _recomputed(names: tuple[str, ...], layout: Layout, stack: SoftwareStack, depth: Array | float) -> Array:
+    """How often a backward pass runs units forward again, shape (units, n). [1]
+
+    Once those of the stack's own modules; all of them with full recomputation, or on average that share of layers which a plan says.
+    """
     own = np.array([name.split(".")[-1] in stack.recomputed for name in names])
-    return np.asarray((layout.full | own[:, None]) & ~ends_of(names)[:, None])
+    return np.where(ends_of(names)[:, None], 0.0, np.maximum(layout.recomputed(depth), own[:, None]))
 
 
-def _phases(passes: tuple[Array, Array, Array] | Array, names: tuple[str, ...], layout: Layout, stack: SoftwareStack) -> Array:
+def _phases(
+    passes: tuple[Array, Array, Array] | Array, recomputed: Array, names: tuple[str, ...], layout: Layout, stack: SoftwareStack
+) -> Array:
     """How often each phase of units runs in so many passes of them, with what a backward pass computes again. [1]
 
     Parameters
     ----------
     passes : forward, backward and with weights' gradients (apart from the backward ones), of every unit, each of shape (units, n).
+    recomputed : how often a backward pass runs units forward again, shape (units, n). [1]
 
     Returns
     -------
@@ -161,7 +168,7 @@ def _phases(passes: tuple[Array, Array, Array] | Array, names: tuple[str, ...], 
     """
     forward, backward, weight = passes
     inner = np.where(ends_of(names)[:, None], 0.0, backward)
-    full, selective = inner * _recomputed(names, layout, stack), inner * layout.selective
+    full, selective = inner * recomputed, inner * layout.selective
     counts = {
         "forward": forward + full, "end": forward + full * (not stack.early_stop), "input": backward, "weight": weight, "again": selective,
     }  # fmt: skip

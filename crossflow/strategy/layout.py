@@ -59,6 +59,7 @@ class Layout:
     # where several such ranks share an expert
     sequence_parallel: Mask
     full: Mask
+    recompute_layers: Array  # as in `Plan`
     selective: Mask
     schedule: Index  # index of each point's schedule in `schedules`
     schedules: tuple[str, ...]
@@ -97,7 +98,8 @@ class Layout:
             apart=_types(plans, "apart"), own_tensor={kind: ranks for kind, ranks in own.items() if (ranks != tp).any()},
             unsharded=_types(plans, "unsharded"), distant=_types(plans, "distant"),
             sequence_parallel=(column("sequence_parallel") > 0) | ((tp == 1) & (own["experts"] > 1)),
-            full=np.array([r == "full" for r in recompute]), selective=np.array([r == "selective" for r in recompute]),
+            full=np.array([r == "full" for r in recompute]), recompute_layers=column("recompute_layers"),
+            selective=np.array([r == "selective" for r in recompute]),
             schedule=np.array([schedules.index(plan.schedule) for plan in plans]), schedules=schedules,
             offload={what: np.array([what in plan.offload for plan in plans]) for what in OFFLOADS if what in hosted},
             offload_layers=column("offload_layers"),
@@ -121,6 +123,11 @@ class Layout:
         fitting = np.gcd(size.astype(int), (self.node // stride).astype(int))
         per_node = np.where(self.node % stride == 0, fitting, 1.0)
         return Group(size=size, per_node=per_node, stride=stride, devices=self.devices, extent=size)
+
+    def recomputed(self, depth: Array | float) -> Array:
+        """Share of a stage's layers that the backward pass computes again as a whole, of a model of so many layers, shape (n,). [1]"""
+        some = np.minimum(self.recompute_layers * self.pp / np.maximum(depth, 1.0), 1.0)
+        return np.where(self.full, np.where(self.recompute_layers > 0, some, 1.0), 0.0)
 
     @functools.cached_property
     def updates(self) -> Array:

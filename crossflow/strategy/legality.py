@@ -35,6 +35,7 @@ def plan_problem(
         or _not_shared_out(plan, model)
         or _not_sharded(plan)
         or _not_on_host(plan, task)
+        or _not_again(plan)
         or _no_order(plan, batch)
     )
 
@@ -168,6 +169,13 @@ def _not_shared_out(plan: Plan, model: Transformer) -> str | None:
     if fewer and fewer[-1] < plan.tp and not plan.sequence_parallel:
         cure += " and sequence_parallel: true"
     return f"{beside} ranks are not divisible by ep = {plan.ep}{cure}"
+
+
+def _not_again(plan: Plan) -> str | None:
+    """Why nothing of so many layers can be computed again."""
+    if plan.recompute_layers and plan.recompute != "full":
+        return "recompute_layers says how many layers are computed again as a whole; give recompute: full too, or leave it out"
+    return None
 
 
 def _not_on_host(plan: Plan, task: JobTask) -> str | None:
@@ -397,7 +405,8 @@ def _moved(plan: Plan, experts: bool, *, training: bool) -> Iterator[Plan]:
     if plan.dp > 1:
         yield from (replace(plan, zero=zero) for zero in ((0, 1, 2, 3) if training else (0, 3)))
     if training:
-        yield from (replace(plan, recompute=recompute) for recompute in RECOMPUTE)
+        some = plan.recompute_layers
+        yield from (replace(plan, recompute=again, recompute_layers=some if again == "full" else 0) for again in RECOMPUTE)
     if training and plan.pp > 1 and plan.schedule in SCHEDULES:
         yield from (replace(plan, schedule=rule) for rule in SCHEDULES if rule != "pipedream")  # whose steps are of other weights
 

@@ -53,6 +53,7 @@ NUMBERS: Mapping[str, str] = {
     "dp": "dp", "pp": "pp", "v": "virtual_stages", "mb": "micro_batch", "z": "zero",
     "g": "shard_group", "ag": "attention_shard_group", "mlpg": "mlp_shard_group", "eg": "experts_shard_group",
     "embg": "embedding_shard_group", "first": "first_stage", "last": "last_stage", "ol": "offload_layers",
+    "rl": "recompute_layers",
 }  # fmt: skip
 WORDS: Mapping[str, tuple[str, Any]] = {
     "sp": ("sequence_parallel", True), "apart": ("apart", TYPES), "selective": ("recompute", "selective"), "full": ("recompute", "full"),

@@ -46,6 +46,7 @@ class Plan:
     virtual_stages: int = 1  # model chunks a stage (interleaved schedule)
     micro_batch: int = 1  # samples of one microbatch and replica
     recompute: Recompute = "none"  # what the backward pass computes again: nothing, attention's scores, or whole layers
+    recompute_layers: int = 0  # layers of a stage that are computed again, if whole layers are; 0 for all
     schedule: str = "1f1b"  # order of forward and backward passes in a pipeline: a rule's name, or the path of a schedule's file
     first_stage: int = 0  # layers of the first stage, or chunk, where they differ from the others; 0 for even ones
     last_stage: int = 0  # those of the last one

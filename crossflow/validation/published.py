@@ -197,13 +197,16 @@ def _scenario(row: TableRow, *, model: str, system: str, batch: str, micro: str,
     """The scenario of a row: its layout on its system, with the software of its release."""
     about, machine = dict(_known("models", model, "model")), dict(_known("systems", system, "system"))
     gpus, chunks = int(row["gpus"]), about.pop("chunks", {})
-    about_row = {"models": model, "systems": system, "precisions": row["precision"], "sharded": row.get("fsdp") or "0"}
+    about_row = {
+        "models": model, "systems": system, "precisions": row["precision"], "sharded": row.get("fsdp") or "0",
+        "tasks": (row.get("task") or "").partition(" ")[0],
+    }  # fmt: skip
     recipe = _recipe(*release, {**about_row, "modes": row.get("mode") or "", "checkpoints": row.get("checkpoint") or ""})
     stack = recipe["stack"] or _stack(*release)
     node = _node(gpus, machine.pop("domain", None) or whole(row, "gpus_per_node", min(8, gpus)))
     workload = {
         **about, "global_batch": whole(row, batch), "sequence": whole(row, "seq"),
-        "dtype": _known("precisions", row["precision"], "number format"),
+        "dtype": _known("precisions", row["precision"], "number format"), **recipe["workload"],
     }  # fmt: skip
     if lora:
         workload["frozen"] = ["embedding", "head", f"layers:1-{_depth(about['model']) - 1}"]
@@ -220,13 +223,13 @@ def _scenario(row: TableRow, *, model: str, system: str, batch: str, micro: str,
 
 
 def _recipe(maker: str, release: str, about: Mapping[str, str]) -> dict[str, Any]:
-    """What recipes of a release change in software and strategy, and another stack where they have one; later entries count.
+    """What recipes of a release change in software, strategy and workload, and another stack where they have one; later entries count.
 
     Parameters
     ----------
     about : what a row is, by the key with which entries ask for it.
     """
-    found: dict[str, Any] = {"stack": "", "software": {}, "strategy": {}}
+    found: dict[str, Any] = {"stack": "", "software": {}, "strategy": {}, "workload": {}}
     for entry in words()["recipes"]:
         asked = {"makers": maker, **about}
         if any(value not in entry.get(key, (value,)) for key, value in asked.items()):
@@ -234,7 +237,7 @@ def _recipe(maker: str, release: str, about: Mapping[str, str]) -> dict[str, Any
         if _dated(release) < _dated(entry.get("from", "0")) or ("before" in entry and _dated(release) >= _dated(entry["before"])):
             continue
         found["stack"] = entry.get("stack", found["stack"])
-        for part in ("software", "strategy"):
+        for part in ("software", "strategy", "workload"):
             found[part] = {**found[part], **entry.get(part, {})}
     return found
 
