@@ -84,6 +84,11 @@ CROWDED = {**STEADY, "workload.output": 30000, "workload.global_batch": 2048}
 GUESSING = {**STEADY, "workload.serving": {"speculation": {"tokens": 2, "acceptance": 0.5}}}
 READERS = {**STEADY, "workload.serving": {"prefill": {"strategy": "tp1", "workers": 1}}}
 EXCHANGED = {**MOE, "strategy.ep": 4}
+GROUPS = {
+    "software.dispatch": "nodes", "strategy.ep": 16, "strategy.tp": 1, "strategy.dp": 16, "strategy.micro_batch": 1,
+    "workload.experts": {"count": 64, "active": 8, "groups": 8, "active_groups": 2},
+}  # fmt: skip
+NARROW = {"system.template": "dgx-h100", "workload.dtype": "fp8"}
 SLOW = {"software.host.kernel": "5 ms"}
 PACED = {
     "software.host.kernel": "10 us", "software.host.layer": "0 us", "software.expert_products": "each", "workload.sequence": 4096,
@@ -116,6 +121,8 @@ STACK = {
     "kernels.attention.prefill": When(["flash-attention-2"], {"workload.task": "prefill"}),
     "kernels.attention.decode": When(["flash-attention-2"], {"workload.task": "decode"}),
     "sharing.bucket": "1 MiB", "sharing.first_bucket": When("300 MiB", {"software.sharing": {"bucket": "2 MiB"}}),
+    "residual": When("elements", {**PIECES, "workload.sequence": 1023}), "weighing": When("returned", MOE), "narrow_dispatch": When(True, {**EXCHANGED, **NARROW}),
+    "memory.moments": "bf16", "memory.remainders": True, "memory.narrow_activation": When(True, NARROW),
     "peer_all_reduce.limit": When("64 MiB", SHORT),
     "peer_all_reduce.start": When("1 us", {**SHORT, "software.peer_all_reduce": {"limit": "64 MiB"}}),
 }  # fmt: skip
@@ -160,7 +167,7 @@ TRANSFORMER = {
     "latent.rope": When(64, LATENT), "latent.value": When(128, LATENT), "experts.count": When(16, MOE), "experts.active": When(4, MOE),
     "experts.ffn": When(1024, {"workload.experts": {"count": 8, "active": 2, "dense_layers": 1}}), "experts.shared": When(1024, MOE), "experts.shared_gate": When(True, MOE), "experts.dense_layers": When(1, MOE),
     "experts.every": When(2, MOE), "experts.capacity": When(1.25, MOE), "experts.uneven": When(1.5, {**MOE, "strategy.ep": 4}), "experts.skew": When(1.2, {**MOE, "strategy.ep": 4}),
-    "experts.router_bias": When(True, MOE), "encoder.layers": When(2, ENCODER), "encoder.sequence": When(512, ENCODER), "mtp_layers": 1,
+    "experts.groups": When(4, GROUPS), "experts.active_groups": When(1, GROUPS), "experts.router_bias": When(True, MOE), "encoder.layers": When(2, ENCODER), "encoder.sequence": When(512, ENCODER), "mtp_layers": 1,
     "image.size": When(448, IMAGE), "image.patch": When(14, IMAGE), "image.channels": When(1, IMAGE), "image.classes": When(10, IMAGE),
     "image.class_token": When(False, IMAGE), "head": "masked", "pooler": True, "token_types": 2, "parallel": True,
     "dropout": True, "global_batch": 128, "dtype": "fp32", "weight_dtype": When("int8", SERVED), "kv_dtype": When("int8", SERVED),

@@ -187,12 +187,14 @@ class ExpertsSpec(FileModel):
     )
     router_bias: Flag = Field(False, description="whether the router has a bias")
     groups: Dimension = Field(1, description="groups of experts, in their order, among which the router chooses first (DeepSeek-V3)")
-    active_groups: Dimension | None = Field(None, description="groups that have all experts of a token; all of them where absent")
+    active_groups: Dimension | None = Field(None, description="groups that have all experts of a token; needed with several groups")
 
     @model_validator(mode="after")
     def _possible(self) -> Self:
         if self.count % self.groups:
             raise ValueError(f"{self.count} experts do not make {self.groups} groups")
+        if self.groups > 1 and self.active_groups is None:
+            raise ValueError(f"with {self.groups} groups give active_groups, how many have all experts of a token")
         if self.active_groups is not None and not self.active * self.groups <= self.active_groups * self.count <= self.groups * self.count:
             raise ValueError(f"a token cannot pass {self.active} experts of {self.active_groups} of {self.groups} groups")
         if self.active > self.count:
