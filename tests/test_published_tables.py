@@ -269,3 +269,14 @@ def test_submissions_capture_and_compute_again_what_their_configurations_say(acc
     run = mlperf_run(Path("mlperf_training.csv"), row)
     assert run.stack == stack
     assert run.data["strategy"].get("recompute_layers", 0) == again
+
+
+def test_submissions_of_mlperf_fit():
+    """All of the package that ran; the configurations of LoRA keep one copy of a frozen weight, and inputs of activations in 8 bits."""
+    rows = read_rows(shipped() / "mlperf_training.csv", published.MLPERF)
+    told = [
+        published.predicted(json.dumps(mlperf_run(Path("mlperf_training.csv"), row).data, sort_keys=True))[1] or row["id"]
+        for row in rows if row["benchmark"] == "llama2_70b_lora"
+    ]  # fmt: skip
+    assert len(told) >= 3
+    assert set(told) == {True}

@@ -81,6 +81,20 @@ def test_frozen_weights_are_kept_narrow_alone(dtype, saved):
     assert found[1] - found[0] == pytest.approx(saved * 31 * layer, rel=1e-3)
 
 
+@pytest.mark.parametrize(("dtype", "saved"), [("fp8", 1.0), ("mxfp8", 0.0), ("bf16", 0.0)])
+def test_transposed_copies_of_one_layer_alone_are_held_where_they_are_not_kept(dtype, saved):
+    """A byte a weight of all layers but the one in work; other narrow types round each copy apart."""
+    given = {"system": {"template": "dgx-b200", "devices": 8}, "workload": {"model": "llama3-8b", "global_batch": 8, "dtype": dtype}}
+    found = []
+    for kept in (True, False):
+        software = {"like": "nemo", "memory": {"transposed_weights": kept}}
+        found.append(
+            float(crossflow.predict(crossflow.from_dict({**given, "strategy": "dp8", "software": software})).score.memory["buffers"][0])
+        )
+    layer = 4096 * (4096 * 2 + 1024 * 2 + 3 * 14336)
+    assert found[0] - found[1] == pytest.approx(saved * 31 * layer, rel=1e-3)
+
+
 def test_some_layers_of_a_stage_are_done_again_and_the_others_not():
     """A quarter of the time and of the memory that all layers cost and save, and all of them where a stage has no more."""
     none, some, full = (made("llama3-8b", strategy=f"dp8{again}") for again in ("", "-full-rl8", "-full"))

@@ -122,7 +122,7 @@ STACK = {
     "kernels.attention.decode": When(["flash-attention-2"], {"workload.task": "decode"}),
     "sharing.bucket": "1 MiB", "sharing.first_bucket": When("300 MiB", {"software.sharing": {"bucket": "2 MiB"}}),
     "residual": When("elements", {**PIECES, "workload.sequence": 1023}), "weighing": When("returned", MOE), "narrow_dispatch": When(True, {**EXCHANGED, **NARROW}),
-    "memory.moments": "bf16", "memory.remainders": True, "memory.narrow_activation": When(True, NARROW),
+    "memory.moments": "bf16", "memory.remainders": True, "memory.narrow_activation": When(True, NARROW), "memory.transposed_weights": When(False, NARROW),
     "peer_all_reduce.limit": When("64 MiB", SHORT),
     "peer_all_reduce.start": When("1 us", {**SHORT, "software.peer_all_reduce": {"limit": "64 MiB"}}),
 }  # fmt: skip

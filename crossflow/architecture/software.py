@@ -187,6 +187,11 @@ class MemoryHabits(FileModel):
         description="types of products in which weights that train are kept in the copies of those products alone, beside the optimizer's "
         "in fp32 (fp8_param_gather)",
     )
+    transposed_weights: Flag = Field(
+        default=True,
+        description="copies of weights in fp8 with one scale a tensor are kept transposed as well, as backward passes read them; else they "
+        "are transposed then, whose time is not counted (Megatron-Core's disable_parameter_transpose_cache). Other narrow types need both",
+    )
     gathered_copy: Flag = Field(default=False, description="updated weights of a sharded optimizer are gathered into a copy")
 
 

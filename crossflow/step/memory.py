@@ -449,7 +449,9 @@ def _buffers(job: Job, layout: Layout, stack: SoftwareStack, here: Holdings, at:
     if job.training and job.operand < job.element:  # narrow copies, as products read them forward and, transposed, backward
         narrow = _narrow(job)
         gathers = np.where(there, layers @ (narrow * here.sharded), 0.0).max(axis=1)
-        low = low + 2.0 * job.operand / weight * (gathers + summed(present, narrow * whole))
+        kept, one = summed(present, narrow * whole), np.where(there, layers @ (narrow * whole), 0.0).max(axis=1)
+        transposed = kept if habits.transposed_weights or job.dtype != "fp8" else one
+        low = low + job.operand / weight * (2.0 * gathers + kept + transposed)
     if weight > job.element:  # autocast keeps its casts to the end of a pass; those of gathered weights go with them
         low = low + (largest + summed(present, whole)) * (job.element / weight)
     width = functools.reduce(np.maximum, (layer.parts[0].width * job.tokens(layer.tokens) for layer in job.model.kinds))
