@@ -47,7 +47,7 @@ if TYPE_CHECKING:  # what type checkers and editors know of the names below
     from crossflow.timeline.record import Timeline as Timeline
     from crossflow.validation.comparison import validate as validate
 
-__version__ = "0.16.0"
+__version__ = "0.17.0"
 
 # Names of the public interface and the modules that hold them, imported when first used: `import crossflow` costs nothing.
 _PUBLIC = {
