@@ -20,7 +20,7 @@ from crossflow.architecture.execution import ProductLibrary, Quantising, TileExe
 from crossflow.architecture.model import Architecture
 from crossflow.architecture.voltage import throttled
 from crossflow.arrays import Array, Index, Mask, divide
-from crossflow.cost.tiling import Limit, register_accesses, traffic_by_level
+from crossflow.cost.tiling import PowerLimit, register_accesses, traffic_by_level
 from crossflow.cost.waves import WIDENING, quantised, wave_times
 from crossflow.formats import DTYPE_BYTES, HALF, kept_bytes
 from crossflow.program.kernels import QUERIES
@@ -168,10 +168,10 @@ def _nested_costs(sizes: Array, flops: Array, added: Array, architecture: Archit
         traffic[0], traffic[1:] = nearest, batch * outer
         return traffic
 
-    limit: Limit | None = None
+    limit: PowerLimit | None = None
     if throttle is not None:
         compute, switched = divide(work, rate), work * energy
-        limit = Limit(
+        limit = PowerLimit(
             power=throttle.power - throttle.leakage,
             switched=switched,
             nearest=nearest * levels[0].energy,

@@ -84,7 +84,7 @@ class Tried:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Limit:
+class PowerLimit:
     """A limit of power that a device meets with a lower clock, and what a kernel takes whatever its tiles."""
 
     power: Array  # that may be drawn. [W]
@@ -107,7 +107,7 @@ class Rest:
 def traffic_by_level(
     m: Array, n: Array, k: Array, element: float, levels: Sequence[Level],
     *, second: Array | float = 1.0, added: Array | float = 0.0, often: Array | float = 1.0, busy: Array | float = 0.0,
-    limit: Limit | None = None,
+    limit: PowerLimit | None = None,
 ) -> Array:  # fmt: skip
     """Bytes that every level but the nearest delivers to the level inside it for one product, each summed over the device.
 
@@ -225,7 +225,7 @@ def _chosen(moved: tuple[Single, Single], costs: tuple[Single, Single], rest: Re
     Parameters
     ----------
     moved : elements into the level before the nearest, and into the nearest, shape (thicknesses, tilings, points).
-    limit : nothing, or the energies of `Limit` and of traffic over its power, and its last two fields, shape (5, points).
+    limit : nothing, or the energies of `PowerLimit` and of traffic over its power, and its last two fields, shape (5, points).
     """
     (here, weight), (inner, light) = ((part * cost + late, of) for part, (cost, late, of) in zip(moved, costs, strict=True))
     here, slower, inner, faster = here[:-1], here[1:] - here[:-1], inner[:-1], inner[:-1] - inner[1:]
