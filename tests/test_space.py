@@ -99,3 +99,9 @@ def test_a_space_over_some_of_its_paths():
     assert SPACE.only(("system.budgets.area",)).paths == AREA
     with pytest.raises(CrossflowError, match=r"^over: 'system\.budgets\.power' depends on 'strategy', which the search leaves out$"):
         SPACE.only(("system.budgets",))
+
+
+def test_no_designs_have_no_active_options():
+    empty = np.zeros((len(SPACE.options), 0), dtype=np.intp)
+    assert SPACE.canonical(empty).shape == empty.shape
+    assert SPACE.active(empty).shape == (len(SPACE.paths), 0)

@@ -289,7 +289,7 @@ class Space:
         """Which paths have a meaning for each design, shape (paths, n)."""
         n = discrete.shape[1]
         chosen = self._chosen(discrete)
-        ranges = np.array([_holds(r.when, chosen, n) for r in self.ranges], dtype=bool).reshape(-1, n)
+        ranges = np.array([_holds(r.when, chosen, n) for r in self.ranges], dtype=bool).reshape(len(self.ranges), n)
         shares = np.ones((self.dimensions - len(self.ranges), n), dtype=bool)
         return np.concatenate([ranges, shares, self._active_options(discrete)])
 
@@ -299,7 +299,7 @@ class Space:
         active = np.ones((len(self.options), n), dtype=bool)
         for _ in self.options:
             chosen = self._valued(discrete, active)
-            found = np.array([_holds(option.when, chosen, n) for option in self.options], dtype=bool).reshape(-1, n)
+            found = np.array([_holds(option.when, chosen, n) for option in self.options], dtype=bool).reshape(len(self.options), n)
             if (found == active).all():
                 break
             active = found
