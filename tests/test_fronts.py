@@ -91,3 +91,12 @@ def test_a_start_that_cannot_be_one_is_told(write, exactly, space, settings, sen
     with pytest.raises(CrossflowError) as caught:
         run_study(path)
     assert sentence in str(caught.value)
+
+
+def test_a_front_has_more_designs_than_one_best_where_nobody_says_how_many():
+    settings = EvolutionSettings(searcher="evolution")
+    assert (settings.designs(1), settings.designs(2), EvolutionSettings(searcher="evolution", evaluations=7).designs(3)) == (
+        20_000,
+        100_000,
+        7,
+    )

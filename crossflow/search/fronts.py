@@ -47,7 +47,7 @@ def search(oracle: Oracle, settings: EvolutionSettings, rng: np.random.Generator
     """Search until the evaluations are spent."""
     space = oracle.problem.space.relaxed()
     known = oracle.problem.space.coordinates(oracle.known) if len(oracle.known) else space.sample(rng, 1).continuous
-    allowed, goals = int(min(settings.evaluations, oracle.remaining)), len(oracle.problem.objectives)
+    allowed, goals = int(oracle.remaining), len(oracle.problem.objectives)
     judge = Judge(oracle=oracle)
     if goals == 1:
         found = evolution.evolve(space, judge.merits, known[:, None], allowed, rng, np.zeros((1, 1), dtype=np.intp))

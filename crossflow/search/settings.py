@@ -12,6 +12,9 @@ from crossflow.limits import Finite, Flag, PositiveInt, Seed
 MANY = 100_000  # starts, steps or designs of a generation at most
 
 
+BEST, FRONT = 20_000, 100_000  # designs that evolution evaluates where nobody says how many, of one objective and of several
+
+
 class Common(FileModel):
     """What every searcher is told."""
 
@@ -60,10 +63,16 @@ class EvolutionSettings(Common):
     """Differential evolution of populations that adapt their steps (L-SHADE); of several objectives, a front from its ends on."""
 
     searcher: Literal["evolution"]
-    evaluations: PositiveInt = Field(default=20_000, description="designs to evaluate at most")
+    evaluations: PositiveInt | None = Field(
+        default=None, description=f"designs to evaluate at most; where absent {BEST:,}, and {FRONT:,} for a front of several objectives"
+    )
     population: PositiveInt = Field(
         ge=4, le=MANY, default=200, description="designs that a front of several objectives spreads from at its end"
     )
+
+    def designs(self, objectives: int) -> int:
+        """Designs to evaluate at most with so many objectives."""
+        return self.evaluations or (FRONT if objectives > 1 else BEST)
 
 
 class RandomSettings(Common):

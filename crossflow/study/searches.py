@@ -76,7 +76,7 @@ class SearchResult:
 def expected(run: PlannedSearch) -> int | None:
     """Designs that a search will evaluate, None where nobody can tell."""
     if isinstance(run.settings, EvolutionSettings):
-        return run.settings.evaluations
+        return run.settings.designs(len(run.problem.objectives))
     if isinstance(run.settings, GradientSettings) and not run.problem.space.options:
         whole = planned_steps(run.problem.space, run.settings)
         return min(whole, run.settings.evaluations or whole)

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from crossflow.files import Document
-from crossflow.search.settings import Local, SearchSettings
+from crossflow.search.settings import EvolutionSettings, Local, SearchSettings
 from crossflow.study.spec import MOST_POINTS, StudyFile
 
 MOST_BYTES = 1 << 30
@@ -21,7 +21,7 @@ def check_size(spec: StudyFile, document: Document) -> None:
     points = math.prod(_values(given) for given in spec.sweep.values())
     place, rows, memory = (("sweep",) if spec.sweep else ("searches",) if spec.searches else ("uncertainty",)), points, points * ROW
     if spec.searches:
-        designs = sum(_designs(settings) for settings in spec.searches.values())
+        designs = sum(_designs(settings, len(spec.objectives)) for settings in spec.searches.values())
         rows, memory = max(points, points * designs), points * (designs * DESIGN + len(spec.searches) * SEARCH)
     if spec.uncertainty is not None:
         rows, memory = rows * spec.uncertainty.samples, memory * spec.uncertainty.samples
@@ -40,8 +40,10 @@ def _values(given: Any) -> int:
     return int(count) if isinstance(count, int | float) and count >= 1 else 1
 
 
-def _designs(settings: SearchSettings) -> int:
+def _designs(settings: SearchSettings, objectives: int) -> int:
     """Designs that a search evaluates at most; an exhaustive one counts its own."""
-    steps = settings.starts * settings.steps if isinstance(settings, Local) else 0
-    asked = steps if settings.evaluations is None else settings.evaluations
+    if isinstance(settings, EvolutionSettings):
+        asked = settings.designs(objectives)
+    else:
+        asked = settings.evaluations or (settings.starts * settings.steps if isinstance(settings, Local) else 0)
     return asked if settings.seconds is None else min(asked, int(settings.seconds * FASTEST))
