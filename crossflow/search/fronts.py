@@ -1,6 +1,7 @@
 """Evolution of one space, its options among the coordinates: of one objective, or of several at once to a front of designs.
 
-A front is found from its ends: first each objective is searched by itself, side by side (L-SHADE, `crossflow.search.evolution`).
+A front is found from its ends: first each objective is searched by itself, side by side (L-SHADE, `crossflow.search.evolution`). A
+little of the others is added to it, by which designs differ that are alike on a stair of their own objective.
 Then all designs that no other beats are kept, and the front spreads and moves on from some of them: one for each box of a grid over
 the logarithms of the objectives (epsilon dominance [1]_), so that every part of the front has its chances however crowded it is. The
 grid is coarse at first, for few parents improve faster, and becomes finer (`Front.parents`). The more the front gained by a parent when
@@ -17,6 +18,7 @@ References
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -30,6 +32,7 @@ from crossflow.search.settings import EvolutionSettings
 from crossflow.search.space import Space
 
 ENDS_PART = 0.3  # part of the evaluations for the ends of a front
+OTHERS = 0.02  # weight of all objectives in the merit of an end, so that flat stretches of its own are no end
 BATCH, FACES = 100, 0.2  # trials at once, and the part of these batches that leaves one objective out
 FIRST_PARENTS, FIRST_DIVISIONS, LEAST_DIVISIONS = 20, 8, 4  # parents that are wanted at first; divisions of the grid
 INFEASIBLE = 50  # designs that are kept while none keeps the constraints
@@ -56,7 +59,8 @@ def search(oracle: Oracle, settings: EvolutionSettings, rng: np.random.Generator
     part = int(ENDS_PART * allowed / goals)
     first = evolution.first_designs(space, np.repeat(known[:, None], goals, axis=1), part, rng)
     others = (np.arange(goals)[:, None] + np.arange(1, goals)) % goals
-    evolution.evolved(space, judge.merits, first, part, rng, others)
+    weights = (1 - OTHERS) * np.eye(goals) + OTHERS / goals
+    evolution.evolved(space, functools.partial(judge.merits, weights=weights), first, part, rng, others)
     spread(judge, int(oracle.remaining), settings.population, rng)
 
 
@@ -203,9 +207,14 @@ class Judge:
             self._front = found.best() if self._front is None else self._front.extended(found)
         return found
 
-    def merits(self, designs: Array) -> Array:
-        """Merits of designs, each by the objective of its own population, shape (objectives, designs)."""
+    def merits(self, designs: Array, weights: Array | None = None) -> Array:
+        """Merits of designs by weighted logarithms of the objectives, shape (populations, designs).
+
+        designs : shape (dimensions, populations, designs).
+        weights : of each population, shape (populations, objectives); 1 of one objective where absent.
+        """
         found = self.judged(designs.reshape(len(designs), -1))
-        goals, size = designs.shape[1:]
-        own = found.losses.reshape(-1, goals, size)[np.arange(goals), np.arange(goals)]
-        return np.asarray(np.minimum(own + PENALTY * found.violation.reshape(goals, size), ENDLESS))
+        weights = np.ones((1, 1)) if weights is None else weights
+        losses = found.losses.reshape(len(found.losses), *designs.shape[1:])
+        merit = (weights.T[:, :, None] * losses).sum(axis=0)
+        return np.asarray(np.minimum(merit + PENALTY * found.violation.reshape(designs.shape[1:]), ENDLESS))
