@@ -221,18 +221,16 @@ def _number(asked: Mapping[str, Any]) -> int:
 
 
 def _shared(described: Sequence[Mapping[str, Any]], found: PointRows) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """Columns with their data as far as a page begins with them, and those that come later."""
-    columns: list[dict[str, Any]] = []
-    late: list[dict[str, Any]] = []
+    """Columns with their data as far as a page begins with them, and those that come later; options, which take little, come first."""
+    sending: dict[str, dict[str, Any]] = {}
     room = INLINE
-    for told in described:
+    for told in sorted(described, key=lambda told: not (told["role"] == "setting" and found.columns[told["name"]].levels is not None)):
         data = sent(found.columns[told["name"]], found.rows)
         room -= size_of(data)
-        if room >= 0 or not columns:
-            columns.append({**told, **data})
-        else:
-            late.append(dict(told))
-    return columns, late
+        if room >= 0 or not sending:
+            sending[told["name"]] = data
+    columns = [{**told, **sending[told["name"]]} for told in described if told["name"] in sending]
+    return columns, [dict(told) for told in described if told["name"] not in sending]
 
 
 def _search(number: int, search: Mapping[str, Any]) -> dict[str, Any]:
