@@ -133,13 +133,19 @@ def test_columns_beyond_the_room_of_a_page_come_when_they_are_asked_for(folders,
     start = app.start()
     late = [told["name"] for told in start["late"]]
     assert late
-    assert "system.technology.logic" not in late  # names take little and stand in the page whatever else does
     answered = app.calls["columns"]({"names": late, "rows": 4})["columns"]
     monkeypatch.undo()
     known = {told["name"]: told for told in whole.start()["columns"]}
     assert all(values(answered[name], 4) == values(known[name], 4) for name in late)
     with pytest.raises(CrossflowError, match="how many rows"):
         app.calls["columns"]({"names": late, "rows": 5})
+
+
+def test_a_page_begins_with_its_options_however_many_numbers_there_are(folders, monkeypatch):
+    monkeypatch.setattr("crossflow.explore.study.INLINE", 1200)
+    start = study_app(folders["search"]).start()
+    assert {"system.budgets.power", "id"} & {told["name"] for told in start["late"]}
+    assert "system.technology.logic" in {told["name"] for told in start["columns"]}
 
 
 @pytest.mark.parametrize(
