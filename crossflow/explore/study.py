@@ -229,6 +229,8 @@ def _shared(described: Sequence[Mapping[str, Any]], found: PointRows) -> tuple[l
         room -= size_of(data)
         if room >= 0 or not sending:
             sending[told["name"]] = data
+        if room < 0:  # nothing after it finds room, and need not be put into words
+            break
     columns = [{**told, **sending[told["name"]]} for told in described if told["name"] in sending]
     return columns, [dict(told) for told in described if told["name"] not in sending]
 

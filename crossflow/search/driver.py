@@ -64,9 +64,12 @@ def search(
     """
     check(problem.space, settings)
     deadline = None if settings.seconds is None else Deadline.after(settings.seconds)
-    goals = len(problem.objectives)
-    evaluations = settings.designs(goals) if isinstance(settings, EvolutionSettings) else settings.evaluations
-    given: dict[str, Any] = {"evaluations": evaluations, "deadline": deadline, "record": record, "replay": replay}
+    given: dict[str, Any] = {
+        "evaluations": settings.designs(len(problem.objectives)),
+        "deadline": deadline,
+        "record": record,
+        "replay": replay,
+    }
     oracle = Oracle(problem=problem, known=problem.known(known), mapper=mapper, timed=timed, **given)
     with contextlib.suppress(BudgetSpent):
         _run(oracle, settings, name, solved or functools.partial(map, solve))

@@ -43,6 +43,7 @@ FACTOR, CROSSED, ALONG = (0.05, 0.6), (0.1, 1.0), (-0.4, 0.9)  # multiples of di
 SMALLEST, WIDEST, FEW = 0.05, 0.5, 6.0  # moves of a few coordinates: least and largest spread as a logarithm, and how many
 PER_RANGE, JOGGLED = 0.25, 0.1  # move of a range's coordinate for one of a share's logarithm; noise beside differences
 SWAPPED, REDRAWN = 0.15, 0.15  # chance of an option to be a mate's, and of a design to have one of its options drawn
+ALIKE = np.ones((1, 1))  # weights of a single objective, or of several alike
 COLUMNS = ("designs", "losses", "violation", "gain")  # of a front
 
 
@@ -91,6 +92,10 @@ class Front:
 
     def __len__(self) -> int:
         return int(self.violation.size)
+
+    def merit(self, weights: Array) -> Array:
+        """Merits by weighted logarithms of the objectives, smaller is better, shape (n,); `weights` has shape (objectives, n)."""
+        return np.asarray(np.minimum((weights * self.losses).sum(axis=0) + PENALTY * self.violation, ENDLESS))
 
     def take(self, index: Index) -> Front:
         """Some of the designs."""
@@ -207,14 +212,12 @@ class Judge:
             self._front = found.best() if self._front is None else self._front.extended(found)
         return found
 
-    def merits(self, designs: Array, weights: Array | None = None) -> Array:
-        """Merits of designs by weighted logarithms of the objectives, shape (populations, designs).
+    def merits(self, designs: Array, weights: Array = ALIKE) -> Array:
+        """Merits of populations of designs, shape (populations, designs).
 
         designs : shape (dimensions, populations, designs).
-        weights : of each population, shape (populations, objectives); 1 of one objective where absent.
+        weights : of the objectives in each population, shape (objectives, populations).
         """
-        found = self.judged(designs.reshape(len(designs), -1))
-        weights = np.ones((1, 1)) if weights is None else weights
-        losses = found.losses.reshape(len(found.losses), *designs.shape[1:])
-        merit = (weights.T[:, :, None] * losses).sum(axis=0)
-        return np.asarray(np.minimum(merit + PENALTY * found.violation.reshape(designs.shape[1:]), ENDLESS))
+        found, (populations, size) = self.judged(designs.reshape(len(designs), -1)), designs.shape[1:]
+        of_each = np.broadcast_to(weights, (len(found.losses), populations))
+        return found.merit(np.repeat(of_each, size, axis=1)).reshape(populations, size)

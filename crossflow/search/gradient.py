@@ -32,7 +32,6 @@ import numpy as np
 
 from crossflow.arrays import Array, Index
 from crossflow.search import evolution, fronts
-from crossflow.search.goals import ENDLESS, PENALTY
 from crossflow.search.oracle import Oracle
 from crossflow.search.settings import GradientSettings
 from crossflow.search.space import Space
@@ -77,7 +76,7 @@ def search(oracle: Oracle, settings: GradientSettings, rng: np.random.Generator)
             state = _restarted(state, half, space, rng)
         width, rate = (first * (last / first) ** part for first, last in (WIDTHS, RATES))
         probes = probed(space, state.position, width, rng)
-        merit = _merit(judge.judged(_relaxed(space, probes)), np.tile(weights, probes.shape[1])).reshape(probes.shape[1:])
+        merit = judge.judged(_relaxed(space, probes)).merit(np.tile(weights, probes.shape[1])).reshape(probes.shape[1:])
         slope = gradient(space, probes, merit)
         state = _stepped(_noted(state, probes, merit), space, slope, rate, settings.averaging, part)
     _polish(judge, state, halves, int(min(_polished(space, starts, steps), oracle.remaining)), rng)
@@ -89,15 +88,10 @@ def _first(judge: fronts.Judge, weights: Array, rng: np.random.Generator) -> Des
     drawn = space.sample(rng, DRAWN * starts).continuous.reshape(space.dimensions, DRAWN, starts)
     if known.size:
         drawn[:, 0, : known.shape[1]] = known[:, :starts]
-    merit = _merit(judge.judged(_relaxed(space, drawn)), np.tile(weights, DRAWN)).reshape(DRAWN, starts)
+    merit = judge.judged(_relaxed(space, drawn)).merit(np.tile(weights, DRAWN)).reshape(DRAWN, starts)
     best = merit.argmin(axis=0), np.arange(starts)
     position = drawn[:, best[0], best[1]]
     return Descent(position=position, average=position, best=position, merit=merit[best])
-
-
-def _merit(found: fronts.Front, weights: Array) -> Array:
-    """Merits of designs by weighted logarithms of the objectives, shape (n,)."""
-    return np.asarray(np.minimum((weights * found.losses).sum(axis=0) + PENALTY * found.violation, ENDLESS))
 
 
 def _polish(judge: fronts.Judge, state: Descent, halves: Sequence[Index], evaluations: int, rng: np.random.Generator) -> None:

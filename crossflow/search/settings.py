@@ -28,6 +28,11 @@ class Common(FileModel):
     evaluations: PositiveInt | None = Field(default=None, description="designs to evaluate at most")
     seconds: Annotated[Finite, Field(gt=0)] | None = Field(default=None, description="time to take at most, in seconds")
 
+    def designs(self, objectives: int) -> int | None:
+        """Designs to evaluate at most with so many objectives, None for no limit."""
+        del objectives
+        return self.evaluations
+
 
 class Local(Common):
     """Searchers of continuous spaces; where there are options too, one search for each of their combinations."""

@@ -21,7 +21,7 @@ from crossflow.search.gradient import planned as planned_steps
 from crossflow.search.nested import InnerResult, InnerSearch
 from crossflow.search.oracle import Best
 from crossflow.search.problem import SearchProblem
-from crossflow.search.settings import EvolutionSettings, ExhaustiveSettings, GivenSettings, GradientSettings
+from crossflow.search.settings import ExhaustiveSettings, GivenSettings, GradientSettings
 from crossflow.search.space import Designs
 from crossflow.strategy.mesh import ORDER
 from crossflow.study import records
@@ -75,15 +75,13 @@ class SearchResult:
 
 def expected(run: PlannedSearch) -> int | None:
     """Designs that a search will evaluate, None where nobody can tell."""
-    if isinstance(run.settings, EvolutionSettings):
-        return run.settings.designs(len(run.problem.objectives))
     if isinstance(run.settings, GradientSettings) and not run.problem.space.options:
         whole = planned_steps(run.problem.space, run.settings)
         return min(whole, run.settings.evaluations or whole)
     if isinstance(run.settings, ExhaustiveSettings):
         whole = run.problem.space.size
         return min(whole, run.settings.evaluations or whole)
-    return 1 if isinstance(run.settings, GivenSettings) else run.settings.evaluations
+    return 1 if isinstance(run.settings, GivenSettings) else run.settings.designs(len(run.problem.objectives))
 
 
 @dataclass(kw_only=True)

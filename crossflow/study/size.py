@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from crossflow.files import Document
-from crossflow.search.settings import EvolutionSettings, Local, SearchSettings
+from crossflow.search.settings import Local, SearchSettings
 from crossflow.study.spec import MOST_POINTS, StudyFile
 
 MOST_BYTES = 1 << 30
@@ -42,8 +42,5 @@ def _values(given: Any) -> int:
 
 def _designs(settings: SearchSettings, objectives: int) -> int:
     """Designs that a search evaluates at most; an exhaustive one counts its own."""
-    if isinstance(settings, EvolutionSettings):
-        asked = settings.designs(objectives)
-    else:
-        asked = settings.evaluations or (settings.starts * settings.steps if isinstance(settings, Local) else 0)
+    asked = settings.designs(objectives) or (settings.starts * settings.steps if isinstance(settings, Local) else 0)
     return asked if settings.seconds is None else min(asked, int(settings.seconds * FASTEST))
