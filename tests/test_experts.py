@@ -19,8 +19,9 @@ from crossflow.validation.tables import device_architecture, shipped
 QWEN = {"hidden": 4096.0, "inner": 1536.0, "active": 8.0, "experts": 128.0}
 
 
-def loads(tokens, ranks=8.0, load=1.0, skew=0.0, reached=np.inf, active=8.0, experts=128.0):
-    return expert_loads(*(np.atleast_1d(float(one)) for one in (tokens, active, experts, ranks, load, skew, reached)))
+def loads(tokens, ranks=8.0, load=1.0, skew=0.0, reached=np.inf, active=8.0, experts=128.0, slots=None):
+    given = (tokens, active, experts, ranks, load, skew, reached, slots or experts)
+    return expert_loads(*(np.atleast_1d(float(one)) for one in given))
 
 
 def times(device="h100-80gb", library="triton-vllm", dtype="bf16", **sizes):
@@ -49,7 +50,7 @@ def test_a_power_law_deals_all_rows_out(skew):
     fullest_of_8 = loads(tokens, ranks=8.0, skew=skew, experts=experts, active=4.0)
     assert 4 * tokens / 8 * 1.3 < fullest_of_8.rows[0] <= 4 * tokens
     assert alone.experts[0] <= experts
-    assert fullest(4, 64, np.array([1.0, 8.0]), skew)[1] > fullest(4, 64, np.array([1.0, 8.0]), skew)[0] >= 1.0
+    assert fullest(4, 64, np.array([1.0, 8.0]), skew, 64)[1] > fullest(4, 64, np.array([1.0, 8.0]), skew, 64)[0] >= 1.0
 
 
 @pytest.mark.parametrize("skew", [0.0, 1.2])

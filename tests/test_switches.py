@@ -107,6 +107,11 @@ STACK = {
     "memory.narrow_weights": When(["fp8"], {"system.template": "dgx-h100", "workload.dtype": "fp8"}),
     "kernels.exchange": When(["deepep"], {**MOE, "workload.task": "prefill", "strategy.ep": 4, "system.template": "dgx-h100"}),
     "kernels.experts": When({"bf16": ["triton-vllm"]}, {**MOE, "workload.task": "prefill"}),
+    "kernels.gathers": When("node", {**MOE, "workload.task": "prefill", "strategy.ep": 4}),
+    "kernels.exchanged": When(
+        {"bf16": ["cutlass-trtllm"]},
+        {**MOE, "workload.task": "prefill", "strategy.ep": 4, "system.template": "dgx-h100", "software.kernels.experts": {"bf16": ["triton-vllm"]}},
+    ),
     "early_stop": When(True, FULL), "recomputed": ["activation"], "overlap.tensor": "none", "overlap.data": False, "overlap.gather": When(False, ZERO),
     "overlap.pipeline": When(False, {**PIPE, "strategy.tp": 1, "strategy.dp": 8}), "overlap.context": When(False, {"strategy.cp": 2, "strategy.dp": 4}),
     "overlap.optimizer": When(True, {"strategy.zero": 1}), "host.kernel": "5 ms", "host.rank": When("5 ms", {**PIECES, **SHORT}),
@@ -179,7 +184,7 @@ TRANSFORMER = {
     "serving.prefill.workers": When(3, READERS),
 }  # fmt: skip
 PLANS = {
-    "tp": When(4, {"strategy.dp": 4}), "cp": When(2, {"strategy.dp": 4}), "ep": When(2, MOE), "etp": When(1, {**MOE, **PIECES}), "attention_tp": When(1, PIECES),
+    "tp": When(4, {"strategy.dp": 4}), "cp": When(2, {"strategy.dp": 4}), "ep": When(2, MOE), "etp": When(1, {**MOE, **PIECES}), "redundant_experts": When(4, {**MOE, **SERVED, "strategy.ep": 4}), "attention_tp": When(1, PIECES),
     "mlp_tp": When(1, PIECES), "embedding_tp": When(1, PIECES), "dp": When(4, {"strategy.tp": 4}), "pp": When(2, {"strategy.dp": 4}), "zero": 2,
     "shard_group": When(4, ZERO), "attention_shard_group": When(4, ZERO), "mlp_shard_group": When(4, ZERO), "embedding_shard_group": When(4, ZERO),
     "experts_shard_group": When(4, {**MOE, **ZERO}), "apart": When(True, {**ZERO, "strategy.shard_group": 4}), "unsharded": When("embedding", ZERO),

@@ -65,11 +65,13 @@ class Overlap(FileModel):
     experts: Flag = Field(
         default=False,
         description="tokens travel to experts and back while another microbatch computes: the exchange of a forward pass beside the "
-        "backward pass of an earlier microbatch, and the other way round (Megatron-Core's overlap_moe_expert_parallel_comm, DualPipe)",
+        "backward pass of an earlier microbatch, and the other way round (Megatron-Core's overlap_moe_expert_parallel_comm, DualPipe); a "
+        "service does each step in two halves, the exchange of one beside the kernels of the other (SGLang's enable-two-batch-overlap)",
     )
     exchange_units: Share = Field(
         default=np.array([0.0]),
-        description="share of a device's units that such an exchange takes from the kernels beside it",
+        description="share of a device's units that such an exchange takes from the kernels beside it; in a service where it is 0 those "
+        "that the library of the exchange copies with, none while tokens are written",
     )
 
 
@@ -102,6 +104,20 @@ class KernelChoice(FileModel):
     exchange: tuple[ExchangeLibraryName, ...] = Field(
         default=(), description="libraries that send tokens to the ranks of their experts and back, in a service; all_to_all without any"
     )
+    gathers: Literal["never", "node", "always"] = Field(
+        default="never",
+        description="when a service gathers all tokens on every rank that shares experts out, whose kernels skip what lies elsewhere and"
+        " whose results are then added up and scattered, rather than exchange them: where these ranks share a node, or always",
+    )
+    exchanged: Mapping[str, tuple[ExpertLibraryName, ...]] = Field(
+        default={},
+        description="libraries of fused layers of experts after an exchange, which brings a rank the rows of its own experts alone;"
+        " `experts` for types without any",
+    )
+
+    def experts_of(self, dtype: str, *, exchanged: bool) -> tuple[ExpertLibraryName, ...]:
+        """Libraries of fused layers of experts in a type, in order of preference, after an exchange or where all tokens are gathered."""
+        return (self.exchanged.get(dtype, ()) if exchanged else ()) or self.experts.get(dtype, ())
 
 
 class PeerAllReduce(FileModel):

@@ -6,7 +6,8 @@ takes as long as its multiplications or as its panels take through the last cach
 expert that has a row cross the memory bus, once for so many tiles one below the other (`group`) where they do not fit the last cache.
 Tiles, memory and the power limit join as in `crossflow.cost.waves`; the library is taken to choose the tile with the least time.
 
-Some kernels carry the rows of other ranks through: they write zeros for them (`carried`), or even multiply them (`multiplied`).
+Some kernels carry the rows of other ranks through: they write zeros for them (`carried`), or even multiply them (`multiplied`). So they do
+where all tokens of the ranks that share the experts out are gathered on each; after an exchange there are none (`given`).
 Fits and errors: docs/validation.md.
 """
 
@@ -91,8 +92,8 @@ def grouped_costs(
 
 def layer_loads(sizes: Array) -> RowLoads:
     """RowLoads of layers by their sizes, shape (sizes, layers)."""
-    tokens, _, _, _, active, experts, ranks, load, skew, reached = sizes
-    return expert_loads(tokens, active, experts, ranks, load, skew, reached)
+    tokens, _, _, _, active, experts, ranks, load, skew, reached, slots, _ = sizes
+    return expert_loads(tokens, active, experts, ranks, load, skew, reached, slots)
 
 
 def layer_times(
@@ -108,11 +109,12 @@ def _layer_times(
     sizes: Array, loads: RowLoads, library: ExpertLibrary, architecture: Architecture, dtype: str, warm: bool, boosted: bool
 ) -> Array:
     tokens, hidden, inner, branches, active = sizes[:5]
-    element, last = DTYPE_BYTES[dtype], architecture.levels[-2]
-    others = np.maximum(np.minimum(tokens, loads.rows) * active - loads.rows, 0.0) * library.multiplied
+    element, last, given = DTYPE_BYTES[dtype], architecture.levels[-2], np.maximum(sizes[-1], loads.rows)
+    beside = given - loads.rows
+    others = np.minimum(np.maximum(np.minimum(tokens, loads.rows) * active - loads.rows, 0.0), beside) * library.multiplied
     heights = np.array(TILE_ROWS)[:, None]
     layers = _Layers(
-        hidden=hidden, inner=inner, branches=branches, rows=loads.rows + others, others=tokens * active - loads.rows,
+        hidden=hidden, inner=inner, branches=branches, rows=loads.rows + others, others=beside,
         loads=RowLoads(experts=loads.experts, rows=loads.rows, tiles=loads.tiles + others / heights),
     )  # fmt: skip
     held = loads.experts * (branches + 1.0) * hidden * inner * element + 2.0 * layers.rows * (hidden + inner)
@@ -126,7 +128,7 @@ def _layer_times(
     between = _between(layers, element, library)
     missed = _missing(between, last.capacity * last.instances)
     passing = between * (missed / bandwidth + (1.0 - missed) / last.bandwidth)
-    steady = library.token * tokens + library.expert * loads.experts
+    steady = library.token * given / active + library.expert * loads.experts
     extra = np.stack([passing + steady, 0.0 * steady, 0.0 * steady, passing, between * missed, passing])
     return np.asarray(found[0] + found[1] + extra)
 

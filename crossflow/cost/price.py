@@ -248,8 +248,8 @@ def attention_kernels(choice: AttentionChoice, architecture: Architecture) -> tu
 
 
 def _experts(table: KernelTable, dtype: str, architecture: Architecture, stack: SoftwareStack | None, *, least: bool) -> KernelCosts:
-    """Fused layers of experts, by the library that the stack uses on the device."""
-    library = None if stack is None else expert_library(architecture, stack.kernels.experts.get(dtype, ()), dtype)
+    """Fused layers of experts, by the library that the stack uses on the device: on the rows of all tokens, or after an exchange."""
+    library = None if stack is None else expert_library(architecture, stack.kernels.experts_of(dtype, exchanged=table.exchanged), dtype)
     if stack is None or library is None or least:
         return general_costs(table.sizes, architecture, dtype, least=least)
     return grouped_costs(table.sizes, library, architecture, dtype, eager=stack.kernels.launch == "eager")

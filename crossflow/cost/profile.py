@@ -216,15 +216,19 @@ def scan_shape(samples: float, heads: float, groups: float, length: float, width
 
 def experts_shape(
     tokens: float, hidden: float, inner: float, branches: float, active: float, experts: float, ranks: float, load: float = 1.0,
-    skew: float = 0.0, reached: float = np.inf,
+    skew: float = 0.0, reached: float = np.inf, slots: float | None = None, given: float | None = None,
 ) -> str:  # fmt: skip
     """Shape of a fused layer of experts: tokens of all ranks, elements of a token and of an expert between its products, products before
-    the activation, experts of a token, of the layer, ranks that share them out, and how unevenly they are used, if so.
+    the activation, experts of a token, of the layer, ranks that share them out, and, if so, how unevenly they are used, places for
+    copies, and the rows that come after an exchange.
 
     >>> experts_shape(4096, 2048, 768, 2, 8, 128, 16), experts_shape(4096, 2048, 768, 2, 8, 128, 16, skew=1.2)
     ('4096 x 2048x768 by 2 to 8 of 128 on 16', '4096 x 2048x768 by 2 to 8 of 128 on 16 skew 1.2')
     """
-    others = ((" load", load, 1.0), (" skew", skew, 0.0), (" reached", reached, np.inf))
+    others = (
+        (" load", load, 1.0), (" skew", skew, 0.0), (" reached", reached, np.inf), (" places", slots or experts, experts),
+        (" given", given or tokens * active, tokens * active),
+    )  # fmt: skip
     uneven = "".join(f"{name} {value:.10g}" for name, value, even in others if value != even)
     return f"{tokens:.10g} x {hidden:.10g}x{inner:.10g} by {branches:.10g} to {active:.10g} of {experts:.10g} on {ranks:.10g}{uneven}"
 

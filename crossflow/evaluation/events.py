@@ -34,6 +34,7 @@ from crossflow.program.groups import Group
 from crossflow.program.kernels import Timed
 from crossflow.program.program import Program
 from crossflow.scenario import Scenario, check_one_step, check_strategy
+from crossflow.step.batches import laid_out
 from crossflow.step.handovers import boundaries
 from crossflow.step.offload import kept_on_host
 from crossflow.step.outcome import Machine
@@ -162,7 +163,8 @@ Listed = tuple[Iterable[FoundEvent], float, int]  # what was found, device-time 
 def _of_plan(scenario: Scenario, plan: Plan) -> Listed:
     """Events of a transformer."""
     runs_on = machine(scenario, scenario.architecture)
-    layout, job = Layout.of([plan], np.array([float(scenario.workload_batch)]), runs_on.node), scenario.job()
+    job = scenario.job()
+    layout = laid_out(job, [plan], np.array([float(scenario.workload_batch)]), runs_on.node, runs_on.stack)
     case = _Case(plan=plan, layout=layout, job=job, machine=runs_on, task=task_of(job, layout, runs_on.stack))
     step = float(transformer_step(job, layout, runs_on).total[0]) * plan.devices
     return (*_kernels(case), *_updates(case), *_messages(case)), step, runs_on.node

@@ -16,6 +16,7 @@ from crossflow.evaluation.common import score_of
 from crossflow.evaluation.members import Members, check_strategy
 from crossflow.scenario import Scenario, tokens_of
 from crossflow.score import Score
+from crossflow.step.batches import laid_out
 from crossflow.step.memory import KINDS, Memory, host_share, memory
 from crossflow.step.outcome import BREAKDOWN, Machine, Outcome
 from crossflow.step.task import StepTables, task_of
@@ -49,7 +50,7 @@ def transformer_score(
         if device is not scenario.architecture or system is not scenario.system:
             held = replace(held, capacity=device.memory.capacity * np.ones(n), host_capacity=host_share(runs_on, layout))
     else:
-        layout, task = Layout.of(members.strategies, members.batch, runs_on.node), None
+        layout, task = laid_out(job, members.strategies, members.batch, runs_on.node, runs_on.stack), None
         held = memory(job, layout, runs_on)
     devices = layout.devices
     fits = held.fits if fitting else np.ones(n, dtype=bool)
@@ -71,7 +72,7 @@ def _repeated(scenario: Scenario, node: int, n: int) -> tuple[Layout, StepTables
     assert isinstance(plan, Plan)  # and a plan
     assert isinstance(workload, TransformerSpec)
     check_strategy(scenario, plan, workload, (1, 1))
-    layout = Layout.of([plan] * n, np.full(n, float(scenario.workload_batch)), node)
+    layout = laid_out(job, [plan] * n, np.full(n, float(scenario.workload_batch)), node, scenario.stack)
     held = memory(job, layout, machine(scenario, scenario.architecture))
     return layout, task_of(job, layout, scenario.stack), held
 
@@ -136,7 +137,8 @@ def stage_memory(scenario: Scenario, device: Architecture) -> tuple[Mapping[str,
     strategy = scenario.strategy
     if isinstance(scenario.workload, TransformerSpec) and isinstance(strategy, Plan):
         runs_on = machine(scenario, device)
-        held = memory(scenario.job(), Layout.of([strategy], np.array([float(scenario.workload_batch)]), runs_on.node), runs_on)
+        job, batch = scenario.job(), np.array([float(scenario.workload_batch)])
+        held = memory(job, laid_out(job, [strategy], batch, runs_on.node, runs_on.stack), runs_on)
         return tuple(dict(zip(KINDS, stage.tolist(), strict=True)) for stage in held.stages[:, :, 0].T)
     if isinstance(strategy, Mesh):
         return tuple({kind: float(size) for kind, size in kinds.items()} for kinds in scenario.program().memory)

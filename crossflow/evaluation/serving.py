@@ -15,11 +15,13 @@ from crossflow.evaluation.layered import machine
 from crossflow.evaluation.members import Members, check_strategy
 from crossflow.scenario import Scenario
 from crossflow.score import Score
+from crossflow.step.batches import laid_out, overlaps
 from crossflow.step.outcome import Machine
 from crossflow.step.service import Prefill, Service, guessed, steady_state
 from crossflow.strategy.layout import Layout
 from crossflow.strategy.plan import Plan
 from crossflow.strategy.reading import worker_plan
+from crossflow.workload.job import Job
 from crossflow.workload.spec import TransformerSpec
 
 
@@ -35,11 +37,14 @@ def serving_score(
         assert isinstance(plan, Plan)  # a transformer has one
         check_strategy(scenario, plan, workload, scenario.nodes)
         layout = Layout.of([plan] * n, np.full(n, float(workload.global_batch)), runs_on.node)
-        service = service_of((workload,), np.zeros(n, dtype=np.intp), layout, runs_on)
+        service = service_of(job, (workload,), np.zeros(n, dtype=np.intp), layout, runs_on)
     else:
         layout = Layout.of(members.strategies, members.batch, runs_on.node)
-        service = service_of(members.workloads, members.which, layout, runs_on)  # type: ignore[arg-type] # of transformers
-    layout = replace(layout, microbatches=_microbatches(layout, service))
+        service = service_of(job, members.workloads, members.which, layout, runs_on)  # type: ignore[arg-type] # of transformers
+    microbatches = _microbatches(layout, service)
+    requests = np.where(service.rate > 0, 2.0, layout.micro_batch * layout.microbatches / microbatches)  # of arrivals any number
+    parts = np.where(overlaps(job, replace(layout, micro_batch=requests), runs_on.stack), 2.0, 1.0)
+    layout, service = replace(layout, microbatches=microbatches * parts), replace(service, chunk=np.maximum(service.chunk / parts, 1.0))
     steady = steady_state(job, layout, runs_on, service)
     devices = layout.devices if service.prefill is None else layout.devices + service.prefill.workers * service.prefill.layout.devices
     score = score_of(
@@ -57,7 +62,7 @@ def _microbatches(layout: Layout, service: Service) -> Array:
     return np.where(service.rate > 0, layout.pp, np.where(whole, np.minimum(flight, layout.pp), layout.microbatches))
 
 
-def service_of(workloads: Sequence[TransformerSpec], which: Index, layout: Layout, runs_on: Machine) -> Service:
+def service_of(job: Job, workloads: Sequence[TransformerSpec], which: Index, layout: Layout, runs_on: Machine) -> Service:
     """How the requests of every point are served, `which` of the workloads it has, by replicas of a layout."""
     engine, ones = runs_on.stack.engine, np.ones(len(which))
 
@@ -74,7 +79,7 @@ def service_of(workloads: Sequence[TransformerSpec], which: Index, layout: Layou
         output=column(lambda one: one.output or 0), chunk=column(lambda one: one.serving.chunk or engine.chunk),
         most=engine.requests * ones, room=engine.memory * ones, cache=engine.cache * ones,
         whole=engine.admits == "whole", gained=column(_gained), drafts=column(_drafts),
-        prefill=Prefill(layout=Layout.of(readers, ones, layout.node), workers=workers) if readers else None,
+        prefill=Prefill(layout=laid_out(job.reading, readers, ones, layout.node, runs_on.stack), workers=workers) if readers else None,
     )  # fmt: skip
 
 

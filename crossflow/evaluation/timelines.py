@@ -9,9 +9,9 @@ from crossflow.evaluation.layered import machine
 from crossflow.evaluation.program_timelines import REPLICAS, program_timeline
 from crossflow.evaluation.recommendation import recommendation_program, replica_axes
 from crossflow.scenario import Scenario, check_one_step, check_strategy
+from crossflow.step.batches import laid_out
 from crossflow.step.timeline import transformer_timeline
 from crossflow.step.uneven import EVEN, Uneven
-from crossflow.strategy.layout import Layout
 from crossflow.strategy.mesh import Mesh
 from crossflow.strategy.plan import Plan
 from crossflow.timeline.record import Timeline
@@ -37,8 +37,9 @@ def simulate(scenario: Scenario, uneven: Uneven = EVEN) -> Timeline:
     title = f"{scenario.name}: {scenario.workload.model} on {scenario.devices} x {scenario.system.name}, {scenario.strategy_text}"
     if isinstance(scenario.strategy, Plan):
         runs_on = machine(scenario, scenario.architecture)
-        layout = Layout.of([scenario.strategy], np.array([float(scenario.workload_batch)]), runs_on.node)
-        found = transformer_timeline(scenario.job(), layout, runs_on, title, uneven)
+        job, batch = scenario.job(), np.array([float(scenario.workload_batch)])
+        layout = laid_out(job, [scenario.strategy], batch, runs_on.node, runs_on.stack)
+        found = transformer_timeline(job, layout, runs_on, title, uneven)
     elif isinstance(scenario.strategy, Mesh):
         replicas = (*scenario.strategy.names("rows", "batch"), *REPLICAS)
         found = program_timeline(scenario, scenario.program(unrolled=True), replicas, title, uneven)

@@ -416,26 +416,31 @@ class _BlockBuilder:
 
     def _experts(self, unit: str, part: Part, tokens: Array, mine: Array) -> None:
         """Router and shared expert, of `mine` tokens, and routed experts; tokens travel to the ranks that hold their experts and back."""
-        layout, e, routing = self.layout, self.element, part.routing
-        assert routing is not None
+        layout, e = self.layout, self.element
+        assert part.routing is not None
+        routing = layout.placed(part.routing)
         own, ranks = self._own(tokens, "experts"), layout.tensor_of("experts")
         routed = own * routing.rows(layout.ep)
         # Experts of a rank that any token of the group is sent to: a few tokens leave most of them, and their weights, alone.
-        reached = 1.0 - (1.0 - routing.active / routing.experts) ** (own * layout.ep)
-        touched = routing.experts / layout.ep * reached
+        reached = 1.0 - (1.0 - routing.active / routing.slots) ** (own * layout.ep)
+        touched = routing.slots / layout.ep * reached
         fused = self._runs_fused_experts(unit, part)
         for matrix in part.matrices:
             if not matrix.routed:
                 self._product(unit, matrix, mine, "mlp")
             elif not fused:
                 self._product(unit, matrix, routed / touched, "experts", batch=touched)
+        gathered = gathers(layout, self.stack) & (not self.training)
         if fused:
             layer = Experts(
                 tokens=own * layout.ep, hidden=part.width, inner=part.inner / ranks, branches=2.0 if part.gated else 1.0,
                 active=routing.active, experts=routing.experts, ranks=layout.ep, load=routing.load(layout.ep), skew=routing.skew,
-                reached=touched,
+                reached=touched, slots=routing.slots,
             )  # fmt: skip
-            self._compute(unit, "forward", layer)
+            exchanged = (layout.ep > 1) & ~gathered
+            for kernel, where in ((layer, ~exchanged), (replace(layer, given=own * routing.active), exchanged)):
+                if where.any():
+                    self._compute(unit, "forward", kernel, count=ONCE if where.all() else where.astype(float))
         inside = fused or (self.training and self.stack.expert_products == "fused")
         elements = mine * part.shared / layout.tensor_of("mlp") + (0.0 if inside else routed * part.inner / ranks)
         if np.any(elements):
@@ -455,11 +460,15 @@ class _BlockBuilder:
             size = moved * e / np.where(layout.sequence_parallel, ranks, 1.0)
             narrow = self.job.operand / e if self.stack.narrow_dispatch and self.narrow and unit not in self.wide else 1.0
             for back in (False, True):
-                self._exchange(unit, part, phase, size if back else size * narrow, back=back)
+                self._exchange(unit, part, phase, np.where(gathered, 0.0, size if back else size * narrow), back=back)
+        # Where they are gathered, all tokens come to every rank, and a sum for each of them goes back to where it came from.
+        whole = own * layout.ep * part.width * e * gathered / np.where(layout.sequence_parallel, ranks, 1.0)
+        self._send(unit, "forward", "all_gather", whole, layout.expert)
+        self._send(unit, "forward", "reduce_scatter", whole, layout.expert)
 
     def _row_passes(self, routing: Routing) -> Array:
         """Elements read and written for each that is routed, beside permutation and return: there and back r1 w1 for each pass. [1]"""
-        several = routing.experts / self.layout.ep > 1.0
+        several = routing.slots / self.layout.ep > 1.0
         made = ("sorted" in self.stack.routed_rows) * several * (self.layout.ep > 1) + ("padded" in self.stack.routed_rows) * self.narrow
         return np.asarray(4.0 * self.training * made)
 
@@ -469,7 +478,7 @@ class _BlockBuilder:
         element = self.element if back or not self.narrow else self.job.operand
         return ExpertGroup(
             size=ranks.size, per_node=ranks.per_node, stride=ranks.stride, devices=ranks.devices, extent=ranks.extent,
-            libraries=self.stack.kernels.exchange, back=back, active=routing.active * one, experts=routing.experts * one,
+            libraries=self.stack.kernels.exchange, back=back, active=routing.active * one, experts=routing.slots * one,
             row=part.width * self.element * one, token=part.width * element * one,
         )  # fmt: skip
 
@@ -484,12 +493,12 @@ class _BlockBuilder:
 
         In a service by the kernels of a library where the stack names any.
         """
-        routing = part.routing
-        assert routing is not None
+        assert part.routing is not None
+        routing = self.layout.placed(part.routing)
+        beside: dict[str, Any] = {"hiding": "experts"} if self.stack.overlap.experts else {}
         if self.stack.kernels.exchange and not self.training:
-            self._send(unit, phase, "all_to_all", size, self._expert_group(part, routing, back=back))
+            self._send(unit, phase, "all_to_all", size, self._expert_group(part, routing, back=back), **beside)
             return
-        beside: dict[str, Any] = {"hiding": "experts"} if self.stack.overlap.experts and self.training else {}
         if self.stack.dispatch == "copies":
             self._send(unit, phase, "all_to_all", size, self.layout.expert, **beside)
             return
@@ -524,7 +533,8 @@ class _BlockBuilder:
         # Rows that were exchanged are gathered over the ranks that share an expert, and stay; without an exchange, tokens are. Of a
         # shared expert tokens are gathered over the ranks that share a layer, and once more for the weight gradient.
         apart = layout.tensor_of("experts") != layout.tp
-        rows = self._own(tokens, "experts") * part.width * e * np.where(layout.ep > 1, part.routing.rows(layout.ep), 1.0)
+        sent = (layout.ep > 1) & (self.training | ~gathers(layout, self.stack))
+        rows = self._own(tokens, "experts") * part.width * e * np.where(sent, layout.placed(part.routing).rows(layout.ep), 1.0)
         common, alone = size * float(np.any(part.shared)), layout.tensor_of("mlp") < layout.tp
         beside = common * ((layout.ep > 1) | apart) * ~alone
         sums = np.where(layout.sequence_parallel, beside + np.where(apart, 0.0, rows), size)
@@ -746,6 +756,16 @@ class _BlockBuilder:
         self._compute(unit, "input", replace(forward, backward=True))
 
 
+def gathers(layout: Layout, stack: SoftwareStack) -> Mask:
+    """Points of a service whose ranks that share experts out all have the tokens of each, shape (n,).
+
+    Libraries of exchanges bring a token to a rank, and not to several that share an expert.
+    """
+    group, choice = layout.expert, stack.kernels
+    near = group.per_node >= group.size if choice.gathers == "node" else np.full(len(layout), choice.gathers == "always")
+    return np.asarray((near | (bool(choice.exchange) & (layout.tensor_of("experts") > 1))) & (layout.ep > 1))
+
+
 def type_of(part: Part) -> Type:
     """Layer type whose tensor degree a part has, its routed experts apart; state spaces mix tokens, as attention does."""
     return "attention" if part.attention is not None or part.ssm is not None else "embedding" if part.type in ENDS else "mlp"
@@ -754,7 +774,8 @@ def type_of(part: Part) -> Type:
 def parameters(part: Part, layout: Layout) -> tuple[Array, Array]:
     """Parameters of a part on one device before data ranks share them out: those that all tokens pass, those of experts. [1]"""
     ranks = layout.tensor_of(type_of(part))
-    expert = sum(matrix.parameters for matrix in part.matrices if matrix.routed)
+    copied = 1.0 if part.routing is None else 1.0 + layout.redundant / part.routing.experts
+    expert = sum(matrix.parameters for matrix in part.matrices if matrix.routed) * copied
     table = part.table * np.where(part.holder == "apart", layout.pp > 1, part.holder == "all")
     dense = sum((matrix.parameters * matrix.share(ranks) for matrix in part.matrices if not matrix.routed), table / ranks)
     return dense + part.vectors, expert / (layout.tensor_of("experts") * layout.ep)

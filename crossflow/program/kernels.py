@@ -157,6 +157,15 @@ class Experts:
     reached: Annotated[
         Number | None, Positive | None, "experts of a rank that any token goes to, with `skew` 0; as many as there are rows where absent"
     ] = None
+    slots: Annotated[
+        Number | None, Positive | None, "places for experts on all ranks, more than experts where some have copies; as many where absent"
+    ] = None
+    given: Annotated[
+        Number | None,
+        Positive | None,
+        "rows that come to a rank in the mean: those of its experts after an exchange; those of all tokens, of experts elsewhere too, where"
+        " absent",
+    ] = None
 
 
 Kernel = Product | Pass | Attention | Lookup | Scan | Experts | Timed
@@ -172,6 +181,7 @@ class KernelTable:
     places: Index  # their places among those of a program
     sizes: Array  # as `SIZES` names them, shape (sizes, kernels, n)
     element: float  # size of an element as the program keeps it. [B]
+    exchanged: bool = False  # whether they are layers of experts whose rows alone came to the rank
 
     @functools.cached_property
     def result(self) -> Array:
@@ -202,32 +212,33 @@ SIZES: Mapping[type[Kernel], tuple[str, ...]] = {
     Attention: ("samples", "heads", "kv_heads", "length", "seen", "width", "window"),
     Scan: ("samples", "heads", "groups", "length", "width", "state", "chunk"),
     Lookup: ("samples", "tables", "rows", "width", "pooling", "distinct", "load", "replicas", "counted"),
-    Experts: ("tokens", "hidden", "inner", "branches", "active", "experts", "ranks", "load", "skew", "reached"),
+    Experts: ("tokens", "hidden", "inner", "branches", "active", "experts", "ranks", "load", "skew", "reached", "slots", "given"),
     Timed: ("time", "flops", "moved"),
 }
 
 
 def kernel_tables(kernels: Sequence[Kernel], element: float, *, narrow: bool) -> tuple[KernelTable, ...]:
     """Kernels that are priced together; those of `narrow` programs by whether they keep to 16 bits. An element has `element` bytes. [B]"""
-    places: dict[tuple[type[Kernel], bool], list[int]] = {}
+    places: dict[tuple[type[Kernel], bool, bool], list[int]] = {}
     for i, kernel in enumerate(kernels):
-        places.setdefault((type(kernel), narrow and isinstance(kernel, Product) and kernel.wide), []).append(i)
+        exchanged = isinstance(kernel, Experts) and kernel.given is not None  # other libraries than where all tokens are gathered
+        places.setdefault((type(kernel), narrow and isinstance(kernel, Product) and kernel.wide, exchanged), []).append(i)
     found = []
-    for (kind, wide), mine in places.items():
+    for (kind, wide, exchanged), mine in places.items():
         rows = tuple(kernels[i] for i in mine)
         sizes = filled([[size_of(row, name) for row in rows] for name in SIZES[kind]])
-        found.append(KernelTable(kind=kind, wide=wide, rows=rows, places=np.array(mine), sizes=sizes, element=element))
+        found.append(KernelTable(kind=kind, wide=wide, rows=rows, places=np.array(mine), sizes=sizes, element=element, exchanged=exchanged))
     return tuple(found)
 
 
 def size_of(kernel: Kernel, name: str) -> Number:
     """One size of a kernel; where it says none, attention has as many heads of keys and values as of queries, lookups their batch.
 
-    Of experts any number may be reached.
+    Of experts any number may be reached, each has one place, and the rows of all tokens come.
     """
     value: Number | None = getattr(kernel, name)
     if value is None and isinstance(kernel, Experts):
-        return np.inf
+        return {"slots": kernel.experts, "given": kernel.tokens * kernel.active}.get(name, np.inf)
     if value is None:
         assert isinstance(kernel, Attention | Lookup)  # of which a size may be left open, too
         return kernel.heads if isinstance(kernel, Attention) else kernel.samples

@@ -8,10 +8,10 @@ from dataclasses import replace
 
 import numpy as np
 
+from crossflow.step.batches import laid_out
 from crossflow.step.memory import Memory, memory
 from crossflow.step.outcome import Machine
 from crossflow.step.transformer import transformer_step
-from crossflow.strategy.layout import Layout
 from crossflow.strategy.legality import plan_problem
 from crossflow.strategy.mesh import RECOMPUTE, divisors
 from crossflow.strategy.plan import Plan
@@ -27,7 +27,7 @@ def fewer_requests(job: Job, plan: Plan, batch: int, machine: Machine) -> tuple[
     """
 
     def held(requests: int) -> Memory:
-        return memory(job, Layout.of([plan.serving(requests)], np.array([float(requests)]), machine.node), machine)
+        return memory(job, laid_out(job, [plan.serving(requests)], np.array([float(requests)]), machine.node, machine.stack), machine)
 
     for unit in dict.fromkeys((plan.dp * plan.pp * (plan.tp if plan.sequence_parallel else 1), plan.dp)):
         low, high = 0, (batch - 1) // unit
@@ -55,7 +55,7 @@ def more_devices(job: Job, plan: Plan, batch: int, machine: Machine) -> tuple[Pl
             if (larger.devices <= machine.node or larger.devices % machine.node == 0) and possible(job, larger, batch, machine)
         ]
         if grown:
-            layout = Layout.of(grown, np.full(len(grown), float(batch)), machine.node)
+            layout = laid_out(job, grown, np.full(len(grown), float(batch)), machine.node, machine.stack)
             found = memory(job, layout, machine)
             fits = np.flatnonzero(found.fits)
             if fits.size:

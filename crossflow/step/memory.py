@@ -237,7 +237,9 @@ def _largest(part: Part, layout: Layout) -> Array:
     sizes = [np.asarray(part.table / layout.tensor_of(own) * kept)]
     for matrix in part.matrices:
         kind: Type = "experts" if matrix.routed else own
-        held = matrix.parameters * matrix.share(layout.tensor_of(kind)) / (layout.ep if kind == "experts" else 1.0)
+        held = matrix.parameters * matrix.share(layout.tensor_of(kind))
+        if kind == "experts":
+            held = held * (1.0 + layout.redundant / matrix.experts) / layout.ep
         sizes.append(np.asarray(held * (layout.spread(kind).zero < 2)))
     return np.asarray(functools.reduce(np.maximum, sizes))
 

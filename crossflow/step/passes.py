@@ -9,6 +9,7 @@ from statistics import NormalDist
 
 import numpy as np
 
+from crossflow.architecture.execution import preferred
 from crossflow.architecture.software import SoftwareStack
 from crossflow.arrays import Array, Mask, divide
 from crossflow.cost.price import LayerCosts, layer_costs
@@ -207,9 +208,11 @@ def _more_launches(job: Job, layout: Layout, stack: SoftwareStack) -> Array:
 def _beside_microbatch(job: Job, layout: Layout, machine: Machine, task: StepTables, blocking: Array, busy: Array) -> Array:
     """What collectives block where tokens travel to experts beside the kernels of another microbatch, shape as `Passes.blocking`. [s]
 
-    A pass forward of one microbatch and a pass backward of another run together, layer by layer. The way to the experts and the way back
-    of the one are beside the experts and beside the rest of the layer of the other. What a way takes beyond them it blocks; meanwhile it
-    takes units of the device from the kernels. Some microbatches of a pipeline have no other beside them (`Layout.unpaired`).
+    A pass forward of one microbatch and a pass backward of another run together, layer by layer; in a service the passes forward of two
+    halves of a step (`crossflow.step.batches`). The way to the experts and the way back of the one are beside the experts and beside the
+    rest of the layer of the other. What a way takes beyond them it blocks; meanwhile it takes units of the device from the kernels, but not
+    where tokens are written alone: low-latency exchanges leave the units free. Some microbatches of a pipeline have no other beside them
+    (`Layout.unpaired`), nor has the only one of a service.
 
     Parameters
     ----------
@@ -223,14 +226,24 @@ def _beside_microbatch(job: Job, layout: Layout, machine: Machine, task: StepTab
     kernels = busy + (blocking - exchange).sum(axis=0)
     starts, layers = unit_starts(job.model), np.zeros_like(kernels.swapaxes(0, 1))
     np.add.at(layers, starts, kernels.swapaxes(0, 1))
-    beside = np.stack(
-        [kernels[::-1], (layers[starts].swapaxes(0, 1) - kernels)[::-1]]
-    )  # of the other pass: its experts, the rest of its layer
-    way, taken = exchange.sum(axis=0) / 2.0, machine.stack.overlap.exchange_units
+    beside = np.stack([kernels, layers[starts].swapaxes(0, 1) - kernels])  # of the other pass: its experts, the rest of its layer
+    beside = beside[:, ::-1] if job.training else beside
+    way, taken = exchange.sum(axis=0) / 2.0, _taken(job, machine)
     left = np.minimum(np.maximum(way - beside, taken * np.minimum(way, beside / (1.0 - taken))), way).sum(axis=0)
-    alone = np.minimum(layout.unpaired / layout.microbatches, 1.0)
+    alone = np.minimum(layout.unpaired / layout.microbatches, 1.0) if job.training else np.where(layout.microbatches > 1.0, 0.0, 1.0)
     share = divide(left, 2.0 * way) * (1.0 - alone) + alone
     return np.asarray(blocking - exchange * (1.0 - share))
+
+
+def _taken(job: Job, machine: Machine) -> Array:
+    """Share of a device's units that an exchange of tokens takes from the kernels beside it: as the stack says, or of a library. [1]"""
+    stack, architecture = machine.stack, machine.architecture
+    library = preferred(stack.kernels.exchange, architecture.execution.libraries.exchange)
+    if job.task == "decode" and job.chunk is None and library is not None:
+        return np.zeros(1)  # low-latency kernels issue messages and go; what they wait for takes no unit
+    if job.training or library is None or stack.overlap.exchange_units.any():
+        return stack.overlap.exchange_units
+    return np.asarray(np.minimum(library.units / architecture.units, 0.9))
 
 
 def hidden_in_pieces(sent: Array, product: Array, ranks: Array) -> Array:

@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 
+from crossflow.step.batches import laid_out
 from crossflow.step.larger import fewer_requests, more_devices, possible
 from crossflow.step.memory import memory
 from crossflow.step.outcome import Machine
-from crossflow.strategy.layout import Layout
 from crossflow.strategy.mesh import OFFLOADS, RECOMPUTE, divisors
 from crossflow.strategy.plan import OWN_TENSOR, Plan
 from crossflow.workload.job import Job
@@ -74,7 +74,7 @@ def remedies(job: Job, plan: Plan, batch: int, machine: Machine, *, whole: bool 
     lacks = None
     for changes in (singles, dividing(pairs)):
         tried = [plan, *(change.plan for change in changes)]
-        found = memory(job, Layout.of(tried, np.full(len(tried), float(batch)), machine.node), machine)
+        found = memory(job, laid_out(job, tried, np.full(len(tried), float(batch)), machine.node, machine.stack), machine)
         # What lacks is the devices' memory or the host's; what a change frees and spares is told of that.
         on_host = bool(found.spare[0] >= 0)
         needed, room = (found.host, found.host_capacity) if on_host else (found.total, found.capacity)

@@ -121,6 +121,7 @@ class StepTables:
 def task_of(job: Job, layout: Layout, stack: SoftwareStack) -> StepTables:
     """What plans compute, send and hold."""
     names, program, even = tuple(name for name, _ in units(job.model)), block_program(job, layout, stack), job.model.even
+    even = job.model.levelled if layout.redundant.any() else even
     mean = None if even is job.model else block_program(dataclasses.replace(job, model=even), layout, stack)
     sends, weights = Sends.of(program, names, layout), weights_of(job, layout, stack)
     shapes, occurs = tuple(alike(layout, together=NATURAL)), np.empty((3, len(names), len(layout)))

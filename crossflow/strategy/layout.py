@@ -14,6 +14,7 @@ from crossflow.program.groups import Group, Pair
 from crossflow.strategy.mesh import BIDIRECTIONAL, BLOCKS, OFFLOADS, TYPES, Offload, RankBlock, Type
 from crossflow.strategy.plan import OWN_SHARDS, Plan
 from crossflow.strategy.stages import Division
+from crossflow.workload.transformer import Routing
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -47,6 +48,7 @@ class Layout:
     chunks: Array
     micro_batch: Array
     microbatches: Array
+    redundant: Array  # copies of experts, as in `Plan`. [1]
     zero: Array  # as in `Plan`
     shard_group: Array  # as in `Plan`
     # ranks over which a layer type's weights are sharded, of those that any plan gives a group of its own; 0 without. [1]
@@ -93,7 +95,8 @@ class Layout:
         tp = column("tp")
         return cls(
             tp=tp, cp=column("cp"), ep=column("ep"), dp=dp, pp=column("pp"), chunks=column("virtual_stages"),
-            micro_batch=micro, microbatches=batch / (dp * micro), zero=column("zero"), shard_group=column("shard_group"),
+            micro_batch=micro, microbatches=batch / (dp * micro), redundant=column("redundant_experts"), zero=column("zero"),
+            shard_group=column("shard_group"),
             own_shards={kind: ranks for kind, ranks in shards.items() if ranks.any()},
             apart=_types(plans, "apart"), own_tensor={kind: ranks for kind, ranks in own.items() if (ranks != tp).any()},
             unsharded=_types(plans, "unsharded"), distant=_types(plans, "distant"),
@@ -183,6 +186,10 @@ class Layout:
             return group
         size = group.size * self.directions
         return replace(group, size=size, per_node=np.where(self.devices <= self.node, size, group.per_node))
+
+    def placed(self, routing: Routing) -> Routing:
+        """How experts are routed with the copies that plans add, the same where none adds any."""
+        return replace(routing, redundant=self.redundant) if self.redundant.any() else routing
 
     def tensor_of(self, kind: Type) -> Array:
         """Ranks that share each layer of a type. [1]"""

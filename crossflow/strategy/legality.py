@@ -29,7 +29,7 @@ def plan_problem(
         or _no_stages(plan, model, balanced=balanced)
         or _no_tokens(plan, model, task, elements=elements)
         or _no_microbatches(plan, batch)
-        or _no_experts(plan, model)
+        or _no_experts(plan, model, task)
         or _no_own_tensor(plan)
         or _not_distant(plan)
         or _not_shared_out(plan, model)
@@ -134,15 +134,26 @@ def _no_microbatches(plan: Plan, batch: int) -> str | None:
     return None
 
 
-def _no_experts(plan: Plan, model: Transformer) -> str | None:
+def _no_experts(plan: Plan, model: Transformer, task: JobTask) -> str | None:
     """Why a model has no experts that could lie as a plan says."""
     if plan.ep > 1 and not model.experts:
         return f"ep = {plan.ep}, but the model has no experts"
+    more = plan.redundant_experts
+    if more and model.experts and (task in ("training", "forward") or plan.ep == 1):
+        why = "a service alone keeps copies of experts" if plan.ep > 1 else "copies of experts are shared out with them, but ep = 1"
+        return f"redundant_experts = {more}: {why}; leave it out"
     for experts in model.experts:
-        if experts % plan.ep:
-            return f"{experts} experts are not divisible by ep = {plan.ep}"
+        if more > experts * (plan.ep - 1):
+            return f"redundant_experts = {more}: {experts} experts have at most a copy on each of ep = {plan.ep} ranks"
+        if (experts + more) % plan.ep:
+            held = f"{experts} experts and {more} copies" if more else f"{experts} experts"
+            fewest = -experts % plan.ep
+            cure = f"; redundant_experts: {fewest} makes {experts + fewest}" if task not in ("training", "forward") else ""
+            return f"{held} are not divisible by ep = {plan.ep}{cure}"
     if model.experts:
         return None
+    if more:
+        return f"redundant_experts = {more}, but the model has no experts"
     for key in ("etp", "experts_shard_group"):
         if getattr(plan, key):
             return f"{key} = {getattr(plan, key)}, but the model has no experts"
@@ -337,7 +348,7 @@ def legal_plans(
     repeated = recompute if training else ("none",)
     shardings = zeros if training else tuple(zero for zero in zeros if zero in (0, 3))
     found: list[Plan] = []
-    for pp, tp, ep, etp in _degrees(model, devices, node):
+    for pp, tp, ep, etp in _degrees(model, devices, node, task):
         dp = devices // (pp * tp)
         if batch % dp or (dp * (tp if etp else 1)) % ep:
             continue
@@ -345,7 +356,10 @@ def legal_plans(
         for micro in micro_batches if training else divisors(batch // dp):
             if (batch // dp) % micro:
                 continue
-            first = Plan(tp=tp, pp=pp, dp=dp, ep=ep, etp=etp, micro_batch=micro, sequence_parallel=etp > 0)
+            copies = -max(model.experts, default=0) % ep
+            first = Plan(
+                tp=tp, pp=pp, dp=dp, ep=ep, etp=etp, micro_batch=micro, sequence_parallel=etp > 0, redundant_experts=copies
+            )  # fmt: skip
             if plan_problem(first, model, batch, task=task) is not None:
                 continue
             chunks = _chunks(model.depth, pp, virtual_stages if training else (1,), batch // dp // micro)
@@ -392,6 +406,9 @@ def _moved(plan: Plan, experts: bool, *, training: bool) -> Iterator[Plan]:
         for factor in divisors(getattr(plan, less))[1:2]:  # the smallest prime, none of 1
             moved = plan.but(**{more: getattr(plan, more) * factor, less: getattr(plan, less) // factor})
             yield replace(moved, sequence_parallel=moved.tp > 1 and (plan.sequence_parallel or plan.tp == 1))
+    if experts and not training and plan.ep > 1:  # as many more places on every rank, or fewer
+        copies = plan.redundant_experts
+        yield from (replace(plan, redundant_experts=count) for count in (copies + plan.ep, copies - plan.ep, 0) if count >= 0)
     for name in ("ep", "micro_batch", "virtual_stages"):
         number = getattr(plan, name)
         if (name == "ep" and not experts) or (name == "virtual_stages" and (plan.pp == 1 or not training)):
@@ -418,16 +435,22 @@ def _orders(plan: Plan) -> Iterator[tuple[RankBlock, ...]]:
     yield from ((*order, *single) for order in itertools.permutations(several) if list(order) != several)
 
 
-def _degrees(model: Transformer, devices: int, node: int) -> Iterator[tuple[int, int, int, int]]:
-    """Pipeline, tensor and expert degrees to try, and 1 where experts are not cut over the tensor ranks."""
+def _degrees(model: Transformer, devices: int, node: int, task: JobTask) -> Iterator[tuple[int, int, int, int]]:
+    """Pipeline, tensor and expert degrees to try, and 1 where experts are not cut over the tensor ranks.
+
+    A service may share experts out over all ranks of a stage, which need not divide them: some then have copies.
+    """
     experts = [part.routing.experts for layer in model.layers for part in layer.parts if part.routing]
     spread = divisors(experts[0]) if experts else [1]
     for pp in divisors(devices):
         if pp > model.depth:
             break
-        for tp in divisors(devices // pp):
+        every = devices // pp
+        wide = task in ("prefill", "decode") and len(spread) > 1 and every not in spread and every < experts[0]
+        for tp in divisors(every):
             if tp <= node:
                 yield from ((pp, tp, ep, etp) for ep in spread for etp in ((0, 1) if ep > 1 and tp > 1 else (0,)))
+                yield from ((pp, tp, every, int(tp > 1)) for _ in range(wide))
 
 
 def _chunks(depth: int, pp: int, tried: Sequence[int], microbatches: int) -> list[int]:

@@ -49,7 +49,8 @@ NODE_AXES = ("node", "nodes")  # of strategies by layer type, nearest neighbours
 
 # Degrees and options as text: numbers with the word before them, options as words of their own.
 NUMBERS: Mapping[str, str] = {
-    "tp": "tp", "cp": "cp", "ep": "ep", "etp": "etp", "atp": "attention_tp", "mlptp": "mlp_tp", "embtp": "embedding_tp",
+    "tp": "tp", "cp": "cp", "ep": "ep", "etp": "etp", "re": "redundant_experts", "atp": "attention_tp", "mlptp": "mlp_tp",
+    "embtp": "embedding_tp",
     "dp": "dp", "pp": "pp", "v": "virtual_stages", "mb": "micro_batch", "z": "zero",
     "g": "shard_group", "ag": "attention_shard_group", "mlpg": "mlp_shard_group", "eg": "experts_shard_group",
     "embg": "embedding_shard_group", "first": "first_stage", "last": "last_stage", "ol": "offload_layers",

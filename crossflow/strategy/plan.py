@@ -21,6 +21,8 @@ class Plan:
     # tensor degree of routed experts; that of the layers where 0. Where it is less, experts lie along the other tensor ranks too, each of
     # which then has tokens of its own; where it is more, data ranks share each expert (MoE parallel folding, arXiv:2504.14960).
     etp: int = 0
+    # copies of experts that a service holds beside one of each, so that ranks are used alike and `ep` need not divide the experts (EPLB)
+    redundant_experts: int = 0
     # attention_tp, mlp_tp, embedding_tp: tensor degree of a layer type (of the embedding's table and the head); that of the plan where 0.
     # Where it is less, the other tensor ranks hold copies, for tokens of their own (data-parallel attention).
     attention_tp: int = 0

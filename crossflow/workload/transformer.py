@@ -138,6 +138,13 @@ class Routing:
     skew: float = 0.0
     groups: int = 1  # of experts in their order, from `active_groups` of which all experts of a token are
     active_groups: int = 1
+    redundant: Array | float = 0.0  # copies of experts that ranks hold beside one of each, placed by how full experts are. [1]
+    level: bool = False  # whether ranks count as used alike, whatever the places of experts and their copies
+
+    @property
+    def slots(self) -> Array:
+        """Places for experts and their copies on all ranks. [1]"""
+        return np.asarray(self.experts + self.redundant, dtype=float)
 
     @property
     def kept(self) -> float:
@@ -151,19 +158,21 @@ class Routing:
     def reached(self, groups: Array) -> Array:
         """Of so many groups of ranks that share the experts out, those that have any of a token's, in the mean. [1]"""
         if np.any(np.less(self.active_groups, self.groups)):
-            given = np.broadcast_arrays(self.experts, self.active, self.groups, self.active_groups, groups)
+            given = np.broadcast_arrays(self.slots, self.active, self.groups, self.active_groups, groups)
             distinct, which = np.unique(np.stack(given).reshape(len(given), -1), axis=1, return_inverse=True)
             chance = np.array([_chance(*map(float, column)) for column in distinct.T])
             return np.asarray(groups * chance[which.ravel()].reshape(given[0].shape))
-        own, none = self.experts / groups, np.ones_like(groups)
+        own, none = self.slots / groups, np.ones_like(groups * self.slots)
         for i in range(int(np.max(self.active))):  # the experts of a token are different ones
-            none = none * np.where(i < self.active, np.maximum(self.experts - own - i, 0.0) / np.maximum(self.experts - i, 1), 1.0)
+            none = none * np.where(i < self.active, np.maximum(self.slots - own - i, 0.0) / np.maximum(self.slots - i, 1), 1.0)
         return groups * (1.0 - none)
 
     def load(self, ranks: Array) -> Array:
         """Rows of the fullest of `ranks` ranks over the mean: at most all tokens, each with as many of its experts as lie there. [1]"""
-        most = np.minimum(ranks, self.experts / self.active)
-        return np.minimum(fullest(self.active, self.experts, ranks, self.skew) if np.any(self.skew) else self.uneven, most)
+        most = np.minimum(ranks, self.slots / self.active)
+        if self.level or not (np.any(self.skew) or np.any(self.redundant)):
+            return np.minimum(1.0 if self.level else self.uneven, most)
+        return np.minimum(np.maximum(fullest(self.active, self.experts, ranks, self.skew, self.slots), self.uneven), most)
 
     @property
     def balanced(self) -> bool:
@@ -173,7 +182,7 @@ class Routing:
     @property
     def even(self) -> Routing:
         """The same where all ranks are used alike."""
-        return replace(self, uneven=1.0, skew=0.0)
+        return replace(self, uneven=1.0, skew=0.0, level=True)
 
 
 def _chance(experts: float, active: float, groups: float, active_groups: float, ranks: float) -> float:
@@ -356,8 +365,11 @@ class Transformer:
     @property
     def even(self) -> Transformer:
         """The model with experts that all ranks use alike, itself where they do."""
-        if all(part.routing is None or part.routing.balanced for part in self.parts):
-            return self
+        return self if all(part.routing is None or part.routing.balanced for part in self.parts) else self.levelled
+
+    @property
+    def levelled(self) -> Transformer:
+        """The model with experts that all ranks use alike, wherever a plan places them."""
         even = {id(layer.parts): tuple(part.even for part in layer.parts) for layer in self.layers}  # layers alike stay one kind
         return replace(self, layers=tuple(replace(layer, parts=even[id(layer.parts)]) for layer in self.layers))
 

@@ -1,0 +1,240 @@
+"""Experts of services shared out widely: kernels on their own rows, what is exchanged, copies of experts, two batches at once."""
+
+import numpy as np
+import pytest
+
+import crossflow
+from crossflow.architecture.execution import ExchangeKernel
+from crossflow.cost.exchange import Exchange, exchange_time, reached
+from crossflow.errors import StrategyError
+from crossflow.program.loads import RowLoads, expert_loads, fullest, packed
+from crossflow.strategy.legality import legal_plans, neighbouring_plans
+
+SKEWED = {"count": 256, "active": 8, "ffn": 2048, "shared": 2048, "dense_layers": 3, "groups": 8, "active_groups": 4, "skew": 1.2}
+
+
+def scenario(nodes=4, strategy=None, software="sglang", requests=4, task="prefill", system=None, **workload):
+    """DeepSeek-V3 with as many requests on every one of the ranks that share the experts out."""
+    ranks = 8 * nodes
+    model = {"model": "deepseek-v3", "task": task, "prompt": 2048, "output": 32, "global_batch": requests * ranks, "dtype": "fp8_block"}
+    return crossflow.from_dict(
+        {
+            "system": {"template": "h100-ib-cluster", "nodes": nodes, **(system or {})},
+            "software": software,
+            "strategy": strategy or f"dp{ranks}-ep{ranks}",
+            "workload": {**model, **workload},
+        }
+    )
+
+
+def predicted(**changes):
+    return crossflow.predict(scenario(**changes)).to_dict()
+
+
+def stack(*, overlap=False, like="sglang", **kernels):
+    return {"like": like, "overlap": {"experts": overlap}, "kernels": kernels}
+
+
+@pytest.mark.parametrize("engine", ["sglang", "vllm", "tensorrt-llm"])
+@pytest.mark.parametrize(("task", "requests"), [("prefill", 4), ("decode", 64)])
+def test_experts_take_as_long_on_more_ranks_with_as_many_rows_each(engine, task, requests):
+    """A rank multiplies its own rows after an exchange; only reading the weights of fewer experts changes with the ranks."""
+    nodes = (1, 2, 4, 8)
+    found = [predicted(nodes=n, task=task, requests=requests, software=engine)["by_layer_s"]["experts.compute"] for n in nodes]
+    if task == "prefill":
+        assert found == pytest.approx([found[0]] * 4, rel=0.03)
+    assert (np.diff(found) <= 1e-3 * found[0]).all()
+
+
+def test_gathered_tokens_cost_their_kernels_more_on_more_ranks():
+    """The kernel that is given all tokens belongs to the all-gather: it carries the rows of all other ranks through."""
+    found = [predicted(nodes=n, software=stack(gathers="always"))["by_layer_s"]["experts.compute"] for n in (1, 2, 4)]
+    assert found[2] > 1.5 * found[1] > 1.5**2 * found[0] * 0.8
+    near = predicted(nodes=1, software=stack(gathers="node"))
+    assert near["step_time_s"] == predicted(nodes=1, software=stack(gathers="always"))["step_time_s"]
+    assert predicted(nodes=2, software=stack(gathers="node"))["step_time_s"] == predicted(nodes=2)["step_time_s"]
+
+
+def test_gathering_sends_every_token_to_every_rank():
+    """8 ranks with 8,192 tokens of 7,168 elements in bf16: all of them are gathered and scattered, in each of 58 layers."""
+    gathered, sent = (predicted(nodes=1, software=one)["communication_s"] for one in (stack(gathers="always"), "sglang"))
+    assert gathered["all_gather"]["total"] == gathered["reduce_scatter"]["total"] > 58 * 7 * 8192 * 7168 * 2 / 450e9
+    assert gathered["all_to_all"]["total"] == sent["all_gather"]["total"] == 0.0 < sent["all_to_all"]["total"]
+
+
+def test_the_network_matters_to_experts_across_nodes_alone():
+    slow = {"network": {"inter": {"bandwidth": "0.5 GB/s"}}}
+    assert predicted(nodes=4, system=slow)["step_time_s"] > 10 * predicted(nodes=4)["step_time_s"]
+    assert predicted(nodes=1, system=slow)["step_time_s"] == predicted(nodes=1)["step_time_s"]
+
+
+def test_a_token_goes_once_to_every_node_with_any_of_its_copies():
+    """By hand, 2 of 4 experts on 2 ranks: both on one rank with chance 1/3; with 2 copies, 6 places, with chance 2/5."""
+    two = np.array([2.0])
+    assert reached(two, np.array([2.0]), np.array([4.0]))[0] == pytest.approx(2 - 1 / 3)
+    assert reached(two, np.array([2.0]), np.array([6.0]))[0] == pytest.approx(2 - 2 / 5)
+
+
+def test_bytes_of_low_latency_exchanges_by_hand():
+    """A copy for each of 8 experts leaves the node with chance 8/9 of 9 nodes, and goes to one of 7 neighbours of 8 in it."""
+    ideal = {"start": 0.0, "expert": 0.0, "node_step": 0.0, "first_token": 1e30, "fill": 1e-12}
+    kernel = ExchangeKernel.model_construct(copies=None, crowd=None, link=np.ones(1), network=np.ones(1), **ideal)
+    one = np.ones(1)
+    sizes = {"tokens": 128 * one, "size": 7168 * one, "active": 8 * one, "experts": 288 * one, "ranks": 72 * one, "nodes": 9 * one}
+    rates = {"units": 20 * one, "link": 1e30 * one, "network": 50e9 * one}
+    assert exchange_time(Exchange(**sizes, **rates), kernel)[0] == pytest.approx(128 * 7168 * 8 * 8 / 9 / 50e9, rel=1e-3)
+    links = {**rates, "link": 450e9 * one, "network": 1e30 * one}
+    assert exchange_time(Exchange(**sizes, **links), kernel)[0] == pytest.approx(128 * 7168 * 8 / 9 * 7 / 8 / 450e9, rel=2e-3)
+
+
+# ---------------------------------------------------------------------------------------------- copies
+
+
+def loads(tokens, ranks, skew, slots, experts=256.0):
+    given = (tokens, 8.0, experts, ranks, 1.0, skew, np.inf, slots)
+    return expert_loads(*(np.atleast_1d(float(one)) for one in given))
+
+
+def test_the_fullest_expert_gets_a_copy_and_every_rank_as_many_places():
+    """By hand: the expert with 6 rows is cut in two; with 1 and 2 beside them ranks have 5 and 4."""
+    expert, copy, copies = packed(np.array([6.0, 1.0, 2.0]), 2, 4)
+    assert expert.tolist() == [[0, 2], [0, 1]]
+    assert copy.tolist() == [[0, 0], [1, 0]]
+    assert copies.tolist() == [2.0, 1.0, 1.0]
+    _, _, many = packed(np.array([1.0, 100.0]), 2, 4)
+    assert many.tolist() == [2.0, 2.0]  # no expert lies twice on a rank if there are as many ranks
+
+
+def test_copies_hold_all_rows():
+    """Rows of all places of all ranks add up to those of all experts, and no copy of one has two more than another."""
+    rows = np.random.default_rng(0).integers(0, 50, 24).astype(float)
+    expert, copy, copies = packed(rows, 4, 32)
+    each, more = np.divmod(rows, copies)
+    placed = each[expert] + (copy < more[expert])
+    assert placed.sum() == rows.sum()
+    assert np.bincount(expert.ravel(), weights=placed.ravel()).tolist() == rows.tolist()
+    assert sorted(zip(expert.ravel(), copy.ravel(), strict=True)) == [(e, i) for e in range(24) for i in range(int(copies[e]))]
+
+
+def test_ranks_of_alike_experts_are_as_full_as_their_places():
+    """288 places on 72 ranks: eight have four whole experts, the others three and a half; 32 ranks divide them evenly."""
+    assert fullest(8.0, 256.0, np.array([72.0, 32.0]), 0.0, 288.0) == pytest.approx([4 / (256 / 72), 1.0])
+
+
+def test_copies_even_out_what_a_power_law_makes_uneven():
+    alone, copied = loads(4096, 32, 1.2, 256), loads(4096, 32, 1.2, 288)
+    assert copied.rows[0] < 0.5 * alone.rows[0]
+    assert copied.rows[0] >= 4096 * 8 / 32
+    assert isinstance(copied, RowLoads)
+
+
+def test_layers_with_copies_are_the_single_ones():
+    skew, tokens = np.array([0.0, 1.2, 0.8, 1.2]), np.array([64.0, 64.0, 4096.0, 4096.0])
+    one = np.ones(4)
+    many = expert_loads(tokens, 8 * one, 256 * one, 32 * one, one, skew, np.inf * one, 288 * one)
+    for i in range(4):
+        alone = loads(tokens[i], 32, skew[i], 288)
+        assert (many.rows[i], many.experts[i], [*many.tiles[:, i]]) == (alone.rows[0], alone.experts[0], [*alone.tiles[:, 0]])
+
+
+def test_ranks_hold_the_weights_of_their_places():
+    """Of 72 ranks each has four of 288 places: 4 x 3 x 7168 x 2048 bytes of 58 layers; 64 ranks have four without copies.
+
+    A block of 128 x 128 weights has a scale of 4 bytes.
+    """
+    wide, even = (
+        predicted(nodes=n, task="decode", strategy=strategy)["memory"]["weights_bytes"]
+        for n, strategy in ((9, "dp72-ep72-re32"), (8, "dp64-ep64"))
+    )
+    assert wide == pytest.approx(even)
+    more = predicted(nodes=8, task="decode", strategy="dp64-ep64-re64")["memory"]["weights_bytes"]
+    assert more - even == pytest.approx(58 * 3 * 7168 * 2048 * (1 + 4 / 128**2))
+
+
+def test_copies_speed_up_what_is_uneven():
+    plain = predicted(nodes=4, experts=SKEWED)["step_time_s"]
+    copied = predicted(nodes=4, experts=SKEWED, strategy="dp32-ep32-re32")["step_time_s"]
+    assert copied < 0.6 * plain
+    assert copied > predicted(nodes=4, experts={**SKEWED, "skew": 0.0}, strategy="dp32-ep32-re32")["step_time_s"]
+
+
+@pytest.mark.parametrize(
+    ("strategy", "nodes", "sentence"),
+    [
+        ("dp72-ep72", 9, "256 experts are not divisible by ep = 72; redundant_experts: 32 makes 288"),
+        ("dp72-ep72-re16", 9, "256 experts and 16 copies are not divisible by ep = 72; redundant_experts: 32 makes 288"),
+        ("dp32-re32", 4, "redundant_experts = 32: copies of experts are shared out with them, but ep = 1; leave it out"),
+        ("dp16-ep2-re300", 2, "redundant_experts = 300: 256 experts have at most a copy on each of ep = 2 ranks"),
+    ],
+)
+def test_places_that_ranks_do_not_divide_are_refused_with_the_cure(strategy, nodes, sentence):
+    with pytest.raises(StrategyError) as error:
+        crossflow.predict(scenario(nodes=nodes, strategy=strategy))
+    assert sentence in str(error.value)
+
+
+def test_training_has_no_copies_of_experts():
+    with pytest.raises(StrategyError) as error:
+        crossflow.predict(scenario(strategy="dp32-ep32-re32", task="training", dtype="bf16", output=None, prompt=None))
+    assert "redundant_experts = 32: a service alone keeps copies of experts; leave it out" in str(error.value)
+
+
+def test_plans_of_a_service_try_all_ranks_with_copies():
+    model = scenario().workload.transformer()
+    plans = legal_plans(model, 24, 24, node=8, task="decode", zeros=(0,))
+    wide = [plan for plan in plans if plan.ep == 24]
+    assert {plan.redundant_experts for plan in wide} == {8}
+    assert not any(plan.redundant_experts for plan in legal_plans(model, 24, 24, node=8, zeros=(0,)))
+    near = neighbouring_plans(wide[0], model, 24, node=8, task="decode")
+    assert {8 + 24} <= {plan.redundant_experts for plan in near if plan.ep == 24}
+
+
+# ---------------------------------------------------------------------------------------------- two batches at once
+
+
+@pytest.mark.parametrize(("task", "requests"), [("prefill", 8), ("decode", 256)])
+def test_two_batches_hide_what_travels_behind_the_other(task, requests):
+    case = {"nodes": 4, "task": task, "requests": requests, "strategy": "dp32-ep32-re32"}
+    plain, both = predicted(**case), predicted(**case, software=stack(overlap=True))
+    assert both["step_time_s"] < plain["step_time_s"]
+    exposed = [found["by_layer_s"].get("experts.exposed", 0.0) for found in (plain, both)]
+    assert exposed[1] < 0.6 * exposed[0]
+    assert both["by_layer_s"]["experts.compute"] >= plain["by_layer_s"]["experts.compute"]  # each half has kernels of its own
+    assert both["memory"]["activations_bytes"] < plain["memory"]["activations_bytes"]
+    assert both["memory"]["kv_cache_bytes"] == plain["memory"]["kv_cache_bytes"]
+
+
+def test_two_small_batches_are_slower_than_one():
+    """Each half reads all weights: with 8 requests a rank there is less to hide than that takes."""
+    case = {"nodes": 4, "task": "decode", "requests": 8}
+    assert predicted(**case, software=stack(overlap=True))["step_time_s"] > predicted(**case)["step_time_s"]
+
+
+@pytest.mark.parametrize(
+    "case",
+    [{"strategy": "tp8-dp1", "nodes": 1}, {"nodes": 1, "gathers": "always"}, {"nodes": 1, "task": "decode", "requests": 1}],
+    ids=["no exchange", "gathered", "one request"],
+)
+def test_two_batches_change_nothing_where_nothing_is_exchanged(case):
+    gathers = {"gathers": case.pop("gathers")} if "gathers" in case else {}
+    case = {"requests": 8, **case}
+    assert (
+        predicted(**case, software=stack(overlap=True, **gathers))["step_time_s"]
+        == (predicted(**case, software=stack(**gathers))["step_time_s"])
+    )
+
+
+def test_two_batches_of_a_service_in_steady_state():
+    case = {"nodes": 4, "task": "serving", "requests": 128, "prompt": 1024, "output": 512}
+    plain, both = predicted(**case), predicted(**case, software=stack(overlap=True))
+    assert both["serving"]["output_throughput_tokens_per_s"] > plain["serving"]["output_throughput_tokens_per_s"]
+    one = crossflow.evaluate(scenario(**case, software=stack(overlap=True)), {"workload.global_batch": [32 * 64, 32 * 128]})
+    assert one.serving["output_throughput_tokens_per_s"][1] == pytest.approx(both["serving"]["output_throughput_tokens_per_s"])
+
+
+def test_many_layouts_of_experts_are_the_single_ones():
+    strategies = ["dp32-ep32", "dp32-ep32-re32", "dp32-ep8", "tp8-dp4"]
+    whole = scenario(requests=8, software=stack(overlap=True, gathers="node"))
+    together = crossflow.evaluate(whole, {"strategy": strategies}).step_time
+    alone = [predicted(requests=8, strategy=one, software=stack(overlap=True, gathers="node"))["step_time_s"] for one in strategies]
+    assert together == pytest.approx(alone, rel=1e-12)
