@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:  # what type checkers and editors know of the names below
     from crossflow.calibration.calibrate import calibrate as calibrate
+    from crossflow.catalogue.examples import example as example
+    from crossflow.catalogue.examples import examples as examples
     from crossflow.catalogue.listing import models as models
     from crossflow.catalogue.listing import studies as studies
     from crossflow.catalogue.listing import techlibs as techlibs
@@ -83,6 +85,8 @@ _PUBLIC = {
     "models": "catalogue.listing",
     "studies": "catalogue.listing",
     "show": "catalogue.sheets",
+    "examples": "catalogue.examples",
+    "example": "catalogue.examples",
     "validate": "validation.comparison",
     "calibrate": "calibration.calibrate",
 }

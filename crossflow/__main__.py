@@ -83,7 +83,10 @@ def _explain(error: Exception) -> str | None:
     """What a person must mend, for errors that the input caused; None for all others, whose traceback is wanted."""
     from crossflow.errors import CrossflowError, SpecError
     from crossflow.names import visible
+    from crossflow.packages import lacking
 
+    if isinstance(error, ModuleNotFoundError):
+        return None if (why := lacking(error)) is None else f"crossflow: {why}"
     if isinstance(error, SpecError):
         lines = [visible(str(problem), "\n").replace("\n", "\n  ") for problem in error.problems]
         return "\n".join([*lines, f"crossflow: {len(lines)} problems"] if len(lines) > 1 else lines)

@@ -516,12 +516,15 @@ def _options(annotation: Any) -> list[Any]:
 # ---------------------------------------------------------------------------------------------- shipped files
 
 
+IN_CHECKOUT = {"examples": "docs/examples"}  # kinds whose folder has another name beside the package than in it
+
+
 @functools.cache
 def data_folder(kind: str) -> Path:
     """Folder of the shipped files of a kind: inside the installed package, or beside it in a checkout."""
     package = Path(__file__).parent
     installed = package / "data" / kind
-    return installed if installed.is_dir() else package.parent / kind
+    return installed if installed.is_dir() else package.parent / IN_CHECKOUT.get(kind, kind)
 
 
 @functools.cache

@@ -12,7 +12,7 @@ import numpy as np
 
 from crossflow.arrays import Array, Index, Mask, divide
 from crossflow.errors import CrossflowError
-from crossflow.frames import pandas
+from crossflow.packages import pandas
 from crossflow.units import KINDS, SUFFIXES, show
 
 if TYPE_CHECKING:

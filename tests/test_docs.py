@@ -132,12 +132,13 @@ def test_notebooks_store_no_output(path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
-def test_notebooks_run(path):
+def test_notebooks_run_in_an_empty_folder(path, tmp_path, monkeypatch):
     """With the extra ``docs``: every cell runs, in a kernel of this Python, and something is shown."""
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
     nbclient, nbformat = pytest.importorskip("nbclient"), pytest.importorskip("nbformat")
     pytest.importorskip("ipykernel")
     notebook = nbformat.read(path, as_version=4)
-    nbclient.NotebookClient(notebook, timeout=120, resources={"metadata": {"path": str(path.parent)}}).execute()
+    nbclient.NotebookClient(notebook, timeout=120, resources={"metadata": {"path": str(tmp_path)}}).execute()
     assert any(output.output_type == "stream" for cell in notebook.cells for output in cell.get("outputs", ()))
 
 

@@ -14,7 +14,7 @@ MODULES = sorted(path for path in ROOT.rglob("*.py"))
 # From the bottom up (design.md, section 1); a module imports only what stands at or below its own line.
 LAYERS = (
     ("errors", "arrays", "limits"),
-    ("contents", "names", "units", "files", "formats", "provenance", "paths", "locks", "signals", "frames"),
+    ("contents", "names", "units", "files", "formats", "provenance", "paths", "locks", "signals", "packages"),
     ("rules", "bands"),
     ("technology", "drawing", "embedding"),
     ("architecture",),

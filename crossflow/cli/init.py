@@ -1,4 +1,4 @@
-"""`crossflow init`: annotated files to begin with, each of which works as it is written."""
+"""`crossflow init`: annotated files to begin with, and copies of the examples; each works as it is written."""
 
 from __future__ import annotations
 
@@ -8,11 +8,13 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from crossflow import files
+from crossflow.catalogue.examples import TUTORIAL, example, examples, is_study, needed
 from crossflow.cli import page
 from crossflow.errors import CrossflowError, did_you_mean, known_name
 
 FOLDER = Path(files.__file__).parent / "data" / "init"
 STDOUT = "-"
+EXAMPLE = "example"  # the kind whose files are those of docs/examples
 # What each kind is, and the command to type next.
 KINDS: Mapping[str, tuple[str, str]] = {
     "training": ("a training step of a language model on a cluster", "crossflow predict {file}"),
@@ -29,13 +31,19 @@ KINDS: Mapping[str, tuple[str, str]] = {
 
 
 def run(arguments: argparse.Namespace) -> None:
-    """Write the file of a kind, or list the kinds."""
+    """Write the file of a kind or an example, or list them."""
     if arguments.kind is None:
         _list(json=arguments.json)
         return
-    kind = known_name(arguments.kind, KINDS)
+    known = (*KINDS, EXAMPLE)
+    kind = known_name(arguments.kind, known)
+    if kind == EXAMPLE:
+        _example(arguments)
+        return
     if kind is None:
-        raise CrossflowError(f"unknown kind '{arguments.kind}'{did_you_mean(arguments.kind, KINDS)}; known: {', '.join(KINDS)}")
+        raise CrossflowError(f"unknown kind '{arguments.kind}'{did_you_mean(arguments.kind, known)}; known: {', '.join(known)}")
+    if arguments.name is not None:
+        raise CrossflowError(f"init {kind} takes no name, and '{arguments.name}' was given; -o names the file")
     text = template(kind)
     if arguments.output == STDOUT:
         sys.stdout.write(text)
@@ -55,10 +63,44 @@ def template(kind: str) -> str:
     return (FOLDER / f"{kind}.yaml").read_text(encoding="utf-8")
 
 
+def _example(arguments: argparse.Namespace) -> None:
+    """Write an example with the files that it names beside it, or list the examples."""
+    if arguments.name is None:
+        _examples(json=arguments.json)
+        return
+    source = example(arguments.name)
+    name = source.parent.name if source.parent.name == TUTORIAL else source.stem
+    if arguments.output == STDOUT:
+        sys.stdout.write(source.read_text(encoding="utf-8"))
+        return
+    path = Path(arguments.output or (Path(name) / source.name if name == TUTORIAL else source.name))
+    copies = {path if one == source else path.parent / one.name: one for one in needed(source)}
+    for copy, one in copies.items():
+        if not copy.is_file() or copy.read_bytes() != one.read_bytes():
+            files.check_new(copy, replace=arguments.force)
+    with files.named_by("-o"):
+        for copy, one in copies.items():
+            copy.parent.mkdir(parents=True, exist_ok=True)
+            files.write_text(copy, one.read_text(encoding="utf-8"))
+    command = f"crossflow {'study' if is_study(source) else 'predict'} {path}"
+    if arguments.json:
+        page.emit_json({"example": name, "files": [str(copy) for copy in copies], "next": command})
+    page.log(f"crossflow: wrote {', '.join(map(str, copies))}; next: {command}")
+
+
+def _examples(*, json: bool) -> None:
+    if json:
+        page.emit_json({"examples": examples()})
+        return
+    page.emit(page.section("examples", [[name, about] for name, about in examples().items()], wraps=1))
+    sys.stderr.write("crossflow: write one with: crossflow init example NAME [-o FILE]\n")
+
+
 def _list(*, json: bool) -> None:
     if json:
         page.emit_json({"kinds": {kind: about for kind, (about, _) in KINDS.items()}})
         return
     rows = [[kind, about] for kind, (about, _) in KINDS.items()]
+    rows.append([f"{EXAMPLE} NAME", "one of the examples of the documentation; without a name, lists them"])
     page.emit(page.section("kinds", rows, wraps=1))
     sys.stderr.write("crossflow: write one with: crossflow init KIND [-o FILE]\n")

@@ -6,8 +6,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
-from crossflow.frames import pandas
 from crossflow.interactive.sweeps import listed
+from crossflow.packages import pandas
 from crossflow.planning.opening import ScenarioSource, load
 from crossflow.score import unit_of
 from crossflow.study import findings, sweeps

@@ -11,8 +11,8 @@ import numpy as np
 
 from crossflow.errors import CrossflowError
 from crossflow.files import Document, validate
-from crossflow.frames import pandas
 from crossflow.interactive.sweeps import Direction, check_directed, sign_of
+from crossflow.packages import pandas
 from crossflow.planning.opening import ScenarioSource, load
 from crossflow.prediction import Prediction, predict
 from crossflow.scenario import Scenario, from_document

@@ -10,7 +10,7 @@ import numpy as np
 
 from crossflow.arrays import plain
 from crossflow.evaluation.likeness import band_text, told_band
-from crossflow.frames import pandas
+from crossflow.packages import pandas
 from crossflow.scenario import Scenario
 from crossflow.score import Score, larger_is_better, unit_of
 from crossflow.units import show

@@ -10,10 +10,10 @@ from typing import Any
 
 import numpy as np
 
-from crossflow import files, provenance
-from crossflow.frames import pandas
+from crossflow import files, packages, provenance
 from crossflow.locks import owning
 from crossflow.names import file_name
+from crossflow.packages import pandas
 from crossflow.study import findings, records, searches, sweeps, tables
 from crossflow.study.planning import PlannedSearch
 from crossflow.study.plots import draw
@@ -145,6 +145,7 @@ def run_study(
     >>> frame = result.to_frame()  # doctest: +SKIP
     """
     study = read_study(path, settings, yes=yes)
+    _check_packages(study)
     folder = Path(out) if out is not None else Path("results") / file_name(study.spec.name)
     record = _run_record(study)
     with workers(jobs, dask) as hands, owning(folder):
@@ -162,6 +163,21 @@ def run_study(
         record["columns"] = findings.units(study, next(records.rows(folder / records.POINTS), {}))
         written = [*records.finish(folder, record, written), *written]
     return StudyResult(study=study, view=view, results=results, comparisons=comparisons, out=folder, files=written)
+
+
+# What searchers are made of; another version of the first may ask for other designs, so that a record names it.
+LIBRARIES: Mapping[str, Sequence[str]] = {
+    "tpe": ("optuna",), "cma-es": ("optuna", "cmaes"), "nsga2": ("optuna",), "slsqp": ("scipy",), "trust-constr": ("scipy",),
+}  # fmt: skip
+
+
+def _check_packages(study: Study) -> None:
+    """CrossflowError for what a light installation lacks, before anything is computed."""
+    for run in study.runs:
+        for name in LIBRARIES.get(run.settings.searcher, ()):
+            packages.check(name)
+    if study.spec.plots:
+        packages.check("matplotlib")
 
 
 def _written(
@@ -214,8 +230,7 @@ def _search_record(run: PlannedSearch) -> dict[str, Any]:
     import importlib.metadata
 
     settings = run.settings.model_dump(exclude_none=True)
-    library = {"tpe": "optuna", "cma-es": "optuna", "nsga2": "optuna", "slsqp": "scipy", "trust-constr": "scipy"}.get(settings["searcher"])
-    used = {} if library is None else {library: importlib.metadata.version(library)}
+    used = {library: importlib.metadata.version(library) for library in LIBRARIES.get(settings["searcher"], ())[:1]}
     designs = {"designs": list(map(dict, run.start))} if run.start else {}
     return {"search": run.name, "point": dict(run.point), **settings, **designs, **used}
 
