@@ -14,11 +14,11 @@ from crossflow.architecture.run_cost import DAY, KILOWATT_HOUR
 from crossflow.architecture.system import architecture
 from crossflow.architecture.template import GeneratedSystem
 from crossflow.arrays import plain
-from crossflow.bands import Band, Likeness, band_of, full_text, measured_on_device, slowdown
+from crossflow.bands import Band, Trust, full_text, slowdown
 from crossflow.evaluation import evaluate
 from crossflow.evaluation.events import unmatched
 from crossflow.evaluation.layered import machine, stage_memory
-from crossflow.evaluation.likeness import band_text, likeness, told_band
+from crossflow.evaluation.likeness import told_trust, trust, trusts
 from crossflow.evaluation.recommendation import held_by_rank
 from crossflow.idle import idle
 from crossflow.points import variant
@@ -74,7 +74,7 @@ class Prediction:
             "feasible": self.feasible,
             "reason": self.reason,
             "extrapolated": extrapolated(self.scenario),
-            **told_band(self.scenario),
+            **told_trust(self.scenario),
             "remedies": list(self.remedies),
             **({"notes": list(self.notes)} if self.notes else {}),
             "breakdown_s": {name: _number(value) for name, value in score.breakdown.items()},
@@ -143,19 +143,20 @@ class Prediction:
             return None
         return float(self.score.memory_needed[0]), float(self.score.memory_capacity[0])
 
-    @property
-    def error_band(self) -> Band | None:
-        """Errors of the measured runs that are most like this one; None where nothing of the kind was measured."""
-        return self._band[0] if self._band else None
-
-    @property
-    def error_text(self) -> str:
-        """The band of error in words, with what it is drawn from, or why there is none."""
-        return band_text(self.scenario)
+    @functools.cached_property
+    def trust(self) -> Trust:
+        """How far the step time, and what follows from it, can be trusted."""
+        return trust(self.scenario)
 
     @functools.cached_property
-    def _band(self) -> tuple[Band, Likeness] | None:
-        return band_of(likeness(self.scenario))
+    def trusts(self) -> Mapping[str, Trust]:
+        """The same of figures that were compared with other measurements, or with none, by name."""
+        return trusts(self.scenario)
+
+    @property
+    def error_band(self) -> Band | None:
+        """Errors of the measured runs that are most like this one; None where there are none."""
+        return self.trust.band
 
     @functools.cached_property
     def memory_by_stage(self) -> tuple[Mapping[str, float], ...]:
@@ -253,7 +254,7 @@ class Prediction:
         rows = {"verdict": "feasible" if self.feasible else f"infeasible: {self.reason}", "step time": show(self.step_time, "s")}
         if finite:
             rate, tokens = float(score.samples_per_second[0]), float(score.tokens_per_second[0])
-            rows["error"] = self.error_text
+            rows["trust"] = self.trust.text
             rows["throughput"] = f"{rate:,.4g} samples/s" + (f", {tokens:,.0f} tokens/s" if tokens else "")
             rows["peak use"] = f"{100 * float(score.mfu[0]):.1f} % (MFU)"
             rows["bound by"] = ", ".join(f"{name} {100 * share:.0f} %" for name, share in self.bound_by())
@@ -308,8 +309,8 @@ def predict(scenario: Scenario) -> Prediction:
 
 
 def extrapolated(scenario: Scenario) -> bool:
-    """Whether the result leaves what measured data cover: too few rows of its kind were measured on its device in its type."""
-    return bool(getattr(scenario.workload, "frozen", ())) or not measured_on_device(likeness(scenario))
+    """Whether the result leaves what measured data cover: nothing of its kind was measured, or only far from it."""
+    return trust(scenario).level in ("unknown", "extrapolated")
 
 
 def throughput(scenario: Scenario, score: Score) -> dict[str, float | None]:

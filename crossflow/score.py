@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from crossflow.arrays import Array, Index, Mask, divide
+from crossflow.bands import LEVELS
 from crossflow.errors import CrossflowError
 from crossflow.packages import pandas
 from crossflow.units import KINDS, SUFFIXES, show
@@ -26,7 +27,7 @@ UNIT_SUFFIX = {
     "samples_per_second": "", "tokens_per_second": "",
 }  # fmt: skip
 PARTS = ("breakdown", "communication", "exposed_communication", "by_layer", "bound", "memory")  # groups of which a point may have no part
-UNTOLD = ("reason", "rent", "normalised_devices", "points", "units")  # of which other columns are made, and what is no figure
+UNTOLD = ("reason", "trust", "rent", "normalised_devices", "points", "units")  # of which other columns are made, and what is no figure
 OVERFULL = "needs {needed} of memory per device but has {capacity}: {excess} too much ({over} times the capacity)"
 OVERFULL_HOST = "needs {host} of the host's memory per device but has {room}: {lack} too much"
 UNPREFIXED = ("serving", "operation", "node", "own")  # groups whose names are columns as they are
@@ -126,6 +127,7 @@ class Score:
     node : what a node draws while it runs, ``node_power_w``; none where the system does not say. [W]
     error_band : errors of the measured runs that are most like a point: median and 90th percentile of their size, mean with sign, and
         how many they are; none where nothing of the kind was measured. [1]
+    trust : how far a point can be trusted, as a place in `crossflow.bands.LEVELS`; a column of words.
     run : figures of the whole run by name, such as ``time_s``; none where a scenario does not say how long it is. [s], [J], [USD]
     points : values of the points by path, quantities in SI units; a table has them before its figures, `columns` does not.
     units : SI unit of the quantities among these paths.
@@ -159,6 +161,7 @@ class Score:
     samples_per_second: Array
     tokens_per_second: Array
     measured_share: Array
+    trust: Index
     architecture: Mapping[str, Array]
     serving: Mapping[str, Array] = field(default_factory=dict)
     operation: Mapping[str, Array] = field(default_factory=dict)
@@ -254,6 +257,11 @@ class Score:
         names, shares = ["-", *self.bound], np.stack([np.full(len(self), 1e-300), *self.bound.values()])  # nothing bounds no scenario
         return [names[i] for i in shares.argmax(axis=0)]
 
+    @property
+    def trusted(self) -> list[str]:
+        """How far each point can be trusted, in a word."""
+        return [LEVELS[level] for level in self.trust.tolist()]
+
     def why(self, point: int = 0) -> str | None:
         """What makes a point infeasible, with its numbers; None where nothing does."""
         code = int(self.reason[point])
@@ -299,6 +307,7 @@ class Score:
         table |= self.per_million()
         table["memory_needed_bytes"] = self.memory_needed
         table["bound_by"] = self.bound_by
+        table["trust"] = self.trusted
         table["reason"] = self._reasons()
         return table
 
@@ -443,7 +452,7 @@ def refused(reasons: Sequence[str]) -> Score:
         entry.name: {} if entry.name in _GROUPS else np.full(n, np.nan) for entry in fields(Score) if entry.name != "reasons"
     }
     nothing |= {"step_time": np.full(n, np.inf), "feasible": np.zeros(n, dtype=bool)}
-    nothing |= {"samples_per_second": np.zeros(n), "tokens_per_second": np.zeros(n)}
+    nothing |= {"trust": np.zeros(n, dtype=int), "samples_per_second": np.zeros(n), "tokens_per_second": np.zeros(n)}
     return Score(**{**nothing, "reason": np.array([known.index(sentence) for sentence in sentences]), "reasons": known})
 
 

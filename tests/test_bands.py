@@ -10,7 +10,7 @@ import crossflow
 from crossflow import bands
 from crossflow.bands import Band, Likeness
 from crossflow.evaluation.likeness import likeness
-from crossflow.validation.bands import JudgedRow, coverage, judged, left_out, lines, written
+from crossflow.validation.bands import JudgedRow, coverage, judged, left_out, lines, pairs, written
 from crossflow.validation.comparison import validate
 
 DENSE = "training of dense language models"
@@ -39,7 +39,7 @@ def test_a_band_by_hand():
     """Of 19 errors the 18th holds nine of ten further ones: 0.9 x (19 + 1)."""
     found = lines([row(0.01 * i * (-1) ** i) for i in range(1, 20)])[Likeness(kind="k")]
     assert (found.median, found.p90, found.n, found.tables) == (pytest.approx(0.10), pytest.approx(0.18), 19, "t")
-    assert found.text == "median error 10 %, 90 % within 18 %, n = 19"
+    assert found.text == "typical error 10 %; 9 of 10 of 19 similar measured runs were within 18 %"
 
 
 def test_the_likest_line_is_taken_and_unknown_devices_have_no_other():
@@ -56,7 +56,7 @@ def test_the_likest_line_is_taken_and_unknown_devices_have_no_other():
         ({}, "h100-sxm", "device"),
         ({"template": "dgx-h200"}, "h200", "family"),
         ({"template": "gaudi2-node"}, "gaudi2", "none"),
-        ({"template": "chip-h100", "system": {"template": "chip-h100", "devices": 8}}, "", "none"),
+        ({"template": "chip-h100", "system": {"template": "chip-h100", "devices": 8}}, "", "generated"),
         ({"system": {"template": "dgx-h100", "power": {"tdp": "500 W"}}}, "", "none"),
         ({"system": {"template": "dgx-h100", "network": {"inter": {"bandwidth": "25 GB/s"}}}}, "h100-sxm", "device"),
     ],
@@ -78,7 +78,8 @@ def test_a_prediction_says_what_its_band_is_drawn_from():
 def test_where_nothing_was_measured_no_band_is_made_up(lstm):
     found = crossflow.predict(lstm("d8")).to_dict()
     assert found["error_band"] is None
-    assert found["error_band_reason"] == "not known: nothing was measured of workloads such as this one (lstm)"
+    assert found["error_band_reason"] == "no such workload was ever compared with a measurement"
+    assert (found["trust"], found["trust_text"]) == ("unknown", "unknown: no such workload was ever compared with a measurement")
 
 
 def test_points_of_a_batch_have_bands_of_their_own():
@@ -87,7 +88,8 @@ def test_points_of_a_batch_have_bands_of_their_own():
     alone = [bands.band_of(replace(likeness(made), scale=scale))[0].p90 for scale in ("2 to 8 devices", "9 to 128 devices")]
     assert columns["error_band.p90"].tolist() == alone
     changed = crossflow.evaluate(made, {"system.levels.memory.bandwidth": ["3 TB/s", "4 TB/s"]}).columns()
-    assert changed["error_band.n"][0] == bands.band_of(Likeness(kind=DENSE, type="16 bits", seen="none"))[0].n
+    assert changed["error_band.n"][0] == bands.band_of(likeness(made, changed=True))[0].n
+    assert (columns["trust"], changed["trust"]) == (["interpolated", "interpolated"], ["extrapolated", "extrapolated"])
 
 
 def test_points_at_the_devices_own_numbers_have_its_band():
@@ -105,14 +107,15 @@ def test_points_at_the_devices_own_numbers_have_its_band():
 def test_rows_kept_aside_lie_within_their_band():
     """Of others of the same distribution nine of ten do; each half of the models is judged by the other."""
     drawn = np.random.default_rng(1).normal(0, 0.1, 4000)
-    assert coverage([row(error, item=str(i)) for i, error in enumerate(drawn)])["k"] == (4000, pytest.approx(0.9, abs=0.02))
+    (found,) = coverage([row(error, item=str(i)) for i, error in enumerate(drawn)])
+    assert (found.kind, found.chip, found.n, found.share) == ("k", "", 4000, pytest.approx(0.9, abs=0.02))
 
 
 @pytest.mark.slow
 def test_rows_of_the_excerpt_that_are_kept_aside_lie_within_their_band(rows):
     found = coverage(rows)
-    assert set(found) >= {"matrix products", DENSE, "training of mixtures of experts", "collectives"}
-    assert all(0.85 <= share <= 0.97 for n, share in found.values() if n >= 100)
+    assert {one.kind for one in found} >= {"matrix products", DENSE, "training of mixtures of experts", "collectives"}
+    assert all(0.85 <= one.share <= 0.97 for one in found if one.n >= 100)
 
 
 @pytest.mark.slow
@@ -157,3 +160,66 @@ def test_runs_whose_memory_is_nearly_full_are_told():
     assert full.slowdown == bands.slowdown(needed, capacity) == full.to_dict()["memory"].get("slowdown")
     assert full.slowdown is not None
     assert bool(full.slowdown) == any("one in ten" in note for note in full.notes)
+
+
+def test_what_a_prediction_is_told_by_how_near_it_is_to_measured_runs():
+    """A trait that no measured run has is extrapolated, one that other runs on the device have is interpolated."""
+    known = Likeness(kind=DENSE, device="h100-sxm", stack="nemo", type="8 bits", scale="9 to 128 devices", seen="device")
+    levels = {
+        "measured": known,
+        "interpolated": replace(known, stack="megatron-core"),
+        "extrapolated": replace(known, device="", stack="", seen="none"),
+        "unknown": Likeness(kind="training of models with state-space layers", device="h100-sxm", type="8 bits", seen="device"),
+    }
+    assert {level: bands.trust_of(run).level for level, run in levels.items()} == {level: level for level in levels}
+    assert bands.trust_of(levels["interpolated"]).reason == "too few runs with megatron-core were measured on this device"
+    assert bands.trust_of(levels["extrapolated"]).reason == bands.UNSEEN
+    assert bands.trust_of(replace(known, type="64 bits")).reason == "too few runs of this kind were measured in 64 bits to say"
+    assert bands.trust_of(replace(known, stack=bands.NO_STACK)).reason == "the software is not named, and differs between these runs"
+
+
+def test_experts_that_lie_further_apart_than_in_any_measured_run_have_no_band():
+    run = Likeness(kind="serving, writing tokens", device="h100-sxm", stack="sglang", experts=bands.EXPERTS[1], seen="device")
+    found = bands.trust_of(run)
+    assert (found.level, found.band) == ("extrapolated", None)
+    assert found.text == "extrapolated: too few runs of this kind were measured with experts shared out across nodes to say"
+
+
+def test_queues_and_tails_have_no_band(service):
+    found = service.to_dict()["trust_of"]["tails"]
+    assert (found["trust"], found["error_band"]) == ("unknown", None)
+    assert found["reason"] == "queues and tails were never compared with a measurement"
+    assert service.to_dict()["trust"] == "interpolated"
+
+
+@pytest.fixture(scope="module")
+def service():
+    workload = {"task": "serving", "prompt": 1000, "output": 100, "serving": {"arrival_rate": "2 1/s"}}
+    return crossflow.predict(scenario(workload=workload, software="vllm", strategy="tp8"))
+
+
+def test_generated_chips_are_told_by_generated_chips_alone():
+    product = {"model": "gemm", "m": 8192, "n": 8192, "k": 8192, "dtype": "fp16"}
+    chip = {"template": "chip-h100", "devices": 1}
+    found = crossflow.predict(crossflow.from_dict({"system": chip, "workload": product, "strategy": "d1"}))
+    assert (found.trust.level, found.trust.basis) == ("extrapolated", "matrix products on generated chips, 16 bits")
+    assert found.error_band.tables == "generated_gemm"
+    trained = crossflow.predict(scenario(system={**chip, "devices": 8}))
+    assert (trained.trust.level, trained.error_band) == ("extrapolated", None)
+    assert trained.trust.reason == bands.NEVER_GENERATED
+
+
+def test_designs_that_differ_less_than_pairs_of_measured_runs_are_ties():
+    run = Likeness(kind=DENSE, device="h100-sxm", seen="device")
+    spread, between = bands.spread_of(run, run, same=True)
+    assert between == bands.LAYOUTS
+    near, far = 1.0 + 0.9 * spread.order, 1.0 + 1.1 * spread.order
+    assert bands.ties([1.0, near, far], [run] * 3, same=True) == [(1,), (0, 2), (1,)]
+    assert bands.ties([1.0, 1.1], [run, replace(run, seen=bands.GENERATED)]) == [None, None]
+
+
+def test_pairs_of_rows_by_hand():
+    """Of pairs whose errors differ by 10 % each, any that are predicted 10 % apart are in order."""
+    made = [row(error, item=str(i), device="x", seen="device") for i in range(20) for error in (0.0, 0.1)]
+    assert list(pairs(made, [])) == [("k", bands.LAYOUTS)]
+    assert pairs(made, [])["k", bands.LAYOUTS].order == pytest.approx(0.1)

@@ -223,9 +223,11 @@ def test_software_that_keeps_weights_in_fp32_has_no_narrow_ones(problems):
     assert problems(scenario, software="pytorch-fsdp-2022", task="decode", weight_dtype="int4") == [("workload.weight_dtype", message)]
 
 
-@pytest.mark.parametrize(("dtype", "extrapolated"), [("fp16", False), ("bf16", False), ("fp8", True), ("int8", True)])
-def test_products_were_measured_in_sixteen_bits(dtype, extrapolated):
-    """Rows of gemm.csv are in fp16 alone."""
+@pytest.mark.parametrize(
+    ("dtype", "trust"), [("fp16", "measured"), ("bf16", "measured"), ("fp8", "interpolated"), ("fp32", "extrapolated")]
+)
+def test_products_were_measured_in_sixteen_bits(dtype, trust):
+    """Without an engine's kernels, rows are in fp16 alone; of engines there are some in eight bits, and in 32 there are none."""
     workload = {"model": "gemm", "m": 4096, "n": 4096, "k": 4096, "dtype": dtype}
     found = crossflow.from_dict({"system": {"template": "dgx-h100", "devices": 1}, "workload": workload, "strategy": "d1"})
-    assert crossflow.prediction.extrapolated(found) is extrapolated
+    assert crossflow.predict(found).trust.level == trust

@@ -12,6 +12,7 @@ KEYS = {
     "name", "step_time_s", "feasible", "reason", "extrapolated", "breakdown_s", "communication_s", "memory", "throughput", "mfu",
     "energy_j", "cost_usd", "power_w", "bound_by", "architecture", "system", "provenance",
     "hfu", "remedies", "by_layer_s", "overlap", "cost_per_million", "error_band", "error_band_reason",
+    "trust", "trust_text", "trust_reason", "trust_of",
 }  # fmt: skip
 SMALL = {"hidden": 1024, "vocabulary": 32000, "global_batch": 512, "sequence": 4}
 
@@ -111,7 +112,7 @@ def test_a_system_of_measured_devices_is_measured(gemm):
 
 @pytest.mark.parametrize(
     ("template", "extrapolated"),
-    [("a100-80gb", False), ("h100-sxm", False), ("h200", True), ("a10", True), ("pathfinder", True), ("v100", True)],
+    [("a100-80gb", False), ("h100-sxm", False), ("h200", False), ("a10", False), ("pathfinder", True), ("v100", True), ("mi300x", True)],
 )
 def test_what_was_never_measured_is_extrapolated(gemm, template, extrapolated):
     assert crossflow.predict(gemm(template)).to_dict()["extrapolated"] is extrapolated
@@ -128,12 +129,12 @@ def test_a_model_that_was_never_measured_is_extrapolated(lstm):
         ("dgx-a100", {"model": "llama2-7b"}, False),
         ("dgx-h100", {"model": "gpt3-5b", "dtype": "fp16"}, False),
         ("dgx-b200", {"model": "llama3-8b"}, False),
-        ("a10", {"model": "mpt-125m"}, True),  # a device
-        ("dgx-h100", {"model": "mixtral-8x7b"}, True),  # experts
+        ("tpu-v4", {"model": "mpt-125m"}, True),  # a device
+        ("dgx-h100", {"model": "mixtral-8x7b"}, True),  # experts in 16 bits
         ("dgx-a100", {"model": "vit-l"}, True),
         ("dgx-a100", {"model": "bert-large"}, True),
         ("dgx-h100", {"model": "llama2-7b", "dtype": "fp8"}, False),
-        ("dgx-h100", {"model": "llama2-7b", "task": "prefill"}, True),
+        ("dgx-h100", {"model": "llama2-7b", "task": "prefill"}, False),
         ("dgx-h100", {"model": "llama2-7b", "frozen": ["layers:0-3"]}, True),
     ],
 )

@@ -359,6 +359,7 @@ class DatasheetSystem(SystemFields):
     kind: Literal["datasheet"]
     vendor: str = ""
     family: str
+    generation: str = Field(default="", description="generation of the device, where its family's parameters serve several")
     year: Whole | None = None
     measured: tuple[str, ...] = Field(default=(), description="kinds of measurement of this very device behind its parameters")
     techlib: str = "devices"

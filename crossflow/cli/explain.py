@@ -13,7 +13,7 @@ from crossflow.architecture.template import GeneratedSystem
 from crossflow.cli import page
 from crossflow.cli.page import percent
 from crossflow.cli.source import scenario_of
-from crossflow.evaluation.likeness import band_text
+from crossflow.evaluation.likeness import trust
 from crossflow.explanation.alternatives import DIVIDED
 from crossflow.explanation.answers import Change, Effect, Explanation, NextBottleneck, WhatIf
 from crossflow.explanation.sensitivity import explain
@@ -66,7 +66,7 @@ def headline(explanation: Explanation) -> Group:
     rows: dict[str, RenderableType] = {in_words(explanation.objective): Text(_figure(explanation.value, explanation), "bold")}
     if explanation.reason is not None:
         rows["verdict"] = Text.assemble(("infeasible: ", "bold red"), (explanation.reason, "red"))
-    rows["error"] = Text(band_text(scenario), "dim")
+    rows["trust"] = page.trusted(trust(scenario))
     rows["bound by"] = ", ".join(f"{name} {percent(share)}" for name, share in explanation.bound.items())
     rows["limited by"] = _limit(explanation)
     return Group(title, Text(), page.indented(page.pairs(rows)))

@@ -19,6 +19,7 @@ from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
 
+from crossflow.bands import Trust
 from crossflow.cli.log import quiet
 from crossflow.errors import CrossflowError
 from crossflow.files import json_text
@@ -98,6 +99,16 @@ def log(line: str, *, error: bool = False) -> None:
 
 
 # ------------------------------------------------------------------------------------------ pieces
+
+
+_TRUSTED = {"measured": "green", "interpolated": "green", "extrapolated": "yellow", "unknown": "yellow"}
+
+
+def trusted(found: Trust) -> Text:
+    """How far a number can be trusted, in a sentence, with what its band is drawn from."""
+    level, _, rest = found.text.partition(":")
+    basis = f" ({found.basis})" if found.basis else ""
+    return Text.assemble((level, _TRUSTED[level]), (f":{rest}{basis}", "dim"))
 
 
 def first_line(name: str, *words: str) -> Text:

@@ -89,7 +89,7 @@ def headline(plans: Plans) -> Group:
     rows["memory"] = f"{show(plans[0].capacity, 'B')} a device"
     if plans.tight:
         rows["tight"] = f"leaves less than {percent(plans.margin)} of memory (--margin)"
-    rows["error"] = Text(plans.error_text, "dim")
+    rows["trust"] = page.trusted(plans.trust)
     if not plans[0].money:
         rows["money"] = Text(page.UNPRICED, "dim")
     notes = [page.indented(Text(f"note: {note}", "yellow")) for note in plans.notes]

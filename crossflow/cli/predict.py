@@ -15,7 +15,7 @@ from crossflow.cli import device, page
 from crossflow.cli.page import count, number, percent
 from crossflow.cli.source import scenario_of
 from crossflow.drawing.palette import RESOURCES, resource
-from crossflow.prediction import Prediction, extrapolated, predict
+from crossflow.prediction import Prediction, predict
 from crossflow.score import MARGIN, unit_of, words
 from crossflow.step.transformer import FIGURES
 from crossflow.units import show
@@ -87,12 +87,14 @@ def _answers(prediction: Prediction) -> dict[str, RenderableType]:
     written = show(time, "s") if math.isfinite(time) else "never ends"
     rows: dict[str, RenderableType] = {"verdict": _verdict(prediction), "step time": Text(written, "bold")}
     if math.isfinite(time):
-        rows["error"] = Text(prediction.error_text, "dim")
+        rows["trust"] = page.trusted(prediction.trust)
         rows["throughput"] = _throughput(prediction)
         again = number(prediction.score.hfu)
-        done = f" ({percent(again)} with all that kernels execute)" if again > mfu * 1.01 else ""
-        rows["peak use"] = f"{percent(mfu)} of the {prediction.scenario.workload.dtype} rate of matrix products{done}"
+        done = f", HFU {percent(again)}" if again > mfu * 1.01 else ""
+        rows["peak use"] = f"MFU {percent(mfu)}{done} ({prediction.scenario.workload.dtype})"
         rows |= _served(prediction.serving)
+        if "tails" in prediction.trusts:
+            rows["tails"] = page.trusted(prediction.trusts["tails"])
         if prediction.reading_problem:
             rows["prompts"] = Text.assemble(("cannot be read: ", "bold red"), (prediction.reading_problem, "red"))
         rows["bound by"] = ", ".join(f"{name} {percent(share)}" for name, share in prediction.bound_by())
@@ -116,10 +118,22 @@ def _served(figures: Mapping[str, float | None]) -> dict[str, RenderableType]:
             rows[label] = _figure(name, known[name]) + (f" ({told})" if told else "")
     if "requests_decoding" in known:
         queue = known.get("requests_waiting")
-        waiting = "the queue grows without end" if queue is None else f"{count(queue) if queue >= 1000 else f'{queue:.3g}'} wait"
-        decoding, reading = count(known["requests_decoding"]), percent(known["prefill_share"])
-        rows["in the mean"] = f"{decoding} requests decode, {waiting}; prompts are read {reading} of the time"
+        waiting = "the queue grows without end" if queue is None else f"{_about(queue)} {'is' if _about(queue) == '1' else 'are'} queued"
+        writing, reading = _about(known["requests_decoding"]), percent(known["prefill_share"])
+        verb = "request is" if writing == "1" else "requests are"
+        rows["on average"] = f"{writing} {verb} writing, {waiting}; prefill runs {reading} of the time"
     return rows
+
+
+def _about(requests: float) -> str:
+    """A mean number of requests, to a tenth where it is small.
+
+    >>> _about(26.51), _about(0.135), _about(0.001), _about(7.0)
+    ('26.5', '0.1', 'fewer than 0.1', '7')
+    """
+    if 0 < requests < 0.05:
+        return "fewer than 0.1"
+    return count(round(requests)) if requests >= 1000 else f"{requests:.1f}".removesuffix(".0")
 
 
 def _verdict(prediction: Prediction) -> Text:
@@ -287,6 +301,4 @@ def provenance(prediction: Prediction) -> Group:
     inputs = ", ".join(f"{name} {digest}" for name, digest in record["inputs"].items())
     seed = "" if record["seed"] is None else f"; seed {record['seed']}"
     lines = [Text(), Text(f"crossflow {record['version']}; inputs {inputs}{seed}", "dim")]
-    if extrapolated(prediction.scenario):
-        lines.append(Text("extrapolated: too little of the kind was measured on this device", "dim"))
     return Group(*lines)

@@ -206,6 +206,5 @@ def _batch(
         first, prompted = variant(scenario, {"workload.task": "prefill"}), None if members is None else members.reading
         reading = _batch(first, choices, quantities, n, prompted, least=least, fitting=fitting, prompts=False)
     changed = _of_another_device(scenario, choices, quantities, n)
-    return with_figures(
-        scenario, system, device, replace(score, error_band=bands(scenario, score.devices, members, changed)), reading, members
-    )
+    band, levels = bands(scenario, score.devices, members, changed)
+    return with_figures(scenario, system, device, replace(score, error_band=band, trust=levels), reading, members)

@@ -105,6 +105,7 @@ def score_of(
         hfu=np.where(timed, used, 0.0),
         samples_per_second=rate,
         tokens_per_second=rate * tokens,
+        trust=np.zeros(n, dtype=int),
         architecture={name: wide(value, n) for name, value in device.figures.items()},
     )
 

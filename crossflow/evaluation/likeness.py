@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import functools
-import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,15 +11,32 @@ from typing import Any
 import numpy as np
 
 from crossflow import files
-from crossflow.architecture.template import DatasheetSystem, SystemSpec
-from crossflow.arrays import Array, Mask
-from crossflow.bands import FIGURES_OF_A_BAND, LARGEST, SCALES, Likeness, band_of, scale_of, type_of
+from crossflow.architecture.template import DatasheetSystem, GeneratedSystem, SystemSpec
+from crossflow.arrays import Array, Index, Mask
+from crossflow.bands import (
+    FIGURES_OF_A_BAND,
+    GENERATED,
+    LARGEST,
+    LEVELS,
+    NO_STACK,
+    SCALES,
+    UNSEEN,
+    Likeness,
+    Trust,
+    experts_of,
+    load_of,
+    scale_of,
+    trust_of,
+    type_of,
+)
 from crossflow.errors import CrossflowError
 from crossflow.evaluation.members import Members
 from crossflow.scenario import Scenario
+from crossflow.strategy.plan import Plan
 from crossflow.strategy.reading import Workload
 from crossflow.workload.spec import DlrmSpec, GemmSpec, TransformerSpec
 
+PROMPTS, TOKENS = "serving, reading prompts", "serving, writing tokens"
 # Of a scenario's system, what leaves the device itself as it is in its template.
 AROUND = {
     "template", "name", "title", "notes", "devices", "nodes", "devices_per_node", "max_nodes", "network", "host", "operation",
@@ -28,18 +44,27 @@ AROUND = {
 }  # fmt: skip
 OF_A_FILE = {"kind", "device", "sources"}  # and of the file of a system
 # Kinds of runs, and what `measured` of a device's template calls the measurements that predictions of the kind rest on.
-MEASURED = {
-    "matrix products": "gemm",
-    "training of dense language models": "training",
-    "training of mixtures of experts": "training",
-    "training of other transformers": "training",
-    "training of recommendation models": "recommendation",
-    "serving, reading prompts": "gemm",
-    "serving, writing tokens": "gemm",
-    "attention kernels": "gemm",
-    "expert kernels": "gemm",
-    "kernels of training": "gemm",
+MEASURED: Mapping[str, tuple[str, ...]] = {
+    "matrix products": ("gemm", "kernels"),
+    "training of dense language models": ("training",),
+    "training of mixtures of experts": ("training",),
+    "training of recommendation models": ("recommendation",),
+    PROMPTS: ("kernels",),
+    TOKENS: ("kernels",),
+    "attention kernels": ("kernels",),
+    "expert kernels": ("kernels",),
+    "exchanges of experts": ("kernels",),
+    "kernels of training": ("gemm",),
 }
+# Fields of a transformer whose models no measured row has, and what they are called.
+UNMEASURED: Mapping[str, str] = {
+    "ssm": "state-space layers", "encoder": "an encoder", "image": "images",
+}  # fmt: skip
+FROZEN = "no fine-tuning of some layers alone was measured in this way"
+CHANGED = f"the device is changed; {UNSEEN}"
+OF_GENERATED = "of generated chips A100 and H100 alone were compared with measurements, and how these divide their budgets is given"
+ARRIVING = "queues and tails were never compared with a measurement"
+WATTS, WATTS_ALONE = "watts of kernels", "watts of kernels were compared with measurements, those of whole steps were not"
 
 
 def kind_of(workload: Workload) -> str:
@@ -50,11 +75,13 @@ def kind_of(workload: Workload) -> str:
         return "training of recommendation models"
     if not isinstance(workload, TransformerSpec):
         return ""
-    if workload.task != "training":
-        return "serving, writing tokens" if workload.step == "decode" else "serving, reading prompts"
-    decodes = workload.head == "language" and workload.causal and workload.encoder is None and workload.ssm is None
-    if not decodes:
-        return "training of other transformers"
+    service = workload.task != "training"
+    if features := [words for key, words in UNMEASURED.items() if getattr(workload, key, None)]:
+        return f"{'serving' if service else 'training'} of models with {' and '.join(features)}"
+    if workload.head != "language" or not workload.causal:
+        return f"{'serving' if service else 'training'} of other transformers"
+    if service:
+        return TOKENS if workload.step == "decode" else PROMPTS
     return "training of dense language models" if workload.experts is None else "training of mixtures of experts"
 
 
@@ -63,39 +90,65 @@ def likeness(scenario: Scenario, *, changed: bool = False) -> Likeness:
     kind, system = kind_of(scenario.workload), scenario.system
     same = not changed and not set(scenario.document.data["system"]) - AROUND
     device = device_of(scenario.document.data["system"], scenario.base) if same else ""
-    stack = scenario.stack.name if scenario.stack is not None and _unchanged(scenario.document.data.get("software")) else ""
-    return Likeness(
-        kind=kind,
-        device=device,
-        stack=stack,
-        type=type_of(scenario.workload.dtype),
-        scale=scale_of(scenario.devices),
-        seen=seen(system, MEASURED.get(kind, kind)) if device else "none",
+    generated = GENERATED if isinstance(system, GeneratedSystem) else "none"
+    return _divided(
+        Likeness(
+            kind=kind,
+            device=device,
+            stack=_stack(scenario),
+            type=type_of(scenario.workload.dtype),
+            scale=scale_of(scenario.devices),
+            seen=seen(system, kind) if device else generated,
+        ),
+        scenario.workload,
+        scenario.nodes[0],
+        *_sharing(scenario.strategy),
     )
+
+
+def _divided(run: Likeness, workload: Workload, node: int, ep: float, span: float, dp: float) -> Likeness:
+    """What a run is like that divides experts `ep` times, over `span` ranks, and has `dp` replicas."""
+    if not isinstance(workload, TransformerSpec):
+        return run
+    mixed = workload.experts is not None
+    service = workload.serves and not workload.arrives
+    return replace(
+        run,
+        experts=experts_of(span, node) if mixed and ep > 1 else "",
+        load=load_of(workload.global_batch / dp) if service else "",
+        scale="" if workload.serves else run.scale,  # replicas of a service do not wait for each other
+    )
+
+
+def _stack(scenario: Scenario) -> str:
+    if scenario.stack is None:
+        return NO_STACK
+    return scenario.stack.name if _unchanged(scenario.document.data.get("software")) else ""
 
 
 def _unchanged(software: Any) -> bool:
     return software is None or isinstance(software, str) or set(software) == {"like"}
 
 
-def seen(system: SystemSpec, what: str) -> str:
+def seen(system: SystemSpec, kind: str) -> str:
     """Whether parameters of a system's device were fitted to measurements of a kind on it (device), or on others of its family."""
     if not isinstance(system, DatasheetSystem):
         return "none"
-    if what in system.measured:
+    needed = set(MEASURED.get(kind, (kind,)))
+    if needed & set(system.measured):
         return "device"
-    return "family" if what in _fitted().get(system.family, ()) else "none"
+    return "family" if needed & _fitted().get((system.family, system.generation), frozenset()) else "none"
 
 
 @functools.cache
-def _fitted() -> Mapping[str, frozenset[str]]:
-    """Kinds of measurement on devices of each family."""
-    found: dict[str, frozenset[str]] = {}
+def _fitted() -> Mapping[tuple[str, str], frozenset[str]]:
+    """Kinds of measurement on devices of each family and generation."""
+    found: dict[tuple[str, str], frozenset[str]] = {}
     for path in files.catalogue("templates", "devices").values():
-        text = Path(path).read_text(encoding="utf-8")
-        family, measured = (re.search(pattern, text, re.MULTILINE) for pattern in (r"^family: (\S+)", r"^measured: \[(.*)\]"))
-        if family and measured:
-            found[family[1]] = found.get(family[1], frozenset()) | set(re.split(r",\s*", measured[1]))
+        data = files.read_yaml(path).data
+        if measured := data.get("measured"):
+            key = data["family"], data.get("generation", "")
+            found[key] = found.get(key, frozenset()) | set(measured)
     return found
 
 
@@ -119,41 +172,81 @@ def _device(named: str, base: Path | None) -> str:
     return device_of({"template": data.get("device", data.get("template"))}, path.parent)
 
 
-def band_text(scenario: Scenario) -> str:
-    """The band of error of a scenario in words, with what it is drawn from, or why there is none."""
+def trust(scenario: Scenario) -> Trust:
+    """How far the step time of a scenario can be trusted, and what follows from it."""
+    return trust_of(likeness(scenario), problem(scenario))
+
+
+def problem(scenario: Scenario, *, changed: bool = False) -> str:
+    """Why a scenario is not what was measured though its kind and size are, in a sentence; nothing where nothing speaks against it."""
+    if isinstance(scenario.system, GeneratedSystem):
+        return OF_GENERATED if kind_of(scenario.workload) == "matrix products" else ""
+    if getattr(scenario.workload, "frozen", ()):
+        return FROZEN
+    return CHANGED if changed or set(scenario.document.data["system"]) - AROUND else ""
+
+
+def trusts(scenario: Scenario) -> dict[str, Trust]:
+    """The same of figures that were compared with other measurements than the step, or with none: tails of a service, energy."""
+    found: dict[str, Trust] = {}
+    if isinstance(scenario.workload, TransformerSpec) and scenario.workload.arrives:
+        found["tails"] = Trust(level="unknown", band=None, reason=ARRIVING)
     run = likeness(scenario)
-    if (found := band_of(run)) is not None:
-        return f"runs of this kind: {found[0].text} ({found[1].text})"
-    return f"not known: nothing was measured of {run.kind or f'workloads such as this one ({scenario.workload.model})'}"
+    watts = trust_of(Likeness(kind=WATTS, device=run.device, stack=run.stack, type=run.type, seen=run.seen))
+    if watts.level in ("measured", "interpolated"):
+        watts = replace(watts, level="interpolated", reason=WATTS_ALONE)
+    return {**found, "energy": watts}
 
 
-def told_band(scenario: Scenario) -> dict[str, Any]:
-    """The same as plain data, under `error_band`, with `error_band_reason` where there is none."""
-    run, text = likeness(scenario), band_text(scenario)
-    if (found := band_of(run)) is None:
-        return {"error_band": None, "error_band_reason": text}
-    band, shared = found
-    more = {"text": text, "drawn_from": shared.text, "tables": band.tables.split(), "device_seen": run.seen == "device"}
-    return {"error_band": {**band.figures, **more}}
+def told_trust(scenario: Scenario) -> dict[str, Any]:
+    """Trust of a scenario as plain data; the band is under `error_band`, and `error_band_reason` says why there is none."""
+    run, found = likeness(scenario), trust(scenario)
+    told: dict[str, Any] = {"trust": found.level, "trust_text": found.text, "trust_reason": found.reason or None}
+    told["trust_of"] = {name: one.to_dict() for name, one in trusts(scenario).items()}
+    if found.band is None:
+        return {"error_band": None, "error_band_reason": found.reason, **told}
+    more = {"text": found.band.text, "drawn_from": found.basis, "tables": found.band.tables.split(), "device_seen": run.seen == "device"}
+    return {"error_band": {**found.band.figures, **more}, **told}
 
 
-def bands(scenario: Scenario, devices: Array, members: Members | None, changed: Mask) -> dict[str, Array]:
-    """Figures of the band of error of every point, by name; none where nothing of the kind was measured.
+def bands(scenario: Scenario, devices: Array, members: Members | None, changed: Mask) -> tuple[dict[str, Array], Index]:
+    """Figures of the band of error of every point, by name, none where no point has one; and their levels of trust, shape (n,).
 
     devices : of every point, shape (n,). [1]
     changed : whether the device of a point is another one than its template's, shape (n,).
     """
-    if not kind_of(scenario.workload):
-        return {}
     names = [*(name for _, name in SCALES), LARGEST]
     workloads = (scenario.workload,) if members is None else members.workloads
     which = np.zeros(len(devices), dtype=int) if members is None else members.which
-    codes = 2 * (which * len(names) + np.searchsorted([most for most, _ in SCALES], devices)) + changed
-    columns = np.full((len(FIGURES_OF_A_BAND), len(devices)), np.nan)
+    columns, levels = np.full((len(FIGURES_OF_A_BAND), len(devices)), np.nan), np.zeros(len(devices), dtype=int)
+    shapes, shape = _sharings([scenario.strategy] * len(devices) if members is None else members.strategies)
+    like = {other: likeness(scenario, changed=other) for other in (False, True)}
+    codes = ((which * len(names) + np.searchsorted([most for most, _ in SCALES], devices)) * 2 + changed) * len(shapes) + shape
     for code in np.unique(codes):
-        (at, scale), other = divmod(int(code) // 2, len(names)), bool(code % 2)
-        workload, run = workloads[at], likeness(scenario, changed=other)
-        found = band_of(replace(run, kind=kind_of(workload), type=type_of(workload.dtype), scale=names[scale]))
-        if found is not None:
-            columns[:, codes == code] = np.array(list(found[0].figures.values()))[:, None]
-    return {} if np.isnan(columns).all() else dict(zip(FIGURES_OF_A_BAND, columns, strict=True))
+        rest, mesh = divmod(int(code), len(shapes))
+        (at, scale), other = divmod(rest // 2, len(names)), bool(rest % 2)
+        workload, run = workloads[at], replace(like[other], scale=names[scale])
+        if members is not None:
+            run = replace(run, kind=kind_of(workload), type=type_of(workload.dtype))
+        run = _divided(run, workload, scenario.nodes[0] if members is None else members.nodes[at][0], *shapes[mesh])
+        found = trust_of(run, problem(scenario, changed=other))
+        levels[codes == code] = LEVELS.index(found.level)
+        if found.band is not None:
+            columns[:, codes == code] = np.array(list(found.band.figures.values()))[:, None]
+    return ({} if np.isnan(columns).all() else dict(zip(FIGURES_OF_A_BAND, columns, strict=True))), levels
+
+
+Sharing = tuple[float, float, float]  # how often experts are divided, over how many ranks, and replicas
+
+
+def _sharing(strategy: Any) -> Sharing:
+    if not isinstance(strategy, Plan):
+        return 1.0, 1.0, 1.0
+    return float(strategy.ep), float(strategy.ep * max(strategy.etp, 1)), float(strategy.dp)
+
+
+def _sharings(strategies: Sequence[Any]) -> tuple[list[Sharing], Index]:
+    """Different shapes of strategies, and which one every strategy has."""
+    each, known = list(map(_sharing, strategies)), dict[Sharing, int]()
+    which = np.array([known.setdefault(one, len(known)) for one in each], dtype=int)
+    return list(known), which

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from crossflow.arrays import plain
-from crossflow.evaluation.likeness import told_band
+from crossflow.evaluation.likeness import told_trust
 from crossflow.explanation.parameters import Parameter
 from crossflow.scenario import Scenario
 from crossflow.score import larger_is_better, unit_of
@@ -205,7 +205,7 @@ class Explanation:
             "value": self.value,
             "feasible": self.feasible,
             "reason": self.reason,
-            **told_band(self.scenario),
+            **told_trust(self.scenario),
             "bound_by": [{"resource": name, "share": share} for name, share in self.bound.items()],
             "step": STEP,
             "fine_step": FINE_STEP,

@@ -9,9 +9,7 @@ import numpy as np
 
 from crossflow.architecture.model import Architecture
 from crossflow.arrays import Array, plain
-from crossflow.bands import band_of
 from crossflow.evaluation import evaluate
-from crossflow.evaluation.likeness import band_text, likeness
 from crossflow.explore.controls import Control, controls, numbers
 from crossflow.explore.designs import Design
 from crossflow.prediction import Prediction
@@ -94,12 +92,14 @@ def further(design: Design) -> dict[str, Any]:
     """What costs more than the figures themselves: cures, notes, the error in words, the device."""
     whole = design.whole()
     prediction = Prediction(scenario=whole, score=design.score())
+    found, trusts = prediction.trust, {name: one.to_dict() for name, one in prediction.trusts.items()}
     cures = [{"text": str(cure), "settings": dict(cure.settings)} for cure in prediction.remedies]
     return {
         "cures": cures,
         "notes": list(prediction.notes),
-        "error": band_text(whole),
-        "known": band_of(likeness(whole)) is not None,
+        "error": found.text,
+        "known": found.band is not None,
+        "trust": {"level": found.level, "text": found.text, "reason": found.reason or None, "of": trusts},
         "device": device_figures(design.device()),
     }
 

@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 
 from crossflow.arrays import plain
-from crossflow.evaluation.likeness import band_text, told_band
+from crossflow.bands import Trust
+from crossflow.evaluation.likeness import told_trust, trust
 from crossflow.packages import pandas
 from crossflow.scenario import Scenario
 from crossflow.score import Score, larger_is_better, unit_of
@@ -51,6 +52,7 @@ class RankedPlan:
     money : figures in USD by column; those that are known.
     bound_by : the resource that bounds the largest part of the step.
     error_band : errors of the measured runs that are most like it; none where nothing of the kind was measured. [1]
+    trust : how far it can be trusted, one of `crossflow.bands.LEVELS`.
     """
 
     strategy: str
@@ -72,6 +74,7 @@ class RankedPlan:
     money: Mapping[str, float]
     bound_by: str
     error_band: Mapping[str, float]
+    trust: str
 
     @property
     def needed(self) -> float:
@@ -98,6 +101,7 @@ class RankedPlan:
             "money": {name: plain(value) for name, value in self.money.items()},
             "bound_by": self.bound_by,
             "error_band": {name: plain(value) for name, value in self.error_band.items()} or None,
+            "trust": self.trust,
         }
 
 
@@ -170,7 +174,7 @@ class Plans:
             "refused": [refusal.to_dict() for refusal in self.refusals],
             "remedies": list(self.remedies),
             "notes": list(self.notes),
-            **told_band(self.scenario),
+            **told_trust(self.scenario),
             "provenance": self.scenario.provenance(),
         }
 
@@ -184,9 +188,9 @@ class Plans:
         return "\n".join(lines)
 
     @property
-    def error_text(self) -> str:
-        """The band of error in words, with what it is drawn from, or why there is none."""
-        return band_text(self.scenario)
+    def trust(self) -> Trust:
+        """How far the figures can be trusted; plans whose experts lie otherwise have a level of their own."""
+        return trust(self.scenario)
 
 
 def _line(plan: RankedPlan) -> str:
@@ -218,7 +222,8 @@ def ranked(score: Score, point: int, strategy: str, rank: int | None, objective:
         power=float(score.power[point]),
         money={name: float(value[point]) for name, value in money.items() if np.isfinite(value[point])},
         bound_by=score.bound_by[point],
-        error_band={name: float(value[point]) for name, value in score.error_band.items()},
+        error_band={name: float(value[point]) for name, value in score.error_band.items() if np.isfinite(value[point])},
+        trust=score.trusted[point],
     )
 
 

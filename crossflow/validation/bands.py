@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from itertools import combinations, islice
 from pathlib import Path
 from zlib import crc32
 
 import numpy as np
 
-from crossflow.bands import FEWEST, SHARED, Band, Likeness, candidates
+from crossflow.arrays import Array, Mask
+from crossflow.bands import CHIPS, FEWEST, GENERATED, LAYOUTS, SHARED, UNMEASURED_CHIP, Band, Likeness, PairSpread, candidates
 from crossflow.validation.changes import BEFORE, earlier_families, instead
 from crossflow.validation.comparison import validate
 from crossflow.validation.likeness import likenesses
@@ -17,6 +19,8 @@ from crossflow.validation.report import Table
 from crossflow.validation.tables import device_spec
 
 PERCENTILE = 0.9
+OF_A_GROUP, MANY, MOST_PAIRS = 40, 100, 100_000  # pairs of a group, in all where there are enough, and that one is drawn from
+PARTS = 5  # of the models and shapes, each of which is kept aside once
 HEADER = (*Likeness.__dataclass_fields__, "n", "median", "p90", "bias", "tables")
 
 
@@ -28,6 +32,7 @@ class JudgedRow:
     like: Likeness
     error: float  # relative to what was measured
     item: str  # what it is about: a model or a shape; rows of one are alike
+    chip: str = ""  # the device that was measured, also of a row that speaks for devices never seen
 
 
 def judged(tables: Iterable[Table]) -> Iterator[JudgedRow]:
@@ -37,7 +42,9 @@ def judged(tables: Iterable[Table]) -> Iterator[JudgedRow]:
         for i in np.flatnonzero(np.isfinite(table.measured) & np.isfinite(table.predicted)).tolist():
             if likes[i].kind:
                 item = table.items[i] if table.items else str(i)
-                yield JudgedRow(table=table.name, like=likes[i], error=float(table.predicted[i] / table.measured[i] - 1.0), item=item)
+                error = float(table.predicted[i] / table.measured[i] - 1.0)
+                chip = likes[i].device or (table.groups["device"][i] if likes[i].seen == GENERATED else "")
+                yield JudgedRow(table=table.name, like=likes[i], error=error, item=item, chip=chip)
 
 
 def left_out(folder: Path | None) -> list[JudgedRow]:
@@ -45,7 +52,7 @@ def left_out(folder: Path | None) -> list[JudgedRow]:
     with instead(earlier_families()):
         rows = list(judged(validate(folder, whole=True).tables))
     late = [row for row in rows if row.like.device and getattr(device_spec(row.like.device), "family", "") in BEFORE]
-    return [replace(row, like=replace(row.like, device="", stack="", scale="", seen="none")) for row in late]
+    return [replace(row, like=replace(row.like, device="", seen="none")) for row in late]
 
 
 def lines(rows: Sequence[JudgedRow], fewest: int = FEWEST) -> dict[Likeness, Band]:
@@ -53,7 +60,7 @@ def lines(rows: Sequence[JudgedRow], fewest: int = FEWEST) -> dict[Likeness, Ban
     found: dict[Likeness, list[JudgedRow]] = {}
     for row in rows:
         for names in SHARED:
-            left = not row.like.device and row.like.seen == "none"  # a generation that is left out speaks for devices never seen alone
+            left = not row.like.device and row.like.seen in ("none", GENERATED)  # what speaks for devices never seen alone
             if all(getattr(row.like, name) for name in names) and not (left and not names):
                 found.setdefault(row.like.only(*names), []).append(row)
     kept = {like: band(members) for like, members in found.items() if len(members) >= fewest}
@@ -75,6 +82,80 @@ def band(rows: Sequence[JudgedRow]) -> Band:
     return Band(median=float(np.median(sizes)), p90=float(sizes[rank - 1]), bias=float(errors.mean()), n=len(sizes), tables=tables)
 
 
+def pairs(rows: Sequence[JudgedRow], late: Sequence[JudgedRow]) -> dict[tuple[str, str], PairSpread]:
+    """By kind, and by what they are pairs of, how much more one of two rows was overestimated than the other.
+
+    Rows of one model or shape are compared; where none were measured on two devices, rows of one table are.
+    `late` are those of `left_out`: pairs of one of them with a row of another device.
+    """
+    known = [row for row in rows if row.like.device]
+    found: dict[tuple[str, str], PairSpread] = {}
+    for kind in sorted({row.like.kind for row in known}):
+        mine, unseen = ([row for row in some if row.like.kind == kind] for some in (known, late))
+        layouts = [pair for group in _grouped(mine, _system) for pair in _some(combinations(group, 2))]
+        for between, drawn in ((LAYOUTS, layouts), (CHIPS, _across(mine, mine)), (UNMEASURED_CHIP, _across(unseen, mine))):
+            if len(drawn) >= FEWEST:
+                sizes = np.abs([np.log1p(one.error) - np.log1p(other.error) for one, other in drawn])
+                own = PairSpread(n=len(drawn), even=_ratio(sizes, 0.5), order=_ratio(sizes, 2.0 * PERCENTILE - 1.0))
+                found[kind, between] = max(own, found.get((kind, LAYOUTS), own), key=lambda spread: spread.order)  # systems share no more
+    return found
+
+
+def _ratio(sizes: Array, quantile: float) -> float:
+    """A quantile of differences of logarithms, as a ratio less one."""
+    return float(np.expm1(np.quantile(sizes, quantile)))
+
+
+def _system(row: JudgedRow) -> tuple[str, ...]:
+    return row.table, row.like.device, row.like.stack, row.like.scale, row.item
+
+
+def _grouped(rows: Iterable[JudgedRow], key: Callable[[JudgedRow], object]) -> list[list[JudgedRow]]:
+    found: dict[object, list[JudgedRow]] = {}
+    for row in rows:
+        found.setdefault(key(row), []).append(row)
+    return list(found.values())
+
+
+def _across(some: Sequence[JudgedRow], others: Sequence[JudgedRow]) -> list[tuple[JudgedRow, JudgedRow]]:
+    """Pairs of rows on two chips: of one model or shape, else of one table."""
+    for key in (_item, _table):
+        against: dict[str, list[JudgedRow]] = {}
+        for row in others:
+            against.setdefault(key(row), []).append(row)
+        groups = _grouped(some, key)
+        most = max(OF_A_GROUP, MANY * MANY // max(len(groups), 1))
+        drawn = [pair for group in groups for pair in _some(_on_two(group, against.get(key(group[0]), [])), most)]
+        if len(drawn) >= MANY:
+            return drawn
+    return drawn
+
+
+def _item(row: JudgedRow) -> str:
+    return row.item
+
+
+def _table(row: JudgedRow) -> str:
+    return row.table
+
+
+def _on_two(some: Sequence[JudgedRow], others: Sequence[JudgedRow]) -> Iterator[tuple[JudgedRow, JudgedRow]]:
+    return ((one, other) for one in some for other in others if one.chip != other.chip)
+
+
+def _some(found: Iterable[tuple[JudgedRow, JudgedRow]], most: int = OF_A_GROUP) -> list[tuple[JudgedRow, JudgedRow]]:
+    """Some of the pairs of a group, drawn by chance with a seed, so that no large group decides."""
+    every = list(islice(found, MOST_PAIRS))
+    chosen = np.random.default_rng(0).permutation(len(every))[:most]
+    return [every[int(i)] for i in np.sort(chosen)]
+
+
+def written_pairs(found: Mapping[tuple[str, str], PairSpread]) -> str:
+    """Spreads of pairs as the file has them."""
+    rows = (f'"{kind}",{between},{one.n},{one.even:.4g},{one.order:.4g}' for (kind, between), one in found.items())
+    return "\n".join(("kind,between,n,even,order", *rows)) + "\n"
+
+
 def written(found: Mapping[Likeness, Band]) -> str:
     """The lines as the file has them."""
     rows = [",".join(HEADER)]
@@ -84,17 +165,40 @@ def written(found: Mapping[Likeness, Band]) -> str:
     return "\n".join(rows) + "\n"
 
 
-def coverage(rows: Sequence[JudgedRow], fewest: int = FEWEST) -> dict[str, tuple[int, float]]:
-    """By kind, how many rows of models and shapes that are kept aside there are, and what share of them lies within its band.
+@dataclass(frozen=True, kw_only=True)
+class Coverage:
+    """Rows that were kept aside, and the share of them that lies within the band that is drawn without them."""
 
-    Bands are those of the other models and shapes; each half is kept aside once.
+    kind: str
+    chip: str  # empty for all chips
+    seen: str  # "" for rows of devices that were fitted to, "none" for chips predicted as if nobody had fitted them
+    n: int
+    share: float
+
+
+def coverage(rows: Sequence[JudgedRow], fewest: int = FEWEST) -> list[Coverage]:
+    """Shares of rows of models and shapes kept aside that lie within their band, by kind, and by kind and chip.
+
+    Bands are those of the other models and shapes; each part of them is kept aside once.
     """
-    aside = np.array([crc32(row.item.encode()) % 2 for row in rows], dtype=bool)
-    within: dict[str, list[bool]] = {}
-    for half in (aside, ~aside):
-        known = lines([row for row, here in zip(rows, half, strict=True) if not here], fewest)
-        for row, here in zip(rows, half, strict=True):
-            found = next(candidates(row.like, known), None) if here else None
+    part = np.array([crc32(row.item.encode()) % PARTS for row in rows])
+    return _shares(rows, [(part == one, part != one) for one in range(PARTS)], "", fewest)
+
+
+def unseen_coverage(rows: Sequence[JudgedRow], fewest: int = FEWEST) -> list[Coverage]:
+    """The same of the rows of `left_out`: those of each chip are kept aside, and the band is drawn from the other chips."""
+    chips = np.array([row.chip for row in rows])
+    return _shares(rows, [(chips == chip, chips != chip) for chip in sorted(set(chips.tolist()))], "none", fewest)
+
+
+def _shares(rows: Sequence[JudgedRow], folds: Sequence[tuple[Mask, Mask]], seen: str, fewest: int) -> list[Coverage]:
+    within: dict[tuple[str, str], list[bool]] = {}
+    for aside, others in folds:
+        known = lines([rows[int(i)] for i in np.flatnonzero(others)], fewest)
+        for row in (rows[int(i)] for i in np.flatnonzero(aside)):
+            found = next(candidates(row.like, known), None)
             if found is not None:
-                within.setdefault(row.like.kind, []).append(abs(row.error) <= found[0].p90)
-    return {kind: (len(told), float(np.mean(told))) for kind, told in within.items()}
+                for chip in {"", row.chip}:
+                    within.setdefault((row.like.kind, chip), []).append(abs(row.error) <= found[0].p90)
+    shares = sorted((*key, len(told), float(np.mean(told))) for key, told in within.items())
+    return [Coverage(kind=kind, chip=chip, seen=seen, n=n, share=share) for kind, chip, n, share in shares]

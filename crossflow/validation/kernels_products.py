@@ -15,6 +15,7 @@ from crossflow.architecture.execution import preferred
 from crossflow.architecture.model import Architecture, Repeats
 from crossflow.architecture.software import SoftwareStack, load_stack
 from crossflow.arrays import Array
+from crossflow.bands import type_of
 from crossflow.cost.price import kernel_parts
 from crossflow.cost.roofline import KernelCosts, product_costs
 from crossflow.formats import DTYPE_BYTES, kept_bytes
@@ -53,6 +54,12 @@ def products_table(folder: Path) -> Table:
             "seen": [f"{what}, {regime}" for what, regime in zip(seen, regimes, strict=True)],
         },
         skipped=Counter(reasons),
+        items=[f"{row['n']} x {row['k']}" for row, _ in kept],
+        alike={
+            "device": [row["device"] for row, _ in kept],
+            "stack": [known_stacks().get(row["framework"].lower(), "") for row, _ in kept],
+            "type": [type_of(row["dtype"]) for row, _ in kept],
+        },
     )
 
 

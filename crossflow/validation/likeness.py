@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from crossflow.bands import Likeness
-from crossflow.evaluation.likeness import MEASURED, seen
+from crossflow.bands import GENERATED, TRAITS, Likeness
+from crossflow.evaluation.likeness import PROMPTS, TOKENS, WATTS, seen
 from crossflow.validation.report import Table
 from crossflow.validation.tables import device_spec, template_of
 
@@ -19,21 +19,25 @@ KINDS: Mapping[str, str] = {
     "attention": "attention kernels",
     "moe": "expert kernels",
     "simumax_kernels": "kernels of training",
+    "generated_gemm": "matrix products",
+    "kernel_power": WATTS,
 }
+GENERATED_TABLE = "generated_gemm"
 # The same of tables of services, by what the figure of a row begins with; and software stacks, by how such tables call engines.
 FIGURE_KINDS: Mapping[str, str] = {
-    "first token": "serving, reading prompts",
-    "time per token": "serving, writing tokens",
-    "offline throughput": "serving, writing tokens",
+    "first token": PROMPTS,
+    "time per token": TOKENS,
+    "offline throughput": TOKENS,
 }
 ENGINES: Mapping[str, str] = {"vllm": "vllm", "sglang": "sglang", "trtllm": "tensorrt-llm", "tensorrt-llm": "tensorrt-llm"}
 # What the parameters of a row's device were fitted to, in words.
-FITTED = {"device": "device fitted to", "family": "family fitted to", "none": "never seen", "": "no device named"}
+FITTED = {"device": "device fitted to", "family": "family fitted to", "none": "never seen", GENERATED: "never seen", "": "no device named"}
 
 
 def likenesses(table: Table) -> list[Likeness]:
     """What every row is like; without a kind where none is known."""
-    return [_like(table.name, {name: members[i] for name, members in table.groups.items()}) for i in range(len(table.measured))]
+    told = {**table.groups, **table.alike}
+    return [_like(table.name, {name: members[i] for name, members in told.items()}) for i in range(len(table.measured))]
 
 
 def _like(table: str, groups: Mapping[str, str]) -> Likeness:
@@ -41,11 +45,14 @@ def _like(table: str, groups: Mapping[str, str]) -> Likeness:
     figure, engine = groups.get("figure", ""), groups.get("engine and figure", "").partition(",")[0].lower()
     of_figure = next((kind for start, kind in FIGURE_KINDS.items() if figure.startswith(start)), "")
     kind = groups.get("kind") or KINDS.get(table) or of_figure
-    told = {"stack": groups.get("stack") or ENGINES.get(engine, ""), "type": groups.get("type", ""), "scale": groups.get("scale", "")}
+    told = {trait: groups.get(trait, "") for trait in TRAITS}
+    told["stack"] = told["stack"] or ENGINES.get(engine, "")
     template = template_of(groups["device"].partition(",")[0]) if "device" in groups else None
+    if table == GENERATED_TABLE:
+        return Likeness(kind=kind, seen=GENERATED, type=told["type"])
     if template is None:
         return Likeness(kind=kind, **told)
-    return Likeness(kind=kind, device=template, seen=seen(device_spec(template), MEASURED.get(kind, kind)), **told)
+    return Likeness(kind=kind, device=template, seen=seen(device_spec(template), kind), **told)
 
 
 def with_fitted(table: Table) -> Table:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,7 @@ class Table:
     skipped: Mapping[str, int]  # reasons why other rows were not predicted, and how many rows each
     items: Sequence[str] = ()  # what every row is about, such as a model or a shape: rows of one item are alike
     notes: Sequence[str] = ()  # what a reader must know of the figures
+    alike: Mapping[str, Sequence[str]] = field(default_factory=dict)  # what else makes a row like others, and is no way of grouping
 
     def to_dict(self) -> dict[str, Any]:
         """Overall errors, errors by group, and what was skipped."""

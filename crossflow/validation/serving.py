@@ -16,6 +16,7 @@ import numpy as np
 
 from crossflow import files
 from crossflow.architecture.software import load_stack
+from crossflow.bands import experts_of, load_of, type_of
 from crossflow.errors import CrossflowError
 from crossflow.evaluation import evaluate
 from crossflow.files import Document
@@ -52,13 +53,14 @@ NODES = ("dgx-{}", "{}-node", "{}-nvl72")  # what systems of one device are call
 ENDLESS = 2**16  # requests, more than any engine takes at once
 Fields = dict[str, Any]
 Case = tuple[Fields | str, Fields]  # what rows share of a scenario, or why there is none, and what is a row's own
+ServedPart = tuple[TableRow, Case, str, float, float]  # a row, its scenario, the kind of a figure, and it as measured and as predicted
 
 
 def serving_table(folder: Path) -> Table:
     """Times to the first token and for each further one of services with a fixed number of requests in flight."""
     file = folder / "serving.csv"
     rows = read_rows(file, SERVED)
-    parts, skipped = [], Counter[str]()
+    parts, skipped = list[ServedPart](), Counter[str]()
     cases = [_case(row) if row["mode"] == "agg" else UNMARKED for row in rows]
     scores = _scores(cases, skipped)
     for row, case, score in zip(rows, cases, scores, strict=True):
@@ -66,8 +68,8 @@ def serving_table(folder: Path) -> Table:
             continue
         users = _users(row)
         few = f"time per token, up to {FEW} requests" if users <= FEW else f"time per token, more than {FEW} requests"
-        parts.append((row, few, number(file, row, "tpot_ms") * 1e-3, _further(score, row)))
-        parts.append((row, "first token", number(file, row, "ttft_ms") * 1e-3, _first(score, row, users / _replicas(case))))
+        parts.append((row, case, few, number(file, row, "tpot_ms") * 1e-3, _further(score, row)))
+        parts.append((row, case, "first token", number(file, row, "ttft_ms") * 1e-3, _first(score, row, users / _replicas(case))))
     return _table("serving", parts, skipped)
 
 
@@ -75,27 +77,27 @@ def serving_latency_table(folder: Path) -> Table:
     """Whole requests, times per token, first tokens and throughputs of small published tables."""
     file = folder / "serving_latency.csv"
     rows = read_rows(file, LATENCY)
-    parts, skipped = [], Counter[str]()
+    parts, skipped = list[ServedPart](), Counter[str]()
     cases = [_published(row) for row in rows]
     scores = _scores(cases, skipped)
-    for row, score, times in zip(rows, scores, _offline(rows, cases, scores), strict=True):
+    for row, case, score, times in zip(rows, cases, scores, _offline(rows, cases, scores), strict=True):
         if score is None:
             continue
         doubtful = "suspicious" in (row.get("note") or "") or "doubled" in (row.get("note") or "")
         if row.get("e2e_s"):
-            parts.append((row, "time per token and whole request", number(file, row, "e2e_s"), score["e2el_s"]))
+            parts.append((row, case, "time per token and whole request", number(file, row, "e2e_s"), score["e2el_s"]))
         elif row.get("itl_ms"):
-            parts.append((row, "time per token and whole request", number(file, row, "itl_ms") * 1e-3, score["tpot_s"]))
+            parts.append((row, case, "time per token and whole request", number(file, row, "itl_ms") * 1e-3, score["tpot_s"]))
             if row["batch_or_concurrency"] == "1" and not doubtful:
-                parts.append((row, "first token, one request", number(file, row, "ttft_ms") * 1e-3, score["ttft_s"]))
+                parts.append((row, case, "first token, one request", number(file, row, "ttft_ms") * 1e-3, score["ttft_s"]))
         elif row.get("tokens_per_s"):
-            parts.append((row, "offline throughput", 1.0 / number(file, row, "tokens_per_s"), times))
+            parts.append((row, case, "offline throughput", 1.0 / number(file, row, "tokens_per_s"), times))
     return _table("serving_latency", parts, skipped)
 
 
-def _table(name: str, parts: Sequence[tuple[TableRow, str, float, float]], skipped: Mapping[str, int]) -> Table:
+def _table(name: str, parts: Sequence[ServedPart], skipped: Mapping[str, int]) -> Table:
     """A table of figures of several kinds; throughputs are compared as time for each token. [s]"""
-    rows, kinds = [row for row, *_ in parts], [kind for _, kind, *_ in parts]
+    rows, cases, kinds = [row for row, *_ in parts], [case for _, case, *_ in parts], [kind for _, _, kind, *_ in parts]
     return Table(
         name=name,
         measured=np.array([measured for *_, measured, _ in parts]),
@@ -109,7 +111,19 @@ def _table(name: str, parts: Sequence[tuple[TableRow, str, float, float]], skipp
         },
         skipped=skipped,
         notes=notes_of(row["source"] for row in rows),
+        items=[f"{row['model']}, {case[1]['workload.prompt']}/{case[1]['workload.output']}" for row, case in zip(rows, cases, strict=True)],
+        alike={
+            "type": [type_of(case[0]["workload"]["dtype"]) for case in cases if not isinstance(case[0], str)],
+            "load": [load_of(case[1]["workload.global_batch"] / _replicas(case)) for case in cases],
+            "experts": [_experts(case) for case in cases],
+        },
     )
+
+
+def _experts(case: Case) -> str:
+    """How far apart the experts of a case lie; its devices are those of one node."""
+    degree = re.search(r"\bep(\d+)", case[1]["strategy"])
+    return experts_of(int(degree[1]) if degree else 1, case[1]["system.devices"])
 
 
 def _replicas(case: Case) -> int:

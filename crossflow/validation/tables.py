@@ -23,7 +23,7 @@ from crossflow.architecture.software import PeerAllReduce, load_stack
 from crossflow.architecture.system import architecture, resolve
 from crossflow.architecture.template import DatasheetSystem, SystemSpec
 from crossflow.arrays import Array, Index
-from crossflow.bands import type_of
+from crossflow.bands import NO_STACK, type_of
 from crossflow.cost.fabrics import Fabric, path, path_time
 from crossflow.cost.roofline import product_costs
 from crossflow.errors import CrossflowError, Problem, SpecError, did_you_mean
@@ -125,6 +125,7 @@ def gemm_table(folder: Path) -> Table:
             "type": [type_of(row["dtype"]) for row in kept],
         },
         items=[f"{row['n']} x {row['k']}" for row in kept],
+        alike={"stack": [NO_STACK] * len(kept)},
         skipped=Counter(reasons),
         notes=notes_of(row["source"] for row in kept),
     )
@@ -180,6 +181,8 @@ def generated_gemm_table(folder: Path) -> Table:
         predicted=predicted,
         groups={"regime": [">= 100 us"] * len(mine), "source": [row["source"] for row in mine], "device": [row["device"] for row in mine]},
         skipped=Counter(),
+        items=[f"{row['n']} x {row['k']}" for row in mine],
+        alike={"type": [type_of(row["dtype"]) for row in mine]},
         notes=["chips generated from area, node, power, memory devices and units (docs/validation.md), products in waves of tiles"],
     )
 

@@ -1,8 +1,9 @@
 """Write the errors behind the bands of predictions, from the full folder of measured data.
 
 ``python docs/scripts/make_bands.py --data DIR`` compares predictions with every table of DIR, once as they are and once with every
-generation of devices predicted by the parameters of the one before, and writes ``crossflow/data/validation/errors.csv``. It prints what
-share of rows of other models and shapes lies within their 90 % band, by kind; ``--check`` writes nothing and fails where the file
+generation of devices predicted by the parameters of the one before, and writes ``errors.csv`` and ``pairs.csv`` in
+``crossflow/data/validation``: bands of errors, and how far predictions must lie apart to be told apart. It prints what
+share of rows of other models and shapes, and of chips that nobody fitted, lies within their 90 % band; ``--check`` writes nothing and fails where the file
 differs.
 """
 
@@ -12,8 +13,8 @@ import argparse
 import sys
 from pathlib import Path
 
-from crossflow.bands import FILE
-from crossflow.validation.bands import coverage, judged, left_out, lines, written
+from crossflow.bands import FILE, PAIRS
+from crossflow.validation.bands import coverage, judged, left_out, lines, pairs, unseen_coverage, written, written_pairs
 from crossflow.validation.comparison import validate
 
 
@@ -23,13 +24,16 @@ def main() -> int:
     parser.add_argument("--data", type=Path, metavar="DIR", required=True, help="folder of measured data")
     parser.add_argument("--check", action="store_true", help="write nothing, fail where the file differs")
     arguments = parser.parse_args()
-    rows = list(judged(validate(arguments.data, whole=True).tables))
-    for kind, (n, share) in coverage(rows).items():
-        sys.stdout.write(f"{kind}: {100 * share:.1f} % of {n:,} rows kept aside lie within their 90 % band\n")
-    text = written(lines([*rows, *left_out(arguments.data)]))
+    rows, late = list(judged(validate(arguments.data, whole=True).tables)), left_out(arguments.data)
+    for title, found in (("of other models and shapes", coverage(rows)), ("of a chip that nobody fitted", unseen_coverage(late))):
+        for one in found:
+            on = f" on {one.chip}" if one.chip else ""
+            sys.stdout.write(f"{one.kind}{on}: {100 * one.share:.1f} % of {one.n:,} rows {title} lie within their 90 % band\n")
+    texts = {FILE: written(lines([*rows, *late])), PAIRS: written_pairs(pairs(rows, late))}
     if arguments.check:
-        return int(FILE.read_text(encoding="utf-8") != text)
-    FILE.write_text(text, encoding="utf-8")
+        return int(any(file.read_text(encoding="utf-8") != text for file, text in texts.items()))
+    for file, text in texts.items():
+        file.write_text(text, encoding="utf-8")
     return 0
 
 

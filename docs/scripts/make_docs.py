@@ -53,7 +53,7 @@ from crossflow.technology import components, library
 from crossflow.trace.compare import draw_comparison
 from crossflow.trace.gantt import draw_gantt, gantt_of
 from crossflow.units import Quantity, show
-from crossflow.validation.bands import coverage, judged
+from crossflow.validation.bands import Coverage, coverage, judged, left_out, unseen_coverage
 from crossflow.validation.comparison import validate
 from crossflow.validation.report import Report, Table, errors
 from crossflow.validation.tables import device_architecture
@@ -625,23 +625,23 @@ def _worst(report: Report) -> str:
 
 
 def _bands(report: Report) -> str:
-    """Shares of rows kept aside that lie within their bands, and the bands of devices that no fit has seen."""
-    shares = [(kind, f"{n:,}", _percent(share)) for kind, (n, share) in coverage(list(judged(report.tables))).items()]
+    """Shares of rows kept aside that lie within their bands, by kind and chip, and the bands of devices that no fit has seen."""
     with bands.FILE.open(encoding="utf-8") as file:
-        lines = [row for row in csv.DictReader(file) if row["seen"] in ("family", "none") and not row["stack"]]
+        known = [row for row in csv.DictReader(file) if row["seen"] in ("family", "none", bands.GENERATED)]
+    lines = [row for row in known if not any(row[trait] for trait in bands.TRAITS)]
     rows = [
-        (
-            row["kind"],
-            row["type"] or "all",
-            bands.SEEN_AS[row["seen"]],
-            f"{int(row['n']):,}",
-            *(_percent(float(row[key])) for key in ("median", "p90", "bias")),
-        )
+        (row["kind"], bands.SEEN_AS[row["seen"]], f"{int(row['n']):,}", *(_percent(float(row[key])) for key in ("median", "p90", "bias")))
         for row in lines
     ]
-    header = ("", "type", "devices", "rows", "median", "p90", "bias")
-    first = markdown(("", "rows", "within their 90 % band"), shares, right=(1, 2))
-    return f"{first}\n{prose()['left_out']}\n\n{markdown(header, rows, right=range(3, 7))}"
+    header = ("", "devices", "rows", "median", "p90", "bias")
+    seen, unseen = coverage(list(judged(report.tables))), unseen_coverage(left_out(report.data))
+    told = f"{_shares(seen)}\n{prose()['unseen']}\n\n{_shares(unseen)}"
+    return f"{told}\n{prose()['left_out']}\n\n{markdown(header, rows, right=range(2, 6))}"
+
+
+def _shares(found: Sequence[Coverage]) -> str:
+    rows = [(one.kind, one.chip or "all", f"{one.n:,}", _percent(one.share)) for one in found]
+    return markdown(("", "chip", "rows", "within their 90 % band"), rows, right=(2, 3))
 
 
 # Training rates that NVIDIA prints of its own code, with their layouts.
