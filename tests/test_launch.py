@@ -224,6 +224,22 @@ def test_parts_that_a_framework_has_not_are_named(strategy, kind, sentence):
     assert f"- {sentence}" in str(caught.value).splitlines()
 
 
+def test_routers_are_written_as_megatron_takes_them():
+    """Its expert bias needs scores of sigmoid or sqrtsoftplus, and its router has a bias with all other linear layers."""
+    mixture = {"count": 8, "active": 2, "balance_bias": True}
+    text = write(llama(experts={**mixture, "score": "sigmoid", "scaling": 2.5}), "megatron")
+    assert "--moe-router-enable-expert-bias" in text
+    assert "--moe-router-score-function sigmoid" in text
+    assert "--moe-router-topk-scaling-factor 2.5" in text
+    with pytest.raises(CrossflowError, match=r"Megatron adds it to scores of sigmoid or sqrtsoftplus; give experts\.score"):
+        write(llama(experts=mixture), "megatron")
+    with pytest.raises(CrossflowError, match="Megatron's router has a bias where all linear layers have one, and only there"):
+        write(llama(experts={"count": 8, "active": 2, "router_bias": True}), "megatron")
+    biased = write(llama(experts={"count": 8, "active": 2, "router_bias": True}, biases=True), "megatron")
+    assert "--disable-bias-linear" not in biased
+    assert "--moe-router-enable-expert-bias" not in biased
+
+
 def test_experts_need_what_megatron_asks_of_them():
     mixture = {"experts": {"count": 8, "active": 2}}
     with pytest.raises(CrossflowError, match="Megatron trains experts with tp only together with sequence_parallel: true"):

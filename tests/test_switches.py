@@ -30,7 +30,8 @@ class When(NamedTuple):
     context: dict
 
 
-LABELS = {"name", "title", "notes", "sources", "known_as", "model", "kind"}  # they say what something is, or which model a file is read as
+# They say what something is, which model a file is read as, or what a launch file names and costs alike.
+LABELS = {"name", "title", "notes", "sources", "known_as", "model", "kind", "experts.score", "experts.scaling"}
 SECTIONS = {"system", "workload", "strategy", "software", "techlib"}  # whose own fields are below
 MOE = {"workload.experts": {"count": 8, "active": 2}}
 LATENT = {"workload.latent": {"kv_rank": 256, "nope": 64, "rope": 32, "value": 64}}
@@ -172,7 +173,7 @@ TRANSFORMER = {
     "latent.rope": When(64, LATENT), "latent.value": When(128, LATENT), "experts.count": When(16, MOE), "experts.active": When(4, MOE),
     "experts.ffn": When(1024, {"workload.experts": {"count": 8, "active": 2, "dense_layers": 1}}), "experts.shared": When(1024, MOE), "experts.shared_gate": When(True, MOE), "experts.dense_layers": When(1, MOE),
     "experts.every": When(2, MOE), "experts.capacity": When(1.25, MOE), "experts.uneven": When(1.5, {**MOE, "strategy.ep": 4}), "experts.skew": When(1.2, {**MOE, "strategy.ep": 4}),
-    "experts.groups": When(4, GROUPS), "experts.active_groups": When(1, GROUPS), "experts.router_bias": When(True, MOE), "encoder.layers": When(2, ENCODER), "encoder.sequence": When(512, ENCODER), "mtp_layers": 1,
+    "experts.groups": When(4, GROUPS), "experts.active_groups": When(1, GROUPS), "experts.router_bias": When(True, MOE), "experts.balance_bias": When(True, MOE), "encoder.layers": When(2, ENCODER), "encoder.sequence": When(512, ENCODER), "mtp_layers": 1,
     "image.size": When(448, IMAGE), "image.patch": When(14, IMAGE), "image.channels": When(1, IMAGE), "image.classes": When(10, IMAGE),
     "image.class_token": When(False, IMAGE), "head": "masked", "pooler": True, "token_types": 2, "parallel": True,
     "dropout": True, "global_batch": 128, "dtype": "fp32", "weight_dtype": When("int8", SERVED), "kv_dtype": When("int8", SERVED),

@@ -110,6 +110,7 @@ def _mixture(found: Found, fields: FlatSettings, problems: list[Problem], remark
         remarks.append(found.remark("moe-token-dispatcher-type", why))
     if found.values["num-experts"] > fields["strategy.ep"] and not found.values.get("moe-grouped-gemm"):
         remarks.append(found.remark("moe-grouped-gemm", "not given: predicted as given, with the experts of a rank in one grouped product"))
+    yield "workload.experts.router_bias", not found.values.get("disable-bias-linear", False)  # as every linear layer
     tensor = found.values.get("expert-tensor-parallel-size", 0)
     yield "strategy.etp", 0 if tensor == fields["strategy.tp"] else tensor
     layers, text = fields.get("workload.layers"), found.values.get("moe-layer-freq", "1")
@@ -400,10 +401,14 @@ def _say_dimensions(settings: FlatSettings, plan: Plan, unsaid: list[str]) -> Sa
 
 
 def _say_mixture(settings: FlatSettings, plan: Plan, unsaid: list[str]) -> SaidFlags:
-    said = {"strategy.etp", "workload.experts.dense_layers", "workload.experts.every"}
+    said = {"strategy.etp", "workload.experts.dense_layers", "workload.experts.every", "workload.experts.router_bias"}
     if "workload.experts.count" not in settings:
         return {"moe-router-topk": None}, said
     dense, every, layers = (settings[f"workload.{key}"] for key in ("experts.dense_layers", "experts.every", "layers"))
+    if settings["workload.experts.router_bias"] != settings["workload.biases"]:
+        unsaid.append("workload.experts.router_bias: Megatron's router has a bias where all linear layers have one, and only there")
+    if settings["workload.experts.balance_bias"] and settings["workload.experts.score"] == "softmax":
+        unsaid.append("workload.experts.balance_bias: true: Megatron adds it to scores of sigmoid or sqrtsoftplus; give experts.score")
     values: dict[str, Any] = {"expert-tensor-parallel-size": settings["strategy.etp"] or None}
     values["moe-token-dispatcher-type"] = "alltoall" if plan.ep > 1 else None
     values["moe-grouped-gemm"] = True if settings["workload.experts.count"] > plan.ep else None

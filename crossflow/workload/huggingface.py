@@ -73,6 +73,8 @@ class Conventions(FileModel):
     pooled: frozenset[str]
     optional: frozenset[str]
     switches: frozenset[str]
+    factors: frozenset[str]
+    words: frozenset[str]
     from_zero: frozenset[str]
     shared: tuple[str, ...]
     quantised: Mapping[str, str]
@@ -540,8 +542,10 @@ def _missing(family: Family, kind: str, found: Mapping[str, _Setting]) -> Iterat
 def _mistyped(setting: _Setting) -> Iterator[tuple[str, str]]:
     """A value that is not of its key's type."""
     value, least = setting.value, 0 if setting.key in conventions().from_zero else 1
-    if setting.key == "title":
+    if setting.key in conventions().words:
         expected, right = "text", isinstance(value, str)
+    elif setting.key in conventions().factors:
+        expected, right = "a number above 0", type(value) in (int, float) and value > 0
     elif setting.key in conventions().switches:
         expected, right = "true or false", isinstance(value, bool)
     else:

@@ -185,7 +185,14 @@ class ExpertsSpec(FileModel):
     skew: Finite = Field(
         0.0, ge=0, le=4, description="exponent of the power law that deals rows out to experts, such as 1.2; 0 where they are used alike"
     )
-    router_bias: Flag = Field(False, description="whether the router has a bias")
+    router_bias: Flag = Field(False, description="whether the router's product has a bias (gpt-oss)")
+    balance_bias: Flag = Field(
+        False, description="whether each expert has a bias that keeps loads even as experts are chosen (DeepSeek-V3, arXiv:2408.15664)"
+    )
+    score: Literal["softmax", "sigmoid", "sqrtsoftplus"] = Field(
+        "softmax", description="function that makes scores of the router's products; all cost alike, launch files name it"
+    )
+    scaling: PositiveFloat = Field(1.0, description="factor on the sum of the routed experts; it costs nothing, launch files name it")
     groups: Dimension = Field(1, description="groups of experts, in their order, among which the router chooses first (DeepSeek-V3)")
     active_groups: Dimension | None = Field(None, description="groups that have all experts of a token; needed with several groups")
 
@@ -842,6 +849,7 @@ def _feed_forward(spec: TransformerSpec, routed: bool) -> Part:
         ),
         shared=mixture.shared,
         router_bias=mixture.router_bias,
+        balance_bias=mixture.balance_bias,
         bias=bias,
         norm_vectors=norms,
     )

@@ -531,10 +531,14 @@ def experts(
     routing: Routing,
     shared: int = 0,
     router_bias: bool = False,
+    balance_bias: bool = False,
     bias: bool = False,
     norm_vectors: int = 1,
 ) -> Part:
-    """Mixture of experts: a router, `routing.experts` MLPs of which a token passes some, and `shared` elements of one that all pass."""
+    """Mixture of experts: a router, `routing.experts` MLPs of which a token passes some, and `shared` elements of one that all pass.
+
+    A `balance_bias` is a number for each expert that decides with its score whether a token passes it.
+    """
     own = mlp(width=width, inner=inner, gated=gated, bias=bias).matrices
     common = mlp(width=width, inner=shared, gated=gated, bias=bias).matrices if shared else ()
     return Part(
@@ -545,7 +549,7 @@ def experts(
             *(replace(matrix, name=f"shared_{matrix.name}") for matrix in common),
             *(replace(matrix, name=f"expert_{matrix.name}", experts=routing.experts) for matrix in own),
         ),
-        vectors=norm_vectors * width,
+        vectors=norm_vectors * width + balance_bias * routing.experts,
         inner=inner,
         gated=gated,
         routing=routing,
