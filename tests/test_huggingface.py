@@ -52,6 +52,16 @@ COUNTED = {
     # gated delta rule: queries, keys, values, gate, two numbers of each head, convolution, a norm of one head
     "qwen3-next-80b-a3b": 36 * (2048 * 12352 + 8192 * 4 + 2 * 32 + 128 + 4096 * 2048) + 12 * (2048 * 36 * 256 + 4096 * 2048 + 2 * 256)
     + 48 * (513 * 3 * 2048 * 512 + 513 * 2048 + 2 * 2048) + 2 * 151936 * 2048 + 2048,
+    "qwen3.5-35b-a3b": 30 * (2048 * 12352 + 8192 * 4 + 2 * 32 + 128 + 4096 * 2048) + 10 * (2048 * 36 * 256 + 4096 * 2048 + 2 * 256)
+    + 40 * (257 * 3 * 2048 * 512 + 257 * 2048 + 2 * 2048) + 2 * 248320 * 2048 + 2048,
+    "qwen3.5-27b": 48 * (5120 * (2 * 2048 + 2 * 6144 + 2 * 48) + 10240 * 4 + 2 * 48 + 128 + 6144 * 5120) + 16 * (5120 * 56 * 256 + 6144 * 5120 + 2 * 256)
+    + 64 * (3 * 5120 * 17408 + 2 * 5120) + 2 * 248320 * 5120 + 5120,
+    # experts on vectors of 1024 elements, to which and from which two products project each token
+    "nemotron-3-super-120b-a12b": 40 * (4096 * 18560 + 10240 * 5 + 3 * 128 + 8192 * 4097 + 4096) + 8 * (4096 * 36 * 128 + 4096 * 4097)
+    + 40 * (512 * 2 * 1024 * 2688 + 2 * 4096 * 5376 + 2 * 4096 * 1024 + 512 * 4097 + 4096) + 2 * 131072 * 4096 + 4096,
+    # by hand: attention with norms over all heads, experts with a balancing bias each; attention whose queries, keys and values have biases
+    "minimax-m2.7": 62 * (3072 * 64 * 128 + 48 * 128 * 3072 + 56 * 128 + 2 * 3072 + 256 * (3 * 3072 * 1536 + 3073)) + 2 * 200064 * 3072 + 3072,
+    "mimo-7b": 36 * (4096 * 48 * 128 + 48 * 128 + 4096**2 + 3 * 4096 * 11008 + 2 * 4096) + 2 * 151680 * 4096 + 4096,
     # by hand: queries and outputs, 8 key and value heads of 64, MLP, two norms; a tied table and the last norm
     "falcon-40b": 60 * (2 * 8192**2 + 2 * 8192 * 8 * 64 + 8 * 8192**2 + 4 * 8192) + 65024 * 8192 + 2 * 8192,
 }  # fmt: skip
@@ -81,6 +91,24 @@ def problems(path):
 
 
 # ------------------------------------------------------------------------------------------ what is read
+
+
+@pytest.mark.parametrize("key", ["torch_dtype", "dtype"])
+def test_weights_that_are_stored_in_32_bits_are_computed_with_in_16(tmp_path, key):
+    spec, became = read(written(tmp_path, {**config("llama-2-7b", torch_dtype=...), key: "float32"}))
+    assert (spec.dtype, became[key]) == ("bf16", "not used: the workload's dtype is that of all numbers")
+    assert (
+        spec.notes == "config.json stores weights in float32; they are computed with in bf16, as frameworks do (workload.dtype changes it)."
+    )
+
+
+def test_experts_on_a_latent_compute_and_send_less():
+    """Products of experts shrink with their vectors, and two projections come to them."""
+    spec, _ = read(CONFIGS["nemotron-3-super-120b-a12b"])
+    mixture = next(part for layer in spec.transformer().layers for part in layer.parts if part.routing)
+    assert (mixture.routed_width, mixture.width) == (1024, 4096)
+    per_token = 2 * (22 * 2 * 1024 * 2688 + 2 * 4096 * 5376 + 2 * 4096 * 1024 + 512 * 4096)
+    assert spec.transformer().part_flops(mixture, 1) == per_token
 
 
 @pytest.mark.parametrize("name", CONFIGS)

@@ -433,7 +433,7 @@ class _BlockBuilder:
         gathered = gathers(layout, self.stack) & (not self.training)
         if fused:
             layer = Experts(
-                tokens=own * layout.ep, hidden=part.width, inner=part.inner / ranks, branches=2.0 if part.gated else 1.0,
+                tokens=own * layout.ep, hidden=part.routed_width, inner=part.inner / ranks, branches=2.0 if part.gated else 1.0,
                 active=routing.active, experts=routing.experts, ranks=layout.ep, load=routing.load(layout.ep), skew=routing.skew,
                 reached=touched, slots=routing.slots,
             )  # fmt: skip
@@ -445,7 +445,7 @@ class _BlockBuilder:
         elements = mine * part.shared / layout.tensor_of("mlp") + (0.0 if inside else routed * part.inner / ranks)
         if np.any(elements):
             self._activation(unit, part, elements, biased=False)
-        moved = routed * part.width
+        moved = routed * part.routed_width
         if self.training and self.stack.expert_products == "each" and any(matrix.routed and matrix.bias for matrix in part.matrices):
             # Biases of what experts give are no part of their products: for each expert bias times weight w1 and sum r2 w1, then one copy
             # r1 w1; gradients of the bias r1 w1 and r1, of the weight the same, and of what was joined r1 w1.
@@ -462,7 +462,7 @@ class _BlockBuilder:
             for back in (False, True):
                 self._exchange(unit, part, phase, np.where(gathered, 0.0, size if back else size * narrow), back=back)
         # Where they are gathered, all tokens come to every rank, and a sum for each of them goes back to where it came from.
-        whole = own * layout.ep * part.width * e * gathered / np.where(layout.sequence_parallel, ranks, 1.0)
+        whole = own * layout.ep * part.routed_width * e * gathered / np.where(layout.sequence_parallel, ranks, 1.0)
         self._send(unit, "forward", "all_gather", whole, layout.expert)
         self._send(unit, "forward", "reduce_scatter", whole, layout.expert)
 
@@ -479,7 +479,7 @@ class _BlockBuilder:
         return ExpertGroup(
             size=ranks.size, per_node=ranks.per_node, stride=ranks.stride, devices=ranks.devices, extent=ranks.extent,
             libraries=self.stack.kernels.exchange, back=back, active=routing.active * one, experts=routing.slots * one,
-            row=part.width * self.element * one, token=part.width * element * one,
+            row=part.routed_width * self.element * one, token=part.routed_width * element * one,
         )  # fmt: skip
 
     def _runs_fused_experts(self, unit: str, part: Part) -> bool:
@@ -534,7 +534,7 @@ class _BlockBuilder:
         # shared expert tokens are gathered over the ranks that share a layer, and once more for the weight gradient.
         apart = layout.tensor_of("experts") != layout.tp
         sent = (layout.ep > 1) & (self.training | ~gathers(layout, self.stack))
-        rows = self._own(tokens, "experts") * part.width * e * np.where(sent, layout.placed(part.routing).rows(layout.ep), 1.0)
+        rows = self._own(tokens, "experts") * part.routed_width * e * np.where(sent, layout.placed(part.routing).rows(layout.ep), 1.0)
         common, alone = size * float(np.any(part.shared)), layout.tensor_of("mlp") < layout.tp
         beside = common * ((layout.ep > 1) | apart) * ~alone
         sums = np.where(layout.sequence_parallel, beside + np.where(apart, 0.0, rows), size)

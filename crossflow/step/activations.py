@@ -91,7 +91,7 @@ class _Kept:
             plain, passing = plain + inner - made, passing + made
         if part.routing is not None:  # what experts give back, to be weighed, and the weights
             returned = own * part.routing.active * part.routing.kept * (stack.weighing == "returned")
-            plain = plain + e * returned * part.width + ROUTING * own * part.routing.experts
+            plain = plain + e * returned * part.routed_width + ROUTING * own * part.routing.experts
         return cls(plain=plain, scores=scores, passing=passing + scores)
 
 
@@ -134,6 +134,8 @@ def _products(
             inputs = inputs + many * matrix.k  # copies of tokens, whole on every rank that shares the expert
         elif matrix.name in LATENT:
             inputs = inputs + 2.0 * many * matrix.k * own / tokens  # a latent, before and after its norm
+        elif matrix.name == "latent_up":
+            inputs = inputs + own * matrix.k  # what experts give of a token, weighed
         elif matrix.over != "memory":  # the encoder's output is kept by the encoder
             mine = own * matrix.k * (not shared)
             inputs, again, shared = inputs + mine * (not norms), again + mine * norms, True

@@ -110,8 +110,9 @@ def families() -> Mapping[str, Family]:
 DTYPES = tuple(
     Rule(when={name: theirs}, then={"dtype": ours})
     for name in ("torch_dtype", "dtype")
-    for theirs, ours in (("bfloat16", "bf16"), ("float16", "fp16"), ("float32", "fp32"))
+    for theirs, ours in (("bfloat16", "bf16"), ("float16", "fp16"))
 )
+WIDE = ("float32", "float64")  # in which files keep weights that nobody computes in
 # The ending of an architecture's name -> the head that it puts on the model.
 HEADS: Mapping[str, Values] = {
     "ForCausalLM": {"head": "language"},
@@ -198,11 +199,20 @@ def huggingface_document(path: str | Path, *, service: bool = False) -> tuple[Do
     wrong = [problem(name, told) for name, told in dict.fromkeys(_wrong(fields, family, kind, found))]
     if wrong:
         raise SpecError(wrong)
-    towers = [name for field_, name in TOWERS.items() if isinstance(config.get(field_), Mapping)]
-    if towers:
-        text = f"Only the language model of {Path(file).name} is described, not its {' and '.join(towers)}."
-        found["notes"] = _Setting(key="notes", value=text)
+    notes = " ".join(_notes(config, fields, Path(file).name))
+    if notes:
+        found["notes"] = _Setting(key="notes", value=notes)
     return _document(file, found, lines), list(_uses(config, family, found))
+
+
+def _notes(config: Values, fields: Values, name: str) -> Iterator[str]:
+    """Sentences on what is not described, or not as the file might be understood."""
+    towers = [tower for field_, tower in TOWERS.items() if isinstance(config.get(field_), Mapping)]
+    if towers:
+        yield f"Only the language model of {name} is described, not its {' and '.join(towers)}."
+    stored = next((fields[key] for key in ("torch_dtype", "dtype") if fields.get(key) in WIDE), None)
+    if stored:
+        yield f"{name} stores weights in {stored}; they are computed with in bf16, as frameworks do (workload.dtype changes it)."
 
 
 def file_notes(spec: TransformerSpec, given: Values) -> Iterator[str]:
@@ -283,8 +293,9 @@ def _named(fields: Values, family: Family, _: Mapping[str, _Setting]) -> Iterato
     for key, aliases in family.names.items():
         name = next((alias for alias in aliases if fields.get(alias) is not None), None)
         if name is not None:
-            # The labels of classes stand in for their number.
-            value = len(fields[name]) if key == "image.classes" and isinstance(fields[name], Mapping) else fields[name]
+            # Labels of classes and kinds of layers stand in for their number.
+            listed = key in ("image.classes", "layers") and isinstance(fields[name], Mapping | list)
+            value = len(fields[name]) if listed else fields[name]
             yield _Setting(key=key, value=value, fields=(name,), own=True)
 
 
@@ -462,8 +473,11 @@ def _wrong(fields: Values, family: Family, kind: str, found: Mapping[str, _Setti
         if setting.own:
             yield from _mistyped(setting)
     for name, values in family.demanded.items():
-        if fields.get(name) is not None and fields[name] not in values:
-            yield name, f"{json.dumps(fields[name])} is not modelled; known: {', '.join(json.dumps(value) for value in values)}"
+        value = fields.get(name)
+        each = value if isinstance(value, list) and not any(isinstance(one, list) for one in values) else [value]
+        other = [entry for entry in each if entry is not None and entry not in values]
+        if other:
+            yield name, f"{json.dumps(other[0])} is not modelled; known: {', '.join(json.dumps(value) for value in values)}"
     for name, other in family.equal.items():
         if fields.get(name) not in (None, fields.get(other)):
             yield name, f"{json.dumps(fields[name])} is not modelled where {other} = {json.dumps(fields.get(other))}"

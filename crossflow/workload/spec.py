@@ -178,6 +178,9 @@ class ExpertsSpec(FileModel):
     ffn: Dimension | None = Field(None, description="inner width of one expert; `ffn` of the model where absent")
     shared: DimensionOrZero = Field(0, description="inner width of the shared experts together, which every token passes")
     shared_gate: Flag = Field(False, description="whether a gate weighs the shared experts (Qwen2-MoE)")
+    latent: Dimension | None = Field(
+        None, description="elements of the vectors that routed experts take and give (Nemotron 3); `hidden` of the model where absent"
+    )
     dense_layers: DimensionOrZero = Field(0, description="first layers that keep their MLP")
     every: Dimension = Field(1, description="of the layers after those, each `every`-th of the model has experts")
     capacity: PositiveFloat | None = Field(None, description="largest share of an expert, in even shares; no token is dropped where absent")
@@ -848,6 +851,7 @@ def _feed_forward(spec: TransformerSpec, routed: bool) -> Part:
             active_groups=mixture.active_groups or mixture.groups,
         ),
         shared=mixture.shared,
+        latent=mixture.latent or 0,
         router_bias=mixture.router_bias,
         balance_bias=mixture.balance_bias,
         bias=bias,

@@ -216,6 +216,7 @@ class Part:
     vectors: int = 0  # parameters of norms and other vectors, which every rank has whole. [1]
     inner: int = 0  # elements a token has between the matrices of an MLP (of one expert). [1]
     gated: bool = False  # whether the MLP multiplies two branches (SwiGLU and kin)
+    latent: int = 0  # elements that routed experts take of a token and give back, 0 for all of its vector. [1]
     # attention, ssm, routing: for parts that attend, keep a state, or route
     attention: AttentionGeometry | None = None
     ssm: StateSpace | None = None
@@ -227,6 +228,11 @@ class Part:
         """Parameters, all experts counted; a copy of another part's table does not count."""
         table = self.table if self.holder == "all" else 0
         return sum(matrix.parameters for matrix in self.matrices) + table + self.vectors
+
+    @property
+    def routed_width(self) -> int:
+        """Elements of a row that travels to experts and back: those of a token, or of its latent. [1]"""
+        return self.latent or self.width
 
     @property
     def shared(self) -> int:
@@ -530,6 +536,7 @@ def experts(
     gated: bool,
     routing: Routing,
     shared: int = 0,
+    latent: int = 0,
     router_bias: bool = False,
     balance_bias: bool = False,
     bias: bool = False,
@@ -537,9 +544,10 @@ def experts(
 ) -> Part:
     """Mixture of experts: a router, `routing.experts` MLPs of which a token passes some, and `shared` elements of one that all pass.
 
-    A `balance_bias` is a number for each expert that decides with its score whether a token passes it.
+    A `balance_bias` is a number for each expert that decides with its score whether a token passes it. With a `latent` routed experts
+    take and give vectors of as many elements, to which and from which two products project a token (Nemotron 3, LatentMoE).
     """
-    own = mlp(width=width, inner=inner, gated=gated, bias=bias).matrices
+    own = mlp(width=latent or width, inner=inner, gated=gated, bias=bias).matrices
     common = mlp(width=width, inner=shared, gated=gated, bias=bias).matrices if shared else ()
     return Part(
         type="experts",
@@ -547,11 +555,14 @@ def experts(
         matrices=(
             Matrix(name="router", k=width, n=routing.experts, bias=router_bias),
             *(replace(matrix, name=f"shared_{matrix.name}") for matrix in common),
+            *((Matrix(name="latent_down", k=width, n=latent),) if latent else ()),
             *(replace(matrix, name=f"expert_{matrix.name}", experts=routing.experts) for matrix in own),
+            *((Matrix(name="latent_up", k=latent, n=width),) if latent else ()),
         ),
         vectors=norm_vectors * width + balance_bias * routing.experts,
         inner=inner,
         gated=gated,
+        latent=latent,
         routing=routing,
     )
 
