@@ -1,6 +1,8 @@
 # ruff: noqa: E501  (exact sentences)
 """State-space layers and hybrid models: work that grows with tokens, states that do not, shares of ranks, one price with programs."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from blocks import block_kernels
@@ -16,6 +18,7 @@ from crossflow.program.kernels import Pass, Product, Scan
 from crossflow.program.scans import scan_sizes
 from crossflow.strategy.layout import Layout
 from crossflow.strategy.plan import Plan
+from crossflow.workload.job import Chunk
 
 SSM = {"heads": 32, "head_dim": 64, "groups": 4, "state": 128}
 DELTA = {"kind": "gated_delta", "heads": 32, "head_dim": 128, "groups": 16, "state": 128, "conv_bias": False}
@@ -114,6 +117,34 @@ def test_a_hybrid_keeps_keys_where_it_attends():
     keys = 10 * 2 * 1024 * 2 * 1024 * 2
     states = score({**PURE, **served}, software="vllm").memory["kv_cache"][0] / 2
     assert score({**HYBRID, **served}, software="vllm").memory["kv_cache"][0] == states + keys
+
+
+def test_tokens_after_long_prompts_are_not_dearer_where_states_take_the_place_of_keys():
+    """Workers of their own read the prompts, so that steps write alone; fewer requests then write at a time."""
+    steady = {"task": "serving", "output": 64, "global_batch": 64, "serving": {"prefill": {"strategy": "tp1", "workers": 16}}}
+
+    def served(model, prompt):
+        return score({**model, **steady, "prompt": prompt}, software="vllm").serving
+
+    few, many = (served(PURE, prompt) for prompt in (1024, 16384))
+    assert many["tpot_s"][0] <= few["tpot_s"][0]
+    assert many["ttft_s"][0] > 4 * few["ttft_s"][0]
+    attending = {**MODEL, "heads": 16}
+    assert served(attending, 16384)["tpot_s"][0] > served(attending, 1024)["tpot_s"][0]
+
+
+@pytest.mark.parametrize("kind", ["mamba2", "gated_delta"])
+def test_prompts_that_are_read_beside_pass_the_recurrence(kind):
+    """A step that reads pieces of prompts computes a scan of them, of the share of the heads that a rank has."""
+    scenario = made({**MODEL, "ssm": KINDS[kind], "task": "decode", "output": 64, "global_batch": 64}, "tp2-dp4", software="vllm")
+    chunk = Chunk(pieces=np.array([2.0]), length=np.array([256.0]), before=np.array([128.0]))
+    alone, beside = (
+        block_kernels(replace(scenario.job(), chunk=one), Layout.of([scenario.strategy], np.array([64.0]), 8), scenario.stack)
+        for one in (None, chunk)
+    )
+    assert not unit(alone, "0.0.ssm")[0]
+    (scan,), _ = unit(beside, "0.0.ssm")
+    assert (scan.samples, scan.length, scan.heads) == (2, 256, KINDS[kind]["heads"] / 2)
 
 
 # ------------------------------------------------------------------------------------------ ranks

@@ -329,22 +329,31 @@ class _BlockBuilder:
             self._product(unit, matrix, tokens, "attention", end=last and matrix is products[-1])
         tensor = layout.tensor_of("attention")
         ranks, rows = tensor * layout.cp, tokens * layout.cp  # of context ranks each has all tokens of a share of the heads
-        samples, heads = layout.micro_batch * layout.tensor_share("attention"), ssm.heads / ranks
-        inner, mixed = heads * ssm.width, ssm.convolved(ranks)
+        samples = layout.micro_batch * layout.tensor_share("attention")
+        inner, mixed = ssm.heads / ranks * ssm.width, ssm.convolved(ranks)
         if self.cached:
             self._update_state(unit, ssm, samples, ranks, inner, mixed)
+            if self.job.chunk is not None:  # pieces of prompts, of which all but the first find a state
+                pieces = self.job.chunk.pieces * layout.tensor_share("attention")
+                self._scanned(unit, ssm, pieces, pieces * self.job.chunk.length, ranks)
+                self._pass(unit, "forward", pieces * (SINGLE * inner * ssm.state + 2.0 * ssm.held(ranks, e)))
         else:
-            # convolution and silu r1 w1, backward once more r1 w1, then r2 w1; a multiplication and an addition a weight
-            taps = 2.0 * ssm.convolution * rows * mixed
-            self._pass(unit, "forward", 2.0 * e * rows * mixed, flops=taps + 4.0 * rows * mixed)
-            self._pass(unit, "input", 5.0 * e * rows * mixed, flops=3.0 * taps + 8.0 * rows * mixed, launches=2)
-            self._recurrence(unit, ssm, samples, rows, heads, ssm.groups_on(ranks))
+            self._scanned(unit, ssm, samples, rows, ranks)
             if np.any(self.job.cached):  # states that a prompt leaves, r1 in fp32 w1, and the last inputs of the convolution
                 self._pass(unit, "forward", samples * (SINGLE * inner * ssm.state + ssm.held(ranks, e)))
         if ssm.kind != "mamba1":  # gate and norm in one r2 w1, backward r3 w2 and its output once more w1
             self._pass(unit, "forward", 3.0 * e * rows * inner, flops=12.0 * rows * inner)
             self._pass(unit, "input", 6.0 * e * rows * inner, flops=30.0 * rows * inner)
         self._around_recurrence(unit, ssm, tokens, rows, tensor, mixed, inner)
+
+    def _scanned(self, unit: str, ssm: StateSpace, samples: Array, rows: Array, ranks: Array) -> None:
+        """Convolution and recurrence of so many samples or pieces of them, `rows` tokens in all, of a share of the heads."""
+        e, mixed = self.element, ssm.convolved(ranks)
+        # convolution and silu r1 w1, backward once more r1 w1, then r2 w1; a multiplication and an addition a weight
+        taps = 2.0 * ssm.convolution * rows * mixed
+        self._pass(unit, "forward", 2.0 * e * rows * mixed, flops=taps + 4.0 * rows * mixed)
+        self._pass(unit, "input", 5.0 * e * rows * mixed, flops=3.0 * taps + 8.0 * rows * mixed, launches=2)
+        self._recurrence(unit, ssm, samples, rows, ssm.heads / ranks, ssm.groups_on(ranks))
 
     def _recurrence(self, unit: str, ssm: StateSpace, samples: Array, rows: Array, heads: Array, groups: Array) -> None:
         """The recurrence of whole samples, forward and backward."""
@@ -366,11 +375,14 @@ class _BlockBuilder:
         self._scan(unit, scan)
 
     def _update_state(self, unit: str, ssm: StateSpace, samples: Array, ranks: Array, inner: Array, mixed: Array) -> None:
-        """One token a request: the convolution's inputs and the state are read and written, whatever came before."""
-        states = samples * inner * ssm.state
-        self._pass(unit, "forward", 2.0 * samples * ssm.held(ranks, self.element), flops=UPDATE[ssm.kind] * states, launches=2)
-        ends = samples * (2.0 * mixed + 2.0 * inner) * self.element  # convolved r1 w1, output w1, gate r1
-        self._pass(unit, "forward", ends, flops=(2.0 * ssm.convolution + 4.0) * samples * mixed, launches=0)
+        """Tokens that a step writes for each request: the convolution's inputs and the state are read, whatever came before, and written
+        after every token, as any that was guessed may be the last that is right.
+        """
+        written = samples * self.job.written
+        held = (samples + written) * ssm.held(ranks, self.element)
+        self._pass(unit, "forward", held, flops=UPDATE[ssm.kind] * written * inner * ssm.state, launches=2)
+        ends = written * (2.0 * mixed + 2.0 * inner) * self.element  # convolved r1 w1, output w1, gate r1
+        self._pass(unit, "forward", ends, flops=(2.0 * ssm.convolution + 4.0) * written * mixed, launches=0)
 
     def _around_recurrence(self, unit: str, ssm: StateSpace, tokens: Array, rows: Array, tensor: Array, mixed: Array, inner: Array) -> None:
         """Sums over a tensor group that a recurrence needs, and exchanges of heads for tokens among context ranks."""

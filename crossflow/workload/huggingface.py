@@ -474,10 +474,10 @@ def _wrong(fields: Values, family: Family, kind: str, found: Mapping[str, _Setti
             yield from _mistyped(setting)
     for name, values in family.demanded.items():
         value = fields.get(name)
-        each = value if isinstance(value, list) and not any(isinstance(one, list) for one in values) else [value]
-        other = [entry for entry in each if entry is not None and entry not in values]
-        if other:
-            yield name, f"{json.dumps(other[0])} is not modelled; known: {', '.join(json.dumps(value) for value in values)}"
+        entries = value if isinstance(value, list) and not any(isinstance(one, list) for one in values) else [value]
+        strange = [entry for entry in entries if entry is not None and entry not in values]
+        if strange:
+            yield name, f"{json.dumps(strange[0])} is not modelled; known: {', '.join(json.dumps(value) for value in values)}"
     for name, other in family.equal.items():
         if fields.get(name) not in (None, fields.get(other)):
             yield name, f"{json.dumps(fields[name])} is not modelled where {other} = {json.dumps(fields.get(other))}"

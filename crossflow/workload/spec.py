@@ -598,8 +598,8 @@ def _unserved(spec: TransformerSpec) -> Iterator[str]:
     """What a service in steady state lacks, or cannot have."""
     if (spec.output or 0) <= 1:
         yield "output: a service in steady state writes at least 2 tokens for a request; give output, or task: prefill"
-    if spec.ssm or spec.encoder:
-        yield "task: serving is modelled for decoders with attention only; predict this model with task: prefill and task: decode"
+    if spec.encoder:
+        yield "task: serving is supported for decoders without an encoder only; predict this model with task: prefill and task: decode"
     if spec.serving.prefill and spec.serving.chunk:
         yield "serving.chunk: workers of their own read whole prompts; leave out chunk, or prefill"
 
