@@ -19,6 +19,7 @@ from crossflow.evaluation import evaluate
 from crossflow.evaluation.events import unmatched
 from crossflow.evaluation.layered import machine, stage_memory
 from crossflow.evaluation.likeness import told_trust, trust, trusts
+from crossflow.evaluation.narrow import slower_experts
 from crossflow.evaluation.recommendation import held_by_rank
 from crossflow.idle import idle
 from crossflow.points import variant
@@ -190,6 +191,7 @@ class Prediction:
         found = [*idle(self.scenario, self.score), *(unmatched(self.scenario) if np.isfinite(self.step_time) else ()), *self._unused()]
         if not isinstance(workload, TransformerSpec):
             return tuple(found)
+        found += slower_experts(self.scenario, self.device)
         if self._memory and (crowded := full_text(*self._memory)):
             found.append(crowded)
         further = (MTP_NOTE,) if workload.mtp_layers and workload.task != "training" else ()

@@ -89,7 +89,7 @@ def test_the_excerpt_is_predicted_whole(excerpt):
         found = table.to_dict()
         if name in ("generated_gemm", "kernel_power"):  # rows of other tables once more: long products of gemm.csv, watts of kernels
             continue
-        if name == "power":  # of most benchmarks no layout is known
+        if name in ("power", "wide_experts"):  # of most benchmarks no layout is known, and some rates no scenario says
             assert found["n"] + found["skipped"] == len(data_rows(shipped() / f"{name}.csv"))
             continue
         # A run that ended for lack of memory has a fate to compare, and no time.

@@ -104,6 +104,7 @@ class ExpertLibrary(FileModel):
     passes: Ratio = Field(description="bytes that move between the products over one read and one write of each kernel")
     carried: Ratio = Field(description="the same for rows of experts on other ranks, which some kernels carry through")
     multiplied: Share = Field(description="share of the rows of other ranks that come with a token and are multiplied as well")
+    measured_as: str = Field(default="", description="which of several kernels of the library the measured rows are of, where that matters")
 
 
 def width_rate(by_width: Mapping[int, Array], width: Array) -> Array:

@@ -13,7 +13,7 @@ from crossflow.validation.likeness import with_fitted
 from crossflow.validation.power import kernel_power_table, power_table
 from crossflow.validation.published import mlperf_table, published_table, torchtitan_table
 from crossflow.validation.report import Report, Table
-from crossflow.validation.serving import serving_latency_table, serving_table
+from crossflow.validation.serving import serving_latency_table, serving_table, wide_experts_table
 from crossflow.validation.tables import collectives_table, gemm_table, generated_gemm_table, shipped
 from crossflow.validation.training import training_table
 
@@ -33,10 +33,11 @@ READERS: Mapping[str, Callable[[Path], Table]] = {
     "torchtitan_training": torchtitan_table,
     "serving": serving_table,
     "serving_latency": serving_latency_table,
+    "wide_experts": wide_experts_table,
     "power": power_table,
 }
 
-WHOLE = ("torchtitan_training",)  # tables of which the package carries every row
+WHOLE = ("torchtitan_training", "wide_experts")  # tables of which the package carries every row
 
 
 def validate(data: str | Path | None = None, *, whole: bool = False) -> Report:

@@ -1,6 +1,8 @@
-"""Measured services: ``serving.csv`` (a fixed number of requests in flight) and ``serving_latency.csv`` (small published tables).
+"""Measured services: ``serving.csv`` (a fixed number of requests in flight), ``serving_latency.csv`` (small published tables) and
+``wide_experts.csv`` (rates of one phase, with experts shared out over many nodes).
 
-Every row becomes a scenario of `task: serving`; rows that differ in layout, lengths and requests are evaluated together.
+Every row becomes a scenario of `task: serving`, of the last table of one phase; rows that differ in layout, lengths and requests are
+evaluated together.
 """
 
 from __future__ import annotations
@@ -22,6 +24,7 @@ from crossflow.evaluation import evaluate
 from crossflow.files import Document
 from crossflow.scenario import Scenario, from_document
 from crossflow.units import parse
+from crossflow.validation.likeness import FIGURE_KINDS
 from crossflow.validation.report import Table
 from crossflow.validation.tables import (
     TableRow,
@@ -37,6 +40,11 @@ from crossflow.validation.tables import (
 
 SERVED = ("source", "engine", "model", "device", "mode", "isl", "osl", "concurrency", "ttft_ms", "tpot_ms")
 LATENCY = ("source", "engine", "device", "gpus", "model", "tp", "precision", "input", "output", "batch_or_concurrency")
+WIDE = (
+    "source", "device", "system", "nodes", "engine", "model", "phase", "input", "requests_per_gpu", "ep", "redundant", "overlap", "load",
+    "tokens_per_s_node", "left_out",
+)  # fmt: skip
+WRITTEN = 100  # tokens that are written for a request of `wide_experts.csv`, about
 FEW = 8  # requests in flight up to which a service is mostly alone [1]
 # Data types of products and weights by what a row says of its checkpoint.
 TYPES: Mapping[str, tuple[str, str]] = {
@@ -93,6 +101,52 @@ def serving_latency_table(folder: Path) -> Table:
         elif row.get("tokens_per_s"):
             parts.append((row, case, "offline throughput", 1.0 / number(file, row, "tokens_per_s"), times))
     return _table("serving_latency", parts, skipped)
+
+
+def wide_experts_table(folder: Path) -> Table:
+    """Time of a node for each token, of services that share experts out over many nodes. [s]"""
+    file = folder / "wide_experts.csv"
+    rows = read_rows(file, WIDE)
+    skipped = Counter(row["left_out"] for row in rows if row["left_out"])
+    kept = [row for row in rows if not row["left_out"]]
+    scores = [evaluate(_scenario(*_of_phase(row))) for row in kept]
+    return Table(
+        name="wide_experts",
+        measured=np.array([1.0 / number(file, row, "tokens_per_s_node") for row in kept]),
+        predicted=np.array([float(row["nodes"]) / float(score.tokens_per_second[0]) for row, score in zip(kept, scores, strict=True)]),
+        groups={
+            "kind": [FIGURE_KINDS["first token" if row["phase"] == "prefill" else "time per token"] for row in kept],
+            "source": [row["source"] for row in kept],
+            "device": [row["device"] for row in kept],
+            "load": [f"{row['phase']}, {row['load']}" for row in kept],
+        },
+        items=[f"{row['model']}, {row['phase']}" for row in kept],
+        skipped=skipped,
+        notes=["one phase alone; experts that are used as they come: with the power law that other tables of services have"],
+        alike={
+            "stack": [row["engine"] for row in kept],
+            "type": [type_of("fp8_block")] * len(kept),
+            "load": [load_of(int(row["requests_per_gpu"])) for row in kept],
+            "experts": [experts_of(int(row["ep"]), int(row["ep"]) / int(row["nodes"])) for row in kept],
+        },
+    )
+
+
+def _of_phase(row: TableRow) -> tuple[Fields, Fields]:
+    """A row of one phase as a scenario."""
+    ep, copies = int(row["ep"]), int(row["redundant"])
+    lengths = {"prompt": int(row["input"])} if row["phase"] == "prefill" else {"prompt": int(row["input"]), "output": WRITTEN}
+    shared = _shared(row["model"], row["device"], row["engine"], "fp8")
+    assert not isinstance(shared, str)  # models and devices that there are
+    workload = {**shared["workload"], "task": row["phase"], **lengths, "global_batch": ep * int(row["requests_per_gpu"])}
+    workload["kv_dtype"] = "bf16"  # as both engines kept it
+    if row["load"] == "balanced":
+        workload["experts"] = {**workload["experts"], "skew": 0.0}
+    system = {"template": row["system"], "nodes": int(row["nodes"])}
+    software = {"like": shared["software"], "overlap": {"experts": row["overlap"] == "yes"}}
+    return {"system": system, "workload": workload, "software": software}, {
+        "strategy": f"dp{ep}-ep{ep}" + (f"-re{copies}" if copies else "")
+    }
 
 
 def _table(name: str, parts: Sequence[ServedPart], skipped: Mapping[str, int]) -> Table:

@@ -583,6 +583,7 @@ TITLES = {
     "mlperf_training": "MLPerf training",
     "published_training": "Rates of Megatron Bridge",
     "torchtitan_training": "Rates of torchtitan",
+    "wide_experts": "Services with experts over many nodes",
 }
 PLURAL = ("MLPerf", "Megatron Bridge", "torchtitan")  # sources of many releases, which one line is about
 WORST, OF_EACH, FEWEST = 15, 3, 20  # groups that are shown first, how many of a table, and how many rows they have at least
@@ -897,6 +898,7 @@ PLAIN = {
     "simumax_kernels": "matrix products and attention of training, launched one by one",
     "moe": "layers of experts",
     "torchtitan_training": "rates of torchtitan",
+    "wide_experts": "services with experts over many nodes, nothing fitted",
     "power": "power of H100 nodes in MLPerf training",
     "kernel_power": "power of a B200 while one kernel runs",
 }
