@@ -37,6 +37,8 @@ if TYPE_CHECKING:  # what type checkers and editors know of the names below
     from crossflow.planning.asking import legal as legal
     from crossflow.planning.asking import plan as plan
     from crossflow.planning.asking import predict as predict
+    from crossflow.planning.comparing import ComparedSystems as ComparedSystems
+    from crossflow.planning.comparing import compare as compare
     from crossflow.planning.opening import from_dict as from_dict
     from crossflow.planning.opening import load as load
     from crossflow.planning.plans import Plans as Plans
@@ -65,6 +67,8 @@ _PUBLIC = {
     "predict": "planning.asking",
     "Plans": "planning.plans",
     "plan": "planning.asking",
+    "ComparedSystems": "planning.comparing",
+    "compare": "planning.comparing",
     "legal": "planning.asking",
     "Timeline": "timeline.record",
     "simulate": "evaluation.timelines",

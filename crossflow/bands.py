@@ -229,8 +229,8 @@ def spread_of(one: Likeness, other: Likeness, *, same: bool = False) -> tuple[Pa
     if one.kind != other.kind or GENERATED in (one.seen, other.seen):
         return None
     between = LAYOUTS if same else UNMEASURED_CHIP if "none" in (one.seen, other.seen) else CHIPS
-    found = _pairs().get((one.kind, between))
-    return None if found is None else (found, between)
+    named = (between, LAYOUTS) if between != LAYOUTS else (between,)  # which two systems share no more than
+    return next(((found, name) for name in named if (found := _pairs().get((one.kind, name))) is not None), None)
 
 
 def ties(values: Sequence[float], runs: Sequence[Likeness], *, same: bool = False) -> list[tuple[int, ...] | None]:

@@ -194,6 +194,18 @@ _COMMANDS: dict[str, tuple[str, tuple[Argument, ...]]] = {
         _argument("-o", "--output", type=Path, metavar="FILE", help="with --export: the file to write"),
         _argument("--force", action="store_true", help="replace a file that is there"),
     )),
+    "compare": ("compare systems: the best plan of a model on each, time, price and energy, and which of them cannot be told apart", (
+        _argument("--model", metavar="NAME", required=True, help="a model that `list` gives, a config.json of Hugging Face, or its folder"),
+        _argument("--on", metavar="A,B,C", required=True, help="the systems, names that `list` gives or files, with commas between"),
+        _argument("--devices", type=_positive, metavar="N", help="devices of each system; only whole nodes are used"),
+        _argument("--budget", metavar="500USD/hour", help="instead of --devices: rent of each system, for as many devices as it pays"),
+        _argument("--price", metavar="A=2.2,B=4.5", help="USD of a device and hour by system; `h100` stands for the one that holds it"),
+        _argument("--task", choices=_TASKS, default="training", help="training where not given"),
+        _argument("--batch", type=_positive, metavar="B", help="samples of a step, or requests of a service at once"),
+        _argument("--page", type=Path, metavar="OUT.html", help="also write the comparison as a page for a browser"),
+        _argument("--force", action="store_true", help="replace a page that is there"),
+        _SETTINGS,
+    )),
     "explain": ("explain what limits a scenario: elasticities, what-ifs, the next bottleneck", (
         *_ABOUT_WHAT,
         _argument("--objective", default="step_time_s", metavar="NAME", help=_OBJECTIVE),

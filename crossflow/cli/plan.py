@@ -90,6 +90,8 @@ def headline(plans: Plans) -> Group:
     if plans.tight:
         rows["tight"] = f"leaves less than {percent(plans.margin)} of memory (--margin)"
     rows["trust"] = page.trusted(plans.trust)
+    if plans.tied:
+        rows["ties"] = Text(plans.tied, "dim")
     if not plans[0].money:
         rows["money"] = Text(page.UNPRICED, "dim")
     notes = [page.indented(Text(f"note: {note}", "yellow")) for note in plans.notes]

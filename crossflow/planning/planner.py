@@ -12,7 +12,7 @@ from crossflow.errors import CrossflowError, StrategyError
 from crossflow.evaluation import evaluate
 from crossflow.evaluation.figures import check_objective
 from crossflow.evaluation.layered import machine
-from crossflow.planning.plans import Plans, RankedPlan, RefusedPlans, figure, ranked
+from crossflow.planning.plans import Plans, RankedPlan, RefusedPlans, figure, ranked, with_ties
 from crossflow.points import variant
 from crossflow.scenario import Scenario
 from crossflow.score import MARGIN, OVERFULL, OVERFULL_HOST, Score, larger_is_better
@@ -184,7 +184,8 @@ def _rows(scenario: Scenario, strategies: Sequence[str], found: _Survey, objecti
     cost = np.where(np.isnan(values), np.inf, -values if larger_is_better(objective) else values)
     best = np.sort(found.cost[found.order])
     ranks = [int(np.searchsorted(best, one * (1 - RANKED) if one > 0 else one * (1 + RANKED))) + 1 for one in cost]
-    return tuple(ranked(score, i, text, ranks[i] if score.feasible[i] else None, objective, margin) for i, text in enumerate(strategies))
+    rows = [ranked(score, i, text, ranks[i] if score.feasible[i] else None, objective, margin) for i, text in enumerate(strategies)]
+    return with_ties(scenario, rows, objective)
 
 
 def _own(scenario: Scenario, found: _Survey, objective: str, margin: float) -> RankedPlan | None:

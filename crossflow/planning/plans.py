@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from crossflow.arrays import plain
-from crossflow.bands import Trust
-from crossflow.evaluation.likeness import told_trust, trust
+from crossflow.bands import Trust, spread_of, ties
+from crossflow.evaluation.likeness import likeness, told_trust, trust
 from crossflow.packages import pandas
 from crossflow.scenario import Scenario
-from crossflow.score import Score, larger_is_better, unit_of
+from crossflow.score import MILLION, Score, larger_is_better, unit_of
 from crossflow.units import show
 
 
@@ -53,6 +54,7 @@ class RankedPlan:
     bound_by : the resource that bounds the largest part of the step.
     error_band : errors of the measured runs that are most like it; none where nothing of the kind was measured. [1]
     trust : how far it can be trusted, one of `crossflow.bands.LEVELS`.
+    tied_with : listed plans from which measured runs do not tell it; None where no measured runs tell, or the objective is no time.
     """
 
     strategy: str
@@ -75,6 +77,7 @@ class RankedPlan:
     bound_by: str
     error_band: Mapping[str, float]
     trust: str
+    tied_with: tuple[str, ...] | None = None
 
     @property
     def needed(self) -> float:
@@ -102,6 +105,7 @@ class RankedPlan:
             "bound_by": self.bound_by,
             "error_band": {name: plain(value) for name, value in self.error_band.items()} or None,
             "trust": self.trust,
+            "tied_with": None if self.tied_with is None else list(self.tied_with),
         }
 
 
@@ -145,6 +149,18 @@ class Plans:
 
     def __getitem__(self, place: int) -> RankedPlan:
         return self.plans[place]
+
+    @property
+    def tied(self) -> str:
+        """How many plans cannot be told from the best, in a sentence; empty where none can be, or nothing tells."""
+        first = next((plan for plan in self.plans if plan.feasible), None)
+        found = spread_of(run := likeness(self.scenario), run, same=True)
+        if first is None or not first.tied_with or found is None:
+            return ""
+        return (
+            f"{len(first.tied_with)} of the others below are within {100 * found[0].order:.0f} % of the best and cannot be told from it: "
+            f"of {found[0].n:,} pairs of measured {found[1]} nine of ten that differ by more are in the predicted order"
+        )
 
     @property
     def counts(self) -> str:
@@ -191,6 +207,24 @@ class Plans:
     def trust(self) -> Trust:
         """How far the figures can be trusted; plans whose experts lie otherwise have a level of their own."""
         return trust(self.scenario)
+
+
+def with_ties(scenario: Scenario, plans: Sequence[RankedPlan], objective: str) -> tuple[RankedPlan, ...]:
+    """Plans of one scenario with those that cannot be told from each, where the objective is a time, or follows from one."""
+    if not follows_from_time(objective):
+        return tuple(plans)
+    near = ties([plan.value if plan.feasible else math.inf for plan in plans], [likeness(scenario)] * len(plans), same=True)
+    names = [None if found is None else tuple(plans[j].strategy for j in found) for found in near]
+    return tuple(replace(plan, tied_with=found) for plan, found in zip(plans, names, strict=True))
+
+
+def follows_from_time(objective: str) -> bool:
+    """Whether a column is the time of a step, or in proportion to it or its inverse.
+
+    >>> [follows_from_time(name) for name in ("step_time_s", "usd_per_million_tokens", "mfu", "memory_needed_bytes")]
+    [True, True, True, False]
+    """
+    return objective in ("step_time_s", "samples_per_second", "tokens_per_second", "mfu", "hfu") or MILLION in objective
 
 
 def _line(plan: RankedPlan) -> str:

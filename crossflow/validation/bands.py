@@ -20,6 +20,7 @@ from crossflow.validation.tables import device_spec
 
 PERCENTILE = 0.9
 OF_A_GROUP, MANY, MOST_PAIRS = 40, 100, 100_000  # pairs of a group, in all where there are enough, and that one is drawn from
+FEW_ITEMS = 16  # models or shapes, below which those kept aside differ more than rows do
 PARTS = 5  # of the models and shapes, each of which is kept aside once
 HEADER = (*Likeness.__dataclass_fields__, "n", "median", "p90", "bias", "tables")
 
@@ -52,7 +53,7 @@ def left_out(folder: Path | None) -> list[JudgedRow]:
     with instead(earlier_families()):
         rows = list(judged(validate(folder, whole=True).tables))
     late = [row for row in rows if row.like.device and getattr(device_spec(row.like.device), "family", "") in BEFORE]
-    return [replace(row, like=replace(row.like, device="", seen="none")) for row in late]
+    return [replace(row, like=Likeness(kind=row.like.kind, seen="none")) for row in late]
 
 
 def lines(rows: Sequence[JudgedRow], fewest: int = FEWEST) -> dict[Likeness, Band]:
@@ -64,11 +65,21 @@ def lines(rows: Sequence[JudgedRow], fewest: int = FEWEST) -> dict[Likeness, Ban
             if all(getattr(row.like, name) for name in names) and not (left and not names):
                 found.setdefault(row.like.only(*names), []).append(row)
     kept = {like: band(members) for like, members in found.items() if len(members) >= fewest}
-    return dict(sorted(kept.items(), key=lambda pair: tuple(asdict(pair[0]).values())))
+    items = {like: len({row.item for row in found[like]}) for like in kept}
+    widened = {like: replace(one, p90=_edge(like, kept, items, fewest)) for like, one in kept.items()}
+    return dict(sorted(widened.items(), key=lambda pair: tuple(asdict(pair[0]).values())))
+
+
+def _edge(like: Likeness, known: Mapping[Likeness, Band], items: Mapping[Likeness, int], fewest: int) -> float:
+    """Edge of a line's band: of few models or shapes at least that of the likest line that has enough of them, which holds for others."""
+    wider = (known[own].p90 for _, own in candidates(like, known) if items[own] >= fewest)
+    return known[like].p90 if items[like] >= fewest else max(known[like].p90, next(wider, 0.0))
 
 
 def band(rows: Sequence[JudgedRow]) -> Band:
     """Band of rows: its edge is the error that one row in ten of others of the kind passes, as conformal prediction has it [1]_.
+
+    Of chips that nobody fitted it is that of the chip with the widest one.
 
     References
     ----------
@@ -76,10 +87,20 @@ def band(rows: Sequence[JudgedRow]) -> Band:
        0.9 (n + 1) holds nine of ten further ones.
     """
     errors = np.array([row.error for row in rows])
-    sizes = np.sort(np.abs(errors))
-    rank = min(int(np.ceil(PERCENTILE * (len(sizes) + 1))), len(sizes))
     tables = " ".join(sorted({row.table for row in rows}))
-    return Band(median=float(np.median(sizes)), p90=float(sizes[rank - 1]), bias=float(errors.mean()), n=len(sizes), tables=tables)
+    edge, items = _rank(np.abs(errors)), _grouped(rows, _item)
+    if len(rows) >= FEWEST and len(items) < FEW_ITEMS:  # whose errors are alike: nine of ten of others are within their own edges
+        edge = max(edge, _rank(np.array([_rank(np.array([abs(row.error) for row in own])) for own in items])))
+    if rows[0].like.seen in ("none", GENERATED):  # the next chip may be as hard as the hardest of these
+        chips = np.array([row.chip for row in rows])
+        apart = [np.abs(errors[chips == chip]) for chip in sorted(set(chips.tolist()))]
+        edge = max([_rank(own) for own in apart if len(own) >= FEWEST], default=edge)
+    return Band(median=float(np.median(np.abs(errors))), p90=edge, bias=float(errors.mean()), n=len(errors), tables=tables)
+
+
+def _rank(sizes: Array) -> float:
+    ordered = np.sort(sizes)
+    return float(ordered[min(int(np.ceil(PERCENTILE * (len(ordered) + 1))), len(ordered)) - 1])
 
 
 def pairs(rows: Sequence[JudgedRow], late: Sequence[JudgedRow]) -> dict[tuple[str, str], PairSpread]:
@@ -97,7 +118,8 @@ def pairs(rows: Sequence[JudgedRow], late: Sequence[JudgedRow]) -> dict[tuple[st
             if len(drawn) >= FEWEST:
                 sizes = np.abs([np.log1p(one.error) - np.log1p(other.error) for one, other in drawn])
                 own = PairSpread(n=len(drawn), even=_ratio(sizes, 0.5), order=_ratio(sizes, 2.0 * PERCENTILE - 1.0))
-                found[kind, between] = max(own, found.get((kind, LAYOUTS), own), key=lambda spread: spread.order)  # systems share no more
+                if own.order >= found.get((kind, LAYOUTS), own).order:  # two systems share no more than one has by itself
+                    found[kind, between] = own
     return found
 
 
@@ -146,7 +168,8 @@ def _on_two(some: Sequence[JudgedRow], others: Sequence[JudgedRow]) -> Iterator[
 def _some(found: Iterable[tuple[JudgedRow, JudgedRow]], most: int = OF_A_GROUP) -> list[tuple[JudgedRow, JudgedRow]]:
     """Some of the pairs of a group, drawn by chance with a seed, so that no large group decides."""
     every = list(islice(found, MOST_PAIRS))
-    chosen = np.random.default_rng(0).permutation(len(every))[:most]
+    rng = np.random.default_rng(0)
+    chosen = rng.permutation(len(every))[:most]
     return [every[int(i)] for i in np.sort(chosen)]
 
 

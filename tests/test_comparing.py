@@ -1,0 +1,139 @@
+"""Comparing systems: the best plan on each, prices, budgets, whole nodes, what cannot be told apart, and wrong words."""
+
+import json
+import math
+import re
+
+import pytest
+
+import crossflow
+from crossflow import bands
+from crossflow.errors import CrossflowError
+from crossflow.explore.comparison import written
+from crossflow.planning.planner import plan
+
+QUICK = {"workload__sequence": 1024}
+
+
+@pytest.fixture(scope="module")
+def compared():
+    return crossflow.compare(
+        "llama3-8b", ["dgx-a100", "dgx-h100"], devices=8, prices={"a100": 1.5, "h100": "2.5 USD/hour"}, batch=16, **QUICK
+    )
+
+
+def test_each_row_is_the_best_plan_of_its_system(compared):
+    scenario = crossflow.load(
+        {
+            "system": {"template": "dgx-h100", "devices": 8},
+            "workload": {"model": "llama3-8b", "global_batch": 16, "sequence": 1024},
+            "strategy": "any",
+        }
+    )
+    best = plan(scenario, top=1).chosen
+    row = next(row for row in compared if row.system == "dgx-h100")
+    assert (row.strategy, row.figure("step_time_s")) == (best.strategy, pytest.approx(best.step_time, rel=1e-12))
+
+
+def test_money_and_energy_follow_from_the_step(compared):
+    for row in compared:
+        told, tokens = row.to_dict(), 16 * 1024
+        step, million = told["step_time_s"], 1e6 / tokens
+        assert told["usd_per_million_tokens"] == pytest.approx(8 * row.price / 3600 * step * million, rel=1e-9)
+        assert told["energy_j_per_million_tokens"] == pytest.approx(told["power_w"] * step * million, rel=1e-9)
+        assert told["usd_per_hour"] == pytest.approx(8 * row.price)
+
+
+def test_the_order_is_by_price_where_all_are_known_and_by_throughput_elsewhere(compared):
+    assert compared.ordered_by == "usd_per_million_tokens"
+    values = [row.figure(compared.ordered_by) for row in compared]
+    assert values == sorted(values)
+    free = crossflow.compare("llama3-8b", "dgx-a100,dgx-h100", devices=8, prices="a100=1.5", batch=16, **QUICK)
+    assert (free.ordered_by, free.best.system) == ("tokens_per_s", "dgx-h100")
+    assert free.notes[0] == "ordered by tokens a second: no price of dgx-h100 is known (--price)"
+
+
+def test_plain_data_keep_the_contract(compared):
+    data = json.loads(json.dumps(compared.to_dict(), allow_nan=False))
+    keys = {"system", "strategy", "step_time_s", "usd_per_million_tokens", "error_band", "trust", "tied_with"}
+    assert all(keys <= set(row) for row in data["rows"])
+    assert {row["trust"] for row in data["rows"]} <= set(bands.LEVELS)
+    assert [row["rank"] for row in data["rows"]] == [1, 2]
+
+
+def test_two_systems_whose_prices_differ_less_than_pairs_of_measured_runs_are_tied(compared):
+    one, two = compared
+    spread, _ = bands.spread_of(*(bands.Likeness(kind="training of dense language models", device=name, seen="device") for name in "ab"))
+    apart = two.figure(compared.ordered_by) / one.figure(compared.ordered_by) - 1.0
+    assert one.tied == ((two.system,) if apart <= spread.order else ())
+    far = crossflow.compare("llama3-8b", "dgx-a100,dgx-h100", devices=8, prices="a100=15,h100=2.5", batch=16, **QUICK)
+    assert (far.best.tied, far.verdict) == ((), "dgx-h100 is best")
+
+
+def test_a_budget_pays_for_whole_nodes_and_a_system_that_is_too_dear_says_so():
+    found = crossflow.compare("llama3-8b", "dgx-a100,dgx-h100", budget="30 USD/hour", prices="a100=1.5,h100=40", batch=16, **QUICK)
+    assert [(row.system, row.devices) for row in found] == [("dgx-a100", 16), ("dgx-h100", None)]
+    assert found[1].reason == "a device costs 40 USD an hour, more than the budget"
+    assert 8 * 1.5 < found[0].to_dict()["usd_per_hour"] <= 30
+
+
+def test_no_more_devices_than_asked_for_and_only_whole_nodes():
+    found = crossflow.compare("llama3-8b", "dgx-a100,dgx-h100", devices=12, batch=16, **QUICK)
+    assert [row.devices for row in found] == [8, 8]
+    assert found.notes[-1].startswith("tied") or "dgx-a100 uses 8 of 12 devices, whole nodes" in found.notes
+
+
+def test_what_cannot_run_stands_last_with_its_reason():
+    found = crossflow.compare("llama3-8b", "v100-ib-cluster,dgx-h100", devices=8, batch=16, **QUICK)
+    assert [row.feasible for row in found] == [True, False]
+    assert found[1].reason == "workload.dtype: v100-ib-cluster has no throughput for bf16; it has fp16, fp64, fp32"
+    assert math.isnan(found[1].figure("step_time_s"))
+
+
+WRONG = [
+    ({"on": "dgx-h100,foo", "devices": 8}, "unknown template 'foo'"),
+    ({"on": "dgx-h100", "devices": 8}, "there is only dgx-h100 to compare; name two systems or more, such as --on dgx-h100,dgx-b200"),
+    ({"on": "dgx-h100,dgx-h100", "devices": 8}, "dgx-h100 is there twice; name each system once"),
+    ({}, "say how much of each system is compared: --devices 64, or --budget 500USD/hour with prices"),
+    ({"devices": 8, "budget": 5}, "--devices and --budget both say how many devices there are; give one of them"),
+    ({"budget": 5}, "--budget needs a price of each system; give one of dgx-h100: --price dgx-h100=USD"),
+    ({"budget": "5 W"}, "--budget 5 W: expected USD an hour, such as 2.2 or 2.2USD/hour"),
+    ({"devices": 8, "prices": "a100=3"}, "--price a100=3: a100 is none of the systems that are compared; these are dgx-h100, dgx-b200"),
+    ({"devices": 8, "prices": "dgx=3"}, "--price dgx=3: dgx stands for dgx-h100 and dgx-b200; these are dgx-h100, dgx-b200"),
+    ({"devices": 8, "prices": "h100"}, "--price: expected SYSTEM=USD with commas between, such as h100=2.2,b200=4.5; got 'h100'"),
+    ({"devices": 8, "prices": "h100=-1"}, "--price h100=-1: expected more than 0 USD an hour"),
+    ({"devices": 8, "settings": "workload.foo=3"}, "workload.foo: unknown key 'foo'"),
+]
+
+
+@pytest.mark.parametrize(("given", "message"), WRONG, ids=[str(i) for i in range(len(WRONG))])
+def test_wrong_words_get_one_clear_error(given, message):
+    with pytest.raises(CrossflowError, match=re.escape(message)):
+        crossflow.compare("llama3-8b", given.pop("on", "dgx-h100,dgx-b200"), **given)
+
+
+def test_the_page_is_one_file_with_all_systems(compared):
+    text = written(compared)
+    assert text.count("<!doctype html>") == 1
+    assert not re.search(r'(src|href)="', text)
+    assert all(row.system in text and row.strategy in text for row in compared)
+    assert compared.verdict in text
+
+
+def test_it_reads_as_a_few_lines_and_as_a_table(compared):
+    assert repr(compared).startswith(f"ComparedSystems(llama3-8b, training: {compared.verdict})")
+    assert len(repr(compared).splitlines()) == 3
+    assert compared._repr_html_().count("<tr>") == 3
+    headers, rows = compared.table()
+    assert all(len(row) == len(headers) for row in rows)
+
+
+def test_plans_within_the_spread_of_layouts_are_tied():
+    found = crossflow.plan({"system": "dgx-h100", "workload": {"model": "llama3-8b", "global_batch": 16, "sequence": 1024}}, top=20)
+    spread, _ = bands.spread_of(run := bands.Likeness(kind="training of dense language models", seen="device"), run, same=True)
+    first = found[0]
+    near = {one.strategy for one in found[1:] if one.step_time <= first.step_time * (1.0 + spread.order)}
+    assert set(first.tied_with) == near
+    assert found.to_dict()["plans"][0]["tied_with"] == list(first.tied_with)
+    by_memory = crossflow.plan(found.scenario, top=3, objective="memory_needed_bytes")
+    assert {one.tied_with for one in by_memory} == {None}
