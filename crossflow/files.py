@@ -820,6 +820,11 @@ def json_text(data: Any) -> str:
     return json.dumps(data, indent=2, allow_nan=False) + "\n"
 
 
+def yaml_text(data: Mapping[str, Any]) -> str:
+    """Plain data as the text of a YAML file."""
+    return str(yaml.safe_dump(dict(data), sort_keys=False, allow_unicode=True))
+
+
 def write_bytes(path: Path, content: bytes) -> None:
     """Write a file whole or not at all; CrossflowError when the folder does not take it."""
     with replacing(path, binary=True) as stream:

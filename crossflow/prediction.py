@@ -23,8 +23,9 @@ from crossflow.evaluation.narrow import slower_experts
 from crossflow.evaluation.recommendation import held_by_rank
 from crossflow.idle import idle
 from crossflow.points import variant
+from crossflow.results import Amounts, DeviceMemory, PlainData, Tabular, known, public
 from crossflow.scenario import Scenario
-from crossflow.score import Score
+from crossflow.score import Score, money, no_column
 from crossflow.step.remedies import Remedy, remedies
 from crossflow.strategy.hierarchy import Hierarchy
 from crossflow.strategy.notation import PAPER_KEYS, is_by_types
@@ -36,14 +37,33 @@ from crossflow.workload.spec import TransformerSpec
 
 if TYPE_CHECKING:
     from crossflow.drawing.picture import Picture
+    from crossflow.explanation.answers import Explanation
+    from crossflow.timeline.record import Timeline
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Prediction:
-    """Score of a single scenario; `score` holds the one point."""
+class Prediction(PlainData, Tabular):
+    """What is predicted of one scenario.
+
+    Every column of a score is an attribute and an item too, with its unit in the name: ``prediction.step_time_s``,
+    ``prediction["breakdown_s.compute"]``.
+
+    Attributes
+    ----------
+    scenario, score : what was predicted, and its score, which holds the one point.
+    assumptions : sentences on what nobody gave and was assumed; none where a scenario says everything.
+
+    Examples
+    --------
+    >>> import crossflow
+    >>> prediction = crossflow.predict(model="llama3-8b", on="dgx-h100", strategy="tp8", task="decode", batch=8)
+    >>> prediction.feasible, prediction.memory.fits, round(prediction.breakdown.total / prediction.step_time, 6)
+    (True, True, 1.0)
+    """
 
     scenario: Scenario
     score: Score
+    assumptions: tuple[str, ...] = ()
 
     @functools.cached_property
     def device(self) -> Architecture:
@@ -64,6 +84,119 @@ class Prediction:
     def reason(self) -> str | None:
         """What makes it infeasible, in a sentence."""
         return self.score.why(0)
+
+    @property
+    def strategy(self) -> str:
+        """The strategy as text that reads back as itself."""
+        return self.scenario.strategy_text
+
+    @property
+    def devices(self) -> int:
+        """Accelerators in use. [1]"""
+        return self.scenario.devices
+
+    @property
+    def mfu(self) -> float | None:
+        """Operations that the model needs over what all devices could do at peak. [1]"""
+        return known(self.score.mfu)
+
+    @property
+    def hfu(self) -> float | None:
+        """Operations that kernels execute, recomputation included, over what all devices could do at peak. [1]"""
+        return known(self.score.hfu)
+
+    @property
+    def samples_per_second(self) -> float:
+        """Samples, or requests of a service, per second over all devices. [1/s]"""
+        return float(self.score.samples_per_second[0])
+
+    @property
+    def tokens_per_second(self) -> float | None:
+        """Tokens per second over all devices; None where the word has no meaning. [1/s]"""
+        return float(self.score.tokens_per_second[0]) if self.scenario.tokens_per_sample else None
+
+    @property
+    def throughput(self) -> Amounts:
+        """Samples, and where the word has a meaning tokens, per second: ``samples_per_s``, ``tokens_per_s``. [1/s]"""
+        return Amounts({name: value for name, value in throughput(self.scenario, self.score).items() if value is not None}, "1/s")
+
+    @property
+    def breakdown(self) -> Amounts:
+        """Where the step goes, by kind; the parts add up to `step_time`. [s]"""
+        return Amounts({name: float(value[0]) for name, value in self.score.breakdown.items()}, "s")
+
+    @property
+    def communication(self) -> Amounts:
+        """Time of communication by collective, what is hidden behind computing included. [s]"""
+        return Amounts({name: float(value[0]) for name, value in self.score.communication.items()}, "s")
+
+    @property
+    def exposed_communication(self) -> Amounts:
+        """Time of communication by collective as far as it lengthens the step. [s]"""
+        return Amounts({name: float(value[0]) for name, value in self.score.exposed_communication.items()}, "s")
+
+    @property
+    def memory(self) -> DeviceMemory:
+        """What the fullest device needs of its memory by kind, its `total`, the `capacity`, and whether it `fits`. [B]"""
+        score = self.score
+        held = {kind: float(size[0]) for kind, size in score.memory.items()}
+        return DeviceMemory(held, capacity=float(score.memory_capacity[0]), fits=bool(score.fits[0]), tight=bool(score.tight()[0]))
+
+    @property
+    def energy(self) -> float | None:
+        """Energy of one step over all devices; None where it is not known. [J]"""
+        return known(self.score.energy)
+
+    @property
+    def power(self) -> float | None:
+        """Mean power of all devices over the step; None where it is not known. [W]"""
+        return known(self.score.power)
+
+    @property
+    def cost(self) -> Amounts:
+        """Prices that are known: ``usd_per_million_tokens`` where the system has a price by the hour, ``cost_usd`` of parts. [USD]"""
+        return Amounts(money(self.score, 0), "USD")
+
+    @property
+    def usd_per_million_tokens(self) -> float | None:
+        """Rent of a million tokens; None where the system has no price (``system.operation.price``) or tokens no meaning. [USD]"""
+        return self.cost.get("usd_per_million_tokens")
+
+    @property
+    def ttft(self) -> float | None:
+        """Time to the first token of a service, on average; None for all else. [s]"""
+        return self.serving.get("ttft_s")
+
+    @property
+    def tpot(self) -> float | None:
+        """Time of each further token of a service, on average; None for all else. [s]"""
+        return self.serving.get("tpot_s")
+
+    def explain(self, objective: str = "step_time_s") -> Explanation:
+        """What limits it: `crossflow.explain` of its scenario."""
+        return public("explain")(self.scenario, objective)  # type: ignore[no-any-return]
+
+    def timeline(self) -> Timeline:
+        """What every device does and when: `crossflow.timeline` of its scenario."""
+        return public("timeline")(self.scenario)  # type: ignore[no-any-return]
+
+    @functools.cached_property
+    def _columns(self) -> dict[str, Any]:
+        return self.score.columns()
+
+    def _column(self, name: str) -> Any:
+        value = self._columns[name][0]
+        return value.item() if isinstance(value, np.generic) else value
+
+    def __getitem__(self, name: str) -> Any:
+        """A figure by the name of its column; units are SI and stand in the name."""
+        if name not in self._columns:
+            raise KeyError(no_column(name, list(self._columns)))
+        return self._column(name)
+
+    def table(self) -> dict[str, Any]:
+        """The columns of its score, a row."""
+        return self.score.table()
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data of the command-line contract; times in s, sizes in B, energy in J, power in W."""
@@ -261,6 +394,7 @@ class Prediction:
             rows["peak use"] = f"{100 * float(score.mfu[0]):.1f} % (MFU)"
             rows["bound by"] = ", ".join(f"{name} {100 * share:.0f} %" for name, share in self.bound_by())
         rows["memory"] = f"{show(needed, 'B')} of {show(capacity, 'B')} a device"
+        rows |= {f"assumed {i + 1}": sentence for i, sentence in enumerate(self.assumptions)}
         rows |= {f"note {i + 1}": note for i, note in enumerate(self.notes)}
         parts = {name: float(value[0]) for name, value in score.breakdown.items()} if finite else {}
         bars = html.stacked_bar(parts, {name: show(part, "s") for name, part in parts.items()}) if parts else ""

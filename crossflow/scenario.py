@@ -8,7 +8,7 @@ import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import numpy as np
 from pydantic import BeforeValidator, Field, model_validator
@@ -30,6 +30,7 @@ from crossflow.parallel.transform import transform
 from crossflow.paths import with_quantity
 from crossflow.program.file import is_program
 from crossflow.program.program import Program
+from crossflow.results import PlainData, public
 from crossflow.settings import pointed
 from crossflow.strategy.hierarchy import Hierarchy
 from crossflow.strategy.mesh import ORDER, Mesh
@@ -43,6 +44,12 @@ from crossflow.workload.huggingface import CONFIG, huggingface_document
 from crossflow.workload.idle import without_meaning
 from crossflow.workload.job import Job
 from crossflow.workload.spec import MODELS, OPTIMIZER_STATES, DlrmSpec, GemmSpec, LstmSpec, ProgramSpec, TransformerSpec
+
+if TYPE_CHECKING:
+    from crossflow.explanation.answers import Explanation
+    from crossflow.planning.plans import Plans
+    from crossflow.prediction import Prediction
+    from crossflow.timeline.record import Timeline
 
 # What runs a layered model where a scenario does not say: of its time for training, a serving engine for the rest.
 DEFAULT_STACK = {"training": "megatron-core", "forward": "vllm", "prefill": "vllm", "decode": "vllm", "serving": "vllm"}
@@ -105,8 +112,8 @@ class AutoStrategy:
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Scenario:
-    """A resolved scenario.
+class Scenario(PlainData):
+    """A resolved scenario; `crossflow.load` and `crossflow.from_dict` make one.
 
     Attributes
     ----------
@@ -231,9 +238,42 @@ class Scenario:
         """Topology of both network levels at the size in use."""
         return wired(self.system.network, *self.nodes)
 
+    def replace(self, settings: str | Iterable[str] | Mapping[str, Any] = (), **named: Any) -> Scenario:
+        """The scenario with other settings, which `crossflow.predict` describes: ``replace(nodes=8)``, ``replace({"system.nodes": 8})``."""
+        return public("load")(self, settings, **named)  # type: ignore[no-any-return]
+
+    def predict(self) -> Prediction:
+        """What is predicted of it: `crossflow.predict`."""
+        return public("predict")(self)  # type: ignore[no-any-return]
+
+    def plan(self) -> Plans:
+        """Its best strategies: `crossflow.plan`, which takes further arguments."""
+        return public("plan")(self)  # type: ignore[no-any-return]
+
+    def explain(self) -> Explanation:
+        """What limits it: `crossflow.explain`, which takes further arguments."""
+        return public("explain")(self)  # type: ignore[no-any-return]
+
+    def timeline(self) -> Timeline:
+        """What every device does and when: `crossflow.timeline`."""
+        return public("timeline")(self)  # type: ignore[no-any-return]
+
     def to_dict(self) -> dict[str, Any]:
         """The scenario's own data, as it would be written to a file."""
         return dict(self.document.data)
+
+    def to_yaml(self) -> str:
+        """The scenario's own data as the text of a file."""
+        return files.yaml_text(self.to_dict())
+
+    def save(self, path: str | Path) -> Path:
+        """Write the scenario as a YAML or JSON file, which names other files from its own folder."""
+        written = Path(path)
+        if written.suffix not in files.YAML:
+            raise CrossflowError(f"{written}: a scenario is a YAML file; name it {written.with_suffix('.yaml')}")
+        data = moved(self.to_dict(), self, written.parent)
+        files.write_text(written, files.json_text(data) if written.suffix == ".json" else files.yaml_text(data))
+        return written
 
     def provenance(self) -> dict[str, Any]:
         """Version of the program, and hashes of all that a result of this scenario is made of."""
@@ -266,6 +306,29 @@ class Scenario:
 
     def __repr__(self) -> str:
         return f"Scenario({self.name!r}: {self.workload.model} on {self.devices} x {self.system.name}, strategy {self.strategy_text})"
+
+
+_PROSE = ("name", "title", "notes", "note", "source")  # keys whose text names no file
+
+
+def moved(data: Any, scenario: Scenario, folder: Path) -> Any:
+    """Plain data of a scenario with the files that it names as they are named from another folder."""
+    with scenario.contents.used():
+        for path, value in list(files.walk(data)):
+            if isinstance(value, str) and path[-1] not in _PROSE:
+                named = _named_from(value, path, scenario.base or Path(), folder)
+                data = files.replace(data, path, named, files.dotted(path)) if named != value else data
+    return data
+
+
+def _named_from(value: str, path: files.Path_, base: Path, folder: Path) -> str:
+    """A text of a scenario, which may name a file, from another folder."""
+    head, mark, named = value.partition(ORDER) if path == ("strategy",) else ("", "", value)
+    suffix = f"/{CONFIG}" if path == ("workload", "model") and not Path(named).suffix else ""
+    if not (Path(named).suffix or suffix) or Path(named).is_absolute():
+        return value
+    found = next((there for there in (base / named, Path(named)) if contents.is_file(Path(f"{there}{suffix}"))), None)
+    return value if found is None else f"{head}{mark}{files.from_folder(found, folder)}"
 
 
 @functools.lru_cache(maxsize=64)

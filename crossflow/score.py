@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import difflib
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from crossflow.arrays import Array, Index, Mask, divide
+from crossflow import files
+from crossflow.arrays import Array, Index, Mask, divide, plain
 from crossflow.bands import LEVELS
 from crossflow.errors import CrossflowError
 from crossflow.packages import pandas
+from crossflow.results import PlainData, Tabular
 from crossflow.units import KINDS, SUFFIXES, show
 
 if TYPE_CHECKING:
@@ -89,8 +91,11 @@ def larger_is_better(column: str) -> bool:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Score:
+class Score(PlainData, Tabular):
     """Evaluation of n design points; every array has shape (n,).
+
+    Every column is an attribute and an item too, with its unit in the name: ``score.step_time_s``, ``score["breakdown_s.compute"]``.
+    ``score[2]``, ``score[:10]`` and ``score[score.feasible]`` are scores of these points.
 
     Attributes
     ----------
@@ -184,6 +189,33 @@ class Score:
 
     def __len__(self) -> int:
         return int(self.step_time.size)
+
+    def __getitem__(self, key: str | int | slice | Sequence[int] | Index | Mask) -> Any:
+        if isinstance(key, str):
+            columns = self.table()
+            if key not in columns:
+                raise KeyError(no_column(key, list(columns)))
+            return columns[key]
+        if isinstance(key, slice):
+            return self.take(np.arange(len(self))[key])
+        if isinstance(key, int | np.integer):
+            return self.take(np.arange(len(self))[[key]])
+        return self.take(key)
+
+    def __iter__(self) -> Iterator[Score]:
+        return (self.take([i]) for i in range(len(self)))
+
+    def _column(self, name: str) -> Any:
+        return self.columns()[name]
+
+    @property
+    def best(self) -> Score:
+        """The score of the fastest point that fits, of the fastest of all where none does."""
+        return self.take([self._fastest])
+
+    @property
+    def _fastest(self) -> int:
+        return int(np.argmin(np.where(self.feasible, self.step_time, np.inf) if self.feasible.any() else self.step_time))
 
     @property
     def memory_needed(self) -> Array:
@@ -335,6 +367,10 @@ class Score:
         """Plain data: every column as a list."""
         return {name: value.tolist() if isinstance(value, np.ndarray) else value for name, value in self.columns().items()}
 
+    def to_json(self) -> str:
+        """The data of `to_dict` as JSON, which has no infinity: null stands for a value that no design reaches."""
+        return files.json_text({name: [plain(value) for value in values] for name, values in self.to_dict().items()})
+
     def to_frame(self) -> Any:
         """Table as a pandas DataFrame, which must be installed: the values of the points, then every column, in SI units.
 
@@ -417,8 +453,14 @@ class Score:
     def __repr__(self) -> str:
         if not len(self):
             return "Score(0 points)"
-        best = int(np.argmin(np.where(self.feasible, self.step_time, np.inf) if self.feasible.any() else self.step_time))
+        best = self._fastest
         return f"Score({len(self)} points, {int(self.feasible.sum())} feasible, fastest {show(float(self.step_time[best]), 's')} at {best})"
+
+
+def money(score: Score, point: int) -> dict[str, float]:
+    """Prices of a point that are known, by column. [USD]"""
+    columns = {"cost_usd": score.cost, **{name: value for name, value in score.per_million().items() if name.startswith("usd_")}}
+    return {name: float(value[point]) for name, value in columns.items() if np.isfinite(value[point])}
 
 
 def told(value: Any) -> Any:

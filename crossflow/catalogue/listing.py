@@ -98,6 +98,19 @@ def templates() -> Names:
     return _names("templates")
 
 
+def systems() -> Names:
+    """What a scenario can run on: systems of devices, devices by their data sheets, generated devices; titles by name.
+
+    Examples
+    --------
+    >>> import crossflow
+    >>> {"dgx-h100", "h100-sxm", "pathfinder"} <= {*crossflow.systems()}
+    True
+    """
+    groups = (GROUPS["systems"], GROUPS["devices"], GROUPS["generated"])
+    return Names((entry.name, entry.title) for group in groups for entry in entries("templates") if entry.group == group)
+
+
 def models() -> Names:
     """Models at hand: kinds of models with dimensions of their own, then presets; titles by name.
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from crossflow import files, limits
 from crossflow.errors import CrossflowError, Problem, SpecError
 from crossflow.planning.opening import ScenarioSource, load
-from crossflow.planning.question import Question
+from crossflow.planning.question import INSTEAD, Question
 from crossflow.scenario import Scenario
 
 if TYPE_CHECKING:
@@ -20,10 +20,6 @@ if TYPE_CHECKING:
 
 STDIN, _STDIN = Path("-"), "<stdin>"  # as it is asked for, and in messages
 _FLAGS = 6  # without meaning that a page names
-INSTEAD = {  # options that stand for a file, and what a file's own settings are
-    "model": "workload.model", "on": "system.template", "nodes": "system.nodes", "devices": "system.devices",
-    "strategy": "strategy", "batch": "workload.global_batch", "task": "workload.task",
-}  # fmt: skip
 
 
 def scenario_of(arguments: argparse.Namespace) -> tuple[Scenario, tuple[str, ...]]:

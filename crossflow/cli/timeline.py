@@ -17,11 +17,11 @@ from crossflow.planning.opening import load
 from crossflow.step.uneven import EVEN, load_uneven
 from crossflow.timeline.record import Timeline
 from crossflow.trace.compare import compare, draw_comparison
+from crossflow.trace.files import ENDINGS, PICTURES, TRACES
 from crossflow.trace.gantt import draw_gantt, gantt_of
 from crossflow.trace.perfetto import write_ranks, write_trace
 from crossflow.trace.text import text_comparison, text_gantt
 
-TRACES, PICTURES = (".json", ".gz"), (".png", ".svg")
 _PATH = 12  # slots of the critical path that JSON has, from each end
 
 
@@ -51,8 +51,7 @@ def check_output(path: Path, *, compared: bool = False) -> None:
     if not suffix and path.exists() and not path.is_dir():
         raise CrossflowError(f"{path} is no folder; a name without ending is a folder of traces, a trace ends in .json or .json.gz")
     if suffix and suffix not in (*TRACES, *PICTURES):
-        kinds = "a trace ends in .json or .json.gz, a picture in .png or .svg; a name without ending is a folder of traces"
-        raise CrossflowError(f"{path}: {kinds}")
+        raise CrossflowError(f"{path}: {ENDINGS}")
     if compared and suffix not in PICTURES:
         raise CrossflowError(f"{path}: two steps are compared in a picture (.png, .svg); write a trace of each by itself")
     check_writable(path, "-o", folder=not suffix)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from crossflow.arrays import plain
 from crossflow.evaluation.likeness import told_trust
 from crossflow.explanation.parameters import Parameter
+from crossflow.results import PlainData, Tabular
 from crossflow.scenario import Scenario
 from crossflow.score import larger_is_better, unit_of
 from crossflow.units import show
@@ -150,7 +151,7 @@ class Swing:
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Explanation:
+class Explanation(PlainData, Tabular):
     """What limits a scenario.
 
     Attributes
@@ -220,6 +221,11 @@ class Explanation:
             "strategies": [other.to_dict() for other in self.strategies],
             "notes": list(self.notes),
         }
+
+    def table(self) -> dict[str, list[Any]]:
+        """A row a parameter, in the order of `effects`, with the keys of its plain data."""
+        rows = [effect.to_dict() for effect in self.effects]
+        return {name: [row[name] for row in rows] for name in (rows[0] if rows else ())}
 
     def plot(self, top: int = 15) -> Picture:
         """Draw what the parameters with the largest spans do to the objective over their ranges: a tornado plot."""

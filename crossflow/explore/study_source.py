@@ -10,8 +10,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from crossflow import files
 from crossflow.contents import Contents
 from crossflow.errors import CrossflowError
@@ -150,7 +148,7 @@ def design(source: StudySource, row: Mapping[str, Any]) -> Scenario:
 
 def as_yaml(data: Mapping[str, Any]) -> str:
     """Plain data as a YAML file."""
-    return str(yaml.safe_dump(dict(data), sort_keys=False, allow_unicode=True))
+    return files.yaml_text(data)
 
 
 def told(source: StudySource, row: Mapping[str, Any]) -> dict[str, Any]:

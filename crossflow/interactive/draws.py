@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
 from crossflow.interactive.sweeps import listed
-from crossflow.packages import pandas
 from crossflow.planning.opening import ScenarioSource, load
+from crossflow.results import PlainData, Tabular
 from crossflow.score import unit_of
 from crossflow.study import findings, sweeps
 from crossflow.study.plots.spec import IntervalPlot
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Draws:
+class Draws(PlainData, Tabular):
     """What draws of uncertain numbers say.
 
     Attributes
@@ -43,9 +43,9 @@ class Draws:
         """Plain data: intervals, importance, comparisons."""
         return {name: [dict(row) for row in getattr(self, name)] for name in ("intervals", "importance", "comparisons")}
 
-    def to_frame(self) -> Any:
-        """Intervals as a pandas DataFrame, which must be installed."""
-        return pandas().DataFrame(self.intervals)
+    def table(self) -> dict[str, list[Any]]:
+        """Columns of the intervals."""
+        return {name: [row[name] for row in self.intervals] for name in self.intervals[0]}
 
     def plot(self, column: str | None = None, x: str | None = None, *, by: str | None = None) -> Picture:
         """Draw the medians and intervals of a column over a swept path; the first column and the first swept path where absent."""

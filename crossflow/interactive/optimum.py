@@ -12,9 +12,9 @@ import numpy as np
 from crossflow.errors import CrossflowError
 from crossflow.files import Document, validate
 from crossflow.interactive.sweeps import Direction, check_directed, sign_of
-from crossflow.packages import pandas
 from crossflow.planning.opening import ScenarioSource, load
 from crossflow.prediction import Prediction, predict
+from crossflow.results import PlainData, Tabular
 from crossflow.scenario import Scenario, from_document
 from crossflow.score import OwnFigure, larger_is_better, unit_of
 from crossflow.search.driver import search
@@ -33,7 +33,7 @@ Searcher = Literal["gradient", "slsqp", "trust-constr", "tpe", "cma-es", "nsga2"
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Optimum:
+class Optimum(PlainData, Tabular):
     """What a search found.
 
     Attributes
@@ -60,6 +60,11 @@ class Optimum:
         """Whether the best design keeps all constraints."""
         return bool(self.row["feasible"])
 
+    @property
+    def best(self) -> Mapping[str, Any]:
+        """The row of the best design, `row`."""
+        return self.row
+
     @functools.cached_property
     def prediction(self) -> Prediction:
         """Prediction of the best design."""
@@ -70,9 +75,9 @@ class Optimum:
         told = {"evaluations": self.evaluations, "spread": self.spread, "best": dict(self.row), "front": [dict(row) for row in self.front]}
         return {**told, "scenario": self.scenario.to_dict()}
 
-    def to_frame(self) -> Any:
-        """All designs that were evaluated as a pandas DataFrame, which must be installed."""
-        return pandas().DataFrame(self.rows)
+    def table(self) -> Mapping[str, Sequence[Any]]:
+        """Columns of all designs that were evaluated."""
+        return self.rows
 
     def plot(self) -> Picture:
         """Draw the first objective of every design over the number of its evaluation."""

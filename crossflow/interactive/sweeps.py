@@ -11,6 +11,7 @@ import numpy as np
 from crossflow.arrays import Array, Index
 from crossflow.errors import CrossflowError
 from crossflow.evaluation import evaluate
+from crossflow.planning.asking import paths
 from crossflow.planning.opening import ScenarioSource, load
 from crossflow.score import OwnFigure, Score, larger_is_better, no_column
 from crossflow.search.pareto import non_dominated
@@ -22,10 +23,11 @@ Results = TypeVar("Results")
 
 def sweep(
     scenario: ScenarioSource,
-    values: Mapping[str, Iterable[Any]],
+    values: Mapping[str, Iterable[Any]] | None = None,
     *,
     figures: Mapping[str, OwnFigure] | None = None,
     errors: Literal["infeasible", "raise"] = "infeasible",
+    **named: Iterable[Any],
 ) -> Score:
     """Score of every combination of values, the last path changing fastest.
 
@@ -33,6 +35,7 @@ def sweep(
     ----------
     scenario : where all points start from: a scenario, its file or its plain data.
     values : values by path, as ``--set`` takes them: quantities as text with unit or as SI floats, names, whole numbers, strategies.
+    named : further values, by the keywords of `crossflow.predict`: ``nodes=[1, 2, 4]``, ``sequence=[4096, 8192]``.
     figures : own columns by name, each a function of the columns that a score has, as arrays.
     errors : what becomes of a combination that makes no scenario: an infeasible row with the reason, or an exception.
 
@@ -52,8 +55,10 @@ def sweep(
     >>> score = crossflow.sweep(scenario, {"strategy": ["tp8", "tp4-dp2"], "workload.global_batch": [8, 16]})
     >>> len(score), score.points["workload.global_batch"]
     (4, (8, 16, 8, 16))
+    >>> crossflow.sweep(scenario, batch=[8, 16]).points
+    {'workload.global_batch': (8, 16)}
     """
-    held = {path: listed(path, given) for path, given in values.items()}
+    held = {path: listed(path, given) for path, given in {**(values or {}), **paths("sweep", named)}.items()}
     if not held:
         raise CrossflowError("sweep: no values; give values by path, such as {'workload.global_batch': [8, 16]}")
     columns = zip(*itertools.product(*held.values()), strict=True)

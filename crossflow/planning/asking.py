@@ -1,46 +1,105 @@
-"""What the Python interface offers by name: each takes a scenario, the path of its file or its data, and settings.
+"""What the Python interface offers by name: each takes a scenario, the path of its file, its data, or a model and a system; and settings.
 
 >>> import crossflow
 >>> crossflow.predict({"system": "dgx-h100", "workload": "llama3-8b", "strategy": "auto"}, workload__global_batch=64).feasible
 True
+>>> crossflow.predict(model="llama3-8b", on="dgx-h100", tp=8, batch=64).strategy
+'tp8'
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from crossflow import prediction
+from crossflow.errors import CrossflowError, did_you_mean
+from crossflow.evaluation.timelines import simulate
 from crossflow.explanation import sensitivity
 from crossflow.explanation.answers import Explanation
-from crossflow.planning import planner
-from crossflow.planning.opening import Overrides, ScenarioSource, as_settings, load, unplanned
+from crossflow.files import YAML
+from crossflow.planning import opening, planner
+from crossflow.planning.opening import Overrides, ScenarioSource, as_settings, unplanned
 from crossflow.planning.plans import Plans
+from crossflow.planning.question import INSTEAD, Question
 from crossflow.prediction import Prediction
+from crossflow.scenario import Scenario, ScenarioFile
 from crossflow.score import MARGIN
+from crossflow.step.uneven import EVEN, Uneven
+from crossflow.strategy.notation import DEGREES, PLAN_KEYS
 from crossflow.strategy.reading import every_strategy
+from crossflow.timeline.record import Timeline
+from crossflow.workload.huggingface import CONFIG
+from crossflow.workload.spec import MODELS
+
+# What other tools call a setting -> its name here, for errors alone.
+CALLED: Mapping[str, str] = {
+    "hardware": "on", "cluster": "on", "machine": "on", "gpu": "on", "chip": "on", "device": "on", "template": "on",
+    "gpus": "devices", "num_gpus": "devices", "n_gpus": "devices", "ngpus": "devices", "num_devices": "devices", "n_devices": "devices",
+    "world_size": "devices", "num_nodes": "nodes", "n_nodes": "nodes", "nnodes": "nodes", "parallelism": "strategy", "plan": "strategy",
+    "batch_size": "batch", "bs": "batch", "gbs": "batch", "global_batch_size": "batch", "concurrency": "batch", "max_num_seqs": "batch",
+    "micro_batch_size": "micro_batch", "mbs": "micro_batch", "seq_len": "sequence", "seq_length": "sequence", "seqlen": "sequence",
+    "sequence_length": "sequence", "max_model_len": "sequence", "context": "sequence", "input_len": "prompt", "isl": "prompt",
+    "prompt_len": "prompt", "input_tokens": "prompt", "output_len": "output", "osl": "output", "output_tokens": "output",
+    "precision": "dtype", "quantization": "weight_dtype", "mode": "task", "phase": "task", "engine": "software", "framework": "software",
+    "tensor_parallel_size": "tp", "tensor_model_parallel_size": "tp", "pipeline_parallel_size": "pp", "data_parallel_size": "dp",
+    "pipeline_model_parallel_size": "pp", "expert_parallel_size": "ep", "context_parallel_size": "cp", "zero_stage": "zero",
+}  # fmt: skip
+_FILE = tuple(name for name in ScenarioFile.model_fields if name not in INSTEAD)  # sections and fields of a scenario by their own names
+_WORKLOAD = tuple(dict.fromkeys(name for spec in MODELS.values() for name in spec.model_fields if name not in (*_FILE, *INSTEAD)))
+_DEGREES = tuple(key for key in (*DEGREES, *PLAN_KEYS) if key not in _WORKLOAD)
 
 
-def predict(scenario: ScenarioSource, settings: Overrides = (), **named: Any) -> Prediction:
+def predict(scenario: ScenarioSource | None = None, settings: Overrides = (), **named: Any) -> Prediction:
     """Predict one scenario: its step time, what bounds it, whether it fits.
 
     Parameters
     ----------
-    scenario : a scenario, the path of its file, or its data as a mapping.
+    scenario : a scenario, the path of its file, or its data as a mapping; left out where `model` and `on` say it.
     settings : what overrides its fields: one ``path=value``, several of them, or values by path.
-    named : further settings by path, dots written as two underscores where the path is no keyword: ``system__nodes=8``.
+    named : further settings: options of the command (``model``, ``on``, ``nodes``, ``devices``, ``strategy``, ``batch``, ``task``),
+        fields of the workload (``sequence``, ``prompt``, ``dtype``), degrees of the strategy (``tp``, ``dp``), or any path with
+        two underscores for a dot: ``system__network__inter__bandwidth="50 GB/s"``.
+
+    Examples
+    --------
+    >>> import crossflow
+    >>> crossflow.predict(model="llama3-8b", on="dgx-h100", nodes=2, strategy="tp8-dp2", batch=64).assumptions
+    ()
     """
-    return prediction.predict(load(scenario, _all(settings, named)))
+    source, texts, assumed = _asked("predict", scenario, settings, named)
+    found = prediction.predict(opening.load(source, texts))
+    return replace(found, assumptions=assumed) if assumed else found
 
 
-def explain(scenario: ScenarioSource, objective: str = "step_time_s", settings: Overrides = (), **named: Any) -> Explanation:
+def load(scenario: ScenarioSource | None = None, settings: Overrides = (), **named: Any) -> Scenario:
+    """Read a scenario, and choose its strategy where it says ``strategy: auto``; see `predict` for how it is given.
+
+    Raises
+    ------
+    SpecError
+        With every problem of the file, each with its line.
+        A strategy that does not fit the system or the workload is one of them.
+
+    Examples
+    --------
+    >>> import crossflow
+    >>> crossflow.load(crossflow.example("llama"), nodes=8, strategy="tp8-dp8").devices
+    64
+    """
+    return opening.load(*_asked("load", scenario, settings, named)[:2])
+
+
+def explain(scenario: ScenarioSource | None = None, objective: str = "step_time_s", settings: Overrides = (), **named: Any) -> Explanation:
     """What limits a scenario; see `crossflow.explanation.sensitivity.explain`, and `predict` for how the scenario is given."""
-    return sensitivity.explain(load(scenario, _all(settings, named)), objective)
+    return sensitivity.explain(opening.load(*_asked("explain", scenario, settings, named)[:2]), objective)
 
 
 def plan(
-    scenario: ScenarioSource,
+    scenario: ScenarioSource | None = None,
     settings: Overrides = (),
     *,
     top: int = 10,
@@ -51,22 +110,105 @@ def plan(
     """The best strategies of a scenario; see `crossflow.planning.planner.plan`, and `predict` for how the scenario is given.
 
     The scenario's own strategy may be missing, ``auto``, or one for another number of devices.
+
+    Examples
+    --------
+    >>> import crossflow
+    >>> plans = crossflow.plan(model="llama3-8b", on="dgx-h100", batch=64)
+    >>> plans.best is not None and plans.best.strategy == plans[0].strategy
+    True
     """
-    found, notes = unplanned(scenario, _all(settings, named))
+    source, texts, assumed = _asked("plan", scenario, settings, named)
+    found, notes = unplanned(source, texts)
     plans = planner.plan(found, top=top, objective=objective, margin=margin)
-    return replace(plans, notes=(*notes, *plans.notes))
+    return replace(plans, notes=(*(f"assumed: {sentence}" for sentence in assumed), *notes, *plans.notes))
 
 
-def legal(scenario: ScenarioSource, settings: Overrides = (), **named: Any) -> tuple[str, ...]:
+def legal(scenario: ScenarioSource | None = None, settings: Overrides = (), **named: Any) -> tuple[str, ...]:
     """Every strategy that divides a scenario's workload over its devices, as text; see `predict` for how the scenario is given."""
-    found, _ = unplanned(scenario, _all(settings, named))
+    found, _ = unplanned(*_asked("legal", scenario, settings, named)[:2])
     return every_strategy(found.workload, found.nodes, fused=found.fused_attention)
 
 
-def _all(settings: Overrides, named: Mapping[str, Any]) -> tuple[str, ...]:
-    """All settings as texts, those by keyword last.
+def timeline(scenario: ScenarioSource | None = None, settings: Overrides = (), *, uneven: Uneven = EVEN, **named: Any) -> Timeline:
+    """What every device does and when in one step; see `simulate`, and `predict` for how the scenario is given.
 
-    >>> _all("system.nodes=4", {"workload__global_batch": 64, "system.technology.logic": "N5"})
-    ('system.nodes=4', 'workload.global_batch=64', 'system.technology.logic=N5')
+    Examples
+    --------
+    >>> import crossflow
+    >>> step = crossflow.timeline(model="llama3-8b", on="dgx-h100", tp=4, pp=2, batch=16)
+    >>> step.table()["device"]
+    ['stage 0', 'stage 1']
+    >>> step.to_perfetto("step.json.gz")  # doctest: +SKIP
     """
-    return (*as_settings(settings), *as_settings({path.replace("__", "."): value for path, value in named.items()}))
+    return simulate(opening.load(*_asked("timeline", scenario, settings, named)[:2]), uneven)
+
+
+def _asked(
+    function: str, scenario: ScenarioSource | None, settings: Overrides, named: Mapping[str, Any]
+) -> tuple[ScenarioSource, tuple[str, ...], tuple[str, ...]]:
+    """What describes a scenario, all settings, and sentences on what was assumed."""
+    options = {key: value for key, value in named.items() if key in INSTEAD}
+    system = options.pop("on", None) or (named.get("system") if isinstance(named.get("system"), str) else None)
+    if scenario is None or (system is not None and _is_model(scenario)):
+        rest = {key: value for key, value in named.items() if key not in (*INSTEAD, *_DEGREES, "system")}
+        model = options.pop("model", None) if scenario is None else str(scenario)
+        if model is None or system is None:
+            lacking = "model" if model is None else "on"
+            raise CrossflowError(
+                f"{function}: give a scenario, or a model and a system, such as model='llama3-70b', on='dgx-h100'; '{lacking}' is missing"
+            )
+        texts = (*as_settings(settings), *as_settings(paths(function, rest)))
+        degrees = {key: named[key] for key in named if key in _DEGREES}
+        if degrees and "strategy" in options:
+            raise TypeError(f"{function}() was given strategy={options['strategy']!r} and {', '.join(degrees)}: degrees are a strategy")
+        given = {**options, **({"strategy": degrees} if degrees else {})}
+        document, assumed = Question(model=str(model), system=str(system), **given).scenario(texts)
+        return document, texts, tuple(map(_in_python, assumed))
+    return scenario, (*as_settings(settings), *as_settings(paths(function, named))), ()
+
+
+def _is_model(scenario: ScenarioSource) -> bool:
+    """Whether a text is a model's name or file rather than a scenario's."""
+    return isinstance(scenario, str | Path) and (Path(scenario).suffix not in YAML or Path(scenario).name == CONFIG)
+
+
+def paths(function: str, named: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings by keyword as settings by path; TypeError for a keyword that is none, with the one that may be meant.
+
+    >>> paths("predict", {"nodes": 4, "sequence": 4096, "tp": 8, "dp": 4, "system__technology__logic": "N5"})
+    {'system.nodes': 4, 'workload.sequence': 4096, 'strategy': {'tp': 8, 'dp': 4}, 'system.technology.logic': 'N5'}
+    """
+    found: dict[str, Any] = {}
+    for key, value in named.items():
+        if key in _DEGREES:
+            if "strategy" in named:
+                raise TypeError(f"{function}() was given strategy={named['strategy']!r} and {key}={value!r}: degrees are a strategy")
+            found.setdefault("strategy", {})[key] = value
+        else:
+            found[_path(function, key)] = value
+    return found
+
+
+def _path(function: str, key: str) -> str:
+    """The path that a keyword means."""
+    if key in INSTEAD:
+        return INSTEAD[key]
+    if key in _FILE:
+        return key
+    if key in _WORKLOAD:
+        return f"workload.{key}"
+    if "__" in key or "." in key:
+        return key.replace("__", ".")
+    known = (*INSTEAD, *_FILE, *_WORKLOAD, *_DEGREES)
+    meant = f"; did you mean '{CALLED[key]}'?" if key in CALLED else did_you_mean(key, known)
+    raise TypeError(f"{function}() takes no '{key}'{meant} (any path is a keyword too: system__nodes=8)")
+
+
+def _in_python(sentence: str) -> str:
+    """A sentence on an assumption with keywords in place of options.
+
+    >>> _in_python("global_batch 1,024: the model's own; --batch changes it")
+    "global_batch 1,024: the model's own; batch= changes it"
+    """
+    return re.sub(r"--set workload\.(\w+)=N", r"\1=", re.sub(r"--(nodes|devices|batch)\b", r"\1=", sentence))

@@ -184,7 +184,9 @@ def _rows(scenario: Scenario, strategies: Sequence[str], found: _Survey, objecti
     cost = np.where(np.isnan(values), np.inf, -values if larger_is_better(objective) else values)
     best = np.sort(found.cost[found.order])
     ranks = [int(np.searchsorted(best, one * (1 - RANKED) if one > 0 else one * (1 + RANKED))) + 1 for one in cost]
-    rows = [ranked(score, i, text, ranks[i] if score.feasible[i] else None, objective, margin) for i, text in enumerate(strategies)]
+    rows = [
+        ranked(score, i, text, ranks[i] if score.feasible[i] else None, objective, margin, scenario) for i, text in enumerate(strategies)
+    ]
     return with_ties(scenario, rows, objective)
 
 

@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
 
 from crossflow.arrays import plain
 from crossflow.bands import Trust, spread_of, ties
 from crossflow.evaluation.likeness import likeness, told_trust, trust
-from crossflow.packages import pandas
+from crossflow.points import variant
+from crossflow.results import PlainData, Tabular, public
 from crossflow.scenario import Scenario
-from crossflow.score import MILLION, Score, larger_is_better, unit_of
+from crossflow.score import MILLION, Score, larger_is_better, money, unit_of
 from crossflow.units import show
+
+if TYPE_CHECKING:
+    from crossflow.prediction import Prediction
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,7 +37,7 @@ class RefusedPlans:
 
 
 @dataclass(frozen=True, kw_only=True)
-class RankedPlan:
+class RankedPlan(PlainData):
     """One strategy of a list of plans.
 
     Attributes
@@ -55,6 +59,7 @@ class RankedPlan:
     error_band : errors of the measured runs that are most like it; none where nothing of the kind was measured. [1]
     trust : how far it can be trusted, one of `crossflow.bands.LEVELS`.
     tied_with : listed plans from which measured runs do not tell it; None where no measured runs tell, or the objective is no time.
+    origin : the scenario that was planned, with another strategy or none.
     """
 
     strategy: str
@@ -78,11 +83,52 @@ class RankedPlan:
     error_band: Mapping[str, float]
     trust: str
     tied_with: tuple[str, ...] | None = None
+    origin: Scenario | None = field(default=None, repr=False, compare=False)
+
+    @property
+    def samples_per_second(self) -> float:
+        """Samples per second over all devices. [1/s]"""
+        return self.throughput["samples_per_s"]
+
+    @property
+    def tokens_per_second(self) -> float | None:
+        """Tokens per second over all devices; None where the word has no meaning. [1/s]"""
+        return self.throughput.get("tokens_per_s")
+
+    @property
+    def cost(self) -> Mapping[str, float]:
+        """Prices that are known, by column. [USD]"""
+        return self.money
+
+    @property
+    def scenario(self) -> Scenario:
+        """The scenario with this strategy."""
+        assert self.origin is not None  # of all that a planner lists
+        return variant(self.origin, {"strategy": self.strategy})
+
+    def predict(self) -> Prediction:
+        """Everything that is predicted of it."""
+        return public("predict")(self.scenario)  # type: ignore[no-any-return]
+
+    def export(self, kind: str) -> str:
+        """Its launch file as text: the flags of ``megatron``, ``torchtitan``, ``deepspeed`` or ``vllm``.
+
+        Raises
+        ------
+        CrossflowError
+            Where the framework cannot express the plan; with what it lacks.
+        """
+        from crossflow.launch.launch import write  # with the tables of flags, which few plans need
+
+        return write(self.scenario, kind)
 
     @property
     def needed(self) -> float:
         """Bytes that the fullest device needs. [B]"""
         return sum(self.memory.values())
+
+    def __repr__(self) -> str:
+        return f"RankedPlan({_line(self)})"
 
     def to_dict(self, objective: str = "step_time_s") -> dict[str, Any]:
         """Plain data; what has no end, or is not known, is None."""
@@ -110,8 +156,8 @@ class RankedPlan:
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Plans:
-    """The best strategies of a scenario.
+class Plans(PlainData, Tabular):
+    """The best strategies of a scenario: a sequence of plans, best first.
 
     Attributes
     ----------
@@ -147,7 +193,11 @@ class Plans:
     def __len__(self) -> int:
         return len(self.plans)
 
-    def __getitem__(self, place: int) -> RankedPlan:
+    @overload
+    def __getitem__(self, place: int) -> RankedPlan: ...
+    @overload
+    def __getitem__(self, place: slice) -> tuple[RankedPlan, ...]: ...
+    def __getitem__(self, place: int | slice) -> RankedPlan | tuple[RankedPlan, ...]:
         return self.plans[place]
 
     @property
@@ -161,6 +211,11 @@ class Plans:
             f"{len(first.tied_with)} of the others below are within {100 * found[0].order:.0f} % of the best and cannot be told from it: "
             f"of {found[0].n:,} pairs of measured {found[1]} nine of ten that differ by more are in the predicted order"
         )
+
+    @property
+    def best(self) -> RankedPlan | None:
+        """The one to take, `chosen`; None where none fits, and the first of the list is the one nearest to fitting."""
+        return self.chosen
 
     @property
     def counts(self) -> str:
@@ -194,14 +249,29 @@ class Plans:
             "provenance": self.scenario.provenance(),
         }
 
-    def to_frame(self) -> Any:
-        """One row a plan as a pandas DataFrame, which must be installed; groups are joined by a dot."""
-        return pandas().json_normalize([plan.to_dict(self.objective) for plan in self.plans])
+    def table(self) -> dict[str, list[Any]]:
+        """A row a plan; groups of figures are joined by a dot."""
+        rows = [dict(_flat(plan.to_dict(self.objective))) for plan in self.plans]
+        return {name: [row.get(name) for row in rows] for name in dict.fromkeys(name for row in rows for name in row)}
 
     def __repr__(self) -> str:
         lines = [f"Plans({self.scenario.name!r}: {self.counts})"]
         lines += [f"  {'>' if plan is self.chosen else ' '} {_line(plan)}" for plan in self.plans]
         return "\n".join(lines)
+
+    def _repr_html_(self) -> str:
+        from crossflow.drawing import html
+
+        priced = next((name for one in self.plans for name in one.money), None)
+        headers = ["", "strategy", "step time", "memory", "left", "MFU", *([] if priced is None else [priced])]
+        rows = [
+            [">" if one is self.chosen else "", one.strategy, show(one.step_time, "s") if np.isfinite(one.step_time) else "never ends"]
+            + [show(one.needed, "B"), f"{100 * one.left:.0f} %{' tight' if one.tight else ''}", f"{100 * one.mfu:.1f} %"]
+            + ([] if priced is None else [f"{one.money[priced]:.4g}" if priced in one.money else "-"])
+            for one in self.plans
+        ]
+        notes = "".join(f"<div>{html.text(note)}</div>" for note in (self.trust.text, *self.notes, *self.remedies))
+        return html.heading(self.scenario.name, self.counts) + html.table(headers, rows, html.MOST) + notes
 
     @property
     def trust(self) -> Trust:
@@ -227,16 +297,26 @@ def follows_from_time(objective: str) -> bool:
     return objective in ("step_time_s", "samples_per_second", "tokens_per_second", "mfu", "hfu") or MILLION in objective
 
 
+def _flat(data: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, Any]]:
+    """Plain data with the names of groups before those of their figures."""
+    for name, value in data.items():
+        if isinstance(value, Mapping):
+            yield from _flat(value, f"{before}{name}.")
+        else:
+            yield f"{before}{name}", value
+
+
 def _line(plan: RankedPlan) -> str:
     time = show(plan.step_time, "s") if np.isfinite(plan.step_time) else "never ends"
     state = "does not fit" if not plan.feasible else "tight" if plan.tight else "fits"
     return f"{plan.strategy}  {time}, {show(plan.needed, 'B')} of {show(plan.capacity, 'B')}, {state}"
 
 
-def ranked(score: Score, point: int, strategy: str, rank: int | None, objective: str, margin: float) -> RankedPlan:
+def ranked(
+    score: Score, point: int, strategy: str, rank: int | None, objective: str, margin: float, scenario: Scenario | None = None
+) -> RankedPlan:
     """What a score says of one strategy."""
     columns = {"samples_per_s": score.samples_per_second, "tokens_per_s": score.tokens_per_second}
-    money = {"cost_usd": score.cost, **{name: value for name, value in score.per_million().items() if name.startswith("usd_")}}
     return RankedPlan(
         strategy=strategy,
         rank=rank,
@@ -254,10 +334,11 @@ def ranked(score: Score, point: int, strategy: str, rank: int | None, objective:
         throughput={name: float(value[point]) for name, value in columns.items() if name != "tokens_per_s" or value[point]},
         energy=float(score.energy[point]),
         power=float(score.power[point]),
-        money={name: float(value[point]) for name, value in money.items() if np.isfinite(value[point])},
+        money=money(score, point),
         bound_by=score.bound_by[point],
         error_band={name: float(value[point]) for name, value in score.error_band.items() if np.isfinite(value[point])},
         trust=score.trusted[point],
+        origin=scenario,
     )
 
 

@@ -22,6 +22,10 @@ LONGEST = 8192  # tokens of a training sample, where the model's file only gives
 PROMPT, OUTPUT = 2048, 256  # tokens of a request
 REQUESTS = {"prefill": 1, "decode": 8, "serving": 8}  # at once for each device
 COMMAND = "command line"  # stands for the file in messages
+INSTEAD: Mapping[str, str] = {  # what a question gives in place of a file, and the settings of a file that it stands for
+    "model": "workload.model", "on": "system.template", "nodes": "system.nodes", "devices": "system.devices",
+    "strategy": "strategy", "batch": "workload.global_batch", "task": "workload.task",
+}  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,7 +36,7 @@ class Question:
     system: str
     nodes: int | None = None
     devices: int | None = None
-    strategy: str | None = None
+    strategy: str | Mapping[str, Any] | None = None
     batch: int | None = None
     task: str | None = None
 

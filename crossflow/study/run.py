@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -14,6 +15,7 @@ from crossflow import files, packages, provenance
 from crossflow.locks import owning
 from crossflow.names import file_name
 from crossflow.packages import pandas
+from crossflow.results import Guided
 from crossflow.study import findings, records, searches, sweeps, tables
 from crossflow.study.planning import PlannedSearch
 from crossflow.study.plots import draw
@@ -25,7 +27,7 @@ from crossflow.units import show
 
 
 @dataclass(frozen=True, kw_only=True)
-class StudyResult:
+class StudyResult(Guided):
     """A finished study and the files that it wrote; its rows are read when asked for."""
 
     study: Study
@@ -44,6 +46,18 @@ class StudyResult:
     def rows(self) -> list[dict[str, Any]]:
         """All rows, in order."""
         return list(records.rows(self.out / records.POINTS))
+
+    @property
+    def best(self) -> Mapping[str, Any] | None:
+        """Row of the best design: of the first search that found one, or of the fastest point that fits; None where none fits."""
+        if self.study.runs:
+            return next((result.best.row for result in self.results if result.best.row is not None), None)
+        times = np.where(np.asarray(self.view.columns["feasible"], dtype=bool), tables.numbers(self.view.columns["step_time_s"]), np.inf)
+        place = int(np.argmin(times))
+        return next(itertools.islice(records.rows(self.out / records.POINTS), place, None)) if np.isfinite(times[place]) else None
+
+    def __len__(self) -> int:
+        return len(self.view.columns["feasible"])
 
     @property
     def notes(self) -> list[str]:
@@ -98,6 +112,10 @@ class StudyResult:
     def to_frame(self) -> Any:
         """Rows as a pandas DataFrame, which must be installed."""
         return pandas().read_json(self.out / records.POINTS, lines=True)
+
+    def to_pandas(self) -> Any:
+        """The same as `to_frame`, by the name that other libraries give it."""
+        return self.to_frame()
 
     def _repr_html_(self) -> str:
         from crossflow.drawing import html

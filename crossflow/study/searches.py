@@ -9,11 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import yaml
 
-from crossflow import contents, files
+from crossflow import files
 from crossflow.points import varied
-from crossflow.scenario import Scenario
+from crossflow.scenario import moved
 from crossflow.score import unit_of
 from crossflow.search.driver import search, solve
 from crossflow.search.goals import DesignOutcome
@@ -23,17 +22,14 @@ from crossflow.search.oracle import Best
 from crossflow.search.problem import SearchProblem
 from crossflow.search.settings import ExhaustiveSettings, GivenSettings, GradientSettings
 from crossflow.search.space import Designs
-from crossflow.strategy.mesh import ORDER
 from crossflow.study import records
 from crossflow.study.planning import PlannedSearch
 from crossflow.study.spaces import written
 from crossflow.study.tables import PointsTable, numbers
 from crossflow.study.workers import Workers, in_order
 from crossflow.units import show
-from crossflow.workload.huggingface import CONFIG
 
 Reporter = Callable[[int, int | None, str], None]
-_PROSE = ("name", "title", "notes", "note", "source")  # keys whose text names no file
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -256,28 +252,7 @@ def _best(run: PlannedSearch, told: Mapping[str, Any]) -> Best:
 def best_scenario(result: SearchResult, folder: Path) -> str:
     """The best design as a scenario file of a folder."""
     problem = result.run.problem
-    data = moved(design(problem, result.best.row or {}), problem.scenario, folder)
-    return str(yaml.safe_dump(data, sort_keys=False, allow_unicode=True))
-
-
-def moved(data: Any, scenario: Scenario, folder: Path) -> Any:
-    """Plain data of a scenario with the files that it names as they are named from another folder."""
-    with scenario.contents.used():
-        for path, value in list(files.walk(data)):
-            if isinstance(value, str) and path[-1] not in _PROSE:
-                named = _named_from(value, path, scenario.base or Path(), folder)
-                data = files.replace(data, path, named, files.dotted(path)) if named != value else data
-    return data
-
-
-def _named_from(value: str, path: files.Path_, base: Path, folder: Path) -> str:
-    """A text of a scenario, which may name a file, from another folder."""
-    head, mark, named = value.partition(ORDER) if path == ("strategy",) else ("", "", value)
-    suffix = f"/{CONFIG}" if path == ("workload", "model") and not Path(named).suffix else ""
-    if not (Path(named).suffix or suffix) or Path(named).is_absolute():
-        return value
-    found = next((there for there in (base / named, Path(named)) if contents.is_file(Path(f"{there}{suffix}"))), None)
-    return value if found is None else f"{head}{mark}{files.from_folder(found, folder)}"
+    return files.yaml_text(moved(design(problem, result.best.row or {}), problem.scenario, folder))
 
 
 def design(problem: SearchProblem, row: Mapping[str, Any]) -> Any:

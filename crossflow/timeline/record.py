@@ -11,10 +11,18 @@ import functools
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from crossflow.arrays import Array, Index, Mask
+from crossflow.errors import CrossflowError
+from crossflow.results import Guided, Tabular, public
+from crossflow.units import show
+
+if TYPE_CHECKING:
+    from crossflow.drawing.picture import Picture
 
 # What a device has that works side by side: its units, the wires inside a layer, to the next stage and back, between replicas, its
 # host, and both directions of the bus to it.
@@ -24,6 +32,7 @@ COMPUTE, TENSOR, PIPELINE, BACKWARDS, DATA, HOST, TO_HOST, FROM_HOST = range(len
 WORK, COMMUNICATION, WAIT = range(3)
 # Where the time of a device goes; the parts add up to the step.
 ACTIVITIES = ("busy", "exposed_communication", "waiting", "host", "bubble", "imbalance")
+BARS = 8  # classes of devices that a notebook shows
 CHUNK = 50_000  # events that are held at once where they are written
 
 
@@ -82,7 +91,7 @@ class Events:
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Timeline:
+class Timeline(Guided, Tabular):
     """When everything starts and ends.
 
     Attributes
@@ -109,6 +118,55 @@ class Timeline:
     memory: tuple[tuple[Array, Array], ...]
     capacity: float
     even_idle: Array
+
+    @property
+    def step_time(self) -> float:
+        """Time of the step. [s]"""
+        return self.total
+
+    def save(self, path: str | Path, *, ranks: str | Sequence[int] | None = None) -> list[Path]:
+        """Write it: ``.json`` or ``.json.gz`` for Perfetto, ``.png`` or ``.svg`` as a picture (both are written).
+
+        ranks : of a trace, one of every class of devices where absent, ``"all"``, or some by number.
+        """
+        return public("write_timeline")(self, path, ranks=ranks)  # type: ignore[no-any-return]
+
+    def to_perfetto(self, path: str | Path, *, ranks: str | Sequence[int] | None = None) -> Path:
+        """Write it as a trace, ``.json`` or ``.json.gz``, which ui.perfetto.dev and Holistic Trace Analysis open; see `save`."""
+        if Path(path).suffix not in (".json", ".gz"):
+            raise CrossflowError(f"{path}: a trace ends in .json or .json.gz; save() writes pictures")
+        return self.save(path, ranks=ranks)[0]
+
+    def plot(self) -> Picture:
+        """Draw every class of devices over time."""
+        return public("draw_timeline")(self)  # type: ignore[no-any-return]
+
+    def table(self) -> dict[str, list[Any]]:
+        """A row a class of devices: its name, stage, number of ranks, the parts of its step in s, and its fullest memory in B."""
+        parts = {f"{name}_s": times.tolist() for name, times in self.activity().items()}
+        return {
+            "device": [device.name for device in self.devices],
+            "stage": [device.stage for device in self.devices],
+            "ranks": [len(device.ranks) for device in self.devices],
+            **parts,
+            "peak_memory_bytes": [float(held.max()) for _, held in self.memory],
+        }
+
+    def _repr_html_(self) -> str:
+        from crossflow.drawing import html
+
+        columns = self.table()
+        bars = []
+        for i, name in enumerate(columns["device"][:BARS]):
+            parts = {part: float(columns[f"{part}_s"][i]) for part in ACTIVITIES if columns[f"{part}_s"][i] > 0}
+            told = {part: show(time, "s") for part, time in parts.items()}
+            bars.append(f"<div>{html.text(name)}</div>" + html.stacked_bar(parts, told, whole=self.total))
+        left = len(columns["device"]) - BARS
+        more = f"<div>{left:,} more classes of devices; to_frame() has all of them</div>" if left > 0 else ""
+        return html.heading("Timeline", f"{self.title}: {show(self.total, 's')}, {self.event_count:,} events") + "".join(bars) + more
+
+    def __repr__(self) -> str:
+        return f"Timeline({self.title}: {show(self.total, 's')}, {len(self.devices):,} classes of devices, {self.event_count:,} events)"
 
     @functools.cached_property
     def _of_device(self) -> tuple[Index, ...]:
@@ -256,8 +314,6 @@ class Timeline:
     @property
     def overfull(self) -> str | None:
         """Which devices need more memory than they have, in a sentence; None where all have enough."""
-        from crossflow.units import show
-
         peaks = [float(held.max()) for _, held in self.memory]
         most = int(np.argmax(peaks))
         if peaks[most] <= self.capacity:

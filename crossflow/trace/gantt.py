@@ -333,18 +333,23 @@ def draw_gantt(gantt: Gantt, path: Path) -> list[Path]:
     """Draw a chart as PNG and SVG beside each other; an ending of `path` that names one of them is left off."""
     import matplotlib as mpl
 
-    height = rows_height(gantt)
     with mpl.rc_context({"hatch.linewidth": 0.5}):
-        figure = new_figure(WIDTH, height + 1.1 + 1.7 * bool(gantt.memory), gantt.title)
-        if gantt.memory:
-            above, below = figure.subplots(2, 1, sharex=True, height_ratios=[height, 1.3])
-            draw_memory(below, gantt)
-        else:
-            above = below = figure.subplots()
-        draw_rows(above, gantt, WIDTH - MARGIN)
-        time_axis(below, gantt.span)
-        legend(figure, gantt)
-        return save_as(figure, path)
+        return save_as(gantt_figure(gantt), path)
+
+
+def gantt_figure(gantt: Gantt) -> Figure:
+    """Draw a chart as a figure of matplotlib."""
+    height = rows_height(gantt)
+    figure = new_figure(WIDTH, height + 1.1 + 1.7 * bool(gantt.memory), gantt.title)
+    if gantt.memory:
+        above, below = figure.subplots(2, 1, sharex=True, height_ratios=[height, 1.3])
+        draw_memory(below, gantt)
+    else:
+        above = below = figure.subplots()
+    draw_rows(above, gantt, WIDTH - MARGIN)
+    time_axis(below, gantt.span)
+    legend(figure, gantt)
+    return figure
 
 
 def rows_height(gantt: Gantt) -> float:

@@ -93,6 +93,8 @@ def _reference() -> str:
     """Directives of mkdocstrings for every public name, from the table that the package itself imports them by."""
     kinds: dict[str, list[str]] = {"Functions": [], "Classes": [], "Errors": []}
     for name, module in crossflow._PUBLIC.items():
+        if ":" in module:  # another name of a function that stands here by its own
+            continue
         kind = "Functions" if name[0].islower() else "Errors" if name.endswith("Error") else "Classes"
         options = f"    options: {{heading: crossflow.{name}, toc_label: {name}, heading_level: 3}}\n"
         kinds[kind].append(f"::: crossflow.{module}.{name}\n{options}")

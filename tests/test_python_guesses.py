@@ -1,0 +1,182 @@
+"""What people type who have read no documentation: it works, or it is answered by the name that does."""
+
+import json
+import re
+import sys
+
+import numpy as np
+import pytest
+
+import crossflow
+from crossflow.catalogue.examples import example
+from crossflow.errors import CrossflowError
+
+LLAMA = str(example("llama"))
+SERVICE = {"model": "llama3-8b", "on": "dgx-h100", "task": "decode", "batch": 32, "prompt": 2000, "output": 300, "tp": 8}
+SMALL = {"model": "llama3-8b", "on": "dgx-h100", "batch": 64, "sequence": 4096}
+
+
+@pytest.fixture(scope="module")
+def names(tmp_path_factory):
+    """What expressions below are about."""
+    scenario = crossflow.load(LLAMA)
+    small = crossflow.load(**SMALL, strategy="tp4-dp2")
+    return {
+        "crossflow": crossflow, "path": LLAMA, "scenario": scenario, "p": crossflow.predict(scenario), "small": small,
+        "service": crossflow.predict(**SERVICE), "plans": crossflow.plan(small), "score": crossflow.sweep(small, batch=[32, 64, 128]),
+        "step": crossflow.timeline(small), "e": crossflow.explain(small), "out": tmp_path_factory.mktemp("out"), "np": np,
+        "study": crossflow.study({"name": "s", "scenario": small.to_dict(), "sweep": {"workload.global_batch": [32, 64]}},
+                                 out=tmp_path_factory.mktemp("study")),
+    }  # fmt: skip
+
+
+# Expressions, and what is true of their value `it`.
+WORKS = [
+    ("crossflow.__version__", "it[0].isdigit()"),
+    # asking
+    ("crossflow.predict(path)", "it.feasible"),
+    ("crossflow.predict(scenario)", "it.step_time == p.step_time"),
+    ("crossflow.predict(path, nodes=32, strategy='tp8-dp32')", "it.devices == 256"),
+    ("crossflow.predict(path, {'system.nodes': 32, 'strategy': 'auto'})", "it.devices == 256"),
+    ("crossflow.predict(path, batch=128)", "it.scenario.workload_batch == 128"),
+    ("crossflow.predict(path, sequence=4096)", "it.step_time < p.step_time"),
+    ("crossflow.predict(model='llama3-70b', system='dgx-h100', nodes=4, strategy='tp8-dp4')", "it.devices == 32"),
+    ("crossflow.predict(model='llama3-8b', on='dgx-h100', tp=8)", "it.strategy == 'tp8'"),
+    ("crossflow.predict('llama3-8b', on='dgx-h100', strategy='tp8')", "it.strategy == 'tp8'"),
+    ("crossflow.predict(model='llama3-8b', on='dgx-h100', strategy='tp8').assumptions", "'batch= changes it' in it[-1]"),
+    ("crossflow.predict(model='llama3-8b', on='dgx-h100', task='prefill', batch=8, prompt=512)", "it.feasible"),
+    ("crossflow.load(path)", "it.devices == 128"),
+    ("crossflow.load(path, nodes=32, strategy='tp8-dp32').devices", "it == 256"),
+    ("crossflow.load(model='llama3-8b', on='dgx-h100', tp=8).devices", "it == 8"),
+    # a prediction
+    ("p.step_time", "it > 0"), ("p.step_time_s", "it == p.step_time"), ("p['step_time_s']", "it == p.step_time"),
+    ("p.feasible", "it is True"), ("p.reason", "it is None"), ("p.strategy", "it.startswith('tp8')"), ("p.devices", "it == 128"),
+    ("p.mfu", "0.3 < it < 0.6"), ("p.hfu", "it >= p.mfu"),
+    ("p.tokens_per_second", "it == p.samples_per_second * 8192"), ("p.samples_per_second", "it == 256 / p.step_time"),
+    ("p.throughput['tokens_per_s']", "it == p.tokens_per_second"), ("p.throughput.tokens_per_s", "it == p.tokens_per_second"),
+    ("p.breakdown['compute']", "it > 0"), ("p.breakdown.compute", "it == p['breakdown_s.compute']"),
+    ("p.breakdown.total", "np.isclose(it, p.step_time)"), ("sum(p.breakdown.values())", "np.isclose(it, p.step_time)"),
+    ("dict(p.breakdown)", "set(it) == set(p.to_dict()['breakdown_s'])"), ("p.breakdown.bubble", "it > 0"),
+    ("p.communication", "it.total > p.exposed_communication.total > 0"), ("p.exposed_communication", "it.unit == 's'"),
+    ("p.memory.fits", "it is True"), ("p.memory.total", "it == p.to_dict()['memory']['total_bytes']"),
+    ("p.memory.capacity", "it == 80 * 2**30"),
+    ("p.memory['weights']", "it > 0"), ("p.memory.weights", "it == p['memory_bytes.weights']"),
+    ("p.memory.left", "np.isclose(it, 1 - p.memory.total / p.memory.capacity)"),
+    ("p.energy", "np.isclose(it, p.power * p.step_time)"), ("p.power", "it > 0"), ("p.energy_j", "it == p.energy"),
+    ("p.cost", "dict(it) == {}"), ("p.usd_per_million_tokens", "it is None"),
+    ("crossflow.predict(path, system__operation__price='2 USD/hour').usd_per_million_tokens",
+     "np.isclose(it, 128 * 2 / 3600 / p.tokens_per_second * 1e6)"),
+    ("service.ttft", "it > service.tpot > 0"), ("service.tpot", "it == service['tpot_s'] == service.serving['tpot_s']"),
+    ("p.ttft", "it is None"),
+    ("p.trust.level", "it in ('measured', 'interpolated', 'extrapolated', 'unknown')"), ("p.error_band.median", "0 < it < 1"),
+    ("p.to_json()", "json.loads(it) == p.to_dict()"), ("p.save(out / 'p.json')", "json.loads(it.read_text()) == p.to_dict()"),
+    ("p.to_csv()", "it.splitlines()[0].startswith('step_time_s,')"), ("p.table()['mfu']", "it[0] == p.mfu"),
+    ("p.scenario.replace(nodes=32, strategy='auto')", "it.devices == 256"),
+    ("repr(p)", "len(it) < 200"), ("p.bound_by()[0][0]", "it == 'compute'"),
+    # a scenario
+    ("scenario.replace({'system.nodes': 32, 'strategy': 'auto'}).devices", "it == 256"), ("small.predict().step_time", "it > 0"),
+    ("small.plan().best.strategy", "it == plans.best.strategy"), ("scenario.to_yaml()", "'llama3-70b' in it"),
+    ("scenario.save(out / 's.yaml')", "crossflow.load(it).strategy_text == scenario.strategy_text"),
+    # plans
+    ("plans.best", "it is plans.chosen"), ("plans[0]", "it.rank == 1"),
+    ("len(plans)", "it == 10"), ("[one.strategy for one in plans]", "len(it) == 10"),
+    ("plans[:3]", "len(it) == 3"), ("plans.best.step_time", "it > 0"), ("plans.best.tokens_per_second", "it > 0"),
+    ("plans.best.memory['weights']", "it > 0"), ("plans.best.predict().step_time", "np.isclose(it, plans.best.step_time)"),
+    ("plans.best.scenario.strategy_text", "it == plans.best.strategy"),
+    ("plans.best.export('megatron')", "'--tensor-model-parallel-size' in it"),
+    ("plans.to_csv()", "it.count('\\n') == 11"), ("plans.table()['memory.total_bytes']", "len(it) == 10"),
+    ("plans.to_json()", "json.loads(it)['plans'][0]['strategy'] == plans[0].strategy"),
+    ("plans.best.to_json()", "json.loads(it)['rank'] == 1"),
+    ("crossflow.plan(model='llama3-8b', on='dgx-h100', batch=64, sequence=4096).best.strategy", "it == plans.best.strategy"),
+    ("plans._repr_html_()", "plans.best.strategy in it"), ("repr(plans.best)", "len(it) < 100"),
+    # sweeps
+    ("score.step_time_s", "(it == score.step_time).all()"), ("score['mfu']", "(it == score.mfu).all()"),
+    ("score['workload.global_batch']", "list(it) == [32, 64, 128]"), ("score.best.points", "it == {'workload.global_batch': (32,)}"),
+    ("score[1:]", "len(it) == 2"), ("score[-1].points", "it == {'workload.global_batch': (128,)}"),
+    ("score[score.step_time < 0]", "len(it) == 0"),
+    ("[len(one) for one in score]", "it == [1, 1, 1]"),
+    ("score.to_csv(out / 'score.csv')", "(out / 'score.csv').read_text().count('\\n') == 4"),
+    ("json.loads(score.to_json())", "len(it['step_time_s']) == 3"), ("crossflow.sweep(path, batch=[256, 512])", "len(it) == 2"),
+    ("crossflow.sweep(small, strategy=['tp8', 'tp4-dp2'])", "len(it) == 2"),
+    # explanations, timelines
+    ("crossflow.explain(small).limiting.gain", "it > 0"), ("e.table()['path']", "len(it) == len(e.effects)"), ("repr(e)", "len(it) < 200"),
+    ("json.loads(e.to_json())['objective']", "it == 'step_time_s'"),
+    ("step.to_perfetto(out / 'x.json.gz')", "it.stat().st_size > 100"), ("step.save(out / 'x.json')", "it[0].is_file()"),
+    ("step.step_time", "np.isclose(it, small.predict().step_time)"), ("step.table()['device']", "len(it) == len(step.devices)"),
+    ("repr(step)", "len(it) < 200"), ("step._repr_html_()", "len(it) < 20_000"), ("small.timeline().total", "it == step.total"),
+    # studies and searches
+    ("study.best['workload.global_batch']", "it == 32"), ("len(study)", "it == 2"), ("study.rows", "len(it) == 2"),
+    ("crossflow.search(small, {'strategy': ['tp8', 'tp4-dp2']}).best['strategy']", "it in ('tp8', 'tp4-dp2')"),
+    # names
+    ("crossflow.systems()['dgx-h100']", "it"), ("crossflow.models()['llama3-70b']", "it == 'Llama 3 70B'"),
+    ("crossflow.show('h100-sxm')", "it.name"),
+    ("crossflow.show('llama3-8b').title", "it == 'Llama 3 8B'"), ("crossflow.example('llama')", "str(it) == path"),
+]  # fmt: skip
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("guess", "truth"), WORKS, ids=[guess for guess, _ in WORKS])
+def test_what_people_guess_works(names, guess, truth):
+    held = {**names, "json": json}
+    held["it"] = eval(guess, held)
+    assert eval(truth, held), held["it"]
+
+
+ANSWERED = [
+    ("p.tps", "Prediction has no attribute 'tps'; did you mean 'tokens_per_second'?"),
+    ("p.latency", "Prediction has no attribute 'latency'; did you mean 'step_time'?"),
+    ("p.fits", "Prediction has no attribute 'fits'; did you mean 'memory.fits'?"),
+    ("p.bottleneck", "Prediction has no attribute 'bottleneck'; did you mean 'bound_by'?"),
+    ("p.memory.peak", "DeviceMemory has no attribute 'peak'; did you mean 'total'?"),
+    ("p.breakdown.computation", "Amounts has no attribute 'computation'; did you mean 'compute'?"),
+    ("p['tokens_per_s']", "no column 'tokens_per_s'; did you mean 'tokens_per_second'?"),
+    ("p.steptime", "Prediction has no attribute 'steptime'; did you mean 'step_time'?"),
+    ("plans.winner", "Plans has no attribute 'winner'; did you mean 'best'?"),
+    ("score.df", "Score has no attribute 'df'; did you mean 'to_frame'?"),
+    ("scenario.set", "Scenario has no attribute 'set'; did you mean 'replace'?"),
+    ("crossflow.optimize", "module 'crossflow' has no attribute 'optimize'; did you mean 'optimise'?"),
+    ("crossflow.load_model", "module 'crossflow' has no attribute 'load_model'; did you mean 'show'?"),
+    ("crossflow.predict(path, gpus=8)", "predict() takes no 'gpus'; did you mean 'devices'? (any path is a keyword too: system__nodes=8)"),
+    ("crossflow.plan(path, seq_len=8)", "plan() takes no 'seq_len'; did you mean 'sequence'? (any path is a keyword too: system__nodes=8)"),
+    ("crossflow.predict(path, strategy='tp8', tp=8)", "predict() was given strategy='tp8' and tp=8: degrees are a strategy"),
+    ("crossflow.predict(model='llama3-8b')",
+     "predict: give a scenario, or a model and a system, such as model='llama3-70b', on='dgx-h100'; 'on' is missing"),
+    ("p.save('p.txt')", "p.txt: the data of a Prediction is written as JSON; name it p.json"),
+    ("step.save('x.pdf')",
+     "x.pdf: a trace ends in .json or .json.gz, a picture in .png or .svg; a name without ending is a folder of traces"),
+]  # fmt: skip
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("guess", "sentence"), ANSWERED, ids=[guess for guess, _ in ANSWERED])
+def test_what_does_not_work_names_what_does(names, guess, sentence):
+    with pytest.raises((AttributeError, KeyError, TypeError, CrossflowError)) as found:
+        eval(guess, dict(names))
+    assert found.value.args[0] == sentence
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["p", "plans", "score", "e", "study"])
+def test_results_are_frames_too(names, name):
+    pytest.importorskip("pandas")
+    result = names[name]
+    assert len(result.to_pandas()) == len(result.to_frame()) > 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("guess", ["p.plot()", "step.plot()", "e.plot()", "score.plot()"])
+def test_results_draw_themselves(names, guess):
+    assert "Picture(" in repr(eval(guess, dict(names)))
+
+
+def test_functions_stay_functions_when_packages_of_their_names_are_imported():
+    from crossflow.search.driver import search as inner
+    from crossflow.study.run import run_study
+    from crossflow.timeline.record import Timeline
+
+    assert crossflow.study is run_study is crossflow.run_study
+    assert crossflow.search is crossflow.optimise is not inner
+    assert callable(crossflow.timeline)
+    assert crossflow.Timeline is Timeline
+    assert all(not name.startswith("_") and re.match(r"[\w.]+(:\w+)?$", place) for name, place in crossflow._PUBLIC.items())
+    assert sys.modules["crossflow.study"].__doc__.startswith("Studies")
