@@ -114,6 +114,15 @@ def test_the_reference_of_commands_is_that_of_the_parser(make_docs):
     assert (DOCS / "cli.md").read_text(encoding="utf-8") == make_docs.cli_page(), "run python docs/scripts/make_docs.py --only docs/cli.md"
 
 
+@pytest.mark.slow
+def test_the_matrix_of_what_was_measured_is_that_of_the_data(make_docs):
+    page = (DOCS / "support.md").read_text(encoding="utf-8")
+    assert page == make_docs.support.page(make_docs.GENERATED), "run python docs/scripts/make_docs.py --only docs/support.md README.md"
+    assert make_docs.support.compact() in (ROOT / "README.md").read_text(encoding="utf-8")
+    assert re.search(r"\| `b200` \| measured", page)
+    assert re.search(r"`mi300x`[^|]* \| extrapolated", page)
+
+
 def test_the_page_of_studies_has_the_words_of_its_source(monkeypatch):
     monkeypatch.syspath_prepend(str(DOCS / "scripts"))
     import make_studies

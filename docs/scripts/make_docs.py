@@ -30,6 +30,7 @@ from typing import Any
 
 import chips
 import numpy as np
+import support
 import yaml
 from pydantic import BaseModel
 
@@ -74,7 +75,7 @@ def main() -> int:
     words.add_argument("--only", nargs="+", type=Path, metavar="PAGE", help="these pages alone, such as docs/how-to/fit.md")
     arguments = words.parse_args()
     report = validate(arguments.data, whole=True) if arguments.data or arguments.excerpt else None
-    pages = {DOCS / "files.md": files_page, DOCS / "cli.md": cli_page}
+    pages = {DOCS / "files.md": files_page, DOCS / "cli.md": cli_page, DOCS / "support.md": lambda: support.page(GENERATED)}
     if report is not None:
         pages[DOCS / "validation.md"] = lambda: validation_page(report, full=arguments.data is not None)
     chosen = {page.resolve() for page in arguments.only or (*pages, *written_pages())}
@@ -83,6 +84,7 @@ def main() -> int:
     for page, place in written_pages().items():
         if page in chosen:
             text = refresh(page.read_text(encoding="utf-8"), place.relative_to(ROOT))
+            text = between(text, "support", f"\n{support.compact()}\n") if "<!-- support -->" in text else text
             texts[page] = text if report is None else between(text, "accuracy", summary(report))
             broken += doctests(page, texts[page], place)
     if arguments.check:
