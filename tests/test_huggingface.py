@@ -33,6 +33,11 @@ COUNTED = {
     "qwen3-vl-8b": 8_190_735_360, "seed-oss-36b": 36_151_104_512, "stablelm-3b-4e1t": 2_795_443_200,
     # by hand: embedding and head, latent attention with two norms in every layer, dense layers, routed and shared experts with a router
     "kimi-k2": 2 * 163840 * 7168 + 7168 + 61 * (101_124_096 + 2 * 7168) + 3 * 7168 * 18432 + 60 * (385 * 3 * 7168 * 2048 + 384 * 7169),
+    # the same as deepseek-v3, and in every layer queries, a key with its norm and weights of an indexer
+    "deepseek-v3.2": 671_026_419_200 + 61 * (1536 * 64 * 128 + 7168 * 128 + 7168 * 64 + 2 * 128),
+    # by hand, as kimi-k2; of 78 layers 21 have an indexer
+    "glm-5.2": 2 * 154880 * 6144 + 6144 + 78 * (6144 * 2048 + 2048 + 2048 * 64 * 256 + 6144 * 576 + 512 + 512 * 64 * 448 + 64 * 256 * 6144 + 2 * 6144)
+    + 21 * (2048 * 32 * 128 + 6144 * 160 + 256) + 3 * 3 * 6144 * 12288 + 75 * (257 * 3 * 6144 * 2048 + 256 * 6145),
     # whole files, without layers that predict further tokens
     "glm-4.5": 358_337_791_296 - 3_988_069_792 - 2 * 151552 * 5120, "glm-4.5-air": 110_468_824_832 - 2_375_059_584 - 2 * 151552 * 4096,
     # as published by their authors
@@ -153,7 +158,8 @@ def test_a_service_keeps_states_in_the_type_of_the_file():
 
 
 QUANTISED = [
-    ({"quant_method": "fp8", "activation_scheme": "dynamic", "fmt": "e4m3", "weight_block_size": [128, 128]}, "fp8"),  # DeepSeek-V3, Kimi-K2
+    ({"quant_method": "fp8", "activation_scheme": "dynamic", "fmt": "e4m3", "weight_block_size": [128, 128]}, "fp8_block"),  # DeepSeek-V3, Kimi-K2
+    ({"quant_method": "fp8", "activation_scheme": "static"}, "fp8"),
     ({"quant_method": "awq", "bits": 4, "group_size": 128, "zero_point": True, "version": "gemm"}, "int4"),
     ({"quant_method": "gptq", "bits": 4, "group_size": 128, "sym": True}, "int4"),
     ({"quant_method": "gptq", "bits": 8, "group_size": 128}, "int8"),
@@ -182,7 +188,7 @@ def test_a_method_that_is_not_known_is_told(tmp_path):
 
 def test_a_scenario_serves_a_file_in_its_weights_and_trains_it_in_its_own(tmp_path):
     """Layers in one byte, embedding, head and last norm in two; what the scenario says wins."""
-    path = str(written(tmp_path, config("llama-2-7b", quantization_config=QUANTISED[0][0])))
+    path = str(written(tmp_path, config("llama-2-7b", quantization_config=QUANTISED[1][0])))
 
     def weights(**workload):
         made = crossflow.from_dict({"system": {"template": "h200", "devices": 1}, "workload": {"model": path, **workload}})
@@ -405,11 +411,11 @@ def test_an_unknown_family_is_told_with_what_was_read(tmp_path):
     assert problems(written(tmp_path, fields)) == [(5, "model_type", f'unknown model_type "rwkv"; read: {read_of_it}; known: {KNOWN}')]
 
 
-def test_attention_that_is_not_modelled_is_told(tmp_path):
-    fields = config("deepseek-v3", model_type="deepseek_v32", index_topk=2048)
-    sentence = "its sparse attention is not modelled; model_type deepseek_v3 counts full attention in its place, which takes longer"
+def test_choices_of_sparse_attention_that_disagree_are_told(tmp_path):
+    fields = config("glm-5.2", mlp_layer_types=["sparse"] * 78, indexer_types=["full"] * 77)
     assert [found[1:] for found in problems(written(tmp_path, fields))] == [
-        ("model_type", f'model_type "deepseek_v32" is refused: {sentence}')
+        ("mlp_layer_types", "expected 3 layers of kind dense and 75 of kind sparse, as other fields say"),
+        ("indexer_types", 'expected an entry for each of 78 layers, got ["full", "full", "full", "full", "full", "full", "full", "fu'),
     ]
 
 

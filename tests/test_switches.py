@@ -35,6 +35,7 @@ LABELS = {"name", "title", "notes", "sources", "known_as", "model", "kind", "exp
 SECTIONS = {"system", "workload", "strategy", "software", "techlib"}  # whose own fields are below
 MOE = {"workload.experts": {"count": 8, "active": 2}}
 LATENT = {"workload.latent": {"kv_rank": 256, "nope": 64, "rope": 32, "value": 64}}
+SPARSE = {**LATENT, "workload.sparse": {"top_k": 256, "heads": 8, "head_dim": 32}}
 ENCODER = {"workload.encoder": {"layers": 4, "sequence": 256}}
 WINDOW = {"workload.window": {"size": 128, "pattern": ["local", "global"]}}
 STATE = {"workload.ssm": {"heads": 32, "head_dim": 64, "state": 64, "pattern": ["ssm", "attention"]}}
@@ -170,7 +171,8 @@ TRANSFORMER = {
     "ssm.bias": When(True, STATE), "ssm.norm": When(False, STATE), "ssm.step_rank": When(128, SELECTIVE),
     "ssm.state_dtype": When("fp32", {**STATE, "workload.task": "decode", "workload.output": 64}),
     "embedding_norm": True, "latent.query_rank": When(512, LATENT), "latent.kv_rank": When(128, LATENT), "latent.nope": When(32, LATENT),
-    "latent.rope": When(64, LATENT), "latent.value": When(128, LATENT), "experts.count": When(16, MOE), "experts.active": When(4, MOE),
+    "latent.rope": When(64, LATENT), "latent.value": When(128, LATENT), "sparse.top_k": When(512, SPARSE), "sparse.heads": When(16, SPARSE),
+    "sparse.head_dim": When(64, SPARSE), "sparse.pattern": When("full,shared", SPARSE), "experts.count": When(16, MOE), "experts.active": When(4, MOE),
     "experts.ffn": When(1024, {"workload.experts": {"count": 8, "active": 2, "dense_layers": 1}}), "experts.shared": When(1024, MOE), "experts.shared_gate": When(True, MOE), "experts.latent": When(512, MOE), "experts.dense_layers": When(1, MOE),
     "experts.every": When(2, MOE), "experts.capacity": When(1.25, MOE), "experts.uneven": When(1.5, {**MOE, "strategy.ep": 4}), "experts.skew": When(1.2, {**MOE, "strategy.ep": 4}),
     "experts.groups": When(4, GROUPS), "experts.active_groups": When(1, GROUPS), "experts.router_bias": When(True, MOE), "experts.balance_bias": When(True, MOE), "encoder.layers": When(2, ENCODER), "encoder.sequence": When(512, ENCODER), "mtp_layers": 1,

@@ -58,7 +58,7 @@ MEASURED: Mapping[str, tuple[str, ...]] = {
 }
 # Fields of a transformer whose models no measured row has, and what they are called.
 UNMEASURED: Mapping[str, str] = {
-    "ssm": "state-space layers", "encoder": "an encoder", "image": "images",
+    "ssm": "state-space layers", "encoder": "an encoder", "image": "images", "sparse": "sparse attention",
 }  # fmt: skip
 FROZEN = "no fine-tuning of some layers alone was measured in this way"
 CHANGED = f"the device is changed; {UNSEEN}"

@@ -38,7 +38,7 @@ from crossflow.strategy.layout import Layout
 from crossflow.strategy.mesh import Type
 from crossflow.workload.job import Chunk, Job
 from crossflow.workload.statespace import SELECTIVE, UPDATE, StateSpace
-from crossflow.workload.transformer import AttentionGeometry, Cut, Matrix, Part, Routing, Transformer
+from crossflow.workload.transformer import AttentionGeometry, Cut, Matrix, Part, Routing, Selection, Transformer
 
 MASK = 1.0  # a dropout mask is a byte an element [B]
 STATIC = ("fp8", "nvfp4")  # types whose tensors have a scale that a checkpoint knows before
@@ -179,11 +179,9 @@ class _BlockBuilder:
         if attention.gated:  # sigmoid and product r2 w1, backward r3 w2
             self._pass(unit, "forward", 3.0 * e * moved, flops=5.0 * moved)
             self._pass(unit, "input", 5.0 * e * moved, flops=10.0 * moved)
-        if self.cached and attention.shares_latent:
-            # Queries are taken into the latent instead of keys out of it, and values come out after the sum: all heads attend to
-            # the cache as it is, with as many operations in the matrices as one token's keys and values take (DeepSeek-V2, Sec. 2.1.2).
-            groups, kept = np.ones_like(kv), np.asarray(attention.cached, dtype=float)
-            attention = replace(attention, query=attention.cached, value=attention.latent)
+        if attention.selection is not None:
+            self._index(unit, attention.selection, samples, length, self.job.seen(attention.whole, length * layout.cp))
+        attention, groups, kept = self._absorbed(attention, length * layout.cp, groups, kept)
         if self.stack.attention.kernel == "flash":
             self._flash(unit, attention, samples, heads, groups, kept, length, keys, seen)
             if self.job.chunk is not None and not attention.cross:
@@ -193,22 +191,71 @@ class _BlockBuilder:
             self._unfused(unit, attention, samples * heads / rows, rows * length, keys)
         if layout.cp.max() > 1 and not self._rings(attention):
             # A softmax through memory waits for all keys and values; within a window Transformer Engine gathers them too (#1060).
-            size = samples * keys * kept * e
+            chosen = attention.selection
+            size = samples * keys * (kept + (chosen.width * chosen.indexed if chosen is not None else 0.0)) * e
             self._send(unit, "forward", "all_gather", size, layout.context)
             self._send(unit, "input", "all_gather", size, layout.context)
             self._send(unit, "input", "reduce_scatter", size, layout.context)
 
     def _read_beside(self, unit: str, attention: AttentionGeometry, chunk: Chunk, heads: Array, kv: Array) -> None:
         """Attention of the pieces of prompts that a decode step reads: their queries see what lies in the cache and what precedes them."""
-        samples = chunk.pieces * self.layout.tensor_share("attention")
-        seen = attention.seen(chunk.before, chunk.before + chunk.length)
+        samples, last = chunk.pieces * self.layout.tensor_share("attention"), chunk.before + chunk.length
+        seen = attention.seen(chunk.before, last)
         keys = np.minimum(chunk.before, attention.reach) + chunk.length
         kept = kv * (attention.query + attention.value)
+        if attention.selection is not None:
+            self._index(unit, attention.selection, samples, chunk.length, attention.whole.seen(chunk.before, last), keys)
+            attention, kv, kept = self._absorbed(attention, last, kv, kept, written=False)
         self._compute(unit, "forward", self._attend(attention, samples, heads, kv, kept, chunk.length, keys, seen))
+
+    def _absorbed(
+        self, attention: AttentionGeometry, tokens: Array, groups: Array, kept: Array, *, written: bool | None = None
+    ) -> tuple[AttentionGeometry, Array, Array]:
+        """Attention to latents as they lie in the cache, with its heads of keys and what these have for a token.
+
+        Queries are taken into the latent instead of keys out of it, and values come out after the sum: all heads attend to the cache as
+        it is, with as many operations in the matrices as one token's keys and values take (DeepSeek-V2, Sec. 2.1.2). So do tokens that
+        are `written`, as in a decode step, and queries that choose among more `tokens` than they attend to (DeepSeek-V3.2, Sec. 2.1).
+        """
+        if not attention.shares_latent:
+            return attention, groups, kept
+        chosen = np.inf if attention.selection is None else attention.selection.chosen * attention.selection.ratio
+        where = np.asarray(tokens > chosen) | (self.cached if written is None else written)
+        if where.all():
+            return (
+                replace(attention, query=attention.cached, value=attention.latent),
+                np.ones_like(groups),
+                np.asarray(1.0 * attention.cached),
+            )
+        if not where.any():
+            return attention, groups, kept
+        sizes: Any = {
+            "query": np.where(where, attention.cached, attention.query),
+            "value": np.where(where, attention.latent, attention.value),
+        }
+        return replace(attention, **sizes), np.where(where, 1.0, groups), np.where(where, attention.cached, kept)
+
+    def _index(self, unit: str, chosen: Selection, samples: Array, length: Array, before: Array, keys: Array | None = None) -> None:
+        """Scores of the indexer of sparse attention, of which a query has `before` in the mean, and the choice of the best.
+
+        A head whose queries have d elements and give one score a key computes and reads as much as one of attention with d/2 elements for
+        queries and values. The scores of all heads together are written in fp32 and read twice, to find the least that is chosen.
+        """
+        if not chosen.indexed:
+            return
+        one, half = np.ones_like(samples), cast(Any, chosen.width / 2.0)
+        entries = before / chosen.ratio
+        seen = entries if self.cached and keys is None else (length * self.layout.cp if keys is None else keys) / chosen.ratio
+        scores = AttentionGeometry(heads=chosen.heads, kv_heads=1, query=half, value=half, cached=chosen.width)
+        kernel = self._attend(
+            scores, samples, chosen.heads * one, one, chosen.width * one, length, seen, entries, along_keys=self.cached and keys is None
+        )
+        self._fused_attention(unit, kernel)
+        self._pass(unit, "forward", 3.0 * SINGLE * samples * length * entries, launches=2)
 
     def _rings(self, attention: AttentionGeometry) -> bool:
         """Whether context ranks attend in a ring, a step for the keys and values of each rank."""
-        return self.stack.attention.kernel == "flash" and not attention.windowed
+        return self.stack.attention.kernel == "flash" and not attention.windowed and attention.selection is None
 
     def _cast_to_cache(self, attention: AttentionGeometry, tokens: Array, kept: Array) -> Array:
         """Bytes that casting keys and values of new tokens to the type of the cache moves, r1 w1; of a latent each rank has all. [B]

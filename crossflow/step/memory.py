@@ -391,8 +391,8 @@ def kv_cache(job: Job, layout: Layout) -> Array:
     """Keys and values, or their latents, or states, that one layer keeps of all requests of a replica, of every unit, shape (units, n). [B]
 
     Heads of keys and values are divided over the tensor group as far as there are as many; a latent is held whole by each rank.
-    A layer with a window keeps the tokens of the window, a state-space layer as much for few tokens as for many. Nothing looks back at what
-    an encoder's attention saw.
+    A layer with a window keeps the tokens of the window, one of sparse attention all, a state-space layer as much for few tokens as for
+    many. Nothing looks back at what an encoder's attention saw.
     """
     requests = layout.micro_batch * layout.microbatches
     encoding = {f"{i}" for i, layer in enumerate(job.model.kinds) if job.model.encodes(layer)}
@@ -409,9 +409,8 @@ def kv_cache(job: Job, layout: Layout) -> Array:
         latent = attention.cached < attention.kv_heads * (attention.query + attention.value)
         share = np.where(latent, 1.0, attention.kv_heads_on(layout.tensor_of("attention")) / attention.kv_heads)
         share = share * layout.tensor_share("attention")
-        kept = np.minimum(job.context if job.staggered else job.cached, attention.reach)
-        kept = job.model.memory_tokens * np.greater(job.cached, 0) if attention.cross else kept
-        rows.append(requests * kept / layout.cp * attention.cached * job.cache * share)
+        tokens = job.model.memory_tokens * np.greater(job.cached, 0) if attention.cross else job.context if job.staggered else job.cached
+        rows.append(requests * attention.held(tokens) / layout.cp * job.cache * share)
     return np.stack(rows)
 
 

@@ -226,6 +226,8 @@ def _unit_flops(job: Job) -> tuple[Array, Array, Array]:
         scores: Array | float = 0.0
         if part.attention is not None:
             scores = part.attention.flops(tokens, job.seen(part.attention, tokens))
+            if part.attention.selection is not None:
+                scores = scores + part.attention.selection.indexing(tokens, job.seen(part.attention.whole, tokens))
         if part.ssm is not None:
             scores = part.ssm.flops(tokens)
         rows.append((products, products * (not first), scores))

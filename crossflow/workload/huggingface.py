@@ -56,6 +56,8 @@ class Family(FileModel):
     demanded: Mapping[str, tuple[Any, ...]] = {}
     equal: Mapping[str, str] = {}
     listed: Mapping[str, str] = {}
+    patterns: Mapping[str, str] = {}
+    leading: Mapping[str, tuple[str, str, str]] = {}
     last: Mapping[str, str] = {}
     window: str = ""
     local: Mapping[str, Any] = {}
@@ -283,7 +285,7 @@ def _settings(fields: Values, family: Family, kind: str, title: str) -> dict[str
     """Settings by our key; what comes later in a family's description replaces what comes earlier."""
     plain = {"model": "transformer", "global_batch": 1, "title": title, **family.fixed}
     found = {key: _Setting(key=key, value=value) for key, value in plain.items()}
-    for read in (_named, _products, _shifted, _windowed, _mixed, _automatic, _ruled):
+    for read in (_named, _products, _shifted, _windowed, _patterned, _mixed, _automatic, _ruled):
         found |= {setting.key: setting for setting in read(fields, family, found)}
     found |= {setting.key: setting for setting in (*_of_file(fields), *_headed(fields, family, kind))}
     return _without_experts(found)
@@ -354,6 +356,12 @@ def _repeating(kinds: list[str]) -> list[str]:
     """The shortest list that repeats to a longer one."""
     period = next(n for n in range(1, len(kinds) + 1) if all(kind == kinds[i % n] for i, kind in enumerate(kinds)))
     return kinds[:period]
+
+
+def _patterned(fields: Values, family: Family, _: Mapping[str, _Setting]) -> Iterator[_Setting]:
+    for key, name in family.patterns.items():
+        if isinstance(fields.get(name), list) and fields[name]:
+            yield _Setting(key=key, value=_repeating(fields[name]), fields=(name,))
 
 
 def _mixed(fields: Values, family: Family, found: Mapping[str, _Setting]) -> Iterator[_Setting]:
@@ -428,6 +436,7 @@ def _stored(config: Any) -> str | None:
     if not isinstance(config, Mapping):
         return None
     groups, words = config.get("config_groups"), [config.get("quant_method"), config.get("bits", config.get("quant_algo"))]
+    words += ["blocks"] * (config.get("quant_method") == "fp8" and bool(config.get("weight_block_size")))
     if isinstance(groups, Mapping) and len(groups) == 1:  # compressed-tensors
         found = (next(iter(groups.values())) or {}).get("weights") or {}
         words = [found.get("type"), found.get("num_bits")]
@@ -485,6 +494,13 @@ def _wrong(fields: Values, family: Family, kind: str, found: Mapping[str, _Setti
         every = (_count(found[key].value) if key in found else 0) or 1
         if fields.get(name) and fields[name] != list(range(every - 1, _layers(found), every)):
             yield name, f"{json.dumps(fields[name])} is not modelled where {key} = {every}"
+    for name, (first, other, key) in family.leading.items():
+        many, layers = (_count(found[one].value) if one in found else 0 for one in (key, "layers"))
+        if fields.get(name) is not None and fields[name] != [first] * many + [other] * (layers - many):
+            yield name, f"expected {many} layers of kind {first} and {layers - many} of kind {other}, as other fields say"
+    for name in family.patterns.values():
+        if fields.get(name) is not None and (not isinstance(fields[name], list) or len(fields[name]) != _layers(found)):
+            yield name, f"expected an entry for each of {_layers(found)} layers, got {json.dumps(fields[name])[:60]}"
     for name, key in family.last.items():
         every = (_count(found[key].value) if key in found else 0) or 1
         if fields.get(name) not in (None, every - 1):
@@ -622,7 +638,7 @@ def _fate(name: str, value: Any, family: Family, became: Mapping[str, list[str]]
             if stored
             else "not used: not known to crossflow; give weight_dtype"
         )
-    if name in (*family.demanded, *family.equal, *family.listed, *family.last):
+    if name in (*family.demanded, *family.equal, *family.listed, *family.leading, *family.last):
         return "checked: as it is modelled"
     windows = (*LAYER_KINDS, *PERIODS) if family.window else ()
     if any(name in group for group in (windows, family.mixers, *family.names.values(), *(rule.when for rule in family.rules))):

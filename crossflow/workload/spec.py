@@ -63,6 +63,7 @@ from crossflow.workload.transformer import (
     Matrix,
     Part,
     Routing,
+    Selection,
     Transformer,
     experts,
     latent_attention,
@@ -168,6 +169,29 @@ class LatentSpec(FileModel):
     nope: Dimension = Field(description="elements of a head's query and key that carry no position")
     rope: Dimension = Field(description="elements of a head's query and key that are rotated")
     value: Dimension = Field(description="elements of a head's value")
+
+
+class SparseSpec(FileModel):
+    """Sparse attention: an indexer chooses what each query attends to (DeepSeek-V3.2, arXiv:2512.02556)."""
+
+    top_k: Dimension = Field(description="tokens that a query attends to at most")
+    heads: Dimension = Field(description="heads of the indexer")
+    head_dim: Dimension = Field(description="elements of a query of one of its heads, and of its key")
+    pattern: Annotated[tuple[Literal["full", "shared"], ...], BeforeValidator(_listed)] = Field(
+        ("full",), min_length=1,
+        description="kinds of successive layers, repeated to the last: full have an indexer, shared take its choice (GLM-5.2)",
+    )  # fmt: skip
+
+    @model_validator(mode="after")
+    def _possible(self) -> Self:
+        if self.pattern[0] != "full":
+            raise ValueError("pattern: the first layer has no indexer before it; begin with full")
+        return self
+
+    def selection(self, shared: bool) -> Selection:
+        """What is left to a query, in a layer with an indexer or in one that shares the choice of another."""
+        own = {} if shared else {"heads": self.heads, "width": self.head_dim}
+        return Selection(chosen=self.top_k, **own)
 
 
 class ExpertsSpec(FileModel):
@@ -411,6 +435,7 @@ class TransformerSpec(_Sourced):
     attention_sinks: Flag = Field(False, description="whether each head learns a sink, a further logit of its softmax (gpt-oss)")
     final_norm: Flag = Field(True, description="whether a norm follows the last layer")
     embedding_norm: Flag = Field(False, description="whether a norm follows the embedding (BLOOM, BERT)")
+    sparse: SparseSpec | None = Field(None, description="sparse attention to what an indexer chooses; needs `latent`")
     latent: LatentSpec | None = Field(None, description="latent attention in the place of `kv_heads` and `head_dim`")
     experts: ExpertsSpec | None = Field(None, description="experts in the place of MLPs")
     ssm: StateSpaceSpec | None = Field(None, description="state-space layers in the place of all or some layers of attention")
@@ -523,6 +548,7 @@ class TransformerSpec(_Sourced):
             ssm is None or ssm.mlp,
             (mixture.dense_layers, mixture.every) if mixture else None,
             window.pattern if window else ("global",),
+            self.sparse.pattern if self.sparse else ("full",),
         )
 
     def transformer(self) -> Transformer:
@@ -536,16 +562,20 @@ class LayerKind(NamedTuple):
     mixers: tuple[LayerType, ...]
     beside: LayerType | None
     local: bool
+    shared: bool  # whether sparse attention takes what a layer before has chosen
 
 
-# Kinds of layers by their mixers, whether each has an MLP or experts beside, dense layers and `every` of experts, kinds of windows.
-Patterns = tuple[tuple[str, ...], bool, tuple[int, int] | None, tuple[str, ...]]
+# Kinds of layers by their mixers, whether each has an MLP or experts beside, dense layers and `every` of experts, kinds of windows, and of
+# sparse attention.
+Patterns = tuple[tuple[str, ...], bool, tuple[int, int] | None, tuple[str, ...], tuple[str, ...]]
 _MIXERS: Mapping[str, tuple[LayerType, ...]] = {"ssm": ("ssm",), "attention": ("attention",), "both": ("ssm", "attention")}
 _ALONE: Mapping[str, LayerType] = {"mlp": "mlp", "experts": "experts"}
 
 
 @functools.lru_cache(maxsize=256)
-def _kinds(layers: int, mixed: tuple[str, ...], fed: bool, routed: tuple[int, int] | None, seen: tuple[str, ...]) -> tuple[LayerKind, ...]:
+def _kinds(
+    layers: int, mixed: tuple[str, ...], fed: bool, routed: tuple[int, int] | None, seen: tuple[str, ...], chosen: tuple[str, ...]
+) -> tuple[LayerKind, ...]:
     """What each of so many layers is made of; patterns are repeated to the last."""
     dense, every = routed or (layers, 1)
 
@@ -553,7 +583,8 @@ def _kinds(layers: int, mixed: tuple[str, ...], fed: bool, routed: tuple[int, in
         own, local = mixed[i % len(mixed)], seen[i % len(seen)] == "local"
         mixers = _MIXERS.get(own, ())
         beside: LayerType = "experts" if i >= dense and (i + 1) % every == 0 else "mlp"
-        return LayerKind(mixers=mixers, beside=beside if fed else _ALONE.get(own), local=local and "attention" in mixers)
+        return LayerKind(mixers=mixers, beside=beside if fed else _ALONE.get(own), local=local and "attention" in mixers,
+                         shared=chosen[i % len(chosen)] == "shared" and "attention" in mixers)  # fmt: skip
 
     return tuple(map(kind, range(layers)))
 
@@ -572,6 +603,8 @@ def _contradictions(spec: TransformerSpec) -> Iterator[str]:
         yield f"heads: hidden = {spec.hidden} is not a multiple of heads = {spec.heads}; give head_dim"
     if spec.heads % kv_heads:
         yield f"kv_heads: heads = {spec.heads} is not a multiple of kv_heads = {kv_heads}"
+    if spec.sparse and not spec.latent:
+        yield "sparse: an indexer is supported with latent attention only; give latent, or leave sparse out"
     if spec.latent and spec.attention_sinks:
         yield "attention_sinks: sinks are modelled without latent attention"
     if spec.attention_gate and (spec.latent or spec.encoder):
@@ -759,7 +792,7 @@ def _stack(spec: TransformerSpec, name: str, places: range, tokens: int, *, caus
 
     def parts(kind: LayerKind, wide: bool) -> tuple[Part, ...]:
         beside = (_feed_forward(spec, kind.beside == "experts"),) if kind.beside else ()
-        found = (*_mixers(spec, kind.mixers, kind.local, causal=causal), *cross, *beside)
+        found = (*_mixers(spec, kind, causal=causal), *cross, *beside)
         return tuple(replace(part, wide=True) if wide or part.type in listed.types else part for part in found)
 
     made = {kind: parts(*kind) for kind in {kind for _, _, kind in groups}}  # layers alike share their parts
@@ -780,21 +813,22 @@ def _numbered(name: str, group: Sequence[int]) -> str:
     return f"{name} {group[0]}" if len(group) == 1 else f"{name} {group[0]}-{group[-1]}"
 
 
-def _mixers(spec: TransformerSpec, mixers: Sequence[LayerType], local: bool, *, causal: bool) -> Iterator[Part]:
+def _mixers(spec: TransformerSpec, kind: LayerKind, *, causal: bool) -> Iterator[Part]:
     """What mixes the tokens of a layer; two side by side share a norm, the first one's."""
-    if spec.ssm is not None and "ssm" in mixers:
+    if spec.ssm is not None and "ssm" in kind.mixers:
         ssm = spec.ssm
         norms = _norm(spec) * -(-spec.norms // 2)
         yield state_space(width=spec.hidden, ssm=ssm.mixer(), bias=ssm.bias, conv_bias=ssm.conv_bias, norm_vectors=norms)
-    if "attention" in mixers:
-        part = _windowed(spec, _attention(spec, causal=causal), local)
-        yield replace(part, vectors=part.vectors - _norm(spec) * spec.hidden) if len(mixers) > 1 else part
+    if "attention" in kind.mixers:
+        part = _windowed(spec, _attention(spec, causal=causal, shared=kind.shared), kind.local)
+        yield replace(part, vectors=part.vectors - _norm(spec) * spec.hidden) if len(kind.mixers) > 1 else part
 
 
-def _attention(spec: TransformerSpec, *, causal: bool, cross: bool = False) -> Part:
+def _attention(spec: TransformerSpec, *, causal: bool, cross: bool = False, shared: bool = False) -> Part:
     norms = _norm(spec) * -(-spec.norms // 2)
     if spec.latent:
-        return latent_attention(width=spec.hidden, heads=spec.heads, norm_vectors=norms, **spec.latent.model_dump())
+        selection = spec.sparse.selection(shared) if spec.sparse else None
+        return latent_attention(width=spec.hidden, heads=spec.heads, norm_vectors=norms, selection=selection, **spec.latent.model_dump())
     part = self_attention(
         width=spec.hidden,
         heads=spec.heads,

@@ -71,6 +71,40 @@ class Matrix:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Selection:
+    """What sparse attention leaves to a query of the tokens before it [1]_, Sec. 2.1.
+
+    Entries stand for `ratio` tokens each, one where nothing is compressed. An indexer weighs the scores of a few narrow heads, which share
+    a key, and chooses the best entries; without one, entries are those that a layer before has chosen, or all of them.
+
+    References
+    ----------
+    .. [1] DeepSeek-AI, "DeepSeek-V3.2: Pushing the Frontier of Open Large Language Models", 2025, arXiv:2512.02556 (DeepSeek Sparse
+       Attention, Eq. 1 and 2).
+    """
+
+    chosen: int = 0  # entries that a query attends to at most, 0 for all. [1]
+    ratio: int = 1  # tokens that an entry stands for. [1]
+    window: int = 0  # last tokens that a query attends to beside them, one by one. [1]
+    heads: int = 0  # heads of the indexer, 0 without one. [1]
+    width: int = 0  # elements of one of its queries, and of its key. [1]
+
+    @property
+    def indexed(self) -> bool:
+        """Whether an indexer of its own chooses."""
+        return bool(np.any(self.heads))
+
+    def pairs(self, tokens: Array | float) -> Array:
+        """Pairs of query and key or entry that are left among the first tokens of a sample. [1]"""
+        near = masked_pairs(tokens, self.window, False) * np.greater(self.window, 0)
+        return np.asarray(masked_pairs(tokens, self.chosen * self.ratio, False) / self.ratio + near)
+
+    def indexing(self, tokens: Array | float, before: Array | float) -> Array:
+        """Operations of the indexer's scores, of so many tokens that have so many before them. [flop]"""
+        return np.asarray(2.0 * tokens * before / self.ratio * self.heads * (self.width + 1.0))
+
+
+@dataclass(frozen=True, kw_only=True)
 class AttentionGeometry:
     """Geometry of attention: heads, width of queries and keys, width of values, and what a token leaves in the cache."""
 
@@ -87,6 +121,7 @@ class AttentionGeometry:
     # whether the window is a fixed block of the sample (chunked attention) rather than the last tokens (sliding window)
     chunked: bool = False
     gated: bool = False  # whether a gate, which the product for the queries also gives, multiplies the output
+    selection: Selection | None = None  # what a query attends to of the tokens that it may see; all of them where absent
 
     def kv_heads_on(self, ranks: Array) -> Array:
         """Heads of keys and values on one of `ranks` ranks: whole ones, which ranks repeat where there are fewer heads than ranks. [1]"""
@@ -104,8 +139,22 @@ class AttentionGeometry:
         """
         if not self.causal:
             return np.asarray(last, dtype=float)
+        if self.selection is not None:
+            return (self.selection.pairs(last) - self.selection.pairs(first)) / (np.asarray(last) - first)
         beyond, before = (masked_pairs(at, self.window, self.chunked) for at in (last, first))
         return (beyond - before) / (np.asarray(last) - first)
+
+    @property
+    def whole(self) -> AttentionGeometry:
+        """The same where a query attends to all tokens that it may see."""
+        return self if self.selection is None else replace(self, selection=None)
+
+    def held(self, tokens: Array | float) -> Array:
+        """Elements that a request keeps of so many tokens, all heads together, and keys of an indexer. [1]"""
+        if self.selection is None:
+            return np.asarray(np.minimum(tokens, self.reach) * self.cached)
+        entries, near = np.asarray(tokens) / self.selection.ratio, np.minimum(tokens, self.selection.window)
+        return np.asarray((entries + near) * self.cached + entries * self.selection.width * self.selection.indexed)
 
     @property
     def shares_latent(self) -> bool:
@@ -403,6 +452,8 @@ class Transformer:
             total = total + 2.0 * passing[matrix.over] * matrix.k * matrix.n * routed
         if part.attention:
             total = total + part.attention.flops(tokens, self.memory_tokens if part.attention.cross else part.attention.seen(0.0, tokens))
+            if part.attention.selection is not None:
+                total = total + part.attention.selection.indexing(tokens, part.attention.whole.seen(0.0, tokens))
         return total + (part.ssm.flops(tokens) if part.ssm else 0.0)
 
 
@@ -446,8 +497,9 @@ def self_attention(
 
 @functools.lru_cache(maxsize=1024)
 def latent_attention(
-    *, width: int, heads: int, query_rank: int | None, kv_rank: int, nope: int, rope: int, value: int, norm_vectors: int = 1
-) -> Part:
+    *, width: int, heads: int, query_rank: int | None, kv_rank: int, nope: int, rope: int, value: int, norm_vectors: int = 1,
+    selection: Selection | None = None,
+) -> Part:  # fmt: skip
     """Multi-head latent attention of DeepSeek: queries, keys and values pass through low-rank latents; the cache keeps the latent."""
     queries = Matrix(name="query", k=width, n=heads * (nope + rope), cut="column")
     low = (Matrix(name="query_down", k=width, n=query_rank), replace(queries, name="query_up", k=query_rank)) if query_rank else (queries,)
@@ -458,13 +510,34 @@ def latent_attention(
             *low,
             Matrix(name="key_value_down", k=width, n=kv_rank + rope),
             Matrix(name="key_value_up", k=kv_rank, n=heads * (nope + value), cut="column"),
+            *indexer(selection, width, query_rank or width),
             Matrix(name="output", k=heads * value, n=width, cut="row"),
         ),
-        vectors=norm_vectors * width + (query_rank or 0) + kv_rank,
+        vectors=norm_vectors * width + (query_rank or 0) + kv_rank + _index_norm(selection),
         attention=AttentionGeometry(
-            heads=heads, kv_heads=heads, query=nope + rope, value=value, cached=kv_rank + rope, latent=kv_rank, rotary=True
+            heads=heads, kv_heads=heads, query=nope + rope, value=value, cached=kv_rank + rope, latent=kv_rank, rotary=True,
+            selection=selection,
         ),
+    )  # fmt: skip
+
+
+def indexer(selection: Selection | None, width: int, queries: int) -> tuple[Matrix, ...]:
+    """Weights of the indexer of sparse attention: queries of its heads, made of `queries` elements, one key, and a weight for each head.
+
+    Each rank of a tensor group has them whole, as in DeepSeek's inference code.
+    """
+    if selection is None or not selection.indexed:
+        return ()
+    return (
+        Matrix(name="index_query", k=queries, n=selection.heads * selection.width),
+        Matrix(name="index_key", k=width, n=selection.width),
+        Matrix(name="index_weights", k=width, n=selection.heads),
     )
+
+
+def _index_norm(selection: Selection | None) -> int:
+    """Parameters of the layer norm of an indexer's keys. [1]"""
+    return 2 * selection.width if selection is not None and selection.indexed else 0
 
 
 @functools.lru_cache(maxsize=1024)
