@@ -33,6 +33,7 @@ from crossflow.strategy.plan import Plan
 from crossflow.strategy.reading import every_strategy
 from crossflow.units import show
 from crossflow.workload.huggingface import MTP_NOTE, file_notes
+from crossflow.workload.released import release_notes
 from crossflow.workload.spec import TransformerSpec
 
 if TYPE_CHECKING:
@@ -327,8 +328,10 @@ class Prediction(PlainData, Tabular):
         found += slower_experts(self.scenario, self.device)
         if self._memory and (crowded := full_text(*self._memory)):
             found.append(crowded)
-        further = (MTP_NOTE,) if workload.mtp_layers and workload.task != "training" else ()
-        return (*file_notes(workload, self.scenario.document.data["workload"]), *further, *found)
+        guesses = workload.serves and workload.serving.speculation is not None
+        further = (MTP_NOTE,) if workload.mtp_layers and workload.task != "training" and not guesses else ()
+        given = self.scenario.document.data["workload"]
+        return (*file_notes(workload, given), *release_notes(workload, given), *further, *found)
 
     def _unused(self) -> Iterator[str]:
         """What of the power budget a generated device cannot use."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -43,6 +43,7 @@ from crossflow.workload.graph import Graph
 from crossflow.workload.huggingface import CONFIG, huggingface_document
 from crossflow.workload.idle import without_meaning
 from crossflow.workload.job import Job
+from crossflow.workload.released import SERVED, as_released
 from crossflow.workload.spec import MODELS, OPTIMIZER_STATES, DlrmSpec, GemmSpec, LstmSpec, ProgramSpec, TransformerSpec
 
 if TYPE_CHECKING:
@@ -534,8 +535,8 @@ def resized(scenario: Scenario, settings: Mapping[str, Any]) -> Sized:
     if "workload" in changed:
         own = Document(file=scenario.document.file, data=data["workload"])
         if own.data["model"] not in MODELS:
-            service = own.data.get("task", "training") != "training"
-            own = files.merge(_own_preset(scenario, own.data["model"], service), own.without("model"))
+            named = tuple((key, own.data.get(key)) for key in ("task", "dtype", "weight_dtype"))
+            own = files.merge(_own_preset(scenario, own.data["model"], named), own.without("model"))
         spec = MODELS[own.data["model"]].model_validate(own.data)
         if any(files.held(data["workload"], key.split(".")) is not None for key, _ in without_meaning(spec)):
             raise SpecError([])
@@ -547,11 +548,12 @@ def resized(scenario: Scenario, settings: Mapping[str, Any]) -> Sized:
     return Sized(settings=settings, workload=spec, system=system, written=written, base=base, contents=used)
 
 
-@functools.lru_cache(maxsize=16)
-def _own_preset(scenario: Scenario, name: str, service: bool) -> Document:
-    """The preset that a scenario's workload begins with, for a service or for training; without its lines."""
+@functools.lru_cache(maxsize=64)
+def _own_preset(scenario: Scenario, name: str, given: tuple[tuple[str, Any], ...]) -> Document:
+    """The preset that a scenario's workload begins with where it gives some task and types; without its lines."""
     with scenario.contents.used():
-        found = _preset(name, Document(file=scenario.document.file, data={"task": "prefill" if service else "training"}), scenario.base)
+        document = Document(file=scenario.document.file, data={key: value for key, value in given if value is not None})
+        found = _preset(name, document, scenario.base, _multiplied(scenario.system))
     return Document(file=found.file, data=found.data)
 
 
@@ -649,10 +651,11 @@ def _resolved(document: Document, base: Path | None, name: str, like: Scenario |
         elif "system" in given:
             system, system_document = resolve(document.under("system"), base)
     with _told(problems, "workload"):
-        if like is not None and like.document.data["workload"] == given.get("workload"):
+        rates = () if system is None else _multiplied(system)
+        if like is not None and like.document.data["workload"] == given.get("workload") and _multiplied(like.system) == rates:
             workload = like.workload
         elif "workload" in given:
-            workload = _workload(document.under("workload"), base)
+            workload = _workload(document.under("workload"), base, rates)
     with _told(problems):
         if isinstance(workload, ProgramSpec):
             workload.program  # noqa: B018 - read here, where its problems join the others
@@ -664,7 +667,7 @@ def _resolved(document: Document, base: Path | None, name: str, like: Scenario |
     try:
         with _told(problems, "software"):
             named, kept = given.get("software"), None if like is None else like.document.data.get("software")
-            same = like is not None and kept is not None and kept == named and type(workload) is type(like.workload)
+            same = kept is not None and kept == named and like is not None and type(workload) is type(like.workload)
             stack = like.stack if like is not None and same else _stack(named, workload, document, base)
     except CrossflowError as error:
         problems.append(document.problem(document.blamed("software", str(error)), str(error)))
@@ -672,7 +675,6 @@ def _resolved(document: Document, base: Path | None, name: str, like: Scenario |
         raise SpecError(map(pointed, problems))
     document = _with_components(document, system, system_document, base)
     _check_meaning(top, workload, document)
-    profile = _profile(top.profile, system, system_document, base, document)
     _check_types(system, workload, stack, document)
     strategy = fitting(strategy, system, workload)
     scenario = Scenario(
@@ -689,7 +691,7 @@ def _resolved(document: Document, base: Path | None, name: str, like: Scenario |
         run=top.run,
         base=base,
         contents=used,
-        profile=profile,
+        profile=_profile(top.profile, system, system_document, base, document),
     )
     problems += _network_problems(system, scenario.nodes, document)
     if problems:
@@ -706,9 +708,14 @@ def _told(problems: list[Problem], section: str = "") -> Iterator[None]:
         problems += [problem.below(section) if section else problem for problem in error.problems]
 
 
+def _multiplied(system: SystemSpec) -> Collection[str]:
+    """Types that the devices of a system multiply in."""
+    return (system.rates if isinstance(system, GeneratedSystem) else system.product_rates).keys()
+
+
 def _check_types(system: SystemSpec, workload: Workload, stack: SoftwareStack | None, document: Document) -> None:
     """SpecError for data types that the device does not compute in, or the software does not keep weights in."""
-    dtypes, what = (system.rates, "rates") if isinstance(system, GeneratedSystem) else (system.product_rates, "throughput")
+    dtypes, what = _multiplied(system), "rates" if isinstance(system, GeneratedSystem) else "throughput"
     if workload.dtype not in dtypes:
         raise document.error(("workload", "dtype"), f"{system.name} has no {what} for {workload.dtype}; it has {', '.join(dtypes)}")
     if isinstance(workload, TransformerSpec) and workload.weight_dtype and stack is not None and stack.weight == "fp32":
@@ -836,8 +843,8 @@ def _check_order(order: tuple[str, ...], strategy: Mesh, document: Document) -> 
         raise document.error(("placement",), f"expected each of {', '.join(names)} once, or auto; got {', '.join(order)}")
 
 
-def _workload(document: Document, base: Path | None) -> Workload:
-    """Workload section: a model with its dimensions, or a preset by name with changes."""
+def _workload(document: Document, base: Path | None, rates: Collection[str]) -> Workload:
+    """Workload section: a model with its dimensions, or a preset by name with changes, on devices that multiply in some types."""
     data = document.data
     if not isinstance(data, Mapping):
         raise document.error((), f"expected a mapping with a model, got {data!r}")
@@ -846,9 +853,11 @@ def _workload(document: Document, base: Path | None) -> Workload:
         raise document.error((), f"the key 'model' is missing: one of {', '.join(MODELS)}, or a preset")
     if not isinstance(model, str):
         raise document.error(("model",), f"expected one of {', '.join(MODELS)}, or a preset, got {model!r}")
+    if SERVED in data:
+        raise document.error((SERVED,), "only the file of a model says how it was released; give weight_dtype and wide_layers")
     found = model.endswith((".json", ".json.gz"))  # a program itself, whose place is known
     if model not in MODELS:
-        preset = _preset(str(model), document, base)
+        preset = _preset(str(model), document, base, rates)
         model = preset.data.get("model")
         if not isinstance(model, str) or model not in MODELS:
             raise preset.error(("model",), f"expected one of {', '.join(MODELS)}, got {shown(model)}{did_you_mean(str(model), MODELS)}")
@@ -895,8 +904,20 @@ def _config_of(name: str, base: Path | None) -> str:
     return next((f"{name.rstrip('/')}/{CONFIG}" for folder in folders if contents.is_file(folder / CONFIG)), name)
 
 
-def _preset(name: str, document: Document, base: Path | None) -> Document:
-    """A model by its preset's name, or by the path of its file: ours, a program, or a ``config.json`` of Hugging Face, or its folder."""
+def _preset(name: str, document: Document, base: Path | None, rates: Collection[str]) -> Document:
+    """A model by its preset's name, or by the path of its file: ours, a program, or a ``config.json`` of Hugging Face, or its folder.
+
+    A service has it in the types in which it was released, where the workload names no others; products are in types with `rates`.
+    """
+    found = _described(name, document, base)
+    if SERVED not in found.data and not found.data.get("weight_dtype"):
+        return found
+    types = Document(file=found.file, data=as_released(found.data, document.data, rates))
+    return files.merge(found.without(SERVED, "weight_dtype") if SERVED in found.data or found.file.endswith(".json") else found, types)
+
+
+def _described(name: str, document: Document, base: Path | None) -> Document:
+    """The file that describes a model."""
     known = presets()
     name = _config_of(name, base) if name not in known else name
     if name.endswith((".json", ".json.gz")):

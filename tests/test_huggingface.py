@@ -394,7 +394,9 @@ def test_a_prediction_tells_what_it_takes_from_the_file(name, own, notes):
 def test_the_page_of_a_file_has_its_notes():
     assert show.look_up(str(CONFIGS["llama-3.1-405b"])).notes == f"{LONGEST}\n{ONE}"
     sheet = show.look_up(str(CONFIGS["glm-4.5"]))
-    assert sheet.notes.endswith("\nmulti-token prediction layers run in training only; speculative decoding is not modelled")
+    assert sheet.notes.endswith(
+        "\nlayers of multi-token prediction run in training only; a service that guesses with them has serving.speculation"
+    )
     assert sheet.settings["parameters of mtp_layers"] == 3_988_069_792
     assert isinstance(sheet.settings["active parameters"], int)
     assert "vision tower" in show.look_up(str(CONFIGS["qwen2-vl-7b"])).notes

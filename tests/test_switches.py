@@ -31,7 +31,19 @@ class When(NamedTuple):
 
 
 # They say what something is, which model a file is read as, or what a launch file names and costs alike.
-LABELS = {"name", "title", "notes", "sources", "known_as", "model", "kind", "experts.score", "experts.scaling"}
+LABELS = {
+    "served.weight_dtype",
+    "served.wide_layers",
+    "name",
+    "title",
+    "notes",
+    "sources",
+    "known_as",
+    "model",
+    "kind",
+    "experts.score",
+    "experts.scaling",
+}
 SECTIONS = {"system", "workload", "strategy", "software", "techlib"}  # whose own fields are below
 MOE = {"workload.experts": {"count": 8, "active": 2}}
 LATENT = {"workload.latent": {"kv_rank": 256, "nope": 64, "rope": 32, "value": 64}}

@@ -12,6 +12,7 @@ from crossflow.files import FileModel
 from crossflow.launch.settings import FlatSettings, of_model, workload_settings
 from crossflow.limits import PositiveInt
 from crossflow.scenario import from_dict, presets
+from crossflow.workload.released import SERVED
 from crossflow.workload.spec import TransformerSpec
 
 
@@ -20,7 +21,6 @@ class ModelNames(FileModel):
 
     huggingface: tuple[str, ...] = ()
     torchtitan: tuple[str, ...] = ()  # name and flavour
-    checkpoint: Mapping[str, str] = {}  # types of published weights, where they are narrower than 16 bits
 
 
 class ModelsFile(FileModel):
@@ -57,6 +57,12 @@ def by_flavour(name: str, flavour: str) -> str | None:
         preset for preset, names in _names().presets.items() if tuple(map(str.lower, names.torchtitan)) == (name.lower(), flavour.lower())
     )
     return next(found, None)
+
+
+def types_of(preset: str) -> Mapping[str, Any]:
+    """Types in which the maker of a model released it, where they are narrower than 16 bits."""
+    released: Mapping[str, Any] = files.read_yaml(presets()[preset]).data.get(SERVED, {})
+    return released
 
 
 def names_of(preset: str) -> ModelNames:

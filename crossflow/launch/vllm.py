@@ -16,7 +16,7 @@ from typing import Any
 
 from crossflow.errors import Problem
 from crossflow.launch.meaning import Flags, Meaning, MeantFields
-from crossflow.launch.models import by_huggingface, names_of, preset_of, preset_settings
+from crossflow.launch.models import by_huggingface, names_of, preset_of, preset_settings, types_of
 from crossflow.launch.settings import FlatSettings, of_model, several
 from crossflow.launch.table import Found, Remark
 from crossflow.limits import shown
@@ -114,7 +114,8 @@ def _types(found: Found, preset: str | None, problems: list[Problem], remarks: l
     half = {"auto": None, "half": "fp16", "float16": "fp16", "bfloat16": "bf16", "float": "fp32", "float32": "fp32"}[
         found.values.get("dtype", "auto")
     ]
-    yield "workload.dtype", half or "bf16"
+    released = preset is not None and method is None and half is None and bool(types_of(preset))
+    yield "workload.dtype", None if released else half or "bf16"
     if method is not None and method in QUANTIZED:
         key, value = QUANTIZED[method]
         yield f"workload.{key}", value
@@ -124,8 +125,6 @@ def _types(found: Found, preset: str | None, problems: list[Problem], remarks: l
         )
     elif method is not None and method != "None":
         problems.append(found.problem("quantization", f"expected one of {', '.join((*QUANTIZED, *BY_CHECKPOINT))}, got {shown(method)}"))
-    elif preset is not None and half is None:
-        yield from ((f"workload.{key}", value) for key, value in names_of(preset).checkpoint.items())
 
 
 def length(text: str) -> int | None:
@@ -211,10 +210,12 @@ def _say_experts(settings: FlatSettings, plan: Plan, unsaid: list[str]) -> dict[
 def _say_types(settings: FlatSettings, preset: str | None, said: set[str], remarks: list[str]) -> dict[str, Any]:
     """Types by flags; those that only a checkpoint says stay unsaid, and become comments."""
     dtype, weight = settings["workload.dtype"], settings["workload.weight_dtype"]
-    own = names_of(preset).checkpoint if preset else {}
-    if (dtype, weight) == (own.get("dtype", "bf16"), own.get("weight_dtype")):
-        said |= {"workload.dtype", "workload.weight_dtype"}
-        return {} if own else {"dtype": HALF[dtype]}
+    own = types_of(preset) if preset else {}
+    kept = own.get("weight_dtype")
+    wide = tuple(own.get("wide_layers", ())) == tuple(settings["workload.wide_layers"] or ())
+    if own and wide and (dtype, weight) in ((kept, None), ("bf16", kept)):  # as it was released, whatever the device multiplies in
+        said |= {"workload.dtype", "workload.weight_dtype", "workload.wide_layers"}
+        return {}
     method = SAID.get(("weight_dtype", weight) if weight else ("dtype", dtype))
     if method is not None:
         said |= {"workload.weight_dtype"} if weight else {"workload.dtype", "workload.weight_dtype"}

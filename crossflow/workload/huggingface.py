@@ -127,7 +127,7 @@ HEADS: Mapping[str, Values] = {
 }
 # Parts of a model that are not modelled, by the field that describes them.
 TOWERS: Mapping[str, str] = {"vision_config": "vision tower", "audio_config": "audio tower"}
-MTP_NOTE = "multi-token prediction layers run in training only; speculative decoding is not modelled"
+MTP_NOTE = "layers of multi-token prediction run in training only; a service that guesses with them has serving.speculation"
 # What files call layers that see a window and layers that see all tokens; in `no_rope_layers` 1 is a layer with rotary positions.
 LAYER_KINDS: Mapping[str, Mapping[Any, str]] = {
     "layer_types": {"sliding_attention": "local", "chunked_attention": "local", "full_attention": "global"},

@@ -397,6 +397,13 @@ class ServingSpec(FileModel):
     )
 
 
+class ServedSpec(FileModel):
+    """Types of the checkpoint that a model's maker released, which services take where a workload names no type."""
+
+    weight_dtype: WeightType = Field(description="type of its weights; products compute in it too where engines and devices do")
+    wide_layers: LayerEntries = Field((), description="what stays in 16 bits, as the workload's `wide_layers` lists it")
+
+
 class TransformerSpec(_Sourced):
     """Transformer: decoder, encoder, both, mixture of experts, vision transformer, or a model with state-space layers; where a file does
     not say, as Llama is.
@@ -406,6 +413,7 @@ class TransformerSpec(_Sourced):
     title: str = ""
     notes: str = ""
     sources: Mapping[str, str] = {}
+    served: ServedSpec | None = Field(None, description="types of the released checkpoint; only the file of a model has it")
     layers: LayerCount = Field(description="layers; with `encoder` those of the decoder")
     hidden: Dimension = Field(description="elements of a token's vector between layers")
     heads: DimensionOrZero = Field(0, description="attention heads; only a model without attention has none")

@@ -1,0 +1,55 @@
+"""Types in which makers release the weights of models, and in which services then multiply.
+
+A preset says under `served`, and a ``config.json`` in its quantisation, in which type weights are kept. Engines multiply in that type where
+checkpoints have scales of activations or make them as they go (fp8, nvfp4) and the device has a rate for it; elsewhere kernels widen the
+weights as they read them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+from typing import Any
+
+from crossflow.formats import FORMATS
+from crossflow.workload.spec import TransformerSpec
+
+SERVED = "served"  # key of a preset
+TYPES = ("dtype", "weight_dtype", "wide_layers")  # keys of a workload that say types of weights and products
+# Types of weights whose activations engines quantise too; beside int4 and mxfp4 they stay in 16 bits (vLLM, docs/features/quantization).
+MULTIPLIED = ("fp8", "fp8_block", "nvfp4")
+
+
+def as_released(preset: Mapping[str, Any], given: Mapping[str, Any], rates: Collection[str]) -> dict[str, Any]:
+    """The types that a service takes from a preset or a ``config.json``.
+
+    Parameters
+    ----------
+    preset : the model's keys.
+    given : the keys that a workload gives beside it. What it says of types counts alone, but for a file's weights where it gives `dtype`.
+    rates : types that the devices multiply in.
+
+    >>> as_released({"served": {"weight_dtype": "fp8_block"}}, {"task": "decode"}, {"bf16", "fp8_block"})
+    {'dtype': 'fp8_block'}
+    >>> as_released({"served": {"weight_dtype": "fp8_block"}}, {"task": "decode"}, {"bf16"})
+    {'weight_dtype': 'fp8_block'}
+    >>> as_released({"served": {"weight_dtype": "mxfp4"}}, {"task": "decode", "dtype": "bf16"}, {"bf16"})
+    {}
+    """
+    told = preset.get(SERVED, {key: preset[key] for key in TYPES if key in preset and preset.get("weight_dtype")})
+    weight, dtype = told.get("weight_dtype"), given.get("dtype")
+    if weight is None or given.get("task", "training") in ("training", "forward") or given.get("weight_dtype"):
+        return {}
+    if dtype is not None:
+        narrower = dtype in FORMATS and FORMATS[weight].bits < FORMATS[dtype].bits
+        return dict(told) if SERVED not in preset and narrower else {}
+    if weight in MULTIPLIED and weight in rates:
+        return {**{key: value for key, value in told.items() if key != "weight_dtype"}, "dtype": weight}
+    return dict(told)
+
+
+def release_notes(spec: TransformerSpec, given: Mapping[str, Any]) -> Iterator[str]:
+    """A sentence on the types that a service takes from the checkpoint of its model, where a workload gives none itself."""
+    kept = spec.weight_dtype or (spec.dtype if spec.dtype in MULTIPLIED else None)
+    if spec.serves and kept and not {"dtype", "weight_dtype"} & given.keys():
+        how = "" if spec.weight_dtype is None else f", products in {spec.dtype}"
+        yield f"weights are in {kept}, as released{how}; give workload.dtype to change it"
