@@ -20,7 +20,7 @@ QWEN = {"hidden": 4096.0, "inner": 1536.0, "active": 8.0, "experts": 128.0}
 
 
 def loads(tokens, ranks=8.0, load=1.0, skew=0.0, reached=np.inf, active=8.0, experts=128.0, slots=None):
-    given = (tokens, active, experts, ranks, load, skew, reached, slots or experts)
+    given = (tokens, active, experts, ranks, load, skew, reached, slots or 0.0)
     return expert_loads(*(np.atleast_1d(float(one)) for one in given))
 
 

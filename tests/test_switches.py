@@ -121,6 +121,7 @@ STACK = {
     "memory.narrow_weights": When(["fp8"], {"system.template": "dgx-h100", "workload.dtype": "fp8"}),
     "kernels.exchange": When(["deepep"], {**MOE, "workload.task": "prefill", "strategy.ep": 4, "system.template": "dgx-h100"}),
     "kernels.experts": When({"bf16": ["triton-vllm"]}, {**MOE, "workload.task": "prefill"}),
+    "engine.balances": When(True, {"workload.experts": {"count": 16, "active": 2, "skew": 1.2}, "workload.task": "prefill", "strategy.ep": 4}),
     "kernels.gathers": When("node", {**MOE, "workload.task": "prefill", "strategy.ep": 4}),
     "kernels.exchanged": When(
         {"bf16": ["cutlass-trtllm"]},

@@ -93,7 +93,7 @@ def test_bytes_of_low_latency_exchanges_by_hand():
 
 
 def loads(tokens, ranks, skew, slots, experts=256.0):
-    given = (tokens, 8.0, experts, ranks, 1.0, skew, np.inf, slots)
+    given = (tokens, 8.0, experts, ranks, 1.0, skew, np.inf, slots)  # 0 places: in their order
     return expert_loads(*(np.atleast_1d(float(one)) for one in given))
 
 
@@ -124,9 +124,10 @@ def test_ranks_of_alike_experts_are_as_full_as_their_places():
 
 
 def test_copies_even_out_what_a_power_law_makes_uneven():
-    alone, copied = loads(4096, 32, 1.2, 256), loads(4096, 32, 1.2, 288)
-    assert copied.rows[0] < 0.5 * alone.rows[0]
-    assert copied.rows[0] >= 4096 * 8 / 32
+    ordered, balanced, copied = loads(4096, 32, 1.2, 0), loads(4096, 32, 1.2, 256), loads(4096, 32, 1.2, 288)
+    assert 4096 * 8 / 32 <= copied.rows[0] < 0.6 * balanced.rows[0] < 0.6 * ordered.rows[0]
+    assert copied.rows[0] < 1.1 * 4096 * 8 / 32
+    assert loads(1 << 18, 32, 1.2, 288).rows[0] < 1.2 * (1 << 18) * 8 / 32  # whatever the tokens
     assert isinstance(copied, RowLoads)
 
 
@@ -246,12 +247,16 @@ def test_many_layouts_of_experts_are_the_single_ones():
 
 
 def test_published_rates_of_experts_over_many_nodes():
-    """Nothing was fitted to these: every rate is within a quarter, in both phases, on H100 and H800."""
+    """Nothing was fitted to these: rates that were in view are within a quarter, of those found afterwards half are.
+
+    Kimi K2 reads prompts without copies of experts, which in reality are used less unevenly than the power law has it.
+    """
     table = wide_experts_table(shipped())
-    assert np.abs(table.measured / table.predicted - 1.0).max() < 0.25
-    assert len(table.measured) == 9
-    assert {"prefill, balanced", "decode, as it comes"} <= set(table.groups["load"])
-    assert sum(table.skipped.values()) == 2
+    error, seen = table.measured / table.predicted - 1.0, np.array(table.groups["seen"])
+    assert np.abs(error[seen == "in view"]).max() < 0.25
+    assert np.median(np.abs(error)) < 0.15
+    assert sorted(np.abs(error[seen != "in view"]).round(1)) == [0.1, 0.2, 0.3, 0.5]
+    assert (len(error), sum(table.skipped.values())) == (13, 3)
 
 
 def mixtral(dtype, software="vllm"):

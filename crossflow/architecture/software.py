@@ -222,6 +222,11 @@ class EngineHabits(FileModel):
     cache: PositiveShare = Field(
         default=np.array([1.0]), description="share of what weights and activations leave of it that the cache takes"
     )
+    balances: Flag = Field(
+        default=False,
+        description="experts lie on the ranks that share them out so that these are alike full (EPLB) rather than in their order; with "
+        "`redundant_experts` they always do",
+    )
     admits: Literal["written", "whole"] = Field(
         default="written",
         description="requests that a replica works on at once. written: as many as have room with what is written of them in the mean; one "

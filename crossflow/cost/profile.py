@@ -226,7 +226,7 @@ def experts_shape(
     ('4096 x 2048x768 by 2 to 8 of 128 on 16', '4096 x 2048x768 by 2 to 8 of 128 on 16 skew 1.2')
     """
     others = (
-        (" load", load, 1.0), (" skew", skew, 0.0), (" reached", reached, np.inf), (" places", slots or experts, experts),
+        (" load", load, 1.0), (" skew", skew, 0.0), (" reached", reached, np.inf), (" places", slots or 0.0, 0.0),
         (" given", given or tokens * active, tokens * active),
     )  # fmt: skip
     uneven = "".join(f"{name} {value:.10g}" for name, value, even in others if value != even)

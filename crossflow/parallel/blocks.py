@@ -477,7 +477,7 @@ class _BlockBuilder:
         """Router and shared expert, of `mine` tokens, and routed experts; tokens travel to the ranks that hold their experts and back."""
         layout, e = self.layout, self.element
         assert part.routing is not None
-        routing = layout.placed(part.routing)
+        routing = self._routing(part.routing)
         own, ranks = self._own(tokens, "experts"), layout.tensor_of("experts")
         routed = own * routing.rows(layout.ep)
         # Experts of a rank that any token of the group is sent to: a few tokens leave most of them, and their weights, alone.
@@ -494,7 +494,7 @@ class _BlockBuilder:
             layer = Experts(
                 tokens=own * layout.ep, hidden=part.routed_width, inner=part.inner / ranks, branches=2.0 if part.gated else 1.0,
                 active=routing.active, experts=routing.experts, ranks=layout.ep, load=routing.load(layout.ep), skew=routing.skew,
-                reached=touched, slots=routing.slots,
+                reached=touched, slots=routing.balanced_slots,
             )  # fmt: skip
             exchanged = (layout.ep > 1) & ~gathered
             for kernel, where in ((layer, ~exchanged), (replace(layer, given=own * routing.active), exchanged)):
@@ -525,6 +525,10 @@ class _BlockBuilder:
         self._send(unit, "forward", "all_gather", whole, layout.expert)
         self._send(unit, "forward", "reduce_scatter", whole, layout.expert)
 
+    def _routing(self, routing: Routing) -> Routing:
+        """How experts are routed as the plans and the stack place them."""
+        return self.layout.placed(routing, balanced=self.stack.engine.balances and not self.training)
+
     def _row_passes(self, routing: Routing) -> Array:
         """Elements read and written for each that is routed, beside permutation and return: there and back r1 w1 for each pass. [1]"""
         several = routing.slots / self.layout.ep > 1.0
@@ -553,7 +557,7 @@ class _BlockBuilder:
         In a service by the kernels of a library where the stack names any.
         """
         assert part.routing is not None
-        routing = self.layout.placed(part.routing)
+        routing = self._routing(part.routing)
         beside: dict[str, Any] = {"hiding": "experts"} if self.stack.overlap.experts else {}
         if self.stack.kernels.exchange and not self.training:
             self._send(unit, phase, "all_to_all", size, self._expert_group(part, routing, back=back), **beside)
@@ -593,7 +597,7 @@ class _BlockBuilder:
         # shared expert tokens are gathered over the ranks that share a layer, and once more for the weight gradient.
         apart = layout.tensor_of("experts") != layout.tp
         sent = (layout.ep > 1) & (self.training | ~gathers(layout, self.stack))
-        rows = self._own(tokens, "experts") * part.routed_width * e * np.where(sent, layout.placed(part.routing).rows(layout.ep), 1.0)
+        rows = self._own(tokens, "experts") * part.routed_width * e * np.where(sent, self._routing(part.routing).rows(layout.ep), 1.0)
         common, alone = size * float(np.any(part.shared)), layout.tensor_of("mlp") < layout.tp
         beside = common * ((layout.ep > 1) | apart) * ~alone
         sums = np.where(layout.sequence_parallel, beside + np.where(apart, 0.0, rows), size)

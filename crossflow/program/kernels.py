@@ -158,7 +158,10 @@ class Experts:
         Number | None, Positive | None, "experts of a rank that any token goes to, with `skew` 0; as many as there are rows where absent"
     ] = None
     slots: Annotated[
-        Number | None, Positive | None, "places for experts on all ranks, more than experts where some have copies; as many where absent"
+        Number | None,
+        NonNegative | None,
+        "places for experts on all ranks that a balancer fills, more than experts where some have copies; experts lie in their order where"
+        " absent or 0",
     ] = None
     given: Annotated[
         Number | None,
@@ -234,11 +237,11 @@ def kernel_tables(kernels: Sequence[Kernel], element: float, *, narrow: bool) ->
 def size_of(kernel: Kernel, name: str) -> Number:
     """One size of a kernel; where it says none, attention has as many heads of keys and values as of queries, lookups their batch.
 
-    Of experts any number may be reached, each has one place, and the rows of all tokens come.
+    Of experts any number may be reached, they lie in their order, and the rows of all tokens come.
     """
     value: Number | None = getattr(kernel, name)
     if value is None and isinstance(kernel, Experts):
-        return {"slots": kernel.experts, "given": kernel.tokens * kernel.active}.get(name, np.inf)
+        return {"slots": 0.0, "given": kernel.tokens * kernel.active}.get(name, np.inf)
     if value is None:
         assert isinstance(kernel, Attention | Lookup)  # of which a size may be left open, too
         return kernel.heads if isinstance(kernel, Attention) else kernel.samples

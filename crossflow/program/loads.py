@@ -4,9 +4,9 @@ The power law is that of measured expert layers (ai-dynamo/aiconfigurator, colle
 are drawn with a density of share^-skew, from 1 to 0.8 times the tokens, or from 0.01 to 2 where there are fewer rows than experts, and
 scaled to all rows. Figures are means over a few draws with a fixed seed, so that they are the same every time.
 
-Where there are more places for experts than experts, the fullest experts have copies, and all are packed so that ranks have as many places
-and loads as alike as they get (EPLB [1]_, its global policy). The balancer knows the shares of the experts as they are drawn; rows of an
-expert are divided evenly over its copies.
+Experts lie on the ranks in their order, or as a balancer places them. Where there are more places than experts, it gives the fullest
+experts copies; it packs all of them so that ranks have as many places and loads as alike as they get (EPLB [1]_, its global policy). It
+knows the shares of the experts as they are drawn; rows of an expert are divided evenly over its copies.
 
 References
 ----------
@@ -54,13 +54,15 @@ def expert_loads(
     load : rows of the fullest rank over the mean, where `skew` is 0. [1]
     skew : exponent of the power law, 0 where experts are used alike. [1]
     reached : experts of a rank that any token goes to where they are used alike; as many as there can be where infinite. [1]
-    slots : places for experts on all ranks, more than experts where some have copies. [1]
+    slots : places for experts on all ranks that a balancer fills, more than experts where some have copies; 0 where experts lie in
+        their order. [1]
     """
     given = (tokens, active, experts, ranks, load, skew, reached, slots)
     shape = np.broadcast_shapes(*(np.shape(one) for one in given))
     table = np.stack([np.broadcast_to(one, shape).ravel() for one in given], axis=1)
     rows, which = np.unique(table, axis=0, return_inverse=True)
-    found = _even(*rows[:, [0, 1, 7, 3, 4, 6]].T)
+    filled = np.where(rows[:, 7] > 0, rows[:, 7], rows[:, 2])
+    found = _even(rows[:, 0], rows[:, 1], filled, rows[:, 3], rows[:, 4], rows[:, 6])
     for skewed in _alike(rows):
         tokens, active, each = rows[skewed][:, [0, 1, 5]].T
         found[:, skewed] = _drawn(tokens, active, each, *map(int, rows[skewed[0], [2, 3, 7]]))
@@ -88,7 +90,7 @@ def _alike(rows: Array) -> list[Index]:
     found = []
     for alike in np.unique(rows[rows[:, 5] > 0][:, [2, 3, 7]], axis=0):
         places = np.flatnonzero((rows[:, 5] > 0) & (rows[:, [2, 3, 7]] == alike).all(axis=1))
-        step = max(1, BLOCK // int(alike[2]))
+        step = max(1, BLOCK // int(max(alike[0], alike[2])))
         found += [places[start : start + step] for start in range(0, len(places), step)]
     return found
 
@@ -109,7 +111,7 @@ def _drawn(tokens: Array, active: Array, skew: Array, experts: int, ranks: int, 
     places, found = np.arange(len(tokens)), np.zeros((2 + len(TILE_ROWS), len(tokens)))
     for draw in range(DRAWS):
         rows = _rows_of_experts(tokens, active, skew, experts, draw)
-        of_ranks = _in_order(rows, ranks) if slots == experts else _balanced(rows, active, skew, ranks, slots, draw)
+        of_ranks = _in_order(rows, ranks) if slots == 0 else _balanced(rows, tokens, active, skew, ranks, slots, draw)
         most = np.minimum(of_ranks[places, of_ranks.sum(axis=2).argmax(axis=1)], tokens[:, None])
         found += [(most > 0).sum(axis=1), most.sum(axis=1), *(np.ceil(most / height).sum(axis=1) for height in TILE_ROWS)]
     return found / DRAWS
@@ -132,10 +134,13 @@ def _in_order(rows: Array, ranks: int) -> Array:
     return np.pad(rows, ((0, 0), (0, own * ranks - rows.shape[1]))).reshape(len(rows), ranks, own)
 
 
-def _balanced(rows: Array, active: Array, skew: Array, ranks: int, slots: int, draw: int) -> Array:
-    """The same where a balancer has given copies to the fullest experts and packed all of them, shape (layers, ranks, places). [1]"""
+def _balanced(rows: Array, tokens: Array, active: Array, skew: Array, ranks: int, slots: int, draw: int) -> Array:
+    """The same where a balancer has given copies to the fullest experts and packed all of them, shape (layers, ranks, places). [1]
+
+    It has seen about as many tokens at once, to a power of two.
+    """
     found = np.empty((len(rows), ranks, slots // ranks))
-    kinds = np.stack([active, skew], axis=1)
+    kinds = np.stack([2.0 ** np.round(np.log2(tokens)), active, skew], axis=1)
     for kind in np.unique(kinds, axis=0):
         mine = (kinds == kind).all(axis=1)
         expert, copy, copies = _packed_draw(*kind, rows.shape[1], ranks, slots, draw)
@@ -144,11 +149,11 @@ def _balanced(rows: Array, active: Array, skew: Array, ranks: int, slots: int, d
     return found
 
 
-@functools.lru_cache(maxsize=256)
-def _packed_draw(active: float, skew: float, experts: int, ranks: int, slots: int, draw: int) -> tuple[Index, Index, Array]:
-    """`packed` for the shares of one draw, as very many tokens show them."""
+@functools.lru_cache(maxsize=4096)
+def _packed_draw(tokens: float, active: float, skew: float, experts: int, ranks: int, slots: int, draw: int) -> tuple[Index, Index, Array]:
+    """`packed` for the rows of so many tokens in one draw."""
     one = np.ones(1)
-    return packed(_rows_of_experts(MANY * one, active * one, skew * one, experts, draw)[0], ranks, slots)
+    return packed(_rows_of_experts(tokens * one, active * one, skew * one, experts, draw)[0], ranks, slots)
 
 
 @functools.lru_cache(maxsize=256)

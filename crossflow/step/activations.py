@@ -71,7 +71,11 @@ class _Kept:
     def of(cls, part: Part, tokens: Array, job: Job, layout: Layout, stack: SoftwareStack) -> _Kept:
         e, p = job.element, job.element if part.wide else job.operand
         own = tokens / np.where(layout.sequence_parallel, layout.tp, 1.0)
-        rows = 0.0 if part.routing is None else layout.placed(part.routing).rows(layout.ep)
+        rows = (
+            0.0
+            if part.routing is None
+            else layout.placed(part.routing, balanced=stack.engine.balances and not job.training).rows(layout.ep)
+        )
         routed = tokens * layout.tensor_share("experts") * rows
         tokens = tokens * layout.tensor_share(type_of(part))
         inputs, again, outputs = _products(part, tokens, own, routed, job, layout, stack)

@@ -187,9 +187,9 @@ class Layout:
         size = group.size * self.directions
         return replace(group, size=size, per_node=np.where(self.devices <= self.node, size, group.per_node))
 
-    def placed(self, routing: Routing) -> Routing:
-        """How experts are routed with the copies that plans add, the same where none adds any."""
-        return replace(routing, redundant=self.redundant) if self.redundant.any() else routing
+    def placed(self, routing: Routing, *, balanced: bool) -> Routing:
+        """How experts are routed with the copies that plans add, and where a balancer places them; the same where neither is so."""
+        return replace(routing, redundant=self.redundant, placed=balanced) if balanced or self.redundant.any() else routing
 
     def tensor_of(self, kind: Type) -> Array:
         """Ranks that share each layer of a type. [1]"""

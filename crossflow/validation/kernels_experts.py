@@ -54,7 +54,7 @@ def read_layers(folder: Path) -> Layers:
     )
     skew = np.array([float(row["distribution"].removeprefix("power_law_")) if row["distribution"] != "balanced" else 0.0 for row in rows])
     one = np.ones_like(tokens)
-    sizes = np.stack([tokens, hidden, inner / tp, 2.0 * one, active, experts, ep, one, skew, np.inf * one, experts, tokens * active])
+    sizes = np.stack([tokens, hidden, inner / tp, 2.0 * one, active, experts, ep, one, skew, np.inf * one, 0.0 * one, tokens * active])
     sustained = np.isfinite(numbers(file, rows, "power_w", missing=np.nan))
     return Layers(rows=rows, sizes=sizes, time=time * 1e-6, sustained=sustained)
 

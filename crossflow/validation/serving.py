@@ -41,9 +41,10 @@ from crossflow.validation.tables import (
 SERVED = ("source", "engine", "model", "device", "mode", "isl", "osl", "concurrency", "ttft_ms", "tpot_ms")
 LATENCY = ("source", "engine", "device", "gpus", "model", "tp", "precision", "input", "output", "batch_or_concurrency")
 WIDE = (
-    "source", "device", "system", "nodes", "engine", "model", "phase", "input", "requests_per_gpu", "ep", "redundant", "overlap", "load",
-    "tokens_per_s_node", "left_out",
+    "source", "device", "system", "nodes", "engine", "model", "precision", "phase", "input", "requests_per_gpu", "ep", "redundant",
+    "overlap", "load", "in_view", "tokens_per_s_node", "left_out",
 )  # fmt: skip
+IN_VIEW = ("found afterwards", "in view")  # of rows, when it was decided how experts of services are deployed
 WRITTEN = 100  # tokens that are written for a request of `wide_experts.csv`, about
 FEW = 8  # requests in flight up to which a service is mostly alone [1]
 # Data types of products and weights by what a row says of its checkpoint.
@@ -119,13 +120,14 @@ def wide_experts_table(folder: Path) -> Table:
             "source": [row["source"] for row in kept],
             "device": [row["device"] for row in kept],
             "load": [f"{row['phase']}, {row['load']}" for row in kept],
+            "seen": [IN_VIEW[row["in_view"] == "yes"] for row in kept],
         },
         items=[f"{row['model']}, {row['phase']}" for row in kept],
         skipped=skipped,
         notes=["one phase alone; experts that are used as they come: with the power law that other tables of services have"],
         alike={
             "stack": [row["engine"] for row in kept],
-            "type": [type_of("fp8_block")] * len(kept),
+            "type": [type_of(TYPES[row["precision"]][0]) for row in kept],
             "load": [load_of(int(row["requests_per_gpu"])) for row in kept],
             "experts": [experts_of(int(row["ep"]), int(row["ep"]) / int(row["nodes"])) for row in kept],
         },
@@ -136,14 +138,15 @@ def _of_phase(row: TableRow) -> tuple[Fields, Fields]:
     """A row of one phase as a scenario."""
     ep, copies = int(row["ep"]), int(row["redundant"])
     lengths = {"prompt": int(row["input"])} if row["phase"] == "prefill" else {"prompt": int(row["input"]), "output": WRITTEN}
-    shared = _shared(row["model"], row["device"], row["engine"], "fp8")
+    shared = _shared(row["model"], row["device"], row["engine"], row["precision"])
     assert not isinstance(shared, str)  # models and devices that there are
     workload = {**shared["workload"], "task": row["phase"], **lengths, "global_batch": ep * int(row["requests_per_gpu"])}
-    workload["kv_dtype"] = "bf16"  # as both engines kept it
+    if row["precision"] == "fp8":
+        workload["kv_dtype"] = "bf16"  # as all of them kept it
     if row["load"] == "balanced":
         workload["experts"] = {**workload["experts"], "skew": 0.0}
-    system = {"template": row["system"], "nodes": int(row["nodes"])}
-    software = {"like": shared["software"], "overlap": {"experts": row["overlap"] == "yes"}}
+    system = {"template": row["system"], "nodes": None, "devices": ep}
+    software = {"like": shared["software"], "overlap": {"experts": row["overlap"] == "yes"}, "engine": {"balances": True}}
     return {"system": system, "workload": workload, "software": software}, {
         "strategy": f"dp{ep}-ep{ep}" + (f"-re{copies}" if copies else "")
     }

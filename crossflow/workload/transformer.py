@@ -187,13 +187,19 @@ class Routing:
     skew: float = 0.0
     groups: int = 1  # of experts in their order, from `active_groups` of which all experts of a token are
     active_groups: int = 1
-    redundant: Array | float = 0.0  # copies of experts that ranks hold beside one of each, placed by how full experts are. [1]
+    redundant: Array | float = 0.0  # copies of experts that ranks hold beside one of each. [1]
+    placed: bool = False  # whether experts are placed by how full they are, as those with copies always are
     level: bool = False  # whether ranks count as used alike, whatever the places of experts and their copies
 
     @property
     def slots(self) -> Array:
         """Places for experts and their copies on all ranks. [1]"""
         return np.asarray(self.experts + self.redundant, dtype=float)
+
+    @property
+    def balanced_slots(self) -> Array:
+        """Those that a balancer fills, none where experts lie in their order. [1]"""
+        return np.where(self.placed | (np.asarray(self.redundant) > 0), self.slots, 0.0)
 
     @property
     def kept(self) -> float:
@@ -221,7 +227,7 @@ class Routing:
         most = np.minimum(ranks, self.slots / self.active)
         if self.level or not (np.any(self.skew) or np.any(self.redundant)):
             return np.minimum(1.0 if self.level else self.uneven, most)
-        return np.minimum(np.maximum(fullest(self.active, self.experts, ranks, self.skew, self.slots), self.uneven), most)
+        return np.minimum(np.maximum(fullest(self.active, self.experts, ranks, self.skew, self.balanced_slots), self.uneven), most)
 
     @property
     def balanced(self) -> bool:
