@@ -145,3 +145,38 @@ def test_a_table_for_a_terminal_keeps_its_first_columns(monkeypatch, capsys):
     monkeypatch.setenv("COLUMNS", "30")
     page.emit(*page.columns_of(["logic", "time", "reason"], [["N7", "1 s", "x" * 40]]), unbroken=True)
     assert capsys.readouterr().out.splitlines() == ["logic  time", "N7      1 s", "", "left out, because the page is narrow: reason"]
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        ("predct s.yaml", "crossflow: unknown command 'predct'; did you mean 'predict'? (see crossflow --help)"),
+        (
+            "predict s.yaml --modle",
+            "crossflow predict: unrecognized arguments: --modle; did you mean '--model'? (see crossflow predict --help)",
+        ),
+        ("plan s.yaml -x", "crossflow plan: unrecognized arguments: -x (see crossflow plan --help)"),
+    ],
+)
+def test_words_that_are_not_taken_name_the_right_one(words, sentence, capsys):
+    with pytest.raises(SystemExit) as end:
+        main(words.split())
+    assert (end.value.code, capsys.readouterr().err.strip()) == (2, sentence)
+
+
+@pytest.mark.parametrize(
+    ("words", "what", "lacking", "asked"),
+    [
+        ("explain llama3-8b", "llama3-8b is a model", "what it runs on", "--model llama3-8b --on dgx-h100"),
+        ("predict dgx-b200", "dgx-b200 is a system", "what runs on it", "--model llama3-8b --on dgx-b200"),
+    ],
+)
+def test_a_name_in_the_place_of_a_scenario_is_told_what_to_type(words, what, lacking, asked, capsys):
+    assert main(words.split()) == 2
+    assert f"{what}, and a scenario also says {lacking}: crossflow predict {asked}; in Python" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("option", ["-o", "--out", "--output"])
+def test_a_study_takes_the_folder_by_the_option_of_other_commands(option, study, tmp_path):
+    assert main(["study", study, option, str(tmp_path / "there")]) == 0
+    assert (tmp_path / "there" / "points.csv").is_file()

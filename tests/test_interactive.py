@@ -1,6 +1,7 @@
 """Sweeps, fronts, searches and draws from Python; names at hand; what notebooks show of results."""
 
 import ast
+import re
 import sys
 from pathlib import Path
 from xml.etree import ElementTree
@@ -242,3 +243,18 @@ def test_every_public_name_is_there_for_type_checkers_too():
     assert told == {name: f"crossflow.{module}" for name, module in crossflow._PUBLIC.items() if ":" not in module}
     assert {name for name, module in crossflow._PUBLIC.items() if ":" in module} == {"study", "search"}
     assert all(getattr(crossflow, name).__doc__ for name in crossflow._PUBLIC)
+
+
+def test_what_changes_together_has_a_name():
+    scenario = crossflow.load(model="llama3-8b", on="dgx-h100", tp=8, batch=64)
+    hardware = {
+        "H100": {"system.template": "dgx-h100", "system.operation": {"price": "2 USD/hour"}},
+        "B200": {"system.template": "dgx-b200", "system.operation": {"price": "4 USD/hour"}},
+    }
+    score = crossflow.sweep(scenario, {"hardware": hardware, "workload.global_batch": [64, 128]})
+    assert list(score.points["hardware"]) == ["H100", "H100", "B200", "B200"]
+    assert list(score["workload.global_batch"]) == [64, 128, 64, 128]
+    alone = crossflow.predict(scenario, {"system.template": "dgx-b200", "system.operation": {"price": "4 USD/hour"}})
+    assert score["usd_per_million_tokens"][2] == pytest.approx(alone.usd_per_million_tokens)
+    with pytest.raises(CrossflowError, match=re.escape("sweep: hw: B says nothing of system.nodes, which other values of hw set")):
+        crossflow.sweep(scenario, {"hw": {"A": {"system.nodes": 1}, "B": {}}})

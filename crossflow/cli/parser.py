@@ -5,10 +5,12 @@ from __future__ import annotations
 import argparse
 import importlib
 import keyword
-from collections.abc import Callable, Sequence
+import re
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
+from crossflow.errors import did_you_mean
 from crossflow.names import visible
 
 Argument = tuple[tuple[str, ...], dict[str, Any]]  # names and options, as argparse takes them
@@ -18,12 +20,25 @@ _ABOUT = "Predict, explain and search designs of distributed AI systems, from te
 _EPILOG = "Names resolve to files shipped with crossflow, in any letter case, then to paths. Data goes to stdout, the log to stderr."
 
 
+_NO_COMMAND = re.compile(r"argument COMMAND: invalid choice: '(.*?)' ")
+
+
 class Parser(argparse.ArgumentParser):
     """Parser whose complaint is one line that says where to read on."""
 
     def error(self, message: str) -> NoReturn:
         """Complain and exit with status 2."""
+        if found := _NO_COMMAND.match(message):
+            message = f"unknown command '{found[1]}'{did_you_mean(found[1], _COMMANDS)}"
         self.exit(2, f"{self.prog}: {visible(message)} (see {self.prog} --help)\n")
+
+    def refuse(self, command: str, words: Sequence[str]) -> NoReturn:
+        """Complain of words that a command does not take, with the option that the first of them may stand for."""
+        known: Mapping[str, Parser] = next(action.choices for action in self._actions if isinstance(action, argparse._SubParsersAction))
+        options = [name for name in known[command]._option_string_actions if name.startswith("--")]
+        option = words[0].partition("=")[0]
+        meant = did_you_mean(option, options) if option.startswith("--") else ""
+        known[command].error(f"unrecognized arguments: {' '.join(words)}{meant}")
 
 
 def parse(argv: Sequence[str]) -> argparse.Namespace:
@@ -32,7 +47,11 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     >>> parse(["predict", "s.yaml", "--set", "system.devices=8", "strategy=d8"]).settings
     ['system.devices=8', 'strategy=d8']
     """
-    return build().parse_args(spread(argv))
+    parser = build()
+    found, left = parser.parse_known_args(spread(argv))
+    if left:
+        parser.refuse(found.command, left)
+    return found
 
 
 def handler(arguments: argparse.Namespace) -> Callable[[argparse.Namespace], None]:
@@ -236,7 +255,7 @@ _COMMANDS: dict[str, tuple[str, tuple[Argument, ...]]] = {
     )),
     "study": ("run a study: a sweep or a search, with its tables and plots", (
         _argument("study", metavar="STUDY.yaml", help="study file, or the name of a shipped one"),
-        _argument("--out", type=Path, metavar="DIR", help="folder for tables, plots and the run record"),
+        _argument("-o", "--out", "--output", dest="out", type=Path, metavar="DIR", help="folder for tables, plots and the run record"),
         _argument("--jobs", type=_positive, default=1, metavar="N", help="processes to use, 1 where not given"),
         _argument("--dask", metavar="ADDRESS", help="scheduler of a Dask cluster to use, such as tcp://10.0.0.1:8786"),
         _argument("--resume", action="store_true", help="keep the points that an earlier run finished"),

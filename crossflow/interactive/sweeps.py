@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Literal, TypeVar
 
 import numpy as np
@@ -34,7 +35,9 @@ def sweep(
     Parameters
     ----------
     scenario : where all points start from: a scenario, its file or its plain data.
-    values : values by path, as ``--set`` takes them: quantities as text with unit or as SI floats, names, whole numbers, strategies.
+    values : values by path, as ``--set`` takes them: quantities as text with unit or as SI floats, names, whole numbers, strategies. What
+        changes together has a name of its own, and settings by path for each of its values: ``{"hardware": {"H100": {"system.template":
+        "dgx-h100", "system.operation.price": "2 USD/hour"}, "B200": {...}}}``.
     named : further values, by the keywords of `crossflow.predict`: ``nodes=[1, 2, 4]``, ``sequence=[4096, 8192]``.
     figures : own columns by name, each a function of the columns that a score has, as arrays.
     errors : what becomes of a combination that makes no scenario: an infeasible row with the reason, or an exception.
@@ -58,12 +61,36 @@ def sweep(
     >>> crossflow.sweep(scenario, batch=[8, 16]).points
     {'workload.global_batch': (8, 16)}
     """
-    held = {path: listed(path, given) for path, given in {**(values or {}), **paths("sweep", named)}.items()}
+    given = {**(values or {}), **paths("sweep", named)}
+    coupled = {name: _coupled(name, settings) for name, settings in given.items() if _is_coupled(settings)}
+    held = {path: list(coupled[path]) if path in coupled else listed(path, each) for path, each in given.items()}
     if not held:
         raise CrossflowError("sweep: no values; give values by path, such as {'workload.global_batch': [8, 16]}")
     columns = zip(*itertools.product(*held.values()), strict=True)
-    points = dict(zip(held, map(list, columns), strict=True))
-    return evaluate(load(scenario), points, figures=figures, errors=errors)
+    points: dict[str, list[Any]] = {}
+    names: dict[str, list[Any]] = {}
+    for name, column in zip(held, map(list, columns), strict=True):
+        if name in coupled:
+            names[name] = column
+            points |= {path: [coupled[name][value][path] for value in column] for path in coupled[name][column[0]]}
+        else:
+            points[name] = column
+    found = evaluate(load(scenario), points, figures=figures, errors=errors)
+    return replace(found, points={**names, **found.points}) if names else found
+
+
+def _is_coupled(given: Any) -> bool:
+    """Whether values of a sweep are settings by name."""
+    return isinstance(given, Mapping) and bool(given) and all(isinstance(settings, Mapping) for settings in given.values())
+
+
+def _coupled(name: str, given: Mapping[str, Mapping[str, Any]]) -> Mapping[str, Mapping[str, Any]]:
+    """Settings that change together; CrossflowError where one of them lacks a path that another has."""
+    known = dict.fromkeys(path for settings in given.values() for path in settings)
+    for value, settings in given.items():
+        if lacking := [path for path in known if path not in settings]:
+            raise CrossflowError(f"sweep: {name}: {value} says nothing of {', '.join(lacking)}, which other values of {name} set")
+    return given
 
 
 def listed(path: str, given: Iterable[Any]) -> list[Any]:

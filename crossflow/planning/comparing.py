@@ -22,6 +22,7 @@ from crossflow.planning.opening import Overrides, as_settings, load, unplanned
 from crossflow.planning.planner import plan
 from crossflow.planning.question import COMMAND, Question
 from crossflow.prediction import Prediction, predict
+from crossflow.results import PlainData
 from crossflow.score import larger_is_better
 from crossflow.units import parse, show
 from crossflow.workload.spec import TransformerSpec
@@ -32,7 +33,7 @@ FIGURES = ("ttft_s", "tpot_s", "e2el_s")  # of a service
 
 
 @dataclass(frozen=True, kw_only=True)
-class ComparedSystem:
+class ComparedSystem(PlainData):
     """The best plan on one system.
 
     Attributes
@@ -111,7 +112,7 @@ class ComparedSystem:
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class ComparedSystems:
+class ComparedSystems(PlainData):
     """Systems in order, the best first.
 
     Attributes

@@ -9,11 +9,12 @@ from pathlib import Path
 from typing import Any
 
 from crossflow import files, scenario
+from crossflow.architecture.system import template_name
 from crossflow.arrays import plain
 from crossflow.errors import CrossflowError, SpecError, StrategyError
 from crossflow.files import Document
 from crossflow.planning.planner import plan
-from crossflow.scenario import AutoStrategy, Scenario, resolved, scenario_document, spelled_out
+from crossflow.scenario import AutoStrategy, Scenario, model_name, resolved, scenario_document, spelled_out
 from crossflow.strategy.reading import ANY, AUTO, GIVEN
 from crossflow.workload.huggingface import CONFIG
 from crossflow.workload.spec import ProgramSpec
@@ -109,7 +110,8 @@ def _document(source: ScenarioSource) -> tuple[Document, Path | None, str, Scena
 
 
 def _check_no_model(path: Path) -> None:
-    """CrossflowError for a model in the place of a scenario, with what to do."""
+    """CrossflowError for a model or a system in the place of a scenario, with what to do."""
+    _check_no_name(path)
     if path.name != CONFIG and not path.is_dir():
         return
     if path.is_dir() and not (path / CONFIG).is_file():
@@ -121,6 +123,19 @@ def _check_no_model(path: Path) -> None:
         f"{path} describes a model, and a scenario also says what it runs on: crossflow predict --model {path} --on dgx-h100;"
         f' in Python load({{"system": "dgx-h100", "workload": {{"model": "{config}", "global_batch": 64}}, "strategy": "auto"}})'
     )
+
+
+def _check_no_name(path: Path) -> None:
+    """CrossflowError for the name of a model or a system in the place of a scenario."""
+    if path.suffix in files.YAML or path.exists():
+        return
+    model, system = model_name(str(path)), template_name(str(path))
+    if model is None and system is None:
+        return
+    what, lacking = ("model", "what it runs on") if model is not None else ("system", "what runs on it")
+    asked = f"--model {model or 'llama3-8b'} --on {system or 'dgx-h100'}"
+    named = f"model='{model or 'llama3-8b'}', on='{system or 'dgx-h100'}'"
+    raise CrossflowError(f"{path} is a {what}, and a scenario also says {lacking}: crossflow predict {asked}; in Python predict({named})")
 
 
 def _opened(
