@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
@@ -12,12 +12,11 @@ from crossflow.cost.experts import expert_library, grouped_costs
 from crossflow.evaluation.layered import machine
 from crossflow.formats import DTYPE_BYTES, HALF
 from crossflow.parallel.blocks import block_program
-from crossflow.program.kernels import Experts
+from crossflow.program.kernels import Experts, KernelTable
 from crossflow.scenario import Scenario
 from crossflow.step.batches import laid_out
 from crossflow.step.outcome import Machine
 from crossflow.strategy.plan import Plan
-from crossflow.workload.job import Job
 from crossflow.workload.spec import TransformerSpec
 
 WIDE = "bf16"
@@ -32,7 +31,9 @@ def slower_experts(scenario: Scenario, device: Architecture) -> Iterator[str]:
     if not workload.serves or workload.experts is None or DTYPE_BYTES[workload.dtype] >= HALF:
         return
     job, runs_on = scenario.job(), machine(scenario, device)
-    known = {dtype: times for dtype in stack.kernels.experts if (times := _times(job, plan, scenario, runs_on, dtype)) is not None}
+    layout = laid_out(job, [plan], np.array([float(scenario.workload_batch)]), runs_on.node, stack)
+    tables = [table for table in block_program(job, layout, stack).kernel_tables if table.kind is Experts]
+    known = {dtype: times for dtype in stack.kernels.experts if (times := _times(tables, runs_on, dtype)) is not None}
     own = known.get(workload.dtype)
     if own is None or WIDE not in known or own[0] < WORTH * known[WIDE][0]:
         return
@@ -45,13 +46,10 @@ def slower_experts(scenario: Scenario, device: Architecture) -> Iterator[str]:
     )
 
 
-def _times(job: Job, plan: Plan, scenario: Scenario, runs_on: Machine, dtype: str) -> tuple[float, ExpertLibrary] | None:
+def _times(tables: Sequence[KernelTable], runs_on: Machine, dtype: str) -> tuple[float, ExpertLibrary] | None:
     """Time of one layer of each kind in a step, were its experts in a type, and the library of them; None where none was measured. [s]"""
     architecture, stack, total, found = runs_on.architecture, runs_on.stack, 0.0, None
-    layout = laid_out(job, [plan], np.array([float(scenario.workload_batch)]), runs_on.node, stack)
-    for table in block_program(job, layout, stack).kernel_tables:
-        if table.kind is not Experts:
-            continue
+    for table in tables:
         found = expert_library(architecture, stack.kernels.experts_of(dtype, exchanged=table.exchanged), dtype)
         if found is None or dtype not in architecture.throughput:
             return None
