@@ -67,6 +67,35 @@ COUNTED = {
     # by hand: attention with norms over all heads, experts with a balancing bias each; attention whose queries, keys and values have biases
     "minimax-m2.7": 62 * (3072 * 64 * 128 + 48 * 128 * 3072 + 56 * 128 + 2 * 3072 + 256 * (3 * 3072 * 1536 + 3073)) + 2 * 200064 * 3072 + 3072,
     "mimo-7b": 36 * (4096 * 48 * 128 + 48 * 128 + 4096**2 + 3 * 4096 * 11008 + 2 * 4096) + 2 * 151680 * 4096 + 4096,
+    # by hand: local layers with keys and values of 16 heads of 256, global ones with one product for both, of 4 heads of 512
+    "gemma-4-31b": 50 * (2 * 5376 * 32 * 256 + 2 * 5376 * 16 * 256 + 2 * 256) + 10 * (2 * 5376 * 32 * 512 + 5376 * 4 * 512 + 2 * 512)
+    + 60 * (3 * 5376 * 21504 + 4 * 5376) + 262144 * 5376 + 5376,
+    # queries and keys of 192, values of 128; 9 global layers with 4 heads of keys, 39 local ones with 8 and sinks; one dense layer
+    "mimo-v2-flash": 48 * (4096 * 64 * 192 + 64 * 128 * 4096 + 2 * 4096) + (9 * 4 + 39 * 8) * 4096 * 320 + 39 * 64
+    + 3 * 4096 * 16384 + 47 * 256 * (3 * 4096 * 2048 + 4097) + 2 * 152576 * 4096 + 4096,
+    # 49 layers with attention, MLPs of six widths
+    "nemotron-super-49b": 49 * (2 * 8192**2 + 2 * 8192 * 1024 + 8192)
+    + 80 * 8192 + 3 * 8192 * (49 * 28672 + 17920 + 6 * 14336 + 10 * 7168 + 8 * 5632 + 6 * 2816) + 2 * 128256 * 8192 + 8192,
+    # by hand, of files written from memory (tests/data/huggingface/README.md)
+    "smollm3-3b": 36 * (2048 * 24 * 128 + 2048**2 + 3 * 2048 * 11008 + 2 * 2048) + 128256 * 2048 + 2048,
+    "exaone-4.0-32b": 64 * (5120 * 56 * 128 + 5120**2 + 2 * 128 + 3 * 5120 * 27392 + 2 * 5120) + 2 * 102400 * 5120 + 5120,
+    "dots.llm1": 62 * (4 * 4096**2 + 2 * 128 + 2 * 4096) + 3 * 4096 * 10944 + 61 * (130 * 3 * 4096 * 1408 + 128 * 4097) + 2 * 152064 * 4096 + 4096,
+    "ernie-4.5-21b-a3b": 28 * (2560 * 28 * 128 + 2560**2 + 2 * 2560) + 3 * 2560 * 12288
+    + 27 * (66 * 3 * 2560 * 1536 + 64 * 2561) + 103424 * 2560 + 2560,
+    "hunyuan-7b": 32 * (4096 * 48 * 128 + 4096**2 + 2 * 128 + 3 * 4096 * 14336 + 2 * 4096) + 128256 * 4096 + 4096,
+    "ling-lite": 28 * (2048 * 24 * 128 + 2048**2 + 66 * 3 * 2048 * 1408 + 64 * 2048 + 2 * 2048) + 2 * 126464 * 2048 + 2048,
+    "command-r7b": 32 * (4096 * 48 * 128 + 4096**2 + 3 * 4096 * 14336 + 4096) + 256000 * 4096 + 4096,
+    "olmo-3-7b": 32 * (4 * 4096**2 + 2 * 4096 + 3 * 4096 * 11008 + 2 * 4096) + 2 * 100278 * 4096 + 4096,
+    "olmoe-1b-7b": 16 * (4 * 2048**2 + 2 * 2048 + 64 * 3 * 2048 * 1024 + 64 * 2048 + 2 * 2048) + 2 * 50304 * 2048 + 2048,
+    "afm-4.5b": 36 * (2560 * 28 * 128 + 2560**2 + 2 * 2560 * 18432 + 2 * 2560) + 2 * 128004 * 2560 + 2560,
+    # by hand: Kimi delta attention (queries, keys, values, gate, decays of a latent of 128, steps, convolution, output), latent attention
+    # with a gate, experts on latents of 3584, a query and a norm of each part for attention residuals
+    "kimi-k3": 69 * (5 * 7168 * 12288 + 128 * (7168 + 12288) + 7168 * 96 + 3 * 12288 * 4 + 96 * 129 + 128)
+    + 24 * (7168 * 1536 + 1536 * 96 * 192 + 7168 * 576 + 512 * 96 * 256 + 2 * 7168 * 12288 + 1536 + 512) + 93 * 6 * 7168
+    + 3 * 7168 * 33792 + 92 * (896 * (3 * 3584 * 3072 + 7169) + 3 * 7168 * 6144 + 2 * 7168 * 3584) + 2 * 163840 * 7168 + 7168,
+    # 12 layers of 64 heads, 33 local ones of 96, a number of each head that weighs its output; experts from the fourth layer
+    "step-3.5-flash": (12 * 64 + 33 * 96) * (2 * 4096 * 128 + 4096) + 45 * (2 * 4096 * 1024 + 2 * 128 + 2 * 4096) + 3 * 3 * 4096 * 11264
+    + 42 * (289 * 3 * 4096 * 1280 + 288 * 4097) + 2 * 128896 * 4096 + 4096,
     # by hand: queries and outputs, 8 key and value heads of 64, MLP, two norms; a tied table and the last norm
     "falcon-40b": 60 * (2 * 8192**2 + 2 * 8192 * 8 * 64 + 8 * 8192**2 + 4 * 8192) + 65024 * 8192 + 2 * 8192,
 }  # fmt: skip
@@ -125,6 +154,7 @@ def test_parameters_follow_from_the_file_alone(name):
 # As published, in units of the last digit; Qwen3-Next's 3 billion leave out its table and its head.
 ACTIVE = [
     ("jamba-v0.1", 12e9, 0.5e9), ("granite-4.0-h-small", 9e9, 0.5e9), ("nemotron-3-nano-30b-a3b", 3.6e9, 0.05e9),
+    ("kimi-k3", 104e9 + 163840 * 7168, 0.5e9), # without the table, as arXiv:2607.24653 tells it
     ("qwen3-next-80b-a3b", 3e9 + 2 * 151936 * 2048, 0.5e9),
 ]  # fmt: skip
 
@@ -227,11 +257,13 @@ def test_a_file_and_a_preset_describe_one_model(name, preset):
 
 @pytest.mark.parametrize("name", CONFIGS)
 def test_every_field_is_reported_and_known(name):
-    fields = config(name)
     uses = huggingface_document(CONFIGS[name])[1]
-    parts = ("text_config", "attn_config")
-    expected = [f"{key}.{below}" if key in parts else key for key, value in fields.items() for below in (value if key in parts else [""])]
-    assert [use.key for use in uses] == expected
+    parts = ("text_config", "attn_config", "attention_other_setting", "linear_attn_config")
+
+    def keys(fields):
+        return [f"{key}.{below}" if below else key for key, value in fields.items() for below in (keys(value) if key in parts else [""])]
+
+    assert [use.key for use in uses] == keys(config(name))
     assert not [use.key for use in uses if use.became == "not used: not known to crossflow"]
 
 
@@ -419,6 +451,71 @@ def test_choices_of_sparse_attention_that_disagree_are_told(tmp_path):
         ("mlp_layer_types", "expected 3 layers of kind dense and 75 of kind sparse, as other fields say"),
         ("indexer_types", 'expected an entry for each of 78 layers, got ["full", "full", "full", "full", "full", "full", "full", "fu'),
     ]
+
+
+@pytest.mark.parametrize("name", ["llama-2-7b", "mixtral-8x7b", "deepseek-v3", "mistral-7b", "mimo-7b", "glm-4.5-air"])
+def test_an_unknown_family_is_read_by_its_fields(tmp_path, name):
+    """A file of a known family under another name makes the same layers, and what is assumed is told."""
+    spec, _ = read(written(tmp_path, config(name, model_type="novel")))
+    whole, own = read(CONFIGS[name])[0].transformer(), spec.transformer()
+    assert own.parameters == pytest.approx(whole.parameters, rel=1e-4)
+    assert [layer.count for layer in own.layers] == [layer.count for layer in whole.layers]
+    assert spec.notes.startswith(
+        'model_type "novel" is not known: config.json is read by its fields. Assumed: rotary positions, RMS norms before attention and MLP'
+    )
+
+
+def test_fields_of_an_unknown_family_that_are_not_known_are_refused(tmp_path):
+    path = written(tmp_path, config("llama-2-7b", model_type="novel", memory_slots=64, sparse={"top": 4}))
+    assert [message for *_, message in problems(path)] == [
+        'model_type "novel" is not known, nor are its fields memory_slots, sparse; leave out those that change no cost,'
+        ' or give model_type "llama", the nearest known family'
+    ]
+
+
+def test_small_factors_of_an_unknown_family_are_left_out_and_told(tmp_path):
+    spec, _ = read(written(tmp_path, config("llama-2-7b", model_type="novel", odd_scale=0.5)))
+    assert spec.notes.endswith("Fields of config.json that are not known are left out: odd_scale.")
+
+
+@pytest.mark.parametrize(
+    ("name", "nearest"), [("deepseek-v3", "deepseek_v3"), ("qwen3-next-80b-a3b", "qwen3_next"), ("kimi-k3", "kimi_linear")]
+)
+def test_the_nearest_family_is_named(tmp_path, name, nearest):
+    fields = config(name)
+    fields = {**fields.get("text_config", fields), "model_type": "novel", "architectures": ["NovelForCausalLM"], "memory_slots": 64}
+    assert f'or give model_type "{nearest}", the nearest known family' in problems(written(tmp_path, fields))[0][2]
+
+
+def test_fields_of_a_known_family_that_are_not_known_are_told(tmp_path):
+    assert (
+        read(written(tmp_path, config("llama-2-7b", future=1)))[0].notes == "Fields of config.json that are not known are left out: future."
+    )
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        ({"block_configs": [{}] * 3}, "expected an entry for each of 80 layers, got 3"),
+        (
+            {"block_configs": [{"attention": {"replace_with_linear": True}}] * 80},
+            "attention.replace_with_linear = true of layer 0 is not modelled; set it to null",
+        ),
+        ({"block_configs": None}, "expected a list of layers, each with its attention and ffn, got null"),
+    ],
+)
+def test_blocks_that_are_not_modelled_are_told(tmp_path, changes, sentence):
+    assert sentence in [message for *_, message in problems(written(tmp_path, config("nemotron-super-49b", **changes)))]
+
+
+def test_layers_with_experts_are_listed_by_marks_or_numbers(tmp_path):
+    marks = read(CONFIGS["mimo-v2-flash"])[0]
+    some = read(written(tmp_path, config("mimo-v2-flash", moe_layer_freq=[0, 1] * 24)))[0]
+    assert (marks.experts.dense_layers, marks.variants[-1].experts) == (1, True)
+    assert [kind.beside for kind in some.kinds(4)] == ["mlp", "experts", "mlp", "experts"]
+    assert problems(written(tmp_path, config("mimo-v2-flash", moe_layer_freq=[0, 2] * 24)))[0][2].startswith(
+        "expected a mark for each of 48 layers"
+    )
 
 
 def test_a_file_without_a_family_is_told(tmp_path):

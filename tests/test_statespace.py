@@ -23,7 +23,8 @@ from crossflow.workload.job import Chunk
 SSM = {"heads": 32, "head_dim": 64, "groups": 4, "state": 128}
 DELTA = {"kind": "gated_delta", "heads": 32, "head_dim": 128, "groups": 16, "state": 128, "conv_bias": False}
 SELECTIVE = {"kind": "mamba1", "heads": 2048, "state": 16, "step_rank": 64}
-KINDS = {"mamba2": SSM, "gated_delta": DELTA, "mamba1": SELECTIVE}
+KDA = {"kind": "kda", "heads": 16, "head_dim": 128, "groups": 16, "state": 128, "step_rank": 128, "conv_bias": False}
+KINDS = {"mamba2": SSM, "gated_delta": DELTA, "kda": KDA, "mamba1": SELECTIVE}
 MODEL = {"model": "transformer", "layers": 4, "hidden": 1024, "ffn": 4096, "vocabulary": 32000, "sequence": 2048, "global_batch": 16}
 HYBRID = {**MODEL, "heads": 16, "ssm": {**SSM, "pattern": ["ssm", "attention"]}}
 PURE = {**MODEL, "ssm": SSM}
@@ -48,6 +49,35 @@ def scan(length, *, backward=False, delta=False, chunk=256.0):
     sizes = {"samples": 1.0, "heads": 32.0, "groups": 4.0, "length": float(length), "width": 64.0, "state": 128.0, "chunk": chunk}
     one = Scan(**sizes, delta=delta, backward=backward)
     return scan_sizes(np.array(list(sizes.values()))[:, None, None], 2.0, [one])[:, 0, 0]
+
+
+# ------------------------------------------------------------------------------------------ Kimi delta attention
+
+
+def test_kimi_delta_attention_by_hand():
+    """Queries, keys, values and gate of 16 heads of 128, decays of a latent of 128, steps; a state that a key reads, is written, a query reads."""
+    part = made({**PURE, "ssm": KDA}).workload.transformer().layers[0].parts[0]
+    matrices = 4 * 1024 * 2048 + 1024 * 128 + 128 * 2048 + 1024 * 16 + 3 * 2048 * 4 + 2048 * 1024
+    assert part.parameters == matrices + 16 * (1 + 128) + 128 + 1024
+    assert made({**PURE, "ssm": KDA}).workload.transformer().part_flops(part, 1) == 2 * (matrices + 16 * 129) + 2 * 3 * 16 * 128 * 128
+
+
+def test_decays_of_every_channel_cost_passes_beyond_one_decay_a_head():
+    one = {**KDA, "kind": "gated_delta"}
+    del one["step_rank"]
+    assert score({**PURE, "ssm": KDA}).step_time > score({**PURE, "ssm": one}).step_time
+
+
+@pytest.mark.parametrize("kind", ["gated_delta", "kda"])
+def test_longer_samples_cost_linear_attention_as_many_tokens(kind):
+    """Four times the tokens of each sample take at most four times as long, where softmax attention takes longer."""
+    ssm, attention = {"ssm": KINDS[kind]}, {"heads": 16}
+    ratios = []
+    for own in (ssm, attention):
+        short, long = (float(score({**MODEL, **own, "sequence": tokens}).step_time[0]) for tokens in (32768, 131072))
+        ratios.append(long / short)
+    assert ratios[0] <= 4.0
+    assert ratios[1] > 1.5 * ratios[0]
 
 
 # ------------------------------------------------------------------------------------------ the scan
@@ -214,7 +244,7 @@ WRONG = [
     ({"ssm": {**SSM, "groups": 5}}, "heads = 32 is not a multiple of groups = 5"),
     ({"ssm": {**SSM, "mlp": False}}, "ffn: no layer has an MLP; leave it out"),
     ({"ssm": {**SSM, "pattern": ["ssm", "mlp"]}}, "pattern: a layer of kind mlp has no mixer, which needs mlp: false"),
-    ({"ssm": {**SSM, "step_rank": 8}}, "step_rank: only mamba1 has it; leave it out"),
+    ({"ssm": {**SSM, "step_rank": 8}}, "step_rank: only mamba1 and kda have it; leave it out"),
     ({"ssm": {**SELECTIVE, "chunk": 8}}, "chunk: mamba1 has no chunks; leave it out"),
     (
         {"ssm": {**SSM, "state_dtype": "fp32"}},

@@ -362,7 +362,7 @@ MIXERS = [
 
 @pytest.mark.parametrize(("kind", "elements"), MIXERS)
 def test_a_state_space_mixer_keeps_by_hand(kind, elements):
-    mixer = SimpleNamespace(kind=kind, heads=4, width=8, gates=2, chunk=16, convolved=lambda ranks: 100.0)
+    mixer = SimpleNamespace(kind=kind, delta=kind == "gated_delta", heads=4, width=8, gates=2, chunk=16, convolved=lambda ranks: 100.0)
     kept = _state_space(mixer, np.array([3.0]), SimpleNamespace(element=2.0), layout_of(Plan()))
     assert kept[0] == near(2 * 3 * elements)
 

@@ -50,8 +50,20 @@ LATENT = {"workload.latent": {"kv_rank": 256, "nope": 64, "rope": 32, "value": 6
 SPARSE = {**LATENT, "workload.sparse": {"top_k": 256, "heads": 8, "head_dim": 32}}
 ENCODER = {"workload.encoder": {"layers": 4, "sequence": 256}}
 WINDOW = {"workload.window": {"size": 128, "pattern": ["local", "global"]}}
+VARIED = {"workload.variants": [{"layers": [1], "ffn": 2048}]}
 STATE = {"workload.ssm": {"heads": 32, "head_dim": 64, "state": 64, "pattern": ["ssm", "attention"]}}
 PARTS = {"workload.ssm": {"heads": 32, "head_dim": 64, "state": 64, "pattern": ["ssm", "mlp"], "mlp": False}, "workload.heads": None}
+CHANNELS = {
+    "workload.ssm": {
+        "kind": "kda",
+        "heads": 16,
+        "groups": 16,
+        "head_dim": 64,
+        "state": 64,
+        "step_rank": 64,
+        "pattern": ["ssm", "attention"],
+    }
+}
 SELECTIVE = {"workload.ssm": {"kind": "mamba1", "heads": 2048, "state": 16, "step_rank": 64, "pattern": ["ssm", "attention"]}}
 IMAGE = {
     **dict.fromkeys(("workload.vocabulary", "workload.sequence")), "workload.image": {"size": 224, "patch": 16, "classes": 1000},
@@ -182,7 +194,14 @@ TRANSFORMER = {
     "ssm.mlp": When(False, {**STATE, "workload.ffn": None}), "ssm.heads": When(64, STATE), "ssm.head_dim": When(128, STATE), "ssm.groups": When(8, STATE),
     "ssm.state": When(128, STATE), "ssm.chunk": When(64, STATE), "ssm.conv": When(8, STATE), "ssm.conv_bias": When(False, STATE),
     "ssm.bias": When(True, STATE), "ssm.norm": When(False, STATE), "ssm.step_rank": When(128, SELECTIVE),
+    "ssm.gate_rank": When(64, CHANNELS), "residual_block": 2,
     "ssm.state_dtype": When("fp32", {**STATE, "workload.task": "decode", "workload.output": 64}),
+    "value_dim": 128, "keys_as_values": True, "shared_cache": True, "head_gate": True, "per_layer.width": When(256, {"workload.per_layer": {"width": 64}}),
+    "per_layer.vocabulary": When(64000, {"workload.per_layer": {"width": 64}}),
+    **{f"variants.0.{key}": When(value, VARIED) for key, value in {
+        "layers": "0-3", "heads": 32, "kv_heads": 2, "head_dim": 128, "value_dim": 128, "ffn": 1024, "attention": False, "mlp": False,
+        "keys_as_values": True, "shared_cache": True, "attention_sinks": True}.items()},
+    "variants.0.experts": When(False, {**MOE, **VARIED}),
     "embedding_norm": True, "latent.query_rank": When(512, LATENT), "latent.kv_rank": When(128, LATENT), "latent.nope": When(32, LATENT),
     "latent.rope": When(64, LATENT), "latent.value": When(128, LATENT), "sparse.top_k": When(512, SPARSE), "sparse.heads": When(16, SPARSE),
     "sparse.head_dim": When(64, SPARSE), "sparse.pattern": When("full,shared", SPARSE), "experts.count": When(16, MOE), "experts.active": When(4, MOE),
@@ -224,6 +243,7 @@ SINGLE = {
 OTHERWISE = {  # what a field does where it changes nothing even in its context: not modelled, no file of the name, a single layer
     ("transformer", "workload.parallel"): "noted: workload.parallel: attention and MLP side by side are priced one after the other",
     ("transformer", "system.operation.lifetime"): "refused: the carbon of making a datasheet device is not known; leave it out",
+    ("transformer", "workload.shared_cache"): "refused: some layers must make the keys and values that others share; give it in variants",
     ("transformer", "profile"): "refused: there is no file none.csv",
     ("gemm", "strategy.pp"): "refused: p = 2 stages, but the model has 1 layers", ("gemm", "strategy.lp"): "refused: p = 2 stages, but the model has 1 layers",
 }  # fmt: skip

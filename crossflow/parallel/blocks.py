@@ -70,7 +70,7 @@ def computed_again(part: Part, matrix: Matrix, recomputed: Collection[str]) -> f
     attention, first = part.attention, 0
     for one in part.matrices:
         widths: list[float] = [one.n]
-        if one.name == "query_key_value" and attention is not None:
+        if one.name == "query_key_value" and attention is not None and attention.makes:
             widths = [attention.heads * attention.query, attention.kv_heads * attention.query, attention.kv_heads * attention.value]
         elif one.name == "up" and part.gated:
             widths = [one.n / 2, one.n / 2]
@@ -171,14 +171,15 @@ class _BlockBuilder:
         written = self._cast_to_cache(attention, samples * seen if attention.cross else tokens, kept)
         if attention.rotary:  # r1 w1; in eager code several kernels, r2 w2 in halves; where keys are rotated, the cache is written
             each, launches = (2.0, 1) if self.fused("rotary") else (8.0, 8)
-            rotated = each * (moved + tokens * kv * attention.query) * e
+            rotated = each * (moved + attention.makes * tokens * kv * attention.query) * e
             self._pass(unit, "forward", rotated + written, launches=launches)
             self._pass(unit, "input", rotated, launches=launches)
         elif written.any():
             self._pass(unit, "forward", written)
         if attention.gated:  # sigmoid and product r2 w1, backward r3 w2
-            self._pass(unit, "forward", 3.0 * e * moved, flops=5.0 * moved)
-            self._pass(unit, "input", 5.0 * e * moved, flops=10.0 * moved)
+            weighed = tokens * heads * attention.value
+            self._pass(unit, "forward", 3.0 * e * weighed, flops=5.0 * weighed)
+            self._pass(unit, "input", 5.0 * e * weighed, flops=10.0 * weighed)
         if attention.selection is not None:
             self._index(unit, attention.selection, samples, length, self.job.seen(attention.whole, length * layout.cp))
         attention, groups, kept = self._absorbed(attention, length * layout.cp, groups, kept)
@@ -263,7 +264,8 @@ class _BlockBuilder:
         A cache in the type of the activations is where the products write. An encoder keeps nothing.
         """
         job, encodes = self.job, not (attention.causal or attention.cross)
-        if self.writes or not job.kv_dtype or job.cache == self.element or encodes or (attention.cross and self.cached):
+        there = self.writes or encodes or not attention.makes or (attention.cross and self.cached)
+        if there or not job.kv_dtype or job.cache == self.element:
             return np.zeros(1)
         return np.asarray(tokens * (attention.cached if attention.shares_latent else kept) * (self.element + job.cache))
 
@@ -410,11 +412,17 @@ class _BlockBuilder:
             self._pass(unit, "forward", e * (5.0 * element + 2.0 * selected), flops=SELECTIVE["forward"] * work)
             self._pass(unit, "input", e * (9.0 * element + 4.0 * selected), flops=SELECTIVE["input"] * work)
             return
-        delta, each = ssm.kind == "gated_delta", 2.0 * self.element * rows * groups * ssm.state
+        delta, each = ssm.delta, 2.0 * self.element * rows * groups * ssm.state
         if delta:  # norms of queries and keys r1 w1, backward r2 w1; decays and steps from their gates
-            gates = rows * heads * (ssm.gates * e + 2.0 * SINGLE)
+            gates = rows * heads * ssm.gates * (e + SINGLE)
             self._pass(unit, "forward", 2.0 * each + gates, launches=3)
             self._pass(unit, "input", 3.0 * each + 2.0 * gates, launches=3)
+        if np.any(ssm.decays):
+            # Decays of each element of a key, cumulated: r1 w1, then r1 by kernels of pairs, of states and of outputs; backward by those
+            # that compute W and U again, of states, of dQ, dK, dW and within chunks, the last two r1 w1 for their gradient, and its sum.
+            cumulated = SINGLE * rows * heads * ssm.decays
+            self._pass(unit, "forward", 5.0 * cumulated, launches=0)
+            self._pass(unit, "input", 9.0 * cumulated, launches=1)
         scan = Scan(
             samples=samples, heads=heads, groups=groups, length=rows / samples, width=1.0 * ssm.width, state=1.0 * ssm.state,
             chunk=1.0 * ssm.chunk, delta=delta,
@@ -574,6 +582,9 @@ class _BlockBuilder:
         layout, e = self.layout, self.element
         own = tokens * part.width / np.where(layout.sequence_parallel, layout.tp, 1.0)
         biased = any(matrix.bias for matrix in part.matrices[-1 if part.ssm else 0 :])
+        if np.any(part.sources):  # their norms, scores and weighed sum in one kernel, r w1; backward r2 and their gradients r1 w1
+            self._pass(unit, "forward", own * (part.sources + 1.0) * e, flops=8.0 * own * part.sources)
+            self._pass(unit, "input", own * (4.0 * part.sources + 1.0) * e, flops=20.0 * own * part.sources, launches=2)
         norm = 2.0 if self.fused("norm") else 6.0  # r1 w1; eager code of RMS norm squares, averages, scales
         drop = MASK if self.dropout else 0.0
         if self.fused("residual"):  # bias, dropout and sum in one: r2 w1
@@ -647,6 +658,10 @@ class _BlockBuilder:
             if matrix.name == "projection":
                 self._projection(unit, own, tokens * h * e, group)
         rows = tokens * h * e
+        if np.any(part.further):  # vectors of the layers' own: r1 w1, sum with what the product gives r2 w1; backward as much
+            beside = tokens * part.further * e / np.where(layout.sequence_parallel, layout.tensor_of("embedding"), 1.0)
+            self._pass(unit, "forward", 5.0 * beside, launches=2)
+            self._pass(unit, "input", 5.0 * beside, launches=2)
         self._pass(unit, "forward", 2.0 * rows + 3.0 * rows + (2.0 * rows if self.dropout else 0.0), launches=4)
         self._pass(unit, "input", 3.0 * rows + 2.0 * part.table * e / layout.tensor_of("embedding"), launches=3)
         if np.any(part.table):

@@ -152,7 +152,8 @@ def _attention(attention: AttentionGeometry, tokens: Array, job: Job, layout: La
     heads, kv = attention.heads / ranks, attention.kv_heads_on(ranks)
     memory_tokens = samples * job.model.memory_tokens / layout.cp
     gate = 2.0 * attention.gated * tokens * heads * attention.value  # and what it weighs
-    vectors = tokens * heads * attention.query + (memory_tokens if attention.cross else tokens) * kv * (attention.query + attention.value)
+    made = attention.makes * kv * (attention.query + attention.value)  # those of another layer are kept there
+    vectors = tokens * heads * attention.query + (memory_tokens if attention.cross else tokens) * made
     vectors = vectors + gate
     if stack.attention.kernel == "flash":
         return job.element * vectors, LOG_SUM * tokens * heads, np.zeros(len(layout))
@@ -171,7 +172,7 @@ def _state_space(ssm: StateSpace, tokens: Array, job: Job, layout: Layout) -> Ar
     ranks = layout.tensor_of("attention")
     inner, heads, mixed = ssm.heads * ssm.width / ranks, ssm.heads / ranks, ssm.convolved(ranks)
     own = 2.0 * inner + mixed + ssm.gates * heads  # gate and output; what is convolved; time steps or gates
-    if ssm.kind == "gated_delta":
+    if ssm.delta:
         own = own + mixed + (mixed - inner) + heads * ssm.chunk + SINGLE / job.element * heads
     elif ssm.kind == "mamba1":
         own = own + inner
@@ -198,7 +199,7 @@ def _end(part: Part, tokens: Array, job: Job, layout: Layout) -> Array:
     """
     own = tokens / np.where(layout.sequence_parallel, layout.tp, 1.0)
     if part.type == "embedding":
-        rows = {"patches": tokens * layout.tensor_share("embedding"), "projection": 2.0 * own}
+        rows = {"patches": tokens * layout.tensor_share("embedding"), "projection": 2.0 * own, "per_layer": own}
         inputs = sum(matrix.k * rows[matrix.name] for matrix in part.matrices) * job.element
         return np.asarray(own * part.width * (MASK if job.dropout else 0.0) + inputs)
     products = sum(matrix.k for matrix in part.matrices if matrix.over == "tokens")

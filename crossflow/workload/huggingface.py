@@ -11,7 +11,7 @@ import functools
 import json
 import math
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -62,8 +62,20 @@ class Family(FileModel):
     window: str = ""
     local: Mapping[str, Any] = {}
     mixers: tuple[str, ...] = ()
+    routed: tuple[str, ...] = ()
+    variants: Mapping[str, Mapping[str, tuple[str, ...]]] = {}
+    blocks: str = ""
+    loose: tuple[str, ...] = ()
     heads: tuple[str, ...]
     nested: tuple[str, ...] = ()
+
+
+class Ingredient(FileModel):
+    """A base that a file of an unknown family is read like, where it has any of some fields, and what is assumed with it."""
+
+    having: tuple[str, ...] = ()
+    like: str
+    assumed: str = ""
 
 
 class Conventions(FileModel):
@@ -71,6 +83,7 @@ class Conventions(FileModel):
 
     bases: Mapping[str, Values]
     families: Mapping[str, Values]
+    composed: tuple[Ingredient, ...]
     refused: Mapping[str, str]
     pooled: frozenset[str]
     optional: frozenset[str]
@@ -86,7 +99,10 @@ class Conventions(FileModel):
 
     def described(self, name: str) -> dict[str, Any]:
         """A family or a base with all that it is like."""
-        own = {**self.bases, **self.families}[name]
+        return self.merged({**self.bases, **self.families}[name])
+
+    def merged(self, own: Values) -> dict[str, Any]:
+        """A description with all that it is like."""
         merged: dict[str, Any] = {}
         for layer in (*map(self.described, own.get("like", ())), {key: value for key, value in own.items() if key != "like"}):
             for key, value in layer.items():
@@ -104,9 +120,29 @@ def conventions() -> Conventions:
 @functools.cache
 def families() -> Mapping[str, Family]:
     """The families by their `model_type`."""
-    found = {name: conventions().described(name) for name in conventions().families}
-    named = {name: {key: aliases for key, aliases in given["names"].items() if aliases} for name, given in found.items()}
-    return {name: Family.model_validate({**given, "names": named[name]}) for name, given in found.items()}
+    return {name: _family(conventions().described(name)) for name in conventions().families}
+
+
+def _family(given: Values) -> Family:
+    """A family by its whole description."""
+    return Family.model_validate({**given, "names": {key: aliases for key, aliases in given["names"].items() if aliases}})
+
+
+def _pieces(config: Values) -> list[Ingredient]:
+    """What a file of an unknown family is read like: as a plain decoder, and for what its fields tell beyond."""
+    there = {name for name, value in config.items() if value not in (None, 0, False, [], {})}
+    return [piece for piece in conventions().composed if not piece.having or there & set(piece.having)]
+
+
+def _nearest(config: Values) -> str:
+    """The known family that reads most of a file's fields and lacks least."""
+
+    def likeness(family: Family) -> int:
+        read = {name for aliases in family.names.values() for name in aliases} | {name for rule in family.rules for name in rule.when}
+        needed = [aliases for key, aliases in family.names.items() if key not in conventions().optional]
+        return len(read & set(config)) - 2 * sum(not set(aliases) & set(config) for aliases in needed)
+
+    return max(families(), key=lambda name: likeness(families()[name]))
 
 
 DTYPES = tuple(
@@ -125,6 +161,7 @@ HEADS: Mapping[str, Values] = {
     "ForImageClassification": {"head": "classifier"},
     "Model": {"head": "none"},
 }
+UNKNOWN = "not used: not known to crossflow"
 # Parts of a model that are not modelled, by the field that describes them.
 TOWERS: Mapping[str, str] = {"vision_config": "vision tower", "audio_config": "audio tower"}
 MTP_NOTE = "layers of multi-token prediction run in training only; a service that guesses with them has serving.speculation"
@@ -132,12 +169,19 @@ MTP_NOTE = "layers of multi-token prediction run in training only; a service tha
 LAYER_KINDS: Mapping[str, Mapping[Any, str]] = {
     "layer_types": {"sliding_attention": "local", "chunked_attention": "local", "full_attention": "global"},
     "no_rope_layers": {1: "local", 0: "global"},
+    "hybrid_layer_pattern": {1: "local", 0: "global"},
 }
+# What a layer that is made in its own way may say of its attention and MLP.
+OF_BLOCKS = {"n_heads_in_group", "num_key_value_heads", "no_op", "ffn_mult", "intermediate_size", "hidden_act", "gated"}
+# Whether layers have experts, as lists say it.
+ROUTED_LAYERS: Mapping[Any, bool] = {1: True, 0: False, "sparse": True, "dense": False}
 # What hybrid models call layers, each with what mixes their tokens; layers of one part may have an MLP or experts alone.
 MIXERS: Mapping[Any, str] = {
     "M": "ssm", "*": "attention", "-": "mlp", "E": "experts", "mamba": "ssm", "linear_attention": "ssm", "attention": "attention",
     "full_attention": "attention", "mlp": "mlp", "moe": "experts",
 }  # fmt: skip
+# Fields with the numbers of the layers of a hybrid that attend, and the number of the first layer.
+PLACES: Mapping[str, int] = {"attn_layer_indices": 0, "linear_attn_config.full_attn_layers": 1}
 PERIODS = ("sliding_window_pattern", "_sliding_window_pattern", "no_rope_layer_interval")  # each so-many-th layer is global
 
 
@@ -189,26 +233,62 @@ def huggingface_document(path: str | Path, *, service: bool = False) -> tuple[Do
 
     kind = str(own.get("model_type"))
     kind = kind if kind in families() else kind.removesuffix("_text")  # as newer files name the text part
-    if kind not in families():
+    known = kind in families()
+    pieces = [] if known else _pieces(own)
+    if not known and (kind in conventions().refused or not _is_decoder(own)):
         raise SpecError([problem("model_type", _unknown(own))])
-    family = families()[kind]
-    fields = _flat(own, family.nested)
+    family = families()[kind] if known else _family(conventions().merged({"like": [piece.like for piece in pieces]}))
+    fields = _trimmed(_flat(own, family.nested), family)
     if endless := [problem(name, told) for name, told in _endless(fields)]:
         raise SpecError(endless)
     found = _settings(fields, family, kind, f"{kind} of {Path(file).name}")
     for key in () if service else ("weight_dtype", "ssm.state_dtype"):
         found.pop(key, None)
     wrong = [problem(name, told) for name, told in dict.fromkeys(_wrong(fields, family, kind, found))]
+    uses = list(_uses(config, family, found))
+    strange = {use.key: use.value for use in uses if use.became == UNKNOWN and not _idle(use.value)}
+    costly = [key for key, value in strange.items() if not (isinstance(value, float) and abs(value) < 1.0)]
+    if not known and (costly or wrong):
+        wrong.insert(0, problem("model_type", _not_composed(own, costly)))
     if wrong:
         raise SpecError(wrong)
-    notes = " ".join(_notes(config, fields, Path(file).name))
+    notes = " ".join(_notes(config, fields, Path(file).name, list(strange), [] if known else pieces))
     if notes:
         found["notes"] = _Setting(key="notes", value=notes)
-    return _document(file, found, lines), list(_uses(config, family, found))
+    return _document(file, found, lines), uses
 
 
-def _notes(config: Values, fields: Values, name: str) -> Iterator[str]:
+def _is_decoder(config: Values) -> bool:
+    """Whether a file of an unknown family is one of a causal language model, by its architecture and its dimensions."""
+    architectures = config.get("architectures")
+    name = str(architectures[0]) if isinstance(architectures, list) and architectures else ""
+    sizes = conventions().bases["any"]["names"]
+    whole = all(any(config.get(alias) for alias in sizes[key]) for key in ("layers", "hidden", "heads", "vocabulary"))
+    return whole and name.endswith(("ForCausalLM", "ForConditionalGeneration", "LMHeadModel")) and not config.get("is_encoder_decoder")
+
+
+def _idle(value: Any) -> bool:
+    """Whether a field that is not known says nothing that could cost: none, no, an empty list, a name."""
+    return value is None or value is False or isinstance(value, str) or value in ([], {})
+
+
+def _not_composed(config: Values, strange: Iterable[str]) -> str:
+    """Why a file of an unknown family cannot be read by its fields, and what to do."""
+    names = ", ".join(strange)
+    unknown = f"model_type {json.dumps(config.get('model_type'))} is not known"
+    cure = f"give model_type {json.dumps(_nearest(config))}, the nearest known family"
+    if not names:
+        return f"{unknown}, and its fields do not make a decoder; mend them, or {cure}"
+    return f"{unknown}, nor are its fields {names}; leave out those that change no cost, or {cure}"
+
+
+def _notes(config: Values, fields: Values, name: str, strange: Sequence[str], pieces: Sequence[Ingredient]) -> Iterator[str]:
     """Sentences on what is not described, or not as the file might be understood."""
+    if pieces:
+        assumed = "; ".join(piece.assumed for piece in pieces if piece.assumed)
+        yield f"model_type {json.dumps(fields.get('model_type'))} is not known: {name} is read by its fields. Assumed: {assumed}."
+    if strange:
+        yield f"Fields of {name} that are not known are left out: {', '.join(strange)}."
     towers = [tower for field_, tower in TOWERS.items() if isinstance(config.get(field_), Mapping)]
     if towers:
         yield f"Only the language model of {name} is described, not its {' and '.join(towers)}."
@@ -281,14 +361,30 @@ def _flat(config: Values, nested: Iterable[str]) -> dict[str, Any]:
     return flat
 
 
+def _trimmed(fields: dict[str, Any], family: Family) -> dict[str, Any]:
+    """Fields whose lists of layers end with those of the main model; some files list the layers that predict further tokens too."""
+    counts = ([_count(fields.get(name)) for name in family.names.get(key, ())] for key in ("layers", "mtp_layers"))
+    layers, further = (max(found, default=0) for found in counts)
+    lists = {*LAYER_KINDS, *family.mixers, *family.routed}
+    longer = {name for name in lists & set(fields) if isinstance(fields[name], list) and layers < len(fields[name]) <= layers + further}
+    return {name: value[:layers] if name in longer else value for name, value in fields.items()}
+
+
 def _settings(fields: Values, family: Family, kind: str, title: str) -> dict[str, _Setting]:
     """Settings by our key; what comes later in a family's description replaces what comes earlier."""
     plain = {"model": "transformer", "global_batch": 1, "title": title, **family.fixed}
     found = {key: _Setting(key=key, value=value) for key, value in plain.items()}
-    for read in (_named, _products, _shifted, _windowed, _patterned, _mixed, _automatic, _ruled):
+    for read in (_named, _products, _blocked, _shifted, _windowed, _patterned, _mixed, _automatic, _ruled, _routed, _varied):
         found |= {setting.key: setting for setting in read(fields, family, found)}
     found |= {setting.key: setting for setting in (*_of_file(fields), *_headed(fields, family, kind))}
-    return _without_experts(found)
+    return _without_lacking(family, _without_experts(found))
+
+
+def _without_lacking(family: Family, found: dict[str, _Setting]) -> dict[str, _Setting]:
+    """Settings without groups that files of the family may leave out, where the one that says how many there are is none."""
+    counts = {"experts": "experts.count", "per_layer": "per_layer.width"}
+    none = {group for group in family.loose if group in counts and not (counts[group] in found and found[counts[group]].value)}
+    return {key: setting for key, setting in found.items() if key.split(".")[0] not in none or "." not in key}
 
 
 def _named(fields: Values, family: Family, _: Mapping[str, _Setting]) -> Iterator[_Setting]:
@@ -371,8 +467,8 @@ def _mixed(fields: Values, family: Family, found: Mapping[str, _Setting]) -> Ite
     known = {name: value for name, value in {**family.assumed, **fields}.items() if value is not None}
     name = next((name for name in family.mixers if name in known), "")
     value, layers = known.get(name, []), range(_layers(found))
-    if name == "attn_layer_indices" or not name:
-        kinds = ["attention" if i in value else "ssm" for i in layers]
+    if name in PLACES or not name:
+        kinds = ["attention" if i + PLACES.get(name, 0) in value else "ssm" for i in layers]
     elif every := _count(value):  # a period, and the one of its layers that attends
         place = known.get("attn_layer_offset", every - 1) if name == "attn_layer_period" else every - 1
         kinds = ["attention" if i % every == place else "ssm" for i in layers]
@@ -381,6 +477,106 @@ def _mixed(fields: Values, family: Family, found: Mapping[str, _Setting]) -> Ite
     if kinds and all(kinds):
         given = tuple(one for one in (name, "attn_layer_offset" if name == "attn_layer_period" else name) if one in fields)
         yield _Setting(key="ssm.pattern", value=_repeating(kinds), fields=tuple(dict.fromkeys(given)))
+
+
+def _blocked(fields: Values, family: Family, found: Mapping[str, _Setting]) -> Iterator[_Setting]:
+    """Layers that a search of architectures made each in its own way (Nemotron-NAS): those of the first kind, and variants of it."""
+    blocks = fields.get(family.blocks)
+    if not isinstance(blocks, list) or not all(isinstance(block, Mapping) for block in blocks):
+        return
+    heads, hidden = (_count(found[key].value) if key in found else 0 for key in ("heads", "hidden"))
+    each = [_block(block, heads, hidden) for block in blocks]
+    usual = {key: next((one[key] for one in each if one.get(key)), None) for key in ("kv_heads", "ffn")}
+    for key, value in usual.items():
+        if value:
+            yield _Setting(key=key, value=value, fields=(family.blocks,), own=True)
+    differing = [{key: value for key, value in one.items() if value != usual.get(key, True)} for one in each]
+    yield from _in_variants(differing, (family.blocks,), found)
+
+
+def _block(block: Values, heads: int, hidden: int) -> dict[str, Any]:
+    """What one of these layers has. The width of its MLP is rounded up to 256s (modeling_decilm.py of Llama-3_3-Nemotron-Super-49B)."""
+    attention, ffn = (block.get(name) or {} for name in ("attention", "ffn"))
+    group, multiple = _count(attention.get("n_heads_in_group")), ffn.get("ffn_mult")
+    wide = -(-int(2 * multiple * hidden / 3) // 256) * 256 if isinstance(multiple, int | float) else 0
+    own = {
+        "attention": not attention.get("no_op", False),
+        "mlp": not ffn.get("no_op", False),
+        "kv_heads": _count(attention.get("num_key_value_heads")) or (heads // group if group else 0),
+        "ffn": _count(ffn.get("intermediate_size")) or wide,
+    }
+    there = {"kv_heads": own["attention"], "ffn": own["mlp"]}
+    return {key: value for key, value in own.items() if there.get(key, True)}
+
+
+def _in_variants(differing: list[dict[str, Any]], fields: tuple[str, ...], found: Mapping[str, _Setting]) -> Iterator[_Setting]:
+    """Variants of layers of which each has some values of its own, beside those that are there."""
+    kinds = {json.dumps(own, sort_keys=True): own for own in differing if own}
+    listed = [{"layers": _ranges([i for i, one in enumerate(differing) if one == own]), **own} for own in kinds.values()]
+    if listed:
+        yield _with_variants(listed, fields, found)
+
+
+def _with_variants(listed: list[dict[str, Any]], fields: tuple[str, ...], found: Mapping[str, _Setting]) -> _Setting:
+    """The variants that are there, and further ones."""
+    before = found.get("variants", _Setting(key="", value=()))
+    return _Setting(key="variants", value=[*before.value, *listed], fields=tuple(dict.fromkeys((*before.fields, *fields))))
+
+
+def _ranges(places: list[int]) -> list[str]:
+    """Numbers of layers as text, those that follow each other as ranges."""
+    firsts = [i for i in places if i - 1 not in places]
+    lasts = [i for i in places if i + 1 not in places]
+    return [f"{first}-{last}" if last > first else f"{first}" for first, last in zip(firsts, lasts, strict=True)]
+
+
+def _routed(fields: Values, family: Family, found: Mapping[str, _Setting]) -> Iterator[_Setting]:
+    """Which layers have experts, where a list says it."""
+    layers, name = _layers(found), next((name for name in family.routed if fields.get(name) is not None), "")
+    sparse = _sparse(fields.get(name), layers)
+    if sparse is None or "experts.count" not in found:
+        return
+    dense = sparse.index(True) if True in sparse else layers
+    if all(sparse[dense:]):
+        yield _Setting(key="experts.dense_layers", value=dense, fields=(name,))
+        return
+    yield _Setting(key="experts.dense_layers", value=0, fields=(name,))
+    yield from _in_variants([{} if one else {"experts": False} for one in sparse], (name,), found)
+
+
+def _sparse(value: Any, layers: int) -> list[bool] | None:
+    """Whether each layer has experts, by a list of marks of all layers or of the numbers of those that have; None for all else."""
+    if isinstance(value, str):
+        value = [int(one) if one.strip().isdigit() else one for one in value.split(",")]
+    if not isinstance(value, list) or not all(isinstance(one, int | str) for one in value):
+        return None
+    if len(value) == layers and all(one in ROUTED_LAYERS for one in value):
+        return [ROUTED_LAYERS[one] for one in value]
+    numbers = [one for one in value if type(one) is int and 0 <= one < layers]
+    return [i in numbers for i in range(layers)] if len(numbers) == len(set(value)) else None
+
+
+def _varied(fields: Values, family: Family, found: Mapping[str, _Setting]) -> Iterator[_Setting]:
+    """Dimensions that local or global layers have of their own, and layers that attend to keys and values of others."""
+    kinds = set(found["window.pattern"].value) if "window.pattern" in found else {"global"}
+    listed: list[dict[str, Any]] = []
+    names: list[str] = []
+    for where, given in family.variants.items():
+        if where not in kinds:
+            continue
+        read = {key: next((name for name in aliases if fields.get(name) is not None), "") for key, aliases in given.items()}
+        own = {key: fields[name] for key, name in read.items() if name}
+        names += [name for name in read.values() if name]
+        own = {key: value for key, value in own.items() if value != (found[key].value if key in found else False)}
+        listed += [{"layers": [where], **own}] if own else []
+    last, layers = _count(fields.get("num_kv_shared_layers")), _layers(found)
+    if last and last < layers:
+        wide = fields.get("use_double_wide_mlp") is True and "ffn" in found
+        names += ["num_kv_shared_layers", *(["use_double_wide_mlp"] if wide else [])]
+        own = {"shared_cache": True, **({"ffn": 2 * found["ffn"].value} if wide else {})}
+        listed.append({"layers": [f"{layers - last}-{layers - 1}"], **own})
+    if listed:
+        yield _with_variants(listed, tuple(names), found)
 
 
 def _automatic(fields: Values, _: Family, found: Mapping[str, _Setting]) -> Iterator[_Setting]:
@@ -512,15 +708,36 @@ def _wrong(fields: Values, family: Family, kind: str, found: Mapping[str, _Setti
         yield from _unexpanded(fields, found)
     if family.window:
         yield from _unlike(fields, _layers(found))
+    if family.blocks:
+        yield from _unblocked(fields, family, _layers(found))
+    for name in family.routed:
+        if fields.get(name) is not None and _sparse(fields[name], _layers(found)) is None and fields[name] != 1:
+            marks = f"a mark for each of {_layers(found)} layers (0 or 1, dense or sparse)"
+            yield name, f"expected {marks}, or numbers of layers; got {json.dumps(fields[name])[:60]}"
+
+
+def _unblocked(fields: Values, family: Family, layers: int) -> Iterator[tuple[str, str]]:
+    """What is wrong with a list of layers that each are made in their own way."""
+    blocks = fields.get(family.blocks)
+    if not isinstance(blocks, list) or not all(isinstance(block, Mapping) for block in blocks):
+        yield family.blocks, f"expected a list of layers, each with its attention and ffn, got {json.dumps(blocks)[:60]}"
+    elif len(blocks) != layers:
+        yield family.blocks, f"expected an entry for each of {layers} layers, got {len(blocks)}"
+    else:
+        for i, block in enumerate(blocks):
+            whole = _flat(block, ("attention", "ffn"))
+            odd = [key for key, value in whole.items() if value and key.partition(".")[2] not in OF_BLOCKS]
+            yield from ((family.blocks, f"{key} = {json.dumps(whole[key])} of layer {i} is not modelled; set it to null") for key in odd)
 
 
 def _unmixed(fields: Values, family: Family, layers: int) -> Iterator[tuple[str, str]]:
     """What is wrong with the field that says what mixes the tokens of layers."""
     name = next((name for name in family.mixers if fields.get(name) is not None), "")
     value = fields.get(name)
-    if name == "attn_layer_indices":
-        if not isinstance(value, list) or not all(type(place) is int and 0 <= place < layers for place in value):
-            yield name, f"expected numbers of layers from 0 to {layers - 1}, got {json.dumps(value)}"
+    if name in PLACES:
+        first = PLACES[name]
+        if not isinstance(value, list) or not all(type(place) is int and first <= place < layers + first for place in value):
+            yield name, f"expected numbers of layers from {first} to {layers + first - 1}, got {json.dumps(value)}"
     elif isinstance(value, list | str):
         other = [entry for entry in value if not (isinstance(entry, str) and entry in MIXERS)]
         if other:
@@ -544,8 +761,9 @@ def _unexpanded(fields: Values, found: Mapping[str, _Setting]) -> Iterator[tuple
 
 def _unlike(fields: Values, layers: int) -> Iterator[tuple[str, str]]:
     """What is wrong with the fields that say which layers see a window."""
+    listed = any(isinstance(fields.get(name), list) for name in LAYER_KINDS)
     for name in PERIODS:
-        if fields.get(name) is not None and not _count(fields[name]):
+        if fields.get(name) is not None and not _count(fields[name]) and not listed:
             yield name, f"expected a whole number of at least 1, got {json.dumps(fields[name])}"
     lists = {name: fields[name] if isinstance(fields[name], list) else [fields[name]] for name in LAYER_KINDS if fields.get(name)}
     for name, entries in lists.items():
@@ -561,7 +779,9 @@ def _unlike(fields: Values, layers: int) -> Iterator[tuple[str, str]]:
 def _missing(family: Family, kind: str, found: Mapping[str, _Setting]) -> Iterator[tuple[str, str]]:
     """All dimensions that are not there, in one sentence; a product is missing only with one of its factors."""
     routed = not family.mixers or ("ssm.pattern" in found and any(key.startswith("experts.") for key in found))
-    optional = {*conventions().optional, *family.products, *(key for key in family.names if not routed and key.startswith("experts."))}
+    lacking = {group for group in family.loose if "." not in group and not any(key.startswith(f"{group}.") for key in found)}
+    lacking |= set() if routed else {"experts"}
+    optional = {*conventions().optional, *family.products, *family.loose, *(key for key in family.names if key.split(".")[0] in lacking)}
     needed = [aliases for key, aliases in family.names.items() if key not in found and key not in optional]
     names = list(dict.fromkeys(f"'{aliases[0]}'" + (f" (or '{aliases[1]}')" if len(aliases) > 1 else "") for aliases in needed))
     if names:
@@ -641,9 +861,12 @@ def _fate(name: str, value: Any, family: Family, became: Mapping[str, list[str]]
     if name in (*family.demanded, *family.equal, *family.listed, *family.leading, *family.last):
         return "checked: as it is modelled"
     windows = (*LAYER_KINDS, *PERIODS) if family.window else ()
+    own = [names for given in family.variants.values() for names in given.values()]
+    if name in (family.blocks, *family.routed) or any(name in group for group in own):
+        return "not used: other fields decide"
     if any(name in group for group in (windows, family.mixers, *family.names.values(), *(rule.when for rule in family.rules))):
         return "not used: other fields decide"
     known = conventions()
     if name in known.not_counted:
         return f"not used: {known.not_counted[name]}"
-    return "not used: does not change the cost" if name in known.no_cost | known.dropout else "not used: not known to crossflow"
+    return "not used: does not change the cost" if name in known.no_cost | known.dropout else UNKNOWN

@@ -80,12 +80,14 @@ def _unattended(spec: TransformerSpec) -> IdleKey:
         return
     if spec.biases and not fed:
         yield "biases", "no layer has attention or an MLP; leave it out, or set ssm.bias"
-    for key in ("kv_heads", "head_dim", "qk_norm", "qkv_bias", "latent"):
+    for key in ("kv_heads", "head_dim", "value_dim", "qk_norm", "qkv_bias", "latent"):
         if getattr(spec, key) is not None:
             yield key, "no layer has attention; leave it out"
-    if spec.attention_gate or spec.attention_sinks or spec.positions in ("alibi", "relative"):
-        key = "attention_gate" if spec.attention_gate else "attention_sinks" if spec.attention_sinks else "positions"
-        yield key, "no layer has attention; leave it out"
+    for key in ("attention_gate", "head_gate", "attention_sinks", "keys_as_values"):
+        if getattr(spec, key):
+            yield key, "no layer has attention; leave it out"
+    if spec.positions in ("alibi", "relative"):
+        yield "positions", "no layer has attention; leave it out"
 
 
 def _latent(spec: TransformerSpec) -> IdleKey:
@@ -94,8 +96,8 @@ def _latent(spec: TransformerSpec) -> IdleKey:
     for key in ("kv_heads", "head_dim", "qk_norm", "qkv_bias"):
         if getattr(spec, key) is not None:
             yield key, "latent attention has dimensions of its own; leave it out, or leave out latent"
-    if spec.positions in ("alibi", "none"):
-        yield "positions", "latent attention rotates latent.rope elements of a head; leave it out"
+    if spec.positions == "alibi":
+        yield "positions", "latent attention rotates latent.rope elements of a head, or none; leave it out"
 
 
 def _ends(spec: TransformerSpec) -> IdleKey:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import itertools
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Annotated, Any, Literal, NamedTuple, Self, get_args
@@ -256,11 +257,79 @@ class WindowSpec(FileModel):
         return {"size": data} if isinstance(data, int) else data
 
 
+PLACES = re.compile(r"(\d+)(?:-(\d+))?")
+WHERE = ("local", "global")
+
+
+def _place(entry: Any) -> Any:
+    """Layers that a variant names, as text: a number, a range, or the kind of their window."""
+    text = str(entry) if type(entry) is int else entry
+    if not isinstance(text, str) or (text not in WHERE and not PLACES.fullmatch(text)):
+        raise ValueError(f"expected a layer such as 3, a range such as 3-7, local or global; got {entry!r}")
+    return text
+
+
+class VariantSpec(FileModel):
+    """Layers with dimensions of their own; what is left out is as in all layers."""
+
+    layers: Annotated[tuple[Annotated[str, BeforeValidator(_place)], ...], BeforeValidator(_listed)] = Field(
+        min_length=1, description="which they are: numbers from 0, ranges such as 3-7, or all that are local or global (`window.pattern`)"
+    )
+    heads: Dimension | None = Field(None, description="attention heads")
+    kv_heads: Dimension | None = Field(None, description="heads of keys and values")
+    head_dim: Dimension | None = Field(None, description="elements of a head's query and key, and of its value where `value_dim` is absent")
+    value_dim: Dimension | None = Field(None, description="elements of a head's value")
+    ffn: Dimension | None = Field(None, description="inner width of the MLP")
+    attention: Flag = Field(True, description="whether they mix tokens at all; without, they have an MLP or experts alone (Nemotron-NAS)")
+    mlp: Flag = Field(True, description="whether they have an MLP or experts")
+    experts: Flag = Field(True, description="whether they have the experts of the model; without, they keep its MLP")
+    keys_as_values: Flag | None = Field(None, description="whether one product gives keys and values (Gemma 4)")
+    shared_cache: Flag | None = Field(
+        None, description="whether they attend to the keys and values of an earlier layer and make none (Gemma 3n and 4)"
+    )
+    attention_sinks: Flag | None = Field(None, description="whether each head learns a sink")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _one_place(cls, data: Any) -> Any:
+        if isinstance(data, Mapping) and type(data.get("layers")) is int:
+            return {**data, "layers": [data["layers"]]}
+        return data
+
+    @model_validator(mode="after")
+    def _possible(self) -> Self:
+        for entry in self.layers:
+            if (found := PLACES.fullmatch(entry)) and int(found[2] or found[1]) < int(found[1]):
+                raise ValueError(f"layers: {entry} is no range; give the first layer first")
+        if not set(self.own) and self.attention and self.mlp and self.experts:
+            raise ValueError("layers that differ in nothing are no variant; give a dimension of theirs, or leave it out")
+        return self
+
+    @functools.cached_property
+    def own(self) -> dict[str, Any]:
+        """Keys of the model that have other values in these layers."""
+        keys = set(type(self).model_fields) - {"layers", "attention", "mlp", "experts"}
+        return {key: value for key in sorted(keys) if (value := getattr(self, key)) is not None}
+
+    @property
+    def cuts(self) -> VariantCuts:
+        """Where the variant applies, and what its layers do without."""
+        found = [PLACES.fullmatch(entry) for entry in self.layers]
+        numbers = frozenset(i for one in found if one for i in range(int(one[1]), int(one[2] or one[1]) + 1))
+        return numbers, frozenset(WHERE) & frozenset(self.layers), self.attention, self.mlp, self.experts
+
+
+# Layers by their numbers and by their windows, and whether they mix tokens, have an MLP or experts, and experts.
+VariantCuts = tuple[frozenset[int], frozenset[str], bool, bool, bool]
+
+
 class StateSpaceSpec(FileModel):
     """State-space layers, alone or in turn with attention (hybrid models)."""
 
     kind: Recurrence = Field(
-        "mamba2", description="mamba2 (arXiv:2405.21060), gated_delta (Qwen3-Next, arXiv:2412.06464), or mamba1 (Jamba, arXiv:2312.00752)"
+        "mamba2",
+        description="mamba2 (arXiv:2405.21060), gated_delta (Qwen3-Next, arXiv:2412.06464), kda (Kimi Linear, arXiv:2510.26692), or mamba1"
+        " (Jamba, arXiv:2312.00752)",
     )
     pattern: Annotated[tuple[Literal["ssm", "attention", "both", "mlp", "experts"], ...], BeforeValidator(_listed)] = Field(
         ("ssm",),
@@ -280,7 +349,10 @@ class StateSpaceSpec(FileModel):
     conv_bias: Flag = Field(True, description="whether the convolution has a bias")
     bias: Flag = Field(False, description="whether the projections in and out have biases")
     norm: Flag = Field(True, description="whether a norm follows the recurrence; of mamba1, norms of B, C and the time step (Jamba)")
-    step_rank: Dimension | None = Field(None, description="width of the latent of the time steps; of mamba1, which needs it, alone")
+    step_rank: Dimension | None = Field(
+        None, description="width of the latent of the time steps of mamba1, or of the decays of kda, which need it; of these alone"
+    )
+    gate_rank: Dimension | None = Field(None, description="width of the latent of kda's output gate, which has none where absent")
     state_dtype: StateType | None = Field(None, description="type of a service's states; that of activations where absent")
 
     @model_validator(mode="after")
@@ -297,12 +369,12 @@ class StateSpaceSpec(FileModel):
             yield "head_dim and groups: heads of mamba1 are channels of one element in one group; leave them out"
         if first and self.chunk:
             yield "chunk: mamba1 has no chunks; leave it out"
-        if first != bool(self.step_rank):
-            yield (
-                "step_rank: mamba1 makes its time steps of a latent; give its width"
-                if first
-                else "step_rank: only mamba1 has it; leave it out"
-            )
+        if (self.kind in ("mamba1", "kda")) != bool(self.step_rank):
+            made = {"mamba1": "time steps", "kda": "decays"}.get(self.kind)
+            told = f"{self.kind} makes its {made} of a latent; give its width" if made else "only mamba1 and kda have it; leave it out"
+            yield f"step_rank: {told}"
+        if self.gate_rank and self.kind != "kda":
+            yield "gate_rank: only kda has it; leave it out"
         if not any(kind in ("ssm", "both") for kind in self.pattern):
             yield "pattern: no layer has a state space; give some as ssm or both"
         alone = [kind for kind in self.pattern if kind in ("mlp", "experts")]
@@ -311,11 +383,19 @@ class StateSpaceSpec(FileModel):
 
     def mixer(self) -> StateSpace:
         """Its geometry."""
-        chunk = {"mamba2": 256, "gated_delta": 64, "mamba1": 0}[self.kind] if self.chunk is None else self.chunk
+        chunk = {"mamba2": 256, "gated_delta": 64, "kda": 64, "mamba1": 0}[self.kind] if self.chunk is None else self.chunk
         return StateSpace(
             kind=self.kind, heads=self.heads, groups=self.groups, width=self.head_dim, state=self.state, chunk=chunk,
-            convolution=self.conv, norm=self.norm, step_rank=self.step_rank or 0, stored=self.state_dtype or "",
+            convolution=self.conv, norm=self.norm, step_rank=self.step_rank or 0,
+            gate_rank=self.gate_rank or 0, stored=self.state_dtype or "",
         )  # fmt: skip
+
+
+class PerLayerSpec(FileModel):
+    """Embeddings of each layer's own: a vector of each token's word that a small MLP adds to the layer's output."""
+
+    width: Dimension = Field(description="elements of such a vector")
+    vocabulary: Dimension | None = Field(None, description="words that have one; those of the model where absent")
 
 
 class EncoderSpec(FileModel):
@@ -419,6 +499,7 @@ class TransformerSpec(_Sourced):
     heads: DimensionOrZero = Field(0, description="attention heads; only a model without attention has none")
     kv_heads: Dimension | None = Field(None, description="heads of keys and values; `heads` where absent")
     head_dim: Dimension | None = Field(None, description="elements of a head; hidden / heads where absent")
+    value_dim: Dimension | None = Field(None, description="elements of a head's value; `head_dim` where absent")
     ffn: DimensionOrZero = Field(0, description="inner width of the MLP; only a model without MLPs has none")
     gated: Flag = Field(True, description="whether the MLP multiplies two branches (SwiGLU, GeGLU)")
     vocabulary: Dimension | None = Field(None, description="rows of the embedding; none for a model of images")
@@ -441,6 +522,14 @@ class TransformerSpec(_Sourced):
     window: WindowSpec | None = Field(None, description="sliding window or chunks of attention; all tokens are seen where absent")
     attention_gate: Flag = Field(False, description="whether a gate, as wide as the queries, weighs attention's output (Qwen3-Next)")
     attention_sinks: Flag = Field(False, description="whether each head learns a sink, a further logit of its softmax (gpt-oss)")
+    keys_as_values: Flag = Field(False, description="whether one product gives keys and values, which differ by their norms (Gemma 4)")
+    shared_cache: Flag = Field(False, description="whether layers attend to keys and values of others; of some layers alone, a variant's")
+    head_gate: Flag = Field(False, description="whether one number of each head weighs attention's output (Step-3.5)")
+    variants: tuple[VariantSpec, ...] = Field((), description="layers with dimensions of their own; later ones win over earlier ones")
+    residual_block: Dimension | None = Field(
+        None, description="layers whose sum later ones attend to in the place of a residual (attention residuals of Kimi K3)"
+    )
+    per_layer: PerLayerSpec | None = Field(None, description="embeddings that every layer has of its own (Gemma 3n and 4)")
     final_norm: Flag = Field(True, description="whether a norm follows the last layer")
     embedding_norm: Flag = Field(False, description="whether a norm follows the embedding (BLOOM, BERT)")
     sparse: SparseSpec | None = Field(None, description="sparse attention to what an indexer chooses; needs `latent`")
@@ -557,7 +646,13 @@ class TransformerSpec(_Sourced):
             (mixture.dense_layers, mixture.every) if mixture else None,
             window.pattern if window else ("global",),
             self.sparse.pattern if self.sparse else ("full",),
+            tuple(variant.cuts for variant in self.variants),
         )
+
+    def varied(self, variants: Sequence[int]) -> TransformerSpec:
+        """The model as layers of some variants see it."""
+        changes = {key: value for i in variants for key, value in self.variants[i].own.items()}
+        return self.model_copy(update=changes) if changes else self
 
     def transformer(self) -> Transformer:
         """The model as layers of weight matrices."""
@@ -565,34 +660,41 @@ class TransformerSpec(_Sourced):
 
 
 class LayerKind(NamedTuple):
-    """What a layer is made of: what mixes its tokens, what it has beside, and whether its attention sees the window only."""
+    """What a layer is made of: what mixes its tokens, what it has beside, whether its attention sees the window only, its variants."""
 
     mixers: tuple[LayerType, ...]
     beside: LayerType | None
     local: bool
     shared: bool  # whether sparse attention takes what a layer before has chosen
+    variants: tuple[int, ...] = ()
 
 
 # Kinds of layers by their mixers, whether each has an MLP or experts beside, dense layers and `every` of experts, kinds of windows, and of
-# sparse attention.
-Patterns = tuple[tuple[str, ...], bool, tuple[int, int] | None, tuple[str, ...], tuple[str, ...]]
+# sparse attention, variants.
+Patterns = tuple[tuple[str, ...], bool, tuple[int, int] | None, tuple[str, ...], tuple[str, ...], tuple[VariantCuts, ...]]
 _MIXERS: Mapping[str, tuple[LayerType, ...]] = {"ssm": ("ssm",), "attention": ("attention",), "both": ("ssm", "attention")}
 _ALONE: Mapping[str, LayerType] = {"mlp": "mlp", "experts": "experts"}
 
 
 @functools.lru_cache(maxsize=256)
 def _kinds(
-    layers: int, mixed: tuple[str, ...], fed: bool, routed: tuple[int, int] | None, seen: tuple[str, ...], chosen: tuple[str, ...]
-) -> tuple[LayerKind, ...]:
+    layers: int, mixed: tuple[str, ...], fed: bool, routed: tuple[int, int] | None, seen: tuple[str, ...], chosen: tuple[str, ...],
+    variants: tuple[VariantCuts, ...] = (),
+) -> tuple[LayerKind, ...]:  # fmt: skip
     """What each of so many layers is made of; patterns are repeated to the last."""
     dense, every = routed or (layers, 1)
 
     def kind(i: int) -> LayerKind:
-        own, local = mixed[i % len(mixed)], seen[i % len(seen)] == "local"
-        mixers = _MIXERS.get(own, ())
-        beside: LayerType = "experts" if i >= dense and (i + 1) % every == 0 else "mlp"
-        return LayerKind(mixers=mixers, beside=beside if fed else _ALONE.get(own), local=local and "attention" in mixers,
-                         shared=chosen[i % len(chosen)] == "shared" and "attention" in mixers)  # fmt: skip
+        own, window = mixed[i % len(mixed)], seen[i % len(seen)]
+        here = [j for j, (places, windows, *_) in enumerate(variants) if i in places or window in windows]
+        mixing, feeding, routing = (all(variants[j][cut] for j in here) for cut in (2, 3, 4))
+        mixers = _MIXERS.get(own, ()) if mixing else ()
+        beside: LayerType = "experts" if routing and i >= dense and (i + 1) % every == 0 else "mlp"
+        return LayerKind(
+            mixers=mixers, beside=None if not feeding else beside if fed else _ALONE.get(own),
+            local=window == "local" and "attention" in mixers, shared=chosen[i % len(chosen)] == "shared" and "attention" in mixers,
+            variants=tuple(here),
+        )  # fmt: skip
 
     return tuple(map(kind, range(layers)))
 
@@ -613,10 +715,19 @@ def _contradictions(spec: TransformerSpec) -> Iterator[str]:
         yield f"kv_heads: heads = {spec.heads} is not a multiple of kv_heads = {kv_heads}"
     if spec.sparse and not spec.latent:
         yield "sparse: an indexer is supported with latent attention only; give latent, or leave sparse out"
+    if spec.residual_block and (spec.encoder or spec.image):
+        yield "residual_block: attention residuals are modelled for decoders of words only; leave it out"
+    if spec.shared_cache:
+        yield "shared_cache: some layers must make the keys and values that others share; give it in variants"
+    if spec.latent and (spec.value_dim or spec.keys_as_values or spec.head_gate):
+        yield "latent: latent attention has values of its own; leave out value_dim, keys_as_values and head_gate"
+    if spec.per_layer and (spec.encoder or spec.image):
+        yield "per_layer: embeddings of each layer's own are modelled for decoders of words only; leave them out"
+    yield from _contradictions_of_variants(spec)
     if spec.latent and spec.attention_sinks:
         yield "attention_sinks: sinks are modelled without latent attention"
-    if spec.attention_gate and (spec.latent or spec.encoder):
-        yield "attention_gate: gates are modelled without latent attention and without an encoder; leave it out"
+    if spec.attention_gate and spec.encoder:
+        yield "attention_gate: gates are modelled without an encoder; leave it out"
     if spec.latent and spec.encoder:
         yield "latent: latent attention is modelled without an encoder"
     if spec.experts and not (spec.ssm and not spec.ssm.mlp) and not spec.has("experts"):
@@ -633,6 +744,33 @@ def _contradictions(spec: TransformerSpec) -> Iterator[str]:
     yield from _contradictions_of_window(spec)
     yield from _contradictions_of_ends(spec)
     yield from _contradictions_of_length(spec)
+
+
+def _contradictions_of_variants(spec: TransformerSpec) -> Iterator[str]:
+    """Layers with dimensions of their own that are not there, or whose dimensions do not fit."""
+    if not spec.variants:
+        return
+    if spec.encoder or spec.image:
+        yield "variants: layers of their own dimensions are modelled for decoders of words only; leave them out"
+    kinds = spec.kinds(spec.layers)
+    for i, variant in enumerate(spec.variants):
+        numbers = variant.cuts[0]
+        if numbers and max(numbers) >= spec.layers:
+            yield f"variants.{i}.layers: layer {max(numbers)} is not one of the model's layers 0-{spec.layers - 1}"
+        elif not any(i in kind.variants for kind in kinds):
+            yield f"variants.{i}.layers: the model has no layer that is {' or '.join(variant.layers)}"
+        if not variant.experts and (spec.experts is None or not spec.ffn):
+            yield f"variants.{i}.experts: without `experts` and an `ffn` of the model no layer keeps an MLP in their place; leave it out"
+        own = sorted(set(variant.own) - {"ffn"})
+        if spec.latent and own:
+            yield f"variants.{i}: layers of latent attention have dimensions alike; leave out {', '.join(own)}"
+    for kind in dict.fromkeys(kinds):
+        here = spec.varied(kind.variants)
+        heads = here.kv_heads or here.heads or 1
+        if "attention" in kind.mixers and here.heads % heads:
+            yield f"variants: heads = {here.heads} is not a multiple of kv_heads = {heads}"
+    if spec.mtp_layers and kinds[-1].mixers == ():
+        yield "mtp_layers: the last layer, which further tokens are predicted as, mixes no tokens; set mtp_layers to 0"
 
 
 def _unserved(spec: TransformerSpec) -> Iterator[str]:
@@ -781,14 +919,17 @@ def _embedding(spec: TransformerSpec) -> Part:
     # The first layer of each stack keeps the relative positions of all its layers; they stand here so that layers stay alike.
     stacks = 2 if spec.encoder else 1
     relative = stacks * spec.relative_buckets * spec.heads if spec.positions == "relative" else 0
-    image = spec.image
+    image, own = spec.image, spec.per_layer
     pixels = image.channels * image.patch**2 if image else 0
+    further = spec.layers * own.width if own else 0  # elements that the layers look up for a token beside its vector
+    patches = (Matrix(name="patches", k=pixels, n=spec.hidden, bias=True),) if image else ()
     return Part(
         type="embedding",
         width=spec.hidden,
-        matrices=(Matrix(name="patches", k=pixels, n=spec.hidden, bias=True),) if image else (),
-        table=(spec.vocabulary or 0) * spec.hidden,
-        vectors=(rows + (1 if image and image.class_token else 0)) * spec.hidden + relative,
+        matrices=(*patches, *((Matrix(name="per_layer", k=spec.hidden, n=further),) if own else ())),
+        table=(spec.vocabulary or 0) * spec.hidden + ((own.vocabulary or spec.vocabulary or 0) * further if own else 0),
+        vectors=(rows + (1 if image and image.class_token else 0)) * spec.hidden + relative + (own.width if own else 0),
+        further=further,
     )
 
 
@@ -799,8 +940,13 @@ def _stack(spec: TransformerSpec, name: str, places: range, tokens: int, *, caus
     groups = _groups(name, places, listed.layers, spec.kinds(len(places)))
 
     def parts(kind: LayerKind, wide: bool) -> tuple[Part, ...]:
-        beside = (_feed_forward(spec, kind.beside == "experts"),) if kind.beside else ()
-        found = (*_mixers(spec, kind, causal=causal), *cross, *beside)
+        own = spec.varied(kind.variants)
+        beside = (_feed_forward(own, kind.beside == "experts"),) if kind.beside else ()
+        further = (_per_layer(spec),) if spec.per_layer else ()
+        found = (*_mixers(own, kind, causal=causal), *cross, *beside, *further)
+        if spec.residual_block:  # of the blocks before it a layer has half in the mean, and its own; a query and a norm choose among them
+            sources = -(-spec.layers // spec.residual_block) / 2.0 + 1.0
+            found = tuple(replace(part, sources=sources, vectors=part.vectors + 2 * spec.hidden) for part in found)
         return tuple(replace(part, wide=True) if wide or part.type in listed.types else part for part in found)
 
     made = {kind: parts(*kind) for kind in {kind for _, _, kind in groups}}  # layers alike share their parts
@@ -813,7 +959,8 @@ def _groups(
 ) -> tuple[tuple[str, int, tuple[LayerKind, bool]], ...]:
     """Layers alike that follow each other: a name and a number, of which kind they are, and whether they stay wide."""
     each = [(kind, place in wide) for kind, place in zip(kinds, places, strict=True)]
-    groups = [list(same) for _, same in itertools.groupby(range(len(each)), key=each.__getitem__)]
+    there = [i for i, (kind, _) in enumerate(each) if kind.mixers or kind.beside]  # others are no layers
+    groups = [list(same) for _, same in itertools.groupby(there, key=each.__getitem__)]
     return tuple((name if len(groups) == 1 else _numbered(name, group), len(group), each[group[0]]) for group in groups)
 
 
@@ -835,8 +982,10 @@ def _mixers(spec: TransformerSpec, kind: LayerKind, *, causal: bool) -> Iterator
 def _attention(spec: TransformerSpec, *, causal: bool, cross: bool = False, shared: bool = False) -> Part:
     norms = _norm(spec) * -(-spec.norms // 2)
     if spec.latent:
-        selection = spec.sparse.selection(shared) if spec.sparse else None
-        return latent_attention(width=spec.hidden, heads=spec.heads, norm_vectors=norms, selection=selection, **spec.latent.model_dump())
+        return latent_attention(
+            width=spec.hidden, heads=spec.heads, norm_vectors=norms, rotary=spec.positions == "rotary", gate=spec.attention_gate,
+            selection=spec.sparse.selection(shared) if spec.sparse else None, **spec.latent.model_dump(),
+        )  # fmt: skip
     part = self_attention(
         width=spec.hidden,
         heads=spec.heads,
@@ -849,6 +998,10 @@ def _attention(spec: TransformerSpec, *, causal: bool, cross: bool = False, shar
         qkv_bias=spec.qkv_bias,
         norm_vectors=norms,
         gate=spec.attention_gate,
+        value=spec.value_dim,
+        head_gate=spec.head_gate,
+        keys_as_values=spec.keys_as_values,
+        shared_cache=spec.shared_cache,
     )
     further = _qk_norm(spec, part) + (spec.heads if spec.attention_sinks else 0)
     return replace(part, vectors=part.vectors + further) if further else part
@@ -869,8 +1022,16 @@ def _qk_norm(spec: TransformerSpec, part: Part) -> int:
     attention = part.attention
     if spec.qk_norm is None or attention is None:
         return 0
-    heads = 2 if spec.qk_norm == "shared" else attention.heads + attention.kv_heads
+    keys = 0 if spec.shared_cache else 1  # keys of another layer have their norm there
+    heads = 1 + keys if spec.qk_norm == "shared" else attention.heads + keys * attention.kv_heads
     return heads * attention.query
+
+
+def _per_layer(spec: TransformerSpec) -> Part:
+    """What adds a token's own vector of a layer to its output: product, activation and product by the vector, product, norm."""
+    assert spec.per_layer is not None
+    part = mlp(width=spec.hidden, inner=spec.per_layer.width, gated=False, bias=False, norm_vectors=_norm(spec))
+    return replace(part, gated=True)  # by a vector that is there
 
 
 def _feed_forward(spec: TransformerSpec, routed: bool) -> Part:

@@ -1,11 +1,13 @@
 """State-space layers: a state of fixed size takes the place of keys and values that grow with the tokens.
 
-Three recurrences are known, each with the shape of its state and with what it computes for a token:
+Four recurrences are known, each with the shape of its state and with what it computes for a token:
 
 ``mamba2``
     state-space duality [1]_: h = a h + (dt x) B^T, y = h C, with one decay a for each head;
 ``gated_delta``
     the gated delta rule [2]_: S = a S (I - b k k^T) + b v k^T, o = S q; here v is x, k is B and q is C;
+``kda``
+    Kimi delta attention [4]_: the same with a decay for every element of a key, S = S Diag(a) (I - b k k^T) + b v k^T;
 ``mamba1``
     the selective scan [3]_: the first with a decay for every channel and element of the state, so that it is no matrix product.
 
@@ -14,6 +16,7 @@ References
 .. [1] Dao and Gu, "Transformers are SSMs", ICML 2024, arXiv:2405.21060, Sec. 6 and 7.
 .. [2] Yang, Kautz and Hatamizadeh, "Gated Delta Networks", ICLR 2025, arXiv:2412.06464, Sec. 3.
 .. [3] Gu and Dao, "Mamba", 2023, arXiv:2312.00752, Algorithm 2.
+.. [4] Kimi Team, "Kimi Linear", 2025, arXiv:2510.26692, Sec. 3 and Appendix C; fla/ops/kda/chunk.py of flash-linear-attention.
 """
 
 from __future__ import annotations
@@ -26,11 +29,11 @@ import numpy as np
 from crossflow.arrays import Array
 from crossflow.formats import DTYPE_BYTES
 
-Recurrence = Literal["mamba2", "gated_delta", "mamba1"]
+Recurrence = Literal["mamba2", "gated_delta", "kda", "mamba1"]
 # Products of a head's state with a vector for one token: input and output; the delta rule also reads what the state holds for a key.
-STATE_PRODUCTS = {"mamba2": 2, "mamba1": 2, "gated_delta": 3}
+STATE_PRODUCTS = {"mamba2": 2, "mamba1": 2, "gated_delta": 3, "kda": 3}
 # Operations that writing one token takes for each element of the state: decay, sum and product of every state product.
-UPDATE = {"mamba2": 5.0, "gated_delta": 7.0, "mamba1": 7.0}
+UPDATE = {"mamba2": 5.0, "gated_delta": 7.0, "kda": 7.0, "mamba1": 7.0}
 # Of the selective scan of a whole sample, forward: exp(dt A) and dt x B (3), a h + b (2), C h (2), as Megatron-Core counts. Backward: the
 # first five again, dh (2), the gradients of C, B, x (2 each) and a (2), of dt and A (2 each).
 SELECTIVE = {"forward": 7.0, "input": 19.0}
@@ -48,20 +51,31 @@ class StateSpace:
     chunk: int  # tokens that are worked on as matrix products, 0 where the recurrence has none. [1]
     convolution: int  # tokens that the short causal convolution before the recurrence sees. [1]
     norm: bool  # whether a norm follows the recurrence (in Jamba's mamba1, norms of B, C and of the step)
-    step_rank: int = 0  # elements of the latent that the time steps of mamba1 are made of. [1]
+    step_rank: int = 0  # elements of the latent that the time steps of mamba1, or the decays of kda, are made of. [1]
+    gate_rank: int = 0  # of the latent that the output's gate of kda is made of, 0 where it has none. [1]
     stored: str = ""  # type in which a service keeps the state, "" for that of the activations
 
     @property
+    def delta(self) -> bool:
+        """Whether the state follows a delta rule."""
+        return self.kind in ("gated_delta", "kda")
+
+    @property
+    def decays(self) -> int:
+        """Decays that a token has for each head beyond one: those of all but one element of a key. [1]"""
+        return self.state - 1 if self.kind == "kda" else 0
+
+    @property
     def gates(self) -> int:
-        """Numbers that a token has for each head: the time step; of the delta rule the decay and the step. [1]"""
-        return {"mamba2": 1, "gated_delta": 2, "mamba1": 0}[self.kind]
+        """Numbers that a token has for each head: the time step; of the delta rule the decays and the step. [1]"""
+        return {"mamba2": 1, "gated_delta": 2, "kda": 2, "mamba1": 0}[self.kind] + self.decays
 
     @property
     def normed(self) -> int:
         """Elements that one norm after the recurrence spans, 0 without: those of a group, of the delta rule those of a head. [1]"""
         if not self.norm or self.kind == "mamba1":
             return 0
-        return self.width if self.kind == "gated_delta" else self.heads * self.width // self.groups
+        return self.width if self.delta else self.heads * self.width // self.groups
 
     def groups_on(self, ranks: Array) -> Array:
         """Groups on one of `ranks` ranks that share the heads: whole ones, which ranks repeat where there are fewer. [1]"""

@@ -123,6 +123,11 @@ class AttentionGeometry:
     gated: bool = False  # whether a gate, which the product for the queries also gives, multiplies the output
     selection: Selection | None = None  # what a query attends to of the tokens that it may see; all of them where absent
 
+    @property
+    def makes(self) -> bool:
+        """Whether it makes keys and values, rather than attend to those of another layer."""
+        return bool(np.any(self.cached))
+
     def kv_heads_on(self, ranks: Array) -> Array:
         """Heads of keys and values on one of `ranks` ranks: whole ones, which ranks repeat where there are fewer heads than ranks. [1]"""
         return np.ceil(self.kv_heads / ranks)
@@ -268,6 +273,7 @@ class Part:
     # which devices hold the table: ``all`` with the part; those ``apart`` from the stage of the model's embedding, as a copy of its table;
     # ``none``, because another part on the same device holds it
     holder: Literal["all", "apart", "none"] = "all"
+    further: int = 0  # elements that an embedding gives of a token beside its vector, for the layers. [1]
     vectors: int = 0  # parameters of norms and other vectors, which every rank has whole. [1]
     inner: int = 0  # elements a token has between the matrices of an MLP (of one expert). [1]
     gated: bool = False  # whether the MLP multiplies two branches (SwiGLU and kin)
@@ -276,6 +282,7 @@ class Part:
     attention: AttentionGeometry | None = None
     ssm: StateSpace | None = None
     routing: Routing | None = None
+    sources: float = 0.0  # vectors of earlier layers of which a sum is its input, beside its residual; 0 for a plain residual. [1]
     wide: bool = False  # whether its products stay in 16 bits where a job computes, or keeps its weights, in a narrower type
 
     @property
@@ -480,23 +487,40 @@ def self_attention(
     qkv_bias: bool | None = None,
     norm_vectors: int = 2,
     gate: bool = False,
+    value: int | None = None,
+    head_gate: bool = False,
+    keys_as_values: bool = False,
+    shared_cache: bool = False,
 ) -> Part:
     """Multi-head, grouped-query or multi-query attention: one product for queries, keys and values, one for the output.
 
     `norm_vectors` is the number of `width`-long vectors of its norm: 2 for layer norm, 1 for RMS norm. With a `gate` queries come with
-    as many elements that weigh the output.
+    as many elements as the output has, which weigh it; with a `head_gate` with one number for each head. A `value` may be of other width
+    than queries and keys. Where `keys_as_values`, one product gives both, which norms tell apart; with a `shared_cache` both are those of
+    an earlier layer.
     """
     kv, d = kv_heads or heads, head or width // heads
+    v = value or d
+    kept = 0 if shared_cache else d + (0 if keys_as_values else v)  # what a product gives of one head's key and value
+    weighed = heads * ((v if gate else 0) + (1 if head_gate else 0))
     queries = Matrix(name="query", k=width, n=heads * d, cut="column", bias=bias if qkv_bias is None else qkv_bias)
-    both = replace(queries, name="query_key_value", n=((1 + gate) * heads + 2 * kv) * d, kv_heads=kv, kv_head=2 * d)
-    first = (queries, replace(both, name="key_value", n=2 * kv * d, over="memory")) if cross else (both,)
+    both = replace(queries, name="query_key_value", n=heads * d + weighed + kv * kept, kv_heads=kv if kept else 0, kv_head=kept)
+    first = (queries, replace(both, name="key_value", n=kv * kept, over="memory")) if cross else (both,)
     return Part(
         type="attention",
         width=width,
-        matrices=(*first, Matrix(name="output", k=heads * d, n=width, cut="row", bias=bias)),
+        matrices=(*first, Matrix(name="output", k=heads * v, n=width, cut="row", bias=bias)),
         vectors=norm_vectors * width,
         attention=AttentionGeometry(
-            heads=heads, kv_heads=kv, query=d, value=d, cached=2 * kv * d, causal=causal, cross=cross, rotary=rotary, gated=gate
+            heads=heads,
+            kv_heads=kv,
+            query=d,
+            value=v,
+            cached=0 if shared_cache else kv * (d + v),
+            causal=causal,
+            cross=cross,
+            rotary=rotary,
+            gated=gate or head_gate,
         ),
     )
 
@@ -504,9 +528,12 @@ def self_attention(
 @functools.lru_cache(maxsize=1024)
 def latent_attention(
     *, width: int, heads: int, query_rank: int | None, kv_rank: int, nope: int, rope: int, value: int, norm_vectors: int = 1,
-    selection: Selection | None = None,
+    selection: Selection | None = None, rotary: bool = True, gate: bool = False,
 ) -> Part:  # fmt: skip
-    """Multi-head latent attention of DeepSeek: queries, keys and values pass through low-rank latents; the cache keeps the latent."""
+    """Multi-head latent attention of DeepSeek: queries, keys and values pass through low-rank latents; the cache keeps the latent.
+
+    With a `gate` a further product gives as many elements as the output has, which weigh it (Kimi K3).
+    """
     queries = Matrix(name="query", k=width, n=heads * (nope + rope), cut="column")
     low = (Matrix(name="query_down", k=width, n=query_rank), replace(queries, name="query_up", k=query_rank)) if query_rank else (queries,)
     return Part(
@@ -516,12 +543,13 @@ def latent_attention(
             *low,
             Matrix(name="key_value_down", k=width, n=kv_rank + rope),
             Matrix(name="key_value_up", k=kv_rank, n=heads * (nope + value), cut="column"),
+            *((Matrix(name="output_gate", k=width, n=heads * value, cut="column"),) if gate else ()),
             *indexer(selection, width, query_rank or width),
             Matrix(name="output", k=heads * value, n=width, cut="row"),
         ),
         vectors=norm_vectors * width + (query_rank or 0) + kv_rank + _index_norm(selection),
         attention=AttentionGeometry(
-            heads=heads, kv_heads=heads, query=nope + rope, value=value, cached=kv_rank + rope, latent=kv_rank, rotary=True,
+            heads=heads, kv_heads=heads, query=nope + rope, value=value, cached=kv_rank + rope, latent=kv_rank, rotary=rotary, gated=gate,
             selection=selection,
         ),
     )  # fmt: skip
@@ -550,7 +578,8 @@ def _index_norm(selection: Selection | None) -> int:
 def state_space(*, width: int, ssm: StateSpace, bias: bool = False, conv_bias: bool = True, norm_vectors: int = 1) -> Part:
     """A state-space mixer: projection in, short convolution, recurrence, norm, projection out (Dao and Gu 2024, Fig. 6).
 
-    The first projection gives the gate z, x, B, C and the time steps (the delta rule makes its gates with a matrix of their own); of
+    The first projection gives the gate z, x, B, C and the time steps (the delta rule makes its gates with a matrix of their own; kda its
+    decays of a latent, and its gate too where that has one); of
     mamba1 it gives z and x, and a product with the convolved x gives B, C and a latent of the time steps. Heads are divided over a tensor
     group, and so are groups of heads, as far as there are as many (Megatron-Core, ssm/mamba_mixer.py).
     """
@@ -560,20 +589,35 @@ def state_space(*, width: int, ssm: StateSpace, bias: bool = False, conv_bias: b
     convolution = Matrix(
         name="convolution", k=ssm.convolution, n=mixed, cut="column", bias=conv_bias, depthwise=True, kv_heads=kv_heads, kv_head=kv_head
     )
-    inputs = inner + mixed + (ssm.heads if ssm.kind == "mamba2" else 0)
+    inputs = (0 if ssm.gate_rank else inner) + mixed + (ssm.heads if ssm.kind == "mamba2" else 0)
     return Part(
         type="ssm",
         width=width,
         matrices=(
             Matrix(name="input", k=width, n=inputs, cut="column", bias=bias, kv_heads=kv_heads, kv_head=kv_head),
-            *((Matrix(name="gates", k=width, n=2 * ssm.heads, cut="column"),) if ssm.kind == "gated_delta" else ()),
+            *_gates(width, ssm, inner),
             convolution,
             *_recurrence(ssm, inner, selected),
             Matrix(name="output", k=inner, n=width, cut="row", bias=bias),
         ),
-        vectors=norm_vectors * width + ssm.norm * {"mamba2": 0, "gated_delta": ssm.width, "mamba1": ssm.step_rank + selected}[ssm.kind],
+        vectors=norm_vectors * width + ssm.norm * (ssm.width if ssm.delta else {"mamba2": 0, "mamba1": ssm.step_rank + selected}[ssm.kind]),
         ssm=ssm,
     )
+
+
+def _gates(width: int, ssm: StateSpace, inner: int) -> tuple[Matrix, ...]:
+    """Products that make the gates of a delta rule: decay and step of each head; of kda decays of a latent, and steps."""
+    if not ssm.delta:
+        return ()
+    if ssm.kind == "gated_delta":
+        return (Matrix(name="gates", k=width, n=2 * ssm.heads, cut="column"),)
+    ranks = (("decay", ssm.step_rank, ssm.heads * ssm.state), ("gate", ssm.gate_rank, inner))
+    pairs = (
+        (Matrix(name=f"{name}_down", k=width, n=rank), Matrix(name=f"{name}_up", k=rank, n=n, cut="column"))
+        for name, rank, n in ranks
+        if rank
+    )
+    return (Matrix(name="steps", k=width, n=ssm.heads, cut="column"), *(matrix for pair in pairs for matrix in pair))
 
 
 def _recurrence(ssm: StateSpace, inner: int, selected: int) -> tuple[Matrix, ...]:
@@ -581,7 +625,8 @@ def _recurrence(ssm: StateSpace, inner: int, selected: int) -> tuple[Matrix, ...
     B, C and the time steps.
     """
     if ssm.kind != "mamba1":
-        scales = {"mamba2": 3, "gated_delta": 2}[ssm.kind] * ssm.heads + (inner if ssm.norm and ssm.kind == "mamba2" else 0)
+        each = 3 if ssm.kind == "mamba2" else 2 + ssm.decays  # numbers of each head
+        scales = each * ssm.heads + (inner if ssm.norm and ssm.kind == "mamba2" else 0)
         return (Matrix(name="scales", k=1, n=scales, cut="column", depthwise=True),)
     return (
         Matrix(name="selection", k=inner, n=ssm.step_rank + selected, cut="row"),
