@@ -28,7 +28,9 @@ TYPES = {
 }  # fmt: skip
 # What parameters of the device were fitted to: rows of it, of others of its family, of none (rows of those have the family before theirs).
 SEEN = ("device", "family", "none")
-GENERATED = "generated"  # of a device that is generated from budgets, which shares nothing with the rows of others
+# Of devices that are generated from budgets, which share nothing with the rows of others: those that were compared with measurements of
+# the chip that they are meant to be, and designs of which there is no chip.
+GENERATED, DESIGNED = "generated", "designed"
 LOADS = ((8, "up to 8 requests at once"), (64, "9 to 64 requests at once"))
 HIGHEST = "more than 64 requests at once"  # of one replica of a service
 NO_STACK = "no engine"  # of rows and scenarios that name no software
@@ -62,7 +64,7 @@ SEEN_AS = {
 # frees and asks again. Those of nanotron alone were slow, the others were not.
 NEARLY_FULL, FULL_RUNS, FULL_SLOW, FULL_SLOWDOWN = 0.9, 31, 8, 6.9
 # Of a device that has no generation in the rows, and of one that is changed or generated.
-NEVER_GENERATED = "of generated chips matrix products alone were compared with measurements"
+NEVER_GENERATED = "of generated chips matrix products of known ones alone were compared with measurements"
 UNSEEN = "for unmeasured devices we quote the error made when predicting one GPU generation from the one before"
 FEWEST = 12  # rows of a line: of fewer the 90th percentile is hardly known
 
@@ -98,7 +100,7 @@ class Likeness:
     experts: str = ""  # how far apart the experts of a mixture lie; nothing where no ranks share them out
     load: str = ""  # requests that one replica of a service works on at once
     scale: str = ""  # number of devices
-    seen: str = ""  # what is known of the device, one of `SEEN`, or `GENERATED`
+    seen: str = ""  # what is known of the device, one of `SEEN`, `GENERATED` or `DESIGNED`
 
     @property
     def text(self) -> str:
@@ -226,7 +228,7 @@ class PairSpread:
 
 def spread_of(one: Likeness, other: Likeness, *, same: bool = False) -> tuple[PairSpread, str] | None:
     """PairSpread of pairs like two runs, and what they are pairs of; `same` says that both run on one system. None where there are none."""
-    if one.kind != other.kind or GENERATED in (one.seen, other.seen):
+    if one.kind != other.kind or {GENERATED, DESIGNED} & {one.seen, other.seen}:
         return None
     between = LAYOUTS if same else UNMEASURED_CHIP if "none" in (one.seen, other.seen) else CHIPS
     named = (between, LAYOUTS) if between != LAYOUTS else (between,)  # which two systems share no more than
@@ -327,7 +329,7 @@ def _stated(kind: str) -> Mapping[str, frozenset[str]] | None:
 def candidates(run: Likeness, lines: Mapping[Likeness, Band]) -> Iterator[tuple[Band, Likeness]]:
     """Lines that a run may be told by, the likest first; where its device has no rows, those of devices of which no more is known."""
     for names in SHARED:
-        if run.seen == GENERATED and "seen" not in names:
+        if run.seen in (GENERATED, DESIGNED) and "seen" not in names:
             continue
         for seen in _seen(run.seen) if "seen" in names else ("",):
             own = run.only(*names)

@@ -5,11 +5,13 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+import yaml
 
 import crossflow
 from crossflow import bands
 from crossflow.bands import Band, Likeness
 from crossflow.evaluation.likeness import likeness
+from crossflow.study.run import run_study
 from crossflow.validation.bands import JudgedRow, coverage, judged, left_out, lines, pairs, written
 from crossflow.validation.comparison import validate
 
@@ -56,7 +58,7 @@ def test_the_likest_line_is_taken_and_unknown_devices_have_no_other():
         ({}, "h100-sxm", "device"),
         ({"template": "dgx-h200"}, "h200", "family"),
         ({"template": "gaudi2-node"}, "gaudi2", "none"),
-        ({"template": "chip-h100", "system": {"template": "chip-h100", "devices": 8}}, "", "generated"),
+        ({"template": "chip-h100", "system": {"template": "chip-h100", "devices": 8}}, "", "designed"),  # compared in products alone
         ({"system": {"template": "dgx-h100", "power": {"tdp": "500 W"}}}, "", "none"),
         ({"system": {"template": "dgx-h100", "network": {"inter": {"bandwidth": "25 GB/s"}}}}, "h100-sxm", "device"),
     ],
@@ -112,8 +114,9 @@ def test_rows_kept_aside_lie_within_their_band():
 
 
 @pytest.mark.slow
-def test_rows_of_the_excerpt_that_are_kept_aside_lie_within_their_band(rows):
+def test_rows_of_the_excerpt_that_are_kept_aside_lie_within_their_band_by_kind_and_chip(rows):
     found = coverage(rows)
+    assert {one.chip for one in found} >= {"", "a100-80gb", "h100-sxm", "b200", "h200"}
     assert {one.kind for one in found} >= {"matrix products", DENSE, "training of mixtures of experts", "collectives"}
     assert all(0.85 <= one.share <= 0.97 for one in found if one.n >= 100)
 
@@ -204,6 +207,8 @@ def test_generated_chips_are_told_by_generated_chips_alone():
     found = crossflow.predict(crossflow.from_dict({"system": chip, "workload": product, "strategy": "d1"}))
     assert (found.trust.level, found.trust.basis) == ("extrapolated", "matrix products on generated chips, 16 bits")
     assert found.error_band.tables == "generated_gemm"
+    changed = {"system": {**chip, "budgets": {"power": "500 W"}}, "workload": product, "strategy": "d1"}
+    assert crossflow.predict(crossflow.from_dict(changed)).error_band is None
     trained = crossflow.predict(scenario(system={**chip, "devices": 8}))
     assert (trained.trust.level, trained.error_band) == ("extrapolated", None)
     assert trained.trust.reason == bands.NEVER_GENERATED
@@ -223,3 +228,23 @@ def test_pairs_of_rows_by_hand():
     made = [row(error, item=str(i), device="x", seen="device") for i in range(20) for error in (0.0, 0.1)]
     assert list(pairs(made, [])) == [("k", bands.LAYOUTS)]
     assert pairs(made, [])["k", bands.LAYOUTS].order == pytest.approx(0.1)
+
+
+def test_a_study_says_below_its_table_how_far_its_points_can_be_trusted(tmp_path):
+    """With the points that cannot be told from the fastest, and as a column of every point."""
+    workload = {"model": "llama3-8b", "global_batch": 16, "sequence": 1024}
+    strategies = ["tp8", "tp4-dp2", "tp2-dp4", "dp8-z3"]
+    data = {"name": "s", "scenario": {"system": "dgx-h100", "workload": workload, "strategy": "tp8"}, "sweep": {"strategy": strategies}}
+    path = tmp_path / "s.yaml"
+    path.write_text(yaml.safe_dump(data))
+    found = run_study(path, out=tmp_path / "out")
+    times = {row["strategy"]: row["step_time_s"] for row in found.rows if row["feasible"]}
+    spread, _ = bands.spread_of(run := Likeness(kind=DENSE, seen="device"), run, same=True)
+    best = min(times, key=times.get)
+    near = [name for name, time in times.items() if name != best and time <= times[best] * (1 + spread.order)]
+    (note,) = found.notes
+    assert note.startswith("trust: interpolated; 9 of 10 similar measured runs were within ")
+    told = f"less than {100 * spread.order:.0f} % slower than the fastest, and not to be told from it: {'; '.join(near)}"
+    assert note.endswith(told) if near else "not to be told" not in note
+    assert {row["trust"] for row in found.rows} == {"interpolated"}
+    assert "trust" in (tmp_path / "out" / "points.csv").read_text().splitlines()[0].split(",")

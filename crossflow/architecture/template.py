@@ -123,6 +123,9 @@ class SystemFields(FileModel):
     nodes: Whole | None = Field(default=None, gt=0, le=DEVICES, description="packages or servers in the system")
     devices_per_node: Whole = Field(default=1, gt=0, le=100_000)
     max_nodes: PositiveCount | None = None
+    measured: tuple[str, ...] = Field(
+        default=(), description="kinds of measurement of this very device behind its parameters, or that a generated one was compared with"
+    )
     node_power: Power | None = None
     node_load: NodeLoad | None = Field(default=None, description="what a node draws while it runs, by what its devices draw")
     profile: str | None = Field(
@@ -361,7 +364,6 @@ class DatasheetSystem(SystemFields):
     family: str
     generation: str = Field(default="", description="generation of the device, where its family's parameters serve several")
     year: Whole | None = None
-    measured: tuple[str, ...] = Field(default=(), description="kinds of measurement of this very device behind its parameters")
     techlib: str = "devices"
     technology: DatasheetTechnology
     units: PositiveCount = Field(description="independently scheduled compute units: SMs, CUs")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,6 +14,7 @@ from crossflow import files
 from crossflow.architecture.template import DatasheetSystem, GeneratedSystem, SystemSpec
 from crossflow.arrays import Array, Index, Mask
 from crossflow.bands import (
+    DESIGNED,
     FIGURES_OF_A_BAND,
     GENERATED,
     LARGEST,
@@ -48,6 +49,7 @@ MEASURED: Mapping[str, tuple[str, ...]] = {
     "matrix products": ("gemm", "kernels"),
     "training of dense language models": ("training",),
     "training of mixtures of experts": ("training",),
+    "training of models": ("training",),
     "training of recommendation models": ("recommendation",),
     PROMPTS: ("kernels",),
     TOKENS: ("kernels",),
@@ -56,14 +58,14 @@ MEASURED: Mapping[str, tuple[str, ...]] = {
     "exchanges of experts": ("kernels",),
     "kernels of training": ("gemm",),
 }
-# Fields of a transformer whose models no measured row has, and what they are called.
+# Fields of a transformer whose models are a kind of their own, and what they are called.
 UNMEASURED: Mapping[str, str] = {
     "ssm": "state-space layers", "encoder": "an encoder", "image": "images", "sparse": "sparse attention",
     "variants": "layers of different dimensions", "residual_block": "attention residuals", "per_layer": "embeddings of each layer",
 }  # fmt: skip
 FROZEN = "no fine-tuning of some layers alone was measured in this way"
 CHANGED = f"the device is changed; {UNSEEN}"
-OF_GENERATED = "of generated chips A100 and H100 alone were compared with measurements, and how these divide their budgets is given"
+OF_GENERATED = "generated chips were compared with measured ones of A100 and H100, whose division of the budgets is given"
 ARRIVING = "queues and tails were never compared with a measurement"
 WATTS, WATTS_ALONE = "watts of kernels", "watts of kernels were compared with measurements, those of whole steps were not"
 
@@ -77,8 +79,8 @@ def kind_of(workload: Workload) -> str:
     if not isinstance(workload, TransformerSpec):
         return ""
     service = workload.task != "training"
-    if features := [words for key, words in UNMEASURED.items() if getattr(workload, key, None)]:
-        return f"{'serving' if service else 'training'} of models with {' and '.join(features)}"
+    if features := featured({key for key in UNMEASURED if getattr(workload, key, None)}):
+        return (TOKENS if workload.step == "decode" else PROMPTS if service else "training") + features
     if workload.head != "language" or not workload.causal:
         return f"{'serving' if service else 'training'} of other transformers"
     if service:
@@ -86,12 +88,23 @@ def kind_of(workload: Workload) -> str:
     return "training of dense language models" if workload.experts is None else "training of mixtures of experts"
 
 
+def featured(keys: Collection[str]) -> str:
+    """What follows the kind of a run of models that have some of `UNMEASURED`.
+
+    >>> featured({"ssm", "layers"}), featured({"layers"})
+    (' of models with state-space layers', '')
+    """
+    features = [words for key, words in UNMEASURED.items() if key in keys]
+    return f" of models with {' and '.join(features)}" if features else ""
+
+
 def likeness(scenario: Scenario, *, changed: bool = False) -> Likeness:
     """What a scenario is like; with `changed` its device is another one than its template's."""
     kind, system = kind_of(scenario.workload), scenario.system
     same = not changed and not set(scenario.document.data["system"]) - AROUND
     device = device_of(scenario.document.data["system"], scenario.base) if same else ""
-    generated = GENERATED if isinstance(system, GeneratedSystem) else "none"
+    compared = same and not set(MEASURED.get(kind, ())).isdisjoint(system.measured)
+    made = (GENERATED if compared else DESIGNED) if isinstance(system, GeneratedSystem) else "none"
     return _divided(
         Likeness(
             kind=kind,
@@ -99,7 +112,7 @@ def likeness(scenario: Scenario, *, changed: bool = False) -> Likeness:
             stack=_stack(scenario),
             type=type_of(scenario.workload.dtype),
             scale=scale_of(scenario.devices),
-            seen=seen(system, kind) if device else generated,
+            seen=seen(system, kind) if device else made,
         ),
         scenario.workload,
         scenario.nodes[0],
@@ -135,7 +148,7 @@ def seen(system: SystemSpec, kind: str) -> str:
     """Whether parameters of a system's device were fitted to measurements of a kind on it (device), or on others of its family."""
     if not isinstance(system, DatasheetSystem):
         return "none"
-    needed = set(MEASURED.get(kind, (kind,)))
+    needed = set(next((what for start, what in MEASURED.items() if kind.startswith(start)), (kind,)))
     if needed & set(system.measured):
         return "device"
     return "family" if needed & _fitted().get((system.family, system.generation), frozenset()) else "none"
@@ -181,7 +194,7 @@ def trust(scenario: Scenario) -> Trust:
 def problem(scenario: Scenario, *, changed: bool = False) -> str:
     """Why a scenario is not what was measured though its kind and size are, in a sentence; nothing where nothing speaks against it."""
     if isinstance(scenario.system, GeneratedSystem):
-        return OF_GENERATED if kind_of(scenario.workload) == "matrix products" else ""
+        return OF_GENERATED if likeness(scenario, changed=changed).seen == GENERATED else ""
     if getattr(scenario.workload, "frozen", ()):
         return FROZEN
     return CHANGED if changed or set(scenario.document.data["system"]) - AROUND else ""

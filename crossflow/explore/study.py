@@ -25,7 +25,17 @@ TABLES = ("intervals", "importance", "comparisons")  # what studies of uncertain
 TABLE_BYTES = 2**21  # of such a file, the most that is shown
 SLIDERS = 16  # designs that are open as sliders at once
 _UNIT = re.compile(r" ?\[[^\]]*\]$")  # of a header, which the page writes itself
-ABOUT = ("id", "run", "search", "evaluations", "feasible", "violation", "bound_by", "reason")  # columns that are neither setting nor figure
+ABOUT = (
+    "id",
+    "run",
+    "search",
+    "evaluations",
+    "feasible",
+    "violation",
+    "bound_by",
+    "trust",
+    "reason",
+)  # columns that are neither setting nor figure
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

@@ -189,6 +189,7 @@ class TraceReport:
             "feasible": True,
             "reason": None,
             "extrapolated": False,
+            "trust": "measured",
             "notes": list(self.notes),
             "breakdown_s": {
                 "compute": parts["busy"], "memory_bound_compute": 0.0,

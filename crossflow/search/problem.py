@@ -39,7 +39,7 @@ class SearchProblem:
     def figures(self) -> tuple[str, ...]:
         """Columns of a score that each row holds, beside those that every row does."""
         names = (*self._asked, *self.columns)
-        return tuple(dict.fromkeys(name for name in names if name not in ("feasible", "bound_by", "reason")))
+        return tuple(dict.fromkeys(name for name in names if name not in ("feasible", "bound_by", "trust", "reason")))
 
     @property
     def recorded(self) -> tuple[str, ...]:

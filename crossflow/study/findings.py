@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -12,7 +13,9 @@ import numpy as np
 from crossflow import files
 from crossflow.architecture.template import DatasheetSystem
 from crossflow.arrays import plain
+from crossflow.bands import DESIGNED, GENERATED, LEVELS, rounded, spread_of
 from crossflow.drawing.words import label
+from crossflow.evaluation.likeness import likeness, trust
 from crossflow.explanation.parameters import parameters
 from crossflow.explanation.uncertainty import entry_of, importance, interval, probability_better
 from crossflow.idle import of_a_datasheet
@@ -28,11 +31,12 @@ from crossflow.study.reading import Study
 from crossflow.study.redivision import LOOSE, LOOSELY, missed, sentence
 from crossflow.units import show, show_all
 
-WORDS = ("search", "bound_by", "reason")  # columns of words
+WORDS = ("search", "bound_by", "trust", "reason")  # columns of words
 Blocks = tuple[list[str], Iterable[Mapping[str, Sequence[Any]]]]  # names of the columns that are shown, and columns of some rows each
 BEST = "best"  # folder of the best designs of several searches
 _OF_DATASHEETS = "only energy and, at the power limit, the clock"  # what other technologies change
 _LONG = re.compile(r"[+-]?\d{1,5}\.\d+")
+TIED = 5  # points that are named which cannot be told from the fastest
 COMPARED = 64  # swept points up to which every pair is compared
 
 
@@ -216,9 +220,49 @@ def notes(study: Study, view: View, results: Sequence[searches.SearchResult]) ->
     searched = dict.fromkeys(option.path for run in study.runs for option in run.problem.space.options)
     if isinstance(study.scenario.system, DatasheetSystem) and "system" not in study.values:
         found += [of_a_datasheet(path, _OF_DATASHEETS) for path in (*study.values, *searched) if path.startswith("system.technology.")]
+    found += [_trusted(study, view)] if not results and study.sampling is None else []
     found += [missed(study.redivision.problem.constraints, view.columns)] if study.bounded and study.redivision is not None else []
     found = [text for text in found if text]
     return found + ([LOOSELY] if any(any(_loose(study, block)) for block in _blocks(study, view, results)[1]) else [])
+
+
+def _trusted(study: Study, view: View) -> str:
+    """How far the points can be trusted, and which of them cannot be told from the fastest; nothing where their rows do not say."""
+    levels = [level for level in view.columns.get("trust", ()) if level]
+    if not levels:
+        return ""
+    if set(levels) == {"unknown"}:
+        return f"trust: {trust(study.scenario).text}"
+    counts = {level: levels.count(level) for level in reversed(LEVELS) if level in levels}
+    told = next(iter(counts)) if len(counts) == 1 else ", ".join(f"{count:,} points {level}" for level, count in counts.items())
+    edges = tables.numbers(view.columns["error_band.p90"]) if "error_band.p90" in view.columns else np.full(1, np.nan)
+    edges = edges[np.isfinite(edges)]
+    if edges.size:
+        least, most = rounded(edges.min()), rounded(edges.max())
+        told += f"; 9 of 10 similar measured runs were within {least if least == most else f'{least} to {most}'} %"
+    return f"trust: {told}{_ties(study, view)}"
+
+
+def _ties(study: Study, view: View) -> str:
+    """The points that cannot be told from the fastest one of those that fit, where all do the same."""
+    times, feasible = tables.numbers(view.columns["step_time_s"]), np.asarray(view.columns["feasible"], dtype=bool)
+    if len(times) < 2 or not feasible.any() or any(path.split(".")[0] in ("workload", "software") for path in study.values):
+        return ""
+    run, levels = likeness(study.scenario), view.columns["trust"]
+    same = set(study.values) <= {"strategy"}
+    best = int(np.where(feasible & np.isfinite(times), times, np.inf).argmin())
+    if "extrapolated" in levels and run.seen not in (GENERATED, DESIGNED):
+        run = replace(run, seen="none")
+    found = spread_of(run, run, same=same)
+    if found is None:
+        return ""
+    near = np.flatnonzero(feasible & (times <= times[best] * (1.0 + found[0].order)))
+    others = [int(i) for i in near if i != best]
+    if not others:
+        return ""
+    named = [", ".join(_rounded(label(view.columns[path][i])) for path in study.values) for i in others[:TIED]]
+    more = f" and {len(others) - TIED:,} more" if len(others) > TIED else ""
+    return f"; less than {100 * found[0].order:.0f} % slower than the fastest, and not to be told from it: {'; '.join(named)}{more}"
 
 
 def _loose(study: Study, block: Mapping[str, Sequence[Any]]) -> list[bool]:

@@ -93,7 +93,7 @@ class Study:
         """Columns that the table and the plots show."""
         spec, kinds = self.spec, {plot.kind for plot in self.spec.plots}
         known = self.runs[0].problem.columns if self.runs else self.columns
-        names = [*self.values, *spec.shown, "feasible", "bound_by", "search"]
+        names = [*self.values, *spec.shown, "feasible", "bound_by", "search", "trust", "error_band.p90"]
         names += [self.redivision.goal, SPREAD, *self.bounded] if self.redivision is not None else []
         names += [name for name in self.divided for plot in spec.plots if name in plot_columns(plot, self.divided)]
         names += [name for plot in spec.plots for name in (*plot_columns(plot, known), *getattr(plot, "where", {}))]
@@ -109,7 +109,7 @@ class Study:
         """Columns of which a study with draws tells intervals."""
         kept = self.columns if self.recorded is None else self.recorded
         asked = [name for name in self.divided if name in self.spec.shown or any(getattr(p, "y", None) == name for p in self.spec.plots)]
-        return (*(name for name in kept if name not in ("bound_by", "reason", "feasible")), *asked)
+        return (*(name for name in kept if name not in (*TEXTS, "feasible")), *asked)
 
     @property
     def told(self) -> tuple[str, ...]:

@@ -36,7 +36,7 @@ FILES = ("workload.model", "system.template")  # settings that name files: a wro
 FORMING = ("workload.task", "workload.model", "system.template")  # settings that decide which figures there are
 STACKED = ".stacked_area"  # so do those that end so: dies on the chip have a price and carbon of their own
 OPERATION = "system.operation."  # paths of quantities that do so by being given
-TEXTS = ("bound_by", "reason")  # columns that are no figures
+TEXTS = ("bound_by", "trust", "reason")  # columns that are no figures
 Asked = tuple[Path_, str, Sequence[str]]  # place of a name, the name, and names that it may be
 
 

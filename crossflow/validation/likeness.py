@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from crossflow.bands import GENERATED, TRAITS, Likeness
-from crossflow.evaluation.likeness import PROMPTS, TOKENS, WATTS, seen
+from crossflow.evaluation.likeness import WATTS, seen
 from crossflow.validation.report import Table
 from crossflow.validation.tables import device_spec, template_of
 
@@ -23,12 +23,7 @@ KINDS: Mapping[str, str] = {
     "kernel_power": WATTS,
 }
 GENERATED_TABLE = "generated_gemm"
-# The same of tables of services, by what the figure of a row begins with; and software stacks, by how such tables call engines.
-FIGURE_KINDS: Mapping[str, str] = {
-    "first token": PROMPTS,
-    "time per token": TOKENS,
-    "offline throughput": TOKENS,
-}
+# Software stacks by how tables of services call engines.
 ENGINES: Mapping[str, str] = {"vllm": "vllm", "sglang": "sglang", "trtllm": "tensorrt-llm", "tensorrt-llm": "tensorrt-llm"}
 # What the parameters of a row's device were fitted to, in words.
 FITTED = {"device": "device fitted to", "family": "family fitted to", "none": "never seen", GENERATED: "never seen", "": "no device named"}
@@ -42,9 +37,8 @@ def likenesses(table: Table) -> list[Likeness]:
 
 def _like(table: str, groups: Mapping[str, str]) -> Likeness:
     """What a row is like by its groups; a group may say more after a comma, as in ``h100-80gb, decode``."""
-    figure, engine = groups.get("figure", ""), groups.get("engine and figure", "").partition(",")[0].lower()
-    of_figure = next((kind for start, kind in FIGURE_KINDS.items() if figure.startswith(start)), "")
-    kind = groups.get("kind") or KINDS.get(table) or of_figure
+    engine = groups.get("engine and figure", "").partition(",")[0].lower()
+    kind = groups.get("kind") or KINDS.get(table, "")
     told = {trait: groups.get(trait, "") for trait in TRAITS}
     told["stack"] = told["stack"] or ENGINES.get(engine, "")
     template = template_of(groups["device"].partition(",")[0]) if "device" in groups else None

@@ -21,10 +21,10 @@ from crossflow.architecture.software import load_stack
 from crossflow.bands import experts_of, load_of, type_of
 from crossflow.errors import CrossflowError
 from crossflow.evaluation import evaluate
+from crossflow.evaluation.likeness import PROMPTS, TOKENS, featured
 from crossflow.files import Document
 from crossflow.scenario import Scenario, from_document
 from crossflow.units import parse
-from crossflow.validation.likeness import FIGURE_KINDS
 from crossflow.validation.report import Table
 from crossflow.validation.tables import (
     TableRow,
@@ -116,7 +116,7 @@ def wide_experts_table(folder: Path) -> Table:
         measured=np.array([1.0 / number(file, row, "tokens_per_s_node") for row in kept]),
         predicted=np.array([float(row["nodes"]) / float(score.tokens_per_second[0]) for row, score in zip(kept, scores, strict=True)]),
         groups={
-            "kind": [FIGURE_KINDS["first token" if row["phase"] == "prefill" else "time per token"] for row in kept],
+            "kind": [PROMPTS if row["phase"] == "prefill" else TOKENS for row in kept],
             "source": [row["source"] for row in kept],
             "device": [row["device"] for row in kept],
             "load": [f"{row['phase']}, {row['load']}" for row in kept],
@@ -170,11 +170,17 @@ def _table(name: str, parts: Sequence[ServedPart], skipped: Mapping[str, int]) -
         notes=notes_of(row["source"] for row in rows),
         items=[f"{row['model']}, {case[1]['workload.prompt']}/{case[1]['workload.output']}" for row, case in zip(rows, cases, strict=True)],
         alike={
+            "kind": [_kind(figure, row["model"]) for figure, row in zip(kinds, rows, strict=True)],
             "type": [type_of(case[0]["workload"]["dtype"]) for case in cases if not isinstance(case[0], str)],
             "load": [load_of(case[1]["workload.global_batch"] / _replicas(case)) for case in cases],
             "experts": [_experts(case) for case in cases],
         },
     )
+
+
+def _kind(figure: str, model: str) -> str:
+    """Kind of run that a figure is of, as predictions of it have it."""
+    return (PROMPTS if figure.startswith("first token") else TOKENS) + featured(_preset(model))
 
 
 def _experts(case: Case) -> str:
@@ -305,8 +311,13 @@ def _published(row: TableRow) -> Case:
 
 def mixture(model: str) -> bool:
     """Whether a model that has a preset is a mixture of experts."""
+    return "experts" in _preset(model)
+
+
+def _preset(model: str) -> Mapping[str, Any]:
+    """Data of the preset of a model; nothing where there is none."""
     preset = preset_of(model)
-    return preset is not None and "experts" in files.read_yaml(files.catalogue("templates", "models")[preset]).data
+    return {} if preset is None else files.read_yaml(files.catalogue("templates", "models")[preset]).data
 
 
 def _shared(model: str, device: str, engine: str, kept: str, *, in_blocks: bool = True) -> Fields | str:
