@@ -214,6 +214,8 @@ def test_a_service_keeps_weights_as_the_file_does_and_training_does_not(tmp_path
 def test_a_method_that_is_not_known_is_told(tmp_path):
     path = written(tmp_path, config("llama-2-7b", quantization_config={"quant_method": "gptq", "bits": 3}))
     assert read(path)[1]["quantization_config"] == "not used: not known to crossflow; give weight_dtype"
+    notes = huggingface_document(path, service=True)[0].data["notes"]
+    assert notes == "Fields of config.json that are not known are left out: quantization_config (give weight_dtype)."
 
 
 def test_a_scenario_serves_a_file_in_its_weights_and_trains_it_in_its_own(tmp_path):
@@ -485,6 +487,16 @@ def test_the_nearest_family_is_named(tmp_path, name, nearest):
     fields = config(name)
     fields = {**fields.get("text_config", fields), "model_type": "novel", "architectures": ["NovelForCausalLM"], "memory_slots": 64}
     assert f'or give model_type "{nearest}", the nearest known family' in problems(written(tmp_path, fields))[0][2]
+
+
+def test_kimi_linear_has_gates_of_a_latent_and_no_attention_residuals(tmp_path):
+    """Each of the 69 layers with Kimi delta attention has two products of rank 128 in the place of one of full rank in Kimi K3."""
+    fields = config("kimi-k3")["text_config"]
+    linear = {**fields["linear_attn_config"], "use_full_rank_gate": False}
+    own = {**fields, "linear_attn_config": linear, "attn_res_block_size": None, "max_position_embeddings": None, "model_max_length": 4096}
+    spec = read(written(tmp_path, own))[0]
+    less = 69 * (7168 * 12288 - 128 * (7168 + 12288)) + 93 * 4 * 7168
+    assert (spec.sequence, COUNTED["kimi-k3"] - spec.transformer().parameters) == (4096, less)
 
 
 def test_fields_of_a_known_family_that_are_not_known_are_told(tmp_path):

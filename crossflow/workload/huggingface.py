@@ -252,6 +252,8 @@ def huggingface_document(path: str | Path, *, service: bool = False) -> tuple[Do
         wrong.insert(0, problem("model_type", _not_composed(own, costly)))
     if wrong:
         raise SpecError(wrong)
+    if service and isinstance(fields.get("quantization_config"), Mapping) and "weight_dtype" not in found:
+        strange["quantization_config (give weight_dtype)"] = None
     notes = " ".join(_notes(config, fields, Path(file).name, list(strange), [] if known else pieces))
     if notes:
         found["notes"] = _Setting(key="notes", value=notes)
@@ -269,7 +271,7 @@ def _is_decoder(config: Values) -> bool:
 
 def _idle(value: Any) -> bool:
     """Whether a field that is not known says nothing that could cost: none, no, an empty list, a name."""
-    return value is None or value is False or isinstance(value, str) or value in ([], {})
+    return value is None or isinstance(value, str) or value in (False, 0, [], {})
 
 
 def _not_composed(config: Values, strange: Iterable[str]) -> str:
