@@ -236,6 +236,8 @@ SECTIONS: tuple[tuple[str, tuple[tuple[str, type[BaseModel], type[BaseModel] | N
         ("`window` of a transformer (the size alone will do)", workloads.WindowSpec, None),
         ("`latent` of a transformer", workloads.LatentSpec, None),
         ("`experts` of a transformer", workloads.ExpertsSpec, None),
+        ("`variants` of a transformer", workloads.VariantSpec, None),
+        ("`per_layer` of a transformer", workloads.PerLayerSpec, None),
         ("`ssm` of a transformer", workloads.StateSpaceSpec, None),
         ("`encoder` of a transformer", workloads.EncoderSpec, None),
         ("`image` of a transformer", workloads.ImageSpec, None),
