@@ -32,14 +32,19 @@ class OperatingPoint:
     at_maximum: Mask  # whether the largest one did
 
 
+def _headroom(nominal: Array, threshold: Array) -> Array:
+    """Nominal voltage above the threshold; NaN where there is none, as in designs whose voltages are out of order. [V]"""
+    return np.where(np.greater(nominal, threshold), nominal - threshold, np.nan)
+
+
 def relative_frequency(voltage: Array, nominal: Array, threshold: Array) -> Array:
     """Frequency at a voltage over the frequency at the nominal one: [(V-Vt)^2/V] / [(Vn-Vt)^2/Vn]. [1]"""
-    return np.asarray((voltage - threshold) ** 2 / voltage * nominal / (nominal - threshold) ** 2)
+    return np.asarray((voltage - threshold) ** 2 / voltage * nominal / _headroom(nominal, threshold) ** 2)
 
 
 def relative_power(voltage: Array, nominal: Array, threshold: Array, leakage: Array) -> Array:
     """Power at a voltage over the power at the nominal one, at the frequency that the voltage allows. [1]"""
-    dynamic = voltage * (voltage - threshold) ** 2 / (nominal * (nominal - threshold) ** 2)
+    dynamic = voltage * (voltage - threshold) ** 2 / (nominal * _headroom(nominal, threshold) ** 2)
     return np.asarray((1.0 - leakage) * dynamic + leakage * voltage / nominal)
 
 
@@ -49,7 +54,7 @@ def voltage_for(power: Array, nominal: Array, threshold: Array, leakage: Array) 
     With x = V/Vt the dynamic term is a x (x-1)^2; the cubic x^3 - 2x^2 + (1+b)x - q = 0 is monotone above x = 1.
     Where q is so small that the root lies below the threshold, the threshold is returned.
     """
-    a = (1.0 - leakage) * threshold**3 / (nominal * (nominal - threshold) ** 2)
+    a = (1.0 - leakage) * threshold**3 / (nominal * _headroom(nominal, threshold) ** 2)
     b = leakage * threshold / nominal / a
     q = power / a
     shift = 2.0 / 3.0  # x = y + 2/3 removes the square term: y^3 + p y + r = 0
