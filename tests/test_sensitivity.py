@@ -12,6 +12,7 @@ import crossflow
 from crossflow.__main__ import main
 from crossflow.errors import CrossflowError
 from crossflow.explanation import alternatives, sensitivity
+from crossflow.explanation.parameters import GROUPS
 from crossflow.explanation.sensitivity import FACTORS, NOTHING, explain
 from crossflow.explanation.tornado import draw, tornado
 from crossflow.units import parse, show
@@ -26,7 +27,7 @@ H100 = {"system": {"template": "h100-sxm"}, "strategy": "d1"}
 KEYS = {
     "name", "objective", "unit", "larger_is_better", "value", "feasible", "reason", "bound_by", "step", "fine_step", "limiting",
     "elasticities", "not_movable", "what_if", "pairs", "next_bottleneck", "swings", "strategies", "notes", "alternatives",
-    "error_band", "error_band_reason", "trust", "trust_text", "trust_reason", "trust_of",
+    "error_band", "error_band_reason", "lever", "trust", "trust_text", "trust_reason", "trust_of",
 }  # fmt: skip
 
 
@@ -98,11 +99,11 @@ def test_all_elasticities_of_two_sides_are_differences_of_the_stated_step(case, 
         assert effect.elasticity == pytest.approx(difference(case, effect.parameter, sensitivity.STEP), rel=1e-6)
 
 
-def test_effects_are_sorted_by_gain_the_architects_first(explained):
-    owners = [effect.owner for effect in explained.effects]
-    assert owners == sorted(owners)
-    for owner in ("architect", "technology"):
-        gains = [max(effect.gain or 0.0, 0.0) for effect in explained.effects if effect.owner == owner]
+def test_effects_are_sorted_by_gain_what_the_reader_decides_first_and_constants_last(explained):
+    groups = [GROUPS.index(effect.group) for effect in explained.effects]
+    assert groups == sorted(groups)
+    for group in GROUPS:
+        gains = [max(effect.gain or 0.0, 0.0) for effect in explained.effects if effect.group == group]
         assert all(a >= b - NOTHING for a, b in itertools.pairwise(gains))
 
 
@@ -418,7 +419,7 @@ def test_json_is_the_explanation(path, explained, capsys):
 def test_the_page_says_what_limits_and_draws(path, tmp_path, capsys):
     assert main(["explain", str(path), "--set", "system.budgets.power=400 W", "--top", "3", "--plot", str(tmp_path / "t")]) == 0
     printed = capsys.readouterr()
-    limit = explain(crossflow.load(path, ["system.budgets.power=400 W"])).limiting
+    limit = explain(crossflow.load(path, ["system.budgets.power=400 W"])).lever
     assert limit.changes[0].path in printed.out
     assert "Next bottleneck" in printed.out
     assert printed.err == f"wrote {tmp_path / 't.png'}\nwrote {tmp_path / 't.svg'}\n"
@@ -504,20 +505,35 @@ def test_graphs_of_kernels_have_no_other_strategies_here(explained):
 
 
 @pytest.mark.slow
-def test_a_datasheet_tells_its_own_numbers_apart_from_those_of_the_library(capsys):
+def test_constants_are_folded_away_until_all_are_asked_for(capsys):
+    """Of an H100 power limits that a fit repeats, and how its kernels run, are nothing that a reader can change."""
     words = ["explain", "--model", "llama3-8b", "--on", "dgx-h100", "--strategy", "tp8"]
     assert main(words) == 0
     page = capsys.readouterr().out
-    _, own, theirs = re.split(r"^(?:Rates, memory, network and power|Technology and execution)  .*$", page, flags=re.MULTILINE)
-    theirs = theirs.split("\n\n")[0]
+    assert "constants that were fitted or restate the device are left out; --all shows them" in page
+    assert not re.findall(r"^  (?:techlib\.|system\.execution|system\.network\.parameters)", page, re.MULTILINE)
+    assert re.search(r"^  system\.network\.intra\.bandwidth", page, re.MULTILINE)
+    assert main([*words, "--all"]) == 0
+    assert re.findall(r"^  (?:techlib\.|system\.execution)", capsys.readouterr().out, re.MULTILINE)
     assert main([*words, "--json"]) == 0
     rows = json.loads(capsys.readouterr().out)["elasticities"]
-    mine = {row["path"] for row in rows if row["own"]}
-    assert {"system.throughput.bf16", "system.levels.memory.bandwidth", "system.network.intra.bandwidth", "system.clock"} <= mine
-    assert not [path for path in mine if path.startswith(("techlib.", "system.execution.", "system.network.parameters."))]
-    for part, side in ((own, True), (theirs, False)):
-        shown = re.findall(r"^  ((?:system|techlib)\S+)", part, re.MULTILINE)
-        assert shown
-        assert all(any(row["path"].startswith(path) and row["own"] is side for row in rows) for path in shown)
-        gains = [float(gain) for gain in re.findall(r"([+-]\d+\.\d) %", part)]
-        assert gains == sorted(gains, reverse=True)
+    groups = {row["path"]: row["group"] for row in rows}
+    assert groups["system.throughput.bf16"] == "device"
+    assert groups["system.network.intra.bandwidth"] == "decision"
+    assert {group for path, group in groups.items() if path.startswith(("techlib.", "system.execution."))} == {"constant"}
+
+
+def test_parameters_that_do_the_same_are_told_once(explained):
+    """Each is alike to one that stands before it, and has its gain."""
+    order = [effect.parameter.path for effect in explained.effects]
+    repeated = [(effect, path) for effect in explained.effects for path in effect.alike]
+    assert repeated
+    for effect, path in repeated:
+        assert order.index(effect.parameter.path) < order.index(path)
+        assert explained.effect(path).gain == pytest.approx(effect.gain, abs=2e-7)
+
+
+def test_the_gain_of_a_decision_is_over_the_chip_that_is_divided_anew(explained):
+    divided, *others = explained.alternatives
+    for other in others:
+        assert other.marginal == pytest.approx(1.0 - other.value / divided.value)

@@ -16,6 +16,7 @@ from crossflow.cli.source import scenario_of
 from crossflow.evaluation.likeness import trust
 from crossflow.explanation.alternatives import DIVIDED
 from crossflow.explanation.answers import Change, Effect, Explanation, NextBottleneck, WhatIf
+from crossflow.explanation.parameters import ParameterGroup
 from crossflow.explanation.sensitivity import explain
 from crossflow.explanation.tornado import draw, in_words, tornado
 from crossflow.files import check_writable, named_by
@@ -36,23 +37,23 @@ def run(arguments: argparse.Namespace) -> None:
     if arguments.json:
         page.emit_json({**explanation.to_dict(), **({"assumptions": list(assumed)} if assumed else {})})
     else:
-        page.emit(*sections(explanation, arguments.top), page.assumptions(assumed))
+        page.emit(*sections(explanation, arguments.top, whole=arguments.all), page.assumptions(assumed))
     with named_by("--plot"):
         for path in draw(tornado(explanation, arguments.top), arguments.plot) if arguments.plot else ():
             page.log(f"wrote {path}")
 
 
-def sections(explanation: Explanation, top: int) -> list[RenderableType]:
+def sections(explanation: Explanation, top: int, *, whole: bool = False) -> list[RenderableType]:
     """The page: the verdict, what each parameter does, what improving it would bring, and how far that leads."""
     return [
         headline(explanation),
+        other_strategies(explanation, max(top // 3, 1)),
         decisions(explanation),
-        *elasticities(explanation, top),
+        *elasticities(explanation, top, whole=whole),
         surprises(explanation),
-        what_ifs("What if", explanation, _of_first(explanation, max(top // _FACTORS, 1))),
-        what_ifs("Best pairs", explanation, _best_of_each(explanation.pairs, max(top // 5, 1))),
-        next_bottlenecks(explanation.next_bottlenecks),
-        other_strategies(explanation, max(top // 2, 1)),
+        what_ifs("What if", explanation, _of_first(_shown(explanation, explanation.what_ifs, whole), max(top // _FACTORS, 1))),
+        what_ifs("Best pairs", explanation, _best_of_each(_shown(explanation, explanation.pairs, whole), max(top // 5, 1))),
+        next_bottlenecks([end for end in explanation.next_bottlenecks if whole or not explanation.constant(end.path)]),
         Group(Text(), *(Text(note, "dim") for note in explanation.notes)),
     ]
 
@@ -68,33 +69,35 @@ def headline(explanation: Explanation) -> Group:
         rows["verdict"] = Text.assemble(("infeasible: ", "bold red"), (explanation.reason, "red"))
     rows["trust"] = page.trusted(trust(scenario))
     rows["bound by"] = ", ".join(f"{name} {percent(share)}" for name, share in explanation.bound.items())
-    rows["limited by"] = _limit(explanation)
+    rows["biggest lever"] = _limit(explanation)
     return Group(title, Text(), page.indented(page.pairs(rows)))
 
 
 def _limit(explanation: Explanation) -> str:
-    limiting = explanation.limiting
+    limiting = explanation.lever
     if limiting is None:
-        return "nothing that 10 % would improve"
+        return "none: no 10 % of anything improves it"
     (change,) = limiting.changes
-    gain = f"{percent(limiting.gain)} better: {_figure(limiting.value, explanation)}, then bound by {limiting.bound_by}"
-    return f"{change.path}; {_written(change.before, change)} to {_written(change.after, change)} is {gain}"
+    same = next(iter(explanation.bound), "") == limiting.bound_by
+    bound = f"still bound by {limiting.bound_by}" if same else f"then bound by {limiting.bound_by}"
+    move = f"{_written(change.before, change)} to {_written(change.after, change)}"
+    return f"{change.path}: {move} gives {_figure(limiting.value, explanation)} ({_signed(limiting.gain)}), {bound}"
 
 
 def decisions(explanation: Explanation) -> Group:
     """What the architect of a generated device could decide otherwise: of every kind the best that can be, those that gain most first."""
-    better = [one for one in explanation.alternatives if one.feasible and one.gain > _INFLUENCE]
-    alone = next((one.gain for one in better if one.path == DIVIDED), 0.0)
-    better = [one for one in better if one.path == DIVIDED or one.gain > alone + _INFLUENCE]
+    better = [one for one in explanation.alternatives if one.feasible and (one.gain if one.path == DIVIDED else one.marginal) > _INFLUENCE]
+    better.sort(key=lambda one: (one.path != DIVIDED, -one.marginal))
     best = {path: [one for one in better if one.path == path][:_CHOICES] for path in dict.fromkeys(one.path for one in better)}
     chosen = [one for one in better if one in best[one.path]]
-    rows: list[list[RenderableType]] = [
-        [one.path, f"{one.before} to {one.after}" if one.path != DIVIDED else one.after, _signed(one.gain), _figure(one.value, explanation),
-         "-" if one.path == DIVIDED or not math.isfinite(one.kept) else _signed(one.kept), one.bound_by]
-        for one in chosen
-    ]  # fmt: skip
+    rows: list[list[RenderableType]] = []
+    for one in chosen:
+        divides = one.path == DIVIDED
+        change, gain = (one.after, one.gain) if divides else (f"{one.before} to {one.after}", one.marginal)
+        kept = "-" if divides or not math.isfinite(one.kept) else _signed(one.kept)
+        rows.append([one.path, change, _signed(gain), _figure(one.value, explanation), kept, one.bound_by])
     header = ("decision", "change", "gain", in_words(explanation.objective), "division kept", "bound by")
-    aside = "the gain is with budgets divided anew for each"
+    aside = "below the first row: gain over the chip that is divided anew"
     return page.section("What you decide", rows, right=(2, 3, 4), aside=aside, header=header, wraps=1)
 
 
@@ -104,31 +107,37 @@ def surprises(explanation: Explanation) -> Group:
     return page.section("Worse where it should be better", rows, wraps=1)
 
 
-def elasticities(explanation: Explanation, top: int) -> list[Group]:
-    """The parameters that gain most: those that its architect decides, or of a datasheet its own numbers, apart from all others."""
+def elasticities(explanation: Explanation, top: int, *, whole: bool) -> list[Group]:
+    """The parameters that gain most: what the reader decides, what another device or technology has; constants where all are asked for."""
     generated = isinstance(explanation.scenario.system, GeneratedSystem)
-    sides = [e.owner == "architect" if generated else e.parameter.own for e in explanation.effects]
-    own, theirs = ([e for e, mine in zip(explanation.effects, sides, strict=True) if mine is side] for side in (True, False))
-    first = max(top // 2, 1)
-    return [
-        _elasticities("Budgets, shares and network" if generated else "Rates, memory, network and power", own, first),
-        _elasticities("Technology and execution", theirs, max(top - first, 1)),
-    ]
+    titles: dict[ParameterGroup, str] = {
+        "decision": "Budgets, shares and network" if generated else "Network, price and power",
+        "device": "The device: rates, memory, power", "technology": "Technology", "constant": "Constants",
+    }  # fmt: skip
+    found = {group: [e for e in explanation.effects if e.group == group] for group in titles}
+    shown = [group for group in titles if found[group] and (whole or group != "constant")]
+    constants = len(found["constant"])
+    folded = [] if whole or not constants else [
+        Group(Text(), Text(f"{constants} constants that were fitted or restate the device are left out; --all shows them", "dim"))
+    ]  # fmt: skip
+    return [*(_elasticities(titles[group], found[group], max(top // len(shown), 1)) for group in shown), *folded]
 
 
 def _elasticities(title: str, effects: Sequence[Effect], top: int) -> Group:
-    moving = [e for e in effects if abs(e.elasticity or 0.0) > _INFLUENCE]
+    again = {path for e in effects for path in e.alike}
+    moving = [e for e in effects if abs(e.elasticity or 0.0) > _INFLUENCE and e.parameter.path not in again]
     rows: list[list[RenderableType]] = []
     for effect in moving[:top]:
         number = effect.parameter
         mark = "" if effect.smooth else "~"
         gain = "-" if effect.gain is None else _signed(effect.gain)
         figures = [show(number.value, number.quantity.unit), gain, f"{mark}{effect.elasticity:+.3f}"]
-        rows.append([number.path, *figures, effect.resource or "-", number.source or "-"])
+        alike = f" (+ {len(effect.alike)} alike)" if effect.alike else ""
+        rows.append([number.path, *figures, effect.resource or "-", f"{number.source or '-'}{alike}"])
     rest = [f"{len(moving) - len(rows)} more in --json"] if len(moving) > len(rows) else []
-    rest.append(f"{len(effects) - len(moving)} without effect")
-    header = ("parameter", "value", "10 % gain", "elasticity", "through", "source")
-    aside = "~ kinks: whole numbers of units, or a change of what bounds"
+    rest.append(f"{sum(abs(e.elasticity or 0.0) <= _INFLUENCE for e in effects)} without effect")
+    header = ("parameter", "value", "10 % gain", "elasticity", "acts on", "source")
+    aside = "~ not smooth here: do not extrapolate" if any(not effect.smooth for effect in moving[:top]) else ""
     table = [page.indented(page.grid(rows, right=(1, 2, 3), header=header, wraps=0))] if rows else []
     return Group(page.heading(title, aside=aside if rows else ""), *table, page.indented(Text(", ".join(rest), "dim")))
 
@@ -177,10 +186,15 @@ def other_strategies(explanation: Explanation, count: int) -> Group:
     return Group(page.heading("Other strategies", aside=tried), *table)
 
 
-def _of_first(explanation: Explanation, parameters: int) -> list[WhatIf]:
+def _shown(explanation: Explanation, answers: Sequence[WhatIf], whole: bool) -> list[WhatIf]:
+    """What-ifs of parameters that can be changed, or all of them."""
+    return [answer for answer in answers if whole or not any(explanation.constant(change.path) for change in answer.changes)]
+
+
+def _of_first(answers: Sequence[WhatIf], parameters: int) -> list[WhatIf]:
     """What-ifs of the parameters that gain most, where they gain."""
-    paths = list(dict.fromkeys(answer.changes[0].path for answer in explanation.what_ifs))[:parameters]
-    return [answer for answer in explanation.what_ifs if answer.changes[0].path in paths and answer.gain > 0]
+    paths = list(dict.fromkeys(answer.changes[0].path for answer in answers))[:parameters]
+    return [answer for answer in answers if answer.changes[0].path in paths and answer.gain > 0]
 
 
 def _best_of_each(pairs: Sequence[WhatIf], count: int) -> list[WhatIf]:

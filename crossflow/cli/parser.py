@@ -229,6 +229,7 @@ _COMMANDS: dict[str, tuple[str, tuple[Argument, ...]]] = {
         *_ABOUT_WHAT,
         _argument("--objective", default="step_time_s", metavar="NAME", help=_OBJECTIVE),
         _argument("--top", type=_positive, default=15, metavar="N", help="parameters to show, 15 where not given"),
+        _argument("--all", action="store_true", help="show constants too, which were fitted or restate the device"),
         _argument("--plot", type=Path, metavar="FILE", help="also draw a tornado plot, as FILE.png and FILE.svg"),
     )),
     "timeline": ("show what every device does when: a trace for Perfetto, a picture, the terminal", (

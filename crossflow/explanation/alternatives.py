@@ -63,12 +63,15 @@ def alternatives(scenario: Scenario, objective: str, value: float) -> tuple[Alte
     if worse.any():  # a short search may end behind the division that the template has for it
         anew = divided_as(np.where(worse, _own_divisions(scenario, decided, division.paths), found.designs))
         gains[1] = _gains(anew, objective, value)
+    marginal = _gains(anew, objective, float(anew.columns()[objective][-1]))
     rows = [
         Alternative(path=path, before=_text(scenario, path, own[path]), after=_text(scenario, path, to), kept=gains[0][i],
-                    **_answer(anew, i, objective, gains[1][i]))
+                    marginal=marginal[i], **_answer(anew, i, objective, gains[1][i]))
         for i, (path, to) in enumerate(decided)
     ]  # fmt: skip
-    divided = Alternative(path=DIVIDED, before="as it is", after="divided anew", kept=0.0, **_answer(anew, -1, objective, gains[1][-1]))
+    divided = Alternative(
+        path=DIVIDED, before="as it is", after="divided anew", kept=0.0, marginal=0.0, **_answer(anew, -1, objective, gains[1][-1])
+    )
     return (divided, *sorted(rows, key=lambda one: (not one.feasible, -one.gain)))
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from crossflow.arrays import plain
 from crossflow.evaluation.likeness import told_trust
-from crossflow.explanation.parameters import Parameter
+from crossflow.explanation.parameters import Parameter, ParameterGroup
 from crossflow.results import PlainData, Tabular
 from crossflow.scenario import Scenario
 from crossflow.score import larger_is_better, unit_of
@@ -37,6 +37,8 @@ class Effect:
     # cannot move. [1]
     gain: float | None
     surprise: str | None = None  # why 10 % of what should help makes it worse; None where it does not
+    group: ParameterGroup = "decision"  # who can change the parameter
+    alike: tuple[str, ...] = ()  # paths of further parameters with the same gain and elasticity, of its group or of one after it
 
     @property
     def owner(self) -> Owner:
@@ -49,7 +51,8 @@ class Effect:
         about = {"path": number.path, "kind": number.kind, "value": number.value, "unit": number.quantity.unit, "source": number.source}
         rest = {name: getattr(self, name) for name in ("elasticity", "smooth", "sides", "resource")}
         gain = None if self.gain is None else plain(self.gain)
-        return {**about, **rest, "gain_10_percent": gain, "owner": self.owner, "own": number.own, "surprise": self.surprise}
+        return {**about, **rest, "gain_10_percent": gain, "owner": self.owner, "own": number.own, "surprise": self.surprise,
+                "group": self.group, "alike": list(self.alike)}  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,10 +107,19 @@ class Alternative(Answer):
     before: str  # how it is, as text
     after: str  # how it would be
     kept: float  # relative improvement where the division stays; minus infinity where it cannot be built then. [1]
+    # relative improvement over the scenario whose budgets are divided anew too, which is what the decision itself brings. [1]
+    marginal: float
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data."""
-        return {"path": self.path, "before": self.before, "after": self.after, "gain_kept": plain(self.kept), **super().to_dict()}
+        return {
+            "path": self.path,
+            "before": self.before,
+            "after": self.after,
+            "gain_kept": plain(self.kept),
+            "gain_marginal": plain(self.marginal),
+            **super().to_dict(),
+        }
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -160,11 +172,12 @@ class Explanation(PlainData, Tabular):
     value : objective of the scenario itself, in the SI unit that its name ends in.
     feasible, reason : verdict on the scenario itself.
     bound : share of the step that each resource bounds, largest first. [1]
-    effects : every parameter that can move, the largest gain first; of a generated device those that its architect decides (budgets,
-        shares, network) before those of its technology.
+    effects : every parameter that can move: what the reader decides first, then what another device or technology has, constants last;
+        in each group the largest gain first.
     fixed : paths of those that cannot, because their value is zero.
     limiting : the parameter that gains most when improved by 10 %, among those that stay as feasible as the scenario
         itself; None where none gains.
+    lever : the same among those that the reader, another device or another technology can change; constants are left out.
     what_ifs : the parameters that gain most, alone, by each of the factors; of those that act alike only the first.
     pairs : the best pairs of them, by each of the factors.
     next_bottlenecks : how far the first of them lead.
@@ -184,6 +197,7 @@ class Explanation(PlainData, Tabular):
     effects: tuple[Effect, ...]
     fixed: tuple[str, ...]
     limiting: WhatIf | None
+    lever: WhatIf | None
     what_ifs: tuple[WhatIf, ...]
     pairs: tuple[WhatIf, ...]
     next_bottlenecks: tuple[NextBottleneck, ...]
@@ -195,6 +209,10 @@ class Explanation(PlainData, Tabular):
     def effect(self, path: str) -> Effect:
         """Effect of the parameter at a path."""
         return next(effect for effect in self.effects if effect.parameter.path == path)
+
+    def constant(self, path: str) -> bool:
+        """Whether the parameter at a path was fitted, or only restates the device."""
+        return self.effect(path).group == "constant"
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data; all values in SI units, a value that no design reaches is None."""
@@ -211,6 +229,7 @@ class Explanation(PlainData, Tabular):
             "step": STEP,
             "fine_step": FINE_STEP,
             "limiting": None if self.limiting is None else {"path": self.limiting.changes[0].path, **self.limiting.to_dict()},
+            "lever": None if self.lever is None else {"path": self.lever.changes[0].path, **self.lever.to_dict()},
             "elasticities": [effect.to_dict() for effect in self.effects],
             "not_movable": list(self.fixed),
             "what_if": [what_if.to_dict() for what_if in self.what_ifs],

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from crossflow.architecture.datasheet import REFERENCE_UNIT, sizing_types
 from crossflow.architecture.template import DatasheetSystem, GeneratedSystem, SystemSpec
@@ -16,6 +16,10 @@ from crossflow.technology.library import TechLibrary, kind_of
 from crossflow.units import Quantity, parse
 
 ParameterKind = Literal["technology", "architecture", "budget", "system"]
+# Who can change a number: decision is the reader's, device what another device has, technology what another entry of the library has,
+# constant what was fitted, or what only restates a device as it is.
+ParameterGroup = Literal["decision", "device", "technology", "constant"]
+GROUPS: tuple[ParameterGroup, ...] = get_args(ParameterGroup)
 ComponentPath = tuple[str, ...]  # path of a component in the library, such as (memory, HBM3)
 
 LOGIC = ("area", "power")  # what logic takes from its own node, and from that of the design
@@ -25,6 +29,8 @@ KINDS: Mapping[str, ParameterKind] = {
     "components": "technology", "budgets": "budget", "network": "system", "devices_per_node": "system", "node_power": "system",
     "node_load": "system", "operation": "system",
 }  # fmt: skip
+# What fields of library entries end with that say at which voltage their figures hold, and how far it may be left: no other technology.
+POINTS = "_voltage"
 UNREAD = ("max_nodes", "chip_area")  # of a system: facts on file that no prediction reads
 
 
@@ -44,6 +50,14 @@ class Parameter:
     def fitted(self) -> bool:
         """Whether it belongs to a family of devices or a kind of fabric, and was fitted to measurements."""
         return self.path.startswith(("system.execution.", "system.network.parameters."))
+
+    def group(self, *, generated: bool) -> ParameterGroup:
+        """Who can change it: of a device with published figures nobody its technology; of a generated one the entries may be others."""
+        if self.kind in ("budget", "system") and not self.fitted:
+            return "decision"
+        if self.kind == "technology":
+            return "technology" if generated and not self.path.endswith(POINTS) else "constant"
+        return "constant" if generated or self.fitted else "device"
 
     @property
     def own(self) -> bool:

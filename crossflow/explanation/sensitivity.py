@@ -8,7 +8,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -21,7 +21,7 @@ from crossflow.evaluation import evaluate
 from crossflow.evaluation.figures import check_objective
 from crossflow.explanation.alternatives import REFINED, SEARCHED, alternatives
 from crossflow.explanation.answers import FINE_STEP, STEP, Change, Effect, Explanation, NextBottleneck, OtherStrategy, Sides, Swing, WhatIf
-from crossflow.explanation.parameters import Parameter, parameters
+from crossflow.explanation.parameters import GROUPS, Parameter, ParameterGroup, parameters
 from crossflow.explanation.uncertainty import larger_is_better as better_larger
 from crossflow.scenario import Scenario
 from crossflow.score import Score, larger_is_better
@@ -40,7 +40,7 @@ TOP = 10  # parameters that are improved further, and paired
 SCANNED = 6  # parameters that are scanned for the next bottleneck
 PAIRS = 5  # best pairs kept of every factor
 SCAN = np.geomspace(1.0, 100.0, 97)  # factors of a scan, each 4.9 % above the one before
-ALIKE = "Of parameters that act alike, with equal outcomes of 10 %, what-ifs, pairs and scans show the first."
+ALIKE = "Parameters with the same effect are shown once."
 SHARES = (
     "A share of a budget is raised without taking from the others: where the shares then add up to more than 1 the design "
     "cannot be built, and its time is what the share alone would bring."
@@ -83,12 +83,19 @@ def explain(scenario: Scenario, objective: str = "step_time_s") -> Explanation:
     base = local[BASE]
     levers = [number for number in movable if not _moves_with_others(number, trials.values, scenario)]
     first = {number: best for number in levers if (best := trials.best(number, SMALLEST, local, base)) is not None}
-    leading = sorted(((n, w) for n, w in first.items() if w.gain > NOTHING), key=lambda pair: -round(pair[1].gain, 9))
-    top = _distinct(leading)[:TOP]
-    farther = trials.run({**_factor_moves([n for n, _ in top]), **_scan_moves(top[:SCANNED])})
+    generated = isinstance(scenario.system, GeneratedSystem)
+    groups = {number: number.group(generated=generated) for number in movable}
+    leading = sorted(
+        ((n, w) for n, w in first.items() if w.gain > NOTHING),
+        key=lambda pair: (-round(pair[1].gain, 9), GROUPS.index(groups[pair[0]])),
+    )
+    changeable = [pair for pair in leading if groups[pair[0]] != "constant"]
+    top = list(dict.fromkeys([*_distinct(leading)[:TOP], *_distinct(changeable)[:SCANNED]]))
+    scanned = list(dict.fromkeys([*top[:SCANNED], *(pair for pair in top if groups[pair[0]] != "constant")]))[: 2 * SCANNED]
+    farther = trials.run({**_factor_moves([n for n, _ in top]), **_scan_moves(scanned)})
     singles = [w for n, own in top for w in (own, *(trials.best(n, factor, farther, base) for factor in FACTORS[1:])) if w is not None]
     told = {n: _surprise(n, local, base, objective) for n in levers if not n.path.endswith(OVERDRIVE)}
-    effects = [_effect(number, local, base, first.get(number), told.get(number)) for number in movable]
+    effects = [_effect(number, local, base, first.get(number), told.get(number), groups[number]) for number in movable]
     return Explanation(
         scenario=scenario,
         objective=objective,
@@ -96,12 +103,13 @@ def explain(scenario: Scenario, objective: str = "step_time_s") -> Explanation:
         feasible=base.reason is None,
         reason=base.reason,
         bound=dict(sorted(((name, float(share[0])) for name, share in start.bound.items() if share[0] > 0), key=lambda pair: -pair[1])),
-        effects=tuple(sorted(effects, key=lambda effect: _order(effect, generated=isinstance(scenario.system, GeneratedSystem)))),
+        effects=_with_alike(sorted(effects, key=_order)),
         fixed=tuple(number.path for number in numbers if number.value == 0.0),
         limiting=next((what_if for _, what_if in leading if not what_if.obstructed), None),
+        lever=next((what_if for _, what_if in changeable if not what_if.obstructed), None),
         what_ifs=tuple(singles),
         pairs=_pairs(singles, trials, base),
-        next_bottlenecks=tuple(_next_bottleneck(n, w, farther, base, trials) for n, w in top[:SCANNED]),
+        next_bottlenecks=tuple(_next_bottleneck(n, w, farther, base, trials) for n, w in scanned),
         swings=tuple(_swing(number, local) for number in numbers if _range(number) is not None),
         alternatives=alternatives(scenario, objective, base.value),
         strategies=_strategies(trials, base),
@@ -335,10 +343,22 @@ def _range_moves(numbers: Sequence[Parameter]) -> dict[Hashable, Move]:
 # ------------------------------------------------------------------------------------------ answers
 
 
-def _order(effect: Effect, *, generated: bool) -> tuple[bool, float, float]:
-    """What the architect decides first, then by gain, then by elasticity."""
+def _order(effect: Effect) -> tuple[int, float, float]:
+    """What the reader decides first and constants last, then by gain, then by elasticity."""
     gain = effect.gain if effect.gain is not None else -math.inf
-    return generated and effect.owner == "technology", -round(max(gain, 0.0), 9), -round(abs(effect.elasticity or 0.0), 9)
+    return GROUPS.index(effect.group), -round(max(gain, 0.0), 9), -round(abs(effect.elasticity or 0.0), 9)
+
+
+def _with_alike(effects: Sequence[Effect]) -> tuple[Effect, ...]:
+    """Effects in their order, each with the paths of later ones that do the same: equal gains, and elasticities of equal size."""
+    firsts: dict[tuple[float, float], str] = {}
+    others: dict[str, list[str]] = {}
+    for effect in effects:
+        done = round(effect.gain or 0.0, 7), round(abs(effect.elasticity or 0.0), 5)
+        first = firsts.setdefault(done, effect.parameter.path)
+        if first != effect.parameter.path and done[0] > 0.0:
+            others.setdefault(first, []).append(effect.parameter.path)
+    return tuple(replace(effect, alike=tuple(others.get(effect.parameter.path, ()))) for effect in effects)
 
 
 def _surprise(number: Parameter, outcomes: Mapping[Hashable, _Outcome], base: _Outcome, objective: str) -> str | None:
@@ -363,7 +383,10 @@ def _sign(way: float) -> str:
     return f"x{way:g}" if way > 1.0 else f"/{1.0 / way:g}"
 
 
-def _effect(number: Parameter, outcomes: Mapping[Hashable, _Outcome], base: _Outcome, best: WhatIf | None, surprise: str | None) -> Effect:
+def _effect(
+    number: Parameter, outcomes: Mapping[Hashable, _Outcome], base: _Outcome, best: WhatIf | None, surprise: str | None,
+    group: ParameterGroup,
+) -> Effect:  # fmt: skip
     wide, fine = (_differences(number, step, outcomes, base) for step in (STEP, FINE_STEP))
     sides = sorted(wide.keys() & fine.keys())
     elasticity, smooth = _elasticity([wide[side] for side in sides], [fine[side] for side in sides])
@@ -377,6 +400,7 @@ def _effect(number: Parameter, outcomes: Mapping[Hashable, _Outcome], base: _Out
         resource=_resource(ends[0], ends[1] if len(ends) == 2 else base.times) if ends else None,
         gain=None if best is None else best.gain,
         surprise=surprise,
+        group=group,
     )
 
 
