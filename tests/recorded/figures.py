@@ -28,7 +28,8 @@ ROOT = Path(__file__).resolve().parents[2]
 DATA = ROOT / "tests" / "data"
 CASES, RECORD = DATA / "recorded.yaml", DATA / "recorded.jsonl"
 DIGITS, CLOSE, NOTHING = 10, 1e-8, 1e-13  # that are written; relative difference that is none; what rounding leaves
-UNTOLD = {"name", "provenance", "system", "error_band", "error_band_reason", *(f"trust{key}" for key in ("", "_text", "_reason", "_of"))}  # of a prediction; bands are made anew with the data
+# Of a prediction; bands are made anew with the data.
+UNTOLD = {"name", "provenance", "system", "error_band", "error_band_reason", "trust", "trust_text", "trust_reason", "trust_of"}
 Figures = dict[str, Any]
 
 
