@@ -90,7 +90,7 @@ def band(rows: Sequence[JudgedRow]) -> Band:
     tables = " ".join(sorted({row.table for row in rows}))
     edge, items = _rank(np.abs(errors)), _grouped(rows, _item)
     if len(rows) >= FEWEST and len(items) < FEW_ITEMS:  # whose errors are alike: nine of ten of others are within their own edges
-        edge = max(edge, _rank(np.array([_rank(np.array([abs(row.error) for row in own])) for own in items])))
+        edge = max(edge, float(np.quantile([np.quantile([abs(row.error) for row in own], PERCENTILE) for own in items], PERCENTILE)))
     if rows[0].like.seen in ("none", GENERATED):  # the next chip may be as hard as the hardest of these
         chips = np.array([row.chip for row in rows])
         apart = [np.abs(errors[chips == chip]) for chip in sorted(set(chips.tolist()))]
