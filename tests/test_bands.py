@@ -248,3 +248,10 @@ def test_a_study_says_below_its_table_how_far_its_points_can_be_trusted(tmp_path
     assert note.endswith(told) if near else "not to be told" not in note
     assert {row["trust"] for row in found.rows} == {"interpolated"}
     assert "trust" in (tmp_path / "out" / "points.csv").read_text().splitlines()[0].split(",")
+
+
+def test_an_outlier_among_few_models_makes_a_band_no_more_than_twice_as_wide():
+    made = lines([row(0.1, item=str(i)) for i in range(12)] + [row(9.0, item="odd")] + [row(0.1, item="0")] * 20)
+    assert made[Likeness(kind="k")].p90 == pytest.approx(0.1)
+    few = lines([row(0.1, item=str(i // 10)) for i in range(40)] + [row(9.0, item="odd")] * 3)
+    assert few[Likeness(kind="k")].p90 == pytest.approx(0.2)

@@ -21,6 +21,7 @@ from crossflow.validation.tables import device_spec
 PERCENTILE = 0.9
 OF_A_GROUP, MANY, MOST_PAIRS = 40, 100, 100_000  # pairs of a group, in all where there are enough, and that one is drawn from
 FEW_ITEMS = 16  # models or shapes, below which those kept aside differ more than rows do
+WIDENED = 2.0  # times as wide as its rows say, the most that a band of few models is made, so that no outlier decides
 PARTS = 5  # of the models and shapes, each of which is kept aside once
 HEADER = (*Likeness.__dataclass_fields__, "n", "median", "p90", "bias", "tables")
 
@@ -90,11 +91,12 @@ def band(rows: Sequence[JudgedRow]) -> Band:
     tables = " ".join(sorted({row.table for row in rows}))
     edge, items = _rank(np.abs(errors)), _grouped(rows, _item)
     if len(rows) >= FEWEST and len(items) < FEW_ITEMS:  # whose errors are alike: nine of ten of others are within their own edges
-        edge = max(edge, float(np.quantile([np.quantile([abs(row.error) for row in own], PERCENTILE) for own in items], PERCENTILE)))
+        apart = [np.quantile([abs(row.error) for row in own], PERCENTILE) for own in items]
+        edge = float(np.clip(np.quantile(apart, PERCENTILE), edge, WIDENED * edge))
     if rows[0].like.seen in ("none", GENERATED):  # the next chip may be as hard as the hardest of these
         chips = np.array([row.chip for row in rows])
-        apart = [np.abs(errors[chips == chip]) for chip in sorted(set(chips.tolist()))]
-        edge = max([_rank(own) for own in apart if len(own) >= FEWEST], default=edge)
+        each = [np.abs(errors[chips == chip]) for chip in sorted(set(chips.tolist()))]
+        edge = max([_rank(own) for own in each if len(own) >= FEWEST], default=edge)
     return Band(median=float(np.median(np.abs(errors))), p90=edge, bias=float(errors.mean()), n=len(errors), tables=tables)
 
 
