@@ -66,6 +66,7 @@ UNTRAINED: Mapping[str, str] = {
     "recompute": "it repeats work for the backward pass, which only training has",
     "schedule": "it orders forward and backward passes, and only training has both",
 }
+KNOWN = ("error_band", "trust")  # columns of how well the figures are known
 _LABELS = ("like", "kind", "name", "title", "notes", "sources", "known_as")  # of a software stack
 
 
@@ -221,11 +222,15 @@ def _idle_options(scenario: Scenario, score: Score) -> list[str]:
 
 
 def _same(found: Score, score: Score, point: int = 0) -> bool:
-    """Whether a point of one score is the only one of another, in every column; a batch has the columns of all its points."""
+    """Whether a point of one score is the only one of another, in every column; a batch has the columns of all its points.
+
+    How well a figure is known is no figure: a stack with a setting of its own has the errors of other measured runs.
+    """
     theirs, ours = found.columns(), score.columns()
     return all(
         _equal(theirs[name][point] if name in theirs else absent(name), ours[name][0] if name in ours else absent(name))
         for name in theirs.keys() | ours.keys()
+        if name.split(".")[0] not in KNOWN
     )
 
 

@@ -32,8 +32,13 @@ def needed(name: str) -> Any:
 
 def check(name: str) -> None:
     """CrossflowError where a package is not installed; it is not imported."""
-    if importlib.util.find_spec(name) is None:
+    if not there(name):
         raise CrossflowError(_sentence(name))
+
+
+def there(name: str) -> bool:
+    """Whether a package is installed; it is not imported."""
+    return importlib.util.find_spec(name) is not None
 
 
 def lacking(error: ModuleNotFoundError) -> str | None:

@@ -71,6 +71,8 @@ def pointed(problem: Problem, below: str = "") -> Problem:
         found = [f"{below}.{_written(problem)}"]
     else:
         found = [f"{below}.{path}" if below else path for path in ending_in(key) if path != problem.path]
+    if found == [key]:
+        return replace(problem, message=f"{problem.message}; '{key}' stands at the top of a scenario")
     if not found:
         return problem
     told = [f"'{path}'" for path in found[:NEAREST]]

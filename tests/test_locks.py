@@ -70,3 +70,53 @@ def test_a_folder_that_cannot_be_written_is_told(folder):
     told = pytest.raises(CrossflowError, match=f"^cannot write {folder}: .*; choose another folder with --out$")
     with told, locks.owning(Path(folder)):
         pass
+
+
+class Msvcrt:
+    """Locks of bytes as Windows has them: of one process, by the file, refused with EACCES where they are held."""
+
+    LK_NBLCK = 2
+
+    def __init__(self):
+        self.held = {}
+
+    def locking(self, descriptor, mode, count):
+        held = self.held.get(os.fstat(descriptor).st_ino)
+        assert (mode, count, os.lseek(descriptor, 0, os.SEEK_CUR)) == (self.LK_NBLCK, 1, locks.BEYOND)
+        if held not in (None, descriptor) and os.path.exists(f"/proc/self/fd/{held}"):
+            raise PermissionError(errno.EACCES, "Permission denied")
+        self.held[os.fstat(descriptor).st_ino] = descriptor
+
+
+@pytest.mark.parametrize("module", [None, Msvcrt()], ids=["neither", "msvcrt"])
+def test_a_folder_has_one_owner_where_there_is_no_fcntl(tmp_path, monkeypatch, module):
+    monkeypatch.setattr(locks, "fcntl", None)
+    monkeypatch.setitem(sys.modules, "msvcrt", module)
+    with locks.owning(tmp_path):
+        with pytest.raises(CrossflowError, match=f"is being written by {HERE}"), locks.owning(tmp_path):
+            pass
+        assert len(list(tmp_path.iterdir())) == 1
+    assert list(tmp_path.iterdir()) == []
+    with locks.owning(tmp_path):
+        pass
+
+
+WITHOUT = """
+import sys, signal
+for name in ("fcntl", "resource", "termios", "pwd", "grp"):
+    sys.modules[name] = None
+del signal.SIGHUP
+import crossflow, crossflow.emulation.processes, crossflow.measurement, crossflow.measurement.results
+from crossflow.study.run import run_study
+print(len(run_study(sys.argv[1], out=sys.argv[2]).rows))
+"""
+
+
+def test_a_study_runs_without_what_windows_lacks(tmp_path):
+    study = tmp_path / "windows.yaml"
+    study.write_text(
+        "scenario: {system: v100, workload: {model: gemm, m: 64, n: 64, k: 64, dtype: fp16}}\nsweep: {workload.m: [64, 128]}\nplots: []\n"
+    )
+    words = [sys.executable, "-c", WITHOUT, str(study), str(tmp_path / "out")]
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    assert (done.stdout, done.stderr) == ("2\n", "")

@@ -71,3 +71,8 @@ def test_names_of_files_are_read_in_any_case():
     small, large = (crossflow.from_dict({**SCENARIO, "system": name}) for name in ("pathfinder", "Pathfinder"))
     assert crossflow.predict(small).step_time == crossflow.predict(large).step_time
     assert ending_in("DEVICES") == ["system.devices"]
+
+
+def test_a_section_that_stands_too_deep_is_pointed_to_the_top():
+    wrong = Problem(file="s.yaml", path="workload.serving.prefill.system", message="unknown key 'system'; known keys: strategy, workers")
+    assert pointed(wrong).message == "unknown key 'system'; known keys: strategy, workers; 'system' stands at the top of a scenario"

@@ -363,3 +363,64 @@ def test_a_wrong_name_in_a_space_is_told(refused):
     said = refused({}, scenario=LAYERED, space={"workload.model": ["llama2-7b", "foo"]}, searches=searches)
     assert "space.workload.model: unknown model 'foo'" in said
     assert said.count("s.yaml:") == 1
+
+
+DIVIDED = {
+    "system": {"template": "reference-training", "devices": 64}, "strategy": "tp2-dp32-z1-sp",
+    "workload": {"model": "llama3-8b", "global_batch": 128, "sequence": 4096},
+}  # fmt: skip
+UNEVEN = {"system.technology.logic": ["N5", "N3"], "system.technology.memory": ["HBM3", "HBM4", "HBM4E"]}
+
+
+def test_nodes_and_memories_of_a_divided_design_may_differ_in_number():
+    study = read_study({"name": "s", "scenario": DIVIDED, "sweep": UNEVEN})
+    columns = dict(zip(UNEVEN, zip(*itertools.product(*UNEVEN.values()), strict=True), strict=True))
+    together = crossflow.evaluate(study.scenario, columns).step_time
+    alone = [crossflow.evaluate(study.scenario, {path: [values[i]] for path, values in columns.items()}).step_time[0] for i in range(6)]
+    assert len(study.grid) == 6
+    assert np.allclose(together, alone, rtol=1e-12)
+    assert len(set(alone)) == 6
+
+
+def test_a_study_has_the_name_of_its_file(tmp_path):
+    path = tmp_path / "small-products.yaml"
+    path.write_text(yaml.safe_dump({"scenario": PRODUCT, "sweep": {POWER: ["300 W"]}}))
+    assert read_study(path).spec.name == "small-products"
+    assert read_study({"scenario": PRODUCT, "sweep": {POWER: ["300 W"]}}).spec.name == "study"
+
+
+ONE_NODE = {"system": "dgx-h100", "workload": {"model": "llama3-8b", "global_batch": 64}, "strategy": "tp8"}
+INSIDE = "system.network.intra.bandwidth"
+
+
+def test_a_small_space_without_searches_is_looked_at_as_a_whole():
+    run = read_study({"scenario": ONE_NODE, "space": {"strategy": "legal"}}).runs[0]
+    assert (run.name, run.settings.searcher) == ("all", "exhaustive")
+
+
+@pytest.mark.parametrize(
+    ("space", "sentence"),
+    [
+        ({INSIDE: {"from": "1 GB/s", "to": "9 GB/s"}}, f"space.{INSIDE}: it has no end of values; give `count` or a list of values, or "),
+        ({INSIDE: {"from": "1 GB/s", "to": "9 GB/s", "count": 20001}}, "space: it has 20,001 designs, and without searches 20,000 at most are all looked at; "),
+    ],
+)  # fmt: skip
+def test_another_space_says_how_it_is_searched(space, sentence):
+    with pytest.raises(CrossflowError) as caught:
+        read_study({"scenario": ONE_NODE, "space": space})
+    assert str(caught.value) == f"study: {sentence}say how it is searched, such as searches: {{evolution: {{searcher: evolution}}}}"
+
+
+@pytest.mark.parametrize(
+    ("sections", "plot"),
+    [
+        ({"sweep": {POWER: ["300 W"], "workload.m": [1, 2, 4]}}, {"kind": "lines", "x": "workload.m", "series": POWER, "y": "step_time_s"}),
+        ({"space": {POWER: ["300 W", "200 W"]}, "objectives": ["step_time_s", "energy_j"]}, {"kind": "pareto", "x": "step_time_s", "y": "energy_j"}),
+        ({"space": {POWER: ["300 W", "200 W"], "workload.m": [1, 2]}}, {"kind": "parallel"}),
+        ({"sweep": {POWER: ["300 W"]}, "plots": []}, None),
+    ],
+)  # fmt: skip
+def test_a_study_that_asks_for_no_plot_has_one_that_suits_it(sections, plot):
+    plots = read_study({"scenario": PRODUCT, **sections}).spec.plots
+    assert len(plots) == (plot is not None)
+    assert all((plot or {}).items() <= drawn.model_dump().items() for drawn in plots)

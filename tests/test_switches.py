@@ -15,6 +15,7 @@ from crossflow import files
 from crossflow.architecture.software import SoftwareStack
 from crossflow.architecture.template import Host, OperationSpec
 from crossflow.errors import CrossflowError, SpecError
+from crossflow.idle import KNOWN
 from crossflow.scenario import ScenarioFile
 from crossflow.strategy.hierarchy import Hierarchy
 from crossflow.strategy.notation import GRAPH
@@ -315,14 +316,15 @@ def told(document):
 
 def columns(prediction):
     """Its figures that are columns, which cost no search for notes."""
-    return {name: str(values[0]) for name, values in prediction.score.columns().items()}
+    return {name: str(values[0]) for name, values in prediction.score.columns().items() if name.split(".")[0] not in KNOWN}
 
 
 def whole(prediction):
     found = prediction.to_dict()
-    return {key: value for key, value in found.items() if key not in ("provenance", "name", "system", "remedies", "notes")}, found.get(
-        "notes", []
-    )
+    return {key: value for key, value in found.items() if key not in UNTOLD and not key.startswith(KNOWN)}, found.get("notes", [])
+
+
+UNTOLD = ("provenance", "name", "system", "remedies", "notes", "extrapolated")  # with what says how well figures are known
 
 
 @functools.lru_cache(maxsize=64)
@@ -390,6 +392,32 @@ def test_no_field_is_ignored_in_silence(kind, task):
     document = scenario(kind, task)
     table = {path: value for path, (value, _) in TABLE[kind].items() if files.held(document, path.split(".")) != value}
     assert {path for path, value in table.items() if not answer(document, path, value)} <= SAME
+
+
+SERVED_BY = [(engine, task) for engine in ("vllm", "sglang", "tensorrt-llm") for task in ("serving", "decode", "prefill")]
+SERVICE = {**SYSTEM, "template": "dgx-h100"}, {**MODEL, "prompt": 512, "output": 64}, {"tp": 2, "dp": 8}
+
+
+def served(engine, task):
+    system, workload, strategy = SERVICE
+    return {"system": system, "workload": {**workload, "task": task}, "strategy": strategy, "software": {"like": engine}}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("engine", "task"), SERVED_BY)
+def test_no_key_of_a_service_s_stack_is_ignored_in_silence(engine, task):
+    """A stack with a setting of its own is like other measured runs; how well its figures are known is no effect of the setting."""
+    document = served(engine, task)
+    stack = crossflow.from_dict(document).stack.model_dump(mode="json")
+    table = {path: value for path, (value, _) in below("software", STACK).items()}
+    other = {path: value for path, value in table.items() if files.held({"software": stack}, path.split(".")) != value}
+    assert len(other) > 40
+    assert {path for path, value in other.items() if not answer(document, path, value)} == set()
+
+
+def test_a_key_of_training_is_noted_in_a_service():
+    path = "software.sharing.copies"
+    assert answer(served("vllm", "serving"), path, True).startswith(f"noted: {path} changes nothing here")
 
 
 NOTED = [

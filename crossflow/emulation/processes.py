@@ -21,11 +21,12 @@ from crossflow.emulation.accounting import CallLedger
 from crossflow.emulation.delays import Delays, LinkKind, delays_of
 from crossflow.emulation.meeting import Meeting
 from crossflow.errors import CrossflowError
+from crossflow.signals import ENDING
 
 VARIABLE = "CROSSFLOW_EMULATION"  # of a rank's environment, with its settings
 GRACE = 5.0  # that processes have to end after they were asked to [s]
 POLL = 0.02  # [s]
-FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+FORWARDED = ENDING
 
 
 @dataclass(frozen=True, kw_only=True)

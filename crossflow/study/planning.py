@@ -15,7 +15,7 @@ from crossflow.score import larger_is_better
 from crossflow.search.driver import check
 from crossflow.search.goals import Objective
 from crossflow.search.problem import SearchProblem, standing
-from crossflow.search.settings import GivenSettings, SearchSettings
+from crossflow.search.settings import BEST, GivenSettings, SearchSettings
 from crossflow.search.space import Options, Space
 from crossflow.study.spaces import checked_columns, read_constraints, read_space
 from crossflow.study.spec import StudyFile, recorded
@@ -47,6 +47,8 @@ def planned(spec: StudyFile, scenario: Scenario, points: Iterable[Mapping[str, A
     for point in points:
         here = variant(scenario, point)
         space = read_space(spec.space, here, document)
+        if "searches" not in document.data:
+            _check_small(space, document)
         for name, settings in spec.searches.items():
             lost = [path for path in settings.over or () if not space.only((path,)).paths]
             if lost:
@@ -58,6 +60,16 @@ def planned(spec: StudyFile, scenario: Scenario, points: Iterable[Mapping[str, A
             start = tuple(_design(own, file, values, name, document) for file, values in starts[name])
             runs.append(PlannedSearch(number=len(runs), name=name, point=point, settings=settings, problem=problem, start=start))
     return runs
+
+
+def _check_small(space: Space, document: Document) -> None:
+    """SpecError for a space without searches that is not looked at as a whole."""
+    endless = [entry.path for entry in space.ranges if entry.count is None] + [path for group in space.shares for path in group.paths[:1]]
+    cure = "say how it is searched, such as searches: {evolution: {searcher: evolution}}"
+    if endless:
+        raise document.error(("space", endless[0]), f"it has no end of values; give `count` or a list of values, or {cure}")
+    if space.size > BEST:
+        raise document.error(("space",), f"it has {space.size:,} designs, and without searches {BEST:,} at most are all looked at; {cure}")
 
 
 def _starts(settings: SearchSettings, name: str, document: Document) -> Iterator[tuple[str, Scenario]]:

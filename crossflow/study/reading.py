@@ -138,6 +138,8 @@ def _read(path: str | Path | Mapping[str, Any], base: Path | None, yes: bool, se
         file = locate(path)
         document, base = _with_scenario(_no_other(files.read_yaml(file), file), file.parent)
     document = files.override(document, settings)
+    if isinstance(document.data, Mapping) and "scenario" in document.data and "name" not in document.data:
+        document = files.merge(Document(file=document.file, data={"name": Path(document.file).stem}), document)
     try:
         spec = files.validate(StudyFile, document)
     except SpecError as error:
@@ -221,7 +223,7 @@ def _value_problems(scenario: Scenario, path: str, values: Mapping[str, Sequence
 
 def _combination_problems(scenario: Scenario, values: Mapping[str, list[Any]], document: Document, strategies: bool) -> list[Problem]:
     """The first combination of discrete values that makes no scenario."""
-    discrete = {path: values[path] for path in split(scenario, values).discrete}
+    discrete = {path: listed for path, listed in values.items() if split(scenario, {path: listed}).discrete}  # of any length each
     if strategies and _all_possible(scenario, discrete):
         return []
     for combination in grid(discrete):

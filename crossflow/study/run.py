@@ -194,8 +194,13 @@ def _check_packages(study: Study) -> None:
     for run in study.runs:
         for name in LIBRARIES.get(run.settings.searcher, ()):
             packages.check(name)
-    if study.spec.plots:
+    if study.spec.plots and "plots" in study.document.data:
         packages.check("matplotlib")
+
+
+def _draws(study: Study) -> bool:
+    """Whether there are pictures to draw, and what draws them; a light installation draws none where none are asked for."""
+    return bool(study.spec.plots) and packages.there("matplotlib")
 
 
 def _written(
@@ -208,7 +213,7 @@ def _written(
         files.write_text(folder / name, text)
         written.append(folder / name)
     try:
-        for plot in study.spec.plots:
+        for plot in study.spec.plots if _draws(study) else ():
             written += draw(plot, view, folder)
     except Exception:
         records.write_csv(folder / records.POINTS, folder / records.TABLE)  # which a picture that fails shall not cost

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from typing import Any
 
 from crossflow.files import Document
 from crossflow.search.settings import Local, SearchSettings
-from crossflow.study.spec import MOST_POINTS, StudyFile
+from crossflow.study.spec import MOST_POINTS, StudyFile, values_of
 
 MOST_BYTES = 1 << 30
 # Measured with a million points of a sweep, with as many random designs, and with a thousand searches. [B]
@@ -18,7 +16,7 @@ FASTEST = 100_000  # designs a second, more than any search evaluates
 
 def check_size(spec: StudyFile, document: Document) -> None:
     """SpecError for a study of more points or memory than one begins without being asked, with the figures."""
-    points = math.prod(_values(given) for given in spec.sweep.values())
+    points = math.prod(values_of(given) for given in spec.sweep.values())
     place, rows, memory = (("sweep",) if spec.sweep else ("searches",) if spec.searches else ("uncertainty",)), points, points * ROW
     if spec.searches:
         designs = sum(_designs(settings, len(spec.objectives)) for settings in spec.searches.values())
@@ -32,12 +30,6 @@ def check_size(spec: StudyFile, document: Document) -> None:
         has = f"the study has {rows:,} designs to evaluate and takes about {memory / (1 << 30):,.1f} GiB of memory"
         limit = f"more than the {MOST_POINTS:,} or {MOST_BYTES >> 30} GiB that a study begins with unasked"
         raise document.error(place, f"{has}, {limit}; make it smaller, or give --yes")
-
-
-def _values(given: Any) -> int:
-    """Values of a swept path; what is wrong with them is told later."""
-    count = given.get("count", 1) if isinstance(given, Mapping) else len(given) if isinstance(given, list) else 1
-    return int(count) if isinstance(count, int | float) and count >= 1 else 1
 
 
 def _designs(settings: SearchSettings, objectives: int) -> int:

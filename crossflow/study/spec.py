@@ -13,7 +13,7 @@ from crossflow import files
 from crossflow.explanation.uncertainty import Distribution, Movement
 from crossflow.files import Document, FileModel
 from crossflow.limits import Finite, PositiveInt, Seed
-from crossflow.search.settings import SearchSettings
+from crossflow.search.settings import BEST, SearchSettings
 from crossflow.study.plots.spec import Plot
 from crossflow.units import parse
 
@@ -80,7 +80,7 @@ def _listed(given: Any) -> Any:
 class StudyFile(FileModel):
     """A sweep over a scenario (every combination of the values listed for each path), or searches of a space."""
 
-    name: str
+    name: str = Field(default="", description="of the folder of its results; that of the file where absent")
     title: str = ""
     notes: str = ""
     scenario: Any
@@ -90,7 +90,9 @@ class StudyFile(FileModel):
         default=("step_time_s",), min_length=1, description="columns to make small; or each with its direction"
     )
     constraints: Mapping[str, Any] = Field(default={}, description="bounds by column, such as `<= 160 kW`; `fits: false` ignores memory")
-    searches: Mapping[str, SearchSettings] = Field(default={}, description="searches by name, one after the other")
+    searches: Mapping[str, SearchSettings] = Field(
+        default={}, description=f"searches by name, one after the other; exhaustive where absent and the space has at most {BEST:,} designs"
+    )
     redivide: Redivide | None = Field(default=None, description="divide the budgets of a generated device anew at every point")
     uncertainty: Uncertainty | None = Field(default=None, description="draw the numbers that carry low and high at every point")
     record: tuple[str, ...] | Literal["all"] | None = Field(
@@ -98,7 +100,16 @@ class StudyFile(FileModel):
     )
     columns: tuple[str, ...] = ()
     headers: Mapping[str, str] = {}
-    plots: tuple[Plot, ...] = ()
+    plots: tuple[Plot, ...] = Field(default=(), description="pictures; one that suits the study where absent, `[]` for none")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _completed(cls, given: Any) -> Any:
+        """With the search of a space that has none, and a plot where none is asked for."""
+        if not isinstance(given, Mapping):
+            return given
+        whole = {"searches": {"all": {"searcher": "exhaustive"}}, **given} if given.get("space") else given
+        return {"plots": _suiting(whole), **whole}
 
     @model_validator(mode="after")
     def _sections_agree(self) -> StudyFile:
@@ -107,9 +118,9 @@ class StudyFile(FileModel):
             raise ValueError(f"space: '{both}' is swept too; a path is either swept or searched")
         if len(set(self.objectives)) < len(self.objectives):
             raise ValueError(f"objectives: {', '.join(self.objectives)}: the same one twice")
-        if bool(self.space) != bool(self.searches):
-            raise ValueError(f"{'searches' if self.space else 'space'}: missing; a search needs both a space and searches")
-        if not self.sweep and not self.searches and self.uncertainty is None and self.redivide is None:
+        if self.searches and not self.space:
+            raise ValueError("space: missing; a search needs what it may change")
+        if not self.sweep and not self.space and self.uncertainty is None and self.redivide is None:
             raise ValueError("sweep: a study needs a sweep, searches with a space, redivide, or uncertainty")
         if self.searches and self.uncertainty is not None:
             raise ValueError("uncertainty: a study with searches cannot sample uncertain numbers; make a study of the designs it finds")
@@ -149,6 +160,34 @@ class StudyFile(FileModel):
         if self.columns:
             return self.columns
         return () if self.searches else ("step_time_s", "bound_by", "reason")
+
+
+def _suiting(given: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The plot of a study that asks for none; nothing of sections that are not what they should be, which is told elsewhere."""
+    sweep, space, asked = given.get("sweep") or {}, given.get("space") or {}, given.get("objectives", "step_time_s")
+    if not isinstance(sweep, Mapping) or not isinstance(space, Mapping) or not isinstance(asked, str | list | tuple | Mapping):
+        return []
+    goals = [asked] if isinstance(asked, str) else [goal for goal in asked if isinstance(goal, str)]
+    figure = goals[0] if goals and space else "step_time_s"
+    swept = sorted((path for path in sweep if isinstance(path, str)), key=lambda path: -values_of(sweep[path]))
+    lines = dict(zip(("x", "series", "panels"), swept, strict=False))
+    if space and len(goals) > 1:
+        return [{"name": "front", "kind": "pareto", "x": goals[0], "y": goals[1]}]
+    if swept and given.get("uncertainty") is not None:
+        return [{"name": figure, "kind": "intervals", "y": figure, **{key: lines[key] for key in ("x", "series") if key in lines}}]
+    if swept:
+        return [{"name": figure, "y": figure, **lines}]
+    if given.get("uncertainty") is not None:
+        return [{"name": "importance", "kind": "importance"}]
+    if space:
+        return [{"name": "designs", "kind": "parallel"} if len(space) > 1 else {"name": "convergence", "kind": "convergence"}]
+    return []
+
+
+def values_of(given: Any) -> int:
+    """How many values a swept path has; what is wrong with them is told later."""
+    count = given.get("count", 1) if isinstance(given, Mapping) else len(given) if isinstance(given, list) else 1
+    return int(count) if isinstance(count, int | float) and count >= 1 else 1
 
 
 def sweep_values(path: str, values: Any, document: Document) -> list[Any]:
