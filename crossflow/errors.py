@@ -4,12 +4,22 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 WORD, LONGEST = 200, 3000  # characters of a word and of a message, the most that are shown
 NEAREST, LISTED = 5, 40  # names of a longer list that a message shows, and names that it lists in full
 HELD, CERTAIN = 2, 0.8  # letters of a word that others may hold, and likeness of two words that are one with a slip
+# What the field calls things that have another name here.
+SYNONYMS: Mapping[str, tuple[str, ...]] = {
+    "fp4": ("nvfp4", "mxfp4"), "float4": ("nvfp4", "mxfp4"), "float8": ("fp8",), "float16": ("fp16",), "half": ("fp16",),
+    "bfloat16": ("bf16",),
+    "float32": ("fp32",), "float": ("fp32",), "float64": ("fp64",), "double": ("fp64",), "train": ("training",), "inference": ("forward",),
+    "generate": ("decode",), "tensor-parallel": ("tp",), "tensor-parallel-size": ("tp",), "pipeline-parallel": ("pp",),
+    "pipeline-parallel-size": ("pp",), "data-parallel": ("dp",), "data-parallel-size": ("dp",), "context-parallel": ("cp",),
+    "expert-parallel": ("ep",), "batch-size": ("global_batch",), "seq-length": ("sequence",), "seq-len": ("sequence",),
+}  # fmt: skip
+SAME_MODEL = 6  # letters and digits that the name of a model in a hub has in common with ours, at least
 _LONG_WORD = re.compile(rf"(\S{{{WORD}}})\S+")
 
 
@@ -125,12 +135,27 @@ def meant(word: str, known: Iterable[str]) -> list[str]:
     """Known words that a word may stand for, the likeliest first; of those that hold it at most `NEAREST`."""
     names = list(dict.fromkeys(map(str, known)))
     asked = str(word)[:WORD].lower()
+    if called := [name for name in SYNONYMS.get(folded(asked), ()) if name in names]:
+        return called
+    if "/" in asked and (of_hub := _of_hub(asked, names)):
+        return of_hub
     same = [name for name in names if name.lower() == asked]
     close = difflib.get_close_matches(str(word)[:WORD], names, n=1)
     holding = [name for name in names if asked in name.lower()] if len(asked) >= HELD else []
     if same or (close and (not holding or _likeness(str(word), close[0]) >= CERTAIN)):
         return same[:1] or close
     return sorted(holding, key=lambda name: (not name.lower().startswith(asked), len(name)))[:NEAREST]
+
+
+def _of_hub(asked: str, names: Iterable[str]) -> list[str]:
+    """The name that a name of a hub of models holds, such as llama3-8b that of meta-llama/Meta-Llama-3-8B; the longest of several."""
+    here = _bare(asked.rpartition("/")[2])
+    held = [name for name in names if len(_bare(name)) >= SAME_MODEL and _bare(name) in here]
+    return sorted(held, key=lambda name: -len(_bare(name)))[:1]
+
+
+def _bare(name: str) -> str:
+    return re.sub("[^a-z0-9]", "", name.lower())
 
 
 def _likeness(one: str, other: str) -> float:

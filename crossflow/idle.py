@@ -31,6 +31,8 @@ SETTINGS: Mapping[str, str] = {
     "techlib": "the devices are not made of it, or have a published figure in its place",
     "system.technology.die_link": "the chip is one die (system.budgets.chiplets)",
     **dict.fromkeys(("system.technology.stacked_logic", "system.technology.bond"), "nothing stands on the compute die (stacked_area)"),
+    "system.network": "no message takes this way, or it hides behind longer work",
+    "system.levels": "kernels were measured with the device's own, or none of them waits for it",
     "system.operation": "powers enter the energy of a whole run only; give a run: section",
     "system.host": "no strategy.offload keeps anything on the host",
     "software": "what it describes does not take place, or hides behind longer work",

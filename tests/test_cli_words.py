@@ -8,6 +8,8 @@ import pytest
 
 from crossflow.__main__ import main
 from crossflow.cli import completion, page
+from crossflow.errors import StrategyError, meant
+from crossflow.strategy.notation import TRANSFORMER, parse
 from crossflow.study.schema import schema
 
 SCENARIO = "system: pathfinder\nworkload: lstm-16k\nstrategy: d8\n"
@@ -180,3 +182,49 @@ def test_a_name_in_the_place_of_a_scenario_is_told_what_to_type(words, what, lac
 def test_a_study_takes_the_folder_by_the_option_of_other_commands(option, study, tmp_path):
     assert main(["study", study, option, str(tmp_path / "there")]) == 0
     assert (tmp_path / "there" / "points.csv").is_file()
+
+
+@pytest.mark.parametrize(
+    ("word", "known", "found"),
+    [
+        ("fp4", ["fp64", "mxfp4", "nvfp4"], ["nvfp4", "mxfp4"]), ("float16", ["fp16", "bf16"], ["fp16"]),
+        ("tensor_parallel", ["tp", "sequence_parallel"], ["tp"]), ("train", ["training", "decode"], ["training"]),
+        ("meta-llama/Meta-Llama-3-8B", ["llama3-8b", "llama3-70b"], ["llama3-8b"]),
+    ],
+)  # fmt: skip
+def test_what_the_field_calls_otherwise_is_understood(word, known, found):
+    assert meant(word, known) == found
+
+
+@pytest.mark.parametrize(("given", "meaning"), [("TP8", "tp8"), ("tp=8", "tp8"), ("fsdp", "z3"), ("tp8-Z1", "z1")])
+def test_a_strategy_in_other_letters_is_understood(given, meaning):
+    with pytest.raises(StrategyError, match=f"is not understood; did you mean '{meaning}'[?]; write "):
+        parse(given, TRANSFORMER)
+
+
+@pytest.mark.parametrize("name", ["x.env", "y.yaml", "z.json", "w.csv"])
+def test_a_wrong_file_is_not_echoed(name, tmp_path, capsys):
+    """What stands in it may be a secret: an error names the line, and keys, no values of other lines."""
+    path = tmp_path / name
+    path.write_text(
+        '{"a": "hunter2"}' if name == "z.json" else 'PASSWORD=hunter2\na: "hunter2\n' if name == "y.yaml" else "PASSWORD=hunter2\n"
+    )
+    for words in (
+        ["predict"],
+        ["study"],
+        ["explore"],
+        ["trace"],
+        ["predict", "--on", "dgx-h100", "--from"],
+        ["calibrate", "--system", "dgx-h100"],
+    ):
+        assert main([*words, str(path)]) == 2
+    assert "hunter2" not in capsys.readouterr().err
+
+
+def test_a_prediction_goes_into_a_file(tmp_path, capsys):
+    words = ["predict", "--model", "llama3-8b", "--on", "dgx-h100", "--strategy", "tp8"]
+    for name in ("p.json", "p.txt"):
+        assert main([*words, "-o", str(tmp_path / name)]) == 0
+    assert json.loads((tmp_path / "p.json").read_text())["feasible"]
+    assert "verdict     feasible" in (tmp_path / "p.txt").read_text()
+    assert capsys.readouterr().out == ""

@@ -9,7 +9,7 @@ import pytest
 import crossflow
 from crossflow.architecture.software import PeerAllReduce
 from crossflow.architecture.system import architecture
-from crossflow.cost.fabrics import Fabric, path, path_time
+from crossflow.cost.fabrics import Fabric, delayed, path, path_time
 from crossflow.cost.network import message_costs
 from crossflow.mapping.placement import place
 from crossflow.parallel.transform import transform
@@ -317,3 +317,42 @@ def test_host_time_is_a_condition_of_the_source_that_measured_it():
     graph = collective_conditions("aic-vllm-graph").told(device, fabric(), "a100-80gb", 8, size)
     assert eager.tolist() == pytest.approx([44e-6, 1e-3 + 2e8 / (0.8 * 2.039e12)], rel=1e-3)
     assert graph.tolist() == device.tolist()
+
+
+# ------------------------------------------------------------------------------------------ latency that a user gives
+
+
+NODES = {"workload": {"model": "llama3-8b", "global_batch": 64}, "strategy": "tp4-dp8"}
+
+
+def step_over(level, latency, system="dgx-h100"):
+    own = {} if latency is None else {"network": {level: {"latency": latency}}}
+    return crossflow.predict(crossflow.from_dict({**NODES, "system": {"template": system, "devices": 32, **own}})).step_time
+
+
+@pytest.mark.parametrize("level", ["intra", "inter"])
+def test_a_given_latency_moves_the_steps_of_a_measured_fabric(level):
+    """The latency of the device's link technology, 2 us, is in the measured steps; another one is longer or shorter by the difference."""
+    times = [step_over(level, latency) for latency in ("0 us", "1 us", "2 us", "3 us", "1 ms")]
+    assert times == sorted(times)
+    assert times[0] < times[2] < times[4]
+    assert times[2] == pytest.approx(step_over(level, None), rel=1e-12)
+
+
+def test_steps_take_the_difference_in_latency():
+    scenario = crossflow.from_dict({**NODES, "system": {"template": "dgx-h100", "devices": 32}})
+    built = architecture(scenario.system, scenario.library)
+    there = [
+        replace(built, intra=replace(built.intra, latency=np.array([given]), known=np.array([2e-6]))) for given in (0.0, 1e-6, 2e-6, 5e-6)
+    ]
+    fitted = scenario.system.network.parameters
+    steps = [float(delayed(fitted, one).node_hop[0]) for one in there]
+    assert np.allclose(np.subtract(steps, float(fitted.node_hop[0])), [-2e-6, -1e-6, 0.0, 3e-6])
+    short = [float(delayed(fitted, one).switch_step[0]) / float(fitted.switch_step[0]) for one in there[:3]]
+    assert float(fitted.switch_step[0]) < 2e-6
+    assert np.allclose(short, [0.0, 0.5, 1.0])
+
+
+def test_a_latency_of_links_that_no_message_takes_is_told():
+    made = {**NODES, "strategy": "tp8", "system": {"template": "dgx-h100", "network": {"inter": {"latency": "9 us"}}}}
+    assert any("system.network.inter.latency" in note for note in crossflow.predict(crossflow.from_dict(made)).notes)

@@ -15,6 +15,7 @@ from crossflow.step.task import task_of
 from crossflow.strategy.layout import Layout
 from crossflow.strategy.stages import Division
 from crossflow.strategy.transformers import plan_of
+from crossflow.workload.huggingface import MTP_NOTE
 from crossflow.workload.spec import TransformerSpec
 
 SMALL = {
@@ -166,5 +167,5 @@ def test_every_parameter_meets_an_optimizer_once():
 @pytest.mark.parametrize("task", ["forward", "prefill", "decode"])
 def test_services_do_not_run_them_and_say_so(task):
     with_, without = (crossflow.predict(scenario(task=task, software="vllm", mtp_layers=k)).to_dict() for k in (1, 0))
-    assert with_.pop("notes") == ["multi-token prediction layers run in training only; speculative decoding is not modelled"]
+    assert with_.pop("notes") == [MTP_NOTE]
     assert {**with_, "provenance": 0} == {**without, "provenance": 0}

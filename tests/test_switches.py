@@ -353,7 +353,7 @@ def answer(document, path, value, plain=None):
         return f"refused: {error}"
     if start[1] != after:
         return "changed"
-    named = (note for note in notes if (path if path != "workload.mtp_layers" else "multi-token prediction layers") in note)
+    named = (note for note in notes if (path if path != "workload.mtp_layers" else "multi-token prediction") in note)
     return next((f"noted: {note}" for note in named), "")
 
 

@@ -138,4 +138,6 @@ def _level(name: str, level: DatasheetLevel, system: DatasheetSystem, library: T
 def _port(level: NetworkLevel, latency: Array, energy: Array) -> Port | None:
     if level.bandwidth is None:
         return None
-    return Port(bandwidth=level.bandwidth, latency=latency if level.latency is None else level.latency, energy=energy)
+    if level.latency is None:
+        return Port(bandwidth=level.bandwidth, latency=latency, energy=energy)
+    return Port(bandwidth=level.bandwidth, latency=level.latency, energy=energy, known=latency)

@@ -34,6 +34,7 @@ class Port:
     bandwidth: Array  # [B/s]
     latency: Array  # time until the first byte arrives over one hop. [s]
     energy: Array  # energy of a byte sent. [J/B]
+    known: Array | None = None  # latency of such links, which the measured steps of a fabric hold, where another is given for this one. [s]
 
 
 @dataclass(frozen=True, kw_only=True)

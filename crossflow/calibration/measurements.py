@@ -272,7 +272,8 @@ def _read_table(
     kind = next((kind for kind, (needed, _) in TABLES.items() if set(needed) <= set(columns)), None)
     if kind is None:
         known = "; ".join(f"{kind}: {', '.join(needed)}" for kind, (needed, _) in TABLES.items())
-        found = f"has the columns {', '.join(columns)}" if columns else "holds no row"
+        ours = [column for column in columns if any(column in needed for needed, _ in TABLES.values())]  # others may be another's secrets
+        found = f"has the columns {', '.join(ours)}" if ours else "has none of these columns" if columns else "holds no row"
         raise SpecError(
             [Problem(file=str(path), message=f"is no table of measurements, for it {found}; known: {known}; or a log of nccl-tests")]
         )

@@ -203,7 +203,10 @@ _COMMANDS: dict[str, tuple[str, tuple[Argument, ...]]] = {
         "show one of them resolved, with units and the source of every number",
         (_argument("name", metavar="NAME", help="a name that `list` gives, a component such as standard/memory/HBM3, or a file"),),
     ),
-    "predict": ("predict a scenario: step time, what bounds it, memory, energy", _ABOUT_WHAT),
+    "predict": ("predict a scenario: step time, what bounds it, memory, energy", (
+        *_ABOUT_WHAT,
+        _argument("-o", "--output", type=Path, metavar="FILE", help="write the answer to a file; FILE.json has JSON"),
+    )),
     "plan": ("find the best strategies of a scenario: time, memory, peak use, and why others fail", (
         *_ABOUT_WHAT,
         _argument("--top", type=_positive, default=10, metavar="N", help="plans to list, 10 where not given"),
@@ -234,7 +237,7 @@ _COMMANDS: dict[str, tuple[str, tuple[Argument, ...]]] = {
     )),
     "timeline": ("show what every device does when: a trace for Perfetto, a picture, the terminal", (
         *_ABOUT_WHAT,
-        _argument("-o", "--output", type=Path, action="append", default=[], metavar="FILE", help=_WRITTEN),
+        _argument("-o", "--output", "--out", type=Path, action="append", default=[], metavar="FILE", help=_WRITTEN),
         _argument("--text", action="store_true", help="show it in the terminal too, where a file is written"),
         _argument("--ranks", metavar="LIST", help="ranks of a trace, such as 0,8,16 or all; one of every class where not given"),
         _argument("--compare", type=Path, metavar="OTHER.yaml", help="another scenario, whose step is set beside"),

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
+import io
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -10,6 +12,7 @@ from pathlib import Path
 from rich.console import Group, RenderableType
 from rich.text import Text
 
+from crossflow import files
 from crossflow.architecture.run_cost import KILOWATT_HOUR
 from crossflow.cli import device, page
 from crossflow.cli.page import count, number, percent
@@ -44,10 +47,15 @@ def run(arguments: argparse.Namespace) -> None:
     """Predict the scenario with its overrides."""
     scenario, assumed = scenario_of(arguments)
     prediction = predict(scenario)
-    if arguments.json:
-        page.emit_json({**prediction.to_dict(), **({"assumptions": list(assumed)} if assumed else {})})
-    else:
-        page.emit(*sections(prediction, assumed))
+    output: Path | None = arguments.output
+    with contextlib.nullcontext() if output is None else contextlib.redirect_stdout(io.StringIO()) as written:
+        if arguments.json or (output is not None and output.suffix == ".json"):
+            page.emit_json({**prediction.to_dict(), **({"assumptions": list(assumed)} if assumed else {})})
+        else:
+            page.emit(*sections(prediction, assumed))
+    if output is not None and written is not None:
+        files.write_text(output, written.getvalue())
+        page.log(f"wrote {output}")
 
 
 def sections(prediction: Prediction, assumed: Sequence[str] = ()) -> list[RenderableType]:

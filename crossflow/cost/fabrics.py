@@ -23,10 +23,10 @@ from dataclasses import dataclass, field, fields, replace
 
 import numpy as np
 
-from crossflow.architecture.model import Architecture
+from crossflow.architecture.model import Architecture, Port
 from crossflow.architecture.network import FabricParameters, NetworkSpec
 from crossflow.architecture.software import PeerAllReduce
-from crossflow.arrays import Array, Index, Mask
+from crossflow.arrays import Array, Index, Mask, divide
 from crossflow.cost.collectives import pipelined, ring, ring_steps
 from crossflow.mapping.placement import AxisRoute, level_bandwidths
 from crossflow.mapping.rings import has_chain, rings
@@ -59,6 +59,10 @@ class Fabric:
     spread: float = 1.0  # time that a collective takes on the wiring between nodes over that on one switch. [1]
     rails: bool = False  # whether a network joins only devices in the same place of each node
     all_reduce: PeerAllReduce | None = None  # kernels that software has of its own for it
+    # near, far: what a hop inside a node and between nodes takes longer than over the links that were measured, where no step of the
+    # parameters is one hop. [s]
+    near: Array = field(default_factory=lambda: ZERO)
+    far: Array = field(default_factory=lambda: ZERO)
 
     @property
     def recent(self) -> Mask:
@@ -123,6 +127,7 @@ class Path:
 def fabric_of(network: NetworkSpec, architecture: Architecture, devices_per_node: int, all_reduce: PeerAllReduce | None = None) -> Fabric:
     """Fabric of a system; rates come from its ports, kernels of their own for an all-reduce from its software."""
     missing = np.array([np.nan])
+    near, far = (_later(port, ZERO) for port in (architecture.intra, architecture.inter))
     return Fabric(
         intra=network.intra.fabric,
         network=network.inter.fabric,
@@ -130,9 +135,37 @@ def fabric_of(network: NetworkSpec, architecture: Architecture, devices_per_node
         link=ZERO if architecture.intra is None else architecture.intra.bandwidth,
         host=network.host.bandwidth,
         nic=missing if architecture.inter is None else architecture.inter.bandwidth,
-        parameters=network.parameters,
+        parameters=delayed(network.parameters, architecture),
         all_reduce=all_reduce,
+        near=near,
+        far=far,
     )
+
+
+# Parameters that are times of one step, by whether it is one inside a node or between nodes.
+NEAR = ("switch_step", "switch_line_step", "switch_fill", "exchange_fill", "direct_step", "node_hop", "peer_rank", "peer_phase")
+FAR = ("rdma_hop", "rdma_step", "rdma_fill", "software_step", "software_fill", "staged_step")
+
+
+def delayed(parameters: FabricParameters, architecture: Architecture) -> FabricParameters:
+    """The parameters with the steps of links whose latency is given, in place of that of the links that were measured."""
+    ports = (port for port in (architecture.intra, architecture.inter) if port is not None and port.known is not None)
+    if not any(True for _ in ports):
+        return parameters
+    levels = ((NEAR, architecture.intra), (FAR, architecture.inter))
+    return parameters.model_copy(update={name: _later(port, getattr(parameters, name)) for names, port in levels for name in names})
+
+
+def _later(port: Port | None, step: Array) -> Array:
+    """A measured step with the latency that is given in place of the known one. [s]
+
+    A longer latency adds the difference. A shorter one takes it away, from no more of the step than the known latency can be:
+    t + L - L0 for L >= L0, else t - min(t, L0) (1 - L / L0).
+    """
+    if port is None or port.known is None:
+        return step
+    left = 1.0 - np.minimum(divide(port.latency, port.known), 1.0)
+    return np.asarray(step + np.maximum(port.latency - port.known, 0.0) - np.minimum(step, port.known) * left)
 
 
 def fabric_time(collective: str, size: Array, route: AxisRoute, fabric: Fabric, *, adjacent: bool, racks: bool = False) -> Array:
@@ -147,7 +180,7 @@ def fabric_time(collective: str, size: Array, route: AxisRoute, fabric: Fabric, 
 
 def direct_time(collective: str, size: Array, route: AxisRoute, network: NetworkSpec, architecture: Architecture) -> Array:
     """Time of a transfer among some devices of a node, or of one ring along counted routes where direct links do not join a group. [s]"""
-    p = network.parameters
+    p = delayed(network.parameters, architecture)
     port = architecture.intra
     if port is None:
         return INFINITE
@@ -203,11 +236,11 @@ def _transfer_inside(fabric: Fabric, bonded: bool, direct: bool) -> Way:
     p = fabric.parameters
     if bonded:
         efficiency = p.bridge_transfer_efficiency if fabric.intra == "pairwise-nvlink" else p.switch_transfer_efficiency
-        return Way(per_byte=1.0 / (efficiency * fabric.link), base=p.launch_transfer)
+        return Way(per_byte=1.0 / (efficiency * fabric.link), base=p.launch_transfer + fabric.near)
     if direct:
         efficiency = p.direct_efficiency if fabric.intra == "hybrid-cube-mesh" else p.xgmi_efficiency
-        return Way(per_byte=_direct_links(fabric) / (efficiency * fabric.link), base=p.launch_transfer)
-    return Way(per_byte=1.0 / _host_rate(fabric), base=p.launch_transfer)
+        return Way(per_byte=_direct_links(fabric) / (efficiency * fabric.link), base=p.launch_transfer + fabric.near)
+    return Way(per_byte=1.0 / _host_rate(fabric), base=p.launch_transfer + fabric.near)
 
 
 def _direct_links(fabric: Fabric) -> int:
@@ -230,7 +263,7 @@ def _switched(fabric: Fabric, collective: str, ranks: int) -> tuple[Way, ...]:
     )
     if collective != "all_reduce" or ranks <= 4 or not fabric.reduces.any():
         return ways
-    base = np.where(fabric.reduces, p.launch + p.bulk_launch, np.inf)
+    base = np.where(fabric.reduces, p.launch + p.bulk_launch + 2 * fabric.near, np.inf)  # to the switch and back
     return *ways, Way(base=base, per_byte=_in_switch(fabric, ranks), fill=ranks * p.in_switch_fill)
 
 
@@ -327,7 +360,7 @@ def _sockets(fabric: Fabric, collective: str, ranks: int, in_node: int) -> Way:
     per_byte = volume / np.fmin(wire, staged)
     return Way(
         per_byte=per_byte,
-        base=p.launch_transfer if transfer else p.launch + p.bulk_launch,
+        base=(p.launch_transfer if transfer else p.launch + p.bulk_launch) + ring_steps(collective, ranks) * fabric.far,
         below_per_byte=np.minimum(volume / p.send_buffer_rate, per_byte),
         threshold=p.send_buffer_size,
     )

@@ -212,9 +212,21 @@ def _degrees_said(text: str, form: Form) -> dict[str, Any]:
             name, value = LISTS[prefix], part.removeprefix(prefix).split("+")
         if name is None or name in found:
             why = "there twice" if name else "not understood"
-            raise StrategyError(f"strategy '{text}': '{part}' is {why}; write {form.example}")
+            raise StrategyError(f"strategy '{text}': '{part}' is {why}{'' if name else _meant(part, form)}; write {form.example}")
         found[name] = value
     return found
+
+
+# What frameworks call an option that text has another word for.
+CALLED = {"fsdp": "z3", "fsdp2": "z3", "zero1": "z1", "zero2": "z2", "zero3": "z3", "recompute": "full"}
+
+
+def _meant(part: str, form: Form) -> str:
+    """What a word of a strategy may stand for: the same in small letters and without what stands between, or another name."""
+    plain = re.sub("[=:_ ]", "", part.lower())
+    known = plain in WORDS or ((found := _NUMBER.fullmatch(plain)) is not None and found[1] in (*NUMBERS, *_SHORT))
+    word = CALLED.get(plain, plain if known else "")
+    return f"; did you mean '{word}'?" if word and form is TRANSFORMER else ""
 
 
 def _types_said(text: str) -> dict[str, list[str]]:
