@@ -192,3 +192,10 @@ def test_built_pages_that_ask_other_machines_or_lead_nowhere_are_found(monkeypat
     assert [complaint.split()[-1] for complaint in build_site.foreign_requests(tmp_path)] == [
         "https://x.org/y.png", "//cdn/x.js", "https://x.org/font.css",
     ]  # fmt: skip
+
+
+def test_every_model_of_a_file_has_a_table(make_docs):
+    text = (DOCS / "files.md").read_text(encoding="utf-8")
+    tables = [table for _, models in make_docs.SECTIONS for table in (*models, *make_docs.found_below(models))]
+    assert {"ServingSpec", "SpeculationSpec", "PrefillSpec", "EngineHabits"} <= {model.__name__ for _, model, _ in tables}
+    assert [heading for heading, _, _ in tables if f"### {heading}\n" not in text] == []

@@ -128,7 +128,7 @@ def test_what_is_wrong_with_a_plan_is_told_all_at_once(given, sentence, exactly)
         ("full-selective", "selective", "there twice"),
         ("tp16-distant:mlp-distant:experts", "distant:experts", "there twice"),
         ("tp8-pp", "pp", "not understood"),
-        ("TP8", "TP8", "not understood"),
+        ("TP8", "TP8", "not understood; did you mean 'tp8'?"),
         ("tp8--pp2", "", "not understood"),
         ("", "", "not understood"),
     ],

@@ -401,9 +401,39 @@ def files_page() -> str:
     text = f"{GENERATED}\n# Files\n\n{prose()['files']}\n\n## Limits\n\n{prose()['limits']}\n\n" + markdown(("what", "limit"), LIMITS)
     for title, models in SECTIONS:
         text += f"\n## {title}\n\n{prose()['sections'][title]}\n"
-        for heading, model, inherited in models:
+        for heading, model, inherited in (*models, *found_below(models)):
             text += f"\n### {heading}\n\n" + markdown(("field", "written as", "default", "meaning"), field_rows(model, inherited))
     return text + _strategies_section() + _results_section()
+
+
+Table = tuple[str, type[BaseModel], type[BaseModel] | None]
+
+
+def found_below(tables: Sequence[Table]) -> Iterator[Table]:
+    """Models in the fields of a section's models that no section lists, each under the field that holds it; those of base classes too."""
+    listed = {model for _, section in SECTIONS for _, model, _ in section}
+    rest = [table for table in tables if table[1] is not template.ComponentChanges]  # whose fields are those of the library's tables
+    while rest:
+        heading, model, _ = rest.pop(0)
+        for name, info in model.model_fields.items():
+            for inner in _models_in(info.annotation):
+                if inner not in listed and not any(issubclass(one, inner) for one in listed):
+                    listed.add(inner)
+                    table: Table = (f"`{name}` in {_inside(heading)}", inner, None)
+                    yield table
+                    rest.append(table)
+
+
+def _inside(heading: str) -> str:
+    """Words of a heading in another one: small, and without what stands before its name."""
+    return heading[:1].lower() + heading[1:]
+
+
+def _models_in(annotation: Any) -> Iterator[type[BaseModel]]:
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        yield annotation
+    for inner in typing.get_args(annotation):
+        yield from _models_in(inner)
 
 
 def _strategies_section() -> str:
