@@ -406,10 +406,10 @@ def files_page() -> str:
     return text + _strategies_section() + _results_section()
 
 
-Table = tuple[str, type[BaseModel], type[BaseModel] | None]
+FieldTable = tuple[str, type[BaseModel], type[BaseModel] | None]  # heading, model, the base whose fields stand elsewhere
 
 
-def found_below(tables: Sequence[Table]) -> Iterator[Table]:
+def found_below(tables: Sequence[FieldTable]) -> Iterator[FieldTable]:
     """Models in the fields of a section's models that no section lists, each under the field that holds it; those of base classes too."""
     listed = {model for _, section in SECTIONS for _, model, _ in section}
     rest = [table for table in tables if table[1] is not template.ComponentChanges]  # whose fields are those of the library's tables
@@ -419,7 +419,7 @@ def found_below(tables: Sequence[Table]) -> Iterator[Table]:
             for inner in _models_in(info.annotation):
                 if inner not in listed and not any(issubclass(one, inner) for one in listed):
                     listed.add(inner)
-                    table: Table = (f"`{name}` in {_inside(heading)}", inner, None)
+                    table: FieldTable = (f"`{name}` in {_inside(heading)}", inner, None)
                     yield table
                     rest.append(table)
 
