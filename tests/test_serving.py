@@ -300,3 +300,17 @@ def test_engines_differ_by_who_launches_and_who_adds_up():
     )  # fmt: skip
     assert of_year[0] < figures("tp8", 8, graphs, global_batch=1)["tpot_s"] < of_year[1] < of_year[2]
     assert figures("tp8", 8, library, global_batch=1)["tpot_s"] == of_year[2]
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_service_executes_what_its_model_needs(seed):
+    """MFU <= HFU, also where the head is most of the work: the last token of every piece of a prompt passes it too."""
+    rng = np.random.default_rng(seed)
+    workload = {
+        "model": "transformer", "layers": int(rng.integers(1, 4)), "hidden": 1024, "heads": 8, "ffn": 4096, "vocabulary": 151936,
+        "sequence": 4096,
+        "task": "serving", "prompt": int(rng.choice([16, 32, 300])), "output": int(rng.choice([2, 8, 100])), "global_batch": 64,
+    }  # fmt: skip
+    made = {"system": "dgx-h100", "workload": workload, "strategy": "dp8", "software": str(rng.choice(["vllm", "sglang"]))}
+    score = crossflow.predict(crossflow.from_dict(made)).score
+    assert 0.0 < score.mfu[0] <= score.hfu[0] <= 1.0

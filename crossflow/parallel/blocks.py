@@ -93,8 +93,10 @@ def block_program(job: Job, layout: Layout, stack: SoftwareStack) -> Program:
             builder.part(f"{i}.{j}.{part.type}", part, tokens, last=part is last)
     ends = layout.micro_batch * job.tokens(job.model.tokens) / layout.cp + job.read_beside
     builder.embedding("embedding", job.model.embedding, ends)
-    # A service needs the probabilities of the next token alone, or of those that are guessed.
-    served = {"prefill": layout.micro_batch, "decode": layout.micro_batch * job.written}
+    # A service needs the probabilities of the next token alone, or of those that are guessed. Engines compute them for the last token of
+    # every piece of a prompt too (vLLM, `logits_indices` of its model runner).
+    pieces = 0.0 if job.chunk is None else job.chunk.pieces
+    served = {"prefill": layout.micro_batch, "decode": layout.micro_batch * job.written + pieces}
     builder.head("head", job.model.head, served.get(job.task, ends))
     return builder.program.build(training=job.training)
 
