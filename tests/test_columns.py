@@ -70,7 +70,7 @@ def column_of(key):
     if head == "communication_s":
         name, _, what = rest.rpartition(".")
         return f"communication_s.{name}" if what == "total" else f"exposed_communication_s.{name}"
-    if key == "memory.margin":  # follows from two columns
+    if key == "memory.margin" or head == "trust_of":  # follows from two columns; bands of single figures are the same for all points
         return None
     if head == "memory":
         own = {"total_bytes": "memory_needed_bytes", "capacity_bytes": "memory_capacity_bytes", "host_bytes": "host_memory_bytes"}

@@ -37,7 +37,7 @@ def nudged(quantity, value):
 
 def figures(score):
     """All of a score but the peak rates of other data types than the workload's, and the errors of devices that are as they are sold."""
-    kept = {name: values for name, values in score.to_dict().items() if not name.startswith("error_band")}
+    kept = {name: values for name, values in score.to_dict().items() if not name.startswith(("error_band", "trust"))}
     return {name: values for name, values in kept.items() if "throughput." not in name or name.endswith(GEMM["dtype"])}
 
 

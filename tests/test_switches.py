@@ -450,7 +450,7 @@ REFUSED = [
     ("transformer", {}, "workload.max_positions", 2048, "only learned positions have rows, positions is rotary; leave it out"),
     ("transformer", {}, "workload.relative_buckets", 64, "only relative positions have buckets, positions is rotary; leave it out"),
     ("transformer", LATENT, "workload.kv_heads", 4, "latent attention has dimensions of its own; leave it out, or leave out latent"),
-    ("transformer", LATENT, "workload.positions", "alibi", "latent attention rotates latent.rope elements of a head; leave it out"),
+    ("transformer", LATENT, "workload.positions", "alibi", "latent attention rotates latent.rope elements of a head, or none; leave it out"),
     ("transformer", {"workload.window": {"size": 128}}, "workload.window.global_rotary", False, "the pattern has no global layers; leave it out"),
     ("transformer", {"workload.head": "none"}, "workload.head_bias", True, "there is no product with the vocabulary where head is none; leave it out"),
     ("transformer", {"workload.experts": {"count": 8, "active": 2, "ffn": 4096}}, "workload.ffn", 1024,
