@@ -262,6 +262,8 @@ def parse_yaml(text: str, file: str) -> Document:
         mark = getattr(error, "problem_mark", None)
         reason = getattr(error, "problem", None) or "it cannot be parsed"
         place = None if mark is None else mark.line + 1
+        if "nesting depth" in reason:  # libyaml 0.2.6 has a limit of its own, and scans ahead of the events that are counted here
+            raise SpecError([Problem(file=file, line=place, message=_TOO_DEEP)]) from None
         raise (_not_json(text, file) or SpecError([Problem(file=file, line=place, message=f"not valid YAML: {reason}")])) from None
 
 
@@ -274,6 +276,9 @@ def _not_json(text: str, file: str) -> SpecError | None:
     except json.JSONDecodeError as error:
         return SpecError([Problem(file=file, line=error.lineno, message=f"not valid JSON: {error.msg[0].lower()}{error.msg[1:]}")])
     return None
+
+
+_TOO_DEEP = f"more than {limits.DEPTH} lists and mappings stand inside one another here, the most that are read"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -326,7 +331,7 @@ class _Composer:
             what = " once its aliases are written out" if self._anchors else ""
             raise self._refused(event, f"the file holds more than {limits.YAML_VALUES:,} values{what}, the most that are read")
         if depth > limits.DEPTH:
-            raise self._refused(event, f"more than {limits.DEPTH} lists and mappings stand inside one another here, the most that are read")
+            raise self._refused(event, _TOO_DEEP)
 
     def _value(self, event: Any, path: Path_) -> Any:
         if isinstance(event, yaml.AliasEvent):
