@@ -16,7 +16,6 @@ from crossflow.planning.comparing import ComparedSystem, ComparedSystems, compar
 from crossflow.units import show
 
 PAGES = (".html", ".htm")
-_NAMES = {"usd_per_million_tokens": "USD per million tokens", "usd_per_million_samples": "USD per million samples"}
 
 
 def run(arguments: argparse.Namespace) -> None:
@@ -55,9 +54,8 @@ def sections(found: ComparedSystems) -> list[RenderableType]:
 
 def headline(found: ComparedSystems) -> Group:
     """What is compared, and which system comes first."""
-    order = _NAMES.get(found.ordered_by, found.ordered_by.replace("_per_s", " a second").replace("_", " "))
     rows: dict[str, RenderableType] = {"verdict": Text(found.verdict, "bold")}
-    rows |= {} if found.best is None else {"order": f"by {order}"}
+    rows |= {} if found.best is None else {"order": f"by {found.order}"}
     return Group(page.first_line(found.model, f"  {found.task} on {len(found)} systems"), Text(), page.indented(page.pairs(rows)))
 
 

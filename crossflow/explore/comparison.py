@@ -37,8 +37,8 @@ def written(found: ComparedSystems) -> str:
 
 
 def _head(found: ComparedSystems) -> str:
-    order = found.ordered_by.replace("usd", "USD").replace("_", " ")
-    return f'<section class="card"><div class="big">{text(found.verdict)}</div><div class="soft">ordered by {text(order)}</div></section>\n'
+    big, soft = text(found.verdict), f"ordered by {text(found.order)}"
+    return f'<section class="card"><div class="big">{big}</div><div class="soft">{soft}</div></section>\n'
 
 
 def _table(found: ComparedSystems) -> str:
@@ -53,7 +53,7 @@ def _table(found: ComparedSystems) -> str:
         meter = f'<td><div class="meter"><span style="width: {100 * share:.1f}%"></span></div></td>'
         rows += f'<tr class="{"" if row.feasible else "unfit"}">{cells}{meter}</tr>\n'
     aside = " <small>= cannot be told from the first</small>" if any(line[0].startswith("=") for line in lines) else ""
-    table = f"<table><thead><tr>{head}<th>{text(found.ordered_by.replace('_', ' '))}</th></tr></thead><tbody>\n{rows}</tbody></table>"
+    table = f"<table><thead><tr>{head}<th>{text(found.order)}</th></tr></thead><tbody>\n{rows}</tbody></table>"
     return f'<section class="card"><h2>Systems{aside}</h2><div class="scroll">{table}</div></section>\n'
 
 

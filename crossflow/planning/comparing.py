@@ -157,6 +157,11 @@ class ComparedSystems(PlainData):
         also = " and ".join([", ".join(best.tied[:-1]), best.tied[-1]]) if len(best.tied) > 1 else best.tied[0]
         return f"{best.system} comes first, but cannot be told apart from {also}"
 
+    @property
+    def order(self) -> str:
+        """What orders the systems, in words."""
+        return self.ordered_by.replace("usd", "USD").replace("_per_s", " a second").replace("_", " ")
+
     def to_dict(self) -> dict[str, Any]:
         """Plain data of the command-line contract; times in s, sizes in B, energy in J, power in W, money in USD."""
         return {
