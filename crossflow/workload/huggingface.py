@@ -11,7 +11,7 @@ import functools
 import json
 import math
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,9 @@ from crossflow import files
 from crossflow.errors import Problem, SpecError, with_article
 from crossflow.files import Document, FileModel, Place
 from crossflow.limits import Whole, json_value
+from crossflow.workload.quantised import Stored, stored
 from crossflow.workload.spec import TransformerSpec
+from crossflow.workload.towers import Tower, towers
 
 Values = Mapping[str, Any]
 
@@ -56,7 +58,8 @@ class Family(FileModel):
     demanded: Mapping[str, tuple[Any, ...]] = {}
     equal: Mapping[str, str] = {}
     listed: Mapping[str, str] = {}
-    patterns: Mapping[str, str] = {}
+    patterns: Mapping[str, tuple[str, ...]] = {}
+    padded: Mapping[str, str] = {}
     leading: Mapping[str, tuple[str, str, str]] = {}
     last: Mapping[str, str] = {}
     window: str = ""
@@ -67,6 +70,8 @@ class Family(FileModel):
     blocks: str = ""
     loose: tuple[str, ...] = ()
     heads: tuple[str, ...]
+    head: str = ""
+    firsts: tuple[str, ...] = ()
     nested: tuple[str, ...] = ()
 
 
@@ -95,7 +100,16 @@ class Conventions(FileModel):
     quantised: Mapping[str, str]
     dropout: frozenset[str]
     not_counted: Mapping[str, str]
+    told: frozenset[str]
     no_cost: frozenset[str]
+    no_cost_like: tuple[str, ...]
+    untyped: Mapping[str, str]
+    aliases: Mapping[str, str]
+
+    def costs_nothing(self, name: str) -> bool:
+        """Whether a field changes no cost, by its name or by what its name is like."""
+        last = name.rpartition(".")[2]
+        return name in self.no_cost or name in self.dropout or any(re.fullmatch(pattern, last) for pattern in self.no_cost_like)
 
     def described(self, name: str) -> dict[str, Any]:
         """A family or a base with all that it is like."""
@@ -155,6 +169,7 @@ WIDE = ("float32", "float64")  # in which files keep weights that nobody compute
 HEADS: Mapping[str, Values] = {
     "ForCausalLM": {"head": "language"},
     "LMHeadModel": {"head": "language"},
+    "LMHeadCustomModel": {"head": "language"},
     "ForConditionalGeneration": {"head": "language"},
     "ForMaskedLM": {"head": "masked"},
     "ForPreTraining": {"head": "masked", "pooler": True},
@@ -162,8 +177,6 @@ HEADS: Mapping[str, Values] = {
     "Model": {"head": "none"},
 }
 UNKNOWN = "not used: not known to crossflow"
-# Parts of a model that are not modelled, by the field that describes them.
-TOWERS: Mapping[str, str] = {"vision_config": "vision tower", "audio_config": "audio tower"}
 MTP_NOTE = "layers of multi-token prediction run in training only; a service that guesses with them has serving.speculation"
 # What files call layers that see a window and layers that see all tokens; in `no_rope_layers` 1 is a layer with rotary positions.
 LAYER_KINDS: Mapping[str, Mapping[Any, str]] = {
@@ -178,11 +191,24 @@ ROUTED_LAYERS: Mapping[Any, bool] = {1: True, 0: False, "sparse": True, "dense":
 # What hybrid models call layers, each with what mixes their tokens; layers of one part may have an MLP or experts alone.
 MIXERS: Mapping[Any, str] = {
     "M": "ssm", "*": "attention", "-": "mlp", "E": "experts", "mamba": "ssm", "linear_attention": "ssm", "attention": "attention",
-    "full_attention": "attention", "mlp": "mlp", "moe": "experts",
+    "full_attention": "attention", "mlp": "mlp", "moe": "experts", "conv": "ssm", 0: "ssm", 1: "attention",
 }  # fmt: skip
 # Fields with the numbers of the layers of a hybrid that attend, and the number of the first layer.
-PLACES: Mapping[str, int] = {"attn_layer_indices": 0, "linear_attn_config.full_attn_layers": 1}
-PERIODS = ("sliding_window_pattern", "_sliding_window_pattern", "no_rope_layer_interval")  # each so-many-th layer is global
+PLACES: Mapping[str, int] = {"attn_layer_indices": 0, "full_attn_idxs": 0, "linear_attn_config.full_attn_layers": 1}
+# What lists call kinds of layers of sparse attention: those of one indexer, and ratios of compressed entries.
+MARKS: Mapping[Any, Any] = {
+    1: "full", 0: "dense", "full_attention": "dense", "minimax_m3_sparse": "full", "deepseek_sparse_attention": "full",
+    "sliding_attention": 0, "compressed_sparse_attention": 4, "heavily_compressed_attention": 128,
+}  # fmt: skip
+# Where a file of several models has its language model.
+INNER = (("text_config",), ("llm_config",), ("language_config",), ("thinker_config", "text_config"))
+SUFFIXES = ("_text", "_text_model", "_vl", "_vl_text")  # of families' names, of the parts of larger models
+PERIODS = (
+    "sliding_window_pattern",
+    "_sliding_window_pattern",
+    "no_rope_layer_interval",
+    "global_attn_every_n_layers",
+)  # each so-many-th layer is global
 
 
 # ---------------------------------------------------------------------------------------------- reading
@@ -223,46 +249,87 @@ def huggingface_document(path: str | Path, *, service: bool = False) -> tuple[Do
     file = str(path)
     text = files.read_text(file)
     config = _parsed(text, file)
-    inner = config.get("text_config")
-    own = {**{key: config[key] for key in conventions().shared if key in config}, **inner} if isinstance(inner, Mapping) else config
-    lines = _lines(text)
+    at = _place(config)
+    own, lines = _own(config, at), _lines(text)
 
     def problem(name: str, told: str) -> Problem:
-        outer = "text_config." if name and isinstance(inner, Mapping) and name.partition(".")[0] in inner else ""
+        outer = ".".join((*at, "")) if name and at and name.partition(".")[0] in _within(config, at) else ""
         return Problem(file=file, line=lines.get(name.rpartition(".")[2]), path=outer + name, message=told)
 
-    kind = str(own.get("model_type"))
-    kind = kind if kind in families() else kind.removesuffix("_text")  # as newer files name the text part
+    kind = _family_of(own)
     known = kind in families()
     pieces = [] if known else _pieces(own)
-    if not known and (kind in conventions().refused or not _is_decoder(own)):
+    if not known and (kind in conventions().refused or not _is_decoder(own, config)):
         raise SpecError([problem("model_type", _unknown(own))])
     family = families()[kind] if known else _family(conventions().merged({"like": [piece.like for piece in pieces]}))
     fields = _trimmed(_flat(own, family.nested), family)
     if endless := [problem(name, told) for name, told in _endless(fields)]:
         raise SpecError(endless)
     found = _settings(fields, family, kind, f"{kind} of {Path(file).name}")
-    for key in () if service else ("weight_dtype", "ssm.state_dtype"):
-        found.pop(key, None)
+    if not service:
+        found.pop("ssm.state_dtype", None)
     wrong = [problem(name, told) for name, told in dict.fromkeys(_wrong(fields, family, kind, found))]
-    uses = list(_uses(config, family, found))
+    kept = Stored() if wrong else _kept(fields, _document(file, found, lines))
+    if service:
+        found |= {setting.key: setting for setting in _of_weights(kept)}
+    uses = list(_uses(config, at, family, found, kept))
     strange = {use.key: use.value for use in uses if use.became == UNKNOWN and not _idle(use.value)}
     costly = [key for key, value in strange.items() if not (isinstance(value, float) and abs(value) < 1.0)]
     if not known and (costly or wrong):
         wrong.insert(0, problem("model_type", _not_composed(own, costly)))
     if wrong:
         raise SpecError(wrong)
-    if service and isinstance(fields.get("quantization_config"), Mapping) and "weight_dtype" not in found:
+    if service and isinstance(fields.get("quantization_config"), Mapping) and kept.weight is None and not kept.told:
         strange["quantization_config (give weight_dtype)"] = None
-    notes = " ".join(_notes(config, fields, Path(file).name, list(strange), [] if known else pieces))
+    beside = list(towers(config, at))
+    told = [*(kept.told if service else ()), *_left_out(uses, fields)]
+    notes = " ".join(_notes(fields, Path(file).name, list(strange), [] if known else pieces, beside, told))
     if notes:
         found["notes"] = _Setting(key="notes", value=notes)
     return _document(file, found, lines), uses
 
 
-def _is_decoder(config: Values) -> bool:
+def _place(config: Values) -> tuple[str, ...]:
+    """Where a file has its language model; empty where its own fields are those of the model."""
+    return next((at for at in INNER if isinstance(_within(config, at), Mapping)), ())
+
+
+def _within(config: Values, at: Iterable[str]) -> Any:
+    """What lies at a place of a file, None where there is nothing."""
+    for name in at:
+        config = config.get(name) if isinstance(config, Mapping) else None  # type: ignore[assignment]
+    return config
+
+
+def _own(config: Values, at: tuple[str, ...]) -> Values:
+    """The fields of the language model; of the outer ones those that count for it too."""
+    if not at:
+        return config
+    outer = [config, *(_within(config, at[:i]) for i in range(1, len(at)))]
+    shared = {key: one[key] for one in outer for key in conventions().shared if key in one}
+    own = {**shared, **_within(config, at)}
+    return own if own.get("model_type") else {**own, "model_type": config.get("model_type")}
+
+
+def family_of(config: Values) -> str:
+    """The family that a whole file is read as, known or not."""
+    return _family_of(_own(config, _place(config)))
+
+
+def _family_of(config: Values) -> str:
+    """The family of a file by its `model_type`, whose endings may name a part of a larger model, or by a field that only it has."""
+    kind = config.get("model_type")
+    if not kind:
+        found = next((name for field_, name in conventions().untyped.items() if field_ in config), None)
+        return str(found or kind)
+    names = [str(kind), *(str(kind).removesuffix(suffix) for suffix in SUFFIXES)]
+    names = [conventions().aliases.get(name, name) for name in names]
+    return next((name for name in names if name in families() or name in conventions().refused), str(kind))
+
+
+def _is_decoder(config: Values, outer: Values) -> bool:
     """Whether a file of an unknown family is one of a causal language model, by its architecture and its dimensions."""
-    architectures = config.get("architectures")
+    architectures = config.get("architectures") or outer.get("architectures")
     name = str(architectures[0]) if isinstance(architectures, list) and architectures else ""
     sizes = conventions().bases["any"]["names"]
     whole = all(any(config.get(alias) for alias in sizes[key]) for key in ("layers", "hidden", "heads", "vocabulary"))
@@ -284,16 +351,31 @@ def _not_composed(config: Values, strange: Iterable[str]) -> str:
     return f"{unknown}, nor are its fields {names}; leave out those that change no cost, or {cure}"
 
 
-def _notes(config: Values, fields: Values, name: str, strange: Sequence[str], pieces: Sequence[Ingredient]) -> Iterator[str]:
+def _left_out(uses: Iterable[FieldUse], fields: Values) -> Iterator[str]:
+    """Sentences on fields that would change the cost and are not counted, where they say anything."""
+    known, longest = conventions(), _count(fields.get("max_position_embeddings"))
+    for use in uses:
+        name = use.key.rpartition(".")[2]
+        if name == "sliding_window" and (fields.get("use_sliding_window") is False or _count(use.value) >= longest):
+            continue
+        if name in known.told and not _idle(use.value) and use.became == f"not used: {known.not_counted[name]}":
+            yield f"{name}: {known.not_counted[name]}"
+
+
+def _notes(
+    fields: Values, name: str, strange: Sequence[str], pieces: Sequence[Ingredient], beside: Sequence[Tower], told: Sequence[str]
+) -> Iterator[str]:
     """Sentences on what is not described, or not as the file might be understood."""
     if pieces:
         assumed = "; ".join(piece.assumed for piece in pieces if piece.assumed)
         yield f"model_type {json.dumps(fields.get('model_type'))} is not known: {name} is read by its fields. Assumed: {assumed}."
     if strange:
         yield f"Fields of {name} that are not known are left out: {', '.join(strange)}."
-    towers = [tower for field_, tower in TOWERS.items() if isinstance(config.get(field_), Mapping)]
-    if towers:
-        yield f"Only the language model of {name} is described, not its {' and '.join(towers)}."
+    if beside:
+        listed = " and ".join(str(tower) for tower in beside)
+        yield f"Only the language model of {name} is described, not its {listed}."
+    if told:
+        yield f"Of {name} is not counted as it is: {'; '.join(dict.fromkeys(told))}."
     stored = next((fields[key] for key in ("torch_dtype", "dtype") if fields.get(key) in WIDE), None)
     if stored:
         yield f"{name} stores weights in {stored}; they are computed with in bf16, as frameworks do (workload.dtype changes it)."
@@ -346,8 +428,8 @@ def _lines(text: str) -> dict[str, int]:
 def _unknown(config: Values) -> str:
     """What to say of a file whose family is not known: what was read of it, and what is known."""
     kind = config.get("model_type")
-    if isinstance(kind, str) and kind in conventions().refused:
-        return f"model_type {json.dumps(kind)} is refused: {conventions().refused[kind]}"
+    if _family_of(config) in conventions().refused:
+        return f"model_type {json.dumps(kind)} is refused: {conventions().refused[_family_of(config)]}"
     names = ("architectures", *(name for key, aliases in conventions().bases["any"]["names"].items() if key != "title" for name in aliases))
     read = ", ".join(f"{name} = {json.dumps(config[name])}" for name in names if config.get(name) is not None)
     what = "the key 'model_type' is missing" if kind is None else f"unknown model_type {json.dumps(kind)}"
@@ -367,7 +449,7 @@ def _trimmed(fields: dict[str, Any], family: Family) -> dict[str, Any]:
     """Fields whose lists of layers end with those of the main model; some files list the layers that predict further tokens too."""
     counts = ([_count(fields.get(name)) for name in family.names.get(key, ())] for key in ("layers", "mtp_layers"))
     layers, further = (max(found, default=0) for found in counts)
-    lists = {*LAYER_KINDS, *family.mixers, *family.routed}
+    lists = {*LAYER_KINDS, *family.mixers, *family.routed, *(name for names in family.patterns.values() for name in names)}
     longer = {name for name in lists & set(fields) if isinstance(fields[name], list) and layers < len(fields[name]) <= layers + further}
     return {name: value[:layers] if name in longer else value for name, value in fields.items()}
 
@@ -376,7 +458,21 @@ def _settings(fields: Values, family: Family, kind: str, title: str) -> dict[str
     """Settings by our key; what comes later in a family's description replaces what comes earlier."""
     plain = {"model": "transformer", "global_batch": 1, "title": title, **family.fixed}
     found = {key: _Setting(key=key, value=value) for key, value in plain.items()}
-    for read in (_named, _products, _blocked, _shifted, _windowed, _patterned, _mixed, _automatic, _ruled, _routed, _varied):
+    for read in (
+        _named,
+        _padded,
+        _products,
+        _blocked,
+        _shifted,
+        _windowed,
+        _patterned,
+        _mixed,
+        _ruled,
+        _automatic,
+        _routed,
+        _varied,
+        _listed,
+    ):
         found |= {setting.key: setting for setting in read(fields, family, found)}
     found |= {setting.key: setting for setting in (*_of_file(fields), *_headed(fields, family, kind))}
     return _without_lacking(family, _without_experts(found))
@@ -391,12 +487,36 @@ def _without_lacking(family: Family, found: dict[str, _Setting]) -> dict[str, _S
 
 def _named(fields: Values, family: Family, _: Mapping[str, _Setting]) -> Iterator[_Setting]:
     for key, aliases in family.names.items():
-        name = next((alias for alias in aliases if fields.get(alias) is not None), None)
+        switch = key in conventions().switches
+        name = next((alias for alias in aliases if fields.get(alias) is not None and (switch or fields[alias] is not False)), None)
         if name is not None:
             # Labels of classes and kinds of layers stand in for their number.
             listed = key in ("image.classes", "layers") and isinstance(fields[name], Mapping | list)
-            value = len(fields[name]) if listed else fields[name]
+            value = len(fields[name]) if listed else _alike(fields[name])
+            value = value[0] if name in family.firsts and isinstance(value, list) and value else value
             yield _Setting(key=key, value=value, fields=(name,), own=True)
+
+
+def _alike(value: Any) -> Any:
+    """A number that a list gives for each layer, or each kind of tokens, where all are one."""
+    same = isinstance(value, list) and value and all(type(one) is int and one == value[0] for one in value)
+    return value[0] if same else value
+
+
+def _padded(fields: Values, family: Family, found: Mapping[str, _Setting]) -> Iterator[_Setting]:
+    """Sizes that are rounded up to a multiple."""
+    for key, name in family.padded.items():
+        if (multiple := _count(fields.get(name))) and key in found and _count(found[key].value):
+            yield replace(found[key], value=-(-found[key].value // multiple) * multiple, fields=(*found[key].fields, name))
+
+
+def _listed(_: Values, __: Family, found: Mapping[str, _Setting]) -> Iterator[_Setting]:
+    """Dimensions that a list gives for each layer: those of the first, and variants."""
+    for key in ("ffn", "heads", "kv_heads"):
+        value = found[key].value if key in found else None
+        if isinstance(value, list) and len(value) == _layers(found) and all(type(one) is int and one > 0 for one in value):
+            yield replace(found[key], value=value[0])
+            yield from _in_variants([{} if one == value[0] else {key: one} for one in value], found[key].fields, found)
 
 
 def _products(fields: Values, family: Family, found: Mapping[str, _Setting]) -> Iterator[_Setting]:
@@ -404,11 +524,19 @@ def _products(fields: Values, family: Family, found: Mapping[str, _Setting]) -> 
     assumed = {name: _Setting(key="", value=value) for name, value in family.assumed.items()}
     known = {**assumed, **given, **found}
     for key, parts in family.products.items():
-        factors = [_Setting(key="", value=part) if isinstance(part, int) else known.get(part) for part in parts]
+        factors = [_factor(part, known) for part in parts]
         numbers = [factor for factor in factors if factor is not None and type(factor.value) is int]
         if key not in found and len(numbers) == len(parts):
             value = math.prod(factor.value for factor in numbers)
             yield _Setting(key=key, value=value, fields=tuple(name for factor in numbers for name in factor.fields), own=True)
+
+
+def _factor(part: str | int, known: Mapping[str, _Setting]) -> _Setting | None:
+    """A number, or a key or field that has one; of several, parted by bars, the first that is there."""
+    if isinstance(part, int):
+        return _Setting(key="", value=part)
+    found = next((known[name] for name in part.split("|") if name in known), None)
+    return None if found is None else replace(found, value=_alike(found.value))
 
 
 def _shifted(_: Values, family: Family, found: Mapping[str, _Setting]) -> Iterator[_Setting]:
@@ -444,7 +572,8 @@ def _layer_kinds(known: Values, layers: int) -> tuple[list[str], str]:
             return _repeating([_kind(name, entry) for entry in known[name]]), name
     for name in PERIODS:
         if every := _count(known.get(name)):
-            return ["local"] * (every - 1) + ["global"], name
+            kinds = ["local"] * (every - 1)
+            return ["global", *kinds] if name == "global_attn_every_n_layers" else [*kinds, "global"], name
     if first := _count(known.get("max_window_layers")):
         return ["global"] * min(first, layers) + ["local"] * (layers - first), "max_window_layers"
     return ["local"], ""
@@ -457,9 +586,14 @@ def _repeating(kinds: list[str]) -> list[str]:
 
 
 def _patterned(fields: Values, family: Family, _: Mapping[str, _Setting]) -> Iterator[_Setting]:
-    for key, name in family.patterns.items():
-        if isinstance(fields.get(name), list) and fields[name]:
-            yield _Setting(key=key, value=_repeating(fields[name]), fields=(name,))
+    for key, names in family.patterns.items():
+        name = next((name for name in names if isinstance(fields.get(name), list) and fields[name]), None)
+        if name is not None:
+            ratios = key.endswith(".ratios") and all(type(entry) is int for entry in fields[name])
+            kinds = (
+                fields[name] if ratios else [MARKS.get(entry, entry) if isinstance(entry, int | str) else entry for entry in fields[name]]
+            )
+            yield _Setting(key=key, value=_repeating(kinds), fields=(name,))
 
 
 def _mixed(fields: Values, family: Family, found: Mapping[str, _Setting]) -> Iterator[_Setting]:
@@ -473,7 +607,8 @@ def _mixed(fields: Values, family: Family, found: Mapping[str, _Setting]) -> Ite
         kinds = ["attention" if i + PLACES.get(name, 0) in value else "ssm" for i in layers]
     elif every := _count(value):  # a period, and the one of its layers that attends
         place = known.get("attn_layer_offset", every - 1) if name == "attn_layer_period" else every - 1
-        kinds = ["attention" if i % every == place else "ssm" for i in layers]
+        rest = len(layers) // every * every if name == "layer_group_size" else len(layers)  # layers of no whole group attend
+        kinds = ["attention" if i % every == place or i >= rest else "ssm" for i in layers]
     else:
         kinds = [MIXERS.get(entry, "") for entry in (value if isinstance(value, list | str) else ())]
     if kinds and all(kinds):
@@ -577,6 +712,10 @@ def _varied(fields: Values, family: Family, found: Mapping[str, _Setting]) -> It
         names += ["num_kv_shared_layers", *(["use_double_wide_mlp"] if wide else [])]
         own = {"shared_cache": True, **({"ffn": 2 * found["ffn"].value} if wide else {})}
         listed.append({"layers": [f"{layers - last}-{layers - 1}"], **own})
+    every = _count(fields.get("cla_share_factor")) if fields.get("use_cla") is True else 0
+    if every > 1:
+        names += ["use_cla", "cla_share_factor"]
+        listed.append({"layers": _ranges([i for i in range(layers) if i % every]), "shared_cache": True})
     if listed:
         yield _with_variants(listed, tuple(names), found)
 
@@ -591,6 +730,16 @@ def _automatic(fields: Values, _: Family, found: Mapping[str, _Setting]) -> Iter
         yield replace(head, value=inner // sizes["ssm.heads"])
     if rank is not None and rank.value == "auto" and sizes["hidden"]:
         yield replace(rank, value=-(-sizes["hidden"] // 16))
+    heads = found.get("ssm.heads")
+    if heads is not None and heads.value == "auto" and head is not None and _count(head.value):
+        yield replace(heads, value=expand * sizes["hidden"] // head.value)
+    image = [_count(found[key].value) if key in found else 0 for key in ("image.size", "image.patch")]
+    if all(image):  # pixels beyond the last whole patch are left out
+        yield replace(found["image.size"], value=image[0] // image[1] * image[1])
+    ffn = found.get("ffn")
+    if fields.get("block_auto_adjust_ff_dim") is True and ffn is not None and _count(ffn.value):  # LFM2: two thirds, rounded up
+        multiple, factor = _count(fields.get("block_multiple_of")) or 256, fields.get("block_ffn_dim_multiplier") or 1.0
+        yield replace(ffn, value=-(-int(factor * (2 * ffn.value // 3)) // multiple) * multiple)
 
 
 def _without_experts(found: dict[str, _Setting]) -> dict[str, _Setting]:
@@ -620,33 +769,39 @@ def _layers(found: Mapping[str, _Setting]) -> int:
 
 
 def _of_file(fields: Values) -> Iterator[_Setting]:
-    """What files of any family say: dropout, and the type of the weights that a service keeps, of methods that are known."""
+    """What files of any family say: dropout."""
     rates = tuple(name for name in fields if name in conventions().dropout and isinstance(fields[name], float) and fields[name] > 0)
     if rates:
         yield _Setting(key="dropout", value=True, fields=rates)
-    stored = _stored(fields.get("quantization_config"))
-    if stored:
-        yield _Setting(key="weight_dtype", value=stored, fields=("quantization_config",))
 
 
-def _stored(config: Any) -> str | None:
-    """Type of weights that a ``quantization_config`` describes, None where its method is not known."""
-    if not isinstance(config, Mapping):
-        return None
-    groups, words = config.get("config_groups"), [config.get("quant_method"), config.get("bits", config.get("quant_algo"))]
-    words += ["blocks"] * (config.get("quant_method") == "fp8" and bool(config.get("weight_block_size")))
-    if isinstance(groups, Mapping) and len(groups) == 1:  # compressed-tensors
-        found = (next(iter(groups.values())) or {}).get("weights") or {}
-        words = [found.get("type"), found.get("num_bits")]
-        words += [found.get("group_size")] * (words == ["float", 4])
-    return conventions().quantised.get(" ".join(str(word) for word in words if word is not None))
+def _kept(fields: Values, document: Document) -> Stored:
+    """Types in which the checkpoint keeps its weights; those of a document whose layers do not go together are not known."""
+    data = {key: value for key, value in document.data.items() if key != "ssm"}
+    if "ssm" in document.data:
+        data["ssm"] = {key: value for key, value in document.data["ssm"].items() if key != "state_dtype"}  # which only a service has
+    try:
+        spec = files.validate(TransformerSpec, replace(document, data=data))
+    except SpecError:  # told where the document is read
+        return Stored()
+    parts = [frozenset(part for part in (*kind.mixers, kind.beside) if part) for kind in spec.kinds(spec.layers)]
+    return stored(fields.get("quantization_config"), conventions().quantised, parts, fields.get("expert_dtype"))
+
+
+def _of_weights(kept: Stored) -> Iterator[_Setting]:
+    """Types of weights that a service keeps."""
+    given = ("quantization_config", *(("expert_dtype",) if "experts" in kept.own else ()))
+    for key, value in (("weight_dtype", kept.weight), ("weight_dtypes", dict(kept.own)), ("wide_layers", list(kept.wide))):
+        if value:
+            yield _Setting(key=key, value=value, fields=given if key == "weight_dtypes" else given[:1])
 
 
 def _headed(fields: Values, family: Family, kind: str) -> Iterator[_Setting]:
     """What the architecture that a file names puts after the last layer."""
     ending, given = _ending(fields, family), ("architectures",) if fields.get("architectures") else ()
     pooled = {"pooler": True} if ending == "Model" and kind in conventions().pooled else {}
-    for key, value in {**HEADS.get(ending, {}), **pooled}.items():
+    head = {"head": family.head} if family.head else HEADS.get(ending, {})
+    for key, value in {**head, **pooled}.items():
         yield _Setting(key=key, value=value, fields=given)
 
 
@@ -672,7 +827,7 @@ def _endless(fields: Values) -> Iterator[tuple[str, str]]:
 
 def _wrong(fields: Values, family: Family, kind: str, found: Mapping[str, _Setting]) -> Iterator[tuple[str, str]]:
     """Fields, with sentences on what is wrong with them."""
-    if _ending(fields, family) not in family.heads:
+    if not family.head and _ending(fields, family) not in family.heads:
         known = ", ".join(f"...{ending}" for ending in family.heads)
         yield "architectures", f"{json.dumps(fields['architectures'])} is not modelled for model_type '{kind}'; known: {known}"
     yield from _missing(family, kind, found)
@@ -686,7 +841,7 @@ def _wrong(fields: Values, family: Family, kind: str, found: Mapping[str, _Setti
         if strange:
             yield name, f"{json.dumps(strange[0])} is not modelled; known: {', '.join(json.dumps(value) for value in values)}"
     for name, other in family.equal.items():
-        if fields.get(name) not in (None, fields.get(other)):
+        if fields.get(other) is not None and fields.get(name) not in (None, fields[other]):
             yield name, f"{json.dumps(fields[name])} is not modelled where {other} = {json.dumps(fields.get(other))}"
     for name, key in family.listed.items():
         every = (_count(found[key].value) if key in found else 0) or 1
@@ -696,7 +851,7 @@ def _wrong(fields: Values, family: Family, kind: str, found: Mapping[str, _Setti
         many, layers = (_count(found[one].value) if one in found else 0 for one in (key, "layers"))
         if fields.get(name) is not None and fields[name] != [first] * many + [other] * (layers - many):
             yield name, f"expected {many} layers of kind {first} and {layers - many} of kind {other}, as other fields say"
-    for name in family.patterns.values():
+    for name in (name for names in family.patterns.values() for name in names):
         if fields.get(name) is not None and (not isinstance(fields[name], list) or len(fields[name]) != _layers(found)):
             yield name, f"expected an entry for each of {_layers(found)} layers, got {json.dumps(fields[name])[:60]}"
     for name, key in family.last.items():
@@ -741,9 +896,10 @@ def _unmixed(fields: Values, family: Family, layers: int) -> Iterator[tuple[str,
         if not isinstance(value, list) or not all(type(place) is int and first <= place < layers + first for place in value):
             yield name, f"expected numbers of layers from {first} to {layers + first - 1}, got {json.dumps(value)}"
     elif isinstance(value, list | str):
-        other = [entry for entry in value if not (isinstance(entry, str) and entry in MIXERS)]
+        other = [entry for entry in value if not (isinstance(entry, str | int) and entry in MIXERS)]
         if other:
-            yield name, f"{json.dumps(other[0])} is not modelled; known: {', '.join(map(json.dumps, MIXERS))}"
+            known = ", ".join(json.dumps(one) for one in MIXERS if isinstance(one, str) or type(one) is type(other[0]))
+            yield name, f"{json.dumps(other[0])} is not modelled; known: {known}"
         elif len(value) != layers:
             yield name, f"expected an entry for each of {layers} layers, got {len(value)}"
     elif name and not _count(value):
@@ -829,23 +985,30 @@ def _document(file: str, found: Mapping[str, _Setting], lines: Mapping[str, int]
     return Document(file=file, data=data, lines=places)
 
 
-def _uses(config: Values, family: Family, found: Mapping[str, _Setting]) -> Iterator[FieldUse]:
-    """Every field of a file in its order; of a nested file, the outer level's with why they are passed over."""
+def _uses(config: Values, at: Sequence[str], family: Family, found: Mapping[str, _Setting], kept: Stored) -> Iterator[FieldUse]:
+    """Every field of a file in its order; of a nested file, the outer levels' with why they are passed over."""
     became: dict[str, list[str]] = {}
     for setting in found.values():
         for name in setting.fields:
             became.setdefault(name, []).append(f"{setting.key} = {json.dumps(setting.value)}")
-    inner = config.get("text_config")
+    yield from _uses_within(config, at, "", lambda name, value: _fate(name, value, family, became, kept), family)
+
+
+def _uses_within(config: Values, at: Sequence[str], prefix: str, fate: Callable[[str, Any], str], family: Family) -> Iterator[FieldUse]:
+    """The same of a level of a file, whose language model lies at a place below it."""
+    inner = _within(config, at)
     for name, value in config.items():
-        within = name == "text_config" and isinstance(value, Mapping)
-        if isinstance(inner, Mapping) and not within and (name not in conventions().shared or name in inner):
-            yield FieldUse(key=name, value=value, became="not used: only text_config is read")
-            continue
-        for below, held in _flat(value if within else {name: value}, family.nested).items():
-            yield FieldUse(key=f"{name}.{below}" if within else below, value=held, became=_fate(below, held, family, became))
+        if at and name == at[0]:
+            yield from _uses_within(value, at[1:], f"{prefix}{name}.", fate, family)
+        elif at and (name not in conventions().shared or name in inner):
+            place = ".".join(at)
+            yield FieldUse(key=f"{prefix}{name}", value=value, became=f"not used: only {place} is read")
+        else:
+            for below, held in _flat({name: value}, family.nested).items():
+                yield FieldUse(key=f"{prefix}{below}", value=held, became=fate(below, held))
 
 
-def _fate(name: str, value: Any, family: Family, became: Mapping[str, list[str]]) -> str:
+def _fate(name: str, value: Any, family: Family, became: Mapping[str, list[str]], kept: Stored) -> str:
     """What became of a field."""
     if name == "model_type":
         return "chose how the file is read"
@@ -854,16 +1017,15 @@ def _fate(name: str, value: Any, family: Family, became: Mapping[str, list[str]]
     if value is None:
         return "not used: null"
     if name == "quantization_config":
-        stored = _stored(value)
         return (
-            f"not used in training: a service keeps weights in {stored}"
-            if stored
+            f"not used in training: a service keeps weights in {kept.weight}"
+            if kept.weight
             else "not used: not known to crossflow; give weight_dtype"
         )
     if name in (*family.demanded, *family.equal, *family.listed, *family.leading, *family.last):
         return "checked: as it is modelled"
     windows = (*LAYER_KINDS, *PERIODS) if family.window else ()
-    own = [names for given in family.variants.values() for names in given.values()]
+    own = [*(names for given in family.variants.values() for names in given.values()), *family.patterns.values(), family.padded.values()]
     if name in (family.blocks, *family.routed) or any(name in group for group in own):
         return "not used: other fields decide"
     if any(name in group for group in (windows, family.mixers, *family.names.values(), *(rule.when for rule in family.rules))):
@@ -871,4 +1033,4 @@ def _fate(name: str, value: Any, family: Family, became: Mapping[str, list[str]]
     known = conventions()
     if name in known.not_counted:
         return f"not used: {known.not_counted[name]}"
-    return "not used: does not change the cost" if name in known.no_cost | known.dropout else UNKNOWN
+    return "not used: does not change the cost" if known.costs_nothing(name) else UNKNOWN
