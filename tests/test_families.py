@@ -1,3 +1,4 @@
+# ruff: noqa: E501  (exact sentences and tables of cases)
 """Kinds of layers that files of 2025 and 2026 brought, by hand; types of quantised weights by layer; towers and what is told."""
 
 import json
@@ -11,7 +12,8 @@ import crossflow
 from crossflow import files
 from crossflow.errors import CrossflowError, SpecError
 from crossflow.strategy.layout import Layout
-from crossflow.workload.huggingface import conventions, huggingface_document
+from crossflow.workload.conventions import conventions
+from crossflow.workload.huggingface import huggingface_document
 from crossflow.workload.quantised import stored
 from crossflow.workload.spec import TransformerSpec
 from crossflow.workload.towers import towers
@@ -45,6 +47,43 @@ def model(**workload):
 def read(name, **more):
     document, _ = huggingface_document(CONFIGS / f"{name}.json", service="task" in more)
     return files.validate(TransformerSpec, files.merge(document, files.Document(file="test", data=more)))
+
+
+# ------------------------------------------------------------------------------------------ published counts
+
+# Parameters in billions as the model cards or reports of their makers give them: all, and those that a token passes (0 where they are all).
+# Counts of a token leave out the table, or the table and the head, in some of them.
+PUBLISHED = {
+    "deepseek-v2-lite": ("15.7", "2.4"), "deepseek-v3": ("671", "37"), "deepseek-v4-pro": ("1.6e3", "49"), "deepseek-v4-flash-nvfp4": ("284", "13"),
+    "kimi-k2": ("1.0e3", "32"), "kimi-k3": ("2.8e3", "104"), "glm-4.5-air": ("106", "12"), "glm-5.2": ("744", "40"), "minimax-m2.7": ("2.3e2", "10"),
+    "minimax-text-01": ("456", "45.9"), "qwen3-30b-a3b": ("30.5", "3.3"), "qwen3-8b": ("8.2", "0"), "qwen3-next-80b-a3b": ("80", "3"),
+    "qwen3.5-35b-a3b": ("35", "3"), "qwen3.5-27b": ("27", "0"), "gpt-oss-20b": ("20.9", "3.6"), "gpt-oss-120b": ("117", "5.1"),
+    "nemotron-3-nano-30b-a3b": ("31.6", "3.6"), "nemotron-3-super-120b-a12b": ("120.6", "12.7"), "nemotron-super-49b": ("49.9", "0"),
+    "mimo-v2-flash": ("309", "15"), "step-3.5-flash": ("196", "11"), "gemma-4-31b": ("30.7", "0"), "llama-4-maverick": ("400", "17"),
+    "llama-3.1-405b": ("405", "0"), "mixtral-8x7b": ("46.7", "12.9"), "jamba-v0.1": ("52", "12"), "granite-4.0-h-small": ("32", "9"),
+    "hunyuan-a13b": ("80", "13"), "hunyuan-large": ("389", "52"), "dbrx-132b": ("132", "36"), "grok-2": ("270", "115"),
+    "k-exaone-236b": ("236", "23"), "trinity-mini": ("26", "3"), "ring-mini-linear": ("16.4", "1.6"), "lfm2-8b-a1b": ("8.3", "1.5"),
+    "ernie-4.5-21b-a3b": ("21.8", "3"), "olmoe-1b-7b": ("6.9", "1.3"), "dots.llm1": ("142", "14"), "falcon-h1-0.5b": ("0.52", "0"),
+    "minicpm3-4b": ("4.1", "0"), "whisper-large-v3": ("1.54", "0"), "modernbert-large": ("0.395", "0"), "nomic-embed-v1.5": ("0.137", "0"),
+}  # fmt: skip
+
+
+def rounded(text):
+    """A unit of the last digit of a number; some makers cut the rest off."""
+    digits, _, exponent = text.partition("e")
+    return 1.0 * 10.0 ** (int(exponent or 0) - len(digits.partition(".")[2]))
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_counts_are_as_published(name):
+    """Within half a percent, or a unit of the last digit; of a token between the count without table and head, and the whole one."""
+    total, active = PUBLISHED[name]
+    whole = read(name).transformer()
+    assert abs(whole.parameters / 1e9 - float(total)) <= max(0.005 * float(total), rounded(total))
+    if active != "0":
+        ends = (whole.embedding.parameters + whole.head.parameters) / 1e9
+        most, slack = whole.active_parameters / 1e9, max(0.01 * float(active), rounded(active))
+        assert most - ends - slack <= float(active) <= most + slack
 
 
 # ------------------------------------------------------------------------------------------ compressed attention
@@ -295,6 +334,53 @@ def test_types_of_layers_that_do_not_fit_are_told(workload, sentence):
     assert sentence in str(caught.value)
 
 
+def test_scales_of_keys_and_values_are_told():
+    (told,) = stored({**NVFP4, "kv_cache_scheme": {"num_bits": 8, "type": "float"}}, conventions().quantised, DENSE).told
+    assert told.startswith("it has scales for keys and values in float 8, which are kept in 16 bits; give kv_dtype: fp8")
+
+
+def test_a_file_beside_says_how_weights_are_kept(tmp_path):
+    """NVIDIA's folders have it where config.json says nothing."""
+    (tmp_path / "config.json").write_text((CONFIGS / "llama-2-7b.json").read_text())
+    beside = {"producer": {"name": "modelopt"}, "quantization": {"quant_algo": "NVFP4", "exclude_modules": ["lm_head"]}}
+    (tmp_path / "hf_quant_config.json").write_text(json.dumps(beside))
+    assert huggingface_document(tmp_path / "config.json", service=True)[0].data["weight_dtype"] == "nvfp4"
+    assert "weight_dtype" not in huggingface_document(tmp_path / "config.json")[0].data
+
+
+def test_a_scenario_gives_what_a_file_lacks(tmp_path):
+    fields = json.loads((CONFIGS / "llama-2-7b.json").read_text())
+    del fields["vocab_size"]
+    (tmp_path / "config.json").write_text(json.dumps(fields))
+
+    def predicted(**more):
+        workload = {"model": str(tmp_path / "config.json"), "global_batch": 8, "sequence": 512, **more}
+        return crossflow.from_dict({"system": "dgx-h100", "workload": workload, "strategy": "dp8"}).workload
+
+    assert predicted(vocabulary=32000).transformer().parameters == 6_738_415_616
+    with pytest.raises(SpecError, match=r"needs it, or give workload\.vocabulary"):
+        predicted()
+
+
+def test_a_scenario_that_names_a_type_leaves_those_of_the_file():
+    """Types of layers and layers that stay wide go with the type that the file names."""
+
+    def workload(**more):
+        given = {
+            "model": str(CONFIGS / "deepseek-v4-flash-nvfp4.json"),
+            "task": "decode",
+            "prompt": 64,
+            "output": 2,
+            "global_batch": 8,
+            **more,
+        }
+        return crossflow.from_dict({"system": "dgx-b200", "workload": given, "strategy": "dp8-ep8", "software": "vllm"}).workload
+
+    released, chosen = workload(), workload(weight_dtype="fp8")
+    assert (released.dtype, dict(released.weight_dtypes)) == ("fp8_block", {"experts": "nvfp4"})
+    assert (chosen.dtype, chosen.weight_dtype, dict(chosen.weight_dtypes)) == ("bf16", "fp8", {})
+
+
 # ------------------------------------------------------------------------------------------ towers and notes
 
 # Files of published models, without their language models: those of safetensors less what crossflow counts.
@@ -332,6 +418,12 @@ def test_refused_families_say_why(tmp_path, kind):
     with pytest.raises(SpecError) as caught:
         huggingface_document(path)
     assert caught.value.problems[0].message == f'model_type "{kind}" is refused: {conventions().refused[kind]}'
+
+
+def test_files_of_diffusers_are_told(tmp_path):
+    (tmp_path / "config.json").write_text(json.dumps({"_class_name": "FluxTransformer2DModel", "num_layers": 19}))
+    with pytest.raises(SpecError, match="a file of diffusers, whose FluxTransformer2DModel is not modelled"):
+        huggingface_document(tmp_path / "config.json")
 
 
 @pytest.mark.parametrize("name", ["hybrid_layer_ids", "kv_source_layer_ids", "memory_slots", "block_topology"])

@@ -10,7 +10,8 @@ import crossflow
 from crossflow import files
 from crossflow.cli import show
 from crossflow.errors import SpecError
-from crossflow.workload.huggingface import families, family_of, huggingface_document
+from crossflow.workload.conventions import families
+from crossflow.workload.huggingface import family_of, huggingface_document
 from crossflow.workload.spec import TransformerSpec
 
 CONFIGS = {path.stem: path for path in sorted((Path(__file__).parent / "data" / "huggingface").glob("*.json"))}
@@ -605,16 +606,20 @@ def test_an_unknown_architecture_is_told(tmp_path, name, architecture, known):
 @pytest.mark.parametrize(
     ("name", "missing", "message"),
     [
-        ("llama-2-7b", ["vocab_size"], "the key 'vocab_size' is missing; a file of model_type 'llama' needs it"),
+        (
+            "llama-2-7b",
+            ["vocab_size"],
+            "the key 'vocab_size' is missing; a file of model_type 'llama' needs it, or give workload.vocabulary",
+        ),
         (
             "gpt2",
             ["n_embd", "n_layer", "vocab_size"],
-            "the keys 'num_hidden_layers' (or 'n_layer'), 'hidden_size' (or 'n_embd'), 'vocab_size' are missing; a file of model_type 'gpt2' needs them",
+            "the keys 'num_hidden_layers' (or 'n_layer'), 'hidden_size' (or 'n_embd'), 'vocab_size' are missing; a file of model_type 'gpt2' needs them, or give workload.layers, workload.hidden, workload.vocabulary",
         ),
         (
             "deepseek-v3",
             ["n_routed_experts", "kv_lora_rank"],
-            "the keys 'n_routed_experts', 'kv_lora_rank' are missing; a file of model_type 'deepseek_v3' needs them",
+            "the keys 'n_routed_experts', 'kv_lora_rank' are missing; a file of model_type 'deepseek_v3' needs them, or give workload.experts.count, workload.latent.kv_rank",
         ),
     ],
 )

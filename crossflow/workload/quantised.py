@@ -9,8 +9,8 @@ from __future__ import annotations
 import fnmatch
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from crossflow.workload.transformer import LayerType
@@ -59,6 +59,22 @@ def stored(config: Any, known: Mapping[str, str], parts: PartTypes, expert_dtype
     """
     if not isinstance(config, Mapping):
         return Stored()
+    found = _stored(config, known, parts, expert_dtype)
+    return replace(found, told=(*found.told, *_cached(config)))
+
+
+def _cached(config: Mapping[str, Any]) -> Iterator[str]:
+    """What a method says of keys and values, which services keep in 16 bits unless they are told otherwise."""
+    scheme, algorithm = config.get("kv_cache_scheme"), config.get("kv_cache_quant_algo")
+    kept = algorithm or (scheme if isinstance(scheme, str) else None)
+    if isinstance(scheme, Mapping) and scheme.get("num_bits"):
+        kept = f"{scheme.get('type')} {scheme['num_bits']}"
+    if kept:
+        yield f"it has scales for keys and values in {kept}, which are kept in 16 bits; give kv_dtype: fp8 where the engine keeps them so"
+
+
+def _stored(config: Mapping[str, Any], known: Mapping[str, str], parts: PartTypes, expert_dtype: Any) -> Stored:
+    """The same without what is said of keys and values."""
     base = known.get(_words(config))
     own = _types_by_part(config, known, parts)
     experts = known.get(f"experts {expert_dtype or config.get('expert_dtype')}") or known.get(f"modelopt {config.get('moe_quant_algo')}")
