@@ -913,7 +913,13 @@ def _preset(name: str, document: Document, base: Path | None, rates: Collection[
     if SERVED not in found.data and not found.data.get("weight_dtype"):
         return found
     types = Document(file=found.file, data=as_released(found.data, document.data, rates))
-    return files.merge(found.without(SERVED, "weight_dtype") if SERVED in found.data or found.file.endswith(".json") else found, types)
+    own = (SERVED, "weight_dtype", "weight_dtypes", "wide_layers")
+    return files.merge(found.without(*own) if SERVED in found.data or found.file.endswith(".json") else found, types)
+
+
+def _keys(data: Any) -> frozenset[str]:
+    """Keys that a section gives a value, those in mappings as ``outer.inner``."""
+    return frozenset(".".join(map(str, path)) for path, value in files.walk(data) if value is not None)
 
 
 def _described(name: str, document: Document, base: Path | None) -> Document:
@@ -926,7 +932,8 @@ def _described(name: str, document: Document, base: Path | None) -> Document:
             raise document.error(("model",), f"there is no file {name}")
         if is_program(path):
             return Document(file=document.file, data={"model": "program", "file": str(path)})
-        return huggingface_document(path, service=document.data.get("task", "training") != "training")[0]
+        service = document.data.get("task", "training") != "training"
+        return huggingface_document(path, service=service, given=_keys(document.data))[0]
     try:
         path = known[name] if name in known else files.find("templates", name, base, "models")
     except CrossflowError:

@@ -114,7 +114,12 @@ def test_a_batch_is_as_one_by_one():
 @pytest.mark.parametrize(
     ("workload", "sentence"),
     [
-        ({"latent": None}, "sparse: an indexer is supported with latent attention only; give latent, or leave sparse out"),
+        ({"causal": False}, "sparse: an indexer is modelled for causal decoders of words only; leave it out"),
+        ({"window": 64}, "window: sparse attention says itself what a query sees; leave it out"),
+        (
+            {"sparse": {**SPARSE, "pattern": ["dense", "dense"]}},
+            "pattern: no layer has an indexer; begin with full, or with dense and full",
+        ),
         ({"sparse": {**SPARSE, "pattern": ["shared"]}}, "pattern: the first layer has no indexer before it; begin with full"),
     ],
 )

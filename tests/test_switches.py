@@ -49,6 +49,12 @@ SECTIONS = {"system", "workload", "strategy", "software", "techlib"}  # whose ow
 MOE = {"workload.experts": {"count": 8, "active": 2}}
 LATENT = {"workload.latent": {"kv_rank": 256, "nope": 64, "rope": 32, "value": 64}}
 SPARSE = {**LATENT, "workload.sparse": {"top_k": 256, "heads": 8, "head_dim": 32}}
+ENTRIES = {
+    "workload.query_rank": 256,
+    "workload.compressed": {
+        "output_groups": 4, "output_rank": 128, "window": 64, "ratios": [0, 4, 16, 4], "top_k": 128, "heads": 8, "head_dim": 32,
+    },
+}  # fmt: skip
 ENCODER = {"workload.encoder": {"layers": 4, "sequence": 256}}
 WINDOW = {"workload.window": {"size": 128, "pattern": ["local", "global"]}}
 VARIED = {"workload.variants": [{"layers": [1], "ffn": 2048}]}
@@ -205,7 +211,11 @@ TRANSFORMER = {
     "variants.0.experts": When(False, {**MOE, **VARIED}),
     "embedding_norm": True, "latent.query_rank": When(512, LATENT), "latent.kv_rank": When(128, LATENT), "latent.nope": When(32, LATENT),
     "latent.rope": When(64, LATENT), "latent.value": When(128, LATENT), "sparse.top_k": When(512, SPARSE), "sparse.heads": When(16, SPARSE),
-    "sparse.head_dim": When(64, SPARSE), "sparse.pattern": When("full,shared", SPARSE), "experts.count": When(16, MOE), "experts.active": When(4, MOE),
+    "sparse.head_dim": When(64, SPARSE), "sparse.pattern": When("full,shared", SPARSE), "sparse.weighed": When(False, SPARSE),
+    "query_rank": 256, "residual_streams": 2,
+    **{f"compressed.{key}": When(value, ENTRIES) for key, value in {
+        "output_groups": 8, "output_rank": 64, "window": 128, "ratios": [4, 16], "indexed": 16, "top_k": 32, "heads": 16, "head_dim": 64}.items()},
+    "weight_dtypes": When({"mlp": "int8"}, SERVED), "encoder.vectors": When(256, ENCODER), "encoder.frame": When(80, ENCODER), "experts.count": When(16, MOE), "experts.active": When(4, MOE),
     "experts.ffn": When(1024, {"workload.experts": {"count": 8, "active": 2, "dense_layers": 1}}), "experts.shared": When(1024, MOE), "experts.shared_gate": When(True, MOE), "experts.latent": When(512, MOE), "experts.dense_layers": When(1, MOE),
     "experts.every": When(2, MOE), "experts.capacity": When(1.25, MOE), "experts.uneven": When(1.5, {**MOE, "strategy.ep": 4}), "experts.skew": When(1.2, {**MOE, "strategy.ep": 4}),
     "experts.groups": When(4, GROUPS), "experts.active_groups": When(1, GROUPS), "experts.router_bias": When(True, MOE), "experts.balance_bias": When(True, MOE), "encoder.layers": When(2, ENCODER), "encoder.sequence": When(512, ENCODER), "mtp_layers": 1,

@@ -54,6 +54,7 @@ PHASES: tuple[BlockPhase, ...] = get_args(BlockPhase)
 
 
 LATENT = ("query_up", "key_value_up")  # products whose inputs are latents
+WIDE = ("router", "streams")  # products that stay in 16 bits at least, whatever those of their part compute in
 
 
 def computed_again(part: Part, matrix: Matrix, recomputed: Collection[str]) -> float:
@@ -120,6 +121,7 @@ class _BlockBuilder:
         kept = self.stack.weight_size(self.job.weight)
         self.cast = float(kept + self.element) if kept > self.element else 0.0
         self.narrow, self.wide = self.job.operand < self.element, wide_units(self.model)
+        self.stored = {} if self.training else {name: part.stored for name, part in units(self.model) if part.stored}
         # Attention of a token that is written reads the cache as it lies there; a prompt's reads what its products have made.
         # Kernels of a library write the cache, cast what they write, and read it from there.
         self.writes = bool(self.stack.kernels.attention.prefill or self.stack.kernels.attention.decode)
@@ -183,6 +185,7 @@ class _BlockBuilder:
             self._pass(unit, "forward", 3.0 * e * weighed, flops=5.0 * weighed)
             self._pass(unit, "input", 5.0 * e * weighed, flops=10.0 * weighed)
         if attention.selection is not None:
+            self._entries(unit, part, attention.selection, tokens)
             self._index(unit, attention.selection, samples, length, self.job.seen(attention.whole, length * layout.cp))
         attention, groups, kept = self._absorbed(attention, length * layout.cp, groups, kept)
         if self.stack.attention.kernel == "flash":
@@ -255,6 +258,15 @@ class _BlockBuilder:
         )
         self._fused_attention(unit, kernel)
         self._pass(unit, "forward", 3.0 * SINGLE * samples * length * entries, launches=2)
+
+    def _entries(self, unit: str, part: Part, chosen: Selection, tokens: Array) -> None:
+        """What makes entries of the vectors of several tokens and their weights: softmax and sum in one, r1, backward r2 w1."""
+        vectors = sum(matrix.n for matrix in part.matrices if matrix.name in ("entries", "index_key"))
+        if np.all(np.equal(chosen.ratio, 1)):
+            return
+        moved = self.element * tokens * vectors / np.where(self.layout.sequence_parallel, self.layout.tp, 1.0)
+        self._pass(unit, "forward", (1.0 + 0.5 / chosen.ratio) * moved, flops=3.0 * moved / self.element)
+        self._pass(unit, "input", (2.0 + 0.5 / chosen.ratio) * moved, flops=6.0 * moved / self.element)
 
     def _rings(self, attention: AttentionGeometry) -> bool:
         """Whether context ranks attend in a ring, a step for the keys and values of each rank."""
@@ -399,7 +411,7 @@ class _BlockBuilder:
 
     def _scanned(self, unit: str, ssm: StateSpace, samples: Array, rows: Array, ranks: Array) -> None:
         """Convolution and recurrence of so many samples or pieces of them, `rows` tokens in all, of a share of the heads."""
-        e, mixed = self.element, ssm.convolved(ranks)
+        e, mixed = self.element, ssm.convolved(ranks) * np.minimum(ssm.convolution, 1)
         # convolution and silu r1 w1, backward once more r1 w1, then r2 w1; a multiplication and an addition a weight
         taps = 2.0 * ssm.convolution * rows * mixed
         self._pass(unit, "forward", 2.0 * e * rows * mixed, flops=taps + 4.0 * rows * mixed)
@@ -413,6 +425,10 @@ class _BlockBuilder:
             work, selected = element * ssm.state, rows * groups * ssm.state
             self._pass(unit, "forward", e * (5.0 * element + 2.0 * selected), flops=SELECTIVE["forward"] * work)
             self._pass(unit, "input", e * (9.0 * element + 4.0 * selected), flops=SELECTIVE["input"] * work)
+            return
+        if ssm.kind == "conv":  # the first gate r2 w1, backward r3 w2
+            self._pass(unit, "forward", 3.0 * e * element, flops=element)
+            self._pass(unit, "input", 5.0 * e * element, flops=2.0 * element)
             return
         delta, each = ssm.delta, 2.0 * self.element * rows * groups * ssm.state
         if delta:  # norms of queries and keys r1 w1, backward r2 w1; decays and steps from their gates
@@ -465,7 +481,8 @@ class _BlockBuilder:
         for matrix in part.matrices:
             again = computed_again(part, matrix, self.stack.recomputed)
             self._product(unit, matrix, tokens, "mlp", end=last and matrix is part.matrices[-1], again=again)
-        self._activation(unit, part, tokens * part.inner / self.layout.tensor_of("mlp"), biased=part.matrices[0].bias)
+        biased = any(matrix.bias for matrix in part.matrices if matrix.cut == "column")
+        self._activation(unit, part, tokens * part.inner / self.layout.tensor_of("mlp"), biased=biased)
 
     def _activation(self, unit: str, part: Part, elements: Array, *, biased: bool) -> None:
         """GELU: r1 w1, backward r2 w1; gated: r2 w1, backward r3 w2; unfused also the bias, and silu apart from the product."""
@@ -558,7 +575,8 @@ class _BlockBuilder:
     def _runs_fused_experts(self, unit: str, part: Part) -> bool:
         """Whether a library of the stack runs a layer of experts as one: in a service, where products read weights as they are."""
         assert part.routing is not None
-        plain = not (self.training or self.job.widened or self.cast or unit in self.wide or part.routing.capacity is not None)
+        widened = self.job.widened_of(part.stored)
+        plain = not (self.training or widened or self.cast or unit in self.wide or part.routing.capacity is not None)
         return plain and bool(self.stack.kernels.experts.get(self.job.dtype))
 
     def _exchange(self, unit: str, part: Part, phase: BlockPhase, size: Array, *, back: bool) -> None:
@@ -587,6 +605,7 @@ class _BlockBuilder:
         if np.any(part.sources):  # their norms, scores and weighed sum in one kernel, r w1; backward r2 and their gradients r1 w1
             self._pass(unit, "forward", own * (part.sources + 1.0) * e, flops=8.0 * own * part.sources)
             self._pass(unit, "input", own * (4.0 * part.sources + 1.0) * e, flops=20.0 * own * part.sources, launches=2)
+        self._streams(unit, part, own)
         norm = 2.0 if self.fused("norm") else 6.0  # r1 w1; eager code of RMS norm squares, averages, scales
         drop = MASK if self.dropout else 0.0
         if self.fused("residual"):  # bias, dropout and sum in one: r2 w1
@@ -619,6 +638,18 @@ class _BlockBuilder:
             self._gathered(unit, common * alone, common * alone, layout.sharing("mlp"))
         if apart.any():
             self._gathered(unit, np.where(apart & (layout.tensor_of("experts") > 1), rows, 0.0), np.zeros(1), layout.sharing("experts"))
+
+    def _streams(self, unit: str, part: Part, own: Array) -> None:
+        """Hyper-connections of `own` elements on a rank.
+
+        Forward squares of n streams r n, their sum r n w 1, and with the part's output r n + 1 w n in the place of a residual's r2 w1;
+        backward each once more, with the gradients of the streams. The few numbers of a token that mix them are small beside it.
+        """
+        if not np.any(part.streams):
+            return
+        moved, work = own * self.element, own * part.streams * (2.0 * part.streams + 6.0)
+        self._pass(unit, "forward", (4.0 * part.streams - 1.0) * moved, flops=work, launches=3)
+        self._pass(unit, "input", (8.0 * part.streams - 2.0) * moved, flops=2.0 * work, launches=3)
 
     def _own(self, tokens: Array, kind: Type) -> Array:
         """Tokens of the ranks that share a layer of some type: of a tensor group, of a part of one, at least one, or of several. [1]"""
@@ -656,7 +687,7 @@ class _BlockBuilder:
         own = tokens * h / np.where(layout.sequence_parallel, layout.tp, 1.0)
         tokens, group = self._own(tokens, "embedding"), layout.sharing("embedding")
         for matrix in part.matrices:  # patches need no gradient of their own
-            self._product(unit, matrix, tokens, "embedding", first=matrix.name == "patches")
+            self._product(unit, matrix, tokens, "embedding", first=matrix.name in ("patches", "frames"))
             if matrix.name == "projection":
                 self._projection(unit, own, tokens * h * e, group)
         rows = tokens * h * e
@@ -698,6 +729,7 @@ class _BlockBuilder:
         self._pass(unit, "forward", 2.0 * own * e, launches=1)
         self._pass(unit, "input", 5.0 * own * e, launches=2)
         tokens = self._own(tokens, "embedding")
+        self._streams(unit, part, own)
         for matrix in part.matrices:
             self._product(unit, matrix, tokens, "embedding")
             logits = tokens * matrix.n / ranks
@@ -767,8 +799,8 @@ class _BlockBuilder:
             tokens = tokens / np.where(self.layout.sequence_parallel, tp, 1.0)
         copies = np.asarray(batch)
         forward: BlockPhase = "end" if end else "forward"
-        wide = unit in self.wide or matrix.name == "router"
-        stored = "" if wide else self.job.widened
+        wide = unit in self.wide or matrix.name in WIDE
+        stored = "" if wide else self.job.widened_of(self.stored.get(unit, ""))
         self._divided(
             unit, matrix, "forward", self._compute(unit, forward, Product(m=tokens, n=n, k=k, batch=copies, wide=wide, stored=stored))
         )

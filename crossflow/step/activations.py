@@ -134,7 +134,9 @@ def _products(
             inputs, again, inside = inputs + mine * (not activated), again + mine * activated, inside + mine
             continue
         inside = inside + many * matrix.columns(ranks)
-        if matrix.routed:
+        if np.any(matrix.inputs):
+            inputs = inputs + (own * matrix.inputs if matrix.cut == "none" else many * matrix.inputs / ranks)
+        elif matrix.routed:
             inputs = inputs + many * matrix.k  # copies of tokens, whole on every rank that shares the expert
         elif matrix.name in LATENT:
             inputs = inputs + 2.0 * many * matrix.k * own / tokens  # a latent, before and after its norm
@@ -190,7 +192,7 @@ def _activation(job: Job, part: Part, tokens: Array, routed: Array | float, layo
 
 def _entry(layer: Layer, tokens: Array, job: Job, layout: Layout) -> Array:
     """A layer's input. [B]"""
-    return np.asarray(job.element * tokens * layer.parts[0].width / np.where(layout.sequence_parallel, layout.tp, 1.0))
+    return np.asarray(job.element * tokens * layer.carried / np.where(layout.sequence_parallel, layout.tp, 1.0))
 
 
 def _end(part: Part, tokens: Array, job: Job, layout: Layout) -> Array:
@@ -200,6 +202,7 @@ def _end(part: Part, tokens: Array, job: Job, layout: Layout) -> Array:
     own = tokens / np.where(layout.sequence_parallel, layout.tp, 1.0)
     if part.type == "embedding":
         rows = {"patches": tokens * layout.tensor_share("embedding"), "projection": 2.0 * own, "per_layer": own}
+        rows["frames"] = layout.micro_batch * layout.tensor_share("embedding") * job.model.memory_tokens / layout.cp
         inputs = sum(matrix.k * rows[matrix.name] for matrix in part.matrices) * job.element
         return np.asarray(own * part.width * (MASK if job.dropout else 0.0) + inputs)
     products = sum(matrix.k for matrix in part.matrices if matrix.over == "tokens")

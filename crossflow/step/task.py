@@ -179,7 +179,7 @@ def _phases(
 def _between(job: Job, layout: Layout, weights: Weights, stack: SoftwareStack) -> Between:
     """Sizes of what goes between stages, nothing where there is one."""
     several = layout.pp > 1
-    boundary = job.element * layout.micro_batch * job.tokens(job.model.tokens) / layout.cp * job.model.embedding.width
+    boundary = job.element * layout.micro_batch * job.tokens(job.model.tokens) / layout.cp * job.model.carried
     model, trains = job.model, job.training and not job.is_frozen("embedding", None)
     table = weights.parameters[-1] if model.tied else _copied_table(model) / layout.tensor_of("embedding")
     table = table * stack.gradient_size(job.element) * trains
@@ -222,7 +222,7 @@ def _unit_flops(job: Job) -> tuple[Array, Array, Array]:
         # Keys and values of an encoder's tokens lie in the cache when a token is written.
         new = tuple(matrix for matrix in part.matrices if job.task != "decode" or matrix.over != "memory")
         products = job.model.part_flops(dataclasses.replace(part, attention=None, ssm=None, matrices=new), tokens)
-        first = any(matrix.name == "patches" for matrix in part.matrices)  # which need no gradient of their own
+        first = any(matrix.name in ("patches", "frames") for matrix in part.matrices)  # which need no gradient of their own
         scores: Array | float = 0.0
         if part.attention is not None:
             scores = part.attention.flops(tokens, job.seen(part.attention, tokens))

@@ -65,7 +65,8 @@ class Weights:
 def weight_sizes(job: Job, stack: SoftwareStack) -> Array:
     """Size of a weight of every unit, shape (units, 1): a service keeps those of narrow layers narrow, embedding and head wide. [B]"""
     wide = wide_units(job.model)
-    return np.array([[stack.weight_size(job.element if name in wide else job.weight)] for name, _ in units(job.model)])
+    sizes = (job.element if name in wide else job.weight_of(part.stored) for name, part in units(job.model))
+    return np.array([[stack.weight_size(size)] for size in sizes])
 
 
 def weights_of(job: Job, layout: Layout, stack: SoftwareStack) -> Weights:

@@ -86,6 +86,14 @@ class Job:
         """Type of weights that the kernel of a product widens to its own type; empty where products read weights as they are."""
         return self.weight_dtype if self.weight_dtype and self.weight_dtype != self.dtype else ""
 
+    def widened_of(self, stored: str) -> str:
+        """The same of a part whose weights are kept in a type of their own, or like all others where `stored` is empty."""
+        return self.widened if not stored else stored if stored != self.dtype else ""
+
+    def weight_of(self, stored: str) -> float:
+        """Size of a weight of such a part as it is kept. [B]"""
+        return DTYPE_BYTES[stored] if stored and not self.training else self.weight
+
     @property
     def cache(self) -> float:
         """Size of an element of keys and values in the cache. [B]"""

@@ -14,7 +14,7 @@ from crossflow.formats import FORMATS
 from crossflow.workload.spec import TransformerSpec
 
 SERVED = "served"  # key of a preset
-TYPES = ("dtype", "weight_dtype", "wide_layers")  # keys of a workload that say types of weights and products
+TYPES = ("dtype", "weight_dtype", "weight_dtypes", "wide_layers")  # keys of a workload that say types of weights and products
 # Types of weights whose activations engines quantise too; beside int4 and mxfp4 they stay in 16 bits (vLLM, docs/features/quantization).
 MULTIPLIED = ("fp8", "fp8_block", "nvfp4")
 
@@ -42,7 +42,8 @@ def as_released(preset: Mapping[str, Any], given: Mapping[str, Any], rates: Coll
     if dtype is not None:
         narrower = dtype in FORMATS and FORMATS[weight].bits < FORMATS[dtype].bits
         return dict(told) if SERVED not in preset and narrower else {}
-    if weight in MULTIPLIED and weight in rates:
+    wider = any(FORMATS[own].bits > FORMATS[weight].bits for own in told.get("weight_dtypes", {}).values())
+    if weight in MULTIPLIED and weight in rates and not wider:
         return {**{key: value for key, value in told.items() if key != "weight_dtype"}, "dtype": weight}
     return dict(told)
 
@@ -52,4 +53,5 @@ def release_notes(spec: TransformerSpec, given: Mapping[str, Any]) -> Iterator[s
     kept = spec.weight_dtype or (spec.dtype if spec.dtype in MULTIPLIED else None)
     if spec.serves and kept and not {"dtype", "weight_dtype"} & given.keys():
         how = "" if spec.weight_dtype is None else f", products in {spec.dtype}"
-        yield f"weights are in {kept}, as released{how}; give workload.dtype to change it"
+        own = "".join(f", those of {kind} in {stored}" for kind, stored in spec.weight_dtypes.items())
+        yield f"weights are in {kept}{own}, as released{how}; give workload.dtype to change it"

@@ -40,6 +40,7 @@ from crossflow.limits import (
 from crossflow.program.file import read_program
 from crossflow.program.program import Program
 from crossflow.units import Information, parse
+from crossflow.workload.compressed import compressed_attention
 from crossflow.workload.dlrm import (
     DLRM_LAYERS,
     Dlrm,
@@ -67,11 +68,13 @@ from crossflow.workload.transformer import (
     Selection,
     Transformer,
     experts,
+    joined,
     latent_attention,
     mlp,
     prediction_layers,
     self_attention,
     state_space,
+    with_streams,
 )
 
 DType = Literal["fp64", "fp32", "tf32", "fp16", "bf16", "int8", "fp8"]
@@ -178,21 +181,55 @@ class SparseSpec(FileModel):
     top_k: Dimension = Field(description="tokens that a query attends to at most")
     heads: Dimension = Field(description="heads of the indexer")
     head_dim: Dimension = Field(description="elements of a query of one of its heads, and of its key")
-    pattern: Annotated[tuple[Literal["full", "shared"], ...], BeforeValidator(_listed)] = Field(
+    weighed: Flag = Field(True, description="whether numbers of each token weigh the heads' scores; if not, each head chooses by itself")
+    pattern: Annotated[tuple[Literal["full", "shared", "dense"], ...], BeforeValidator(_listed)] = Field(
         ("full",), min_length=1,
-        description="kinds of successive layers, repeated to the last: full have an indexer, shared take its choice (GLM-5.2)",
+        description="kinds of successive layers, repeated to the last: full have an indexer, shared take its choice (GLM-5.2), dense attend"
+        " to all tokens",
     )  # fmt: skip
 
     @model_validator(mode="after")
     def _possible(self) -> Self:
-        if self.pattern[0] != "full":
-            raise ValueError("pattern: the first layer has no indexer before it; begin with full")
+        first = next((kind for kind in self.pattern if kind != "dense"), "")
+        if first != "full":
+            what = "no layer has an indexer" if not first else "the first layer has no indexer before it"
+            raise ValueError(f"pattern: {what}; begin with full, or with dense and full")
         return self
 
-    def selection(self, shared: bool) -> Selection:
-        """What is left to a query, in a layer with an indexer or in one that shares the choice of another."""
-        own = {} if shared else {"heads": self.heads, "width": self.head_dim}
+    def selection(self, kind: str) -> Selection | None:
+        """What is left to a query in a layer of a kind."""
+        if kind == "dense":
+            return None
+        own: dict[str, Any] = {} if kind == "shared" else {"heads": self.heads, "width": self.head_dim, "weighed": self.weighed}
         return Selection(chosen=self.top_k, **own)
+
+
+class CompressedSpec(FileModel):
+    """Attention to compressed entries, one vector of which is key and value of all heads (DeepSeek-V4)."""
+
+    output_groups: Dimension = Field(description="groups of heads whose outputs are projected to a latent each")
+    output_rank: Dimension = Field(description="width of such a latent")
+    window: Dimension = Field(description="last tokens that every layer sees one by one")
+    ratios: tuple[Annotated[Whole, Field(ge=0)], ...] = Field(
+        min_length=1, description="tokens that an entry stands for in successive layers, repeated to the last; 0 where a layer has none"
+    )
+    indexed: Dimension = Field(4, description="ratio of the layers in which an indexer chooses entries, which overlap; others see all")
+    top_k: Dimension = Field(description="entries that a query attends to at most where an indexer chooses")
+    heads: Dimension = Field(description="heads of the indexer")
+    head_dim: Dimension = Field(description="elements of a query of one of its heads, and of its key")
+
+    @property
+    def pattern(self) -> tuple[str, ...]:
+        """Kinds of successive layers."""
+        return tuple(map(str, self.ratios))
+
+    def selection(self, kind: str) -> Selection | None:
+        """What is left to a query in a layer of a kind: entries and a window, or the window alone."""
+        ratio = int(kind)
+        if not ratio:
+            return None
+        own: dict[str, Any] = {"chosen": self.top_k, "heads": self.heads, "width": self.head_dim} if ratio == self.indexed else {}
+        return Selection(ratio=ratio, window=self.window, **own)
 
 
 class ExpertsSpec(FileModel):
@@ -328,8 +365,9 @@ class StateSpaceSpec(FileModel):
 
     kind: Recurrence = Field(
         "mamba2",
-        description="mamba2 (arXiv:2405.21060), gated_delta (Qwen3-Next, arXiv:2412.06464), kda (Kimi Linear, arXiv:2510.26692), or mamba1"
-        " (Jamba, arXiv:2312.00752)",
+        description="mamba2 (arXiv:2405.21060), gated_delta (Qwen3-Next, arXiv:2412.06464), kda (Kimi Linear, arXiv:2510.26692), mamba1"
+        " (Jamba, arXiv:2312.00752), lightning (lightning attention of MiniMax-01, arXiv:2501.08313), or conv (the gated short convolution"
+        " of LFM2, arXiv:2511.23404)",
     )
     pattern: Annotated[tuple[Literal["ssm", "attention", "both", "mlp", "experts"], ...], BeforeValidator(_listed)] = Field(
         ("ssm",),
@@ -341,16 +379,19 @@ class StateSpaceSpec(FileModel):
     heads: Dimension = Field(description="heads; of the delta rule those of values, of mamba1 its channels")
     head_dim: Dimension = Field(1, description="elements of a head; of the delta rule those of a value, of mamba1 always 1")
     groups: Dimension = Field(1, description="groups of heads that share B and C; of the delta rule heads of keys and queries")
-    state: Dimension = Field(description="elements of the state for each element of a head; of the delta rule those of a key")
-    chunk: Dimension | None = Field(
-        None, description="tokens of a chunk, whose pairs are computed as products; 256 for mamba2 and 64 for the delta rule where absent"
+    state: Dimension | None = Field(
+        None, description="elements of the state for each element of a head; of the delta rule those of a key; only conv has none"
     )
-    conv: Dimension = Field(4, description="tokens that the short convolution sees")
+    chunk: Dimension | None = Field(
+        None,
+        description="tokens of a chunk, whose pairs are computed as products; where absent 256, and 64 for the delta rule",
+    )
+    conv: DimensionOrZero = Field(4, description="tokens that the short convolution sees; 0 for lightning, which has none")
     conv_bias: Flag = Field(True, description="whether the convolution has a bias")
     bias: Flag = Field(False, description="whether the projections in and out have biases")
     norm: Flag = Field(True, description="whether a norm follows the recurrence; of mamba1, norms of B, C and the time step (Jamba)")
     step_rank: Dimension | None = Field(
-        None, description="width of the latent of the time steps of mamba1, or of the decays of kda, which need it; of these alone"
+        None, description="width of the latent of the time steps of mamba1, which needs it, or of the decays of kda; of these alone"
     )
     gate_rank: Dimension | None = Field(None, description="width of the latent of kda's output gate, which has none where absent")
     state_dtype: StateType | None = Field(None, description="type of a service's states; that of activations where absent")
@@ -369,10 +410,11 @@ class StateSpaceSpec(FileModel):
             yield "head_dim and groups: heads of mamba1 are channels of one element in one group; leave them out"
         if first and self.chunk:
             yield "chunk: mamba1 has no chunks; leave it out"
-        if (self.kind in ("mamba1", "kda")) != bool(self.step_rank):
-            made = {"mamba1": "time steps", "kda": "decays"}.get(self.kind)
-            told = f"{self.kind} makes its {made} of a latent; give its width" if made else "only mamba1 and kda have it; leave it out"
-            yield f"step_rank: {told}"
+        if self.kind == "mamba1" and not self.step_rank:
+            yield "step_rank: mamba1 makes its time steps of a latent; give its width"
+        if self.step_rank and self.kind not in ("mamba1", "kda"):
+            yield "step_rank: only mamba1 and kda have it; leave it out"
+        yield from self._contradictions_of_kind()
         if self.gate_rank and self.kind != "kda":
             yield "gate_rank: only kda has it; leave it out"
         if not any(kind in ("ssm", "both") for kind in self.pattern):
@@ -381,11 +423,23 @@ class StateSpaceSpec(FileModel):
         if alone and self.mlp:
             yield f"pattern: a layer of kind {alone[0]} has no mixer, which needs mlp: false"
 
+    def _contradictions_of_kind(self) -> Iterator[str]:
+        """What lightning attention and gated convolutions do not have, and all others do."""
+        if (self.state is None) != (self.kind == "conv"):
+            yield "state: a gated convolution keeps none; leave it out" if self.state else "the key 'state' is missing"
+        if (self.conv == 0) != (self.kind == "lightning"):
+            yield "conv: lightning attention has none; give 0" if self.conv else "conv: only lightning has none; give its tokens"
+        if self.kind == "conv" and (self.head_dim, self.groups) != (1, 1):
+            yield "head_dim and groups: heads of a gated convolution are channels of one element in one group; leave them out"
+        if self.kind == "conv" and (self.chunk or self.state_dtype):
+            yield f"{'chunk' if self.chunk else 'state_dtype'}: a gated convolution has no states; leave it out"
+
     def mixer(self) -> StateSpace:
         """Its geometry."""
-        chunk = {"mamba2": 256, "gated_delta": 64, "kda": 64, "mamba1": 0}[self.kind] if self.chunk is None else self.chunk
+        usual = {"mamba2": 256, "gated_delta": 64, "kda": 64, "lightning": 256}
+        chunk = usual.get(self.kind, 0) if self.chunk is None else self.chunk
         return StateSpace(
-            kind=self.kind, heads=self.heads, groups=self.groups, width=self.head_dim, state=self.state, chunk=chunk,
+            kind=self.kind, heads=self.heads, groups=self.groups, width=self.head_dim, state=self.state or 0, chunk=chunk,
             convolution=self.conv, norm=self.norm, step_rank=self.step_rank or 0,
             gate_rank=self.gate_rank or 0, stored=self.state_dtype or "",
         )  # fmt: skip
@@ -403,6 +457,11 @@ class EncoderSpec(FileModel):
 
     layers: LayerCount = Field(description="layers of the encoder")
     sequence: Dimension = Field(description="tokens of a sample in the encoder")
+    vectors: DimensionOrZero = Field(0, description="vectors that it learns before its first layer, such as positions and a norm")
+    frame: Dimension | None = Field(
+        None,
+        description="values of a frame of sound, of which two convolutions over three frames make its tokens (Whisper); words where absent",
+    )
 
 
 class ImageSpec(FileModel):
@@ -432,10 +491,10 @@ class _Sourced(FileModel):
     @functools.cached_property
     def _hash(self) -> int:
         held = vars(self)
-        return hash(tuple(held[name] for name in type(self).model_fields if name != "sources"))
+        return hash(tuple(held[name] for name in type(self).model_fields if name not in ("sources", "weight_dtypes")))
 
     def __hash__(self) -> int:
-        """A hash that leaves out the sources, a mapping, which change nothing."""
+        """A hash that leaves out mappings: the sources, which change nothing, and types of weights, in which few models differ."""
         return self._hash
 
 
@@ -529,10 +588,17 @@ class TransformerSpec(_Sourced):
     residual_block: Dimension | None = Field(
         None, description="layers whose sum later ones attend to in the place of a residual (attention residuals of Kimi K3)"
     )
+    residual_streams: Dimension | None = Field(
+        None, description="vectors of a token between layers that hyper-connections mix, in the place of one residual (DeepSeek-V4)"
+    )
     per_layer: PerLayerSpec | None = Field(None, description="embeddings that every layer has of its own (Gemma 3n and 4)")
     final_norm: Flag = Field(True, description="whether a norm follows the last layer")
     embedding_norm: Flag = Field(False, description="whether a norm follows the embedding (BLOOM, BERT)")
-    sparse: SparseSpec | None = Field(None, description="sparse attention to what an indexer chooses; needs `latent`")
+    sparse: SparseSpec | None = Field(None, description="sparse attention to what an indexer chooses")
+    compressed: CompressedSpec | None = Field(None, description="attention to compressed entries; needs `query_rank`")
+    query_rank: Dimension | None = Field(
+        None, description="width of a latent, with a norm, that queries pass (Step-3); of latent attention it is `latent.query_rank`"
+    )
     latent: LatentSpec | None = Field(None, description="latent attention in the place of `kv_heads` and `head_dim`")
     experts: ExpertsSpec | None = Field(None, description="experts in the place of MLPs")
     ssm: StateSpaceSpec | None = Field(None, description="state-space layers in the place of all or some layers of attention")
@@ -551,6 +617,9 @@ class TransformerSpec(_Sourced):
     weight_dtype: WeightType | None = Field(
         None,
         description="type in which a service keeps its layers' weights, `dtype` where absent; products widen narrower ones as they read",
+    )
+    weight_dtypes: Mapping[LayerType, WeightType] = Field(
+        {}, description="the same of layer types whose weights a checkpoint keeps in a type of their own, such as {experts: mxfp4}"
     )
     kv_dtype: CacheType | None = Field(None, description="type of a service's cached keys and values; that of activations where absent")
     wide_layers: LayerEntries = Field(
@@ -645,7 +714,7 @@ class TransformerSpec(_Sourced):
             ssm is None or ssm.mlp,
             (mixture.dense_layers, mixture.every) if mixture else None,
             window.pattern if window else ("global",),
-            self.sparse.pattern if self.sparse else ("full",),
+            self.sparse.pattern if self.sparse else self.compressed.pattern if self.compressed else ("full",),
             tuple(variant.cuts for variant in self.variants),
         )
 
@@ -665,7 +734,7 @@ class LayerKind(NamedTuple):
     mixers: tuple[LayerType, ...]
     beside: LayerType | None
     local: bool
-    shared: bool  # whether sparse attention takes what a layer before has chosen
+    chosen: str  # what sparse attention chooses: the kind of its layer, or the ratio of its entries
     variants: tuple[int, ...] = ()
 
 
@@ -692,7 +761,7 @@ def _kinds(
         beside: LayerType = "experts" if routing and i >= dense and (i + 1) % every == 0 else "mlp"
         return LayerKind(
             mixers=mixers, beside=None if not feeding else beside if fed else _ALONE.get(own),
-            local=window == "local" and "attention" in mixers, shared=chosen[i % len(chosen)] == "shared" and "attention" in mixers,
+            local=window == "local" and "attention" in mixers, chosen=chosen[i % len(chosen)] if "attention" in mixers else "",
             variants=tuple(here),
         )  # fmt: skip
 
@@ -713,14 +782,15 @@ def _contradictions(spec: TransformerSpec) -> Iterator[str]:
         yield f"heads: hidden = {spec.hidden} is not a multiple of heads = {spec.heads}; give head_dim"
     if spec.heads % kv_heads:
         yield f"kv_heads: heads = {spec.heads} is not a multiple of kv_heads = {kv_heads}"
-    if spec.sparse and not spec.latent:
-        yield "sparse: an indexer is supported with latent attention only; give latent, or leave sparse out"
+    yield from _contradictions_of_sparse(spec)
     if spec.residual_block and (spec.encoder or spec.image):
         yield "residual_block: attention residuals are modelled for decoders of words only; leave it out"
     if spec.shared_cache:
         yield "shared_cache: some layers must make the keys and values that others share; give it in variants"
-    if spec.latent and (spec.value_dim or spec.keys_as_values or spec.head_gate):
-        yield "latent: latent attention has values of its own; leave out value_dim, keys_as_values and head_gate"
+    if spec.latent and (spec.value_dim or spec.keys_as_values):
+        yield "latent: latent attention has values of its own; leave out value_dim and keys_as_values"
+    if spec.attention_gate and spec.head_gate:
+        yield "head_gate: a gate weighs each element or each head; leave out head_gate or attention_gate"
     if spec.per_layer and (spec.encoder or spec.image):
         yield "per_layer: embeddings of each layer's own are modelled for decoders of words only; leave them out"
     yield from _contradictions_of_variants(spec)
@@ -744,6 +814,36 @@ def _contradictions(spec: TransformerSpec) -> Iterator[str]:
     yield from _contradictions_of_window(spec)
     yield from _contradictions_of_ends(spec)
     yield from _contradictions_of_length(spec)
+
+
+def _contradictions_of_sparse(spec: TransformerSpec) -> Iterator[str]:
+    """Sparse and compressed attention, queries of a latent, and streams, where they are not modelled."""
+    found, none = ("sparse" if spec.sparse else "compressed" if spec.compressed else ""), "leave it out"
+    if spec.sparse and spec.compressed:
+        yield "sparse: compressed attention has an indexer of its own; leave out sparse, or compressed"
+    if found and (spec.encoder or spec.image or not spec.causal):
+        yield f"{found}: an indexer is modelled for causal decoders of words only; {none}"
+    if found and spec.window:
+        yield f"window: {found} attention says itself what a query sees; {none}"
+    if spec.compressed:
+        if not spec.query_rank:
+            yield "query_rank: queries of compressed attention pass a latent; give its width"
+        if spec.heads % spec.compressed.output_groups:
+            yield f"compressed.output_groups: {spec.heads} heads do not make {spec.compressed.output_groups} groups"
+        if spec.latent:
+            yield f"latent: compressed attention has a vector of its own in its place; {none}"
+        own = [key for key in ("value_dim", "qk_norm", "qkv_bias") if getattr(spec, key) is not None]
+        own += [key for key in ("attention_gate", "head_gate", "keys_as_values", "variants", "biases") if getattr(spec, key)]
+        if own:
+            yield f"{own[0]}: compressed attention is modelled without it; {none}"
+        if spec.kv_heads not in (None, 1):
+            yield f"kv_heads: one vector of compressed attention is key and value of all heads, got {spec.kv_heads}; {none}"
+    elif spec.query_rank and (spec.latent or spec.encoder):
+        yield f"query_rank: give latent.query_rank; {none}" if spec.latent else f"query_rank: modelled without an encoder; {none}"
+    if spec.residual_streams and (spec.encoder or spec.image or spec.residual_block):
+        yield f"residual_streams: hyper-connections are modelled for decoders of words with a plain residual only; {none}"
+    if spec.residual_streams == 1:
+        yield f"residual_streams: one is a plain residual; {none}"
 
 
 def _contradictions_of_variants(spec: TransformerSpec) -> Iterator[str]:
@@ -824,7 +924,9 @@ def _contradictions_of_types(spec: TransformerSpec) -> Iterator[str]:
     weight, bits = spec.weight_dtype, FORMATS[spec.dtype].bits
     if weight and spec.task == "training":
         yield "weight_dtype: training keeps weights as its software does; leave it out, or give a service's task"
-    elif weight and weight != spec.dtype and FORMATS[weight].bits >= bits:
+    elif spec.weight_dtypes:
+        yield from _contradictions_of_stored(spec)
+    if spec.task != "training" and weight and weight != spec.dtype and FORMATS[weight].bits >= bits:
         yield f"weight_dtype: products in {spec.dtype} read weights in {spec.dtype} or in a type of fewer bits, got {weight}"
     if spec.kv_dtype and not spec.serves:
         yield f"kv_dtype: only a service keeps keys and values, task is {spec.task}; leave it out, or give task: prefill or decode"
@@ -839,6 +941,20 @@ def _contradictions_of_types(spec: TransformerSpec) -> Iterator[str]:
         yield f"wide_layers: {ends[0]} always stays in 16 bits; leave it out"
 
 
+def _contradictions_of_stored(spec: TransformerSpec) -> Iterator[str]:
+    """Types of weights of layer types that are not there, or that products cannot read."""
+    if spec.task in ("training", "forward"):
+        yield f"weight_dtypes: only a service keeps weights in types of their own, task is {spec.task}; leave it out"
+    for kind, stored in spec.weight_dtypes.items():
+        if kind in ("embedding", "head") or not spec.has(kind):
+            why = "they stay in 16 bits" if kind in ("embedding", "head") else f"no layer is of type {kind}"
+            yield f"weight_dtypes: {why}; leave out {kind}"
+        elif kind in spec.wide_layers:
+            yield f"weight_dtypes: {kind} stays in 16 bits by wide_layers; leave it out of one of them"
+        elif stored != spec.dtype and FORMATS[stored].bits > FORMATS[spec.dtype].bits:
+            yield f"weight_dtypes: products in {spec.dtype} read weights in {spec.dtype} or in a type of fewer bits, got {stored} of {kind}"
+
+
 def writes(spec: TransformerSpec) -> bool:
     """Whether a model writes tokens one after the other, so that it keeps keys and values."""
     return spec.image is None and spec.causal and spec.head == "language"
@@ -848,8 +964,10 @@ def _contradictions_of_window(spec: TransformerSpec) -> Iterator[str]:
     window = spec.window
     if window is None:
         return
-    if spec.encoder or not spec.causal:
-        yield "window: windows are supported for causal decoders without an encoder only; leave it out"
+    if spec.encoder:
+        yield "window: windows are supported for models without an encoder before the layers only; leave it out"
+    if window.chunked and not spec.causal:
+        yield "window.chunked: chunks are modelled for causal decoders only; leave it out"
     if not any(kind.local for kind in spec.kinds(spec.layers)):
         yield f"window: the pattern makes none of {spec.layers} layers local; leave it out"
     if not window.global_rotary and spec.positions != "rotary":
@@ -926,11 +1044,21 @@ def _embedding(spec: TransformerSpec) -> Part:
     return Part(
         type="embedding",
         width=spec.hidden,
-        matrices=(*patches, *((Matrix(name="per_layer", k=spec.hidden, n=further),) if own else ())),
+        matrices=(*patches, *_frames(spec), *((Matrix(name="per_layer", k=spec.hidden, n=further),) if own else ())),
         table=(spec.vocabulary or 0) * spec.hidden + ((own.vocabulary or spec.vocabulary or 0) * further if own else 0),
-        vectors=(rows + (1 if image and image.class_token else 0)) * spec.hidden + relative + (own.width if own else 0),
+        vectors=(rows + (1 if image and image.class_token else 0)) * spec.hidden
+        + relative
+        + (own.width if own else 0)
+        + (spec.encoder.vectors * spec.hidden if spec.encoder else 0),
         further=further,
     )
+
+
+def _frames(spec: TransformerSpec) -> Iterator[Matrix]:
+    """Convolutions that make an encoder's tokens of frames; the first sees two frames for each token, of which one is counted."""
+    if spec.encoder and spec.encoder.frame:
+        for k in (3 * spec.encoder.frame, 3 * spec.hidden):
+            yield Matrix(name="frames", k=k, n=spec.hidden, bias=True, over="memory")
 
 
 def _stack(spec: TransformerSpec, name: str, places: range, tokens: int, *, causal: bool) -> tuple[Layer, ...]:
@@ -947,6 +1075,9 @@ def _stack(spec: TransformerSpec, name: str, places: range, tokens: int, *, caus
         if spec.residual_block:  # of the blocks before it a layer has half in the mean, and its own; a query and a norm choose among them
             sources = -(-spec.layers // spec.residual_block) / 2.0 + 1.0
             found = tuple(replace(part, sources=sources, vectors=part.vectors + 2 * spec.hidden) for part in found)
+        if spec.residual_streams:
+            found = tuple(with_streams(part, spec.residual_streams) for part in found)
+        found = tuple(replace(part, stored=spec.weight_dtypes.get(part.type, "")) for part in found)
         return tuple(replace(part, wide=True) if wide or part.type in listed.types else part for part in found)
 
     made = {kind: parts(*kind) for kind in {kind for _, _, kind in groups}}  # layers alike share their parts
@@ -975,17 +1106,26 @@ def _mixers(spec: TransformerSpec, kind: LayerKind, *, causal: bool) -> Iterator
         norms = _norm(spec) * -(-spec.norms // 2)
         yield state_space(width=spec.hidden, ssm=ssm.mixer(), bias=ssm.bias, conv_bias=ssm.conv_bias, norm_vectors=norms)
     if "attention" in kind.mixers:
-        part = _windowed(spec, _attention(spec, causal=causal, shared=kind.shared), kind.local)
+        part = _windowed(spec, _attention(spec, causal=causal, chosen=kind.chosen), kind.local)
         yield replace(part, vectors=part.vectors - _norm(spec) * spec.hidden) if len(kind.mixers) > 1 else part
 
 
-def _attention(spec: TransformerSpec, *, causal: bool, cross: bool = False, shared: bool = False) -> Part:
+def _attention(spec: TransformerSpec, *, causal: bool, cross: bool = False, chosen: str = "") -> Part:
     norms = _norm(spec) * -(-spec.norms // 2)
+    sparse = spec.sparse or spec.compressed
+    selection = sparse.selection(chosen) if sparse else None
     if spec.latent:
         return latent_attention(
             width=spec.hidden, heads=spec.heads, norm_vectors=norms, rotary=spec.positions == "rotary", gate=spec.attention_gate,
-            selection=spec.sparse.selection(shared) if spec.sparse else None, **spec.latent.model_dump(),
+            head_gate=spec.head_gate, selection=selection, **spec.latent.model_dump(),
         )  # fmt: skip
+    if spec.compressed and spec.query_rank:
+        part = compressed_attention(
+            width=spec.hidden, heads=spec.heads, head=spec.head_dim or spec.hidden // spec.heads, query_rank=spec.query_rank,
+            groups=spec.compressed.output_groups, rank=spec.compressed.output_rank, window=spec.compressed.window, selection=selection,
+            norm_vectors=norms, rotary=spec.positions == "rotary",
+        )  # fmt: skip
+        return replace(part, vectors=part.vectors + spec.heads) if spec.attention_sinks else part
     part = self_attention(
         width=spec.hidden,
         heads=spec.heads,
@@ -1002,6 +1142,8 @@ def _attention(spec: TransformerSpec, *, causal: bool, cross: bool = False, shar
         head_gate=spec.head_gate,
         keys_as_values=spec.keys_as_values,
         shared_cache=spec.shared_cache,
+        query_rank=spec.query_rank,
+        selection=selection,
     )
     further = _qk_norm(spec, part) + (spec.heads if spec.attention_sinks else 0)
     return replace(part, vectors=part.vectors + further) if further else part
@@ -1067,7 +1209,9 @@ def _head(spec: TransformerSpec) -> Part:
     """Final norms, and the products that make tokens or classes of the last layer's outputs."""
     masked = spec.head == "masked"
     norms = (2 if spec.encoder else 1) if spec.final_norm else 0
-    return Part(type="head", width=spec.hidden, matrices=tuple(_head_matrices(spec)), vectors=(norms + masked) * _norm(spec) * spec.hidden)
+    vectors = (norms + masked) * _norm(spec) * spec.hidden
+    head = Part(type="head", width=spec.hidden, matrices=tuple(_head_matrices(spec)), vectors=vectors)
+    return joined(head, spec.residual_streams) if spec.residual_streams else head
 
 
 def _head_matrices(spec: TransformerSpec) -> Iterator[Matrix]:

@@ -1,6 +1,6 @@
 """State-space layers: a state of fixed size takes the place of keys and values that grow with the tokens.
 
-Four recurrences are known, each with the shape of its state and with what it computes for a token:
+Six mixers are known, each with the shape of its state and with what it computes for a token:
 
 ``mamba2``
     state-space duality [1]_: h = a h + (dt x) B^T, y = h C, with one decay a for each head;
@@ -9,13 +9,19 @@ Four recurrences are known, each with the shape of its state and with what it co
 ``kda``
     Kimi delta attention [4]_: the same with a decay for every element of a key, S = S Diag(a) (I - b k k^T) + b v k^T;
 ``mamba1``
-    the selective scan [3]_: the first with a decay for every channel and element of the state, so that it is no matrix product.
+    the selective scan [3]_: the first with a decay for every channel and element of the state, so that it is no matrix product;
+``lightning``
+    lightning attention [5]_: S = a S + v k^T, o = S q, with one decay for each head that no token changes, and no convolution;
+``conv``
+    a short convolution between two gates [6]_, which keeps the last tokens and no state.
 
 References
 ----------
 .. [1] Dao and Gu, "Transformers are SSMs", ICML 2024, arXiv:2405.21060, Sec. 6 and 7.
 .. [2] Yang, Kautz and Hatamizadeh, "Gated Delta Networks", ICLR 2025, arXiv:2412.06464, Sec. 3.
 .. [3] Gu and Dao, "Mamba", 2023, arXiv:2312.00752, Algorithm 2.
+.. [5] MiniMax, "MiniMax-01: Scaling Foundation Models with Lightning Attention", 2025, arXiv:2501.08313, Sec. 2.2.
+.. [6] Liquid AI, "LFM2 Technical Report", 2025, arXiv:2511.23404, Sec. 2; transformers, models/lfm2/modeling_lfm2.py.
 .. [4] Kimi Team, "Kimi Linear", 2025, arXiv:2510.26692, Sec. 3 and Appendix C; fla/ops/kda/chunk.py of flash-linear-attention.
 """
 
@@ -29,11 +35,11 @@ import numpy as np
 from crossflow.arrays import Array
 from crossflow.formats import DTYPE_BYTES
 
-Recurrence = Literal["mamba2", "gated_delta", "kda", "mamba1"]
+Recurrence = Literal["mamba2", "gated_delta", "kda", "mamba1", "lightning", "conv"]
 # Products of a head's state with a vector for one token: input and output; the delta rule also reads what the state holds for a key.
-STATE_PRODUCTS = {"mamba2": 2, "mamba1": 2, "gated_delta": 3, "kda": 3}
+STATE_PRODUCTS = {"mamba2": 2, "mamba1": 2, "gated_delta": 3, "kda": 3, "lightning": 2, "conv": 0}
 # Operations that writing one token takes for each element of the state: decay, sum and product of every state product.
-UPDATE = {"mamba2": 5.0, "gated_delta": 7.0, "kda": 7.0, "mamba1": 7.0}
+UPDATE = {"mamba2": 5.0, "gated_delta": 7.0, "kda": 7.0, "mamba1": 7.0, "lightning": 5.0, "conv": 0.0}
 # Of the selective scan of a whole sample, forward: exp(dt A) and dt x B (3), a h + b (2), C h (2), as Megatron-Core counts. Backward: the
 # first five again, dh (2), the gradients of C, B, x (2 each) and a (2), of dt and A (2 each).
 SELECTIVE = {"forward": 7.0, "input": 19.0}
@@ -68,14 +74,16 @@ class StateSpace:
     @property
     def gates(self) -> int:
         """Numbers that a token has for each head: the time step; of the delta rule the decays and the step. [1]"""
-        return {"mamba2": 1, "gated_delta": 2, "kda": 2, "mamba1": 0}[self.kind] + self.decays
+        return {"mamba2": 1, "gated_delta": 2, "kda": 2}.get(self.kind, 0) + self.decays
 
     @property
     def normed(self) -> int:
-        """Elements that one norm after the recurrence spans, 0 without: those of a group, of the delta rule those of a head. [1]"""
-        if not self.norm or self.kind == "mamba1":
+        """Elements that one norm after the recurrence spans, 0 without: those of a group, of the delta rule those of a head, of lightning
+        attention all. [1]
+        """
+        if not self.norm or self.kind in ("mamba1", "conv"):
             return 0
-        return self.width if self.delta else self.heads * self.width // self.groups
+        return self.width if self.delta else self.heads * self.width // (1 if self.kind == "lightning" else self.groups)
 
     def groups_on(self, ranks: Array) -> Array:
         """Groups on one of `ranks` ranks that share the heads: whole ones, which ranks repeat where there are fewer. [1]"""
@@ -83,13 +91,13 @@ class StateSpace:
 
     def convolved(self, ranks: Array) -> Array:
         """Elements of a token that pass the convolution on one of `ranks` ranks. [1]"""
-        selected = 0.0 if self.kind == "mamba1" else 2.0 * self.groups_on(ranks) * self.state
+        selected = 0.0 if self.kind in ("mamba1", "conv") else 2.0 * self.groups_on(ranks) * self.state
         return np.asarray(self.heads * self.width / ranks + selected)
 
     def held(self, ranks: Array, element: float) -> Array:
         """Bytes that one request keeps on one of `ranks` ranks: the state, and the tokens that the convolution looks back at. [B]"""
         states = self.heads / ranks * self.width * self.state * (DTYPE_BYTES[self.stored] if self.stored else element)
-        return np.asarray(states + (self.convolution - 1) * self.convolved(ranks) * element)
+        return np.asarray(states + np.maximum(self.convolution - 1, 0) * self.convolved(ranks) * element)
 
     def flops(self, tokens: float) -> float:
         """Operations that the recurrence needs: state products of every token, whatever more an algorithm computes. [flop]"""

@@ -47,6 +47,9 @@ class Matrix:
     kv_head: int = 0
     # whether each output has k weights of its own, as in a convolution over k tokens: W[k, n] counts, but there is no product
     depthwise: bool = False
+    # elements of a token that the product takes, where they are neither those of the part's norm nor k: groups of outputs that take k each
+    # of their own, or several streams. [1]
+    inputs: int = 0
 
     @functools.cached_property
     def routed(self) -> bool:
@@ -88,6 +91,7 @@ class Selection:
     window: int = 0  # last tokens that a query attends to beside them, one by one. [1]
     heads: int = 0  # heads of the indexer, 0 without one. [1]
     width: int = 0  # elements of one of its queries, and of its key. [1]
+    weighed: bool = True  # whether a number of each token weighs the scores of each head (those of MiniMax-M3 choose each by itself)
 
     @property
     def indexed(self) -> bool:
@@ -101,7 +105,7 @@ class Selection:
 
     def indexing(self, tokens: Array | float, before: Array | float) -> Array:
         """Operations of the indexer's scores, of so many tokens that have so many before them. [flop]"""
-        return np.asarray(2.0 * tokens * before / self.ratio * self.heads * (self.width + 1.0))
+        return np.asarray(2.0 * tokens * before / self.ratio * self.heads * (self.width + float(self.weighed)))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -140,10 +144,11 @@ class AttentionGeometry:
         """Mean number of keys that the mask leaves to the queries between two positions of a sample. [1]
 
         Positions are continuous, so that a causal mask leaves half of the keys (Dao et al. 2022); the exact sum has half a key more.
-        A sliding window w leaves min(i, w) keys at position i, chunks of w leave i mod w.
+        A sliding window w leaves min(i, w) keys at position i, chunks of w leave i mod w; without a mask half of it lies on either side.
         """
         if not self.causal:
-            return np.asarray(last, dtype=float)
+            half = np.minimum(self.window / 2.0, last) if self.windowed else last
+            return np.asarray(2.0 * half - half * half / last if self.windowed else last, dtype=float)
         if self.selection is not None:
             return (self.selection.pairs(last) - self.selection.pairs(first)) / (np.asarray(last) - first)
         beyond, before = (masked_pairs(at, self.window, self.chunked) for at in (last, first))
@@ -284,6 +289,8 @@ class Part:
     routing: Routing | None = None
     sources: float = 0.0  # vectors of earlier layers of which a sum is its input, beside its residual; 0 for a plain residual. [1]
     wide: bool = False  # whether its products stay in 16 bits where a job computes, or keeps its weights, in a narrower type
+    stored: str = ""  # type in which a service keeps its weights, "" for that of the job
+    streams: int = 0  # vectors that a token has between layers, which hyper-connections mix, 0 for a plain residual. [1]
 
     @property
     def parameters(self) -> int:
@@ -332,6 +339,12 @@ class Layer:
     def parameters(self) -> int:
         """Parameters of one of them."""
         return sum(part.parameters for part in self.parts)
+
+    @property
+    def carried(self) -> Array:
+        """Elements of a token that it takes and gives: a vector, or several streams. [1]"""
+        streams = functools.reduce(np.maximum, [part.streams for part in self.parts])
+        return np.asarray(self.parts[-1].width * np.maximum(streams, 1))
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -403,6 +416,11 @@ class Transformer:
     def experts(self) -> frozenset[int]:
         """Numbers of routed experts that layers have; none without any."""
         return frozenset(part.routing.experts for part in self.parts if part.routing)
+
+    @property
+    def carried(self) -> Array:
+        """Elements of a token that one layer gives to the next. [1]"""
+        return self.layers[-1].carried
 
     @property
     def tokens(self) -> int:
@@ -491,13 +509,15 @@ def self_attention(
     head_gate: bool = False,
     keys_as_values: bool = False,
     shared_cache: bool = False,
+    query_rank: int | None = None,
+    selection: Selection | None = None,
 ) -> Part:
     """Multi-head, grouped-query or multi-query attention: one product for queries, keys and values, one for the output.
 
     `norm_vectors` is the number of `width`-long vectors of its norm: 2 for layer norm, 1 for RMS norm. With a `gate` queries come with
     as many elements as the output has, which weigh it; with a `head_gate` with one number for each head. A `value` may be of other width
     than queries and keys. Where `keys_as_values`, one product gives both, which norms tell apart; with a `shared_cache` both are those of
-    an earlier layer.
+    an earlier layer. With a `query_rank` queries pass a latent with a norm. A `selection` leaves a query some of the tokens.
     """
     kv, d = kv_heads or heads, head or width // heads
     v = value or d
@@ -505,12 +525,15 @@ def self_attention(
     weighed = heads * ((v if gate else 0) + (1 if head_gate else 0))
     queries = Matrix(name="query", k=width, n=heads * d, cut="column", bias=bias if qkv_bias is None else qkv_bias)
     both = replace(queries, name="query_key_value", n=heads * d + weighed + kv * kept, kv_heads=kv if kept else 0, kv_head=kept)
-    first = (queries, replace(both, name="key_value", n=kv * kept, over="memory")) if cross else (both,)
+    keys = replace(both, name="key_value", n=kv * kept + weighed)
+    first: tuple[Matrix, ...] = (queries, replace(keys, n=kv * kept, over="memory")) if cross else (both,)
+    if query_rank:
+        first = (Matrix(name="query_down", k=width, n=query_rank), replace(queries, name="query_up", k=query_rank), keys)
     return Part(
         type="attention",
         width=width,
-        matrices=(*first, Matrix(name="output", k=heads * v, n=width, cut="row", bias=bias)),
-        vectors=norm_vectors * width,
+        matrices=(*first, *indexer(selection, width, width), Matrix(name="output", k=heads * v, n=width, cut="row", bias=bias)),
+        vectors=norm_vectors * width + (query_rank or 0) + _index_norm(selection),
         attention=AttentionGeometry(
             heads=heads,
             kv_heads=kv,
@@ -521,6 +544,7 @@ def self_attention(
             cross=cross,
             rotary=rotary,
             gated=gate or head_gate,
+            selection=selection,
         ),
     )
 
@@ -528,12 +552,14 @@ def self_attention(
 @functools.lru_cache(maxsize=1024)
 def latent_attention(
     *, width: int, heads: int, query_rank: int | None, kv_rank: int, nope: int, rope: int, value: int, norm_vectors: int = 1,
-    selection: Selection | None = None, rotary: bool = True, gate: bool = False,
+    selection: Selection | None = None, rotary: bool = True, gate: bool = False, head_gate: bool = False,
 ) -> Part:  # fmt: skip
     """Multi-head latent attention of DeepSeek: queries, keys and values pass through low-rank latents; the cache keeps the latent.
 
-    With a `gate` a further product gives as many elements as the output has, which weigh it (Kimi K3).
+    With a `gate` a further product gives as many elements as the output has, which weigh it (Kimi K3), with a `head_gate` one number for
+    each head (Ling 3.0).
     """
+    weighed = heads * (value if gate else 1 if head_gate else 0)
     queries = Matrix(name="query", k=width, n=heads * (nope + rope), cut="column")
     low = (Matrix(name="query_down", k=width, n=query_rank), replace(queries, name="query_up", k=query_rank)) if query_rank else (queries,)
     return Part(
@@ -543,14 +569,14 @@ def latent_attention(
             *low,
             Matrix(name="key_value_down", k=width, n=kv_rank + rope),
             Matrix(name="key_value_up", k=kv_rank, n=heads * (nope + value), cut="column"),
-            *((Matrix(name="output_gate", k=width, n=heads * value, cut="column"),) if gate else ()),
+            *((Matrix(name="output_gate", k=width, n=weighed, cut="column"),) if weighed else ()),
             *indexer(selection, width, query_rank or width),
             Matrix(name="output", k=heads * value, n=width, cut="row"),
         ),
         vectors=norm_vectors * width + (query_rank or 0) + kv_rank + _index_norm(selection),
         attention=AttentionGeometry(
-            heads=heads, kv_heads=heads, query=nope + rope, value=value, cached=kv_rank + rope, latent=kv_rank, rotary=rotary, gated=gate,
-            selection=selection,
+            heads=heads, kv_heads=heads, query=nope + rope, value=value, cached=kv_rank + rope, latent=kv_rank, rotary=rotary,
+            gated=bool(weighed), selection=selection,
         ),
     )  # fmt: skip
 
@@ -565,12 +591,12 @@ def indexer(selection: Selection | None, width: int, queries: int) -> tuple[Matr
     return (
         Matrix(name="index_query", k=queries, n=selection.heads * selection.width),
         Matrix(name="index_key", k=width, n=selection.width),
-        Matrix(name="index_weights", k=width, n=selection.heads),
+        *((Matrix(name="index_weights", k=width, n=selection.heads),) if selection.weighed else ()),
     )
 
 
 def _index_norm(selection: Selection | None) -> int:
-    """Parameters of the layer norm of an indexer's keys. [1]"""
+    """Parameters of the layer norm of an indexer's keys, or of norms of queries and keys where heads are not weighed. [1]"""
     return 2 * selection.width if selection is not None and selection.indexed else 0
 
 
@@ -583,24 +609,24 @@ def state_space(*, width: int, ssm: StateSpace, bias: bool = False, conv_bias: b
     mamba1 it gives z and x, and a product with the convolved x gives B, C and a latent of the time steps. Heads are divided over a tensor
     group, and so are groups of heads, as far as there are as many (Megatron-Core, ssm/mamba_mixer.py).
     """
-    inner, selected, first = ssm.heads * ssm.width, 2 * ssm.groups * ssm.state, ssm.kind == "mamba1"
+    inner, selected, first = ssm.heads * ssm.width, 2 * ssm.groups * ssm.state, ssm.kind in ("mamba1", "conv")
     kv_heads, kv_head = (0, 0) if first else (ssm.groups, 2 * ssm.state)  # B and C of a group lie whole on each rank that needs them
     mixed = inner + kv_heads * kv_head
     convolution = Matrix(
         name="convolution", k=ssm.convolution, n=mixed, cut="column", bias=conv_bias, depthwise=True, kv_heads=kv_heads, kv_head=kv_head
     )
-    inputs = (0 if ssm.gate_rank else inner) + mixed + (ssm.heads if ssm.kind == "mamba2" else 0)
+    inputs = (0 if ssm.gate_rank else inner) + mixed + {"mamba2": ssm.heads, "conv": inner}.get(ssm.kind, 0)
     return Part(
         type="ssm",
         width=width,
         matrices=(
             Matrix(name="input", k=width, n=inputs, cut="column", bias=bias, kv_heads=kv_heads, kv_head=kv_head),
             *_gates(width, ssm, inner),
-            convolution,
+            *((convolution,) if ssm.convolution else ()),
             *_recurrence(ssm, inner, selected),
             Matrix(name="output", k=inner, n=width, cut="row", bias=bias),
         ),
-        vectors=norm_vectors * width + ssm.norm * (ssm.width if ssm.delta else {"mamba2": 0, "mamba1": ssm.step_rank + selected}[ssm.kind]),
+        vectors=norm_vectors * width + ssm.norm * (ssm.width if ssm.delta else ssm.step_rank + selected if ssm.kind == "mamba1" else 0),
         ssm=ssm,
     )
 
@@ -612,12 +638,13 @@ def _gates(width: int, ssm: StateSpace, inner: int) -> tuple[Matrix, ...]:
     if ssm.kind == "gated_delta":
         return (Matrix(name="gates", k=width, n=2 * ssm.heads, cut="column"),)
     ranks = (("decay", ssm.step_rank, ssm.heads * ssm.state), ("gate", ssm.gate_rank, inner))
+    whole = () if ssm.step_rank else (Matrix(name="decay", k=width, n=ssm.heads * ssm.state, cut="column"),)
     pairs = (
         (Matrix(name=f"{name}_down", k=width, n=rank), Matrix(name=f"{name}_up", k=rank, n=n, cut="column"))
         for name, rank, n in ranks
         if rank
     )
-    return (Matrix(name="steps", k=width, n=ssm.heads, cut="column"), *(matrix for pair in pairs for matrix in pair))
+    return (Matrix(name="steps", k=width, n=ssm.heads, cut="column"), *whole, *(matrix for pair in pairs for matrix in pair))
 
 
 def _recurrence(ssm: StateSpace, inner: int, selected: int) -> tuple[Matrix, ...]:
@@ -625,9 +652,9 @@ def _recurrence(ssm: StateSpace, inner: int, selected: int) -> tuple[Matrix, ...
     B, C and the time steps.
     """
     if ssm.kind != "mamba1":
-        each = 3 if ssm.kind == "mamba2" else 2 + ssm.decays  # numbers of each head
-        scales = each * ssm.heads + (inner if ssm.norm and ssm.kind == "mamba2" else 0)
-        return (Matrix(name="scales", k=1, n=scales, cut="column", depthwise=True),)
+        each = {"mamba2": 3, "lightning": 0, "conv": 0}.get(ssm.kind, 2 + ssm.decays)  # numbers of each head
+        scales = each * ssm.heads + (inner if ssm.norm and ssm.kind in ("mamba2", "lightning") else 0)
+        return (Matrix(name="scales", k=1, n=scales, cut="column", depthwise=True),) if scales else ()
     return (
         Matrix(name="selection", k=inner, n=ssm.step_rank + selected, cut="row"),
         Matrix(name="step", k=ssm.step_rank, n=inner, cut="column", bias=True),
@@ -689,6 +716,29 @@ def experts(
         latent=latent,
         routing=routing,
     )
+
+
+def with_streams(part: Part, streams: int) -> Part:
+    """A part between streams that hyper-connections mix [1]_.
+
+    A product of all streams of a token gives weights of the part's input, of its output and of the streams among themselves, with a bias
+    each and three scales.
+
+    References
+    ----------
+    .. [1] Xie et al., "mHC: Manifold-Constrained Hyper-Connections", 2025, arXiv:2512.24880.
+    """
+    return _mixing(part, streams, (2 + streams) * streams, 3)
+
+
+def joined(head: Part, streams: int) -> Part:
+    """A head that takes a sum of streams, whose weights a product of all of them gives."""
+    return _mixing(head, streams, streams, 1)
+
+
+def _mixing(part: Part, streams: int, weights: int, scales: int) -> Part:
+    mixes = Matrix(name="streams", k=streams * part.width, n=weights, inputs=streams * part.width)
+    return replace(part, matrices=(mixes, *part.matrices), vectors=part.vectors + weights + scales, streams=streams)
 
 
 def prediction_layers(

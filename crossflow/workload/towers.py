@@ -1,0 +1,130 @@
+"""Vision and audio towers beside a language model: how many parameters each has, by its part of a ``config.json``.
+
+A tower is a stack of encoder layers on patches or frames, and a projector that makes tokens of the language model of what it gives. It is
+counted, and told, but does not run.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from crossflow import files
+from crossflow.files import FileModel
+from crossflow.limits import Whole
+
+FIELDS: Mapping[str, str] = {
+    "vision_config": "vision tower", "audio_config": "audio tower", "vision_tower": "vision tower", "talker_config": "talker",
+    "code2wav_config": "vocoder", "token2wav_config": "vocoder", "speech_config": "audio tower",
+}  # fmt: skip
+SIZES: Mapping[str, tuple[str, ...]] = {
+    "width": ("embed_dim", "hidden_size", "width", "d_model"),
+    "layers": ("num_hidden_layers", "depth", "layers", "encoder_layers"),
+    "inner": ("intermediate_size", "encoder_ffn_dim", "mlp_dim"),
+    "patch": ("patch_size", "spatial_patch_size"),
+}
+
+
+class TowerKind(FileModel):
+    """What towers of one `model_type` have; widths of projectors are d (of the tower), m (of merged patches), t (of the language model)."""
+
+    gated: bool = False
+    biases: bool = True
+    norm_vectors: Whole = 2
+    further: Whole = 0  # vectors of width d that a layer has beside its two norms
+    patch_bias: bool = True
+    class_token: bool = False
+    positions: str = ""  # field with the number of learned positions, `grid` for one of each patch of an image, "" for none
+    norms: Whole = 0  # norms before and after the layers
+    merge: str = ""  # field with the patches of a side that are merged to one token
+    merger: bool = False  # whether a product of its own, after a norm, merges them
+    projector: tuple[tuple[str, str], ...] = ()
+    projector_bias: bool = True
+    projector_norm: str = ""  # width of the projector's norm
+    again: str = ""  # field that lists layers with projectors of their own, whose norm is over merged patches
+
+
+@functools.cache
+def kinds() -> Mapping[str, TowerKind]:
+    """Kinds of towers by their `model_type`."""
+    data = files.read_yaml(Path(files.__file__).parent / "data" / "towers.yaml").data
+    return {name: TowerKind.model_validate(given) for name, given in data["towers"].items()}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tower:
+    """A tower: what it is, and its parameters, None where its part of the file does not say them."""
+
+    name: str
+    parameters: int | None = None
+
+    def __str__(self) -> str:
+        """The tower, with its parameters."""
+        return self.name if self.parameters is None else f"{self.name} ({self.parameters / 1e9:.3g} billion parameters)"
+
+
+def towers(config: Mapping[str, Any], at: Sequence[str] = ()) -> Iterator[Tower]:
+    """Towers that a file describes beside its language model, which lies `at` a place of it."""
+    levels, within = [config], config
+    for name in at[:-1]:
+        within = within[name]
+        levels.append(within)
+    language = within.get(at[-1], config) if at else config
+    for level in levels:
+        for field, name in FIELDS.items():
+            if isinstance(level.get(field), Mapping):
+                yield Tower(name=name, parameters=_parameters(level[field], level, language))
+
+
+def _size(config: Mapping[str, Any], key: str) -> int:
+    """A size of a tower, 0 where its part does not give it."""
+    return next((config[name] for name in SIZES[key] if type(config.get(name)) is int and config[name] > 0), 0)
+
+
+def _parameters(config: Mapping[str, Any], outer: Mapping[str, Any], language: Mapping[str, Any]) -> int | None:
+    """Parameters of a tower of a known kind with all its sizes."""
+    kind = kinds().get(str(config.get("model_type") or outer.get("model_type")))
+    d, layers, patch = (_size(config, key) for key in ("width", "layers", "patch"))
+    inner = _size(config, "inner") or int(config.get("mlp_ratio") or 0) * d
+    if kind is None or not (d and layers and inner and patch):
+        return None
+    merged = config.get(kind.merge) or outer.get(kind.merge) or 1
+    merged = merged[0] if isinstance(merged, list) else merged
+    target = config.get("out_hidden_size") or language.get("hidden_size") or 0
+    widths = {"d": d, "m": d * merged**2, "t": target, "": 0}
+    return layers * _layer(kind, d, inner) + _ends(kind, config, d, patch) + _projectors(kind, config, widths)
+
+
+def _layer(kind: TowerKind, d: int, inner: int) -> int:
+    """Parameters of a layer: attention, MLP and norms."""
+    biases = (4 * d + (2 if kind.gated else 1) * inner + d) * kind.biases
+    return 4 * d * d + (3 if kind.gated else 2) * d * inner + biases + (2 * kind.norm_vectors + kind.further) * d
+
+
+def _ends(kind: TowerKind, config: Mapping[str, Any], d: int, patch: int) -> int:
+    """Parameters of the product of patches, of positions, and of norms before and after the layers."""
+    channels = config.get("num_channels") or config.get("in_channels") or config.get("in_chans") or 3
+    pixels = channels * (config.get("temporal_patch_size") or 1) * patch**2
+    image = config.get("image_size") or 0
+    rows = (image // patch) ** 2 + kind.class_token if kind.positions == "grid" else _rows(config, kind.positions)
+    return (pixels + kind.patch_bias + kind.class_token + rows + kind.norms * kind.norm_vectors) * d
+
+
+def _rows(config: Mapping[str, Any], name: str) -> int:
+    """Learned positions that a field gives, as a number or by the name of its two sides parted by x."""
+    found = 1 if name else 0
+    for side in name.split("x") if name else ():
+        found *= int(config.get(side) or 0)
+    return found
+
+
+def _projectors(kind: TowerKind, config: Mapping[str, Any], widths: Mapping[str, int]) -> int:
+    """Parameters of the projector, and of those of layers that have one of their own."""
+    weights = sum(widths[k] * widths[n] + widths[n] * kind.projector_bias for k, n in kind.projector)
+    further = len(config.get(kind.again) or ()) if kind.again else 0
+    own = kind.norm_vectors * widths[kind.projector_norm]
+    merger = widths["m"] * widths["d"] + kind.norm_vectors * widths["d"] if kind.merger and widths["m"] > widths["d"] else 0
+    return weights + own + merger + further * (weights + kind.norm_vectors * widths["m"])

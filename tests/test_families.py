@@ -1,0 +1,431 @@
+# ruff: noqa: E501  (exact sentences and tables of cases)
+"""Kinds of layers that files of 2025 and 2026 brought, by hand; types of quantised weights by layer; towers and what is told."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from blocks import block_kernels
+
+import crossflow
+from crossflow import files
+from crossflow.errors import CrossflowError, SpecError
+from crossflow.strategy.layout import Layout
+from crossflow.workload.conventions import conventions
+from crossflow.workload.huggingface import huggingface_document
+from crossflow.workload.quantised import stored
+from crossflow.workload.spec import TransformerSpec
+from crossflow.workload.towers import towers
+
+CONFIGS = Path(__file__).parent / "data" / "huggingface"
+MODEL = {
+    "model": "transformer",
+    "layers": 4,
+    "hidden": 1024,
+    "heads": 16,
+    "ffn": 4096,
+    "vocabulary": 32000,
+    "sequence": 4096,
+    "global_batch": 16,
+}
+COMPRESSED = {
+    "head_dim": 128, "query_rank": 256, "attention_sinks": True,
+    "compressed": {"output_groups": 4, "output_rank": 128, "window": 64, "ratios": [0, 4, 128, 4], "top_k": 256, "heads": 8, "head_dim": 32},
+}  # fmt: skip
+
+
+def made(strategy="dp8", software="vllm", **workload):
+    data = {"system": {"template": "dgx-h200", "nodes": 1}, "workload": {**MODEL, **workload}, "strategy": strategy, "software": software}
+    return crossflow.from_dict(data)
+
+
+def model(**workload):
+    return made(**workload).workload.transformer()
+
+
+def read(name, **more):
+    document, _ = huggingface_document(CONFIGS / f"{name}.json", service="task" in more)
+    return files.validate(TransformerSpec, files.merge(document, files.Document(file="test", data=more)))
+
+
+# ------------------------------------------------------------------------------------------ published counts
+
+# Parameters in billions as the model cards or reports of their makers give them: all, and those that a token passes (0 where they are all).
+# Counts of a token leave out the table, or the table and the head, in some of them.
+PUBLISHED = {
+    "deepseek-v2-lite": ("15.7", "2.4"), "deepseek-v3": ("671", "37"), "deepseek-v4-pro": ("1.6e3", "49"), "deepseek-v4-flash-nvfp4": ("284", "13"),
+    "kimi-k2": ("1.0e3", "32"), "kimi-k3": ("2.8e3", "104"), "glm-4.5-air": ("106", "12"), "glm-5.2": ("744", "40"), "minimax-m2.7": ("2.3e2", "10"),
+    "minimax-text-01": ("456", "45.9"), "qwen3-30b-a3b": ("30.5", "3.3"), "qwen3-8b": ("8.2", "0"), "qwen3-next-80b-a3b": ("80", "3"),
+    "qwen3.5-35b-a3b": ("35", "3"), "qwen3.5-27b": ("27", "0"), "gpt-oss-20b": ("20.9", "3.6"), "gpt-oss-120b": ("117", "5.1"),
+    "nemotron-3-nano-30b-a3b": ("31.6", "3.6"), "nemotron-3-super-120b-a12b": ("120.6", "12.7"), "nemotron-super-49b": ("49.9", "0"),
+    "mimo-v2-flash": ("309", "15"), "step-3.5-flash": ("196", "11"), "gemma-4-31b": ("30.7", "0"), "llama-4-maverick": ("400", "17"),
+    "llama-3.1-405b": ("405", "0"), "mixtral-8x7b": ("46.7", "12.9"), "jamba-v0.1": ("52", "12"), "granite-4.0-h-small": ("32", "9"),
+    "hunyuan-a13b": ("80", "13"), "hunyuan-large": ("389", "52"), "dbrx-132b": ("132", "36"), "grok-2": ("270", "115"),
+    "k-exaone-236b": ("236", "23"), "trinity-mini": ("26", "3"), "ring-mini-linear": ("16.4", "1.6"), "lfm2-8b-a1b": ("8.3", "1.5"),
+    "ernie-4.5-21b-a3b": ("21.8", "3"), "olmoe-1b-7b": ("6.9", "1.3"), "dots.llm1": ("142", "14"), "falcon-h1-0.5b": ("0.52", "0"),
+    "minicpm3-4b": ("4.1", "0"), "whisper-large-v3": ("1.54", "0"), "modernbert-large": ("0.395", "0"), "nomic-embed-v1.5": ("0.137", "0"),
+}  # fmt: skip
+
+
+def rounded(text):
+    """A unit of the last digit of a number; some makers cut the rest off."""
+    digits, _, exponent = text.partition("e")
+    return 1.0 * 10.0 ** (int(exponent or 0) - len(digits.partition(".")[2]))
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_counts_are_as_published(name):
+    """Within half a percent, or a unit of the last digit; of a token between the count without table and head, and the whole one."""
+    total, active = PUBLISHED[name]
+    whole = read(name).transformer()
+    assert abs(whole.parameters / 1e9 - float(total)) <= max(0.005 * float(total), rounded(total))
+    if active != "0":
+        ends = (whole.embedding.parameters + whole.head.parameters) / 1e9
+        most, slack = whole.active_parameters / 1e9, max(0.01 * float(active), rounded(active))
+        assert most - ends - slack <= float(active) <= most + slack
+
+
+# ------------------------------------------------------------------------------------------ compressed attention
+
+
+def test_parameters_of_compressed_attention_by_hand():
+    """Queries and outputs of latents, one vector for keys and values, entries; an indexer in layers of ratio 4 alone."""
+    windowed, indexed, heavy = (layer.parts[0] for layer in model(**COMPRESSED).layers[:3])
+    plain = 1024 * 256 + 256 * 2048 + 1024 * 128 + 512 * 4 * 128 + 4 * 128 * 1024 + 1024 + 256 + 128 + 16
+    assert windowed.parameters == plain
+    assert heavy.parameters == plain + 2 * 1024 * 128 + 129 * 128
+    assert indexed.parameters == plain + 4 * 1024 * (128 + 32) + 9 * (128 + 32) + 256 * 8 * 32 + 1024 * 8
+
+
+def test_operations_of_compressed_attention_by_hand():
+    """Of 4,096 tokens: those of the products, of a window, of entries that are chosen or all seen, and of the indexer's scores."""
+    whole = model(**COMPRESSED)
+    windowed, indexed, heavy = (layer.parts[0] for layer in whole.layers[:3])
+    tokens, each = 4096, 2 * 16 * 256  # a pair of query and entry: 16 heads of 128 for the score and for the sum
+    window = each * 64 * (tokens - 32)
+    # a product for outputs takes 512 of the 2048 elements for each of its 512
+    products = 2 * tokens * (1024 * 256 + 256 * 2048 + 1024 * 128 + 512 * 512 + 512 * 1024)
+    assert whole.part_flops(windowed, tokens) == products + window
+    assert whole.part_flops(heavy, tokens) == products + window + 2 * tokens * 2 * 1024 * 128 + each * tokens**2 / 2 / 128
+    chosen = each * (1024**2 / 2 + 1024 * (tokens - 1024)) / 4  # 256 entries of 4 tokens
+    made_ = 2 * tokens * (4 * 1024 * 160 + 256 * 256 + 1024 * 8)
+    scores = 2 * tokens**2 / 2 / 4 * 8 * 33
+    assert whole.part_flops(indexed, tokens) == products + window + made_ + chosen + scores
+
+
+def test_a_token_that_is_written_reads_a_window_and_entries():
+    """A request with 65,536 tokens: 64 vectors, 256 chosen entries, or all 512 of 128 tokens, of 128 elements of 2 bytes."""
+    scenario = made(**COMPRESSED, task="decode", prompt=65536 - 8, output=16, global_batch=128)
+    layout = Layout.of([scenario.strategy], np.array([128.0]), 8)
+    kernels = block_kernels(scenario.job(), layout, scenario.stack)
+    moved = {row.unit: float(row.moved[0]) for row in kernels.scores if row.phase == "forward"}
+    heads = 16 * 16 * 256 * 2  # queries and results of 16 requests
+    assert moved["0.0.attention"] == pytest.approx(16 * 64 * 256 + heads, rel=1e-6)
+    assert moved["1.0.attention"] == pytest.approx(16 * (64 + 256) * 256 + heads, rel=1e-3)
+    assert moved["2.0.attention"] == pytest.approx(16 * (64 + 512) * 256 + heads, rel=1e-3)
+
+
+def test_a_cache_of_entries_is_a_part_of_that_of_tokens():
+    """Two layers with entries of 4 tokens and keys of an indexer, one with those of 128, one with a window; 130 tokens hold 2 entries more."""
+    served = {"task": "decode", "prompt": 8192, "output": 2, "global_batch": 64}
+    held = crossflow.evaluate(made(**COMPRESSED, **served)).memory["kv_cache"][0]
+    tokens = 8192 + 2
+    elements = 4 * 64 * 128 + 2 * tokens / 4 * (128 + 32) + tokens / 128 * 128
+    assert held == pytest.approx(8 * elements * 2, rel=1e-3)
+
+
+def test_the_caches_of_deepseek_v4_are_as_small_as_published():
+    """A tenth of the cache of V3.2, and 27 % of its operations, at a million tokens (DeepSeek-V4, abstract)."""
+    pro, before = read("deepseek-v4-pro").transformer(), read("deepseek-v3.2").transformer()
+
+    def held(whole):
+        return sum(layer.count * layer.parts[0].attention.held(1e6) for layer in whole.main)
+
+    def flops(whole):
+        return (whole.forward_flops(1_000_001) - whole.forward_flops(1_000_000)) / 1.0
+
+    assert held(pro) / held(before) == pytest.approx(0.10, abs=0.02)
+    assert flops(pro) / flops(before) == pytest.approx(0.27, abs=0.05)
+
+
+REFUSED = [
+    ({"query_rank": None}, "query_rank: queries of compressed attention pass a latent; give its width"),
+    ({"kv_heads": 2}, "kv_heads: one vector of compressed attention is key and value of all heads, got 2; leave it out"),
+    ({"attention_gate": True}, "attention_gate: compressed attention is modelled without it; leave it out"),
+    ({"compressed": {**COMPRESSED["compressed"], "output_groups": 3}}, "compressed.output_groups: 16 heads do not make 3 groups"),
+    ({"window": 64}, "window: compressed attention says itself what a query sees; leave it out"),
+]
+
+
+@pytest.mark.parametrize(("workload", "sentence"), REFUSED)
+def test_what_does_not_go_with_compressed_attention_is_told(workload, sentence):
+    with pytest.raises(CrossflowError) as caught:
+        made(**{**COMPRESSED, **workload})
+    assert sentence in str(caught.value)
+
+
+# ------------------------------------------------------------------------------------------ streams, latents, sparse heads
+
+
+def test_hyper_connections_by_hand():
+    """Each part of a layer has a product of 4 streams to 24 numbers; the head one to 4. Layers hand over four vectors of a token."""
+    plain, mixed = model(), model(residual_streams=4)
+    more = 4 * 2 * (4 * 1024 * 24 + 24 + 3) + 4 * 1024 * 4 + 4 + 1
+    assert mixed.parameters - plain.parameters == more
+    assert mixed.forward_flops() - plain.forward_flops() == 2 * 4096 * (4 * 2 * 4 * 1024 * 24 + 4 * 1024 * 4)
+    assert (plain.carried, mixed.carried) == (1024, 4096)
+    times = [crossflow.evaluate(made(software="megatron-core", **more)).step_time[0] for more in ({}, {"residual_streams": 4})]
+    assert times[1] > times[0]
+
+
+def test_queries_of_a_latent_by_hand():
+    """In the place of a product of 1024 x 1024 two of 1024 x 256, and a norm (Step-3)."""
+    plain, low = model(), model(query_rank=256)
+    assert plain.parameters - low.parameters == 4 * (1024 * 1024 - 2 * 1024 * 256 - 256)
+
+
+def test_heads_of_an_indexer_that_choose_by_themselves_by_hand():
+    """MiniMax-M3: in three of four layers queries of 4 heads and a key of 64 elements with norms, and 512 tokens that are seen."""
+    sparse = {"top_k": 512, "heads": 4, "head_dim": 64, "weighed": False, "pattern": ["dense", "full", "full", "full"]}
+    plain, chosen = model(kv_heads=4), model(kv_heads=4, sparse=sparse)
+    assert chosen.parameters - plain.parameters == 3 * (1024 * 5 * 64 + 2 * 64)
+    tokens = 4096
+    seen, left = tokens**2 / 2, 512**2 / 2 + 512 * (tokens - 512)
+    work = 2 * tokens * 1024 * 5 * 64 + 2 * seen * 4 * 64 - 2 * (seen - left) * 16 * 128
+    assert chosen.forward_flops() - plain.forward_flops() == 3 * work
+
+
+# ------------------------------------------------------------------------------------------ mixers
+
+
+def test_lightning_attention_by_hand():
+    """Queries, keys, values, gate and output of 16 heads of 64, and a norm; two products of a head's state with a vector a token."""
+    ssm = {"kind": "lightning", "heads": 16, "head_dim": 64, "groups": 16, "state": 64, "conv": 0, "pattern": ["ssm", "attention"]}
+    whole = model(ssm=ssm)
+    part = whole.layers[0].parts[0]
+    assert part.parameters == 5 * 1024**2 + 1024 + 1024
+    assert whole.part_flops(part, 100) == 100 * (2 * 5 * 1024**2 + 2 * 1024 + 2 * 2 * 16 * 64 * 64)
+    served = crossflow.evaluate(made(ssm=ssm, task="decode", prompt=4096, output=2, global_batch=64))
+    assert served.memory["kv_cache"][0] == pytest.approx(8 * 2 * (16 * 64 * 64 + (4096 + 2) * 2 * 1024) * 2, rel=1e-3)
+
+
+def test_a_gated_convolution_by_hand():
+    """Two gates and an input of 1024 elements, three weights of each, and an output; two tokens are kept for each request."""
+    ssm = {"kind": "conv", "heads": 1024, "conv": 3, "conv_bias": False, "pattern": ["ssm", "attention"]}
+    whole = model(ssm=ssm)
+    part = whole.layers[0].parts[0]
+    assert part.parameters == 4 * 1024**2 + 3 * 1024 + 1024
+    assert whole.part_flops(part, 100) == 100 * 2 * (4 * 1024**2 + 3 * 1024)
+    score = crossflow.evaluate(made(ssm=ssm, task="decode", prompt=4096, output=2, global_batch=64))
+    assert score.memory["kv_cache"][0] == pytest.approx(8 * 2 * (2 * 1024 + (4096 + 2) * 2 * 1024) * 2, rel=1e-3)
+
+
+def test_decays_of_full_rank_by_hand():
+    ssm = {"kind": "kda", "heads": 8, "head_dim": 128, "groups": 8, "state": 128, "step_rank": 128, "pattern": ["ssm", "attention"]}
+    low, full = (model(ssm={**ssm, **more}).layers[0].parts[0] for more in ({}, {"step_rank": None}))
+    assert full.parameters - low.parameters == 1024**2 - 2 * 128 * 1024
+
+
+@pytest.mark.parametrize(
+    ("ssm", "sentence"),
+    [
+        ({"kind": "mamba2", "heads": 16, "head_dim": 64}, "the key 'state' is missing"),
+        ({"kind": "conv", "heads": 1024, "state": 16}, "state: a gated convolution keeps none; leave it out"),
+        ({"kind": "lightning", "heads": 16, "head_dim": 64, "state": 64}, "conv: lightning attention has none; give 0"),
+        ({"kind": "mamba1", "heads": 2048, "state": 16}, "step_rank: mamba1 makes its time steps of a latent; give its width"),
+    ],
+)
+def test_mixers_that_are_not_whole_are_told(ssm, sentence):
+    with pytest.raises(CrossflowError) as caught:
+        made(ssm={**ssm, "pattern": ["ssm", "attention"]})
+    assert sentence in str(caught.value)
+
+
+def test_windows_of_an_encoder_lie_on_both_sides():
+    """A token sees half of the window on either side, those at the ends of a sample less."""
+    seen = model(window=128, causal=False, head="none").layers[0].parts[0].attention.seen(0.0, 1024.0)
+    assert seen == 128 - 64**2 / 1024
+    assert read("modernbert-large").window.pattern[:3] == ("global", "local", "local")
+
+
+# ------------------------------------------------------------------------------------------ types of weights
+
+DENSE = [frozenset({"attention", "mlp"})] * 2
+MIXED = [frozenset({"attention", "mlp"}), *[frozenset({"attention", "experts"})] * 3]
+INT4 = {"quant_method": "compressed-tensors", "config_groups": {"group_0": {"weights": {"num_bits": 4, "type": "int", "group_size": 32}}}}
+NVFP4 = {"quant_method": "modelopt", "quant_algo": "NVFP4"}
+TYPES = [
+    # Kimi-K2.5: regular expressions; an MLP in the first layer alone
+    ({**INT4, "ignore": ["lm_head", "re:.*self_attn.*", "re:.*shared_experts.*", "re:.*mlp\\.(gate|up|gate_up|down)_proj.*"]}, MIXED,
+     ("int4", {}, ("attention", "mlp"))),
+    # NVIDIA's files: patterns of each layer
+    ({**NVFP4, "ignore": ["lm_head", *(f"model.layers.{i}.self_attn*" for i in range(4))]}, MIXED, ("nvfp4", {}, ("attention",))),
+    # a whole layer beside attention
+    ({**NVFP4, "ignore": ["model.layers.0*", *(f"model.layers.{i}.self_attn*" for i in range(4))]}, MIXED, ("nvfp4", {}, ("attention", "mlp"))),
+    ({**NVFP4, "exclude_modules": ["model.layers.1*"]}, DENSE, ("nvfp4", {}, ("layers:1",))),
+    # gpt-oss; names of norms and routers say nothing of products
+    ({"quant_method": "mxfp4", "modules_to_not_convert": ["model.layers.*.self_attn", "model.layers.*.mlp.router", "lm_head"]}, MIXED[1:],
+     ("mxfp4", {}, ("attention",))),
+    ({"quant_method": "fp8", "weight_block_size": [128, 128], "modules_to_not_convert": ["model.layers.0.mlp.gate", "lm_head"]}, MIXED,
+     ("fp8_block", {}, ())),
+    # layers that predict further tokens are not those of the model
+    ({**NVFP4, "ignore": ["mtp*", "mtp.layers.0*"]}, DENSE, ("nvfp4", {}, ())),
+    # mixed precision of ModelOpt
+    ({"quant_method": "modelopt", "quant_algo": "MIXED_PRECISION", "quantized_layers": {
+        **{f"model.layers.{i}.self_attn.q_proj": {"quant_algo": "FP8"} for i in range(2)},
+        **{f"model.layers.{i}.mlp.up_proj": {"quant_algo": "W4A16_NVFP4"} for i in range(2)}}}, DENSE, ("nvfp4", {"attention": "fp8"}, ())),
+    ({"quant_method": "modelopt", "quant_algo": "MIXED_PRECISION",
+      "quantized_layers": {f"model.layers.{i}.mlp.up_proj": {"quant_algo": "FP8"} for i in range(2)}}, DENSE, ("fp8", {}, ("attention",))),
+    ({"quant_method": "mxfp8", "moe_quant_algo": "NVFP4"}, MIXED, ("mxfp8", {"experts": "nvfp4"}, ())),
+    ({"quant_method": "bitsandbytes", "load_in_4bit": True, "bnb_4bit_quant_type": "nf4"}, DENSE, ("int4", {}, ())),
+    ({"quant_method": "bitsandbytes", "load_in_8bit": True, "llm_int8_skip_modules": ["lm_head"]}, DENSE, ("int8", {}, ())),
+    ({"quant_method": "compressed-tensors", "config_groups": {"group_0": {"weights": {"num_bits": 8, "type": "float", "strategy": "block"}}}},
+     DENSE, ("fp8_block", {}, ())),
+    ({"quant_method": "hqq", "bits": 3}, DENSE, (None, {}, ())),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("config", "parts", "found"), TYPES)
+def test_types_of_weights_by_layer(config, parts, found):
+    kept = stored(config, conventions().quantised, parts)
+    assert (kept.weight, dict(kept.own), kept.wide) == found
+
+
+def test_layers_that_a_method_leaves_alone_in_part_are_told():
+    kept = stored({**NVFP4, "ignore": ["model.layers.1.self_attn*"]}, conventions().quantised, DENSE)
+    assert (kept.wide, kept.told) == ((), ("1 layers have parts in 16 bits that are counted like those of other layers",))
+
+
+@pytest.mark.parametrize(
+    ("name", "types"),
+    [("deepseek-v4-pro", ("fp8_block", {"experts": "mxfp4"})), ("deepseek-v4-flash-nvfp4", ("fp8_block", {"experts": "nvfp4"}))],
+)
+def test_experts_of_deepseek_v4_are_kept_in_4_bits(name, types):
+    spec = read(name, task="decode", dtype="fp8_block")
+    assert (spec.weight_dtype, dict(spec.weight_dtypes)) == types
+
+
+def test_weights_of_a_service_take_the_types_of_their_layers():
+    """Experts in int4 and attention in 8 bits beside 16: bytes of a device by hand."""
+    served = {"task": "decode", "prompt": 64, "output": 2, "experts": {"count": 8, "active": 2}}
+    whole, own = (
+        crossflow.evaluate(made(**served, **more)).memory["weights"][0]
+        for more in ({}, {"weight_dtypes": {"experts": "int4", "attention": "fp8"}})
+    )
+    experts, attention = (4 * model(**served).layers[0].parts[i].parameters for i in (1, 0))
+    assert whole - own == pytest.approx(experts * (2 - (4 + 20 / 128) / 8) + attention * 1.0)
+    faster, slower = (crossflow.evaluate(made(**served, **more)).step_time[0] for more in ({"weight_dtypes": {"experts": "int4"}}, {}))
+    assert faster < slower
+
+
+@pytest.mark.parametrize(
+    ("workload", "sentence"),
+    [
+        ({"weight_dtypes": {"attention": "fp8"}}, "weight_dtypes: only a service keeps weights in types of their own, task is training"),
+        ({"task": "decode", "weight_dtypes": {"experts": "int4"}}, "weight_dtypes: no layer is of type experts; leave out experts"),
+        ({"task": "decode", "weight_dtypes": {"head": "fp8"}}, "weight_dtypes: they stay in 16 bits; leave out head"),
+        ({"task": "decode", "dtype": "nvfp4", "weight_dtypes": {"mlp": "fp8"}}, "in nvfp4 or in a type of fewer bits, got fp8 of mlp"),
+    ],
+)
+def test_types_of_layers_that_do_not_fit_are_told(workload, sentence):
+    with pytest.raises(CrossflowError) as caught:
+        made(**workload)
+    assert sentence in str(caught.value)
+
+
+def test_scales_of_keys_and_values_are_told():
+    (told,) = stored({**NVFP4, "kv_cache_scheme": {"num_bits": 8, "type": "float"}}, conventions().quantised, DENSE).told
+    assert told.startswith("it has scales for keys and values in float 8, which are kept in 16 bits; give kv_dtype: fp8")
+
+
+def test_a_file_beside_says_how_weights_are_kept(tmp_path):
+    """NVIDIA's folders have it where config.json says nothing."""
+    (tmp_path / "config.json").write_text((CONFIGS / "llama-2-7b.json").read_text())
+    beside = {"producer": {"name": "modelopt"}, "quantization": {"quant_algo": "NVFP4", "exclude_modules": ["lm_head"]}}
+    (tmp_path / "hf_quant_config.json").write_text(json.dumps(beside))
+    assert huggingface_document(tmp_path / "config.json", service=True)[0].data["weight_dtype"] == "nvfp4"
+    assert "weight_dtype" not in huggingface_document(tmp_path / "config.json")[0].data
+
+
+def test_a_scenario_gives_what_a_file_lacks(tmp_path):
+    fields = json.loads((CONFIGS / "llama-2-7b.json").read_text())
+    del fields["vocab_size"]
+    (tmp_path / "config.json").write_text(json.dumps(fields))
+
+    def predicted(**more):
+        workload = {"model": str(tmp_path / "config.json"), "global_batch": 8, "sequence": 512, **more}
+        return crossflow.from_dict({"system": "dgx-h100", "workload": workload, "strategy": "dp8"}).workload
+
+    assert predicted(vocabulary=32000).transformer().parameters == 6_738_415_616
+    with pytest.raises(SpecError, match=r"needs it, or give workload\.vocabulary"):
+        predicted()
+
+
+def test_a_scenario_that_names_a_type_leaves_those_of_the_file():
+    """Types of layers and layers that stay wide go with the type that the file names."""
+
+    def workload(**more):
+        given = {
+            "model": str(CONFIGS / "deepseek-v4-flash-nvfp4.json"),
+            "task": "decode",
+            "prompt": 64,
+            "output": 2,
+            "global_batch": 8,
+            **more,
+        }
+        return crossflow.from_dict({"system": "dgx-b200", "workload": given, "strategy": "dp8-ep8", "software": "vllm"}).workload
+
+    released, chosen = workload(), workload(weight_dtype="fp8")
+    assert (released.dtype, dict(released.weight_dtypes)) == ("fp8_block", {"experts": "nvfp4"})
+    assert (chosen.dtype, chosen.weight_dtype, dict(chosen.weight_dtypes)) == ("bf16", "fp8", {})
+
+
+# ------------------------------------------------------------------------------------------ towers and notes
+
+# Files of published models, without their language models: those of safetensors less what crossflow counts.
+TOWERS = [
+    ({"model_type": "qwen2_vl", "hidden_size": 3584}, {"depth": 32, "embed_dim": 1280, "hidden_size": 3584, "mlp_ratio": 4, "patch_size": 14,
+     "spatial_merge_size": 2, "temporal_patch_size": 2, "in_channels": 3}, 8_291_375_616 - 7_615_616_512),
+    ({"model_type": "mistral3", "spatial_merge_size": 2, "text_config": {"hidden_size": 5120}}, {"model_type": "pixtral", "hidden_size": 1024,
+     "intermediate_size": 4096, "num_hidden_layers": 24, "patch_size": 14, "num_channels": 3}, 24_011_361_280 - 23_572_403_200),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("outer", "vision", "parameters"), TOWERS)
+def test_parameters_of_towers(outer, vision, parameters):
+    at = ("text_config",) if "text_config" in outer else ()
+    assert [tower.parameters for tower in towers({**outer, "vision_config": vision}, at)] == [parameters]
+
+
+def test_a_tower_that_is_not_known_is_told_without_a_number():
+    assert [str(tower) for tower in towers({"vision_config": {"model_type": "novel"}, "audio_config": {}})] == [
+        "vision tower",
+        "audio tower",
+    ]
+
+
+def test_what_is_left_out_is_told():
+    assert "multimodel_experts: experts of the tokens of images are left out" in read("ernie-4.5-vl-28b-a3b").notes
+    assert "speech_lora: adapters beside the weights are left out" in read("phi-4-multimodal").notes
+    assert "not its talker and vocoder and vision tower (0.539 billion parameters) and audio tower" in read("qwen3-omni-30b-a3b").notes
+
+
+@pytest.mark.parametrize("kind", sorted(conventions().refused))
+def test_refused_families_say_why(tmp_path, kind):
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps({"model_type": kind}))
+    with pytest.raises(SpecError) as caught:
+        huggingface_document(path)
+    assert caught.value.problems[0].message == f'model_type "{kind}" is refused: {conventions().refused[kind]}'
+
+
+def test_files_of_diffusers_are_told(tmp_path):
+    (tmp_path / "config.json").write_text(json.dumps({"_class_name": "FluxTransformer2DModel", "num_layers": 19}))
+    with pytest.raises(SpecError, match="a file of diffusers, whose FluxTransformer2DModel is not modelled"):
+        huggingface_document(tmp_path / "config.json")
+
+
+@pytest.mark.parametrize("name", ["hybrid_layer_ids", "kv_source_layer_ids", "memory_slots", "block_topology"])
+def test_fields_that_may_matter_are_not_taken_for_those_that_cost_nothing(name):
+    assert not conventions().costs_nothing(name)
