@@ -60,10 +60,11 @@ def planned(arguments: argparse.Namespace) -> tuple[Plans, tuple[str, ...], Laun
     source, assumed, launch = source_of(arguments)
     scenario, notes = unplanned(source, arguments.settings)
     if arguments.export is not None:
-        from crossflow.launch.table import table
+        from crossflow.launch.launch import stacks
 
-        stack, named = table(arguments.export).software, scenario.stack  # of the framework that will run it, and of the scenario
-        if named is None or named.name == stack:
+        known, named = stacks(arguments.export), scenario.stack  # of the framework that will run it, and of the scenario
+        stack = known[0]
+        if named is None or named.name in known:
             pass
         elif scenario.document.data.get("software") is None:
             scenario, notes = unplanned(source, [*arguments.settings, f"software={stack}"])
