@@ -56,7 +56,9 @@ def ranks_of(settings: FlatSettings, plan: Plan, engine: str, unsaid: list[str])
         what = f"ep: {plan.ep}, etp: {etp}"
         unsaid.append(f"{what}: experts of {engine} lie over whole groups of attention's tp: {plan.tp} ranks, and these over {span}")
         return ServerRanks(width=plan.tp, replicas=plan.dp)
-    ranks = ServerRanks(width=span, groups=span // plan.tp, replicas=plan.tp * plan.dp // span, ep=plan.ep)
+    if plan.ep > 1 and not mixture:
+        unsaid.append(f"ep: {plan.ep}: the model has no experts")
+    ranks = ServerRanks(width=span, groups=span // plan.tp, replicas=plan.tp * plan.dp // span, ep=plan.ep if mixture else 1)
     divided = mixture and ranks.divides
     if plan.tp > 1 and plan.sequence_parallel != divided:
         has = f"{engine} has {str(divided).lower()} here" if mixture else f"{engine} divides the tokens of mixtures of experts alone"
