@@ -1,4 +1,4 @@
-"""Launch files of SGLang, TensorRT-LLM and Dynamo against tables of their options as published, for the packages are large or need a GPU."""
+"""Launch files of SGLang, TensorRT-LLM and Dynamo against tables of their options: the packages are large, or need a GPU."""
 
 import argparse
 import json

@@ -31,9 +31,14 @@ _REASONS = 5  # that a page shows
 
 def run(arguments: argparse.Namespace) -> None:
     """Plan the scenario with its overrides, and write the flags of the best plan where they are asked for."""
+    if arguments.diff:
+        from crossflow.cli import diff  # with the tables of flags, which few plans need
+
+        diff.run(arguments)
+        return
     if arguments.export is None and (arguments.output is not None or arguments.force):
         raise CrossflowError(
-            f"{'-o' if arguments.output is not None else '--force'} goes with --export: say which framework's flags to write"
+            f"{'-o' if arguments.output is not None else '--force'} goes with --export or --diff: say which framework's flags to write"
         )
     from crossflow.cli import export  # with the tables of flags, which few plans need
 

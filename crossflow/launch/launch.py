@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -52,6 +53,7 @@ class Launch:
     notes : what else readers should know, unknown flags among it.
     missing : settings that a prediction needs and the file does not say, each with the reason, by path.
     lines : where settings are written, by path.
+    parts : the file taken apart, and `asked` the number of devices in the place of what it says.
     """
 
     kind: str
@@ -67,6 +69,8 @@ class Launch:
     notes: tuple[Remark, ...]
     missing: Mapping[str, str]
     lines: Mapping[str, int | None] = field(default_factory=dict)
+    parts: Source | None = field(default=None, repr=False, compare=False)
+    asked: int | None = field(default=None, repr=False, compare=False)
 
     def document(self, system: str | Mapping[str, Any] | None = None, settings: Sequence[str] = ()) -> Document:
         """The scenario that the file means, as a scenario file would have it, with the lines of its settings.
@@ -144,7 +148,11 @@ def read(source: str | Path, kind: str | None = None, devices: int | None = None
     """
     _check_kind(kind)
     text, file, folder = (_lines(str(source)), STDIN, Path()) if stdin else _text(source)
-    parts = taken_apart(text, file, kind, folder)
+    return read_parts(taken_apart(text, file, kind, folder), devices)
+
+
+def read_parts(parts: Source, devices: int | None = None) -> Launch:
+    """What a launch file means that is taken apart; see `read`."""
     known = dynamo.table_of(parts.workers[0].line.backend) if parts.workers else table(parts.kind)
     count = parts.devices if devices is None else devices
     found, meaning = _meant(parts, known, count)
@@ -160,7 +168,8 @@ def read(source: str | Path, kind: str | None = None, devices: int | None = None
     elif count is None:
         count = _product(fields)
     return Launch(
-        kind=parts.kind, file=file, strategy=section(_strategy(fields), "strategy"), workload=_workload(fields),
+        kind=parts.kind, file=parts.file, parts=parts, asked=devices,
+        strategy=section(_strategy(fields), "strategy"), workload=_workload(fields),
         software=_software(fields, stack),
         devices=count, nodes=parts.nodes if devices is None else None, system=str(said.get("system", "")),
         ignored=found.ignored, unmodelled=(*found.unmodelled, *meaning.unmodelled), notes=(*parts.notes, *found.notes, *meaning.notes),
@@ -343,6 +352,45 @@ def write(scenario: Scenario, kind: str) -> str:
         other = ", ".join(one for one in KINDS if (one not in TRAINING) == spec.serves)
         runs = "trains" if kind in TRAINING else "serves"
         raise CrossflowError(f"{kind} {runs} models, and task is {spec.task}{f'; export to {other}' if spec.task != 'forward' else ''}")
+    found = flags_of(scenario, kind)
+    if found.unsaid:
+        raise CrossflowError(f"{kind} cannot express this plan:\n" + "\n".join(f"- {sentence}" for sentence in found.unsaid))
+    values, head = dict(found.values), partial(_head, scenario, found.known, found.comments)
+    if kind == "dynamo":
+        return _deployed(scenario, found, head(found.remarks))
+    if kind not in TRAINING:  # engines read the model's own file
+        return _text_of(scenario, kind, values, head(found.remarks))
+    constants = constants_of(scenario)
+    values |= megatron_flags(constants) if kind == "megatron" else {}
+    flavour = values.get("model.flavor", values.get("--model_name_or_path"))
+    return _text_of(scenario, kind, values, head([*found.remarks, *remarks(constants, kind, flavour)]))
+
+
+@dataclass(frozen=True, kw_only=True)
+class SaidScenario:
+    """The flags that say a scenario, and what no flag says.
+
+    Attributes
+    ----------
+    values : by the name of the flag's row, in the framework's words.
+    comments : settings that stand in comments.
+    remarks : what readers should know.
+    unsaid : what the framework cannot express, each as a sentence.
+    """
+
+    known: FlagTable
+    settings: FlatSettings
+    values: Mapping[str, Any]
+    comments: Mapping[str, Any]
+    remarks: tuple[str, ...]
+    unsaid: tuple[str, ...]
+
+
+def flags_of(scenario: Scenario, kind: str) -> SaidScenario:
+    """The flags of a framework that say a transformer's scenario, also where they do not say all of it."""
+    spec, plan = scenario.workload, scenario.strategy
+    assert isinstance(spec, TransformerSpec)
+    assert isinstance(plan, Plan)
     known = dynamo.table_of(_backend(scenario)) if kind == "dynamo" else table(kind)
     settings = _settings(scenario, spec, plan, known)
     named = scenario.document.data["workload"].get("model")
@@ -354,16 +402,9 @@ def write(scenario: Scenario, kind: str) -> str:
     if kind == "megatron":
         said |= {"strategy.dp"}  # what the devices leave
     comments, unsaid = _left(settings, said, known, kind, named)
-    if unsaid := [*rules.unsaid, *unsaid]:
-        raise CrossflowError(f"{kind} cannot express this plan:\n" + "\n".join(f"- {sentence}" for sentence in unsaid))
-    if kind == "dynamo":
-        return _deployed(scenario, settings, values, named, _head(scenario, known, comments, rules.remarks))
-    if kind not in TRAINING:  # engines read the model's own file
-        return _text_of(scenario, kind, values, _head(scenario, known, comments, rules.remarks))
-    found = constants_of(scenario)
-    values |= megatron_flags(found) if kind == "megatron" else {}
-    flavour = values.get("model.flavor", values.get("--model_name_or_path"))
-    return _text_of(scenario, kind, values, _head(scenario, known, comments, [*rules.remarks, *remarks(found, kind, flavour)]))
+    return SaidScenario(
+        known=known, settings=settings, values=values, comments=comments, remarks=rules.remarks, unsaid=(*rules.unsaid, *unsaid)
+    )  # fmt: skip
 
 
 def _settings(scenario: Scenario, spec: TransformerSpec, plan: Plan, known: FlagTable) -> dict[str, Any]:
@@ -416,10 +457,15 @@ def _backend(scenario: Scenario) -> str:
     return next((kind for kind in dynamo.IMAGES if table(kind).software == stack.name), "vllm")
 
 
-def _deployed(scenario: Scenario, settings: FlatSettings, values: Mapping[str, Any], named: Any, head: list[str]) -> str:
-    plan, backend, node = scenario.strategy, _backend(scenario), scenario.system.devices_per_node
+def pools_of(scenario: Scenario, found: SaidScenario) -> list[dynamo.Pool]:
+    """The workers that Dynamo starts for a scenario, those that write answers first."""
+    plan, named = scenario.strategy, scenario.document.data["workload"].get("model")
     assert isinstance(plan, Plan)  # a transformer's
-    return dynamo.document(dynamo.pools(settings, plan, values, named, backend, node), backend, node, scenario.name, head)
+    return dynamo.pools(found.settings, plan, found.values, named, _backend(scenario), scenario.system.devices_per_node)
+
+
+def _deployed(scenario: Scenario, found: SaidScenario, head: list[str]) -> str:
+    return dynamo.document(pools_of(scenario, found), _backend(scenario), scenario.system.devices_per_node, scenario.name, head)
 
 
 def _ruled(scenario: Scenario, kind: str, settings: FlatSettings, plan: Plan, named: Any) -> Flags:
