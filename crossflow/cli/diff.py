@@ -12,14 +12,16 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from crossflow import files
+from crossflow.bands import ties
 from crossflow.cli import export, page
 from crossflow.cli.page import percent
 from crossflow.cli.plan import planned
 from crossflow.cli.source import STDIN
 from crossflow.errors import CrossflowError
+from crossflow.evaluation.likeness import likeness
 from crossflow.launch.difference import FlagChange, changes, rewritten, shortfall
 from crossflow.launch.launch import Launch
-from crossflow.planning.plans import Plans, RankedPlan, with_ties
+from crossflow.planning.plans import Plans, RankedPlan, follows_from_time
 from crossflow.points import variant
 from crossflow.scenario import Scenario
 from crossflow.score import larger_is_better, words
@@ -94,14 +96,22 @@ def difference(plans: Plans, launch: Launch) -> PlanDifference:
         best = own
     other = variant(plans.scenario, {"strategy": best.strategy})
     edits = () if best.strategy == own.strategy else changes(launch, plans.scenario, other)
-    tied = with_ties(plans.scenario, [own, best], plans.objective)[1].tied_with
     told = found.skipped > 0 and best is found.plan
     return PlanDifference(
         own=own, best=best, changes=edits, gain=_better(best, own, plans.objective) if own.feasible else None,
-        tied=None if tied is None or not own.feasible else own.strategy in tied,
+        tied=_tied(plans, own, best),
         skipped=f"{launch.kind} cannot express {found.skipped:,} better: {found.reason}" if told else "",
         shortfall=shortfall(launch, edits, other) if edits else "",
     )  # fmt: skip
+
+
+def _tied(plans: Plans, own: RankedPlan, best: RankedPlan) -> bool | None:
+    """Whether measured runs like both plans do not tell one from the other; None where there are none, or one does not fit."""
+    if not own.feasible or not follows_from_time(plans.objective):
+        return None
+    runs = [likeness(variant(plans.scenario, {"strategy": one.strategy})) for one in (own, best)]
+    near = ties([own.value, best.value], runs, same=True)[0]
+    return None if near is None else bool(near)
 
 
 def _better(one: RankedPlan, other: RankedPlan, objective: str) -> float:
@@ -156,7 +166,9 @@ def _verdict(found: PlanDifference) -> str:
     gain = f"The best plan is {percent(found.gain)} better"
     if found.tied:
         return f"{gain}, and measured runs do not tell one from the other (tied): nothing has to be changed{skipped}."
-    return f"{gain}{'' if found.tied is not None else '; no measured runs say whether that can be told'}{skipped}."
+    unknown = "" if found.tied is not None else "; no measured runs tell whether plans like these are in the predicted order"
+    beyond = f"; its figures are {found.best.trust}" if found.best.trust not in ("measured", found.own.trust) else ""
+    return f"{gain}{unknown}{beyond}{skipped}."
 
 
 def _flags(found: PlanDifference) -> Group:
