@@ -215,6 +215,17 @@ def test_workers_that_differ_are_told():
     ("text", "sentence"),
     [
         ("kind: DynamoGraphDeployment\nspec: {}\n", "<text>:2: spec: expected components, or services of v1alpha1"),
+        ("kind: DynamoGraphDeployment\nspec: 3\n", "<text>:2: spec: expected a mapping, got 3"),
+        ("kind: DynamoGraphDeployment\nspec:\n  components: [3]\n", "<text>:3: spec.components[0]: expected a mapping, got 3"),
+        (
+            "kind: DynamoGraphDeployment\nspec:\n  services: {a: {extraPodSpec: 3}}\n",
+            "spec.services.a.extraPodSpec: expected a mapping, got 3",
+        ),
+        (
+            "kind: DynamoGraphDeployment\nspec:\n  components: [{podTemplate: {spec: {containers: [3]}}}]\n",
+            "containers: expected a list of mappings",
+        ),
+        ("kind: ConfigMap\ndata: 3\n---\nkind: DynamoGraphDeployment\nspec: {}\n", "<text>:2: data: expected a mapping, got 3"),
         ("kind: DynamoGraphDeployment\nspec:\n  components: []\n", "the deployment starts no workers of vLLM, SGLang or TensorRT-LLM"),
         ("python3 -m dynamo.vllm --model llama3-8b \\\n --disaggregation-mode prefill\n", "all of them read prompts (prefill) alone"),
         (

@@ -90,6 +90,8 @@ def difference(plans: Plans, launch: Launch) -> PlanDifference:
     own = plans.own
     if own is None:
         raise CrossflowError(f"{launch.file}: its own plan is no plan for this model and these devices")
+    if plans.chosen is None:
+        raise CrossflowError(f"there is no better plan: {plans.counts}; the plan nearest to fitting is {plans[0].strategy}")
     found = export.exported(plans, launch.kind)
     best = found.plan
     if own.feasible and _better(own, best, plans.objective) >= 0.0:

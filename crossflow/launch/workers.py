@@ -12,6 +12,7 @@ from crossflow import files
 from crossflow.errors import Problem, SpecError
 from crossflow.files import Document
 from crossflow.launch.shell import Word, read_script
+from crossflow.limits import shown
 
 BACKENDS: Mapping[str, str] = {"vllm": "vllm", "sglang": "sglang", "trtllm": "tensorrt-llm"}  # modules of Dynamo, by the engine's kind
 KIND = re.compile(r"^kind:\s*DynamoGraphDeployment\s*$", re.MULTILINE)
@@ -67,7 +68,7 @@ def deployment(text: str, file: str) -> Deployment:
             continue
         if data.get("kind") == "ConfigMap":
             documents |= {
-                str(name): Word(text=str(held), line=_line(part, ("data", name))) for name, held in (data.get("data") or {}).items()
+                str(name): Word(text=str(held), line=_line(part, ("data", name))) for name, held in _below(part, (), data, "data").items()
             }
         elif data.get("kind") == "DynamoGraphDeployment":
             workers += _workers(part)
@@ -83,6 +84,17 @@ def _parts(text: str, file: str) -> Iterator[Document]:
         begin += part.count("\n")
 
 
+def _below(document: Document, path: tuple[Any, ...], held: Mapping[str, Any], *keys: str) -> Mapping[str, Any]:
+    """The mapping below keys of another one, empty where it is not there; SpecError where it is no mapping."""
+    for key in keys:
+        path = (*path, key)
+        inner = held.get(key)
+        if inner is not None and not isinstance(inner, Mapping):
+            raise document.error(path, f"expected a mapping, got {shown(inner)}")
+        held = inner or {}
+    return held
+
+
 def _line(document: Document, path: tuple[Any, ...]) -> int:
     found = document.lines.get(path)
     return found[1] or 1 if found else 1
@@ -90,7 +102,7 @@ def _line(document: Document, path: tuple[Any, ...]) -> int:
 
 def _workers(document: Document) -> Iterator[WorkerLine]:
     """Workers among the components (v1beta1) or services (v1alpha1) of a deployment."""
-    spec = document.data.get("spec") or {}
+    spec = _below(document, (), document.data, "spec")
     held = spec.get("components", spec.get("services"))
     if isinstance(held, list):
         places: list[tuple[tuple[Any, ...], Any]] = [(("spec", "components", i), one) for i, one in enumerate(held)]
@@ -99,37 +111,40 @@ def _workers(document: Document) -> Iterator[WorkerLine]:
     else:
         raise document.error(("spec",), "expected components, or services of v1alpha1")
     for path, one in places:
-        if isinstance(one, Mapping) and (found := _worker(document, path, one)) is not None:
+        if not isinstance(one, Mapping):
+            raise document.error(path, f"expected a mapping, got {shown(one)}")
+        if (found := _worker(document, path, one)) is not None:
             yield found
 
 
 def _worker(document: Document, path: tuple[Any, ...], one: Mapping[str, Any]) -> WorkerLine | None:
-    inner, container = _container(one)
+    inner, container = _container(document, path, one)
     words = _words(document, (*path, *inner), container)
     begun = started(words)
     if begun is None:
         return None
-    limits = (container.get("resources") or {}).get("limits") or (one.get("resources") or {}).get("limits") or {}
+    limits = _below(document, (*path, *inner), container, "resources", "limits") or _below(document, path, one, "resources", "limits")
     each = limits.get("nvidia.com/gpu", limits.get("gpu"))
-    nodes = (one.get("multinode") or {}).get("nodeCount", 1)
+    nodes = _below(document, path, one, "multinode").get("nodeCount", 1)
     replicas = one.get("replicas", 1)
     for name, value in (("replicas", replicas), ("nodeCount", nodes), ("gpu", each)):
         if value is not None and not (str(value).isdecimal() and int(value) < 10**6):
-            raise document.error(path, f"{name}: expected a whole number, got {value!r}")
+            raise document.error(path, f"{name}: expected a whole number, got {shown(value)}")
     reads = "prefill" in (one.get("type"), one.get("subComponentType"))
     devices = None if each is None else int(each) * int(nodes)
     return WorkerLine(backend=begun.backend, words=begun.words, reads=reads, replicas=int(replicas), devices=devices)
 
 
-def _container(one: Mapping[str, Any]) -> tuple[tuple[Any, ...], Mapping[str, Any]]:
+def _container(document: Document, path: tuple[Any, ...], one: Mapping[str, Any]) -> tuple[tuple[Any, ...], Mapping[str, Any]]:
     """Where the main container of a component is, and the container."""
-    pod = one.get("extraPodSpec")
-    if isinstance(pod, Mapping) and isinstance(pod.get("mainContainer"), Mapping):
-        return ("extraPodSpec", "mainContainer"), pod["mainContainer"]
-    template = (one.get("podTemplate") or {}).get("spec") or {}
-    held = template.get("containers") or [{}]
-    at = next((i for i, container in enumerate(held) if isinstance(container, Mapping) and container.get("name") == "main"), 0)
-    return ("podTemplate", "spec", "containers", at), held[at] if isinstance(held[at], Mapping) else {}
+    if main := _below(document, path, one, "extraPodSpec", "mainContainer"):
+        return ("extraPodSpec", "mainContainer"), main
+    held = _below(document, path, one, "podTemplate", "spec").get("containers") or [{}]
+    inner = ("podTemplate", "spec", "containers")
+    if not isinstance(held, list) or not all(isinstance(container, Mapping) for container in held):
+        raise document.error((*path, *inner), f"expected a list of mappings, got {shown(held)}")
+    at = next((i for i, container in enumerate(held) if container.get("name") == "main"), 0)
+    return (*inner, at), held[at]
 
 
 def _words(document: Document, path: tuple[Any, ...], container: Mapping[str, Any]) -> list[Word]:
@@ -138,7 +153,7 @@ def _words(document: Document, path: tuple[Any, ...], container: Mapping[str, An
     for key in ("command", "args"):
         held = container.get(key) or []
         if not isinstance(held, list):
-            raise document.error((*path, key), f"expected a list of words, got {held!r}")
+            raise document.error((*path, key), f"expected a list of words, got {shown(held)}")
         words += [Word(text=_plain(text), line=_line(document, (*path, key, i))) for i, text in enumerate(held)]
     at = next((i for i, word in enumerate(words) if word.text == "-c" and i and Path(words[i - 1].text).name in SHELLS), None)
     if at is None or at + 1 >= len(words):
