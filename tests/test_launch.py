@@ -8,7 +8,7 @@ import yaml
 
 import crossflow
 from crossflow.errors import CrossflowError, SpecError
-from crossflow.launch.launch import KINDS, read, write
+from crossflow.launch.launch import KINDS, TRAINING, read, write
 from crossflow.launch.megatron import layout_layers
 from crossflow.launch.settings import defaults, differing, plan_settings, workload_settings
 from crossflow.launch.shell import read_script
@@ -29,7 +29,8 @@ GIVEN = {
 }  # fmt: skip
 MODELS = {
     "megatron": ("llama3-8b", "mixtral-8x7b", "deepseek-v3", "gpt3-175b", "qwen3-30b-a3b"), "torchtitan": ("llama3-8b", "qwen3-30b-a3b"),
-    "deepspeed": ("llama3-8b", "gpt3-20b"), "vllm": ("llama3-70b", "deepseek-v3"),
+    "deepspeed": ("llama3-8b", "gpt3-20b"), "vllm": ("llama3-70b", "deepseek-v3"), "sglang": ("llama3-70b", "deepseek-v3"),
+    "tensorrt-llm": ("llama3-70b", "deepseek-v3"), "dynamo": ("llama3-70b", "deepseek-v3"),
 }  # fmt: skip
 # Which plans to draw for each framework; others are refused, which has tests of its own.
 REACH = {
@@ -38,6 +39,7 @@ REACH = {
     "deepspeed": lambda plan, batch: (
         plan.pp == 1 and plan.recompute != "selective" and not plan.sequence_parallel and plan.zero * (plan.tp > 1) < 3
     ),
+    **{kind: lambda plan, batch: plan.micro_batch == plan.serving(batch).micro_batch for kind in ("sglang", "tensorrt-llm", "dynamo")},
     "vllm": lambda plan, batch: (
         plan.zero == 0
         and (plan.ep == 1 or (plan.ep, plan.etp or plan.tp) == (plan.tp * plan.dp, 1))
@@ -52,8 +54,9 @@ def settings(scenario):
 
 
 def body(text):
-    """A file without the comment that names the scenario."""
-    return [line for line in text.splitlines() if "Written by" not in line and "names no software" not in line]
+    """A file without what names the scenario."""
+    named = ("# Written by", "# The scenario names no software", "  name: ")
+    return [line for line in text.splitlines() if not line.startswith(named)]
 
 
 def llama(strategy="tp8-dp2-pp4-z1-sp", system="h100-ib-cluster", **workload):
@@ -63,7 +66,7 @@ def llama(strategy="tp8-dp2-pp4-z1-sp", system="h100-ib-cluster", **workload):
 
 def scenarios(kind, model):
     """A seeded sample of a model's legal plans on 16 devices, in the framework's reach."""
-    workload = {"model": model, **(SERVED if kind == "vllm" else {"global_batch": 128})}
+    workload = {"model": model, **({"global_batch": 128} if kind in TRAINING else SERVED)}
     workload |= {"mtp_layers": 0} if kind == "torchtitan" and model == "deepseek-v3" else {}
     data = {"system": {"template": "h100-ib-cluster", "devices": 16}, "workload": workload}
     spec = crossflow.from_dict({**data, "strategy": "any"}).workload
@@ -75,7 +78,7 @@ def scenarios(kind, model):
         task=spec.step,
         micro_batches=(1, 4),
         virtual_stages=(1, 2),
-        placed=kind == "vllm",
+        placed=kind not in TRAINING,
     )
     plans = [plan for plan in plans if REACH[kind](plan, spec.global_batch)]
     plans = [plan for plan in plans if plan_problem(plan, spec.transformer(), spec.global_batch, task=spec.step) is None]

@@ -11,6 +11,7 @@ from typing import Any
 from crossflow import files
 from crossflow.cli import page
 from crossflow.errors import CrossflowError
+from crossflow.launch import tensorrt_llm
 from crossflow.launch.deepspeed import CONFIG
 from crossflow.launch.launch import write
 from crossflow.planning.planner import plan
@@ -45,9 +46,12 @@ class ExportedPlan:
 
 def check_ending(path: Path, kind: str) -> None:
     """CrossflowError for a file whose ending says another form than what is written."""
-    ending, form = (".toml", "a TOML file") if kind == "torchtitan" else (".sh", "a shell script")
-    if path.suffix in FORMS and path.suffix != ending:
-        beside = f", which writes {CONFIG} itself" if kind == "deepspeed" else ""
+    ending, form = {"torchtitan": (".toml", "a TOML file"), "dynamo": (".yaml", "a DynamoGraphDeployment")}.get(
+        kind, (".sh", "a shell script")
+    )
+    if path.suffix in FORMS and path.suffix != ending and not (ending == ".yaml" and path.suffix == ".yml"):
+        config = {"deepspeed": CONFIG, "tensorrt-llm": tensorrt_llm.CONFIG}.get(kind)
+        beside = f", which writes {config} itself" if config else ""
         raise CrossflowError(f"-o {path}: for {kind} {form} is written{beside}; name it {path.with_suffix(ending)}")
 
 

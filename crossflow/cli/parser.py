@@ -14,7 +14,7 @@ from crossflow.errors import did_you_mean
 from crossflow.names import visible
 
 Argument = tuple[tuple[str, ...], dict[str, Any]]  # names and options, as argparse takes them
-FRAMEWORKS = ("megatron", "torchtitan", "deepspeed", "vllm")
+FRAMEWORKS = ("megatron", "torchtitan", "deepspeed", "vllm", "sglang", "tensorrt-llm", "dynamo")
 KINDS = ("techlibs", "templates", "models", "studies")
 _ABOUT = "Predict, explain and search designs of distributed AI systems, from technology to training step."
 _EPILOG = "Names resolve to files shipped with crossflow, in any letter case, then to paths. Data goes to stdout, the log to stderr."
@@ -130,8 +130,12 @@ _VERBOSE = "say on stderr which files are read, what the command takes, and wher
 _SETTINGS = _argument(
     "--set", dest="settings", action="append", default=[], metavar="PATH=VALUE", help="override a field, such as system.devices=512"
 )
-_LAUNCH = "instead of a file: flags of Megatron-LM, torchtitan, DeepSpeed or vLLM, as a script, TOML or JSON; - for standard input"
+_LAUNCH = (
+    "instead of a file: flags of Megatron-LM, torchtitan, DeepSpeed, vLLM, SGLang, TensorRT-LLM or Dynamo, as a script, TOML, JSON or a "
+    "deployment in YAML; - for standard input"
+)
 _EXPORT = "write the flags of the best plan that a framework can express, to stdout or with -o into a file"
+_DIFF = "with --from: the flags of that file to add, remove and change for the best plan, and what it gains; with -o the changed script"
 _INIT = "what to begin with; the kinds are listed where none is given"
 # What a command is about: a file, or a model and a system by name.
 _ABOUT_WHAT: tuple[Argument, ...] = (
@@ -213,7 +217,8 @@ _COMMANDS: dict[str, tuple[str, tuple[Argument, ...]]] = {
         _argument("--objective", default="step_time_s", metavar="NAME", help=_OBJECTIVE),
         _argument("--margin", type=_share, default=0.05, metavar="SHARE", help=_MARGIN),
         _argument("--export", choices=FRAMEWORKS, metavar="FRAMEWORK", help=f"{_EXPORT}: {', '.join(FRAMEWORKS)}"),
-        _argument("-o", "--output", type=Path, metavar="FILE", help="with --export: the file to write"),
+        _argument("--diff", action="store_true", help=_DIFF),
+        _argument("-o", "--output", type=Path, metavar="FILE", help="with --export or --diff: the file to write"),
         _argument("--force", action="store_true", help="replace a file that is there"),
     )),
     "compare": ("compare systems: the best plan of a model on each, time, price and energy, and which of them cannot be told apart", (

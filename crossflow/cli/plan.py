@@ -31,9 +31,14 @@ _REASONS = 5  # that a page shows
 
 def run(arguments: argparse.Namespace) -> None:
     """Plan the scenario with its overrides, and write the flags of the best plan where they are asked for."""
+    if arguments.diff:
+        from crossflow.cli import diff  # with the tables of flags, which few plans need
+
+        diff.run(arguments)
+        return
     if arguments.export is None and (arguments.output is not None or arguments.force):
         raise CrossflowError(
-            f"{'-o' if arguments.output is not None else '--force'} goes with --export: say which framework's flags to write"
+            f"{'-o' if arguments.output is not None else '--force'} goes with --export or --diff: say which framework's flags to write"
         )
     from crossflow.cli import export  # with the tables of flags, which few plans need
 
@@ -60,10 +65,11 @@ def planned(arguments: argparse.Namespace) -> tuple[Plans, tuple[str, ...], Laun
     source, assumed, launch = source_of(arguments)
     scenario, notes = unplanned(source, arguments.settings)
     if arguments.export is not None:
-        from crossflow.launch.table import table
+        from crossflow.launch.launch import stacks
 
-        stack, named = table(arguments.export).software, scenario.stack  # of the framework that will run it, and of the scenario
-        if named is None or named.name == stack:
+        known, named = stacks(arguments.export), scenario.stack  # of the framework that will run it, and of the scenario
+        stack = known[0]
+        if named is None or named.name in known:
             pass
         elif scenario.document.data.get("software") is None:
             scenario, notes = unplanned(source, [*arguments.settings, f"software={stack}"])

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from crossflow import files
 from crossflow.architecture.software import SoftwareStack, load_stack
 from crossflow.errors import CrossflowError, Problem, SpecError, StrategyError, did_you_mean, with_article
 from crossflow.files import Document, Place
-from crossflow.launch import deepspeed, megatron, torchtitan, vllm
+from crossflow.launch import deepspeed, dynamo, megatron, sglang, tensorrt_llm, torchtitan, vllm
 from crossflow.launch.constants import constants_of, megatron_flags, remarks
 from crossflow.launch.meaning import Flags, Meaning
 from crossflow.launch.models import names_of, preset_of, preset_settings
@@ -30,6 +31,7 @@ from crossflow.workload.spec import TransformerSpec
 
 TRAINING = ("megatron", "torchtitan", "deepspeed")
 CHECKPOINTED = ("workload.dtype", "workload.weight_dtype")  # which a checkpoint says where no flag does, in its own way
+PLAIN = ("torchtitan", "deepspeed", "tensorrt-llm")  # whose keys of structured files have no hyphens before them
 TEXT, STDIN = "<text>", "<stdin>"  # the names of what is no file
 
 
@@ -39,7 +41,7 @@ class Launch:
 
     Attributes
     ----------
-    kind : the framework: megatron, torchtitan, deepspeed or vllm.
+    kind : the framework, one of `KINDS`.
     file : its name, for messages.
     strategy : degrees and options; without `dp` where the file does not say how many devices there are.
     workload : the settings of the model and of its run, as the section of a scenario.
@@ -51,6 +53,7 @@ class Launch:
     notes : what else readers should know, unknown flags among it.
     missing : settings that a prediction needs and the file does not say, each with the reason, by path.
     lines : where settings are written, by path.
+    parts : the file taken apart, and `asked` the number of devices in the place of what it says.
     """
 
     kind: str
@@ -66,6 +69,8 @@ class Launch:
     notes: tuple[Remark, ...]
     missing: Mapping[str, str]
     lines: Mapping[str, int | None] = field(default_factory=dict)
+    parts: Source | None = field(default=None, repr=False, compare=False)
+    asked: int | None = field(default=None, repr=False, compare=False)
 
     def document(self, system: str | Mapping[str, Any] | None = None, settings: Sequence[str] = ()) -> Document:
         """The scenario that the file means, as a scenario file would have it, with the lines of its settings.
@@ -132,7 +137,7 @@ def read(source: str | Path, kind: str | None = None, devices: int | None = None
     Parameters
     ----------
     source : path of a file, or its text where it has several lines.
-    kind : megatron, torchtitan, deepspeed or vllm; recognised by the file where it is None.
+    kind : the framework, one of `KINDS`; recognised by the file where it is None.
     devices : number of devices, in the place of what the file says.
     stdin : whether `source` is a text that came from standard input; files that it names are looked for in the current folder.
 
@@ -143,8 +148,12 @@ def read(source: str | Path, kind: str | None = None, devices: int | None = None
     """
     _check_kind(kind)
     text, file, folder = (_lines(str(source)), STDIN, Path()) if stdin else _text(source)
-    parts = taken_apart(text, file, kind, folder)
-    known = table(parts.kind)
+    return read_parts(taken_apart(text, file, kind, folder), devices)
+
+
+def read_parts(parts: Source, devices: int | None = None) -> Launch:
+    """What a launch file means that is taken apart; see `read`."""
+    known = dynamo.table_of(parts.workers[0].line.backend) if parts.workers else table(parts.kind)
     count = parts.devices if devices is None else devices
     found, meaning = _meant(parts, known, count)
     said, problems = _commented(parts, found, known)
@@ -154,12 +163,13 @@ def read(source: str | Path, kind: str | None = None, devices: int | None = None
     fields = {path: value for path, value in {**meaning.fields, **said}.items() if value is not None}
     stack = str(said.get("software") or meaning.software or known.software)
     missing = {path: why for path, why in meaning.missing.items() if fields.get(path) is None}
-    if parts.kind != "vllm" and "strategy.dp" not in fields:
+    if parts.kind in TRAINING and "strategy.dp" not in fields:
         missing["devices"] = "the file does not say how many devices there are"
     elif count is None:
         count = _product(fields)
     return Launch(
-        kind=parts.kind, file=file, strategy=section(_strategy(fields), "strategy"), workload=_workload(fields),
+        kind=parts.kind, file=parts.file, parts=parts, asked=devices,
+        strategy=section(_strategy(fields), "strategy"), workload=_workload(fields),
         software=_software(fields, stack),
         devices=count, nodes=parts.nodes if devices is None else None, system=str(said.get("system", "")),
         ignored=found.ignored, unmodelled=(*found.unmodelled, *meaning.unmodelled), notes=(*parts.notes, *found.notes, *meaning.notes),
@@ -188,12 +198,23 @@ def _meant(parts: Source, known: FlagTable, devices: int | None) -> tuple[Found,
     """What the flags of a file mean by the table and the rules of its framework."""
     if parts.kind == "deepspeed":
         return _deepspeed(parts, known, devices)
-    found = read_flags(known, parts.given, parts.file, prefix="" if parts.kind == "torchtitan" else "--")
+    if parts.kind == "dynamo":
+        return dynamo.meaning(parts.workers, parts.file)
+    found = read_flags(known, parts.given, parts.file, prefix="" if parts.kind in PLAIN else "--")
     if parts.kind == "megatron":
         return found, megatron.meaning(found, devices)
     if parts.kind == "torchtitan":
         return found, torchtitan.meaning(found, devices)
-    return found, vllm.meaning(found, devices, load_stack(known.software)[0].engine.requests)
+    return found, _served(parts.kind, found, devices)
+
+
+def _served(kind: str, found: Found, devices: int | None) -> Meaning:
+    """What the flags of an engine mean; limits that they do not say are those of its software stack."""
+    engine = load_stack(table(kind).software)[0].engine
+    if kind == "vllm":
+        return vllm.meaning(found, devices, engine.requests)
+    rules = {"sglang": sglang.meaning, "tensorrt-llm": tensorrt_llm.meaning}
+    return rules[kind](found, devices, engine)
 
 
 def _deepspeed(parts: Source, known: FlagTable, devices: int | None) -> tuple[Found, Meaning]:
@@ -310,12 +331,13 @@ def write(scenario: Scenario, kind: str) -> str:
 
     Parameters
     ----------
-    scenario : a transformer that trains (megatron, torchtitan, deepspeed) or is served (vllm).
+    scenario : a transformer that trains (megatron, torchtitan, deepspeed) or is served (the others).
     kind : the framework.
 
     Returns
     -------
-    Text of a shell script, or of a TOML file for torchtitan. What no flag says and does not change the plan stands in comments.
+    Text of a shell script, of a TOML file for torchtitan, or of a DynamoGraphDeployment for dynamo. What no flag says and does not
+    change the plan stands in comments.
 
     Raises
     ------
@@ -327,13 +349,52 @@ def write(scenario: Scenario, kind: str) -> str:
     if not isinstance(spec, TransformerSpec) or not isinstance(plan, Plan):
         raise CrossflowError(f"{kind} runs transformers; {scenario.name} is {with_article(spec.model)}, which no launch file describes")
     if spec.serves != (kind not in TRAINING) or (not spec.serves and spec.task != "training"):
-        other = "vllm" if spec.serves else ", ".join(TRAINING)
-        runs = "serves" if kind == "vllm" else "trains"
+        other = ", ".join(one for one in KINDS if (one not in TRAINING) == spec.serves)
+        runs = "trains" if kind in TRAINING else "serves"
         raise CrossflowError(f"{kind} {runs} models, and task is {spec.task}{f'; export to {other}' if spec.task != 'forward' else ''}")
-    known = table(kind)
+    found = flags_of(scenario, kind)
+    if found.unsaid:
+        raise CrossflowError(f"{kind} cannot express this plan:\n" + "\n".join(f"- {sentence}" for sentence in found.unsaid))
+    values, head = dict(found.values), partial(_head, scenario, found.known, found.comments)
+    if kind == "dynamo":
+        return _deployed(scenario, found, head(found.remarks))
+    if kind not in TRAINING:  # engines read the model's own file
+        return _text_of(scenario, kind, values, head(found.remarks))
+    constants = constants_of(scenario)
+    values |= megatron_flags(constants) if kind == "megatron" else {}
+    flavour = values.get("model.flavor", values.get("--model_name_or_path"))
+    return _text_of(scenario, kind, values, head([*found.remarks, *remarks(constants, kind, flavour)]))
+
+
+@dataclass(frozen=True, kw_only=True)
+class SaidScenario:
+    """The flags that say a scenario, and what no flag says.
+
+    Attributes
+    ----------
+    values : by the name of the flag's row, in the framework's words.
+    comments : settings that stand in comments.
+    remarks : what readers should know.
+    unsaid : what the framework cannot express, each as a sentence.
+    """
+
+    known: FlagTable
+    settings: FlatSettings
+    values: Mapping[str, Any]
+    comments: Mapping[str, Any]
+    remarks: tuple[str, ...]
+    unsaid: tuple[str, ...]
+
+
+def flags_of(scenario: Scenario, kind: str) -> SaidScenario:
+    """The flags of a framework that say a transformer's scenario, also where they do not say all of it."""
+    spec, plan = scenario.workload, scenario.strategy
+    assert isinstance(spec, TransformerSpec)
+    assert isinstance(plan, Plan)
+    known = dynamo.table_of(_backend(scenario)) if kind == "dynamo" else table(kind)
     settings = _settings(scenario, spec, plan, known)
     named = scenario.document.data["workload"].get("model")
-    rules = _ruled(kind, settings, plan, named)
+    rules = _ruled(scenario, kind, settings, plan, named)
     values = dict(written_flags(known, settings, rules.values, rules.said))
     said = rules.said | {
         row.field for row in known.flags.values() if row.field in settings and said_by(known, row.field, settings[row.field])
@@ -341,30 +402,80 @@ def write(scenario: Scenario, kind: str) -> str:
     if kind == "megatron":
         said |= {"strategy.dp"}  # what the devices leave
     comments, unsaid = _left(settings, said, known, kind, named)
-    if unsaid := [*rules.unsaid, *unsaid]:
-        raise CrossflowError(f"{kind} cannot express this plan:\n" + "\n".join(f"- {sentence}" for sentence in unsaid))
-    if kind == "vllm":  # which reads the model's own file
-        return _text_of(scenario, kind, values, _head(scenario, known, comments, rules.remarks))
-    found = constants_of(scenario)
-    values |= megatron_flags(found) if kind == "megatron" else {}
-    flavour = values.get("model.flavor", values.get("--model_name_or_path"))
-    return _text_of(scenario, kind, values, _head(scenario, known, comments, [*rules.remarks, *remarks(found, kind, flavour)]))
+    return SaidScenario(
+        known=known, settings=settings, values=values, comments=comments, remarks=rules.remarks, unsaid=(*rules.unsaid, *unsaid)
+    )  # fmt: skip
 
 
 def _settings(scenario: Scenario, spec: TransformerSpec, plan: Plan, known: FlagTable) -> dict[str, Any]:
     """Everything that a scenario says of plan, workload and those parts of the software that flags say."""
-    stack = scenario.stack
-    assert stack is not None  # a transformer's
+    stack = _predicting(scenario, known)
     paths = {row.field for row in known.flags.values() if row.field.startswith("software.")}
     paths |= {f"software.{key}" for key in ("gradient", "fused", "recomputed", "overlap.tensor", "overlap.data")}
+    if known.framework not in TRAINING:
+        paths |= {f"software.{key}" for key in ("kernels.gathers", "engine.balances", "engine.chunk")}
     software = {path: _stack_value(stack, path.removeprefix("software.")) for path in paths}
+    shipped = _shipped(scenario, known)
+    for row in known.flags.values():  # without a default a flag is not given for what the engine decides by itself
+        path = row.field.removeprefix("software.")
+        if (
+            row.field in software
+            and row.default is None
+            and row.type != "switch"
+            and _equal(_stack_value(shipped, path), software[row.field])
+        ):
+            del software[row.field]
     return {**plan_settings(plan, spec.transformer().depth), **workload_settings(spec), **software}
 
 
-def _ruled(kind: str, settings: FlatSettings, plan: Plan, named: Any) -> Flags:
+def _predicting(scenario: Scenario, known: FlagTable) -> SoftwareStack:
+    """The stack whose settings flags say: the scenario's, or that of an engine where the scenario names none."""
+    stack = scenario.stack
+    assert stack is not None  # a transformer's
+    if scenario.document.data.get("software") is None and known.framework not in TRAINING:
+        return load_stack(known.software)[0]
+    return stack
+
+
+def _shipped(scenario: Scenario, known: FlagTable) -> SoftwareStack:
+    """The same without the changes that the scenario makes to it."""
+    own = scenario.document.data.get("software")
+    named = str(own.get("like")) if isinstance(own, Mapping) else ""
+    return load_stack(named)[0] if named in files.catalogue("templates", "software") else _predicting(scenario, known)
+
+
+def stacks(kind: str) -> tuple[str, ...]:
+    """Software stacks that predict what a framework runs, that of a file that names none first."""
+    own = table(kind).software
+    return (own, *(table(one).software for one in dynamo.IMAGES if table(one).software != own)) if kind == "dynamo" else (own,)
+
+
+def _backend(scenario: Scenario) -> str:
+    """The engine that Dynamo starts: that of the scenario's software stack, or vLLM."""
+    stack = scenario.stack
+    assert stack is not None  # a transformer's
+    return next((kind for kind in dynamo.IMAGES if table(kind).software == stack.name), "vllm")
+
+
+def pools_of(scenario: Scenario, found: SaidScenario) -> list[dynamo.Pool]:
+    """The workers that Dynamo starts for a scenario, those that write answers first."""
+    plan, named = scenario.strategy, scenario.document.data["workload"].get("model")
+    assert isinstance(plan, Plan)  # a transformer's
+    return dynamo.pools(found.settings, plan, found.values, named, _backend(scenario), scenario.system.devices_per_node)
+
+
+def _deployed(scenario: Scenario, found: SaidScenario, head: list[str]) -> str:
+    return dynamo.document(pools_of(scenario, found), _backend(scenario), scenario.system.devices_per_node, scenario.name, head)
+
+
+def _ruled(scenario: Scenario, kind: str, settings: FlatSettings, plan: Plan, named: Any) -> Flags:
     if kind == "megatron":
         return megatron.flags(settings, plan)
-    rules = {"torchtitan": torchtitan.flags, "deepspeed": deepspeed.flags, "vllm": vllm.flags}
+    if kind == "sglang":
+        return sglang.flags(settings, plan, named, scenario.nodes[1])
+    if kind == "dynamo":
+        return dynamo.flags(settings, plan, named, _backend(scenario), scenario.system.devices_per_node)
+    rules = {"torchtitan": torchtitan.flags, "deepspeed": deepspeed.flags, "vllm": vllm.flags, "tensorrt-llm": tensorrt_llm.flags}
     return rules[kind](settings, plan, named)
 
 
@@ -378,11 +489,11 @@ def _left(
     left = {
         path: value for path, value in settings.items()
         if path not in said and not path.startswith("software.")
-        and ((kind == "vllm" and path in CHECKPOINTED) or (path in plain and not (path in base and base[path] == value)))
+        and ((kind not in TRAINING and path in CHECKPOINTED) or (path in plain and not (path in base and base[path] == value)))
     }  # fmt: skip
     if preset is not None:
         left.pop("workload.model", None)
-    if kind == "vllm":
+    if kind not in TRAINING:
         left = {path: value for path, value in left.items() if (path, value) != ("workload.task", "serving")}
     comments = {path: value for path, value in left.items() if any(path == name or _below(path, name) for name in known.comments)}
     if kind == "deepspeed" and preset is not None and not names_of(preset).huggingface:
@@ -439,8 +550,11 @@ def _text_of(scenario: Scenario, kind: str, values: Mapping[str, Any], head: lis
     nodes = scenario.nodes
     if kind == "torchtitan":
         return torchtitan.document(values, nodes, head)
-    if kind == "deepspeed":
+    if kind in ("deepspeed", "tensorrt-llm"):
         config = {name: value for name, value in values.items() if not name.startswith("--")}
-        return deepspeed.script(config, [shell_words(name, value) for name, value in values.items() if name.startswith("--")], nodes, head)
+        words = [shell_words(name, value) for name, value in values.items() if name.startswith("--")]
+        return {"deepspeed": deepspeed.script, "tensorrt-llm": tensorrt_llm.script}[kind](config, words, nodes, head)
     words = [shell_words(f"--{name}", value) for name, value in values.items()]
-    return megatron.script(words, nodes, head) if kind == "megatron" else vllm.script(words, head)
+    if kind == "megatron":
+        return megatron.script(words, nodes, head)
+    return sglang.script(words, head, nodes[1]) if kind == "sglang" else vllm.script(words, head)

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from crossflow import files
+from crossflow.errors import CrossflowError
 from crossflow.files import FileModel
 from crossflow.launch.settings import FlatSettings, of_model, workload_settings
 from crossflow.limits import PositiveInt
@@ -75,6 +76,16 @@ def preset_settings(preset: str) -> FlatSettings:
     """FlatSettings of a preset as it stands."""
     spec = from_dict({"system": {"template": "dgx-h100", "devices": 1}, "workload": preset}).workload
     return workload_settings(spec) if isinstance(spec, TransformerSpec) else {}
+
+
+def model_settings(model: str) -> FlatSettings:
+    """FlatSettings of a model by the name of its preset, or of its ``config.json``; none of a file that is no model."""
+    if not model.endswith(".json"):
+        return preset_settings(model)
+    try:
+        return preset_settings(str(Path(model).resolve()))
+    except CrossflowError:
+        return {}
 
 
 def same_model(settings: FlatSettings, preset: str) -> bool:

@@ -13,8 +13,9 @@ from crossflow import files
 from crossflow.errors import CrossflowError, Problem, SpecError
 from crossflow.launch.shell import Script, Word, read_script
 from crossflow.launch.table import FlagTable, GivenFlag, Remark, same, table
+from crossflow.launch.workers import WorkerLine, backend_of, deployment, is_deployment, started
 
-KINDS = ("megatron", "torchtitan", "deepspeed", "vllm")
+KINDS = ("megatron", "torchtitan", "deepspeed", "vllm", "sglang", "tensorrt-llm", "dynamo")
 # Arguments of launchers that count devices, by what they count.
 COUNTS: Mapping[str, tuple[str, ...]] = {
     "nodes": ("nnodes", "nodes", "N", "num-nodes", "num-machines"),
@@ -26,8 +27,25 @@ VARIABLES: Mapping[str, tuple[str, ...]] = {
 }  # fmt: skip
 COMMENT = re.compile(r"^\s*#\s*crossflow:\s*([a-z0-9_.]+)\s*:\s*(.*?)\s*$", re.MULTILINE)
 LAUNCHERS = ("torchrun", "torch.distributed.launch", "torch.distributed.run", "deepspeed")  # which start one node where nothing names more
-MODULES = {"torchtitan.train": "torchtitan", "vllm.entrypoints.openai.api_server": "vllm"}
-CONFIGS = {"deepspeed": ("deepspeed-config", "deepspeed"), "torchtitan": ("job.config-file",)}  # flags that name a structured file
+MODULES = {"torchtitan.train": "torchtitan", "vllm.entrypoints.openai.api_server": "vllm", "sglang.launch_server": "sglang"}
+SERVERS = {"vllm": "vllm", "sglang": "sglang"}  # programs whose word `serve` starts a server
+BENCHMARKS = ("bench", "sglang.bench_serving", "benchmark_serving.py", "tensorrt_llm.serve.scripts.benchmark_serving")
+POSITIONAL = {"vllm": ("model", "model-tag"), "tensorrt-llm": ("model", "model-path")}  # flags of a model that may stand without one
+DYNAMIC = "--trtllm."  # before a key of TensorRT-LLM's YAML file, as a flag of Dynamo's worker
+OVERRIDING = ("tensorrt-llm",)  # whose structured file counts where flags say the same
+# Flags that name a structured file.
+CONFIGS = {
+    "deepspeed": ("deepspeed-config", "deepspeed"), "torchtitan": ("job.config-file",), "sglang": ("config",),
+    "tensorrt-llm": ("extra-llm-api-options", "config", "extra-engine-args"),
+}  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True)
+class GivenWorker:
+    """A worker of Dynamo: what starts it, with its flags."""
+
+    line: WorkerLine
+    given: tuple[GivenFlag, ...]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,6 +59,7 @@ class Source:
     devices, nodes : in use, None where the file does not say.
     said : what crossflow's own comments say, by path: text and line.
     notes : what was not read, and why.
+    workers : of Dynamo, whose flags these have.
     """
 
     kind: str
@@ -50,6 +69,7 @@ class Source:
     nodes: int | None
     said: Mapping[str, Word]
     notes: tuple[Remark, ...]
+    workers: tuple[GivenWorker, ...] = ()
 
 
 def taken_apart(text: str, file: str, kind: str | None, folder: Path | None) -> Source:
@@ -66,6 +86,10 @@ def taken_apart(text: str, file: str, kind: str | None, folder: Path | None) -> 
         _check(kind, "deepspeed", file)
         given = tuple(_of_json(text, file, 0))
         return Source(kind="deepspeed", file=file, given=given, devices=None, nodes=None, said=own, notes=())
+    if is_deployment(text):
+        _check(kind, "dynamo", file)
+        found = deployment(text, file)
+        return _of_workers(found.workers, found.documents, (), file, folder, own)
     if re.search(r"^\s*\[[\w.]+\]\s*(#.*)?$", text, re.MULTILINE) and not text.startswith("#!"):
         _check(kind, "torchtitan", file)
         devices, nodes = _of_comment(text)
@@ -90,23 +114,23 @@ def _of_comment(text: str) -> tuple[int | None, int | None]:
 # ---------------------------------------------------------------------------------------------- structured files
 
 
-def _of_json(text: str, file: str, begin: int) -> Iterator[GivenFlag]:
-    """Keys of a JSON file, those of inner objects behind dots."""
+def _of_json(text: str, file: str, begin: int, form: str = "JSON") -> Iterator[GivenFlag]:
+    """Keys of a file in JSON or YAML, those of inner objects behind dots."""
     try:
         document = files.parse_yaml(text.replace("\t", " "), file)
     except SpecError as error:
-        raise SpecError(_moved(problem, begin) for problem in error.problems) from None
+        raise SpecError(_moved(problem, begin, form) for problem in error.problems) from None
     if not isinstance(document.data, Mapping):
-        raise SpecError([Problem(file=file, message="expected an object in JSON")])
+        raise SpecError([Problem(file=file, message=f"expected an object in {form}")])
     for path, value in _leaves(document.data):
         line = document.lines.get(path, (file, None))[1]
         written = "null" if value is None else str(value).lower() if isinstance(value, bool) else value
         yield GivenFlag(flag=".".join(path), values=(_plain(written),), line=None if line is None else line + begin)
 
 
-def _moved(problem: Problem, begin: int) -> Problem:
+def _moved(problem: Problem, begin: int, form: str) -> Problem:
     line = None if problem.line is None else problem.line + begin
-    return Problem(file=problem.file, line=line, path=problem.path, message=problem.message.replace("YAML", "JSON"))
+    return Problem(file=problem.file, line=line, path=problem.path, message=problem.message.replace("YAML", form))
 
 
 def _plain(value: Any) -> Any:
@@ -163,34 +187,67 @@ def _of_script(script: Script, file: str, kind: str | None, folder: Path | None,
     main = [(its, command) for its, command in known if not any(same(word.text) == "headless" for word in command)] or known
     framework, command = max(main, key=lambda pair: sum(word.text.startswith("-") for word in pair[1]))
     framework = kind or framework
+    if framework == "dynamo":
+        workers = [worker for its, command in known if its == "dynamo" and (worker := started(command)) is not None]
+        return _of_workers(workers, script.documents, script.conditions, file, folder, own)
     launcher, words = _parted(command, framework)
-    notes = [
-        Remark(flag="condition", line=line, why="conditions and loops are not evaluated; their lines are read in order")
-        for line in script.conditions[:1]
-    ]
+    notes = _conditions(script.conditions)
     others = [other for _, other in known if other is not command]
     if others:
         notes.append(Remark(flag=others[0][0].text, line=others[0][0].line, why="another command of the framework, not read"))
     given, left = _flags(words, framework)
-    if framework == "vllm":
-        given += _benchmarked(script)
+    given += _benchmarked(script, framework)
     notes += [Remark(flag=word.text, line=word.line, why="not set in the file; flags in it are not read") for word in left if word.unknown]
     notes += [Remark(flag=word.text, line=word.line, why="belongs to no flag; not read") for word in left if not word.unknown]
-    structured, more = _structured(given, script, framework, file, folder)
-    devices, nodes = _counted(launcher, script.variables, script.comments)
-    return Source(
-        kind=framework, file=file, given=(*structured, *given), devices=devices, nodes=nodes, said=own, notes=(*notes, *more)
-    )  # fmt: skip
+    structured, more = _structured(given, script.documents, framework, file, folder)
+    if framework == "tensorrt-llm" and not any(Path(word.text).name == "trtllm-llmapi-launch" for word in launcher):
+        launcher = []  # the server starts its ranks itself
+    devices, nodes = _counted(launcher, script.variables, script.comments if launcher or framework != "tensorrt-llm" else ())
+    both = (*given, *structured) if framework in OVERRIDING else (*structured, *given)
+    return Source(kind=framework, file=file, given=both, devices=devices, nodes=nodes, said=own, notes=(*notes, *more))
 
 
-def _benchmarked(script: Script) -> list[GivenFlag]:
-    """Lengths of prompts and answers of a benchmark in the same script."""
+def _conditions(lines: Sequence[int]) -> list[Remark]:
+    why = "conditions and loops are not evaluated; their lines are read in order"
+    return [Remark(flag="condition", line=line, why=why) for line in lines[:1]]
+
+
+def _of_workers(
+    workers: Sequence[WorkerLine], documents: Mapping[str, Word], conditions: Sequence[int], file: str, folder: Path | None,
+    own: Mapping[str, Word],
+) -> Source:  # fmt: skip
+    """Workers of Dynamo with their flags, those of a worker's YAML file before those that override it."""
+    notes, read = _conditions(conditions), []
+    for worker in workers:
+        given, left = _flags(worker.words, worker.backend, "dynamo")
+        notes += [Remark(flag=word.text, line=word.line, why="belongs to no flag; not read") for word in left]
+        structured, more = _structured(given, documents, worker.backend, file, folder)
+        over = [one for flag in given for one in _overriding(flag, file)]
+        given = [one for one in given if not one.flag.startswith(DYNAMIC)]
+        read.append(GivenWorker(line=worker, given=(*given, *structured, *over)))
+        notes += more
+    if not read:
+        raise SpecError([Problem(file=file, message="the deployment starts no workers of vLLM, SGLang or TensorRT-LLM")])
+    return Source(kind="dynamo", file=file, given=(), devices=None, nodes=None, said=own, notes=tuple(notes), workers=tuple(read))
+
+
+def _overriding(flag: GivenFlag, file: str) -> Iterator[GivenFlag]:
+    """Keys of TensorRT-LLM that a flag of Dynamo's worker gives, as JSON or by ``--trtllm.KEY``."""
+    if flag.flag.startswith(DYNAMIC):
+        yield GivenFlag(flag=flag.flag.removeprefix(DYNAMIC), values=flag.values, line=flag.line)
+    elif same(flag.flag) == "override-engine-args" and flag.values:
+        for one in _of_json(str(flag.values[0]), file, (flag.line or 1) - 1):
+            yield GivenFlag(flag=one.flag, values=one.values, line=flag.line)
+
+
+def _benchmarked(script: Script, kind: str) -> list[GivenFlag]:
+    """Lengths of prompts and answers of a benchmark of a server in the same script."""
+    read = [name for name, row in table(kind).flags.items() if not row.written]
     found = []
-    for command in script.commands:
-        texts = [word.text for word in command]
-        if "bench" in texts and "serve" in texts:
-            own = _flags(command[texts.index("serve") + 1 :], "vllm")[0]
-            found += [one for one in own if same(one.flag) in ("random-input-len", "random-output-len")]
+    for command in script.commands if read else ():
+        at = next((i for i, word in enumerate(command) if word.text in BENCHMARKS or Path(word.text).name in BENCHMARKS), None)
+        if at is not None:
+            found += [one for one in _flags(command[at + 1 :], kind)[0] if table(kind).found(one.flag) in read]
     return found
 
 
@@ -198,7 +255,10 @@ def _refuse(found: Sequence[str], kind: str | None, file: str) -> None:
     if kind is not None and found:
         _check(kind, found[0], file)
     what = f"a command of {kind}" if kind else "a launch file"
-    tells = "pretrain_gpt.py, torchtitan.train or a TOML file, deepspeed or ds_config.json, vllm serve"
+    tells = (
+        "pretrain_gpt.py, torchtitan.train or a TOML file, deepspeed or ds_config.json, vllm serve, sglang.launch_server, trtllm-serve, "
+        "workers of dynamo or a DynamoGraphDeployment"
+    )
     raise SpecError([Problem(file=file, message=f"expected {what}: {tells}; nothing of these is in it")])
 
 
@@ -207,10 +267,14 @@ def _kind_of(command: Sequence[Word]) -> str | None:
     texts = [word.text for word in command]
     if any(text in ("echo", "printf", "[", "[[", "test") for text in texts[:3]):  # after `if`, `then` or `!` too
         return None  # names a script without starting it
+    if backend_of(command) is not None:
+        return "dynamo"
     for i, text in enumerate(texts):
         name = Path(text).name
-        if name == "vllm" and texts[i + 1 : i + 2] == ["serve"]:
-            return "vllm"
+        if name in SERVERS and texts[i + 1 : i + 2] == ["serve"]:
+            return SERVERS[name]
+        if name == "trtllm-serve" and texts[i + 1 : i + 2] not in (["disaggregated"], ["mm_embedding_serve"]):
+            return "tensorrt-llm"
         if text in MODULES or (name in ("train.py", "run_train.sh") and "torchtitan" in text):
             return MODULES.get(text, "torchtitan")
     if any(text.startswith("--parallelism.") or text.startswith("--job.config") for text in texts):
@@ -226,8 +290,11 @@ def _kind_of(command: Sequence[Word]) -> str | None:
 def _parted(command: Sequence[Word], kind: str) -> tuple[list[Word], list[Word]]:
     """Words of the launcher, and those of what it launches."""
     for i, word in enumerate(command):
-        if kind == "vllm" and word.text == "serve":
+        if kind in SERVERS.values() and word.text == "serve":
             return list(command[:i]), list(command[i + 1 :])
+        if Path(word.text).name == "trtllm-serve":
+            named = int(i + 1 < len(command) and command[i + 1].text == "serve")
+            return list(command[:i]), list(command[i + 1 + named :])
         if word.text in MODULES or (word.text.endswith(".py") and not word.text.startswith("-")):
             return list(command[:i]), list(command[i + 1 :])
         if word.text == "-m" and i and i + 1 < len(command) and not command[i + 1].text.startswith("torch.distributed"):
@@ -239,9 +306,10 @@ def _is_flag(text: str) -> bool:
     return re.match(r"--?[A-Za-z]", text) is not None
 
 
-def _flags(words: Sequence[Word], kind: str) -> tuple[list[GivenFlag], list[Word]]:
-    """Flags with their values, ``--flag=value`` or ``--flag value``, and words that belong to none."""
-    tables = [table(kind), *([table("megatron")] if kind == "deepspeed" else [])]
+def _flags(words: Sequence[Word], kind: str, beside: str = "") -> tuple[list[GivenFlag], list[Word]]:
+    """Flags with their values, ``--flag=value`` or ``--flag value``, and words that belong to none; `beside`: whose flags there are too."""
+    beside = "megatron" if kind == "deepspeed" else beside
+    tables = [table(kind), *([table(beside)] if beside else [])]
     given: list[GivenFlag] = []
     left: list[Word] = []
     rest = [word for word in words if not word.text.startswith(">")]
@@ -255,7 +323,7 @@ def _flags(words: Sequence[Word], kind: str) -> tuple[list[GivenFlag], list[Word
         while not separator and rest and not _is_flag(rest[0].text) and _takes(tables, flag, len(values)):
             values.append(rest.pop(0).text)
         given.append(GivenFlag(flag=flag, values=tuple(values), line=word.line))
-    if kind == "vllm" and not any(same(one.flag) in ("model", "model-tag") for one in given):
+    if kind in POSITIONAL and not any(same(one.flag) in POSITIONAL[kind] for one in given):
         named = next((word for word in left if not word.unknown), None)
         if named is not None:
             left.remove(named)
@@ -275,7 +343,7 @@ def _takes(tables: Sequence[FlagTable], flag: str, already: int) -> bool:
 
 
 def _structured(
-    given: Sequence[GivenFlag], script: Script, kind: str, file: str, folder: Path | None
+    given: Sequence[GivenFlag], documents: Mapping[str, Word], kind: str, file: str, folder: Path | None
 ) -> tuple[list[GivenFlag], list[Remark]]:
     """Flags of the structured file that a command names: one that the script writes, or one beside it."""
     if kind not in CONFIGS:
@@ -284,14 +352,17 @@ def _structured(
     if named is None:
         return [], []
     name = str(named.values[0])
-    if name in script.documents:
-        document = script.documents[name]
-        return list(_of_json(document.text, file, document.line - 1)), []
+    if document := documents.get(name) or documents.get(Path(name).name):
+        return list(_of_json(document.text, file, document.line - 1, _form(kind))), []
     path = None if folder is None or "$" in name else next((p for p in (folder / name, folder / Path(name).name) if p.is_file()), None)
     if path is None:
         return [], [Remark(flag=named.flag, line=named.line, why=f"{name} is not beside the script, so that its settings are not read")]
     text = files.read_text(path)
-    return list(_of_json(text, str(path), 0) if kind == "deepspeed" else _of_toml(text, str(path))), []
+    return list(_of_toml(text, str(path)) if kind == "torchtitan" else _of_json(text, str(path), 0, _form(kind))), []
+
+
+def _form(kind: str) -> str:
+    return "JSON" if kind == "deepspeed" else "YAML"
 
 
 def _counted(launcher: Sequence[Word], variables: Mapping[str, Word], comments: Sequence[Word]) -> tuple[int | None, int | None]:

@@ -158,7 +158,7 @@ def read_flags(known: FlagTable, given: Sequence[GivenFlag], file: str, prefix: 
     lines: dict[str, int | None] = {}
     ignored, unmodelled, notes, problems = [], [], [], []
     for one in given:
-        flag, name = f"{prefix}{one.flag.lstrip('-')}", known.found(one.flag)
+        flag, name = f"{prefix}{one.flag.lstrip('-')}" if prefix else one.flag, known.found(one.flag)
         if name is None:
             if why := known.listed(one.flag, known.unmodelled):
                 unmodelled.append(Remark(flag=flag, line=one.line, why=why))

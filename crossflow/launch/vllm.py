@@ -45,14 +45,7 @@ def meaning(found: Found, devices: int | None, requests: int) -> Meaning:
     problems: list[Problem] = []
     remarks: list[Remark] = []
     missing: dict[str, str] = {}
-    name = found.values.get("model")
-    preset = by_huggingface(name) if name else None
-    if preset is not None:
-        fields["workload.model"] = preset
-    elif name and (Path(name) / "config.json").is_file():
-        fields["workload.model"] = str(Path(name) / "config.json")
-    else:
-        missing["workload.model"] = f"no preset is known as {shown(name)}" if name else "the command names no model"
+    preset = meant_model(found, "model", fields, missing)
     fields["workload.task"] = "serving"
     tp, pp, dp = (fields[f"strategy.{key}"] for key in ("tp", "pp", "dp"))
     if devices is not None and devices != tp * pp * dp:
@@ -63,11 +56,29 @@ def meaning(found: Found, devices: int | None, requests: int) -> Meaning:
     if preset is not None:
         fields |= dict(_experts(found, fields, preset, remarks))
     fields |= dict(_requests(found, dp, requests, problems, missing))
-    fields |= dict(_types(found, preset, problems, remarks))
-    for key in ("prompt", "output"):
-        if f"workload.{key}" not in fields:
-            missing[f"workload.{key}"] = f"flags of vllm serve do not say how long {'prompts are' if key == 'prompt' else 'answers are'}"
+    fields |= dict(meant_types(found, preset, problems, remarks))
+    missing |= lengths_missing(fields, "vllm serve")
     return Meaning(fields=fields, unmodelled=tuple(remarks), problems=tuple(problems), missing=missing)
+
+
+def meant_model(found: Found, flag: str, fields: dict[str, Any], missing: dict[str, str]) -> str | None:
+    """The preset of a server's model; the file of another, or why none is known, goes to the fields or to what is missing."""
+    name = found.values.get(flag)
+    preset = by_huggingface(name) if name else None
+    if preset is not None:
+        fields["workload.model"] = preset
+    elif name and (Path(name) / "config.json").is_file():
+        fields["workload.model"] = str(Path(name) / "config.json")
+    else:
+        missing["workload.model"] = f"no preset is known as {shown(name)}" if name else "the command names no model"
+    return preset
+
+
+def lengths_missing(fields: FlatSettings, command: str) -> dict[str, str]:
+    """What a server's flags do not say of its requests."""
+    long = {"prompt": "prompts are", "output": "answers are"}
+    said = {f"workload.{key}": f"flags of {command} do not say how long {what}" for key, what in long.items()}
+    return {path: why for path, why in said.items() if path not in fields}
 
 
 def _experts(found: Found, fields: FlatSettings, preset: str, remarks: list[Remark]) -> MeantFields:
@@ -108,23 +119,24 @@ def _requests(found: Found, dp: int, requests: int, problems: list[Problem], mis
     missing["workload.serving.speculation.acceptance"] = "flags do not say how often a guess is right"
 
 
-def _types(found: Found, preset: str | None, problems: list[Problem], remarks: list[Remark]) -> MeantFields:
-    """Types of products, weights and cache."""
-    method: str | None = found.values.get("quantization")
+def meant_types(
+    found: Found, preset: str | None, problems: list[Problem], remarks: list[Remark], kinds: Mapping[str, tuple[str, str]] = QUANTIZED,
+    left: tuple[str, ...] = BY_CHECKPOINT, flag: str = "quantization",
+) -> MeantFields:  # fmt: skip
+    """Types of products and weights by `dtype` and a method that a flag names; of the methods `left` only the checkpoint tells them."""
+    method: str | None = found.values.get(flag)
     half = {"auto": None, "half": "fp16", "float16": "fp16", "bfloat16": "bf16", "float": "fp32", "float32": "fp32"}[
         found.values.get("dtype", "auto")
     ]
     released = preset is not None and method is None and half is None and bool(types_of(preset))
     yield "workload.dtype", None if released else half or "bf16"
-    if method is not None and method in QUANTIZED:
-        key, value = QUANTIZED[method]
+    if method is not None and method in kinds:
+        key, value = kinds[method]
         yield f"workload.{key}", value
-    elif method in BY_CHECKPOINT:
-        remarks.append(
-            found.remark("quantization", f"{method}: the checkpoint says the types; give workload.dtype or workload.weight_dtype")
-        )
+    elif method in left:
+        remarks.append(found.remark(flag, f"{method}: the checkpoint says the types; give workload.dtype or workload.weight_dtype"))
     elif method is not None and method != "None":
-        problems.append(found.problem("quantization", f"expected one of {', '.join((*QUANTIZED, *BY_CHECKPOINT))}, got {shown(method)}"))
+        problems.append(found.problem(flag, f"expected one of {', '.join((*kinds, *left))}, got {shown(method)}"))
 
 
 def length(text: str) -> int | None:
@@ -148,10 +160,10 @@ def flags(settings: FlatSettings, plan: Plan, named: Any) -> Flags:
         "strategy.sequence_parallel", "strategy.ep", "strategy.etp", "strategy.placement", "strategy.micro_batch", "workload.global_batch",
         *(path for path in settings if of_model(path)),
     }  # fmt: skip
-    values = _say_model(settings, named, unsaid)
+    values = said_model(settings, named, unsaid)
     preset = preset_of(settings, named)
     values |= _say_experts(settings, plan, unsaid)
-    values |= _say_types(settings, preset, said, remarks)
+    values |= said_types(settings, preset, said, remarks)
     batch = settings["workload.global_batch"]
     if preset is not None:
         remarks.append(f"the model is named after the preset {preset}; put the name of your own checkpoint of that size in its place")
@@ -175,13 +187,14 @@ def flags(settings: FlatSettings, plan: Plan, named: Any) -> Flags:
     return Flags(values=values, said=frozenset(said), remarks=tuple(remarks), unsaid=tuple(unsaid))
 
 
-def _say_model(settings: FlatSettings, named: Any, unsaid: list[str]) -> dict[str, Any]:
+def said_model(settings: FlatSettings, named: Any, unsaid: list[str], engine: str = "vLLM", flag: str = "model") -> dict[str, Any]:
+    """The name of a model as an engine takes it: a checkpoint on the Hugging Face Hub, or a folder."""
     preset = preset_of(settings, named)
     if preset is not None:
-        return {"model": (*names_of(preset).huggingface, preset)[0]}
+        return {flag: (*names_of(preset).huggingface, preset)[0]}
     if isinstance(named, str) and named.endswith("config.json"):
-        return {"model": str(Path(named).parent)}
-    unsaid.append("workload: a model of these dimensions: vLLM reads a model's config.json; name that file, or a preset, as the model")
+        return {flag: str(Path(named).parent)}
+    unsaid.append(f"workload: a model of these dimensions: {engine} reads a model's config.json; name that file, or a preset, as the model")
     return {}
 
 
@@ -207,7 +220,10 @@ def _say_experts(settings: FlatSettings, plan: Plan, unsaid: list[str]) -> dict[
     return values
 
 
-def _say_types(settings: FlatSettings, preset: str | None, said: set[str], remarks: list[str]) -> dict[str, Any]:
+def said_types(
+    settings: FlatSettings, preset: str | None, said: set[str], remarks: list[str], engine: str = "vLLM",
+    methods: Mapping[tuple[str, str], str] = SAID,
+) -> dict[str, Any]:  # fmt: skip
     """Types by flags; those that only a checkpoint says stay unsaid, and become comments."""
     dtype, weight = settings["workload.dtype"], settings["workload.weight_dtype"]
     own = types_of(preset) if preset else {}
@@ -216,7 +232,7 @@ def _say_types(settings: FlatSettings, preset: str | None, said: set[str], remar
     if own and wide and (dtype, weight) in ((kept, None), ("bf16", kept)):  # as it was released, whatever the device multiplies in
         said |= {"workload.dtype", "workload.weight_dtype", "workload.wide_layers"}
         return {}
-    method = SAID.get(("weight_dtype", weight) if weight else ("dtype", dtype))
+    method = methods.get(("weight_dtype", weight) if weight else ("dtype", dtype))
     if method is not None:
         said |= {"workload.weight_dtype"} if weight else {"workload.dtype", "workload.weight_dtype"}
         if weight and dtype in HALF:
@@ -226,7 +242,7 @@ def _say_types(settings: FlatSettings, preset: str | None, said: set[str], remar
     if weight is None and dtype in HALF and not own:
         said |= {"workload.dtype", "workload.weight_dtype"}
         return {"dtype": HALF[dtype]}
-    remarks.append(f"the checkpoint must have weights in {weight or dtype}; vLLM reads that from its config.json")
+    remarks.append(f"the checkpoint must have weights in {weight or dtype}; {engine} reads that from its config.json")
     return {}
 
 

@@ -111,7 +111,7 @@ class RankedPlan(PlainData):
         return public("predict")(self.scenario)  # type: ignore[no-any-return]
 
     def export(self, kind: str) -> str:
-        """Its launch file as text: the flags of ``megatron``, ``torchtitan``, ``deepspeed`` or ``vllm``.
+        """Its launch file as text: ``megatron``, ``torchtitan``, ``deepspeed``, ``vllm``, ``sglang``, ``tensorrt-llm`` or ``dynamo``.
 
         Raises
         ------

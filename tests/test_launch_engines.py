@@ -1,0 +1,245 @@
+"""Launch files of SGLang, TensorRT-LLM and Dynamo: exact texts, rules that several flags decide, and what is refused."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+import crossflow
+from crossflow.errors import CrossflowError, SpecError
+from crossflow.launch.dynamo import table_of
+from crossflow.launch.launch import read, write
+
+EXPORTED = Path(__file__).parent / "data" / "exported"
+SERVED = {"task": "serving", "prompt": 2000, "output": 500}
+TWO = {"template": "h100-ib-cluster", "nodes": 2}
+GIVEN = ["workload.prompt=1000", "workload.output=200"]
+CASES = {
+    "sglang.sh": {
+        "system": {"template": "h100-ib-cluster", "nodes": 9}, "software": {"like": "sglang", "overlap": {"experts": True}},
+        "workload": {"model": "deepseek-v3", **SERVED, "global_batch": 18432, "kv_dtype": "fp8"}, "strategy": "dp72-ep72-re32",
+    },
+    "tensorrt-llm.sh": {
+        "system": TWO, "software": "tensorrt-llm", "strategy": "dp16-ep16",
+        "workload": {"model": "deepseek-v3", **SERVED, "global_batch": 512, "serving": {"speculation": {"tokens": 2, "acceptance": 0.7}}},
+    },
+    "dynamo.yaml": {
+        "system": TWO, "software": "sglang", "strategy": "dp16-ep16",
+        "workload": {"model": "deepseek-v3", **SERVED, "global_batch": 256, "serving": {"prefill": {"strategy": "tp8", "workers": 2}}},
+    },
+}  # fmt: skip
+
+
+def service(strategy, software, system=TWO, batch=64, **workload):
+    data = {"model": "deepseek-v3", **SERVED, "global_batch": batch, **workload}
+    return crossflow.from_dict({"name": "chat", "system": system, "software": software, "workload": data, "strategy": strategy})
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_exports_are_these_texts(name):
+    text = write(crossflow.from_dict({"name": "chat", **CASES[name]}), name.rpartition(".")[0])
+    assert re.sub(r"Written by crossflow \S+:", "Written by crossflow VERSION:", text) == (EXPORTED / name).read_text(encoding="utf-8")
+
+
+# ---------------------------------------------------------------------------------------------- sglang
+
+
+def sglang(flags, model="deepseek-ai/DeepSeek-V3"):
+    return read(f"python3 -m sglang.launch_server \\\n --model-path {model} {flags}\n")
+
+
+def test_limits_of_a_server_are_shared_by_groups_of_attention():
+    launch = sglang(
+        "--tp 8 --dp 8 --enable-dp-attention --ep 8 --moe-a2a-backend deepep --max-running-requests 100 --chunked-prefill-size 16384"
+    )
+    assert launch.workload["global_batch"] == 96  # twelve for each of eight
+    assert launch.workload["serving"] == {"chunk": 2048}
+    assert sglang("--tp 8 --max-running-requests 100 --chunked-prefill-size 16384").workload["serving"] == {"chunk": 16384}
+
+
+def test_both_spellings_of_attention_data_parallelism_mean_the_same():
+    old, new = sglang("--tp 16 --dp 4 --enable-dp-attention --ep-size 16"), sglang("--tp 16 --attn-dp-size 4 --ep-size 16")
+    assert (old.strategy, old.devices) == (new.strategy, new.devices)
+    assert old.strategy == {"tp": 4, "dp": 4, "pp": 1, "ep": 16, "etp": 1, "sequence_parallel": True}
+
+
+def test_an_exchange_spans_all_ranks_and_a_gather_is_told_to_the_software():
+    assert sglang("--tp 8 --moe-a2a-backend deepep").strategy["ep"] == 8
+    assert sglang("--tp 8 --ep 8").software == {"like": "sglang", "kernels": {"gathers": "always"}}
+    assert sglang("--tp 8 --ep 4").software == "sglang"  # ranks that share an expert gather in every stack
+
+
+def test_balanced_experts_and_copies():
+    assert sglang("--tp 8 --ep 8 --moe-a2a-backend deepep --enable-eplb").software == {"like": "sglang", "engine": {"balances": True}}
+    both = sglang(
+        "--tp 8 --dp 8 --enable-dp-attention --moe-a2a-backend deepep --moe-dense-tp-size 1 --ep-num-redundant-experts 8 --enable-eplb"
+    )
+    assert (both.software, both.strategy["redundant_experts"], both.unmodelled) == ("sglang", 8, ())
+    alone = sglang("--tp 8 --moe-a2a-backend deepep --ep-num-redundant-experts 8")
+    assert [str(one) for one in alone.unmodelled] == [
+        "--ep-num-redundant-experts (line 2): copies are predicted so placed that ranks are alike full (--enable-eplb)"
+    ]
+
+
+def test_guesses_of_sglang():
+    assert sglang("--tp 8 --speculative-algorithm EAGLE --speculative-num-steps 2").workload["serving"] == {"speculation": {"tokens": 2}}
+    assert sglang("--tp 8 --speculative-algorithm ngram").workload["serving"] == {"speculation": {"tokens": 11}}
+    launch = sglang("--tp 8 --speculative-algorithm EAGLE")
+    assert sorted(launch.missing) == [
+        "workload.output", "workload.prompt", "workload.serving.speculation.acceptance", "workload.serving.speculation.tokens",
+    ]  # fmt: skip
+    tree = sglang("--tp 8 --speculative-algorithm EAGLE --speculative-num-steps 2 --speculative-eagle-topk 4")
+    assert [one.flag for one in tree.unmodelled] == ["--speculative-eagle-topk"]
+
+
+@pytest.mark.parametrize(
+    ("flags", "sentence"),
+    [
+        ("--tp 8 --dp 3 --enable-dp-attention", "--dp-size: tp-size = 8 is not divisible by 3: groups of attention lie within its ranks"),
+        ("--tp 8 --ep 3", "--ep-size: tp-size = 8 is not divisible by 3"),
+        ("--tp 8 --dp 2 --attn-dp-size 2", "--dp-size: 2 replicas do not go with attn-dp-size = 2"),
+        ("--tp 8 --moe-a2a-backend depep", "--moe-a2a-backend: expected one of none, deepep,"),
+        ("--tp 8 --quantization fp7", "--quantization: expected one of fp8, w8a8_fp8,"),
+    ],
+)
+def test_what_sglang_refuses_is_refused(flags, sentence):
+    with pytest.raises(SpecError, match=re.escape(sentence)):
+        sglang(flags)
+
+
+def test_experts_of_a_model_without_any_are_told():
+    launch = sglang("--tp 8 --ep-size 8", "meta-llama/Llama-3.1-70B")
+    assert launch.strategy == {"tp": 8, "dp": 1, "pp": 1}
+    assert [str(one) for one in launch.unmodelled] == ["--ep-size (line 2): the model has no experts, and the flag does nothing"]
+
+
+@pytest.mark.parametrize(
+    ("strategy", "kind", "sentence"),
+    [
+        ("tp8-dp2", "sglang", "dp: 2: replicas of a server of SGLang lie in one node; export to dynamo, which starts several servers"),
+        ("dp16-ep8", "sglang", "this plan 2 replicas with 8 groups; export to dynamo, which starts several servers"),
+        ("tp8-pp2-placed:pp+tp+dp", "sglang", "placement: pp, tp, dp: SGLang lays ranks out as tp, dp, pp"),
+        (
+            "tp4-dp4-ep16-etp1-sp",
+            "tensorrt-llm",
+            "tp: 4 with dp: 4: attention of TensorRT-LLM is divided over all ranks of a stage (dp: 1) or over none (tp: 1)",
+        ),
+        ("tp8-dp2", "tensorrt-llm", "dp: 2: trtllm-serve has no replicas of 8 ranks; export to dynamo, which starts several servers"),
+        ("tp16-sp", "dynamo", "sequence_parallel: true: SGLang has false here"),
+    ],
+)
+def test_parts_that_an_engine_has_not_are_named(strategy, kind, sentence):
+    with pytest.raises(CrossflowError) as caught:
+        write(service(strategy, "tensorrt-llm" if kind == "tensorrt-llm" else "sglang"), kind)
+    assert sentence in str(caught.value)
+
+
+def test_servers_do_not_train_and_workers_of_their_own_need_dynamo():
+    with pytest.raises(CrossflowError, match="sglang serves models, and task is training; export to megatron, torchtitan, deepspeed"):
+        write(crossflow.from_dict({"system": "dgx-h100", "workload": "llama3-8b", "strategy": "tp8"}), "sglang")
+    with pytest.raises(CrossflowError, match=r"serving\.prefill\.strategy: tp8: sglang has no flag for it"):
+        write(service("dp16-ep16", "sglang", serving={"prefill": {"strategy": "tp8", "workers": 1}}), "sglang")
+
+
+def test_released_types_are_served_as_they_are():
+    text = write(service("dp16-ep16", "sglang"), "sglang")
+    assert "quantization" not in text
+    assert "--dtype" not in text
+    again = read(text).scenario()
+    assert (again.workload.dtype, again.workload.weight_dtype) == ("fp8_block", None)
+
+
+# ---------------------------------------------------------------------------------------------- tensorrt-llm
+
+
+def trtllm(flags, config=""):
+    return read(f"cat > c.yaml <<EOF\n{config}\nEOF\ntrtllm-serve deepseek-ai/DeepSeek-V3 {flags} --extra_llm_api_options c.yaml\n")
+
+
+def test_the_file_counts_where_options_say_the_same():
+    launch = trtllm(
+        "--tp_size 4 --kv_cache_free_gpu_memory_fraction 0.9", "tensor_parallel_size: 8\nkv_cache_config: {free_gpu_memory_fraction: 0.7}"
+    )
+    assert (launch.devices, launch.software) == (8, {"like": "tensorrt-llm", "engine": {"cache": 0.7}})
+
+
+def test_slots_beyond_the_experts_hold_copies():
+    config = "enable_attention_dp: true\nmoe_config:\n  load_balancer:\n    num_slots: "
+    assert trtllm("--tp_size 8 --ep_size 8", f"{config}288").strategy["redundant_experts"] == 32
+    assert trtllm("--tp_size 8 --ep_size 8", f"{config}256").software == {"like": "tensorrt-llm", "engine": {"balances": True}}
+    with pytest.raises(SpecError, match="200 slots are fewer than the 256 experts"):
+        trtllm("--tp_size 8 --ep_size 8", f"{config}200")
+
+
+def test_what_is_wrong_in_the_file_has_its_line():
+    with pytest.raises(SpecError, match=r"<text>:3: kv_cache_config.dtype: expected one of auto, fp8"):
+        trtllm("--tp_size 8", "kv_cache_config:\n  dtype: fp9")
+    with pytest.raises(SpecError, match="8 ranks are not divisible by 3"):
+        trtllm("--tp_size 8 --ep_size 3", "enable_attention_dp: false")
+
+
+def test_replicas_without_experts_are_ranks_with_requests_of_their_own():
+    scenario = service("dp8", "tensorrt-llm", system="dgx-h100", model="llama3-8b")
+    text = write(scenario, "tensorrt-llm")
+    assert "enable_attention_dp: true" in text
+    assert "--tp_size 8" in text
+    assert read(text).strategy == {"tp": 1, "dp": 8, "pp": 1}
+
+
+# ---------------------------------------------------------------------------------------------- dynamo
+
+
+def test_replicas_are_workers_and_a_worker_may_take_several_nodes():
+    text = write(service("dp16-ep8", "sglang"), "dynamo")
+    assert "replicas: 2" in text
+    assert "nodeCount" not in text
+    assert "nodeCount: 2" in write(service("dp16-ep16", "sglang"), "dynamo")
+    assert "- dynamo.vllm" in write(service("dp16-ep16", "vllm"), "dynamo")
+    assert "- dynamo.trtllm" in write(service("dp16-ep16", "tensorrt-llm"), "dynamo")
+
+
+def test_no_flag_of_a_worker_is_told_twice():
+    for backend in ("vllm", "sglang", "tensorrt-llm"):
+        known = table_of(backend)
+        assert len(known.spellings) == sum(1 + len(row.also) for row in known.flags.values())
+
+
+def test_workers_that_differ_are_told():
+    line = "python3 -m dynamo.vllm --model meta-llama/Llama-3.1-8B --tensor-parallel-size"
+    launch = read(f"{line} 2 &\n{line} 2 &\n{line} 4 &\n")
+    assert (launch.devices, launch.strategy["dp"]) == (4, 2)
+    assert [str(note) for note in launch.notes] == ["dynamo.vllm (line 3): a worker unlike the first of its kind, not read"]
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("kind: DynamoGraphDeployment\nspec: {}\n", "<text>:2: spec: expected components, or services of v1alpha1"),
+        ("kind: DynamoGraphDeployment\nspec: 3\n", "<text>:2: spec: expected a mapping, got 3"),
+        ("kind: DynamoGraphDeployment\nspec:\n  components: [3]\n", "<text>:3: spec.components[0]: expected a mapping, got 3"),
+        (
+            "kind: DynamoGraphDeployment\nspec:\n  services: {a: {extraPodSpec: 3}}\n",
+            "spec.services.a.extraPodSpec: expected a mapping, got 3",
+        ),
+        (
+            "kind: DynamoGraphDeployment\nspec:\n  components: [{podTemplate: {spec: {containers: [3]}}}]\n",
+            "containers: expected a list of mappings",
+        ),
+        ("kind: ConfigMap\ndata: 3\n---\nkind: DynamoGraphDeployment\nspec: {}\n", "<text>:2: data: expected a mapping, got 3"),
+        ("kind: DynamoGraphDeployment\nspec:\n  components: []\n", "the deployment starts no workers of vLLM, SGLang or TensorRT-LLM"),
+        ("python3 -m dynamo.vllm --model llama3-8b \\\n --disaggregation-mode prefill\n", "all of them read prompts (prefill) alone"),
+        (
+            "python3 -m dynamo.vllm --model llama3-8b \\\n --tensor-parallel-size x\n",
+            "<text>:2: --tensor-parallel-size: expected a whole number",
+        ),
+    ],
+)
+def test_deployments_that_are_none_are_refused(text, sentence):
+    with pytest.raises(SpecError, match=re.escape(sentence)):
+        read(text)
+
+
+def test_devices_of_a_worker_are_those_of_its_flags():
+    text = write(service("dp16-ep16", "vllm"), "dynamo").replace("nodeCount: 2", "nodeCount: 3")
+    with pytest.raises(SpecError, match=r"tp x pp x dp = 1 x 1 x 16 = 16, and there are 24 devices"):
+        read(text)
