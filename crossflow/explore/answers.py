@@ -80,7 +80,7 @@ def _figures(score: Score, point: int) -> Iterator[tuple[str, str, float | None,
     if not np.isnan(score.cost[point]):
         yield figure("cost_usd", "price of all devices", score.cost)
     millions = {name: value for name, value in score.per_million().items() if name.startswith("usd")}
-    yield from (figure(name, words(name), value, "USD") for name, value in list(millions.items())[-1:])
+    yield from (figure(name, words(name).replace("usd", "USD"), value, "USD") for name, value in list(millions.items())[-1:])
     run = {name: value for name, value in score.run.items() if name in ("time_s", "cost_usd")}
     yield from (figure(f"run.{name}", f"whole run, {words(name)}", value, unit_of(name)) for name, value in run.items())
 

@@ -76,13 +76,12 @@ def better_strategies(design: Design) -> tuple[Lever, ...]:
 def better_moves(scenario: Scenario, design: Design) -> tuple[Lever, ...]:
     """Other decisions that improve a design of a scenario: types, those that shorten the step most first, then the others.
 
-    A decision is told where it shortens the step or brings more a second and device, and does not keep a design that fits from fitting.
-    Of the types of one thing the best is told.
+    A decision is told where it fits, and shortens the step or brings more a second and device. Of the types of one thing the best is told.
     """
     base = design.score()
     tried = [lever for move in _moves(design) if (lever := _tried(scenario, design, base, move)) is not None]
     types = [one for one in tried if one.kind == "type"]
-    best = {tuple(one.settings): one for one in sorted(types, key=lambda one: (round(one.time, 2), one.text), reverse=True)}
+    best = {tuple(one.settings): one for one in sorted(types, key=lambda one: (round(one.time, 1), one.text), reverse=True)}
     return (*reversed(best.values()), *(one for one in tried if one.kind != "type"))
 
 
@@ -93,7 +92,7 @@ def _tried(scenario: Scenario, design: Design, base: Score, move: _Move) -> Leve
     except CrossflowError:
         return None
     score = other.score()
-    if other.note or (base.feasible[0] and not score.feasible[0]):
+    if other.note or not score.feasible[0]:
         return None
     time = float(score.step_time[0] / base.step_time[0]) - 1.0
     each = [float(one.samples_per_second[0]) / of.scenario.devices for one, of in ((score, other), (base, design))]

@@ -206,7 +206,8 @@ def strip(found: Timeline) -> dict[str, Any]:
 def explained(scenario: Scenario, body: Body) -> dict[str, Any]:
     """What improves a design, each with the settings that make it: decisions of an architect, and 10 % more of a number.
 
-    Constants, and numbers that act as one that is told, are left out; `alike` says of which number others are alike.
+    Constants, and numbers that act as one that is told, are left out; `alike` says of which number others are alike, and `aside` which
+    say little by themselves.
     """
     design = _design(scenario, body)
     found = explain(design.whole())
@@ -221,6 +222,7 @@ def explained(scenario: Scenario, body: Body) -> dict[str, Any]:
         "bottlenecks": [_reach(found, end) for end in found.next_bottlenecks if not found.constant(end.path)],
         "surprises": [{"path": effect.parameter.path, "text": effect.surprise} for effect in found.effects if effect.surprise],
         "alike": {effect.parameter.path: list(effect.alike) for effect in found.effects if effect.alike},
+        "aside": [effect.parameter.path for effect in found.effects if effect.gain is None],
         "notes": list(found.notes),
     }  # fmt: skip
 
@@ -238,7 +240,8 @@ def _singles(found: Explanation) -> list[WhatIf]:
     """What 10 % of each number brings that somebody can change, where it gains and stands against nothing; technology last."""
     single = [what_if for what_if in found.what_ifs if what_if.factor == NEAR and not what_if.obstructed and what_if.gain > LEAST]
     groups = {what_if: found.effect(what_if.changes[0].path).group for what_if in single}
-    changeable = [what_if for what_if in single if groups[what_if] in LEVERS]
+    decided = {one.path for one in _best_of_each(found.alternatives)}
+    changeable = [what_if for what_if in single if groups[what_if] in LEVERS and what_if.changes[0].path not in decided]
     return sorted(changeable, key=lambda one: (groups[one] == "technology", -one.gain))
 
 

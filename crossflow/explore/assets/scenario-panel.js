@@ -360,17 +360,22 @@ function sought(control) {
   return control.sought;
 }
 
-/** How alike a word is to a text, from 0 to 1: 1 where the text holds it, most in its label, else by pairs of letters that they share. */
+/** How alike a word is to a text, from 0 to 1, and more where its label has it: 1 where the text holds it, else by pairs of letters. */
 function alike(word, text, label) {
-  if (label.toLowerCase().includes(word)) return 1.2;
-  if (text.includes(word)) return 1;
-  const pairs = (one) => new Set([...one].slice(1).map((letter, i) => one[i] + letter));
   const own = pairs(word);
-  return Math.max(0, ...text.split(/[^a-z0-9]+/).filter((other) => Math.abs(other.length - word.length) < 4).map((other) => {
+  const best = (words) => Math.max(0, ...words.filter((other) => Math.abs(other.length - word.length) < 4).map((other) => {
     const theirs = pairs(other), both = [...own].filter((pair) => theirs.has(pair)).length;
     const like = (2 * both) / (own.size + theirs.size || 1);
     return like > 0.5 ? like : 0;
   }));
+  const called = label.toLowerCase();
+  if (called.includes(word)) return 1.3;
+  return Math.max(1.3 * best(called.split(/[^a-z0-9]+/)), text.includes(word) ? 1 : best(text.split(/[^a-z0-9]+/)));
+}
+
+/** Pairs of letters that follow one another in a word. */
+function pairs(word) {
+  return new Set([...word].slice(1).map((letter, i) => word[i] + letter));
 }
 
 function round(value) {

@@ -8,6 +8,7 @@ const NAMES = {
 export const SIZED = 4; // digits of sizes and times, the same everywhere on the page
 const FEW = 3; // resources that are named beside the step time
 const FIRST = "Start here: apply a change from the list, or move a control. Every move is compared with this design.";
+const UNFIT = "Start here: this design does not fit. A button below makes it fit, where there is one; or move a control.";
 
 /** A resource, or a part of a step, as people call it. */
 export function named(name) {
@@ -53,7 +54,7 @@ export function remedies(list, apply) {
 
 const LEVELS = { measured: "●", interpolated: "◕", extrapolated: "◔", unknown: "○" };
 
-/** The figures on top. `page` gives `apply(settings)` and `set(changes)`. */
+/** The figures on top. `page` gives `apply(settings)`, `set(changes)` and `priced()`, a price that was written here. */
 export function tiles(page) {
   const time = el("div", { class: "big", id: "step-time" });
   const level = el("b", {}), told = el("span", {});
@@ -64,7 +65,7 @@ export function tiles(page) {
   const cures = el("div", { class: "cures" });
   const figures = el("div", { class: "figures" });
   const price = el("input", { type: "text", class: "price", placeholder: "2.5 USD/hour", "aria-label": "price of a device", spellcheck: "false" });
-  price.addEventListener("change", () => price.value.trim() && page.set({ "system.operation.price": price.value.trim() }));
+  price.addEventListener("change", () => page.set({ "system.operation.price": price.value.trim() || undefined }));
   const money = hinted(el("label", { class: "figure", hidden: true }, el("span", { class: "soft" }, "price of a device"), start.offline ? el("b", {}, "not known") : price), () => "no price is known; with one the page tells what a step and a million tokens cost");
   const element = el("section", { class: "card headline", "aria-live": "off" }, el("h2", {}, "Step time"),
     el("div", { class: "first" }, time, trust), delta, fits, cures, bound, el("div", { class: "figures" }, figures, money));
@@ -75,7 +76,8 @@ export function tiles(page) {
     drawDelta(now, reference, name, moved);
     drawBound(now);
     drawFits(now);
-    money.hidden = !now.money;
+    money.hidden = !now.money && page.priced() === undefined;
+    if (document.activeElement !== price) price.value = page.priced() ?? "";
     drawFigures(now, reference);
   }
   function drawTrust({ trust: found }) {
@@ -88,7 +90,7 @@ export function tiles(page) {
   function drawDelta(now, reference, name, moved) {
     const both = now.step_time !== null && reference.step_time !== null, change = now.step_time / reference.step_time - 1;
     const none = `no comparison: ${now.step_time === null ? "this design" : name} never ends`;
-    write(delta, !moved ? (start.offline ? "" : FIRST) : both ? `${arrowed(change)} against ${name} (${show(reference.step_time, "s")})` : none);
+    write(delta, !moved ? (start.offline ? "" : now.feasible ? FIRST : UNFIT) : both ? `${arrowed(change)} against ${name} (${show(reference.step_time, "s")})` : none);
     delta.className = moved && both ? `delta ${verdict(change, false)}` : "delta soft";
   }
   function drawBound(now) {
@@ -138,18 +140,18 @@ export function levers(page) {
   body.append(...Object.values(blocks));
   const listed = (block, title, rows) => replace(block, ...(rows.length ? [title ? el("h3", {}, title) : null, ...rows] : []));
   const row = (gain, what, more, settings, better = true) => el("div", { class: "lever" },
-    el("b", { class: better ? "good" : "soft" }, gain), el("span", {}, what, more ? el("span", { class: "soft" }, ` ${more}`) : null),
+    el("b", { class: better ? "good" : "soft" }, gain), el("span", {}, what, more ? el("span", { class: "soft" }, ` (${more})`) : null),
     settings ? el("button", { type: "button", onclick: () => page.apply(settings) }, "apply") : el("span", {}));
   const called = (path) => {
     const control = page.control(path);
     return control ? `${control.label}${control.group === "Technology" ? "" : ` (${control.group})`}` : path.replace(/^system\./, "");
   };
-  const tried = el("div", { class: "soft" }, "Other strategies, types, batches and devices are tried ...");
+  const tried = el("div", { class: "soft" }, "Other strategies, types, batches and devices are tried …");
   view.wait = () => {
     body.classList.add("waiting");
     if (!Object.values(blocks).some((block) => block.children.length)) listed(blocks.strategies, "Your decisions", [tried]);
   };
-  view.decide = (part, found, problem) => {
+  view.decide = (part, found, problem, fits = true) => {
     const rows = found.map(({ kind, text, settings, time, rate }) => {
       const slower = time > 0, per = Math.abs(rate) >= 5e-4 && (kind === "batch" || kind === "devices");
       const word = kind === "strategy" ? `strategy: ${text}` : text;
@@ -157,13 +159,13 @@ export function levers(page) {
       return row(arrowed(time), word, per ? `throughput per device ${arrowed(rate)}` : "", settings);
     });
     if (problem) rows.push(el("div", { class: "soft" }, problem));
-    else if (part === "strategies" && !rows.length) rows.push(el("div", { class: "soft" }, "No strategy near this one is faster on these devices."));
+    else if (part === "strategies" && !rows.length) rows.push(el("div", { class: "soft" }, fits ? "No strategy near this one is faster on these devices." : "No strategy near this one fits these devices."));
     listed(blocks[part], part === "strategies" ? "Your decisions" : "", rows);
   };
   view.explain = (found) => {
     body.classList.remove("waiting");
-    listed(blocks.design, "The chip; gains are over the best division of its budgets", found.decisions.map((one) => {
-      const kept = one.kept !== null && one.settings && !one.anew ? `${arrowed(-one.kept)} with the division as it is` : "";
+    listed(blocks.design, "The chip, its budgets divided anew for each; in brackets with the division kept", found.decisions.map((one) => {
+      const kept = one.kept !== null && one.settings && !one.anew ? arrowed(-one.kept) : "";
       return row(arrowed(-one.gain), one.anew ? "divide the budgets anew" : `${called(one.path)}: ${one.before} to ${one.after}`, kept, one.settings);
     }));
     listed(blocks.numbers, "10 % more or less of a number", found.numbers.map((one) => row(arrowed(-one.gain),

@@ -130,13 +130,14 @@ function answered(answer, body) {
 /** Order numbers by what 10 % brings, those with the same effect once; those without a curve are asked for next. */
 function rank(told) {
   const wanted = (path) => (state.w ? controls.get(path).lever === state.w : controls.get(path).lever !== "constant");
-  const again = new Set(state.w === "constant" ? [] : [...alike.values()].flat());
+  const again = new Set(state.w === "constant" ? [] : [...[...alike.values()].flat(), ...aside]);
   const paths = Object.keys(told).filter((path) => controls.has(path) && wanted(path) && !again.has(path));
   order = paths.sort((a, b) => told[b].gain - told[a].gain);
   ranked = told;
 }
 let ranked = {};
 let alike = new Map(); // paths with the same effect, by the first of them
+let aside = []; // paths that say little by themselves
 let largeCurve = null;
 
 function failed(error, body) {
@@ -187,7 +188,7 @@ const best = newest("fastest", ({ strategy: text }, body) => {
   pause();
 }, () => {});
 // One after another, what people look for first at first; what a later move has overtaken asks for nothing more.
-const neighbours = followed("neighbours", (found) => view.levers.decide("strategies", found), (error) => view.levers.decide("strategies", [], error.message), (body) => {
+const neighbours = followed("neighbours", (found) => view.levers.decide("strategies", found, "", now.feasible), (error) => view.levers.decide("strategies", [], error.message), (body) => {
   decides(body);
   timed(body);
 });
@@ -198,6 +199,7 @@ const explains = newest("explain", (found, body) => {
   view.levers.explain(found);
   view.limits.draw(found);
   alike = new Map(Object.entries(found.alike));
+  aside = found.aside;
   rank(ranked);
   needCurves();
 }, (error) => {
@@ -267,7 +269,7 @@ panelPage.strategy = strategy;
 const panel = new Panel(panelPage);
 
 const view = {
-  tiles: tiles({ apply: also, set }),
+  tiles: tiles({ apply: also, set, priced: () => state.s["system.operation.price"] }),
   levers: levers({ apply: also, control: (path) => controls.get(path) }),
   breakdown: breakdown(),
   memory: memory(),
