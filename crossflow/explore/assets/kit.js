@@ -127,7 +127,7 @@ export function signed(change, count = 3) {
 /** A relative change with its sign and an arrow, so that no colour is needed to see which way it goes. */
 export function arrowed(change, count = 3) {
   const text = signed(change, count);
-  return Number.isFinite(change) && Math.abs(change) >= 5e-6 ? `${change > 0 ? "▲" : "▼"}\u00a0${text}` : text;
+  return Number.isFinite(change) && Math.abs(change) >= 5e-6 ? `${change > 0 ? "▲" : "▼"}\u00a0${text.replace(" ", "\u00a0")}` : text;
 }
 
 const ruler = document.createElement("canvas").getContext("2d");
