@@ -69,6 +69,8 @@ UNTRAINED: Mapping[str, str] = {
     "schedule": "it orders forward and backward passes, and only training has both",
 }
 KNOWN = ("error_band", "trust")  # columns of how well the figures are known
+# What other technologies of a device with published figures change at most.
+OF_DATASHEETS = "only energy and, at the power limit, the clock"
 _LABELS = ("like", "kind", "name", "title", "notes", "sources", "known_as")  # of a software stack
 
 

@@ -8,15 +8,32 @@ import pytest
 import yaml
 
 from crossflow import files
+from crossflow.drawing import palette
 from crossflow.errors import CrossflowError
 from crossflow.evaluation import evaluate
+from crossflow.evaluation.likeness import trust
 from crossflow.explanation.parameters import parameters
 from crossflow.explore.answers import answer, curves, further
 from crossflow.explore.compare import exchanges
 from crossflow.explore.controls import controls
-from crossflow.explore.designs import legal, read_design, text_of, written
+from crossflow.explore.designs import legal, nearest, read_design, text_of, written
 from crossflow.explore.offline import offline
-from crossflow.explore.scenario import best_strategy, compared, designs, evaluated, explained, scenario_app, strategies, texts, timeline
+from crossflow.explore.repairs import changed
+from crossflow.explore.scenario import (
+    best_strategy,
+    compared,
+    decisions,
+    designs,
+    evaluated,
+    explained,
+    neighbours,
+    repaired,
+    scenario_app,
+    strategies,
+    texts,
+    timeline,
+)
+from crossflow.idle import OF_DATASHEETS, of_a_datasheet
 from crossflow.points import varied
 from crossflow.scenario import from_dict, load
 
@@ -44,6 +61,7 @@ SERVING = {
     },
     "strategy": "tp2-dp4",
 }  # fmt: skip
+FITTING = {**CLUSTER, "workload": {"model": "llama3-8b", "global_batch": 64}}
 KINDS = {"chip": CHIP, "cluster": CLUSTER, "lstm": LSTM, "gemm": GEMM, "dlrm": DLRM, "serving": SERVING}
 
 
@@ -318,10 +336,107 @@ def test_timelines_are_rectangles_within_the_step(chip):
 @pytest.mark.slow
 def test_what_explanations_offer_can_be_applied(chip):
     found = explained(chip, {"settings": {}})
-    assert found["limiting"].endswith(".")
-    for row in [*found["decisions"], *found["strategies"]]:
-        if row["settings"]:
-            read_design(chip, row["settings"]).score()
+    base = evaluate(chip).step_time[0]
+    for row in (row for row in [*found["decisions"], *found["numbers"]] if row["settings"]):
+        time = read_design(chip, row["settings"]).score().step_time[0]
+        if row in found["numbers"]:
+            assert 1 - time / base == pytest.approx(row["gain"], rel=1e-3)
+    assert len({row["path"] for row in found["decisions"]}) == len(found["decisions"])
+
+
+def test_no_constant_and_nothing_twice_is_offered_as_a_lever(cluster):
+    found, groups = explained(cluster, {"settings": {}}), {path: control.lever for path, control in by_path(cluster).items()}
+    offered = [row["path"] for row in found["numbers"]]
+    assert {groups[path] for path in [*offered, *(row["path"] for row in found["bottlenecks"])]} <= {"decision", "device"}
+    assert not set(offered) & {path for paths in found["alike"].values() for path in paths}
+    assert sum(lever == "constant" for lever in groups.values()) > 300
+
+
+# ------------------------------------------------------------------------------------------ levers, repairs, trust
+
+
+@pytest.mark.parametrize("data", [FITTING, LSTM, SERVING])
+def test_levers_bring_what_they_say(data):
+    scenario = from_dict(data)
+    base = evaluate(scenario)
+    found = [*neighbours(scenario, {"settings": {}}), *decisions(scenario, {"settings": {}})]
+    assert found
+    for row in found:
+        design = read_design(scenario, row["settings"])
+        score = design.score()
+        assert design.note == ""
+        assert score.step_time[0] / base.step_time[0] - 1 == pytest.approx(row["time"], abs=1e-9)
+        each = score.samples_per_second[0] / design.scenario.devices * scenario.devices / base.samples_per_second[0]
+        if row["kind"] != "strategy":
+            assert each - 1 == pytest.approx(row["rate"], abs=1e-9)
+        assert score.feasible[0]
+        assert row["time"] < 0 or row["rate"] > 0
+
+
+def test_a_lever_of_devices_keeps_the_strategy_but_for_a_degree():
+    more = next(row for row in decisions(from_dict(FITTING), {"settings": {}}) if row["settings"].get("system.nodes") == 4)
+    assert more["settings"]["strategy"] == "tp8-dp4"
+
+
+def test_of_a_design_that_does_not_fit_only_what_fits_is_offered(cluster):
+    found = [*neighbours(cluster, {"settings": {}}), *decisions(cluster, {"settings": {}})]
+    assert all(read_design(cluster, row["settings"]).score().feasible[0] for row in found)
+
+
+REPAIRS = [
+    ({"system.template": "v100-ib-cluster"}, "use fp16", {"workload.dtype": "fp16"}),
+    ({"workload.dtype": "mxfp4"}, "use fp8", {"workload.dtype": "fp8"}),
+    ({"system.nothing": 1}, "put system.nothing back", {"system.nothing": None}),
+    ({"system.nodes": 1}, "use tp8, the nearest strategy that divides it", {"strategy": "tp8"}),
+    ({"strategy": "tp8-dp4"}, "take 4 nodes, which tp8-dp4 needs", {"system.nodes": 4, "strategy": "tp8-dp4"}),
+]
+
+
+@pytest.mark.parametrize(("settings", "sentence", "changes"), REPAIRS)
+def test_what_is_no_design_is_repaired_by_a_button(cluster, settings, sentence, changes):
+    found = {row["text"]: row["settings"] for row in repaired(cluster, {"settings": settings})}
+    assert found[sentence] == changes
+    for one in found.values():
+        design = read_design(cluster, changed(settings, one))
+        assert not design.note or "strategy" not in one
+
+
+def test_a_design_needs_no_repair(chip):
+    assert repaired(chip, {"settings": {"system.budgets.power": 600.0}}) == []
+    with pytest.raises(CrossflowError, match="settings: expected values by path"):
+        repaired(chip, {"settings": [1]})
+
+
+def test_the_nearest_strategy_keeps_all_but_the_degrees_that_must_go():
+    scenario = from_dict({**CLUSTER, "system": {"template": "h100-ib-cluster", "nodes": 16}, "strategy": "tp8-dp4-pp4-z1-sp"})
+    fewer = from_dict({**CLUSTER, "system": {"template": "h100-ib-cluster", "nodes": 8}, "strategy": "tp8-dp8"})
+    assert nearest(scenario, scenario.strategy) == "tp8-dp4-pp4-z1-sp"
+    assert nearest(fewer, scenario.strategy) == "tp8-dp2-pp4-z1-sp"
+
+
+@pytest.mark.parametrize("settings", [{}, {"system.clock": 2e9}, {"system.nodes": 64}, {"system.network.inter.bandwidth": 1e11}])
+def test_trust_is_that_of_the_score(cluster, settings):
+    design = read_design(cluster, settings)
+    score = design.score()
+    found = answer(design, score)["trust"]
+    assert found["level"] == score.trusted[0]
+    assert found["text"].startswith(f"{found['level']}: ")
+    assert found["text"] == trust(design.whole()).text
+
+
+def test_another_technology_of_a_datasheet_says_what_it_leaves_as_it_is(chip, cluster):
+    logic = by_path(cluster)["system.technology.logic"]
+    assert logic.half == of_a_datasheet("system.technology.logic", OF_DATASHEETS)
+    assert by_path(chip)["system.technology.logic"].half is None
+
+
+def test_colours_of_a_timeline_are_those_of_no_resource(chip):
+    found = timeline(chip, {"settings": {"strategy": "tp8-pp2-dp4"}})
+    colours = [colour for _, colour in found["families"] if colour]
+    assert len(colours) == len(set(colours)) > 1
+    assert not set(colours) & {look.colour for look in palette.RESOURCES.values()}
+    computing = {family for family, fill in zip(found["pieces"][1], found["pieces"][2], strict=True) if fill == 0}
+    assert computing == {i for i, (_, colour) in enumerate(found["families"]) if colour}
 
 
 # ------------------------------------------------------------------------------------------ without a server

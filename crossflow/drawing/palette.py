@@ -29,6 +29,11 @@ RESOURCES = {
     "host": Look("#666666", "p", "white"),
     "bubble": Look("#D9D9D9", "X", "bright_black"),
 }  # fmt: skip
+# Beside them on a page: kinds of passes, in colours that no resource has; tints of main memory for what lies in it, dark to light.
+PASSES = {"forward": "#b9a3dd", "backward": "#5b3a9b", "weight gradient": "#8a6cc2", "update": "#8f7a1f"}
+OTHER_PASSES = ("#7d2248", "#b5b35c", "#c9a27e", "#8a6d3b")
+TINTS = ("#00402e", RESOURCES["memory"].colour, "#cdeee3")
+WAITING = ("launch", "host", "bubble")  # greys, which pages hatch: without red and green a grey looks like other colours
 # What takes the time of a resource under another name.
 SAME = {
     "memory bound compute": "memory", "memory bound": "memory", "exposed communication": "network", "communication": "network",

@@ -186,9 +186,9 @@ def _device(named: str, base: Path | None) -> str:
     return device_of({"template": data.get("device", data.get("template"))}, path.parent)
 
 
-def trust(scenario: Scenario) -> Trust:
-    """How far the step time of a scenario can be trusted, and what follows from it."""
-    return trust_of(likeness(scenario), problem(scenario))
+def trust(scenario: Scenario, *, changed: bool = False) -> Trust:
+    """How far the step time of a scenario, or of a point of it whose device is `changed`, can be trusted, and what follows from it."""
+    return trust_of(likeness(scenario, changed=changed), problem(scenario, changed=changed))
 
 
 def problem(scenario: Scenario, *, changed: bool = False) -> str:

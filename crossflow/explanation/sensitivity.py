@@ -144,6 +144,14 @@ def _of_another_node(number: Parameter, scenario: Scenario) -> bool:
     return number.path.startswith("techlib.logic.") and not number.path.startswith(f"techlib.logic.{scenario.system.technology.logic}.")
 
 
+def other_strategies(scenario: Scenario, objective: str = "step_time_s") -> tuple[OtherStrategy, ...]:
+    """What other strategies on the same devices bring, those that fit first: that part of `explain` alone, which takes a moment."""
+    start = evaluate(scenario)
+    _check(scenario, start, objective)
+    trials = _Trials(scenario=scenario, objective=objective, values={})
+    return _strategies(trials, trials.outcomes(start)[0])
+
+
 def _strategies(trials: _Trials, base: _Outcome) -> tuple[OtherStrategy, ...]:
     """What other strategies on the same devices bring, those that fit first."""
     scenario = trials.scenario

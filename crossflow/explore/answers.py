@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -10,10 +10,12 @@ import numpy as np
 from crossflow.architecture.model import Architecture
 from crossflow.arrays import Array, plain
 from crossflow.evaluation import evaluate
+from crossflow.evaluation.likeness import AROUND, trust
 from crossflow.explore.controls import Control, controls, numbers
 from crossflow.explore.designs import Design
 from crossflow.prediction import Prediction
 from crossflow.score import Score, larger_is_better, unit_of, words
+from crossflow.step.remedies import Remedy
 from crossflow.units import Quantity
 
 OBJECTIVES = ("step_time_s", "energy_j", "power_w", "memory_needed_bytes", "mfu", "cost_usd")  # that curves may show
@@ -21,6 +23,10 @@ NEAR = 1.1  # factor by which gains are told
 CURVE, FINE = 7, 41  # points of a small curve and of a large one
 NO_PRICE = "no price is known; set system.operation.price, such as 2.5 USD/hour"
 SERVED = ("ttft_s", "tpot_s", "e2el_s", "output_throughput_tokens_per_s")  # figures of a service on the page
+CALLED = {
+    "ttft_s": "first token (TTFT)", "tpot_s": "per output token (TPOT)", "e2el_s": "whole request",
+    "output_throughput_tokens_per_s": "output tokens a second",
+}  # fmt: skip
 
 
 def answer(design: Design, score: Score, point: int = 0) -> dict[str, Any]:
@@ -39,7 +45,7 @@ def answer(design: Design, score: Score, point: int = 0) -> dict[str, Any]:
         "memory": _parts(score.memory, point),
         "capacity": _plain(score.memory_capacity, point),
         "figures": [dict(zip(("name", "label", "value", "unit", "larger"), figure, strict=True)) for figure in _figures(score, point)],
-        "band": _band(score, point),
+        "trust": _trust(design, score, point),
         "money": "" if _priced(score, point) else NO_PRICE,
     }
 
@@ -70,11 +76,11 @@ def _figures(score: Score, point: int) -> Iterator[tuple[str, str, float | None,
     yield figure("power_w", "power, all devices", score.power)
     for name in SERVED:
         if name in score.serving:
-            yield figure(name, words(name), score.serving[name])
+            yield figure(name, CALLED.get(name, words(name)), score.serving[name])
     if not np.isnan(score.cost[point]):
-        yield figure("cost_usd", "price of the devices", score.cost)
+        yield figure("cost_usd", "price of all devices", score.cost)
     millions = {name: value for name, value in score.per_million().items() if name.startswith("usd")}
-    yield from (figure(name, words(name), value, "USD") for name, value in list(millions.items())[-1:])
+    yield from (figure(name, words(name).replace("usd", "USD"), value, "USD") for name, value in list(millions.items())[-1:])
     run = {name: value for name, value in score.run.items() if name in ("time_s", "cost_usd")}
     yield from (figure(f"run.{name}", f"whole run, {words(name)}", value, unit_of(name)) for name, value in run.items())
 
@@ -83,25 +89,30 @@ def _priced(score: Score, point: int) -> bool:
     return not (np.isnan(score.cost[point]) and np.isnan(score.rent[point]))
 
 
-def _band(score: Score, point: int) -> dict[str, float | None] | None:
-    found = {name.rpartition(".")[2]: _plain(value, point) for name, value in score.error_band.items()}
-    return found if any(value is not None for value in found.values()) else None
+def _trust(design: Design, score: Score, point: int) -> dict[str, str]:
+    """How far the step time of a point can be trusted: the level, and a sentence with the band and the reason."""
+    scenario, level = design.scenario, score.trusted[point]
+    changed = any(path.split(".")[1] not in AROUND for path in design.quantities)
+    found = trust(scenario, changed=changed or trust(scenario).level != level)
+    return {"level": found.level, "text": found.text, "basis": found.basis}
 
 
 def further(design: Design) -> dict[str, Any]:
     """What costs more than the figures themselves: cures, notes, the error in words, the device."""
     whole = design.whole()
     prediction = Prediction(scenario=whole, score=design.score())
-    found, trusts = prediction.trust, {name: one.to_dict() for name, one in prediction.trusts.items()}
-    cures = [{"text": str(cure), "settings": dict(cure.settings)} for cure in prediction.remedies]
+    trusts = [{"name": name, "text": one.text} for name, one in prediction.trusts.items()]
     return {
-        "cures": cures,
+        "cures": told_remedies(prediction.remedies),
         "notes": list(prediction.notes),
-        "error": found.text,
-        "known": found.band is not None,
-        "trust": {"level": found.level, "text": found.text, "reason": found.reason or None, "of": trusts},
+        "trusts": trusts,
         "device": device_figures(design.device()),
     }
+
+
+def told_remedies(remedies: Iterable[Remedy]) -> list[dict[str, Any]]:
+    """Remedies for buttons: sentences with the settings that they stand for."""
+    return [{"text": str(remedy), "settings": dict(remedy.settings)} for remedy in remedies]
 
 
 def device_figures(device: Architecture) -> dict[str, Any]:
@@ -149,7 +160,7 @@ def _allowed(quantity: Quantity, value: float) -> float | None:
 
 
 def curves(
-    design: Design, shown: Mapping[str, int], objective: str = "step_time_s", *, owners: Collection[str] = ()
+    design: Design, shown: Mapping[str, int], objective: str = "step_time_s", *, owners: Collection[str] = (), levers: Collection[str] = ()
 ) -> tuple[Score, dict[str, dict[str, Any]]]:
     """Score of a design, its first point, and of curves through it, all in one batch; the curves by path.
 
@@ -157,17 +168,18 @@ def curves(
     ----------
     shown : points of the curve of each path that is drawn.
     objective : one of `OBJECTIVES`.
-    owners : also tell the gain of all numbers of these owners, from 10 % to both sides.
+    owners, levers : also tell the gain of all numbers that these own or of these groups, from 10 % to both sides.
     """
     scenario = design.scenario
     known = {number.path: number for number in controls(scenario) if number.kind == "number" and number.least is not None}
-    paths = [path for path in dict.fromkeys((*shown, *known)) if path in known and (path in shown or known[path].owner in owners)]
+    told_of = {path for path, number in known.items() if number.owner in owners or number.lever in levers}
+    paths = [path for path in dict.fromkeys((*shown, *known)) if path in known and (path in shown or path in told_of)]
     quantities = {number.path: number.quantity for number in numbers(scenario)}
     values: dict[str, list[float]] = {}
     own: dict[str, float] = {}
     for path in paths:
         own[path] = design.quantities.get(path, float(known[path].value))
-        values[path] = curve_values(known[path], quantities[path], own[path], shown.get(path, 0), near=bool(owners))
+        values[path] = curve_values(known[path], quantities[path], own[path], shown.get(path, 0), near=bool(owners or levers))
     with np.errstate(divide="ignore"):  # a voltage at its threshold
         score = evaluate(scenario, _points(design, own, values), columns=("step_time_s",))
     found, place = columns_of(score, objective), 1

@@ -9,9 +9,11 @@ from typing import Any
 
 from crossflow.errors import CrossflowError
 from crossflow.explore.controls import controls
-from crossflow.explore.designs import Design, read_design, text_of
+from crossflow.explore.designs import Design, read_design
+from crossflow.points import varied
 from crossflow.scenario import Scenario
 from crossflow.search.shares import SHARES
+from crossflow.units import show
 from crossflow.workload.spec import ProgramSpec
 
 MOST = 24  # differences that are exchanged one by one; the rest together
@@ -94,4 +96,7 @@ def _text(scenario: Scenario, paths: Sequence[str], start: Mapping[str, Any], en
 def _value(scenario: Scenario, path: str, settings: Mapping[str, Any]) -> str:
     """A setting as text, that of the scenario where it is not set."""
     value = settings.get(path, next((control.value for control in controls(scenario) if control.path == path), None))
-    return "as given" if value is None else str(text_of(scenario, path, value))
+    quantity = varied(scenario, path)
+    if value is None or quantity is None or isinstance(value, str):
+        return "as given" if value is None else str(value)
+    return show(float(value), quantity.unit)

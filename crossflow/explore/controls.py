@@ -9,15 +9,16 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal, get_args, get_origin
 
 from crossflow import files
-from crossflow.architecture.template import GeneratedSystem
-from crossflow.explanation.parameters import Parameter, in_use, parameters
+from crossflow.architecture.template import DatasheetSystem, GeneratedSystem
+from crossflow.explanation.parameters import Parameter, ParameterGroup, in_use, parameters
 from crossflow.files import FileModel, held
+from crossflow.idle import OF_DATASHEETS, of_a_datasheet
 from crossflow.scenario import Scenario, presets
 from crossflow.search.shares import SHARES
 from crossflow.strategy.hierarchy import Hierarchy
 from crossflow.strategy.plan import Plan
 from crossflow.technology.library import kind_of
-from crossflow.workload.spec import ProgramSpec
+from crossflow.workload.spec import ProgramSpec, TransformerSpec
 
 REACH = 4.0  # a slider goes from a quarter of a number to four times of it
 FIRST = (
@@ -55,6 +56,8 @@ class Control:
     stack : budget that it is a share of.
     owner : architect for what whoever designs or runs the system turns, technology for what the library gives, fit for parameters of
         the model that were fitted to measurements.
+    lever : who can change it, as ``crossflow explain`` groups numbers; pages fold constants away.
+    half : what a move of it leaves as it is, in a sentence, where it changes less than its name says.
     """
 
     path: str
@@ -76,6 +79,8 @@ class Control:
     options: tuple[Any, ...] = ()
     stack: str | None = None
     owner: str = "architect"
+    lever: ParameterGroup = "decision"
+    half: str | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data, without what is empty."""
@@ -138,24 +143,24 @@ def _workload(scenario: Scenario) -> Iterator[Control]:
     for name in sorted(fields, key=lambda name: DIMENSIONS.index(name) if name in DIMENSIONS else len(DIMENSIONS)):
         value, info = getattr(spec, name), type(spec).model_fields[name]
         path, label, about = f"workload.{name}", name.replace("_", " "), info.description
-        names = _names(info.annotation)
+        names = names_of(info.annotation)
         if type(value) is int and value > 0:
             yield _whole(path, label, "Workload" if name in DIMENSIONS else "Model", value, about)
         elif isinstance(value, str) and len(names) > 1:
             group = "Workload" if name in DIMENSIONS else "Model"
             yield Control(path=path, label=label, group=group, kind="name", value=value, options=names, about=about)
-    yield from _serving(spec)
+    yield from _serving(scenario)
 
 
-def _serving(spec: Any) -> Iterator[Control]:
-    """Whole numbers and rates of a service."""
-    serving = getattr(spec, "serving", None)
-    if getattr(spec, "task", None) != "serving" or not isinstance(serving, FileModel):
+def _serving(scenario: Scenario) -> Iterator[Control]:
+    """Tokens that a step of a service computes at most: its own number, or that of its engine."""
+    spec, stack = scenario.workload, scenario.stack
+    if not isinstance(spec, TransformerSpec) or spec.task != "serving":
         return
-    for name, info in type(serving).model_fields.items():
-        value = getattr(serving, name)
-        if type(value) is int and value > 0:
-            yield _whole(f"workload.serving.{name}", name.replace("_", " "), "Workload", value, info.description)
+    chunk = spec.serving.chunk or (None if stack is None else stack.engine.chunk)
+    if chunk is not None:
+        about = type(spec.serving).model_fields["chunk"].description
+        yield _whole("workload.serving.chunk", "tokens of a step", "Workload", int(chunk), about)
 
 
 def _whole(path: str, label: str, group: str, value: int | None, about: str | None) -> Control:
@@ -166,11 +171,11 @@ def _whole(path: str, label: str, group: str, value: int | None, about: str | No
     )  # fmt: skip
 
 
-def _names(annotation: Any) -> tuple[str, ...]:
+def names_of(annotation: Any) -> tuple[str, ...]:
     """Names that a field may have, where its type lists them."""
     if get_origin(annotation) is Literal:
         return tuple(name for name in get_args(annotation) if isinstance(name, str))
-    return next((found for inner in get_args(annotation) if (found := _names(inner))), ())
+    return next((found for inner in get_args(annotation) if (found := names_of(inner))), ())
 
 
 def _technology(scenario: Scenario) -> Iterator[Control]:
@@ -182,11 +187,10 @@ def _technology(scenario: Scenario) -> Iterator[Control]:
             continue
         entry = library.component(kind, name)
         about = getattr(entry, "title", "") or None
-        label = role.replace("_", " ")
-        yield Control(
-            path=f"system.technology.{role}", label=label, group="Technology", kind="name", value=name, options=tuple(library.names(kind)),
-            about=about,
-        )  # fmt: skip
+        path, label = f"system.technology.{role}", role.replace("_", " ")
+        half = of_a_datasheet(path, OF_DATASHEETS) if isinstance(system, DatasheetSystem) else None
+        options = tuple(library.names(kind))
+        yield Control(path=path, label=label, group="Technology", kind="name", value=name, options=options, about=about, half=half)
 
 
 def _counts(scenario: Scenario, role: str, kind: str, name: str) -> bool:
@@ -212,6 +216,7 @@ def _number(scenario: Scenario, number: Parameter) -> Control:
         log=log, whole=number.quantity.whole, low=number.low, high=number.high, source=number.source,
         cited=sources.get(number.source or ""), note=written.get("note"), about=_told(scenario, parts), stack=_stack(scenario, number.path),
         owner="technology" if number.kind == "technology" else "fit" if number.fitted else "architect",
+        lever=number.group(generated=isinstance(scenario.system, GeneratedSystem)),
     )  # fmt: skip
 
 

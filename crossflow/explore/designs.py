@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import functools
 import json
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,11 +25,15 @@ from crossflow.paths import with_quantity
 from crossflow.points import variant, varied
 from crossflow.scenario import Scenario, check_strategy
 from crossflow.score import Score
-from crossflow.strategy.reading import every_strategy
+from crossflow.strategy.plan import Plan
+from crossflow.strategy.reading import AnyStrategy, as_text, every_strategy, legal_strategies
 from crossflow.units import parse, show
 from crossflow.workload.spec import DlrmSpec, ProgramSpec, TransformerSpec
 
 AUTO = "auto"  # the strategy that is the fastest of those that fit
+DEGREES = ("tp", "cp", "ep", "dp", "pp")  # of a plan
+WEIGHTS = {**dict.fromkeys(DEGREES, 1.0), "dp": 0.9}  # of the distance of each
+TRIED = 24  # nearest degrees with which a plan is tried as it is otherwise
 APART = 48  # strategies that are tried where each is a scenario of its own
 DIGITS = 6  # of a number as text, where no more are needed
 
@@ -104,7 +109,7 @@ def read_design(scenario: Scenario, settings: Any, *, chosen: str | None = None)
     if not isinstance(settings, Mapping):
         raise CrossflowError("settings: expected values by path")
     given = _counted(scenario, {str(path): _plain(path, value) for path, value in settings.items()})
-    discrete = {path: value for path, value in given.items() if not _is_quantity(scenario, path)}
+    discrete = discrete_of(scenario, given)
     asked = discrete.pop("strategy", None)
     here, strategy, note = _divided(scenario, discrete, asked, chosen)
     quantities = {path: _number(here, path, value) for path, value in given.items() if path not in discrete and path != "strategy"}
@@ -113,6 +118,11 @@ def read_design(scenario: Scenario, settings: Any, *, chosen: str | None = None)
         return design
     best = fastest(design)
     return Design(settings=given, scenario=variant(here, {"strategy": best}), quantities=quantities, note=note)
+
+
+def discrete_of(scenario: Scenario, settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings that make another scenario: all but numbers that vary in a batch."""
+    return {path: value for path, value in settings.items() if not _is_quantity(scenario, path)}
 
 
 def _plain(path: Any, value: Any) -> Any:
@@ -185,9 +195,47 @@ def legal(scenario: Scenario) -> tuple[str, ...]:
     """Every strategy that divides the workload of a scenario over its devices, as text; none for a program."""
     if isinstance(scenario.workload, ProgramSpec):
         return ()
+    return every_strategy(scenario.workload, _nodes(scenario), fused=scenario.fused_attention)
+
+
+def _nodes(scenario: Scenario) -> tuple[int, int]:
+    """Devices of a node, and nodes."""
     devices, node = scenario.system.device_count, scenario.system.devices_per_node
-    nodes = (min(node, devices), max(devices // node, 1))
-    return every_strategy(scenario.workload, nodes, fused=scenario.fused_attention)
+    return min(node, devices), max(devices // node, 1)
+
+
+def nearest(scenario: Scenario, wanted: AnyStrategy) -> str | None:
+    """The strategy nearest to one that divides the workload of a scenario, as text: its degrees alone differ, where such a plan divides.
+
+    Degrees are as near as their ratios are to 1, and other strategies as they share words. None where nothing divides.
+    """
+    if isinstance(wanted, Plan) and isinstance(scenario.workload, TransformerSpec):
+        listed = legal_strategies(scenario.workload, _nodes(scenario), fused=scenario.fused_attention)
+        plans = {degrees_of(plan): plan for plan in listed if isinstance(plan, Plan)}
+        order = sorted(plans, key=lambda degrees: _apart(degrees, degrees_of(wanted)))
+        tried = (as_text(wanted.but(**dict(zip(DEGREES, degrees, strict=True))), scenario.workload) for degrees in order[:TRIED])
+        found = next((text for text in tried if _divides(scenario, text)), None)
+        return found or next((as_text(plans[degrees], scenario.workload) for degrees in order), None)
+    words = set(str(wanted).split("-"))
+    return min(legal(scenario), key=lambda text: len(words ^ set(text.split("-"))), default=None)
+
+
+def degrees_of(plan: Plan) -> tuple[int, ...]:
+    """`DEGREES` of a plan."""
+    return tuple(getattr(plan, name) for name in DEGREES)
+
+
+def _apart(one: Sequence[int], other: Sequence[int]) -> float:
+    """Distance of degrees: how many doublings lie between them; replicas are what a run has more or less of first."""
+    return sum(WEIGHTS[name] * abs(math.log2(a / b)) for name, a, b in zip(DEGREES, one, other, strict=True))
+
+
+def _divides(scenario: Scenario, strategy: str) -> bool:
+    try:
+        _checked(variant(scenario, {"strategy": strategy}))
+    except CrossflowError:
+        return False
+    return True
 
 
 def ranked(design: Design) -> tuple[tuple[str, ...], Score]:

@@ -2,42 +2,50 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
+import itertools
 import json
 import math
 import shlex
-from collections.abc import Mapping
+import threading
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from crossflow import files
 from crossflow.arrays import plain
+from crossflow.drawing import palette
 from crossflow.errors import CrossflowError
 from crossflow.evaluation.timelines import simulate
 from crossflow.explanation.alternatives import DIVIDED
-from crossflow.explanation.answers import Explanation
+from crossflow.explanation.answers import Alternative, Explanation, NextBottleneck, WhatIf
 from crossflow.explanation.sensitivity import explain
-from crossflow.explore.answers import CURVE, FINE, OBJECTIVES, answer, curves, further
+from crossflow.explore.answers import CURVE, FINE, NEAR, OBJECTIVES, answer, curves, further, told_remedies
 from crossflow.explore.compare import exchanges
 from crossflow.explore.controls import controls_against, count_path
 from crossflow.explore.designs import Design, best_first, fastest, legal, ranked, read_design, thinned, written
 from crossflow.explore.helper import Helper
+from crossflow.explore.levers import better_moves, better_strategies
+from crossflow.explore.repairs import repairs
 from crossflow.explore.server import App
 from crossflow.points import varied
 from crossflow.scenario import Scenario
 from crossflow.score import words
 from crossflow.timeline.record import Timeline
-from crossflow.trace.gantt import FILLS, gantt_of
+from crossflow.trace.gantt import COMPUTES, FILLS, gantt_of
 from crossflow.trace.gantt import thinned as some_of
 from crossflow.units import show
 from crossflow.workload.spec import DlrmSpec, ProgramSpec, TransformerSpec
 
 Body = Mapping[str, Any]
-OWNERS = ("architect", "technology")  # of numbers that are ranked where a page does not ask for others
+LEVERS = ("decision", "device", "technology")  # groups of numbers that are ranked where a page does not ask for others
 DRAWN = 16  # curves that are drawn before a page says which
 LISTED = 2000  # strategies of a list
 ROWS = 8  # classes of devices of a timeline
+NUMBERS = 6  # of which 10 % more is told
+LEAST = 1e-6  # gain that is worth a row
 
 
 def scenario_app(scenario: Scenario) -> App:
@@ -50,12 +58,19 @@ def scenario_app(scenario: Scenario) -> App:
         helper.hold()
         return evaluated(scenario, body)
 
+    def opened() -> dict[str, Any]:
+        threading.Thread(target=_warmed, args=(helper,), daemon=True).start()
+        return begin
+
     quick = {"evaluate": moved, "further": told_further, "texts": texts, "designs": designs}
-    slow = {"strategies": strategies, "fastest": best_strategy, "timeline": timeline, "explain": explained, "compare": compared}
+    slow = {
+        "repairs": repaired, "neighbours": neighbours, "decisions": decisions, "strategies": strategies, "fastest": best_strategy,
+        "timeline": timeline, "explain": explained, "compare": compared,
+    }  # fmt: skip
     return App(
         title=scenario.name,
         page="scenario.html",
-        start=lambda: begin,
+        start=opened,
         calls={
             **{name: functools.partial(call, scenario) for name, call in quick.items()},
             **{name: functools.partial(helper.call, call, scenario) for name, call in slow.items()},
@@ -65,12 +80,20 @@ def scenario_app(scenario: Scenario) -> App:
     )
 
 
+def _warmed(helper: Helper) -> None:
+    """Let the helper begin before it is asked: it takes a second to read what it needs."""
+    with contextlib.suppress(CrossflowError):  # of a server that has ended meanwhile
+        helper.call(ready)
+
+
 def _start(scenario: Scenario) -> dict[str, Any]:
     return {
         "file": scenario.document.file,
         "count": count_path(scenario),
         "divisible": not isinstance(scenario.workload, ProgramSpec),
         "objectives": [{"name": name, "label": words(name)} for name in OBJECTIVES],
+        "tints": list(palette.TINTS),
+        "hatched": list(palette.WAITING),
         "first": evaluated(scenario, {"settings": {}, "every": True}),
     }
 
@@ -79,7 +102,7 @@ def evaluated(scenario: Scenario, body: Body) -> dict[str, Any]:
     """Figures of a design with curves through it; what can be moved, unless the page knows it.
 
     Body: ``settings``; ``shown``, paths whose curves are drawn; ``every``, whether to tell the gain of all numbers, which are those of
-    one ``owner`` where it is given, and else all but fitted parameters; ``large``, paths with a fine curve; ``objective``; ``known``,
+    one ``lever`` where it is given, and else all but constants; ``large``, paths with a fine curve; ``objective``; ``known``,
     the key of the controls that the page has; ``chosen``, the strategy that auto stands for, searched where the page has none.
     """
     every = bool(body.get("every"))
@@ -88,8 +111,8 @@ def evaluated(scenario: Scenario, body: Body) -> dict[str, Any]:
     if objective not in OBJECTIVES:
         raise CrossflowError(f"no curves of '{objective}'; known: {', '.join(OBJECTIVES)}")
     shown = dict.fromkeys(_paths(body, "shown"), CURVE) | dict.fromkeys(_paths(body, "large"), FINE)
-    owner = _text(body, "owner")
-    score, told = curves(design, shown, objective, owners=((owner,) if owner else OWNERS) if every else ())
+    lever = _text(body, "lever")
+    score, told = curves(design, shown, objective, levers=((lever,) if lever else LEVERS) if every else ())
     if every and not shown:  # the first time: draw those that gain most
         best = sorted(told, key=lambda path: -told[path]["gain"])[:DRAWN]
         score, drawn = curves(design, dict.fromkeys(best, CURVE), objective)
@@ -103,6 +126,28 @@ def evaluated(scenario: Scenario, body: Body) -> dict[str, Any]:
 def told_further(scenario: Scenario, body: Body) -> dict[str, Any]:
     """Cures, notes, the error in words and the device of a design."""
     return further(_design(scenario, body))
+
+
+def repaired(scenario: Scenario, body: Body) -> list[dict[str, Any]]:
+    """What makes a design of settings that are none, or keeps a strategy that gave way; a setting of None is put back."""
+    settings = body.get("settings")
+    if not isinstance(settings, Mapping):
+        raise CrossflowError("settings: expected values by path")
+    return told_remedies(repairs(scenario, settings))
+
+
+def decisions(scenario: Scenario, body: Body) -> list[dict[str, Any]]:
+    """What the reader can decide at once beside the strategy, and what it brings."""
+    return [lever.to_dict() for lever in better_moves(scenario, _design(scenario, body))]
+
+
+def neighbours(scenario: Scenario, body: Body) -> list[dict[str, Any]]:
+    """Other strategies on the same devices, and what they bring."""
+    return [lever.to_dict() for lever in better_strategies(_design(scenario, body))]
+
+
+def ready() -> None:
+    """Nothing: a process that has answered it has read this module."""
 
 
 def designs(scenario: Scenario, body: Body) -> list[dict[str, Any]]:
@@ -149,43 +194,69 @@ def strip(found: Timeline) -> dict[str, Any]:
     pieces, total = gantt.pieces, found.total
     columns = (pieces.row, pieces.family, pieces.fill, pieces.start / total, pieces.width / total, pieces.base, pieces.height)
     rows = [np.round(column, 5).tolist() for column in columns]
+    drawn = set(pieces.family[pieces.fill == COMPUTES].tolist())  # what is no computation is hatched, whatever it is of
+    others = itertools.cycle(palette.OTHER_PASSES)
+    families = [(name, (palette.PASSES.get(name) or next(others)) if i in drawn else None) for i, name in enumerate(gantt.families)]
     return {
-        "total": total, "rows": list(gantt.rows), "use": gantt.utilisation.tolist(), "families": list(gantt.families.items()),
+        "total": total, "rows": list(gantt.rows), "use": gantt.utilisation.tolist(), "families": families,
         "fills": list(FILLS), "pieces": rows, "classes": len(found.devices), "note": gantt.note,
     }  # fmt: skip
 
 
 def explained(scenario: Scenario, body: Body) -> dict[str, Any]:
-    """What limits a design, and decisions and strategies that improve it, each with the settings that make it."""
+    """What improves a design, each with the settings that make it: decisions of an architect, and 10 % more of a number.
+
+    Constants, and numbers that act as one that is told, are left out; `alike` says of which number others are alike, and `aside` which
+    say little by themselves.
+    """
     design = _design(scenario, body)
     found = explain(design.whole())
     return {
-        "limiting": _limiting(found),
         "decisions": [
-            {"path": one.path, "text": f"{one.path.removeprefix('system.')}: {one.before} to {one.after}", "gain": plain(one.gain),
-             "kept": plain(one.kept), "settings": _settings(design.scenario, one.path, one.after)}
-            for one in found.alternatives if one.feasible and one.gain > 1e-6
-        ][:8],
-        "strategies": [
-            {"text": other.changes or other.strategy, "gain": plain(other.gain), "settings": {"strategy": other.strategy}}
-            for other in found.strategies if other.feasible and (other.gain > 1e-6 or not found.feasible)
-        ][:6],
-        "bottlenecks": [
-            {"path": end.path, "factor": plain(end.factor or math.inf), "multiplied": end.multiplied, "because": end.because,
-             "bound_by": end.bound_by}
-            for end in found.next_bottlenecks
+            {"path": one.path, "before": one.before, "after": one.after, "anew": one.path == DIVIDED,
+             "gain": plain(one.gain if one.path == DIVIDED else one.marginal), "kept": plain(one.kept),
+             "settings": _settings(design.scenario, one.path, one.after)}
+            for one in _best_of_each(found.alternatives)
         ],
+        "numbers": [_number(found, what_if) for what_if in _singles(found)][:NUMBERS],
+        "bottlenecks": [_reach(found, end) for end in found.next_bottlenecks if not found.constant(end.path)],
         "surprises": [{"path": effect.parameter.path, "text": effect.surprise} for effect in found.effects if effect.surprise],
+        "alike": {effect.parameter.path: list(effect.alike) for effect in found.effects if effect.alike},
+        "aside": [effect.parameter.path for effect in found.effects if effect.gain is None],
         "notes": list(found.notes),
     }  # fmt: skip
 
 
-def _limiting(found: Explanation) -> str:
-    if found.limiting is None:
-        return "Nothing that 10 % would improve."
-    (change,) = found.limiting.changes
-    moved = f"{show(change.before, change.unit)} to {show(change.after, change.unit)}"
-    return f"{change.path}: {moved} makes the step {100 * found.limiting.gain:.3g} % shorter, then bound by {found.limiting.bound_by}."
+def _best_of_each(alternatives: Sequence[Alternative]) -> list[Alternative]:
+    """Feasible alternatives that gain: dividing anew, then the best of every decision, the largest gain of its own first."""
+    gaining = [one for one in alternatives if one.feasible and (one.gain if one.path == DIVIDED else one.marginal) > LEAST]
+    best: dict[str, Alternative] = {}
+    for one in sorted(gaining, key=lambda one: (one.path != DIVIDED, -one.marginal)):
+        best.setdefault(one.path, one)
+    return list(best.values())
+
+
+def _singles(found: Explanation) -> list[WhatIf]:
+    """What 10 % of each number brings that somebody can change, where it gains and stands against nothing; technology last."""
+    single = [what_if for what_if in found.what_ifs if what_if.factor == NEAR and not what_if.obstructed and what_if.gain > LEAST]
+    groups = {what_if: found.effect(what_if.changes[0].path).group for what_if in single}
+    decided = {one.path for one in _best_of_each(found.alternatives)}
+    changeable = [what_if for what_if in single if groups[what_if] in LEVERS and what_if.changes[0].path not in decided]
+    return sorted(changeable, key=lambda one: (groups[one] == "technology", -one.gain))
+
+
+def _number(found: Explanation, what_if: WhatIf) -> dict[str, Any]:
+    (change,) = what_if.changes
+    before, after = show(change.before, change.unit), show(change.after, change.unit)
+    alike = [path for path in found.effect(change.path).alike if not found.constant(path)]
+    settings = {change.path: float(f"{change.after:.6g}")}  # as sliders have it
+    return {"path": change.path, "before": before, "after": after, "gain": plain(what_if.gain), "alike": alike, "settings": settings}
+
+
+def _reach(found: Explanation, end: NextBottleneck) -> dict[str, Any]:
+    """How far a number carries: to a factor, and what binds then, where that is another resource; no factor where no end is in reach."""
+    other = end.bound_by if end.factor is not None and end.bound_by != next(iter(found.bound), "") else None
+    return {"path": end.path, "factor": plain(end.factor or math.inf), "multiplied": end.multiplied, "then": other}
 
 
 def _settings(scenario: Scenario, path: str, after: str) -> dict[str, Any] | None:

@@ -18,7 +18,7 @@ from crossflow.drawing.words import label
 from crossflow.evaluation.likeness import likeness, trust
 from crossflow.explanation.parameters import parameters
 from crossflow.explanation.uncertainty import entry_of, importance, interval, probability_better
-from crossflow.idle import of_a_datasheet
+from crossflow.idle import OF_DATASHEETS, of_a_datasheet
 from crossflow.names import file_name
 from crossflow.points import split, variant, varied
 from crossflow.score import larger_is_better, unit_of
@@ -34,7 +34,6 @@ from crossflow.units import show, show_all
 WORDS = ("search", "bound_by", "trust", "reason")  # columns of words
 Blocks = tuple[list[str], Iterable[Mapping[str, Sequence[Any]]]]  # names of the columns that are shown, and columns of some rows each
 BEST = "best"  # folder of the best designs of several searches
-_OF_DATASHEETS = "only energy and, at the power limit, the clock"  # what other technologies change
 _LONG = re.compile(r"[+-]?\d{1,5}\.\d+")
 TIED = 5  # points that are named which cannot be told from the fastest
 COMPARED = 64  # swept points up to which every pair is compared
@@ -219,7 +218,7 @@ def notes(study: Study, view: View, results: Sequence[searches.SearchResult]) ->
     found = [sentence(study.scenario)] if study.keeps_division else []
     searched = dict.fromkeys(option.path for run in study.runs for option in run.problem.space.options)
     if isinstance(study.scenario.system, DatasheetSystem) and "system" not in study.values:
-        found += [of_a_datasheet(path, _OF_DATASHEETS) for path in (*study.values, *searched) if path.startswith("system.technology.")]
+        found += [of_a_datasheet(path, OF_DATASHEETS) for path in (*study.values, *searched) if path.startswith("system.technology.")]
     found += [_trusted(study, view)] if not results and study.sampling is None else []
     found += [missed(study.redivision.problem.constraints, view.columns)] if study.bounded and study.redivision is not None else []
     found = [text for text in found if text]

@@ -118,7 +118,7 @@ def gantt_of(timeline: Timeline, devices: Sequence[int] | None = None, span: tup
     utilisation = timeline.utilisation()
     pieces = pieces_of(timeline, shown, (begin, end), (end - begin) / cells)
     notes = [timeline.overfull] if timeline.overfull is not None else []
-    notes += ["where slots are too short to be drawn they share the height of a bar by their times"] * bool((pieces.height < SHARED).any())
+    notes += ["too dense to draw: bar height shows each kind's share"] * bool((pieces.height < SHARED).any())
     notes += [f"{len(shown)} of {len(wanted)} classes of devices, at even distances"] * (len(shown) < len(wanted))
     return Gantt(
         title=f"{timeline.title}: {quantity(timeline.total, 's')} a step, devices compute {100 * mean(timeline, utilisation):.0f} % of it",

@@ -29,6 +29,10 @@ strategy: tp8-dp16-pp4-z1-sp-selective
 software: megatron-core
 """
 MEMORY, POWER = {"system.technology.memory": "HBM4"}, {"system.budgets.power": 900.0}
+WHOLE, LONGEST = (
+    ".levers:not(.waiting) .lever",
+    120_000,
+)  # what is there when all that can be changed was tried, and how long that takes [ms]
 SETTLED = 6000  # until timeline and what limits the design have followed [ms]
 
 
@@ -59,9 +63,11 @@ def of_scenario(browser: Browser, folder: Path) -> None:
     path.write_text(SCENARIO, encoding="utf-8")
     with served(path) as url:
         page = shown(browser, url, {"s": MEMORY}, 1280, 860)
+        page.wait_for_selector(WHOLE, timeout=LONGEST)
         page.screenshot(path=pages.DOCS / "figures" / "explore-scenario.png")
         pins = [{"n": "A", "s": POWER}]
         page = shown(browser, url, {"s": POWER | MEMORY, "p": pins, "r": 0}, 800, 860, "dark")
+        page.wait_for_selector(WHOLE, timeout=LONGEST)
         page.get_by_text("Why faster").first.evaluate("e => e.scrollIntoView({block: 'center'})")
         page.wait_for_timeout(SETTLED)
         page.screenshot(path=pages.DOCS / "figures" / "explore-pins.png")

@@ -124,12 +124,49 @@ export function signed(change, count = 3) {
   return Math.abs(change) < 5e-6 ? "±0 %" : `${change > 0 ? "+" : "−"}${text} %`;
 }
 
+/** A relative change with its sign and an arrow, so that no colour is needed to see which way it goes. */
+export function arrowed(change, count = 3) {
+  const text = signed(change, count);
+  return Number.isFinite(change) && Math.abs(change) >= 5e-6 ? `${change > 0 ? "▲" : "▼"}\u00a0${text.replace(" ", "\u00a0")}` : text;
+}
+
+const ruler = document.createElement("canvas").getContext("2d");
+const widths = new Map();
+
+/** Width of a text of 11 px. [px] */
+export function widthOf(text) {
+  if (!widths.has(text)) {
+    if (widths.size > 5000) widths.clear();
+    ruler.font = "11px system-ui, -apple-system, 'Segoe UI', Roboto, 'Helvetica Neue', Arial, sans-serif";
+    widths.set(text, ruler.measureText(text).width);
+  }
+  return widths.get(text);
+}
+
+/** The first of some texts, longest first, that has room in so many pixels; an empty one where none has. */
+export function fitting(room, ...texts) {
+  return texts.find((text) => widthOf(text) <= room) ?? "";
+}
+
 // ---------------------------------------------------------------------------------------------- colours
 
 /** Colour of a resource, or of a part of a step that it takes; undefined for a name that is no resource. */
 export function resourceColour(name) {
   const words = name.replaceAll("_", " ").toLowerCase();
   return start.colours[start.same[words] || words];
+}
+
+const HATCH = "repeating-linear-gradient(135deg, transparent 0 2.5px, var(--card) 2.5px 4px)";
+
+/** Whether a name is of a resource at which nothing is done, which is hatched: its grey alone looks like other colours to some people. */
+export function isHatched(name) {
+  const words = name.replaceAll("_", " ").toLowerCase();
+  return Boolean(start.hatched?.includes(start.same[words] || words));
+}
+
+/** Styles that fill an element with the colour of a name. */
+export function painted(name, colour) {
+  return { backgroundColor: colour, backgroundImage: isHatched(name) ? HATCH : "none" };
 }
 
 /** Colour of a series by its number; black is the colour of text, which changes with light and dark. */
@@ -144,6 +181,17 @@ export function coloursOf(names) {
   const free = start.series.map((colour, i) => [colour, seriesColour(i)]).filter(([colour]) => !taken.has(colour));
   const others = names.filter((name) => !resourceColour(name));
   return names.map((name) => resourceColour(name) || free[others.indexOf(name) % free.length][1]);
+}
+
+/** Tints from dark to light for so many things that lie in main memory, whose colour is in their middle. */
+export function tintsOf(count) {
+  const ends = start.tints.map((colour) => [1, 3, 5].map((i) => parseInt(colour.slice(i, i + 2), 16)));
+  return Array.from({ length: count }, (_, i) => {
+    const at = count > 1 ? (2 * i) / (count - 1) : 1;
+    const [one, two] = at < 1 ? [ends[0], ends[1]] : [ends[1], ends[2]];
+    const mixed = one.map((part, k) => Math.round(part + (two[k] - part) * (at < 1 ? at : at - 1)));
+    return `#${mixed.map((part) => part.toString(16).padStart(2, "0")).join("")}`;
+  });
 }
 
 /** What a CSS colour is where canvases need it, such as that of var(--ink). */

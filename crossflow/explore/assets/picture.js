@@ -51,6 +51,7 @@ function ground(style, box) {
   const rounded = { ...box, rx: parseFloat(style.borderTopLeftRadius) || 0 };
   const image = /^url\("(data:[^"]+)"\)/.exec(style.backgroundImage);
   if (style.backgroundColor !== CLEAR) found.push(svg("rect", { ...rounded, fill: style.backgroundColor }));
+  if (style.backgroundImage.startsWith("repeating-linear-gradient")) found.push(...hatched(style.backgroundImage.match(/rgb\([^)]*\)/)[0], rounded));
   if (image) found.push(svg("image", { ...box, href: image[1], preserveAspectRatio: "xMidYMid slice" }));
   if (style.backgroundImage.startsWith("linear-gradient")) {
     const colours = style.backgroundImage.match(/rgb\([^)]*\)/g) || [];
@@ -61,6 +62,13 @@ function ground(style, box) {
   if (sides.every(Boolean)) found.push(svg("rect", { ...rounded, fill: "none", stroke: style.borderTopColor }));
   else if (sides[2]) found.push(svg("line", { x1: box.x, x2: round(box.x + box.width), y1: round(box.y + box.height), y2: round(box.y + box.height), stroke: style.borderBottomColor }));
   return found;
+}
+
+/** A box with diagonal lines, as style sheets hatch what is no computation. */
+function hatched(stroke, box) {
+  const id = `hatch-${box.x}-${box.y}`.replaceAll(".", "_");
+  const line = svg("line", { x1: 0, x2: 0, y1: 0, y2: 4, stroke, "stroke-width": 3 });
+  return [svg("pattern", { id, width: 4, height: 4, patternUnits: "userSpaceOnUse", patternTransform: "rotate(45)" }, line), svg("rect", { ...box, fill: `url(#${id})` })];
 }
 
 const ruler = document.createElement("canvas").getContext("2d");

@@ -1,8 +1,9 @@
 // The controls of a scenario: sliders, names, stacks of shares, the strategy.
-import { coloursOf, cssColour, el, grouped, hinted, percent, replace, resourceColour, say, scaleOf, show, start, svg, unhint } from "./kit.js";
+import { coloursOf, cssColour, el, fitting, grouped, hinted, percent, replace, resourceColour, say, scaleOf, show, start, svg, unhint } from "./kit.js";
 
 const STEPS = 400; // positions of a slider
 const LEAST_SHARE = 0.001;
+const STACK = 240; // width of a stack of shares, at least [px]
 
 /** Whether two values of a setting are the same. */
 export function same(one, other) {
@@ -66,7 +67,8 @@ export class Panel {
     this.rows = new Map();
     this.search = el("input", { type: "search", placeholder: "Search controls  ( / )", "aria-label": "search controls" });
     this.list = el("div", { class: "groups" });
-    this.element = el("aside", { class: "panel", "aria-label": "controls" }, el("div", { class: "find" }, this.search), this.list);
+    this.none = el("div", { class: "none", role: "status", hidden: true });
+    this.element = el("aside", { class: "panel", "aria-label": "controls" }, el("div", { class: "find" }, this.search), this.none, this.list);
     this.search.addEventListener("input", () => this.filter());
   }
 
@@ -76,20 +78,22 @@ export class Panel {
     const focused = document.activeElement?.dataset?.path;
     this.rows.clear();
     this.stacks = new Map();
-    const groups = new Map();
-    for (const control of controls) {
-      if (!groups.has(control.group)) groups.set(control.group, []);
-      groups.get(control.group).push(control);
-    }
-    this.groups = [...groups].map(([name, own], i) => this.group(name, own, i));
-    replace(this.list, ...this.groups.map((group) => group.element));
+    const constants = controls.filter(({ lever }) => lever === "constant");
+    const groups = grouping(controls.filter(({ lever }) => lever !== "constant")).map(([name, own], i) => this.group(name, own, i));
+    const folded = grouping(constants).map(([name, own]) => this.group(name, own, -1));
+    this.groups = [...groups, ...folded];
+    const name = "constants";
+    this.fold = el("details", { class: "group fold", hidden: !folded.length }, el("summary", {}, "Constants of the model", el("small", {}, ` ${constants.length}, found by the search`)), ...folded.map(({ element }) => element));
+    this.fold.firstChild.addEventListener("click", () => this.page.open(name, !this.fold.open));
+    this.fold.unfolded = () => this.page.opened(name) ?? false;
+    replace(this.list, ...groups.map((group) => group.element), this.fold);
     this.filter();
     if (focused) this.rows.get(focused)?.focus?.();
   }
 
   group(name, controls, i) {
     const body = el("div", { class: "rows" });
-    const opened = this.page.opened(name) ?? (controls[0].owner === "architect" && i < 9 && name !== "Model");
+    const opened = this.page.opened(name) ?? (i >= 0 && controls[0].owner === "architect" && i < 9 && name !== "Model");
     const count = el("small", {}, ` ${controls.length}`);
     const element = el("details", { class: "group", open: opened }, el("summary", {}, name, count), body);
     element.firstChild.addEventListener("click", () => this.page.open(name, !element.open));
@@ -113,10 +117,22 @@ export class Panel {
       draw();
     };
     row.anew = draw;
+    if (control.half) this.halved(row, control);
     this.rows.set(control.path, row);
     hinted(row.name, () => told(control, this.page.value(control)));
     row.draw();
     return row.element;
+  }
+
+  /** Tell beside a control that was moved what such a move leaves as it is. */
+  halved(row, control) {
+    const line = el("div", { class: "half", hidden: true }, control.half);
+    const { draw, element } = row;
+    element.append(line);
+    row.draw = () => {
+      draw();
+      line.hidden = same(this.page.value(control), control.value);
+    };
   }
 
   names(control) {
@@ -257,7 +273,7 @@ export class Panel {
       controls.forEach((control, i) => {
         const share = this.page.value(control);
         cells[i].style.flexGrow = String(share);
-        cells[i].textContent = share > 0.11 ? control.label : "";
+        cells[i].textContent = fitting(share * STACK - 6, control.label);
         cells[i].style.color = inkOn(colours[i]);
       });
       const left = this.left(path);
@@ -296,18 +312,70 @@ export class Panel {
 
   filter() {
     const wanted = this.search.value.trim().toLowerCase().split(/\s+/).filter(Boolean);
+    let all = 0;
     for (const group of this.groups || []) {
       let some = 0;
       for (const control of group.controls) {
-        const text = `${control.path} ${control.label} ${control.group} ${control.about || ""}`.toLowerCase();
-        const fits = wanted.every((word) => text.includes(word));
+        const fits = wanted.every((word) => sought(control).includes(word));
         this.rows.get(control.path).element.hidden = !fits;
         some += fits;
       }
+      all += some;
       group.element.hidden = !some;
       group.element.open = wanted.length ? some > 0 : this.page.opened(group.controls[0].group) ?? group.opened;
     }
+    if (!this.fold) return;
+    const folded = [...this.fold.querySelectorAll(".group")].some((group) => !group.hidden);
+    this.fold.hidden = !folded;
+    this.fold.open = wanted.length ? folded : this.fold.unfolded();
+    this.none.hidden = all > 0 || !wanted.length;
+    if (!this.none.hidden) this.suggest(wanted);
   }
+
+  /** Say that nothing was found, and offer the controls whose names are nearest. */
+  suggest(wanted) {
+    const controls = this.groups.flatMap((group) => group.controls);
+    const likeness = (control) => wanted.reduce((sum, word) => sum + alike(word, sought(control), control.label), 0) + (control.lever === "constant" ? 0 : 0.05);
+    const near = controls.map((control) => [likeness(control), control]).filter(([like]) => like >= 0.5).sort((a, b) => b[0] - a[0]).slice(0, 5);
+    const show_ = (control) => {
+      this.search.value = control.path;
+      this.filter();
+      this.rows.get(control.path).focus();
+    };
+    replace(this.none, el("div", {}, `No control is called “${this.search.value.trim()}”.`), near.length ? el("div", { class: "soft" }, "Nearest:") : null,
+      ...near.map(([, control]) => el("button", { type: "button", onclick: () => show_(control) }, control.label, el("span", { class: "soft" }, ` ${control.group}`))));
+  }
+}
+
+/** Controls by group, in their order. */
+function grouping(controls) {
+  const groups = new Map();
+  for (const control of controls) groups.set(control.group, [...(groups.get(control.group) || []), control]);
+  return [...groups];
+}
+
+/** What a control is searched by: its names, what it means, and the names that it can have. */
+function sought(control) {
+  control.sought ??= [control.path, control.path.replaceAll(/[._]/g, " "), control.label, control.group, control.about || "", ...(control.kind === "name" ? [control.value] : [])].join(" ").toLowerCase();
+  return control.sought;
+}
+
+/** How alike a word is to a text, from 0 to 1, and more where its label has it: 1 where the text holds it, else by pairs of letters. */
+function alike(word, text, label) {
+  const own = pairs(word);
+  const best = (words) => Math.max(0, ...words.filter((other) => Math.abs(other.length - word.length) < 4).map((other) => {
+    const theirs = pairs(other), both = [...own].filter((pair) => theirs.has(pair)).length;
+    const like = (2 * both) / (own.size + theirs.size || 1);
+    return like > 0.5 ? like : 0;
+  }));
+  const called = label.toLowerCase();
+  if (called.includes(word)) return 1.3;
+  return Math.max(1.3 * best(called.split(/[^a-z0-9]+/)), text.includes(word) ? 1 : best(text.split(/[^a-z0-9]+/)));
+}
+
+/** Pairs of letters that follow one another in a word. */
+function pairs(word) {
+  return new Set([...word].slice(1).map((letter, i) => word[i] + letter));
 }
 
 function round(value) {
@@ -405,9 +473,9 @@ export class StrategyControl {
       return;
     }
     const words = this.field.value.trim().toLowerCase().split(/[\s-]+/).filter(Boolean);
-    const fitting = this.rows.filter(({ strategy }) => words.every((word) => strategy.toLowerCase().split("-").some((part) => part.startsWith(word))));
-    this.count.textContent = `${grouped(fitting.length)} of ${grouped(this.found.count)} that divide the workload, the fastest that fit first`;
-    replace(this.list, ...fitting.slice(0, 60).map((row) => {
+    const found = this.rows.filter(({ strategy }) => words.every((word) => strategy.toLowerCase().split("-").some((part) => part.startsWith(word))));
+    this.count.textContent = `${grouped(found.length)} of ${grouped(this.found.count)} that divide the workload, the fastest that fit first`;
+    replace(this.list, ...found.slice(0, 60).map((row) => {
       const told = row.time === undefined ? "" : `${show(row.time, "s")}${row.fits ? "" : ", does not fit"}`;
       const option = el("button", { type: "button", role: "option", class: row.fits === false ? "unfit" : "", onclick: () => this.choose(row.strategy) });
       option.append(el("span", {}, row.strategy), el("span", { class: "soft" }, told));

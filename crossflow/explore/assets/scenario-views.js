@@ -1,22 +1,8 @@
 // Pictures of a design: figures, where the time goes, the profile, memory, the chip, the timeline, comparisons.
-import { coloursOf, cssColour, digits, el, hinted, percent, replace, resourceColour, show, signed, start, svg } from "./kit.js";
+import { coloursOf, cssColour, el, fitting, hinted, isHatched, painted, percent, replace, resourceColour, show, start, svg, tintsOf, widthOf } from "./kit.js";
 import { pictureButton } from "./picture.js";
 import { componentColours, inkOn, place, shown } from "./scenario-panel.js";
-
-const NAMES = {
-  compute: "compute", memory_bound_compute: "memory-bound compute", exposed_communication: "exposed communication", bubble: "bubble",
-  other: "launches, other", l1: "L1", l2: "L2", l3: "L3", l4: "L4", memory: "main memory",
-};
-
-/** A resource, or a part of a step, as people call it. */
-export function named(name) {
-  return NAMES[name] || name.replaceAll("_", " ");
-}
-
-function card(title, aside, ...children) {
-  const small = el("small", {}, aside ? ` ${aside}` : "");
-  return { element: el("section", { class: "card" }, el("h2", {}, title, small), ...children), small };
-}
+import { card, key, named, once, SIZED, write } from "./scenario-tiles.js";
 
 /** A card of a plot, with a button that saves it as a picture of some kind. */
 function plotCard(kind, title, ...others) {
@@ -30,144 +16,70 @@ export function fileName(part) {
   return `${start.title}-${part.toLowerCase().replaceAll(" ", "-")}`;
 }
 
-function key(colour, text) {
-  const swatch = el("span", { class: "key", style: { background: colour } });
-  return el("span", { class: "entry" }, swatch, text);
-}
-
-/** How much better a value is than another, from the change and whether larger is better. */
-function verdict(change, larger) {
-  if (!Number.isFinite(change) || Math.abs(change) < 5e-6) return "soft";
-  return change > 0 === larger ? "good" : "bad";
-}
-
-// ---------------------------------------------------------------------------------------------- figures
-
-/** Colour of a resource that binds, grey for all others together. */
-function boundColour(name) {
-  return resourceColour(name) || "var(--faint)";
-}
-
-/** The figures on top. `apply(settings)` carries out a cure. */
-export function tiles(apply) {
-  const time = el("div", { class: "big", id: "step-time" });
-  const band = el("div", { class: "soft" });
-  const delta = el("div", { class: "delta", id: "delta" });
-  const bound = el("div", { class: "bounds" });
-  const fits = el("div", {});
-  const cures = el("div", { class: "cures" });
-  const figures = el("div", { class: "figures" });
-  const money = el("span", { class: "soft money" });
-  const element = el("section", { class: "tiles", "aria-live": "off" },
-    el("div", { class: "card tile" }, el("h2", {}, "Step time"), time, delta, band),
-    el("div", { class: "card tile" }, el("h2", {}, "Bound by"), bound),
-    el("div", { class: "card tile" }, el("h2", {}, "Fits"), fits, cures),
-    el("div", { class: "card wide" }, figures, money));
-  function draw(now, reference, name) {
-    time.textContent = now.step_time === null ? "never ends" : show(now.step_time, "s");
-    time.classList.toggle("bad", now.step_time === null);
-    const both = now.step_time !== null && reference.step_time !== null, change = now.step_time / reference.step_time - 1;
-    delta.textContent = both ? `${signed(change)} against ${name} (${show(reference.step_time, "s")})` : `no comparison: ${now.step_time === null ? "this design" : name} never ends`;
-    delta.className = both ? `delta ${verdict(change, false)}` : "delta soft";
-    const spread = now.band && now.band.median !== null ? `error of runs like this: median ${percent(now.band.median)}, 90 % within ${percent(now.band.p90)}` : "error not known: nothing like it was measured";
-    band.textContent = spread;
-    const shares = Object.entries(now.bound).sort((a, b) => b[1] - a[1]);
-    const first = shares.filter(([, share]) => share >= 5e-4).slice(0, 4), rest = shares.reduce((sum, [, share]) => sum + share, 0) - first.reduce((sum, [, share]) => sum + share, 0);
-    if (rest >= 5e-4) first.push(["the rest", rest]);
-    once(bound, first.map(([resource]) => resource).join(), () => first.map(([resource]) => el("div", { class: "bound" },
-      key(boundColour(resource), named(resource)), el("span", { class: "meter" }, el("span", { style: { background: boundColour(resource) } })), el("span", { class: "right" }))));
-    first.forEach(([, share], i) => {
-      bound.children[i].children[1].firstChild.style.width = `${100 * share}%`;
-      write(bound.children[i].lastChild, percent(share));
-    });
-    drawFits(now);
-    write(money, now.money);
-    once(figures, now.figures.map(({ name }) => name).join(), () => now.figures.map((figure) => el("div", { class: "figure" }, el("span", { class: "soft" }, figure.label), el("b", {}), el("span", {}))));
-    now.figures.forEach((figure, i) => {
-      const before = reference.figures.find((other) => other.name === figure.name);
-      const moved = before && before.value && figure.value !== null ? figure.value / before.value - 1 : NaN;
-      const value = figure.value === null ? "-" : figure.unit === "1" ? percent(figure.value) : show(figure.value, figure.unit);
-      const [, number, change] = figures.children[i].children;
-      write(number, value);
-      write(change, Number.isFinite(moved) && Math.abs(moved) >= 5e-6 ? signed(moved) : "");
-      change.className = verdict(moved, figure.larger);
-    });
-  }
-  function drawFits(now) {
-    const needed = Object.values(now.memory).reduce((sum, size) => sum + size, 0);
-    const room = now.capacity ? (now.capacity - needed) / now.capacity : 0;
-    const tight = now.feasible && room < 0.05 ? "; runs near the end of memory are slower, or fail" : "";
-    fits.textContent = now.feasible ? `yes, ${show(now.capacity - needed, "B", 3)} of ${show(now.capacity, "B", 3)} to spare${tight}` : now.reason;
-    fits.className = now.feasible ? "good" : "bad";
-    if (now.feasible) replace(cures);
-  }
-  function drawCures(list, now) {
-    replace(cures, now.feasible ? [] : list.slice(0, 8).map((cure) =>
-      Object.keys(cure.settings).length ? el("button", { type: "button", class: "cure", onclick: () => apply(cure.settings) }, cure.text) : el("div", { class: "soft" }, cure.text)));
-  }
-  return { element, draw, drawCures };
-}
-
 // ---------------------------------------------------------------------------------------------- where the time goes
 
-/** A stacked bar of named parts; `draw(values, total)` gives each its width. */
+/** A stacked bar of named parts; `draw(values, total)` gives each its width, and a label where it has room. */
 function stackedBar(names, colours) {
   const now = new Map();
-  const cells = names.map((name, i) => hinted(el("div", { class: "cell", style: { background: colours[i], color: inkOn(colours[i]) } }), () => `${named(name)}: ${show(now.get(name), "s")}`));
+  const cells = names.map((name, i) => hinted(el("div", { class: "cell", style: { ...painted(name, colours[i]), color: inkOn(colours[i]) } }), () => `${named(name)}: ${show(now.get(name), "s", SIZED)}`));
+  const element = el("div", { class: "bar" }, ...cells);
+  const label = (cell, name, time, total) => write(cell, isHatched(name) ? "" : fitting((time / total) * (element.wide || 0) - 8, `${named(name)} ${show(time, "s", SIZED)}`, named(name)));
   const draw = (values, total) => names.forEach((name, i) => {
     const time = values[name] || 0;
-    const text = time / total > 0.12 ? `${named(name)} ${show(time, "s", 3)}` : "";
     if (now.get(name) === time && cells[i].total === total) return;
     now.set(name, time);
     cells[i].total = total;
     cells[i].style.width = `${(100 * time) / total}%`;
     cells[i].hidden = !time;
-    write(cells[i], text);
+    label(cells[i], name, time, total);
   });
-  return { element: el("div", { class: "bar" }, ...cells), draw };
+  measured(element, () => names.forEach((name, i) => now.has(name) && label(cells[i], name, now.get(name), cells[i].total)));
+  return { element, draw };
 }
 
-/** Fill an element anew only where what it shows has another shape. */
-function once(element, shape, build) {
-  if (element.shape === shape) return false;
-  element.shape = shape;
-  replace(element, build());
-  return true;
+const sizes = new ResizeObserver((entries) => entries.forEach(({ target, contentRect }) => {
+  target.wide = contentRect.width;
+  target.widened();
+}));
+
+/** Keep the width of an element in its `wide`, and call a function when it changes. */
+function measured(element, widened) {
+  element.widened = widened;
+  sizes.observe(element);
 }
 
-function write(element, text) {
-  if (element.textContent !== text) element.textContent = text;
-}
-
-/** Two steps as stacked bars on one scale: what is done, and what binds. */
+/** A step as stacked bars, above that of another design where they differ, on one scale: what is done, and what binds. */
 export function breakdown() {
   const body = el("div", {});
   const view = plotCard("SVG", "Where the step goes", "", body);
   let bars = [];
-  view.draw = (now, reference, name) => {
-    const longest = Math.max(now.step_time || 0, reference.step_time || 0);
+  view.draw = (now, reference, name, moved) => {
+    const longest = Math.max(now.step_time || 0, (moved && reference.step_time) || 0);
     if (!longest) {
       body.shape = null;
       replace(body, el("div", { class: "soft" }, "The step never ends."));
       return;
     }
-    const kinds = [...new Set([...Object.keys(reference.breakdown), ...Object.keys(now.breakdown)])];
-    const resources = [...new Set([...Object.keys(reference.bound), ...Object.keys(now.bound)])];
-    const groups = [[kinds, "what is done"], [resources, "what binds"]];
-    once(body, JSON.stringify([kinds, resources, name]), () => {
+    const shown = moved ? [[name, reference], ["now", now]] : [["", now]];
+    const namesOf = (part) => [...new Set(shown.flatMap(([, one]) => Object.keys(one[part])))];
+    const groups = [[namesOf("breakdown"), "what is done"], [namesOf("bound"), "what binds"]];
+    once(body, JSON.stringify([groups, shown.map(([label]) => label)]), () => {
       bars = groups.map(([names, what]) => {
         const colours = coloursOf(names);
-        const rows = [name, "now"].map((label) => ({ label, bar: stackedBar(names, colours) }));
-        const element = el("div", { class: "bars", role: "img", "aria-label": `time of a step by ${what}` }, ...rows.map((row) => el("div", { class: "bar-row" }, el("span", { class: "soft" }, row.label), row.bar.element)));
-        return { rows, elements: [element, el("div", { class: "legend" }, ...names.map((one, i) => key(colours[i], named(one))))] };
+        const rows = shown.map(([label]) => ({ label, bar: stackedBar(names, colours) }));
+        const element = el("div", { class: moved ? "bars two" : "bars", role: "img", "aria-label": `time of a step by ${what}` }, ...rows.map((row) => el("div", { class: "bar-row" }, row.label ? el("span", { class: "soft" }, row.label) : null, row.bar.element)));
+        const entries = names.map((one, i) => key(colours[i], "", one));
+        return { names, rows, entries, elements: [el("div", { class: "soft of" }, what), element, el("div", { class: "legend" }, ...entries)] };
       });
       return bars.flatMap(({ elements }) => elements);
     });
     const times = (one) => Object.fromEntries(Object.entries(one.bound).map(([resource, share]) => [resource, one.step_time ? share * one.step_time : 0]));
-    [reference, now].forEach((one, i) => {
+    shown.forEach(([, one], i) => {
       bars[0].rows[i].bar.draw(one.step_time ? one.breakdown : {}, longest);
       bars[1].rows[i].bar.draw(times(one), longest);
     });
+    bars[0].names.forEach((one, i) => write(bars[0].entries[i].lastChild, `${named(one)} ${show(now.step_time ? now.breakdown[one] || 0 : null, "s", SIZED)}`));
+    bars[1].names.forEach((one, i) => write(bars[1].entries[i].lastChild, `${named(one)} ${percent(now.bound[one] || 0)}`));
   };
   return view;
 }
@@ -184,12 +96,14 @@ export function memory() {
     last = text;
     const needed = kinds.reduce((sum, [, size]) => sum + size, 0);
     const whole = Math.max(needed, now.capacity || 0) || 1;
-    const colours = coloursOf(kinds.map(([kind]) => kind));
-    const cells = kinds.map(([kind, size], i) => hinted(el("div", { class: "cell", style: { width: `${(100 * size) / whole}%`, background: colours[i], color: inkOn(colours[i]) } }, size / whole > 0.14 ? named(kind) : ""), () => `${named(kind)}: ${show(size, "B")}`));
+    const colours = tintsOf(kinds.length);
+    const cells = kinds.map(([kind, size], i) => hinted(el("div", { class: "cell", style: { width: `${(100 * size) / whole}%`, background: colours[i], color: inkOn(colours[i]) } }), () => `${named(kind)}: ${show(size, "B", SIZED)}`));
     const limit = el("div", { class: "limit", style: { left: `${(100 * (now.capacity || 0)) / whole}%` } });
-    replace(body, el("div", { class: "bar tall", role: "img", "aria-label": `${show(needed, "B")} of ${show(now.capacity, "B")}` }, ...cells, limit),
-      el("div", { class: "legend" }, ...kinds.map(([kind, size], i) => key(colours[i], `${named(kind)} ${show(size, "B", 3)}`)),
-        el("span", { class: needed > now.capacity ? "bad" : "soft" }, `${show(needed, "B")} of ${show(now.capacity, "B")}`)));
+    const bar = el("div", { class: "bar tall", role: "img", "aria-label": `${show(needed, "B")} of ${show(now.capacity, "B")}` }, ...cells, limit);
+    measured(bar, () => kinds.forEach(([kind, size], i) => write(cells[i], fitting((size / whole) * bar.wide - 8, named(kind)))));
+    replace(body, bar,
+      el("div", { class: "legend" }, ...kinds.map(([kind, size], i) => key(colours[i], `${named(kind)} ${show(size, "B", SIZED)}`)),
+        el("span", { class: needed > now.capacity ? "bad" : "soft" }, `${show(needed, "B", SIZED)} of ${show(now.capacity, "B", SIZED)}${needed > now.capacity ? ": too much" : ""}`)));
   };
   return view;
 }
@@ -204,13 +118,13 @@ const SPAN = Math.log(2.5); // a curve is cut where the value is so many times l
 export function profile(page, objectives) {
   const grid = el("div", { class: "curves" });
   const select = el("select", { "aria-label": "objective of the curves" }, ...objectives.map(({ name, label }) => el("option", { value: name }, label)));
-  const owners = el("select", { "aria-label": "which numbers" }, el("option", { value: "" }, "all numbers"), el("option", { value: "architect" }, "design and system"), el("option", { value: "technology" }, "technology"), el("option", { value: "fit" }, "fitted parameters"));
+  const owners = el("select", { "aria-label": "which numbers" }, el("option", { value: "" }, "what can be changed"), el("option", { value: "decision" }, "your decisions"), el("option", { value: "device" }, "the device"), el("option", { value: "technology" }, "technology"), el("option", { value: "constant" }, "constants of the model"));
   const more = el("button", { type: "button", class: "quiet" });
   const legend = el("div", { class: "legend" });
   const large = el("div", { class: "large", hidden: true, "data-apart": "" });
   const table = el("button", { type: "button", class: "quiet", title: "save the curves that are drawn as CSV" }, "CSV");
   const head = el("div", { class: "profile-head", "data-apart": "" }, el("span", { class: "soft" }, "of"), select, owners, more, table);
-  const view = plotCard("SVG", "Profile", "a curve through the design for every number; arrow and per cent: what 10 % to the better side brings; hollow: cannot be", head, legend, grid, large);
+  const view = plotCard("SVG", "Profile", "each curve: a figure against one parameter; %: gain from a 10 % improvement; hollow: infeasible", head, legend, grid, large);
   const boxes = new Map();
   const seen = new Set(); // curves that are on the screen
   const watch = new IntersectionObserver((entries) => {
@@ -233,8 +147,8 @@ export function profile(page, objectives) {
     const value = el("span", {});
     const gain = el("span", { class: "right" });
     const button = el("button", { type: "button", class: "curve", "data-curve": path, onclick: () => page.pick(path) },
-      el("span", { class: "title" }, control.label), el("span", { class: "soft group-name" }, control.group), picture, el("span", { class: "foot" }, value, gain));
-    hinted(button, () => `${path}\n${control.about || ""}`);
+      el("span", { class: "title" }, control.label), el("span", { class: "soft group-name" }), picture, el("span", { class: "foot" }, value, gain));
+    hinted(button, () => [path, control.about, ...(page.alike(path).length ? [`the same effect: ${page.alike(path).join(", ")}`] : [])].filter(Boolean).join("\n"));
     watch.observe(button);
     return { button, line, ring, value, gain, control, segments, marks, lines: [], dots: [] };
   }
@@ -248,12 +162,14 @@ export function profile(page, objectives) {
       if (!boxes.has(path)) boxes.set(path, box(path));
       const box_ = boxes.get(path);
       if (box_.curve !== curves.get(path) || box_.told !== gains.get(path)) drawCurve(box_, curves.get(path), gains.get(path));
+      const alike = page.alike(path).length;
+      write(box_.button.children[1], `${box_.control.group}${alike ? `, + ${alike} alike` : ""}`);
       boxes.get(path).button.setAttribute("aria-pressed", String(page.picked() === path));
       return boxes.get(path).button;
     });
     if (elements.length !== grid.children.length || elements.some((element, i) => grid.children[i] !== element)) replace(grid, ...elements);
     const bounds = [...new Set(wanted.flatMap((path) => curves.get(path).bound))];
-    replace(legend, ...bounds.map((resource) => key(resourceColour(resource), `${named(resource)} binds`)));
+    once(legend, bounds.join(), () => bounds.map((resource) => key(resourceColour(resource), `${named(resource)} binds`, resource)));
   };
   return view;
 }
@@ -281,7 +197,7 @@ function drawCurve(box, curve, gain) {
   enough(box.marks, box.dots, "circle", points.length);
   points.forEach(([x, y, bound, fits], i) => {
     const colour = resourceColour(bound);
-    if (i) put(box.lines[i - 1], { x1: round(points[i - 1][0]), y1: round(points[i - 1][1]), x2: round(x), y2: round(y), stroke: colour });
+    if (i) put(box.lines[i - 1], { x1: round(points[i - 1][0]), y1: round(points[i - 1][1]), x2: round(x), y2: round(y), stroke: colour, "stroke-dasharray": isHatched(bound) ? "3 2" : "none" });
     put(box.dots[i], { cx: round(x), cy: round(y), r: 2.2, fill: fits ? colour : "var(--card)", stroke: colour });
   });
   box.ring.setAttribute("cx", place(control, curve.at) * (WIDE - 10) + 5);
@@ -394,32 +310,39 @@ const UNITS = { area: "m2", power: "W", perimeter: "m" };
 export function chip() {
   const body = el("div", { class: "maps" });
   const view = plotCard("SVG", "Chip", "solid: used, pale: given and not used", body);
+  const legend = el("div", { class: "legend" });
   const levels = el("table", { class: "levels" });
-  view.element.append(levels);
+  view.element.append(legend, levels);
+  let last = null;
+  view.redraw = () => last && view.draw(last);
   view.draw = (device) => {
+    last = device;
     view.element.hidden = !device.budgets.length && !device.levels.length;
     view.small.textContent = device.budgets.length ? " solid: used, pale: given and not used" : " from its datasheet";
     const resources = [...new Set(device.budgets.map(({ resource }) => resource))].filter((name) => name !== "perimeter");
     body.hidden = !resources.length;
-    replace(body, ...resources.map((resource) => map(resource, device)));
-    const rows = device.levels.map((level) => el("tr", {}, el("td", {}, key(resourceColour(level.name) || "var(--faint)", named(level.name))), el("td", { class: "right" }, show(level.capacity, "B", 3)), el("td", { class: "right" }, level.bandwidth === null ? "-" : show(level.bandwidth, "B/s", 3))));
+    const components = [...new Set(device.budgets.filter(({ resource, budget }) => resource !== "perimeter" && budget > 0).map((row) => row.component))];
+    const found = componentColours(components), colours = new Map(components.map((name, i) => [name, found[i]]));
+    replace(body, ...resources.map((resource) => map(resource, device, colours)));
+    replace(legend, ...components.map((name) => key(colours.get(name), component(name))));
+    const rows = device.levels.map((level) => el("tr", {}, el("td", {}, key(resourceColour(level.name) || "var(--faint)", named(level.name))), el("td", { class: "right" }, show(level.capacity, "B", SIZED)), el("td", { class: "right" }, level.bandwidth === null ? "-" : show(level.bandwidth, "B/s", SIZED))));
     replace(levels, el("thead", {}, el("tr", {}, el("th", {}, "level"), el("th", { class: "right" }, "capacity"), el("th", { class: "right" }, "bandwidth"))), el("tbody", {}, ...rows));
   };
-  function map(resource, device) {
+  function map(resource, device, colours) {
     const rows = device.budgets.filter((row) => row.resource === resource && row.budget > 0).sort((a, b) => b.budget - a.budget);
-    const colours = componentColours(rows.map(({ component }) => component));
-    const [width, height] = [300, 150];
+    const width = Math.max(140, Math.floor((view.element.clientWidth - 40) / (view.element.clientWidth > 420 ? 2 : 1))), height = 150;
     const picture = svg("svg", { viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": `${resource} by component` });
     for (const cell of treemap(rows.map(({ budget }) => budget), 0, 0, width, height)) {
       const row = rows[cell.i];
       const share = Math.min(1, row.used / row.budget);
-      const colour = colours[cell.i];
+      const colour = colours.get(row.component);
       const frame = { x: cell.x + 0.5, y: cell.y + 0.5, width: Math.max(cell.width - 1, 0), height: Math.max(cell.height - 1, 0) };
       const used = share * frame.height;
       const group = svg("g", {}, svg("rect", { ...frame, fill: colour, opacity: 0.28 }), svg("rect", { ...frame, y: frame.y + frame.height - used, height: used, fill: colour }));
-      if (frame.width > 44 && frame.height > 16) {
-        const text = svg("text", { x: frame.x + 4, y: frame.y + 12, class: "map-text", fill: share > 0.6 || frame.height - used < 14 ? inkOn(colour) : "var(--ink)" });
-        text.textContent = `${component(row.component)}${frame.width > 96 ? ` ${show(row.used, UNITS[resource], 3)}` : ""}`;
+      const label = frame.height > 16 ? fitting(frame.width - 8, `${component(row.component)} ${show(row.used, UNITS[resource], SIZED)}`, component(row.component)) : "";
+      if (label) {
+        const text = svg("text", { x: frame.x + 4, y: frame.y + 13, class: "map-text", fill: share > 0.6 || frame.height - used < 14 ? inkOn(colour) : "var(--ink)" });
+        text.textContent = label;
         group.append(text);
       }
       hinted(group, () => `${component(row.component)}: ${show(row.used, UNITS[resource])} of ${show(row.budget, UNITS[resource])} used${row.limit ? `\nlimited by ${row.limit}` : ""}`);
@@ -427,7 +350,7 @@ export function chip() {
     }
     const used = rows.reduce((sum, row) => sum + row.used, 0);
     const given = rows.reduce((sum, row) => sum + row.budget, 0);
-    return el("figure", {}, el("figcaption", { class: "soft" }, `${resource}: ${show(used, UNITS[resource], 3)} of ${show(given, UNITS[resource], 3)} used`), picture);
+    return el("figure", {}, el("figcaption", { class: "soft" }, `${resource}: ${show(used, UNITS[resource], SIZED)} of ${show(given, UNITS[resource], SIZED)} used`), picture);
   }
   return view;
 }
@@ -447,7 +370,7 @@ function hatch(context, fill) {
   const inner = tile.getContext("2d");
   inner.fillStyle = cssColour("var(--card)");
   inner.fillRect(0, 0, 7, 7);
-  inner.strokeStyle = cssColour("var(--soft)");
+  inner.strokeStyle = fill === "exposed communication" ? start.colours.network : cssColour("var(--soft)");
   inner.lineWidth = 1.6;
   const [a, b, c, d] = HATCHED[fill];
   for (const shift of [-7, 0, 7]) {
@@ -459,6 +382,10 @@ function hatch(context, fill) {
   return [context.createPattern(tile, "repeat"), tile.toDataURL()];
 }
 
+function hatchKey(image, text) {
+  return el("span", { class: "entry" }, el("span", { class: "key", style: { background: `url(${image})` } }), text);
+}
+
 /** What classes of devices do when. */
 export function strip() {
   const canvas = el("canvas", { class: "strip", role: "img", "aria-label": "timeline of a step" });
@@ -468,7 +395,7 @@ export function strip() {
   let told = ""; // what people must know of the timeline
   view.draw = (found) => {
     last = found;
-    const [line, left] = [18, 92];
+    const line = 18, left = Math.ceil(Math.max(40, ...found.rows.map(widthOf))) + 8;
     const width = view.element.clientWidth - 30;
     const height = found.rows.length * line + 16;
     const ratio = window.devicePixelRatio || 1;
@@ -479,12 +406,12 @@ export function strip() {
     const context = canvas.getContext("2d");
     context.scale(ratio, ratio);
     context.clearRect(0, 0, width, height);
-    context.font = "11px system-ui, sans-serif";
+    context.font = "11px system-ui, -apple-system, 'Segoe UI', Roboto, 'Helvetica Neue', Arial, sans-serif";
     context.textBaseline = "middle";
     const [ink, ground] = [cssColour("var(--soft)"), cssColour("var(--well)")];
     found.rows.forEach((name, row) => {
       context.fillStyle = ink;
-      context.fillText(name.length > 14 ? `${name.slice(0, 13)}…` : name, 0, row * line + line / 2);
+      context.fillText(name, 0, row * line + line / 2);
       context.fillStyle = ground;
       context.fillRect(left, row * line + 1, width - left, line - 3);
     });
@@ -502,7 +429,7 @@ export function strip() {
     const end = show(found.total, "s");
     context.fillText(end, width - context.measureText(end).width, height - 7);
     const there = [...new Set(fills)].filter((i) => i > 0).map((i) => found.fills[i]);
-    replace(legend, ...found.families.map(([name, colour]) => key(colour, name)), ...there.map((fill) => key(`url(${hatches[fill][1]})`, fill)), el("span", { class: "soft" }, "pale: idle"), found.note ? el("span", { class: "soft" }, found.note) : null);
+    replace(legend, ...found.families.filter(([, colour]) => colour).map(([name, colour]) => key(colour, name)), ...there.map((fill) => hatchKey(hatches[fill][1], fill)), el("span", { class: "soft" }, "pale: idle"), found.note ? el("span", { class: "soft" }, found.note) : null);
     const more = found.classes > found.rows.length ? `${found.rows.length} of ${found.classes} classes of devices` : "";
     view.small.textContent = [more, told].filter(Boolean).map((text) => ` ${text}`).join(",");
   };
@@ -520,53 +447,29 @@ export function strip() {
   return view;
 }
 
-// ---------------------------------------------------------------------------------------------- explanations
-
-/** What limits the design and what would improve it. `apply(settings)` carries out a decision. */
-export function explanation(apply) {
-  const body = el("div", { class: "explained" });
-  const view = card("What limits it", "", body);
-  const listed = (title, rows) => (rows.length ? el("div", {}, el("h3", {}, title), el("ul", {}, ...rows)) : null);
-  const better = (gain) => el("b", { class: "good" }, `${signed(-gain)} `);
-  view.wait = () => (view.small.textContent = " is worked out ...");
-  view.fail = (sentence) => {
-    view.small.textContent = "";
-    replace(body, el("p", { class: "soft" }, sentence));
-  };
-  view.draw = (found) => {
-    view.small.textContent = "";
-    const button = (row) => (row.settings ? el("button", { type: "button", onclick: () => apply(row.settings) }, "apply") : null);
-    replace(body, el("p", {}, found.limiting),
-      listed("Decisions, budgets divided anew for each", found.decisions.map((row) => el("li", {}, better(row.gain), row.text, " ", row.kept !== null && row.settings ? el("span", { class: "soft" }, `(${signed(-row.kept)} with the division as it is) `) : null, button(row)))),
-      listed("Other strategies on these devices", found.strategies.map((row) => el("li", {}, better(row.gain), row.text, " ", button(row)))),
-      listed("How far a number leads before something else binds", found.bottlenecks.map((row) => el("li", {}, el("code", {}, row.path), row.factor === null ? ": nothing else within reach" : ` ${row.multiplied ? "×" : "÷"} ${digits(row.factor, 3)}: then ${named(row.bound_by)}`))),
-      listed("Worse where it should be better", found.surprises.map((row) => el("li", {}, el("code", {}, row.path), ` ${row.text}`))));
-  };
-  return view;
-}
-
 // ---------------------------------------------------------------------------------------------- comparisons
 
 /** Designs side by side: figures, and what of their settings differs. */
 export function pinTable(page) {
   const body = el("div", { class: "scroll" });
-  const view = card("Pins", "only what differs", body);
+  const view = card("Designs side by side", "only what differs", body);
   view.draw = (columns) => {
     view.element.hidden = columns.length < 2;
     const cell = (text, className) => el("td", { class: className || "" }, text);
     const head = columns.map((column) => el("th", {},
-      column.now ? el("b", {}, "now") : el("button", { type: "button", class: "quiet", "aria-pressed": String(column.reference), onclick: () => page.refer(column), text: column.name }),
+      column.now ? el("b", {}, column.name) : el("button", { type: "button", class: "quiet", "aria-pressed": String(column.reference), onclick: () => page.refer(column), text: column.name }),
       column.removable ? el("button", { type: "button", class: "quiet", "aria-label": `remove ${column.name}`, onclick: () => page.remove(column), text: "✕" }) : null,
       column.now ? null : el("button", { type: "button", class: "quiet", onclick: () => page.open(column), text: "open" }),
-      column.reference ? el("div", { class: "soft" }, "reference") : null));
+      column.reference ? el("div", { class: "soft" }, "reference") : null, column.same ? el("div", { class: "soft" }, "as it is now") : null));
     const paths = [...new Set(columns.flatMap((column) => Object.keys(column.answer.written || {})))];
     const texts = (path) => columns.map((column) => column.answer.written?.[path] ?? page.own(path));
     const differing = paths.filter((path) => new Set(texts(path)).size > 1);
     const rows = [
       ["step time", columns.map(({ answer }) => answer.error || (answer.step_time === null ? "never ends" : show(answer.step_time, "s")))],
+      ["trust", columns.map(({ answer }) => answer.trust?.level || "-")],
       ["bound by", columns.map(({ answer }) => (answer.bound ? named(Object.entries(answer.bound).sort((a, b) => b[1] - a[1])[0]?.[0] || "-") : "-"))],
       ["fits", columns.map(({ answer }) => (answer.error ? "-" : answer.feasible ? "yes" : "no"))],
-      ["memory", columns.map(({ answer }) => (answer.memory ? show(Object.values(answer.memory).reduce((a, b) => a + b, 0), "B", 3) : "-"))],
+      ["memory", columns.map(({ answer }) => (answer.memory ? show(Object.values(answer.memory).reduce((a, b) => a + b, 0), "B", SIZED) : "-"))],
       ...(columns[0].answer.figures || []).map((figure) => [figure.label, columns.map(({ answer }) => {
         const found = answer.figures?.find(({ name }) => name === figure.name);
         return !found || found.value === null ? "-" : found.unit === "1" ? percent(found.value) : show(found.value, found.unit);
@@ -582,7 +485,7 @@ export function pinTable(page) {
 /** Why one design is faster than another: a bar for each difference, which add up. */
 export function waterfall() {
   const body = el("div", {});
-  const view = plotCard("SVG", "Why faster", "differences exchanged one after another, the largest gain first", body);
+  const view = plotCard("SVG", "Why faster", "one difference after another, the largest gain first", body);
   view.element.hidden = true;
   view.draw = (found, one, two) => {
     view.element.hidden = false;
@@ -597,7 +500,7 @@ export function waterfall() {
     let before = found.first;
     for (const step of found.steps) {
       const change = step.time - before;
-      rows.push(row(step.text, before, step.time, change <= 0 ? "less" : "more", `${change <= 0 ? "−" : "+"}${show(Math.abs(change), "s", 3)}`));
+      rows.push(row(step.text, before, step.time, change <= 0 ? "less" : "more", `${change <= 0 ? "▼ −" : "▲ +"}${show(Math.abs(change), "s", SIZED)}`));
       before = step.time;
     }
     rows.push(row(two, 0, found.second, "whole", show(found.second, "s")));

@@ -1,15 +1,16 @@
 // The page of a scenario: what is asked of crossflow when something is moved, and what is drawn of the answers.
 import { call, copy, csvOf, el, later, newest, onState, onSystemTheme, readState, replace, save, say, searchKey, setTheme, start, themeButton, unhint, writeState } from "./kit.js";
 import { Panel, same, shown, StrategyControl } from "./scenario-panel.js";
-import { breakdown, chip, drawLarge, explanation, fileName, memory, pinTable, profile, strip, tiles, waterfall } from "./scenario-views.js";
+import { levers, limits, remedies, tiles } from "./scenario-tiles.js";
+import { breakdown, chip, drawLarge, fileName, memory, pinTable, profile, strip, waterfall } from "./scenario-views.js";
 
-const FEW = 16; // curves of the profile before more are asked for
+const FEW = 16, LEAST = 3; // curves of the profile before more are asked for, at most and at least
 const MOST_PINS = 5; // beside the start
 const REST = 200; // milliseconds without a move before all numbers are ranked anew
 const PAUSE = 400; // before the timeline and the explanation are asked for
 const NAMES = "ABCDEFGH";
 
-// What the address holds: s settings, p pins, r reference, l locks, o objective, b large curve, g groups, t theme, m more curves.
+// What the address holds: s settings, p pins, r reference, l locks, o objective, w whose numbers, b large curve, g groups, t theme, m more curves.
 let state = { s: {}, p: [], ...readState() };
 const base = start.first.now;
 let now = start.first.now;
@@ -21,7 +22,8 @@ let curves = new Map();
 let gains = new Map();
 let order = [];
 let pinned = []; // answers of the pins
-let lastGood = {};
+let lastGood = {}; // settings of the last design that is one, with the strategy that was asked for
+let stale = false; // whether what is shown belongs to that design, as the settings are none
 let stamp = 0; // counts moves, so that late answers are known
 
 // ---------------------------------------------------------------------------------------------- settings
@@ -58,7 +60,17 @@ function also(settings) {
     given["system.nodes"] = Math.ceil(given["system.devices"] / each);
     delete given["system.devices"];
   }
-  apply({ ...state.s, ...given });
+  const whole = { ...state.s };
+  for (const [path, wanted] of Object.entries(given)) {
+    if (wanted === null) delete whole[path];
+    else whole[path] = wanted;
+  }
+  apply(whole);
+}
+
+/** What evaluates the settings as they are. */
+function question(more = {}) {
+  return { settings: state.s, shown: drawn(), large: large(), known: key, chosen, objective: state.o, ...more };
 }
 
 function moved() {
@@ -71,14 +83,15 @@ function moved() {
     offline();
     return;
   }
-  ask({ settings: state.s, shown: drawn().filter(view.profile.seen), large: large(), known: key, chosen, objective: state.o });
+  ask(question({ shown: drawn().filter(view.profile.seen) }));
   rest();
   pause.cancel();
   pause();
 }
 
+/** Numbers whose curves are drawn: all, or the first ones, as long as 10 % of them brings something. */
 function drawn() {
-  return state.m ? order : order.slice(0, FEW);
+  return state.m ? order : order.slice(0, Math.min(FEW, Math.max(LEAST, order.filter((path) => ranked[path]?.gain > 5e-6).length)));
 }
 
 function large() {
@@ -88,12 +101,15 @@ function large() {
 // ---------------------------------------------------------------------------------------------- answers
 
 const ask = newest("evaluate", answered, failed, (busy) => document.body.classList.toggle("busy", busy));
-const rest = later(() => ask({ settings: state.s, shown: drawn(), large: large(), known: key, chosen, objective: state.o, every: true, owner: state.w }), REST);
+const rest = later(() => ask(question({ every: true, lever: state.w })), REST);
 
 function answered(answer, body) {
-  if (body.settings === state.s) lastGood = state.s;
-  notice.hidden = true;
   now = answer.now;
+  if (body.settings === state.s) {
+    outdate(false);
+    if (!now.note) lastGood = state.s;
+    tell(now.note, "plain");
+  }
   chosen = now.strategy;
   if (answer.controls) {
     key = answer.key;
@@ -107,57 +123,120 @@ function answered(answer, body) {
     if (curve.x && body.large?.includes(path)) largeCurve = curve;
   }
   if (answer.every) rank(answer.curves);
-  if (now.note) say(now.note);
   draw();
   if (answer.every && drawn().some((path) => !curves.has(path))) ask({ ...body, every: false, known: key, shown: drawn(), settings: state.s });
 }
 
-/** Order numbers by what 10 % brings; those without a curve are asked for next. */
+/** Order numbers by what 10 % brings, those with the same effect once; those without a curve are asked for next. */
 function rank(told) {
-  const owner = state.w || "";
-  const paths = Object.keys(told).filter((path) => controls.has(path) && (!owner || controls.get(path).owner === owner));
+  const wanted = (path) => (state.w ? controls.get(path).lever === state.w : controls.get(path).lever !== "constant");
+  const again = new Set(state.w === "constant" ? [] : [...[...alike.values()].flat(), ...aside]);
+  const paths = Object.keys(told).filter((path) => controls.has(path) && wanted(path) && !again.has(path));
   order = paths.sort((a, b) => told[b].gain - told[a].gain);
   ranked = told;
 }
 let ranked = {};
+let alike = new Map(); // paths with the same effect, by the first of them
+let aside = []; // paths that say little by themselves
 let largeCurve = null;
 
-function failed(error) {
-  replace(notice, el("span", {}, error.message), " ", el("button", { type: "button", onclick: () => apply(lastGood) }, "undo"));
-  notice.hidden = false;
+function failed(error, body) {
+  if (body.settings !== state.s) return;
+  rest.cancel();
+  pause.cancel();
+  outdate(true);
+  tell(error.message, "");
+  repairs({ settings: state.s });
 }
 
-// What is asked for when nothing moves: cures and chip, the best strategy, the timeline, the explanation.
-const settled = newest("further", ({ cures, device, notes }) => {
+// What is wrong with the settings, or was done otherwise than asked, with what repairs it.
+let sentence = "";
+const repairs = newest("repairs", (found, body) => body.settings === state.s && !notice.hidden && replace(mended, remedies(found, also)), () => {});
+
+/** Show a sentence above the page until another one takes its place; an empty one hides it. */
+function tell(text, kind) {
+  notice.hidden = !text;
+  notice.className = `notice ${kind}`;
+  if (text === sentence) return;
+  sentence = text;
+  replace(mended);
+  replace(notice, el("div", {}, text), el("div", { class: "repairs" }, mended, el("button", { type: "button", class: "undo", onclick: () => apply(lastGood) }, "undo")));
+}
+
+/** Grey what belongs to the last design that is one, and say so; it can be pressed again when the settings are a design. */
+function outdate(on) {
+  if (stale === on) return;
+  stale = on;
+  document.body.classList.toggle("stale", on);
+  for (const part of [view.tiles, view.levers, view.breakdown, view.memory, view.profile, view.strip, view.chip, view.limits, view.waterfall]) part.element.inert = on;
+  old.hidden = !on;
+  if (on) draw();
+}
+
+// What is asked for when nothing moves: cures and chip, levers, the best strategy, the timeline, the explanation.
+const settled = newest("further", ({ cures, device, notes, trusts }) => {
   view.tiles.drawCures(cures, now);
+  view.tiles.drawTrusts(trusts);
   view.chip.draw(device);
-  replace(remarks, ...notes.map((note) => el("div", { class: "soft" }, `note: ${note}`)));
+  const told = notes.filter((note) => ![...controls.values()].some(({ path, half }) => half && note.startsWith(`${path} `))); // which stand beside their controls
+  replace(remarks, ...told.map((note) => el("div", { class: "soft" }, `note: ${note}`)));
 }, () => {});
 const best = newest("fastest", ({ strategy: text }, body) => {
   if (body.stamp !== stamp || state.s.strategy !== "auto" || text === chosen) return;
   chosen = text;
-  ask({ settings: state.s, shown: drawn(), large: large(), known: key, chosen, objective: state.o, every: true, owner: state.w });
+  ask(question({ every: true, lever: state.w }));
   pause();
 }, () => {});
+// One after another, what people look for first at first; what a later move has overtaken asks for nothing more.
+const neighbours = followed("neighbours", (found) => view.levers.decide("strategies", found, "", now.feasible), (error) => view.levers.decide("strategies", [], error.message), (body) => {
+  decides(body);
+  timed(body);
+});
+const decides = followed("decisions", (found) => view.levers.decide("others", found), (error) => view.levers.decide("others", [], error.message), (body) => explains(body));
 const timed = newest("timeline", (found) => view.strip.draw(found), (error) => view.strip.fail(error.message));
-const explains = newest("explain", (found, body) => body.stamp === stamp && view.explanation.draw(found), (error) => view.explanation.fail(error.message));
+const explains = newest("explain", (found, body) => {
+  if (body.stamp !== stamp) return;
+  view.levers.explain(found);
+  view.limits.draw(found);
+  alike = new Map(Object.entries(found.alike));
+  aside = found.aside;
+  rank(ranked);
+  needCurves();
+}, (error) => {
+  view.levers.explain({ decisions: [], numbers: [] });
+  view.limits.fail(error.message);
+});
+
+/** A call about the design as it is now, and what is asked after it. */
+function followed(name, done, failed_, then) {
+  const current = (action) => (found, body) => {
+    if (body.stamp !== stamp) return;
+    action(found);
+    then(body);
+  };
+  return newest(name, current(done), current(failed_));
+}
 const pause = later(() => {
   if (document.body.classList.contains("busy")) {
     pause();
     return;
   }
+  if (stale) return;
   const body = { settings: state.s, chosen, stamp };
   settled(body);
+  if (now.note) repairs({ settings: state.s });
   if (state.s.strategy === "auto") best(body);
-  timed(body);
-  view.explanation.wait();
-  explains(body);
+  view.levers.wait();
+  view.limits.wait();
+  neighbours(body);
   if (columns().length > 1) refreshPins();
 }, PAUSE);
 
 // ---------------------------------------------------------------------------------------------- drawing
 
 const notice = el("div", { class: "notice", hidden: true, role: "alert" });
+const mended = el("span", { class: "mended" });
+const old = el("div", { class: "old", hidden: true, role: "status" });
 const remarks = el("div", { class: "remarks" });
 const panelPage = {
   value, set,
@@ -190,13 +269,14 @@ panelPage.strategy = strategy;
 const panel = new Panel(panelPage);
 
 const view = {
-  tiles: tiles(also),
+  tiles: tiles({ apply: also, set, priced: () => state.s["system.operation.price"] }),
+  levers: levers({ apply: also, control: (path) => controls.get(path) }),
   breakdown: breakdown(),
   memory: memory(),
-  profile: profile({ control: (path) => controls.get(path), pick, picked: () => state.b }, start.objectives || []),
+  profile: profile({ control: (path) => controls.get(path), pick, picked: () => state.b, alike: (path) => alike.get(path) || [] }, start.objectives || []),
   chip: chip(),
   strip: strip(),
-  explanation: explanation(also),
+  limits: limits((path) => controls.get(path)),
   pins: pinTable({ refer, remove, open: (column) => apply({ ...column.settings }), own: (path) => {
     const control = initial.get(path) || controls.get(path);
     return control ? shown(control, control.value) : "as given";
@@ -206,18 +286,21 @@ const view = {
 
 function draw() {
   const { answer, name } = reference();
-  view.tiles.draw(now, answer, name);
-  view.breakdown.draw(now, answer, name);
+  const moved = JSON.stringify(state.r ? state.p[state.r - 1].s : {}) !== JSON.stringify(stale ? lastGood : state.s);
+  view.tiles.draw(now, answer, name, moved);
+  view.breakdown.draw(now, answer, name, moved);
   view.memory.draw(now);
   view.profile.draw(drawn(), curves, gains);
-  view.profile.more.textContent = state.m ? `show ${FEW}` : `show all ${order.length}`;
-  view.profile.more.hidden = order.length <= FEW;
-  what.textContent = `${now.what}, ${now.strategy}`;
+  view.profile.more.textContent = state.m ? "show fewer" : `show all ${order.length}`;
+  view.profile.more.hidden = !state.m && order.length <= drawn().length;
+  what.textContent = `${stale ? "last valid design: " : ""}${now.what}, ${now.strategy}`;
+  what.classList.toggle("bad", stale);
+  old.textContent = `These settings are no design. All figures below are those of the last one that is: ${now.what}, ${now.strategy}.`;
   panel.draw();
   strategy.draw();
   if (state.b && largeCurve && controls.has(state.b)) enlarge();
   else view.profile.large.hidden = true;
-  if (columns().length > 1) view.pins.draw(columns());
+  if (state.p.length) view.pins.draw(columns());
   else view.pins.element.hidden = true;
 }
 
@@ -236,20 +319,27 @@ function pick(path) {
     draw();
     return;
   }
-  if (state.b) ask({ settings: state.s, shown: drawn(), large: large(), known: key, chosen, objective: state.o });
+  if (state.b) ask(question());
   else draw();
 }
 
 // ---------------------------------------------------------------------------------------------- pins
 
-/** Start, pins and the design as it is. */
+/** Settings of a design as people read them. */
+function readable(settings) {
+  return Object.fromEntries(Object.entries(settings).map(([path, found]) => [path, controls.has(path) ? shown(controls.get(path), found) : initial.has(path) ? shown(initial.get(path), found) : String(found)]));
+}
+
+/** Start, pins and the design as it is, unless that is one of them. */
 function columns() {
+  const last = stale ? lastGood : state.s, same_ = (settings) => JSON.stringify(settings) === JSON.stringify(last);
   const own = [{ name: "start", settings: {}, answer: { ...base, written: {} }, reference: !state.r }];
   state.p.forEach((pin, i) => {
-    if (pinned[i]) own.push({ name: pin.n, settings: pin.s, answer: pinned[i], reference: state.r === i + 1, removable: true, i });
+    if (!pinned[i]) return;
+    const answer = { ...pinned[i], written: { ...readable(pin.s), strategy: pinned[i].strategy } };
+    own.push({ name: pin.n, settings: pin.s, answer, reference: state.r === i + 1, removable: true, i, same: same_(pin.s) });
   });
-  const texts = Object.fromEntries(Object.entries(state.s).map(([path, found]) => [path, controls.has(path) ? shown(controls.get(path), found) : String(found)]));
-  if (Object.keys(state.s).length) own.push({ name: "now", now: true, settings: state.s, answer: { ...now, written: { ...texts, strategy: now.strategy } } });
+  if (!own.some(({ settings }) => same_(settings))) own.push({ name: stale ? "last valid" : "now", now: true, settings: last, answer: { ...now, written: { ...readable(last), strategy: now.strategy } } });
   for (const column of own) column.answer = { ...column.answer, written: { strategy: column.answer.strategy, ...column.answer.written } };
   return own;
 }
@@ -260,6 +350,10 @@ function reference() {
 }
 
 function pin() {
+  if (stale) {
+    say("these settings are no design: repair or undo them first");
+    return;
+  }
   if (state.p.length >= MOST_PINS) {
     say("six designs are kept at most: remove one");
     return;
@@ -267,6 +361,11 @@ function pin() {
   const name = [...NAMES].find((letter) => !state.p.some(({ n }) => n === letter));
   const settings = { ...state.s };
   if (settings.strategy === "auto" || now.note) settings.strategy = now.strategy;
+  const there = Object.keys(settings).length ? state.p.find(({ s }) => JSON.stringify(s) === JSON.stringify(settings))?.n : "start";
+  if (there) {
+    say(there === "start" ? "nothing has moved: the start is always kept" : `this is design ${there}`);
+    return;
+  }
   state.p = [...state.p, { n: name, s: settings }];
   pinned[state.p.length - 1] = { ...now, written: {} };
   state.r = state.p.length;
@@ -300,6 +399,7 @@ const pinsAsk = newest("designs", (answers) => {
 function refreshPins() {
   if (grid) return;
   if (state.p.length) pinsAsk({ designs: state.p.map(({ s }) => s) });
+  if (stale) return;
   const { answer, name } = reference();
   const settings = state.r ? state.p[state.r - 1].s : {};
   if (answer.step_time && now.step_time && JSON.stringify(settings) !== JSON.stringify(state.s)) {
@@ -396,22 +496,22 @@ function build() {
   const header = el("header", { class: "top" }, el("h1", {}, start.title, " ", what), ...(grid ? [] : tools), sheet, theme);
   view.profile.table.addEventListener("click", () => save(`${fileName("profile")}.csv`, curvesCsv(), "text/csv"));
   const plain = grid ? el("div", { class: "notice plain" }, `This page is a file made by crossflow ${start.version}. ${axes.size ? `${[...axes.keys()].join(", ")} can be moved among values that were computed beforehand; all other controls are fixed.` : "Its controls are fixed."}`) : null;
-  const main = el("div", { class: "main" }, view.tiles.element,
-    el("div", { class: "columns" }, view.breakdown.element, view.memory.element), view.profile.element,
-    view.pins.element, view.waterfall.element, el("div", { class: "columns even" }, view.strip.element, view.chip.element), view.explanation.element, remarks);
+  const main = el("div", { class: "main" }, old, el("div", { class: "tiles" }, view.tiles.element, grid ? null : view.levers.element, view.breakdown.element),
+    view.pins.element, view.waterfall.element, el("div", { class: "columns even" }, view.memory.element, view.strip.element), view.profile.element,
+    el("div", { class: "columns even" }, view.chip.element, view.limits.element), remarks);
   replace(document.getElementById("app"), header, notice, plain, el("div", { class: "page" }, panel.element, main));
   view.profile.select.value = state.o || "step_time_s";
   view.profile.owners.value = state.w || "";
   view.profile.select.addEventListener("change", () => {
     state.o = view.profile.select.value === "step_time_s" ? undefined : view.profile.select.value;
     writeState(state);
-    ask({ settings: state.s, shown: drawn(), large: large(), known: key, chosen, objective: state.o, every: true, owner: state.w });
+    ask(question({ every: true, lever: state.w }));
   });
   view.profile.owners.addEventListener("change", () => {
     state.w = view.profile.owners.value || undefined;
     writeState(state);
     if (grid) needCurves(rank(ranked));
-    else ask({ settings: state.s, shown: [], large: large(), known: key, chosen, objective: state.o, every: true, owner: state.w });
+    else ask(question({ shown: [], every: true, lever: state.w }));
   });
   view.profile.more.addEventListener("click", () => {
     state.m = state.m ? undefined : 1;
@@ -422,13 +522,14 @@ function build() {
 }
 
 function needCurves() {
-  if (!grid && drawn().some((path) => !curves.has(path))) ask({ settings: state.s, shown: drawn(), large: large(), known: key, chosen, objective: state.o });
+  if (!grid && drawn().some((path) => !curves.has(path))) ask(question());
   draw();
 }
 
 function redraw() {
   draw();
   view.strip.redraw();
+  view.chip.redraw();
 }
 
 /** Begin with what the page holds, then with what the address says. */
@@ -444,7 +545,7 @@ function begin() {
   draw();
   if (grid) {
     view.profile.select.hidden = true;
-    view.explanation.element.hidden = true;
+    view.limits.element.hidden = true;
     if (grid.timeline.total === undefined) view.strip.fail(grid.timeline.error);
     else view.strip.draw(grid.timeline);
     view.tiles.drawCures(grid.further.cures.map(({ text }) => ({ text, settings: {} })), now);
