@@ -10,17 +10,17 @@ True
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from crossflow import prediction
+from crossflow import files, prediction
 from crossflow.errors import CrossflowError, did_you_mean
 from crossflow.evaluation.timelines import simulate
 from crossflow.explanation import sensitivity
 from crossflow.explanation.answers import Explanation
-from crossflow.files import YAML
+from crossflow.files import YAML, Document
 from crossflow.planning import opening, planner
 from crossflow.planning.opening import Overrides, ScenarioSource, as_settings, unplanned
 from crossflow.planning.plans import Plans
@@ -166,6 +166,24 @@ def _asked(
         document, assumed = Question(model=str(model), system=str(system), **given).scenario(texts)
         return document, texts, tuple(map(_in_python, assumed))
     return scenario, (*as_settings(settings), *as_settings(paths(function, named))), ()
+
+
+def of_question(function: str, scenario: ScenarioSource | None, named: Mapping[str, Any]) -> tuple[ScenarioSource, dict[str, Any]]:
+    """What points start from, and the keywords that are left to vary: a model and a system stand for a scenario where there is none.
+
+    >>> source, varied = of_question("sweep", None, {"model": "llama3-8b", "on": ["dgx-h100", "dgx-a100"], "batch": 64, "nodes": [1, 2]})
+    >>> source.data["system"], varied
+    ({'template': 'dgx-h100'}, {'on': ['dgx-h100', 'dgx-a100'], 'nodes': [1, 2]})
+    """
+    if scenario is not None:
+        return scenario, dict(named)
+    lists = {key: value for key, value in named.items() if isinstance(value, Iterable) and not isinstance(value, str | Mapping)}
+    first = {key: next(iter(value), None) for key, value in lists.items() if key in ("model", "on")}
+    source, _, _ = _asked(function, None, (), {key: value for key, value in {**named, **first}.items() if key in first or key not in lists})
+    if not isinstance(source, Document):
+        raise CrossflowError(f"{function}: give a scenario, or a model and a system, such as model='llama3-70b', on='dgx-h100'")
+    rest = {key: value for key, value in named.items() if key not in (*INSTEAD, *_DEGREES, "system") and key not in lists}
+    return files.override(source, as_settings(paths(function, rest))), lists
 
 
 def _is_model(scenario: ScenarioSource) -> bool:

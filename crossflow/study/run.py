@@ -230,7 +230,7 @@ def _as_found(study: Study, folder: Path, columns: Mapping[str, Any], found: Seq
 
 def _run_record(study: Study) -> dict[str, Any]:
     scenario = study.scenario
-    named = dict.fromkeys((scenario.system.techlib, *study.values.get("system.techlib", ())))
+    named = dict.fromkeys((scenario.system.techlib, *study.every.get("system.techlib", ())))
     libraries = [scenario.library_document(str(name)).data for name in named]
     inputs = provenance.record(scenario=scenario.document.data, system=scenario.system_document.data, techlib=libraries)
     seeds = {name: settings.seed for name, settings in study.spec.searches.items()}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,7 @@ from crossflow.errors import CrossflowError
 from crossflow.evaluation import evaluate
 from crossflow.explanation.parameters import Parameter, uncertain
 from crossflow.explanation.uncertainty import GENERATIONS, drawn_together, draws, entry_of, quantiles, technology_of
-from crossflow.points import split
+from crossflow.points import Together, by_path, split
 from crossflow.scenario import Scenario
 from crossflow.score import absent
 from crossflow.search.division import SPREAD, BudgetDivision
@@ -27,15 +27,26 @@ from crossflow.study.workers import Workers
 # Small studies show progress often; in large ones a task is long enough to pay for its way to another process.
 TASK, LARGE_TASK, LARGE = 512, 4096, 50_000
 SEARCHED = 128  # points of a task whose budgets are divided anew
+PLANNED = 1  # of one whose strategy is the planner's, which takes a second or so
 
 
 @dataclass(frozen=True, kw_only=True)
 class Grid:
-    """Every combination of swept values, by number, the last path changing fastest; `draws` of each."""
+    """Every combination of swept values, by number, the last path changing fastest; `draws` of each.
+
+    Values are by path, or names of settings that change `together`.
+    """
 
     values: Mapping[str, Sequence[Any]]
+    together: Mapping[str, Together] = field(default_factory=dict)
     draws: int = 1
     searched: bool = False  # whether budgets are divided anew at every point
+    planned: bool = False  # whether the strategy of every point is the planner's
+
+    @property
+    def paths(self) -> tuple[str, ...]:
+        """Paths of a scenario that are swept, alone or with others."""
+        return tuple(by_path({name: values[:1] for name, values in self.values.items()}, self.together))
 
     @property
     def points(self) -> int:
@@ -48,8 +59,8 @@ class Grid:
     @property
     def task(self) -> int:
         """Rows of one task."""
-        if self.searched and self.draws == 1:
-            return SEARCHED
+        if self.draws == 1 and (self.planned or self.searched):
+            return PLANNED if self.planned else SEARCHED
         return TASK if len(self) < LARGE or self.searched else LARGE_TASK
 
     def parts(self) -> list[tuple[int, int]]:
@@ -59,14 +70,18 @@ class Grid:
         return [(first + start, first + min(start + self.task, whole)) for first, start in starts]
 
     def given(self, first: int, end: int) -> dict[str, list[Any]]:
-        """Values of the points of rows by path."""
+        """Values of the points of rows, as the study names them."""
         sizes = [len(values) for values in self.values.values()]
         index = np.unravel_index(np.arange(first, end) // self.draws, sizes) if sizes else ()
         return {path: [values[i] for i in row] for (path, values), row in zip(self.values.items(), index, strict=True)}
 
     def point(self, number: int) -> dict[str, Any]:
-        """Values of one combination."""
+        """Values of one combination, as the study names them."""
         return {path: values[0] for path, values in self.given(number * self.draws, number * self.draws + 1).items()}
+
+    def settings(self, point: Mapping[str, Any]) -> dict[str, Any]:
+        """Values of one combination by path."""
+        return {path: values[0] for path, values in by_path({name: [value] for name, value in point.items()}, self.together).items()}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -129,7 +144,7 @@ def tasks(
     if redivision is not None and settings is not None and sampling is not None:
         points = replace(layout, draws=1)
         sizes = [len(values) for values in layout.values.values()]
-        division = redivision.points(points.given(0, points.points), points.points, sizes, settings.evaluations)
+        division = redivision.points(by_path(points.given(0, points.points), points.together), points.points, sizes, settings.evaluations)
     common: dict[str, Any] = {
         "scenario": scenario,
         "grid": layout,
@@ -144,7 +159,12 @@ def tasks(
 def evaluated(part: SweepTask) -> RowBlock:
     """Evaluate the points of one task."""
     count = part.end - part.first
-    given: dict[str, Any] = dict(part.grid.given(part.first, part.end))
+    named = part.grid.given(part.first, part.end)
+    given: dict[str, Any] = by_path(named, part.grid.together)
+    if part.grid.planned:
+        from crossflow.planning.each import with_plans
+
+        given = with_plans(part.scenario, given)
     if part.sampling is not None:
         given |= part.sampling.drawn(part.first % part.grid.draws, count)
     divided = _divided(part, given, count)
@@ -154,8 +174,8 @@ def evaluated(part: SweepTask) -> RowBlock:
     score = evaluate(part.scenario, points, columns=asked)
     columns = score.columns()
     kept = columns if part.record is None else {name: columns.get(name, np.full(count, absent(name))) for name in part.record}
-    numbers = {records.in_si(path, score.units[path]): score.points[path] for path in part.grid.values if path in score.units}
-    table = {"id": np.arange(part.first, part.end), **given, **kept, **numbers}
+    numbers = {records.in_si(path, score.units[path]): score.points[path] for path in part.grid.paths if path in score.units}
+    table = {"id": np.arange(part.first, part.end), **named, **given, **kept, **numbers}
     shown = {**columns, **table}
     return RowBlock(text=records.to_lines(table), columns={name: shown[name] for name in part.needed if name in shown}, count=count)
 
