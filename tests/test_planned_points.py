@@ -100,7 +100,10 @@ def test_searches_at_points_with_names_have_files_of_these_names(tmp_path):
             {"sweep": {"chip": {"a": {"system.nodes": 1}, "b": {"workload.sequence": 3}}}},
             "sweep.chip: a says nothing of workload.sequence, which other values of chip set; give it there too",
         ),
-        ({"sweep": {"chip": {"a": 3, "b": {"system.nodes": 1}}}}, "sweep.chip.a: expected settings by path, such as {system.nodes: 4}, got 3"),
+        (
+            {"sweep": {"chip": {"a": 3, "b": {"system.nodes": 1}}}},
+            "sweep.chip.a: expected settings by path, such as {system.nodes: 4}, got 3",
+        ),
         (
             {"sweep": {"system": {"a": {"system.nodes": 1}}}},
             "sweep.system: 'system' is a path of a scenario; what changes together has a name of its own, such as hardware",
@@ -133,3 +136,17 @@ def test_a_loaded_scenario_keeps_the_strategy_that_was_chosen():
     assert list(crossflow.sweep(scenario, nodes=[1, 2]).feasible) == [True, False]
     with pytest.raises(CrossflowError, match="a model and a system"):
         crossflow.sweep(nodes=[1, 2])
+
+
+def test_progress_moves_while_budgets_are_divided(tmp_path):
+    scenario = {"system": {"template": "pathfinder", "devices": 64}, "workload": "lstm-16k", "strategy": "CR-8-d8"}
+    given = {"name": "s", "scenario": scenario, "sweep": {"system.technology.memory": ["HBM2e", "HBM3"]}, "plots": []}
+    seen = []
+    run_study(
+        {**given, "redivide": {"evaluations": 400}}, out=tmp_path / "r", progress=lambda done, total, best: seen.append((done, total, best))
+    )
+    assert {total for _, total, _ in seen} == {800} and seen[0] == (0, 800, "-") and seen[-1][0] == 800
+    done = [done for done, *_ in seen]
+    assert len(set(done)) > 10 and done == sorted(done) and seen[1][2] != "-"
+    run_study(given, out=tmp_path / "q", progress=lambda done, total, best: seen.append((done, total, best)))
+    assert seen[-1][:2] == (2, 2)

@@ -234,7 +234,11 @@ def _trusted(study: Study, view: View) -> str:
     if set(levels) == {"unknown"}:
         return f"trust: {trust(study.scenario).text}"
     counts = {level: levels.count(level) for level in reversed(LEVELS) if level in levels}
-    told = next(iter(counts)) if len(counts) == 1 else ", ".join(f"{count:,} points {level}" for level, count in counts.items())
+    told = (
+        next(iter(counts))
+        if len(counts) == 1
+        else ", ".join(f"{count:,} {'point' if count == 1 else 'points'} {level}" for level, count in counts.items())
+    )
     edges = tables.numbers(view.columns["error_band.p90"]) if "error_band.p90" in view.columns else np.full(1, np.nan)
     edges = edges[np.isfinite(edges)]
     if edges.size:
