@@ -27,9 +27,11 @@ def test_every_point_of_a_study_has_the_plan_of_its_own_scenario(tmp_path):
     for row in result.rows:
         nodes, sequence = row["system.nodes"], row["workload.sequence"]
         alone = crossflow.predict({**SCENARIO, "system": {"template": "dgx-h100", "nodes": nodes}}, sequence=sequence)
-        assert row["strategy"] == alone.strategy and row["step_time_s"] == pytest.approx(alone.step_time)
+        assert row["strategy"] == alone.strategy
+        assert row["step_time_s"] == pytest.approx(alone.step_time)
     headers, rows = result.table()
-    assert headers[:3] == ["nodes", "sequence", "strategy"] and len({row[2] for row in rows}) > 1
+    assert headers[:3] == ["nodes", "sequence", "strategy"]
+    assert len({row[2] for row in rows}) > 1
     table = (tmp_path / "r" / "points.csv").read_text().splitlines()
     assert next(csv.reader(table))[:4] == ["id", "system.nodes", "workload.sequence", "strategy"]
 
@@ -51,25 +53,28 @@ def test_designs_of_a_planned_study_are_found_again(tmp_path):
 def test_what_changes_together_has_a_name_in_tables_and_prices_of_its_own(tmp_path):
     result = run_study(study(sweep={"chip": CHIPS}, columns=["usd_per_million_tokens"]), out=tmp_path / "r")
     headers, rows = result.table()
-    assert headers == ["chip", "strategy", "usd_per_million_tokens"] and [row[0] for row in rows] == ["H100", "B200"]
+    assert headers == ["chip", "strategy", "usd_per_million_tokens"]
+    assert [row[0] for row in rows] == ["H100", "B200"]
     for row, (name, settings) in zip(result.rows, CHIPS.items(), strict=True):
         alone = crossflow.predict(SCENARIO, {path: settings[path] for path in settings})
-        assert row["chip"] == name and row["usd_per_million_tokens"] == pytest.approx(alone.usd_per_million_tokens)
+        assert row["chip"] == name
+        assert row["usd_per_million_tokens"] == pytest.approx(alone.usd_per_million_tokens)
     assert result.summary.endswith("at B200")
 
 
 def test_whole_systems_that_each_have_a_price_need_none_in_the_scenario(tmp_path):
     systems = [{"template": t, "operation": {"price": p}} for t, p in (("dgx-h100", "2 USD/hour"), ("dgx-b200", "4 USD/hour"))]
     scenario = {**SCENARIO, "system": "dgx-h100", "strategy": "tp2-dp4-z1"}
-    result = run_study({"name": "s", "scenario": scenario, "sweep": {"system": systems}, "columns": ["usd_per_million_tokens"], "plots": []},
-                       out=tmp_path / "r")  # fmt: skip
+    given = {"name": "s", "scenario": scenario, "sweep": {"system": systems}, "columns": ["usd_per_million_tokens"], "plots": []}
+    result = run_study(given, out=tmp_path / "r")
     assert all(row["usd_per_million_tokens"] > 0 for row in result.rows)
 
 
 def test_the_best_plan_beside_an_own_one(tmp_path):
     plans = {"best": {"strategy": "auto"}, "mine": {"strategy": "tp8"}}
     best, mine = run_study(study(sweep={"plan": plans}), out=tmp_path / "r").rows
-    assert mine["strategy"] == "tp8" and best["strategy"] == crossflow.predict(SCENARIO).strategy
+    assert mine["strategy"] == "tp8"
+    assert best["strategy"] == crossflow.predict(SCENARIO).strategy
     assert best["step_time_s"] < mine["step_time_s"]
 
 
@@ -79,7 +84,8 @@ def test_searches_at_points_with_names_have_files_of_these_names(tmp_path):
     result = run_study(given, out=tmp_path / "r")
     assert sorted(path.name for path in (tmp_path / "r" / "best").iterdir()) == ["all-B200.yaml", "all-H100.yaml"]
     loaded = crossflow.load(tmp_path / "r" / "best" / "all-B200.yaml")
-    assert loaded.system.name == "dgx-b200" and result.rows[0]["system.template"] == "dgx-h100"
+    assert loaded.system.name == "dgx-b200"
+    assert result.rows[0]["system.template"] == "dgx-h100"
 
 
 @pytest.mark.parametrize(
@@ -126,9 +132,11 @@ def test_a_sweep_in_python_plans_every_point_of_data_that_say_auto():
     score = crossflow.sweep(SCENARIO, nodes=[1, 2])
     assert list(score.points["strategy"]) == [crossflow.predict(SCENARIO, nodes=nodes).strategy for nodes in (1, 2)]
     asked = crossflow.sweep(model="llama3-8b", on=["dgx-h100", "dgx-b200"], batch=64)
-    assert list(asked.points) == ["system.template", "strategy"] and asked.feasible.all()
+    assert list(asked.points) == ["system.template", "strategy"]
+    assert asked.feasible.all()
     mixed = crossflow.sweep(SCENARIO, strategy=["auto", "tp8"])
-    assert mixed.step_time[0] < mixed.step_time[1] and mixed.points["strategy"][1] == "tp8"
+    assert mixed.step_time[0] < mixed.step_time[1]
+    assert mixed.points["strategy"][1] == "tp8"
 
 
 def test_a_loaded_scenario_keeps_the_strategy_that_was_chosen():
@@ -145,8 +153,12 @@ def test_progress_moves_while_budgets_are_divided(tmp_path):
     run_study(
         {**given, "redivide": {"evaluations": 400}}, out=tmp_path / "r", progress=lambda done, total, best: seen.append((done, total, best))
     )
-    assert {total for _, total, _ in seen} == {800} and seen[0] == (0, 800, "-") and seen[-1][0] == 800
+    assert {total for _, total, _ in seen} == {800}
+    assert seen[0] == (0, 800, "-")
+    assert seen[-1][0] == 800
     done = [done for done, *_ in seen]
-    assert len(set(done)) > 10 and done == sorted(done) and seen[1][2] != "-"
+    assert len(set(done)) > 10
+    assert done == sorted(done)
+    assert seen[1][2] != "-"
     run_study(given, out=tmp_path / "q", progress=lambda done, total, best: seen.append((done, total, best)))
     assert seen[-1][:2] == (2, 2)

@@ -50,6 +50,7 @@ def sections(explanation: Explanation, top: int, *, whole: bool = False) -> list
         other_strategies(explanation, max(top // 3, 1)),
         decisions(explanation),
         *elasticities(explanation, top, whole=whole),
+        slight(explanation),
         surprises(explanation),
         what_ifs("What if", explanation, _of_first(_shown(explanation, explanation.what_ifs, whole), max(top // _FACTORS, 1))),
         what_ifs("Best pairs", explanation, _best_of_each(_shown(explanation, explanation.pairs, whole), max(top // 5, 1))),
@@ -99,6 +100,14 @@ def decisions(explanation: Explanation) -> Group:
     header = ("decision", "change", "gain", in_words(explanation.objective), "division kept", "bound by")
     aside = "below the first row: gain over the chip that is divided anew"
     return page.section("What you decide", rows, right=(2, 3, 4), aside=aside, header=header, wraps=1)
+
+
+def slight(explanation: Explanation) -> Group:
+    """Links and memories that matter little: what waits for them, and what hides it."""
+    rows: list[list[RenderableType]] = [[path, use.text] for path, use in explanation.uses.items()]
+    return page.section(
+        "Why these bring little", rows, aside="if they were half as good", header=("resource", "what waits for it"), wraps=1
+    )
 
 
 def surprises(explanation: Explanation) -> Group:

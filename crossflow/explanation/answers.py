@@ -13,6 +13,7 @@ from crossflow.results import PlainData, Tabular
 from crossflow.scenario import Scenario
 from crossflow.score import larger_is_better, unit_of
 from crossflow.units import show
+from crossflow.uses import Use
 
 if TYPE_CHECKING:
     from crossflow.drawing.picture import Picture
@@ -185,6 +186,7 @@ class Explanation(PlainData, Tabular):
     alternatives : other decisions of the architect of a generated device, with budgets divided anew: the division alone first, then
         those that are feasible, the largest gain first.
     strategies : other strategies of a layered model, those that fit first, the largest gain first.
+    uses : by path what waits for links and memories that gain little, and what hides it, if they were half as good.
     notes : sentences on how to read this.
     """
 
@@ -204,6 +206,7 @@ class Explanation(PlainData, Tabular):
     swings: tuple[Swing, ...]
     alternatives: tuple[Alternative, ...]
     strategies: tuple[OtherStrategy, ...]
+    uses: Mapping[str, Use]
     notes: tuple[str, ...]
 
     def effect(self, path: str) -> Effect:
@@ -238,6 +241,7 @@ class Explanation(PlainData, Tabular):
             "swings": [{**asdict(s), "at_low": plain(s.at_low), "at_high": plain(s.at_high)} for s in self.swings],
             "alternatives": [other.to_dict() for other in self.alternatives],
             "strategies": [other.to_dict() for other in self.strategies],
+            "uses": {path: use.to_dict() for path, use in self.uses.items()},
             "notes": list(self.notes),
         }
 
