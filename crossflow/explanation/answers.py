@@ -110,6 +110,7 @@ class Alternative(Answer):
     kept: float  # relative improvement where the division stays; minus infinity where it cannot be built then. [1]
     # relative improvement over the scenario whose budgets are divided anew too, which is what the decision itself brings. [1]
     marginal: float
+    spread: float  # by how much two searches of its division that did not see each other differ. [1]
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data."""
@@ -119,6 +120,7 @@ class Alternative(Answer):
             "after": self.after,
             "gain_kept": plain(self.kept),
             "gain_marginal": plain(self.marginal),
+            "search_spread": plain(self.spread),
             **super().to_dict(),
         }
 
@@ -184,7 +186,8 @@ class Explanation(PlainData, Tabular):
     next_bottlenecks : how far the first of them lead.
     swings : the objective over the range of every parameter.
     alternatives : other decisions of the architect of a generated device, with budgets divided anew: the division alone first, then
-        those that are feasible, the largest gain first.
+        those that are feasible, the largest gain first; those whose gains the search cannot tell apart in the order of their gains
+        with the division kept.
     strategies : other strategies of a layered model, those that fit first, the largest gain first.
     uses : by path what waits for links and memories that gain little, and what hides it, if they were half as good.
     notes : sentences on how to read this.

@@ -68,6 +68,13 @@ class BudgetDivision:
         starts = np.repeat(known[:, None, :], count, axis=1)
         return refine(self.problem.space, self._merits(given, count, seen), starts, evaluations, rng, strangers)
 
+    def anew(self, given: Points, known: Array, count: int, evaluations: int, seed: int = 0) -> Evolved:
+        """Divide the budgets of points from scratch, with divisions that may be good among the first, shape (shares, divisions)."""
+        rng = np.random.default_rng((self.seed, seed))
+        strangers = rng.integers(0, count, (count, STRANGERS))
+        starts = np.repeat(known[:, None, :], count, axis=1)
+        return evolve(self.problem.space, self._merits(given, count, None), starts, evaluations, rng, strangers)
+
     def _merits(self, given: Points, count: int, seen: Seen | None) -> Any:
         def found(designs: Array) -> Array:
             each = designs.shape[2]
