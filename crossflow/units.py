@@ -177,7 +177,7 @@ def _finite(number: float, text: str | float) -> float:
 
 
 def _wanted(unit: str) -> str:
-    return "a number" if unit == "1" else f"a quantity in {unit}"
+    return "a number" if unit == "1" else f"a quantity in {'USD/hour' if unit == 'USD/s' else unit}"  # as people write it
 
 
 @dataclass(frozen=True)

@@ -13,10 +13,10 @@ from crossflow.results import PlainData, Tabular
 from crossflow.scenario import Scenario
 from crossflow.score import larger_is_better, unit_of
 from crossflow.units import show
-from crossflow.uses import Use
 
 if TYPE_CHECKING:
     from crossflow.drawing.picture import Picture
+    from crossflow.uses import Use
 
 STEP, FINE_STEP = 0.01, 0.001  # relative steps of the differences: wide enough to see over whole numbers of units and banks
 

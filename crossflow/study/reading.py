@@ -292,6 +292,9 @@ def _with_scenario(document: Document, base: Path) -> tuple[Document, Path]:
     """The study with its scenario written out, whether it stands there or in a file of its own, and the folder it starts from."""
     data = document.data
     given = data.get("scenario") if isinstance(data, Mapping) else None
+    if isinstance(given, Scenario):  # from Python
+        named = Document(file=document.file, data={"scenario": dict(given.document.data)})
+        return files.merge(document.without("scenario"), named), given.base or base
     if isinstance(given, str):
         path = base / given if (base / given).is_file() else Path(given)
         if path.suffix not in files.YAML or not path.is_file():
