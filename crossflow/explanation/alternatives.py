@@ -73,7 +73,7 @@ def alternatives(scenario: Scenario, objective: str, value: float) -> tuple[Alte
     divided = Alternative(
         path=DIVIDED,
         before="as it is",
-        after="divided anew",
+        after="re-optimised",
         kept=0.0,
         marginal=0.0,
         spread=float(spread[-1]),

@@ -275,7 +275,7 @@ class Explanation(PlainData, Tabular):
         ]
         bound = ", ".join(f"{name} {100 * share:.0f} %" for name, share in self.bound.items() if share > 0)
         head = html.heading(self.scenario.name, f"{repr(self).partition(': ')[2].removesuffix(')')}; bound by {bound}")
-        return head + html.table(["parameter", "value", "elasticity", "gain of 10 %", "through"], rows, html.MOST)
+        return head + html.table(["parameter", "value", "elasticity", "gain of 10 %", "acts on"], rows, html.MOST)
 
     def __repr__(self) -> str:
         start = f"Explanation({self.scenario.name!r}: {self.objective} {show(self.value, unit_of(self.objective))}"
