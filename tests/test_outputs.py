@@ -6,7 +6,7 @@ import pytest
 
 from crossflow.__main__ import main
 from crossflow.errors import CrossflowError
-from crossflow.files import check_writable
+from crossflow.files import check_writable, write_text
 
 NOWHERE = "none.yaml"  # a scenario that is not there: what is told is told before it is read
 COMMANDS = {

@@ -68,3 +68,11 @@ def test_a_slower_score_is_longer_than_a_faster_one():
     assert use.lost > 0
     assert sum(use.messages.values()) >= use.lost
     assert lost(crossflow.evaluate(scenario), slow, INTER, 1).lost == 0.0
+
+
+def test_one_level_alone_can_vary_in_a_service_of_experts():
+    moe = {"system": "dgx-h100", "workload": {"model": "mixtral-8x7b", "task": "decode", "prompt": 512, "output": 64, "global_batch": 64},
+           "strategy": "tp8", "software": "vllm"}  # fmt: skip
+    level = "system.levels.l2.bandwidth"
+    score = crossflow.sweep(moe, {level: ["3 TB/s", "6 TB/s"]})
+    assert score.step_time[0] == pytest.approx(crossflow.predict(moe, {level: "3 TB/s"}).step_time)
