@@ -140,7 +140,9 @@ def uses(scenario: Scenario, score: Score, paths: Iterable[str]) -> dict[str, Us
     numbers = {path: value for path, value in values.items() if varied(scenario, path) is not None}
     found: dict[str, Use] = {}
     if numbers:
-        points = {path: np.array([_worse(path, value) if path == other else value for other in numbers]) for path, value in numbers.items()}
+        points: dict[str, Any] = {
+            path: np.array([_worse(path, value) if path == other else value for other in numbers]) for path, value in numbers.items()
+        }
         worse = evaluate(scenario, points)
         found = {path: lost(score, worse, path, i) for i, path in enumerate(numbers)}
     for path in values.keys() - numbers.keys():

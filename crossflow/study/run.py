@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from crossflow import files, packages, provenance
-from crossflow.arrays import Array
+from crossflow.arrays import Array, Mask
 from crossflow.locks import owning
 from crossflow.names import file_name
 from crossflow.packages import pandas
@@ -310,7 +310,7 @@ class _Bar:
         self._seen = self._first + self._each * self._rows
         self._see(tables.numbers(columns["step_time_s"]), ~np.array(columns["feasible"], dtype=bool))
 
-    def _see(self, times: Array, infeasible: Array) -> None:
+    def _see(self, times: Array, infeasible: Mask) -> None:
         times = np.nan_to_num(times, nan=np.inf, posinf=np.inf)
         first = int(np.lexsort((times, infeasible))[0])
         self._best = min(self._best, (bool(infeasible[first]), float(times[first])))
