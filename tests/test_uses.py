@@ -4,6 +4,9 @@ import numpy as np
 import pytest
 
 import crossflow
+from crossflow.__main__ import main
+from crossflow.explanation.alternatives import _in_order
+from crossflow.explanation.answers import Alternative
 from crossflow.uses import lost, uses
 
 LLM = {"system": {"template": "dgx-h100", "nodes": 2}, "workload": {"model": "llama3-8b", "global_batch": 64}, "strategy": "tp8-dp2"}
@@ -76,3 +79,20 @@ def test_one_level_alone_can_vary_in_a_service_of_experts():
     level = "system.levels.l2.bandwidth"
     score = crossflow.sweep(moe, {level: ["3 TB/s", "6 TB/s"]})
     assert score.step_time[0] == pytest.approx(crossflow.predict(moe, {level: "3 TB/s"}).step_time)
+
+
+def test_decisions_that_searches_cannot_tell_apart_stand_in_the_order_of_what_is_known_without_them():
+    def one(path, gain, kept, spread):
+        return Alternative(path=path, before="a", after="b", kept=kept, marginal=gain, spread=spread, value=1.0, gain=gain, bound_by="compute",
+                           feasible=True, reason=None)  # fmt: skip
+
+    rows = [one("far", 0.10, 0.0, 0.001), one("N3", 0.301, 0.24, 0.01), one("N2", 0.300, 0.29, 0.01)]
+    assert [found.path for found in _in_order(rows)] == ["N2", "N3", "far"]
+
+
+def test_shells_complete_the_paths_of_settings(capsys):
+    assert main(["completion", "bash"]) == 0
+    script = capsys.readouterr().out
+    assert " system.network.inter.oversubscription=" in script
+    assert "compopt -o nospace" in script
+    assert "system.execution" not in script
