@@ -59,7 +59,7 @@ if TYPE_CHECKING:  # what type checkers and editors know of the names below
     from crossflow.trace.files import write_timeline as write_timeline
     from crossflow.validation.comparison import validate as validate
 
-    search, optimize, study = optimise, optimise, run_study
+    optimize, search, study = optimise, optimise, run_study
 
 __version__ = "0.17.0"
 
