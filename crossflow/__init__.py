@@ -38,6 +38,7 @@ if TYPE_CHECKING:  # what type checkers and editors know of the names below
     from crossflow.interactive.sweeps import front as front
     from crossflow.interactive.sweeps import sweep as sweep
     from crossflow.planning.asking import explain as explain
+    from crossflow.planning.asking import export as export
     from crossflow.planning.asking import legal as legal
     from crossflow.planning.asking import load as load
     from crossflow.planning.asking import plan as plan
@@ -58,7 +59,7 @@ if TYPE_CHECKING:  # what type checkers and editors know of the names below
     from crossflow.trace.files import write_timeline as write_timeline
     from crossflow.validation.comparison import validate as validate
 
-    search, study = optimise, run_study
+    optimize, search, study = optimise, optimise, run_study
 
 __version__ = "0.17.0"
 
@@ -90,6 +91,7 @@ _PUBLIC = {
     "load_uneven": "step.uneven",
     "Explanation": "explanation.answers",
     "explain": "planning.asking",
+    "export": "planning.asking",
     "run_study": "study.run",
     "study": "study.run:run_study",
     "sweep": "interactive.sweeps",
@@ -97,6 +99,7 @@ _PUBLIC = {
     "Optimum": "interactive.optimum",
     "optimise": "interactive.optimum",
     "search": "interactive.optimum:optimise",
+    "optimize": "interactive.optimum:optimise",
     "Draws": "interactive.draws",
     "uncertainty": "interactive.draws",
     "techlibs": "catalogue.listing",
@@ -115,7 +118,7 @@ _PUBLIC = {
 _CALLED = {
     "load_model": "show", "model": "show", "system": "show", "load_scenario": "load", "read": "load", "open": "load", "from_yaml": "load",
     "list": "models", "list_models": "models", "presets": "models", "hardware": "systems", "gpus": "systems", "devices": "systems",
-    "optimize": "optimise", "minimize": "optimise", "optimization": "optimise", "tune": "optimise", "Study": "study", "run": "study",
+    "minimize": "optimise", "optimization": "optimise", "tune": "optimise", "Study": "study", "run": "study",
     "estimate": "predict", "simulate_step": "predict", "evaluate_point": "predict", "pareto": "front", "pareto_front": "front",
     "strategies": "legal", "best_plan": "plan", "gantt": "draw_timeline", "monte_carlo": "uncertainty", "sensitivity": "explain",
 }  # fmt: skip

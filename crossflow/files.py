@@ -840,6 +840,8 @@ def write_bytes(path: Path, content: bytes) -> None:
 def replacing(path: Path, *, binary: bool = False) -> Iterator[IO[Any]]:
     """A stream into a temporary neighbour of a file, which takes the file's place at the end and is removed on any error."""
     temporary = None
+    if path.exists() and not path.is_file():  # a device or a pipe would be gone, for everyone on the machine
+        raise UnwrittenError(path, "it is a folder" if path.is_dir() else "it is a device or a pipe, not a file")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")

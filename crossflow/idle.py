@@ -7,7 +7,7 @@ hides behind what. The latter are found by leaving them out.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields, is_dataclass, replace
 from typing import Any
 
@@ -23,6 +23,7 @@ from crossflow.scenario import Scenario, from_document
 from crossflow.score import Score, absent
 from crossflow.strategy.plan import OWN_TENSOR, Plan
 from crossflow.strategy.reading import strategy_problem
+from crossflow.uses import LITTLE, lost, uses
 from crossflow.workload.idle import of_other_tasks
 from crossflow.workload.spec import MODELS, TransformerSpec
 
@@ -68,6 +69,7 @@ UNTRAINED: Mapping[str, str] = {
     "recompute": "it repeats work for the backward pass, which only training has",
     "schedule": "it orders forward and backward passes, and only training has both",
 }
+RESOURCES = ("system.network", "system.levels")  # places of settings that may change little, of which it is told what hides it
 KNOWN = ("error_band", "trust")  # columns of how well the figures are known
 # What other technologies of a device with published figures change at most.
 OF_DATASHEETS = "only energy and, at the power limit, the clock"
@@ -85,11 +87,41 @@ def idle(scenario: Scenario, score: Score) -> Iterator[str]:
             continue
         found = [path for path in _idle_below(scenario, score, tuple(place.split("."))) if path not in untimely]
         if found:
-            yield f"{' and '.join(found)} {'change' if len(found) > 1 else 'changes'} nothing here: {why}"
+            because = _why_idle(scenario, score, found) or why
+            yield f"{' and '.join(found)} {'change' if len(found) > 1 else 'changes'} nothing here: {because}"
+        if place in RESOURCES:
+            yield from _slight(scenario, score, tuple(place.split(".")), found)
     yield from _timeless(scenario, score)
     reasons = {**OPTIONS, **({} if getattr(scenario.workload, "task", "") == "training" else UNTRAINED)}
     for name in _idle_options(scenario, score):
         yield f"strategy.{name} changes nothing here: {reasons[name]}"
+
+
+def _why_idle(scenario: Scenario, score: Score, paths: Sequence[str]) -> str:
+    """What passes the resource of settings that change nothing, from the numbers; "" where they are of no rate, or of several resources."""
+    rates = {rate for path in paths if (rate := _rate_of(path))}
+    found = uses(scenario, score, rates) if len(rates) == 1 else {}
+    return "".join(use.without for use in found.values())
+
+
+def _rate_of(path: str) -> str:
+    """The bandwidth that a setting of a link or a level is about; "" for all others."""
+    parts = path.split(".")
+    return ".".join((*parts[:3], "bandwidth")) if len(parts) > 3 and ".".join(parts[:2]) in RESOURCES else ""
+
+
+def _slight(scenario: Scenario, score: Score, place: Path_, idle_: Sequence[str]) -> Iterator[str]:
+    """Settings of a resource without which the step is nearly as long, with what passes there and what hides it."""
+    data = scenario.document.data
+    for path, value in files.leaves(files.held(data, place), place):
+        other = None if value is None or files.dotted(path) in idle_ else _without(scenario, [path])
+        if other is None or _same_inputs(other, scenario):
+            continue
+        use = lost(evaluate(other), score, files.dotted(path))
+        if abs(use.share) < LITTLE:
+            how = f"changes the step by {100 * use.share:+.2g} %" if use.lost else "changes no time"
+            why = use.text if use.messages or use.only else _why_idle(scenario, score, [files.dotted(path)]) or use.text
+            yield f"{files.dotted(path)} {how}: {why}"
 
 
 def _timeless(scenario: Scenario, score: Score) -> Iterator[str]:

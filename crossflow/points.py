@@ -24,8 +24,12 @@ from crossflow.scenario import SHIPPED, SHORT, Scenario, check_strategy, divides
 from crossflow.technology.library import KINDS, Choice, kind_of
 from crossflow.units import Quantity
 
+# Sections of a scenario that vary from point to point.
+SECTIONS = ("system", "techlib", "workload", "strategy", "software", "placement", "kernels_per_device")
 _DIVIDED = ("strategy", "placement", "system.network")  # sections of which values may be right, and clash with others
+STRATEGY = "strategy"  # the path of it
 Points = Mapping[str, Sequence[Any]]
+Together = Mapping[str, Mapping[str, Any]]  # settings by path that change together, for each name of a swept value
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,6 +39,46 @@ class Split:
     choices: Mapping[str, Choice]
     quantities: Mapping[str, Array]
     discrete: Mapping[str, Sequence[Any]]
+
+
+def is_together(given: Any) -> bool:
+    """Whether values of a sweep are settings by name: ``{"H100": {"system.template": ...}, "B200": {...}}``."""
+    return isinstance(given, Mapping) and bool(given) and all(isinstance(settings, Mapping) for settings in given.values())
+
+
+def read_together(name: str, given: Together) -> Together:
+    """Settings that change together; CrossflowError for a name that is a path, and where one value lacks what another sets."""
+    if "." in name or name in SECTIONS:
+        raise CrossflowError(f"'{name}' is a path of a scenario; what changes together has a name of its own, such as hardware")
+    known = dict.fromkeys(path for settings in given.values() for path in settings)
+    for value, settings in given.items():
+        if not known:
+            raise CrossflowError(f"{value} has no settings; give each value settings by path, such as {{system.template: dgx-h100}}")
+        if lacking := [path for path in known if path not in settings]:
+            raise CrossflowError(f"{value} says nothing of {', '.join(lacking)}, which other values of {name} set; give it there too")
+    return given
+
+
+def by_path(points: Points, together: Mapping[str, Together]) -> dict[str, Sequence[Any]]:
+    """Points by path: settings in the place of names of what changes together.
+
+    >>> by_path({"chip": ["a", "b"], "strategy": ["tp8", "tp8"]}, {"chip": {"a": {"system.nodes": 1}, "b": {"system.nodes": 2}}})
+    {'system.nodes': [1, 2], 'strategy': ['tp8', 'tp8']}
+    """
+    found: dict[str, Sequence[Any]] = {}
+    for name, values in points.items():
+        if name not in together:
+            found[name] = values
+            continue
+        known = together[name]
+        found |= {path: [known[value][path] for value in values] for path in next(iter(known.values()))}
+    return found
+
+
+def written(scenario: Scenario, path: str, value: Any) -> Any:
+    """A value as a scenario file gives it: a quantity with its unit."""
+    quantity = varied(scenario, path)
+    return value if quantity is None or not isinstance(value, float) or quantity.unit == "1" else f"{value!r} {quantity.unit}"
 
 
 def as_shipped(scenario: Scenario, points: Points) -> Points:

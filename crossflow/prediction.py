@@ -42,6 +42,9 @@ if TYPE_CHECKING:
     from crossflow.timeline.record import Timeline
 
 
+UNITS = ("_s", "_j", "_w", "_bytes")  # ends of names of columns that may be left out
+
+
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Prediction(PlainData, Tabular):
     """What is predicted of one scenario.
@@ -117,6 +120,16 @@ class Prediction(PlainData, Tabular):
         return float(self.score.tokens_per_second[0]) if self.scenario.tokens_per_sample else None
 
     @property
+    def tokens_per_second_per_device(self) -> float | None:
+        """Tokens per second of one device; None where the word has no meaning. [1/s]"""
+        return None if self.tokens_per_second is None else self.tokens_per_second / self.devices
+
+    @property
+    def requests_per_second(self) -> float | None:
+        """Requests that a service answers per second; None for all else. [1/s]"""
+        return self.samples_per_second if self.serving else None
+
+    @property
     def throughput(self) -> Amounts:
         """Samples, and where the word has a meaning tokens, per second: ``samples_per_s``, ``tokens_per_s``. [1/s]"""
         return Amounts({name: value for name, value in throughput(self.scenario, self.score).items() if value is not None}, "1/s")
@@ -186,13 +199,30 @@ class Prediction(PlainData, Tabular):
         return self.score.columns()
 
     def _column(self, name: str) -> Any:
+        if name not in self._columns:  # ttft_p99 for ttft_p99_s
+            name = next((f"{name}{unit}" for unit in UNITS if f"{name}{unit}" in self._columns), name)
         value = self._columns[name][0]
         return value.item() if isinstance(value, np.generic) else value
 
+    def keys(self) -> list[str]:
+        """Names of its columns, so that ``dict(prediction)`` holds all figures."""
+        return list(self._columns)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._columns)
+
+    def get(self, name: str, default: Any = None) -> Any:
+        """A figure by the name of its column, or a default where there is none."""
+        return self._column(name) if name in self._columns else default
+
+    def export(self, kind: str = "megatron") -> str:
+        """The launch file of its strategy: `crossflow.export` of its scenario."""
+        return public("export")(self.scenario, kind)  # type: ignore[no-any-return]
+
     def __getitem__(self, name: str) -> Any:
         """A figure by the name of its column; units are SI and stand in the name."""
-        if name not in self._columns:
-            raise KeyError(no_column(name, list(self._columns)))
+        if not isinstance(name, str) or name not in self._columns:
+            raise KeyError(no_column(str(name), list(self._columns)))
         return self._column(name)
 
     def table(self) -> dict[str, Any]:
@@ -361,6 +391,26 @@ class Prediction(PlainData, Tabular):
     def run(self) -> Mapping[str, float | None]:
         """What the whole run of the scenario takes and costs, by name; empty where the scenario does not say how long it is."""
         return {name: _number(value) for name, value in self.score.run.items()}
+
+    @property
+    def bottleneck(self) -> str:
+        """The resource that bounds the largest part of the step; `bound_by` has all."""
+        return str(self.score.bound_by[0])
+
+    def summary(self) -> str:
+        """The key figures in a few lines of text."""
+        score, memory = self.score, self.memory
+        verdict = "" if self.feasible else f"; infeasible: {self.reason}"
+        lines = [
+            repr(self.scenario),
+            f"step time   {show(self.step_time, 's')}, bound by {self.bottleneck}{verdict}",
+            f"throughput  {self.samples_per_second:,.4g} samples/s"
+            + (f", {self.tokens_per_second:,.0f} tokens/s" if self.tokens_per_second else ""),
+            f"peak use    MFU {100 * float(score.mfu[0]):.1f} %, HFU {100 * float(score.hfu[0]):.1f} %",
+            f"memory      {show(memory.total, 'B')} of {show(memory.capacity, 'B')} a device",
+            f"trust       {self.trust.text}",
+        ]
+        return "\n".join(lines)
 
     def bound_by(self) -> list[tuple[str, float]]:
         """Resources that bound parts of the step, with their shares, largest first."""

@@ -19,14 +19,18 @@ from crossflow.units import show
 # What other tools, and JSON, call a figure -> what it is called here; for errors alone, none of them is an attribute.
 CALLED: Mapping[str, str] = {
     "time": "step_time", "latency": "step_time", "iteration_time": "step_time", "total_time": "step_time", "seconds": "step_time",
+    "tflops": "mfu", "tflops_per_gpu": "mfu", "utilization": "mfu", "utilisation": "mfu", "p99_ttft": "serving", "p99_tpot": "serving",
+    "tokens_per_second_per_gpu": "tokens_per_second_per_device",
+    "tokens_per_gpu": "tokens_per_second_per_device", "rps": "requests_per_second", "output_tokens_per_second": "tokens_per_second",
+    "total_gib": "total", "free_bytes": "free", "to_chrome": "to_perfetto", "to_trace": "to_perfetto", "biggest_lever": "lever",
     "tps": "tokens_per_second", "tokens_per_s": "tokens_per_second", "tokens_per_sec": "tokens_per_second", "tok_s": "tokens_per_second",
     "samples_per_s": "samples_per_second", "samples_per_sec": "samples_per_second", "qps": "serving", "itl": "tpot",
-    "bottleneck": "bound_by", "bottlenecks": "bound_by", "limits": "bound_by", "bound": "bound_by",
+    "bottlenecks": "bound_by", "limits": "bound_by", "bound": "bound_by",
     "peak_memory": "memory.total", "memory_usage": "memory.total", "oom": "memory.fits", "fits": "memory.fits", "peak": "total",
     "needed": "total", "used": "total", "available": "capacity", "limit": "capacity", "margin": "left",
     "price": "cost", "dollars": "cost", "usd": "cost", "money": "cost", "carbon": "operation", "joules": "energy", "watts": "power",
     "error": "error_band", "confidence": "error_band", "accuracy": "error_band", "uncertainty": "error_band", "breakdown_s": "breakdown",
-    "summary": "to_dict", "as_dict": "to_dict", "asdict": "to_dict", "dict": "to_dict", "json": "to_json", "to_yaml": "to_dict",
+    "as_dict": "to_dict", "asdict": "to_dict", "dict": "to_dict", "json": "to_json", "to_yaml": "to_dict",
     "df": "to_frame", "dataframe": "to_frame", "to_df": "to_frame", "frame": "to_frame", "to_dataframe": "to_frame",
     "show": "plot", "draw": "plot", "figure": "plot", "best_plan": "best", "winner": "best", "top": "best", "optimal": "best",
     "results": "plans", "rows": "plans", "trace": "timeline", "simulate": "timeline", "valid": "feasible", "is_feasible": "feasible",
@@ -176,6 +180,11 @@ class DeviceMemory(Amounts):
     def __init__(self, figures: Mapping[str, float], *, capacity: float, fits: bool, tight: bool) -> None:
         super().__init__(figures, "B")
         self.capacity, self.fits, self.tight = capacity, fits, tight
+
+    @property
+    def free(self) -> float:
+        """Bytes that are left, negative where it does not fit. [B]"""
+        return self.capacity - self.total
 
     @property
     def left(self) -> float:

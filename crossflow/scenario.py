@@ -50,6 +50,7 @@ if TYPE_CHECKING:
     from crossflow.explanation.answers import Explanation
     from crossflow.planning.plans import Plans
     from crossflow.prediction import Prediction
+    from crossflow.score import Score
     from crossflow.timeline.record import Timeline
 
 # What runs a layered model where a scenario does not say: of its time for training, a serving engine for the rest.
@@ -242,6 +243,34 @@ class Scenario(PlainData):
     def replace(self, settings: str | Iterable[str] | Mapping[str, Any] = (), **named: Any) -> Scenario:
         """The scenario with other settings, which `crossflow.predict` describes: ``replace(nodes=8)``, ``replace({"system.nodes": 8})``."""
         return public("load")(self, settings, **named)  # type: ignore[no-any-return]
+
+    @classmethod
+    def load(cls, source: Any, settings: str | Iterable[str] | Mapping[str, Any] = (), **named: Any) -> Scenario:
+        """A scenario from its file, its data, or a model and a system: `crossflow.load`."""
+        return public("load")(source, settings, **named)  # type: ignore[no-any-return]
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Scenario:
+        """A scenario from plain data: `crossflow.from_dict`."""
+        return public("from_dict")(data)  # type: ignore[no-any-return]
+
+    @property
+    def model(self) -> str:
+        """Name of the model, as the scenario gives it."""
+        return str(self.document.data["workload"]["model"])
+
+    @property
+    def batch(self) -> int:
+        """Samples of a step, or requests at once."""
+        return self.workload_batch
+
+    def sweep(self, values: Mapping[str, Any] | None = None, **named: Any) -> Score:
+        """Scores of every combination of values: `crossflow.sweep`."""
+        return public("sweep")(self, values, **named)  # type: ignore[no-any-return]
+
+    def export(self, kind: str = "megatron") -> str:
+        """The launch file of its strategy: `crossflow.export`."""
+        return public("export")(self, kind)  # type: ignore[no-any-return]
 
     def predict(self) -> Prediction:
         """What is predicted of it: `crossflow.predict`."""

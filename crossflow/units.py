@@ -143,6 +143,8 @@ def parse(text: str | float, unit: str) -> float:
 
     >>> parse("3.35 TB/s", "B/s"), parse("80 GiB", "B") == 80 * 2**30, parse("85 %", "1")
     (3350000000000.0, True, 0.85)
+    >>> parse("5/s", "1/s")
+    5.0
     """
     if isinstance(text, bool) or not isinstance(text, str | int | float):
         raise ValueError(f"expected {_wanted(unit)}, got {shown(text)}")  # noqa: TRY004
@@ -154,6 +156,7 @@ def parse(text: str | float, unit: str) -> float:
     if found is None:
         raise ValueError(f"expected {_wanted(unit)}, got {shown(text)}")
     number, written = _finite(float(found[1].replace("_", "")), text), found[2]
+    written = f"1{written}" if written.startswith("/") else written  # as in 5/s
     if unit == "1":
         if written not in ("", "%"):
             raise ValueError(f"expected {_wanted(unit)}, got {shown(text)}")
@@ -174,7 +177,7 @@ def _finite(number: float, text: str | float) -> float:
 
 
 def _wanted(unit: str) -> str:
-    return "a number" if unit == "1" else f"a quantity in {unit}"
+    return "a number" if unit == "1" else f"a quantity in {'USD/hour' if unit == 'USD/s' else unit}"  # as people write it
 
 
 @dataclass(frozen=True)

@@ -31,7 +31,7 @@ LAYERS = (
     ("scenario", "score"),
     ("points",),
     ("evaluation",),
-    ("idle",),
+    ("uses", "idle"),
     ("prediction", "catalogue"),
     ("search",),
     ("explanation",),

@@ -6,7 +6,7 @@ import pytest
 
 from crossflow.__main__ import main
 from crossflow.errors import CrossflowError
-from crossflow.files import check_writable
+from crossflow.files import check_writable, write_text
 
 NOWHERE = "none.yaml"  # a scenario that is not there: what is told is told before it is read
 COMMANDS = {
@@ -66,3 +66,7 @@ def test_what_is_no_regular_file_is_not_replaced(tmp_path, exactly):
     os.mkfifo(tmp_path / "pipe")
     with pytest.raises(CrossflowError, match=exactly(f"{tmp_path / 'pipe'} is no regular file; name a file with -o")):
         check_writable(tmp_path / "pipe", "-o")
+    with pytest.raises(CrossflowError, match="it is a device or a pipe, not a file"):  # as a device would be, for everyone
+        write_text(tmp_path / "pipe", "text")
+    assert main(["predict", "--model", "llama3-8b", "--on", "dgx-h100", "-o", str(tmp_path / "pipe")]) == 2
+    assert (tmp_path / "pipe").is_fifo()

@@ -26,7 +26,7 @@ strategy: CR-8-d64
 H100 = {"system": {"template": "h100-sxm"}, "strategy": "d1"}
 KEYS = {
     "name", "objective", "unit", "larger_is_better", "value", "feasible", "reason", "bound_by", "step", "fine_step", "limiting",
-    "elasticities", "not_movable", "what_if", "pairs", "next_bottleneck", "swings", "strategies", "notes", "alternatives",
+    "elasticities", "not_movable", "what_if", "pairs", "next_bottleneck", "swings", "strategies", "uses", "notes", "alternatives",
     "error_band", "error_band_reason", "lever", "trust", "trust_text", "trust_reason", "trust_of",
 }  # fmt: skip
 

@@ -249,7 +249,7 @@ def test_a_point_without_end_is_null_in_json_and_empty_in_csv(written, tmp_path)
 
 # ------------------------------------------------------------------------------------------ wrong files
 
-LIST = "expected a list of values, or {from: ..., to: ..., count: ...}"
+LIST = "expected a list of values, {from: ..., to: ..., count: ...}, or settings by name"
 WRONG = [
     ({"sytem.budgets.power": ["300 W"]}, "s.yaml:12: sweep.sytem.budgets.power: 'sytem.budgets.power' is not a path of a scenario"),
     ({"title": ["a"]}, "s.yaml:12: sweep.title: 'title' is not a path of a scenario"),

@@ -10,7 +10,7 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from crossflow import files
+from crossflow import files, settings
 from crossflow.cli import page, parser
 from crossflow.scenario import presets
 from crossflow.workload.spec import MODELS
@@ -20,6 +20,10 @@ _TAKES = {
     "name": ("techlibs", "templates", "models", "studies"), "study": ("studies",), "--system": ("systems",), "--on": ("systems",),
     "--device": ("systems",), "--model": ("models",),
 }  # fmt: skip
+
+
+DEEP = 3  # parts of a path of a setting after the first, of those that are completed
+FITTED = (".execution", ".network.parameters")  # numbers that were fitted, which few people set
 
 
 class Words(NamedTuple):
@@ -57,6 +61,8 @@ def _commands() -> Iterator[tuple[str, Words]]:
 def _names(action: argparse.Action) -> list[str]:
     """Names of the catalogues that an argument takes."""
     keys = action.option_strings or [action.dest]
+    if "--set" in keys:
+        return [f"{path}=" for path in settings.paths() if path.count(".") <= DEEP and not any(part in path for part in FITTED)]
     kinds = dict.fromkeys(kind for key in keys for kind in _TAKES.get(key, ()))
     return sorted(name for kind in kinds for name in _catalogue(kind))
 
@@ -95,6 +101,7 @@ _crossflow() {{
   else
     COMPREPLY=($(compgen -W "$words" -- "$word") $(compgen -f -- "$word"))
   fi
+  if [[ "${{COMPREPLY[0]}}" == *= ]]; then compopt -o nospace 2>/dev/null; fi
 }}
 complete -o filenames -F _crossflow crossflow
 """
@@ -125,7 +132,8 @@ _crossflow() {{
   if [[ "$current" == -* ]]; then
     compadd -- $options
   else
-    compadd -- $names
+    compadd -S '' -- ${{(M)names:#*=}}
+    compadd -- ${{names:#*=}}
     _files
   fi
 }}

@@ -25,6 +25,7 @@ from crossflow.units import show
 
 _INFLUENCE = 1e-6  # elasticity below which a parameter is not worth a row
 _CHOICES = 2  # alternatives of one kind
+ENDS = {"falling elasticity": "more of it brings half as much", "another resource": "another resource binds"}
 _FACTORS = 3  # what-ifs of one parameter
 
 
@@ -50,6 +51,7 @@ def sections(explanation: Explanation, top: int, *, whole: bool = False) -> list
         other_strategies(explanation, max(top // 3, 1)),
         decisions(explanation),
         *elasticities(explanation, top, whole=whole),
+        slight(explanation),
         surprises(explanation),
         what_ifs("What if", explanation, _of_first(_shown(explanation, explanation.what_ifs, whole), max(top // _FACTORS, 1))),
         what_ifs("Best pairs", explanation, _best_of_each(_shown(explanation, explanation.pairs, whole), max(top // 5, 1))),
@@ -87,7 +89,6 @@ def _limit(explanation: Explanation) -> str:
 def decisions(explanation: Explanation) -> Group:
     """What the architect of a generated device could decide otherwise: of every kind the best that can be, those that gain most first."""
     better = [one for one in explanation.alternatives if one.feasible and (one.gain if one.path == DIVIDED else one.marginal) > _INFLUENCE]
-    better.sort(key=lambda one: (one.path != DIVIDED, -one.marginal))
     best = {path: [one for one in better if one.path == path][:_CHOICES] for path in dict.fromkeys(one.path for one in better)}
     chosen = [one for one in better if one in best[one.path]]
     rows: list[list[RenderableType]] = []
@@ -95,10 +96,18 @@ def decisions(explanation: Explanation) -> Group:
         divides = one.path == DIVIDED
         change, gain = (one.after, one.gain) if divides else (f"{one.before} to {one.after}", one.marginal)
         kept = "-" if divides or not math.isfinite(one.kept) else _signed(one.kept)
-        rows.append([one.path, change, _signed(gain), _figure(one.value, explanation), kept, one.bound_by])
-    header = ("decision", "change", "gain", in_words(explanation.objective), "division kept", "bound by")
-    aside = "below the first row: gain over the chip that is divided anew"
-    return page.section("What you decide", rows, right=(2, 3, 4), aside=aside, header=header, wraps=1)
+        rows.append([one.path, change, _signed(gain), f"{100 * one.spread:.1f} %", kept, _figure(one.value, explanation), one.bound_by])
+    header = ("decision", "change", "gain", "search +-", "division kept", in_words(explanation.objective), "bound by")
+    aside = "below the first row: gain over the re-optimised chip" if rows else ""
+    return page.section("What you decide", rows, right=(2, 3, 4, 5), aside=aside, header=header, wraps=1)
+
+
+def slight(explanation: Explanation) -> Group:
+    """Links and memories that matter little: what waits for them, and what hides it."""
+    rows: list[list[RenderableType]] = [[path, use.text] for path, use in explanation.uses.items()]
+    return page.section(
+        "Why these bring little", rows, aside="if they were half as good", header=("resource", "what waits for it"), wraps=1
+    )
 
 
 def surprises(explanation: Explanation) -> Group:
@@ -165,8 +174,8 @@ def next_bottlenecks(found: Sequence[NextBottleneck]) -> Group:
     for end in found:
         sign = "x" if end.multiplied else "/"
         at = f"none to {sign}{end.reach:.3g}" if end.factor is None else f"{sign}{end.factor:.3g}"
-        rows.append([end.path, at, end.because or "-", end.bound_by])
-    return page.section("Next bottleneck", rows, header=("parameter", "at", "by", "bound by"), wraps=0)
+        rows.append([end.path, at, ENDS.get(end.because or "", "-"), end.bound_by])
+    return page.section("Next bottleneck", rows, header=("improve", "until", "then", "bound by"), wraps=0)
 
 
 def other_strategies(explanation: Explanation, count: int) -> Group:

@@ -62,7 +62,7 @@ def sections(data: Mapping[str, Any]) -> list[RenderableType]:
     cold = f"{host['cold']} more where kernels empty its caches"
     remarks = [f"a kernel takes the host {host['forward']} forward, {host['backward']} backward, {host['update']} in an update, {cold}"]
     if data["host_s"]["error"] is not None:
-        remarks.append(f"reference steps come out {data['host_s']['error']:.1%} off in the mean")
+        remarks.append(f"reference steps come out {data['host_s']['error']:.1%} off on average")
     if data["busy_rows"]:
         disturbed = f"{data['busy_rows']} of {data['rows']} rows were disturbed by other processes"
         remarks.append(f"{disturbed}: measure again when the machine is idle")

@@ -48,6 +48,8 @@ def run(arguments: argparse.Namespace) -> None:
     scenario, assumed = scenario_of(arguments)
     prediction = predict(scenario)
     output: Path | None = arguments.output
+    if output is not None:
+        files.check_writable(output, "-o")
     with contextlib.nullcontext() if output is None else contextlib.redirect_stdout(io.StringIO()) as written:
         if arguments.json or (output is not None and output.suffix == ".json"):
             page.emit_json({**prediction.to_dict(), **({"assumptions": list(assumed)} if assumed else {})})

@@ -21,7 +21,7 @@ SHOWN = 200  # rows of a table on a terminal
 
 def run(arguments: argparse.Namespace) -> None:
     """Run the study and show its table."""
-    with progress("points", best=True) as report:
+    with progress("designs", best=True) as report:
         result = run_study(
             locate(arguments.study),
             out=arguments.out,

@@ -129,7 +129,7 @@ def _layer_times(
     missed = _missing(between, last.capacity * last.instances)
     passing = between * (missed / bandwidth + (1.0 - missed) / last.bandwidth)
     steady = library.token * given / active + library.expert * loads.experts
-    extra = np.stack([passing + steady, 0.0 * steady, 0.0 * steady, passing, between * missed, passing])
+    extra = np.stack(np.broadcast_arrays(passing + steady, 0.0 * steady, 0.0 * steady, passing, between * missed, passing))
     return np.asarray(found[0] + found[1] + extra)
 
 

@@ -32,7 +32,7 @@ MORE = 1.1  # times as much of a budget
 STACKED = 0.4  # part of the chip under a cache on top of it, about that of V-Cache (36 of 81 mm2)
 REACH = 4.0  # times the latency of a link, up to which another one is for such distances
 CHEAPEST = 0.1  # part of the price of a link, below which another one lacks what it takes for them
-SEARCHED, REFINED = 1500, 200  # designs for the scenario's own division, and for each alternative from there on
+SEARCHED, REFINED = 1500, 600  # designs for the scenario's own division, and for each alternative
 
 
 def alternatives(scenario: Scenario, objective: str, value: float) -> tuple[Alternative, ...]:
@@ -50,7 +50,8 @@ def alternatives(scenario: Scenario, objective: str, value: float) -> tuple[Alte
     whole = _points(own, [*decided, decided[0]])
     for path in whole:
         whole[path][-1] = own[path]
-    found = division.about(whole, known, count, REFINED)
+    found = division.anew(whole, known, count, REFINED)
+    spread = np.zeros(count) if found.spread is None else np.expm1(found.spread)
 
     def divided_as(designs: Array) -> Score:
         return evaluate(scenario, {**whole, **dict(zip(division.paths, designs, strict=True))}, columns=(objective,))
@@ -66,13 +67,29 @@ def alternatives(scenario: Scenario, objective: str, value: float) -> tuple[Alte
     marginal = _gains(anew, objective, float(anew.columns()[objective][-1]))
     rows = [
         Alternative(path=path, before=_text(scenario, path, own[path]), after=_text(scenario, path, to), kept=gains[0][i],
-                    marginal=marginal[i], **_answer(anew, i, objective, gains[1][i]))
+                    marginal=marginal[i], spread=float(spread[i]), **_answer(anew, i, objective, gains[1][i]))
         for i, (path, to) in enumerate(decided)
     ]  # fmt: skip
     divided = Alternative(
-        path=DIVIDED, before="as it is", after="divided anew", kept=0.0, marginal=0.0, **_answer(anew, -1, objective, gains[1][-1])
+        path=DIVIDED,
+        before="as it is",
+        after="re-optimised",
+        kept=0.0,
+        marginal=0.0,
+        spread=float(spread[-1]),
+        **_answer(anew, -1, objective, gains[1][-1]),
     )
-    return (divided, *sorted(rows, key=lambda one: (not one.feasible, -one.gain)))
+    return (divided, *_in_order(rows))
+
+
+def _in_order(rows: Sequence[Alternative]) -> list[Alternative]:
+    """Feasible ones first, the largest gain first; gains that the search cannot tell apart in the order of what is known without it."""
+    groups: list[list[Alternative]] = []
+    for one in sorted(rows, key=lambda one: (not one.feasible, -one.gain)):
+        first = groups[-1][0] if groups else None
+        near = first is not None and first.feasible == one.feasible and first.gain - one.gain <= first.spread + one.spread
+        groups = [*groups[:-1], [*groups[-1], one]] if near else [*groups, [one]]
+    return [one for group in groups for one in sorted(group, key=lambda one: -one.kept)]
 
 
 def _own_divisions(scenario: Scenario, decided: Sequence[tuple[str, Any]], paths: Sequence[str]) -> Array:

@@ -16,6 +16,7 @@ from crossflow.units import show
 
 if TYPE_CHECKING:
     from crossflow.drawing.picture import Picture
+    from crossflow.uses import Use
 
 STEP, FINE_STEP = 0.01, 0.001  # relative steps of the differences: wide enough to see over whole numbers of units and banks
 
@@ -109,6 +110,7 @@ class Alternative(Answer):
     kept: float  # relative improvement where the division stays; minus infinity where it cannot be built then. [1]
     # relative improvement over the scenario whose budgets are divided anew too, which is what the decision itself brings. [1]
     marginal: float
+    spread: float  # by how much two searches of its division that did not see each other differ. [1]
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data."""
@@ -118,6 +120,7 @@ class Alternative(Answer):
             "after": self.after,
             "gain_kept": plain(self.kept),
             "gain_marginal": plain(self.marginal),
+            "search_spread": plain(self.spread),
             **super().to_dict(),
         }
 
@@ -183,8 +186,10 @@ class Explanation(PlainData, Tabular):
     next_bottlenecks : how far the first of them lead.
     swings : the objective over the range of every parameter.
     alternatives : other decisions of the architect of a generated device, with budgets divided anew: the division alone first, then
-        those that are feasible, the largest gain first.
+        those that are feasible, the largest gain first; those whose gains the search cannot tell apart in the order of their gains
+        with the division kept.
     strategies : other strategies of a layered model, those that fit first, the largest gain first.
+    uses : by path what waits for links and memories that gain little, and what hides it, if they were half as good.
     notes : sentences on how to read this.
     """
 
@@ -204,6 +209,7 @@ class Explanation(PlainData, Tabular):
     swings: tuple[Swing, ...]
     alternatives: tuple[Alternative, ...]
     strategies: tuple[OtherStrategy, ...]
+    uses: Mapping[str, Use]
     notes: tuple[str, ...]
 
     def effect(self, path: str) -> Effect:
@@ -238,6 +244,7 @@ class Explanation(PlainData, Tabular):
             "swings": [{**asdict(s), "at_low": plain(s.at_low), "at_high": plain(s.at_high)} for s in self.swings],
             "alternatives": [other.to_dict() for other in self.alternatives],
             "strategies": [other.to_dict() for other in self.strategies],
+            "uses": {path: use.to_dict() for path, use in self.uses.items()},
             "notes": list(self.notes),
         }
 
@@ -268,7 +275,7 @@ class Explanation(PlainData, Tabular):
         ]
         bound = ", ".join(f"{name} {100 * share:.0f} %" for name, share in self.bound.items() if share > 0)
         head = html.heading(self.scenario.name, f"{repr(self).partition(': ')[2].removesuffix(')')}; bound by {bound}")
-        return head + html.table(["parameter", "value", "elasticity", "gain of 10 %", "through"], rows, html.MOST)
+        return head + html.table(["parameter", "value", "elasticity", "gain of 10 %", "acts on"], rows, html.MOST)
 
     def __repr__(self) -> str:
         start = f"Explanation({self.scenario.name!r}: {self.objective} {show(self.value, unit_of(self.objective))}"

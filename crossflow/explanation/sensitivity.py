@@ -28,10 +28,16 @@ from crossflow.score import Score, larger_is_better
 from crossflow.search.shares import SHARES as BUDGETS_OF
 from crossflow.strategy.reading import near_strategies
 from crossflow.units import Quantity, show
+from crossflow.uses import Use, uses
 from crossflow.workload.spec import GemmSpec, LstmSpec
 
 AGREEMENT = 0.01  # differences that agree within it come from a smooth function
 NOTHING = 1e-9  # elasticities and gains below it are rounding
+SLIGHT = 0.005  # gain of 10 % below which it is told what hides a resource
+RESOURCES = (
+    *(f"system.network.{level}.{name}" for level in ("intra", "inter") for name in ("bandwidth", "latency", "oversubscription")),
+    *(f"system.levels.{name}" for name in ("l2.bandwidth", "memory.bandwidth", "memory.capacity")),
+)
 FACTORS = (1.1, 2.0, 10.0)
 SMALLEST = FACTORS[0]
 TIMED = ("step_time_s", "samples_per_second", "tokens_per_second")  # objectives of which it is known what should help
@@ -113,8 +119,15 @@ def explain(scenario: Scenario, objective: str = "step_time_s") -> Explanation:
         swings=tuple(_swing(number, local) for number in numbers if _range(number) is not None),
         alternatives=alternatives(scenario, objective, base.value),
         strategies=_strategies(trials, base),
+        uses=_uses(scenario, start, effects),
         notes=_notes(scenario, base, rated=any(_of_one_rate(number, trials.values) for number in movable)),
     )
+
+
+def _uses(scenario: Scenario, start: Score, effects: Sequence[Effect]) -> dict[str, Use]:
+    """What waits for links and memories whose numbers gain little, and what hides it."""
+    gains = {effect.parameter.path: effect.gain or 0.0 for effect in effects}
+    return uses(scenario, start, [path for path in RESOURCES if gains.get(path, 0.0) < SLIGHT])
 
 
 def _moves_with_others(number: Parameter, values: Mapping[str, float], scenario: Scenario) -> bool:

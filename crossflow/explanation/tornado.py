@@ -92,8 +92,8 @@ def _draw_bars(axis: Any, data: TornadoData) -> None:
 
 
 def _words(row: Swing) -> str:
-    through = f", through {row.resource}" if row.resource else ""
-    return f"{row.path}\n{show(row.low, row.unit)} to {show(row.high, row.unit)}{through}"
+    acts = f", acts on {row.resource}" if row.resource else ""
+    return f"{row.path}\n{show(row.low, row.unit)} to {show(row.high, row.unit)}{acts}"
 
 
 def _legend(figure: Any, data: TornadoData) -> None:

@@ -13,14 +13,13 @@ from typing import Any
 from crossflow import files
 from crossflow.contents import Contents
 from crossflow.errors import CrossflowError
-from crossflow.points import varied
+from crossflow.points import varied, written
 from crossflow.prediction import predict
 from crossflow.provenance import digest
 from crossflow.scenario import Scenario, from_dict, from_document, load, spelled_out
 from crossflow.score import words
-from crossflow.strategy.reading import ANY
+from crossflow.strategy.reading import ANY, AUTO
 from crossflow.study.records import RUN
-from crossflow.study.spaces import written
 from crossflow.study.spec import StudyFile
 
 SETTINGS = ("system", "workload", "techlib", "strategy", "software", "placement", "profile", "kernels_per_device")  # roots of paths
@@ -72,7 +71,7 @@ def _recorded(folder: Path, record: Mapping[str, Any]) -> StudySource | None:
     document = files.Document(file=str(folder / RUN), data=data)
     spec = files.validate(StudyFile, document)
     with Contents.at(folder, {str(path): str(text) for path, text in texts.items()}).used():
-        scenario = from_document(document.under("scenario"), folder, spec.name)
+        scenario = from_document(_any_strategy(document.under("scenario"), spec), folder, spec.name)
     return StudySource(scenario=scenario, place=folder / RUN, spec=spec)
 
 
@@ -92,10 +91,16 @@ def _study(path: Path) -> StudySource:
     if isinstance(spec.scenario, str):
         own = path.parent / spec.scenario
         return StudySource(scenario=load(own if own.is_file() else Path(spec.scenario)), place=path, spec=spec)
-    scenario = spelled_out(document.under("scenario"))
-    if "strategy" not in scenario.data and "strategy" in {**spec.space, **spec.sweep}:
-        scenario = files.merge(scenario, files.Document(file=scenario.file, data={"strategy": ANY}))
+    scenario = _any_strategy(spelled_out(document.under("scenario")), spec)
     return StudySource(scenario=from_document(scenario, path.parent, spec.name), place=path, spec=spec)
+
+
+def _any_strategy(scenario: files.Document, spec: StudyFile) -> files.Document:
+    """The scenario of a study with some strategy, where the study's points have theirs."""
+    given = scenario.data.get("strategy")
+    if given != AUTO and (given is not None or "strategy" not in {**spec.space, **spec.sweep}):
+        return scenario
+    return files.merge(scenario, files.Document(file=scenario.file, data={"strategy": ANY}))
 
 
 # ------------------------------------------------------------------------------------------ units and names

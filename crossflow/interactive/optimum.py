@@ -157,7 +157,7 @@ def optimise(
         "searches": {"search": _settings(searcher, space, goals, evaluations, seed, settings)},
     }
     document = Document(file="optimise", data=data)
-    run = planned(validate(StudyFile, document), start, [{}], document)[0]
+    run = planned(validate(StudyFile, document), start, [({}, {})], document)[0]
     bounds = tuple(_own_bounds(document, {name: bound for name, bound in (constraints or {}).items() if name in own}))
     problem = replace(run.problem, objectives=tuple(goals), constraints=(*run.problem.constraints, *bounds), own=own or None)
     blocks: list[Mapping[str, Any]] = []

@@ -12,10 +12,13 @@ import numpy as np
 from crossflow.arrays import Array, Index
 from crossflow.errors import CrossflowError
 from crossflow.evaluation import evaluate
-from crossflow.planning.asking import paths
-from crossflow.planning.opening import ScenarioSource, load
+from crossflow.planning.asking import of_question, paths
+from crossflow.planning.each import with_plans
+from crossflow.planning.opening import ScenarioSource, left_open
+from crossflow.points import Together, by_path, is_together, read_together
 from crossflow.score import OwnFigure, Score, larger_is_better, no_column
 from crossflow.search.pareto import non_dominated
+from crossflow.strategy.reading import AUTO
 
 Direction = Literal["minimise", "maximise"]
 Objectives = str | OwnFigure | Sequence[str | OwnFigure] | Mapping[str, Direction]
@@ -23,7 +26,7 @@ Results = TypeVar("Results")
 
 
 def sweep(
-    scenario: ScenarioSource,
+    scenario: ScenarioSource | None = None,
     values: Mapping[str, Iterable[Any]] | None = None,
     *,
     figures: Mapping[str, OwnFigure] | None = None,
@@ -34,7 +37,8 @@ def sweep(
 
     Parameters
     ----------
-    scenario : where all points start from: a scenario, its file or its plain data.
+    scenario : where all points start from: a scenario, its file or its plain data; left out where ``model`` and ``on`` say it. A file
+        or data with ``strategy: auto`` has the fastest strategy that fits at every point; a loaded scenario keeps its own.
     values : values by path, as ``--set`` takes them: quantities as text with unit or as SI floats, names, whole numbers, strategies. What
         changes together has a name of its own, and settings by path for each of its values: ``{"hardware": {"H100": {"system.template":
         "dgx-h100", "system.operation.price": "2 USD/hour"}, "B200": {...}}}``.
@@ -60,37 +64,31 @@ def sweep(
     (4, (8, 16, 8, 16))
     >>> crossflow.sweep(scenario, batch=[8, 16]).points
     {'workload.global_batch': (8, 16)}
+    >>> crossflow.sweep(model="llama3-8b", on="dgx-h100", batch=64, nodes=[1, 2]).points["strategy"]
+    ('dp8-z2', 'dp16-z3')
     """
-    given = {**(values or {}), **paths("sweep", named)}
-    coupled = {name: _coupled(name, settings) for name, settings in given.items() if _is_coupled(settings)}
-    held = {path: list(coupled[path]) if path in coupled else listed(path, each) for path, each in given.items()}
+    source, varied = of_question("sweep", scenario, named)
+    given = {**(values or {}), **paths("sweep", varied)}
+    together = {name: _together(name, settings) for name, settings in given.items() if is_together(settings)}
+    held = {path: list(together[path]) if path in together else listed(path, each) for path, each in given.items()}
     if not held:
         raise CrossflowError("sweep: no values; give values by path, such as {'workload.global_batch': [8, 16]}")
-    columns = zip(*itertools.product(*held.values()), strict=True)
-    points: dict[str, list[Any]] = {}
-    names: dict[str, list[Any]] = {}
-    for name, column in zip(held, map(list, columns), strict=True):
-        if name in coupled:
-            names[name] = column
-            points |= {path: [coupled[name][value][path] for value in column] for path in coupled[name][column[0]]}
-        else:
-            points[name] = column
-    found = evaluate(load(scenario), points, figures=figures, errors=errors)
+    columns = map(list, zip(*itertools.product(*held.values()), strict=True))
+    named_points = dict(zip(held, columns, strict=True))
+    points = by_path(named_points, together)
+    start, planned = left_open(source, given="strategy" in points)
+    if planned or AUTO in points.get("strategy", ()):
+        points = with_plans(start, points)
+    found = evaluate(start, points, figures=figures, errors=errors)
+    names = {name: named_points[name] for name in together}
     return replace(found, points={**names, **found.points}) if names else found
 
 
-def _is_coupled(given: Any) -> bool:
-    """Whether values of a sweep are settings by name."""
-    return isinstance(given, Mapping) and bool(given) and all(isinstance(settings, Mapping) for settings in given.values())
-
-
-def _coupled(name: str, given: Mapping[str, Mapping[str, Any]]) -> Mapping[str, Mapping[str, Any]]:
-    """Settings that change together; CrossflowError where one of them lacks a path that another has."""
-    known = dict.fromkeys(path for settings in given.values() for path in settings)
-    for value, settings in given.items():
-        if lacking := [path for path in known if path not in settings]:
-            raise CrossflowError(f"sweep: {name}: {value} says nothing of {', '.join(lacking)}, which other values of {name} set")
-    return given
+def _together(name: str, given: Together) -> Together:
+    try:
+        return read_together(name, given)
+    except CrossflowError as error:
+        raise CrossflowError(f"sweep: {name}: {error}") from None
 
 
 def listed(path: str, given: Iterable[Any]) -> list[Any]:

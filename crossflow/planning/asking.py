@@ -10,17 +10,17 @@ True
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from crossflow import prediction
+from crossflow import files, prediction
 from crossflow.errors import CrossflowError, did_you_mean
 from crossflow.evaluation.timelines import simulate
 from crossflow.explanation import sensitivity
 from crossflow.explanation.answers import Explanation
-from crossflow.files import YAML
+from crossflow.files import YAML, Document
 from crossflow.planning import opening, planner
 from crossflow.planning.opening import Overrides, ScenarioSource, as_settings, unplanned
 from crossflow.planning.plans import Plans
@@ -41,13 +41,15 @@ CALLED: Mapping[str, str] = {
     "gpus": "devices", "num_gpus": "devices", "n_gpus": "devices", "ngpus": "devices", "num_devices": "devices", "n_devices": "devices",
     "world_size": "devices", "num_nodes": "nodes", "n_nodes": "nodes", "nnodes": "nodes", "parallelism": "strategy", "plan": "strategy",
     "batch_size": "batch", "bs": "batch", "gbs": "batch", "global_batch_size": "batch", "concurrency": "batch", "max_num_seqs": "batch",
-    "micro_batch_size": "micro_batch", "mbs": "micro_batch", "seq_len": "sequence", "seq_length": "sequence", "seqlen": "sequence",
+    "micro_batch_size": "micro_batch", "mbs": "micro_batch", "seq_len": "sequence", "seq_length": "sequence", "seq": "sequence",
+    "seqlen": "sequence",
     "sequence_length": "sequence", "max_model_len": "sequence", "context": "sequence", "input_len": "prompt", "isl": "prompt",
     "prompt_len": "prompt", "input_tokens": "prompt", "output_len": "output", "osl": "output", "output_tokens": "output",
     "precision": "dtype", "quantization": "weight_dtype", "mode": "task", "phase": "task", "engine": "software", "framework": "software",
     "tensor_parallel_size": "tp", "tensor_model_parallel_size": "tp", "pipeline_parallel_size": "pp", "data_parallel_size": "dp",
     "pipeline_model_parallel_size": "pp", "expert_parallel_size": "ep", "context_parallel_size": "cp", "zero_stage": "zero",
 }  # fmt: skip
+SHORT: Mapping[str, str] = {"price": "system.operation.price"}  # further keywords, and the paths that they stand for
 _FILE = tuple(name for name in ScenarioFile.model_fields if name not in INSTEAD)  # sections and fields of a scenario by their own names
 _WORKLOAD = tuple(dict.fromkeys(name for spec in MODELS.values() for name in spec.model_fields if name not in (*_FILE, *INSTEAD)))
 _DEGREES = tuple(key for key in (*DEGREES, *PLAN_KEYS) if key not in _WORKLOAD)
@@ -144,10 +146,31 @@ def timeline(scenario: ScenarioSource | None = None, settings: Overrides = (), *
     return simulate(opening.load(*_asked("timeline", scenario, settings, named)[:2]), uneven)
 
 
+def export(scenario: ScenarioSource | None = None, kind: str = "megatron", settings: Overrides = (), **named: Any) -> str:
+    """The launch file of a scenario's strategy as text: flags of ``megatron``, ``torchtitan``, ``deepspeed`` or ``vllm``.
+
+    Raises
+    ------
+    CrossflowError
+        Where the framework cannot express the strategy; with what it lacks.
+
+    Examples
+    --------
+    >>> import crossflow
+    >>> "--tensor-model-parallel-size" in crossflow.export(crossflow.example("llama"), "megatron")
+    True
+    """
+    from crossflow.launch.launch import write  # with the tables of flags, which few need
+
+    return write(opening.load(*_asked("export", scenario, settings, named)[:2]), kind)
+
+
 def _asked(
     function: str, scenario: ScenarioSource | None, settings: Overrides, named: Mapping[str, Any]
 ) -> tuple[ScenarioSource, tuple[str, ...], tuple[str, ...]]:
     """What describes a scenario, all settings, and sentences on what was assumed."""
+    if isinstance(settings, str) and "=" not in settings and "on" not in named and isinstance(scenario, str | Path) and _is_model(scenario):
+        settings, named = (), {"on": settings, **named}  # predict("llama3-8b", "dgx-h100")
     options = {key: value for key, value in named.items() if key in INSTEAD}
     system = options.pop("on", None) or (named.get("system") if isinstance(named.get("system"), str) else None)
     if scenario is None or (system is not None and _is_model(scenario)):
@@ -155,6 +178,8 @@ def _asked(
         model = options.pop("model", None) if scenario is None else str(scenario)
         if model is None or system is None:
             lacking = "model" if model is None else "on"
+            if meant := next((key for key in named if CALLED.get(key) == lacking), None):
+                raise TypeError(f"{function}() takes no '{meant}'; did you mean '{lacking}'?")
             raise CrossflowError(
                 f"{function}: give a scenario, or a model and a system, such as model='llama3-70b', on='dgx-h100'; '{lacking}' is missing"
             )
@@ -166,6 +191,24 @@ def _asked(
         document, assumed = Question(model=str(model), system=str(system), **given).scenario(texts)
         return document, texts, tuple(map(_in_python, assumed))
     return scenario, (*as_settings(settings), *as_settings(paths(function, named))), ()
+
+
+def of_question(function: str, scenario: ScenarioSource | None, named: Mapping[str, Any]) -> tuple[ScenarioSource, dict[str, Any]]:
+    """What points start from, and the keywords that are left to vary: a model and a system stand for a scenario where there is none.
+
+    >>> source, varied = of_question("sweep", None, {"model": "llama3-8b", "on": ["dgx-h100", "dgx-a100"], "batch": 64, "nodes": [1, 2]})
+    >>> source.data["system"], varied
+    ({'template': 'dgx-h100'}, {'on': ['dgx-h100', 'dgx-a100'], 'nodes': [1, 2]})
+    """
+    if scenario is not None:
+        return scenario, dict(named)
+    lists = {key: value for key, value in named.items() if isinstance(value, Iterable) and not isinstance(value, str | Mapping)}
+    first = {key: next(iter(value), None) for key, value in lists.items() if key in ("model", "on")}
+    source, _, _ = _asked(function, None, (), {key: value for key, value in {**named, **first}.items() if key in first or key not in lists})
+    if not isinstance(source, Document):
+        raise CrossflowError(f"{function}: give a scenario, or a model and a system, such as model='llama3-70b', on='dgx-h100'")
+    rest = {key: value for key, value in named.items() if key not in (*INSTEAD, *_DEGREES, "system") and key not in lists}
+    return files.override(source, as_settings(paths(function, rest))), lists
 
 
 def _is_model(scenario: ScenarioSource) -> bool:
@@ -186,7 +229,9 @@ def paths(function: str, named: Mapping[str, Any]) -> dict[str, Any]:
                 raise TypeError(f"{function}() was given strategy={named['strategy']!r} and {key}={value!r}: degrees are a strategy")
             found.setdefault("strategy", {})[key] = value
         else:
-            found[_path(function, key)] = value
+            # A price is in USD an hour, as those of `compare`.
+            plain = key == "price" and isinstance(value, int | float) and not isinstance(value, bool)
+            found[_path(function, key)] = f"{value} USD/hour" if plain else value
     return found
 
 
@@ -198,9 +243,11 @@ def _path(function: str, key: str) -> str:
         return key
     if key in _WORKLOAD:
         return f"workload.{key}"
+    if key in SHORT:
+        return SHORT[key]
     if "__" in key or "." in key:
         return key.replace("__", ".")
-    known = (*INSTEAD, *_FILE, *_WORKLOAD, *_DEGREES)
+    known = (*INSTEAD, *SHORT, *_FILE, *_WORKLOAD, *_DEGREES)
     meant = f"; did you mean '{CALLED[key]}'?" if key in CALLED else did_you_mean(key, known)
     raise TypeError(f"{function}() takes no '{key}'{meant} (any path is a keyword too: system__nodes=8)")
 

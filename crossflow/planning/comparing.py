@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -67,6 +67,11 @@ class ComparedSystem(PlainData):
     def figure(self, name: str) -> float:
         """A figure of the best plan by its name in `to_dict`; NaN where it has none."""
         return self._figures().get(name, math.nan)
+
+    def _column(self, name: str) -> float:
+        """A figure by its name, with its unit or without, as an attribute."""
+        found = self._figures()
+        return next(found[key] for key in (name, f"{name}_s") if key in found) if name in found or f"{name}_s" in found else found[name]
 
     def _figures(self) -> dict[str, float]:
         if self.prediction is None:
@@ -178,6 +183,10 @@ class ComparedSystems(PlainData):
     def to_frame(self) -> Any:
         """One row a system as a pandas DataFrame, which must be installed; groups are joined by a dot."""
         return pandas().json_normalize([row.to_dict() for row in self.rows])
+
+    def to_pandas(self) -> Any:
+        """The same as `to_frame`, by the name that other libraries give it."""
+        return self.to_frame()
 
     def table(self) -> tuple[list[str], list[list[str]]]:
         """Headers and rows of text: what a person compares."""
@@ -292,6 +301,10 @@ def compare(
 
 def _systems(on: str | Sequence[str]) -> list[str]:
     """Names of the systems, each once."""
+    if not isinstance(on, str | Iterable):
+        raise TypeError(
+            f"compare() takes a model and the names of systems, such as compare('llama3-8b', on=['dgx-h100', 'dgx-a100']), not {on!r}"
+        )
     names = [part.strip() for part in (on.split(",") if isinstance(on, str) else on)]
     if not names or not all(names):
         raise CrossflowError("name the systems to compare, such as --on dgx-h100,dgx-b200")

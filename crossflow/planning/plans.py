@@ -13,12 +13,13 @@ from crossflow.arrays import plain
 from crossflow.bands import Trust, spread_of, ties
 from crossflow.evaluation.likeness import likeness, told_trust, trust
 from crossflow.points import variant
-from crossflow.results import PlainData, Tabular, public
+from crossflow.results import DeviceMemory, PlainData, Tabular, public
 from crossflow.scenario import Scenario
 from crossflow.score import MILLION, Score, larger_is_better, money, unit_of
 from crossflow.units import show
 
 if TYPE_CHECKING:
+    from crossflow.drawing.picture import Picture
     from crossflow.prediction import Prediction
 
 
@@ -49,7 +50,7 @@ class RankedPlan(PlainData):
     feasible, reason : whether it can be built and fits, and a sentence on why not.
     fits : whether it fits in memory, the host's included.
     tight : whether it fits and leaves less memory than the margin.
-    memory : bytes of the fullest device by kind. [B]
+    memory : bytes of the fullest device by kind, with `total`, `free`. [B]
     capacity, left : memory of a device [B], and the share of it that is left. [1]
     mfu, hfu : use of the peak rate. [1]
     throughput : samples, and where the word has a meaning tokens, per second. [1/s]
@@ -70,7 +71,7 @@ class RankedPlan(PlainData):
     reason: str | None
     fits: bool
     tight: bool
-    memory: Mapping[str, float]
+    memory: DeviceMemory
     capacity: float
     left: float
     mfu: float
@@ -249,6 +250,15 @@ class Plans(PlainData, Tabular):
             "provenance": self.scenario.provenance(),
         }
 
+    def plot(self) -> Picture:
+        """Draw the objective of every plan that is listed."""
+        from crossflow.drawing.charts import Along, points_chart
+
+        values = np.array([plan.value for plan in self.plans], dtype=float)
+        x, y = Along("strategy", [plan.strategy for plan in self.plans]), Along(self.objective, values, unit_of(self.objective))
+        bound, fits = [plan.bound_by for plan in self.plans], np.array([plan.feasible for plan in self.plans], dtype=bool)
+        return points_chart(f"{self.objective} of the best plans", x, y, bound=bound, feasible=fits, joined=False)
+
     def table(self) -> dict[str, list[Any]]:
         """A row a plan; groups of figures are joined by a dot."""
         rows = [dict(_flat(plan.to_dict(self.objective))) for plan in self.plans]
@@ -326,7 +336,12 @@ def ranked(
         reason=score.why(point),
         fits=bool(score.fits[point]),
         tight=bool(score.tight(margin)[point]),
-        memory={kind: float(sizes[point]) for kind, sizes in score.memory.items()},
+        memory=DeviceMemory(
+            {kind: float(sizes[point]) for kind, sizes in score.memory.items()},
+            capacity=float(score.memory_capacity[point]),
+            fits=bool(score.fits[point]),
+            tight=bool(score.tight(margin)[point]),
+        ),
         capacity=float(score.memory_capacity[point]),
         left=float(score.memory_left[point]),
         mfu=float(score.mfu[point]),

@@ -166,7 +166,7 @@ class Experts:
     given: Annotated[
         Number | None,
         Positive | None,
-        "rows that come to a rank in the mean: those of its experts after an exchange; those of all tokens, of experts elsewhere too, where"
+        "rows that come to a rank on average: those of its experts after an exchange; those of all tokens, of experts elsewhere too, where"
         " absent",
     ] = None
 

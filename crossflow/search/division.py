@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -12,11 +12,13 @@ import numpy as np
 from crossflow.arrays import Array, Index
 from crossflow.evaluation import evaluate
 from crossflow.points import Points, split
+from crossflow.score import Score
 from crossflow.search.evolution import Evolved, evolve, refine
 
 if TYPE_CHECKING:
     from crossflow.search.problem import SearchProblem
 
+Seen = Callable[[Score], None]  # is told scores as they are made, for bars of progress
 SPREAD = "division_spread"  # column: by how much ends of the search for a division differ at a point
 STRANGERS = 2  # points that are no neighbours, whose divisions are tried too
 
@@ -39,12 +41,15 @@ class BudgetDivision:
         """Paths of the shares."""
         return self.problem.space.paths
 
-    def points(self, given: Points, count: int, sizes: Sequence[int], evaluations: int, seed: int = 0) -> Evolved:
-        """Divide the budgets of points from scratch; `sizes` are those of the sweep of which these are the rows, in order."""
+    def points(self, given: Points, count: int, sizes: Sequence[int], evaluations: int, seed: int = 0, seen: Seen | None = None) -> Evolved:
+        """Divide the budgets of points from scratch; `sizes` are those of the sweep of which these are the rows, in order.
+
+        `seen` is told the score of every batch of designs.
+        """
         rng = np.random.default_rng((self.seed, seed))
         known = np.stack([np.repeat(self.start, count, axis=1), *self._tabled(given, count)], axis=2)
         neighbours = np.concatenate([beside(sizes, count), rng.integers(0, count, (count, STRANGERS))], axis=1)
-        return evolve(self.problem.space, self._merits(given, count), known, evaluations, rng, neighbours)
+        return evolve(self.problem.space, self._merits(given, count, seen), known, evaluations, rng, neighbours)
 
     def _tabled(self, given: Points, count: int) -> list[Array]:
         """The division of each point that the template has a table of, shape (shares, count); none where it has no table."""
@@ -56,19 +61,28 @@ class BudgetDivision:
         rows = zip(self.paths, self.start, strict=True)
         return [np.stack([np.broadcast_to(tabled.get(path, own), (count,)) for path, own in rows])]
 
-    def about(self, given: Points, known: Array, count: int, evaluations: int, seed: int = 0) -> Evolved:
+    def about(self, given: Points, known: Array, count: int, evaluations: int, seed: int = 0, seen: Seen | None = None) -> Evolved:
         """Divide the budgets of points from known divisions of one like them on, shape (shares, divisions)."""
         rng = np.random.default_rng((self.seed, seed))
         strangers = rng.integers(0, count, (count, STRANGERS))
         starts = np.repeat(known[:, None, :], count, axis=1)
-        return refine(self.problem.space, self._merits(given, count), starts, evaluations, rng, strangers)
+        return refine(self.problem.space, self._merits(given, count, seen), starts, evaluations, rng, strangers)
 
-    def _merits(self, given: Points, count: int) -> Any:
+    def anew(self, given: Points, known: Array, count: int, evaluations: int, seed: int = 0) -> Evolved:
+        """Divide the budgets of points from scratch, with divisions that may be good among the first, shape (shares, divisions)."""
+        rng = np.random.default_rng((self.seed, seed))
+        strangers = rng.integers(0, count, (count, STRANGERS))
+        starts = np.repeat(known[:, None, :], count, axis=1)
+        return evolve(self.problem.space, self._merits(given, count, None), starts, evaluations, rng, strangers)
+
+    def _merits(self, given: Points, count: int, seen: Seen | None) -> Any:
         def found(designs: Array) -> Array:
             each = designs.shape[2]
             points = {path: _each(values, each) for path, values in given.items()}
             shares: Points = dict(zip(self.paths, designs.reshape(len(designs), -1), strict=True))
             score = evaluate(self.problem.scenario, {**points, **shares}, columns=self.problem.figures)
+            if seen is not None:
+                seen(score)
             return self.problem.merit(self.problem.judged(score)).reshape(count, each)
 
         return found

@@ -50,8 +50,8 @@ def read_strategy(written: Written | None, workload: Workload | None, system: Sy
         raise StrategyError("strategy: 'legal' stands for all that fit; it belongs in the space of a study, a scenario has one strategy")
     if written == AUTO:
         raise StrategyError(
-            "strategy: 'auto' is chosen once, when a scenario is loaded by itself, and would be the same at every point of a study;"
-            " in a study leave strategy out and search it: space: {strategy: legal}"
+            "strategy: auto cannot be used here, where a strategy is read by itself; give one, such as the first that crossflow plan lists,"
+            " or search them all in a study: space: {strategy: legal}"
         )
     if workload is None:
         if written not in (ANY, DATA_PARALLEL):

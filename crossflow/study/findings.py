@@ -113,7 +113,7 @@ def _drawn(study: Study, columns: Mapping[str, Any]) -> Iterator[Drawn]:
 def _in_use(study: Study, point: Mapping[str, Any]) -> set[str]:
     """What is drawn and counts at a swept point: numbers behind its technologies, and these technologies."""
     numbers = study.sampling.numbers  # type: ignore[union-attr]
-    chosen = split(study.scenario, {path: [value] for path, value in point.items()}).choices
+    chosen = split(study.scenario, {path: [value] for path, value in study.grid.settings(point).items()}).choices
     settings = {f"system.technology.{role}": choice.names[0] for role, choice in chosen.items()}
     there = {number.path for number in parameters(variant(study.scenario, settings))}
     return {name for number in numbers if number.path in there for name in (number.path, entry_of(number.path))}
@@ -217,8 +217,8 @@ def notes(study: Study, view: View, results: Sequence[searches.SearchResult]) ->
     """What the table's reader must know."""
     found = [sentence(study.scenario)] if study.keeps_division else []
     searched = dict.fromkeys(option.path for run in study.runs for option in run.problem.space.options)
-    if isinstance(study.scenario.system, DatasheetSystem) and "system" not in study.values:
-        found += [of_a_datasheet(path, OF_DATASHEETS) for path in (*study.values, *searched) if path.startswith("system.technology.")]
+    if isinstance(study.scenario.system, DatasheetSystem) and "system" not in study.paths:
+        found += [of_a_datasheet(path, OF_DATASHEETS) for path in (*study.paths, *searched) if path.startswith("system.technology.")]
     found += [_trusted(study, view)] if not results and study.sampling is None else []
     found += [missed(study.redivision.problem.constraints, view.columns)] if study.bounded and study.redivision is not None else []
     found = [text for text in found if text]
@@ -233,7 +233,11 @@ def _trusted(study: Study, view: View) -> str:
     if set(levels) == {"unknown"}:
         return f"trust: {trust(study.scenario).text}"
     counts = {level: levels.count(level) for level in reversed(LEVELS) if level in levels}
-    told = next(iter(counts)) if len(counts) == 1 else ", ".join(f"{count:,} points {level}" for level, count in counts.items())
+    told = (
+        next(iter(counts))
+        if len(counts) == 1
+        else ", ".join(f"{count:,} {'point' if count == 1 else 'points'} {level}" for level, count in counts.items())
+    )
     edges = tables.numbers(view.columns["error_band.p90"]) if "error_band.p90" in view.columns else np.full(1, np.nan)
     edges = edges[np.isfinite(edges)]
     if edges.size:
@@ -245,10 +249,10 @@ def _trusted(study: Study, view: View) -> str:
 def _ties(study: Study, view: View) -> str:
     """The points that cannot be told from the fastest one of those that fit, where all do the same."""
     times, feasible = tables.numbers(view.columns["step_time_s"]), np.asarray(view.columns["feasible"], dtype=bool)
-    if len(times) < 2 or not feasible.any() or any(path.split(".")[0] in ("workload", "software") for path in study.values):
+    if len(times) < 2 or not feasible.any() or any(path.split(".")[0] in ("workload", "software") for path in study.paths):
         return ""
     run, levels = likeness(study.scenario), view.columns["trust"]
-    same = set(study.values) <= {"strategy"}
+    same = set(study.paths) <= {"strategy"}
     best = int(np.where(feasible & np.isfinite(times), times, np.inf).argmin())
     if "extrapolated" in levels and run.seen not in (GENERATED, DESIGNED):
         run = replace(run, seen="none")
@@ -308,7 +312,7 @@ def _blocks(study: Study, view: View, results: Sequence[searches.SearchResult]) 
         return _search_rows(study, results)
     if study.sampling is not None:
         return _interval_rows(study, view)
-    names = [*study.values, *study.spec.shown]
+    names = [*study.values, *study.shown]
     held = (*names, *(name for name in (SPREAD,) if study.redivision is not None))
     starts = range(0, len(study.grid), records.BLOCK)
     return names, ({name: view.columns[name][first : first + records.BLOCK] for name in held} for first in starts)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +32,7 @@ class PlannedSearch:
     point: Mapping[str, Any]
     settings: SearchSettings
     problem: SearchProblem
+    there: Mapping[str, Any] = field(default_factory=dict)  # the swept point by path
     start: tuple[Mapping[str, Any], ...] = ()  # designs of other studies to start from, their values by path
 
     @property
@@ -40,12 +41,14 @@ class PlannedSearch:
         return ", ".join([self.name, *(label(value) for value in self.point.values())])
 
 
-def planned(spec: StudyFile, scenario: Scenario, points: Iterable[Mapping[str, Any]], document: Document) -> list[PlannedSearch]:
-    """All searches of a study; SpecError for what cannot be searched."""
+def planned(
+    spec: StudyFile, scenario: Scenario, points: Iterable[tuple[Mapping[str, Any], Mapping[str, Any]]], document: Document
+) -> list[PlannedSearch]:
+    """All searches of a study at its swept points, as it names them and by path; SpecError for what cannot be searched."""
     runs: list[PlannedSearch] = []
     starts = {name: tuple(_starts(settings, name, document)) for name, settings in spec.searches.items()}
-    for point in points:
-        here = variant(scenario, point)
+    for point, there in points:
+        here = variant(scenario, there)
         space = read_space(spec.space, here, document)
         if "searches" not in document.data:
             _check_small(space, document)
@@ -58,7 +61,8 @@ def planned(spec: StudyFile, scenario: Scenario, points: Iterable[Mapping[str, A
                 check(own, settings)
             problem = read_problem(spec, here, own, document)
             start = tuple(_design(own, file, values, name, document) for file, values in starts[name])
-            runs.append(PlannedSearch(number=len(runs), name=name, point=point, settings=settings, problem=problem, start=start))
+            run = PlannedSearch(number=len(runs), name=name, point=point, there=there, settings=settings, problem=problem, start=start)
+            runs.append(run)
     return runs
 
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Iterable, Mapping, Sequence
+import operator
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,13 +14,13 @@ from crossflow import files
 from crossflow.drawing.words import label
 from crossflow.errors import CrossflowError, Problem, SpecError, StrategyError
 from crossflow.evaluation.members import together
-from crossflow.files import Document
-from crossflow.points import as_shipped, split, variant
+from crossflow.files import Document, Path_
+from crossflow.points import STRATEGY, Together, as_shipped, by_path, is_together, read_together, split, variant
 from crossflow.scenario import Scenario, check_no_part, check_strategy, from_document, scenario_document, spelled_out, strategy_of
 from crossflow.search.division import SPREAD, BudgetDivision
 from crossflow.search.shares import shares_of
 from crossflow.settings import pointed
-from crossflow.strategy.reading import ANY
+from crossflow.strategy.reading import ANY, AUTO, GIVEN
 from crossflow.study import sweeps
 from crossflow.study.planning import PlannedSearch, planned
 from crossflow.study.plots.columns import PARTS
@@ -27,19 +28,26 @@ from crossflow.study.plots.spec import BoxPlot, ImportancePlot, IntervalPlot, Li
 from crossflow.study.redivision import caption, keeps_division, redivision
 from crossflow.study.size import check_size
 from crossflow.study.spaces import TEXTS, Asked, Known, check_names, check_path, column_problems, known_columns
-from crossflow.study.spec import StudyFile, grid, plot_columns, sweep_values
+from crossflow.study.spec import StudyFile, plot_columns, sweep_values
+from crossflow.workload.spec import ProgramSpec
 
 BLOCK = 4096  # combinations that are looked at together
+SWEPT_AUTO = (
+    "auto is no value of a sweep: strategy: auto in the scenario is the best strategy of every point,"
+    " and settings by name compare it: sweep: {plan: {best: {strategy: auto}, mine: {strategy: tp8-dp4}}}"
+)
 DRAWN = (LinePlot, BoxPlot, IntervalPlot, ImportancePlot)  # plots of the numbers of one column
 
 
 @dataclass(frozen=True, kw_only=True)
 class Study:
-    """A study read from a file, ready to run: `values` by swept path."""
+    """A study read from a file, ready to run: `values` by swept path, or by the name of settings that change `together`."""
 
     spec: StudyFile
     scenario: Scenario
     values: Mapping[str, list[Any]]
+    together: Mapping[str, Together]
+    planned: bool  # whether the strategy of every point is the planner's
     document: Document
     runs: Sequence[PlannedSearch]
     sampling: sweeps.Sampling | None
@@ -49,7 +57,24 @@ class Study:
     def grid(self) -> sweeps.Grid:
         """Rows of the sweep, by number."""
         draws = 1 if self.sampling is None else self.sampling.settings.samples
-        return sweeps.Grid(values=self.values, draws=draws, searched=self.redivision is not None)
+        return sweeps.Grid(
+            values=self.values, together=self.together, draws=draws, searched=self.redivision is not None, planned=self.planned
+        )
+
+    @property
+    def paths(self) -> tuple[str, ...]:
+        """Paths of a scenario that are swept, alone or with others."""
+        return self.grid.paths
+
+    @property
+    def every(self) -> Mapping[str, Sequence[Any]]:
+        """Swept values by path, of settings that change together each with its own."""
+        return by_path(self.values, self.together)
+
+    @property
+    def shown(self) -> tuple[str, ...]:
+        """Columns of the table beside the swept values; the strategy first, where it is the planner's."""
+        return (*((STRATEGY,) if self.planned and STRATEGY not in self.spec.shown else ()), *self.spec.shown)
 
     @property
     def divided(self) -> tuple[str, ...]:
@@ -70,7 +95,7 @@ class Study:
     def keeps_division(self) -> bool:
         """Whether technology or budgets of a generated device change and the division of its budgets does not."""
         searched = (path for run in self.runs for path in run.problem.space.paths)
-        return self.redivision is None and keeps_division(self.scenario, (*self.values, *searched), self.sampling is not None)
+        return self.redivision is None and keeps_division(self.scenario, (*self.paths, *searched), self.sampling is not None)
 
     @property
     def caption(self) -> str:
@@ -81,7 +106,7 @@ class Study:
     @functools.cached_property
     def columns(self) -> tuple[str, ...]:
         """Columns of scores of the study's points."""
-        return _known(self.spec, self.scenario, self.values).columns
+        return _known(self.spec, self.scenario, self.values, self.together).columns
 
     @property
     def recorded(self) -> tuple[str, ...] | None:
@@ -93,7 +118,7 @@ class Study:
         """Columns that the table and the plots show."""
         spec, kinds = self.spec, {plot.kind for plot in self.spec.plots}
         known = self.runs[0].problem.columns if self.runs else self.columns
-        names = [*self.values, *spec.shown, "feasible", "bound_by", "search", "trust", "error_band.p90"]
+        names = [*self.values, *self.shown, "feasible", "bound_by", "search", "trust", "error_band.p90"]
         names += [self.redivision.goal, SPREAD, *self.bounded] if self.redivision is not None else []
         names += [name for name in self.divided for plot in spec.plots if name in plot_columns(plot, self.divided)]
         names += [name for plot in spec.plots for name in (*plot_columns(plot, known), *getattr(plot, "where", {}))]
@@ -146,26 +171,112 @@ def _read(path: str | Path | Mapping[str, Any], base: Path | None, yes: bool, se
         raise SpecError(pointed(problem, "scenario") for problem in error.problems) from None
     if not isinstance(spec.scenario, Mapping):
         raise document.error(("scenario",), f"expected a scenario or the path of one, got {spec.scenario!r}")
-    if ("strategy" in spec.space or "strategy" in spec.sweep) and "strategy" not in spec.scenario:
-        document = files.merge(document, Document(file=document.file, data={"scenario": {"strategy": ANY}}))
+    document, planned_ = _without_plan(spec, document)
     if not yes:
         check_size(spec, document)
     try:
         scenario = from_document(document.under("scenario"), base, spec.name)
     except StrategyError as error:
         raise document.error(("scenario", "strategy"), str(error).removeprefix("strategy: ")) from None
-    values: dict[str, list[Any]] = {}
-    for swept, given in spec.sweep.items():
-        listed = sweep_values(swept, given, document)
-        with document.telling("sweep", swept):
-            values |= {path: list(named) for path, named in as_shipped(scenario, {swept: listed}).items()}
-    _check_values(spec, scenario, values, document)
-    points = sweeps.Grid(values=values)
-    runs = planned(spec, scenario, (points.point(i) for i in range(points.points)), document) if spec.searches else ()
+    if planned_ and isinstance(scenario.workload, ProgramSpec):
+        raise document.error(("scenario", "strategy"), GIVEN)
+    swept = _Swept.read(spec, scenario, document)
+    _check_values(spec, scenario, swept, document)
+    every = swept.by_path
+    layout = sweeps.Grid(values=swept.values, together=swept.together)
+    points = (layout.point(i) for i in range(layout.points))
+    runs = planned(spec, scenario, ((point, layout.settings(point)) for point in points), document) if spec.searches else ()
     with document.telling("uncertainty"):
-        sampling = sweeps.sampling(spec, scenario, values)
-    anew = redivision(spec, scenario, values, document)
-    return Study(spec=spec, scenario=scenario, values=values, document=document, runs=runs, sampling=sampling, redivision=anew)
+        sampling = sweeps.sampling(spec, scenario, every)
+    anew = redivision(spec, scenario, every, document)
+    return Study(
+        spec=spec, scenario=scenario, values=swept.values, together=swept.together, planned=planned_,
+        document=document, runs=runs, sampling=sampling, redivision=anew,
+    )  # fmt: skip
+
+
+def _without_plan(spec: StudyFile, document: Document) -> tuple[Document, bool]:
+    """The study with a scenario that has some strategy, and whether each point is to have that of the planner.
+
+    So it is with ``strategy: auto``. Strategies that are swept or searched replace that of the scenario, which may leave it out.
+    """
+    written = spec.scenario.get(STRATEGY)
+    settings = [one for given in spec.sweep.values() if is_together(given) for one in given.values()]
+    others = STRATEGY in (*spec.space, *spec.sweep, *(path for one in settings for path in one))
+    named = next((name for name, given in spec.sweep.items() if is_together(given) and _says_auto(given)), None)
+    if written != AUTO and not (others and written is None):
+        return document, named is not None
+    auto = named is not None or (written == AUTO and not others)
+    if auto and (why := _unplannable(spec)):
+        raise document.error(("scenario", STRATEGY) if named is None else ("sweep", named), f"auto cannot be used here: {why}")
+    return files.merge(document, Document(file=document.file, data={"scenario": {STRATEGY: ANY}})), auto
+
+
+def _says_auto(given: Together) -> bool:
+    """Whether settings that change together leave a strategy to the planner."""
+    return any(settings.get(STRATEGY) == AUTO for settings in given.values())
+
+
+def _unplannable(spec: StudyFile) -> str:
+    """What to write in place of ``strategy: auto`` in a study whose points do not choose theirs one by one; "" for all others."""
+    if spec.searches:
+        return "a search chooses the strategy with everything else; leave it out, and add to the space: {strategy: legal}"
+    if spec.redivide is not None:
+        return "budgets are divided for one strategy; give one, or search both: space: {strategy: legal, system.budgets.area: shares}"
+    return "" if spec.sweep else "nothing is swept; give a strategy, such as the first that crossflow plan lists"
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Swept:
+    """What a study sweeps: values by path or name, and the settings behind names."""
+
+    values: Mapping[str, list[Any]]
+    together: Mapping[str, Together]
+
+    @classmethod
+    def read(cls, spec: StudyFile, scenario: Scenario, document: Document) -> _Swept:
+        """The values of a sweep, names of shipped files and library entries as these have them."""
+        values: dict[str, list[Any]] = {}
+        together: dict[str, Together] = {}
+        for swept, given in spec.sweep.items():
+            listed = sweep_values(swept, given, document)
+            with document.telling("sweep", swept):
+                if is_together(given):
+                    values[swept], together[swept] = listed, _as_shipped(scenario, read_together(swept, given))
+                else:
+                    values |= {path: list(named) for path, named in as_shipped(scenario, {swept: listed}).items()}
+        paths = [path for name in values for path in by_path({name: values[name]}, together)]
+        if twice := next((path for i, path in enumerate(paths) if path in paths[:i]), None):
+            raise document.error(("sweep",), f"'{twice}' is swept twice; a path is swept alone, or with others under one name")
+        return cls(values=values, together=together)
+
+    @property
+    def by_path(self) -> dict[str, list[Any]]:
+        """Values by path, of settings that change together each with its own; any strategy where the planner is to choose one."""
+        found = {path: list(values) for path, values in by_path(self.values, self.together).items()}
+        if any(_says_auto(given) for given in self.together.values()):
+            found[STRATEGY] = [ANY if value == AUTO else value for value in found[STRATEGY]]
+        return found
+
+    def place(self, path: str) -> tuple[str, str]:
+        """Where the values of a path stand in the file."""
+        return "sweep", next((name for name, values in self.together.items() if path in next(iter(values.values()))), path)
+
+    def combinations(self, paths: Collection[str]) -> Iterator[dict[str, Any]]:
+        """Every combination of the values of some paths, by path."""
+        held = self.by_path
+        axes = [{path: held[path] for path in by_path({name: values}, self.together)} for name, values in self.values.items()]
+        kept = [{path: values for path, values in axis.items() if path in paths} for axis in axes]
+        rows = [[dict(zip(axis, row, strict=True)) for row in zip(*axis.values(), strict=True)] for axis in kept if axis]
+        return (functools.reduce(operator.or_, combination, {}) for combination in itertools.product(*rows))
+
+
+def _as_shipped(scenario: Scenario, given: Together) -> Together:
+    """Settings that change together, with the names of shipped files as these have them."""
+    return {
+        name: {path: values[0] for path, values in as_shipped(scenario, {path: [value] for path, value in settings.items()}).items()}
+        for name, settings in given.items()
+    }
 
 
 def _no_other(read: Document, file: Path) -> Document:
@@ -181,6 +292,9 @@ def _with_scenario(document: Document, base: Path) -> tuple[Document, Path]:
     """The study with its scenario written out, whether it stands there or in a file of its own, and the folder it starts from."""
     data = document.data
     given = data.get("scenario") if isinstance(data, Mapping) else None
+    if isinstance(given, Scenario):  # from Python
+        named = Document(file=document.file, data={"scenario": dict(given.document.data)})
+        return files.merge(document.without("scenario"), named), given.base or base
     if isinstance(given, str):
         path = base / given if (base / given).is_file() else Path(given)
         if path.suffix not in files.YAML or not path.is_file():
@@ -193,18 +307,19 @@ def _with_scenario(document: Document, base: Path) -> tuple[Document, Path]:
     return document, base
 
 
-def _check_values(spec: StudyFile, scenario: Scenario, values: Mapping[str, list[Any]], document: Document) -> None:
+def _check_values(spec: StudyFile, scenario: Scenario, swept: _Swept, document: Document) -> None:
     """SpecError with what no point could be made of, or no score shows, before the first point is evaluated."""
-    problems = [problem for path in values for problem in _value_problems(scenario, path, values, document)]
+    values = swept.by_path
+    problems = [problem for path in values for problem in _value_problems(scenario, path, values, document, swept.place(path))]
     if not problems:
-        problems = _combination_problems(scenario, values, document, strategies="strategy" not in spec.space)
+        problems = _combination_problems(scenario, swept, document, strategies=STRATEGY not in spec.space)
     if not problems:
-        problems = _column_problems(spec, scenario, values, document)
+        problems = _column_problems(spec, scenario, swept, document)
     if problems:
         raise SpecError(problems)
 
 
-def _value_problems(scenario: Scenario, path: str, values: Mapping[str, Sequence[Any]], document: Document) -> list[Problem]:
+def _value_problems(scenario: Scenario, path: str, values: Mapping[str, Sequence[Any]], document: Document, place: Path_) -> list[Problem]:
     """What is wrong with the values of one path, each by itself; with strategies, where the sweep leaves what they divide as it is."""
     found = []
     try:
@@ -213,37 +328,39 @@ def _value_problems(scenario: Scenario, path: str, values: Mapping[str, Sequence
     except CrossflowError as error:
         found.append(str(error).removeprefix(f"{path}: "))
     divided = any(other.split(".")[0] in ("workload", "system") for other in values)
-    for value in values[path] if path == "strategy" and not divided else ():
+    if path == STRATEGY and AUTO in values[path]:
+        return [document.problem(place, SWEPT_AUTO)]
+    for value in values[path] if path == STRATEGY and not divided else ():
         try:
             strategy_of(scenario, value)
         except CrossflowError as error:
             found.append(str(error).removeprefix("strategy: "))
-    return [document.problem(("sweep", path), message) for message in dict.fromkeys(found)]
+    return [document.problem(place, message) for message in dict.fromkeys(found)]
 
 
-def _combination_problems(scenario: Scenario, values: Mapping[str, list[Any]], document: Document, strategies: bool) -> list[Problem]:
+def _combination_problems(scenario: Scenario, swept: _Swept, document: Document, strategies: bool) -> list[Problem]:
     """The first combination of discrete values that makes no scenario."""
-    discrete = {path: listed for path, listed in values.items() if split(scenario, {path: listed}).discrete}  # of any length each
-    if strategies and _all_possible(scenario, discrete):
+    values = swept.by_path
+    discrete = tuple(path for path in values if split(scenario, {path: values[path]}).discrete)  # of any length each
+    if not discrete or (strategies and _all_possible(scenario, swept, discrete)):
         return []
-    for combination in grid(discrete):
-        settings = dict(zip(discrete, combination, strict=True))
+    for settings in swept.combinations(discrete):
         try:
             made = variant(scenario, settings)
             if strategies:
                 check_strategy(made)
         except CrossflowError as error:
             where = ", ".join(f"{name} = {label(value)}" for name, value in settings.items())
-            return [document.problem(("sweep", _blamed(settings, error)), f"{where}: {error.said}")]
+            return [document.problem(swept.place(_blamed(settings, error)), f"{where}: {error.said}")]
     return []
 
 
-def _all_possible(scenario: Scenario, discrete: Mapping[str, list[Any]]) -> bool:
+def _all_possible(scenario: Scenario, swept: _Swept, discrete: Sequence[str]) -> bool:
     """Whether all combinations make scenarios whose strategies divide them, without a scenario of its own for each."""
-    combinations = grid(discrete)
+    combinations = swept.combinations(discrete)
     try:
         while block := list(itertools.islice(combinations, BLOCK)):
-            columns = dict(zip(discrete, zip(*block, strict=True), strict=True))
+            columns = {path: tuple(settings[path] for settings in block) for path in block[0]}
             for made, members, _ in together(scenario, columns, len(block)):
                 if members is None:
                     check_strategy(made)
@@ -258,9 +375,12 @@ def _blamed(settings: Mapping[str, Any], error: CrossflowError) -> str:
     return "strategy" if about and "strategy" in settings else next(iter(settings), "")
 
 
-def _column_problems(spec: StudyFile, scenario: Scenario, values: Mapping[str, list[Any]], document: Document) -> list[Problem]:
-    """Names of columns in the table and the plots that no point has."""
-    known = _known(spec, scenario, values)
+def _column_problems(spec: StudyFile, scenario: Scenario, swept: _Swept, document: Document) -> list[Problem]:
+    """Names of columns in the table and the plots that no point has, and names of settings that are columns already."""
+    known = _known(spec, scenario, swept.values, swept.together)
+    if taken := [name for name in swept.together if name in (*known.columns, "id", "run")]:
+        return [document.problem(("sweep", taken[0]), f"'{taken[0]}' is a column of the results; give what changes together another name")]
+    values = (*swept.values, *swept.by_path, STRATEGY)
     searched = [*spec.space, "search", "evaluations", "violation"] if spec.searches else []
     searched += _shares(spec, scenario)
     names = [*values, *known.columns, *searched]
@@ -276,9 +396,10 @@ def _shares(spec: StudyFile, scenario: Scenario) -> list[str]:
     return [SPREAD, *shares_of(scenario)] if spec.redivide is not None else []
 
 
-def _known(spec: StudyFile, scenario: Scenario, values: Mapping[str, Sequence[Any]]) -> Known:
+def _known(spec: StudyFile, scenario: Scenario, swept: Mapping[str, Sequence[Any]], together: Mapping[str, Together]) -> Known:
     """Columns of scores of the study's points."""
+    values = by_path(swept, together)
     named = (*spec.columns, *(spec.record if isinstance(spec.record, tuple) else ()), *(p.y for p in spec.plots if isinstance(p, DRAWN)))
-    others = (*values, *spec.space, *_shares(spec, scenario), *TEXTS, "feasible", "search", "evaluations", "violation")
+    others = (*swept, *values, STRATEGY, *spec.space, *_shares(spec, scenario), *TEXTS, "feasible", "search", "evaluations", "violation")
     asked = [name for name in named if name not in others]
     return known_columns(scenario, {**values, **{path: v for path, v in spec.space.items() if isinstance(v, list)}}, asked)

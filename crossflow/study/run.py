@@ -12,10 +12,12 @@ from typing import Any
 import numpy as np
 
 from crossflow import files, packages, provenance
+from crossflow.arrays import Array, Mask
 from crossflow.locks import owning
 from crossflow.names import file_name
 from crossflow.packages import pandas
 from crossflow.results import Guided
+from crossflow.score import Score
 from crossflow.study import findings, records, searches, sweeps, tables
 from crossflow.study.planning import PlannedSearch
 from crossflow.study.plots import draw
@@ -149,7 +151,8 @@ def run_study(
     resume : go on with the points that an earlier run left in `out`.
     settings : overrides of fields of the study file.
     yes : whether a study may be of any size.
-    progress : called with points done, points in all (None where that is not known), and the best so far.
+    progress : called with the designs evaluated, those in all (None where that is not known), and the best so far; a design is a point,
+        or one that is tried on the way to the division of a point's budgets.
 
     Raises
     ------
@@ -230,7 +233,7 @@ def _as_found(study: Study, folder: Path, columns: Mapping[str, Any], found: Seq
 
 def _run_record(study: Study) -> dict[str, Any]:
     scenario = study.scenario
-    named = dict.fromkeys((scenario.system.techlib, *study.values.get("system.techlib", ())))
+    named = dict.fromkeys((scenario.system.techlib, *study.every.get("system.techlib", ())))
     libraries = [scenario.library_document(str(name)).data for name in named]
     inputs = provenance.record(scenario=scenario.document.data, system=scenario.system_document.data, techlib=libraries)
     seeds = {name: settings.seed for name, settings in study.spec.searches.items()}
@@ -260,44 +263,63 @@ def _search_record(run: PlannedSearch) -> dict[str, Any]:
 
 def _swept(study: Study, folder: Path, table: tables.PointsTable, hands: Workers, progress: Reporter | None) -> None:
     """Evaluate every point of a sweep that is not on disk yet, and put all in order."""
-    layout = study.grid
-    parts = sweeps.tasks(study.scenario, layout, study.sampling, study.redivision, study.spec.redivide, study.recorded, table.names)
+    bar = _Bar(study, progress)
+    parts = sweeps.tasks(
+        study.scenario, study.grid, study.sampling, study.redivision, study.spec.redivide, study.recorded, table.names, bar.seen
+    )
     file = records.PointsFile(path=folder / records.POINTS)
     done = sweeps.finished(file.path, parts)
-    fastest = _Fastest()
-    count = 0
     for number, place in done:
         kept = file.read(place)
-        fastest.see(table.add_rows(number, kept))
-        count += len(kept)
+        bar.rows(table.add_rows(number, kept), len(kept))
     file.keep(done)
-    if progress is not None:
-        progress(count, len(layout), fastest.text)
-    for first, block in sweeps.run(parts, dict(done), hands):
+    bar.tell()
+    for first, block in sweeps.run(parts, dict(done), hands, bar.seen):
         file.append(first, block.text)
         table.add(first, block.columns, block.count)
-        fastest.see(block.columns)
-        count += block.count
-        if progress is not None:
-            progress(count, len(layout), fastest.text)
+        bar.rows(block.columns, block.count)
+        bar.tell()
     file.put_in_order()
 
 
-class _Fastest:
-    """Time of the fastest point that fits, of the fastest of all where none does."""
+class _Bar:
+    """How far a sweep is, counted in designs, and the time of the fastest that fits, of the fastest of all where none does.
 
-    def __init__(self) -> None:
+    A row counts as much as the search of its division, which is told on the way to it.
+    """
+
+    def __init__(self, study: Study, report: Reporter | None) -> None:
+        settings, draws = study.spec.redivide, study.sampling is not None
+        points, rows = study.grid.points, len(study.grid)
+        first = 0 if settings is None or not draws else settings.evaluations * points  # before the first row
+        again = draws and settings is not None and settings.each == "draw"
+        each = 1 if settings is None or (draws and not again) else settings.draw_evaluations if again else settings.evaluations
+        self._report, self._first, self._each, self._total = report, first, each, first + each * rows
+        self._rows = self._seen = 0
         self._best = (True, np.inf)
 
-    def see(self, columns: Mapping[str, Any]) -> None:
-        times = np.nan_to_num(tables.numbers(columns["step_time_s"]), nan=np.inf, posinf=np.inf)
-        infeasible = ~np.array(columns["feasible"], dtype=bool)
+    def seen(self, score: Score) -> None:
+        """Scores of designs on the way to rows."""
+        self._seen += len(score)
+        self._see(score.step_time, ~score.feasible)
+        self.tell()
+
+    def rows(self, columns: Mapping[str, Any], count: int) -> None:
+        """Rows that are done."""
+        self._rows += count
+        self._seen = self._first + self._each * self._rows
+        self._see(tables.numbers(columns["step_time_s"]), ~np.array(columns["feasible"], dtype=bool))
+
+    def _see(self, times: Array, infeasible: Mask) -> None:
+        times = np.nan_to_num(times, nan=np.inf, posinf=np.inf)
         first = int(np.lexsort((times, infeasible))[0])
         self._best = min(self._best, (bool(infeasible[first]), float(times[first])))
 
-    @property
-    def text(self) -> str:
-        return show(self._best[1], "s") if np.isfinite(self._best[1]) else "-"
+    def tell(self) -> None:
+        """Report how far it is."""
+        if self._report is not None:
+            best = show(self._best[1], "s") if np.isfinite(self._best[1]) else "-"
+            self._report(min(self._seen, self._total), self._total, best)
 
 
 def _searched(study: Study, folder: Path, table: tables.PointsTable, hands: Workers, progress: Reporter | None) -> Iterator[SearchResult]:

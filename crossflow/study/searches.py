@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from crossflow import files
-from crossflow.points import varied
+from crossflow.points import varied, written
 from crossflow.scenario import moved
 from crossflow.score import unit_of
 from crossflow.search.driver import search, solve
@@ -24,7 +24,6 @@ from crossflow.search.settings import ExhaustiveSettings, GivenSettings, Gradien
 from crossflow.search.space import Designs
 from crossflow.study import records
 from crossflow.study.planning import PlannedSearch
-from crossflow.study.spaces import written
 from crossflow.study.tables import PointsTable, numbers
 from crossflow.study.workers import Workers, in_order
 from crossflow.units import show
@@ -100,7 +99,7 @@ class Book:
             "run": np.full(count, run.number),
             "search": [run.name] * count,
         }
-        whole |= {path: [value] * count for path, value in run.point.items()} | dict(columns)
+        whole |= {path: [value] * count for path, value in {**run.point, **run.there}.items()} | dict(columns)
         whole |= {name: [value] * count for name, value in _in_si(run).items()}
         self.file.append(self.rows, records.to_lines(whole))
         self.add(run, whole, count)
@@ -130,11 +129,11 @@ class Book:
 
 def _in_si(run: PlannedSearch) -> dict[str, float]:
     """Swept quantities of a run as numbers, by column."""
-    found = {path: varied(run.problem.scenario, path) for path in run.point}
+    found = {path: varied(run.problem.scenario, path) for path in run.there}
     return {
-        records.in_si(path, quantity.unit): float(quantity.read(run.point[path])[0])
+        records.in_si(path, quantity.unit): float(quantity.read(run.there[path])[0])
         for path, quantity in found.items()
-        if quantity is not None and isinstance(run.point[path], str)
+        if quantity is not None and isinstance(run.there[path], str)
     }
 
 

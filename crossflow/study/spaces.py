@@ -17,7 +17,7 @@ from crossflow.evaluation import evaluate
 from crossflow.evaluation.figures import lacking
 from crossflow.files import Document, FileModel, Path_
 from crossflow.limits import Finite, PositiveInt, Whole
-from crossflow.points import Split, path_as_shipped, split, values_as_shipped, variant, varied
+from crossflow.points import SECTIONS, Split, path_as_shipped, split, values_as_shipped, variant, varied, written
 from crossflow.scenario import Scenario, check_strategy, strategy_of
 from crossflow.score import listed, no_column, unit_of
 from crossflow.search.goals import Constraint
@@ -31,9 +31,8 @@ from crossflow.technology.library import kind_of
 from crossflow.units import parse
 
 AXES = ("kp1", "kp2", "dp", "lp")  # of the mesh, in the paper's notation
-VARIABLE = ("system", "techlib", "workload", "strategy", "software", "placement", "kernels_per_device")  # sections of a scenario that vary
 FILES = ("workload.model", "system.template")  # settings that name files: a wrong name is wrong whatever else is chosen
-FORMING = ("workload.task", "workload.model", "system.template")  # settings that decide which figures there are
+FORMING = ("system", "workload", "workload.task", "workload.model", "system.template")  # settings that decide which figures there are
 STACKED = ".stacked_area"  # so do those that end so: dies on the chip have a price and carbon of their own
 OPERATION = "system.operation."  # paths of quantities that do so by being given
 TEXTS = ("bound_by", "trust", "reason")  # columns that are no figures
@@ -107,8 +106,8 @@ def _check_paths(space: Space, document: Document) -> None:
 
 def check_path(path: str) -> None:
     """Raise CrossflowError for a path that stands in no scenario."""
-    if path.split(".")[0] not in VARIABLE:
-        raise CrossflowError(f"'{path}' is not a path of a scenario{did_you_mean(path, VARIABLE)}")
+    if path.split(".")[0] not in SECTIONS:
+        raise CrossflowError(f"'{path}' is not a path of a scenario{did_you_mean(path, SECTIONS)}")
 
 
 def check_names(scenario: Scenario, path: str, values: Sequence[Any]) -> Split:
@@ -289,12 +288,6 @@ def _forms(scenario: Scenario, settings: Mapping[str, Sequence[Any]]) -> Iterato
         settings = dict(zip(chosen, values, strict=True))
         with contextlib.suppress(CrossflowError):  # a combination that makes no scenario is told where it is evaluated
             yield _divided(scenario, settings)
-
-
-def written(scenario: Scenario, path: str, value: Any) -> Any:
-    """A value as a scenario file gives it: a quantity with its unit."""
-    quantity = varied(scenario, path)
-    return value if quantity is None or not isinstance(value, float) or quantity.unit == "1" else f"{value!r} {quantity.unit}"
 
 
 def _divided(scenario: Scenario, settings: Mapping[str, Any]) -> Scenario:

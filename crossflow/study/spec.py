@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal
 
 import numpy as np
@@ -13,6 +12,7 @@ from crossflow import files
 from crossflow.explanation.uncertainty import Distribution, Movement
 from crossflow.files import Document, FileModel
 from crossflow.limits import Finite, PositiveInt, Seed
+from crossflow.points import is_together
 from crossflow.search.settings import BEST, SearchSettings
 from crossflow.study.plots.spec import Plot
 from crossflow.units import parse
@@ -84,7 +84,11 @@ class StudyFile(FileModel):
     title: str = ""
     notes: str = ""
     scenario: Any
-    sweep: Mapping[str, Any] = Field(default={}, description="values by path; every combination is a point, or is searched by itself")
+    sweep: Mapping[str, Any] = Field(
+        default={},
+        description="values by path; every combination is a point, or is searched by itself. What changes together has a name of its own, "
+        "and settings by path for each of its values: `hardware: {H100: {system.template: ...}, B200: {...}}`",
+    )
     space: Mapping[str, Any] = Field(default={}, description="what searches may change, by path")
     objectives: Annotated[tuple[str, ...] | Mapping[str, Literal["minimise", "maximise"]], BeforeValidator(_listed)] = Field(
         default=("step_time_s",), min_length=1, description="columns to make small; or each with its direction"
@@ -186,18 +190,25 @@ def _suiting(given: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 def values_of(given: Any) -> int:
     """How many values a swept path has; what is wrong with them is told later."""
+    if is_together(given):
+        return len(given)
     count = given.get("count", 1) if isinstance(given, Mapping) else len(given) if isinstance(given, list) else 1
     return int(count) if isinstance(count, int | float) and count >= 1 else 1
 
 
 def sweep_values(path: str, values: Any, document: Document) -> list[Any]:
-    """Values of one swept path: a list as it stands, or a range worked out in its unit."""
+    """Values of one swept path: a list as it stands, a range worked out in its unit, or names of settings that change together."""
     place = ("sweep", path)
     if isinstance(values, list) and values:
         return values
+    if is_together(values):
+        return list(values)
     if not isinstance(values, Mapping):
         words = "; 'legal' belongs in the space of a search" if path == "strategy" and values == "legal" else ""
-        raise document.error(place, f"expected a list of values, or {{from: ..., to: ..., count: ...}}{words}")
+        raise document.error(place, f"expected a list of values, {{from: ..., to: ..., count: ...}}, or settings by name{words}")
+    if any(isinstance(value, Mapping) for value in values.values()):
+        name, strange = next((name, value) for name, value in values.items() if not isinstance(value, Mapping))
+        raise document.error((*place, name), f"expected settings by path, such as {{system.nodes: 4}}, got {strange!r}")
     described = files.validate_at(SpacedRange, document, *place)
     return spaced(described, document, place)
 
@@ -215,11 +226,6 @@ def spaced(described: SpacedRange, document: Document, place: tuple[str, str]) -
     if unit == "%":
         return [f"{100 * number:.12g} %" for number in numbers]
     return numbers if plain else [f"{number:.12g} {unit}" for number in numbers]
-
-
-def grid(values: Mapping[str, list[Any]]) -> Iterator[tuple[Any, ...]]:
-    """Every combination of the values, the last path changing fastest."""
-    return itertools.product(*values.values())
 
 
 def recorded(spec: StudyFile, known: Sequence[str]) -> tuple[str, ...]:

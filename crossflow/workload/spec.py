@@ -1269,7 +1269,7 @@ class TablesSpec(FileModel):
     count: Dimension = Field(le=TABLES, description="tables")
     rows: PositiveInt = Field(description="rows of a table")
     width: Dimension = Field(description="elements of a row")
-    pooling: PositiveFloat = Field(1.0, description="rows of a table that a sample looks up, in the mean")
+    pooling: PositiveFloat = Field(1.0, description="rows of a table that a sample looks up, on average")
     distinct: Finite = Field(1.0, gt=0, le=1, description="distinct rows over looked-up rows of a batch; the others are found in cache")
     reuse: ReuseSpec | None = Field(
         None, description="how often rows are hit, which says what each cache holds; in the place of `distinct`"
