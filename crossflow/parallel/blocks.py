@@ -504,7 +504,7 @@ class _BlockBuilder:
             layer = Experts(
                 tokens=own * layout.ep, hidden=part.routed_width, inner=part.inner / ranks, branches=2.0 if part.gated else 1.0,
                 active=routing.active, experts=routing.experts, ranks=layout.ep, load=routing.load(layout.ep), skew=routing.skew,
-                reached=touched, slots=routing.balanced_slots,
+                variation=routing.variation, reached=touched, slots=routing.balanced_slots,
             )  # fmt: skip
             exchanged = (layout.ep > 1) & ~gathered
             for kernel, where in ((layer, ~exchanged), (replace(layer, given=own * routing.active), exchanged)):
