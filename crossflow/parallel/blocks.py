@@ -551,7 +551,8 @@ class _BlockBuilder:
         element = self.element if back or not self.narrow else self.job.operand
         return ExpertGroup(
             size=ranks.size, per_node=ranks.per_node, stride=ranks.stride, devices=ranks.devices, extent=ranks.extent,
-            libraries=self.stack.kernels.exchange, back=back, active=routing.active * one, experts=routing.slots * one,
+            libraries=self.stack.kernels.exchange, back=back, fast=self.job.task == "decode" and self.job.chunk is None,
+            active=routing.active * one, experts=routing.slots * one,
             row=part.routed_width * self.element * one, token=part.routed_width * element * one,
         )  # fmt: skip
 
