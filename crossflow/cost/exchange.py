@@ -87,3 +87,15 @@ def group_time(size: Array, group: ExpertGroup, architecture: Architecture, fabr
     once, fast = (exchange_time(exchange, kernel) for kernel in kernels)
     found = fast if group.fast else np.minimum(once + library.notify * float(not group.back), fast)
     return np.asarray(np.where((size > 0) & (group.size > 1), found, 0.0))
+
+
+def held_time(size: Array, group: ExpertGroup, architecture: Architecture) -> Array:
+    """For how long a low-latency exchange of messages of `size` bytes keeps all units of a device, 0 where nothing is known of it. [s]
+
+    Units send, and what has arrived they put in its place; between the two they are free for kernels of another batch.
+    """
+    library = preferred(group.libraries, architecture.execution.libraries.exchange)
+    held = None if library is None else (library.fast_combine if group.back else library.fast_dispatch).held
+    if held is None:
+        return np.zeros(np.shape(size))
+    return np.asarray(np.where((size > 0) & (group.size > 1), held.start + size / group.row * group.token / held.rate, 0.0))

@@ -494,11 +494,14 @@ class _BlockBuilder:
         reached = 1.0 - (1.0 - routing.active / routing.slots) ** (own * layout.ep)
         touched = routing.slots / layout.ep * reached
         fused = self._runs_fused_experts(unit, part)
+        between: list[int] = []  # rows of the kernels that wait for tokens of other ranks
         for matrix in part.matrices:
+            first = self.program.last_kernel + 1
             if not matrix.routed:
                 self._product(unit, matrix, mine, "mlp")
             elif not fused:
                 self._product(unit, matrix, routed / touched, "experts", batch=touched)
+                between += range(first, self.program.last_kernel + 1)
         gathered = gathers(layout, self.stack) & (not self.training)
         if fused:
             layer = Experts(
@@ -509,7 +512,7 @@ class _BlockBuilder:
             exchanged = (layout.ep > 1) & ~gathered
             for kernel, where in ((layer, ~exchanged), (replace(layer, given=own * routing.active), exchanged)):
                 if where.any():
-                    self._compute(unit, "forward", kernel, count=ONCE if where.all() else where.astype(float))
+                    between.append(self._compute(unit, "forward", kernel, count=ONCE if where.all() else where.astype(float)))
         inside = fused or (self.training and self.stack.expert_products == "fused")
         elements = mine * part.shared / layout.tensor_of("mlp") + (0.0 if inside else routed * part.inner / ranks)
         if np.any(elements):
@@ -529,7 +532,7 @@ class _BlockBuilder:
             size = moved * e / np.where(layout.sequence_parallel, ranks, 1.0)
             narrow = self.job.operand / e if self.stack.narrow_dispatch and self.narrow and unit not in self.wide else 1.0
             for back in (False, True):
-                self._exchange(unit, part, phase, np.where(gathered, 0.0, size if back else size * narrow), back=back)
+                self._exchange(unit, part, phase, np.where(gathered, 0.0, size if back else size * narrow), tuple(between), back=back)
         # Where they are gathered, all tokens come to every rank, and a sum for each of them goes back to where it came from.
         whole = own * layout.ep * part.routed_width * e * gathered / np.where(layout.sequence_parallel, ranks, 1.0)
         self._send(unit, "forward", "all_gather", whole, layout.expert)
@@ -562,14 +565,15 @@ class _BlockBuilder:
         plain = not (self.training or self.job.widened or self.cast or unit in self.wide or part.routing.capacity is not None)
         return plain and bool(self.stack.kernels.experts.get(self.job.dtype))
 
-    def _exchange(self, unit: str, part: Part, phase: BlockPhase, size: Array, *, back: bool) -> None:
+    def _exchange(self, unit: str, part: Part, phase: BlockPhase, size: Array, between: tuple[int, ...], *, back: bool) -> None:
         """Rows to the ranks that hold their experts, or back: every copy by itself, or one to each node and from there on.
 
-        In a service by the kernels of a library where the stack names any.
+        In a service by the kernels of a library where the stack names any. `between` are the rows of the experts' own kernels.
         """
         assert part.routing is not None
         routing = self._routing(part.routing)
-        beside: dict[str, Any] = {"hiding": "experts"} if self.stack.overlap.experts else {}
+        way: Hiding = "results" if back else "experts"
+        beside: dict[str, Any] = {"hiding": way, "beside": between} if self.stack.overlap.experts else {}
         if self.stack.kernels.exchange and not self.training:
             self._send(unit, phase, "all_to_all", size, self._expert_group(part, routing, back=back), **beside)
             return
