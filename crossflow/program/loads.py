@@ -79,7 +79,7 @@ def expert_loads(
     found = _even(rows[:, 0], rows[:, 1], filled, rows[:, 3], rows[:, 4], rows[:, 6])
     for skewed in _alike(rows):
         some, each, power, varied = rows[skewed][:, [0, 1, 5, 8]].T
-        law = Lognormal(some, each, varied) if varied[0] > 0 else PowerLaw(some, each, power)
+        law = _Lognormal(some, each, varied) if varied[0] > 0 else _PowerLaw(some, each, power)
         found[:, skewed] = _drawn(law, *map(int, rows[skewed[0], [2, 3, 7]]))
     found = found[:, which.ravel()].reshape(-1, *shape)
     return RowLoads(experts=found[0], rows=found[1], tiles=found[2:])
@@ -126,7 +126,7 @@ def _even(tokens: Array, active: Array, slots: Array, ranks: Array, load: Array,
 
 
 @dataclass(frozen=True)
-class PowerLaw:
+class _PowerLaw:
     """Layers to whose experts a power law deals out the rows of tokens; arrays of one shape."""
 
     tokens: Array
@@ -146,11 +146,11 @@ class PowerLaw:
 
     def known(self, experts: int, draw: int) -> Array:
         """Rows of the experts that a balancer has seen: of about as many tokens at once, to a power of two. [1]"""
-        return PowerLaw(np.asarray(2.0 ** np.round(np.log2(self.tokens))), self.active, self.skew).rows(experts, draw)
+        return _PowerLaw(np.asarray(2.0 ** np.round(np.log2(self.tokens))), self.active, self.skew).rows(experts, draw)
 
 
 @dataclass(frozen=True)
-class Lognormal:
+class _Lognormal:
     """Layers to whose experts a lognormal distribution deals out the rows of tokens; arrays of one shape."""
 
     tokens: Array
@@ -171,10 +171,10 @@ class Lognormal:
         return _whole(scattered, (self.tokens * self.active)[:, None])
 
 
-Law = PowerLaw | Lognormal
+_Law = _PowerLaw | _Lognormal
 
 
-def _drawn(law: Law, experts: int, ranks: int, slots: int) -> Array:
+def _drawn(law: _Law, experts: int, ranks: int, slots: int) -> Array:
     """Means over draws of a law, of which no expert has more rows than there are tokens."""
     places, found = np.arange(len(law.tokens)), np.zeros((2 + len(TILE_ROWS), len(law.tokens)))
     for draw in range(law.draws):
