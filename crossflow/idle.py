@@ -38,7 +38,7 @@ SETTINGS: Mapping[str, str] = {
     "system.host": "no strategy.offload keeps anything on the host",
     "software": "what it describes does not take place, or hides behind longer work",
     "workload.uneven": "no whole tables are shared out over ranks",
-    **dict.fromkeys(("workload.experts.uneven", "workload.experts.skew"), "no experts are shared out over ranks"),
+    **dict.fromkeys(tuple(f"workload.experts.{key}" for key in ("uneven", "skew", "variation")), "no experts are shared out over ranks"),
     "workload.exchange": "nothing of the kind travels between ranks",
     **dict.fromkeys(("placement", "strategy.placement"), "another order of the axes takes as long"),
     "kernels_per_device": "every kernel of a device waits for the one before it",

@@ -562,6 +562,17 @@ def test_an_exchange_tells_its_counts_on_the_way_there_alone(gemm):
         assert found.tolist() == pytest.approx([(exchange_time(sent, kernel) + counts).item(), 0.0], rel=1e-12)
 
 
+def test_tokens_are_written_with_low_latency_alone(gemm):
+    """Of so many tokens the other method is faster, but rows that arrive by it have no shape that a graph of kernels could capture."""
+    device, one, width = architecture(gemm("dgx-h100", "d8").system), np.ones(1), 7168.0
+    group = {"size": 8 * one, "per_node": 8 * one, "stride": one, "devices": 8 * one, "extent": 8 * one, "libraries": ("deepep",)}
+    group |= {"active": 8 * one, "experts": 256 * one, "row": 2 * width * one, "token": 2 * width * one, "back": True}
+    read, written = (
+        group_time(4096 * 8 * 2 * width * one, ExpertGroup(**group, fast=fast), device, "nvswitch", 8) for fast in (False, True)
+    )
+    assert written.item() > 1.5 * read.item()
+
+
 def test_copies_straight_to_experts_by_hand():
     """Sixteen ranks on two nodes and eight experts a token: four of its copies stay on a node, of which an eighth on the rank itself."""
     kernel = ExchangeKernel.model_validate(

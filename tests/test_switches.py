@@ -217,7 +217,7 @@ TRANSFORMER = {
         "output_groups": 8, "output_rank": 64, "window": 128, "ratios": [4, 16], "indexed": 16, "top_k": 32, "heads": 16, "head_dim": 64}.items()},
     "weight_dtypes": When({"mlp": "int8"}, SERVED), "encoder.vectors": When(256, ENCODER), "encoder.frame": When(80, ENCODER), "experts.count": When(16, MOE), "experts.active": When(4, MOE),
     "experts.ffn": When(1024, {"workload.experts": {"count": 8, "active": 2, "dense_layers": 1}}), "experts.shared": When(1024, MOE), "experts.shared_gate": When(True, MOE), "experts.latent": When(512, MOE), "experts.dense_layers": When(1, MOE),
-    "experts.every": When(2, MOE), "experts.capacity": When(1.25, MOE), "experts.uneven": When(1.5, {**MOE, "strategy.ep": 4}), "experts.skew": When(1.2, {**MOE, "strategy.ep": 4}),
+    "experts.every": When(2, MOE), "experts.capacity": When(1.25, MOE), "experts.uneven": When(1.5, {**MOE, "strategy.ep": 4}), "experts.skew": When(1.2, {**MOE, "strategy.ep": 4}), "experts.variation": When(1.28, {**MOE, "strategy.ep": 4}),
     "experts.groups": When(4, GROUPS), "experts.active_groups": When(1, GROUPS), "experts.router_bias": When(True, MOE), "experts.balance_bias": When(True, MOE), "encoder.layers": When(2, ENCODER), "encoder.sequence": When(512, ENCODER), "mtp_layers": 1,
     "image.size": When(448, IMAGE), "image.patch": When(14, IMAGE), "image.channels": When(1, IMAGE), "image.classes": When(10, IMAGE),
     "image.class_token": When(False, IMAGE), "head": "masked", "pooler": True, "token_types": 2, "parallel": True,

@@ -6,12 +6,13 @@ import pytest
 import crossflow
 from crossflow.architecture.execution import ExchangeKernel
 from crossflow.cost.exchange import Exchange, exchange_time, reached
-from crossflow.errors import StrategyError
+from crossflow.errors import SpecError, StrategyError
 from crossflow.program.loads import RowLoads, expert_loads, fullest, packed
 from crossflow.strategy.legality import legal_plans, neighbouring_plans
 from crossflow.validation.serving import wide_experts_table
 from crossflow.validation.tables import shipped
 
+VARIED = {"count": 256, "active": 8, "ffn": 2048, "shared": 2048, "dense_layers": 3, "groups": 8, "active_groups": 4, "variation": 1.28}
 SKEWED = {"count": 256, "active": 8, "ffn": 2048, "shared": 2048, "dense_layers": 3, "groups": 8, "active_groups": 4, "skew": 1.2}
 
 
@@ -92,8 +93,8 @@ def test_bytes_of_low_latency_exchanges_by_hand():
 # ---------------------------------------------------------------------------------------------- copies
 
 
-def loads(tokens, ranks, skew, slots, experts=256.0):
-    given = (tokens, 8.0, experts, ranks, 1.0, skew, np.inf, slots)  # 0 places: in their order
+def loads(tokens, ranks, skew, slots, experts=256.0, variation=0.0):
+    given = (tokens, 8.0, experts, ranks, 1.0, skew, np.inf, slots, variation)  # 0 places: in their order
     return expert_loads(*(np.atleast_1d(float(one)) for one in given))
 
 
@@ -132,12 +133,56 @@ def test_copies_even_out_what_a_power_law_makes_uneven():
 
 
 def test_layers_with_copies_are_the_single_ones():
-    skew, tokens = np.array([0.0, 1.2, 0.8, 1.2]), np.array([64.0, 64.0, 4096.0, 4096.0])
-    one = np.ones(4)
-    many = expert_loads(tokens, 8 * one, 256 * one, 32 * one, one, skew, np.inf * one, 288 * one)
-    for i in range(4):
-        alone = loads(tokens[i], 32, skew[i], 288)
+    skew, tokens = np.array([0.0, 1.2, 0.8, 1.2, 0.0, 0.0]), np.array([64.0, 64.0, 4096.0, 4096.0, 64.0, 4096.0])
+    one, variation = np.ones(6), np.array([0.0, 0.0, 0.0, 0.0, 1.28, 0.5])
+    many = expert_loads(tokens, 8 * one, 256 * one, 32 * one, one, skew, np.inf * one, 288 * one, variation)
+    for i in range(6):
+        alone = loads(tokens[i], 32, skew[i], 288, variation=variation[i])
         assert (many.rows[i], many.experts[i], [*many.tiles[:, i]]) == (alone.rows[0], alone.experts[0], [*alone.tiles[:, 0]])
+
+
+@pytest.mark.parametrize(
+    ("ranks", "slots", "measured"), [(32, 0, 2.564), (32, 288, 1.109), (36, 288, 1.115)], ids=["in order", "9 places", "8 places"]
+)
+def test_one_variation_says_how_full_ranks_of_deepseek_r1_were_measured(ranks, slots, measured):
+    """TensorRT-LLM's blog on large-scale EP, Table 1: rows of the fullest rank over the mean, of about 4,096 tokens at once.
+
+    The same variation of experts, 164.1 / 128, gives the fullest expert (11.9 times the mean) and the fullest of 288 places (2.8 times).
+    """
+    assert loads(4096, ranks, 0.0, slots, variation=1.28).rows[0] / (4096 * 8 / ranks) == pytest.approx(measured, rel=0.12)
+    alone, copied = (loads(4096, places, 0.0, places, variation=1.28).rows[0] / (4096 * 8 / places) for places in (256, 288))
+    assert (alone, copied) == pytest.approx((11.9, 2.8), rel=0.12)
+
+
+def test_rows_of_few_tokens_scatter_more():
+    """A balancer knows the shares, not the batch: of 72 ranks the fullest has the further above the mean the fewer tokens there are."""
+    found = [loads(tokens, 72, 0.0, 288, variation=1.28).rows[0] / (tokens * 8 / 72) for tokens in (1 << 10, 1 << 13, 1 << 16, 1 << 20)]
+    assert found[0] > found[1] > found[2] > found[3] > 1.0
+    assert loads(4096, 32, 0.0, 0, variation=1e-3).rows[0] == pytest.approx(4096 * 8 / 32, rel=0.15)  # chance alone
+
+
+def test_only_one_law_says_how_unevenly_experts_are_used():
+    with pytest.raises(SpecError) as error:
+        scenario(experts={**VARIED, "skew": 1.2})
+    assert "a variation says how unevenly experts are used; leave it out, or `skew`, `uneven` and `capacity`" in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("model", "ranks", "copies"),
+    [
+        ("deepseek-v3", 72, 32),
+        ("deepseek-v3", 144, 32),
+        ("deepseek-v3", 320, 64),
+        ("kimi-k2", 72, 48),
+        ("kimi-k2", 144, 48),
+        ("kimi-k2", 320, 256),
+    ],
+)
+def test_any_number_of_ranks_shares_experts_out(model, ranks, copies):
+    """DeepSeek-V3's report decodes on 320 ranks with one expert and 64 copies on them; rows a rank are alike, and so are its kernels."""
+    case = {"nodes": ranks // 8, "model": model, "task": "decode", "requests": 64, "strategy": f"dp{ranks}-ep{ranks}-re{copies}"}
+    few = predicted(nodes=1, model=model, task="decode", requests=64, strategy="dp8-ep8")["by_layer_s"]["experts.compute"]
+    assert 0.2 * few < predicted(**case)["by_layer_s"]["experts.compute"] < few
 
 
 def test_ranks_hold_the_weights_of_their_places():
@@ -207,6 +252,22 @@ def test_two_batches_hide_what_travels_behind_the_other(task, requests):
     assert both["memory"]["kv_cache_bytes"] == plain["memory"]["kv_cache_bytes"]
 
 
+def test_what_is_written_travels_beside_all_but_experts():
+    """Tokens go to experts beside what comes before the core of attention, and back beside the core; experts multiply alone."""
+    case = {"nodes": 4, "task": "decode", "requests": 256, "strategy": "dp32-ep32-re32", "software": stack(overlap=True)}
+    short, long = (predicted(**case, prompt=prompt)["by_layer_s"]["experts.exposed"] for prompt in (512, 1536))
+    assert long < 0.8 * short  # attention hides it
+    slow = predicted(**case, prompt=512, experts={**SKEWED, "skew": 0.0, "ffn": 4096})["by_layer_s"]
+    assert slow["experts.exposed"] == pytest.approx(short, rel=1e-6)  # longer experts do not
+
+
+def test_sending_and_receiving_keep_the_units():
+    """Even behind long attention each of both ways takes the time of its kernels, which nothing runs beside."""
+    case = {"nodes": 4, "task": "decode", "requests": 32, "strategy": "dp32-ep32-re32", "prompt": 32768, "software": stack(overlap=True)}
+    held = {way: 18.1e-6 + 16 * 8 * 7168 * size / rate for way, size, rate in (("to", 1, 424e9), ("back", 2, 566e9))}
+    assert predicted(**case)["by_layer_s"]["experts.exposed"] == pytest.approx(2 * 58 * sum(held.values()), rel=1e-3)
+
+
 def test_two_small_batches_are_slower_than_one():
     """Each half reads all weights: with 8 requests a rank there is less to hide than that takes."""
     case = {"nodes": 4, "task": "decode", "requests": 8}
@@ -247,16 +308,32 @@ def test_many_layouts_of_experts_are_the_single_ones():
 
 
 def test_published_rates_of_experts_over_many_nodes():
-    """Nothing was fitted to these: rates that were in view are within a quarter, of those found afterwards half are.
+    """Nothing was fitted to these: rates that were in view are within a quarter, of those found afterwards three of seven are.
 
-    Kimi K2 reads prompts without copies of experts, which in reality are used less unevenly than the power law has it.
+    On the H20 attention in 8 bits, which is not among the measured kernels, and one rate of a whole run of vLLM are further off.
     """
     table = wide_experts_table(shipped())
     error, seen = table.measured / table.predicted - 1.0, np.array(table.groups["seen"])
     assert np.abs(error[seen == "in view"]).max() < 0.25
-    assert np.median(np.abs(error)) < 0.15
-    assert sorted(np.abs(error[seen != "in view"]).round(1)) == [0.1, 0.2, 0.3, 0.5]
-    assert (len(error), sum(table.skipped.values())) == (13, 3)
+    assert np.median(np.abs(error)) < 0.13
+    assert sorted(error[seen != "in view"].round(2)) == [-0.3, -0.28, -0.28, -0.09, -0.05, 0.21, 0.51]
+    assert (len(error), sum(table.skipped.values())) == (20, 6)
+
+
+@pytest.mark.parametrize(("requests", "gain"), [(32, (-0.3, -0.2)), (64, (-0.2, 0.0)), (128, (0.0, 0.15)), (256, (0.1, 0.3))])
+def test_two_batches_gain_as_published(requests, gain):
+    """SGLang on 9 nodes of H100: -27 % with 32 requests a GPU, a gain from between 64 and 128 on, 25.5 % with 256."""
+    case = {"nodes": 9, "task": "decode", "requests": requests, "strategy": "dp72-ep72-re32", "prompt": 2000, "experts": VARIED}
+    plain, both = (predicted(**case, software=stack(overlap=overlap))["step_time_s"] for overlap in (False, True))
+    assert gain[0] < plain / both - 1.0 < gain[1]
+
+
+def test_copies_gain_as_published():
+    """SGLang's throughput with EPLB is 1.49 times that without where prompts are read, 2.54 times where tokens are written."""
+    for nodes, few, task, requests, between in ((4, 4, "prefill", 8, (1.3, 2.1)), (9, 8, "decode", 256, (2.1, 2.8))):
+        case = {"task": task, "requests": requests, "experts": VARIED, "software": stack(overlap=True)}
+        plain = predicted(nodes=few, **case)["step_time_s"]
+        assert between[0] < plain / predicted(nodes=nodes, strategy=f"dp{8 * nodes}-ep{8 * nodes}-re32", **case)["step_time_s"] < between[1]
 
 
 def mixtral(dtype, software="vllm"):

@@ -196,6 +196,13 @@ class TokenCopies(FileModel):
     forwarded: Ratio = Field(default=ONE, description="time of copies that a node takes in and hands on, over that of copies inside a node")
 
 
+class HeldUnits(FileModel):
+    """For how long kernels that send and receive with low latency keep all units of a device; while tokens travel, they keep none."""
+
+    start: Time = Field(description="of both kernels, whatever they send")
+    rate: Bandwidth = Field(description="at which they write and read what travels, all copies of a token counted")
+
+
 class ExchangeKernel(FileModel):
     """How a library sends tokens to their experts, or back (see `crossflow.cost.exchange`)."""
 
@@ -210,6 +217,9 @@ class ExchangeKernel(FileModel):
     network: PositiveRatio = Field(description="share of the rate of the network")
     crowd: PositiveRatio | None = Field(default=None, description="other nodes that halve the rate of the network when all send at once")
     fill: Time = Field(description="time in which the chain of steps fills")
+    held: HeldUnits | None = Field(
+        default=None, description="low latency: how long sending and receiving keep all units, beside which no kernel of another batch runs"
+    )
 
 
 class ExchangeLibrary(FileModel):

@@ -68,7 +68,9 @@ def exchange_time(exchange: Exchange, kernel: ExchangeKernel) -> Array:
 def group_time(size: Array, group: ExpertGroup, architecture: Architecture, fabric: str, node: int) -> Array | None:
     """Time of messages of `size` bytes, shape (..., n), among ranks that share experts out; None where no library was measured. [s]
 
-    The faster of both methods is taken. `fabric` is the kind inside a node of `node` devices.
+    The faster of both methods is taken, but for tokens that are written the low-latency one: the rows that arrive by the other have shapes
+    that a captured graph of kernels cannot have (SGLang, "Large-scale Expert Parallelism on 96 H100 GPUs", 2025). `fabric` is the kind
+    inside a node of `node` devices.
     """
     library = preferred(group.libraries, architecture.execution.libraries.exchange)
     intra, inter = architecture.intra, architecture.inter
@@ -83,5 +85,17 @@ def group_time(size: Array, group: ExpertGroup, architecture: Architecture, fabr
     )  # fmt: skip
     kernels = (library.combine, library.fast_combine) if group.back else (library.dispatch, library.fast_dispatch)
     once, fast = (exchange_time(exchange, kernel) for kernel in kernels)
-    found = np.minimum(once + library.notify * float(not group.back), fast)
+    found = fast if group.fast else np.minimum(once + library.notify * float(not group.back), fast)
     return np.asarray(np.where((size > 0) & (group.size > 1), found, 0.0))
+
+
+def held_time(size: Array, group: ExpertGroup, architecture: Architecture) -> Array:
+    """For how long a low-latency exchange of messages of `size` bytes keeps all units of a device, 0 where nothing is known of it. [s]
+
+    Units send, and what has arrived they put in its place; between the two they are free for kernels of another batch.
+    """
+    library = preferred(group.libraries, architecture.execution.libraries.exchange)
+    held = None if library is None else (library.fast_combine if group.back else library.fast_dispatch).held
+    if held is None:
+        return np.zeros(np.shape(size))
+    return np.asarray(np.where((size > 0) & (group.size > 1), held.start + size / group.row * group.token / held.rate, 0.0))

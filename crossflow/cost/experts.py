@@ -92,8 +92,8 @@ def grouped_costs(
 
 def layer_loads(sizes: Array) -> RowLoads:
     """RowLoads of layers by their sizes, shape (sizes, layers)."""
-    tokens, _, _, _, active, experts, ranks, load, skew, reached, slots, _ = sizes
-    return expert_loads(tokens, active, experts, ranks, load, skew, reached, slots)
+    tokens, _, _, _, active, experts, ranks, load, skew, variation, reached, slots, _ = sizes
+    return expert_loads(tokens, active, experts, ranks, load, skew, reached, slots, variation)
 
 
 def layer_times(

@@ -22,7 +22,7 @@ from crossflow.architecture.network import NetworkSpec
 from crossflow.architecture.software import PeerAllReduce, SoftwareStack
 from crossflow.arrays import Array, divide
 from crossflow.cost import collectives
-from crossflow.cost.exchange import group_time
+from crossflow.cost.exchange import group_time, held_time
 from crossflow.cost.fabrics import Fabric, Path, direct_time, fabric_of, fabric_time, path, path_time
 from crossflow.cost.profile import Profile
 from crossflow.mapping.placement import GROUP, AxisRoute, Placement, level_bandwidths, pair_route, place_group
@@ -243,6 +243,14 @@ class Wires:
         for collective, group, rows in table.kinds:
             time[rows], measured[rows] = self.priced(collective, table.sizes[rows], group)
         return time, measured
+
+    def held(self, table: MessageTable) -> Array:
+        """For how long every message keeps all units of a device while it is sent with low latency, shape (messages, n). [s]"""
+        found = np.zeros(table.sizes.shape)
+        for _, group, rows in table.kinds:
+            if isinstance(group, ExpertGroup):
+                found[rows] = held_time(table.sizes[rows], group, self.architecture)
+        return found
 
     def cost(self, message: Message, group: Group) -> tuple[Array, Array, Array, Array]:
         """Time of a message among a group, what of it was measured, bytes inside a node and out of it, each of shape (n,). [s], [B]"""

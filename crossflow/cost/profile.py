@@ -216,7 +216,7 @@ def scan_shape(samples: float, heads: float, groups: float, length: float, width
 
 def experts_shape(
     tokens: float, hidden: float, inner: float, branches: float, active: float, experts: float, ranks: float, load: float = 1.0,
-    skew: float = 0.0, reached: float = np.inf, slots: float | None = None, given: float | None = None,
+    skew: float = 0.0, variation: float = 0.0, reached: float = np.inf, slots: float | None = None, given: float | None = None,
 ) -> str:  # fmt: skip
     """Shape of a fused layer of experts: tokens of all ranks, elements of a token and of an expert between its products, products before
     the activation, experts of a token, of the layer, ranks that share them out, and, if so, how unevenly they are used, places for
@@ -226,7 +226,8 @@ def experts_shape(
     ('4096 x 2048x768 by 2 to 8 of 128 on 16', '4096 x 2048x768 by 2 to 8 of 128 on 16 skew 1.2')
     """
     others = (
-        (" load", load, 1.0), (" skew", skew, 0.0), (" reached", reached, np.inf), (" places", slots or 0.0, 0.0),
+        (" load", load, 1.0), (" skew", skew, 0.0), (" variation", variation, 0.0), (" reached", reached, np.inf),
+        (" places", slots or 0.0, 0.0),
         (" given", given or tokens * active, tokens * active),
     )  # fmt: skip
     uneven = "".join(f"{name} {value:.10g}" for name, value, even in others if value != even)
@@ -323,7 +324,7 @@ _SHAPES: Mapping[str, str] = {
     "attention": r"(?P<heads>N) x (?P<length>N)x(?P<seen>N)x(?P<width>N)(?: (?P<kind>window|chunks of) (?P<window>N))?(?P<full> full)?",
     "scan": r"(?P<samples>N) x (?P<heads>N)/(?P<groups>N) x (?P<length>N)x(?P<width>N)x(?P<state>N) by (?P<chunk>N)(?P<delta> delta)?",
     "experts": r"(?P<tokens>N) x (?P<hidden>N)x(?P<inner>N) by (?P<branches>N) to (?P<active>N) of (?P<experts>N) on (?P<ranks>N)"
-    r"(?: load (?P<load>N))?(?: skew (?P<skew>N))?(?: reached (?P<reached>N))?",
+    r"(?: load (?P<load>N))?(?: skew (?P<skew>N))?(?: variation (?P<variation>N))?(?: reached (?P<reached>N))?",
     "pass": r"(?P<launches>N) (?:kernels?|(?P<what>[A-Za-z_]\w*)) of (?P<moved>N) B",
     "lookup": r"(?P<samples>N) x (?P<pooling>N) of (?P<tables>N) tables (?P<rows>N)x(?P<width>N)(?: reuse (?P<reuse>N))?",
 }

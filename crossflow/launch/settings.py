@@ -17,7 +17,7 @@ TOLD = ("title", "notes", "sources")  # of a model's file, for readers
 # What a workload says of a run of a model rather than of the model.
 RUN = (
     "global_batch", "sequence", "dtype", "weight_dtype", "kv_dtype", "wide_layers", "optimizer", "task", "frozen", "prompt", "output",
-    "serving", "dropout", "mtp_layers", "experts.capacity", "experts.uneven", "experts.skew", "max_positions",
+    "serving", "dropout", "mtp_layers", "experts.capacity", "experts.uneven", "experts.skew", "experts.variation", "max_positions",
 )  # fmt: skip
 
 

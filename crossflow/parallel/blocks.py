@@ -511,22 +511,25 @@ class _BlockBuilder:
         reached = 1.0 - (1.0 - routing.active / routing.slots) ** (own * layout.ep)
         touched = routing.slots / layout.ep * reached
         fused = self._runs_fused_experts(unit, part)
+        between: list[int] = []  # rows of the kernels that wait for tokens of other ranks
         for matrix in part.matrices:
+            first = self.program.last_kernel + 1
             if not matrix.routed:
                 self._product(unit, matrix, mine, "mlp")
             elif not fused:
                 self._product(unit, matrix, routed / touched, "experts", batch=touched)
+                between += range(first, self.program.last_kernel + 1)
         gathered = gathers(layout, self.stack) & (not self.training)
         if fused:
             layer = Experts(
                 tokens=own * layout.ep, hidden=part.routed_width, inner=part.inner / ranks, branches=2.0 if part.gated else 1.0,
                 active=routing.active, experts=routing.experts, ranks=layout.ep, load=routing.load(layout.ep), skew=routing.skew,
-                reached=touched, slots=routing.balanced_slots,
+                variation=routing.variation, reached=touched, slots=routing.balanced_slots,
             )  # fmt: skip
             exchanged = (layout.ep > 1) & ~gathered
             for kernel, where in ((layer, ~exchanged), (replace(layer, given=own * routing.active), exchanged)):
                 if where.any():
-                    self._compute(unit, "forward", kernel, count=ONCE if where.all() else where.astype(float))
+                    between.append(self._compute(unit, "forward", kernel, count=ONCE if where.all() else where.astype(float)))
         inside = fused or (self.training and self.stack.expert_products == "fused")
         elements = mine * part.shared / layout.tensor_of("mlp") + (0.0 if inside else routed * part.inner / ranks)
         if np.any(elements):
@@ -546,7 +549,7 @@ class _BlockBuilder:
             size = moved * e / np.where(layout.sequence_parallel, ranks, 1.0)
             narrow = self.job.operand / e if self.stack.narrow_dispatch and self.narrow and unit not in self.wide else 1.0
             for back in (False, True):
-                self._exchange(unit, part, phase, np.where(gathered, 0.0, size if back else size * narrow), back=back)
+                self._exchange(unit, part, phase, np.where(gathered, 0.0, size if back else size * narrow), tuple(between), back=back)
         # Where they are gathered, all tokens come to every rank, and a sum for each of them goes back to where it came from.
         whole = own * layout.ep * part.routed_width * e * gathered / np.where(layout.sequence_parallel, ranks, 1.0)
         self._send(unit, "forward", "all_gather", whole, layout.expert)
@@ -568,7 +571,8 @@ class _BlockBuilder:
         element = self.element if back or not self.narrow else self.job.operand
         return ExpertGroup(
             size=ranks.size, per_node=ranks.per_node, stride=ranks.stride, devices=ranks.devices, extent=ranks.extent,
-            libraries=self.stack.kernels.exchange, back=back, active=routing.active * one, experts=routing.slots * one,
+            libraries=self.stack.kernels.exchange, back=back, fast=self.job.task == "decode" and self.job.chunk is None,
+            active=routing.active * one, experts=routing.slots * one,
             row=part.routed_width * self.element * one, token=part.routed_width * element * one,
         )  # fmt: skip
 
@@ -579,14 +583,15 @@ class _BlockBuilder:
         plain = not (self.training or widened or self.cast or unit in self.wide or part.routing.capacity is not None)
         return plain and bool(self.stack.kernels.experts.get(self.job.dtype))
 
-    def _exchange(self, unit: str, part: Part, phase: BlockPhase, size: Array, *, back: bool) -> None:
+    def _exchange(self, unit: str, part: Part, phase: BlockPhase, size: Array, between: tuple[int, ...], *, back: bool) -> None:
         """Rows to the ranks that hold their experts, or back: every copy by itself, or one to each node and from there on.
 
-        In a service by the kernels of a library where the stack names any.
+        In a service by the kernels of a library where the stack names any. `between` are the rows of the experts' own kernels.
         """
         assert part.routing is not None
         routing = self._routing(part.routing)
-        beside: dict[str, Any] = {"hiding": "experts"} if self.stack.overlap.experts else {}
+        way: Hiding = "results" if back else "experts"
+        beside: dict[str, Any] = {"hiding": way, "beside": between} if self.stack.overlap.experts else {}
         if self.stack.kernels.exchange and not self.training:
             self._send(unit, phase, "all_to_all", size, self._expert_group(part, routing, back=back), **beside)
             return

@@ -78,6 +78,7 @@ class ExpertGroup(Group):
 
     libraries: tuple[str, ...]  # their names, in order of preference
     back: bool  # whether results travel back from the experts
+    fast: bool = False  # whether only the low-latency method will do
     active: Array  # experts of a token. [1]
     experts: Array  # experts of a layer. [1]
     row: Array  # of a message, what a token and expert take. [B]

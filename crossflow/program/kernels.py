@@ -154,6 +154,9 @@ class Experts:
     branches: Annotated[Number, Positive, "products before the activation: 2 with a gate"] = 2.0
     load: Annotated[Number, Annotated[Positive, Field(ge=1.0)], "rows of the fullest rank over the mean, with `skew` 0"] = 1.0
     skew: Annotated[Number, NonNegative, "exponent of the power law that deals rows out to experts; 0 where these are used alike"] = 0.0
+    variation: Annotated[
+        Number, NonNegative, "standard deviation of the rows of experts over their mean, lognormal; 0 where these are used alike"
+    ] = 0.0
     reached: Annotated[
         Number | None, Positive | None, "experts of a rank that any token goes to, with `skew` 0; as many as there are rows where absent"
     ] = None
@@ -215,7 +218,21 @@ SIZES: Mapping[type[Kernel], tuple[str, ...]] = {
     Attention: ("samples", "heads", "kv_heads", "length", "seen", "width", "window"),
     Scan: ("samples", "heads", "groups", "length", "width", "state", "chunk"),
     Lookup: ("samples", "tables", "rows", "width", "pooling", "distinct", "load", "replicas", "counted"),
-    Experts: ("tokens", "hidden", "inner", "branches", "active", "experts", "ranks", "load", "skew", "reached", "slots", "given"),
+    Experts: (
+        "tokens",
+        "hidden",
+        "inner",
+        "branches",
+        "active",
+        "experts",
+        "ranks",
+        "load",
+        "skew",
+        "variation",
+        "reached",
+        "slots",
+        "given",
+    ),
     Timed: ("time", "flops", "moved"),
 }
 

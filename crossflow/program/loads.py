@@ -1,8 +1,15 @@
-"""How many rows experts get: evenly, or as a power law deals them out, on the rank that gets the most, for which a layer waits.
+"""How many rows experts get: evenly, or as a distribution deals them out, on the rank that gets the most, for which a layer waits.
 
 The power law is that of measured expert layers (ai-dynamo/aiconfigurator, collector/helper.py: `sample_power_law`): shares of the experts
 are drawn with a density of share^-skew, from 1 to 0.8 times the tokens, or from 0.01 to 2 where there are fewer rows than experts, and
 scaled to all rows. Figures are means over a few draws with a fixed seed, so that they are the same every time.
+
+Services were measured to use experts as a lognormal distribution does (`variation`, the standard deviation over the mean). Of DeepSeek-R1
+on 32 ranks [2]_ it is 1.28, in the mean of layers and steps. The distribution with that one number has the fullest expert at 10.6 times the
+mean (measured 11.9), the fullest of 32 ranks with experts in their order at 2.3 (2.6), with 32 copies the fullest place at 2.6 (2.8) and
+the fullest rank at 1.06 (1.11). A power law cannot have all of them: the exponent 1.01 gives 8.2, 2.5, 3.9 and 1.00, the exponent 1.2 gives
+15, 3.2, 4.6 and 1.02. Shares are the quantiles of the distribution, dealt out to the experts at random. Rows of a batch scatter around the
+shares by chance, as those of independent tokens do.
 
 Experts lie on the ranks in their order, or as a balancer places them. Where there are more places than experts, it gives the fullest
 experts copies; it packs all of them so that ranks have as many places and loads as alike as they get (EPLB [1]_, its global policy). It
@@ -11,20 +18,25 @@ knows the shares of the experts as they are drawn; rows of an expert are divided
 References
 ----------
 .. [1] DeepSeek, Expert Parallelism Load Balancer, 2025 (github.com/deepseek-ai/EPLB): `replicate_experts`, `balanced_packing`.
+.. [2] NVIDIA, "Scaling Expert Parallelism in TensorRT-LLM (Part 1)", 2025, Table 1 (TensorRT-LLM, docs/source/blogs/tech_blog): standard
+   deviation 164.1 of a mean of 128 rows, imbalance ratios 10.948 and 1.564, with 288 places 1.792 and 0.109.
 """
 
 from __future__ import annotations
 
 import functools
 from dataclasses import dataclass
+from statistics import NormalDist
 
 import numpy as np
 
 from crossflow.arrays import Array, Index, divide
 
 TILE_ROWS = (16, 32, 64, 128)  # rows of tiles of grouped products
-DRAWS = 4  # of the shares of all experts
+DRAWS = 4  # of the shares of all experts by a power law
+LOTS = 16  # of which experts have which shares of a lognormal distribution, and of how rows scatter
 MANY = 8192.0  # tokens of which the share of the fullest rank hardly depends on how many they are
+ENDLESS = 2.0**40  # tokens whose rows no longer scatter
 FILLINGS = 4  # times that rows which full experts cannot take go to others
 BLOCK = 1 << 20  # shares that are worked on at once
 
@@ -43,53 +55,60 @@ class RowLoads:
 
 
 def expert_loads(
-    tokens: Array, active: Array, experts: Array, ranks: Array, load: Array, skew: Array, reached: Array, slots: Array
-) -> RowLoads:
+    tokens: Array, active: Array, experts: Array, ranks: Array, load: Array, skew: Array, reached: Array, slots: Array,
+    variation: Array | float = 0.0,
+) -> RowLoads:  # fmt: skip
     """RowLoads of the fullest rank, all arrays of one shape.
 
     Parameters
     ----------
     tokens, active : tokens of all ranks, and experts of each. [1]
     experts, ranks : experts of the layer, and ranks that share them out. [1]
-    load : rows of the fullest rank over the mean, where `skew` is 0. [1]
+    load : rows of the fullest rank over the mean, where `skew` and `variation` are 0. [1]
     skew : exponent of the power law, 0 where experts are used alike. [1]
     reached : experts of a rank that any token goes to where they are used alike; as many as there can be where infinite. [1]
     slots : places for experts on all ranks that a balancer fills, more than experts where some have copies; 0 where experts lie in
         their order. [1]
+    variation : standard deviation of the rows of experts over their mean, lognormal, 0 where a power law holds or none. [1]
     """
-    given = (tokens, active, experts, ranks, load, skew, reached, slots)
+    given = (tokens, active, experts, ranks, load, skew, reached, slots, variation)
     shape = np.broadcast_shapes(*(np.shape(one) for one in given))
     table = np.stack([np.broadcast_to(one, shape).ravel() for one in given], axis=1)
     rows, which = np.unique(table, axis=0, return_inverse=True)
     filled = np.where(rows[:, 7] > 0, rows[:, 7], rows[:, 2])
     found = _even(rows[:, 0], rows[:, 1], filled, rows[:, 3], rows[:, 4], rows[:, 6])
     for skewed in _alike(rows):
-        tokens, active, each = rows[skewed][:, [0, 1, 5]].T
-        found[:, skewed] = _drawn(tokens, active, each, *map(int, rows[skewed[0], [2, 3, 7]]))
+        some, each, power, varied = rows[skewed][:, [0, 1, 5, 8]].T
+        law = _Lognormal(some, each, varied) if varied[0] > 0 else _PowerLaw(some, each, power)
+        found[:, skewed] = _drawn(law, *map(int, rows[skewed[0], [2, 3, 7]]))
     found = found[:, which.ravel()].reshape(-1, *shape)
     return RowLoads(experts=found[0], rows=found[1], tiles=found[2:])
 
 
-def fullest(active: float | Array, experts: float | Array, ranks: Array, skew: float | Array, slots: float | Array) -> Array:
-    """Rows of the fullest rank over the mean where very many tokens meet a power law, or copies of experts that are used alike. [1]"""
-    each, whole, among, power, places = np.broadcast_arrays(
-        *(np.asarray(one, dtype=float) for one in (active, experts, ranks, skew, slots))
+def fullest(
+    active: float | Array, experts: float | Array, ranks: Array, skew: float | Array, slots: float | Array, variation: float | Array = 0.0
+) -> Array:
+    """Rows of the fullest rank over the mean where very many tokens meet a law, or copies of experts that are used alike. [1]"""
+    each, whole, among, power, places, varied = np.broadcast_arrays(
+        *(np.asarray(one, dtype=float) for one in (active, experts, ranks, skew, slots, variation))
     )
     every = np.ones_like(among)
-    found = expert_loads(MANY * every, each, whole, among, every, power, np.inf * every, places)
+    many = np.where(varied > 0, ENDLESS, MANY)
+    found = expert_loads(many, each, whole, among, every, power, np.inf * every, places, varied)
     copied = [
         1.0 if own <= many else ranked / many * _share_of_fullest(int(many), int(ranked), int(own))
         for many, ranked, own in zip(whole.ravel(), among.ravel(), places.ravel(), strict=True)
     ]
-    drawn = np.maximum(found.rows * among / (MANY * each), 1.0)
-    return np.asarray(np.where(power > 0, drawn, np.reshape(copied, among.shape)))
+    drawn = np.maximum(found.rows * among / (many * each), 1.0)
+    return np.asarray(np.where((power > 0) | (varied > 0), drawn, np.reshape(copied, among.shape)))
 
 
 def _alike(rows: Array) -> list[Index]:
-    """Places of rows with a skew, together where they have as many experts, ranks and places, no more at once than `BLOCK` allows."""
-    found = []
-    for alike in np.unique(rows[rows[:, 5] > 0][:, [2, 3, 7]], axis=0):
-        places = np.flatnonzero((rows[:, 5] > 0) & (rows[:, [2, 3, 7]] == alike).all(axis=1))
+    """Places of rows with a law, together where they have as many experts, ranks and places, no more at once than `BLOCK` allows."""
+    found, law = [], np.where(rows[:, 8] > 0, 2.0, rows[:, 5] > 0)
+    kinds = np.column_stack([rows[:, [2, 3, 7]], law])
+    for alike in np.unique(kinds[law > 0], axis=0):
+        places = np.flatnonzero((kinds == alike).all(axis=1))
         step = max(1, BLOCK // int(max(alike[0], alike[2])))
         found += [places[start : start + step] for start in range(0, len(places), step)]
     return found
@@ -106,25 +125,69 @@ def _even(tokens: Array, active: Array, slots: Array, ranks: Array, load: Array,
     return np.concatenate([[used, rows], tiles])
 
 
-def _drawn(tokens: Array, active: Array, skew: Array, experts: int, ranks: int, slots: int) -> Array:
-    """Means over draws of a power law, of which no expert has more rows than there are tokens."""
-    places, found = np.arange(len(tokens)), np.zeros((2 + len(TILE_ROWS), len(tokens)))
-    for draw in range(DRAWS):
-        rows = _rows_of_experts(tokens, active, skew, experts, draw)
-        of_ranks = _in_order(rows, ranks) if slots == 0 else _balanced(rows, tokens, active, skew, ranks, slots, draw)
-        most = np.minimum(of_ranks[places, of_ranks.sum(axis=2).argmax(axis=1)], tokens[:, None])
+@dataclass(frozen=True)
+class _PowerLaw:
+    """Layers to whose experts a power law deals out the rows of tokens; arrays of one shape."""
+
+    tokens: Array
+    active: Array
+    skew: Array
+
+    draws = DRAWS
+
+    def rows(self, experts: int, draw: int) -> Array:
+        """Whole rows of every expert in one draw, all of which add up to the rows of all tokens, shape (layers, experts). [1]"""
+        tokens, few = self.tokens, self.tokens * self.active <= experts
+        low, high = np.where(few, 0.01, 1.0), np.where(few, 2.0, np.maximum(0.8 * tokens, 1.0 + 1e-9))
+        power = np.where(np.abs(1.0 - self.skew) < 1e-6, 1e-6, 1.0 - self.skew)[:, None]
+        ends, total = [end[:, None] ** power for end in (low, high)], (tokens * self.active)[:, None]
+        shares = (ends[0] + (ends[1] - ends[0]) * _uniform(experts)[draw]) ** (1.0 / power)
+        return _whole(_capped(shares, total, tokens[:, None]), total)
+
+    def known(self, experts: int, draw: int) -> Array:
+        """Rows of the experts that a balancer has seen: of about as many tokens at once, to a power of two. [1]"""
+        return _PowerLaw(np.asarray(2.0 ** np.round(np.log2(self.tokens))), self.active, self.skew).rows(experts, draw)
+
+
+@dataclass(frozen=True)
+class _Lognormal:
+    """Layers to whose experts a lognormal distribution deals out the rows of tokens; arrays of one shape."""
+
+    tokens: Array
+    active: Array
+    variation: Array  # standard deviation over the mean. [1]
+
+    draws = LOTS
+
+    def known(self, experts: int, draw: int) -> Array:
+        """Rows of the experts for each token, in the mean of very many batches, shape (layers, experts). [1]"""
+        spread = np.sqrt(np.log1p(self.variation**2))[:, None]
+        return _capped(np.exp(spread * _normal(experts)[0, draw]), self.active[:, None], np.ones((len(spread), 1)))
+
+    def rows(self, experts: int, draw: int) -> Array:
+        """Whole rows of every expert in one batch, which scatter by chance, shape (layers, experts). [1]"""
+        mean = self.known(experts, draw) * self.tokens[:, None]
+        scattered = np.clip(mean + np.sqrt(mean) * _normal(experts)[1, draw], 0.0, self.tokens[:, None])
+        return _whole(scattered, (self.tokens * self.active)[:, None])
+
+
+_Law = _PowerLaw | _Lognormal
+
+
+def _drawn(law: _Law, experts: int, ranks: int, slots: int) -> Array:
+    """Means over draws of a law, of which no expert has more rows than there are tokens."""
+    places, found = np.arange(len(law.tokens)), np.zeros((2 + len(TILE_ROWS), len(law.tokens)))
+    for draw in range(law.draws):
+        rows = law.rows(experts, draw)
+        of_ranks = _in_order(rows, ranks) if slots == 0 else _balanced(rows, law.known(experts, draw), ranks, slots)
+        most = np.minimum(of_ranks[places, of_ranks.sum(axis=2).argmax(axis=1)], law.tokens[:, None])
         found += [(most > 0).sum(axis=1), most.sum(axis=1), *(np.ceil(most / height).sum(axis=1) for height in TILE_ROWS)]
-    return found / DRAWS
+    return found / law.draws
 
 
-def _rows_of_experts(tokens: Array, active: Array, skew: Array, experts: int, draw: int) -> Array:
-    """Whole rows of every expert in one draw, all of which add up to the rows of all tokens, shape (layers, experts). [1]"""
-    few = tokens * active <= experts
-    low, high = np.where(few, 0.01, 1.0), np.where(few, 2.0, np.maximum(0.8 * tokens, 1.0 + 1e-9))
-    power = np.where(np.abs(1.0 - skew) < 1e-6, 1e-6, 1.0 - skew)[:, None]
-    ends, total = [end[:, None] ** power for end in (low, high)], (tokens * active)[:, None]
-    shares = (ends[0] + (ends[1] - ends[0]) * _uniform(experts)[draw]) ** (1.0 / power)
-    sums = np.cumsum(_capped(shares, total, tokens[:, None]), axis=1)
+def _whole(rows: Array, total: Array) -> Array:
+    """Rows as whole ones, all of which add up to the total, shape (layers, experts). [1]"""
+    sums = np.cumsum(rows, axis=1)
     return np.asarray(np.diff(np.round(sums / sums[:, -1:] * total), axis=1, prepend=0.0))
 
 
@@ -134,26 +197,24 @@ def _in_order(rows: Array, ranks: int) -> Array:
     return np.pad(rows, ((0, 0), (0, own * ranks - rows.shape[1]))).reshape(len(rows), ranks, own)
 
 
-def _balanced(rows: Array, tokens: Array, active: Array, skew: Array, ranks: int, slots: int, draw: int) -> Array:
-    """The same where a balancer has given copies to the fullest experts and packed all of them, shape (layers, ranks, places). [1]
+def _balanced(rows: Array, known: Array, ranks: int, slots: int) -> Array:
+    """The same where a balancer has given copies to the experts known as the fullest and packed all of them.
 
-    It has seen about as many tokens at once, to a power of two.
+    Shape (layers, ranks, places). [1]
     """
     found = np.empty((len(rows), ranks, slots // ranks))
-    kinds = np.stack([2.0 ** np.round(np.log2(tokens)), active, skew], axis=1)
-    for kind in np.unique(kinds, axis=0):
-        mine = (kinds == kind).all(axis=1)
-        expert, copy, copies = _packed_draw(*kind, rows.shape[1], ranks, slots, draw)
+    for seen in np.unique(known, axis=0):
+        mine = (known == seen).all(axis=1)
+        expert, copy, copies = _packed_once(seen.tobytes(), ranks, slots)
         each, more = np.divmod(rows[mine], copies)
         found[mine] = each[:, expert] + (copy < more[:, expert])
     return found
 
 
 @functools.lru_cache(maxsize=4096)
-def _packed_draw(tokens: float, active: float, skew: float, experts: int, ranks: int, slots: int, draw: int) -> tuple[Index, Index, Array]:
-    """`packed` for the rows of so many tokens in one draw."""
-    one = np.ones(1)
-    return packed(_rows_of_experts(tokens * one, active * one, skew * one, experts, draw)[0], ranks, slots)
+def _packed_once(loads: bytes, ranks: int, slots: int) -> tuple[Index, Index, Array]:
+    """`packed`, worked out once."""
+    return packed(np.frombuffer(loads), ranks, slots)
 
 
 @functools.lru_cache(maxsize=256)
@@ -205,3 +266,11 @@ def _uniform(experts: int) -> Array:
     """Draws between 0 and 1, shape (draws, experts)."""
     generator = np.random.default_rng(0)
     return generator.random((DRAWS, experts))
+
+
+@functools.lru_cache(maxsize=64)
+def _normal(experts: int) -> Array:
+    """Quantiles of a normal distribution in random order, and normal draws, shape (2, draws, experts)."""
+    generator, normal = np.random.default_rng(0), NormalDist()
+    quantiles = np.array([normal.inv_cdf((i + 0.5) / experts) for i in range(experts)])
+    return np.stack([[generator.permutation(quantiles) for _ in range(LOTS)], generator.standard_normal((LOTS, experts))])

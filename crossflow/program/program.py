@@ -49,8 +49,9 @@ class Message:
 
 
 # How the run of a block may hide a message: beside the weight gradients of its layer; in pieces, one a rank, beside each of some
-# products that take or make what it carries; each of its equal transfers beside one of as many equal kernels.
-Hiding = Literal["", "weights", "pieces", "kernels", "experts"]
+# products that take or make what it carries; each of its equal transfers beside one of as many equal kernels; beside another batch, on the
+# way to the experts or with their results on the way back.
+Hiding = Literal["", "weights", "pieces", "kernels", "experts", "results"]
 
 
 @dataclass(frozen=True, kw_only=True)

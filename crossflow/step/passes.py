@@ -9,7 +9,6 @@ from statistics import NormalDist
 
 import numpy as np
 
-from crossflow.architecture.execution import preferred
 from crossflow.architecture.software import SoftwareStack
 from crossflow.arrays import Array, Mask, divide
 from crossflow.cost.price import LayerCosts, layer_costs
@@ -19,6 +18,7 @@ from crossflow.formats import FORMATS
 from crossflow.parallel.blocks import PHASES, unit_starts, units
 from crossflow.program.program import Program
 from crossflow.step.activations import activations
+from crossflow.step.halves import beside_half, exposed
 from crossflow.step.offload import MASTER, Copies, activations_on_host, kept_on_host, master_size, states_size
 from crossflow.step.outcome import Machine
 from crossflow.step.stages import Between
@@ -161,10 +161,13 @@ def _passes(job: Job, layout: Layout, machine: Machine, task: StepTables, times:
     for forward_too in (sent.swapaxes(0, 1), blocking.swapaxes(0, 1), measured, calls, listed):
         forward_too[1] += _once_more(full, forward_too[0])
     device = np.stack([(parts * task.ahead).sum(axis=2), backward], axis=1)
-    if len(sends.experts):
+    if len(sends.exchanged):
         busy = device.sum(axis=0)
         busy[1] += parts[:, :, WEIGHT].sum(axis=0)
-        blocking = _beside_microbatch(job, layout, machine, task, blocking, busy)
+        if job.training:
+            blocking = _beside_microbatch(job, layout, machine, task, blocking, busy)
+        else:
+            blocking = beside_half(job, layout, machine, task, times, blocking, took, busy[0])
     launched = times.kernels + _more_launches(job, layout, stack)
     issued = np.array([(launched * way).sum(axis=1) for way in (task.ahead, task.back)]) + calls
     graphs = captured(task.units, stack) & job.training
@@ -208,42 +211,29 @@ def _more_launches(job: Job, layout: Layout, stack: SoftwareStack) -> Array:
 def _beside_microbatch(job: Job, layout: Layout, machine: Machine, task: StepTables, blocking: Array, busy: Array) -> Array:
     """What collectives block where tokens travel to experts beside the kernels of another microbatch, shape as `Passes.blocking`. [s]
 
-    A pass forward of one microbatch and a pass backward of another run together, layer by layer; in a service the passes forward of two
-    halves of a step (`crossflow.step.batches`). The way to the experts and the way back of the one are beside the experts and beside the
-    rest of the layer of the other. What a way takes beyond them it blocks; meanwhile it takes units of the device from the kernels, but not
-    where tokens are written alone: low-latency exchanges leave the units free. Some microbatches of a pipeline have no other beside them
-    (`Layout.unpaired`), nor has the only one of a service.
+    A pass forward of one microbatch and a pass backward of another run together, layer by layer. The way to the experts and the way back of
+    the one are beside the experts and beside the rest of the layer of the other. What a way takes beyond them it blocks; meanwhile it takes
+    units of the device from the kernels. Some microbatches of a pipeline have no other beside them (`Layout.unpaired`). Halves of a step of
+    a service: `crossflow.step.halves`.
 
     Parameters
     ----------
     busy : time of kernels of every unit, forward and backward with the weights' gradients, shape (2, units, n). [s]
     """
     sends, exchange = task.sends, np.zeros_like(blocking)
-    mine = sends.experts
+    mine = sends.exchanged
     took = (sends.counts * machine.wires.times(sends.table)[0])[mine]
     np.add.at(exchange, (sends.collective[mine], sends.backward[mine], sends.unit[mine]), took)
     exchange[:, 1] += _once_more(task.recomputed, exchange[:, 0])
     kernels = busy + (blocking - exchange).sum(axis=0)
     starts, layers = unit_starts(job.model), np.zeros_like(kernels.swapaxes(0, 1))
     np.add.at(layers, starts, kernels.swapaxes(0, 1))
-    beside = np.stack([kernels, layers[starts].swapaxes(0, 1) - kernels])  # of the other pass: its experts, the rest of its layer
-    beside = beside[:, ::-1] if job.training else beside
-    way, taken = exchange.sum(axis=0) / 2.0, _taken(job, machine)
-    left = np.minimum(np.maximum(way - beside, taken * np.minimum(way, beside / (1.0 - taken))), way).sum(axis=0)
-    alone = np.minimum(layout.unpaired / layout.microbatches, 1.0) if job.training else np.where(layout.microbatches > 1.0, 0.0, 1.0)
+    beside = np.stack([kernels, layers[starts].swapaxes(0, 1) - kernels])[:, ::-1]  # of the other pass: its experts, the rest of its layer
+    way = exchange.sum(axis=0) / 2.0
+    left = exposed(way, beside, machine.stack.overlap.exchange_units).sum(axis=0)
+    alone = np.minimum(layout.unpaired / layout.microbatches, 1.0)
     share = divide(left, 2.0 * way) * (1.0 - alone) + alone
     return np.asarray(blocking - exchange * (1.0 - share))
-
-
-def _taken(job: Job, machine: Machine) -> Array:
-    """Share of a device's units that an exchange of tokens takes from the kernels beside it: as the stack says, or of a library. [1]"""
-    stack, architecture = machine.stack, machine.architecture
-    library = preferred(stack.kernels.exchange, architecture.execution.libraries.exchange)
-    if job.task == "decode" and job.chunk is None and library is not None:
-        return np.zeros(1)  # low-latency kernels issue messages and go; what they wait for takes no unit
-    if job.training or library is None or stack.overlap.exchange_units.any():
-        return stack.overlap.exchange_units
-    return np.asarray(np.minimum(library.units / architecture.units, 0.9))
 
 
 def hidden_in_pieces(sent: Array, product: Array, ranks: Array) -> Array:

@@ -22,6 +22,7 @@ from crossflow.workload.transformer import Transformer
 
 COLLECTIVES = (*(name for name in KINDS if name not in ("broadcast", "sendrecv")), "host_copy")  # of steps, copies to the host with them
 OF = {name: i for i, name in enumerate(COLLECTIVES)}
+HIDDEN = ("weights", "pieces", "kernels", "experts", "results")  # ways of `Hiding`
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -34,8 +35,8 @@ class Sends:
     table : their sizes and groups.
     counts : equal ones of each, shape (messages, n). [1]
     collective, backward, unit : which of `COLLECTIVES` each is, whether it is of a backward pass, and its unit, shape (messages,).
-    weights, pieces, kernels, experts : those that may run beside weight gradients, in pieces beside products, beside kernels of a ring, and
-        beside another microbatch.
+    weights, pieces, kernels, experts, results : those that may run beside weight gradients, in pieces beside products, beside kernels of a
+        ring, and beside another microbatch, on the way to the experts and back.
     shared : those among ranks that share a layer; ranks : of these, shape (shared, n). [1]
     """
 
@@ -49,6 +50,7 @@ class Sends:
     pieces: Index
     kernels: Index
     experts: Index
+    results: Index
     shared: Index
     ranks: Array
 
@@ -69,10 +71,15 @@ class Sends:
             collective=np.array([OF[message.collective] for message in messages], dtype=np.intp),
             backward=np.array([op.phase != "forward" for op in ops], dtype=np.intp),
             unit=np.array([place[op.layer] for op in ops], dtype=np.intp),
-            **{how: np.flatnonzero([op.hiding == how for op in ops]) for how in ("weights", "pieces", "kernels", "experts")},
+            **{how: np.flatnonzero([op.hiding == how for op in ops]) for how in HIDDEN},
             shared=shared,
             ranks=repeated([groups[i].size for i in shared], len(layout)),
         )
+
+    @property
+    def exchanged(self) -> Index:
+        """Those of both ways between tokens and their experts that may run beside another microbatch."""
+        return np.concatenate([self.experts, self.results])
 
     @property
     def moved(self) -> Array:

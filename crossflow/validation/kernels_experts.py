@@ -54,7 +54,9 @@ def read_layers(folder: Path) -> Layers:
     )
     skew = np.array([float(row["distribution"].removeprefix("power_law_")) if row["distribution"] != "balanced" else 0.0 for row in rows])
     one = np.ones_like(tokens)
-    sizes = np.stack([tokens, hidden, inner / tp, 2.0 * one, active, experts, ep, one, skew, np.inf * one, 0.0 * one, tokens * active])
+    sizes = np.stack(
+        [tokens, hidden, inner / tp, 2.0 * one, active, experts, ep, one, skew, 0.0 * one, np.inf * one, 0.0 * one, tokens * active]
+    )
     sustained = np.isfinite(numbers(file, rows, "power_w", missing=np.nan))
     return Layers(rows=rows, sizes=sizes, time=time * 1e-6, sustained=sustained)
 

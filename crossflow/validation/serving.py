@@ -24,6 +24,7 @@ from crossflow.evaluation import evaluate
 from crossflow.evaluation.likeness import PROMPTS, TOKENS, featured
 from crossflow.files import Document
 from crossflow.scenario import Scenario, from_document
+from crossflow.score import Score
 from crossflow.units import parse
 from crossflow.validation.report import Table
 from crossflow.validation.tables import (
@@ -42,10 +43,11 @@ SERVED = ("source", "engine", "model", "device", "mode", "isl", "osl", "concurre
 LATENCY = ("source", "engine", "device", "gpus", "model", "tp", "precision", "input", "output", "batch_or_concurrency")
 WIDE = (
     "source", "device", "system", "nodes", "engine", "model", "precision", "phase", "input", "requests_per_gpu", "ep", "redundant",
-    "overlap", "load", "in_view", "tokens_per_s_node", "left_out",
+    "overlap", "load", "in_view", "tokens_per_s_node", "guessed", "left_out",
 )  # fmt: skip
-IN_VIEW = ("found afterwards", "in view")  # of rows, when it was decided how experts of services are deployed
+IN_VIEW = ("found afterwards", "in view")  # of rows, when the model of such services took its present form
 WRITTEN = 100  # tokens that are written for a request of `wide_experts.csv`, about
+GUESSED = 1536  # the same of rows whose steps guess tokens
 FEW = 8  # requests in flight up to which a service is mostly alone [1]
 # Data types of products and weights by what a row says of its checkpoint.
 TYPES: Mapping[str, tuple[str, str]] = {
@@ -54,6 +56,8 @@ TYPES: Mapping[str, tuple[str, str]] = {
     "mxfp4": ("bf16", "mxfp4"),
 }  # fmt: skip
 SKEW = 1.2  # exponent of the loads of experts, which no row states: the usual one of `moe.csv`
+VARIATION = 1.28  # of the loads of experts as they were measured of DeepSeek-R1 (`crossflow.program.loads`), of rows over many nodes
+READERS = {"workers": 64, "strategy": "tp8"}  # more than enough workers that read prompts, where guessed tokens make a row a service
 # Models whose makers' checkpoints of 8 bits have scales of blocks of 128, say their model cards; NVIDIA's have one a tensor.
 IN_BLOCKS = ("deepseek-v3", "kimi-k2", "qwen3-235b-a22b", "qwen3-30b-a3b", "qwen3-32b")
 UNMARKED = "speculative decoding is not marked in rows with workers of their own, which decide their times"
@@ -114,7 +118,7 @@ def wide_experts_table(folder: Path) -> Table:
     return Table(
         name="wide_experts",
         measured=np.array([1.0 / number(file, row, "tokens_per_s_node") for row in kept]),
-        predicted=np.array([float(row["nodes"]) / float(score.tokens_per_second[0]) for row, score in zip(kept, scores, strict=True)]),
+        predicted=np.array([float(row["nodes"]) / _rate(row, score) for row, score in zip(kept, scores, strict=True)]),
         groups={
             "kind": [PROMPTS if row["phase"] == "prefill" else TOKENS for row in kept],
             "source": [row["source"] for row in kept],
@@ -124,7 +128,7 @@ def wide_experts_table(folder: Path) -> Table:
         },
         items=[f"{row['model']}, {row['phase']}" for row in kept],
         skipped=skipped,
-        notes=["one phase alone; experts that are used as they come: with the power law that other tables of services have"],
+        notes=["one phase alone; experts that are used as they come: with the variation that was measured of DeepSeek-R1"],
         alike={
             "stack": [row["engine"] for row in kept],
             "type": [type_of(TYPES[row["precision"]][0]) for row in kept],
@@ -134,6 +138,11 @@ def wide_experts_table(folder: Path) -> Table:
     )
 
 
+def _rate(row: TableRow, score: Score) -> float:
+    """Tokens a second of a step of one phase, or of all steps of a service whose guesses are not always right. [1/s]"""
+    return float((score.serving["output_throughput_tokens_per_s"] if row["guessed"] else score.tokens_per_second)[0])
+
+
 def _of_phase(row: TableRow) -> tuple[Fields, Fields]:
     """A row of one phase as a scenario."""
     ep, copies = int(row["ep"]), int(row["redundant"])
@@ -141,10 +150,15 @@ def _of_phase(row: TableRow) -> tuple[Fields, Fields]:
     shared = _shared(row["model"], row["device"], row["engine"], row["precision"])
     assert not isinstance(shared, str)  # models and devices that there are
     workload = {**shared["workload"], "task": row["phase"], **lengths, "global_batch": ep * int(row["requests_per_gpu"])}
-    if row["precision"] == "fp8":
+    uneven = {} if row["load"] == "balanced" else {"variation": VARIATION}
+    workload["experts"] = {**workload["experts"], "skew": 0.0, **uneven}
+    workload.pop("wide_layers", None)  # attention is narrow too
+    if row["guessed"]:
+        tokens, right = row["guessed"].split(" x ")
+        serving = {"speculation": {"tokens": int(tokens), "acceptance": float(right)}, "prefill": READERS}
+        workload |= {"task": "serving", "output": GUESSED, "serving": serving}
+    elif row["precision"] == "fp8":
         workload["kv_dtype"] = "bf16"  # as all of them kept it
-    if row["load"] == "balanced":
-        workload["experts"] = {**workload["experts"], "skew": 0.0}
     system = {"template": row["system"], "nodes": None, "devices": ep}
     software = {"like": shared["software"], "overlap": {"experts": row["overlap"] == "yes"}, "engine": {"balances": True}}
     return {"system": system, "workload": workload, "software": software}, {

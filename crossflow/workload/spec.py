@@ -250,6 +250,13 @@ class ExpertsSpec(FileModel):
     skew: Finite = Field(
         0.0, ge=0, le=4, description="exponent of the power law that deals rows out to experts, such as 1.2; 0 where they are used alike"
     )
+    variation: Finite = Field(
+        0.0,
+        ge=0,
+        le=10,
+        description="standard deviation of the rows of experts over their mean, lognormal as measured in services, such as 1.28 of"
+        " DeepSeek-R1; 0 where they are used alike",
+    )
     router_bias: Flag = Field(False, description="whether the router's product has a bias (gpt-oss)")
     balance_bias: Flag = Field(
         False, description="whether each expert has a bias that keeps loads even as experts are chosen (DeepSeek-V3, arXiv:2408.15664)"
@@ -275,6 +282,8 @@ class ExpertsSpec(FileModel):
             raise ValueError("a capacity fills all experts up alike; leave out `uneven` or `capacity`")
         if self.skew and (self.capacity is not None or self.uneven > 1):
             raise ValueError("a power law says how unevenly experts are used; leave out `skew`, or `uneven` and `capacity`")
+        if self.variation and (self.capacity is not None or self.uneven > 1 or self.skew):
+            raise ValueError("a variation says how unevenly experts are used; leave it out, or `skew`, `uneven` and `capacity`")
         return self
 
 
@@ -1192,6 +1201,7 @@ def _feed_forward(spec: TransformerSpec, routed: bool) -> Part:
             capacity=mixture.capacity,
             uneven=mixture.uneven,
             skew=mixture.skew,
+            variation=mixture.variation,
             groups=mixture.groups,
             active_groups=mixture.active_groups or mixture.groups,
         ),

@@ -187,7 +187,8 @@ class Routing:
     """How a mixture of experts routes: a token goes to `active` of `experts`, each at most `capacity` times its even share.
 
     `capacity` is None where no token is dropped. `uneven` is how many rows the fullest of the ranks that share experts out has, over
-    the mean; a layer waits for it. With a `skew` a power law of that exponent deals the rows out instead (`crossflow.program.loads`).
+    the mean; a layer waits for it. With a `skew` a power law of that exponent deals the rows out instead, with a `variation` a lognormal
+    distribution of that standard deviation over its mean (`crossflow.program.loads`).
     """
 
     experts: int
@@ -195,6 +196,7 @@ class Routing:
     capacity: float | None = None
     uneven: float = 1.0
     skew: float = 0.0
+    variation: float = 0.0
     groups: int = 1  # of experts in their order, from `active_groups` of which all experts of a token are
     active_groups: int = 1
     redundant: Array | float = 0.0  # copies of experts that ranks hold beside one of each. [1]
@@ -235,19 +237,20 @@ class Routing:
     def load(self, ranks: Array) -> Array:
         """Rows of the fullest of `ranks` ranks over the mean: at most all tokens, each with as many of its experts as lie there. [1]"""
         most = np.minimum(ranks, self.slots / self.active)
-        if self.level or not (np.any(self.skew) or np.any(self.redundant)):
+        if self.level or not (np.any(self.skew) or np.any(self.variation) or np.any(self.redundant)):
             return np.minimum(1.0 if self.level else self.uneven, most)
-        return np.minimum(np.maximum(fullest(self.active, self.experts, ranks, self.skew, self.balanced_slots), self.uneven), most)
+        found = fullest(self.active, self.experts, ranks, self.skew, self.balanced_slots, self.variation)
+        return np.minimum(np.maximum(found, self.uneven), most)
 
     @property
     def balanced(self) -> bool:
         """Whether all ranks are used alike."""
-        return bool(np.all(self.uneven == 1) and not np.any(self.skew))
+        return bool(np.all(self.uneven == 1) and not np.any(self.skew) and not np.any(self.variation))
 
     @property
     def even(self) -> Routing:
         """The same where all ranks are used alike."""
-        return replace(self, uneven=1.0, skew=0.0, level=True)
+        return replace(self, uneven=1.0, skew=0.0, variation=0.0, level=True)
 
 
 def _chance(experts: float, active: float, groups: float, active_groups: float, ranks: float) -> float:
