@@ -15,7 +15,7 @@ from crossflow.architecture.system import architecture, resolve
 from crossflow.engine.events import run_tasks
 from crossflow.evaluation import evaluate
 from crossflow.files import Document
-from crossflow.parallel.blocks import unit_places, units
+from crossflow.parallel.blocks import block_program, unit_places, units
 from crossflow.step.outcome import Machine
 from crossflow.step.passes import hidden_in_pieces
 from crossflow.step.sharded import UnitTimes, sharded_passes
@@ -317,10 +317,21 @@ def test_autocast_keeps_and_gathers_fp32():
 def test_autocast_casts_once_a_microbatch():
     """Casts are of weights, so that microbatches eight times as large need an eighth of their time."""
     plans = [Plan(micro_batch=1), Plan(micro_batch=8)]
-    plain, cast = (step(*plans, machine=machine_of(stack_of(weight=kept, host=False))).total for kept in ("dtype", "fp32"))
+    plain, cast = (
+        step(*plans, machine=machine_of(stack_of(weight=kept, gradient="fp32", host=False))).total for kept in ("dtype", "fp32")
+    )
     one, eight = cast - plain
     assert one > 0
     assert one == pytest.approx(8 * eight, rel=0.1)
+
+
+@pytest.mark.parametrize(("gradient", "weight", "moved"), [("fp32", "dtype", 8), ("weight", "dtype", 4), ("weight", "fp32", 8)])
+def test_a_product_adds_to_the_sum_that_is_kept(gradient, weight, moved):
+    """Bytes of an element of the weights' gradient, read and written: those of the sum, in whatever precision it is kept."""
+    stack = stack_of(gradient=gradient, weight=weight)
+    assert "accumulation" in stack.fused
+    sums = [kernel.result for kernel in block_program(job_of(), layout_of(Plan()), stack).kernels if getattr(kernel, "adds", False)]
+    assert sums and set(sums) == {moved}
 
 
 def test_sharded_gradients_are_reduced_every_microbatch():

@@ -43,7 +43,6 @@ from crossflow.workload.transformer import AttentionGeometry, Cut, Matrix, Part,
 MASK = 1.0  # a dropout mask is a byte an element [B]
 STATIC = ("fp8", "nvfp4")  # types whose tensors have a scale that a checkpoint knows before
 ENDS = ("embedding", "head")  # parts before the first and after the last layer; multi-token prediction layers have them too
-SUM = 8.0  # an element of a gradient that a product adds to in fp32, read and written [B]
 LOG_SUM = 4.0  # attention's log-sum-exp is fp32 [B]
 
 
@@ -776,8 +775,8 @@ class _BlockBuilder:
             self._divided(unit, matrix, "input", self._compute(unit, "input", Product(m=tokens, n=k, k=n, batch=copies, wide=wide)))
         if again:
             self._compute(unit, "input", Product(m=tokens, n=n * again, k=k, batch=copies, wide=wide), count=self.once_more)
-        sums = self.fused("accumulation")  # in fp32, read and written
-        result = SUM if sums else None
+        sums = self.fused("accumulation")
+        result = 2.0 * self.stack.gradient_size(self.element) if sums else None  # of an element of the sum, read and written
         self._compute(unit, "weight", Product(m=k, n=n, k=tokens, batch=copies, adds=sums, result=result, wide=wide))
         if self.narrow and not wide:
             inside = matrix.routed and self.training and self.stack.expert_products == "fused"
