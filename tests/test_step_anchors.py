@@ -25,6 +25,7 @@ from crossflow.step.task import task_of
 from crossflow.step.transformer import transformer_step
 from crossflow.step.uneven import Uneven, World, in_step
 from crossflow.step.weights import weights_of
+from crossflow.strategy.again import further_levels
 from crossflow.strategy.layout import Layout
 from crossflow.strategy.plan import Plan
 from crossflow.strategy.schedules import pipeline_order
@@ -267,18 +268,23 @@ def test_boundaries_that_passes_cross():
 
 
 def changes(plan, **options):
-    return [change.text for change in _changes(plan, **{"hosted": False, "experts": False, "training": True} | options)]
+    told = {"hosted": False, "experts": False, "training": True} | options
+    again = further_levels(plan, job_of().model) if told["training"] else ()
+    return [change.text for change in _changes(plan, again, **told)]
 
 
 def test_changes_that_may_free_memory_the_mildest_first():
     assert changes(Plan(dp=4, micro_batch=4)) == [
-        "micro_batch: 2", "micro_batch: 1", "recompute: selective", "recompute: full", "zero: 1", "zero: 2", "zero: 3",
+        "micro_batch: 2", "micro_batch: 1", "recompute: selective", "recompute: selective (recompute_modules: core_attn+layernorm+mlp)",
+        "recompute: full", "zero: 1", "zero: 2", "zero: 3",
         "tp: 2 (dp: 2, sequence_parallel: true)", "tp: 4 (dp: 1, sequence_parallel: true)", "pp: 2 (dp: 2)", "pp: 4 (dp: 1)",
     ]  # fmt: skip
     assert changes(Plan(tp=2, zero=3, recompute="full"), hosted=True) == [
         "offload: optimizer", "offload: weights", "offload: activations",
     ]  # fmt: skip
-    assert changes(Plan(tp=4, mlp_tp=2, zero=2, recompute="selective")) == ["recompute: full", "zero: 3", "mlp_tp: 4"]
+    assert changes(Plan(tp=4, mlp_tp=2, zero=2, recompute="selective")) == [
+        "recompute: selective (recompute_modules: core_attn+layernorm+mlp)", "recompute: full", "zero: 3", "mlp_tp: 4",
+    ]  # fmt: skip
 
 
 def test_changes_of_a_service_and_of_experts():
@@ -417,6 +423,6 @@ def test_activations_of_experts_and_of_the_one_that_all_tokens_pass(gated, fuses
     """Two tensor ranks: 8 rows of 10 elements in experts, 3 tokens of 6 in the shared one; without experts 3 tokens of 10."""
     stack, part = SimpleNamespace(fuses=lambda *_: fuses), SimpleNamespace(gated=gated, inner=10, shared=6, routing=object())
     given = np.array([3.0]), 8.0, layout_of(Plan(tp=2)), stack
-    assert _activation(job_of(), part, *given)[0] == each * (8 * 10 / 2 + 3 * 6 / 2)
+    assert [inner.tolist() for inner in _activation(job_of(), part, *given)] == [[each * 8 * 10 / 2], [each * 3 * 6 / 2]]
     part.routing = None
     assert _activation(job_of(), part, *given)[0] == each * 3 * 10 / 2

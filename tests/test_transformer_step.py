@@ -317,9 +317,7 @@ def test_autocast_keeps_and_gathers_fp32():
 def test_autocast_casts_once_a_microbatch():
     """Casts are of weights, so that microbatches eight times as large need an eighth of their time."""
     plans = [Plan(micro_batch=1), Plan(micro_batch=8)]
-    plain, cast = (
-        step(*plans, machine=machine_of(stack_of(weight=kept, gradient="fp32", host=False))).total for kept in ("dtype", "fp32")
-    )
+    plain, cast = (step(*plans, machine=machine_of(stack_of(weight=kept, gradient="fp32", host=False))).total for kept in ("dtype", "fp32"))
     one, eight = cast - plain
     assert one > 0
     assert one == pytest.approx(8 * eight, rel=0.1)
@@ -331,7 +329,8 @@ def test_a_product_adds_to_the_sum_that_is_kept(gradient, weight, moved):
     stack = stack_of(gradient=gradient, weight=weight)
     assert "accumulation" in stack.fused
     sums = [kernel.result for kernel in block_program(job_of(), layout_of(Plan()), stack).kernels if getattr(kernel, "adds", False)]
-    assert sums and set(sums) == {moved}
+    assert sums
+    assert set(sums) == {moved}
 
 
 def test_sharded_gradients_are_reduced_every_microbatch():
