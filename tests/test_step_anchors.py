@@ -313,9 +313,9 @@ def test_microbatches_in_flight_by_hand(stages, chunks, microbatches, kept):
 GROUPS = ((0,), (1,), (2,))  # the second occurs twice
 
 
-def unit_times(before=(0.0, 0.0, 0.0), leave=(0.0, 0.0, 0.0)):
-    """Kernels of 2, two of 3, 1; gathers of 1, two of 4, 1; what waits for no weights, and reductions, of all occurrences."""
-    columns = {"before": before, "compute": (2.0, 6.0, 1.0), "arrive": (1.0, 8.0, 1.0), "leave": leave}
+def unit_times(before=(0.0, 0.0, 0.0), leave=(0.0, 0.0, 0.0), host=(0.0, 0.0, 0.0), arrive=(1.0, 8.0, 1.0)):
+    """Kernels of 2, two of 3, 1; gathers of 1, two of 4, 1; what waits for no weights, reductions and the host, of all occurrences."""
+    columns = {"before": before, "compute": (2.0, 6.0, 1.0), "arrive": arrive, "leave": leave, "host": host}
     return UnitTimes(**{name: np.array(values)[:, None] for name, values in columns.items()})
 
 
@@ -332,8 +332,15 @@ def test_reductions_follow_the_gather_of_what_comes_next():
     assert backward_pass(GROUPS, counts, unit_times(), none).tolist() == [14.0]  # gathers to 1, 5, 9, 10
 
 
+def test_reductions_wait_for_a_host_that_is_slower():
+    """The host is through at 4, 9, 14 and 15, the kernels at 1, 4, 7 and 9; reductions end at 5, 10, 15 and 18."""
+    counts, none = np.array([1.0, 2.0, 1.0]), np.zeros((3, 1))
+    slow = unit_times(leave=(3.0, 2.0, 1.0), host=(1.0, 10.0, 4.0), arrive=(0.0, 0.0, 0.0))
+    assert backward_pass(GROUPS, counts, slow, none).tolist() == [18.0]
+
+
 def test_units_gathered_together_wait_for_the_first_ones_collectives_only():
-    found = UnitTimes(**{name: np.array([[[1.0], [2.0], [4.0]]]) for name in ("before", "compute", "arrive", "leave")})
+    found = UnitTimes(**{name: np.array([[[1.0], [2.0], [4.0]]]) for name in ("before", "compute", "arrive", "leave", "host")})
     whole = found.together([(0, 1), (2,)])
     assert (whole.before[0, :, 0].tolist(), whole.compute[0, :, 0].tolist()) == ([1, 4], [3 + 2, 4])
     assert (whole.arrive[0, :, 0].tolist(), whole.leave[0, :, 0].tolist()) == ([3, 4], [3, 4])

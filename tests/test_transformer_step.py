@@ -615,9 +615,9 @@ STREAMS = st.tuples(st.integers(1, 40), *[st.floats(1e-6, 1e2)] * 3)
 def passes(layers, c, g, r, *, ahead):
     """Passes forward and backward through layers that compute c, gather g and reduce r each."""
     zero, times = np.zeros((1, 1)), [np.array([[each]]) for each in (c, g, r)]
-    units = tuple(UnitTimes(before=zero, compute=times[0], arrive=times[1], leave=leave) for leave in (zero, times[2]))
+    units = tuple(UnitTimes(before=zero, compute=times[0], arrive=times[1], leave=leave, host=zero) for leave in (zero, times[2]))
     often = np.full((3, 1, 1), float(layers))
-    forward, backward = sharded_passes(((0,),), often, (*units, zero, zero), [np.ones((1, 1))] * 2, zero, ahead=ahead, whole=False)
+    forward, backward = sharded_passes(((0,),), often, (*units, zero, zero, zero), [layers * times[0]] * 2, zero, ahead=ahead, whole=False)
     return float(forward[0, 0]), float(backward[0, 0])
 
 
