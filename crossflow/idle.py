@@ -56,6 +56,7 @@ OPTIONS: Mapping[str, str] = {
     "distant": "the ranks that share these layers are as far apart without it",
     "sequence_parallel": "tp = 1 leaves no tensor ranks to divide norms and residuals over",
     "recompute": "fused attention keeps no scores that could be computed again",
+    "recompute_modules": "what it writes is not kept without it either",
     "schedule": "the default schedule takes as long and holds as much",
     "first_stage": "the stages have as many layers without it",
     "last_stage": "the stages have as many layers without it",
@@ -67,6 +68,7 @@ OPTIONS: Mapping[str, str] = {
 UNTRAINED: Mapping[str, str] = {
     "zero": "without training there are only weights to share out, which zero: 3 does among ranks that hold the same",
     "recompute": "it repeats work for the backward pass, which only training has",
+    "recompute_modules": "it repeats work for the backward pass, which only training has",
     "schedule": "it orders forward and backward passes, and only training has both",
 }
 RESOURCES = ("system.network", "system.levels")  # places of settings that may change little, of which it is told what hides it
@@ -94,7 +96,7 @@ def idle(scenario: Scenario, score: Score) -> Iterator[str]:
     yield from _timeless(scenario, score)
     reasons = {**OPTIONS, **({} if getattr(scenario.workload, "task", "") == "training" else UNTRAINED)}
     for name in _idle_options(scenario, score):
-        yield f"strategy.{name} changes nothing here: {reasons[name]}"
+        yield f"strategy.{name} changes nothing here: {reasons[name.split(':')[0]]}"
 
 
 def _why_idle(scenario: Scenario, score: Score, paths: Sequence[str]) -> str:
@@ -244,6 +246,7 @@ def _idle_options(scenario: Scenario, score: Score) -> list[str]:
     defaults: dict[str, Any] = {field.name: field.default for field in fields(Plan)}
     told = written if isinstance(written, Mapping) else defaults
     plain = {name: replace(plan, **{name: defaults[name]}) for name in OPTIONS if name in told and getattr(plan, name) != defaults[name]}
+    plain |= _less_repeated(plan)
     nodes, hosted = scenario.nodes, scenario.system.host is not None
     balanced, elements = scenario.balanced, scenario.elements
     legal = {
@@ -254,7 +257,17 @@ def _idle_options(scenario: Scenario, score: Score) -> list[str]:
     if not legal:
         return []
     found = evaluate(scenario, {"strategy": list(legal.values())})
-    return [name for i, name in enumerate(legal) if _same(found, score, i)]
+    idle = [name for i, name in enumerate(legal) if _same(found, score, i)]
+    return [name for name in idle if name in OPTIONS or "recompute_modules" not in idle]
+
+
+def _less_repeated(plan: Plan) -> dict[str, Plan]:
+    """Plans that compute nothing again where one says modules, and less by each of several modules."""
+    modules = plan.recompute_modules
+    if not modules:
+        return {}
+    fewer = {f"recompute_modules: {one}": replace(plan, recompute_modules=tuple(m for m in modules if m != one)) for one in modules}
+    return {"recompute_modules": replace(plan, recompute="none", recompute_modules=()), **(fewer if len(modules) > 1 else {})}
 
 
 def _same(found: Score, score: Score, point: int = 0) -> bool:

@@ -143,7 +143,7 @@ def test_models_come_back_from_megatron(workload):
     assert settings(read(write(scenario, "megatron")).scenario()) == settings(scenario)
 
 
-@pytest.mark.parametrize("switches", [{"overlap": {"data": False, "tensor": "pipelined"}}, {"gradient": "weight", "recomputed": ["norm"]}])
+@pytest.mark.parametrize("switches", [{"overlap": {"data": False, "tensor": "pipelined"}}, {"gradient": "weight"}])
 def test_switches_of_the_software_come_back_from_megatron(switches):
     data = {**llama().to_dict(), "software": {"like": "megatron-core", **switches}}
     launch = read(write(crossflow.from_dict(data), "megatron"))
@@ -154,6 +154,50 @@ def test_layers_that_are_done_again_come_back_from_megatron():
     text = write(llama("tp8-dp2-pp4-v2-full-rl6"), "megatron")
     assert all(flag in text for flag in ("--recompute-granularity full", "--recompute-method block", "--recompute-num-layers 3"))
     assert read(text).scenario().strategy.recompute_layers == 6
+
+
+MIXTURE = {"latent": {"kv_rank": 512, "nope": 128, "rope": 64, "value": 128}, "kv_heads": None}
+MIXTURE |= {"experts": {"count": 8, "active": 2, "shared": 1024, "dense_layers": 1}}
+
+
+@pytest.mark.parametrize(
+    ("modules", "flags"),
+    [
+        ("norm+up+act", "--recompute-modules layernorm mla_up_proj moe_act"),
+        ("attn+shared+mlp+moe", "--recompute-modules core_attn shared_experts mlp moe"),
+        ("attn", "--recompute-granularity selective"),
+    ],
+)
+def test_modules_that_are_done_again_come_back_from_megatron(modules, flags):
+    scenario = llama(f"tp8-dp8-sp-sel:{modules}", **MIXTURE)
+    text = write(scenario, "megatron")
+    assert flags in text
+    assert ("--recompute-modules" in text) == ("modules" in flags)
+    assert read(text).scenario().strategy == scenario.strategy
+
+
+def test_modules_of_a_stack_are_written_as_flags_and_read_as_a_plans():
+    data = {**llama().to_dict(), "software": {"like": "megatron-core", "recomputed": ["norm"]}}
+    launch = read(write(crossflow.from_dict(data), "megatron"))
+    assert launch.software == "megatron-core"
+    assert launch.scenario().strategy.recompute_modules == ("layernorm",)
+
+
+def test_narrow_scales_of_modules_that_are_done_again_are_those_of_the_tensor():
+    """Megatron refuses norms and activations with delayed scaling."""
+    for modules, recipe in (("norm", True), ("mlp", False)):
+        text = write(llama(f"tp8-dp8-sel:{modules}", "dgx-h100", dtype="fp8"), "megatron")
+        assert ("--fp8-recipe tensorwise" in text) == recipe
+        assert read(text).workload["dtype"] == "fp8"
+
+
+def test_modules_that_a_script_names_and_its_model_lacks_are_told():
+    """Megatron passes over them, and over what is not modelled a prediction does."""
+    text = write(llama("tp8-dp8-sel:norm+mlp"), "megatron").replace("layernorm mlp", "layernorm mlp moe gdn")
+    launch = read(text)
+    assert launch.scenario().strategy.recompute_modules == ("layernorm", "mlp")
+    told = [remark.why for remark in launch.unmodelled if remark.flag == "--recompute-modules"]
+    assert told == ["gdn: predicted as kept", "moe: nothing of the model is that"]
 
 
 def test_what_no_flag_says_comes_back_from_comments():
@@ -218,6 +262,8 @@ def test_there_are_at_least_five_files_of_each_kind():
         ("dp64-z1", "torchtitan", "zero: 1: torchtitan shards weights too (zero: 3), keeps them gathered (zero: 2), or shards nothing (zero: 0, without cp)"),
         ("tp8-dp2-pp4-z2", "torchtitan", "sequence_parallel: false: torchtitan's tensor parallelism always divides the sequence; add sequence_parallel: true"),
         ("tp8-dp2-pp4", "deepspeed", "pp: 4: the stages of DeepSpeed's pipelines are made in the training script; export to megatron"),
+        ("dp64-sel:norm+mlp", "deepspeed", "recompute_modules: layernorm, mlp: the trainer computes whole layers again, or nothing"),
+        ("dp64-z3-sel:mlp", "torchtitan", "recompute_modules: mlp: torchtitan checkpoints operations or whole layers; write recompute: none or full"),
         ("dp64-selective", "deepspeed", "recompute: selective: the trainer computes whole layers again, or nothing"),
     ],
 )  # fmt: skip

@@ -15,7 +15,7 @@ from crossflow.mapping.placement import place
 from crossflow.mapping.topology import Network, Topology
 from crossflow.strategy.layout import Layout
 from crossflow.strategy.legality import legal_plans, neighbouring_plans, plan_problem
-from crossflow.strategy.mesh import BLOCKS, TYPES, divisors
+from crossflow.strategy.mesh import BLOCKS, REPEATED, TYPES, divisors
 from crossflow.strategy.plan import OWN_SHARDS, OWN_TENSOR, Plan
 from crossflow.strategy.stages import balanced_layers, stage_layers
 from crossflow.strategy.transformers import plan_of
@@ -24,7 +24,7 @@ from crossflow.workload.spec import TransformerSpec
 GPT = {
     "model": "transformer", "layers": 8, "hidden": 1024, "heads": 16, "ffn": 4096, "vocabulary": 32000, "sequence": 512, "global_batch": 64,
 }  # fmt: skip
-KNOWN = "apart, attention_shard_group, attention_tp, cp, distant, dp, embedding_shard_group, embedding_tp, ep, etp, experts_shard_group, first_stage, kernel, kp1, kp2, last_stage, lp, micro_batch, mlp_shard_group, mlp_tp, offload, offload_layers, placement, pp, recompute, recompute_layers, redundant_experts, schedule, sequence_parallel, shard_group, stage_layers, tp, unsharded, virtual_stages, zero"
+KNOWN = "apart, attention_shard_group, attention_tp, cp, distant, dp, embedding_shard_group, embedding_tp, ep, etp, experts_shard_group, first_stage, kernel, kp1, kp2, last_stage, lp, micro_batch, mlp_shard_group, mlp_tp, offload, offload_layers, placement, pp, recompute, recompute_layers, recompute_modules, redundant_experts, schedule, sequence_parallel, shard_group, stage_layers, tp, unsharded, virtual_stages, zero"
 
 
 def model_of(**changes):
@@ -46,6 +46,9 @@ EXPERTS = model_of(experts={"count": 8, "active": 2})
         ("d4-p2", Plan(dp=4, pp=2)),
         (" tp2-cp2-ep4-dp2 ", Plan(tp=2, cp=2, ep=4, dp=2)),
         ("tp8-mb2-z1-sp-full", Plan(tp=8, micro_batch=2, zero=1, sequence_parallel=True, recompute="full")),
+        ("dp2-sel:norm+up+act", Plan(dp=2, recompute="selective", recompute_modules=("layernorm", "mla_up_proj", "moe_act"))),
+        ("sel:moe+core_attn-tp2", Plan(tp=2, recompute="selective", recompute_modules=("core_attn", "moe"))),
+        ("sel:attn", Plan(recompute="selective")),
         ("pp2-v4-gpipe-selective", Plan(pp=2, virtual_stages=4, schedule="gpipe", recompute="selective")),
         ({}, Plan()),
         ({"tp": 8, "zero": 3, "shard_group": 4, "sequence_parallel": True}, Plan(tp=8, zero=3, shard_group=4, sequence_parallel=True)),
@@ -100,6 +103,11 @@ def test_choices_of_words_may_be_none_or_text(key):
         ({"zero": 4}, "zero must be one of 0, 1, 2, 3, got 4"),
         ({"zero": True}, "zero must be one of 0, 1, 2, 3, got True"),
         ({"zero": 1.0}, "zero must be one of 0, 1, 2, 3, got 1.0"),
+        (
+            {"recompute_modules": ["norm"]},
+            "recompute_modules must be none, or one or several of core_attn, layernorm, mla_up_proj, moe_act, shared_experts, mlp, moe, each once,"
+            " got ['norm']",
+        ),
         ({"recompute": "all"}, "recompute must be one of none, selective, full, got 'all'"),
         (
             {"schedule": "1f2b"},
@@ -129,12 +137,13 @@ def test_what_is_wrong_with_a_plan_is_told_all_at_once(given, sentence, exactly)
         ("tp16-distant:mlp-distant:experts", "distant:experts", "there twice"),
         ("tp8-pp", "pp", "not understood"),
         ("TP8", "TP8", "not understood; did you mean 'tp8'?"),
+        ("tp8-selective:norm", "selective:norm", "not understood; did you mean 'sel:norm'?"),
         ("tp8--pp2", "", "not understood"),
         ("", "", "not understood"),
     ],
 )
 def test_text_that_is_no_plan_is_told(text, part, why, exactly):
-    cure = "write degrees and options such as tp8-pp4-dp16-mb2-z1-sp-full (numbers: tp, cp, ep, etp, re, atp, mlptp, embtp, dp, pp, v, mb, z, g, ag, mlpg, eg, embg, first, last, ol, rl; words: sp, apart, selective, full, gpipe, zbh1, chimera, pipedream, dualpipe, offload:optimizer+weights+activations, unsharded:embedding, distant:mlp, placed:dp+tp+pp, layers:3+4x2+2, order:FILE.yaml), or a mapping"
+    cure = "write degrees and options such as tp8-pp4-dp16-mb2-z1-sp-full (numbers: tp, cp, ep, etp, re, atp, mlptp, embtp, dp, pp, v, mb, z, g, ag, mlpg, eg, embg, first, last, ol, rl; words: sp, apart, selective, full, gpipe, zbh1, chimera, pipedream, dualpipe, offload:optimizer+weights+activations, sel:attn+norm+up+act+shared+mlp+moe, unsharded:embedding, distant:mlp, placed:dp+tp+pp, layers:3+4x2+2, order:FILE.yaml), or a mapping"
     with pytest.raises(StrategyError, match=exactly(f"strategy '{text}': '{part}' is {why}; {cure}")):
         plan_of(text)
 
@@ -147,6 +156,19 @@ def test_a_placement_is_an_order_of_all_blocks(given, exactly):
     sentence = f"strategy: placement must be tp, dp, pp in some order, the nearest ranks first, got {given!r}"
     with pytest.raises(StrategyError, match=exactly(sentence)):
         plan_of({"tp": 2, "placement": given})
+
+
+AGAIN = st.one_of(
+    st.fixed_dictionaries({"recompute": st.sampled_from(["none", "selective", "full"])}),
+    st.fixed_dictionaries(
+        {
+            "recompute": st.just("selective"),
+            "recompute_modules": st.sets(st.sampled_from(REPEATED), min_size=1)
+            .map(lambda some: tuple(name for name in REPEATED if name in some))
+            .filter(lambda some: some != ("core_attn",)),  # which needs no list
+        }
+    ),
+)
 
 
 @st.composite
@@ -162,7 +184,7 @@ def plans(draw):
         **{name: tuple(kind for kind in TYPES if draw(st.booleans())) for name in ("apart", "distant", "unsharded")},
         stage_layers=tuple(draw(st.lists(st.integers(0, 3), max_size=12))),
         sequence_parallel=draw(st.booleans()),
-        recompute=draw(st.sampled_from(["none", "selective", "full"])),
+        **draw(AGAIN),
         schedule=draw(st.sampled_from(["1f1b", "gpipe", "zb-h1", "chimera", "pipedream", "dualpipe", "my-own/order.yaml"])),
         placement=draw(st.sampled_from(PLACEMENTS)),
     )
@@ -442,7 +464,7 @@ MIXED = [
     Plan(tp=8, ep=8, etp=1, dp=2, pp=4, sequence_parallel=True, placement=("tp", "pp", "dp"), stage_layers=(0, 4, 4, 0)),
 ]
 INDEXED = ("schedule", "schedules", "placement", "placements", "division", "divisions")
-TABLES = ("offload", "own_tensor", "own_shards", "apart", "unsharded", "distant")
+TABLES = ("offload", "repeated", "own_tensor", "own_shards", "apart", "unsharded", "distant")
 
 
 def groups(layout):
@@ -598,7 +620,7 @@ def test_neighbours_divide_the_same_devices_and_are_one_change_away(text, model)
         assert other.devices == plan.devices
         assert plan_problem(other, model, 64) is None
         assert plan_of(str(other)) == other
-        names = {words.split()[0] for words in plan.changes(other).split(", ")} - {"sequence_parallel", "stage_layers"}
+        names = {words.split()[0] for words in plan.changes(other).split(", ")} - {"sequence_parallel", "stage_layers", "recompute_modules"}
         assert len(names) <= 2
         assert names <= {"tp", "cp", "dp", "pp"} or len(names) <= 1
 

@@ -26,7 +26,8 @@ def reduced(compute, gathers, reduces, first, last, layers):
 def alike(n, seed=0):
     rng = np.random.default_rng(seed)
     compute, gather, reduce = rng.random((3, 1, n))
-    return UnitTimes(before=np.zeros((1, n)), compute=compute, arrive=gather, leave=reduce), rng
+    none = np.zeros((1, n))
+    return UnitTimes(before=none, compute=compute, arrive=gather, leave=reduce, host=none), rng
 
 
 @pytest.mark.parametrize("layers", [2, 3, 17, 96])
@@ -42,7 +43,7 @@ def test_layers_alike_take_what_the_closed_forms_say(layers):
 
 def loop(order, times, i, *, back):
     """One point, event by event: when kernels, gathers and reductions of units in `order` end."""
-    units = data = 0.0
+    units = data = host = 0.0
     there = [None] * (len(order) + 1)
 
     def gather(at):
@@ -58,14 +59,15 @@ def loop(order, times, i, *, back):
         units = max(units + times.before[unit, i], there[at]) + times.compute[unit, i]
         if back:
             gather(at + 1)
-            data = max(data, units) + times.leave[unit, i]
-    return max(units, data)
+            host += times.host[unit, i]
+            data = max(data, units, host) + times.leave[unit, i]
+    return max(units, data, host)
 
 
 @pytest.mark.parametrize("layers", [1, 2, 32])
 def test_unlike_parts_take_what_a_loop_over_events_says(layers):
     rng, n = np.random.default_rng(layers), 64
-    one = UnitTimes(**{name: rng.random((4, n)) for name in ("before", "compute", "arrive", "leave")})
+    one = UnitTimes(**{name: rng.random((4, n)) for name in ("before", "compute", "arrive", "leave", "host")})
     counts = np.array([1.0, layers, layers, 1.0])
     order = [0, *[1, 2] * layers, 3]
     whole, none = one.times(counts[:, None]), np.zeros((4, n))

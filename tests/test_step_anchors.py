@@ -25,6 +25,7 @@ from crossflow.step.task import task_of
 from crossflow.step.transformer import transformer_step
 from crossflow.step.uneven import Uneven, World, in_step
 from crossflow.step.weights import weights_of
+from crossflow.strategy.again import further_levels
 from crossflow.strategy.layout import Layout
 from crossflow.strategy.plan import Plan
 from crossflow.strategy.schedules import pipeline_order
@@ -267,18 +268,23 @@ def test_boundaries_that_passes_cross():
 
 
 def changes(plan, **options):
-    return [change.text for change in _changes(plan, **{"hosted": False, "experts": False, "training": True} | options)]
+    told = {"hosted": False, "experts": False, "training": True} | options
+    again = further_levels(plan, job_of().model) if told["training"] else ()
+    return [change.text for change in _changes(plan, again, **told)]
 
 
 def test_changes_that_may_free_memory_the_mildest_first():
     assert changes(Plan(dp=4, micro_batch=4)) == [
-        "micro_batch: 2", "micro_batch: 1", "recompute: selective", "recompute: full", "zero: 1", "zero: 2", "zero: 3",
+        "micro_batch: 2", "micro_batch: 1", "recompute: selective", "recompute: selective (recompute_modules: core_attn+layernorm+mlp)",
+        "recompute: full", "zero: 1", "zero: 2", "zero: 3",
         "tp: 2 (dp: 2, sequence_parallel: true)", "tp: 4 (dp: 1, sequence_parallel: true)", "pp: 2 (dp: 2)", "pp: 4 (dp: 1)",
     ]  # fmt: skip
     assert changes(Plan(tp=2, zero=3, recompute="full"), hosted=True) == [
         "offload: optimizer", "offload: weights", "offload: activations",
     ]  # fmt: skip
-    assert changes(Plan(tp=4, mlp_tp=2, zero=2, recompute="selective")) == ["recompute: full", "zero: 3", "mlp_tp: 4"]
+    assert changes(Plan(tp=4, mlp_tp=2, zero=2, recompute="selective")) == [
+        "recompute: selective (recompute_modules: core_attn+layernorm+mlp)", "recompute: full", "zero: 3", "mlp_tp: 4",
+    ]  # fmt: skip
 
 
 def test_changes_of_a_service_and_of_experts():
@@ -307,9 +313,9 @@ def test_microbatches_in_flight_by_hand(stages, chunks, microbatches, kept):
 GROUPS = ((0,), (1,), (2,))  # the second occurs twice
 
 
-def unit_times(before=(0.0, 0.0, 0.0), leave=(0.0, 0.0, 0.0)):
-    """Kernels of 2, two of 3, 1; gathers of 1, two of 4, 1; what waits for no weights, and reductions, of all occurrences."""
-    columns = {"before": before, "compute": (2.0, 6.0, 1.0), "arrive": (1.0, 8.0, 1.0), "leave": leave}
+def unit_times(before=(0.0, 0.0, 0.0), leave=(0.0, 0.0, 0.0), host=(0.0, 0.0, 0.0), arrive=(1.0, 8.0, 1.0)):
+    """Kernels of 2, two of 3, 1; gathers of 1, two of 4, 1; what waits for no weights, reductions and the host, of all occurrences."""
+    columns = {"before": before, "compute": (2.0, 6.0, 1.0), "arrive": arrive, "leave": leave, "host": host}
     return UnitTimes(**{name: np.array(values)[:, None] for name, values in columns.items()})
 
 
@@ -326,8 +332,15 @@ def test_reductions_follow_the_gather_of_what_comes_next():
     assert backward_pass(GROUPS, counts, unit_times(), none).tolist() == [14.0]  # gathers to 1, 5, 9, 10
 
 
+def test_reductions_wait_for_a_host_that_is_slower():
+    """The host is through at 4, 9, 14 and 15, the kernels at 1, 4, 7 and 9; reductions end at 5, 10, 15 and 18."""
+    counts, none = np.array([1.0, 2.0, 1.0]), np.zeros((3, 1))
+    slow = unit_times(leave=(3.0, 2.0, 1.0), host=(1.0, 10.0, 4.0), arrive=(0.0, 0.0, 0.0))
+    assert backward_pass(GROUPS, counts, slow, none).tolist() == [18.0]
+
+
 def test_units_gathered_together_wait_for_the_first_ones_collectives_only():
-    found = UnitTimes(**{name: np.array([[[1.0], [2.0], [4.0]]]) for name in ("before", "compute", "arrive", "leave")})
+    found = UnitTimes(**{name: np.array([[[1.0], [2.0], [4.0]]]) for name in ("before", "compute", "arrive", "leave", "host")})
     whole = found.together([(0, 1), (2,)])
     assert (whole.before[0, :, 0].tolist(), whole.compute[0, :, 0].tolist()) == ([1, 4], [3 + 2, 4])
     assert (whole.arrive[0, :, 0].tolist(), whole.leave[0, :, 0].tolist()) == ([3, 4], [3, 4])
@@ -417,6 +430,6 @@ def test_activations_of_experts_and_of_the_one_that_all_tokens_pass(gated, fuses
     """Two tensor ranks: 8 rows of 10 elements in experts, 3 tokens of 6 in the shared one; without experts 3 tokens of 10."""
     stack, part = SimpleNamespace(fuses=lambda *_: fuses), SimpleNamespace(gated=gated, inner=10, shared=6, routing=object())
     given = np.array([3.0]), 8.0, layout_of(Plan(tp=2)), stack
-    assert _activation(job_of(), part, *given)[0] == each * (8 * 10 / 2 + 3 * 6 / 2)
+    assert [inner.tolist() for inner in _activation(job_of(), part, *given)] == [[each * 8 * 10 / 2], [each * 3 * 6 / 2]]
     part.routing = None
     assert _activation(job_of(), part, *given)[0] == each * 3 * 10 / 2

@@ -4,6 +4,7 @@
 import numpy as np
 import pytest
 
+from crossflow.strategy.again import NOTHING
 from crossflow.strategy.hierarchy import Hierarchy, hierarchy_of
 from crossflow.strategy.layout import Layout
 from crossflow.strategy.legality import legal_plans, neighbouring_plans, plan_problem
@@ -214,14 +215,14 @@ def model_of(**changes):
 
 def test_plans_of_two_devices_by_hand():
     """Weights are sharded among replicas only, tokens among tensor ranks; two layers make no interleaved chunks."""
-    found = legal_plans(model_of(), 2, 2, node=8, zeros=(0, 1), micro_batches=(1, 2), virtual_stages=(1, 2), recompute=("none",))
+    found = legal_plans(model_of(), 2, 2, node=8, zeros=(0, 1), micro_batches=(1, 2), virtual_stages=(1, 2), again=(NOTHING,))
     one_each = [Plan(dp=2), Plan(dp=2, zero=1)]
     cut = [Plan(tp=2, micro_batch=micro, sequence_parallel=sp) for micro in (1, 2) for sp in (False, True)]
     assert list(found) == [*one_each, *cut, Plan(pp=2), Plan(pp=2, micro_batch=2)]
 
 
 def test_four_layers_on_two_stages_interleave():
-    found = legal_plans(model_of(layers=4), 2, 2, node=1, zeros=(0,), micro_batches=(1,), virtual_stages=(1, 2, 3), recompute=("none",))
+    found = legal_plans(model_of(layers=4), 2, 2, node=1, zeros=(0,), micro_batches=(1,), virtual_stages=(1, 2, 3), again=(NOTHING,))
     assert list(found) == [Plan(dp=2), Plan(pp=2), Plan(pp=2, virtual_stages=2)]
 
 
@@ -231,6 +232,7 @@ def test_plans_one_change_away_by_hand():
     context = Plan(cp=2, recompute="full")
     assert set(found) == {
         *degrees, context, *(Plan(dp=2, zero=zero, recompute="full") for zero in (1, 2, 3)), Plan(dp=2), Plan(dp=2, recompute="selective"),
+        Plan(dp=2, recompute="selective", recompute_modules=("core_attn", "layernorm", "mlp")),
     }  # fmt: skip
 
 

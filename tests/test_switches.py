@@ -237,7 +237,7 @@ PLANS = {
     "distant": When("mlp", {"strategy.tp": 16, "strategy.dp": 1, "strategy.mlp_tp": 8, "strategy.sequence_parallel": True}),
     "sequence_parallel": True, "virtual_stages": When(2, PIPE), "micro_batch": 4, "recompute": "full", "schedule": When("gpipe", PIPE),
     "first_stage": When(3, PIPE), "last_stage": When(3, PIPE), "stage_layers": When([3, 5], PIPE),
-    "offload": "optimizer", "recompute_layers": When(1, {"strategy.recompute": "full"}), "offload_layers": When(1, {"strategy.offload": "activations"}), "placement": When(["pp", "tp", "dp"], PIPE),
+    "offload": "optimizer", "recompute_layers": When(1, {"strategy.recompute": "full"}), "recompute_modules": ["layernorm", "mlp"], "offload_layers": When(1, {"strategy.offload": "activations"}), "placement": When(["pp", "tp", "dp"], PIPE),
 }  # fmt: skip
 ROLES = {"dense": "tp", "embedding": "mp-rows", "transformer": When(["ddp", "fsdp"], ENCODED),
          "experts": When("ep", {"workload.experts": {"count": 16, "active": 2}})}  # fmt: skip

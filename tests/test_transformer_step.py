@@ -15,7 +15,7 @@ from crossflow.architecture.system import architecture, resolve
 from crossflow.engine.events import run_tasks
 from crossflow.evaluation import evaluate
 from crossflow.files import Document
-from crossflow.parallel.blocks import unit_places, units
+from crossflow.parallel.blocks import block_program, unit_places, units
 from crossflow.step.outcome import Machine
 from crossflow.step.passes import hidden_in_pieces
 from crossflow.step.sharded import UnitTimes, sharded_passes
@@ -317,10 +317,20 @@ def test_autocast_keeps_and_gathers_fp32():
 def test_autocast_casts_once_a_microbatch():
     """Casts are of weights, so that microbatches eight times as large need an eighth of their time."""
     plans = [Plan(micro_batch=1), Plan(micro_batch=8)]
-    plain, cast = (step(*plans, machine=machine_of(stack_of(weight=kept, host=False))).total for kept in ("dtype", "fp32"))
+    plain, cast = (step(*plans, machine=machine_of(stack_of(weight=kept, gradient="fp32", host=False))).total for kept in ("dtype", "fp32"))
     one, eight = cast - plain
     assert one > 0
     assert one == pytest.approx(8 * eight, rel=0.1)
+
+
+@pytest.mark.parametrize(("gradient", "weight", "moved"), [("fp32", "dtype", 8), ("weight", "dtype", 4), ("weight", "fp32", 8)])
+def test_a_product_adds_to_the_sum_that_is_kept(gradient, weight, moved):
+    """Bytes of an element of the weights' gradient, read and written: those of the sum, in whatever precision it is kept."""
+    stack = stack_of(gradient=gradient, weight=weight)
+    assert "accumulation" in stack.fused
+    sums = [kernel.result for kernel in block_program(job_of(), layout_of(Plan()), stack).kernels if getattr(kernel, "adds", False)]
+    assert sums
+    assert set(sums) == {moved}
 
 
 def test_sharded_gradients_are_reduced_every_microbatch():
@@ -605,9 +615,9 @@ STREAMS = st.tuples(st.integers(1, 40), *[st.floats(1e-6, 1e2)] * 3)
 def passes(layers, c, g, r, *, ahead):
     """Passes forward and backward through layers that compute c, gather g and reduce r each."""
     zero, times = np.zeros((1, 1)), [np.array([[each]]) for each in (c, g, r)]
-    units = tuple(UnitTimes(before=zero, compute=times[0], arrive=times[1], leave=leave) for leave in (zero, times[2]))
+    units = tuple(UnitTimes(before=zero, compute=times[0], arrive=times[1], leave=leave, host=zero) for leave in (zero, times[2]))
     often = np.full((3, 1, 1), float(layers))
-    forward, backward = sharded_passes(((0,),), often, (*units, zero, zero), [np.ones((1, 1))] * 2, zero, ahead=ahead, whole=False)
+    forward, backward = sharded_passes(((0,),), often, (*units, zero, zero, zero), [layers * times[0]] * 2, zero, ahead=ahead, whole=False)
     return float(forward[0, 0]), float(backward[0, 0])
 
 

@@ -306,8 +306,8 @@ class SoftwareStack(FileModel):
     )
     recomputed: tuple[Module, ...] = Field(
         default=(),
-        description="modules whose outputs are not kept but computed again, beside what a strategy recomputes (Megatron-Core's "
-        "`recompute_modules`): norm, activation (between the products of MLPs and experts), latent (queries, keys and values that are "
+        description="modules whose outputs this software never keeps but always computes again, beside those that a strategy lists in "
+        "`recompute_modules`: norm, activation (between the products of MLPs and experts), latent (queries, keys and values that are "
         "made of latents), product (every second product of attention and dense MLPs, as torchtitan's selective checkpoints), mlp, experts "
         "(whole layers of them, with their exchange)",
     )

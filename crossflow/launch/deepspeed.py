@@ -164,6 +164,7 @@ def flags(settings: FlatSettings, plan: Plan, named: Any) -> Flags:
     zero, group = settings["strategy.zero"], settings["strategy.shard_group"]
     said = {
         "strategy.dp", "strategy.micro_batch", "strategy.tp", "strategy.shard_group", "strategy.offload", "strategy.recompute",
+        "strategy.recompute_modules",
         "strategy.placement", "workload.global_batch", "workload.dtype", "workload.optimizer", "software.overlap.data",
     }  # fmt: skip
     batch = settings["workload.global_batch"]
@@ -192,7 +193,8 @@ def flags(settings: FlatSettings, plan: Plan, named: Any) -> Flags:
     if plan.recompute == "full":
         values |= {"--gradient_checkpointing": "true"}
     elif plan.recompute != "none":
-        unsaid.append(f"recompute: {plan.recompute}: the trainer computes whole layers again, or nothing")
+        what = f"recompute_modules: {', '.join(plan.recompute_modules)}" if plan.recompute_modules else f"recompute: {plan.recompute}"
+        unsaid.append(f"{what}: the trainer computes whole layers again, or nothing")
     values |= _say_types(settings, unsaid)
     if (preset := preset_of(settings, named)) and (names := names_of(preset).huggingface):
         values["--model_name_or_path"] = names[0]

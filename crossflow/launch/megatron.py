@@ -18,9 +18,11 @@ from crossflow.launch.models import vocabulary_of
 from crossflow.launch.settings import FlatSettings, several
 from crossflow.launch.table import Found, Remark
 from crossflow.limits import LAYERS, shown
+from crossflow.strategy.mesh import REPEATED
 from crossflow.strategy.plan import Plan
 
-MODULES = {"layernorm": "norm", "moe_act": "activation", "mla_up_proj": "latent"}  # of --recompute-modules, as software stacks name them
+# Modules of --recompute-modules, as software stacks name what they always compute again.
+STACK_MODULES = {"layernorm": "norm", "mla_up_proj": "latent", "moe_act": "activation", "mlp": "mlp", "moe": "experts"}
 BY_PIPELINE = ("tp", "pp", "dp")  # order of ranks with --use-tp-pp-dp-mapping
 LONGEST_LAYOUT = 20_000
 
@@ -257,12 +259,28 @@ def _recomputed(found: Found, fields: FlatSettings, remarks: list[Remark]) -> Me
         elif given.get("recompute-method") == "uniform" and count > 1:
             remarks.append(found.remark("recompute-num-layers", f"the input of every layer is predicted as kept, not of every {count}."))
         return
-    if "core_attn" in modules:
+    if others := [name for name in modules if name not in REPEATED]:
+        remarks.append(found.remark("recompute-modules", f"{', '.join(others)}: predicted as kept"))
+    there = tuple(name for name in REPEATED if name in modules and name not in _lacking(fields))
+    if idle := [name for name in REPEATED if name in modules and name not in there]:
+        remarks.append(found.remark("recompute-modules", f"{', '.join(idle)}: nothing of the model is that"))
+    if there:
         yield "strategy.recompute", "selective"
-    if kept := tuple(MODULES[name] for name in MODULES if name in modules):
-        yield "software.recomputed", kept
-    if others := [name for name in modules if name not in (*MODULES, "core_attn")]:
-        remarks.append(found.remark("recompute-modules", f"{', '.join(others)} are predicted as kept"))
+        yield "strategy.recompute_modules", () if there == REPEATED[:1] else there
+
+
+def _lacking(fields: FlatSettings) -> set[str]:
+    """Modules that a model does not have: Megatron passes over some of them."""
+    experts, shared = fields.get("workload.experts.count"), fields.get("workload.experts.shared")
+    dense = not experts or fields.get("workload.experts.dense_layers") or (fields.get("workload.experts.every") or 1) > 1
+    there = {
+        "mla_up_proj": fields.get("workload.latent.kv_rank"),
+        "moe_act": experts,
+        "moe": experts,
+        "shared_experts": shared,
+        "mlp": dense,
+    }
+    return {name for name, has in there.items() if not has}
 
 
 def _windowed(found: Found, problems: list[Problem]) -> MeantFields:
@@ -366,7 +384,10 @@ def _say_sharding(settings: FlatSettings, plan: Plan, unsaid: list[str]) -> Said
 
 
 def _say_recomputed(settings: FlatSettings, plan: Plan, unsaid: list[str]) -> SaidFlags:
-    modules = [theirs for theirs, ours in MODULES.items() if ours in settings.get("software.recomputed", ())]
+    modules = _repeated(settings, plan)
+    known = [name for name in STACK_MODULES.values() if name != "activation" or settings.get("workload.experts.count")]
+    if strange := [name for name in settings.get("software.recomputed") or () if name not in known and plan.recompute != "full"]:
+        unsaid.append(f"software.recomputed: {', '.join(strange)}: Megatron computes modules of {', '.join(REPEATED)} again")
     values: dict[str, Any] = {}
     if plan.recompute == "full":
         values = {"recompute-granularity": "full", "recompute-method": "uniform", "recompute-num-layers": 1}
@@ -375,11 +396,17 @@ def _say_recomputed(settings: FlatSettings, plan: Plan, unsaid: list[str]) -> Sa
             values |= {"recompute-method": "block", "recompute-num-layers": each}
             if each * plan.virtual_stages != plan.recompute_layers:
                 unsaid.append(f"recompute_layers: {plan.recompute_layers}: Megatron computes as many layers of every chunk again, {each}")
-    elif plan.recompute == "selective" or modules:
+    elif modules:
         values = {"recompute-granularity": "selective"}
-        if modules:
-            values["recompute-modules"] = (*(["core_attn"] if plan.recompute == "selective" else []), *modules)
-    return values, {"strategy.recompute", "strategy.recompute_layers", "software.recomputed"}
+        if modules != REPEATED[:1]:
+            values["recompute-modules"] = modules
+    return values, {"strategy.recompute", "strategy.recompute_layers", "strategy.recompute_modules", "software.recomputed"}
+
+
+def _repeated(settings: FlatSettings, plan: Plan) -> tuple[str, ...]:
+    """Modules that a plan or its stack computes again, in Megatron's words and order."""
+    always = settings.get("software.recomputed") or ()
+    return tuple(name for name in REPEATED if name in plan.repeated or STACK_MODULES.get(name) in always)
 
 
 def _say_dimensions(settings: FlatSettings, plan: Plan, unsaid: list[str]) -> SaidFlags:
@@ -421,7 +448,6 @@ def _say_mixture(settings: FlatSettings, plan: Plan, unsaid: list[str]) -> SaidF
 
 
 def _say_types(settings: FlatSettings, plan: Plan, unsaid: list[str]) -> SaidFlags:
-    del plan
     dtype, wide = settings["workload.dtype"], settings["workload.wide_layers"]
     said = {"workload.dtype", "workload.wide_layers", "workload.optimizer", "software.gradient"}
     formats: dict[str, dict[str, Any]] = {
@@ -432,6 +458,8 @@ def _say_types(settings: FlatSettings, plan: Plan, unsaid: list[str]) -> SaidFla
     if dtype not in formats:
         unsaid.append(f"workload.dtype: {dtype}: Megatron trains in {', '.join(formats)}")
     values: dict[str, Any] = dict(formats.get(dtype, {}))
+    if dtype == "fp8" and {"layernorm", "moe_act"}.intersection(_repeated(settings, plan)):
+        values["fp8-recipe"] = "tensorwise"  # with delayed scaling Megatron computes neither again
     summed = settings.get("software.gradient", "fp32")
     if dtype == "fp16" and summed == "fp32":
         values["accumulate-allreduce-grads-in-fp32"] = True

@@ -244,7 +244,7 @@ def flags(settings: FlatSettings, plan: Plan, named: Any) -> Flags:
     said = {
         "strategy.dp", "strategy.zero", "strategy.shard_group", "strategy.ep", "strategy.etp", "strategy.sequence_parallel",
         "strategy.placement", "strategy.offload", "strategy.micro_batch", "workload.global_batch", "workload.dtype",
-        "workload.mtp_layers", "strategy.recompute",
+        "workload.mtp_layers", "strategy.recompute", "strategy.recompute_modules",
         "strategy.schedule", "strategy.virtual_stages", "strategy.stage_layers", "strategy.first_stage", "strategy.last_stage",
         "software.overlap.tensor", "software.recomputed", "software.fused", *(path for path in settings if of_model(path)),
     }  # fmt: skip
@@ -324,7 +324,10 @@ def _say_types(settings: FlatSettings, plan: Plan, unsaid: list[str]) -> dict[st
     }  # fmt: skip
     if dtype not in kinds:
         unsaid.append(f"workload.dtype: {dtype}: torchtitan trains in {', '.join(kinds)}")
-    if plan.recompute == "selective":
+    if plan.recompute_modules:
+        listed = ", ".join(plan.recompute_modules)
+        unsaid.append(f"recompute_modules: {listed}: torchtitan checkpoints operations or whole layers; write recompute: none or full")
+    elif plan.recompute == "selective":
         unsaid.append("recompute: selective: torchtitan's attention keeps no scores that could be computed again; write recompute: none")
     again, mode = settings.get("software.recomputed") or (), plan.recompute
     if set(again) == set(SELECTIVE) and mode == "none":

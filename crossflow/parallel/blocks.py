@@ -19,7 +19,7 @@ References
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, cast, get_args
 
@@ -28,6 +28,7 @@ import numpy as np
 from crossflow.architecture.software import Fusion, SoftwareStack
 from crossflow.arrays import Array, Index, Mask, once
 from crossflow.formats import FORMATS, HALF
+from crossflow.parallel.repeated import Repeat, repeats, shares_again, whole_again
 from crossflow.program.builder import ProgramBuilder
 from crossflow.program.collectives import Collective
 from crossflow.program.groups import ExpertGroup, Group
@@ -43,7 +44,6 @@ from crossflow.workload.transformer import AttentionGeometry, Cut, Matrix, Part,
 MASK = 1.0  # a dropout mask is a byte an element [B]
 STATIC = ("fp8", "nvfp4")  # types whose tensors have a scale that a checkpoint knows before
 ENDS = ("embedding", "head")  # parts before the first and after the last layer; multi-token prediction layers have them too
-SUM = 8.0  # an element of a gradient that a product adds to in fp32, read and written [B]
 LOG_SUM = 4.0  # attention's log-sum-exp is fp32 [B]
 
 
@@ -53,32 +53,7 @@ BlockPhase = Literal["forward", "end", "input", "weight", "again"]
 PHASES: tuple[BlockPhase, ...] = get_args(BlockPhase)
 
 
-LATENT = ("query_up", "key_value_up")  # products whose inputs are latents
 WIDE = ("router", "streams")  # products that stay in 16 bits at least, whatever those of their part compute in
-
-
-def computed_again(part: Part, matrix: Matrix, recomputed: Collection[str]) -> float:
-    """Share of a matrix whose product a backward pass does again where modules of a stack are not kept. [1]
-
-    With ``product`` it is every second product of a part; queries, keys, values and the two branches of a gated MLP count as products of
-    their own. So it is the keys and the output of attention, and of an MLP its second branch, or its output where it has one branch
-    (torchtitan, `selective_ac_option = "op"`).
-    """
-    if matrix.name in LATENT:
-        return float("latent" in recomputed)
-    if "product" not in recomputed or part.type not in {"attention", "mlp"}.difference(recomputed):
-        return 0.0  # a whole part that is computed again holds its products
-    attention, first = part.attention, 0
-    for one in part.matrices:
-        widths: list[float] = [one.n]
-        if one.name == "query_key_value" and attention is not None and attention.makes:
-            widths = [attention.heads * attention.query, attention.kv_heads * attention.query, attention.kv_heads * attention.value]
-        elif one.name == "up" and part.gated:
-            widths = [one.n / 2, one.n / 2]
-        if one is matrix:
-            return sum(width for i, width in enumerate(widths, start=first) if i % 2) / sum(widths)
-        first += len(widths)
-    return 0.0
 
 
 def block_program(job: Job, layout: Layout, stack: SoftwareStack) -> Program:
@@ -133,9 +108,9 @@ class _BlockBuilder:
         """Share of layers whose modules are computed again by themselves: of all but those that are computed again as a whole. [1]"""
         return 1.0 - self.layout.recomputed(self.model.depth)
 
-    def module_again(self, part: Part) -> Array:
-        """The same of a part's modules, none of which is by itself where the whole part is. [1]"""
-        return self.once_more * float(part.type not in self.stack.recomputed)
+    def again(self, what: Repeat, part: Part) -> Array:
+        """Share of layers that compute a module of a part again by itself, which none does where the whole part is. [1]"""
+        return repeats(what, self.layout, self.stack) * self.once_more * (1.0 - whole_again(part, self.layout, self.stack))
 
     def fused(self, what: Fusion) -> bool:
         """Whether the stack fuses a group of pointwise operations at the element size of the job."""
@@ -163,7 +138,7 @@ class _BlockBuilder:
     def _attention(self, unit: str, part: Part, attention: AttentionGeometry, tokens: Array) -> None:
         layout, e = self.layout, self.element
         for matrix in part.matrices:
-            self._product(unit, matrix, tokens, "attention", again=computed_again(part, matrix, self.stack.recomputed))
+            self._product(unit, matrix, tokens, "attention", again=shares_again(part, matrix, layout, self.stack))
         ranks = layout.tensor_of("attention")
         heads, kv = attention.heads / ranks, attention.kv_heads_on(ranks)
         samples = layout.micro_batch * layout.tensor_share("attention")
@@ -178,6 +153,8 @@ class _BlockBuilder:
             rotated = each * (moved + attention.makes * tokens * kv * attention.query) * e
             self._pass(unit, "forward", rotated + written, launches=launches)
             self._pass(unit, "input", rotated, launches=launches)
+            if attention.shares_latent and (more := self.again("latent", part)).any():
+                self._pass(unit, "input", rotated * more, launches=launches * more)
         elif written.any():
             self._pass(unit, "forward", written)
         if attention.gated:  # sigmoid and product r2 w1, backward r3 w2
@@ -479,13 +456,17 @@ class _BlockBuilder:
 
     def _mlp(self, unit: str, part: Part, tokens: Array, *, last: bool) -> None:
         for matrix in part.matrices:
-            again = computed_again(part, matrix, self.stack.recomputed)
+            again = shares_again(part, matrix, self.layout, self.stack)
             self._product(unit, matrix, tokens, "mlp", end=last and matrix is part.matrices[-1], again=again)
         biased = any(matrix.bias for matrix in part.matrices if matrix.cut == "column")
-        self._activation(unit, part, tokens * part.inner / self.layout.tensor_of("mlp"), biased=biased)
+        elements = tokens * part.inner / self.layout.tensor_of("mlp")
+        self._activation(unit, part, elements, self.again("activation", part) * elements, biased=biased)
 
-    def _activation(self, unit: str, part: Part, elements: Array, *, biased: bool) -> None:
-        """GELU: r1 w1, backward r2 w1; gated: r2 w1, backward r3 w2; unfused also the bias, and silu apart from the product."""
+    def _activation(self, unit: str, part: Part, elements: Array, again: Array, *, biased: bool) -> None:
+        """GELU: r1 w1, backward r2 w1; gated: r2 w1, backward r3 w2; unfused also the bias, and silu apart from the product.
+
+        Of the `elements` some are computed `again` before the gradients. [1]
+        """
         e, fused = self.element, self.fused("activation")
         forward, backward, launches = (3.0, 5.0, 1) if part.gated else (2.0, 3.0, 1)
         if not fused and part.gated:
@@ -496,9 +477,9 @@ class _BlockBuilder:
             backward += 1.0
         self._pass(unit, "forward", forward * e * elements, flops=8.0 * elements, launches=launches)
         self._pass(unit, "input", backward * e * elements, flops=16.0 * elements, launches=launches + biased)
-        if "activation" in self.stack.recomputed:
-            more = self.module_again(part)
-            self._pass(unit, "input", forward * e * elements * more, flops=8.0 * elements * more, launches=launches * more)
+        if np.any(again):
+            often = np.where(again > 0, self.once_more, 0.0)
+            self._pass(unit, "input", forward * e * again, flops=8.0 * again, launches=launches * often)
 
     def _experts(self, unit: str, part: Part, tokens: Array, mine: Array) -> None:
         """Router and shared expert, of `mine` tokens, and routed experts; tokens travel to the ranks that hold their experts and back."""
@@ -515,7 +496,7 @@ class _BlockBuilder:
         for matrix in part.matrices:
             first = self.program.last_kernel + 1
             if not matrix.routed:
-                self._product(unit, matrix, mine, "mlp")
+                self._product(unit, matrix, mine, "mlp", again=shares_again(part, matrix, layout, self.stack))
             elif not fused:
                 self._product(unit, matrix, routed / touched, "experts", batch=touched)
                 between += range(first, self.program.last_kernel + 1)
@@ -531,9 +512,10 @@ class _BlockBuilder:
                 if where.any():
                     between.append(self._compute(unit, "forward", kernel, count=ONCE if where.all() else where.astype(float)))
         inside = fused or (self.training and self.stack.expert_products == "fused")
-        elements = mine * part.shared / layout.tensor_of("mlp") + (0.0 if inside else routed * part.inner / ranks)
-        if np.any(elements):
-            self._activation(unit, part, elements, biased=False)
+        common, own_rows = mine * part.shared / layout.tensor_of("mlp"), 0.0 if inside else routed * part.inner / ranks
+        if np.any(common + own_rows):
+            again = common * np.maximum(self.again("activation", part), self.again("shared", part)) + own_rows * self.again("routed", part)
+            self._activation(unit, part, common + own_rows, again, biased=False)
         moved = routed * part.routed_width
         if self.training and self.stack.expert_products == "each" and any(matrix.routed and matrix.bias for matrix in part.matrices):
             # Biases of what experts give are no part of their products: for each expert bias times weight w1 and sum r2 w1, then one copy
@@ -623,8 +605,7 @@ class _BlockBuilder:
         # norm r2 w1 and r2 for its weights; sum of both gradients r2 w1; dropout r1 w1; bias r1
         backward = (norm + 3.0 + 3.0 + (2.0 if self.dropout else 0.0) + (1.0 if biased else 0.0)) * e + drop
         self._pass(unit, "input", own * backward, flops=20.0 * own, launches=2 + launches + (0 if self.fused("norm") else 4))
-        if "norm" in self.stack.recomputed:
-            more = self.module_again(part)
+        if (more := self.again("norm", part)).any():
             self._pass(unit, "input", own * more * norm * e, flops=8.0 * own * more, launches=(1 if self.fused("norm") else 4) * more)
         size = mine * part.width * e
         if part.routing is None:
@@ -641,6 +622,8 @@ class _BlockBuilder:
         self._gathered(unit, sums, common * ~alone, layout.tensor)
         if alone.any():
             self._gathered(unit, common * alone, common * alone, layout.sharing("mlp"))
+        if (more := self.again("shared", part)).any():
+            self._shared_again(unit, common * more, alone)
         if apart.any():
             self._gathered(unit, np.where(apart & (layout.tensor_of("experts") > 1), rows, 0.0), np.zeros(1), layout.sharing("experts"))
 
@@ -655,6 +638,14 @@ class _BlockBuilder:
         moved, work = own * self.element, own * part.streams * (2.0 * part.streams + 6.0)
         self._pass(unit, "forward", (4.0 * part.streams - 1.0) * moved, flops=work, launches=3)
         self._pass(unit, "input", (8.0 * part.streams - 2.0) * moved, flops=2.0 * work, launches=3)
+
+    def _shared_again(self, unit: str, size: Array, alone: Mask) -> None:
+        """Collectives around a shared expert that is computed again: its sum, or both halves; `alone` over fewer ranks than others."""
+        scattered = self.layout.sequence_parallel
+        for group, mine in ((self.layout.tensor, ~alone), (self.layout.sharing("mlp"), alone)):
+            self._send(unit, "input", "all_gather", size * (mine & scattered), group)
+            self._send(unit, "input", "reduce_scatter", size * (mine & scattered), group)
+            self._send(unit, "input", "all_reduce", size * (mine & ~scattered), group)
 
     def _own(self, tokens: Array, kind: Type) -> Array:
         """Tokens of the ranks that share a layer of some type: of a tensor group, of a part of one, at least one, or of several. [1]"""
@@ -784,7 +775,7 @@ class _BlockBuilder:
 
     def _product(
         self, unit: str, matrix: Matrix, tokens: Array, kind: Type, *, batch: Array | float = 1.0, first: bool = False, end: bool = False,
-        again: float = 0.0,
+        again: Array | float = 0.0,
     ) -> None:  # fmt: skip
         """A matrix product, forward and both gradients (no input's for the `first`), cut over the ranks that share layers of its type.
 
@@ -811,10 +802,11 @@ class _BlockBuilder:
         )
         if not first:
             self._divided(unit, matrix, "input", self._compute(unit, "input", Product(m=tokens, n=k, k=n, batch=copies, wide=wide)))
-        if again:
-            self._compute(unit, "input", Product(m=tokens, n=n * again, k=k, batch=copies, wide=wide), count=self.once_more)
-        sums = self.fused("accumulation")  # in fp32, read and written
-        result = SUM if sums else None
+        if np.any(again):
+            share = np.where(np.asarray(again) > 0, again, 1.0)  # and no product at all where none is done again
+            self._compute(unit, "input", Product(m=tokens, n=n * share, k=k, batch=copies, wide=wide), count=self.once_more * (again > 0))
+        sums = self.fused("accumulation")
+        result = 2.0 * self.stack.gradient_size(self.element) if sums else None  # of an element of the sum, read and written
         self._compute(unit, "weight", Product(m=k, n=n, k=tokens, batch=copies, adds=sums, result=result, wide=wide))
         if self.narrow and not wide:
             inside = matrix.routed and self.training and self.stack.expert_products == "fused"

@@ -23,9 +23,11 @@ from crossflow.strategy.reading import ANY, GIVEN, AnyStrategy, as_text, legal_s
 from crossflow.units import show
 from crossflow.workload.spec import ProgramSpec
 
-MOST = 50_000  # strategies that are evaluated, some seconds of a processor
+MOST = 75_000  # strategies that are evaluated, some seconds of a processor
 LARGEST = 64  # times as many devices, at most, that are tried where nothing fits
 NEAREST = 3  # plans that are listed where none fits
+FEW = 32  # strategies with equal degrees of which a sample has at least as many
+GOLDEN = (5.0**0.5 - 1.0) / 2.0
 RANKED = 1e-9  # relative difference within which two values are equal
 
 
@@ -76,7 +78,7 @@ def plan(scenario: Scenario, *, top: int = 10, objective: str = "step_time_s", m
 
     Notes
     -----
-    All legal strategies are tried where they are at most 50,000. Of more, an even sample is tried first, then all those that share
+    All legal strategies are tried where they are at most 75,000. Of more, an even sample is tried first, then all those that share
     their degrees of parallelism with the best of the sample.
     """
     if top < 1:
@@ -149,7 +151,7 @@ def _sampled(scenario: Scenario, legal: tuple[AnyStrategy, ...], objective: str)
     """The strategies to try: all of them, or where they are too many a sample, and then those with the degrees of its best."""
     if len(legal) <= MOST:
         return legal
-    sample = range(0, len(legal), -(-2 * len(legal) // MOST))
+    sample = _sample([_degrees(strategy) for strategy in legal], MOST // 2)
     found = _survey(scenario, tuple(legal[i] for i in sample), objective)
     best = np.lexsort((found.lacking, found.cost, ~found.score.feasible))
     ranks: dict[object, int] = {}
@@ -157,8 +159,23 @@ def _sampled(scenario: Scenario, legal: tuple[AnyStrategy, ...], objective: str)
         ranks.setdefault(_degrees(found.strategies[i]), len(ranks))
     known = set(sample)
     rest = sorted((ranks.get(_degrees(strategy), len(ranks)), i) for i, strategy in enumerate(legal) if i not in known)
-    chosen = sorted([*sample, *(i for _, i in rest[: MOST - len(sample)])])
+    chosen = sorted([*sample, *(i for _, i in rest[: max(MOST - len(sample), 0)])])
     return tuple(legal[i] for i in chosen)
+
+
+def _sample(degrees: Sequence[object], some: int) -> list[int]:
+    """About `some` places, of those with equal degrees as large a share of each, and no fewer than a few.
+
+    They are as even as multiples of the golden ratio are: whole steps would miss the same options of every plan.
+    """
+    alike: dict[object, list[int]] = {}
+    for i, one in enumerate(degrees):
+        alike.setdefault(one, []).append(i)
+    found = list[int]()
+    for places in alike.values():
+        many = min(max(some * len(places) // len(degrees), FEW), len(places))
+        found += {places[int(len(places) * (i * GOLDEN % 1.0))] for i in range(many)}
+    return sorted(found)
 
 
 def _degrees(strategy: AnyStrategy) -> object:

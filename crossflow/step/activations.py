@@ -7,13 +7,15 @@ References
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
 
 from crossflow.architecture.software import SoftwareStack
 from crossflow.arrays import Array
-from crossflow.parallel.blocks import ENDS, LATENT, LOG_SUM, MASK, computed_again, type_of
+from crossflow.parallel.blocks import ENDS, LOG_SUM, MASK, type_of
+from crossflow.parallel.repeated import makes_heads, repeats, shares_again, whole_again
 from crossflow.program.scans import SINGLE
 from crossflow.strategy.layout import Layout
 from crossflow.workload.job import Job
@@ -30,8 +32,8 @@ def activations(job: Job, layout: Layout, stack: SoftwareStack) -> tuple[dict[st
     What is kept is every input of a matrix product, norm and activation, attention's queries, keys, values and its
     log-sum-exp (fused) or its probabilities, and dropout's masks. Of a decoder with dropout and unfused attention that is
     s b h (10 + 24 / t + 5 a s / (h t)) per layer, and s b h (34 + 5 a s / h) / t with sequence parallelism [1]_ (Eq. 2 and 4).
-    Selective recomputation leaves out the probabilities and what follows them (Eq. 6), full recomputation all but the
-    layer's input (Sec. 5); what is left out is there again while its layer's backward pass runs.
+    Selective recomputation leaves out the probabilities and what follows them (Eq. 6) or what modules write, full recomputation all
+    but the layer's input (Sec. 5); what is left out is there again while its layer's backward pass runs.
     """
     kept, working, ends = {}, {}, {"embedding": job.model.embedding, "head": job.model.head}
     for i, layer in enumerate(job.model.kinds):
@@ -44,9 +46,9 @@ def activations(job: Job, layout: Layout, stack: SoftwareStack) -> tuple[dict[st
         for j, (name, one) in enumerate(found.items()):
             left = np.where(layout.selective, one.plain, one.plain + one.scores)
             more = np.where(layout.selective, one.scores, 0.0)
-            if parts[name].type in stack.recomputed:  # its input before and after the norm
-                left = np.broadcast_to(entry * (1.0 if "norm" in stack.recomputed else 2.0), left.shape)
-                more = one.plain + one.scores
+            all_ = whole_again(parts[name], layout, stack) > 0  # then its input before and after the norm
+            inputs = entry * (2.0 - repeats("norm", layout, stack))
+            left, more = np.where(all_, inputs, left), np.where(all_, one.plain + one.scores - inputs, more)
             kept[name] = repeated * (entry if j == 0 else 0.0) + (1.0 - repeated) * left
             again = np.where(repeated > 0, whole, more)
             working[name] = one.passing + again if job.training else one.plain + one.scores
@@ -84,32 +86,33 @@ class _Kept:
         scores = np.zeros(len(layout))
         if part.attention is not None:
             vectors, sums, scores = _attention(part.attention, tokens, job, layout, stack)
-            made = _vectors_again(part, vectors, stack)
+            gate = job.element * _gate(part.attention, tokens, layout)
+            made = _vectors_again(part, vectors - gate, layout, stack)
             plain, passing = plain + sums + vectors - made, passing + made
         if part.ssm is not None:
             plain = plain + _state_space(part.ssm, tokens, job, layout)
         if part.routing is not None or np.any(part.inner):
             inside = p if stack.memory.narrow_activation else e
-            inner = inside * _activation(job, part, tokens, routed, layout, stack)
-            made = _branches_again(part, stack) * 2.0 * inside * tokens * part.inner / layout.tensor_of("mlp")
-            plain, passing = plain + inner - made, passing + made
+            own_inner, shared_inner = (inside * inner for inner in _activation(job, part, tokens, routed, layout, stack))
+            made = _branches_again(part, layout, stack) * 2.0 * inside * tokens * part.inner / layout.tensor_of("mlp")
+            made = made + repeats("shared", layout, stack) * shared_inner
+            plain, passing = plain + own_inner + shared_inner - made, passing + made
         if part.routing is not None:  # what experts give back, to be weighed, and the weights
             returned = own * part.routing.active * part.routing.kept * (stack.weighing == "returned")
             plain = plain + e * returned * part.routed_width + ROUTING * own * part.routing.experts
         return cls(plain=plain, scores=scores, passing=passing + scores)
 
 
-def _vectors_again(part: Part, vectors: Array, stack: SoftwareStack) -> Array:
+def _vectors_again(part: Part, vectors: Array, layout: Layout, stack: SoftwareStack) -> Array:
     """Of queries, keys and values those that a backward pass computes again: all that are made of latents, or keys. [B]"""
-    shares = {matrix.name: computed_again(part, matrix, stack.recomputed) for matrix in part.matrices}
-    if any(shares.get(name) for name in LATENT):
-        return vectors
-    return np.asarray(vectors * next((share for name, share in shares.items() if name != "output"), 0.0))
+    latent = [matrix for matrix in part.matrices if makes_heads(part, matrix)]
+    first = next(matrix for matrix in (*latent, *part.matrices) if matrix.name != "output")
+    return np.asarray(vectors * shares_again(part, first, layout, stack))
 
 
-def _branches_again(part: Part, stack: SoftwareStack) -> float:
+def _branches_again(part: Part, layout: Layout, stack: SoftwareStack) -> Array | float:
     """Share of the branches of a gated MLP that a backward pass computes again. [1]"""
-    return sum(computed_again(part, matrix, stack.recomputed) for matrix in part.matrices if part.gated and matrix.name == "up")
+    return sum(shares_again(part, matrix, layout, stack) for matrix in part.matrices if part.gated and matrix.name == "up")
 
 
 def _products(
@@ -123,7 +126,7 @@ def _products(
     samples = layout.micro_batch * layout.tensor_share(type_of(part))
     rows = {"tokens": tokens, "sample": samples, "memory": samples * job.model.memory_tokens / layout.cp}
     inputs, again, inside, shared = *np.zeros((3, len(layout))), False
-    norms, activated = "norm" in stack.recomputed, "activation" in stack.recomputed and part.type in ("mlp", "experts")
+    norms, activated = repeats("norm", layout, stack), _activated(part, layout, stack)
     for matrix in part.matrices:
         if matrix.depthwise:
             continue
@@ -131,21 +134,28 @@ def _products(
         ranks = layout.tensor_of("experts" if matrix.routed else type_of(part))
         if matrix.cut == "row":
             mine = many * matrix.k / ranks
-            inputs, again, inside = inputs + mine * (not activated), again + mine * activated, inside + mine
+            made = activated.get(matrix.name, 0.0)
+            inputs, again, inside = inputs + mine * (1.0 - made), again + mine * made, inside + mine
             continue
         inside = inside + many * matrix.columns(ranks)
         if np.any(matrix.inputs):
             inputs = inputs + (own * matrix.inputs if matrix.cut == "none" else many * matrix.inputs / ranks)
         elif matrix.routed:
             inputs = inputs + many * matrix.k  # copies of tokens, whole on every rank that shares the expert
-        elif matrix.name in LATENT:
+        elif matrix.name in ("query_up", "key_value_up"):
             inputs = inputs + 2.0 * many * matrix.k * own / tokens  # a latent, before and after its norm
         elif matrix.name == "latent_up":
             inputs = inputs + own * matrix.k  # what experts give of a token, weighed
         elif matrix.over != "memory":  # the encoder's output is kept by the encoder
             mine = own * matrix.k * (not shared)
-            inputs, again, shared = inputs + mine * (not norms), again + mine * norms, True
+            inputs, again, shared = inputs + mine * (1.0 - norms), again + mine * norms, True
     return inputs, again, inside
+
+
+def _activated(part: Part, layout: Layout, stack: SoftwareStack) -> Mapping[str, Array]:
+    """Whether what an activation has written is computed again, of the products that take it, by their names. [1]"""
+    every, routed, shared = (repeats(what, layout, stack) for what in ("activation", "routed", "shared"))
+    return {"down": every, "shared_down": np.maximum(every, shared), "expert_down": routed} if part.type in ("mlp", "experts") else {}
 
 
 def _attention(attention: AttentionGeometry, tokens: Array, job: Job, layout: Layout, stack: SoftwareStack) -> tuple[Array, Array, Array]:
@@ -153,15 +163,19 @@ def _attention(attention: AttentionGeometry, tokens: Array, job: Job, layout: La
     ranks, samples = layout.tensor_of("attention"), layout.micro_batch * layout.tensor_share("attention")
     heads, kv = attention.heads / ranks, attention.kv_heads_on(ranks)
     memory_tokens = samples * job.model.memory_tokens / layout.cp
-    gate = 2.0 * attention.gated * tokens * heads * attention.value  # and what it weighs
     made = attention.makes * kv * (attention.query + attention.value)  # those of another layer are kept there
     vectors = tokens * heads * attention.query + (memory_tokens if attention.cross else tokens) * made
-    vectors = vectors + gate
+    vectors = vectors + _gate(attention, tokens, layout)
     if stack.attention.kernel == "flash":
         return job.element * vectors, LOG_SUM * tokens * heads, np.zeros(len(layout))
     seen = job.model.memory_tokens if attention.cross else tokens / samples * layout.cp
     each = job.element + ((MASK + job.element) if job.dropout else 0.0)  # softmax; mask and what dropout leaves
     return job.element * vectors, np.zeros(len(layout)), each * tokens * heads * seen
+
+
+def _gate(attention: AttentionGeometry, tokens: Array, layout: Layout) -> Array:
+    """Gates of attention's output and what they weigh. [1]"""
+    return np.asarray(2.0 * attention.gated * tokens * attention.heads / layout.tensor_of("attention") * attention.value)
 
 
 def _state_space(ssm: StateSpace, tokens: Array, job: Job, layout: Layout) -> Array:
@@ -181,13 +195,15 @@ def _state_space(ssm: StateSpace, tokens: Array, job: Job, layout: Layout) -> Ar
     return np.asarray(job.element * tokens * own)
 
 
-def _activation(job: Job, part: Part, tokens: Array, routed: Array | float, layout: Layout, stack: SoftwareStack) -> Array:
-    """Inputs of the activation between the products of an MLP; unfused and gated also its output before the gate. [1]"""
+def _activation(job: Job, part: Part, tokens: Array, routed: Array | float, layout: Layout, stack: SoftwareStack) -> tuple[Array, Array]:
+    """Inputs of the activation between the products of an MLP or of experts, and of shared experts; unfused and gated also its output
+    before the gate. [1]
+    """
     each = 1.0 + part.gated + (part.gated and not stack.fuses("activation", job.element))
     ranks = layout.tensor_of("mlp")
     if part.routing is None:
-        return np.asarray(each * tokens * part.inner / ranks)
-    return np.asarray(each * (routed * part.inner / layout.tensor_of("experts") + tokens * part.shared / ranks))
+        return np.asarray(each * tokens * part.inner / ranks), np.zeros(1)
+    return np.asarray(each * routed * part.inner / layout.tensor_of("experts")), np.asarray(each * tokens * part.shared / ranks)
 
 
 def _entry(layer: Layer, tokens: Array, job: Job, layout: Layout) -> Array:

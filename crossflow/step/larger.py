@@ -12,8 +12,9 @@ from crossflow.step.batches import laid_out
 from crossflow.step.memory import Memory, memory
 from crossflow.step.outcome import Machine
 from crossflow.step.transformer import transformer_step
+from crossflow.strategy.again import further_levels
 from crossflow.strategy.legality import plan_problem
-from crossflow.strategy.mesh import RECOMPUTE, divisors
+from crossflow.strategy.mesh import divisors
 from crossflow.strategy.plan import Plan
 from crossflow.workload.job import Job
 
@@ -50,7 +51,7 @@ def more_devices(job: Job, plan: Plan, batch: int, machine: Machine) -> tuple[Pl
     while factor <= MOST:
         grown = [
             larger
-            for one in _variants(plan, job)
+            for one in _variants(plan, job, fused=machine.stack.attention.kernel == "flash")
             for larger in _grown(one, factor, job, batch)
             if (larger.devices <= machine.node or larger.devices % machine.node == 0) and possible(job, larger, batch, machine)
         ]
@@ -72,14 +73,14 @@ def possible(job: Job, plan: Plan, batch: int, machine: Machine) -> bool:
     return plan_problem(plan, job.model, batch, balanced=balanced, elements=elements, task=job.task) is None
 
 
-def _variants(plan: Plan, job: Job) -> Iterator[Plan]:
+def _variants(plan: Plan, job: Job, *, fused: bool) -> Iterator[Plan]:
     """The plan with what a training step can do to need less memory on the same ranks."""
     if not job.training:
         yield plan
         return
-    levels = RECOMPUTE[RECOMPUTE.index(plan.recompute) :], range(plan.zero, 4), dict.fromkeys((plan.micro_batch, 1))
-    for recompute, zero, micro in itertools.product(*levels):
-        yield replace(plan, recompute=recompute, zero=zero, micro_batch=micro)
+    again = plan, *(level.of(plan) for level in further_levels(plan, job.model, fused=fused))
+    for one, zero, micro in itertools.product(again, range(plan.zero, 4), dict.fromkeys((plan.micro_batch, 1))):
+        yield replace(one, zero=zero, micro_batch=micro)
 
 
 def _grown(plan: Plan, factor: int, job: Job, batch: int) -> Iterator[Plan]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -12,7 +12,8 @@ from crossflow.step.batches import laid_out
 from crossflow.step.larger import fewer_requests, more_devices, possible
 from crossflow.step.memory import memory
 from crossflow.step.outcome import Machine
-from crossflow.strategy.mesh import OFFLOADS, RECOMPUTE, divisors
+from crossflow.strategy.again import Again, further_levels
+from crossflow.strategy.mesh import OFFLOADS, divisors
 from crossflow.strategy.plan import OWN_TENSOR, Plan
 from crossflow.workload.job import Job
 
@@ -62,12 +63,17 @@ def remedies(job: Job, plan: Plan, batch: int, machine: Machine, *, whole: bool 
 
     hosted = machine.host is not None
     routed = bool(job.model.experts)
-    options = {"hosted": hosted, "experts": routed, "training": job.training}
-    singles = dividing(_changes(plan, **options))
+    fused, training = machine.stack.attention.kernel == "flash", job.training
+
+    def changed(one: Plan) -> Iterator[_Change]:
+        again = further_levels(one, job.model, fused=fused) if training else ()
+        return _changes(one, again, hosted=hosted, experts=routed, training=training)
+
+    singles = dividing(changed(plan))
     pairs = (
         _Change(keys=(*one.keys, *two.keys), text=f"{one.text} and {two.text}", plan=two.plan)
         for one in singles
-        for two in _changes(one.plan, **options)
+        for two in changed(one.plan)
         if CHANGES.index(two.keys[0]) > CHANGES.index(one.keys[0])
     )
     beside = _of_a_service(job, plan, batch, machine) if not job.training else ()
@@ -120,6 +126,11 @@ def _written(plan: Plan, job: Job) -> dict[str, Any]:
     return {"strategy": str(plan) if job.training else plan.text(always=("micro_batch",))}
 
 
+def _said(value: Any) -> str:
+    """A value of a plan in a sentence."""
+    return ("+".join(map(str, value)) or "none") if isinstance(value, tuple) else str(value).lower()
+
+
 def _spare(size: float) -> str:
     return f" with {_gib(size)} to spare"
 
@@ -128,25 +139,26 @@ def _gib(size: float) -> str:
     return f"{size / 2**30:.1f} GiB"
 
 
-def _changes(plan: Plan, *, hosted: bool, experts: bool, training: bool) -> Iterator[_Change]:
+def _changes(plan: Plan, again: Sequence[Again], *, hosted: bool, experts: bool, training: bool) -> Iterator[_Change]:
     """Single changes of a plan that need less memory, of each kind the mildest first.
 
-    With the host's memory where it is known (`hosted`), and with other degrees of experts where the model has any. A service has
-    nothing to compute again, nor gradients; its microbatch is told with its ranks, for without it they would mean another.
+    With what more could be computed `again`, with the host's memory where it is known (`hosted`), and with other degrees of experts where
+    the model has any. A service has nothing to compute again, nor gradients; its microbatch is told with its ranks, for without it they
+    would mean another.
     """
 
     def change(key: str, value: Any, **others: Any) -> _Change:
         told = {name: other for name, other in others.items() if other != getattr(plan, name)}
         told |= {} if training or "dp" not in others else {"micro_batch": plan.micro_batch}
-        asides = [f"{name}: {'none' if other == () else str(other).lower()}" for name, other in told.items()]
+        asides = [f"{name}: {_said(other)}" for name, other in told.items()]
         aside = f" ({', '.join(asides)})" if asides else ""
-        said = ("+".join(value) or "none") if isinstance(value, tuple) else value
+        said = _said(value) if isinstance(value, tuple) else value
         return _Change(keys=(key,), text=f"{key}: {said}{aside}", plan=replace(plan, **{key: value}, **others))
 
     for micro in reversed(divisors(plan.micro_batch)[:-1]):
         yield change("micro_batch", micro)
-    for recompute in RECOMPUTE[RECOMPUTE.index(plan.recompute) + 1 :] if training else ():
-        yield change("recompute", recompute)
+    for level in again:
+        yield change("recompute", level.recompute, recompute_modules=level.modules, recompute_layers=0)
     owns = [getattr(plan, name) or plan.tp for name in OWN_TENSOR.values()]
     several = plan.dp * plan.cp > 1 or min(owns) < plan.tp  # ranks hold the same weights, if only those of some layers
     for zero in () if not several else range(plan.zero + 1, 4) if training else (3,) if plan.zero < 3 else ():

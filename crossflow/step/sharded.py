@@ -1,6 +1,7 @@
 """Passes whose weights are sharded over ranks: gathers run ahead of the kernels that read them, reductions behind them.
 
-Both share one in-order stream. Units pass one after the other; a layer that repeats is a block (`crossflow.engine.maxplus`), so
+Both share one in-order stream. The host launches kernels ahead of them, or the device waits for it; what hides behind kernels hides behind
+such waits as well. Units pass one after the other; a layer that repeats is a block (`crossflow.engine.maxplus`), so
 that parts of a layer that compute and communicate for different times wait for each other as they do on a device.
 """
 
@@ -28,15 +29,11 @@ class UnitTimes:
     compute: Array  # its kernels, and the collectives that wait for them
     arrive: Array  # gather of its weights
     leave: Array  # reduction of their gradients
+    host: Array  # time that the host needs for them
 
-    def times(self, often: Array, scale: Array | float = 1.0) -> UnitTimes:
-        """What all occurrences take, `often` of each; kernels and their collectives take `scale` times as long."""
-        return UnitTimes(
-            before=often * scale * self.before,
-            compute=often * scale * self.compute,
-            arrive=often * self.arrive,
-            leave=often * self.leave,
-        )
+    def times(self, often: Array) -> UnitTimes:
+        """What all occurrences take, `often` of each."""
+        return UnitTimes(**{field.name: often * getattr(self, field.name) for field in fields(self)})
 
     def at(self, units: Index) -> UnitTimes:
         """Times of units that may be named more than once."""
@@ -68,8 +65,8 @@ def unit_groups(model: Transformer) -> Groups:
 def sharded_passes(
     groups: Groups,
     often: Array,
-    units: tuple[UnitTimes, UnitTimes, Array, Array],
-    stretch: Sequence[Array],
+    units: tuple[UnitTimes, UnitTimes, Array, Array, Array],
+    plain: Sequence[Array],
     first: Array,
     *,
     ahead: bool,
@@ -81,20 +78,22 @@ def sharded_passes(
     ----------
     groups : units that repeat together.
     often : how often units occur in rows: forward, and with a gradient of their inputs and weights, shape (3, rows, units). [1]
-    units : what a unit takes forward, backward for its input's gradient, for its weights' gradient, and backward in addition
-        where its weights are frozen, each of shape (units, n). [s]
-    stretch : factor of each row's kernels, forward and backward, shape (rows, n). [1]
+    units : what a unit takes forward, backward for its input's gradient, for its weights' gradient, backward in addition where its
+        weights are frozen, and what the host takes for its weights' gradient, each of shape (units, n). [s]
+    plain : time of each row without gathers and reductions, forward and backward, as long as its device or its host takes, shape
+        (rows, n). [s]
     first : time before a unit's gather, where it is the first of a pass, shape (units, n). [s]
     ahead : whether gathers run ahead of kernels and reductions behind them; one after the other where not.
     whole : whether units that repeat together are gathered and reduced together.
     """
     forward_of, input_of, weight_of = (by_point(one) for one in often)
-    forward = units[0].times(forward_of, stretch[0][:, None])
+    forward, backward = units[0].times(forward_of), units[1].times(input_of)
     gradients = weight_of * units[2] + np.maximum(input_of - weight_of, 0.0) * units[3]
-    backward = units[1].times(input_of, stretch[1][:, None])
-    backward = replace(backward, compute=backward.compute + stretch[1][:, None] * gradients, leave=weight_of * units[1].leave)
+    backward = replace(
+        backward, compute=backward.compute + gradients, leave=weight_of * units[1].leave, host=backward.host + weight_of * units[4]
+    )
     if not ahead:
-        sums = [sum(getattr(times, field.name).sum(axis=1) for field in fields(times)) for times in (forward, backward)]
+        sums = [time + (one.arrive + one.leave).sum(axis=1) for time, one in zip(plain, (forward, backward), strict=True)]
         return np.asarray(sums[0]), np.asarray(sums[1])
     if whole:
         forward, backward = forward.together(groups), backward.together([units[::-1] for units in groups])
@@ -112,7 +111,7 @@ def sharded_passes(
                 ahead_of, behind = (one if one.ndim < 2 else one[:, at] for one in (there, back))
                 result[0, row, at] = forward_pass(groups, ahead_of, forward.row(row, at), first[:, at])
                 result[1, row, at] = backward_pass(groups, behind, backward.row(row, at), first[:, at])
-    return result[0], result[1]
+    return np.maximum(result[0], plain[0]), np.maximum(result[1], plain[1])
 
 
 def _first_alike(often: Array) -> list[int]:
@@ -141,7 +140,7 @@ def forward_pass(groups: Groups, counts: Array, times: UnitTimes, first: Array) 
     first : time before a unit's gather, where it is the first, shape (units, n). [s]
     """
     order = _present(groups, counts)
-    before, compute, arrive, _ = _once(order, times)
+    before, compute, arrive, *_ = _once(order, times)
     never = np.full_like(arrive, NO_PATH)
     blocks = np.array([[before + compute, arrive + compute], [never, arrive]])
     state = np.zeros((2, first.shape[1]))  # when the kernels and the gathers so far are through
@@ -154,36 +153,44 @@ def forward_pass(groups: Groups, counts: Array, times: UnitTimes, first: Array) 
 def backward_pass(groups: Groups, counts: Array, times: UnitTimes, first: Array) -> Array:
     """Time of a pass backward, of shape (n,), from the last unit to the first. [s]
 
-    The gather of the next unit's weights is issued before this unit's gradients are reduced. Arguments as in `forward_pass`.
+    The gather of the next unit's weights is issued before this unit's gradients are reduced, for which the device has had to wait for the
+    host too. Arguments as in `forward_pass`.
     """
     order = [(units[::-1], often) for units, often in reversed(_present(groups, counts))]
-    before, compute, arrive, leave = _once(order, times)
+    before, compute, arrive, leave, host = _once(order, times)
     never, reduced = np.full_like(arrive, NO_PATH), np.where(leave > 0, leave, NO_PATH)
 
     def block(unit: int, following: Array) -> Array:
-        """Kernels, the stream, and the weights of the unit that comes, of which the gather is `following`."""
-        b, c, none, behind = before[unit], compute[unit], never[unit], reduced[unit]
-        return np.array([[b + c, none, c], [b + c + behind, following + leave[unit], c + behind], [none, following, none]])
+        """Kernels, the stream, the weights of the unit that comes, of which the gather is `following`, and the host."""
+        b, c, none, behind, h = before[unit], compute[unit], never[unit], reduced[unit], host[unit]
+        return np.array(
+            [
+                [b + c, none, c, none],
+                [b + c + behind, following + leave[unit], c + behind, h + behind],
+                [none, following, none, none],
+                [none, none, none, h],
+            ]
+        )
 
     nothing = np.zeros(first.shape[1])
     heads = [arrive[units[0]] for units, _ in order]  # gathers with which groups begin
     there = first[order[0][0][0]] + heads[0] if order else nothing
-    state = np.stack([nothing, there, there])
+    state = np.stack([nothing, there, there, nothing])
     for (units, often), follows in zip(order, [*heads[1:], nothing][: len(order)], strict=True):
         inner = [block(unit, arrive[after]) for unit, after in itertools.pairwise(units)]
         if np.any(often > 1):
             state = repeated(functools.reduce(chained, (*inner, block(units[-1], arrive[units[0]]))), often - 1, state)
         for one in (*inner, block(units[-1], follows)):
             state = applied(one, state)
-    return np.asarray(state[:2].max(axis=0))
+    return np.asarray(state[[0, 1, 3]].max(axis=0))
 
 
 def _once(order: Sequence[tuple[tuple[int, ...], int | Index]], times: UnitTimes) -> Array:
-    """Times of one occurrence of every unit: before, compute, arrive and leave, shape (4, units, n). [s]"""
+    """Times of one occurrence of every unit: before, compute, arrive, leave and the host's, shape (5, units, n). [s]"""
     often = np.ones(times.compute.shape)
     for units, count in order:
         often[list(units)] = count
-    return np.array([times.before, times.compute, times.arrive, times.leave]) / often
+    return np.array([times.before, times.compute, times.arrive, times.leave, times.host]) / often
 
 
 def _present(groups: Groups, counts: Array) -> list[tuple[tuple[int, ...], int | Index]]:

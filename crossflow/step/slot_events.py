@@ -100,6 +100,7 @@ class _Part:
     forward: float  # its kernels
     backward: float  # backward without the weight's gradient
     weight: float  # the weight's gradient; zero where there is none
+    host: float  # what the host takes backward, and for the weight's gradient where that goes with it
     gather: float  # of its sharded weights
     before: SentTimes  # collectives forward that its kernels wait for
     after: SentTimes  # that wait for its kernels
@@ -124,6 +125,7 @@ class _Part:
             forward=float(passes.device[:, 0, unit, 0].sum()),
             backward=float(passes.device[:, 1, unit, 0].sum()) * one.input,
             weight=weight,
+            host=float(passes.host[1, unit, 0] * one.input + passes.host_weight[unit, 0] * one.weight * (not split)),
             gather=float(steps.state.gather[unit, 0]),
             before=_sends(blocking[:, 0], of=BEFORE),
             after=_sends(blocking[:, 0], of=AFTER),
@@ -296,7 +298,7 @@ class StepPasses:
         """Parts from the last to the first."""
         overlap = self.machine.stack.overlap
         behind = overlap.gather if self.steps.state.gather.any() else overlap.data  # whether reductions run behind the kernels
-        there = self._gather(made, *parts[0]) if parts and parts[0][1].backward else 0.0
+        there, host = self._gather(made, *parts[0]) if parts and parts[0][1].backward else 0.0, 0.0
         for i, (layer, part) in enumerate(parts):
             if part.backward:
                 made.sends(part.before_back, layer)
@@ -308,8 +310,10 @@ class StepPasses:
             if part.weight and not self.order.split:
                 start = made.work(f"{part.name} weight gradient", part.weight, layer, speed, slowest)
                 made.beside(part.beside_weight, start, layer)
-            for name, time in part.reduced:
-                made.data = made.add(name, DATA, COMMUNICATION, max(made.data, made.units), time, layer)
+            host += part.host
+            for name, time in part.reduced:  # of what the device has, once the host has launched its kernels
+                begin = max(made.data, made.units, host) if behind else max(made.data, made.units)
+                made.data = made.add(name, DATA, COMMUNICATION, begin, time, layer)
                 if not behind:
                     made.units = made.data
 

@@ -89,10 +89,9 @@ def slots_of(job: Job, layout: Layout, machine: Machine, steps: Steps, shape: Sh
     waits = np.array([plain_f - gpu_f, plain_b - (gpu_i if training else 0.0) + (plain_w - gpu_w if split else 0.0)])
     forward, backward = plain_f, plain_b
     if state.gather.any() or state.scatter.any() or state.copies is not None:
-        stretch = share_of(plain_f, gpu_f), share_of(plain_b, gpu_i)
         often = np.array(row_counts(job, shape, balanced=stack.stages == "balanced", apart=True))
         blocks = block_f, block_b, block_frozen
-        forward, backward = _beside_weights(job, machine, steps, at, often, blocks, stretch, split=split)
+        forward, backward = _beside_weights(job, machine, steps, at, often, blocks, (plain_f, plain_b), split=split)
     if state.copies is not None:  # each direction of the bus is a stream: activations and gradients down, weights and activations up
         copied = state.copies.at(at)
         forward = np.maximum(forward, np.maximum(summed(forward_of, copied.activations), summed(forward_of, copied.fetched)))
@@ -150,7 +149,7 @@ def _in_step(job: Job, often: Array, passes: Passes, block: Array, at: Index) ->
 
 
 def _beside_weights(
-    job: Job, machine: Machine, steps: Steps, at: Index, often: Array, blocks: Sequence[Array], stretch: Sequence[Array], *, split: bool
+    job: Job, machine: Machine, steps: Steps, at: Index, often: Array, blocks: Sequence[Array], plain: Sequence[Array], *, split: bool
 ) -> tuple[Array, Array]:
     """Time of passes forward and backward beside which weights, or their copies on the host, travel, shape (rows, n). [s]
 
@@ -160,7 +159,7 @@ def _beside_weights(
     often : how often parts of groups of layers occur in rows: forward, and with a gradient of their inputs and weights, shape
         (3, rows, parts). [1]
     blocks : collectives that block forward, backward, and where weights are frozen, shape (collectives, units, n). [s]
-    stretch : time of each row over that of its device, forward and backward, where the host is slower, shape (rows, n). [1]
+    plain : time of each row without them, forward and backward, shape (rows, n). [s]
     split : whether weight gradients are slots of their own.
     """
     passes, state, ahead = steps.passes, steps.state, machine.stack.overlap.gather
@@ -168,16 +167,16 @@ def _beside_weights(
     arrive, leave, copied = gather, reduce, None if state.copies is None else state.copies.at(at)
     if copied is not None:  # a shard comes from the host before it is gathered, and its gradients go there
         arrive, leave = fetched(gather, copied.fetched, ahead=ahead), fetched(reduce, copied.stored, ahead=ahead)
-    device, nothing = passes.device[..., at].sum(axis=0), np.zeros_like(gather)
+    device, host, nothing = passes.device[..., at].sum(axis=0), passes.host[..., at], np.zeros_like(gather)
     before, block = [one[OF["all_gather"]] for one in blocks], [one.sum(axis=0) for one in blocks]
-    forward = UnitTimes(before=before[0], compute=device[0] + block[0] - before[0], arrive=arrive, leave=nothing)
-    backward = UnitTimes(before=before[1], compute=device[1] + block[1] - before[1], arrive=arrive, leave=leave)
-    weight = nothing if split else passes.weight[..., at].sum(axis=0)
+    forward = UnitTimes(before=before[0], compute=device[0] + block[0] - before[0], arrive=arrive, leave=nothing, host=host[0])
+    backward = UnitTimes(before=before[1], compute=device[1] + block[1] - before[1], arrive=arrive, leave=leave, host=host[1])
+    weight, launched = (nothing, nothing) if split else (passes.weight[..., at].sum(axis=0), passes.host_weight[:, at])
     first = gather + (nothing if copied is None else copied.fetched) - arrive
     places = unit_places(job.model)  # layers run in the order of the model
-    units = forward.at(places), backward.at(places), weight[places], block[2][places]
+    units = forward.at(places), backward.at(places), weight[places], block[2][places], launched[places]
     whole = machine.stack.sharing.unit == "layer"
-    passing = functools.partial(sharded_passes, unit_groups(job.model), often, units, stretch, first[places], whole=whole)
+    passing = functools.partial(sharded_passes, unit_groups(job.model), often, units, plain, first[places], whole=whole)
     alone = ~gather.any(axis=0) & reduce.any(axis=0)  # gradients that are shared out where weights are not (ZeRO 2)
     if machine.stack.overlap.data == ahead or not alone.any():
         return passing(ahead=ahead)

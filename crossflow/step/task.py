@@ -10,6 +10,7 @@ import numpy as np
 from crossflow.architecture.software import SoftwareStack
 from crossflow.arrays import Array, Index, once
 from crossflow.parallel.blocks import PHASES, block_program, ends_of, units
+from crossflow.parallel.repeated import WHOLE, repeats
 from crossflow.program.collectives import COLLECTIVES as KINDS
 from crossflow.program.kernels import repeated
 from crossflow.program.program import MessageTable, Op, Program
@@ -154,10 +155,12 @@ def task_of(job: Job, layout: Layout, stack: SoftwareStack) -> StepTables:
 def _recomputed(names: tuple[str, ...], layout: Layout, stack: SoftwareStack, depth: Array | float) -> Array:
     """How often a backward pass runs units forward again, shape (units, n). [1]
 
-    Once those of the stack's own modules; all of them with full recomputation, or on average that share of layers which a plan says.
+    Once those that a stack or a plan says; all of them with full recomputation, or on average that share of layers which a plan says.
     """
-    own = np.array([name.split(".")[-1] in stack.recomputed for name in names])
-    return np.where(ends_of(names)[:, None], 0.0, np.maximum(layout.recomputed(depth), own[:, None]))
+    again: dict[str, Array] = {what: repeats(what, layout, stack) for what in WHOLE}
+    rows = [again.get(name.split(".")[-1], np.zeros(1)) for name in names]
+    own = np.array([np.broadcast_to(row, len(layout)) for row in rows])
+    return np.where(ends_of(names)[:, None], 0.0, np.maximum(layout.recomputed(depth), own))
 
 
 def _phases(

@@ -5,16 +5,18 @@ from __future__ import annotations
 import functools
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
 from crossflow.arrays import Array, Index, Mask
 from crossflow.program.groups import Group, Pair
-from crossflow.strategy.mesh import BIDIRECTIONAL, BLOCKS, OFFLOADS, TYPES, Offload, RankBlock, Type
+from crossflow.strategy.mesh import BIDIRECTIONAL, BLOCKS, OFFLOADS, REPEATED, TYPES, Offload, RankBlock, RepeatedModule, Type
 from crossflow.strategy.plan import OWN_SHARDS, Plan
 from crossflow.strategy.stages import Division
 from crossflow.workload.transformer import Routing
+
+Named = TypeVar("Named", bound=str)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -57,12 +59,12 @@ class Layout:
     own_tensor: Mapping[Type, Array]  # tensor degrees by layer type, of those that any plan gives one of its own. [1]
     unsharded: Mapping[Type, Mask]  # points that keep a layer type's weights whole, by type; what none keeps is not there
     distant: Mapping[Type, Mask]  # points whose ranks of a layer type lie the other way round, by type; what none has is not there
-    # sequence_parallel, full, selective: options as masks; a rank alone in its tensor group has tokens of its own as well, which tells
+    # sequence_parallel, full: options as masks; a rank alone in its tensor group has tokens of its own as well, which tells
     # where several such ranks share an expert
     sequence_parallel: Mask
     full: Mask
     recompute_layers: Array  # as in `Plan`
-    selective: Mask
+    repeated: Mapping[RepeatedModule, Mask]  # points that compute a module again by itself, by module; what none does is not there
     schedule: Index  # index of each point's schedule in `schedules`
     schedules: tuple[str, ...]
     offload: Mapping[Offload, Mask]  # points that keep something on the host, by what they keep; what none keeps is not there
@@ -98,11 +100,11 @@ class Layout:
             micro_batch=micro, microbatches=batch / (dp * micro), redundant=column("redundant_experts"), zero=column("zero"),
             shard_group=column("shard_group"),
             own_shards={kind: ranks for kind, ranks in shards.items() if ranks.any()},
-            apart=_types(plans, "apart"), own_tensor={kind: ranks for kind, ranks in own.items() if (ranks != tp).any()},
-            unsharded=_types(plans, "unsharded"), distant=_types(plans, "distant"),
+            apart=_named(plans, "apart", TYPES), own_tensor={kind: ranks for kind, ranks in own.items() if (ranks != tp).any()},
+            unsharded=_named(plans, "unsharded", TYPES), distant=_named(plans, "distant", TYPES),
             sequence_parallel=(column("sequence_parallel") > 0) | ((tp == 1) & (own["experts"] > 1)),
             full=np.array([r == "full" for r in recompute]), recompute_layers=column("recompute_layers"),
-            selective=np.array([r == "selective" for r in recompute]),
+            repeated=_named(plans, "repeated", REPEATED),
             schedule=np.array([schedules.index(plan.schedule) for plan in plans]), schedules=schedules,
             offload={what: np.array([what in plan.offload for plan in plans]) for what in OFFLOADS if what in hosted},
             offload_layers=column("offload_layers"),
@@ -116,7 +118,7 @@ class Layout:
     def at(self, members: Index) -> Layout:
         """Some of the points."""
         kept = ("node", "schedules", "placements", "divisions")
-        tables = ("offload", "own_tensor", "own_shards", "apart", "unsharded", "distant")
+        tables = ("offload", "repeated", "own_tensor", "own_shards", "apart", "unsharded", "distant")
         arrays = {field.name: getattr(self, field.name)[members] for field in fields(self) if field.name not in (*kept, *tables)}
         chosen: dict[str, Any] = {name: {key: points[members] for key, points in getattr(self, name).items()} for name in tables}
         return replace(self, **arrays, **chosen)
@@ -126,6 +128,11 @@ class Layout:
         fitting = np.gcd(size.astype(int), (self.node // stride).astype(int))
         per_node = np.where(self.node % stride == 0, fitting, 1.0)
         return Group(size=size, per_node=per_node, stride=stride, devices=self.devices, extent=size)
+
+    @property
+    def selective(self) -> Mask:
+        """Points that compute attention's scores again, shape (n,)."""
+        return self.repeated["core_attn"] if "core_attn" in self.repeated else np.zeros(len(self), dtype=bool)
 
     def recomputed(self, depth: Array | float) -> Array:
         """Share of a stage's layers that the backward pass computes again as a whole, of a model of so many layers, shape (n,). [1]"""
@@ -344,7 +351,8 @@ class Layout:
         return stride, whole, np.minimum(self.devices / whole, turns)
 
 
-def _types(plans: Sequence[Plan], name: str) -> dict[Type, Mask]:
-    """Plans that name a layer type in one of their lists, by type; what none names is not there."""
-    named = {kind for plan in plans for kind in getattr(plan, name)}
-    return {kind: np.array([kind in getattr(plan, name) for plan in plans]) for kind in TYPES if kind in named}
+def _named(plans: Sequence[Plan], name: str, words: Sequence[Named]) -> dict[Named, Mask]:
+    """Plans that name a word in one of their lists, by word; what none names is not there."""
+    lists = [getattr(plan, name) for plan in plans]
+    named = {word for listed in set(lists) for word in listed}
+    return {word: np.array([word in listed for listed in lists]) for word in words if word in named}

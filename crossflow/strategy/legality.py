@@ -6,7 +6,8 @@ import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from crossflow.strategy.mesh import BIDIRECTIONAL, RECOMPUTE, SCHEDULES, TYPES, RankBlock, Recompute, Type, divisors
+from crossflow.strategy.again import NOTHING, Again, levels, not_again
+from crossflow.strategy.mesh import BIDIRECTIONAL, SCHEDULES, TYPES, RankBlock, Type, divisors
 from crossflow.strategy.plan import OWN_SHARDS, OWN_TENSOR, Plan
 from crossflow.strategy.schedules import pipeline_order, schedule_problem
 from crossflow.workload.job import JobTask
@@ -35,7 +36,7 @@ def plan_problem(
         or _not_shared_out(plan, model)
         or _not_sharded(plan)
         or _not_on_host(plan, task)
-        or _not_again(plan)
+        or not_again(plan, model)
         or _no_order(plan, batch)
     )
 
@@ -182,13 +183,6 @@ def _not_shared_out(plan: Plan, model: Transformer) -> str | None:
     return f"{beside} ranks are not divisible by ep = {plan.ep}{cure}"
 
 
-def _not_again(plan: Plan) -> str | None:
-    """Why nothing of so many layers can be computed again."""
-    if plan.recompute_layers and plan.recompute != "full":
-        return "recompute_layers says how many layers are computed again as a whole; give recompute: full too, or leave it out"
-    return None
-
-
 def _not_on_host(plan: Plan, task: JobTask) -> str | None:
     """Why the host cannot keep what a plan says."""
     training = task == "training"
@@ -323,7 +317,7 @@ def legal_plans(
     zeros: Sequence[int] = (0, 1, 2, 3),
     micro_batches: Sequence[int] = MICRO_BATCHES,
     virtual_stages: Sequence[int] = (1, 2, 3, 4, 6, 8),
-    recompute: Sequence[Recompute] = RECOMPUTE,
+    again: Sequence[Again] | None = None,
     placed: bool = False,
 ) -> tuple[Plan, ...]:
     """Plans that use all devices and divide model and batch evenly, data parallelism first.
@@ -333,7 +327,7 @@ def legal_plans(
     model, devices, batch : what is divided: a model, over how many devices, with how many samples a step.
     node : devices of one node, which a tensor group does not leave.
     task : training; any other has nothing to recompute, to shard (but weights), to interleave.
-    zeros, micro_batches, virtual_stages, recompute : options to try.
+    zeros, micro_batches, virtual_stages, again : options to try; all `levels` of recomputation where it is None.
     placed : whether each plan is listed in every order of its ranks on the devices, not in the default order only.
 
     Notes
@@ -345,7 +339,7 @@ def legal_plans(
     plans can be given, as other degrees of experts and layers of stages.
     """
     training = task == "training"
-    repeated = recompute if training else ("none",)
+    repeated = (NOTHING,) if not training else levels(model) if again is None else again
     shardings = zeros if training else tuple(zero for zero in zeros if zero in (0, 3))
     found: list[Plan] = []
     for pp, tp, ep, etp in _degrees(model, devices, node, task):
@@ -367,21 +361,22 @@ def legal_plans(
             divided = (True,) if etp else (False, True) if tp > 1 and not any(some % tp for some in tokens) else (False,)
             options = itertools.product(chunks, shardings, divided, repeated)
             found += [
-                replace(first, virtual_stages=v, zero=zero, sequence_parallel=sp, recompute=again)
-                for v, zero, sp, again in options
+                replace(first, virtual_stages=v, zero=zero, sequence_parallel=sp, **level.options)
+                for v, zero, sp, level in options
                 if not (zero and dp == 1) and not (zero == 3 and pp > 1)
             ]
-    return tuple(other for plan in found for other in (plan, *(replace(plan, placement=order) for order in _orders(plan) if placed)))
+    return tuple(other for plan in found for other in (plan, *_replaced(plan))) if placed else tuple(found)
 
 
 def neighbouring_plans(
-    plan: Plan, model: Transformer, batch: int, *, node: int, task: JobTask = "training", balanced: bool = False, elements: bool = False
-) -> tuple[Plan, ...]:
+    plan: Plan, model: Transformer, batch: int, *, node: int, task: JobTask = "training", balanced: bool = False, elements: bool = False,
+    fused: bool = False,
+) -> tuple[Plan, ...]:  # fmt: skip
     """Plans on as many devices that divide model and batch too and are one change away.
 
     The change is a degree that grows by the smallest factor by which another can shrink, another number of ranks for the experts, of
     samples in a microbatch or of chunks in a stage, another order of the ranks on the devices, or another option. A service that takes
-    all requests of a replica at once goes on to.
+    all requests of a replica at once goes on to. With `fused` attention nothing computes scores again.
     """
     training = task == "training"
     whole = not training and plan == plan.serving(batch)
@@ -391,7 +386,7 @@ def neighbouring_plans(
         moved = whole and changed.micro_batch == plan.micro_batch and batch % changed.dp == 0
         return changed.serving(batch) if moved else changed
 
-    found = [settled(changed) for changed in _moved(plan, bool(model.experts), training=training)]
+    found = [settled(changed) for changed in _moved(plan, bool(model.experts), levels(model, fused=fused), training=training)]
     return tuple(
         changed
         for changed in dict.fromkeys([*found, *(() if training else (plan.serving(batch),))])
@@ -400,7 +395,7 @@ def neighbouring_plans(
     )  # fmt: skip
 
 
-def _moved(plan: Plan, experts: bool, *, training: bool) -> Iterator[Plan]:
+def _moved(plan: Plan, experts: bool, again: Sequence[Again], *, training: bool) -> Iterator[Plan]:
     """Every change of one kind, whether the result divides anything or not."""
     for more, less in itertools.permutations(("tp", "cp", "dp", "pp"), 2):
         for factor in divisors(getattr(plan, less))[1:2]:  # the smallest prime, none of 1
@@ -416,16 +411,21 @@ def _moved(plan: Plan, experts: bool, *, training: bool) -> Iterator[Plan]:
         yield plan.but(**{name: 2 * number})
         if number % 2 == 0:
             yield plan.but(**{name: number // 2})
-    yield from (replace(plan, placement=order) for order in _orders(plan))
+    yield from _replaced(plan)
     if plan.tp > 1:
         yield replace(plan, sequence_parallel=not plan.sequence_parallel)
     if plan.dp > 1:
         yield from (replace(plan, zero=zero) for zero in ((0, 1, 2, 3) if training else (0, 3)))
     if training:
         some = plan.recompute_layers
-        yield from (replace(plan, recompute=again, recompute_layers=some if again == "full" else 0) for again in RECOMPUTE)
+        yield from (replace(level.of(plan), recompute_layers=some if level.recompute == "full" else 0) for level in again)
     if training and plan.pp > 1 and plan.schedule in SCHEDULES:
         yield from (replace(plan, schedule=rule) for rule in SCHEDULES if rule != "pipedream")  # whose steps are of other weights
+
+
+def _replaced(plan: Plan) -> Iterator[Plan]:
+    """The plan in every other order of its ranks on the devices."""
+    return (replace(plan, placement=order) for order in _orders(plan))
 
 
 def _orders(plan: Plan) -> Iterator[tuple[RankBlock, ...]]:

@@ -16,7 +16,7 @@ import itertools
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 # What an axis does. rows, columns, inner: cuts the rows of the first factor of every product, the columns of the second, or the
 # dimension that is summed over; batch: replicas, each with samples of its own; shard: the same, but weights are shared out and gathered
@@ -26,10 +26,13 @@ Role = Literal["rows", "columns", "inner", "batch", "shard", "experts", "tables"
 Levels = tuple[Role, Role]  # roles of the two axes of a mesh of nodes: inside a node, between nodes
 
 Recompute = Literal["none", "selective", "full"]
+# As Megatron-Core calls what selective recomputation repeats (`recompute_modules` of its TransformerConfig).
+RepeatedModule = Literal["core_attn", "layernorm", "mla_up_proj", "moe_act", "shared_experts", "mlp", "moe"]
 Offload = Literal["optimizer", "weights", "activations"]
 RankBlock = Literal["tp", "dp", "pp"]
 Type = Literal["attention", "mlp", "experts", "embedding"]
 RECOMPUTE: tuple[Recompute, ...] = ("none", "selective", "full")
+REPEATED: tuple[RepeatedModule, ...] = get_args(RepeatedModule)
 OFFLOADS: tuple[Offload, ...] = ("optimizer", "weights", "activations")
 TYPES: tuple[Type, ...] = ("attention", "mlp", "experts", "embedding")  # of a transformer's layers; the head goes with the embedding
 BLOCKS: tuple[RankBlock, ...] = ("tp", "dp", "pp")  # of ranks, as they lie on consecutive devices: Megatron's order
@@ -63,7 +66,11 @@ WORDS: Mapping[str, tuple[str, Any]] = {
 # Before several words that plus signs join.
 LISTS: Mapping[str, str] = {
     "offload:": "offload", "unsharded:": "unsharded", "apart:": "apart", "distant:": "distant", "placed:": "placement",
-    "layers:": "stage_layers",
+    "layers:": "stage_layers", "sel:": "recompute_modules",
+}  # fmt: skip
+# Modules that selective recomputation repeats, as text has them.
+MODULE_WORDS: Mapping[str, RepeatedModule] = {
+    "attn": "core_attn", "norm": "layernorm", "up": "mla_up_proj", "act": "moe_act", "shared": "shared_experts", "mlp": "mlp", "moe": "moe",
 }  # fmt: skip
 ORDER = "order:"  # before the path of a schedule's file, to the end of the text
 
@@ -128,9 +135,15 @@ def said(values: Mapping[str, Any]) -> list[str]:
 
     >>> "-".join(said({"tp": 8, "dp": 2, "zero": 3, "stage_layers": (3, 4, 4, 2)}))
     'tp8-dp2-z3-layers:3+4x2+2'
+    >>> "-".join(said({"recompute": "selective", "recompute_modules": ("layernorm", "moe_act")}))
+    'sel:norm+act'
     """
+    short = {module: word for word, module in MODULE_WORDS.items()}
+    modules = tuple(short[name] for name in values.get("recompute_modules", ()))
+    values = {**values, "recompute_modules": modules} if modules else values
     numbers = [f"{word}{values[key]}" for word, key in NUMBERS.items() if key in values]
-    words = [word for word, (key, value) in WORDS.items() if key in values and values[key] == value]
+    listed = "selective" if modules else ""  # its list says so
+    words = [word for word, (key, value) in WORDS.items() if key in values and values[key] == value and word != listed]
     lists = [prefix + joined(values[key]) for prefix, key in LISTS.items() if key in values and (key, values[key]) != WORDS["apart"]]
     schedule = values.get("schedule", SCHEDULES[0])
     return [*numbers, *words, *lists, *([] if schedule in SCHEDULES else [ORDER + schedule])]

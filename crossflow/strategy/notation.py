@@ -14,11 +14,13 @@ from crossflow.strategy.mesh import (
     AXIS_ROLES,
     BLOCKS,
     LISTS,
+    MODULE_WORDS,
     NODE_AXES,
     NUMBERS,
     OFFLOADS,
     ORDER,
     RECOMPUTE,
+    REPEATED,
     SCHEDULES,
     TYPES,
     WORD_ROLES,
@@ -60,8 +62,8 @@ TRANSFORMER = Form(
         "embedding": ("ddp", "fsdp", "tp", "mp", "mp-rows", "pp"),
     },
     example=f"degrees and options such as tp8-pp4-dp16-mb2-z1-sp-full (numbers: {', '.join(NUMBERS)};"
-    f" words: {', '.join(WORDS)}, offload:{'+'.join(OFFLOADS)}, unsharded:embedding, distant:mlp, placed:dp+tp+pp,"
-    f" layers:3+4x2+2, {ORDER}FILE.yaml), or a mapping",
+    f" words: {', '.join(WORDS)}, offload:{'+'.join(OFFLOADS)}, sel:{'+'.join(MODULE_WORDS)}, unsharded:embedding, distant:mlp,"
+    f" placed:dp+tp+pp, layers:3+4x2+2, {ORDER}FILE.yaml), or a mapping",
     beside=tuple(key for key in PLAN_KEYS if key not in DEGREES),
 )  # fmt: skip
 RECOMMENDATION = Form(
@@ -77,7 +79,13 @@ FORMS = (GRAPH, TRANSFORMER, RECOMMENDATION)
 ADDRESSED = tuple(dict.fromkeys(kind for form in FORMS for kind in form.types))  # layer types that strategies of any model address
 # Values of options: one of several, some of several, yes or no; of all others whole numbers, from 1 or, where they may be absent, from 0.
 _CHOICES: Mapping[str, tuple[Any, ...]] = {"recompute": RECOMPUTE, "zero": (0, 1, 2, 3), "kernel": ("RC", "CR")}
-_CHOSEN: Mapping[str, tuple[str, ...]] = {"offload": OFFLOADS, "unsharded": TYPES, "apart": TYPES, "distant": TYPES}
+_CHOSEN: Mapping[str, tuple[str, ...]] = {
+    "offload": OFFLOADS,
+    "unsharded": TYPES,
+    "apart": TYPES,
+    "distant": TYPES,
+    "recompute_modules": REPEATED,
+}
 _FLAGS = ("sequence_parallel",)
 _POSITIVE = {"kp1", "kp2", "lp", "tp", "cp", "ep", "dp", "pp", "virtual_stages", "micro_batch"}
 _SHORT = {"d": "dp", "p": "pp"}  # in text, as the paper has them
@@ -131,7 +139,7 @@ def _mesh(given: Mapping[str, Any], form: Form) -> Mesh:
     problems += [_wrong(key, value) for key, value in options.items() if key in (*PLAN_KEYS, *PAPER_KEYS)]
     if told := [problem for problem in problems if problem]:
         raise StrategyError("strategy: " + "; ".join(told))
-    read = {key: _value(key, value) for key, value in options.items()}
+    read = _repeated({key: _value(key, value) for key, value in options.items()})
     degrees = _axes(read, form)
     axes = [Axis(name=name, size=degrees[name], role=role) for name, role in AXIS_ROLES.items() if name in degrees]
     if typed:
@@ -210,6 +218,7 @@ def _degrees_said(text: str, form: Form) -> dict[str, Any]:
         name, value = (NUMBERS.get(word), int(match[2])) if match else WORDS.get(part, (None, None))
         if prefix in LISTS:
             name, value = LISTS[prefix], part.removeprefix(prefix).split("+")
+            value = [MODULE_WORDS.get(one, one) for one in value] if name == "recompute_modules" else value
         if name is None or name in found:
             why = "there twice" if name else "not understood"
             raise StrategyError(f"strategy '{text}': '{part}' is {why}{'' if name else _meant(part, form)}; write {form.example}")
@@ -225,7 +234,8 @@ def _meant(part: str, form: Form) -> str:
     """What a word of a strategy may stand for: the same in small letters and without what stands between, or another name."""
     plain = re.sub("[=:_ ]", "", part.lower())
     known = plain in WORDS or ((found := _NUMBER.fullmatch(plain)) is not None and found[1] in (*NUMBERS, *_SHORT))
-    word = CALLED.get(plain, plain if known else "")
+    listed = part.lower().partition("selective:")[2]
+    word = f"sel:{listed}" if listed else CALLED.get(plain, plain if known else "")
     return f"; did you mean '{word}'?" if word and form is TRANSFORMER else ""
 
 
@@ -320,6 +330,14 @@ def _value(key: str, value: Any) -> Any:
     if key == "stage_layers":
         return _layers(value)
     return tuple(value) if key == "placement" else value
+
+
+def _repeated(read: dict[str, Any]) -> dict[str, Any]:
+    """Options in which a list of modules says that recomputation is selective, and scores alone need no list."""
+    modules = read.get("recompute_modules")
+    if not modules or read.get("recompute", "selective") != "selective":
+        return read
+    return {**read, "recompute": "selective", "recompute_modules": () if modules == REPEATED[:1] else modules}
 
 
 def _several(key: str, given: Any) -> Any:

@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
-from crossflow.strategy.mesh import AXIS_ROLES, BLOCKS, Axis, Offload, RankBlock, Recompute, Type, joined, said
+from crossflow.strategy.mesh import AXIS_ROLES, BLOCKS, REPEATED, Axis, Offload, RankBlock, Recompute, RepeatedModule, Type, joined, said
 from crossflow.strategy.stages import Division
 
 
@@ -47,7 +47,8 @@ class Plan:
     sequence_parallel: bool = False  # norms and residuals divided over the tensor group
     virtual_stages: int = 1  # model chunks a stage (interleaved schedule)
     micro_batch: int = 1  # samples of one microbatch and replica
-    recompute: Recompute = "none"  # what the backward pass computes again: nothing, attention's scores, or whole layers
+    recompute: Recompute = "none"  # what the backward pass computes again: nothing, some modules of each layer, or whole layers
+    recompute_modules: tuple[RepeatedModule, ...] = ()  # what selective recomputation repeats; attention's scores alone where empty
     recompute_layers: int = 0  # layers of a stage that are computed again, if whole layers are; 0 for all
     schedule: str = "1f1b"  # order of forward and backward passes in a pipeline: a rule's name, or the path of a schedule's file
     first_stage: int = 0  # layers of the first stage, or chunk, where they differ from the others; 0 for even ones
@@ -67,6 +68,11 @@ class Plan:
     def tensor_of(self, kind: Type) -> int:
         """Ranks that share each layer of a type."""
         return int(getattr(self, OWN_TENSOR[kind])) or self.tp
+
+    @property
+    def repeated(self) -> tuple[RepeatedModule, ...]:
+        """Modules of layers that the backward pass computes again by themselves."""
+        return (self.recompute_modules or REPEATED[:1]) if self.recompute == "selective" else ()
 
     @property
     def division(self) -> Division:

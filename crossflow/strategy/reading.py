@@ -10,10 +10,11 @@ from dataclasses import replace
 from crossflow.architecture.template import SystemSpec
 from crossflow.errors import StrategyError
 from crossflow.limits import shown
+from crossflow.strategy.again import levels
 from crossflow.strategy.graphs import graph_mesh, legal_meshes, mesh_of
 from crossflow.strategy.hierarchy import Hierarchy, hierarchy_of, hierarchy_problem, legal_hierarchies
 from crossflow.strategy.legality import legal_plans, neighbouring_plans, plan_problem
-from crossflow.strategy.mesh import RECOMPUTE, Mesh, needs, sizes_text
+from crossflow.strategy.mesh import Mesh, needs, sizes_text
 from crossflow.strategy.notation import TRANSFORMER, Written, is_by_types, parse, parse_any
 from crossflow.strategy.plan import Plan
 from crossflow.strategy.transformers import plan_of, plan_of_roles
@@ -219,7 +220,7 @@ def near_strategies(
 ) -> Mapping[str, str]:
     """Strategies of a layered model on as many devices that are worth comparing with one, as text, each with what it changes.
 
-    With `fused` attention no change to selective recomputation is among them, which equals none.
+    With `fused` attention no change to recomputation of scores is among them, which equals none.
 
     Plans one change away from a transformer's; of a recommendation model all that divide it; of a graph of kernels none.
     """
@@ -228,14 +229,8 @@ def near_strategies(
     if not isinstance(strategy, Plan) or not isinstance(workload, TransformerSpec):
         return {}
     (plan, batch), model, task = _divided(strategy, workload), workload.transformer(), workload.step
-    near = neighbouring_plans(plan, model, batch, node=nodes[0], task=task, balanced=balanced, elements=elements)
-    found = _settled(near, workload)
-    same = fused and strategy.recompute != "selective"
-    return {
-        as_text(plan, workload): strategy.changes(plan)
-        for plan in found
-        if plan != strategy and not (same and plan.recompute == "selective")
-    }
+    near = neighbouring_plans(plan, model, batch, node=nodes[0], task=task, balanced=balanced, elements=elements, fused=fused)
+    return {as_text(plan, workload): strategy.changes(plan) for plan in _settled(near, workload) if plan != strategy}
 
 
 @functools.lru_cache(maxsize=16)
@@ -247,7 +242,7 @@ def every_strategy(workload: Workload, nodes: tuple[int, int], *, fused: bool = 
 def legal_strategies(workload: Workload, nodes: tuple[int, int], *, fused: bool = False, placed: bool = False) -> tuple[AnyStrategy, ...]:
     """Every strategy that divides a workload over all devices of so many nodes; StrategyError for a program, which has its own.
 
-    With `fused` attention selective recomputation is left out: it repeats scores that such attention never keeps, and equals none.
+    With `fused` attention scores are not computed again: such attention never keeps them.
     With `placed` plans of transformers are listed in every order of their ranks on the devices.
     """
     node, count = nodes
@@ -256,9 +251,9 @@ def legal_strategies(workload: Workload, nodes: tuple[int, int], *, fused: bool 
     if isinstance(workload, DlrmSpec):
         return legal_hierarchies(workload.dlrm(), workload.global_batch, node, count, sharded=workload.sharding is not None)
     if isinstance(workload, TransformerSpec):
-        again = tuple(level for level in RECOMPUTE if not (fused and level == "selective"))
         model, task = workload.transformer(), workload.step
         devices = node * count
         batch = devices**2 if workload.arrives else workload.global_batch
-        return _settled(legal_plans(model, devices, batch, node=node, task=task, recompute=again, placed=placed), workload)
+        again = levels(model, fused=fused)
+        return _settled(legal_plans(model, devices, batch, node=node, task=task, again=again, placed=placed), workload)
     return legal_meshes(workload.graph(), node * count)

@@ -462,7 +462,7 @@ def _strategies_section() -> str:
 
 _CHOICES = {
     "offload": mesh.OFFLOADS, "unsharded": mesh.TYPES, "apart": mesh.TYPES, "distant": mesh.TYPES, "placement": mesh.BLOCKS,
-    "stage_layers": ("3", "4x2", "2"),
+    "stage_layers": ("3", "4x2", "2"), "recompute_modules": tuple(mesh.MODULE_WORDS),
 }  # fmt: skip
 
 
