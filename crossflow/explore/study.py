@@ -14,6 +14,7 @@ from typing import Any
 from crossflow.drawing.words import label
 from crossflow.errors import CrossflowError, SpecError
 from crossflow.explore import study_source
+from crossflow.explore.origin import Origin
 from crossflow.explore.server import App, ExploreServer
 from crossflow.explore.study_rows import PointColumn, PointRows, read_from, read_points, read_record, row_of, sent, size_of
 from crossflow.explore.study_source import StudySource, is_setting
@@ -172,8 +173,9 @@ class StudyPage:
             number = _number(asked)
             with lock:
                 if number not in servers:
-                    app = scenario_app(study_source.design(self.source, row_of(self.points, number)))
-                    servers[number] = ExploreServer(app)
+                    scenario = study_source.design(self.source, row_of(self.points, number))
+                    saved = f"{scenario.name}.yaml"  # which the page's button YAML gives
+                    servers[number] = ExploreServer(scenario_app(scenario, Origin(words=(saved,), file=saved)))
                     threading.Thread(target=servers[number].serve_forever, daemon=True).start()
                 while len(servers) > SLIDERS:
                     oldest = servers.pop(next(iter(servers)))
