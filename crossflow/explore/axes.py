@@ -24,6 +24,7 @@ DOUBLINGS = 2  # of a whole number to either side
 BEST = 6  # strategies of each number of devices, model and so on
 NAMES = 16  # of a control that a page holds, where nobody says which
 MOST = 3000  # designs of a page, some megabytes
+MOVES = 1.001  # largest over smallest time of a step from which on a number counts
 OPTION = "--with"
 INTER = ".inter."  # in paths of the network between nodes, which is chosen more freely than that inside of them
 
@@ -89,7 +90,7 @@ def grid_axes(scenario: Scenario, wanted: Sequence[str], reach: Mapping[str, flo
 def _usual(scenario: Scenario, reach: Mapping[str, float]) -> list[str]:
     """What a page lets move where nobody says what."""
     known = movable(scenario)
-    links = [path for path in known if path.startswith("system.network.") and path.endswith(".bandwidth") and path in reach]
+    links = [path for path in known if path.startswith("system.network.") and path.endswith(".bandwidth") and reach.get(path, 1.0) > MOVES]
     network = max(links, key=lambda path: (INTER in path and scenario.nodes[1] > 1, reach[path]), default="")
     first = [path for path in (count_path(scenario), STRATEGY, network) if path in known or (path == STRATEGY and _divisible(scenario))]
     more = sorted((path for path in reach if path in known and path not in first), key=lambda path: -reach[path])
