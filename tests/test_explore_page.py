@@ -98,5 +98,7 @@ def test_a_page_is_written_as_one_file(scenario, tmp_path):
     process = command(str(scenario), "--export", str(target))
     out, log = process.communicate(timeout=60)
     assert out == ""
-    assert re.search(rf"^wrote {re.escape(str(target))} \(\d\.\d MB\): \d+ designs of system\.devices \(3\), system\.budgets\.\w+", log, re.MULTILINE)
+    assert re.search(
+        rf"^wrote {re.escape(str(target))} \(\d\.\d MB\): \d+ designs of system\.devices \(3\), system\.budgets\.\w+", log, re.MULTILINE
+    )
     assert "uPlot" in target.read_text()
