@@ -112,7 +112,7 @@ def _combination(scenario: Scenario, settings: dict[str, Any], values: dict[str,
         return [answer(design, score, i) for i in range(each)]
     design = _undivided(scenario, settings)
     texts = _strategies(scenario, design, kept)
-    points = {path: np.tile(column, len(texts)) for path, column in values.items()}
+    points: dict[str, Any] = {path: np.tile(column, len(texts)) for path, column in values.items()}
     score = evaluate(design.scenario, {STRATEGY: [text for text in texts for _ in range(each)], **points})
     found = [{**answer(design, score, i), STRATEGY: texts[i // each]} for i in range(len(texts) * each)]
     return [*found, *[None] * ((kept - len(texts)) * each)]
