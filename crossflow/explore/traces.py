@@ -16,7 +16,6 @@ from crossflow.replay.breakdown import PARTS
 from crossflow.replay.report import TraceReport, report_of, report_on
 from crossflow.replay.timeline import traced_timeline
 
-Body = Mapping[str, Any]
 PERFETTO = "https://ui.perfetto.dev"  # which opens a trace that somebody gives it
 LONGEST = 2000  # characters of changes
 RANKS = 64  # that a page shows, the slowest
@@ -43,7 +42,7 @@ def traces_app(paths: Sequence[Path], *, on: str = "") -> App:
     report = report_of(paths, on=on)
     command = ["crossflow", "trace", *map(str, paths), *(["--on", on] if on else [])]
     page = _Page(report, command, on)
-    calls: dict[str, Callable[[Body], Any]] = {"replay": page.replay, "usual": page.usual, "timeline": page.timeline}
+    calls: dict[str, Callable[[Mapping[str, Any]], Any]] = {"replay": page.replay, "usual": page.usual, "timeline": page.timeline}
     return App(title=report.name, page="trace.html", start=page.start, calls=calls, offline=page.offline)
 
 
@@ -76,16 +75,16 @@ class _Page:
             "perfetto": PERFETTO,
         }
 
-    def replay(self, body: Body) -> dict[str, Any]:
+    def replay(self, body: Mapping[str, Any]) -> dict[str, Any]:
         """The step with the changes ``what_if``."""
         return shown(self._changed(_changes(body)))
 
-    def timeline(self, body: Body) -> dict[str, Any]:
+    def timeline(self, body: Mapping[str, Any]) -> dict[str, Any]:
         """What the device of every rank does when, as rectangles."""
         found = self._changed(_changes(body))
         return strip(traced_timeline(found.graph, found.times, found.name))
 
-    def usual(self, _: Body) -> list[dict[str, Any]]:
+    def usual(self, _: Mapping[str, Any]) -> list[dict[str, Any]]:
         """What the usual changes bring, those that shorten the step most first."""
         found = []
         for changes, words in USUAL.items():
@@ -111,7 +110,7 @@ def shown(report: TraceReport) -> dict[str, Any]:
     return {**{name: found[name] for name in kept}, "changes": report.changes, "ranks": ranks[:RANKS], "left": max(0, len(ranks) - RANKS)}
 
 
-def _changes(body: Body) -> str:
+def _changes(body: Mapping[str, Any]) -> str:
     """The changes that a page asks for."""
     found = body.get("what_if", "")
     if not isinstance(found, str) or len(found) > LONGEST:

@@ -350,3 +350,32 @@ def test_pages_fit_their_windows(visit, swept, width):
     page = visit(swept[0])
     page.set_viewport_size({"width": width, "height": 900})
     until(page, f"document.documentElement.scrollWidth <= {width}")
+
+
+TIED = """
+name: plans
+scenario:
+  system: {template: h100-ib-cluster, nodes: 2}
+  workload: {model: llama3-8b, global_batch: 32}
+  strategy: dp16-z3
+sweep:
+  strategy: [dp16-z3, dp16-z2, tp2-dp8-z1-sp, tp4-dp4-z1-sp, tp8-dp2-z1-sp]
+plots: []
+"""
+
+
+def test_what_measured_runs_do_not_tell_from_the_first_is_marked(visit, tmp_path):
+    (tmp_path / "plans.yaml").write_text(TIED)
+    result = run_study(tmp_path / "plans.yaml", out=tmp_path / "out")
+    app = study_app(tmp_path / "out")
+    reach = app.start()["tie"]
+    assert f"less than {100 * reach:.0f} % slower than the fastest" in "".join(result.notes)
+    rows = [json.loads(line) for line in (tmp_path / "out" / "points.jsonl").read_text().splitlines()]
+    times = sorted(row["step_time_s"] for row in rows if row["feasible"])
+    (tmp_path / "page.html").write_text(exported(app))
+    page = visit((tmp_path / "page.html").as_uri())
+    marks = page.locator(".best tbody tr td:first-child").all_inner_texts()
+    wanted = [k for k, time in enumerate(times) if k > 0 and time <= times[0] * (1 + reach)]
+    assert wanted
+    assert [k for k, mark in enumerate(marks) if mark.startswith("=")] == wanted
+    assert "not to be told from it by measured runs" in page.inner_text(".bestcard")
