@@ -445,13 +445,15 @@ def test_colours_of_a_timeline_are_those_of_no_resource(chip):
 @pytest.mark.slow
 def test_the_grid_of_an_exported_page_holds_the_scenario_itself(chip):
     found = offline(chip)
-    assert 2 <= len(found["axes"]) <= 3
-    assert len(found["points"]) == np.prod([len(axis["values"]) for axis in found["axes"]])
-    own = by_path(chip)
-    place = np.ravel_multi_index(
-        [axis["values"].index(own[axis["path"]].value) for axis in found["axes"]], [len(axis["values"]) for axis in found["axes"]]
-    )
-    assert found["points"][int(place)]["step_time"] == pytest.approx(evaluate(chip).step_time[0])
+    sizes, own = [len(axis["values"]) for axis in found["axes"]], by_path(chip)
+    assert [axis["path"] for axis in found["axes"]][:2] == ["system.devices", "strategy"]
+    assert len(found["points"]) == np.prod(sizes)
+    places = [axis["own"] for axis in found["axes"]]
+    for axis, place in zip(found["axes"], places, strict=True):
+        assert axis["kind"] == "strategy" or axis["values"][place] == own[axis["path"]].value
+    held = [found["points"][int(np.ravel_multi_index([places[0], rank, *places[2:]], sizes))] for rank in range(sizes[1])]
+    (point,) = [one for one in held if one and one["strategy"] == chip.strategy_text]
+    assert point["step_time"] == pytest.approx(evaluate(chip).step_time[0])
     json.dumps(found, allow_nan=False)
     assert found["timeline"] == timeline(chip, {"settings": {}})
 

@@ -410,7 +410,7 @@ def other_version(folder):
 @pytest.mark.parametrize(
     ("spoil", "place", "cure"),
     [
-        (empty, "two-nodes is empty", "crossflow study"),
+        (empty, "two-nodes is an empty folder", "give a scenario"),
         (without_record, "two-nodes is no study", "crossflow study"),
         (without_points, "points.jsonl is missing (points.csv alone", "run the study again"),
         (no_points, "points.jsonl holds no point", ""),

@@ -17,7 +17,8 @@ from crossflow.workload.spec import MODELS
 
 # What arguments take, by the name of the argument or of the option: names of the catalogues beside files.
 _TAKES = {
-    "name": ("techlibs", "templates", "models", "studies"), "study": ("studies",), "--system": ("systems",), "--on": ("systems",),
+    "name": ("techlibs", "templates", "models", "studies"), "study": ("studies",), "sources": ("studies",),
+    "--system": ("systems",), "--on": ("systems",),
     "--device": ("systems",), "--model": ("models",),
 }  # fmt: skip
 

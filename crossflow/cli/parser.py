@@ -107,6 +107,10 @@ def _port(text: str) -> int:
     return int(text)
 
 
+def _paths(text: str) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(path for part in text.split(",") if (path := part.strip())))
+
+
 def _rank(text: str) -> int:
     if not text.isdecimal():
         raise argparse.ArgumentTypeError(f"expected a rank such as 0, got '{text}'")
@@ -150,7 +154,13 @@ _ABOUT_WHAT: tuple[Argument, ...] = (
     _argument("--task", choices=_TASKS, help="with --model: training where not given"),
     _SETTINGS,
 )
-_EXPLORED = "scenario file, or the folder that a study wrote"
+_EXPLORED = (
+    "scenario file or - for standard input; a study, or the folder of its results; a program, with --on; or traces, one of each rank"
+)
+_MOVED = (
+    "with --export: what can be moved on the page, such as system.nodes,strategy,system.network.inter.bandwidth "
+    "(default: the number of nodes, the best strategies, and the network)"
+)
 _OBJECTIVE = "what to improve, a column of a score such as step_time_s, energy_j, cost_usd or mfu"
 _MARGIN = "share of memory that should be left, 0.05 where not given: plans that leave less are marked as tight, and not chosen"
 _WRITTEN = "trace (.json, .json.gz), picture (.png, .svg) or, without ending, folder of a trace a rank; may be given several times"
@@ -248,12 +258,13 @@ _COMMANDS: dict[str, tuple[str, tuple[Argument, ...]]] = {
         _argument("--compare", type=Path, metavar="OTHER.yaml", help="another scenario, whose step is set beside"),
         _argument("--uneven", type=Path, metavar="UNEVEN.yaml", help="what makes devices, links and passes differ"),
     )),
-    "explore": ("explore a scenario or the results of a study on a local page, where every control answers at once", (
-        _argument("source", metavar="SCENARIO.yaml|STUDY_FOLDER", type=Path, help=_EXPLORED),
+    "explore": ("explore a scenario, the results of a study or a trace on a local page, where every control answers at once", (
+        _argument("sources", metavar="SOURCE", nargs="*", type=Path, help=_EXPLORED),
+        *_ABOUT_WHAT[1:],
         _argument("--port", type=_port, default=0, metavar="N", help="port of 127.0.0.1 to listen at, a free one where not given"),
         _argument("--no-browser", action="store_true", help="print the address and open nothing"),
         _argument("--export", type=Path, metavar="PAGE.html", help="write the page as one file that works without crossflow, and end"),
-        _SETTINGS,
+        _argument("--with", dest="moved", type=_paths, default=(), metavar="PATHS", help=_MOVED),
     )),
     "events": ("list the different events of a step: those to measure to know all of it", (
         *_ABOUT_WHAT,

@@ -4,10 +4,21 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, Task, TextColumn, TimeRemainingColumn
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    ProgressColumn,
+    SpinnerColumn,
+    Task,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
 from rich.text import Text
 
 from crossflow.cli import page
@@ -15,6 +26,8 @@ from crossflow.cli.log import quiet
 
 if TYPE_CHECKING:
     from crossflow.study.searches import Reporter
+
+SOON, LATER = 0.3, 2.0  # until waiting is told, on a terminal and elsewhere [s]
 
 
 @contextlib.contextmanager
@@ -29,6 +42,38 @@ def progress(what: str, *, best: bool = False) -> Iterator[Reporter]:
     with Progress(*words, console=console, transient=True) as bars:
         task = bars.add_task(what, total=None, best="-")
         yield lambda done, total, best: bars.update(task, completed=done, total=total, best=best)
+
+
+@contextlib.contextmanager
+def waiting(what: str) -> Iterator[None]:
+    """Say on stderr what takes long: on a terminal with the time so far, which goes away again, elsewhere as one line."""
+    if quiet():
+        yield
+    elif sys.stderr.isatty():
+        console = _Screen(stderr=True, force_terminal=True, highlight=False, markup=False)
+        bars = Progress(SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn(), console=console, transient=True)
+        bars.add_task(what, total=None)
+        try:
+            with _after(SOON, bars.start):
+                yield
+        finally:
+            bars.stop()
+    else:
+        with _after(LATER, lambda: page.log(f"{what} ...")):
+            yield
+
+
+@contextlib.contextmanager
+def _after(seconds: float, action: Callable[[], None]) -> Iterator[None]:
+    """Do something beside what is done here, if that takes longer than some seconds."""
+    timer = threading.Timer(seconds, action)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+        timer.join()  # what has begun by now ends first
 
 
 class _Screen(page.PlainConsole):

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from crossflow import files, limits
 from crossflow.errors import CrossflowError, Problem, SpecError
 from crossflow.planning.opening import ScenarioSource, load
-from crossflow.planning.question import INSTEAD, Question
+from crossflow.planning.question import INSTEAD, Question, names_program
 from crossflow.scenario import Scenario
 
 if TYPE_CHECKING:
@@ -33,11 +33,14 @@ def source_of(arguments: argparse.Namespace) -> tuple[ScenarioSource, tuple[str,
     given = {name: getattr(arguments, name) for name in INSTEAD if getattr(arguments, name) is not None}
     if arguments.launch is not None:
         return _launched(arguments, given)
-    if arguments.scenario is not None:
+    file = arguments.scenario
+    if file is not None and "on" in given and "model" not in given and names_program(str(file)):
+        given["model"], file = str(file), None  # which lacks only a system
+    if file is not None:
         if given:
             name, value = next(iter(given.items()))
-            raise CrossflowError(f"--{name} is for questions without a file; with {arguments.scenario} write --set {INSTEAD[name]}={value}")
-        return (files.read_mapping(_standard_input(), _STDIN) if arguments.scenario == STDIN else arguments.scenario), (), None
+            raise CrossflowError(f"--{name} is for questions without a file; with {file} write --set {INSTEAD[name]}={value}")
+        return (files.read_mapping(_standard_input(), _STDIN) if file == STDIN else file), (), None
     if not given:
         raise CrossflowError(
             "give a SCENARIO.yaml, a launch file (--from), or a model and a system:"

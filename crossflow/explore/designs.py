@@ -6,7 +6,7 @@ import functools
 import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -48,12 +48,14 @@ class Design:
     scenario : the scenario with all settings but these numbers.
     quantities : these numbers by path.
     note : what was done otherwise than asked, as a sentence; empty where nothing was.
+    auto : whether the strategy is chosen anew for every design, as the settings or the scenario ask.
     """
 
     settings: Mapping[str, Any]
     scenario: Scenario
     quantities: Mapping[str, float]
     note: str = ""
+    auto: bool = False
 
     @property
     def key(self) -> str:
@@ -97,6 +99,9 @@ def read_design(scenario: Scenario, settings: Any, *, chosen: str | None = None)
     settings : values by path; ``strategy: auto`` for the fastest strategy that fits.
     chosen : strategy that auto stood for last, which is kept while it divides the workload; None to search anew.
 
+    Where the scenario itself says ``strategy: auto``, settings without a strategy say so too; without any setting the strategy is the one
+    that was chosen when the scenario was opened.
+
     Raises
     ------
     CrossflowError
@@ -110,14 +115,11 @@ def read_design(scenario: Scenario, settings: Any, *, chosen: str | None = None)
         raise CrossflowError("settings: expected values by path")
     given = _counted(scenario, {str(path): _plain(path, value) for path, value in settings.items()})
     discrete = discrete_of(scenario, given)
-    asked = discrete.pop("strategy", None)
+    asked = discrete.pop("strategy", AUTO if scenario.auto is not None and given else None)
     here, strategy, note = _divided(scenario, discrete, asked, chosen)
     quantities = {path: _number(here, path, value) for path, value in given.items() if path not in discrete and path != "strategy"}
-    design = Design(settings=given, scenario=here, quantities=quantities, note=note)
-    if strategy != AUTO:
-        return design
-    best = fastest(design)
-    return Design(settings=given, scenario=variant(here, {"strategy": best}), quantities=quantities, note=note)
+    design = Design(settings=given, scenario=here, quantities=quantities, note=note, auto=asked == AUTO)
+    return design if strategy != AUTO else replace(design, scenario=variant(here, {"strategy": fastest(design)}))
 
 
 def discrete_of(scenario: Scenario, settings: Mapping[str, Any]) -> dict[str, Any]:
@@ -253,7 +255,7 @@ def thinned(texts: tuple[str, ...], count: int) -> tuple[str, ...]:
 
 
 def fastest(design: Design) -> str:
-    """The fastest strategy that fits; where none does, that which lacks least memory."""
+    """The fastest strategy that fits, with memory to spare where any has, as plans are chosen; where none fits, that which lacks least."""
     return _fastest(design.scenario, tuple(sorted(design.quantities.items())))
 
 
@@ -263,12 +265,18 @@ def _fastest(scenario: Scenario, quantities: tuple[tuple[str, float], ...]) -> s
     texts, score = ranked(design)
     if not texts:
         raise CrossflowError(f"no strategy divides this {scenario.workload.model} over {scenario.system.device_count} devices")
-    return texts[int(best_first(score)[0])]
+    return texts[int(chosen_first(score)[0])]
 
 
 def best_first(score: Score) -> Index:
     """Places of points, those that fit first and the fastest of them; the others, and equals, by the memory that they need."""
     return np.lexsort((score.memory_needed, np.where(score.feasible, score.step_time, np.inf)))
+
+
+def chosen_first(score: Score) -> Index:
+    """Places of points as `best_first` has them; of those that fit, the ones that leave memory to spare come first."""
+    order, last = best_first(score), np.where(score.feasible, score.tight(), 2)
+    return order[np.argsort(last[order], kind="stable")]
 
 
 # ------------------------------------------------------------------------------------------ texts
@@ -296,6 +304,6 @@ def written(design: Design) -> dict[str, Any]:
     scenario, found = design.scenario, dict[str, Any]()
     for path, value in design.settings.items():
         found[path] = text_of(scenario, path, design.quantities.get(path, value))
-    if "strategy" in found or design.note:
+    if "strategy" in found or design.note or (found and design.auto):
         found["strategy"] = scenario.strategy_text
     return found

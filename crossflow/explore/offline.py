@@ -1,46 +1,59 @@
-"""What an exported page holds in place of the model: a grid over the few controls that matter most, everything computed."""
+"""What an exported page holds in place of the model: a grid over the controls that can be moved on it, everything computed."""
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from crossflow.errors import CrossflowError
 from crossflow.evaluation import evaluate
-from crossflow.explore.answers import CURVE, answer, curves, further
+from crossflow.explore.answers import CURVE, answer, curves
+from crossflow.explore.axes import STRATEGY, GridAxis, grid_axes
 from crossflow.explore.controls import controls
-from crossflow.explore.designs import read_design
-from crossflow.explore.scenario import timeline
-from crossflow.points import varied
+from crossflow.explore.designs import Design, chosen_first, legal, ranked, read_design
+from crossflow.explore.origin import Origin
+from crossflow.explore.scenario import timeline, told_further
+from crossflow.points import variant
 from crossflow.scenario import Scenario
+from crossflow.strategy.reading import ANY
 
 OWNERS = ("architect", "technology")  # of numbers that the page shows
-AXES, STEPS = 3, 9  # controls of the grid, and values of each
 
 
-def offline(scenario: Scenario) -> dict[str, Any]:
-    """A grid of designs over the controls of the architect that move the step most, and curves of all numbers.
+@dataclass(frozen=True, kw_only=True)
+class Held:
+    """Figures of the designs of a grid: None where there is none, with the reason for each of the scenarios that cannot be."""
 
-    `axes` are the controls with their values, `points` the figures of every combination, the last axis running fastest, `curves` those
-    of the scenario itself, `further` its cures, notes and device, and `timeline` its timeline, or an error where it has none.
+    points: tuple[dict[str, Any] | None, ...]
+    missing: dict[int, str]
+
+
+def offline(scenario: Scenario, wanted: Sequence[str] = (), origin: Origin | None = None) -> dict[str, Any]:
+    """A grid of designs over the controls that can be moved, and curves of all numbers.
+
+    `axes` are the controls with their values, `points` the figures of every combination, the last axis running fastest, `missing` why
+    there are none, by the number of the combination of the axes before the strategy and the numbers; `curves` those of the scenario
+    itself, `further` its cures, notes and device, `timeline` its timeline, or an error where it has none, and `told` what the grid is.
     """
     design = read_design(scenario, {})
     numbers = [control for control in controls(design.scenario) if control.kind == "number" and control.least is not None]
     known = {control.path: control for control in numbers if control.owner in OWNERS}
     _, told = curves(design, dict.fromkeys(known, CURVE), owners=OWNERS)
     own = [path for path in told if known[path].owner == "architect" and (known[path].unit != "1" or known[path].whole)]
-    chosen = sorted(own, key=lambda path: -_reach(told[path]))[:AXES]
-    axes = [_values(design.scenario, known[path]) for path in chosen]
-    grid = np.meshgrid(*axes, indexing="ij") if axes else []
-    points = {path: values.ravel() for path, values in zip(chosen, grid, strict=True)}
-    score = evaluate(design.scenario, points or None)
+    axes = grid_axes(scenario, wanted, {path: _reach(told[path]) for path in own})
+    held = _held(scenario, axes)
     return {
-        "axes": [{"path": path, "values": values.tolist()} for path, values in zip(chosen, axes, strict=True)],
-        "points": [answer(design, score, i) for i in range(len(score))],
+        "axes": [axis.to_dict() for axis in axes],
+        "points": held.points,
+        "missing": held.missing,
         "curves": told,
-        "further": further(design),
+        "further": told_further(scenario, {"settings": {}}, origin),
         "timeline": _timeline(scenario),
+        "told": _told(axes, held),
     }
 
 
@@ -58,13 +71,69 @@ def _reach(curve: dict[str, Any]) -> float:
     return max(times) / min(times) if times else 0.0
 
 
-def _values(scenario: Scenario, control: Any) -> np.ndarray[Any, Any]:
-    """Values of a control over its slider, the scenario's own among them."""
-    ends = (control.least, control.most)
-    spread = np.geomspace(*ends, STEPS) if control.log else np.linspace(*ends, STEPS)
-    quantity = varied(scenario, control.path)
-    assert quantity is not None  # the control is a number
-    if quantity.whole:
-        spread = np.round(spread)
-    found = {float(value) for value in spread if quantity.gt is None or value > quantity.gt}
-    return np.array(sorted({*found, float(control.value)}))
+def _told(axes: Sequence[GridAxis], held: Held) -> str:
+    """What a grid is, for whoever writes the page."""
+    moved = ", ".join(f"{axis.path} ({'the best ' if axis.kind == 'strategy' else ''}{len(axis.values)})" for axis in axes)
+    found = sum(point is not None for point in held.points)
+    lacking = ""
+    if held.missing:
+        combinations = "1 combination cannot be" if len(held.missing) == 1 else f"{len(held.missing)} combinations cannot be"
+        lacking = f"; {combinations}: {next(iter(held.missing.values()))}"
+    return f": {found:,} designs of {moved}{lacking}" if axes else ": nothing can be moved"
+
+
+# ------------------------------------------------------------------------------------------ the grid
+
+
+def _held(scenario: Scenario, axes: Sequence[GridAxis]) -> Held:
+    """Figures of every combination of the axes."""
+    discrete, numbers = [axis for axis in axes if axis.discrete], [axis for axis in axes if axis.kind == "number"]
+    kept = next((len(axis.values) for axis in axes if axis.kind == "strategy"), 0)
+    grids = np.meshgrid(*(axis.values for axis in numbers), indexing="ij") if numbers else []
+    values = {axis.path: grid.ravel() for axis, grid in zip(numbers, grids, strict=True)}
+    each = int(np.prod([len(axis.values) for axis in numbers])) if numbers else 1
+    points: list[dict[str, Any] | None] = []
+    missing: dict[int, str] = {}
+    for number, combination in enumerate(itertools.product(*(axis.values for axis in discrete))):
+        settings = {axis.path: value for axis, value in zip(discrete, combination, strict=True) if value != axis.values[axis.own]}
+        try:
+            points += _combination(scenario, settings, values, kept, each)
+        except CrossflowError as error:
+            missing[number] = error.said
+            points += [None] * (max(kept, 1) * each)
+    return Held(points=tuple(points), missing=missing)
+
+
+def _combination(scenario: Scenario, settings: dict[str, Any], values: dict[str, Any], kept: int, each: int) -> list[dict[str, Any] | None]:
+    """Figures of all numbers with the settings of one scenario: of its best strategies, or of the one that it has."""
+    if not kept:
+        design = read_design(scenario, settings)
+        score = evaluate(design.scenario, values or None)
+        return [answer(design, score, i) for i in range(each)]
+    design = _undivided(scenario, settings)
+    texts = _strategies(scenario, design, kept)
+    points: dict[str, Any] = {path: np.tile(column, len(texts)) for path, column in values.items()}
+    score = evaluate(design.scenario, {STRATEGY: [text for text in texts for _ in range(each)], **points})
+    found = [{**answer(design, score, i), STRATEGY: texts[i // each]} for i in range(len(texts) * each)]
+    return [*found, *[None] * ((kept - len(texts)) * each)]
+
+
+def _undivided(scenario: Scenario, settings: dict[str, Any]) -> Design:
+    """The design with any strategy, in whose place those that are tried come."""
+    if not settings:
+        return read_design(scenario, {})
+    return Design(settings=settings, scenario=variant(scenario, {**settings, STRATEGY: ANY}), quantities={})
+
+
+def _strategies(scenario: Scenario, design: Design, count: int) -> list[str]:
+    """The best strategies of a design, and the scenario's own one where it divides the workload there too."""
+    texts, score = ranked(design)
+    if not texts:
+        raise CrossflowError(
+            f"no strategy divides this {design.scenario.workload.model} over {design.scenario.system.device_count} devices"
+        )
+    best = [texts[i] for i in chosen_first(score)[:count].tolist()]
+    own = scenario.strategy_text
+    if own not in best and (not design.settings or own in legal(design.scenario)):
+        best = [*best[: count - 1], own]
+    return best

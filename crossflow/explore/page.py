@@ -59,13 +59,13 @@ def with_start(app: App, text: str, start: Mapping[str, Any]) -> str:
     return text.replace(TITLE, html.escape(app.title)).replace(START, block)
 
 
-def exported(app: App) -> str:
+def exported(app: App, answers: Mapping[str, Any] | None = None) -> str:
     """The page of an app as one file that works from a disk: styles, scripts and data are in it.
 
-    The page finds ``offline: true`` in what it begins with, and what `App.offline` gives as ``answers``.
+    The page finds ``offline: true`` in what it begins with, and as ``answers`` what `App.offline` gives, where they are not given here.
     """
     held = {name: content.decode() for name, (_, content) in assets().items()}
-    start = {**common(app), **app.start(), "offline": True, "answers": dict(app.offline())}
+    start = {**common(app), **app.start(), "offline": True, "answers": dict(app.offline() if answers is None else answers)}
     text = _SHEET.sub(lambda found: f"<style>\n{held[found[1]]}</style>", held[app.page])
     text = _SCRIPT.sub(lambda found: f"<script>{_inside(held[found[1]])}</script>", text)
     text = _MODULE.sub(lambda found: f'<script type="module">\n{_inside(bundle(held, found[1]))}</script>', text)

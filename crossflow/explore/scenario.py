@@ -7,9 +7,8 @@ import functools
 import itertools
 import json
 import math
-import shlex
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -28,6 +27,7 @@ from crossflow.explore.controls import controls_against, count_path
 from crossflow.explore.designs import Design, best_first, fastest, legal, ranked, read_design, thinned, written
 from crossflow.explore.helper import Helper
 from crossflow.explore.levers import better_moves, better_strategies
+from crossflow.explore.origin import Origin
 from crossflow.explore.repairs import repairs
 from crossflow.explore.server import App
 from crossflow.points import varied
@@ -48,10 +48,17 @@ NUMBERS = 6  # of which 10 % more is told
 LEAST = 1e-6  # gain that is worth a row
 
 
-def scenario_app(scenario: Scenario) -> App:
-    """The page of a scenario."""
+def scenario_app(scenario: Scenario, origin: Origin | None = None, wanted: Sequence[str] = ()) -> App:
+    """The page of a scenario.
+
+    Parameters
+    ----------
+    origin : how the scenario was given; where it is None, as the file that it was read from.
+    wanted : paths that can be moved on the page as a file, as `crossflow.explore.offline.offline` takes them.
+    """
     from crossflow.explore.offline import offline
 
+    given = origin or Origin(words=(scenario.document.file,), file=scenario.document.file)
     helper, begin = Helper(), _start(scenario)
 
     def moved(scenario: Scenario, body: Body) -> dict[str, Any]:
@@ -62,7 +69,13 @@ def scenario_app(scenario: Scenario) -> App:
         threading.Thread(target=_warmed, args=(helper,), daemon=True).start()
         return begin
 
-    quick = {"evaluate": moved, "further": told_further, "texts": texts, "designs": designs}
+    def told(scenario: Scenario, body: Body) -> dict[str, Any]:
+        return told_further(scenario, body, given)
+
+    def written_out(scenario: Scenario, body: Body) -> dict[str, str]:
+        return texts(scenario, body, given)
+
+    quick = {"evaluate": moved, "further": told, "texts": written_out, "designs": designs}
     slow = {
         "repairs": repaired, "neighbours": neighbours, "decisions": decisions, "strategies": strategies, "fastest": best_strategy,
         "timeline": timeline, "explain": explained, "compare": compared,
@@ -75,7 +88,7 @@ def scenario_app(scenario: Scenario) -> App:
             **{name: functools.partial(call, scenario) for name, call in quick.items()},
             **{name: functools.partial(helper.call, call, scenario) for name, call in slow.items()},
         },
-        offline=functools.partial(offline, scenario),
+        offline=functools.partial(offline, scenario, wanted, given),
         close=helper.close,
     )
 
@@ -91,6 +104,7 @@ def _start(scenario: Scenario) -> dict[str, Any]:
         "file": scenario.document.file,
         "count": count_path(scenario),
         "divisible": not isinstance(scenario.workload, ProgramSpec),
+        "auto": scenario.auto is not None,
         "objectives": [{"name": name, "label": words(name)} for name in OBJECTIVES],
         "tints": list(palette.TINTS),
         "hatched": list(palette.WAITING),
@@ -123,9 +137,17 @@ def evaluated(scenario: Scenario, body: Body) -> dict[str, Any]:
     return found
 
 
-def told_further(scenario: Scenario, body: Body) -> dict[str, Any]:
-    """Cures, notes, the error in words and the device of a design."""
-    return further(_design(scenario, body))
+def told_further(scenario: Scenario, body: Body, origin: Origin | None = None) -> dict[str, Any]:
+    """Cures, notes, the error in words and the device of a design; how its strategy was chosen and what was assumed are notes too."""
+    design = _design(scenario, body)
+    found = further(design)
+    return {**found, "notes": [*_assumed(scenario, design, origin), *found["notes"]]}
+
+
+def _assumed(scenario: Scenario, design: Design, origin: Origin | None) -> Iterator[str]:
+    if scenario.auto is not None and design.scenario.strategy_text == scenario.strategy_text:
+        yield f"strategy {scenario.strategy_text}: {scenario.auto}"
+    yield from (f"assumed: {sentence}" for sentence in (origin.assumed if origin is not None else ()))
 
 
 def repaired(scenario: Scenario, body: Body) -> list[dict[str, Any]]:
@@ -277,20 +299,18 @@ def compared(scenario: Scenario, body: Body) -> dict[str, Any]:
     }
 
 
-def texts(scenario: Scenario, body: Body) -> dict[str, str]:
-    """A design as ``--set`` line, as YAML and as Python; the settings alone, for the file that the page was opened with."""
+def texts(scenario: Scenario, body: Body, origin: Origin | None = None) -> dict[str, str]:
+    """A design as ``--set`` line, as YAML and as Python; the settings alone, for what the page was opened with."""
     import yaml
 
-    design = _design(scenario, body)
-    settings = written(design)
-    words_ = [f"{path}={_word(value)}" for path, value in settings.items()]
-    file = scenario.document.file
-    line = f"crossflow predict {shlex.quote(file)}" + (" --set " + " ".join(map(shlex.quote, words_)) if words_ else "")
+    origin = origin or Origin(words=(scenario.document.file,), file=scenario.document.file)
+    settings = written(_design(scenario, body))
+    changes = {path: _word(value) for path, value in settings.items()}
     data = scenario.document.data
     for path, value in settings.items():
         data = files.replace(data, files.parts_of(path), value, path)
-    python = f"import crossflow\n\nscenario = crossflow.load({file!r}, {words_!r})\nprint(crossflow.predict(scenario))\n"
-    return {"set": line, "yaml": yaml.safe_dump(json.loads(json.dumps(data)), sort_keys=False, allow_unicode=True), "python": python}
+    text = yaml.safe_dump(json.loads(json.dumps(data)), sort_keys=False, allow_unicode=True)
+    return {"set": origin.line(changes), "yaml": text, "python": origin.python(scenario.document.data, changes)}
 
 
 def _word(value: Any) -> str:

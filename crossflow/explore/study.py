@@ -11,13 +11,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from crossflow.drawing.words import label
 from crossflow.errors import CrossflowError, SpecError
+from crossflow.evaluation.likeness import trust
 from crossflow.explore import study_source
+from crossflow.explore.origin import Origin
 from crossflow.explore.server import App, ExploreServer
 from crossflow.explore.study_rows import PointColumn, PointRows, read_from, read_points, read_record, row_of, sent, size_of
 from crossflow.explore.study_source import StudySource, is_setting
 from crossflow.score import larger_is_better, unit_of
+from crossflow.study.findings import reach_of_ties
 from crossflow.study.records import POINTS
 
 INLINE = 2**24  # characters of columns that stand in the page itself; the others come when they are asked for
@@ -71,7 +76,23 @@ class StudyPage:
             "searches": [_search(number, search) for number, search in enumerate(record.get("searches", ()))],
             "tables": {name: rows for name in TABLES if (rows := _table(self.folder / f"{name}.csv"))},
             "source": None if self.source is None else str(self.source.place),
+            "tie": self.tie(found),
+            "draws": self.draws(),
+            "trust": "" if self.source is None else trust(self.source.scenario).text,
         }
+
+    def draws(self) -> int:
+        """How many times uncertain numbers were drawn for each point, the same draws for all; 0 where none were."""
+        spec = None if self.source is None else self.source.spec
+        return 0 if spec is None or spec.uncertainty is None else spec.uncertainty.samples
+
+    def tie(self, found: PointRows) -> float | None:
+        """By how much more time a point must take than the best one to be told from it; None where nothing tells. [1]"""
+        level = found.columns.get("trust")
+        if self.source is None or level is None or level.levels is None:
+            return None
+        settings = [name for name, column in found.columns.items() if is_setting(name) and len(np.unique(column.values)) > 1]
+        return reach_of_ties(self.source.scenario, settings, level.levels)
 
     def found(self, record: Mapping[str, Any]) -> PointRows:
         """All rows, read again only where the file has changed."""
@@ -172,8 +193,9 @@ class StudyPage:
             number = _number(asked)
             with lock:
                 if number not in servers:
-                    app = scenario_app(study_source.design(self.source, row_of(self.points, number)))
-                    servers[number] = ExploreServer(app)
+                    scenario = study_source.design(self.source, row_of(self.points, number))
+                    saved = f"{scenario.name}.yaml"  # which the page's button YAML gives
+                    servers[number] = ExploreServer(scenario_app(scenario, Origin(words=(saved,), file=saved)))
                     threading.Thread(target=servers[number].serve_forever, daemon=True).start()
                 while len(servers) > SLIDERS:
                     oldest = servers.pop(next(iter(servers)))

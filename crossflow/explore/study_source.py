@@ -54,7 +54,7 @@ def find_source(folder: Path, record: Mapping[str, Any]) -> StudySource | None:
             return recorded
     for path in _candidates(folder, str(record["name"])):
         with contextlib.suppress(CrossflowError):
-            found = _study(path)
+            found = study_at(path)
             if digest(found.scenario.document.data) == record.get("inputs", {}).get("scenario"):
                 return found
     for path in sorted([*folder.glob("best*.yaml"), *folder.glob("best/*.yaml")]):
@@ -84,7 +84,7 @@ def _candidates(folder: Path, name: str) -> Iterator[Path]:
         yield shipped
 
 
-def _study(path: Path) -> StudySource:
+def study_at(path: Path) -> StudySource:
     """A study's file with its scenario, without planning what it runs."""
     document = files.read_yaml(path)
     spec = files.validate(StudyFile, document)

@@ -12,6 +12,7 @@ from crossflow.architecture.system import resolve, template_name
 from crossflow.architecture.template import SystemSpec
 from crossflow.errors import CrossflowError, SpecError
 from crossflow.files import Document
+from crossflow.program.file import is_program
 from crossflow.scenario import model_name
 from crossflow.strategy.reading import AUTO
 from crossflow.workload.huggingface import CONFIG, huggingface_document
@@ -51,15 +52,25 @@ class Question:
         workload: dict[str, Any] = {"model": model if path is None else str(path)}
         workload |= {key: value for key, value in (("global_batch", self.batch), ("task", self.task)) if value is not None}
         data = {
-            "name": f"{Path(model).stem if path is None else path.parent.name or 'model'} on {Path(named).stem}",
+            "name": f"{_title(model) if path is None else path.parent.name or 'model'} on {Path(named).stem}",
             "system": system,
             "workload": workload,
-            "strategy": self.strategy or AUTO,
+            **({} if self.strategy is None and names_program(model) else {"strategy": self.strategy or AUTO}),
         }
         said = files.override(Document(file=COMMAND, data=data), settings).data
         assumed = list(_assumed(said["system"], said["workload"], path))
         values = {key: value for key, value, _ in assumed if value is not None}
         return Document(file=COMMAND, data={**data, "workload": {**workload, **values}}), tuple(text for *_, text in assumed)
+
+
+def names_program(model: str) -> bool:
+    """Whether a model is the file of a program, which says by itself how it is divided."""
+    return model.endswith((".json", ".json.gz")) and Path(model).name != CONFIG and Path(model).is_file() and is_program(model)
+
+
+def _title(model: str) -> str:
+    """A model as a name: of a file what stands before its ending."""
+    return Path(model.removesuffix(".gz").removesuffix(".json").removesuffix(".program")).stem
 
 
 def _config(model: str) -> Path | None:

@@ -176,9 +176,14 @@ def is_program(path: str | Path) -> bool:
     return isinstance(data, Mapping) and (data.get("kind") == "program" or "ops" in data)
 
 
+def is_named_program(path: str | Path) -> bool:
+    """Whether the name of a file says that it is a program."""
+    return Path(path).name.endswith((".program.json", ".program.json.gz"))
+
+
 def check_name(path: str | Path) -> None:
     """Raise SpecError for a name that tells nobody that a file which is to be written is a program."""
-    if not Path(path).name.endswith((".program.json", ".program.json.gz")):
+    if not is_named_program(path):
         message = "a program is JSON; give its file a name that ends in .program.json.gz or .program.json"
         raise SpecError([Problem(file=str(path), message=message)])
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -21,6 +21,7 @@ from crossflow.explanation.uncertainty import entry_of, importance, interval, pr
 from crossflow.idle import OF_DATASHEETS, of_a_datasheet
 from crossflow.names import file_name
 from crossflow.points import split, variant, varied
+from crossflow.scenario import Scenario
 from crossflow.score import larger_is_better, unit_of
 from crossflow.search.division import SPREAD
 from crossflow.search.problem import ILLEGAL
@@ -249,23 +250,36 @@ def _trusted(study: Study, view: View) -> str:
 def _ties(study: Study, view: View) -> str:
     """The points that cannot be told from the fastest one of those that fit, where all do the same."""
     times, feasible = tables.numbers(view.columns["step_time_s"]), np.asarray(view.columns["feasible"], dtype=bool)
-    if len(times) < 2 or not feasible.any() or any(path.split(".")[0] in ("workload", "software") for path in study.paths):
+    if len(times) < 2 or not feasible.any():
         return ""
-    run, levels = likeness(study.scenario), view.columns["trust"]
-    same = set(study.paths) <= {"strategy"}
     best = int(np.where(feasible & np.isfinite(times), times, np.inf).argmin())
-    if "extrapolated" in levels and run.seen not in (GENERATED, DESIGNED):
-        run = replace(run, seen="none")
-    found = spread_of(run, run, same=same)
-    if found is None:
+    reach = reach_of_ties(study.scenario, study.paths, view.columns["trust"])
+    if reach is None:
         return ""
-    near = np.flatnonzero(feasible & (times <= times[best] * (1.0 + found[0].order)))
+    near = np.flatnonzero(feasible & (times <= times[best] * (1.0 + reach)))
     others = [int(i) for i in near if i != best]
     if not others:
         return ""
     named = [", ".join(_rounded(label(view.columns[path][i])) for path in study.values) for i in others[:TIED]]
     more = f" and {len(others) - TIED:,} more" if len(others) > TIED else ""
-    return f"; less than {100 * found[0].order:.0f} % slower than the fastest, and not to be told from it: {'; '.join(named)}{more}"
+    return f"; less than {100 * reach:.0f} % slower than the fastest, and not to be told from it: {'; '.join(named)}{more}"
+
+
+def reach_of_ties(scenario: Scenario, paths: Collection[str], levels: Collection[Any]) -> float | None:
+    """By how much more time a point must take than another one so that measured runs tell them apart; None where no runs tell. [1]
+
+    Parameters
+    ----------
+    paths : in which the points differ; points that do not do the same are not compared.
+    levels : how far the points can be trusted.
+    """
+    if any(path.split(".")[0] in ("workload", "software") for path in paths):
+        return None
+    run = likeness(scenario)
+    if "extrapolated" in levels and run.seen not in (GENERATED, DESIGNED):
+        run = replace(run, seen="none")
+    found = spread_of(run, run, same=set(paths) <= {"strategy"})
+    return None if found is None else found[0].order
 
 
 def _loose(study: Study, block: Mapping[str, Sequence[Any]]) -> list[bool]:

@@ -74,21 +74,17 @@ def of_scenario(browser: Browser, folder: Path) -> None:
 
 
 def of_study(browser: Browser, folder: Path) -> None:
-    """A rectangle drawn on the scatter plot, and one of its designs."""
+    """What the page of a study begins with."""
     with served(folder) as url:
-        page = shown(browser, url, {}, 1280, 1000)
-        box = page.locator(".scatter canvas").bounding_box()
-        assert box is not None
-        page.mouse.move(box["x"] + 80, box["y"] + 0.6 * box["height"])
-        page.mouse.down()
-        page.mouse.move(box["x"] + 0.45 * box["width"], box["y"] + box["height"] - 50, steps=3)
-        page.mouse.up()
-        page.wait_for_timeout(SETTLED)
-        page.mouse.click(box["x"] + 0.4 * box["width"], box["y"] + 0.7 * box["height"])
-        page.wait_for_timeout(SETTLED)
-        page.mouse.move(5, 5)
-        page.wait_for_timeout(500)
+        page = shown(browser, url, {}, 1280, 1080)
         page.screenshot(path=pages.DOCS / "figures" / "explore-study.png")
+
+
+def of_trace(browser: Browser) -> None:
+    """What the page of a trace begins with."""
+    with served(pages.DOCS.parent / "tests" / "data" / "traces" / "train_rank3_step_kineto.json.gz") as url:
+        page = shown(browser, url, {}, 1280, 900)
+        page.screenshot(path=pages.DOCS / "figures" / "explore-trace.png")
 
 
 def main() -> int:
@@ -106,6 +102,7 @@ def main() -> int:
         browser = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox"])
         of_scenario(browser, folder)
         of_study(browser, study)
+        of_trace(browser)
         browser.close()
     return 0
 

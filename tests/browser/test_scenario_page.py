@@ -315,7 +315,7 @@ def test_the_exported_page_works_from_the_disk(opened, files, saved):
     page = opened(target.as_uri())
     assert re.match(r"\d", time_of(page))
     before = time_of(page)
-    page.locator("input[type=range]:not([disabled])").first.focus()  # the control with the largest effect
+    page.locator("input[type=range]:not([disabled])").first.focus()  # the number of devices
     page.keyboard.press("Home")
     page.wait_for_timeout(100)
     assert time_of(page) != before
@@ -336,6 +336,83 @@ def test_the_exported_page_has_the_timeline_of_its_scenario(opened, files):
     until(page, "document.querySelector('.main').innerText.includes('of the scenario as exported, not of the settings now')")
     page.locator(".reset:visible").first.click()
     until(page, "!document.querySelector('.main').innerText.includes('as exported, not of')")
+
+
+AUTO = """\
+name: auto
+system: {template: h100-ib-cluster, nodes: 2}
+workload: {model: llama3-8b, global_batch: 32}
+strategy: auto
+"""
+
+
+def test_an_automatic_strategy_is_pressed_and_followed(opened, served, files):
+    (files / "auto.yaml").write_text(AUTO)
+    page = opened(served(files / "auto.yaml"))
+    first = page.inner_text(".strategy")
+    assert page.get_attribute("button.auto", "aria-pressed") == "true"
+    assert page.locator(".strategy-control .reset").is_hidden()
+    until(page, f"document.querySelector('.remarks').innerText.includes('strategy {first}: the fastest of ')")
+    page.focus('input[type=range][data-path="system.nodes"]')
+    page.keyboard.press("ArrowRight")
+    until(page, f"document.querySelector('.strategy').textContent !== {first!r}")
+    assert page.get_attribute("button.auto", "aria-pressed") == "true"
+    assert state_of(page)["s"] == {"system.nodes": 4}
+    page.click("button.auto")  # from now on the strategy stays
+    held = page.inner_text(".strategy")
+    settled(page)
+    assert state_of(page)["s"]["strategy"] == held
+    page.click("button.auto")
+    settled(page)
+    assert "strategy" not in state_of(page)["s"]
+    page.click("text=Reset all")
+    until(page, f"document.querySelector('.strategy').textContent === {first!r}")
+
+
+def test_nodes_strategies_and_the_network_move_on_an_exported_page(opened, files):
+    (files / "auto.yaml").write_text(AUTO)
+    target = files / "auto.html"
+    subprocess.run([sys.executable, "-m", "crossflow", "explore", str(files / "auto.yaml"), "--export", str(target)], check=True)
+    page = opened(target.as_uri())
+    moved = [row.get_attribute("data-path") for row in page.locator("input[type=range]:not([disabled])").all()]
+    assert moved == ["system.nodes", "system.network.inter.bandwidth"]
+    before, first = time_of(page), page.inner_text(".strategy")
+    page.focus('input[data-path="system.nodes"][type=range]')
+    page.keyboard.press("ArrowRight")
+    until(page, f"document.getElementById('step-time').textContent !== {before!r}")
+    assert "on 32 x" in page.inner_text(".what")
+    assert page.inner_text(".strategy") != first
+    page.click(".strategy")
+    options = page.locator(".strategies [role=option]")
+    assert options.count() == 6
+    assert "6 of 6 that this page holds" in page.inner_text(".choose")
+    wanted, told = options.nth(2).locator("span").all_inner_texts()
+    options.nth(2).click()
+    until(page, f"document.querySelector('.strategy').textContent === {wanted!r}")
+    assert time_of(page) == told
+    assert page.get_attribute("button.auto", "aria-pressed") == "false"
+    page.focus('input[data-path="system.nodes"][type=range]')
+    page.keyboard.press("ArrowLeft")
+    until(page, "document.querySelector('.said')?.textContent.includes('none of the strategies that this page holds here')")
+
+
+def test_a_design_that_a_file_does_not_hold_is_told_and_undone(opened, files):
+    (files / "auto.yaml").write_text(AUTO)
+    target = files / "types.html"
+    command = [sys.executable, "-m", "crossflow", "explore", str(files / "auto.yaml"), "--export", str(target)]
+    subprocess.run([*command, "--with", "workload.dtype=mxfp8:bf16:fp8,strategy=2"], check=True)
+    page = opened(target.as_uri())
+    chooser = page.locator('select[data-path="workload.dtype"]')
+    assert chooser.locator("option").all_inner_texts() == ["mxfp8", "bf16", "fp8"]
+    before = time_of(page)
+    chooser.select_option("fp8")
+    until(page, f"document.getElementById('step-time').textContent !== {before!r}")
+    chooser.select_option("mxfp8")
+    page.wait_for_selector(".notice[role=alert]:visible")
+    assert "mxfp8" in page.inner_text(".notice[role=alert]")
+    page.click(".notice[role=alert] button")
+    page.wait_for_selector(".notice[role=alert]", state="hidden")
+    assert chooser.input_value() == "fp8"
 
 
 def figures(page, saved):

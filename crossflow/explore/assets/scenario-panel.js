@@ -137,7 +137,8 @@ export class Panel {
 
   names(control) {
     const select = el("select", { "aria-label": control.label, "data-path": control.path, disabled: this.page.fixed(control.path) });
-    const wide = control.options.includes(control.value) ? control.options : [control.value, ...control.options];
+    const options = this.page.values(control.path) || control.options;
+    const wide = options.includes(control.value) ? options : [control.value, ...options];
     select.append(...wide.map((name) => el("option", { value: name }, name)));
     select.addEventListener("change", () => this.page.set({ [control.path]: select.value }));
     const name = el("span", { class: "name" }, control.label);
@@ -414,14 +415,14 @@ export function inkOn(colour) {
   return 0.2126 * red + 0.7152 * green + 0.0722 * blue > 0.3 ? "#101418" : "#ffffff";
 }
 
-/** The control of the strategy: auto, or one of a list that can be searched. `page` gives `get()`, `set(text)`, `list()` and `now()`. */
+/** The control of the strategy: auto, or one of a list that can be searched. `page` gives `get()`, `set(text)`, `list()`, `now()`, `fixed`, and `own`, what the scenario asks for where it is no plan. */
 export class StrategyControl {
   constructor(page) {
     this.page = page;
-    this.auto = el("button", { class: "auto", type: "button", text: "auto", disabled: start.offline });
+    this.auto = el("button", { class: "auto", type: "button", text: "auto", disabled: page.fixed });
     this.auto.addEventListener("click", () => this.page.set(this.page.get() === "auto" ? this.page.now() : "auto"));
     hinted(this.auto, () => "auto: the fastest strategy that fits, searched again after every change");
-    this.text = el("button", { class: "strategy", type: "button", "aria-haspopup": "listbox", disabled: start.offline });
+    this.text = el("button", { class: "strategy", type: "button", "aria-haspopup": "listbox", disabled: page.fixed });
     this.text.addEventListener("click", () => this.toggle());
     this.reset = el("button", { class: "quiet reset", type: "button", "aria-label": "reset strategy", text: "↺", onclick: () => this.page.set(undefined) });
     this.field = el("input", { type: "search", placeholder: "Search, or write a strategy and press Enter", "aria-label": "search strategies" });
@@ -465,17 +466,17 @@ export class StrategyControl {
     const set = this.page.get();
     this.auto.setAttribute("aria-pressed", String(set === "auto"));
     this.text.textContent = this.page.now() || "-";
-    this.reset.hidden = set === undefined;
-    this.element.classList.toggle("changed", set !== undefined);
+    this.reset.hidden = set === this.page.own;
+    this.element.classList.toggle("changed", set !== this.page.own);
     if (this.box.hidden) return;
     if (!this.rows) {
       replace(this.list, el("div", { class: "soft" }, "Strategies are timed ..."));
       return;
     }
     const words = this.field.value.trim().toLowerCase().split(/[\s-]+/).filter(Boolean);
-    const found = this.rows.filter(({ strategy }) => words.every((word) => strategy.toLowerCase().split("-").some((part) => part.startsWith(word))));
-    this.count.textContent = `${grouped(found.length)} of ${grouped(this.found.count)} that divide the workload, the fastest that fit first`;
-    replace(this.list, ...found.slice(0, 60).map((row) => {
+    const fitting = this.rows.filter(({ strategy }) => words.every((word) => strategy.toLowerCase().split("-").some((part) => part.startsWith(word))));
+    this.count.textContent = `${grouped(fitting.length)} of ${grouped(this.found.count)} that ${this.found.held ? "this page holds" : "divide the workload"}, the fastest that fit first`;
+    replace(this.list, ...fitting.slice(0, 60).map((row) => {
       const told = row.time === undefined ? "" : `${show(row.time, "s")}${row.fits ? "" : ", does not fit"}`;
       const option = el("button", { type: "button", role: "option", class: row.fits === false ? "unfit" : "", onclick: () => this.choose(row.strategy) });
       option.append(el("span", {}, row.strategy), el("span", { class: "soft" }, told));

@@ -1,5 +1,6 @@
 // The page of a scenario: what is asked of crossflow when something is moved, and what is drawn of the answers.
 import { call, copy, csvOf, el, later, newest, onState, onSystemTheme, readState, replace, save, say, searchKey, setTheme, start, themeButton, unhint, writeState } from "./kit.js";
+import { Grid } from "./scenario-offline.js";
 import { Panel, same, shown, StrategyControl } from "./scenario-panel.js";
 import { levers, limits, remedies, tiles } from "./scenario-tiles.js";
 import { breakdown, chip, drawLarge, fileName, memory, pinTable, profile, strip, waterfall } from "./scenario-views.js";
@@ -28,8 +29,10 @@ let stamp = 0; // counts moves, so that late answers are known
 
 // ---------------------------------------------------------------------------------------------- settings
 
-const grid = start.offline ? start.answers : null;
-const axes = new Map((grid?.axes || []).map((axis) => [axis.path, axis.values]));
+const own = start.auto ? "auto" : undefined; // the strategy that the scenario itself asks for, where it is no plan
+const automatic = () => (state.s.strategy ?? own) === "auto";
+
+const grid = start.offline ? new Grid(start.answers, own) : null;
 
 function value(control) {
   const found = state.s[control.path];
@@ -182,7 +185,7 @@ const settled = newest("further", ({ cures, device, notes, trusts }) => {
   replace(remarks, ...told.map((note) => el("div", { class: "soft" }, `note: ${note}`)));
 }, () => {});
 const best = newest("fastest", ({ strategy: text }, body) => {
-  if (body.stamp !== stamp || state.s.strategy !== "auto" || text === chosen) return;
+  if (body.stamp !== stamp || !automatic() || text === chosen) return;
   chosen = text;
   ask(question({ every: true, lever: state.w }));
   pause();
@@ -225,7 +228,7 @@ const pause = later(() => {
   const body = { settings: state.s, chosen, stamp };
   settled(body);
   if (now.note) repairs({ settings: state.s });
-  if (state.s.strategy === "auto") best(body);
+  if (automatic() && Object.keys(state.s).length) best(body);
   view.levers.wait();
   view.limits.wait();
   neighbours(body);
@@ -253,17 +256,19 @@ const panelPage = {
     state.g = { ...state.g, [group]: on ? 1 : 0 };
     writeState(state);
   },
-  values: (path) => axes.get(path),
-  fixed: (path) => Boolean(grid) && !axes.has(path),
+  values: (path) => grid?.values(path),
+  fixed: (path) => Boolean(grid) && grid.fixed(path),
 };
 const strategy = new StrategyControl({
-  get: () => state.s.strategy,
+  own,
+  get: () => state.s.strategy ?? own,
   set: (text) => {
     if (text === "auto") chosen = now.strategy;
-    set({ strategy: text });
+    set({ strategy: text === own ? undefined : text });
   },
   now: () => now.strategy,
-  list: () => call("strategies", { settings: state.s, chosen }),
+  list: () => (grid ? grid.rows(state.s) : call("strategies", { settings: state.s, chosen })),
+  fixed: Boolean(grid) && grid.fixed("strategy"),
 });
 panelPage.strategy = strategy;
 const panel = new Panel(panelPage);
@@ -360,8 +365,9 @@ function pin() {
   }
   const name = [...NAMES].find((letter) => !state.p.some(({ n }) => n === letter));
   const settings = { ...state.s };
-  if (settings.strategy === "auto" || now.note) settings.strategy = now.strategy;
-  const there = Object.keys(settings).length ? state.p.find(({ s }) => JSON.stringify(s) === JSON.stringify(settings))?.n : "start";
+  if (automatic() || now.note) settings.strategy = now.strategy;
+  const moved = Object.keys(state.s).length;
+  const there = moved ? state.p.find(({ s }) => JSON.stringify(s) === JSON.stringify(settings))?.n : "start";
   if (there) {
     say(there === "start" ? "nothing has moved: the start is always kept" : `this is design ${there}`);
     return;
@@ -403,7 +409,7 @@ function refreshPins() {
   const { answer, name } = reference();
   const settings = state.r ? state.p[state.r - 1].s : {};
   if (answer.step_time && now.step_time && JSON.stringify(settings) !== JSON.stringify(state.s)) {
-    const second = state.s.strategy === "auto" ? { ...state.s, strategy: now.strategy } : state.s;
+    const second = automatic() ? { ...state.s, strategy: now.strategy } : state.s;
     compares({ first: settings, second, names: [name, "now"] });
   } else view.waterfall.element.hidden = true;
 }
@@ -411,31 +417,20 @@ function refreshPins() {
 // ---------------------------------------------------------------------------------------------- a page without crossflow
 
 function offline() {
-  const index = (grid.axes || []).reduce((at, axis) => {
-    const wanted = state.s[axis.path] ?? controls.get(axis.path).value;
-    const i = axis.values.reduce((found, one, j) => (Math.abs(one - wanted) < Math.abs(axis.values[found] - wanted) ? j : found), 0);
-    if (wanted !== axis.values[i]) state.s = { ...state.s, [axis.path]: axis.values[i] };
-    return at * axis.values.length + i;
-  }, 0);
-  now = grid.points[index] || base;
-  for (const axis of grid.axes) curves.set(axis.path, offlineCurve(axis));
+  const found = grid.find(state.s, base.strategy);
+  if (found.error) {
+    failed(new Error(found.error));
+    return;
+  }
+  notice.hidden = true;
+  state.s = found.settings;
+  lastGood = state.s;
+  now = found.point;
+  if (found.note) say(found.note);
+  for (const axis of grid.numbers()) curves.set(axis.path, grid.curve(axis, state.s, now.strategy));
   view.strip.tell(Object.keys(state.s).length ? "of the scenario as exported, not of the settings now" : "");
   panel.draw();
   draw();
-}
-
-/** Curve of an axis of the grid through the design, from the grid. */
-function offlineCurve(axis) {
-  const stride = (name) => grid.axes.slice(grid.axes.findIndex(({ path }) => path === name) + 1).reduce((size, { values }) => size * values.length, 1);
-  const at = (name) => {
-    const { values } = grid.axes.find(({ path }) => path === name);
-    const wanted = state.s[name] ?? controls.get(name).value;
-    return values.findIndex((one) => same(one, wanted));
-  };
-  const rest_ = grid.axes.filter(({ path }) => path !== axis.path).reduce((sum, { path }) => sum + at(path) * stride(path), 0);
-  const points = axis.values.map((_, i) => grid.points[rest_ + i * stride(axis.path)]);
-  const binds = (point) => Object.entries(point.bound).sort((a, b) => b[1] - a[1])[0]?.[0] || "compute";
-  return { x: axis.values, y: points.map(({ step_time: time }) => time), fits: points.map(({ feasible }) => feasible), bound: points.map(binds), at: axis.values[at(axis.path)] };
 }
 
 // ---------------------------------------------------------------------------------------------- the page
@@ -495,7 +490,7 @@ function build() {
   });
   const header = el("header", { class: "top" }, el("h1", {}, start.title, " ", what), ...(grid ? [] : tools), sheet, theme);
   view.profile.table.addEventListener("click", () => save(`${fileName("profile")}.csv`, curvesCsv(), "text/csv"));
-  const plain = grid ? el("div", { class: "notice plain" }, `This page is a file made by crossflow ${start.version}. ${axes.size ? `${[...axes.keys()].join(", ")} can be moved among values that were computed beforehand; all other controls are fixed.` : "Its controls are fixed."}`) : null;
+  const plain = grid ? el("div", { class: "notice plain" }, `This page is a file made by crossflow ${start.version}. ${grid.axes.length ? `${grid.told()} can be moved among values that were computed beforehand; all other controls are fixed.` : "Its controls are fixed."}`) : null;
   const main = el("div", { class: "main" }, old, el("div", { class: "tiles" }, view.tiles.element, grid ? null : view.levers.element, view.breakdown.element),
     view.pins.element, view.waterfall.element, el("div", { class: "columns even" }, view.memory.element, view.strip.element), view.profile.element,
     el("div", { class: "columns even" }, view.chip.element, view.limits.element), remarks);
@@ -535,7 +530,7 @@ function redraw() {
 /** Begin with what the page holds, then with what the address says. */
 function begin() {
   build();
-  const told = grid ? grid.curves : start.first.curves;
+  const told = grid ? start.answers.curves : start.first.curves;
   for (const [path, curve] of Object.entries(told)) {
     if (curve.x) curves.set(path, curve);
     gains.set(path, { gain: curve.gain, way: curve.way });
@@ -546,13 +541,16 @@ function begin() {
   if (grid) {
     view.profile.select.hidden = true;
     view.limits.element.hidden = true;
-    if (grid.timeline.total === undefined) view.strip.fail(grid.timeline.error);
-    else view.strip.draw(grid.timeline);
-    view.tiles.drawCures(grid.further.cures.map(({ text }) => ({ text, settings: {} })), now);
-    view.chip.draw(grid.further.device);
+    const { timeline, further } = start.answers;
+    if (timeline.total === undefined) view.strip.fail(timeline.error);
+    else view.strip.draw(timeline);
+    view.tiles.drawCures(further.cures.map(({ text }) => ({ text, settings: {} })), now);
+    view.tiles.drawTrusts(further.trusts);
+    view.chip.draw(further.device);
+    replace(remarks, ...further.notes.map((note) => el("div", { class: "soft" }, `note: ${note}`)));
     offline();
   } else if (Object.keys(state.s).length || state.b || state.o || state.m) {
-    if (state.s.strategy === "auto") chosen = undefined;
+    if (automatic()) chosen = undefined;
     moved();
   } else pause();
   if (state.p.length) refreshPins();

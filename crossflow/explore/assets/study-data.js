@@ -205,46 +205,6 @@ export function select(brushes, onlyFeasible) {
   data.version++;
 }
 
-/** Rows in the order of a column, those without a value last; in the order of the file where there is no column. */
-export function ordered(name, descending) {
-  const order = new Uint32Array(data.rows);
-  for (let i = 0; i < order.length; i++) order[i] = i;
-  const found = column(name);
-  if (!found) return order;
-  let keys = found.values;
-  if (found.isText) {
-    const rank = [...found.levels.keys()].sort((a, b) => String(found.levels[a]).localeCompare(String(found.levels[b]), "en", { numeric: true }));
-    const place = new Float64Array(rank.length);
-    rank.forEach((code, i) => { place[code] = i; });
-    keys = found.values.map((code) => (code >= 0 ? place[code] : NaN));
-  }
-  const sign = descending ? -1 : 1;
-  return order.sort((a, b) => {
-    const one = keys[a], other = keys[b];
-    if (one !== one || other !== other) return (one !== one) - (other !== other) || a - b;
-    return sign * (one - other) || a - b;
-  });
-}
-
-/** The row that is best in an objective, among those that fit where there are any; -1 without rows. */
-export function bestRow(objective) {
-  const found = objective && column(objective.name);
-  if (!found) return -1;
-  const fits = feasible();
-  const sign = objective.larger ? -1 : 1;
-  let best = -1, least = Infinity, fitting = false;
-  for (let i = 0; i < data.rows; i++) {
-    const value = sign * found.values[i], here = fits(i);
-    if (value !== value || (fitting && !here)) continue;
-    if ((here && !fitting) || value < least) {
-      best = i;
-      least = value;
-      fitting = fitting || here;
-    }
-  }
-  return best;
-}
-
 // ---------------------------------------------------------------------------------------------- fronts and convergence
 
 /** Rows that fit and that no other one beats in both columns, from left to right. `larger` says for each whether more is better. */

@@ -35,7 +35,7 @@ export function makeDesign(host, app) {
   }
 
   function header(row) {
-    const name = `Design ${column("id").text(row)}${row === app.best ? ", the best" : ""}`;
+    const name = `Design ${column("id").text(row)}${row === app.overall ? ", the best" : ""}`;
     return el("header", { class: "dhead" }, el("h1", {}, name), el("button", { class: "quiet", type: "button", "aria-label": "close the design", onclick: () => app.open(-1) }, "×"));
   }
 
@@ -47,7 +47,7 @@ export function makeDesign(host, app) {
   }
 
   function differences(row) {
-    const best = app.best;
+    const best = app.overall;
     if (best < 0 || best === row) return el("p", { class: "soft" }, best === row ? "This is the best design." : "No design fits yet.");
     const rows = [...data.columns.values()].filter((found) => found.role === "setting" && !same(found.values[row], found.values[best]))
       .sort((a, b) => a.name.startsWith("techlib.") - b.name.startsWith("techlib."))
@@ -57,7 +57,7 @@ export function makeDesign(host, app) {
   }
 
   function figures(row) {
-    const best = app.best;
+    const best = app.overall;
     const objectives = new Set(app.objectives().map(({ name }) => name));
     const rows = [...data.columns.values()].filter((found) => found.role === "figure" && !found.isText && found.values[row] === found.values[row])
       .sort((a, b) => objectives.has(b.name) - objectives.has(a.name) || b.shown - a.shown)

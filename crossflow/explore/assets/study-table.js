@@ -1,7 +1,9 @@
 // The table: sorted by a click on a header, filtered by what is written below it; only the rows in view are elements.
 
 import { csvOf, el, hinted, replace } from "./kit.js";
-import { brushOf, column, data, ordered } from "./study-data.js";
+import { brushOf, column, data } from "./study-data.js";
+import { ordered, ranking } from "./study-rank.js";
+import { nothing, ranked } from "./study-answers.js";
 import { breakable } from "./study-axes.js";
 
 const HEIGHT = 24, SPARE = 8; // of a row in pixels; rows drawn beyond those in view
@@ -14,7 +16,8 @@ export function makeTable(host, app) {
   const body = el("div", { class: "tbody", role: "rowgroup" });
   const space = el("div", { class: "space" });
   const frame = el("div", { class: "tframe", tabIndex: 0, role: "grid", "aria-label": "points" }, el("div", { class: "thead" }, head, filters), el("div", { class: "tspace" }, space, body));
-  replace(host, frame);
+  const empty = el("div", { hidden: true });
+  replace(host, empty, frame);
   const view = { columns: [], rows: new Uint32Array(0), order: null, key: "", heads: "", focus: 0 };
 
   function chosen() {
@@ -97,10 +100,11 @@ export function makeTable(host, app) {
   }
 
   function chooseRows() {
-    const orderKey = [app.state.sort.join(), data.rows, data.columns.size].join("|");
+    const orderKey = [app.state.sort.join(), app.state.by, data.rows, data.columns.size].join("|");
     if (orderKey !== view.key) {
       view.key = orderKey;
-      view.order = ordered(...app.state.sort);
+      const by = ranked(app);
+      view.order = app.state.sort[0] || !by ? ordered(...app.state.sort) : ranking(by);
     }
     const rows = new Uint32Array(data.selected);
     let k = 0;
@@ -120,6 +124,8 @@ export function makeTable(host, app) {
       rows.push(el("div", { class: name, role: "row", "aria-selected": String(i === app.opened), style: { top: `${k * HEIGHT}px` }, onclick: () => app.open(i) }, cells));
     }
     replace(body, ...rows);
+    empty.hidden = view.rows.length > 0;
+    if (!view.rows.length) replace(empty, nothing(app));
   }
 
   function draw() {

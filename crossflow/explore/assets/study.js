@@ -1,8 +1,11 @@
 // The page of a study: its state, and the views that share it. Every view brushes the same columns, so that a brush in one selects in all.
 
 import { call, digits, el, framed, grouped, onState, onSystemTheme, percent, readState, replace, save, say, searchKey, show, start, themeButton, writeState } from "./kit.js";
-import { allColumns, begin, bestRow, brushOf, column, data, extend, feasible, frontOfAll, need, select } from "./study-data.js";
+import { allColumns, begin, brushOf, column, data, extend, feasible, frontOfAll, need, select } from "./study-data.js";
 import { canLog, wantsLog } from "./study-axes.js";
+import { bestRow } from "./study-rank.js";
+import { quickly } from "./study-matter.js";
+import { makeBest, makeMatters, ranked, varied } from "./study-answers.js";
 import { coloursFor, frontOfAxes, line, makeScatter } from "./study-scatter.js";
 import { pictureButton } from "./picture.js";
 import { makeParallel } from "./study-parallel.js";
@@ -13,6 +16,7 @@ import { makeDesign } from "./study-design.js";
 const POLL = 2000; // milliseconds between two looks for new points
 const AT_ONCE = 6; // columns that are fetched together
 const AXES = 8; // of the parallel coordinates at first
+const QUICK = 4096; // points by which the first view is chosen
 
 begin();
 
@@ -28,15 +32,17 @@ function defaults() {
   const swept = settings.filter((found) => start.swept.includes(found.name));
   const y = objectives[0]?.name ?? varying.find(numeric)?.name ?? "id";
   const figures = ["power_w", "cost_usd", "memory_needed_bytes", "mfu"].filter((name) => name !== y && numeric(column(name)));
+  const figure = column(y);
+  const axes_ = figure && !figure.isText && data.selected > 2 ? quickly(figure, varied(), QUICK).filter(({ share }) => share > 0) : [];
   const x = objectives.slice(1).map(({ name }) => name).find((name) => numeric(column(name)))
-    ?? swept.at(-1)?.name ?? figures[0] ?? settings.find((found) => numeric(found) && !found.name.startsWith("techlib."))?.name ?? "id";
+    ?? axes_[0]?.column.name ?? swept.at(-1)?.name ?? figures[0] ?? settings.find((found) => numeric(found) && !found.name.startsWith("techlib."))?.name ?? "id";
   const bound = column("bound_by");
   const search = column("search");
   const c = (bound && !bound.isConstant && "bound_by") || (search && !search.isConstant && "search") || (swept.length && swept[0].name) || objectives.at(-1)?.name || y;
   const chosen = settings.filter((found) => !found.name.startsWith("techlib.")); // numbers of a library are drawn, not chosen
   const axes = [...new Set([...swept, ...chosen.filter((found) => found.isText), ...chosen].map((found) => found.name).slice(0, AXES - Math.max(1, objectives.length)).concat(objectives.map(({ name }) => name)))];
   const tab = start.searches.length ? "convergence" : start.tables.intervals ? "intervals" : "distribution";
-  return { x, y, c, lx: undefined, ly: undefined, lc: undefined, dx: undefined, dy: undefined, inf: "hollow", front: objectives.length > 1, all: false, axes, sort: ["", false], q: "", tab, hist: y, open: undefined, theme: "auto" };
+  return { by: figure && !figure.isText ? y : undefined, x, y, c, lx: undefined, ly: undefined, lc: undefined, dx: undefined, dy: undefined, inf: "hollow", front: objectives.length > 1, all: false, axes, sort: ["", false], q: "", tab, hist: y, open: undefined, theme: "auto" };
 }
 
 const first = defaults();
@@ -47,7 +53,7 @@ let brushes = {};
 /** Take the state that an address holds; what it does not say is as at first. */
 function restore(kept) {
   Object.assign(state, first);
-  for (const name of ["x", "y", "c", "hist"]) if (known(kept[name])) state[name] = kept[name];
+  for (const name of ["x", "y", "c", "hist", "by"]) if (known(kept[name])) state[name] = kept[name];
   for (const name of ["lx", "ly", "lc", "dx", "dy", "front", "all"]) if (typeof kept[name] === "boolean") state[name] = kept[name];
   if (["hollow", "hidden"].includes(kept.inf)) state.inf = kept.inf;
   if (typeof kept.tab === "string" && tabs().some(([name]) => name === kept.tab)) state.tab = kept.tab;
@@ -70,7 +76,7 @@ function keep() {
 
 /** Names of columns that the state needs. */
 function needed() {
-  return [...new Set([state.x, state.y, state.c, state.hist, state.sort[0], ...state.axes, ...Object.keys(brushes)].filter(known))];
+  return [...new Set([state.x, state.y, state.c, state.hist, state.by, state.sort[0], ...state.axes, ...Object.keys(brushes)].filter(known))];
 }
 
 // ---------------------------------------------------------------------------------------------- what views share
@@ -80,10 +86,12 @@ const theme = () => `${state.theme}${matchMedia("(prefers-color-scheme: dark)").
 
 const app = {
   state,
-  best: -1,
+  best: -1, // of the selected points
+  overall: -1, // of all
   opened: -1,
   theme,
   fits: () => true,
+  clear: () => clear.click(),
   objective: () => start.objectives.find(({ name }) => column(name)),
   objectives: () => start.objectives.filter(({ name }) => column(name)),
   swept: () => start.swept.map(column).filter((found) => found && !found.isConstant),
@@ -176,8 +184,14 @@ const app = {
   },
 };
 
-function reselect() {
+/** Select what lies in all brushes, and find the best of it. */
+function choosePoints() {
   select(brushes, state.inf === "hidden");
+  app.best = bestRow(ranked(app), true);
+}
+
+function reselect() {
+  choosePoints();
   keep();
   redraw();
 }
@@ -195,6 +209,8 @@ const status = el("span", { class: "status", role: "status" });
 const clear = el("button", { type: "button", onclick: () => { brushes = {}; for (const name of Object.keys(written)) delete written[name]; reselect(); } }, "Clear selection");
 const linesTold = el("span", { class: "soft" });
 const fold = (host) => host.appendChild(el("div", { class: "view" }));
+const bestCard = el("section", { class: "card bestcard", "aria-label": "best designs" });
+const mattersCard = el("section", { class: "card matters", "aria-label": "what matters most" });
 const scatterCard = el("section", { class: "card scatter", "aria-label": "scatter plot" });
 const sideCard = el("section", { class: "card side", "aria-label": "further plots" });
 const parallelCard = el("section", { class: "card parallel", "aria-label": "parallel coordinates" });
@@ -317,12 +333,16 @@ function layout() {
   parallelCard.append(el("div", { class: "controls" }, el("h2", {}, "Parallel coordinates"), adder, linesTold));
   tableCard.append(el("div", { class: "controls" }, el("h2", {}, "Points"), search, shown, every), notes);
   scatterCard.append(controls());
+  const ranker = chooser("by", () => state.by, (name) => { state.by = name; state.sort = ["", false]; }, (found) => found.role === "figure" && numeric(found));
+  bestCard.append(el("div", { class: "controls" }, el("h2", {}, "Best designs"), ranker));
+  mattersCard.append(el("div", { class: "controls" }, el("h2", {}, "What matters most")));
   replace(document.getElementById("app"), heads, notice, unsourced, start.caption ? el("p", { class: "caption soft" }, start.caption) : null,
-    el("main", { class: "grid" }, scatterCard, sideCard, parallelCard, tableCard), panel);
+    el("main", { class: "grid" }, bestCard, mattersCard, scatterCard, sideCard, parallelCard, tableCard), panel);
   return notes;
 }
 
 const notes = layout();
+const best = makeBest(fold(bestCard), app), mattering = makeMatters(fold(mattersCard), app);
 const scatterView = fold(scatterCard), parallelView = fold(parallelCard);
 const scatter = makeScatter(scatterView, app);
 const sides = {};
@@ -348,8 +368,9 @@ function drawStatus() {
   for (let i = 0; i < data.rows; i++) fitting += fits(i) ? 1 : 0;
   const parts = [`${grouped(data.rows)} points`, fitting === data.rows ? "all fit" : `${grouped(fitting)} fit`];
   if (data.selected < data.rows) parts.push(`${grouped(data.selected)} selected (${percent(data.selected / data.rows, 2)})`);
-  const objective = app.objective();
-  if (app.best >= 0 && objective) parts.push(`best ${column(objective.name).words} ${column(objective.name).text(app.best)}`);
+  const by = ranked(app);
+  if (app.best >= 0 && by) parts.push(`best ${column(by.name).words} ${column(by.name).text(app.best)}`);
+  else if (!data.selected) parts.push("nothing matches");
   if (live.on) parts.push(start.expected ? `unfinished: ${percent(data.rows / start.expected, 2)} of ${grouped(start.expected)}` : "unfinished: new points appear here");
   status.textContent = parts.join(" · ");
   clear.hidden = !Object.keys(brushes).length;
@@ -360,6 +381,8 @@ const redraw = framed(() => {
   const begin = performance.now();
   for (const update of toggles) update();
   drawStatus();
+  best.draw();
+  mattering.draw();
   scatter.draw();
   for (const [name, side] of Object.entries(sides)) side.element.hidden = name !== state.tab;
   sides[state.tab].draw();
@@ -372,14 +395,16 @@ const redraw = framed(() => {
 /** The state has changed in what is shown, not only in what is selected. */
 function changed() {
   for (const fill of choosers) fill();
-  select(brushes, state.inf === "hidden");
+  app.overall = bestRow(ranked(app));
+  choosePoints();
   keep();
   redraw();
 }
 
 /** What follows from the points themselves. */
 function counted() {
-  app.best = bestRow(app.objective());
+  app.overall = bestRow(ranked(app));
+  app.best = bestRow(ranked(app), true);
   app.fits = feasible();
   cache.frontKey = cache.coloursKey = "";
   const listed = constants();
