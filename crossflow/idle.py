@@ -15,6 +15,7 @@ import numpy as np
 from pydantic import BaseModel
 
 from crossflow import files
+from crossflow.architecture.datasheet import of_a_datasheet
 from crossflow.architecture.template import DatasheetSystem
 from crossflow.errors import CrossflowError
 from crossflow.evaluation import evaluate
@@ -74,7 +75,6 @@ UNTRAINED: Mapping[str, str] = {
 RESOURCES = ("system.network", "system.levels")  # places of settings that may change little, of which it is told what hides it
 KNOWN = ("error_band", "trust")  # columns of how well the figures are known
 # What other technologies of a device with published figures change at most.
-OF_DATASHEETS = "only energy and, at the power limit, the clock"
 _LABELS = ("like", "kind", "name", "title", "notes", "sources", "known_as")  # of a software stack
 
 
@@ -141,12 +141,6 @@ def _timeless(scenario: Scenario, score: Score) -> Iterator[str]:
             "energy, and the clock that the power limit allows" if timed else "nothing but energy" if powered else "neither time nor energy"
         )
         yield of_a_datasheet(f"system.technology.{role}", what)
-
-
-def of_a_datasheet(path: str, what: str) -> str:
-    """What is to be known of another technology of a device whose figures are published."""
-    generated = "for a device that follows its technology take a generated one, such as reference-training"
-    return f"{path} changes {what} here: rates and bandwidths are those of the datasheet; {generated}"
 
 
 def _of_task(scenario: Scenario) -> Iterator[tuple[str, str]]:

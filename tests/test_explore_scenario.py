@@ -8,6 +8,7 @@ import pytest
 import yaml
 
 from crossflow import files
+from crossflow.architecture.datasheet import OF_DATASHEETS, of_a_datasheet
 from crossflow.drawing import palette
 from crossflow.errors import CrossflowError
 from crossflow.evaluation import evaluate
@@ -33,7 +34,6 @@ from crossflow.explore.scenario import (
     texts,
     timeline,
 )
-from crossflow.idle import OF_DATASHEETS, of_a_datasheet
 from crossflow.points import varied
 from crossflow.scenario import from_dict, load
 

@@ -17,6 +17,7 @@ from crossflow.technology.library import Choice, TechLibrary
 TINY = 1e-30  # power that leaves any voltage free; of none `operate` takes the lowest [W]
 ONE, ZERO, UNLIMITED = np.ones(1), np.zeros(1), np.array([np.inf])
 REFERENCE_UNIT = "volta-tensor-core"  # whose energy per operation, scaled to a device's node, stands for its own
+OF_DATASHEETS = "only energy and, at the power limit, the clock"  # what another technology changes of a published device
 
 
 def from_datasheet(system: DatasheetSystem, library: TechLibrary) -> Architecture:
@@ -141,3 +142,9 @@ def _port(level: NetworkLevel, latency: Array, energy: Array) -> Port | None:
     if level.latency is None:
         return Port(bandwidth=level.bandwidth, latency=latency, energy=energy)
     return Port(bandwidth=level.bandwidth, latency=level.latency, energy=energy, known=latency)
+
+
+def of_a_datasheet(path: str, what: str) -> str:
+    """What is to be known of another technology of a device whose figures are published."""
+    generated = "for a device that follows its technology take a generated one, such as reference-training"
+    return f"{path} changes {what} here: rates and bandwidths are those of the datasheet; {generated}"

@@ -9,10 +9,10 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal, get_args, get_origin
 
 from crossflow import files
+from crossflow.architecture.datasheet import OF_DATASHEETS, of_a_datasheet
 from crossflow.architecture.template import DatasheetSystem, GeneratedSystem
 from crossflow.explanation.parameters import Parameter, ParameterGroup, in_use, parameters
 from crossflow.files import FileModel, held
-from crossflow.idle import OF_DATASHEETS, of_a_datasheet
 from crossflow.scenario import Scenario, presets
 from crossflow.search.shares import SHARES
 from crossflow.strategy.hierarchy import Hierarchy

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from crossflow import files
+from crossflow.architecture.datasheet import OF_DATASHEETS, of_a_datasheet
 from crossflow.architecture.template import DatasheetSystem
 from crossflow.arrays import plain
 from crossflow.bands import DESIGNED, GENERATED, LEVELS, rounded, spread_of
@@ -18,7 +19,6 @@ from crossflow.drawing.words import label
 from crossflow.evaluation.likeness import likeness, trust
 from crossflow.explanation.parameters import parameters
 from crossflow.explanation.uncertainty import entry_of, importance, interval, probability_better
-from crossflow.idle import OF_DATASHEETS, of_a_datasheet
 from crossflow.names import file_name
 from crossflow.points import split, variant, varied
 from crossflow.scenario import Scenario
