@@ -235,9 +235,47 @@ def test_routers_are_written_as_megatron_takes_them():
         write(llama(experts=mixture), "megatron")
     with pytest.raises(CrossflowError, match="Megatron's router has a bias where all linear layers have one, and only there"):
         write(llama(experts={"count": 8, "active": 2, "router_bias": True}), "megatron")
-    biased = write(llama(experts={"count": 8, "active": 2, "router_bias": True}, biases=True), "megatron")
+    with pytest.raises(CrossflowError, match="Megatron's experts have biases only where they are not cut; add etp: 1"):
+        write(llama(experts={"count": 8, "active": 2, "router_bias": True}, biases=True), "megatron")
+    biased = write(llama("tp8-dp2-pp4-etp1-z1-sp", experts={"count": 8, "active": 2, "router_bias": True}, biases=True), "megatron")
     assert "--disable-bias-linear" not in biased
     assert "--moe-router-enable-expert-bias" not in biased
+
+
+def test_megatron_s_environment_follows_its_ranks():
+    """It refuses to start with tensor or context ranks and another number of connections, and FSDP with that one."""
+    for strategy in ("tp8-dp8-z1", "tp2-cp2-dp16-z1-sp", "dp16-cp4-z1"):
+        assert "\nexport CUDA_DEVICE_MAX_CONNECTIONS=1\n" in write(llama(strategy), "megatron")
+    assert "CUDA_DEVICE_MAX_CONNECTIONS" not in write(llama("dp64-z1"), "megatron")
+    assert "\nunset CUDA_DEVICE_MAX_CONNECTIONS\n" in write(llama("tp8-dp8-z3-sp"), "megatron")
+
+
+def test_delayed_scales_are_not_written_with_layers_in_16_bits():
+    text = write(llama(dtype="fp8", wide_layers=["layers:0"]), "megatron")
+    assert "--fp8-recipe tensorwise" in text
+    assert "--fp8-recipe" not in write(llama(dtype="fp8"), "megatron")
+
+
+def test_one_expert_a_token_needs_its_softmax_before():
+    assert "--moe-router-pre-softmax" in write(llama(experts={"count": 8, "active": 1}), "megatron")
+    assert "--moe-router-pre-softmax" not in write(llama(experts={"count": 8, "active": 2}), "megatron")
+
+
+@pytest.mark.parametrize(
+    ("module", "sentence"),
+    [("latent", "the model has no latent attention"), ("activation", r"Megatron computes activations of experts again \(moe_act\)")],
+)
+def test_modules_that_a_model_has_not_are_not_computed_again(module, sentence):
+    data = {**llama().to_dict(), "software": {"like": "megatron-core", "recomputed": [module]}}
+    with pytest.raises(CrossflowError, match=sentence):
+        write(crossflow.from_dict(data), "megatron")
+
+
+def test_plans_that_divide_nothing_are_not_written():
+    with pytest.raises(CrossflowError, match="25 attention heads are not divisible by tp = 8"):
+        write(llama("tp8-dp8-z1", model="gpt2-xl"), "megatron")
+    with pytest.raises(CrossflowError, match="ep = 8, but the model has no experts"):
+        write(llama("dp64-ep8-z1"), "megatron")
 
 
 def test_experts_need_what_megatron_asks_of_them():

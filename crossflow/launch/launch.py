@@ -16,11 +16,12 @@ from typing import Any
 from crossflow import files
 from crossflow.architecture.software import SoftwareStack, load_stack
 from crossflow.errors import CrossflowError, Problem, SpecError, StrategyError, did_you_mean, with_article
+from crossflow.evaluation.members import check_strategy
 from crossflow.files import Document, Place
 from crossflow.launch import deepspeed, megatron, torchtitan, vllm
 from crossflow.launch.constants import constants_of, megatron_flags, remarks
 from crossflow.launch.meaning import Flags, Meaning
-from crossflow.launch.models import names_of, preset_of, preset_settings
+from crossflow.launch.models import by_huggingface, names_of, preset_of, preset_settings
 from crossflow.launch.settings import FlatSettings, defaults, differing, nested, plan_settings, section, workload_settings
 from crossflow.launch.sources import KINDS, Source, comment_value, taken_apart
 from crossflow.launch.table import FlagTable, Found, GivenFlag, Remark, read_flags, said_by, shell_words, table, written_flags
@@ -193,7 +194,8 @@ def _meant(parts: Source, known: FlagTable, devices: int | None) -> tuple[Found,
         return found, megatron.meaning(found, devices)
     if parts.kind == "torchtitan":
         return found, torchtitan.meaning(found, devices)
-    return found, vllm.meaning(found, devices, load_stack(known.software)[0].engine.requests)
+    told = parts.said.get("workload.model")  # of a checkpoint whose name is not known
+    return found, vllm.meaning(found, devices, load_stack(known.software)[0].engine.requests, told.text if told else None)
 
 
 def _deepspeed(parts: Source, known: FlagTable, devices: int | None) -> tuple[Found, Meaning]:
@@ -330,10 +332,11 @@ def write(scenario: Scenario, kind: str) -> str:
         other = "vllm" if spec.serves else ", ".join(TRAINING)
         runs = "serves" if kind == "vllm" else "trains"
         raise CrossflowError(f"{kind} {runs} models, and task is {spec.task}{f'; export to {other}' if spec.task != 'forward' else ''}")
+    check_strategy(scenario, plan, spec, scenario.nodes)
     known = table(kind)
     settings = _settings(scenario, spec, plan, known)
     named = scenario.document.data["workload"].get("model")
-    rules = _ruled(kind, settings, plan, named)
+    rules = _ruled(kind, settings, plan, named, scenario.nodes[0])
     values = dict(written_flags(known, settings, rules.values, rules.said))
     said = rules.said | {
         row.field for row in known.flags.values() if row.field in settings and said_by(known, row.field, settings[row.field])
@@ -341,6 +344,8 @@ def write(scenario: Scenario, kind: str) -> str:
     if kind == "megatron":
         said |= {"strategy.dp"}  # what the devices leave
     comments, unsaid = _left(settings, said, known, kind, named)
+    if kind == "vllm" and (preset := preset_of(settings, named)) and by_huggingface(str(values.get("model"))) != preset:
+        comments = {"workload.model": preset, **comments}
     if unsaid := [*rules.unsaid, *unsaid]:
         raise CrossflowError(f"{kind} cannot express this plan:\n" + "\n".join(f"- {sentence}" for sentence in unsaid))
     if kind == "vllm":  # which reads the model's own file
@@ -361,10 +366,12 @@ def _settings(scenario: Scenario, spec: TransformerSpec, plan: Plan, known: Flag
     return {**plan_settings(plan, spec.transformer().depth), **workload_settings(spec), **software}
 
 
-def _ruled(kind: str, settings: FlatSettings, plan: Plan, named: Any) -> Flags:
+def _ruled(kind: str, settings: FlatSettings, plan: Plan, named: Any, node: int) -> Flags:
     if kind == "megatron":
         return megatron.flags(settings, plan)
-    rules = {"torchtitan": torchtitan.flags, "deepspeed": deepspeed.flags, "vllm": vllm.flags}
+    if kind == "vllm":
+        return vllm.flags(settings, plan, named, node)
+    rules = {"torchtitan": torchtitan.flags, "deepspeed": deepspeed.flags}
     return rules[kind](settings, plan, named)
 
 
