@@ -20,7 +20,7 @@ from crossflow.strategy.transformers import plan_of
 FOLDER = Path(__file__).parent / "data" / "launch"
 EXPECTED = yaml.safe_load((FOLDER / "expected.yaml").read_text(encoding="utf-8"))
 # Files that say more than crossflow writes for their framework.
-UNWRITTEN = {"deepspeed-megatron-gpt.sh": "pp: 2"}
+UNWRITTEN = {"deepspeed-megatron-gpt.sh": "pp: 2", "deepspeed-mics.sh": "shard_group: 8"}
 SERVED = {"task": "serving", "prompt": 512, "output": 128, "global_batch": 64}
 # Settings that a file leaves open, as a user would give them.
 GIVEN = {
@@ -215,6 +215,7 @@ def test_there_are_at_least_five_files_of_each_kind():
         ("dp64-z1", "torchtitan", "zero: 1: torchtitan shards weights too (zero: 3), keeps them gathered (zero: 2), or shards nothing (zero: 0, without cp)"),
         ("tp8-dp2-pp4-z2", "torchtitan", "sequence_parallel: false: torchtitan's tensor parallelism always divides the sequence; add sequence_parallel: true"),
         ("tp8-dp2-pp4", "deepspeed", "pp: 4: the stages of DeepSpeed's pipelines are made in the training script; export to megatron"),
+        ("dp64-z3-g8", "deepspeed", "shard_group: 8: DeepSpeed shares out over all replicas since it removed MiCS; leave shard_group out"),
         ("dp64-selective", "deepspeed", "recompute: selective: the trainer computes whole layers again, or nothing"),
     ],
 )  # fmt: skip

@@ -10,7 +10,7 @@ from typing import Any, Literal
 from crossflow import files
 from crossflow.files import FileModel
 from crossflow.launch.settings import FlatSettings, of_model, workload_settings
-from crossflow.limits import PositiveInt
+from crossflow.limits import Flag, PositiveInt
 from crossflow.scenario import from_dict, presets
 from crossflow.workload.released import SERVED
 from crossflow.workload.spec import TransformerSpec
@@ -21,6 +21,7 @@ class ModelNames(FileModel):
 
     huggingface: tuple[str, ...] = ()
     torchtitan: tuple[str, ...] = ()  # name and flavour
+    own_code: Flag = False  # whether the checkpoint brings code of its own, which servers run only when they are told to
 
 
 class ModelsFile(FileModel):

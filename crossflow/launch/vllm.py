@@ -190,7 +190,7 @@ def _say_model(preset: str | None, weights: str, named: Any, unsaid: list[str], 
     """The checkpoint: the released one, or a folder for one whose weights are of other types, or that nobody released."""
     if preset is not None and not weights and (names := names_of(preset).huggingface):
         remarks.append(f"the model is named after the preset {preset}; put the name of your own checkpoint of that size in its place")
-        return {"model": names[0]}
+        return {"model": names[0], "trust-remote-code": True if names_of(preset).own_code else None}
     if preset is not None:
         folder = f"./{preset}-{weights}" if weights else f"./{preset}"
         which = f"with weights in {weights}" if weights else "of your own, as none is known that was released"
