@@ -20,7 +20,7 @@ from crossflow.strategy.transformers import plan_of
 FOLDER = Path(__file__).parent / "data" / "launch"
 EXPECTED = yaml.safe_load((FOLDER / "expected.yaml").read_text(encoding="utf-8"))
 # Files that say more than crossflow writes for their framework.
-UNWRITTEN = {"deepspeed-megatron-gpt.sh": "pp: 2"}
+UNWRITTEN = {"deepspeed-megatron-gpt.sh": "pp: 2", "deepspeed-mics.sh": "shard_group: 8"}
 SERVED = {"task": "serving", "prompt": 512, "output": 128, "global_batch": 64}
 # Settings that a file leaves open, as a user would give them.
 GIVEN = {
@@ -264,6 +264,7 @@ def test_there_are_at_least_five_files_of_each_kind():
         ("tp8-dp2-pp4", "deepspeed", "pp: 4: the stages of DeepSpeed's pipelines are made in the training script; export to megatron"),
         ("dp64-sel:norm+mlp", "deepspeed", "recompute_modules: layernorm, mlp: the trainer computes whole layers again, or nothing"),
         ("dp64-z3-sel:mlp", "torchtitan", "recompute_modules: mlp: torchtitan checkpoints operations or whole layers; write recompute: none or full"),
+        ("dp64-z3-g8", "deepspeed", "shard_group: 8: DeepSpeed shares out over all replicas since it removed MiCS; leave shard_group out"),
         ("dp64-selective", "deepspeed", "recompute: selective: the trainer computes whole layers again, or nothing"),
     ],
 )  # fmt: skip
@@ -284,9 +285,47 @@ def test_routers_are_written_as_megatron_takes_them():
         write(llama(experts=mixture), "megatron")
     with pytest.raises(CrossflowError, match="Megatron's router has a bias where all linear layers have one, and only there"):
         write(llama(experts={"count": 8, "active": 2, "router_bias": True}), "megatron")
-    biased = write(llama(experts={"count": 8, "active": 2, "router_bias": True}, biases=True), "megatron")
+    with pytest.raises(CrossflowError, match="Megatron's experts have biases only where they are not cut; add etp: 1"):
+        write(llama(experts={"count": 8, "active": 2, "router_bias": True}, biases=True), "megatron")
+    biased = write(llama("tp8-dp2-pp4-etp1-z1-sp", experts={"count": 8, "active": 2, "router_bias": True}, biases=True), "megatron")
     assert "--disable-bias-linear" not in biased
     assert "--moe-router-enable-expert-bias" not in biased
+
+
+def test_megatron_s_environment_follows_its_ranks():
+    """It refuses to start with tensor or context ranks and another number of connections, and FSDP with that one."""
+    for strategy in ("tp8-dp8-z1", "tp2-cp2-dp16-z1-sp", "dp16-cp4-z1"):
+        assert "\nexport CUDA_DEVICE_MAX_CONNECTIONS=1\n" in write(llama(strategy), "megatron")
+    assert "CUDA_DEVICE_MAX_CONNECTIONS" not in write(llama("dp64-z1"), "megatron")
+    assert "\nunset CUDA_DEVICE_MAX_CONNECTIONS\n" in write(llama("tp8-dp8-z3-sp"), "megatron")
+
+
+def test_delayed_scales_are_not_written_with_layers_in_16_bits():
+    text = write(llama(dtype="fp8", wide_layers=["layers:0"]), "megatron")
+    assert "--fp8-recipe tensorwise" in text
+    assert "--fp8-recipe" not in write(llama(dtype="fp8"), "megatron")
+
+
+def test_one_expert_a_token_needs_its_softmax_before():
+    assert "--moe-router-pre-softmax" in write(llama(experts={"count": 8, "active": 1}), "megatron")
+    assert "--moe-router-pre-softmax" not in write(llama(experts={"count": 8, "active": 2}), "megatron")
+
+
+@pytest.mark.parametrize(
+    ("module", "sentence"),
+    [("latent", "the model has no latent attention"), ("activation", r"Megatron computes activations of experts again \(moe_act\)")],
+)
+def test_modules_that_a_model_has_not_are_not_computed_again(module, sentence):
+    data = {**llama().to_dict(), "software": {"like": "megatron-core", "recomputed": [module]}}
+    with pytest.raises(CrossflowError, match=sentence):
+        write(crossflow.from_dict(data), "megatron")
+
+
+def test_plans_that_divide_nothing_are_not_written():
+    with pytest.raises(CrossflowError, match="25 attention heads are not divisible by tp = 8"):
+        write(llama("tp8-dp8-z1", model="gpt2-xl"), "megatron")
+    with pytest.raises(CrossflowError, match="ep = 8, but the model has no experts"):
+        write(llama("dp64-ep8-z1"), "megatron")
 
 
 def test_experts_need_what_megatron_asks_of_them():

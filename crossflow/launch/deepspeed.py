@@ -2,7 +2,7 @@
 
 References
 ----------
-.. [1] https://www.deepspeed.ai/docs/config-json/, DeepSpeed 0.18, 2026.
+.. [1] https://www.deepspeed.ai/docs/config-json/, DeepSpeed 0.18, 2026; what is written is taken by 0.19.8, which has no MiCS.
 .. [2] https://www.deepspeed.ai/tutorials/autotp-training, 2026: tensor parallelism in training, with ZeRO 0 to 2.
 """
 
@@ -180,7 +180,7 @@ def flags(settings: FlatSettings, plan: Plan, named: Any) -> Flags:
         if plan.sequence_parallel:
             unsaid.append("sequence_parallel: true: DeepSpeed's automatic tensor parallelism does not divide the sequence")
     if group:
-        values[f"{Z}mics_shard_size"] = group
+        unsaid.append(f"shard_group: {group}: DeepSpeed shares out over all replicas since it removed MiCS; leave shard_group out")
     if plan.pp > 1:
         unsaid.append(f"pp: {plan.pp}: the stages of DeepSpeed's pipelines are made in the training script; export to megatron")
     for part, ours in (("optimizer", "optimizer"), ("param", "weights")):

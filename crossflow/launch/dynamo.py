@@ -82,9 +82,12 @@ class MeantWorker:
         return mode == "prefill" or (mode is None and (self.given.line.reads or "is-prefill-worker" in self.found.values))
 
 
-def meaning(workers: Sequence[GivenWorker], file: str) -> tuple[Found, Meaning]:
-    """What a deployment means: the plan of its workers and their number, and the workers that read prompts."""
-    meant = [_meant(worker, file) for worker in workers]
+def meaning(workers: Sequence[GivenWorker], file: str, told: str | None = None) -> tuple[Found, Meaning]:
+    """What a deployment means: the plan of its workers and their number, and the workers that read prompts.
+
+    `told` is the preset that crossflow's comment names, for a checkpoint whose name is not known.
+    """
+    meant = [_meant(worker, file, told) for worker in workers]
     problems: list[Problem] = []
     notes: list[Remark] = []
     writing = _same([one for one in meant if not one.reads], notes)
@@ -115,7 +118,7 @@ def _once(lists: Iterable[tuple[Remark, ...]]) -> tuple[Remark, ...]:
     return tuple(dict.fromkeys(remark for some in lists for remark in some))
 
 
-def _meant(worker: GivenWorker, file: str) -> MeantWorker:
+def _meant(worker: GivenWorker, file: str, told: str | None) -> MeantWorker:
     """What a worker's flags mean by the table and the rules of its engine, to which its part in the service means nothing."""
     backend = worker.line.backend
     known = table_of(backend)
@@ -123,9 +126,9 @@ def _meant(worker: GivenWorker, file: str) -> MeantWorker:
     plain = replace(found, values={flag: value for flag, value in found.values.items() if flag != "disaggregation-mode"})
     engine = load_stack(known.software)[0].engine
     if backend == "vllm":
-        own = vllm.meaning(plain, worker.line.devices, engine.requests)
+        own = vllm.meaning(plain, worker.line.devices, engine.requests, told)
     else:
-        own = (sglang if backend == "sglang" else tensorrt_llm).meaning(plain, worker.line.devices, engine)
+        own = (sglang if backend == "sglang" else tensorrt_llm).meaning(plain, worker.line.devices, engine, told)
     meant = MeantWorker(given=worker, found=found, meaning=own)
     if not meant.reads:
         return meant
@@ -237,7 +240,7 @@ def _engine(settings: FlatSettings, plan: Plan, named: Any, backend: str, ranks:
         rules = sglang.flags(settings, plan, named, -(-devices // node))
         rules = replace(rules, values={**rules.values, "nnodes": None})
     else:
-        rules = {"vllm": vllm.flags, "tensorrt-llm": tensorrt_llm.flags}[backend](settings, plan, named)
+        rules = tensorrt_llm.flags(settings, plan, named) if backend != "vllm" else vllm.flags(settings, plan, named, plan.dp * devices)
         if backend == "vllm" and plan.dp > 1:  # of one worker, whose row would say that of all
             rules = replace(rules, values={**rules.values, "data-parallel-size": plan.dp})
     if devices > node and devices % node:

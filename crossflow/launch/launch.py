@@ -17,11 +17,12 @@ from typing import Any
 from crossflow import files
 from crossflow.architecture.software import SoftwareStack, load_stack
 from crossflow.errors import CrossflowError, Problem, SpecError, StrategyError, did_you_mean, with_article
+from crossflow.evaluation.members import check_strategy
 from crossflow.files import Document, Place
 from crossflow.launch import deepspeed, dynamo, megatron, sglang, tensorrt_llm, torchtitan, vllm
 from crossflow.launch.constants import constants_of, megatron_flags, remarks
 from crossflow.launch.meaning import Flags, Meaning
-from crossflow.launch.models import names_of, preset_of, preset_settings
+from crossflow.launch.models import by_huggingface, names_of, preset_of, preset_settings
 from crossflow.launch.settings import FlatSettings, defaults, differing, nested, plan_settings, section, workload_settings
 from crossflow.launch.sources import KINDS, Source, comment_value, taken_apart
 from crossflow.launch.table import FlagTable, Found, GivenFlag, Remark, read_flags, said_by, shell_words, table, written_flags
@@ -198,23 +199,24 @@ def _meant(parts: Source, known: FlagTable, devices: int | None) -> tuple[Found,
     """What the flags of a file mean by the table and the rules of its framework."""
     if parts.kind == "deepspeed":
         return _deepspeed(parts, known, devices)
+    told = parts.said.get("workload.model")  # of a checkpoint whose name is not known
     if parts.kind == "dynamo":
-        return dynamo.meaning(parts.workers, parts.file)
+        return dynamo.meaning(parts.workers, parts.file, told.text if told else None)
     found = read_flags(known, parts.given, parts.file, prefix="" if parts.kind in PLAIN else "--")
     if parts.kind == "megatron":
         return found, megatron.meaning(found, devices)
     if parts.kind == "torchtitan":
         return found, torchtitan.meaning(found, devices)
-    return found, _served(parts.kind, found, devices)
+    return found, _served(parts.kind, found, devices, told.text if told else None)
 
 
-def _served(kind: str, found: Found, devices: int | None) -> Meaning:
+def _served(kind: str, found: Found, devices: int | None, told: str | None) -> Meaning:
     """What the flags of an engine mean; limits that they do not say are those of its software stack."""
     engine = load_stack(table(kind).software)[0].engine
     if kind == "vllm":
-        return vllm.meaning(found, devices, engine.requests)
+        return vllm.meaning(found, devices, engine.requests, told)
     rules = {"sglang": sglang.meaning, "tensorrt-llm": tensorrt_llm.meaning}
-    return rules[kind](found, devices, engine)
+    return rules[kind](found, devices, engine, told)
 
 
 def _deepspeed(parts: Source, known: FlagTable, devices: int | None) -> tuple[Found, Meaning]:
@@ -352,6 +354,7 @@ def write(scenario: Scenario, kind: str) -> str:
         other = ", ".join(one for one in KINDS if (one not in TRAINING) == spec.serves)
         runs = "trains" if kind in TRAINING else "serves"
         raise CrossflowError(f"{kind} {runs} models, and task is {spec.task}{f'; export to {other}' if spec.task != 'forward' else ''}")
+    check_strategy(scenario, plan, spec, scenario.nodes)
     found = flags_of(scenario, kind)
     if found.unsaid:
         raise CrossflowError(f"{kind} cannot express this plan:\n" + "\n".join(f"- {sentence}" for sentence in found.unsaid))
@@ -402,9 +405,16 @@ def flags_of(scenario: Scenario, kind: str) -> SaidScenario:
     if kind == "megatron":
         said |= {"strategy.dp"}  # what the devices leave
     comments, unsaid = _left(settings, said, known, kind, named)
+    if kind not in TRAINING and (preset := preset_of(settings, named)) and not _is_named(values, preset):
+        comments = {"workload.model": preset, **comments}
     return SaidScenario(
         known=known, settings=settings, values=values, comments=comments, remarks=rules.remarks, unsaid=(*rules.unsaid, *unsaid)
     )  # fmt: skip
+
+
+def _is_named(values: Mapping[str, Any], preset: str) -> bool:
+    """Whether the name of a checkpoint among the flags of an engine tells the preset."""
+    return any(by_huggingface(str(values[flag])) == preset for flag in ("model", "model-path", "--model") if flag in values)
 
 
 def _settings(scenario: Scenario, spec: TransformerSpec, plan: Plan, known: FlagTable) -> dict[str, Any]:
@@ -471,11 +481,13 @@ def _deployed(scenario: Scenario, found: SaidScenario, head: list[str]) -> str:
 def _ruled(scenario: Scenario, kind: str, settings: FlatSettings, plan: Plan, named: Any) -> Flags:
     if kind == "megatron":
         return megatron.flags(settings, plan)
+    if kind == "vllm":
+        return vllm.flags(settings, plan, named, scenario.nodes[0])
     if kind == "sglang":
         return sglang.flags(settings, plan, named, scenario.nodes[1])
     if kind == "dynamo":
         return dynamo.flags(settings, plan, named, _backend(scenario), scenario.system.devices_per_node)
-    rules = {"torchtitan": torchtitan.flags, "deepspeed": deepspeed.flags, "vllm": vllm.flags, "tensorrt-llm": tensorrt_llm.flags}
+    rules = {"torchtitan": torchtitan.flags, "deepspeed": deepspeed.flags, "tensorrt-llm": tensorrt_llm.flags}
     return rules[kind](settings, plan, named)
 
 

@@ -2,7 +2,7 @@
 
 References
 ----------
-.. [1] NVIDIA/Megatron-LM, megatron/training/arguments.py, commit 000c4ac24f61, 2025.
+.. [1] NVIDIA/Megatron-LM, megatron/training/arguments.py, commit 000c4ac24f61, 2025; of Megatron-Core 0.19.2, 2026.
 .. [2] https://docs.nvidia.com/megatron-core/developer-guide/latest/user-guide/features/pipeline_parallel_layout.html
 """
 
@@ -385,9 +385,11 @@ def _say_sharding(settings: FlatSettings, plan: Plan, unsaid: list[str]) -> Said
 
 def _say_recomputed(settings: FlatSettings, plan: Plan, unsaid: list[str]) -> SaidFlags:
     modules = _repeated(settings, plan)
-    known = [name for name in STACK_MODULES.values() if name != "activation" or settings.get("workload.experts.count")]
+    lacking = _lacking(settings)
+    known = [module for name, module in STACK_MODULES.items() if name not in lacking]
     if strange := [name for name in settings.get("software.recomputed") or () if name not in known and plan.recompute != "full"]:
-        unsaid.append(f"software.recomputed: {', '.join(strange)}: Megatron computes modules of {', '.join(REPEATED)} again")
+        there = [name for name in REPEATED if name not in lacking]
+        unsaid.append(f"software.recomputed: {', '.join(strange)}: of this model Megatron computes {', '.join(there)} again")
     values: dict[str, Any] = {}
     if plan.recompute == "full":
         values = {"recompute-granularity": "full", "recompute-method": "uniform", "recompute-num-layers": 1}
@@ -438,7 +440,12 @@ def _say_mixture(settings: FlatSettings, plan: Plan, unsaid: list[str]) -> SaidF
         unsaid.append("workload.experts.balance_bias: true: Megatron adds it to scores of sigmoid or sqrtsoftplus; give experts.score")
     values: dict[str, Any] = {"expert-tensor-parallel-size": settings["strategy.etp"] or None}
     values["moe-token-dispatcher-type"] = "alltoall" if plan.ep > 1 else None
-    values["moe-grouped-gemm"] = True if settings["workload.experts.count"] > plan.ep else None
+    grouped = settings["workload.experts.count"] > plan.ep or "activation" in settings.get("software.recomputed", ())
+    values["moe-grouped-gemm"] = True if grouped else None
+    if (settings["workload.experts.active"], settings["workload.experts.score"]) == (1, "softmax"):
+        values["moe-router-pre-softmax"] = True  # of one score alone a softmax has no gradient
+    if settings["workload.biases"] and (settings["strategy.etp"] or plan.tp) > 1:
+        unsaid.append("workload.biases: true: Megatron's experts have biases only where they are not cut; add etp: 1")
     if plan.tp > 1 and not plan.sequence_parallel:
         unsaid.append("sequence_parallel: false: Megatron trains experts with tp only together with sequence_parallel: true")
     if (dense, every) != (0, 1):
@@ -458,8 +465,8 @@ def _say_types(settings: FlatSettings, plan: Plan, unsaid: list[str]) -> SaidFla
     if dtype not in formats:
         unsaid.append(f"workload.dtype: {dtype}: Megatron trains in {', '.join(formats)}")
     values: dict[str, Any] = dict(formats.get(dtype, {}))
-    if dtype == "fp8" and {"layernorm", "moe_act"}.intersection(_repeated(settings, plan)):
-        values["fp8-recipe"] = "tensorwise"  # with delayed scaling Megatron computes neither again
+    if dtype == "fp8" and (wide or {"layernorm", "moe_act"}.intersection(_repeated(settings, plan))):
+        values["fp8-recipe"] = "tensorwise"  # delayed scales go with neither
     summed = settings.get("software.gradient", "fp32")
     if dtype == "fp16" and summed == "fp32":
         values["accumulate-allreduce-grads-in-fp32"] = True
@@ -516,7 +523,12 @@ def script(words: list[str], nodes: tuple[int, int], head: list[str]) -> str:
     ]
     run = ["--mock-data", "--train-iters 20", "--lr 1.0e-4"]
     lines = " \\\n  ".join([*launcher, *words, *run])
-    ordered = "--sequence-parallel" in words and "--use-megatron-fsdp" not in words  # kernels in the order in which they are issued
-    return "\n".join(
-        ["#!/usr/bin/env bash", *head, "set -euo pipefail", *(["export CUDA_DEVICE_MAX_CONNECTIONS=1"] if ordered else []), lines, ""]
-    )
+    return "\n".join(["#!/usr/bin/env bash", *head, "set -euo pipefail", *_environment(words), lines, ""])
+
+
+def _environment(words: list[str]) -> list[str]:
+    """What Megatron asks of the environment [1]_: kernels in the order of their issue beside tensor and context ranks, and not with FSDP."""
+    if "--use-megatron-fsdp" in words:
+        return ["unset CUDA_DEVICE_MAX_CONNECTIONS"]
+    several = (word.split(" ") for word in words if word.startswith(("--tensor-model-parallel-size ", "--context-parallel-size ")))
+    return ["export CUDA_DEVICE_MAX_CONNECTIONS=1"] if any(size != "1" for _, size in several) else []

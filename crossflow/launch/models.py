@@ -11,7 +11,7 @@ from crossflow import files
 from crossflow.errors import CrossflowError
 from crossflow.files import FileModel
 from crossflow.launch.settings import FlatSettings, of_model, workload_settings
-from crossflow.limits import PositiveInt
+from crossflow.limits import Flag, PositiveInt
 from crossflow.scenario import from_dict, presets
 from crossflow.workload.released import SERVED
 from crossflow.workload.spec import TransformerSpec
@@ -22,6 +22,7 @@ class ModelNames(FileModel):
 
     huggingface: tuple[str, ...] = ()
     torchtitan: tuple[str, ...] = ()  # name and flavour
+    own_code: Flag = False  # whether the checkpoint brings code of its own, which servers run only when they are told to
 
 
 class ModelsFile(FileModel):

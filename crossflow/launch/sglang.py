@@ -48,13 +48,19 @@ NGRAM = 12  # tokens of a guess by n-grams where no flag says, the first of whic
 # ---------------------------------------------------------------------------------------------- reading
 
 
-def meaning(found: Found, devices: int | None, engine: EngineHabits) -> Meaning:
-    """What the flags of a server mean; `engine` has the limits of the software stack where no flag says any."""
+def meaning(found: Found, devices: int | None, engine: EngineHabits, told: str | None = None) -> Meaning:
+    """What the flags of a server mean.
+
+    Parameters
+    ----------
+    engine : habits of the software stack, whose limits count where no flag says any.
+    told : the preset that crossflow's comment names, for a checkpoint whose name is not known.
+    """
     fields: dict[str, Any] = dict(found.fields)
     problems: list[Problem] = []
     remarks: list[Remark] = []
     missing: dict[str, str] = {}
-    preset = meant_model(found, "model-path", fields, missing)
+    preset = meant_model(found, "model-path", fields, missing, told)
     model = model_settings(fields["workload.model"]) if "workload.model" in fields else {}
     ranks = _ranks(found, model, problems, remarks)
     pp = fields["strategy.pp"]
@@ -169,14 +175,12 @@ def flags(settings: FlatSettings, plan: Plan, named: Any, nodes: int = 1) -> Fla
         "strategy.tp", "strategy.dp", "strategy.sequence_parallel", "strategy.ep", "strategy.etp", "strategy.placement",
         "strategy.micro_batch", "workload.global_batch", "workload.serving.chunk", *(path for path in settings if of_model(path)),
     }  # fmt: skip
-    values = said_model(settings, named, unsaid, "SGLang", "model-path")
     preset = preset_of(settings, named)
-    if preset is not None:
-        remarks.append(f"the model is named after the preset {preset}; put the name of your own checkpoint of that size in its place")
+    types, weights = said_types(settings, preset, said, SAID)
+    values = said_model(preset, weights, named, unsaid, remarks, "SGLang", "model-path") | types
     ranks = ranks_of(settings, plan, "SGLang", unsaid)
     unsaid += own_batches(settings, plan, "SGLang")
     values |= _say_ranks(plan, ranks, nodes, unsaid) | _say_experts(settings, ranks, nodes, remarks)
-    values |= said_types(settings, preset, said, remarks, "SGLang", SAID)
     values |= _say_requests(settings, ranks) | _say_speculation(settings, preset, ranks, said, remarks, unsaid)
     return Flags(values=values, said=frozenset(said), remarks=tuple(remarks), unsaid=tuple(unsaid))
 

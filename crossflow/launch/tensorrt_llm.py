@@ -41,13 +41,19 @@ SLOTS = "moe_config.load_balancer.num_slots"
 # ---------------------------------------------------------------------------------------------- reading
 
 
-def meaning(found: Found, devices: int | None, engine: EngineHabits) -> Meaning:
-    """What the options of a server mean; `engine` has the limits of the software stack where no option says any."""
+def meaning(found: Found, devices: int | None, engine: EngineHabits, told: str | None = None) -> Meaning:
+    """What the options of a server mean.
+
+    Parameters
+    ----------
+    engine : habits of the software stack, whose limits count where no option says any.
+    told : the preset that crossflow's comment names, for a checkpoint whose name is not known.
+    """
     fields: dict[str, Any] = dict(found.fields)
     problems: list[Problem] = []
     remarks: list[Remark] = []
     missing: dict[str, str] = {}
-    preset = meant_model(found, "--model", fields, missing)
+    preset = meant_model(found, "--model", fields, missing, told)
     model = model_settings(fields["workload.model"]) if "workload.model" in fields else {}
     ranks = _ranks(found, model, problems, remarks)
     fields |= dict(meant_ranks(ranks, mixture=is_mixture(model) or ranks.ep > 1))
@@ -127,10 +133,9 @@ def flags(settings: FlatSettings, plan: Plan, named: Any) -> Flags:
         "strategy.tp", "strategy.dp", "strategy.sequence_parallel", "strategy.ep", "strategy.etp", "strategy.placement",
         "strategy.micro_batch", "strategy.redundant_experts", "workload.global_batch", *(path for path in settings if of_model(path)),
     }  # fmt: skip
-    values = said_model(settings, named, unsaid, "TensorRT-LLM", "--model")
     preset = preset_of(settings, named)
-    if preset is not None:
-        remarks.append(f"the model is named after the preset {preset}; put the name of your own checkpoint of that size in its place")
+    types, weights = said_types(settings, preset, said, {})  # the type of a checkpoint in 16 bits; narrower ones only the checkpoint says
+    values = said_model(preset, weights, named, unsaid, remarks, "TensorRT-LLM", "--model", "--trust_remote_code") | types
     ranks = _said_ranks(settings, plan, unsaid)
     unsaid += own_batches(settings, plan, "TensorRT-LLM")
     values |= {"--tp_size": ranks.width, "--max_batch_size": limit(settings, plan.dp), "--max_seq_len": longest(settings)}
@@ -140,7 +145,7 @@ def flags(settings: FlatSettings, plan: Plan, named: Any) -> Flags:
     if ranks.groups > 1:
         values["enable_attention_dp"] = True
     values |= _say_slots(settings)
-    values |= _say_types(settings, preset, said, remarks) | _say_speculation(settings, preset, said, remarks)
+    values |= _say_speculation(settings, preset, said, remarks)
     if (order := several(plan)) != [block for block in ("tp", "dp", "pp") if block in order]:
         unsaid.append(f"placement: {', '.join(plan.placement)}: TensorRT-LLM lays ranks out as tp, dp, pp")
     return Flags(values=values, said=frozenset(said), remarks=tuple(remarks), unsaid=tuple(unsaid))
@@ -165,11 +170,6 @@ def _say_slots(settings: FlatSettings) -> dict[str, Any]:
     if not copies and not settings["software.engine.balances"]:
         return {}
     return {SLOTS: settings["workload.experts.count"] + copies, "moe_config.load_balancer.layer_updates_per_iter": 1}
-
-
-def _say_types(settings: FlatSettings, preset: str | None, said: set[str], remarks: list[str]) -> dict[str, Any]:
-    """The type of a checkpoint in 16 bits; narrower ones only the checkpoint says."""
-    return said_types(settings, preset, said, remarks, "TensorRT-LLM", {})
 
 
 def _say_speculation(settings: FlatSettings, preset: str | None, said: set[str], remarks: list[str]) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 References
 ----------
-.. [1] pytorch/torchtitan, torchtitan/config/job_config.py, commit 000204a4a8bf, 2025.
+.. [1] pytorch/torchtitan, torchtitan/config/job_config.py, commit 000204a4a8bf, 2025; of release 0.2.2, 2026, the last one with such files.
 .. [2] pytorch/torchtitan, torchtitan/distributed/pipeline_parallel.py, 2025: how layers are divided over stages.
 """
 
@@ -27,6 +27,8 @@ SCHEDULES: Mapping[str, tuple[str | None, bool]] = {
     "InterleavedZeroBubble": (None, True), "ZBVZeroBubble": (None, True), "DualPipeV": (None, True),
 }  # fmt: skip
 MAX_STAGES = 4000
+WITHOUT_PIPELINE = ("qwen3", "gpt_oss")  # models that torchtitan 0.2.2 does not divide into stages
+WITHOUT_CONTEXT = ("deepseek_v3", "gpt_oss")  # and those whose attention it does not divide over context ranks
 SELECTIVE = ("norm", "activation", "product")  # modules that its selective checkpoints of operations compute again
 
 
@@ -223,7 +225,7 @@ def flags(settings: FlatSettings, plan: Plan, named: Any) -> Flags:
     """Keys that say a plan, a batch and a model, where one setting alone does not decide them; `named` is the scenario's own model."""
     unsaid: list[str] = []
     values: dict[str, Any] = {}
-    values |= _say_model(settings, named, unsaid)
+    values |= _say_model(settings, plan, named, unsaid)
     values |= _say_shards(settings, plan, unsaid)
     values |= _say_stages(settings, plan, unsaid)
     values |= _say_types(settings, plan, unsaid)
@@ -251,9 +253,13 @@ def flags(settings: FlatSettings, plan: Plan, named: Any) -> Flags:
     return Flags(values=values, said=frozenset(said), unsaid=tuple(unsaid))
 
 
-def _say_model(settings: FlatSettings, named: Any, unsaid: list[str]) -> dict[str, Any]:
+def _say_model(settings: FlatSettings, plan: Plan, named: Any, unsaid: list[str]) -> dict[str, Any]:
     preset = preset_of(settings, named)
     names = names_of(preset).torchtitan if preset else ()
+    if names and plan.pp > 1 and names[0] in WITHOUT_PIPELINE:
+        unsaid.append(f"pp: {plan.pp}: torchtitan has no pipelines for its models of {names[0]}")
+    if names and plan.cp > 1 and names[0] in WITHOUT_CONTEXT:
+        unsaid.append(f"cp: {plan.cp}: torchtitan does not divide the attention of its models of {names[0]} over context ranks")
     if not names:
         what = preset or "a model of these dimensions"
         unsaid.append(
@@ -320,7 +326,8 @@ def _say_types(settings: FlatSettings, plan: Plan, unsaid: list[str]) -> dict[st
     dtype = settings["workload.dtype"]
     kinds: dict[str, dict[str, Any]] = {
         "bf16": {"training.mixed_precision_param": "bfloat16"}, "fp32": {"training.mixed_precision_param": "float32"},
-        "fp8": {"model.converters": ("float8",), "float8.recipe_name": "rowwise"}, "mxfp8": {"model.converters": ("mx",)},
+        "fp8": {"model.converters": ("quantize.linear.float8",), "quantize.linear.float8.recipe_name": "rowwise"},
+        "mxfp8": {"model.converters": ("quantize.linear.mx",)},
     }  # fmt: skip
     if dtype not in kinds:
         unsaid.append(f"workload.dtype: {dtype}: torchtitan trains in {', '.join(kinds)}")
@@ -349,12 +356,13 @@ def document(flags_: Mapping[str, Any], nodes: tuple[int, int], head: list[str])
     """A TOML file with the keys, and the line that starts it as a comment."""
     import json
 
+    release = "# For torchtitan 0.2 (pip install torchtitan==0.2.2): later releases have no such files."
     line = f"# torchrun --nnodes {nodes[1]} --nproc-per-node {nodes[0]} -m torchtitan.train --job.config_file FILE"
     sections: dict[str, list[str]] = {}
     for name, value in flags_.items():
-        section, key = name.split(".")
+        section, _, key = name.rpartition(".")
         sections.setdefault(section, []).append(f"{key} = {json.dumps(list(value) if isinstance(value, tuple) else value)}")
-    text = [*head, line]
+    text = [*head, release, line]
     for section, keys in sections.items():
         text += ["", f"[{section}]", *keys]
     return "\n".join([*text, ""])

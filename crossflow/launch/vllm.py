@@ -20,6 +20,7 @@ from crossflow.launch.models import by_huggingface, names_of, preset_of, preset_
 from crossflow.launch.settings import FlatSettings, of_model, several
 from crossflow.launch.table import Found, Remark
 from crossflow.limits import shown
+from crossflow.scenario import presets
 from crossflow.strategy.plan import Plan
 
 ORDER = ("tp", "pp", "dp")  # of ranks [2]_
@@ -39,13 +40,19 @@ THOUSANDS = {"": 1, "k": 1000, "K": 1024, "m": 10**6, "M": 2**20}  # behind a le
 # ---------------------------------------------------------------------------------------------- reading
 
 
-def meaning(found: Found, devices: int | None, requests: int) -> Meaning:
-    """FlatSettings that the flags of a server mean; `requests` are those that the engine works on at most where no flag says."""
+def meaning(found: Found, devices: int | None, requests: int, told: str | None = None) -> Meaning:
+    """FlatSettings that the flags of a server mean.
+
+    Parameters
+    ----------
+    requests : those that the engine works on at most where no flag says.
+    told : the preset that crossflow's comment names, for a checkpoint whose name is not known.
+    """
     fields: dict[str, Any] = dict(found.fields)
     problems: list[Problem] = []
     remarks: list[Remark] = []
     missing: dict[str, str] = {}
-    preset = meant_model(found, "model", fields, missing)
+    preset = meant_model(found, "model", fields, missing, told)
     fields["workload.task"] = "serving"
     tp, pp, dp = (fields[f"strategy.{key}"] for key in ("tp", "pp", "dp"))
     if devices is not None and devices != tp * pp * dp:
@@ -61,9 +68,14 @@ def meaning(found: Found, devices: int | None, requests: int) -> Meaning:
     return Meaning(fields=fields, unmodelled=tuple(remarks), problems=tuple(problems), missing=missing)
 
 
-def meant_model(found: Found, flag: str, fields: dict[str, Any], missing: dict[str, str]) -> str | None:
-    """The preset of a server's model; the file of another, or why none is known, goes to the fields or to what is missing."""
+def meant_model(found: Found, flag: str, fields: dict[str, Any], missing: dict[str, str], told: str | None = None) -> str | None:
+    """The preset of a server's model; the file of another, or why none is known, goes to the fields or to what is missing.
+
+    `told` is the preset that crossflow's comment names, for a checkpoint whose name is not known.
+    """
     name = found.values.get(flag)
+    if told in presets():
+        return told
     preset = by_huggingface(name) if name else None
     if preset is not None:
         fields["workload.model"] = preset
@@ -152,21 +164,23 @@ def length(text: str) -> int | None:
 # ---------------------------------------------------------------------------------------------- writing
 
 
-def flags(settings: FlatSettings, plan: Plan, named: Any) -> Flags:
-    """Flags that say a service's plan, where one setting alone does not decide them; `named` is the scenario's own model."""
+def flags(settings: FlatSettings, plan: Plan, named: Any, node: int) -> Flags:
+    """Flags that say a service's plan on nodes of so many devices, where one setting alone does not decide them.
+
+    `named` is the scenario's own model.
+    """
     unsaid: list[str] = []
     remarks: list[str] = []
     said = {
         "strategy.sequence_parallel", "strategy.ep", "strategy.etp", "strategy.placement", "strategy.micro_batch", "workload.global_batch",
         *(path for path in settings if of_model(path)),
     }  # fmt: skip
-    values = said_model(settings, named, unsaid)
     preset = preset_of(settings, named)
+    types, weights = said_types(settings, preset, said)
+    values = said_model(preset, weights, named, unsaid, remarks) | types
     values |= _say_experts(settings, plan, unsaid)
-    values |= said_types(settings, preset, said, remarks)
+    values |= _say_nodes(plan, node, remarks)
     batch = settings["workload.global_batch"]
-    if preset is not None:
-        remarks.append(f"the model is named after the preset {preset}; put the name of your own checkpoint of that size in its place")
     arrives = settings.get("workload.serving.arrival_rate") is not None  # the rate decides how many requests run at once
     if not (arrives and batch == 1):  # the engine's own limit stays
         values["max-num-seqs"] = max(batch // plan.dp, 1)
@@ -187,15 +201,36 @@ def flags(settings: FlatSettings, plan: Plan, named: Any) -> Flags:
     return Flags(values=values, said=frozenset(said), remarks=tuple(remarks), unsaid=tuple(unsaid))
 
 
-def said_model(settings: FlatSettings, named: Any, unsaid: list[str], engine: str = "vLLM", flag: str = "model") -> dict[str, Any]:
-    """The name of a model as an engine takes it: a checkpoint on the Hugging Face Hub, or a folder."""
-    preset = preset_of(settings, named)
+def said_model(
+    preset: str | None, weights: str, named: Any, unsaid: list[str], remarks: list[str], engine: str = "vLLM", flag: str = "model",
+    own_code: str = "trust-remote-code",
+) -> dict[str, Any]:  # fmt: skip
+    """The checkpoint: the released one, or a folder for one whose weights are of other types, or that nobody released."""
+    if preset is not None and not weights and (names := names_of(preset).huggingface):
+        remarks.append(f"the model is named after the preset {preset}; put the name of your own checkpoint of that size in its place")
+        return {flag: names[0], own_code: True if names_of(preset).own_code else None}
     if preset is not None:
-        return {flag: (*names_of(preset).huggingface, preset)[0]}
+        folder = f"./{preset}-{weights}" if weights else f"./{preset}"
+        which = f"with weights in {weights}" if weights else "of your own, as none is known that was released"
+        remarks.append(f"put a checkpoint of {preset} {which} into {folder}, or its name in the place of {folder}")
+        return {flag: folder}
     if isinstance(named, str) and named.endswith("config.json"):
         return {flag: str(Path(named).parent)}
     unsaid.append(f"workload: a model of these dimensions: {engine} reads a model's config.json; name that file, or a preset, as the model")
     return {}
+
+
+def _say_nodes(plan: Plan, node: int, remarks: list[str]) -> dict[str, Any]:
+    """How engines start on more than one node: by Ray, which one command asks for them; else vLLM looks for all devices in its own."""
+    worker = plan.tp * plan.pp
+    if worker * plan.dp <= node:
+        return {}
+    span = " with VLLM_RAY_DP_PACK_STRATEGY=span" if plan.dp > 1 and worker > node else ""
+    remarks.append(f"start Ray on all nodes first (ray start --head, then ray start --address HEAD), and this on one of them{span}")
+    values: dict[str, Any] = {"distributed-executor-backend": "ray"} if worker > node else {}
+    if plan.dp > 1:
+        values |= {"data-parallel-backend": "ray", "data-parallel-size-local": max(node // worker, 1)}
+    return values
 
 
 def _say_experts(settings: FlatSettings, plan: Plan, unsaid: list[str]) -> dict[str, Any]:
@@ -221,29 +256,31 @@ def _say_experts(settings: FlatSettings, plan: Plan, unsaid: list[str]) -> dict[
 
 
 def said_types(
-    settings: FlatSettings, preset: str | None, said: set[str], remarks: list[str], engine: str = "vLLM",
-    methods: Mapping[tuple[str, str], str] = SAID,
-) -> dict[str, Any]:  # fmt: skip
-    """Types by flags; those that only a checkpoint says stay unsaid, and become comments."""
+    settings: FlatSettings, preset: str | None, said: set[str], methods: Mapping[tuple[str, str], str] = SAID
+) -> tuple[dict[str, Any], str]:
+    """Types by flags, and the type of weights that the checkpoint must have, empty where the released one has it.
+
+    Engines make fp8 of weights in 16 bits as they load them; those of four bits they only read.
+    """
     dtype, weight = settings["workload.dtype"], settings["workload.weight_dtype"]
     own = types_of(preset) if preset else {}
     kept = own.get("weight_dtype")
     wide = tuple(own.get("wide_layers", ())) == tuple(settings["workload.wide_layers"] or ())
     if own and wide and (dtype, weight) in ((kept, None), ("bf16", kept)):  # as it was released, whatever the device multiplies in
         said |= {"workload.dtype", "workload.weight_dtype", "workload.wide_layers"}
-        return {}
+        return {}, ""
     method = methods.get(("weight_dtype", weight) if weight else ("dtype", dtype))
+    loaded = "" if method == "fp8" and not own else weight or dtype
     if method is not None:
         said |= {"workload.weight_dtype"} if weight else {"workload.dtype", "workload.weight_dtype"}
         if weight and dtype in HALF:
             said.add("workload.dtype")
-            return {"dtype": HALF[dtype], "quantization": method}
-        return {"quantization": method}
+            return {"dtype": HALF[dtype], "quantization": method}, loaded
+        return {"quantization": method}, loaded
     if weight is None and dtype in HALF and not own:
         said |= {"workload.dtype", "workload.weight_dtype"}
-        return {"dtype": HALF[dtype]}
-    remarks.append(f"the checkpoint must have weights in {weight or dtype}; {engine} reads that from its config.json")
-    return {}
+        return {"dtype": HALF[dtype]}, ""
+    return {}, loaded
 
 
 def script(words: list[str], head: list[str]) -> str:

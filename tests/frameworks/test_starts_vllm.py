@@ -1,0 +1,137 @@
+"""Commands for vLLM taken by its own parser and made into the configuration of an engine, from the model's own config.json."""
+
+import dataclasses
+import importlib.util
+import shutil
+import types
+from pathlib import Path
+
+import pytest
+from launch_exports import THOROUGH, exports, transformers, words_of
+
+if importlib.util.find_spec("vllm") is None:
+    pytest.skip("vllm is not installed", allow_module_level=True)
+
+from standins import module
+
+pytestmark = [pytest.mark.filterwarnings("ignore"), pytest.mark.slow]
+FILES = Path(__file__).parents[1] / "data" / "huggingface"
+# The file of each preset whose own one is at hand; the others are taken without a model, by the parser alone.
+CONFIGS = {
+    "bloom-176b": "bloom-176b", "deepseek-v3": "deepseek-v3", "gemma3-27b": "gemma-3-27b", "gpt-oss-120b": "gpt-oss-120b",
+    "kimi-k2": "kimi-k2", "llama2-7b": "llama-2-7b", "llama3.1-405b": "llama-3.1-405b", "llama4-scout": "llama-4-scout",
+    "mistral-7b": "mistral-7b", "mixtral-8x7b": "mixtral-8x7b", "nemotron-h-8b": "nemotron-h-8b", "qwen3-30b-a3b": "qwen3-30b-a3b",
+}  # fmt: skip
+NODE = 8
+COMPILED = ("vllm._C", "vllm._C_stable_libtorch", "vllm._moe_C", "vllm.vllm_flash_attn", "vllm.vllm_flash_attn.flash_attn_interface")
+
+
+@pytest.fixture(scope="module")
+def vllm():
+    """vLLM's parser and arguments on a node of H100, of which classes of models and kernels are not loaded."""
+    import sys
+
+    sys.modules.update({name: module(name) for name in COMPILED if name not in sys.modules})
+    import vllm.platforms
+
+    vllm.platforms._current_platform = _hopper()()
+    from vllm.config import vllm as whole
+    from vllm.engine.arg_utils import AsyncEngineArgs, EngineArgs
+    from vllm.model_executor.layers import quantization
+    from vllm.model_executor.models import registry
+    from vllm.utils.argparse_utils import FlexibleArgumentParser
+
+    quantization.get_quantization_config = lambda _: types.SimpleNamespace(override_quantization_method=lambda *_, **__: None)
+    whole.VllmConfig._get_quantization_config = staticmethod(lambda *_: None)
+    registry._LazyRegisteredModel.inspect_model_cls = lambda lazy: _decoder(registry, lazy.class_name)
+    return types.SimpleNamespace(parser=AsyncEngineArgs.add_cli_args(FlexibleArgumentParser()), engine=EngineArgs)
+
+
+def _hopper():
+    from vllm.platforms import cuda, interface
+
+    class Hopper(cuda.NonNvmlCudaPlatform):
+        @classmethod
+        def get_device_capability(cls, device_id=0):
+            del device_id
+            return interface.DeviceCapability(9, 0)
+
+        @classmethod
+        def get_device_name(cls, device_id=0):
+            del device_id
+            return "NVIDIA H100"
+
+        @classmethod
+        def get_device_total_memory(cls, device_id=0):
+            del device_id
+            return 80 * 2**30
+
+        @classmethod
+        def device_count(cls):
+            return NODE
+
+        @classmethod
+        def is_fully_connected(cls, *_):
+            return True
+
+    return Hopper
+
+
+def _decoder(registry, name):
+    """What vLLM asks of a model's class: one that writes text, whose layers can be divided into stages."""
+    plain = {field.name: False for field in dataclasses.fields(registry._ModelInfo)}
+    told = {
+        "architecture": name, "is_text_generation_model": True, "attn_type": "decoder", "default_seq_pooling_type": "LAST",
+        "default_tok_pooling_type": "ALL", "score_type": "bi-encoder", "supports_pp": True, "supported_video_pruning_methods": (),
+        "is_hybrid": name == "NemotronHForCausalLM", "has_inner_state": name == "NemotronHForCausalLM",
+    }  # fmt: skip
+    return registry._ModelInfo(**{**plain, **told})
+
+
+def released(export):
+    """Whether a command serves the checkpoint that was released, and not a folder that a user fills."""
+    return not words_of(export, "vllm")[1].startswith("./")
+
+
+def parsed(vllm, export, folder):
+    """Arguments of an engine; `folder` stands in the place of the checkpoint's name, which the disk does not have."""
+    command, _, *words = words_of(export, "vllm")
+    assert command == "serve"
+    return vllm.engine.from_cli_args(vllm.parser.parse_args(["--model", str(folder), "--skip-tokenizer-init", *words]))
+
+
+@pytest.mark.parametrize("preset", transformers())
+def test_commands_start(vllm, preset, tmp_path, capsys, record_property):
+    """And the engine has the scenario's degrees, batch and length."""
+    taken = 0
+    if preset in CONFIGS:
+        shutil.copy(FILES / f"{CONFIGS[preset]}.json", tmp_path / "config.json")
+    for export in exports("vllm", preset):
+        plan, spec = export.scenario.strategy, export.scenario.workload
+        whole = preset in CONFIGS and released(export)
+        try:
+            arguments = parsed(vllm, export, tmp_path)
+            engine = arguments.create_engine_config() if whole else None
+        except (Exception, SystemExit) as error:
+            raise AssertionError(f"{preset} {export.run}: {error}\n{capsys.readouterr().err[-500:]}\n{export.text}") from error
+        told = arguments.tensor_parallel_size, arguments.pipeline_parallel_size, arguments.data_parallel_size
+        assert told == (plan.tp, plan.pp, plan.dp)
+        assert arguments.max_model_len == spec.prompt + spec.output
+        if engine is not None:
+            assert engine.parallel_config.world_size == plan.tp * plan.pp
+            assert engine.model_config.max_model_len == spec.prompt + spec.output
+        taken += 1
+    record_property("taken", taken)
+    assert taken or preset not in THOROUGH
+
+
+def test_this_engine_refuses(vllm, tmp_path):
+    """What the checks above would miss if nothing were checked: more devices than a node has, and weights of another type."""
+    shutil.copy(FILES / "gpt-oss-120b.json", tmp_path / "config.json")
+    export = next(one for one in exports("vllm", "gpt-oss-120b") if one.run == "tp8-pp2")
+    wrong = type(export)(**{**vars(export), "text": export.text.replace("--distributed-executor-backend ray", "")})
+    with pytest.raises(ValueError, match=r"World size \(16\) is larger than the number of available GPUs \(8\)"):
+        parsed(vllm, wrong, tmp_path).create_engine_config()
+    other = type(export)(**{**vars(export), "text": f"{export.text.rstrip()} --quantization awq\n"})
+    with pytest.raises(ValueError, match=r"Quantization method specified in the model config \(mxfp4\) does not match"):
+        parsed(vllm, other, tmp_path).create_engine_config()
