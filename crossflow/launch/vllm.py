@@ -74,9 +74,7 @@ def meant_model(found: Found, flag: str, fields: dict[str, Any], missing: dict[s
     `told` is the preset that crossflow's comment names, for a checkpoint whose name is not known.
     """
     name = found.values.get(flag)
-    if told in presets():
-        return told
-    preset = by_huggingface(name) if name else None
+    preset = told if told in presets() else by_huggingface(name) if name else None
     if preset is not None:
         fields["workload.model"] = preset
     elif name and (Path(name) / "config.json").is_file():
