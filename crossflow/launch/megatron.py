@@ -378,9 +378,13 @@ def _say_recomputed(settings: FlatSettings, plan: Plan, unsaid: list[str]) -> Sa
     elif plan.recompute == "selective" or modules:
         values = {"recompute-granularity": "selective"}
         if "mla_up_proj" in modules and "workload.latent.kv_rank" not in settings:
-            unsaid.append("software.recomputed: latent: the model has no latent attention, whose up-projection Megatron would compute again")
+            unsaid.append(
+                "software.recomputed: latent: the model has no latent attention, whose up-projection Megatron would compute again"
+            )
         if "moe_act" in modules and "workload.experts.count" not in settings:
-            unsaid.append("software.recomputed: activation: Megatron computes activations of experts again (moe_act), and the model has none")
+            unsaid.append(
+                "software.recomputed: activation: Megatron computes activations of experts again (moe_act), and the model has none"
+            )
         if modules:
             values["recompute-modules"] = (*(["core_attn"] if plan.recompute == "selective" else []), *modules)
     return values, {"strategy.recompute", "strategy.recompute_layers", "software.recomputed"}
@@ -503,7 +507,7 @@ def script(words: list[str], nodes: tuple[int, int], head: list[str]) -> str:
 
 
 def _environment(words: list[str]) -> list[str]:
-    """What Megatron asks of the environment [1]_: kernels in the order of their issue beside tensor and context ranks, and not with FSDP."""
+    """What Megatron asks of the environment [1]_: beside tensor and context ranks kernels in the order of their issue, not with FSDP."""
     if "--use-megatron-fsdp" in words:
         return ["unset CUDA_DEVICE_MAX_CONNECTIONS"]
     several = (word.split(" ") for word in words if word.startswith(("--tensor-model-parallel-size ", "--context-parallel-size ")))
