@@ -66,6 +66,20 @@ def test_plans_that_a_framework_cannot_express_are_passed_over(scenario, capsys)
     assert read(capsys.readouterr().out).kind == "deepspeed"
 
 
+@pytest.mark.slow
+def test_plans_say_whether_the_framework_can_express_them(scenario, capsys):
+    assert main(["plan", str(scenario), "--top", "6", "--export", "torchtitan", "-o", "run.toml", "--force"]) == 0
+    out = capsys.readouterr().out
+    strategy = read(scenario.parent / "run.toml").scenario("h100-ib-cluster").strategy_text
+    rows = [line.split() for line in out.splitlines() if line.split()[-1:] in (["yes"], ["no"]) and "marks" not in line]
+    assert len(rows) == 6
+    assert "torchtitan cannot express those with no" in re.sub(r"\s+", " ", out)
+    assert all(row[-1] == "no" for row in rows if "z1" in " ".join(row[:2]))  # torchtitan has no ZeRO 1
+    assert any(row[-1] == "yes" for row in rows if strategy in row) or f"{strategy} is the plan that is written" in out
+    assert main(["plan", str(scenario), "--top", "6"]) == 0
+    assert "torchtitan" not in capsys.readouterr().out
+
+
 def test_files_are_not_replaced_without_force(scenario, capsys):
     Path("run.sh").write_text("mine")
     assert main(["plan", str(scenario), "--export", "megatron", "-o", "run.sh"]) == 2

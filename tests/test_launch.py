@@ -248,6 +248,60 @@ def test_there_are_at_least_five_files_of_each_kind():
     assert {path.name for path in FOLDER.iterdir()} - {"expected.yaml"} == set(EXPECTED)
 
 
+def served(model="llama3-70b", strategy="tp8", nodes=1, **workload):
+    data = {"template": "dgx-h100", "nodes": nodes}
+    return crossflow.from_dict({"system": data, "workload": {"model": model, **SERVED, **workload}, "strategy": strategy})
+
+
+@pytest.mark.parametrize(
+    ("scenario", "name"),
+    [
+        (served(), "meta-llama/Meta-Llama-3-70B"), (served(dtype="fp8"), "meta-llama/Meta-Llama-3-70B"),  # made as it is loaded
+        (served("gpt-oss-120b"), "openai/gpt-oss-120b"), (served("deepseek-v3", "tp8-sp-ep8-etp1"), "deepseek-ai/DeepSeek-V3"),
+        (served(weight_dtype="int4"), "./llama3-70b-int4"), (served("gpt-oss-120b", weight_dtype="bf16"), "./gpt-oss-120b-bf16"),
+        (served("deepseek-v3", "tp8-sp-ep8-etp1", dtype="bf16", weight_dtype="bf16"), "./deepseek-v3-bf16"), (served("megatron-22b"), "./megatron-22b"),
+    ],
+)  # fmt: skip
+def test_a_checkpoint_has_the_types_that_were_predicted(scenario, name):
+    """One that nobody released is a folder to fill, whose model comes back from a comment."""
+    text = write(scenario, "vllm")
+    assert f"vllm serve {name} " in text
+    assert (f"into {name}, or its name" in text) == name.startswith("./")
+    assert settings(read(text).scenario()) == settings(scenario)
+
+
+def test_code_of_a_checkpoint_is_trusted_where_it_has_some():
+    assert "--trust-remote-code" in write(served("kimi-k2", "tp8-sp-ep8-etp1"), "vllm")
+    assert "--trust-remote-code" not in write(served(), "vllm")
+
+
+@pytest.mark.parametrize(
+    ("strategy", "nodes", "flags"),
+    [
+        ("tp8", 1, ""), ("tp2-dp4", 1, ""), ("tp8-pp2", 2, "--distributed-executor-backend ray"),
+        ("tp4-dp4", 2, "--data-parallel-backend ray --data-parallel-size-local 2"),
+        ("tp8-dp2-pp2-placed:tp+pp+dp", 4, "--distributed-executor-backend ray --data-parallel-backend ray --data-parallel-size-local 1"),
+    ],
+)  # fmt: skip
+def test_a_service_on_several_nodes_is_started_by_ray(strategy, nodes, flags):
+    """vLLM looks for all devices in its own node, and does not start where there are less."""
+    scenario = served(strategy=strategy, nodes=nodes)
+    text = write(scenario, "vllm")
+    assert " ".join(flags.split()) in " ".join(text.replace("\\\n", " ").split())
+    assert ("Install Ray" in text, "ray" in text) == (bool(flags), bool(flags))
+    assert ("VLLM_RAY_DP_PACK_STRATEGY=span" in text) == (nodes == 4)
+    assert settings(read(text).scenario()) == settings(scenario)
+
+
+def test_types_of_torchtitan_come_back():
+    for dtype in ("bf16", "fp32", "fp8", "mxfp8"):
+        scenario = llama("dp64-z3", system="dgx-b200", dtype=dtype)
+        text = write(scenario, "torchtitan")
+        assert ("[quantize.linear.float8]" in text) == (dtype == "fp8")
+        old = '[model]\nname = "llama3"\nflavor = "8B"\nconverters = ["float8"]\n[float8]\nrecipe_name = "rowwise"\n'  # of 2025
+    assert read(f"# torchrun --nnodes 1 --nproc-per-node 8\n{old}").workload["dtype"] == "fp8"
+
+
 # ---------------------------------------------------------------------------------------------- refusals
 
 
@@ -348,6 +402,19 @@ def test_models_that_a_framework_has_not_are_named():
         write(llama(parallel=True), "megatron")
     with pytest.raises(CrossflowError, match="torchtitan has no flavour of it"):
         write(llama(layers=60, model="llama2-13b", strategy="dp64"), "torchtitan")
+
+
+@pytest.mark.parametrize(
+    ("model", "strategy", "sentence"),
+    [
+        ("qwen3-32b", "dp16-pp4-z2", "pp: 4: torchtitan has no pipelines for its models of qwen3"),
+        ("gpt-oss-120b", "dp16-cp4-z3", "cp: 4: torchtitan does not divide the attention of its models of gpt_oss over context ranks"),
+    ],
+)
+def test_models_of_torchtitan_that_are_not_divided_so_are_named(model, strategy, sentence):
+    with pytest.raises(CrossflowError) as caught:
+        write(llama(strategy, model=model), "torchtitan")
+    assert f"- {sentence}" in str(caught.value).splitlines()
 
 
 def test_tasks_go_to_their_frameworks():

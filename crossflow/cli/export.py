@@ -81,6 +81,19 @@ def exported(plans: Plans, kind: str) -> ExportedPlan:
     raise CrossflowError(f"{kind} can express none of the plans that fit; of {plans.chosen.strategy}, the best one: {reason}")
 
 
+def inexpressible(plans: Plans, kind: str) -> frozenset[str]:
+    """Strategies among the listed plans that a framework cannot express."""
+
+    def refused(strategy: str) -> bool:
+        try:
+            write(variant(plans.scenario, {"strategy": strategy}), kind)
+        except CrossflowError:
+            return True
+        return False
+
+    return frozenset(one.strategy for one in plans if refused(one.strategy))
+
+
 def deliver(found: ExportedPlan, arguments: argparse.Namespace) -> None:
     """Write the file, or print it where none is named, and say which plan it is."""
     if arguments.output is not None:
@@ -92,7 +105,8 @@ def deliver(found: ExportedPlan, arguments: argparse.Namespace) -> None:
     figures = f"{show(found.plan.step_time, 's')} a step, {show(found.plan.needed, 'B')} of {show(found.plan.capacity, 'B')} a device"
     if found.skipped:
         before = "the best plan" if found.skipped == 1 else f"the {found.skipped:,} best plans"
-        said.append(f"{found.plan.strategy} is written, {figures}; {found.kind} cannot express {before}. {found.reason}")
+        why = "; ".join(line.removeprefix("- ") for line in found.reason.splitlines()[1:]) or found.reason
+        said.append(f"{found.plan.strategy} is written, {figures}; {found.kind} cannot express {before}: {why}")
     elif not arguments.json and arguments.output is None:
         said.append(f"{found.plan.strategy} is written, the plan to take: {figures}")
     for line in said:

@@ -51,8 +51,10 @@ def run(arguments: argparse.Namespace) -> None:
         data = {**plans.to_dict(), **({"assumptions": list(assumed)} if assumed else {})}
         data |= {"launch": launch.to_dict()} if launch is not None else {}
         page.emit_json(data | ({} if found is None else {"export": found.to_dict()}))
-    elif found is None or arguments.output is not None:
+    elif found is None:
         page.emit(*sections(plans, assumed))
+    elif arguments.output is not None:
+        page.emit(*sections(plans, assumed, written=(found.kind, found.plan.strategy, export.inexpressible(plans, found.kind))))
     else:  # the flags alone, which may go on into a pipe
         for sentence in (*(f"assumed: {one}" for one in assumed), *(f"note: {one}" for one in plans.notes)):
             page.log(f"crossflow: {sentence}")
@@ -82,9 +84,12 @@ def planned(arguments: argparse.Namespace) -> tuple[Plans, tuple[str, ...], Laun
     return replace(plans, notes=(*notes, *plans.notes)), assumed, launch
 
 
-def sections(plans: Plans, assumed: Sequence[str] = ()) -> list[RenderableType]:
+WrittenPlan = tuple[str, str, frozenset[str]]  # a framework, the strategy that is written for it, and those listed that it cannot express
+
+
+def sections(plans: Plans, assumed: Sequence[str] = (), written: WrittenPlan | None = None) -> list[RenderableType]:
     """The page: what was asked, the plans, the scenario's own one, why others fail, what would help."""
-    return [headline(plans), page.assumptions(assumed), listed(plans), own(plans), refusals(plans), remedies(plans)]
+    return [headline(plans), page.assumptions(assumed), listed(plans, written), own(plans), refusals(plans), remedies(plans)]
 
 
 def headline(plans: Plans) -> Group:
@@ -104,22 +109,25 @@ def headline(plans: Plans) -> Group:
     return Group(title, Text(), page.indented(page.pairs(rows)), *notes)
 
 
-def listed(plans: Plans) -> Group:
-    """The plans, best first, the one to take marked."""
+def listed(plans: Plans, written: WrittenPlan | None = None) -> Group:
+    """The plans, best first, the one to take marked, or the one that is written, and then those that the framework cannot express."""
     money = next((name for name in _MONEY if name in plans[0].money), None)
     timed = plans.objective == "step_time_s"
     header = ["", "strategy", *([] if timed else [words(plans.objective)]), "step time", "memory", "left", "MFU"]
     header += [] if money is None else [_title(money)]
-    header += ["power"]
+    header += ["power", *([] if written is None else [written[0]])]
     rows: list[list[RenderableType]] = []
     for one in plans:
-        row: list[RenderableType] = [_mark(plans, one), Text(one.strategy, "bold" if one is plans.chosen else "")]
+        row: list[RenderableType] = [_mark(plans, one, written), Text(one.strategy, "bold" if one is plans.chosen else "")]
         row += [] if timed else [_figure(one.value, plans.objective)]
         row += [_time(one), show(one.needed, "B"), _left(one), percent(one.mfu) if one.feasible else "-"]
         row += [] if money is None else [dollars(one.money[money]).removesuffix(" USD") if money in one.money else "-"]
-        rows.append([*row, show(one.power, "W")])
+        rows.append([*row, show(one.power, "W"), *([] if written is None else ["no" if one.strategy in written[2] else "yes"])])
     automatic = "that `strategy: auto` takes" if timed and plans.margin == MARGIN else "to take"
     title, aside = "Best plans", f"{_fancy('>')} marks the plan {automatic}"
+    if written is not None:
+        named = f"{_fancy('>')} marks the plan" if written[1] in [one.strategy for one in plans] else f"{written[1]} is the plan"
+        aside = f"{named} that is written; {written[0]} cannot express those with no"
     if not plans.fitting:
         short = not plans[0].fits
         title, aside = ("Nearest to fitting", "least memory too much first") if short else ("Plans", "none of them can run")
@@ -127,8 +135,9 @@ def listed(plans: Plans) -> Group:
     return Group(page.heading(title, aside=aside), page.indented(page.grid(rows, right=right, header=header, wraps=1)))
 
 
-def _mark(plans: Plans, one: RankedPlan) -> str:
-    return _fancy(">") if one is plans.chosen else ""
+def _mark(plans: Plans, one: RankedPlan, written: WrittenPlan | None) -> str:
+    marked = one is plans.chosen if written is None else one.strategy == written[1]
+    return _fancy(">") if marked else ""
 
 
 def _fancy(mark: str) -> str:

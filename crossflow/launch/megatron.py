@@ -527,7 +527,7 @@ def script(words: list[str], nodes: tuple[int, int], head: list[str]) -> str:
 
 
 def _environment(words: list[str]) -> list[str]:
-    """What Megatron asks of the environment [1]_: kernels in the order of their issue beside tensor and context ranks, and not with FSDP."""
+    """What Megatron asks of the environment [1]_: beside tensor and context ranks kernels in the order of their issue, not with FSDP."""
     if "--use-megatron-fsdp" in words:
         return ["unset CUDA_DEVICE_MAX_CONNECTIONS"]
     several = (word.split(" ") for word in words if word.startswith(("--tensor-model-parallel-size ", "--context-parallel-size ")))

@@ -224,7 +224,8 @@ def _say_nodes(plan: Plan, node: int, remarks: list[str]) -> dict[str, Any]:
     if worker * plan.dp <= node:
         return {}
     span = " with VLLM_RAY_DP_PACK_STRATEGY=span" if plan.dp > 1 and worker > node else ""
-    remarks.append(f"start Ray on all nodes first (ray start --head, then ray start --address HEAD), and this on one of them{span}")
+    started = "ray start --head, then ray start --address HEAD on the others"
+    remarks.append(f"install Ray (pip install ray), start it on all nodes ({started}), and then this on one of them{span}")
     values: dict[str, Any] = {"distributed-executor-backend": "ray"} if worker > node else {}
     if plan.dp > 1:
         values |= {"data-parallel-backend": "ray", "data-parallel-size-local": max(node // worker, 1)}

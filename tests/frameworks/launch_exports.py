@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -12,11 +13,16 @@ from crossflow.errors import CrossflowError
 from crossflow.launch.launch import TRAINING, write
 from crossflow.launch.shell import read_script
 from crossflow.scenario import Scenario, presets
-from crossflow.workload.spec import TransformerSpec
 
 NODES, SERVERS = 8, 2  # of eight devices each
-THOROUGH = ("llama3-8b", "gpt3-175b", "mixtral-8x7b", "deepseek-v3", "qwen3-30b-a3b", "gpt-oss-120b")  # models that get all plans
-FEW = 3  # plans of each other model, which are others for each
+# Models that get all plans; all do with ALL_PLANS=1 in the environment.
+THOROUGH = {
+    "megatron": ("llama3-8b", "mixtral-8x7b", "deepseek-v3", "gpt-oss-120b"), "torchtitan": ("llama3-8b",), "deepspeed": ("llama3-8b",),
+    "vllm": ("llama3.1-405b", "deepseek-v3", "gpt-oss-120b"),
+}  # fmt: skip
+# Models of DeepSpeed's files, which say nothing of a model but its name.
+DESCRIBED = ("llama3-8b", "gpt3-175b", "bert-large", "mixtral-8x7b", "deepseek-v3", "vit-h", "t5-large", "megatron-22b", "mamba2-2.7b")
+FEW = 2  # plans of each other model, which are others for each
 SERVED = {"task": "serving", "prompt": 512, "output": 128, "global_batch": 64}
 # Plans of training on 64 devices: of all models, and of those with experts alone.
 PLANS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
@@ -32,10 +38,16 @@ PLANS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
         ("dp64-ep8-z3", "tp4-dp16-ep8-etp1-z3-sp", "tp4-dp4-pp4-ep4-z2-sp"),
     ),
     "deepspeed": (
-        ("dp64-z3", "dp64-z2", "tp8-dp8-z1", "dp64-z3-g8", "dp64-z3-full-offload:optimizer+weights", "dp64-z2-mb2-offload:optimizer", "dp64"),
+        (
+            "dp64-z3", "dp64-z2", "tp8-dp8-z1", "dp64-z3-g8", "dp64-z3-full-offload:optimizer+weights", "dp64-z2-mb2-offload:optimizer",
+            "dp64",
+        ),
         (),
     ),
-    "vllm": (("tp8-dp2", "tp2-dp8", "tp4-dp2-pp2", "tp8-pp2", "dp16"), ("tp8-dp2-ep16-etp1-sp", "tp8-dp2-etp16-sp", "dp16-ep16-etp1")),
+    "vllm": (
+        ("tp8-dp2", "tp2-dp8", "tp4-dp2-pp2-placed:tp+pp+dp", "tp8-pp2", "dp16"),
+        ("tp8-dp2-ep16-etp1-sp", "tp8-dp2-etp16-sp", "dp16-ep16-etp1"),
+    ),
 }  # fmt: skip
 # Settings of a run beside the plan, by the plan: data types, and what else changes flags.
 RUNS: dict[str, tuple[tuple[str, str, dict[str, Any]], ...]] = {
@@ -81,15 +93,16 @@ def words_of(export: Export, command: str) -> list[str]:
 @functools.cache
 def transformers() -> tuple[str, ...]:
     """Shipped models that are transformers."""
-    specs = {name: crossflow.from_dict({"system": "dgx-h100", "workload": name, "strategy": "any"}).workload for name in presets()}
-    return tuple(name for name, spec in specs.items() if isinstance(spec, TransformerSpec))
+    return tuple(name for name, path in presets().items() if path.read_text(encoding="utf-8").startswith("model: transformer"))
 
 
 def exports(kind: str, preset: str) -> Iterator[Export]:
     """Launch files of one model that crossflow writes for a framework; plans and settings that it refuses are passed over."""
+    if kind == "deepspeed" and preset not in DESCRIBED and not os.environ.get("ALL_PLANS"):
+        return
     plain, mixed = PLANS[kind]
     runs = [*((plan, "dgx-h100", {}) for plan in (*plain, *mixed)), *RUNS[kind]]
-    if preset not in THOROUGH:
+    if preset not in THOROUGH[kind] and not os.environ.get("ALL_PLANS"):
         first = transformers().index(preset) * FEW
         runs = [runs[(first + i) % len(runs)] for i in range(FEW)]
     for plan, system, settings in runs:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import importlib.abc
 import importlib.machinery
 import importlib.util
 import sys
@@ -10,28 +11,46 @@ from collections.abc import Iterator
 from unittest.mock import MagicMock
 
 
-def module(name: str) -> MagicMock:
-    """A module from which any name can be imported."""
-    made = MagicMock(name=name)
-    made.__spec__ = importlib.machinery.ModuleSpec(name, None)
-    made.__path__ = []
-    made.__version__ = "3.0.0"
-    return made
+class StandIns(importlib.abc.MetaPathFinder, importlib.abc.Loader):
+    """Modules below some names, from which anything can be imported."""
+
+    def __init__(self, roots: tuple[str, ...]) -> None:
+        self.roots = roots
+
+    def has(self, name: str) -> bool:
+        """Whether a module is one of them."""
+        return any(name == root or name.startswith(f"{root}.") for root in self.roots)
+
+    def find_spec(self, fullname, path=None, target=None):
+        """The specification of a module that stands in, None for others."""
+        del path, target
+        return importlib.machinery.ModuleSpec(fullname, self, is_package=True) if self.has(fullname) else None
+
+    def create_module(self, spec):
+        """A module with every name."""
+        made = MagicMock(name=spec.name)
+        made.__path__ = []
+        made.__version__ = "3.0.0"
+        return made
+
+    def exec_module(self, module):
+        """Nothing is run."""
 
 
 @contextlib.contextmanager
-def present(*names: str) -> Iterator[None]:
-    """Modules that pass as installed while a framework is imported, where they are not.
+def present(*roots: str) -> Iterator[None]:
+    """Packages that pass as installed while a framework is imported, where they are not.
 
     Parts of torch that would use them are imported before, so that they find none.
     """
     import torch._dynamo.backends.debugging
     import torch._inductor.compile_fx  # noqa: F401
 
-    added = [name for name in names if name.split(".")[0] not in sys.modules and importlib.util.find_spec(name.split(".")[0]) is None]
-    sys.modules.update({name: module(name) for name in added})
+    finder = StandIns(tuple(root for root in roots if importlib.util.find_spec(root) is None))
+    sys.meta_path.append(finder)
     try:
         yield
     finally:
-        for name in added:
+        sys.meta_path.remove(finder)
+        for name in [name for name in sys.modules if finder.has(name)]:
             del sys.modules[name]
