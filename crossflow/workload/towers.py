@@ -14,7 +14,7 @@ from typing import Any
 
 from crossflow import files
 from crossflow.files import FileModel
-from crossflow.limits import Whole
+from crossflow.limits import Flag, Whole
 
 FIELDS: Mapping[str, str] = {
     "vision_config": "vision tower", "audio_config": "audio tower", "vision_tower": "vision tower", "talker_config": "talker",
@@ -31,18 +31,18 @@ SIZES: Mapping[str, tuple[str, ...]] = {
 class TowerKind(FileModel):
     """What towers of one `model_type` have; widths of projectors are d (of the tower), m (of merged patches), t (of the language model)."""
 
-    gated: bool = False
-    biases: bool = True
+    gated: Flag = False
+    biases: Flag = True
     norm_vectors: Whole = 2
     further: Whole = 0  # vectors of width d that a layer has beside its two norms
-    patch_bias: bool = True
-    class_token: bool = False
+    patch_bias: Flag = True
+    class_token: Flag = False
     positions: str = ""  # field with the number of learned positions, `grid` for one of each patch of an image, "" for none
     norms: Whole = 0  # norms before and after the layers
     merge: str = ""  # field with the patches of a side that are merged to one token
-    merger: bool = False  # whether a product of its own, after a norm, merges them
+    merger: Flag = False  # whether a product of its own, after a norm, merges them
     projector: tuple[tuple[str, str], ...] = ()
-    projector_bias: bool = True
+    projector_bias: Flag = True
     projector_norm: str = ""  # width of the projector's norm
     again: str = ""  # field that lists layers with projectors of their own, whose norm is over merged patches
 
