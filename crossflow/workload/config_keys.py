@@ -44,6 +44,7 @@ def settings(fields: Values, family: Family, kind: str, title: str) -> dict[str,
     for read in (
         _named,
         _padded,
+        _summed,
         _products,
         _blocked,
         _shifted,
@@ -112,6 +113,12 @@ def _products(fields: Values, family: Family, found: Mapping[str, Setting]) -> I
         if key not in found and len(numbers) == len(parts):
             value = math.prod(factor.value for factor in numbers)
             yield Setting(key=key, value=value, fields=tuple(name for factor in numbers for name in factor.fields), own=True)
+
+
+def _summed(fields: Values, family: Family, _: Mapping[str, Setting]) -> Iterator[Setting]:
+    for key, names in family.sums.items():
+        if all(whole(fields.get(name)) for name in names):
+            yield Setting(key=key, value=sum(fields[name] for name in names), fields=names, own=True)
 
 
 def _factor(part: str | int, known: Mapping[str, Setting]) -> Setting | None:
@@ -304,8 +311,12 @@ def _automatic(fields: Values, _: Family, found: Mapping[str, Setting]) -> Itera
     heads = found.get("ssm.heads")
     if heads is not None and heads.value == "auto" and head is not None and whole(head.value):
         yield replace(heads, value=expand * sizes["hidden"] // head.value)
+    patch = found["image.patch"].value if "image.patch" in found else None
+    if isinstance(patch, list) and len(patch) == 3 and all(map(whole, patch)) and patch[1] == patch[2]:  # of a video, its frames first
+        yield replace(found["image.patch"], value=patch[2])
+        yield replace(found["image.patch"], key="image.frame_patch", value=patch[0])
     image = [whole(found[key].value) if key in found else 0 for key in ("image.size", "image.patch")]
-    if all(image):  # pixels beyond the last whole patch are left out
+    if all(image) and "image.compression" not in found:  # pixels beyond the last whole patch are left out
         yield replace(found["image.size"], value=image[0] // image[1] * image[1])
     ffn = found.get("ffn")
     if fields.get("block_auto_adjust_ff_dim") is True and ffn is not None and whole(ffn.value):  # LFM2: two thirds, rounded up

@@ -30,7 +30,9 @@ class Family(FileModel):
     names: Mapping[str, tuple[str, ...]]
     products: Mapping[str, tuple[str | Whole, ...]] = {}
     shifts: Mapping[str, tuple[str, Whole]] = {}
+    sums: Mapping[str, tuple[str, ...]] = {}
     rules: tuple[Rule, ...] = ()
+    asked: Mapping[str, Whole] = {}
     assumed: Mapping[str, Any] = {}
     demanded: Mapping[str, tuple[Any, ...]] = {}
     equal: Mapping[str, str] = {}

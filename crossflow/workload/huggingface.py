@@ -67,6 +67,11 @@ def _nearest(config: Values) -> str:
 WIDE = ("float32", "float64")  # in which files keep weights that nobody computes in
 UNKNOWN = "not used: not known to crossflow"
 MTP_NOTE = "layers of multi-token prediction run in training only; a service that guesses with them has serving.speculation"
+LATENTS = "latents"  # head of diffusion transformers
+DRAWN = (
+    "{name} is a diffusion transformer: a step is one denoising step. A picture takes as many as its sampler has (20 to 50), each with two"
+    " samples where guidance is classifier-free. Its text encoders and autoencoder are not described."
+)
 # Where a file of several models has its language model.
 INNER = (("text_config",), ("llm_config",), ("language_config",), ("thinker_config", "text_config"))
 SUFFIXES = ("_text", "_text_model", "_vl", "_vl_text")  # of families' names, of the parts of larger models
@@ -108,7 +113,7 @@ def huggingface_document(path: str | Path, *, service: bool = False, given: Coll
     known = kind in families()
     pieces = [] if known else _pieces(own)
     if not known and (kind in conventions().refused or not _is_decoder(own, config)):
-        raise SpecError([problem("model_type", _unknown(own))])
+        raise SpecError([problem("_class_name" if own.get("_class_name") else "model_type", _unknown(own))])
     family = families()[kind] if known else described(conventions().merged({"like": [piece.like for piece in pieces]}))
     fields = trimmed(flat(own, family.nested), family)
     fields = {**_quantised_beside(Path(file)), **fields}
@@ -131,7 +136,8 @@ def huggingface_document(path: str | Path, *, service: bool = False, given: Coll
     left = [*(kept.told if service else ()), *_left_out(uses, fields)]
     unread = service and isinstance(fields.get("quantization_config"), Mapping) and kept.weight is None
     odd = [*strange, *(["quantization_config (give weight_dtype)"] if unread else [])]
-    if notes := " ".join(_notes(fields, Path(file).name, odd, [] if known else pieces, list(towers(config, at)), left)):
+    drawn = [DRAWN.format(name=Path(file).name)] if family.head == LATENTS else []
+    if notes := " ".join((*drawn, *_notes(fields, Path(file).name, odd, [] if known else pieces, list(towers(config, at)), left))):
         found["notes"] = Setting(key="notes", value=notes)
     return _document(file, found, lines), uses
 
@@ -165,11 +171,11 @@ def family_of(config: Values) -> str:
 
 def _family_of(config: Values) -> str:
     """The family of a file by its `model_type`, whose endings may name a part of a larger model, or by a field that only it has."""
-    kind = config.get("model_type")
+    kind = config.get("model_type") or config.get("_class_name")  # the latter of diffusers
     if not kind:
         found = next((name for field_, name in conventions().untyped.items() if field_ in config), None)
         return str(found or kind)
-    names = [str(kind), *(str(kind).removesuffix(suffix) for suffix in SUFFIXES)]
+    names = [str(kind), f"{kind} {config.get('norm_type')}", *(str(kind).removesuffix(suffix) for suffix in SUFFIXES)]
     names = [conventions().aliases.get(name, name) for name in names]
     return next((name for name in names if name in families() or name in conventions().refused), str(kind))
 
@@ -244,6 +250,8 @@ def file_notes(spec: TransformerSpec, given: Values) -> Iterator[str]:
         yield f"sequence = {spec.sequence} is the longest that {name} allows; give workload.sequence to change it"
     if "global_batch" not in given and not spec.arrives:  # then as many are in flight as come and go
         yield f"global_batch = {spec.global_batch} because {name} gives none; give workload.global_batch to change it"
+    if spec.diffusion and spec.diffusion.text_tokens and "text_tokens" not in (given.get("diffusion") or {}):
+        yield f"diffusion.text_tokens = {spec.diffusion.text_tokens}, which pipelines fill up; give workload.diffusion.text_tokens to change it"
     if spec.notes and "notes" not in given:
         yield spec.notes
 
@@ -278,10 +286,10 @@ def _unknown(config: Values) -> str:
     if _family_of(config) in conventions().refused:
         return f"model_type {json.dumps(kind)} is refused: {conventions().refused[_family_of(config)]}"
     if config.get("_class_name"):
+        known = ", ".join(name for name, family in families().items() if family.head == LATENTS)
         return (
-            f"a file of diffusers, whose {config['_class_name']} is not modelled; the nearest model is an encoder"
-            " of as many layers and heads: give workload.model: transformer with its dimensions, image with the side of the latents and of"
-            " a patch, causal: false and head: none"
+            f"a file of diffusers, whose {config['_class_name']} is not modelled; known: {known}. Give a model of your own in its place:"
+            " workload.model: transformer with its dimensions, image, causal: false, head: latents, and diffusion with what it has of a text"
         )
     names = ("architectures", *(name for key, aliases in conventions().bases["any"]["names"].items() if key != "title" for name in aliases))
     read = ", ".join(f"{name} = {json.dumps(config[name])}" for name in names if config.get(name) is not None)
@@ -355,7 +363,7 @@ def _uses_within(config: Values, at: Sequence[str], prefix: str, fate: Callable[
 
 def _fate(name: str, value: Any, family: Family, became: Mapping[str, list[str]], kept: Stored) -> str:
     """What became of a field."""
-    if name == "model_type":
+    if name in ("model_type", "_class_name"):
         return "chose how the file is read"
     if name in became:
         return ", ".join(became[name])

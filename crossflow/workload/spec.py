@@ -41,6 +41,7 @@ from crossflow.program.file import read_program
 from crossflow.program.program import Program
 from crossflow.units import Information, parse
 from crossflow.workload.compressed import compressed_attention
+from crossflow.workload.diffusion import DiffusionSpec
 from crossflow.workload.dlrm import (
     DLRM_LAYERS,
     Dlrm,
@@ -63,6 +64,7 @@ from crossflow.workload.transformer import (
     Layer,
     LayerType,
     Matrix,
+    Over,
     Part,
     Routing,
     Selection,
@@ -465,24 +467,41 @@ class EncoderSpec(FileModel):
 
 
 class ImageSpec(FileModel):
-    """Images cut into patches, each of them a token."""
+    """Images, or videos, cut into patches, each of them a token."""
 
-    size: Dimension = Field(description="pixels of a side")
-    patch: Dimension = Field(description="pixels of a patch's side")
-    channels: Dimension = Field(3, description="values of a pixel")
+    size: Dimension = Field(description="pixels of a side, of a picture that is not square its width")
+    height: Dimension | None = Field(None, description="pixels of the other side; `size` where absent")
+    frames: Dimension = Field(1, description="frames of a video")
+    patch: Dimension = Field(description="values of a patch's side: pixels, or latents where there is a `compression`")
+    frame_patch: Dimension = Field(1, description="frames (of latents) of a patch")
+    compression: Dimension = Field(1, description="pixels of a side that an autoencoder makes one latent of; 8 of most")
+    frame_compression: Dimension = Field(1, description="frames that it makes one of latents of, after the first frame")
+    channels: Dimension = Field(3, description="values of a pixel, or of a latent")
     classes: Dimension | None = Field(None, description="classes of the classifier")
     class_token: Flag = Field(True, description="whether a token that stands for the image goes before the patches")
 
     @model_validator(mode="after")
     def _possible(self) -> Self:
-        if self.size % self.patch:
-            raise ValueError(f"size = {self.size} is not a multiple of patch = {self.patch}")
+        side = self.patch * self.compression
+        for key, value in (("size", self.size), ("height", self.height)):
+            if value and value % side:
+                of = f"patch x compression = {side}" if self.compression > 1 else f"patch = {self.patch}"
+                raise ValueError(f"{key} = {value} is not a multiple of {of}")
+        if (self.frames - 1) % self.frame_compression:
+            near = (self.frames - 1) // self.frame_compression * self.frame_compression + 1
+            every = self.frame_compression
+            raise ValueError(f"frames = {self.frames}: after the first, frames come in {every}s; give {near} or {near + every}")
         return self
 
     @property
     def tokens(self) -> int:
-        """Tokens of one image."""
-        return (self.size // self.patch) ** 2 + self.class_token
+        """Tokens of one image or video, whose last frames are padded to a whole patch."""
+        side, latents = self.patch * self.compression, (self.frames - 1) // self.frame_compression + 1
+        return (self.size // side) * ((self.height or self.size) // side) * -(-latents // self.frame_patch) + self.class_token
+
+    def values(self, channels: int) -> int:
+        """Values of a patch with so many of each pixel. [1]"""
+        return channels * self.patch**2 * self.frame_patch
 
 
 class _Sourced(FileModel):
@@ -607,7 +626,10 @@ class TransformerSpec(_Sourced):
         0, le=LAYERS, description="multi-token prediction layers (DeepSeek-V3), each of one further token; only training runs them"
     )
     image: ImageSpec | None = Field(None, description="images in the place of words")
-    head: Literal["language", "masked", "classifier", "none"] = Field("language", description="what follows the last layer")
+    diffusion: DiffusionSpec | None = Field(
+        None, description="what makes a model of images one of diffusion, of which a step is one denoising step"
+    )
+    head: Literal["language", "masked", "classifier", "latents", "none"] = Field("language", description="what follows the last layer")
     pooler: Flag = Field(False, description="whether BERT's pooler is there, and with a masked head its next-sentence classifier")
     token_types: DimensionOrZero = Field(0, description="kinds of tokens with an embedding of their own (BERT)")
     parallel: Flag = Field(False, description="whether attention and MLP work side by side (GPT-J, Falcon); priced one after the other")
@@ -693,9 +715,12 @@ class TransformerSpec(_Sourced):
 
     @property
     def tokens(self) -> int:
-        """Tokens of a sample that pass the layers (the decoder's of two): of a service the prompt's, where it says them."""
+        """Tokens of a sample that pass the layers (the decoder's of two): of a service the prompt's, where it says them.
+
+        Those of a text that passes with a picture are among them.
+        """
         service = self.serves and self.image is None
-        return self.prompt if service and self.prompt else self.sequence
+        return self.prompt if service and self.prompt else self.sequence + (self.diffusion.joint if self.diffusion else 0)
 
     def kinds(self, layers: int) -> tuple[LayerKind, ...]:
         """What each of so many layers is made of."""
@@ -714,9 +739,16 @@ class TransformerSpec(_Sourced):
             ssm is None or ssm.mlp,
             (mixture.dense_layers, mixture.every) if mixture else None,
             window.pattern if window else ("global",),
-            self.sparse.pattern if self.sparse else self.compressed.pattern if self.compressed else ("full",),
+            self._chosen,
             tuple(variant.cuts for variant in self.variants),
         )
+
+    @property
+    def _chosen(self) -> tuple[str, ...]:
+        """Kinds of layers by what sparse attention chooses, or by how a text comes beside a picture."""
+        if self.diffusion:
+            return self.diffusion.pattern(self.layers)
+        return self.sparse.pattern if self.sparse else self.compressed.pattern if self.compressed else ("full",)
 
     def varied(self, variants: Sequence[int]) -> TransformerSpec:
         """The model as layers of some variants see it."""
@@ -734,7 +766,7 @@ class LayerKind(NamedTuple):
     mixers: tuple[LayerType, ...]
     beside: LayerType | None
     local: bool
-    chosen: str  # what sparse attention chooses: the kind of its layer, or the ratio of its entries
+    chosen: str  # what sparse attention chooses: the kind of its layer, or the ratio of its entries; or how a text comes beside a picture
     variants: tuple[int, ...] = ()
 
 
@@ -812,6 +844,7 @@ def _contradictions(spec: TransformerSpec) -> Iterator[str]:
         yield "dtype: training in integers is not modelled; train in fp8, bf16 or fp16, or give a service's task"
     yield from _contradictions_of_types(spec)
     yield from _contradictions_of_window(spec)
+    yield from _contradictions_of_diffusion(spec)
     yield from _contradictions_of_ends(spec)
     yield from _contradictions_of_length(spec)
 
@@ -974,6 +1007,34 @@ def _contradictions_of_window(spec: TransformerSpec) -> Iterator[str]:
         yield f"window: global_rotary = false needs positions: rotary, got {spec.positions}"
 
 
+def _contradictions_of_diffusion(spec: TransformerSpec) -> Iterator[str]:
+    """What a diffusion transformer needs, and where it is not modelled."""
+    own = spec.diffusion
+    if (spec.head == "latents") != (own is not None):
+        yield "head: a diffusion transformer gives latents; give head: latents" if own else "head: latents are given with `diffusion` only"
+    if own is None:
+        return
+    if spec.image is None:
+        yield "diffusion: it takes patches of a picture; give image"
+    if spec.causal:
+        yield "causal: every patch sees all others; give causal: false"
+    if spec.serves:
+        yield f"task: a diffusion transformer has no requests, got {spec.task}; give task: forward, one denoising step of global_batch samples"
+    none = [key for key in ("experts", "latent", "window", "encoder", "query_rank") if getattr(spec, key)]
+    none += [key for key in ("attention_gate", "head_gate", "keys_as_values", "parallel", "embedding_norm") if getattr(spec, key)]
+    yield from (f"{key}: diffusion transformers are modelled without it; leave it out" for key in none)
+    if spec.norms != 2:
+        yield f"norms: parts of a diffusion transformer have a norm each, got {spec.norms}; leave it out"
+    if not spec.final_norm:
+        yield "final_norm: a norm with shift and scale follows the last layer; leave it out"
+    if own.single_layers >= spec.layers:
+        yield f"diffusion.single_layers: {own.single_layers} of {spec.layers} layers leave none with streams; give fewer"
+    if spec.image and spec.image.class_token:
+        yield "image.class_token: a diffusion transformer has none; give false"
+    if spec.image and spec.image.classes:
+        yield "image.classes: a diffusion transformer takes classes; give diffusion.classes"
+
+
 def _contradictions_of_ends(spec: TransformerSpec) -> Iterator[str]:
     if spec.image and spec.vocabulary:
         yield f"vocabulary: a model of images has none, got {spec.vocabulary}"
@@ -985,6 +1046,8 @@ def _contradictions_of_ends(spec: TransformerSpec) -> Iterator[str]:
         yield f"head: a {spec.head} head needs a vocabulary; a model of images has the head classifier or none"
     if spec.head == "classifier" and not (spec.image and spec.image.classes):
         yield "head: a classifier needs `image` with its `classes`"
+    if spec.pooler and spec.diffusion:
+        yield "pooler: a diffusion transformer has none; leave it out"
     if spec.step == "decode" and not writes(spec):
         kind = "a model of images" if spec.image else "a model without a causal decoder and a language head"
         yield f"task: {kind} writes no tokens; {spec.task} needs one that does; `prefill` is its forward pass"
@@ -1020,7 +1083,7 @@ def _transformer(spec: TransformerSpec) -> Transformer:
         head=head,
         tied=spec.tied_embeddings,
         vocabulary=spec.vocabulary or 0,
-        memory_tokens=encoder.sequence if encoder else 0,
+        memory_tokens=encoder.sequence if encoder else (spec.diffusion.text_tokens or 0) if spec.diffusion else 0,
     )
 
 
@@ -1037,19 +1100,21 @@ def _embedding(spec: TransformerSpec) -> Part:
     # The first layer of each stack keeps the relative positions of all its layers; they stand here so that layers stay alike.
     stacks = 2 if spec.encoder else 1
     relative = stacks * spec.relative_buckets * spec.heads if spec.positions == "relative" else 0
-    image, own = spec.image, spec.per_layer
-    pixels = image.channels * image.patch**2 if image else 0
+    image, own, diffusion = spec.image, spec.per_layer, spec.diffusion
     further = spec.layers * own.width if own else 0  # elements that the layers look up for a token beside its vector
-    patches = (Matrix(name="patches", k=pixels, n=spec.hidden, bias=True),) if image else ()
+    over: Over = "picture" if diffusion and diffusion.joint else "tokens"
+    patches = (Matrix(name="patches", k=image.values(image.channels), n=spec.hidden, bias=True, over=over),) if image else ()
+    around = diffusion.embeddings(spec.hidden) if diffusion else ()
     return Part(
         type="embedding",
         width=spec.hidden,
-        matrices=(*patches, *_frames(spec), *((Matrix(name="per_layer", k=spec.hidden, n=further),) if own else ())),
+        matrices=(*patches, *around, *_frames(spec), *((Matrix(name="per_layer", k=spec.hidden, n=further),) if own else ())),
         table=(spec.vocabulary or 0) * spec.hidden + ((own.vocabulary or spec.vocabulary or 0) * further if own else 0),
         vectors=(rows + (1 if image and image.class_token else 0)) * spec.hidden
         + relative
         + (own.width if own else 0)
-        + (spec.encoder.vectors * spec.hidden if spec.encoder else 0),
+        + (spec.encoder.vectors * spec.hidden if spec.encoder else 0)
+        + (diffusion.vectors(spec.hidden) if diffusion else 0),
         further=further,
     )
 
@@ -1063,7 +1128,8 @@ def _frames(spec: TransformerSpec) -> Iterator[Matrix]:
 
 def _stack(spec: TransformerSpec, name: str, places: range, tokens: int, *, causal: bool) -> tuple[Layer, ...]:
     """Layers of an encoder or decoder, at their `places` in the model; those alike that follow each other are one group."""
-    cross = (_attention(spec, causal=False, cross=True),) if name == "decoder" else ()
+    crossed = name == "decoder" or (spec.diffusion is not None and spec.diffusion.text == "cross")
+    cross = (_attention(spec, causal=False, cross=True),) if crossed else ()
     listed = listed_layers(spec.wide_layers)
     groups = _groups(name, places, listed.layers, spec.kinds(len(places)))
 
@@ -1072,6 +1138,8 @@ def _stack(spec: TransformerSpec, name: str, places: range, tokens: int, *, caus
         beside = (_feed_forward(own, kind.beside == "experts"),) if kind.beside else ()
         further = (_per_layer(spec),) if spec.per_layer else ()
         found = (*_mixers(own, kind, causal=causal), *cross, *beside, *further)
+        if spec.diffusion:
+            found = tuple(spec.diffusion.adapted(kind.chosen, part) for part in found)
         if spec.residual_block:  # of the blocks before it a layer has half in the mean, and its own; a query and a norm choose among them
             sources = -(-spec.layers // spec.residual_block) / 2.0 + 1.0
             found = tuple(replace(part, sources=sources, vectors=part.vectors + 2 * spec.hidden) for part in found)
@@ -1206,7 +1274,9 @@ def _feed_forward(spec: TransformerSpec, routed: bool) -> Part:
 
 
 def _head(spec: TransformerSpec) -> Part:
-    """Final norms, and the products that make tokens or classes of the last layer's outputs."""
+    """Final norms, and the products that make tokens, classes or latents of the last layer's outputs."""
+    if spec.diffusion and spec.image:
+        return spec.diffusion.head(spec.hidden, spec.image.values(spec.diffusion.outputs or spec.image.channels))
     masked = spec.head == "masked"
     norms = (2 if spec.encoder else 1) if spec.final_norm else 0
     vectors = (norms + masked) * _norm(spec) * spec.hidden

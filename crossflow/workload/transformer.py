@@ -23,8 +23,9 @@ from crossflow.workload.statespace import StateSpace
 # none: every rank has the whole matrix.
 Cut = Literal["column", "row", "none"]
 # tokens: every token that its layer sees passes the matrix; sample: one of each sample (poolers, classifiers);
-# memory: those of the encoder (keys and values of cross-attention).
-Over = Literal["tokens", "sample", "memory"]
+# memory: those of the encoder (keys and values of cross-attention), or of a text; picture: all but those of the text, where both are one
+# sequence.
+Over = Literal["tokens", "sample", "memory", "picture"]
 # The layer types that strategies, frozen sets and reports address.
 LayerType = Literal["embedding", "attention", "ssm", "mlp", "experts", "head"]
 
@@ -291,6 +292,7 @@ class Part:
     wide: bool = False  # whether its products stay in 16 bits where a job computes, or keeps its weights, in a narrower type
     stored: str = ""  # type in which a service keeps its weights, "" for that of the job
     streams: int = 0  # vectors that a token has between layers, which hyper-connections mix, 0 for a plain residual. [1]
+    adaptive: bool = False  # whether numbers of each sample shift and scale what its norm gives, and weigh what it adds
 
     @property
     def parameters(self) -> int:
@@ -358,7 +360,7 @@ class Transformer:
     head: Part
     tied: bool  # whether the head multiplies by the embedding's table
     vocabulary: int  # rows of the table, 0 for a model of images. [1]
-    memory_tokens: int = 0  # tokens that cross-attention looks at, 0 without an encoder. [1]
+    memory_tokens: int = 0  # tokens that cross-attention looks at, or of a text, 0 without an encoder and a text. [1]
 
     @functools.cached_property
     def main(self) -> tuple[Layer, ...]:
@@ -445,8 +447,9 @@ class Transformer:
         return own + sum(layer.count * part.active_parameters for layer in self.main for part in layer.parts)
 
     def encodes(self, layer: Layer) -> bool:
-        """Whether a layer belongs to the encoder of a model that has a decoder too."""
-        return bool(np.any(self.memory_tokens)) and not any(part.attention is not None and part.attention.cross for part in layer.parts)
+        """Whether a layer belongs to the encoder of a model that has a decoder too; a text beside a picture has none."""
+        words = bool(np.any(self.memory_tokens)) and bool(np.any(self.vocabulary))
+        return words and not any(part.attention is not None and part.attention.cross for part in layer.parts)
 
     @property
     def even(self) -> Transformer:
@@ -476,7 +479,7 @@ class Transformer:
 
     def part_flops(self, part: Part, tokens: int) -> Array | float:
         """Operations of one part on one sample of `tokens` tokens, forward. [flop]"""
-        passing = {"tokens": tokens, "sample": 1, "memory": self.memory_tokens}
+        passing = {"tokens": tokens, "sample": 1, "memory": self.memory_tokens, "picture": tokens - self.memory_tokens}
         total: Array | float = 0.0
         for matrix in part.matrices:
             routed = part.routing.active * np.minimum(part.routing.kept, 1.0) if part.routing and matrix.routed else 1.0
