@@ -76,6 +76,18 @@ IMAGE = {
     **dict.fromkeys(("workload.vocabulary", "workload.sequence")), "workload.image": {"size": 224, "patch": 16, "classes": 1000},
     "workload.head": "classifier", "workload.causal": False,
 }  # fmt: skip
+VIDEO = {
+    **IMAGE, "workload.head": "latents", "workload.norm": "layernorm", "workload.norm_vectors": 0,
+    "workload.image": {"size": 256, "compression": 8, "patch": 2, "channels": 4, "class_token": False, "frames": 9, "frame_compression": 4},
+    "workload.diffusion": {"text": "none"},
+}  # fmt: skip
+STREAMS = {**VIDEO, "workload.diffusion": {"text": "streams", "text_tokens": 64, "text_width": 512}}
+CROSS = {**VIDEO, "workload.diffusion": {"text": "cross", "text_tokens": 64, "text_width": 512}}
+EAGLE = {"heads": 16, "head_dim": 64, "groups": 16, "state": 64, "conv": 0, "pattern": ["ssm", "attention"]}
+FINCH = {"workload.ssm": {**EAGLE, "kind": "rwkv6", "step_rank": 64, "mix_rank": 32}, "workload.gated": False}
+GOOSE = {
+    "workload.ssm": {**EAGLE, "kind": "rwkv7", "step_rank": 64, "gate_rank": 64, "rate_rank": 64, "value_rank": 32}, "workload.gated": False,
+}  # fmt: skip
 PLAN = {"tp": 2, "dp": 8, "micro_batch": 2}
 PIPE, PIECES = {"strategy.dp": 4, "strategy.pp": 2}, {"strategy.sequence_parallel": True}
 ZERO = {"strategy.zero": 3}
@@ -201,7 +213,13 @@ TRANSFORMER = {
     "ssm.mlp": When(False, {**STATE, "workload.ffn": None}), "ssm.heads": When(64, STATE), "ssm.head_dim": When(128, STATE), "ssm.groups": When(8, STATE),
     "ssm.state": When(128, STATE), "ssm.chunk": When(64, STATE), "ssm.conv": When(8, STATE), "ssm.conv_bias": When(False, STATE),
     "ssm.bias": When(True, STATE), "ssm.norm": When(False, STATE), "ssm.step_rank": When(128, SELECTIVE),
-    "ssm.gate_rank": When(64, CHANNELS), "residual_block": 2,
+    "ssm.gate_rank": When(64, CHANNELS), "ssm.mix_rank": When(64, FINCH), "ssm.rate_rank": When(128, GOOSE), "ssm.value_rank": When(64, GOOSE),
+    "image.height": When(128, VIDEO), "image.frames": When(17, VIDEO), "image.frame_patch": When(3, VIDEO), "image.compression": When(16, VIDEO),
+    "image.frame_compression": When(8, VIDEO), "diffusion.text": When("joined", CROSS), "diffusion.text_tokens": When(128, CROSS),
+    "diffusion.text_width": When(1024, CROSS), "diffusion.text_mlp": When(True, CROSS), "diffusion.text_layers": When(2, CROSS),
+    "diffusion.cross_norm": When(True, CROSS), "diffusion.gives_text": When(False, STREAMS), "diffusion.single_layers": When(4, STREAMS),
+    "diffusion.modulation": When("shared", VIDEO), "diffusion.modulation_width": When(256, VIDEO), "diffusion.pooled": When(256, VIDEO),
+    "diffusion.guidance": When(True, VIDEO), "diffusion.classes": When(1001, VIDEO), "diffusion.outputs": When(8, VIDEO), "residual_block": 2,
     "ssm.state_dtype": When("fp32", {**STATE, "workload.task": "decode", "workload.output": 64}),
     "value_dim": 128, "keys_as_values": True, "shared_cache": True, "head_gate": True, "per_layer.width": When(256, {"workload.per_layer": {"width": 64}}),
     "per_layer.vocabulary": When(64000, {"workload.per_layer": {"width": 64}}),

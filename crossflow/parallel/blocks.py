@@ -609,6 +609,8 @@ class _BlockBuilder:
         self._streams(unit, part, own)
         if part.adaptive:
             self._adapted(unit, own)
+        if np.any(part.shifted):
+            self._shifted(unit, part, own)
         norm = 2.0 if self.fused("norm") else 6.0  # r1 w1; eager code of RMS norm squares, averages, scales
         drop = MASK if self.dropout else 0.0
         if self.fused("residual"):  # bias, dropout and sum in one: r2 w1
@@ -665,6 +667,20 @@ class _BlockBuilder:
         launches = (1 if norm else 2) + (0 if gate else 1)
         self._pass(unit, "forward", forward * self.element * own, flops=3.0 * own, launches=launches)
         self._pass(unit, "input", backward * self.element * own, flops=8.0 * own, launches=(1 if norm else 3) + (1 if gate else 2))
+
+    def _shifted(self, unit: str, part: Part, own: Array) -> None:
+        """Mixtures of each token with the one before it: their difference r2 w1, then r2 and w1 for each mixture, in one kernel.
+
+        Mixtures that tokens make themselves (rwkv6) are read, r1 each. Backward gradients are read, r1 each, and summed, w1, with those of
+        the vectors that mix. Channel mixing before rwkv7 ends with a sigmoid and a product, r2 w1, backward r3 w2.
+        """
+        moved, many = own * self.element, float(part.shifted)
+        made = many if part.ssm is not None and np.any(part.ssm.mix_rank) else 0.0
+        self._pass(unit, "forward", (5.0 + many + made) * moved, flops=(1.0 + 2.0 * many) * own, launches=2)
+        self._pass(unit, "input", (5.0 + many + 2.0 * made) * moved, flops=(1.0 + 4.0 * many) * own, launches=2)
+        if any(matrix.name == "receptance" for matrix in part.matrices):
+            self._pass(unit, "forward", 3.0 * moved, flops=5.0 * own)
+            self._pass(unit, "input", 5.0 * moved, flops=8.0 * own)
 
     def _own(self, tokens: Array, kind: Type) -> Array:
         """Tokens of the ranks that share a layer of some type: of a tensor group, of a part of one, at least one, or of several. [1]"""

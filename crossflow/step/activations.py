@@ -84,6 +84,8 @@ class _Kept:
         scores = np.zeros(len(layout))
         if part.adaptive:  # what is scaled, where it is written, and what the gate weighs
             plain = plain + e * own * part.width * (1.0 if stack.fuses("norm", e) else 2.0)
+        if np.any(part.shifted):  # what tokens are mixed of
+            plain = plain + e * own * part.width
         if part.attention is not None:
             vectors, sums, scores = _attention(part.attention, tokens, job, layout, stack)
             made = _vectors_again(part, vectors, stack)
@@ -138,7 +140,7 @@ def _products(
             continue
         inside = inside + many * matrix.columns(ranks)
         if np.any(matrix.inputs):
-            inputs = inputs + (own * matrix.inputs if matrix.cut == "none" else many * matrix.inputs / ranks)
+            inputs = inputs + (own * matrix.inputs if matrix.cut == "none" or np.any(part.shifted) else many * matrix.inputs / ranks)
         elif matrix.routed:
             inputs = inputs + many * matrix.k  # copies of tokens, whole on every rank that shares the expert
         elif matrix.name in LATENT:

@@ -26,6 +26,7 @@ from crossflow.workload.conventions import (
     whole,
     with_experts,
 )
+from crossflow.workload.statespace import SHIFTS
 
 
 def trimmed(fields: dict[str, Any], family: Family) -> dict[str, Any]:
@@ -308,6 +309,7 @@ def _automatic(fields: Values, _: Family, found: Mapping[str, Setting]) -> Itera
         yield replace(head, value=inner // sizes["ssm.heads"])
     if rank is not None and rank.value == "auto" and sizes["hidden"]:
         yield replace(rank, value=-(-sizes["hidden"] // 16))
+    yield from _shifted_sizes(found, sizes["hidden"])
     heads = found.get("ssm.heads")
     if heads is not None and heads.value == "auto" and head is not None and whole(head.value):
         yield replace(heads, value=expand * sizes["hidden"] // head.value)
@@ -322,6 +324,17 @@ def _automatic(fields: Values, _: Family, found: Mapping[str, Setting]) -> Itera
     if fields.get("block_auto_adjust_ff_dim") is True and ffn is not None and whole(ffn.value):  # LFM2: two thirds, rounded up
         multiple, factor = whole(fields.get("block_multiple_of")) or 256, fields.get("block_ffn_dim_multiplier") or 1.0
         yield replace(ffn, value=-(-int(factor * (2 * ffn.value // 3)) // multiple) * multiple)
+
+
+def _shifted_sizes(found: Mapping[str, Setting], hidden: int) -> Iterator[Setting]:
+    """Heads of RWKV, which share out the elements of a token, and the width of its channel mixing, 3.5 times that of a token in 32s."""
+    kind, head = found.get("ssm.kind"), found.get("ssm.head_dim")
+    if kind is None or kind.value not in SHIFTS or head is None or not whole(head.value):
+        return
+    for key in ("ssm.heads", "ssm.groups"):
+        yield replace(head, key=key, value=hidden // head.value, own=False)
+    if kind.value != "rwkv7" and ("ffn" not in found or found["ffn"].value is None):
+        yield Setting(key="ffn", value=hidden * 7 // 2 // 32 * 32)
 
 
 def _without_experts(found: dict[str, Setting]) -> dict[str, Setting]:

@@ -79,7 +79,9 @@ CONFIG = "config.json"  # what describes a model in a folder of Hugging Face
 BESIDE = "hf_quant_config.json"  # what describes its weights, where ModelOpt has made them and the other file does not say so
 
 
-def huggingface_document(path: str | Path, *, service: bool = False, given: Collection[str] = ()) -> tuple[Document, list[FieldUse]]:
+def huggingface_document(
+    path: str | Path, *, service: bool = False, given: Collection[str] = (), examples: bool = False
+) -> tuple[Document, list[FieldUse]]:
     """Read a ``config.json`` into the keys of a transformer's file.
 
     Parameters
@@ -87,6 +89,7 @@ def huggingface_document(path: str | Path, *, service: bool = False, given: Coll
     path : the file.
     service : whether the model is served, in the type that the file keeps its weights in; training has its own.
     given : our keys that a scenario gives itself, which the file may then lack.
+    examples : whether what a scenario must give, such as the size of pictures, takes examples, which a note tells; else it is a problem.
 
     Returns
     -------
@@ -120,6 +123,8 @@ def huggingface_document(path: str | Path, *, service: bool = False, given: Coll
     if numbers := [problem(name, told) for name, told in endless(fields)]:
         raise SpecError(numbers)
     found = settings(fields, family, kind, f"{kind} of {Path(file).name}")
+    stand_ins = {key: Setting(key=key, value=value) for key, value in family.asked.items() if examples and key not in found}
+    found |= stand_ins
     if not service:
         found.pop("ssm.state_dtype", None)
     problems = [problem(name, told) for name, told in dict.fromkeys(wrong(fields, family, kind, found, given))]
@@ -137,6 +142,9 @@ def huggingface_document(path: str | Path, *, service: bool = False, given: Coll
     unread = service and isinstance(fields.get("quantization_config"), Mapping) and kept.weight is None
     odd = [*strange, *(["quantization_config (give weight_dtype)"] if unread else [])]
     drawn = [DRAWN.format(name=Path(file).name)] if family.head == LATENTS else []
+    if stand_ins:
+        listed = ", ".join(f"{key} = {setting.value}" for key, setting in stand_ins.items())
+        drawn.append(f"The file does not say how large pictures are; examples stand here: {listed}.")
     if notes := " ".join((*drawn, *_notes(fields, Path(file).name, odd, [] if known else pieces, list(towers(config, at)), left))):
         found["notes"] = Setting(key="notes", value=notes)
     return _document(file, found, lines), uses

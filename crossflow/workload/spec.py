@@ -59,7 +59,8 @@ from crossflow.workload.gemm import gemm
 from crossflow.workload.graph import Graph
 from crossflow.workload.job import JobTask
 from crossflow.workload.lstm import lstm
-from crossflow.workload.statespace import Recurrence, StateSpace
+from crossflow.workload.rwkv import channel_mixing, time_mixing
+from crossflow.workload.statespace import SHIFTS, Recurrence, StateSpace
 from crossflow.workload.transformer import (
     Layer,
     LayerType,
@@ -368,8 +369,9 @@ class StateSpaceSpec(FileModel):
     kind: Recurrence = Field(
         "mamba2",
         description="mamba2 (arXiv:2405.21060), gated_delta (Qwen3-Next, arXiv:2412.06464), kda (Kimi Linear, arXiv:2510.26692), mamba1"
-        " (Jamba, arXiv:2312.00752), lightning (lightning attention of MiniMax-01, arXiv:2501.08313), or conv (the gated short convolution"
-        " of LFM2, arXiv:2511.23404)",
+        " (Jamba, arXiv:2312.00752), lightning (lightning attention of MiniMax-01, arXiv:2501.08313), conv (the gated short convolution"
+        " of LFM2, arXiv:2511.23404), or rwkv5, rwkv6 and rwkv7 (arXiv:2404.05892, arXiv:2503.14456), whose layers mix channels in the place"
+        " of an MLP",
     )
     pattern: Annotated[tuple[Literal["ssm", "attention", "both", "mlp", "experts"], ...], BeforeValidator(_listed)] = Field(
         ("ssm",),
@@ -388,14 +390,19 @@ class StateSpaceSpec(FileModel):
         None,
         description="tokens of a chunk, whose pairs are computed as products; where absent 256, and 64 for the delta rule",
     )
-    conv: DimensionOrZero = Field(4, description="tokens that the short convolution sees; 0 for lightning, which has none")
+    conv: DimensionOrZero = Field(4, description="tokens that the short convolution sees; 0 for lightning and rwkv, which have none")
     conv_bias: Flag = Field(True, description="whether the convolution has a bias")
     bias: Flag = Field(False, description="whether the projections in and out have biases")
     norm: Flag = Field(True, description="whether a norm follows the recurrence; of mamba1, norms of B, C and the time step (Jamba)")
     step_rank: Dimension | None = Field(
-        None, description="width of the latent of the time steps of mamba1, which needs it, or of the decays of kda; of these alone"
+        None, description="width of the latent of the time steps of mamba1, which needs it, or of the decays of kda, rwkv6 and rwkv7; of these alone"
     )
-    gate_rank: Dimension | None = Field(None, description="width of the latent of kda's output gate, which has none where absent")
+    gate_rank: Dimension | None = Field(
+        None, description="width of the latent of kda's output gate, which has none where absent, or of rwkv7's, which needs it"
+    )
+    mix_rank: Dimension | None = Field(None, description="width of the latents of the mixtures with the token before of rwkv6, which needs it")
+    rate_rank: Dimension | None = Field(None, description="width of the latent of the rates of rwkv7, which needs it")
+    value_rank: Dimension | None = Field(None, description="width of the latent of the shares of values of rwkv7, which needs it")
     state_dtype: StateType | None = Field(None, description="type of a service's states; that of activations where absent")
 
     @model_validator(mode="after")
@@ -414,11 +421,12 @@ class StateSpaceSpec(FileModel):
             yield "chunk: mamba1 has no chunks; leave it out"
         if self.kind == "mamba1" and not self.step_rank:
             yield "step_rank: mamba1 makes its time steps of a latent; give its width"
-        if self.step_rank and self.kind not in ("mamba1", "kda"):
-            yield "step_rank: only mamba1 and kda have it; leave it out"
+        if self.step_rank and self.kind not in ("mamba1", "kda", "rwkv6", "rwkv7"):
+            yield "step_rank: only mamba1, kda, rwkv6 and rwkv7 have it; leave it out"
         yield from self._contradictions_of_kind()
-        if self.gate_rank and self.kind != "kda":
-            yield "gate_rank: only kda has it; leave it out"
+        if self.gate_rank and self.kind not in ("kda", "rwkv7"):
+            yield "gate_rank: only kda and rwkv7 have it; leave it out"
+        yield from self._contradictions_of_shifts()
         if not any(kind in ("ssm", "both") for kind in self.pattern):
             yield "pattern: no layer has a state space; give some as ssm or both"
         alone = [kind for kind in self.pattern if kind in ("mlp", "experts")]
@@ -429,21 +437,34 @@ class StateSpaceSpec(FileModel):
         """What lightning attention and gated convolutions do not have, and all others do."""
         if (self.state is None) != (self.kind == "conv"):
             yield "state: a gated convolution keeps none; leave it out" if self.state else "the key 'state' is missing"
-        if (self.conv == 0) != (self.kind == "lightning"):
-            yield "conv: lightning attention has none; give 0" if self.conv else "conv: only lightning has none; give its tokens"
+        if (self.conv == 0) != (self.kind == "lightning" or self.kind in SHIFTS):
+            none = "lightning attention" if self.kind == "lightning" else self.kind
+            yield f"conv: {none} has none; give 0" if self.conv else "conv: only lightning and rwkv have none; give its tokens"
         if self.kind == "conv" and (self.head_dim, self.groups) != (1, 1):
             yield "head_dim and groups: heads of a gated convolution are channels of one element in one group; leave them out"
         if self.kind == "conv" and (self.chunk or self.state_dtype):
             yield f"{'chunk' if self.chunk else 'state_dtype'}: a gated convolution has no states; leave it out"
 
+    def _contradictions_of_shifts(self) -> Iterator[str]:
+        """Latents that kinds of rwkv need, and no others have."""
+        needed = {"rwkv6": ("step_rank", "mix_rank"), "rwkv7": ("step_rank", "gate_rank", "rate_rank", "value_rank")}.get(self.kind, ())
+        yield from (f"{key}: {self.kind} needs it; give its width" for key in needed if not getattr(self, key))
+        odd = [key for key in ("mix_rank", "rate_rank", "value_rank") if getattr(self, key) and key not in needed]
+        yield from (f"{key}: {self.kind} has none; leave it out" for key in odd)
+        if self.kind in SHIFTS and not (self.groups == self.heads and self.state == self.head_dim):
+            yield f"groups and state: each head of {self.kind} has a square state; give groups = heads and state = head_dim"
+        if self.kind in SHIFTS and not self.mlp:
+            yield f"mlp: layers of {self.kind} end with channel mixing; leave it out"
+
     def mixer(self) -> StateSpace:
         """Its geometry."""
-        usual = {"mamba2": 256, "gated_delta": 64, "kda": 64, "lightning": 256}
+        usual = {"mamba2": 256, "gated_delta": 64, "kda": 64, "lightning": 256, **dict.fromkeys(SHIFTS, 64)}
         chunk = usual.get(self.kind, 0) if self.chunk is None else self.chunk
         return StateSpace(
             kind=self.kind, heads=self.heads, groups=self.groups, width=self.head_dim, state=self.state or 0, chunk=chunk,
             convolution=self.conv, norm=self.norm, step_rank=self.step_rank or 0,
-            gate_rank=self.gate_rank or 0, stored=self.state_dtype or "",
+            gate_rank=self.gate_rank or 0, mix_rank=self.mix_rank or 0, rate_rank=self.rate_rank or 0, value_rank=self.value_rank or 0,
+            stored=self.state_dtype or "",
         )  # fmt: skip
 
 
@@ -939,6 +960,12 @@ def _contradictions_of_parts(spec: TransformerSpec) -> Iterator[str]:
         yield f"ssm.state_dtype: only a service keeps states, task is {spec.task}; leave it out, or give task: prefill or decode"
     if not ssm.mlp:
         yield from _contradictions_of_single_parts(spec, ssm)
+    if ssm.kind in SHIFTS:
+        if spec.experts or spec.gated or spec.biases or spec.mlp_bias:
+            key = next(key for key in ("experts", "gated", "biases", "mlp_bias") if getattr(spec, key))
+            yield f"{key}: channel mixing of {ssm.kind} has none; {'give gated: false' if key == 'gated' else 'leave it out'}"
+        if ssm.heads * ssm.head_dim != spec.hidden:
+            yield f"ssm.heads: {ssm.heads} heads of {ssm.head_dim} do not make the {spec.hidden} elements of a token, as in {ssm.kind}"
 
 
 def _contradictions_of_single_parts(spec: TransformerSpec, ssm: StateSpaceSpec) -> Iterator[str]:
@@ -1172,7 +1199,8 @@ def _mixers(spec: TransformerSpec, kind: LayerKind, *, causal: bool) -> Iterator
     if spec.ssm is not None and "ssm" in kind.mixers:
         ssm = spec.ssm
         norms = _norm(spec) * -(-spec.norms // 2)
-        yield state_space(width=spec.hidden, ssm=ssm.mixer(), bias=ssm.bias, conv_bias=ssm.conv_bias, norm_vectors=norms)
+        mixing = time_mixing(width=spec.hidden, ssm=ssm.mixer(), bias=ssm.bias, norm_vectors=norms) if ssm.kind in SHIFTS else None
+        yield mixing or state_space(width=spec.hidden, ssm=ssm.mixer(), bias=ssm.bias, conv_bias=ssm.conv_bias, norm_vectors=norms)
     if "attention" in kind.mixers:
         part = _windowed(spec, _attention(spec, causal=causal, chosen=kind.chosen), kind.local)
         yield replace(part, vectors=part.vectors - _norm(spec) * spec.hidden) if len(kind.mixers) > 1 else part
@@ -1247,6 +1275,8 @@ def _per_layer(spec: TransformerSpec) -> Part:
 def _feed_forward(spec: TransformerSpec, routed: bool) -> Part:
     bias = spec.biases if spec.mlp_bias is None else spec.mlp_bias
     norms = _norm(spec) * (spec.norms // 2)
+    if spec.ssm and spec.ssm.kind in SHIFTS:
+        return channel_mixing(width=spec.hidden, inner=spec.ffn, kind=spec.ssm.kind, norm_vectors=norms)
     if not routed or spec.experts is None:
         return mlp(width=spec.hidden, inner=spec.ffn, gated=spec.gated, bias=bias, norm_vectors=norms)
     mixture = spec.experts

@@ -292,6 +292,7 @@ class Part:
     wide: bool = False  # whether its products stay in 16 bits where a job computes, or keeps its weights, in a narrower type
     stored: str = ""  # type in which a service keeps its weights, "" for that of the job
     streams: int = 0  # vectors that a token has between layers, which hyper-connections mix, 0 for a plain residual. [1]
+    shifted: int = 0  # mixtures of a token with the one before it that its products take (RWKV). [1]
     adaptive: bool = False  # whether numbers of each sample shift and scale what its norm gives, and weigh what it adds
 
     @property
