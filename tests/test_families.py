@@ -420,12 +420,6 @@ def test_refused_families_say_why(tmp_path, kind):
     assert caught.value.problems[0].message == f'model_type "{kind}" is refused: {conventions().refused[kind]}'
 
 
-def test_files_of_diffusers_are_told(tmp_path):
-    (tmp_path / "config.json").write_text(json.dumps({"_class_name": "FluxTransformer2DModel", "num_layers": 19}))
-    with pytest.raises(SpecError, match="a file of diffusers, whose FluxTransformer2DModel is not modelled"):
-        huggingface_document(tmp_path / "config.json")
-
-
 @pytest.mark.parametrize("name", ["hybrid_layer_ids", "kv_source_layer_ids", "memory_slots", "block_topology"])
 def test_fields_that_may_matter_are_not_taken_for_those_that_cost_nothing(name):
     assert not conventions().costs_nothing(name)

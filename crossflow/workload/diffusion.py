@@ -37,8 +37,8 @@ class DiffusionSpec(FileModel):
 
     text: Literal["none", "cross", "joined", "streams"] = Field(
         "none",
-        description="how layers see a text: not at all (DiT), by cross-attention (PixArt, Wan), as further tokens of one sequence that share"
-        " all weights (joined, CogVideoX) or have weights of their own (streams, MM-DiT)",
+        description="how layers see text: not at all (DiT), by cross-attention (PixArt, Wan), as further tokens of a sequence that share"
+        " all weights (joined, CogVideoX) or have their own (streams, MM-DiT)",
     )
     text_tokens: Dimension | None = Field(None, description="tokens of a sample's text; needed with `text`")
     text_width: Dimension | None = Field(None, description="elements of a token as the text encoder gives it; needed with `text`")

@@ -102,8 +102,7 @@ def huggingface_document(
     SpecError
         If the file is not whole, of an unknown family or architecture, lacks dimensions, or sets what is not modelled.
     """
-    file = str(path)
-    text = files.read_text(file)
+    file, text = str(path), files.read_text(str(path))
     config = _parsed(text, file)
     at = _place(config)
     own, lines = _own(config, at), _lines(text)
@@ -112,21 +111,17 @@ def huggingface_document(
         outer = ".".join((*at, "")) if name and at and name.partition(".")[0] in _within(config, at) else ""
         return Problem(file=file, line=lines.get(name.rpartition(".")[2]), path=outer + name, message=told)
 
-    kind = _family_of(own)
-    known = kind in families()
-    pieces = [] if known else _pieces(own)
-    if not known and (kind in conventions().refused or not _is_decoder(own, config)):
+    kind, pieces = _family_of(own), _pieces(own)
+    if (known := families().get(kind)) is None and (kind in conventions().refused or not _is_decoder(own, config)):
         raise SpecError([problem("_class_name" if own.get("_class_name") else "model_type", _unknown(own))])
-    family = families()[kind] if known else described(conventions().merged({"like": [piece.like for piece in pieces]}))
-    fields = trimmed(flat(own, family.nested), family)
-    fields = {**_quantised_beside(Path(file)), **fields}
+    family = known or described(conventions().merged({"like": [piece.like for piece in pieces]}))
+    fields = {**_quantised_beside(Path(file)), **trimmed(flat(own, family.nested), family)}
     if numbers := [problem(name, told) for name, told in endless(fields)]:
         raise SpecError(numbers)
     found = settings(fields, family, kind, f"{kind} of {Path(file).name}")
-    stand_ins = {key: Setting(key=key, value=value) for key, value in family.asked.items() if examples and key not in found}
-    found |= stand_ins
-    if not service:
-        found.pop("ssm.state_dtype", None)
+    stand_ins = [Setting(key=key, value=value) for key, value in family.asked.items() if examples and key not in found]
+    found |= {setting.key: setting for setting in stand_ins}
+    found = found if service else {key: setting for key, setting in found.items() if key != "ssm.state_dtype"}
     problems = [problem(name, told) for name, told in dict.fromkeys(wrong(fields, family, kind, found, given))]
     kept = Stored() if problems else _kept(fields, _document(file, found, lines))
     if service:
@@ -139,13 +134,9 @@ def huggingface_document(
     if problems:
         raise SpecError(problems)
     left = [*(kept.told if service else ()), *_left_out(uses, fields)]
-    unread = service and isinstance(fields.get("quantization_config"), Mapping) and kept.weight is None
-    odd = [*strange, *(["quantization_config (give weight_dtype)"] if unread else [])]
-    drawn = [DRAWN.format(name=Path(file).name)] if family.head == LATENTS else []
-    if stand_ins:
-        listed = ", ".join(f"{key} = {setting.value}" for key, setting in stand_ins.items())
-        drawn.append(f"The file does not say how large pictures are; examples stand here: {listed}.")
-    if notes := " ".join((*drawn, *_notes(fields, Path(file).name, odd, [] if known else pieces, list(towers(config, at)), left))):
+    odd = [*strange, *_unread(fields, kept, service=service)]
+    told = _notes(fields, Path(file).name, odd, [] if known else pieces, list(towers(config, at)), left)
+    if notes := " ".join((*_of_pictures(family, Path(file).name, stand_ins), *told)):
         found["notes"] = Setting(key="notes", value=notes)
     return _document(file, found, lines), uses
 
@@ -242,6 +233,21 @@ def _notes(
         yield f"{name} stores weights in {stored}; they are computed with in bf16, as frameworks do (workload.dtype changes it)."
 
 
+def _unread(fields: Values, kept: Stored, *, service: bool) -> list[str]:
+    """What to give in the place of types of weights that a service cannot read from a file."""
+    unread = service and isinstance(fields.get("quantization_config"), Mapping) and kept.weight is None
+    return ["quantization_config (give weight_dtype)"] if unread else []
+
+
+def _of_pictures(family: Family, name: str, stand_ins: Sequence[Setting]) -> Iterator[str]:
+    """Sentences on a diffusion transformer: what a step is, and what stands for the size of its pictures."""
+    if family.head == LATENTS:
+        yield DRAWN.format(name=name)
+    if stand_ins:
+        listed = ", ".join(f"{setting.key} = {setting.value}" for setting in stand_ins)
+        yield f"The file does not say how large pictures are; examples stand here: {listed}."
+
+
 def file_notes(spec: TransformerSpec, given: Values) -> Iterator[str]:
     """Sentences on what a workload takes from a ``config.json`` where it gives nothing itself.
 
@@ -259,7 +265,8 @@ def file_notes(spec: TransformerSpec, given: Values) -> Iterator[str]:
     if "global_batch" not in given and not spec.arrives:  # then as many are in flight as come and go
         yield f"global_batch = {spec.global_batch} because {name} gives none; give workload.global_batch to change it"
     if spec.diffusion and spec.diffusion.text_tokens and "text_tokens" not in (given.get("diffusion") or {}):
-        yield f"diffusion.text_tokens = {spec.diffusion.text_tokens}, which pipelines fill up; give workload.diffusion.text_tokens to change it"
+        tokens = spec.diffusion.text_tokens
+        yield f"diffusion.text_tokens = {tokens}, as pipelines pad them; give workload.diffusion.text_tokens to change it"
     if spec.notes and "notes" not in given:
         yield spec.notes
 
@@ -297,7 +304,7 @@ def _unknown(config: Values) -> str:
         known = ", ".join(name for name, family in families().items() if family.head == LATENTS)
         return (
             f"a file of diffusers, whose {config['_class_name']} is not modelled; known: {known}. Give a model of your own in its place:"
-            " workload.model: transformer with its dimensions, image, causal: false, head: latents, and diffusion with what it has of a text"
+            " workload.model: transformer with its dimensions, image, causal: false, head: latents, and what it has of a text in diffusion"
         )
     names = ("architectures", *(name for key, aliases in conventions().bases["any"]["names"].items() if key != "title" for name in aliases))
     read = ", ".join(f"{name} = {json.dumps(config[name])}" for name in names if config.get(name) is not None)

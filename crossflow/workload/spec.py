@@ -370,7 +370,7 @@ class StateSpaceSpec(FileModel):
         "mamba2",
         description="mamba2 (arXiv:2405.21060), gated_delta (Qwen3-Next, arXiv:2412.06464), kda (Kimi Linear, arXiv:2510.26692), mamba1"
         " (Jamba, arXiv:2312.00752), lightning (lightning attention of MiniMax-01, arXiv:2501.08313), conv (the gated short convolution"
-        " of LFM2, arXiv:2511.23404), or rwkv5, rwkv6 and rwkv7 (arXiv:2404.05892, arXiv:2503.14456), whose layers mix channels in the place"
+        " of LFM2, arXiv:2511.23404), or rwkv5, rwkv6, rwkv7 (arXiv:2404.05892, arXiv:2503.14456), whose layers mix channels in the place"
         " of an MLP",
     )
     pattern: Annotated[tuple[Literal["ssm", "attention", "both", "mlp", "experts"], ...], BeforeValidator(_listed)] = Field(
@@ -395,12 +395,15 @@ class StateSpaceSpec(FileModel):
     bias: Flag = Field(False, description="whether the projections in and out have biases")
     norm: Flag = Field(True, description="whether a norm follows the recurrence; of mamba1, norms of B, C and the time step (Jamba)")
     step_rank: Dimension | None = Field(
-        None, description="width of the latent of the time steps of mamba1, which needs it, or of the decays of kda, rwkv6 and rwkv7; of these alone"
+        None,
+        description="width of the latent of the time steps of mamba1, which needs it, or of decays of kda, rwkv6 and rwkv7; of these alone",
     )
     gate_rank: Dimension | None = Field(
         None, description="width of the latent of kda's output gate, which has none where absent, or of rwkv7's, which needs it"
     )
-    mix_rank: Dimension | None = Field(None, description="width of the latents of the mixtures with the token before of rwkv6, which needs it")
+    mix_rank: Dimension | None = Field(
+        None, description="width of the latents of the mixtures with the token before of rwkv6, which needs it"
+    )
     rate_rank: Dimension | None = Field(None, description="width of the latent of the rates of rwkv7, which needs it")
     value_rank: Dimension | None = Field(None, description="width of the latent of the shares of values of rwkv7, which needs it")
     state_dtype: StateType | None = Field(None, description="type of a service's states; that of activations where absent")
@@ -1046,7 +1049,7 @@ def _contradictions_of_diffusion(spec: TransformerSpec) -> Iterator[str]:
     if spec.causal:
         yield "causal: every patch sees all others; give causal: false"
     if spec.serves:
-        yield f"task: a diffusion transformer has no requests, got {spec.task}; give task: forward, one denoising step of global_batch samples"
+        yield f"task: a diffusion transformer has no requests, got {spec.task}; give task: forward, a denoising step of the batch"
     none = [key for key in ("experts", "latent", "window", "encoder", "query_rank") if getattr(spec, key)]
     none += [key for key in ("attention_gate", "head_gate", "keys_as_values", "parallel", "embedding_norm") if getattr(spec, key)]
     yield from (f"{key}: diffusion transformers are modelled without it; leave it out" for key in none)

@@ -86,7 +86,7 @@ class StateSpace:
 
     @property
     def gates(self) -> int:
-        """Numbers that a token has for each head: the time step; of the delta rule the decays and the step (rwkv7: rates of all elements). [1]"""
+        """Numbers that a token has for each head: the time step; decays and the step of the delta rule; rates too of rwkv7. [1]"""
         return {"mamba2": 1, "gated_delta": 2, "kda": 2, "rwkv6": 1, "rwkv7": 1 + self.state}.get(self.kind, 0) + self.decays
 
     @property
