@@ -253,6 +253,12 @@ def test_a_question_has_a_sample_for_each_device(tmp_path):
     assert "global_batch 8: one sample for each device; --batch changes it" in assumed
 
 
+def test_a_plan_is_exported_where_a_scenario_gives_the_size():
+    """What the file alone lacks is no problem where flags are written."""
+    data = {"system": "dgx-h100", "workload": {"model": str(CONFIGS / "flux.1-dev.json"), "global_batch": 8, "image": {"size": 1024}}, "strategy": "dp8-z3"}
+    assert '"stage": 3' in crossflow.plan(crossflow.from_dict(data)).best.export("deepspeed")
+
+
 def test_files_of_other_classes_are_told(tmp_path):
     (tmp_path / "config.json").write_text(json.dumps({"_class_name": "LuminaNextDiT2DModel", "num_layers": 24}))
     with pytest.raises(SpecError, match="a file of diffusers, whose LuminaNextDiT2DModel is not modelled; known: DiTTransformer2DModel, "):

@@ -388,7 +388,7 @@ class StateSpaceSpec(FileModel):
     )
     chunk: Dimension | None = Field(
         None,
-        description="tokens of a chunk, whose pairs are computed as products; where absent 256, and 64 for the delta rule",
+        description="tokens of a chunk, whose pairs are computed as products; where absent 256, and 64 for the delta rule and rwkv",
     )
     conv: DimensionOrZero = Field(4, description="tokens that the short convolution sees; 0 for lightning and rwkv, which have none")
     conv_bias: Flag = Field(True, description="whether the convolution has a bias")
