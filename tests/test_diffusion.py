@@ -255,7 +255,11 @@ def test_a_question_has_a_sample_for_each_device(tmp_path):
 
 def test_a_plan_is_exported_where_a_scenario_gives_the_size():
     """What the file alone lacks is no problem where flags are written."""
-    data = {"system": "dgx-h100", "workload": {"model": str(CONFIGS / "flux.1-dev.json"), "global_batch": 8, "image": {"size": 1024}}, "strategy": "dp8-z3"}
+    data = {
+        "system": "dgx-h100",
+        "workload": {"model": str(CONFIGS / "flux.1-dev.json"), "global_batch": 8, "image": {"size": 1024}},
+        "strategy": "dp8-z3",
+    }
     assert '"stage": 3' in crossflow.plan(crossflow.from_dict(data)).best.export("deepspeed")
 
 

@@ -196,6 +196,50 @@ def test_heads_of_an_indexer_that_choose_by_themselves_by_hand():
     assert chosen.forward_flops() - plain.forward_flops() == 3 * work
 
 
+# ------------------------------------------------------------------------------------------ layers that see an image
+SEEING = {"variants": [{"layers": [1], "cross": True}], "cross_tokens": 1600, "kv_heads": 4}
+
+
+def test_layers_that_see_an_image_by_hand():
+    """Queries of 4,096 tokens see the keys and values of 1,600, which are made of them; words do not see each other there."""
+    whole = model(**SEEING)
+    plain, crossed = whole.layers[0].parts[0], whole.layers[1].parts[0]
+    assert crossed.parameters - plain.parameters == 2 * 64 + 2
+    work = 2 * 4096 * 2 * 1024**2 + 2 * 1600 * 2 * 1024 * 256 + 4 * 4096 * 1600 * 1024
+    assert whole.part_flops(crossed, 4096) == work
+    assert [layer.encodes for layer in whole.layers] == [False] * 3
+
+
+def test_a_service_keeps_the_keys_of_an_image():
+    """A request of 2,050 tokens in three layers, and 1,600 tokens in one, of 4 heads of 64 and 16 bits."""
+    score = crossflow.evaluate(made(**SEEING, task="decode", prompt=2048, output=2, global_batch=64))
+    assert score.memory["kv_cache"][0] == pytest.approx(8 * 2 * 4 * 128 * (3 * 2050 + 1600), rel=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("more", "sentence"),
+    [
+        ({"cross_tokens": None}, "cross_tokens: layers with cross attend to them; give it"),
+        ({"variants": []}, "cross_tokens: no layer has cross; leave it out"),
+        ({"cross": True}, "cross: other layers must read the words; give it in variants"),
+        ({"window": 64}, "window: layers with cross are modelled without it; leave it out"),
+        ({"task": "serving", "prompt": 64, "output": 8}, "task: serving is modelled without layers with cross"),
+    ],
+)
+def test_layers_that_see_an_image_where_they_do_not_go(more, sentence):
+    with pytest.raises(CrossflowError) as caught:
+        made(**{**SEEING, **more})
+    assert sentence in str(caught.value)
+
+
+def test_wrong_lists_of_layers_that_see_an_image_are_told(tmp_path):
+    fields = json.loads((CONFIGS / "llama-3.2-11b-vision.json").read_text())
+    fields["text_config"]["cross_attention_layers"] = [3, 40]
+    (tmp_path / "config.json").write_text(json.dumps(fields))
+    with pytest.raises(SpecError, match=r"cross_attention_layers: expected numbers of layers from 0 to 39, got \[3, 40\]"):
+        huggingface_document(tmp_path / "config.json")
+
+
 # ------------------------------------------------------------------------------------------ mixers
 
 

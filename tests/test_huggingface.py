@@ -162,6 +162,8 @@ COUNTED = {
     # 20 layers of two streams, 40 of one, two that refine the text
     "hunyuanvideo": 20 * (36 * 3072**2 + 30 * 3072 + 4 * 128) + 40 * (15 * 3072**2 + 11 * 3072 + 2 * 128) + 2 * (14 * 3072**2 + 11 * 3072)
     + 3 * (3072**2 + 3072) + (256 + 256 + 768 + 3) * 3072 + 4097 * 3072 + 65 * 3072 + 2 * 3072**2 + 2 * 3072 + 64 * 3073,
+    # 8 of 40 layers attend to an image, with norms of a head's query and key and two gates; without 8 rows of special words
+    "llama-3.2-11b-vision": 40 * (2 * 4096**2 + 2 * 4096 * 1024 + 3 * 4096 * 14336 + 2 * 4096) + 8 * (2 * 128 + 2) + 2 * 128256 * 4096 + 4096,
     # RWKV: time mixing, channel mixing, norms (two of each layer, one before the first and one after the last), two tables
     "rwkv5-7b": 32 * (6 * 4096**2 + 2 * 4096 * 14336 + 14 * 4096) + 2 * 65536 * 4096 + 4 * 4096,
     **{f"rwkv6-{name}": n * (6 * h**2 + 7 * h**2 + 2 * h * (5 * mix + decay) + 16 * h) + 2 * 65536 * h + 4 * h

@@ -226,6 +226,8 @@ TRANSFORMER = {
     **{f"variants.0.{key}": When(value, VARIED) for key, value in {
         "layers": "0-3", "heads": 32, "kv_heads": 2, "head_dim": 128, "value_dim": 128, "ffn": 1024, "attention": False, "mlp": False,
         "keys_as_values": True, "shared_cache": True, "attention_sinks": True}.items()},
+    "variants.0.cross": When(True, {**VARIED, "workload.cross_tokens": 256}),
+    "cross_tokens": When(512, {"workload.variants": [{"layers": [1], "cross": True}], "workload.cross_tokens": 256}), "cross": True,
     "variants.0.experts": When(False, {**MOE, **VARIED}),
     "embedding_norm": True, "latent.query_rank": When(512, LATENT), "latent.kv_rank": When(128, LATENT), "latent.nope": When(32, LATENT),
     "latent.rope": When(64, LATENT), "latent.value": When(128, LATENT), "sparse.top_k": When(512, SPARSE), "sparse.heads": When(16, SPARSE),
@@ -273,6 +275,7 @@ OTHERWISE = {  # what a field does where it changes nothing even in its context:
     ("transformer", "workload.parallel"): "noted: workload.parallel: attention and MLP side by side are priced one after the other",
     ("transformer", "system.operation.lifetime"): "refused: the carbon of making a datasheet device is not known; leave it out",
     ("transformer", "workload.shared_cache"): "refused: some layers must make the keys and values that others share; give it in variants",
+    ("transformer", "workload.cross"): "refused: other layers must read the words; give it in variants",
     ("transformer", "profile"): "refused: there is no file none.csv",
     ("gemm", "strategy.pp"): "refused: p = 2 stages, but the model has 1 layers", ("gemm", "strategy.lp"): "refused: p = 2 stages, but the model has 1 layers",
 }  # fmt: skip

@@ -295,6 +295,10 @@ def _varied(fields: Values, family: Family, found: Mapping[str, Setting]) -> Ite
     if every > 1:
         names += ["use_cla", "cla_share_factor"]
         listed.append({"layers": _ranges([i for i in range(layers) if i % every]), "shared_cache": True})
+    crossed = fields.get(family.crossed)
+    if isinstance(crossed, list) and all(type(place) is int and 0 <= place < layers for place in crossed) and crossed:
+        names.append(family.crossed)
+        listed.append({"layers": _ranges(sorted(crossed)), "cross": True})
     if listed:
         yield _with_variants(listed, tuple(names), found)
 

@@ -75,6 +75,9 @@ def wrong(fields: Values, family: Family, kind: str, found: Mapping[str, Setting
         yield from _unexpanded(fields, found)
     if family.window:
         yield from _unlike(fields, layers_of(found))
+    crossed, layers = fields.get(family.crossed), layers_of(found)
+    if family.crossed and not (isinstance(crossed, list) and crossed and all(type(one) is int and 0 <= one < layers for one in crossed)):
+        yield family.crossed, f"expected numbers of layers from 0 to {layers - 1}, got {json.dumps(crossed)}"
     if family.blocks:
         yield from _unblocked(fields, family, layers_of(found))
     for name in family.routed:

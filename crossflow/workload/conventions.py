@@ -47,6 +47,7 @@ class Family(FileModel):
     routed: tuple[str, ...] = ()
     variants: Mapping[str, Mapping[str, tuple[str, ...]]] = {}
     blocks: str = ""
+    crossed: str = ""
     loose: tuple[str, ...] = ()
     heads: tuple[str, ...]
     head: str = ""

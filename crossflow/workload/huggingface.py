@@ -267,6 +267,8 @@ def file_notes(spec: TransformerSpec, given: Values) -> Iterator[str]:
     if spec.diffusion and spec.diffusion.text_tokens and "text_tokens" not in (given.get("diffusion") or {}):
         tokens = spec.diffusion.text_tokens
         yield f"diffusion.text_tokens = {tokens}, as pipelines pad them; give workload.diffusion.text_tokens to change it"
+    if spec.cross_tokens and "cross_tokens" not in given:
+        yield f"cross_tokens = {spec.cross_tokens}, an image of as many tiles as there can be; give workload.cross_tokens to change it"
     if spec.notes and "notes" not in given:
         yield spec.notes
 

@@ -328,6 +328,7 @@ class VariantSpec(FileModel):
         None, description="whether they attend to the keys and values of an earlier layer and make none (Gemma 3n and 4)"
     )
     attention_sinks: Flag | None = Field(None, description="whether each head learns a sink")
+    cross: Flag | None = Field(None, description="whether they attend to `cross_tokens` of an image alone (Llama 3.2 Vision)")
 
     @model_validator(mode="before")
     @classmethod
@@ -625,6 +626,10 @@ class TransformerSpec(_Sourced):
     attention_gate: Flag = Field(False, description="whether a gate, as wide as the queries, weighs attention's output (Qwen3-Next)")
     attention_sinks: Flag = Field(False, description="whether each head learns a sink, a further logit of its softmax (gpt-oss)")
     keys_as_values: Flag = Field(False, description="whether one product gives keys and values, which differ by their norms (Gemma 4)")
+    cross: Flag = Field(False, description="whether layers attend to tokens of an image alone; of some layers, a variant's")
+    cross_tokens: Dimension | None = Field(
+        None, description="tokens of a sample's image, to which layers with `cross` attend; the tower that makes them does not run"
+    )
     shared_cache: Flag = Field(False, description="whether layers attend to keys and values of others; of some layers alone, a variant's")
     head_gate: Flag = Field(False, description="whether one number of each head weighs attention's output (Step-3.5)")
     variants: tuple[VariantSpec, ...] = Field((), description="layers with dimensions of their own; later ones win over earlier ones")
@@ -850,6 +855,7 @@ def _contradictions(spec: TransformerSpec) -> Iterator[str]:
     if spec.per_layer and (spec.encoder or spec.image):
         yield "per_layer: embeddings of each layer's own are modelled for decoders of words only; leave them out"
     yield from _contradictions_of_variants(spec)
+    yield from _contradictions_of_cross(spec)
     if spec.latent and spec.attention_sinks:
         yield "attention_sinks: sinks are modelled without latent attention"
     if spec.attention_gate and spec.encoder:
@@ -928,6 +934,22 @@ def _contradictions_of_variants(spec: TransformerSpec) -> Iterator[str]:
             yield f"variants: heads = {here.heads} is not a multiple of kv_heads = {heads}"
     if spec.mtp_layers and kinds[-1].mixers == ():
         yield "mtp_layers: the last layer, which further tokens are predicted as, mixes no tokens; set mtp_layers to 0"
+
+
+def _contradictions_of_cross(spec: TransformerSpec) -> Iterator[str]:
+    """Layers that attend to an image alone: what they need, and where they are not modelled."""
+    crossing = any(variant.cross for variant in spec.variants)
+    if spec.cross:
+        yield "cross: other layers must read the words; give it in variants"
+    if crossing != (spec.cross_tokens is not None):
+        yield "cross_tokens: layers with cross attend to them; give it" if crossing else "cross_tokens: no layer has cross; leave it out"
+    if not crossing:
+        return
+    none = [key for key in ("latent", "sparse", "compressed", "window", "ssm", "query_rank") if getattr(spec, key)]
+    none += [key for key in ("attention_gate", "head_gate", "keys_as_values", "attention_sinks", "mtp_layers") if getattr(spec, key)]
+    yield from (f"{key}: layers with cross are modelled without it; leave it out" for key in none)
+    if spec.task == "serving":
+        yield "task: serving is modelled without layers with cross; predict this model with task: prefill and task: decode"
 
 
 def _unserved(spec: TransformerSpec) -> Iterator[str]:
@@ -1113,8 +1135,14 @@ def _transformer(spec: TransformerSpec) -> Transformer:
         head=head,
         tied=spec.tied_embeddings,
         vocabulary=spec.vocabulary or 0,
-        memory_tokens=encoder.sequence if encoder else (spec.diffusion.text_tokens or 0) if spec.diffusion else 0,
+        memory_tokens=_memory_tokens(spec),
     )
+
+
+def _memory_tokens(spec: TransformerSpec) -> int:
+    """Tokens of an encoder, a text or an image, of which layers take keys and values."""
+    text = spec.diffusion.text_tokens if spec.diffusion else spec.cross_tokens
+    return spec.encoder.sequence if spec.encoder else text or 0
 
 
 def _norm(spec: TransformerSpec) -> int:
@@ -1179,7 +1207,8 @@ def _stack(spec: TransformerSpec, name: str, places: range, tokens: int, *, caus
         return tuple(replace(part, wide=True) if wide or part.type in listed.types else part for part in found)
 
     made = {kind: parts(*kind) for kind in {kind for _, _, kind in groups}}  # layers alike share their parts
-    return tuple(Layer(name=own, count=count, tokens=tokens, parts=made[kind]) for own, count, kind in groups)
+    encodes = name == "encoder"
+    return tuple(Layer(name=own, count=count, tokens=tokens, parts=made[kind], encodes=encodes) for own, count, kind in groups)
 
 
 @functools.lru_cache(maxsize=256)
@@ -1205,7 +1234,8 @@ def _mixers(spec: TransformerSpec, kind: LayerKind, *, causal: bool) -> Iterator
         mixing = time_mixing(width=spec.hidden, ssm=ssm.mixer(), bias=ssm.bias, norm_vectors=norms) if ssm.kind in SHIFTS else None
         yield mixing or state_space(width=spec.hidden, ssm=ssm.mixer(), bias=ssm.bias, conv_bias=ssm.conv_bias, norm_vectors=norms)
     if "attention" in kind.mixers:
-        part = _windowed(spec, _attention(spec, causal=causal, chosen=kind.chosen), kind.local)
+        mixing = _attention(spec, causal=causal and not spec.cross, cross=spec.cross, chosen=kind.chosen)
+        part = _seeing(spec, mixing) if spec.cross else _windowed(spec, mixing, kind.local)
         yield replace(part, vectors=part.vectors - _norm(spec) * spec.hidden) if len(kind.mixers) > 1 else part
 
 
@@ -1246,6 +1276,13 @@ def _attention(spec: TransformerSpec, *, causal: bool, cross: bool = False, chos
     )
     further = _qk_norm(spec, part) + (spec.heads if spec.attention_sinks else 0)
     return replace(part, vectors=part.vectors + further) if further else part
+
+
+def _seeing(spec: TransformerSpec, part: Part) -> Part:
+    """Attention to an image alone: queries and keys are normed and not rotated; a number weighs its output, and one that of the MLP."""
+    assert part.attention is not None
+    norms = 0 if spec.qk_norm else 2 * part.attention.query
+    return replace(part, vectors=part.vectors + norms + 2, attention=replace(part.attention, rotary=False))
 
 
 def _windowed(spec: TransformerSpec, part: Part, local: bool) -> Part:

@@ -337,6 +337,7 @@ class Layer:
     # whether they are multi-token prediction layers (see `prediction_layers`). They run on the last stage, beside the head, and are not
     # among the layers that pipeline stages divide.
     predicts: bool = False
+    encodes: bool = False  # whether they belong to the encoder of a model that has a decoder too
 
     @property
     def parameters(self) -> int:
@@ -446,11 +447,6 @@ class Transformer:
         """Parameters of the main model that one token passes, the experts it is not sent to left out."""
         own = self.embedding.parameters + self.head.parameters - (self._table if self.tied else 0)
         return own + sum(layer.count * part.active_parameters for layer in self.main for part in layer.parts)
-
-    def encodes(self, layer: Layer) -> bool:
-        """Whether a layer belongs to the encoder of a model that has a decoder too; a text beside a picture has none."""
-        words = bool(np.any(self.memory_tokens)) and bool(np.any(self.vocabulary))
-        return words and not any(part.attention is not None and part.attention.cross for part in layer.parts)
 
     @property
     def even(self) -> Transformer:
