@@ -265,6 +265,20 @@ def test_a_gated_convolution_by_hand():
     assert score.memory["kv_cache"][0] == pytest.approx(8 * 2 * (2 * 1024 + (4096 + 2) * 2 * 1024) * 2, rel=1e-3)
 
 
+def test_a_gated_recurrence_by_hand():
+    """Two branches and an output of 1,024 channels, convolution of four tokens, decays and gates by products of 16 heads of 64."""
+    ssm = {"kind": "rglru", "heads": 16, "head_dim": 64, "state": 1, "norm": False, "pattern": ["ssm", "ssm", "attention"]}
+    whole = model(ssm=ssm)
+    part = whole.layers[0].parts[0]
+    assert part.parameters == 3 * 1024**2 + 5 * 1024 + 2 * 65 * 1024 + 1024 + 1024
+    assert whole.part_flops(part, 100) == 100 * 2 * (3 * 1024**2 + 4 * 1024 + 2 * 64 * 1024 + 1024 + 1024)
+    served = {"task": "decode", "prompt": 4096, "output": 2, "global_batch": 64}
+    score = crossflow.evaluate(made(ssm=ssm, **served))
+    assert score.memory["kv_cache"][0] == pytest.approx(8 * (3 * 4 * 1024 + (4096 + 2) * 2 * 1024) * 2, rel=1e-3)
+    with pytest.raises(CrossflowError, match="groups, state and chunk: each channel of rglru keeps one number; give state: 1"):
+        made(ssm={**ssm, "state": 16})
+
+
 def test_decays_of_full_rank_by_hand():
     ssm = {"kind": "kda", "heads": 8, "head_dim": 128, "groups": 8, "state": 128, "step_rank": 128, "pattern": ["ssm", "attention"]}
     low, full = (model(ssm={**ssm, **more}).layers[0].parts[0] for more in ({}, {"step_rank": None}))

@@ -164,6 +164,9 @@ COUNTED = {
     + 3 * (3072**2 + 3072) + (256 + 256 + 768 + 3) * 3072 + 4097 * 3072 + 65 * 3072 + 2 * 3072**2 + 2 * 3072 + 64 * 3073,
     # 8 of 40 layers attend to an image, with norms of a head's query and key and two gates; without 8 rows of special words
     "llama-3.2-11b-vision": 40 * (2 * 4096**2 + 2 * 4096 * 1024 + 3 * 4096 * 14336 + 2 * 4096) + 8 * (2 * 128 + 2) + 2 * 128256 * 4096 + 4096,
+    # gated recurrences of 2560 channels with products of 10 heads in 18 layers, attention in 8
+    "recurrentgemma-2b": 18 * (3 * 2560**2 + 3 * 2560 + 5 * 2560 + 2 * 2560 * 257 + 2560) + 8 * (2 * 2560**2 + 2 * 2560 * 256 + 2560)
+    + 26 * (3 * 2560 * 7680 + 2 * 7680 + 2560 + 2 * 2560) + 256000 * 2560 + 2560,
     # RWKV: time mixing, channel mixing, norms (two of each layer, one before the first and one after the last), two tables
     "rwkv5-7b": 32 * (6 * 4096**2 + 2 * 4096 * 14336 + 14 * 4096) + 2 * 65536 * 4096 + 4 * 4096,
     **{f"rwkv6-{name}": n * (6 * h**2 + 7 * h**2 + 2 * h * (5 * mix + decay) + 16 * h) + 2 * 65536 * h + 4 * h
@@ -240,7 +243,7 @@ def test_parameters_that_a_token_of_a_hybrid_passes(name, active, within):
 WRONG_STATES = [
     ("bamba-9b", {"attn_layer_indices": [9, 40]}, "attn_layer_indices", "expected numbers of layers from 0 to 31, got [9, 40]"),
     ("nemotron-h-8b", {"hybrid_override_pattern": "M-X" * 18}, "hybrid_override_pattern",
-     '"X" is not modelled; known: "M", "*", "-", "E", "mamba", "linear_attention", "attention", "full_attention", "mlp", "moe", "conv"'),
+     '"X" is not modelled; known: "M", "*", "-", "E", "mamba", "linear_attention", "attention", "full_attention", "recurrent", "mlp", "moe", "conv"'),
     ("nemotron-h-8b", {"hybrid_override_pattern": "M-*"}, "hybrid_override_pattern", "expected an entry for each of 52 layers, got 3"),
     ("jamba-v0.1", {"expert_layer_offset": 0}, "expert_layer_offset", "0 is not modelled where experts.every = 2; known: 1"),
     ("codestral-mamba-7b", {"expand": 4}, "expand", "16384 elements are not those of 128 heads of 64"),

@@ -37,7 +37,7 @@ from crossflow.program.scans import SINGLE
 from crossflow.strategy.layout import Layout
 from crossflow.strategy.mesh import Type
 from crossflow.workload.job import Chunk, Job
-from crossflow.workload.statespace import SELECTIVE, UPDATE, StateSpace
+from crossflow.workload.statespace import GATED, SELECTIVE, UPDATE, StateSpace
 from crossflow.workload.transformer import AttentionGeometry, Cut, Matrix, Part, Routing, Selection, Transformer
 
 MASK = 1.0  # a dropout mask is a byte an element [B]
@@ -426,6 +426,10 @@ class _BlockBuilder:
             work, selected = element * ssm.state, rows * groups * ssm.state
             self._pass(unit, "forward", e * (5.0 * element + 2.0 * selected), flops=SELECTIVE["forward"] * work)
             self._pass(unit, "input", e * (9.0 * element + 4.0 * selected), flops=SELECTIVE["input"] * work)
+            return
+        if ssm.kind == "rglru":  # x and two gates r3 w1; backward once more with the result and its gradient, r5 w3
+            self._pass(unit, "forward", 4.0 * e * element, flops=GATED["forward"] * element)
+            self._pass(unit, "input", 8.0 * e * element, flops=GATED["input"] * element)
             return
         if ssm.kind == "conv":  # the first gate r2 w1, backward r3 w2
             self._pass(unit, "forward", 3.0 * e * element, flops=element)

@@ -46,6 +46,7 @@ def settings(fields: Values, family: Family, kind: str, title: str) -> dict[str,
         _named,
         _padded,
         _summed,
+        _divided,
         _products,
         _blocked,
         _shifted,
@@ -120,6 +121,14 @@ def _summed(fields: Values, family: Family, _: Mapping[str, Setting]) -> Iterato
     for key, names in family.sums.items():
         if all(whole(fields.get(name)) for name in names):
             yield Setting(key=key, value=sum(fields[name] for name in names), fields=names, own=True)
+
+
+def _divided(fields: Values, family: Family, _: Mapping[str, Setting]) -> Iterator[Setting]:
+    for key, (name, by) in family.divided.items():
+        parts = by if isinstance(by, int) else whole(fields.get(by))
+        if whole(fields.get(name)) and parts:
+            given = (name,) if isinstance(by, int) else (name, by)
+            yield Setting(key=key, value=fields[name] // parts, fields=given, own=True)
 
 
 def _factor(part: str | int, known: Mapping[str, Setting]) -> Setting | None:

@@ -113,7 +113,7 @@ def _unmixed(fields: Values, family: Family, layers: int) -> Iterator[tuple[str,
         if other:
             known = ", ".join(json.dumps(one) for one in MIXERS if isinstance(one, str) or type(one) is type(other[0]))
             yield name, f"{json.dumps(other[0])} is not modelled; known: {known}"
-        elif len(value) != layers:
+        elif len(value) != layers and name not in ("block_types", "_block_types"):  # which repeat
             yield name, f"expected an entry for each of {layers} layers, got {len(value)}"
     elif name and not whole(value):
         yield name, f"expected a whole number of at least 1, got {json.dumps(value)}"

@@ -371,8 +371,8 @@ class StateSpaceSpec(FileModel):
         "mamba2",
         description="mamba2 (arXiv:2405.21060), gated_delta (Qwen3-Next, arXiv:2412.06464), kda (Kimi Linear, arXiv:2510.26692), mamba1"
         " (Jamba, arXiv:2312.00752), lightning (lightning attention of MiniMax-01, arXiv:2501.08313), conv (the gated short convolution"
-        " of LFM2, arXiv:2511.23404), or rwkv5, rwkv6, rwkv7 (arXiv:2404.05892, arXiv:2503.14456), whose layers mix channels in the place"
-        " of an MLP",
+        " of LFM2, arXiv:2511.23404), rglru (the gated recurrence of Griffin, arXiv:2402.19427), or"
+        " rwkv5, rwkv6, rwkv7 (arXiv:2404.05892, arXiv:2503.14456), whose layers mix channels in the place of an MLP",
     )
     pattern: Annotated[tuple[Literal["ssm", "attention", "both", "mlp", "experts"], ...], BeforeValidator(_listed)] = Field(
         ("ssm",),
@@ -439,6 +439,8 @@ class StateSpaceSpec(FileModel):
 
     def _contradictions_of_kind(self) -> Iterator[str]:
         """What lightning attention and gated convolutions do not have, and all others do."""
+        if self.kind == "rglru" and (self.groups, self.state, self.chunk) != (1, 1, None):
+            yield "groups, state and chunk: each channel of rglru keeps one number; give state: 1 and leave out the others"
         if (self.state is None) != (self.kind == "conv"):
             yield "state: a gated convolution keeps none; leave it out" if self.state else "the key 'state' is missing"
         if (self.conv == 0) != (self.kind == "lightning" or self.kind in SHIFTS):

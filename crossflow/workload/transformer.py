@@ -609,7 +609,7 @@ def state_space(*, width: int, ssm: StateSpace, bias: bool = False, conv_bias: b
     mamba1 it gives z and x, and a product with the convolved x gives B, C and a latent of the time steps. Heads are divided over a tensor
     group, and so are groups of heads, as far as there are as many (Megatron-Core, ssm/mamba_mixer.py).
     """
-    inner, selected, first = ssm.heads * ssm.width, 2 * ssm.groups * ssm.state, ssm.kind in ("mamba1", "conv")
+    inner, selected, first = ssm.heads * ssm.width, 2 * ssm.groups * ssm.state, ssm.kind in ("mamba1", "conv", "rglru")
     kv_heads, kv_head = (0, 0) if first else (ssm.groups, 2 * ssm.state)  # B and C of a group lie whole on each rank that needs them
     mixed = inner + kv_heads * kv_head
     convolution = Matrix(
@@ -633,6 +633,8 @@ def state_space(*, width: int, ssm: StateSpace, bias: bool = False, conv_bias: b
 
 def _gates(width: int, ssm: StateSpace, inner: int) -> tuple[Matrix, ...]:
     """Products that make the gates of a delta rule: decay and step of each head; of kda decays of a latent, and steps."""
+    if ssm.kind == "rglru":  # of each head's elements a decay and a gate
+        return (Matrix(name="gates", k=ssm.width, n=2 * inner, cut="column", bias=True, inputs=inner),)
     if not ssm.delta:
         return ()
     if ssm.kind == "gated_delta":
@@ -652,7 +654,7 @@ def _recurrence(ssm: StateSpace, inner: int, selected: int) -> tuple[Matrix, ...
     B, C and the time steps.
     """
     if ssm.kind != "mamba1":
-        each = {"mamba2": 3, "lightning": 0, "conv": 0}.get(ssm.kind, 2 + ssm.decays)  # numbers of each head
+        each = {"mamba2": 3, "lightning": 0, "conv": 0, "rglru": ssm.width}.get(ssm.kind, 2 + ssm.decays)  # numbers of each head
         scales = each * ssm.heads + (inner if ssm.norm and ssm.kind in ("mamba2", "lightning") else 0)
         return (Matrix(name="scales", k=1, n=scales, cut="column", depthwise=True),) if scales else ()
     return (
