@@ -196,6 +196,50 @@ def test_heads_of_an_indexer_that_choose_by_themselves_by_hand():
     assert chosen.forward_flops() - plain.forward_flops() == 3 * work
 
 
+# ------------------------------------------------------------------------------------------ layers that see an image
+SEEING = {"variants": [{"layers": [1], "cross": True}], "cross_tokens": 1600, "kv_heads": 4}
+
+
+def test_layers_that_see_an_image_by_hand():
+    """Queries of 4,096 tokens see the keys and values of 1,600, which are made of them; words do not see each other there."""
+    whole = model(**SEEING)
+    plain, crossed = whole.layers[0].parts[0], whole.layers[1].parts[0]
+    assert crossed.parameters - plain.parameters == 2 * 64 + 2
+    work = 2 * 4096 * 2 * 1024**2 + 2 * 1600 * 2 * 1024 * 256 + 4 * 4096 * 1600 * 1024
+    assert whole.part_flops(crossed, 4096) == work
+    assert [layer.encodes for layer in whole.layers] == [False] * 3
+
+
+def test_a_service_keeps_the_keys_of_an_image():
+    """A request of 2,050 tokens in three layers, and 1,600 tokens in one, of 4 heads of 64 and 16 bits."""
+    score = crossflow.evaluate(made(**SEEING, task="decode", prompt=2048, output=2, global_batch=64))
+    assert score.memory["kv_cache"][0] == pytest.approx(8 * 2 * 4 * 128 * (3 * 2050 + 1600), rel=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("more", "sentence"),
+    [
+        ({"cross_tokens": None}, "cross_tokens: layers with cross attend to them; give it"),
+        ({"variants": []}, "cross_tokens: no layer has cross; leave it out"),
+        ({"cross": True}, "cross: other layers must read the words; give it in variants"),
+        ({"window": 64}, "window: layers with cross are modelled without it; leave it out"),
+        ({"task": "serving", "prompt": 64, "output": 8}, "task: serving is modelled without layers with cross"),
+    ],
+)
+def test_layers_that_see_an_image_where_they_do_not_go(more, sentence):
+    with pytest.raises(CrossflowError) as caught:
+        made(**{**SEEING, **more})
+    assert sentence in str(caught.value)
+
+
+def test_wrong_lists_of_layers_that_see_an_image_are_told(tmp_path):
+    fields = json.loads((CONFIGS / "llama-3.2-11b-vision.json").read_text())
+    fields["text_config"]["cross_attention_layers"] = [3, 40]
+    (tmp_path / "config.json").write_text(json.dumps(fields))
+    with pytest.raises(SpecError, match=r"cross_attention_layers: expected numbers of layers from 0 to 39, got \[3, 40\]"):
+        huggingface_document(tmp_path / "config.json")
+
+
 # ------------------------------------------------------------------------------------------ mixers
 
 
@@ -219,6 +263,20 @@ def test_a_gated_convolution_by_hand():
     assert whole.part_flops(part, 100) == 100 * 2 * (4 * 1024**2 + 3 * 1024)
     score = crossflow.evaluate(made(ssm=ssm, task="decode", prompt=4096, output=2, global_batch=64))
     assert score.memory["kv_cache"][0] == pytest.approx(8 * 2 * (2 * 1024 + (4096 + 2) * 2 * 1024) * 2, rel=1e-3)
+
+
+def test_a_gated_recurrence_by_hand():
+    """Two branches and an output of 1,024 channels, convolution of four tokens, decays and gates by products of 16 heads of 64."""
+    ssm = {"kind": "rglru", "heads": 16, "head_dim": 64, "state": 1, "norm": False, "pattern": ["ssm", "ssm", "attention"]}
+    whole = model(ssm=ssm)
+    part = whole.layers[0].parts[0]
+    assert part.parameters == 3 * 1024**2 + 5 * 1024 + 2 * 65 * 1024 + 1024 + 1024
+    assert whole.part_flops(part, 100) == 100 * 2 * (3 * 1024**2 + 4 * 1024 + 2 * 64 * 1024 + 1024 + 1024)
+    served = {"task": "decode", "prompt": 4096, "output": 2, "global_batch": 64}
+    score = crossflow.evaluate(made(ssm=ssm, **served))
+    assert score.memory["kv_cache"][0] == pytest.approx(8 * (3 * 4 * 1024 + (4096 + 2) * 2 * 1024) * 2, rel=1e-3)
+    with pytest.raises(CrossflowError, match="groups, state and chunk: each channel of rglru keeps one number; give state: 1"):
+        made(ssm={**ssm, "state": 16})
 
 
 def test_decays_of_full_rank_by_hand():
@@ -418,12 +476,6 @@ def test_refused_families_say_why(tmp_path, kind):
     with pytest.raises(SpecError) as caught:
         huggingface_document(path)
     assert caught.value.problems[0].message == f'model_type "{kind}" is refused: {conventions().refused[kind]}'
-
-
-def test_files_of_diffusers_are_told(tmp_path):
-    (tmp_path / "config.json").write_text(json.dumps({"_class_name": "FluxTransformer2DModel", "num_layers": 19}))
-    with pytest.raises(SpecError, match="a file of diffusers, whose FluxTransformer2DModel is not modelled"):
-        huggingface_document(tmp_path / "config.json")
 
 
 @pytest.mark.parametrize("name", ["hybrid_layer_ids", "kv_source_layer_ids", "memory_slots", "block_topology"])

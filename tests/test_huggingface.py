@@ -151,6 +151,28 @@ COUNTED = {
     "siglip-so400m-text": 27 * (4 * 1152**2 + 2 * 1152 * 4304 + 4304 + 9 * 1152) + (32000 + 64 + 2) * 1152,
     "siglip-so400m-vision": 27 * (4 * 1152**2 + 2 * 1152 * 4304 + 4304 + 9 * 1152) + (588 + 1 + 729 + 2) * 1152,
     "clip-vit-l-text": 123_060_480, "clip-vit-l-vision": 303_179_776 + 1024,
+    # diffusion transformers as their files of weights have them, or by hand: attention, MLP, shifts, scales and gates, ends
+    "dit-xl-2-256": 28 * (18 * 1152**2 + 15 * 1152) + 3 * (1152**2 + 1152) + 256 * 1152 + 1152 + 1001 * 1152 + 17 * 1152 + 32 * 1153,
+    "pixart-alpha-xl-2-1024": 28 * (16 * 1152**2 + 19 * 1152) + 7 * (1152**2 + 1152) + 1152**2 + 256 * 1152 + 4096 * 1152 + 3 * 1152 + 17 * 1152 + 32 * 1153 + 2 * 1152,
+    "sd3-medium": 2_028_328_000, "sd3.5-large": 8_056_627_520, "flux.1-dev": 11_901_408_320,
+    "qwen-image": 20_430_401_088 - 3584, # without a norm of the text encoder's vectors
+    "wan2.1-t2v-14b": 14_288_491_584, "wan2.1-t2v-1.3b": 1_418_996_800,
+    # time steps of 256 sines and cosines in the place of 3072; without biases of norms of heads and two norms before the last product
+    "cogvideox-5b": 42 * (12 * 3072**2 + 9 * 3072 + 4 * 3072 + 2 * 64 + 12 * 513 * 3072) + 257 * 512 + 512 * 513 + 2 * 513 * 3072 + 4097 * 3072 + 65 * 3072 + 64 * 3073,
+    # 20 layers of two streams, 40 of one, two that refine the text
+    "hunyuanvideo": 20 * (36 * 3072**2 + 30 * 3072 + 4 * 128) + 40 * (15 * 3072**2 + 11 * 3072 + 2 * 128) + 2 * (14 * 3072**2 + 11 * 3072)
+    + 3 * (3072**2 + 3072) + (256 + 256 + 768 + 3) * 3072 + 4097 * 3072 + 65 * 3072 + 2 * 3072**2 + 2 * 3072 + 64 * 3073,
+    # 8 of 40 layers attend to an image, with norms of a head's query and key and two gates; without 8 rows of special words
+    "llama-3.2-11b-vision": 40 * (2 * 4096**2 + 2 * 4096 * 1024 + 3 * 4096 * 14336 + 2 * 4096) + 8 * (2 * 128 + 2) + 2 * 128256 * 4096 + 4096,
+    # gated recurrences of 2560 channels with products of 10 heads in 18 layers, attention in 8
+    "recurrentgemma-2b": 18 * (3 * 2560**2 + 3 * 2560 + 5 * 2560 + 2 * 2560 * 257 + 2560) + 8 * (2 * 2560**2 + 2 * 2560 * 256 + 2560)
+    + 26 * (3 * 2560 * 7680 + 2 * 7680 + 2560 + 2 * 2560) + 256000 * 2560 + 2560,
+    # RWKV: time mixing, channel mixing, norms (two of each layer, one before the first and one after the last), two tables
+    "rwkv5-7b": 32 * (6 * 4096**2 + 2 * 4096 * 14336 + 14 * 4096) + 2 * 65536 * 4096 + 4 * 4096,
+    **{f"rwkv6-{name}": n * (6 * h**2 + 7 * h**2 + 2 * h * (5 * mix + decay) + 16 * h) + 2 * 65536 * h + 4 * h
+       for name, h, n, mix, decay in (("1.6b", 2048, 24, 32, 64), ("3b", 2560, 32, 32, 64), ("7b", 4096, 32, 64, 128), ("14b", 4096, 61, 64, 128))},
+    **{f"rwkv7-{name}": n * (12 * h**2 + 2 * h * ranks + 19 * h) + 2 * 65536 * h + 4 * h
+       for name, h, n, ranks in (("0.4b", 1024, 24, 288), ("1.5b", 2048, 24, 512), ("2.9b", 2560, 32, 576))},
     "falcon-40b": 60 * (2 * 8192**2 + 2 * 8192 * 8 * 64 + 8 * 8192**2 + 4 * 8192) + 65024 * 8192 + 2 * 8192,
 }  # fmt: skip
 
@@ -168,7 +190,7 @@ def written(folder, fields):
 
 
 def read(path):
-    document, uses = huggingface_document(path)
+    document, uses = huggingface_document(path, examples=True)
     return files.validate(TransformerSpec, document), {use.key: use.became for use in uses}
 
 
@@ -221,7 +243,7 @@ def test_parameters_that_a_token_of_a_hybrid_passes(name, active, within):
 WRONG_STATES = [
     ("bamba-9b", {"attn_layer_indices": [9, 40]}, "attn_layer_indices", "expected numbers of layers from 0 to 31, got [9, 40]"),
     ("nemotron-h-8b", {"hybrid_override_pattern": "M-X" * 18}, "hybrid_override_pattern",
-     '"X" is not modelled; known: "M", "*", "-", "E", "mamba", "linear_attention", "attention", "full_attention", "mlp", "moe", "conv"'),
+     '"X" is not modelled; known: "M", "*", "-", "E", "mamba", "linear_attention", "attention", "full_attention", "recurrent", "mlp", "moe", "conv"'),
     ("nemotron-h-8b", {"hybrid_override_pattern": "M-*"}, "hybrid_override_pattern", "expected an entry for each of 52 layers, got 3"),
     ("jamba-v0.1", {"expert_layer_offset": 0}, "expert_layer_offset", "0 is not modelled where experts.every = 2; known: 1"),
     ("codestral-mamba-7b", {"expand": 4}, "expand", "16384 elements are not those of 128 heads of 64"),
@@ -312,7 +334,7 @@ def test_a_file_and_a_preset_describe_one_model(name, preset):
 
 @pytest.mark.parametrize("name", CONFIGS)
 def test_every_field_is_reported_and_known(name):
-    uses = huggingface_document(CONFIGS[name])[1]
+    uses = huggingface_document(CONFIGS[name], examples=True)[1]
     parts = {"text_config", "thinker_config", "attn_config", "ffn_config", "ssm_cfg", "attention_other_setting", "linear_attn_config"}
     parts |= {"sparse_attention_config"}
 

@@ -244,7 +244,7 @@ WRONG = [
     ({"ssm": {**SSM, "groups": 5}}, "heads = 32 is not a multiple of groups = 5"),
     ({"ssm": {**SSM, "mlp": False}}, "ffn: no layer has an MLP; leave it out"),
     ({"ssm": {**SSM, "pattern": ["ssm", "mlp"]}}, "pattern: a layer of kind mlp has no mixer, which needs mlp: false"),
-    ({"ssm": {**SSM, "step_rank": 8}}, "step_rank: only mamba1 and kda have it; leave it out"),
+    ({"ssm": {**SSM, "step_rank": 8}}, "step_rank: only mamba1, kda, rwkv6 and rwkv7 have it; leave it out"),
     ({"ssm": {**SELECTIVE, "chunk": 8}}, "chunk: mamba1 has no chunks; leave it out"),
     (
         {"ssm": {**SSM, "state_dtype": "fp32"}},

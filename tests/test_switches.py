@@ -76,6 +76,18 @@ IMAGE = {
     **dict.fromkeys(("workload.vocabulary", "workload.sequence")), "workload.image": {"size": 224, "patch": 16, "classes": 1000},
     "workload.head": "classifier", "workload.causal": False,
 }  # fmt: skip
+VIDEO = {
+    **IMAGE, "workload.head": "latents", "workload.norm": "layernorm", "workload.norm_vectors": 0,
+    "workload.image": {"size": 256, "compression": 8, "patch": 2, "channels": 4, "class_token": False, "frames": 9, "frame_compression": 4},
+    "workload.diffusion": {"text": "none"},
+}  # fmt: skip
+STREAMS = {**VIDEO, "workload.diffusion": {"text": "streams", "text_tokens": 64, "text_width": 512}}
+CROSS = {**VIDEO, "workload.diffusion": {"text": "cross", "text_tokens": 64, "text_width": 512}}
+EAGLE = {"heads": 16, "head_dim": 64, "groups": 16, "state": 64, "conv": 0, "pattern": ["ssm", "attention"]}
+FINCH = {"workload.ssm": {**EAGLE, "kind": "rwkv6", "step_rank": 64, "mix_rank": 32}, "workload.gated": False}
+GOOSE = {
+    "workload.ssm": {**EAGLE, "kind": "rwkv7", "step_rank": 64, "gate_rank": 64, "rate_rank": 64, "value_rank": 32}, "workload.gated": False,
+}  # fmt: skip
 PLAN = {"tp": 2, "dp": 8, "micro_batch": 2}
 PIPE, PIECES = {"strategy.dp": 4, "strategy.pp": 2}, {"strategy.sequence_parallel": True}
 ZERO = {"strategy.zero": 3}
@@ -201,13 +213,21 @@ TRANSFORMER = {
     "ssm.mlp": When(False, {**STATE, "workload.ffn": None}), "ssm.heads": When(64, STATE), "ssm.head_dim": When(128, STATE), "ssm.groups": When(8, STATE),
     "ssm.state": When(128, STATE), "ssm.chunk": When(64, STATE), "ssm.conv": When(8, STATE), "ssm.conv_bias": When(False, STATE),
     "ssm.bias": When(True, STATE), "ssm.norm": When(False, STATE), "ssm.step_rank": When(128, SELECTIVE),
-    "ssm.gate_rank": When(64, CHANNELS), "residual_block": 2,
+    "ssm.gate_rank": When(64, CHANNELS), "ssm.mix_rank": When(64, FINCH), "ssm.rate_rank": When(128, GOOSE), "ssm.value_rank": When(64, GOOSE),
+    "image.height": When(128, VIDEO), "image.frames": When(17, VIDEO), "image.frame_patch": When(3, VIDEO), "image.compression": When(16, VIDEO),
+    "image.frame_compression": When(8, VIDEO), "diffusion.text": When("joined", CROSS), "diffusion.text_tokens": When(128, CROSS),
+    "diffusion.text_width": When(1024, CROSS), "diffusion.text_mlp": When(True, CROSS), "diffusion.text_layers": When(2, CROSS),
+    "diffusion.cross_norm": When(True, CROSS), "diffusion.gives_text": When(False, STREAMS), "diffusion.single_layers": When(4, STREAMS),
+    "diffusion.modulation": When("shared", VIDEO), "diffusion.modulation_width": When(256, VIDEO), "diffusion.pooled": When(256, VIDEO),
+    "diffusion.guidance": When(True, VIDEO), "diffusion.classes": When(1001, VIDEO), "diffusion.outputs": When(8, VIDEO), "residual_block": 2,
     "ssm.state_dtype": When("fp32", {**STATE, "workload.task": "decode", "workload.output": 64}),
     "value_dim": 128, "keys_as_values": True, "shared_cache": True, "head_gate": True, "per_layer.width": When(256, {"workload.per_layer": {"width": 64}}),
     "per_layer.vocabulary": When(64000, {"workload.per_layer": {"width": 64}}),
     **{f"variants.0.{key}": When(value, VARIED) for key, value in {
         "layers": "0-3", "heads": 32, "kv_heads": 2, "head_dim": 128, "value_dim": 128, "ffn": 1024, "attention": False, "mlp": False,
         "keys_as_values": True, "shared_cache": True, "attention_sinks": True}.items()},
+    "variants.0.cross": When(True, {**VARIED, "workload.cross_tokens": 256}),
+    "cross_tokens": When(512, {"workload.variants": [{"layers": [1], "cross": True}], "workload.cross_tokens": 256}), "cross": True,
     "variants.0.experts": When(False, {**MOE, **VARIED}),
     "embedding_norm": True, "latent.query_rank": When(512, LATENT), "latent.kv_rank": When(128, LATENT), "latent.nope": When(32, LATENT),
     "latent.rope": When(64, LATENT), "latent.value": When(128, LATENT), "sparse.top_k": When(512, SPARSE), "sparse.heads": When(16, SPARSE),
@@ -255,6 +275,7 @@ OTHERWISE = {  # what a field does where it changes nothing even in its context:
     ("transformer", "workload.parallel"): "noted: workload.parallel: attention and MLP side by side are priced one after the other",
     ("transformer", "system.operation.lifetime"): "refused: the carbon of making a datasheet device is not known; leave it out",
     ("transformer", "workload.shared_cache"): "refused: some layers must make the keys and values that others share; give it in variants",
+    ("transformer", "workload.cross"): "refused: other layers must read the words; give it in variants",
     ("transformer", "profile"): "refused: there is no file none.csv",
     ("gemm", "strategy.pp"): "refused: p = 2 stages, but the model has 1 layers", ("gemm", "strategy.lp"): "refused: p = 2 stages, but the model has 1 layers",
 }  # fmt: skip

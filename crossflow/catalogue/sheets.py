@@ -227,7 +227,7 @@ def preset(name: str) -> Sheet:
 
 def huggingface(path: Path) -> Sheet:
     """Sheet of a ``config.json``: the model that it is, and what became of every field."""
-    document, uses = huggingface_document(path)
+    document, uses = huggingface_document(path, examples=True)
     spec = files.validate(TransformerSpec, document)
     settings: dict[str, Any] = {f"config.{use.key}": f"{use.value} -> {use.became}" for use in uses}
     model, notes = spec.transformer(), [*file_notes(spec, {"model": str(path)}), *([MTP_NOTE] if spec.mtp_layers else [])]

@@ -80,7 +80,8 @@ def kind_of(workload: Workload) -> str:
         return ""
     service = workload.task != "training"
     if features := featured({key for key in UNMEASURED if getattr(workload, key, None)}):
-        return (TOKENS if workload.step == "decode" else PROMPTS if service else "training") + features
+        passing = "denoising steps" if workload.diffusion else PROMPTS
+        return (TOKENS if workload.step == "decode" else passing if service else "training") + features
     if workload.head != "language" or not workload.causal:
         return f"{'serving' if service else 'training'} of other transformers"
     if service:

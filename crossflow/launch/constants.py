@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from crossflow import contents
+from crossflow import contents, files
 from crossflow.scenario import Scenario
 from crossflow.workload.huggingface import huggingface_document
 
@@ -43,12 +43,13 @@ def constants_of(scenario: Scenario) -> ModelConstants:
     """The constants of a scenario's transformer, from its ``config.json`` where it has one."""
     spec: Any = scenario.workload
     rotates = spec.positions == "rotary" or spec.latent is not None
-    named = str(scenario.document.data["workload"].get("model"))
+    own = scenario.document.data["workload"]
+    named, given = str(own.get("model")), {".".join(map(str, path)) for path, _ in files.walk(own)}
     if not named.endswith(".json"):
         return ModelConstants(rotates=rotates)
     with scenario.contents.used():
         path = Path(named) if scenario.base is None or contents.is_file(Path(named)) else scenario.base / named
-        fields = {use.key.removeprefix("text_config."): use.value for use in huggingface_document(path)[1]}
+        fields = {use.key.removeprefix("text_config."): use.value for use in huggingface_document(path, given=given)[1]}
     inner = fields.get("rope_parameters")
     fields = {**(inner if isinstance(inner, Mapping) else {}), **fields}
     scaling = fields.get("rope_scaling") or {}

@@ -38,7 +38,7 @@ from crossflow.program.scans import SINGLE
 from crossflow.strategy.layout import Layout
 from crossflow.strategy.mesh import Type
 from crossflow.workload.job import Chunk, Job
-from crossflow.workload.statespace import SELECTIVE, UPDATE, StateSpace
+from crossflow.workload.statespace import GATED, SELECTIVE, UPDATE, StateSpace
 from crossflow.workload.transformer import AttentionGeometry, Cut, Matrix, Part, Routing, Selection, Transformer
 
 MASK = 1.0  # a dropout mask is a byte an element [B]
@@ -53,6 +53,7 @@ BlockPhase = Literal["forward", "end", "input", "weight", "again"]
 PHASES: tuple[BlockPhase, ...] = get_args(BlockPhase)
 
 
+FIRST = ("patches", "frames", "text", "time", "guidance", "pooled")  # products of what needs no gradient of its own
 WIDE = ("router", "streams")  # products that stay in 16 bits at least, whatever those of their part compute in
 
 
@@ -403,6 +404,10 @@ class _BlockBuilder:
             self._pass(unit, "forward", e * (5.0 * element + 2.0 * selected), flops=SELECTIVE["forward"] * work)
             self._pass(unit, "input", e * (9.0 * element + 4.0 * selected), flops=SELECTIVE["input"] * work)
             return
+        if ssm.kind == "rglru":  # x and two gates r3 w1; backward once more with the result and its gradient, r5 w3
+            self._pass(unit, "forward", 4.0 * e * element, flops=GATED["forward"] * element)
+            self._pass(unit, "input", 8.0 * e * element, flops=GATED["input"] * element)
+            return
         if ssm.kind == "conv":  # the first gate r2 w1, backward r3 w2
             self._pass(unit, "forward", 3.0 * e * element, flops=element)
             self._pass(unit, "input", 5.0 * e * element, flops=2.0 * element)
@@ -457,7 +462,7 @@ class _BlockBuilder:
     def _mlp(self, unit: str, part: Part, tokens: Array, *, last: bool) -> None:
         for matrix in part.matrices:
             again = shares_again(part, matrix, self.layout, self.stack)
-            self._product(unit, matrix, tokens, "mlp", end=last and matrix is part.matrices[-1], again=again)
+            self._product(unit, matrix, tokens, "mlp", end=last and matrix.cut == "row", again=again)
         biased = any(matrix.bias for matrix in part.matrices if matrix.cut == "column")
         elements = tokens * part.inner / self.layout.tensor_of("mlp")
         self._activation(unit, part, elements, self.again("activation", part) * elements, biased=biased)
@@ -593,6 +598,10 @@ class _BlockBuilder:
             self._pass(unit, "forward", own * (part.sources + 1.0) * e, flops=8.0 * own * part.sources)
             self._pass(unit, "input", own * (4.0 * part.sources + 1.0) * e, flops=20.0 * own * part.sources, launches=2)
         self._streams(unit, part, own)
+        if part.adaptive:
+            self._adapted(unit, own)
+        if np.any(part.shifted):
+            self._shifted(unit, part, own)
         norm = 2.0 if self.fused("norm") else 6.0  # r1 w1; eager code of RMS norm squares, averages, scales
         drop = MASK if self.dropout else 0.0
         if self.fused("residual"):  # bias, dropout and sum in one: r2 w1
@@ -647,6 +656,32 @@ class _BlockBuilder:
             self._send(unit, "input", "reduce_scatter", size * (mine & scattered), group)
             self._send(unit, "input", "all_reduce", size * (mine & ~scattered), group)
 
+    def _adapted(self, unit: str, own: Array) -> None:
+        """Adaptive norm of `own` elements on a rank: scale and shift of what the norm gives, and the gate of what is added.
+
+        Fused, scale and shift are r1 w1, and the gate goes with the residual; in eager code each is r1 w1. Backward the gradients of what
+        they take r1 w1, and those of scale and gate r1 more; in eager code sums of the three by themselves, r2, r1 and r2.
+        """
+        norm, gate = self.fused("norm"), self.fused("residual")
+        forward, backward = (2.0 if norm else 4.0) + (0.0 if gate else 2.0), (3.0 if norm else 5.0) + (3.0 if gate else 4.0)
+        launches = (1 if norm else 2) + (0 if gate else 1)
+        self._pass(unit, "forward", forward * self.element * own, flops=3.0 * own, launches=launches)
+        self._pass(unit, "input", backward * self.element * own, flops=8.0 * own, launches=(1 if norm else 3) + (1 if gate else 2))
+
+    def _shifted(self, unit: str, part: Part, own: Array) -> None:
+        """Mixtures of each token with the one before it: their difference r2 w1, then r2 and w1 for each mixture, in one kernel.
+
+        Mixtures that tokens make themselves (rwkv6) are read, r1 each. Backward gradients are read, r1 each, and summed, w1, with those of
+        the vectors that mix. Channel mixing before rwkv7 ends with a sigmoid and a product, r2 w1, backward r3 w2.
+        """
+        moved, many = own * self.element, float(part.shifted)
+        made = many if part.ssm is not None and np.any(part.ssm.mix_rank) else 0.0
+        self._pass(unit, "forward", (5.0 + many + made) * moved, flops=(1.0 + 2.0 * many) * own, launches=2)
+        self._pass(unit, "input", (5.0 + many + 2.0 * made) * moved, flops=(1.0 + 4.0 * many) * own, launches=2)
+        if any(matrix.name == "receptance" for matrix in part.matrices):
+            self._pass(unit, "forward", 3.0 * moved, flops=5.0 * own)
+            self._pass(unit, "input", 5.0 * moved, flops=8.0 * own)
+
     def _own(self, tokens: Array, kind: Type) -> Array:
         """Tokens of the ranks that share a layer of some type: of a tensor group, of a part of one, at least one, or of several. [1]"""
         own, tp = self.layout.own_tensor.get(kind), self.layout.tp
@@ -683,7 +718,7 @@ class _BlockBuilder:
         own = tokens * h / np.where(layout.sequence_parallel, layout.tp, 1.0)
         tokens, group = self._own(tokens, "embedding"), layout.sharing("embedding")
         for matrix in part.matrices:  # patches need no gradient of their own
-            self._product(unit, matrix, tokens, "embedding", first=matrix.name in ("patches", "frames"))
+            self._product(unit, matrix, tokens, "embedding", first=matrix.name in FIRST)
             if matrix.name == "projection":
                 self._projection(unit, own, tokens * h * e, group)
         rows = tokens * h * e
@@ -787,8 +822,9 @@ class _BlockBuilder:
             return  # they lie in the cache
         if matrix.over == "sample":
             tokens = layout.micro_batch * layout.tensor_share(kind)
-        elif matrix.over == "memory":
-            tokens = layout.micro_batch * layout.tensor_share(kind) * self.model.memory_tokens / layout.cp
+        elif matrix.over != "tokens":
+            memory = layout.micro_batch * layout.tensor_share(kind) * self.model.memory_tokens / layout.cp
+            tokens = memory if matrix.over == "memory" else tokens - memory
         n = matrix.columns(tp)
         k = matrix.k / tp if matrix.cut == "row" else np.asarray(matrix.k, dtype=float)
         if matrix.cut == "none":  # every rank would do the same; with sequence parallelism each does its own tokens
@@ -818,7 +854,7 @@ class _BlockBuilder:
 
     def _divided(self, unit: str, matrix: Matrix, phase: BlockPhase, row: int) -> None:
         """Note that a product is one of a unit's that a tensor group divides."""
-        if matrix.over == "tokens":
+        if matrix.over in ("tokens", "picture"):
             key = (unit, matrix.cut, phase)
             self.divided[key] = (*self.divided.get(key, ()), row)
 

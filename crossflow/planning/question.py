@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from pydantic import ValidationError
+
 from crossflow import files
 from crossflow.architecture.system import resolve, template_name
 from crossflow.architecture.template import SystemSpec
@@ -16,7 +18,7 @@ from crossflow.program.file import is_program
 from crossflow.scenario import model_name
 from crossflow.strategy.reading import AUTO
 from crossflow.workload.huggingface import CONFIG, huggingface_document
-from crossflow.workload.spec import MODELS
+from crossflow.workload.spec import MODELS, ImageSpec
 
 TOKENS = 4 * 2**20  # of a training step, where a model says nothing of its batch: usual for large language models
 LONGEST = 8192  # tokens of a training sample, where the model's file only gives the longest sequence that it allows
@@ -125,12 +127,26 @@ def _of_samples(
         yield "sequence", sequence, f"sequence {sequence:,}, less than the model allows; --set workload.sequence=N changes it"
     if "global_batch" in workload:
         return
+    if (tokens := _of_picture(workload, model)) is not None:
+        sequence = tokens
+    if model.get("diffusion") and workload.get("task") == "forward":
+        yield "global_batch", devices, f"global_batch {devices:,}: one sample for each device; --batch changes it"
+        return
     own = model.get("global_batch") if not longest else None
     target = own if isinstance(own, int) else max(1, TOKENS // (sequence if isinstance(sequence, int) and sequence > 0 else 1))
     batch = target if target <= devices and own else -(-target // devices) * devices
     source = "the model's own" if own else "about 4 million tokens"
     rounded = f", rounded up to a multiple of {devices:,} devices" if batch != target and target > devices else ""
     yield "global_batch", batch, f"global_batch {batch:,}: {source}{rounded}; --batch changes it"
+
+
+def _of_picture(workload: Mapping[str, Any], model: Mapping[str, Any]) -> int | None:
+    """Tokens of a picture or video of a model of images; None for other models, and where it is wrong."""
+    parts = [part for one in (model, workload) if isinstance(part := one.get("image"), Mapping)]
+    try:
+        return ImageSpec.model_validate({key: value for part in parts for key, value in part.items()}).tokens if parts else None
+    except ValidationError:
+        return None  # reading the scenario says why
 
 
 def _system(section: Any) -> SystemSpec | None:
@@ -145,7 +161,9 @@ def _system(section: Any) -> SystemSpec | None:
 def _model(workload: Any, config: Path | None) -> Mapping[str, Any] | None:
     """Data of a preset, of a model's own file, or of one of Hugging Face; None where there is none."""
     if config is not None:
-        return {"model": "transformer", **huggingface_document(config, service=workload.get("task", "training") != "training")[0].data}
+        given = frozenset(".".join(map(str, path)) for path, _ in files.walk(workload))
+        service = workload.get("task", "training") != "training"
+        return {"model": "transformer", **huggingface_document(config, service=service, given=given)[0].data}
     name = workload.get("model")
     if not isinstance(name, str) or name in MODELS:
         return None

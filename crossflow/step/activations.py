@@ -84,6 +84,10 @@ class _Kept:
         plain = own * part.width * (e + (MASK if job.dropout else 0.0)) + inputs * p  # the norm's input, and the products'
         passing = e * (2.0 * own * part.width + outputs) + again * p
         scores = np.zeros(len(layout))
+        if part.adaptive:  # what is scaled, where it is written, and what the gate weighs
+            plain = plain + e * own * part.width * (1.0 if stack.fuses("norm", e) else 2.0)
+        if np.any(part.shifted):  # what tokens are mixed of
+            plain = plain + e * own * part.width
         if part.attention is not None:
             vectors, sums, scores = _attention(part.attention, tokens, job, layout, stack)
             gate = job.element * _gate(part.attention, tokens, layout)
@@ -124,7 +128,8 @@ def _products(
     Of the tokens of the ranks that share it, a rank's `own` of them, and the rows `routed` to all experts of a rank, evenly used.
     """
     samples = layout.micro_batch * layout.tensor_share(type_of(part))
-    rows = {"tokens": tokens, "sample": samples, "memory": samples * job.model.memory_tokens / layout.cp}
+    memory = samples * job.model.memory_tokens / layout.cp
+    rows = {"tokens": tokens, "sample": samples, "memory": memory, "picture": tokens - memory}
     inputs, again, inside, shared = *np.zeros((3, len(layout))), False
     norms, activated = repeats("norm", layout, stack), _activated(part, layout, stack)
     for matrix in part.matrices:
@@ -139,14 +144,16 @@ def _products(
             continue
         inside = inside + many * matrix.columns(ranks)
         if np.any(matrix.inputs):
-            inputs = inputs + (own * matrix.inputs if matrix.cut == "none" else many * matrix.inputs / ranks)
+            inputs = inputs + (own * matrix.inputs if matrix.cut == "none" or np.any(part.shifted) else many * matrix.inputs / ranks)
         elif matrix.routed:
             inputs = inputs + many * matrix.k  # copies of tokens, whole on every rank that shares the expert
         elif matrix.name in ("query_up", "key_value_up"):
             inputs = inputs + 2.0 * many * matrix.k * own / tokens  # a latent, before and after its norm
         elif matrix.name == "latent_up":
             inputs = inputs + own * matrix.k  # what experts give of a token, weighed
-        elif matrix.over != "memory":  # the encoder's output is kept by the encoder
+        elif matrix.over == "sample":
+            inputs = inputs + many * matrix.k
+        elif matrix.over != "memory":  # the encoder's output is kept by the encoder; text and picture are normed as one
             mine = own * matrix.k * (not shared)
             inputs, again, shared = inputs + mine * (1.0 - norms), again + mine * norms, True
     return inputs, again, inside
@@ -217,11 +224,13 @@ def _end(part: Part, tokens: Array, job: Job, layout: Layout) -> Array:
     """
     own = tokens / np.where(layout.sequence_parallel, layout.tp, 1.0)
     if part.type == "embedding":
-        rows = {"patches": tokens * layout.tensor_share("embedding"), "projection": 2.0 * own, "per_layer": own}
-        rows["frames"] = layout.micro_batch * layout.tensor_share("embedding") * job.model.memory_tokens / layout.cp
-        inputs = sum(matrix.k * rows[matrix.name] for matrix in part.matrices) * job.element
+        samples = layout.micro_batch * layout.tensor_share("embedding")
+        memory, all_ = samples * job.model.memory_tokens / layout.cp, tokens * layout.tensor_share("embedding")
+        rows = {"tokens": all_, "memory": memory, "picture": all_ - memory, "sample": samples}
+        special = {"projection": 2.0 * own, "per_layer": own}
+        inputs = sum(matrix.k * special.get(matrix.name, rows[matrix.over]) for matrix in part.matrices) * job.element
         return np.asarray(own * part.width * (MASK if job.dropout else 0.0) + inputs)
-    products = sum(matrix.k for matrix in part.matrices if matrix.over == "tokens")
+    products = sum(matrix.k for matrix in part.matrices if matrix.over in ("tokens", "picture"))
     return np.asarray(job.element * own * (part.width + products))
 
 

@@ -395,7 +395,7 @@ def kv_cache(job: Job, layout: Layout) -> Array:
     many. Nothing looks back at what an encoder's attention saw.
     """
     requests = layout.micro_batch * layout.microbatches
-    encoding = {f"{i}" for i, layer in enumerate(job.model.kinds) if job.model.encodes(layer)}
+    encoding = {f"{i}" for i, layer in enumerate(job.model.kinds) if layer.encodes}
     rows = []
     for name, part in units(job.model):
         attention = part.attention

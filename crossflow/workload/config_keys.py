@@ -26,6 +26,7 @@ from crossflow.workload.conventions import (
     whole,
     with_experts,
 )
+from crossflow.workload.statespace import SHIFTS
 
 
 def trimmed(fields: dict[str, Any], family: Family) -> dict[str, Any]:
@@ -44,6 +45,8 @@ def settings(fields: Values, family: Family, kind: str, title: str) -> dict[str,
     for read in (
         _named,
         _padded,
+        _summed,
+        _divided,
         _products,
         _blocked,
         _shifted,
@@ -112,6 +115,20 @@ def _products(fields: Values, family: Family, found: Mapping[str, Setting]) -> I
         if key not in found and len(numbers) == len(parts):
             value = math.prod(factor.value for factor in numbers)
             yield Setting(key=key, value=value, fields=tuple(name for factor in numbers for name in factor.fields), own=True)
+
+
+def _summed(fields: Values, family: Family, _: Mapping[str, Setting]) -> Iterator[Setting]:
+    for key, names in family.sums.items():
+        if all(whole(fields.get(name)) for name in names):
+            yield Setting(key=key, value=sum(fields[name] for name in names), fields=names, own=True)
+
+
+def _divided(fields: Values, family: Family, _: Mapping[str, Setting]) -> Iterator[Setting]:
+    for key, (name, by) in family.divided.items():
+        parts = by if isinstance(by, int) else whole(fields.get(by))
+        if whole(fields.get(name)) and parts:
+            given = (name,) if isinstance(by, int) else (name, by)
+            yield Setting(key=key, value=fields[name] // parts, fields=given, own=True)
 
 
 def _factor(part: str | int, known: Mapping[str, Setting]) -> Setting | None:
@@ -287,6 +304,10 @@ def _varied(fields: Values, family: Family, found: Mapping[str, Setting]) -> Ite
     if every > 1:
         names += ["use_cla", "cla_share_factor"]
         listed.append({"layers": _ranges([i for i in range(layers) if i % every]), "shared_cache": True})
+    crossed = fields.get(family.crossed)
+    if isinstance(crossed, list) and all(type(place) is int and 0 <= place < layers for place in crossed) and crossed:
+        names.append(family.crossed)
+        listed.append({"layers": _ranges(sorted(crossed)), "cross": True})
     if listed:
         yield _with_variants(listed, tuple(names), found)
 
@@ -301,16 +322,32 @@ def _automatic(fields: Values, _: Family, found: Mapping[str, Setting]) -> Itera
         yield replace(head, value=inner // sizes["ssm.heads"])
     if rank is not None and rank.value == "auto" and sizes["hidden"]:
         yield replace(rank, value=-(-sizes["hidden"] // 16))
+    yield from _shifted_sizes(found, sizes["hidden"])
     heads = found.get("ssm.heads")
     if heads is not None and heads.value == "auto" and head is not None and whole(head.value):
         yield replace(heads, value=expand * sizes["hidden"] // head.value)
+    patch = found["image.patch"].value if "image.patch" in found else None
+    if isinstance(patch, list) and len(patch) == 3 and all(map(whole, patch)) and patch[1] == patch[2]:  # of a video, its frames first
+        yield replace(found["image.patch"], value=patch[2])
+        yield replace(found["image.patch"], key="image.frame_patch", value=patch[0])
     image = [whole(found[key].value) if key in found else 0 for key in ("image.size", "image.patch")]
-    if all(image):  # pixels beyond the last whole patch are left out
+    if all(image) and "image.compression" not in found:  # pixels beyond the last whole patch are left out
         yield replace(found["image.size"], value=image[0] // image[1] * image[1])
     ffn = found.get("ffn")
     if fields.get("block_auto_adjust_ff_dim") is True and ffn is not None and whole(ffn.value):  # LFM2: two thirds, rounded up
         multiple, factor = whole(fields.get("block_multiple_of")) or 256, fields.get("block_ffn_dim_multiplier") or 1.0
         yield replace(ffn, value=-(-int(factor * (2 * ffn.value // 3)) // multiple) * multiple)
+
+
+def _shifted_sizes(found: Mapping[str, Setting], hidden: int) -> Iterator[Setting]:
+    """Heads of RWKV, which share out the elements of a token, and the width of its channel mixing, 3.5 times that of a token in 32s."""
+    kind, head = found.get("ssm.kind"), found.get("ssm.head_dim")
+    if kind is None or kind.value not in SHIFTS or head is None or not whole(head.value):
+        return
+    for key in ("ssm.heads", "ssm.groups"):
+        yield replace(head, key=key, value=hidden // head.value, own=False)
+    if kind.value != "rwkv7" and ("ffn" not in found or found["ffn"].value is None):
+        yield Setting(key="ffn", value=hidden * 7 // 2 // 32 * 32)
 
 
 def _without_experts(found: dict[str, Setting]) -> dict[str, Setting]:

@@ -40,6 +40,7 @@ def wrong(fields: Values, family: Family, kind: str, found: Mapping[str, Setting
         known = ", ".join(f"...{ending}" for ending in family.heads)
         yield "architectures", f"{json.dumps(fields['architectures'])} is not modelled for model_type '{kind}'; known: {known}"
     yield from _missing(family, kind, found, given)
+    yield from _asked(family, found, given)
     for setting in found.values():
         if setting.own:
             yield from _mistyped(setting)
@@ -74,6 +75,9 @@ def wrong(fields: Values, family: Family, kind: str, found: Mapping[str, Setting
         yield from _unexpanded(fields, found)
     if family.window:
         yield from _unlike(fields, layers_of(found))
+    crossed, layers = fields.get(family.crossed), layers_of(found)
+    if family.crossed and not (isinstance(crossed, list) and crossed and all(type(one) is int and 0 <= one < layers for one in crossed)):
+        yield family.crossed, f"expected numbers of layers from 0 to {layers - 1}, got {json.dumps(crossed)}"
     if family.blocks:
         yield from _unblocked(fields, family, layers_of(found))
     for name in family.routed:
@@ -109,7 +113,7 @@ def _unmixed(fields: Values, family: Family, layers: int) -> Iterator[tuple[str,
         if other:
             known = ", ".join(json.dumps(one) for one in MIXERS if isinstance(one, str) or type(one) is type(other[0]))
             yield name, f"{json.dumps(other[0])} is not modelled; known: {known}"
-        elif len(value) != layers:
+        elif len(value) != layers and name not in ("block_types", "_block_types"):  # which repeat
             yield name, f"expected an entry for each of {layers} layers, got {len(value)}"
     elif name and not whole(value):
         yield name, f"expected a whole number of at least 1, got {json.dumps(value)}"
@@ -156,6 +160,20 @@ def _missing(family: Family, kind: str, found: Mapping[str, Setting], given: Col
         keys = [key for key, aliases in family.names.items() if aliases in needed and key not in found and key not in optional]
         cure = f", or give {', '.join(f'workload.{key}' for key in dict.fromkeys(keys))}"
         yield "", f"the {many} missing; a file of model_type '{kind}' needs {'them' if len(names) > 1 else 'it'}{cure}"
+
+
+def _asked(family: Family, found: Mapping[str, Setting], given: Collection[str]) -> Iterator[tuple[str, str]]:
+    """Keys that a scenario gives because files of the family do not say them, in one sentence."""
+    lacking = [key for key in family.asked if key not in found and key not in given]
+    if lacking:
+        keys = " and ".join(", ".join(f"workload.{key}" for key in lacking).rsplit(", ", 1))
+        example = ", ".join(f"{family.asked[key]:,}".replace(",", "") for key in lacking)
+        what = "videos are" if "image.frames" in family.asked else "pictures are"
+        yield "", f"the file does not say how large {what}: give {keys}, such as {example} (pixels of the picture, not latents)"
+    sizes = {"layers": family.sums.get("layers", ()), "hidden": family.products.get("hidden", ())}
+    names = [f"'{name}'" for key, parts in sizes.items() if key not in found and key not in given for name in parts]
+    if names:
+        yield "", f"the keys {', '.join(names)} are needed; at least one is missing, or is no whole number of at least 1"
 
 
 def _mistyped(setting: Setting) -> Iterator[tuple[str, str]]:

@@ -30,7 +30,10 @@ class Family(FileModel):
     names: Mapping[str, tuple[str, ...]]
     products: Mapping[str, tuple[str | Whole, ...]] = {}
     shifts: Mapping[str, tuple[str, Whole]] = {}
+    sums: Mapping[str, tuple[str, ...]] = {}
     rules: tuple[Rule, ...] = ()
+    divided: Mapping[str, tuple[str, str | Whole]] = {}
+    asked: Mapping[str, Whole] = {}
     assumed: Mapping[str, Any] = {}
     demanded: Mapping[str, tuple[Any, ...]] = {}
     equal: Mapping[str, str] = {}
@@ -45,6 +48,7 @@ class Family(FileModel):
     routed: tuple[str, ...] = ()
     variants: Mapping[str, Mapping[str, tuple[str, ...]]] = {}
     blocks: str = ""
+    crossed: str = ""
     loose: tuple[str, ...] = ()
     heads: tuple[str, ...]
     head: str = ""
@@ -148,7 +152,7 @@ ROUTED_LAYERS: Mapping[Any, bool] = {1: True, 0: False, "sparse": True, "dense":
 # What hybrid models call layers, each with what mixes their tokens; layers of one part may have an MLP or experts alone.
 MIXERS: Mapping[Any, str] = {
     "M": "ssm", "*": "attention", "-": "mlp", "E": "experts", "mamba": "ssm", "linear_attention": "ssm", "attention": "attention",
-    "full_attention": "attention", "mlp": "mlp", "moe": "experts", "conv": "ssm", 0: "ssm", 1: "attention",
+    "full_attention": "attention", "recurrent": "ssm", "mlp": "mlp", "moe": "experts", "conv": "ssm", 0: "ssm", 1: "attention",
 }  # fmt: skip
 # Fields with the numbers of the layers of a hybrid that attend, and the number of the first layer.
 PLACES: Mapping[str, int] = {"attn_layer_indices": 0, "full_attn_idxs": 0, "linear_attn_config.full_attn_layers": 1}

@@ -67,6 +67,11 @@ def _nearest(config: Values) -> str:
 WIDE = ("float32", "float64")  # in which files keep weights that nobody computes in
 UNKNOWN = "not used: not known to crossflow"
 MTP_NOTE = "layers of multi-token prediction run in training only; a service that guesses with them has serving.speculation"
+LATENTS = "latents"  # head of diffusion transformers
+DRAWN = (
+    "{name} is a diffusion transformer: a step is one denoising step. A picture takes as many as its sampler has (20 to 50), each with two"
+    " samples where guidance is classifier-free. Its text encoders and autoencoder are not described."
+)
 # Where a file of several models has its language model.
 INNER = (("text_config",), ("llm_config",), ("language_config",), ("thinker_config", "text_config"))
 SUFFIXES = ("_text", "_text_model", "_vl", "_vl_text")  # of families' names, of the parts of larger models
@@ -74,7 +79,9 @@ CONFIG = "config.json"  # what describes a model in a folder of Hugging Face
 BESIDE = "hf_quant_config.json"  # what describes its weights, where ModelOpt has made them and the other file does not say so
 
 
-def huggingface_document(path: str | Path, *, service: bool = False, given: Collection[str] = ()) -> tuple[Document, list[FieldUse]]:
+def huggingface_document(
+    path: str | Path, *, service: bool = False, given: Collection[str] = (), examples: bool = False
+) -> tuple[Document, list[FieldUse]]:
     """Read a ``config.json`` into the keys of a transformer's file.
 
     Parameters
@@ -82,6 +89,7 @@ def huggingface_document(path: str | Path, *, service: bool = False, given: Coll
     path : the file.
     service : whether the model is served, in the type that the file keeps its weights in; training has its own.
     given : our keys that a scenario gives itself, which the file may then lack.
+    examples : whether what a scenario must give, such as the size of pictures, takes examples, which a note tells; else it is a problem.
 
     Returns
     -------
@@ -94,8 +102,7 @@ def huggingface_document(path: str | Path, *, service: bool = False, given: Coll
     SpecError
         If the file is not whole, of an unknown family or architecture, lacks dimensions, or sets what is not modelled.
     """
-    file = str(path)
-    text = files.read_text(file)
+    file, text = str(path), files.read_text(str(path))
     config = _parsed(text, file)
     at = _place(config)
     own, lines = _own(config, at), _lines(text)
@@ -104,19 +111,17 @@ def huggingface_document(path: str | Path, *, service: bool = False, given: Coll
         outer = ".".join((*at, "")) if name and at and name.partition(".")[0] in _within(config, at) else ""
         return Problem(file=file, line=lines.get(name.rpartition(".")[2]), path=outer + name, message=told)
 
-    kind = _family_of(own)
-    known = kind in families()
-    pieces = [] if known else _pieces(own)
-    if not known and (kind in conventions().refused or not _is_decoder(own, config)):
-        raise SpecError([problem("model_type", _unknown(own))])
-    family = families()[kind] if known else described(conventions().merged({"like": [piece.like for piece in pieces]}))
-    fields = trimmed(flat(own, family.nested), family)
-    fields = {**_quantised_beside(Path(file)), **fields}
+    kind, pieces = _family_of(own), _pieces(own)
+    if (known := families().get(kind)) is None and (kind in conventions().refused or not _is_decoder(own, config)):
+        raise SpecError([problem("_class_name" if own.get("_class_name") else "model_type", _unknown(own))])
+    family = known or described(conventions().merged({"like": [piece.like for piece in pieces]}))
+    fields = {**_quantised_beside(Path(file)), **trimmed(flat(own, family.nested), family)}
     if numbers := [problem(name, told) for name, told in endless(fields)]:
         raise SpecError(numbers)
     found = settings(fields, family, kind, f"{kind} of {Path(file).name}")
-    if not service:
-        found.pop("ssm.state_dtype", None)
+    stand_ins = [Setting(key=key, value=value) for key, value in family.asked.items() if examples and key not in found]
+    found |= {setting.key: setting for setting in stand_ins}
+    found = found if service else {key: setting for key, setting in found.items() if key != "ssm.state_dtype"}
     problems = [problem(name, told) for name, told in dict.fromkeys(wrong(fields, family, kind, found, given))]
     kept = Stored() if problems else _kept(fields, _document(file, found, lines))
     if service:
@@ -129,9 +134,9 @@ def huggingface_document(path: str | Path, *, service: bool = False, given: Coll
     if problems:
         raise SpecError(problems)
     left = [*(kept.told if service else ()), *_left_out(uses, fields)]
-    unread = service and isinstance(fields.get("quantization_config"), Mapping) and kept.weight is None
-    odd = [*strange, *(["quantization_config (give weight_dtype)"] if unread else [])]
-    if notes := " ".join(_notes(fields, Path(file).name, odd, [] if known else pieces, list(towers(config, at)), left)):
+    odd = [*strange, *_unread(fields, kept, service=service)]
+    told = _notes(fields, Path(file).name, odd, [] if known else pieces, list(towers(config, at)), left)
+    if notes := " ".join((*_of_pictures(family, Path(file).name, stand_ins), *told)):
         found["notes"] = Setting(key="notes", value=notes)
     return _document(file, found, lines), uses
 
@@ -165,11 +170,11 @@ def family_of(config: Values) -> str:
 
 def _family_of(config: Values) -> str:
     """The family of a file by its `model_type`, whose endings may name a part of a larger model, or by a field that only it has."""
-    kind = config.get("model_type")
+    kind = config.get("model_type") or config.get("_class_name")  # the latter of diffusers
     if not kind:
         found = next((name for field_, name in conventions().untyped.items() if field_ in config), None)
         return str(found or kind)
-    names = [str(kind), *(str(kind).removesuffix(suffix) for suffix in SUFFIXES)]
+    names = [str(kind), f"{kind} {config.get('norm_type')}", *(str(kind).removesuffix(suffix) for suffix in SUFFIXES)]
     names = [conventions().aliases.get(name, name) for name in names]
     return next((name for name in names if name in families() or name in conventions().refused), str(kind))
 
@@ -228,6 +233,21 @@ def _notes(
         yield f"{name} stores weights in {stored}; they are computed with in bf16, as frameworks do (workload.dtype changes it)."
 
 
+def _unread(fields: Values, kept: Stored, *, service: bool) -> list[str]:
+    """What to give in the place of types of weights that a service cannot read from a file."""
+    unread = service and isinstance(fields.get("quantization_config"), Mapping) and kept.weight is None
+    return ["quantization_config (give weight_dtype)"] if unread else []
+
+
+def _of_pictures(family: Family, name: str, stand_ins: Sequence[Setting]) -> Iterator[str]:
+    """Sentences on a diffusion transformer: what a step is, and what stands for the size of its pictures."""
+    if family.head == LATENTS:
+        yield DRAWN.format(name=name)
+    if stand_ins:
+        listed = ", ".join(f"{setting.key} = {setting.value}" for setting in stand_ins)
+        yield f"The file does not say how large pictures are; examples stand here: {listed}."
+
+
 def file_notes(spec: TransformerSpec, given: Values) -> Iterator[str]:
     """Sentences on what a workload takes from a ``config.json`` where it gives nothing itself.
 
@@ -244,6 +264,11 @@ def file_notes(spec: TransformerSpec, given: Values) -> Iterator[str]:
         yield f"sequence = {spec.sequence} is the longest that {name} allows; give workload.sequence to change it"
     if "global_batch" not in given and not spec.arrives:  # then as many are in flight as come and go
         yield f"global_batch = {spec.global_batch} because {name} gives none; give workload.global_batch to change it"
+    if spec.diffusion and spec.diffusion.text_tokens and "text_tokens" not in (given.get("diffusion") or {}):
+        tokens = spec.diffusion.text_tokens
+        yield f"diffusion.text_tokens = {tokens}, as pipelines pad them; give workload.diffusion.text_tokens to change it"
+    if spec.cross_tokens and "cross_tokens" not in given:
+        yield f"cross_tokens = {spec.cross_tokens}, an image of as many tiles as there can be; give workload.cross_tokens to change it"
     if spec.notes and "notes" not in given:
         yield spec.notes
 
@@ -278,10 +303,10 @@ def _unknown(config: Values) -> str:
     if _family_of(config) in conventions().refused:
         return f"model_type {json.dumps(kind)} is refused: {conventions().refused[_family_of(config)]}"
     if config.get("_class_name"):
+        known = ", ".join(name for name, family in families().items() if family.head == LATENTS)
         return (
-            f"a file of diffusers, whose {config['_class_name']} is not modelled; the nearest model is an encoder"
-            " of as many layers and heads: give workload.model: transformer with its dimensions, image with the side of the latents and of"
-            " a patch, causal: false and head: none"
+            f"a file of diffusers, whose {config['_class_name']} is not modelled; known: {known}. Give a model of your own in its place:"
+            " workload.model: transformer with its dimensions, image, causal: false, head: latents, and what it has of a text in diffusion"
         )
     names = ("architectures", *(name for key, aliases in conventions().bases["any"]["names"].items() if key != "title" for name in aliases))
     read = ", ".join(f"{name} = {json.dumps(config[name])}" for name in names if config.get(name) is not None)
@@ -355,7 +380,7 @@ def _uses_within(config: Values, at: Sequence[str], prefix: str, fate: Callable[
 
 def _fate(name: str, value: Any, family: Family, became: Mapping[str, list[str]], kept: Stored) -> str:
     """What became of a field."""
-    if name == "model_type":
+    if name in ("model_type", "_class_name"):
         return "chose how the file is read"
     if name in became:
         return ", ".join(became[name])

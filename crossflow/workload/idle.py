@@ -113,5 +113,7 @@ def _ends(spec: TransformerSpec) -> IdleKey:
         yield "head_bias", f"there is no product with the vocabulary where head is {spec.head}; leave it out"
     if spec.tied_embeddings and spec.image:
         yield "tied_embeddings", "a model of images has no table of words that its head could share; leave it out"
+    if spec.image and spec.image.frame_compression > 1 and spec.image.frames == 1:
+        yield "image.frame_compression", "a picture is one frame; give image.frames, or leave it out"
     if spec.image and spec.image.classes and spec.head != "classifier":
         yield "image.classes", f"only head: classifier has classes, head is {spec.head}; leave it out"

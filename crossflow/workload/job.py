@@ -122,7 +122,7 @@ class Job:
 
     def takes_part(self, layer: Layer) -> bool:
         """Whether a step passes a group of layers: an encoder is done when a decoder writes."""
-        return self.task != "decode" or not self.model.encodes(layer)
+        return self.task != "decode" or not layer.encodes
 
     def is_frozen(self, kind: LayerType, layer: int | None) -> bool:
         """Whether a part of a layer (None for embedding and head) does not train."""

@@ -41,6 +41,7 @@ from crossflow.program.file import read_program
 from crossflow.program.program import Program
 from crossflow.units import Information, parse
 from crossflow.workload.compressed import compressed_attention
+from crossflow.workload.diffusion import DiffusionSpec
 from crossflow.workload.dlrm import (
     DLRM_LAYERS,
     Dlrm,
@@ -58,11 +59,13 @@ from crossflow.workload.gemm import gemm
 from crossflow.workload.graph import Graph
 from crossflow.workload.job import JobTask
 from crossflow.workload.lstm import lstm
-from crossflow.workload.statespace import Recurrence, StateSpace
+from crossflow.workload.rwkv import channel_mixing, time_mixing
+from crossflow.workload.statespace import SHIFTS, Recurrence, StateSpace
 from crossflow.workload.transformer import (
     Layer,
     LayerType,
     Matrix,
+    Over,
     Part,
     Routing,
     Selection,
@@ -334,6 +337,7 @@ class VariantSpec(FileModel):
         None, description="whether they attend to the keys and values of an earlier layer and make none (Gemma 3n and 4)"
     )
     attention_sinks: Flag | None = Field(None, description="whether each head learns a sink")
+    cross: Flag | None = Field(None, description="whether they attend to `cross_tokens` of an image alone (Llama 3.2 Vision)")
 
     @model_validator(mode="before")
     @classmethod
@@ -375,8 +379,9 @@ class StateSpaceSpec(FileModel):
     kind: Recurrence = Field(
         "mamba2",
         description="mamba2 (arXiv:2405.21060), gated_delta (Qwen3-Next, arXiv:2412.06464), kda (Kimi Linear, arXiv:2510.26692), mamba1"
-        " (Jamba, arXiv:2312.00752), lightning (lightning attention of MiniMax-01, arXiv:2501.08313), or conv (the gated short convolution"
-        " of LFM2, arXiv:2511.23404)",
+        " (Jamba, arXiv:2312.00752), lightning (lightning attention of MiniMax-01, arXiv:2501.08313), conv (the gated short convolution"
+        " of LFM2, arXiv:2511.23404), rglru (the gated recurrence of Griffin, arXiv:2402.19427), or"
+        " rwkv5, rwkv6, rwkv7 (arXiv:2404.05892, arXiv:2503.14456), whose layers mix channels in the place of an MLP",
     )
     pattern: Annotated[tuple[Literal["ssm", "attention", "both", "mlp", "experts"], ...], BeforeValidator(_listed)] = Field(
         ("ssm",),
@@ -393,16 +398,24 @@ class StateSpaceSpec(FileModel):
     )
     chunk: Dimension | None = Field(
         None,
-        description="tokens of a chunk, whose pairs are computed as products; where absent 256, and 64 for the delta rule",
+        description="tokens of a chunk, whose pairs are computed as products; where absent 256, and 64 for the delta rule and rwkv",
     )
-    conv: DimensionOrZero = Field(4, description="tokens that the short convolution sees; 0 for lightning, which has none")
+    conv: DimensionOrZero = Field(4, description="tokens that the short convolution sees; 0 for lightning and rwkv, which have none")
     conv_bias: Flag = Field(True, description="whether the convolution has a bias")
     bias: Flag = Field(False, description="whether the projections in and out have biases")
     norm: Flag = Field(True, description="whether a norm follows the recurrence; of mamba1, norms of B, C and the time step (Jamba)")
     step_rank: Dimension | None = Field(
-        None, description="width of the latent of the time steps of mamba1, which needs it, or of the decays of kda; of these alone"
+        None,
+        description="width of the latent of the time steps of mamba1, which needs it, or of decays of kda, rwkv6 and rwkv7; of these alone",
     )
-    gate_rank: Dimension | None = Field(None, description="width of the latent of kda's output gate, which has none where absent")
+    gate_rank: Dimension | None = Field(
+        None, description="width of the latent of kda's output gate, which has none where absent, or of rwkv7's, which needs it"
+    )
+    mix_rank: Dimension | None = Field(
+        None, description="width of the latents of the mixtures with the token before of rwkv6, which needs it"
+    )
+    rate_rank: Dimension | None = Field(None, description="width of the latent of the rates of rwkv7, which needs it")
+    value_rank: Dimension | None = Field(None, description="width of the latent of the shares of values of rwkv7, which needs it")
     state_dtype: StateType | None = Field(None, description="type of a service's states; that of activations where absent")
 
     @model_validator(mode="after")
@@ -421,11 +434,12 @@ class StateSpaceSpec(FileModel):
             yield "chunk: mamba1 has no chunks; leave it out"
         if self.kind == "mamba1" and not self.step_rank:
             yield "step_rank: mamba1 makes its time steps of a latent; give its width"
-        if self.step_rank and self.kind not in ("mamba1", "kda"):
-            yield "step_rank: only mamba1 and kda have it; leave it out"
+        if self.step_rank and self.kind not in ("mamba1", "kda", "rwkv6", "rwkv7"):
+            yield "step_rank: only mamba1, kda, rwkv6 and rwkv7 have it; leave it out"
         yield from self._contradictions_of_kind()
-        if self.gate_rank and self.kind != "kda":
-            yield "gate_rank: only kda has it; leave it out"
+        if self.gate_rank and self.kind not in ("kda", "rwkv7"):
+            yield "gate_rank: only kda and rwkv7 have it; leave it out"
+        yield from self._contradictions_of_shifts()
         if not any(kind in ("ssm", "both") for kind in self.pattern):
             yield "pattern: no layer has a state space; give some as ssm or both"
         alone = [kind for kind in self.pattern if kind in ("mlp", "experts")]
@@ -434,23 +448,38 @@ class StateSpaceSpec(FileModel):
 
     def _contradictions_of_kind(self) -> Iterator[str]:
         """What lightning attention and gated convolutions do not have, and all others do."""
+        if self.kind == "rglru" and (self.groups, self.state, self.chunk) != (1, 1, None):
+            yield "groups, state and chunk: each channel of rglru keeps one number; give state: 1 and leave out the others"
         if (self.state is None) != (self.kind == "conv"):
             yield "state: a gated convolution keeps none; leave it out" if self.state else "the key 'state' is missing"
-        if (self.conv == 0) != (self.kind == "lightning"):
-            yield "conv: lightning attention has none; give 0" if self.conv else "conv: only lightning has none; give its tokens"
+        if (self.conv == 0) != (self.kind == "lightning" or self.kind in SHIFTS):
+            none = "lightning attention" if self.kind == "lightning" else self.kind
+            yield f"conv: {none} has none; give 0" if self.conv else "conv: only lightning and rwkv have none; give its tokens"
         if self.kind == "conv" and (self.head_dim, self.groups) != (1, 1):
             yield "head_dim and groups: heads of a gated convolution are channels of one element in one group; leave them out"
         if self.kind == "conv" and (self.chunk or self.state_dtype):
             yield f"{'chunk' if self.chunk else 'state_dtype'}: a gated convolution has no states; leave it out"
 
+    def _contradictions_of_shifts(self) -> Iterator[str]:
+        """Latents that kinds of rwkv need, and no others have."""
+        needed = {"rwkv6": ("step_rank", "mix_rank"), "rwkv7": ("step_rank", "gate_rank", "rate_rank", "value_rank")}.get(self.kind, ())
+        yield from (f"{key}: {self.kind} needs it; give its width" for key in needed if not getattr(self, key))
+        odd = [key for key in ("mix_rank", "rate_rank", "value_rank") if getattr(self, key) and key not in needed]
+        yield from (f"{key}: {self.kind} has none; leave it out" for key in odd)
+        if self.kind in SHIFTS and not (self.groups == self.heads and self.state == self.head_dim):
+            yield f"groups and state: each head of {self.kind} has a square state; give groups = heads and state = head_dim"
+        if self.kind in SHIFTS and not self.mlp:
+            yield f"mlp: layers of {self.kind} end with channel mixing; leave it out"
+
     def mixer(self) -> StateSpace:
         """Its geometry."""
-        usual = {"mamba2": 256, "gated_delta": 64, "kda": 64, "lightning": 256}
+        usual = {"mamba2": 256, "gated_delta": 64, "kda": 64, "lightning": 256, **dict.fromkeys(SHIFTS, 64)}
         chunk = usual.get(self.kind, 0) if self.chunk is None else self.chunk
         return StateSpace(
             kind=self.kind, heads=self.heads, groups=self.groups, width=self.head_dim, state=self.state or 0, chunk=chunk,
             convolution=self.conv, norm=self.norm, step_rank=self.step_rank or 0,
-            gate_rank=self.gate_rank or 0, stored=self.state_dtype or "",
+            gate_rank=self.gate_rank or 0, mix_rank=self.mix_rank or 0, rate_rank=self.rate_rank or 0, value_rank=self.value_rank or 0,
+            stored=self.state_dtype or "",
         )  # fmt: skip
 
 
@@ -474,24 +503,41 @@ class EncoderSpec(FileModel):
 
 
 class ImageSpec(FileModel):
-    """Images cut into patches, each of them a token."""
+    """Images, or videos, cut into patches, each of them a token."""
 
-    size: Dimension = Field(description="pixels of a side")
-    patch: Dimension = Field(description="pixels of a patch's side")
-    channels: Dimension = Field(3, description="values of a pixel")
+    size: Dimension = Field(description="pixels of a side, of a picture that is not square its width")
+    height: Dimension | None = Field(None, description="pixels of the other side; `size` where absent")
+    frames: Dimension = Field(1, description="frames of a video")
+    patch: Dimension = Field(description="values of a patch's side: pixels, or latents where there is a `compression`")
+    frame_patch: Dimension = Field(1, description="frames (of latents) of a patch")
+    compression: Dimension = Field(1, description="pixels of a side that an autoencoder makes one latent of; 8 of most")
+    frame_compression: Dimension = Field(1, description="frames that it makes one of latents of, after the first frame")
+    channels: Dimension = Field(3, description="values of a pixel, or of a latent")
     classes: Dimension | None = Field(None, description="classes of the classifier")
     class_token: Flag = Field(True, description="whether a token that stands for the image goes before the patches")
 
     @model_validator(mode="after")
     def _possible(self) -> Self:
-        if self.size % self.patch:
-            raise ValueError(f"size = {self.size} is not a multiple of patch = {self.patch}")
+        side = self.patch * self.compression
+        for key, value in (("size", self.size), ("height", self.height)):
+            if value and value % side:
+                of = f"patch x compression = {side}" if self.compression > 1 else f"patch = {self.patch}"
+                raise ValueError(f"{key} = {value} is not a multiple of {of}")
+        if (self.frames - 1) % self.frame_compression:
+            near = (self.frames - 1) // self.frame_compression * self.frame_compression + 1
+            every = self.frame_compression
+            raise ValueError(f"frames = {self.frames}: after the first, frames come in {every}s; give {near} or {near + every}")
         return self
 
     @property
     def tokens(self) -> int:
-        """Tokens of one image."""
-        return (self.size // self.patch) ** 2 + self.class_token
+        """Tokens of one image or video, whose last frames are padded to a whole patch."""
+        side, latents = self.patch * self.compression, (self.frames - 1) // self.frame_compression + 1
+        return (self.size // side) * ((self.height or self.size) // side) * -(-latents // self.frame_patch) + self.class_token
+
+    def values(self, channels: int) -> int:
+        """Values of a patch with so many of each pixel. [1]"""
+        return channels * self.patch**2 * self.frame_patch
 
 
 class _Sourced(FileModel):
@@ -591,6 +637,10 @@ class TransformerSpec(_Sourced):
     attention_gate: Flag = Field(False, description="whether a gate, as wide as the queries, weighs attention's output (Qwen3-Next)")
     attention_sinks: Flag = Field(False, description="whether each head learns a sink, a further logit of its softmax (gpt-oss)")
     keys_as_values: Flag = Field(False, description="whether one product gives keys and values, which differ by their norms (Gemma 4)")
+    cross: Flag = Field(False, description="whether layers attend to tokens of an image alone; of some layers, a variant's")
+    cross_tokens: Dimension | None = Field(
+        None, description="tokens of a sample's image, to which layers with `cross` attend; the tower that makes them does not run"
+    )
     shared_cache: Flag = Field(False, description="whether layers attend to keys and values of others; of some layers alone, a variant's")
     head_gate: Flag = Field(False, description="whether one number of each head weighs attention's output (Step-3.5)")
     variants: tuple[VariantSpec, ...] = Field((), description="layers with dimensions of their own; later ones win over earlier ones")
@@ -616,7 +666,10 @@ class TransformerSpec(_Sourced):
         0, le=LAYERS, description="multi-token prediction layers (DeepSeek-V3), each of one further token; only training runs them"
     )
     image: ImageSpec | None = Field(None, description="images in the place of words")
-    head: Literal["language", "masked", "classifier", "none"] = Field("language", description="what follows the last layer")
+    diffusion: DiffusionSpec | None = Field(
+        None, description="what makes a model of images one of diffusion, of which a step is one denoising step"
+    )
+    head: Literal["language", "masked", "classifier", "latents", "none"] = Field("language", description="what follows the last layer")
     pooler: Flag = Field(False, description="whether BERT's pooler is there, and with a masked head its next-sentence classifier")
     token_types: DimensionOrZero = Field(0, description="kinds of tokens with an embedding of their own (BERT)")
     parallel: Flag = Field(False, description="whether attention and MLP work side by side (GPT-J, Falcon); priced one after the other")
@@ -702,9 +755,12 @@ class TransformerSpec(_Sourced):
 
     @property
     def tokens(self) -> int:
-        """Tokens of a sample that pass the layers (the decoder's of two): of a service the prompt's, where it says them."""
+        """Tokens of a sample that pass the layers (the decoder's of two): of a service the prompt's, where it says them.
+
+        Those of a text that passes with a picture are among them.
+        """
         service = self.serves and self.image is None
-        return self.prompt if service and self.prompt else self.sequence
+        return self.prompt if service and self.prompt else self.sequence + (self.diffusion.joint if self.diffusion else 0)
 
     def kinds(self, layers: int) -> tuple[LayerKind, ...]:
         """What each of so many layers is made of."""
@@ -723,9 +779,16 @@ class TransformerSpec(_Sourced):
             ssm is None or ssm.mlp,
             (mixture.dense_layers, mixture.every) if mixture else None,
             window.pattern if window else ("global",),
-            self.sparse.pattern if self.sparse else self.compressed.pattern if self.compressed else ("full",),
+            self._chosen,
             tuple(variant.cuts for variant in self.variants),
         )
+
+    @property
+    def _chosen(self) -> tuple[str, ...]:
+        """Kinds of layers by what sparse attention chooses, or by how a text comes beside a picture."""
+        if self.diffusion:
+            return self.diffusion.pattern(self.layers)
+        return self.sparse.pattern if self.sparse else self.compressed.pattern if self.compressed else ("full",)
 
     def varied(self, variants: Sequence[int]) -> TransformerSpec:
         """The model as layers of some variants see it."""
@@ -743,7 +806,7 @@ class LayerKind(NamedTuple):
     mixers: tuple[LayerType, ...]
     beside: LayerType | None
     local: bool
-    chosen: str  # what sparse attention chooses: the kind of its layer, or the ratio of its entries
+    chosen: str  # what sparse attention chooses: the kind of its layer, or the ratio of its entries; or how a text comes beside a picture
     variants: tuple[int, ...] = ()
 
 
@@ -803,6 +866,7 @@ def _contradictions(spec: TransformerSpec) -> Iterator[str]:
     if spec.per_layer and (spec.encoder or spec.image):
         yield "per_layer: embeddings of each layer's own are modelled for decoders of words only; leave them out"
     yield from _contradictions_of_variants(spec)
+    yield from _contradictions_of_cross(spec)
     if spec.latent and spec.attention_sinks:
         yield "attention_sinks: sinks are modelled without latent attention"
     if spec.attention_gate and spec.encoder:
@@ -821,6 +885,7 @@ def _contradictions(spec: TransformerSpec) -> Iterator[str]:
         yield "dtype: training in integers is not modelled; train in fp8, bf16 or fp16, or give a service's task"
     yield from _contradictions_of_types(spec)
     yield from _contradictions_of_window(spec)
+    yield from _contradictions_of_diffusion(spec)
     yield from _contradictions_of_ends(spec)
     yield from _contradictions_of_length(spec)
 
@@ -882,6 +947,22 @@ def _contradictions_of_variants(spec: TransformerSpec) -> Iterator[str]:
         yield "mtp_layers: the last layer, which further tokens are predicted as, mixes no tokens; set mtp_layers to 0"
 
 
+def _contradictions_of_cross(spec: TransformerSpec) -> Iterator[str]:
+    """Layers that attend to an image alone: what they need, and where they are not modelled."""
+    crossing = any(variant.cross for variant in spec.variants)
+    if spec.cross:
+        yield "cross: other layers must read the words; give it in variants"
+    if crossing != (spec.cross_tokens is not None):
+        yield "cross_tokens: layers with cross attend to them; give it" if crossing else "cross_tokens: no layer has cross; leave it out"
+    if not crossing:
+        return
+    none = [key for key in ("latent", "sparse", "compressed", "window", "ssm", "query_rank") if getattr(spec, key)]
+    none += [key for key in ("attention_gate", "head_gate", "keys_as_values", "attention_sinks", "mtp_layers") if getattr(spec, key)]
+    yield from (f"{key}: layers with cross are modelled without it; leave it out" for key in none)
+    if spec.task == "serving":
+        yield "task: serving is modelled without layers with cross; predict this model with task: prefill and task: decode"
+
+
 def _unserved(spec: TransformerSpec) -> Iterator[str]:
     """What a service in steady state lacks, or cannot have."""
     if (spec.output or 0) <= 1:
@@ -915,6 +996,12 @@ def _contradictions_of_parts(spec: TransformerSpec) -> Iterator[str]:
         yield f"ssm.state_dtype: only a service keeps states, task is {spec.task}; leave it out, or give task: prefill or decode"
     if not ssm.mlp:
         yield from _contradictions_of_single_parts(spec, ssm)
+    if ssm.kind in SHIFTS:
+        if spec.experts or spec.gated or spec.biases or spec.mlp_bias:
+            key = next(key for key in ("experts", "gated", "biases", "mlp_bias") if getattr(spec, key))
+            yield f"{key}: channel mixing of {ssm.kind} has none; {'give gated: false' if key == 'gated' else 'leave it out'}"
+        if ssm.heads * ssm.head_dim != spec.hidden:
+            yield f"ssm.heads: {ssm.heads} heads of {ssm.head_dim} do not make the {spec.hidden} elements of a token, as in {ssm.kind}"
 
 
 def _contradictions_of_single_parts(spec: TransformerSpec, ssm: StateSpaceSpec) -> Iterator[str]:
@@ -983,6 +1070,34 @@ def _contradictions_of_window(spec: TransformerSpec) -> Iterator[str]:
         yield f"window: global_rotary = false needs positions: rotary, got {spec.positions}"
 
 
+def _contradictions_of_diffusion(spec: TransformerSpec) -> Iterator[str]:
+    """What a diffusion transformer needs, and where it is not modelled."""
+    own = spec.diffusion
+    if (spec.head == "latents") != (own is not None):
+        yield "head: a diffusion transformer gives latents; give head: latents" if own else "head: latents are given with `diffusion` only"
+    if own is None:
+        return
+    if spec.image is None:
+        yield "diffusion: it takes patches of a picture; give image"
+    if spec.causal:
+        yield "causal: every patch sees all others; give causal: false"
+    if spec.serves:
+        yield f"task: a diffusion transformer has no requests, got {spec.task}; give task: forward, a denoising step of the batch"
+    none = [key for key in ("experts", "latent", "window", "encoder", "query_rank") if getattr(spec, key)]
+    none += [key for key in ("attention_gate", "head_gate", "keys_as_values", "parallel", "embedding_norm") if getattr(spec, key)]
+    yield from (f"{key}: diffusion transformers are modelled without it; leave it out" for key in none)
+    if spec.norms != 2:
+        yield f"norms: parts of a diffusion transformer have a norm each, got {spec.norms}; leave it out"
+    if not spec.final_norm:
+        yield "final_norm: a norm with shift and scale follows the last layer; leave it out"
+    if own.single_layers >= spec.layers:
+        yield f"diffusion.single_layers: {own.single_layers} of {spec.layers} layers leave none with streams; give fewer"
+    if spec.image and spec.image.class_token:
+        yield "image.class_token: a diffusion transformer has none; give false"
+    if spec.image and spec.image.classes:
+        yield "image.classes: a diffusion transformer takes classes; give diffusion.classes"
+
+
 def _contradictions_of_ends(spec: TransformerSpec) -> Iterator[str]:
     if spec.image and spec.vocabulary:
         yield f"vocabulary: a model of images has none, got {spec.vocabulary}"
@@ -994,6 +1109,8 @@ def _contradictions_of_ends(spec: TransformerSpec) -> Iterator[str]:
         yield f"head: a {spec.head} head needs a vocabulary; a model of images has the head classifier or none"
     if spec.head == "classifier" and not (spec.image and spec.image.classes):
         yield "head: a classifier needs `image` with its `classes`"
+    if spec.pooler and spec.diffusion:
+        yield "pooler: a diffusion transformer has none; leave it out"
     if spec.step == "decode" and not writes(spec):
         kind = "a model of images" if spec.image else "a model without a causal decoder and a language head"
         yield f"task: {kind} writes no tokens; {spec.task} needs one that does; `prefill` is its forward pass"
@@ -1029,8 +1146,14 @@ def _transformer(spec: TransformerSpec) -> Transformer:
         head=head,
         tied=spec.tied_embeddings,
         vocabulary=spec.vocabulary or 0,
-        memory_tokens=encoder.sequence if encoder else 0,
+        memory_tokens=_memory_tokens(spec),
     )
+
+
+def _memory_tokens(spec: TransformerSpec) -> int:
+    """Tokens of an encoder, a text or an image, of which layers take keys and values."""
+    text = spec.diffusion.text_tokens if spec.diffusion else spec.cross_tokens
+    return spec.encoder.sequence if spec.encoder else text or 0
 
 
 def _norm(spec: TransformerSpec) -> int:
@@ -1046,19 +1169,21 @@ def _embedding(spec: TransformerSpec) -> Part:
     # The first layer of each stack keeps the relative positions of all its layers; they stand here so that layers stay alike.
     stacks = 2 if spec.encoder else 1
     relative = stacks * spec.relative_buckets * spec.heads if spec.positions == "relative" else 0
-    image, own = spec.image, spec.per_layer
-    pixels = image.channels * image.patch**2 if image else 0
+    image, own, diffusion = spec.image, spec.per_layer, spec.diffusion
     further = spec.layers * own.width if own else 0  # elements that the layers look up for a token beside its vector
-    patches = (Matrix(name="patches", k=pixels, n=spec.hidden, bias=True),) if image else ()
+    over: Over = "picture" if diffusion and diffusion.joint else "tokens"
+    patches = (Matrix(name="patches", k=image.values(image.channels), n=spec.hidden, bias=True, over=over),) if image else ()
+    around = diffusion.embeddings(spec.hidden) if diffusion else ()
     return Part(
         type="embedding",
         width=spec.hidden,
-        matrices=(*patches, *_frames(spec), *((Matrix(name="per_layer", k=spec.hidden, n=further),) if own else ())),
+        matrices=(*patches, *around, *_frames(spec), *((Matrix(name="per_layer", k=spec.hidden, n=further),) if own else ())),
         table=(spec.vocabulary or 0) * spec.hidden + ((own.vocabulary or spec.vocabulary or 0) * further if own else 0),
         vectors=(rows + (1 if image and image.class_token else 0)) * spec.hidden
         + relative
         + (own.width if own else 0)
-        + (spec.encoder.vectors * spec.hidden if spec.encoder else 0),
+        + (spec.encoder.vectors * spec.hidden if spec.encoder else 0)
+        + (diffusion.vectors(spec.hidden) if diffusion else 0),
         further=further,
     )
 
@@ -1072,7 +1197,8 @@ def _frames(spec: TransformerSpec) -> Iterator[Matrix]:
 
 def _stack(spec: TransformerSpec, name: str, places: range, tokens: int, *, causal: bool) -> tuple[Layer, ...]:
     """Layers of an encoder or decoder, at their `places` in the model; those alike that follow each other are one group."""
-    cross = (_attention(spec, causal=False, cross=True),) if name == "decoder" else ()
+    crossed = name == "decoder" or (spec.diffusion is not None and spec.diffusion.text == "cross")
+    cross = (_attention(spec, causal=False, cross=True),) if crossed else ()
     listed = listed_layers(spec.wide_layers)
     groups = _groups(name, places, listed.layers, spec.kinds(len(places)))
 
@@ -1081,6 +1207,8 @@ def _stack(spec: TransformerSpec, name: str, places: range, tokens: int, *, caus
         beside = (_feed_forward(own, kind.beside == "experts"),) if kind.beside else ()
         further = (_per_layer(spec),) if spec.per_layer else ()
         found = (*_mixers(own, kind, causal=causal), *cross, *beside, *further)
+        if spec.diffusion:
+            found = tuple(spec.diffusion.adapted(kind.chosen, part) for part in found)
         if spec.residual_block:  # of the blocks before it a layer has half in the mean, and its own; a query and a norm choose among them
             sources = -(-spec.layers // spec.residual_block) / 2.0 + 1.0
             found = tuple(replace(part, sources=sources, vectors=part.vectors + 2 * spec.hidden) for part in found)
@@ -1090,7 +1218,8 @@ def _stack(spec: TransformerSpec, name: str, places: range, tokens: int, *, caus
         return tuple(replace(part, wide=True) if wide or part.type in listed.types else part for part in found)
 
     made = {kind: parts(*kind) for kind in {kind for _, _, kind in groups}}  # layers alike share their parts
-    return tuple(Layer(name=own, count=count, tokens=tokens, parts=made[kind]) for own, count, kind in groups)
+    encodes = name == "encoder"
+    return tuple(Layer(name=own, count=count, tokens=tokens, parts=made[kind], encodes=encodes) for own, count, kind in groups)
 
 
 @functools.lru_cache(maxsize=256)
@@ -1113,9 +1242,11 @@ def _mixers(spec: TransformerSpec, kind: LayerKind, *, causal: bool) -> Iterator
     if spec.ssm is not None and "ssm" in kind.mixers:
         ssm = spec.ssm
         norms = _norm(spec) * -(-spec.norms // 2)
-        yield state_space(width=spec.hidden, ssm=ssm.mixer(), bias=ssm.bias, conv_bias=ssm.conv_bias, norm_vectors=norms)
+        mixing = time_mixing(width=spec.hidden, ssm=ssm.mixer(), bias=ssm.bias, norm_vectors=norms) if ssm.kind in SHIFTS else None
+        yield mixing or state_space(width=spec.hidden, ssm=ssm.mixer(), bias=ssm.bias, conv_bias=ssm.conv_bias, norm_vectors=norms)
     if "attention" in kind.mixers:
-        part = _windowed(spec, _attention(spec, causal=causal, chosen=kind.chosen), kind.local)
+        mixing = _attention(spec, causal=causal and not spec.cross, cross=spec.cross, chosen=kind.chosen)
+        part = _seeing(spec, mixing) if spec.cross else _windowed(spec, mixing, kind.local)
         yield replace(part, vectors=part.vectors - _norm(spec) * spec.hidden) if len(kind.mixers) > 1 else part
 
 
@@ -1158,6 +1289,13 @@ def _attention(spec: TransformerSpec, *, causal: bool, cross: bool = False, chos
     return replace(part, vectors=part.vectors + further) if further else part
 
 
+def _seeing(spec: TransformerSpec, part: Part) -> Part:
+    """Attention to an image alone: queries and keys are normed and not rotated; a number weighs its output, and one that of the MLP."""
+    assert part.attention is not None
+    norms = 0 if spec.qk_norm else 2 * part.attention.query
+    return replace(part, vectors=part.vectors + norms + 2, attention=replace(part.attention, rotary=False))
+
+
 def _windowed(spec: TransformerSpec, part: Part, local: bool) -> Part:
     """The attention of a local or global layer."""
     window, attention = spec.window, part.attention
@@ -1188,6 +1326,8 @@ def _per_layer(spec: TransformerSpec) -> Part:
 def _feed_forward(spec: TransformerSpec, routed: bool) -> Part:
     bias = spec.biases if spec.mlp_bias is None else spec.mlp_bias
     norms = _norm(spec) * (spec.norms // 2)
+    if spec.ssm and spec.ssm.kind in SHIFTS:
+        return channel_mixing(width=spec.hidden, inner=spec.ffn, kind=spec.ssm.kind, norm_vectors=norms)
     if not routed or spec.experts is None:
         return mlp(width=spec.hidden, inner=spec.ffn, gated=spec.gated, bias=bias, norm_vectors=norms)
     mixture = spec.experts
@@ -1216,7 +1356,9 @@ def _feed_forward(spec: TransformerSpec, routed: bool) -> Part:
 
 
 def _head(spec: TransformerSpec) -> Part:
-    """Final norms, and the products that make tokens or classes of the last layer's outputs."""
+    """Final norms, and the products that make tokens, classes or latents of the last layer's outputs."""
+    if spec.diffusion and spec.image:
+        return spec.diffusion.head(spec.hidden, spec.image.values(spec.diffusion.outputs or spec.image.channels))
     masked = spec.head == "masked"
     norms = (2 if spec.encoder else 1) if spec.final_norm else 0
     vectors = (norms + masked) * _norm(spec) * spec.hidden

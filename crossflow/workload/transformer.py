@@ -23,8 +23,9 @@ from crossflow.workload.statespace import StateSpace
 # none: every rank has the whole matrix.
 Cut = Literal["column", "row", "none"]
 # tokens: every token that its layer sees passes the matrix; sample: one of each sample (poolers, classifiers);
-# memory: those of the encoder (keys and values of cross-attention).
-Over = Literal["tokens", "sample", "memory"]
+# memory: those of the encoder (keys and values of cross-attention), or of a text; picture: all but those of the text, where both are one
+# sequence.
+Over = Literal["tokens", "sample", "memory", "picture"]
 # The layer types that strategies, frozen sets and reports address.
 LayerType = Literal["embedding", "attention", "ssm", "mlp", "experts", "head"]
 
@@ -294,6 +295,8 @@ class Part:
     wide: bool = False  # whether its products stay in 16 bits where a job computes, or keeps its weights, in a narrower type
     stored: str = ""  # type in which a service keeps its weights, "" for that of the job
     streams: int = 0  # vectors that a token has between layers, which hyper-connections mix, 0 for a plain residual. [1]
+    shifted: int = 0  # mixtures of a token with the one before it that its products take (RWKV). [1]
+    adaptive: bool = False  # whether numbers of each sample shift and scale what its norm gives, and weigh what it adds
 
     @property
     def parameters(self) -> int:
@@ -337,6 +340,7 @@ class Layer:
     # whether they are multi-token prediction layers (see `prediction_layers`). They run on the last stage, beside the head, and are not
     # among the layers that pipeline stages divide.
     predicts: bool = False
+    encodes: bool = False  # whether they belong to the encoder of a model that has a decoder too
 
     @property
     def parameters(self) -> int:
@@ -361,7 +365,7 @@ class Transformer:
     head: Part
     tied: bool  # whether the head multiplies by the embedding's table
     vocabulary: int  # rows of the table, 0 for a model of images. [1]
-    memory_tokens: int = 0  # tokens that cross-attention looks at, 0 without an encoder. [1]
+    memory_tokens: int = 0  # tokens that cross-attention looks at, or of a text, 0 without an encoder and a text. [1]
 
     @functools.cached_property
     def main(self) -> tuple[Layer, ...]:
@@ -447,10 +451,6 @@ class Transformer:
         own = self.embedding.parameters + self.head.parameters - (self._table if self.tied else 0)
         return own + sum(layer.count * part.active_parameters for layer in self.main for part in layer.parts)
 
-    def encodes(self, layer: Layer) -> bool:
-        """Whether a layer belongs to the encoder of a model that has a decoder too."""
-        return bool(np.any(self.memory_tokens)) and not any(part.attention is not None and part.attention.cross for part in layer.parts)
-
     @property
     def even(self) -> Transformer:
         """The model with experts that all ranks use alike, itself where they do."""
@@ -479,7 +479,7 @@ class Transformer:
 
     def part_flops(self, part: Part, tokens: int) -> Array | float:
         """Operations of one part on one sample of `tokens` tokens, forward. [flop]"""
-        passing = {"tokens": tokens, "sample": 1, "memory": self.memory_tokens}
+        passing = {"tokens": tokens, "sample": 1, "memory": self.memory_tokens, "picture": tokens - self.memory_tokens}
         total: Array | float = 0.0
         for matrix in part.matrices:
             routed = part.routing.active * np.minimum(part.routing.kept, 1.0) if part.routing and matrix.routed else 1.0
@@ -612,7 +612,7 @@ def state_space(*, width: int, ssm: StateSpace, bias: bool = False, conv_bias: b
     mamba1 it gives z and x, and a product with the convolved x gives B, C and a latent of the time steps. Heads are divided over a tensor
     group, and so are groups of heads, as far as there are as many (Megatron-Core, ssm/mamba_mixer.py).
     """
-    inner, selected, first = ssm.heads * ssm.width, 2 * ssm.groups * ssm.state, ssm.kind in ("mamba1", "conv")
+    inner, selected, first = ssm.heads * ssm.width, 2 * ssm.groups * ssm.state, ssm.kind in ("mamba1", "conv", "rglru")
     kv_heads, kv_head = (0, 0) if first else (ssm.groups, 2 * ssm.state)  # B and C of a group lie whole on each rank that needs them
     mixed = inner + kv_heads * kv_head
     convolution = Matrix(
@@ -636,6 +636,8 @@ def state_space(*, width: int, ssm: StateSpace, bias: bool = False, conv_bias: b
 
 def _gates(width: int, ssm: StateSpace, inner: int) -> tuple[Matrix, ...]:
     """Products that make the gates of a delta rule: decay and step of each head; of kda decays of a latent, and steps."""
+    if ssm.kind == "rglru":  # of each head's elements a decay and a gate
+        return (Matrix(name="gates", k=ssm.width, n=2 * inner, cut="column", bias=True, inputs=inner),)
     if not ssm.delta:
         return ()
     if ssm.kind == "gated_delta":
@@ -655,7 +657,7 @@ def _recurrence(ssm: StateSpace, inner: int, selected: int) -> tuple[Matrix, ...
     B, C and the time steps.
     """
     if ssm.kind != "mamba1":
-        each = {"mamba2": 3, "lightning": 0, "conv": 0}.get(ssm.kind, 2 + ssm.decays)  # numbers of each head
+        each = {"mamba2": 3, "lightning": 0, "conv": 0, "rglru": ssm.width}.get(ssm.kind, 2 + ssm.decays)  # numbers of each head
         scales = each * ssm.heads + (inner if ssm.norm and ssm.kind in ("mamba2", "lightning") else 0)
         return (Matrix(name="scales", k=1, n=scales, cut="column", depthwise=True),) if scales else ()
     return (
