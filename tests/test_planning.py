@@ -270,13 +270,6 @@ def test_a_program_has_nothing_to_plan(strategy):
         crossflow.plan(data) if strategy == "any" else crossflow.load(data)
 
 
-def test_a_study_is_told_to_search_in_the_place_of_auto(tmp_path):
-    path = tmp_path / "study.yaml"
-    path.write_text("name: s\nscenario: {system: dgx-h100, workload: llama3-8b, strategy: auto}\nsweep: {workload.global_batch: [8, 16]}\n")
-    with pytest.raises(SpecError, match=r"study\.yaml:2: strategy: 'auto' is chosen once.*space: \{strategy: legal\}"):
-        crossflow.run_study(path, out=tmp_path / "out")
-
-
 # ------------------------------------------------------------------------------------------ auto in scenarios
 
 
