@@ -263,6 +263,13 @@ def test_a_plan_is_exported_where_a_scenario_gives_the_size():
     assert '"stage": 3' in crossflow.plan(crossflow.from_dict(data)).best.export("deepspeed")
 
 
+def test_a_training_step_of_a_question_counts_the_tokens_of_pictures(tmp_path):
+    """Four Mi tokens of 197 a picture, rounded up to 8 devices; not as many pictures."""
+    (tmp_path / "config.json").write_text((CONFIGS / "vit-large-patch16-224.json").read_text())
+    document, _ = Question(model=str(tmp_path), system="dgx-h100").scenario()
+    assert document.data["workload"]["global_batch"] == -(-(4 * 2**20 // 197) // 8) * 8
+
+
 def test_files_of_other_classes_are_told(tmp_path):
     (tmp_path / "config.json").write_text(json.dumps({"_class_name": "LuminaNextDiT2DModel", "num_layers": 24}))
     with pytest.raises(SpecError, match="a file of diffusers, whose LuminaNextDiT2DModel is not modelled; known: DiTTransformer2DModel, "):

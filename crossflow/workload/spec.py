@@ -1214,7 +1214,8 @@ def _stack(spec: TransformerSpec, name: str, places: range, tokens: int, *, caus
             found = tuple(replace(part, sources=sources, vectors=part.vectors + 2 * spec.hidden) for part in found)
         if spec.residual_streams:
             found = tuple(with_streams(part, spec.residual_streams) for part in found)
-        found = tuple(replace(part, stored=own) if (own := spec.weight_dtypes.get(part.type)) else part for part in found)
+        own_types = spec.weight_dtypes  # parts without a type of their own stay the ones that other models share
+        found = tuple(replace(part, stored=own_types[part.type]) if part.type in own_types else part for part in found)
         return tuple(replace(part, wide=True) if wide or part.type in listed.types else part for part in found)
 
     made = {kind: parts(*kind) for kind in {kind for _, _, kind in groups}}  # layers alike share their parts
