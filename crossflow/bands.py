@@ -327,20 +327,29 @@ def _stated(kind: str) -> Mapping[str, frozenset[str]] | None:
 
 
 def candidates(run: Likeness, lines: Mapping[Likeness, Band]) -> Iterator[tuple[Band, Likeness]]:
-    """Lines that a run may be told by, the likest first; where its device has no rows, those of devices of which no more is known."""
+    """Lines that a run may be told by, the likest first; where its device has no rows, those of devices of which no more is known.
+
+    Of experts that lie across nodes, whose exchange and kernels are others, those of such runs are first.
+    """
+    found = list(_candidates(run, lines))
+    yield from sorted(found, key=lambda one: run.experts == EXPERTS[-1] != one[1].experts)
+
+
+def _candidates(run: Likeness, lines: Mapping[Likeness, Band]) -> Iterator[tuple[Band, Likeness]]:
     for names in SHARED:
         if run.seen in (GENERATED, DESIGNED) and "seen" not in names:
             continue
-        for seen in _seen(run.seen) if "seen" in names else ("",):
+        for seen in _seen(run.seen, names) if "seen" in names else ("",):
             own = run.only(*names)
             own = replace(own, seen=seen) if seen else own
             if own in lines and all(getattr(own, name) for name in names):
                 yield lines[own], own
 
 
-def _seen(seen: str) -> tuple[str, ...]:
-    """What is known of devices that may speak for one, the likest first."""
-    return SEEN[SEEN.index(seen) :] if seen in SEEN else (seen,)
+def _seen(seen: str, names: Sequence[str]) -> tuple[str, ...]:
+    """What is known of devices that may speak for one, the likest first; chips that nobody fitted do for others when all else fails."""
+    known = SEEN[SEEN.index(seen) :] if seen in SEEN else (seen,)
+    return known if len(names) == 1 or len(known) == 1 else known[:-1]
 
 
 @functools.cache

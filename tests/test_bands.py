@@ -182,7 +182,10 @@ def test_what_a_prediction_is_told_by_how_near_it_is_to_measured_runs():
 
 
 def test_experts_that_lie_further_apart_than_in_any_measured_run_have_no_band():
-    run = Likeness(kind="serving, writing tokens", device="h100-sxm", stack="sglang", experts=bands.EXPERTS[1], seen="device")
+    """Of prompts too few such services were measured; those of tokens are told by such services alone."""
+    run = Likeness(kind="serving, reading prompts", device="h100-sxm", stack="sglang", experts=bands.EXPERTS[1], seen="device")
+    written = bands.trust_of(replace(run, kind="serving, writing tokens"))
+    assert (written.level, written.band.tables) == ("interpolated", "wide_experts")
     found = bands.trust_of(run)
     assert (found.level, found.band) == ("extrapolated", None)
     assert found.text == "extrapolated: too few runs of this kind were measured with experts shared out across nodes to say"
@@ -248,6 +251,22 @@ def test_a_study_says_below_its_table_how_far_its_points_can_be_trusted(tmp_path
     assert note.endswith(told) if near else "not to be told" not in note
     assert {row["trust"] for row in found.rows} == {"interpolated"}
     assert "trust" in (tmp_path / "out" / "points.csv").read_text().splitlines()[0].split(",")
+
+
+def test_a_trait_of_chips_that_nobody_fitted_counts_where_two_generations_have_it():
+    """H100 and H200 are of one; a device that was fitted to is told by such rows where there are no others of its kind alone."""
+
+    def of(chip, error, n=12, **like):
+        return [replace(row(error, item=str(i), seen="none", **like), chip=chip) for i in range(n)]
+
+    unseen, run = Likeness(kind="k", seen="none"), Likeness(kind="k", type="8 bits", seen="none")
+    one = lines([*of("h100-sxm", 0.1, type="8 bits"), *of("h200", 0.2, type="8 bits"), *of("b200", 0.4, type="16 bits")])
+    assert list(one) == [unseen]
+    two = lines([*of("h100-sxm", 0.1, type="8 bits"), *of("b200", 0.2, type="8 bits"), *of("b200", 0.4, type="16 bits")])
+    assert list(two) == [unseen, run]
+    assert next(bands.candidates(run, two)) == (two[run], run)
+    assert (two[run].p90, two[unseen].p90) == (pytest.approx(0.2), pytest.approx(0.4))  # of the hardest chip
+    assert next(bands.candidates(replace(run, seen="family"), two))[1] == unseen
 
 
 def test_an_outlier_among_few_models_makes_a_band_no_more_than_twice_as_wide():

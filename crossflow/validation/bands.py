@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import combinations, islice
@@ -16,7 +18,7 @@ from crossflow.validation.changes import BEFORE, earlier_families, instead
 from crossflow.validation.comparison import validate
 from crossflow.validation.likeness import likenesses
 from crossflow.validation.report import Table
-from crossflow.validation.tables import device_spec
+from crossflow.validation.tables import device_spec, template_of
 
 PERCENTILE = 0.9
 OF_A_GROUP, MANY, MOST_PAIRS = 40, 100, 100_000  # pairs of a group, in all where there are enough, and that one is drawn from
@@ -54,7 +56,7 @@ def left_out(folder: Path | None) -> list[JudgedRow]:
     with instead(earlier_families()):
         rows = list(judged(validate(folder, whole=True).tables))
     late = [row for row in rows if row.like.device and getattr(device_spec(row.like.device), "family", "") in BEFORE]
-    return [replace(row, like=Likeness(kind=row.like.kind, seen="none")) for row in late]
+    return [replace(row, like=replace(row.like, device="", seen="none")) for row in late]
 
 
 def lines(rows: Sequence[JudgedRow], fewest: int = FEWEST) -> dict[Likeness, Band]:
@@ -65,10 +67,23 @@ def lines(rows: Sequence[JudgedRow], fewest: int = FEWEST) -> dict[Likeness, Ban
             left = not row.like.device and row.like.seen in ("none", GENERATED)  # what speaks for devices never seen alone
             if all(getattr(row.like, name) for name in names) and not (left and not names):
                 found.setdefault(row.like.only(*names), []).append(row)
-    kept = {like: band(members) for like, members in found.items() if len(members) >= fewest}
+    kept = {like: band(members) for like, members in found.items() if len(members) >= fewest and _speaks(like, members)}
     items = {like: len({row.item for row in found[like]}) for like in kept}
     widened = {like: replace(one, p90=_edge(like, kept, items, fewest)) for like, one in kept.items()}
     return dict(sorted(widened.items(), key=lambda pair: tuple(asdict(pair[0]).values())))
+
+
+def _speaks(like: Likeness, rows: Sequence[JudgedRow]) -> bool:
+    """Whether rows speak for the next chip: of chips that nobody fitted some of the rows do where two generations have enough of them."""
+    if like.seen not in ("none", GENERATED) or like == like.only("seen"):
+        return True
+    return sum(n >= FEWEST for n in Counter(_generation(row.chip) for row in rows).values()) > 1
+
+
+@functools.cache
+def _generation(chip: str) -> str:
+    template = template_of(chip) if chip else None
+    return chip if template is None else getattr(device_spec(template), "family", "") or chip
 
 
 def _edge(like: Likeness, known: Mapping[Likeness, Band], items: Mapping[Likeness, int], fewest: int) -> float:
