@@ -61,7 +61,7 @@ if TYPE_CHECKING:  # what type checkers and editors know of the names below
 
     optimize, search, study = optimise, optimise, run_study
 
-__version__ = "0.17.0"
+__version__ = "0.18.0"
 
 # Names of the public interface and the modules that hold them, imported when first used: `import crossflow` costs nothing. A name after
 # a colon is that of the same function there: commands are functions of their own names too.
