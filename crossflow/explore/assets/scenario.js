@@ -149,7 +149,7 @@ function failed(error, body) {
   pause.cancel();
   outdate(true);
   tell(error.message, "");
-  repairs({ settings: state.s });
+  if (!grid) repairs({ settings: state.s });
 }
 
 // What is wrong with the settings, or was done otherwise than asked, with what repairs it.
@@ -419,10 +419,11 @@ function refreshPins() {
 function offline() {
   const found = grid.find(state.s, base.strategy);
   if (found.error) {
-    failed(new Error(found.error));
+    failed(new Error(found.error), { settings: state.s });
     return;
   }
-  notice.hidden = true;
+  outdate(false);
+  tell("", "plain");
   state.s = found.settings;
   lastGood = state.s;
   now = found.point;
