@@ -651,7 +651,8 @@ def test_a_folder_of_hugging_face_is_a_model(capsys, tmp_path):
         "hidden_act": "silu", "rms_norm_eps": 1e-5, "tie_word_embeddings": False, "torch_dtype": "bfloat16",
     }  # fmt: skip
     (tmp_path / "config.json").write_text(json.dumps(config))
-    for model in (tmp_path, tmp_path / "config.json"):
+    (tmp_path / "llama-small.json").write_text(json.dumps(config))
+    for model in (tmp_path, tmp_path / "config.json", tmp_path / "llama-small.json"):
         told = json.loads(printed(capsys, "predict", "--model", str(model), "--on", "dgx-h100", "--json"))
         assert told["feasible"]
         assert told["assumptions"][1:] == [

@@ -56,6 +56,13 @@ def test_changes_are_the_flags_between_two_plans(name):
     assert shortfall(launch, found, best) == ""
 
 
+def test_flags_that_say_nothing_by_themselves_are_of_no_setting():
+    """Replicas of Megatron are what the devices leave: no flag says them."""
+    _, own, best, found = compared("megatron-llama3-8b-node.sh", "tp2-dp4-z1-full")
+    assert own.strategy.dp != best.strategy.dp
+    assert not any("strategy.dp" in change.fields for change in found)
+
+
 @pytest.mark.parametrize("name", CASES)
 def test_a_file_does_not_differ_from_its_own_plan(name):
     launch, own, _, _ = compared(name, CASES[name][0])

@@ -76,6 +76,13 @@ def test_figures_of_a_plan_are_those_of_its_prediction(data, plans):
 
 
 @pytest.mark.slow
+def test_the_list_is_trusted_as_the_plan_to_take(plans):
+    if plans.chosen is not None:
+        assert plans.trust == plans.chosen.predict().trust
+        assert plans.to_dict()["trust"] == plans.chosen.predict().to_dict()["trust"]
+
+
+@pytest.mark.slow
 def test_auto_takes_the_chosen_plan(data, plans):
     scenario = crossflow.load(data)
     assert scenario.strategy_text == (plans.chosen or plans[0]).strategy

@@ -19,6 +19,7 @@ from crossflow.strategy.plan import Plan
 from crossflow.workload.spec import TransformerSpec
 
 REPLICAS, DEVICES = "replicas", "devices of each"  # of a deployment, which no flag says
+DIVIDED = ("megatron", "deepspeed")  # whose replicas are what the devices leave, and no flag says
 _BY_HAND = "change it by the list, or write a new file with"
 _GONE = "\0"  # a line that is left out
 _VALUE = r"(\"(?:\\.|[^\"\\])*\"|'[^']*'|[^\s\\]+)"
@@ -74,7 +75,8 @@ def changes(launch: Launch, own: Scenario, best: Scenario) -> tuple[FlagChange, 
     every = [_change(launch, name, given.get(name), text, its.known, moved) for name, text in edits.items()]
     found = [one for one in every if one is not None]
     told = {path for one in found for path in one.fields}
-    rest = tuple(sorted(moved - told))  # what flags say together
+    unsaid = {"strategy.dp"} if launch.kind in DIVIDED else set()
+    rest = tuple(sorted(moved - told - unsaid))  # what flags say together
     return (*(one if one.fields else replace(one, fields=rest) for one in found), *_placed(own, best, mine, its, launch.kind))
 
 

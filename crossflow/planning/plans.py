@@ -246,7 +246,7 @@ class Plans(PlainData, Tabular):
             "refused": [refusal.to_dict() for refusal in self.refusals],
             "remedies": list(self.remedies),
             "notes": list(self.notes),
-            **told_trust(self.scenario),
+            **told_trust(self._judged),
             "provenance": self.scenario.provenance(),
         }
 
@@ -285,8 +285,13 @@ class Plans(PlainData, Tabular):
 
     @property
     def trust(self) -> Trust:
-        """How far the figures can be trusted; plans whose experts lie otherwise have a level of their own."""
-        return trust(self.scenario)
+        """How far the figures of the plan to take can be trusted; plans whose experts lie otherwise have a level of their own."""
+        return trust(self._judged)
+
+    @property
+    def _judged(self) -> Scenario:
+        """The scenario with the plan to take, with its own where none fits."""
+        return self.scenario if self.chosen is None else self.chosen.scenario
 
 
 def with_ties(scenario: Scenario, plans: Sequence[RankedPlan], objective: str) -> tuple[RankedPlan, ...]:

@@ -53,8 +53,9 @@ class Question:
         path = _config(self.model)
         workload: dict[str, Any] = {"model": model if path is None else str(path)}
         workload |= {key: value for key, value in (("global_batch", self.batch), ("task", self.task)) if value is not None}
+        title = path.parent.name or "model" if path is not None and path.name == CONFIG else _title(model)
         data = {
-            "name": f"{_title(model) if path is None else path.parent.name or 'model'} on {Path(named).stem}",
+            "name": f"{title} on {Path(named).stem}",
             "system": system,
             "workload": workload,
             **({} if self.strategy is None and names_program(model) else {"strategy": self.strategy or AUTO}),
@@ -76,9 +77,9 @@ def _title(model: str) -> str:
 
 
 def _config(model: str) -> Path | None:
-    """The file of Hugging Face that describes a model, by its path or by that of its folder; None for all other models."""
+    """The file of Hugging Face that describes a model, by its path, whatever its name, or by its folder; None for all other models."""
     path = Path(model)
-    if path.name == CONFIG:
+    if path.name == CONFIG or (path.suffix == ".json" and path.is_file() and not is_program(path)):
         return path
     if path.is_dir():
         if not (path / CONFIG).is_file():
