@@ -423,7 +423,7 @@ function offline() {
     return;
   }
   outdate(false);
-  tell("", "plain");
+  tell("", "");
   state.s = found.settings;
   lastGood = state.s;
   now = found.point;
