@@ -74,7 +74,6 @@ UNTRAINED: Mapping[str, str] = {
 }
 RESOURCES = ("system.network", "system.levels")  # places of settings that may change little, of which it is told what hides it
 KNOWN = ("error_band", "trust")  # columns of how well the figures are known
-# What other technologies of a device with published figures change at most.
 _LABELS = ("like", "kind", "name", "title", "notes", "sources", "known_as")  # of a software stack
 
 

@@ -14,7 +14,7 @@ from crossflow.scenario import Scenario
 MODELS = ("llama3-70b", "deepseek-v3", "qwen3-235b-a22b", "gpt-oss-120b", "mixtral-8x7b")
 PLANS = (
     "tp8", "tp4-dp2", "dp8", "tp4-pp2", "tp8-dp2", "tp8-pp2", "dp8-ep8", "dp16-ep16", "tp8-ep8-etp1-sp",
-    "tp4-dp4-ep16-etp1-sp", "dp8-ep8-re8", "dp16-ep8", "tp2-dp4-ep4-sp", "dp16-etp16",
+    "tp4-dp4-ep16-etp1-sp", "dp8-ep8-re8", "dp16-ep8", "tp2-dp4-ep4-sp", "dp16-etp16", "tp16",
 )  # fmt: skip
 RUNS: tuple[dict[str, Any], ...] = (
     {}, {"dtype": "fp8"}, {"kv_dtype": "fp8"}, {"weight_dtype": "int4"}, {"serving": {"chunk": 4096}},

@@ -76,7 +76,7 @@ def check_keys(config, path=""):
 @pytest.mark.slow
 def test_sglang_takes_what_is_written():
     files = exports("sglang")
-    assert len(files) >= 100
+    assert len(files) > 100
     for scenario, text in files:
         found = parser("sglang").parse_args(words(text, "sglang.launch_server")[0])
         check_sglang(found)
