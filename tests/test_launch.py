@@ -35,7 +35,12 @@ MODELS = {
 # Which plans to draw for each framework; others are refused, which has tests of its own.
 REACH = {
     "megatron": lambda plan, batch: True,
-    "torchtitan": lambda plan, batch: plan.zero != 1 and plan.recompute != "selective" and (plan.tp == 1 or plan.sequence_parallel),
+    "torchtitan": lambda plan, batch: (
+        plan.zero != 1
+        and plan.recompute != "selective"
+        and (plan.tp == 1 or plan.sequence_parallel)
+        and (plan.zero > 0 or plan.tp * plan.pp == 1)
+    ),
     "deepspeed": lambda plan, batch: (
         plan.pp == 1 and plan.recompute != "selective" and not plan.sequence_parallel and plan.zero * (plan.tp > 1) < 3
     ),
@@ -293,6 +298,14 @@ def test_a_service_on_several_nodes_is_started_by_ray(strategy, nodes, flags):
     assert settings(read(text).scenario()) == settings(scenario)
 
 
+def test_files_of_torchtitan_that_shard_no_weights_are_told_to_train_in_fp32():
+    text = '[model]\nname = "llama3"\nflavor = "8B"\n[parallelism]\ntensor_parallel_degree = 8\ndata_parallel_shard_degree = 1\n'
+    (remark,) = read(text, devices=8).unmodelled
+    assert remark.flag == "parallelism.data_parallel_shard_degree"
+    assert remark.why.startswith("torchtitan trains in fp32")
+    assert not read(text.replace("shard_degree = 1", "shard_degree = 2"), devices=16).unmodelled
+
+
 def test_types_of_torchtitan_come_back():
     for dtype in ("bf16", "fp32", "fp8", "mxfp8"):
         scenario = llama("dp64-z3", system="dgx-b200", dtype=dtype)
@@ -315,6 +328,8 @@ def test_types_of_torchtitan_come_back():
         ("dp64-z3-offload:optimizer+weights", "megatron", "offload: weights: Megatron's flags send the optimizer's states to the host alone"),
         ("dp64-z1", "torchtitan", "zero: 1: torchtitan shards weights too (zero: 3), keeps them gathered (zero: 2), or shards nothing (zero: 0, without cp)"),
         ("tp8-dp2-pp4-z2", "torchtitan", "sequence_parallel: false: torchtitan's tensor parallelism always divides the sequence; add sequence_parallel: true"),
+        ("tp8-dp2-pp4-sp", "torchtitan", "zero: 0 with tp: 8 and pp: 4: torchtitan has plain replicas without tensor ranks and stages alone; write zero: 2 or 3"),
+        ("tp8-pp8-sp", "torchtitan", "zero: 0 with tp: 8 and pp: 8: torchtitan trains in fp32 where it shards no weights; use dp of 2 or more with zero: 2 or 3, or megatron"),
         ("tp8-dp2-pp4", "deepspeed", "pp: 4: the stages of DeepSpeed's pipelines are made in the training script; export to megatron"),
         ("dp64-sel:norm+mlp", "deepspeed", "recompute_modules: layernorm, mlp: the trainer computes whole layers again, or nothing"),
         ("dp64-z3-sel:mlp", "torchtitan", "recompute_modules: mlp: torchtitan checkpoints operations or whole layers; write recompute: none or full"),

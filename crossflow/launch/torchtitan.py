@@ -4,6 +4,7 @@ References
 ----------
 .. [1] pytorch/torchtitan, torchtitan/config/job_config.py, commit 000204a4a8bf, 2025; of release 0.2.2, 2026, the last one with such files.
 .. [2] pytorch/torchtitan, torchtitan/distributed/pipeline_parallel.py, 2025: how layers are divided over stages.
+.. [3] pytorch/torchtitan 0.2.2, models/llama3/infra/parallelize.py and maybe_enable_amp of distributed/utils.py, 2026.
 """
 
 from __future__ import annotations
@@ -95,6 +96,9 @@ def _replicas(found: Found, fields: FlatSettings, devices: int | None, problems:
         problems.append(found.problem(key, f"replicas x shards x tp x cp x pp = {degrees}, and there are {devices} devices"))
     yield "strategy.dp", copies * shard
     if shard * cp == 1:
+        if tp * pp > 1:
+            why = "torchtitan trains in fp32 where it shards no weights beside tensor ranks or stages; predicted in the named type"
+            remarks.append(found.remark(key, why))
         return
     policy = given.get(f"{P}fsdp_reshard_after_forward", "default")
     zero = 3 if policy == "always" or (policy == "default" and pp == 1) else 2
@@ -229,6 +233,7 @@ def flags(settings: FlatSettings, plan: Plan, named: Any) -> Flags:
     values |= _say_shards(settings, plan, unsaid)
     values |= _say_stages(settings, plan, unsaid)
     values |= _say_types(settings, plan, unsaid)
+    unsaid += _unsharded(settings, plan)
     if plan.tp > 1 and not plan.sequence_parallel:
         unsaid.append("sequence_parallel: false: torchtitan's tensor parallelism always divides the sequence; add sequence_parallel: true")
     if settings["workload.mtp_layers"]:
@@ -251,6 +256,19 @@ def flags(settings: FlatSettings, plan: Plan, named: Any) -> Flags:
         "software.overlap.tensor", "software.recomputed", "software.fused", *(path for path in settings if of_model(path)),
     }  # fmt: skip
     return Flags(values=values, said=frozenset(said), unsaid=tuple(unsaid))
+
+
+def _unsharded(settings: FlatSettings, plan: Plan) -> list[str]:
+    """What torchtitan lacks beside tensor ranks or stages where no weights are sharded: replicas, and narrow types [3]_."""
+    divided = [f"{key}: {degree}" for key, degree in (("tp", plan.tp), ("pp", plan.pp)) if degree > 1]
+    if settings["strategy.zero"] or plan.cp > 1 or not divided:
+        return []
+    beside = f"zero: 0 with {' and '.join(divided)}"
+    if plan.dp > 1:
+        return [f"{beside}: torchtitan has plain replicas without tensor ranks and stages alone; write zero: 2 or 3"]
+    if settings["workload.dtype"] == "fp32":
+        return []
+    return [f"{beside}: torchtitan trains in fp32 where it shards no weights; use dp of 2 or more with zero: 2 or 3, or megatron"]
 
 
 def _say_model(settings: FlatSettings, plan: Plan, named: Any, unsaid: list[str]) -> dict[str, Any]:
