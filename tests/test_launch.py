@@ -306,6 +306,15 @@ def test_files_of_torchtitan_that_shard_no_weights_are_told_to_train_in_fp32():
     assert not read(text.replace("shard_degree = 1", "shard_degree = 2"), devices=16).unmodelled
 
 
+def test_arguments_of_the_trainer_repeat_what_the_configuration_of_deepspeed_says():
+    text = write(llama("dp64-mb2-z3-full", global_batch=512), "deepspeed")
+    assert '"train_micro_batch_size_per_gpu": 2' in text
+    words = text.split()
+    for argument, value in (("per_device_train_batch_size", "2"), ("gradient_accumulation_steps", "4"), ("bf16", "true")):
+        assert words[words.index(f"--{argument}") + 1] == value
+    assert "--bf16" not in write(llama("dp64-z3", dtype="fp32"), "deepspeed")
+
+
 def test_types_of_torchtitan_come_back():
     for dtype in ("bf16", "fp32", "fp8", "mxfp8"):
         scenario = llama("dp64-z3", system="dgx-b200", dtype=dtype)

@@ -4,6 +4,7 @@ References
 ----------
 .. [1] https://www.deepspeed.ai/docs/config-json/, DeepSpeed 0.18, 2026; what is written is taken by 0.19.8, which has no MiCS.
 .. [2] https://www.deepspeed.ai/tutorials/autotp-training, 2026: tensor parallelism in training, with ZeRO 0 to 2.
+.. [3] https://huggingface.co/docs/transformers/deepspeed, 2026: arguments of the trainer must match the values of the configuration.
 """
 
 from __future__ import annotations
@@ -212,8 +213,16 @@ def _say_types(settings: FlatSettings, unsaid: list[str]) -> dict[str, Any]:
 
 
 def script(values: Mapping[str, Any], words: list[str], nodes: tuple[int, int], head: list[str]) -> str:
-    """A shell script that writes the configuration and starts the trainer."""
+    """A shell script that writes the configuration and starts the trainer.
+
+    The trainer of Hugging Face stops where its own arguments, or their defaults, say other batches or types than the configuration [3]_.
+    """
     config = json.dumps(nested(values), indent=2)
+    repeated = [
+        f"--per_device_train_batch_size {values['train_micro_batch_size_per_gpu']}",
+        f"--gradient_accumulation_steps {values['gradient_accumulation_steps']}",
+    ]
+    repeated += [f"--{half} true" for half in ("bf16", "fp16") if values.get(f"{half}.enabled")]
     launcher = f'deepspeed --num_nodes {nodes[1]} --num_gpus {nodes[0]} "${{TRAINER:-train.py}}" --deepspeed {CONFIG}'
-    lines = " \\\n  ".join([launcher, *words])
+    lines = " \\\n  ".join([launcher, *repeated, *words])
     return "\n".join(["#!/usr/bin/env bash", *head, f"cat > {CONFIG} <<'JSON'", config, "JSON", lines, ""])
