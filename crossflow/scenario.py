@@ -160,6 +160,13 @@ class Scenario(PlainData):
         """Devices of one node (package, server), and number of nodes."""
         return _nodes(self.system, self.devices)
 
+    @property
+    def hosts(self) -> tuple[int, int]:
+        """Devices of one operating system, on which a launcher starts their processes, and number of those systems."""
+        per_node, _ = self.nodes
+        per_host = min(self.system.devices_per_host or per_node, per_node)
+        return per_host, -(-self.devices // per_host)
+
     def graph(self) -> Graph:
         """Compute graph of a workload that is a graph of kernels."""
         if isinstance(self.workload, LstmSpec | GemmSpec):

@@ -315,6 +315,31 @@ def test_arguments_of_the_trainer_repeat_what_the_configuration_of_deepspeed_say
     assert "--bf16" not in write(llama("dp64-z3", dtype="fp32"), "deepspeed")
 
 
+@pytest.mark.parametrize(
+    ("kind", "line"),
+    [
+        ("megatron", "torchrun --nnodes 36 --nproc-per-node 4"), ("torchtitan", "--nnodes 36 --nproc-per-node 4"),
+        ("deepspeed", "--num_nodes 36 --num_gpus 4"), ("sglang", "--nnodes 36"), ("tensorrt-llm", "srun --nodes 36 --ntasks-per-node 4"),
+        ("vllm", "--data-parallel-size-local 1"), ("dynamo", "nvidia.com/gpu: '4'"),
+    ],
+)  # fmt: skip
+def test_processes_start_on_hosts_where_a_node_has_several(kind, line):
+    data = {"model": "llama3-70b", "global_batch": 288} | ({} if kind in TRAINING else {**SERVED, "global_batch": 288})
+    strategy = {"sglang": "tp8-pp18", "tensorrt-llm": "tp8-pp18", "vllm": "tp4-dp36", "dynamo": "tp8-dp18"}.get(kind, "dp144-z3")
+    scenario = crossflow.from_dict({"system": {"template": "gb200-nvl72", "nodes": 2}, "workload": data, "strategy": strategy})
+    text = write(scenario, kind)
+    assert line in text
+    assert settings(read(text).scenario()) == settings(scenario)
+
+
+def test_hosts_divide_a_node():
+    with pytest.raises(CrossflowError, match="devices_per_host = 5 does not divide devices_per_node = 72"):
+        crossflow.from_dict({
+            "system": {"template": "gb200-nvl72", "devices_per_host": 5}, "workload": {"model": "llama3-8b", "global_batch": 72},
+            "strategy": "dp72",
+        })  # fmt: skip
+
+
 def test_types_of_torchtitan_come_back():
     for dtype in ("bf16", "fp32", "fp8", "mxfp8"):
         scenario = llama("dp64-z3", system="dgx-b200", dtype=dtype)

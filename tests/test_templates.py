@@ -25,6 +25,7 @@ WORDS = {
     "group",
     "nodes",
     "devices_per_node",
+    "devices_per_host",
     "devices_per_package",
     "blocks",
     "year",

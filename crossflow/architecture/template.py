@@ -122,6 +122,10 @@ class SystemFields(FileModel):
     devices: Whole | None = Field(default=None, gt=0, le=DEVICES, description="accelerators in the system")
     nodes: Whole | None = Field(default=None, gt=0, le=DEVICES, description="packages or servers in the system")
     devices_per_node: Whole = Field(default=1, gt=0, le=100_000)
+    devices_per_host: Whole | None = Field(
+        default=None, gt=0, le=100_000,
+        description="devices of one operating system, where a node has several: 4 in a rack of 72; launch files start processes on hosts",
+    )  # fmt: skip
     max_nodes: PositiveCount | None = None
     measured: tuple[str, ...] = Field(
         default=(), description="kinds of measurement of this very device behind its parameters, or that a generated one was compared with"
@@ -144,6 +148,13 @@ class SystemFields(FileModel):
         if self.devices is not None:
             return self.devices
         return (self.nodes or 1) * self.devices_per_node
+
+    @model_validator(mode="after")
+    def _hosts_fill_nodes(self) -> SystemFields:
+        host = self.devices_per_host
+        if host is not None and self.devices_per_node % host:
+            raise ValueError(f"devices_per_host = {host} does not divide devices_per_node = {self.devices_per_node}")
+        return self
 
     @model_validator(mode="after")
     def _devices_fill_nodes(self) -> SystemFields:

@@ -40,8 +40,8 @@ from crossflow.workload.spec import DlrmSpec, GemmSpec, TransformerSpec
 PROMPTS, TOKENS = "serving, reading prompts", "serving, writing tokens"
 # Of a scenario's system, what leaves the device itself as it is in its template.
 AROUND = {
-    "template", "name", "title", "notes", "devices", "nodes", "devices_per_node", "max_nodes", "network", "host", "operation",
-    "node_power", "node_load",
+    "template", "name", "title", "notes", "devices", "nodes", "devices_per_node", "devices_per_host", "max_nodes", "network", "host",
+    "operation", "node_power", "node_load",
 }  # fmt: skip
 OF_A_FILE = {"kind", "device", "sources"}  # and of the file of a system
 # Kinds of runs, and what `measured` of a device's template calls the measurements that predictions of the kind rest on.

@@ -31,7 +31,7 @@ KINDS: Mapping[str, ParameterKind] = {
 }  # fmt: skip
 # What fields of library entries end with that say at which voltage their figures hold, and how far it may be left: no other technology.
 POINTS = "_voltage"
-UNREAD = ("max_nodes", "chip_area")  # of a system: facts on file that no prediction reads
+UNREAD = ("max_nodes", "devices_per_host", "chip_area")  # of a system: facts on file that no prediction reads
 
 
 @dataclass(frozen=True, kw_only=True)

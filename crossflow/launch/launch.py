@@ -471,22 +471,22 @@ def pools_of(scenario: Scenario, found: SaidScenario) -> list[dynamo.Pool]:
     """The workers that Dynamo starts for a scenario, those that write answers first."""
     plan, named = scenario.strategy, scenario.document.data["workload"].get("model")
     assert isinstance(plan, Plan)  # a transformer's
-    return dynamo.pools(found.settings, plan, found.values, named, _backend(scenario), scenario.system.devices_per_node)
+    return dynamo.pools(found.settings, plan, found.values, named, _backend(scenario), scenario.hosts[0])
 
 
 def _deployed(scenario: Scenario, found: SaidScenario, head: list[str]) -> str:
-    return dynamo.document(pools_of(scenario, found), _backend(scenario), scenario.system.devices_per_node, scenario.name, head)
+    return dynamo.document(pools_of(scenario, found), _backend(scenario), scenario.hosts[0], scenario.name, head)
 
 
 def _ruled(scenario: Scenario, kind: str, settings: FlatSettings, plan: Plan, named: Any) -> Flags:
     if kind == "megatron":
         return megatron.flags(settings, plan)
     if kind == "vllm":
-        return vllm.flags(settings, plan, named, scenario.nodes[0])
+        return vllm.flags(settings, plan, named, scenario.hosts[0])
     if kind == "sglang":
-        return sglang.flags(settings, plan, named, scenario.nodes[1])
+        return sglang.flags(settings, plan, named, scenario.hosts[1], scenario.nodes[1])
     if kind == "dynamo":
-        return dynamo.flags(settings, plan, named, _backend(scenario), scenario.system.devices_per_node)
+        return dynamo.flags(settings, plan, named, _backend(scenario), scenario.hosts[0])
     rules = {"torchtitan": torchtitan.flags, "deepspeed": deepspeed.flags, "tensorrt-llm": tensorrt_llm.flags}
     return rules[kind](settings, plan, named)
 
@@ -559,7 +559,7 @@ def _written(value: Any) -> str:
 
 
 def _text_of(scenario: Scenario, kind: str, values: Mapping[str, Any], head: list[str]) -> str:
-    nodes = scenario.nodes
+    nodes = scenario.hosts
     if kind == "torchtitan":
         return torchtitan.document(values, nodes, head)
     if kind in ("deepspeed", "tensorrt-llm"):

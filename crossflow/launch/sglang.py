@@ -167,8 +167,8 @@ def _speculation(found: Found, problems: list[Problem], remarks: list[Remark], m
 # ---------------------------------------------------------------------------------------------- writing
 
 
-def flags(settings: FlatSettings, plan: Plan, named: Any, nodes: int = 1) -> Flags:
-    """Flags that say a service's plan on so many nodes; `named` is the scenario's own model."""
+def flags(settings: FlatSettings, plan: Plan, named: Any, hosts: int = 1, nodes: int | None = None) -> Flags:
+    """Flags that say a service's plan on so many hosts of so many nodes, as many where None; `named` is the scenario's own model."""
     unsaid: list[str] = []
     remarks: list[str] = []
     said = {
@@ -180,26 +180,26 @@ def flags(settings: FlatSettings, plan: Plan, named: Any, nodes: int = 1) -> Fla
     values = said_model(preset, weights, named, unsaid, remarks, "SGLang", "model-path") | types
     ranks = ranks_of(settings, plan, "SGLang", unsaid)
     unsaid += own_batches(settings, plan, "SGLang")
-    values |= _say_ranks(plan, ranks, nodes, unsaid) | _say_experts(settings, ranks, nodes, remarks)
+    values |= _say_ranks(plan, ranks, hosts, unsaid) | _say_experts(settings, ranks, nodes or hosts, remarks)
     values |= _say_requests(settings, ranks) | _say_speculation(settings, preset, ranks, said, remarks, unsaid)
     return Flags(values=values, said=frozenset(said), remarks=tuple(remarks), unsaid=tuple(unsaid))
 
 
-def _say_ranks(plan: Plan, ranks: ServerRanks, nodes: int, unsaid: list[str]) -> dict[str, Any]:
+def _say_ranks(plan: Plan, ranks: ServerRanks, hosts: int, unsaid: list[str]) -> dict[str, Any]:
     values: dict[str, Any] = {"tp-size": ranks.width}
     if ranks.groups > 1 and ranks.replicas > 1:
         unsaid.append(
             f"dp: {plan.dp}: a server of SGLang has replicas (--dp-size) or groups of attention (--enable-dp-attention), and this plan "
             f"{ranks.replicas} replicas with {ranks.groups} groups; export to dynamo, which starts several servers"
         )
-    elif ranks.replicas > 1 and nodes > 1:
+    elif ranks.replicas > 1 and hosts > 1:
         unsaid.append(f"dp: {plan.dp}: replicas of a server of SGLang lie in one node; export to dynamo, which starts several servers")
     if plan.dp > 1:
         values["dp-size"] = plan.dp
     if ranks.groups > 1:
         values |= {"enable-dp-attention": True, "enable-dp-lm-head": True}
-    if nodes > 1:
-        values["nnodes"] = nodes
+    if hosts > 1:
+        values["nnodes"] = hosts
     order, theirs = several(plan), REPLICAS if ranks.replicas > 1 else ("tp", "dp", "pp")
     if order != [block for block in theirs if block in order]:
         unsaid.append(f"placement: {', '.join(plan.placement)}: SGLang lays ranks out as {', '.join(theirs)}")
