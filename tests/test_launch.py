@@ -340,6 +340,47 @@ def test_hosts_divide_a_node():
         })  # fmt: skip
 
 
+HUGGINGFACE = Path(__file__).parent / "data" / "huggingface"
+
+
+def own_model(folder, name, file="config.json"):
+    """The file of a model in a folder of its own, as checkpoints have it."""
+    folder.mkdir(exist_ok=True)
+    (folder / file).write_text((HUGGINGFACE / f"{name}.json").read_text(encoding="utf-8"), encoding="utf-8")
+    return str(folder / file)
+
+
+@pytest.mark.parametrize("kind", ["vllm", "sglang", "tensorrt-llm"])
+def test_engines_take_a_config_with_layers_that_guess_tokens(tmp_path, kind):
+    data = {**SERVED, "model": own_model(tmp_path / "glm", "glm-4.5")}
+    scenario = crossflow.from_dict({"system": {"template": "dgx-h200", "devices": 8}, "workload": data, "strategy": "tp8"})
+    text = write(scenario, kind)
+    assert str(tmp_path / "glm") in text
+    assert settings(read(text).scenario()) == settings(scenario)
+
+
+def test_a_checkpoint_of_other_types_than_its_config_says_is_asked_for(tmp_path):
+    data = {**SERVED, "model": own_model(tmp_path / "own", "qwen3-8b")}
+    system = {"template": "dgx-h100", "devices": 1}
+    scenario = crossflow.from_dict({"system": system, "workload": {**data, "weight_dtype": "int4"}, "strategy": "tp1"})
+    assert f"# Put a checkpoint with weights in int4 into {tmp_path / 'own'}, in which" in write(scenario, "vllm")
+    assert "# Put a checkpoint" not in write(crossflow.from_dict({"system": system, "workload": data, "strategy": "tp1"}), "vllm")
+
+
+def test_the_file_of_a_model_must_have_the_name_that_engines_read(tmp_path):
+    data = {**SERVED, "model": own_model(tmp_path / "own", "qwen3-8b", "mine.json")}
+    scenario = crossflow.from_dict({"system": {"template": "dgx-h100", "devices": 1}, "workload": data, "strategy": "tp1"})
+    with pytest.raises(CrossflowError, match=r"vLLM reads a model's config\.json; give mine\.json that name in a folder of its own"):
+        write(scenario, "vllm")
+
+
+@pytest.mark.parametrize("name", ["glm-4.5", "glm-4.5-air"])
+def test_megatron_takes_models_of_glm_from_their_configs(tmp_path, name):
+    data = {"model": own_model(tmp_path / "glm", name), "sequence": 4096, "global_batch": 256}
+    scenario = crossflow.from_dict({"system": {"template": "dgx-b200", "nodes": 16}, "workload": data, "strategy": "ep8-dp128-z1"})
+    assert "--moe-router-score-function sigmoid" in write(scenario, "megatron")
+
+
 def test_types_of_torchtitan_come_back():
     for dtype in ("bf16", "fp32", "fp8", "mxfp8"):
         scenario = llama("dp64-z3", system="dgx-b200", dtype=dtype)

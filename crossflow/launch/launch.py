@@ -22,7 +22,7 @@ from crossflow.files import Document, Place
 from crossflow.launch import deepspeed, dynamo, megatron, sglang, tensorrt_llm, torchtitan, vllm
 from crossflow.launch.constants import constants_of, megatron_flags, remarks
 from crossflow.launch.meaning import Flags, Meaning
-from crossflow.launch.models import by_huggingface, names_of, preset_of, preset_settings
+from crossflow.launch.models import by_huggingface, model_settings, names_of, preset_of, preset_settings
 from crossflow.launch.settings import FlatSettings, defaults, differing, nested, plan_settings, section, workload_settings
 from crossflow.launch.sources import KINDS, Source, comment_value, taken_apart
 from crossflow.launch.table import FlagTable, Found, GivenFlag, Remark, read_flags, said_by, shell_words, table, written_flags
@@ -496,7 +496,7 @@ def _left(
 ) -> tuple[dict[str, Any], list[str]]:
     """FlatSettings that no flag says: those that comments may say, and sentences about the others."""
     preset = None if kind == "megatron" else preset_of(settings, named)
-    base = preset_settings(preset) if preset else {}
+    base = preset_settings(preset) if preset else _of_config(named) if kind not in TRAINING else {}
     plain = differing(settings)
     left = {
         path: value for path, value in settings.items()
@@ -516,6 +516,12 @@ def _left(
         if path not in comments
     ]
     return comments, unsaid
+
+
+def _of_config(named: Any) -> FlatSettings:
+    """What the config.json that an engine reads says of guessed tokens, whose layers it leaves alone unless it is told to guess."""
+    held = model_settings(named) if isinstance(named, str) and named.endswith(".json") else {}
+    return {path: value for path, value in held.items() if path == "workload.mtp_layers"}
 
 
 def _shown(value: Any) -> str:

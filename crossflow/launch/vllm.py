@@ -16,7 +16,7 @@ from typing import Any
 
 from crossflow.errors import Problem
 from crossflow.launch.meaning import Flags, Meaning, MeantFields
-from crossflow.launch.models import by_huggingface, names_of, preset_of, preset_settings, types_of
+from crossflow.launch.models import by_huggingface, model_settings, names_of, preset_of, preset_settings, types_of
 from crossflow.launch.settings import FlatSettings, of_model, several
 from crossflow.launch.table import Found, Remark
 from crossflow.limits import shown
@@ -212,9 +212,17 @@ def said_model(
         which = f"with weights in {weights}" if weights else "of your own, as none is known that was released"
         remarks.append(f"put a checkpoint of {preset} {which} into {folder}, or its name in the place of {folder}")
         return {flag: folder}
-    if isinstance(named, str) and named.endswith("config.json"):
-        return {flag: str(Path(named).parent)}
-    unsaid.append(f"workload: a model of these dimensions: {engine} reads a model's config.json; name that file, or a preset, as the model")
+    if isinstance(named, str) and Path(named).name == "config.json":
+        folder, own = str(Path(named).parent), model_settings(named)
+        if weights and weights not in (own.get("workload.weight_dtype"), own.get("workload.dtype")):
+            remarks.append(
+                f"put a checkpoint with weights in {weights} into {folder}, in which they are predicted; its config.json says others"
+            )
+        return {flag: folder}
+    cure = "name that file, or a preset, as the model"
+    if isinstance(named, str) and named.endswith(".json"):
+        cure = f"give {Path(named).name} that name in a folder of its own, with the weights beside it"
+    unsaid.append(f"workload: a model of these dimensions: {engine} reads a model's config.json; {cure}")
     return {}
 
 
