@@ -639,7 +639,7 @@ def test_a_model_on_a_system_needs_no_file(capsys, small, command):
 @pytest.mark.slow
 def test_assumptions_are_printed(capsys):
     words = ("predict", *QUESTION[:4])
-    assert "assumed: global_batch 1,024: the model's own; --batch changes it" in printed(capsys, *words)
+    assert "assumed: global_batch 1,024 of 8,192 tokens each: the model's own; --batch changes it" in printed(capsys, *words)
     assert len(json.loads(printed(capsys, *words, "--json"))["assumptions"]) == 2
 
 

@@ -1,6 +1,7 @@
 """Planning: laws of the best plans, why others fail, and what is chosen where a scenario says auto."""
 
 import re
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -423,8 +424,12 @@ def test_a_question_is_the_scenario_that_it_stands_for():
 @pytest.mark.parametrize(
     ("given", "batch", "sentence"),
     [
-        ({"nodes": 16}, 1024, "global_batch 1,024: the model's own; --batch changes it"),
-        ({"nodes": 12}, 1056, "global_batch 1,056: the model's own, rounded up to a multiple of 96 devices; --batch changes it"),
+        ({"nodes": 16}, 1024, "global_batch 1,024 of 8,192 tokens each: the model's own; --batch changes it"),
+        (
+            {"nodes": 12},
+            1056,
+            "global_batch 1,056 of 8,192 tokens each: the model's own, rounded up to a multiple of 96 devices; --batch changes it",
+        ),
         ({"nodes": 2, "task": "decode"}, 128, "global_batch 128: 8 requests at once for each device; --batch changes it"),
         ({"nodes": 2, "task": "prefill"}, 16, "global_batch 16: 1 requests at once for each device; --batch changes it"),
     ],
@@ -433,6 +438,30 @@ def test_batches_that_nobody_gave_are_told(given, batch, sentence):
     data, assumed = asked(**given)
     assert data["workload"]["global_batch"] == batch
     assert assumed[-1] == sentence
+
+
+HUGGINGFACE = Path(__file__).parent / "data" / "huggingface"
+
+
+@pytest.mark.parametrize(
+    ("model", "name"),
+    [("llama3.1-405b", "llama3.1-405b"), ("mine-1.5.json", "mine-1.5"), ("config.json", "own"), ("../own/config.json", "own")],
+)
+def test_questions_have_the_whole_name_of_their_model(model, name, tmp_path, monkeypatch):
+    (tmp_path / "own").mkdir()
+    monkeypatch.chdir(tmp_path / "own")
+    for file in ("config.json", "mine-1.5.json"):
+        (tmp_path / "own" / file).write_text((HUGGINGFACE / "mistral-7b.json").read_text())
+    assert asked(model=model, nodes=4)[0]["name"] == f"{name} on h100-ib-cluster"
+
+
+def test_devices_that_nothing_connects_are_refused_with_systems_of_them():
+    cure = "h100-sxm is a device, and nothing connects 8 of them; name a system of it such as aws-p5, dgx-h100, "
+    with pytest.raises(CrossflowError, match=cure):
+        asked(system="h100-sxm", devices=8)
+    asked(system="h100-sxm", devices=8, task="decode")  # replicas need no network
+    asked(system="h100-sxm", devices=1)
+    asked(["system.devices_per_node=8"], system="h100-sxm", devices=8)
 
 
 def test_what_settings_give_is_not_assumed():

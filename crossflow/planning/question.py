@@ -11,7 +11,7 @@ from pydantic import ValidationError
 
 from crossflow import files
 from crossflow.architecture.system import resolve, template_name
-from crossflow.architecture.template import SystemSpec
+from crossflow.architecture.template import DatasheetSystem, SystemSpec
 from crossflow.errors import CrossflowError, SpecError
 from crossflow.files import Document
 from crossflow.program.file import is_program
@@ -53,7 +53,7 @@ class Question:
         path = _config(self.model)
         workload: dict[str, Any] = {"model": model if path is None else str(path)}
         workload |= {key: value for key, value in (("global_batch", self.batch), ("task", self.task)) if value is not None}
-        title = path.parent.name or "model" if path is not None and path.name == CONFIG else _title(model)
+        title = path.resolve().parent.name or "model" if path is not None and path.name == CONFIG else _title(model)
         data = {
             "name": f"{title} on {Path(named).stem}",
             "system": system,
@@ -61,6 +61,7 @@ class Question:
             **({} if self.strategy is None and names_program(model) else {"strategy": self.strategy or AUTO}),
         }
         said = files.override(Document(file=COMMAND, data=data), settings).data
+        _check_network(named, said["system"], said["workload"].get("task", "training"))
         assumed = list(_assumed(said["system"], said["workload"], path))
         values = {key: value for key, value, _ in assumed if value is not None}
         return Document(file=COMMAND, data={**data, "workload": {**workload, **values}}), tuple(text for *_, text in assumed)
@@ -72,8 +73,25 @@ def names_program(model: str) -> bool:
 
 
 def _title(model: str) -> str:
-    """A model as a name: of a file what stands before its ending."""
-    return Path(model.removesuffix(".gz").removesuffix(".json").removesuffix(".program")).stem
+    """A model as a name: of a file what stands before its ending; dots of a preset's name stay."""
+    name = Path(model).name
+    for ending in (".gz", ".json", ".program", ".yaml", ".yml"):
+        name = name.removesuffix(ending)
+    return name
+
+
+def _check_network(named: str, section: Any, task: str) -> None:
+    """Several devices train together only where something connects them, which nothing does in the file of a device by itself."""
+    system = _system(section)
+    if task != "training" or not isinstance(system, DatasheetSystem) or system.device_count == 1:
+        return
+    if system.devices_per_node == 1 and system.network.inter.bandwidth is None:
+        of = [name for name, path in files.catalogue("templates", "systems").items() if files.read_yaml(path).data.get("device") == named]
+        known = f" such as {', '.join(of[:4])}" if of else ""
+        raise CrossflowError(
+            f"{named} is a device, and nothing connects {system.device_count:,} of them; name a system of it{known}, "
+            "or describe your own: crossflow init cluster"
+        )
 
 
 def _config(model: str) -> Path | None:
@@ -138,7 +156,8 @@ def _of_samples(
     batch = target if target <= devices and own else -(-target // devices) * devices
     source = "the model's own" if own else "about 4 million tokens"
     rounded = f", rounded up to a multiple of {devices:,} devices" if batch != target and target > devices else ""
-    yield "global_batch", batch, f"global_batch {batch:,}: {source}{rounded}; --batch changes it"
+    each = f" of {sequence:,} tokens each" if own and "sequence" not in workload and isinstance(sequence, int) else ""
+    yield "global_batch", batch, f"global_batch {batch:,}{each}: {source}{rounded}; --batch changes it"
 
 
 def _of_picture(workload: Mapping[str, Any], model: Mapping[str, Any]) -> int | None:
