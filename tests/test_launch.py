@@ -381,6 +381,15 @@ def test_megatron_takes_models_of_glm_from_their_configs(tmp_path, name):
     assert "--moe-router-score-function sigmoid" in write(scenario, "megatron")
 
 
+def test_sglang_does_not_exchange_tokens_of_gpt_oss():
+    data = {"system": {"template": "dgx-h100", "devices": 8}, "workload": {**SERVED, "model": "gpt-oss-120b"}, "strategy": "dp8-ep8"}
+    with pytest.raises(CrossflowError, match="SGLang's gpt-oss-120b does not exchange tokens of experts"):
+        write(crossflow.from_dict({**data, "software": "sglang"}), "sglang")
+    gathered = crossflow.from_dict({**data, "software": {"like": "sglang", "kernels": {"gathers": "always"}}})
+    assert "--ep-size 8" in write(gathered, "sglang")
+    assert "--moe-a2a-backend" not in write(gathered, "sglang")
+
+
 def test_types_of_torchtitan_come_back():
     for dtype in ("bf16", "fp32", "fp8", "mxfp8"):
         scenario = llama("dp64-z3", system="dgx-b200", dtype=dtype)

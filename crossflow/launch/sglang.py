@@ -25,6 +25,7 @@ from crossflow.launch.table import Found, Remark
 from crossflow.launch.vllm import lengths_missing, meant_model, meant_types, said_model, said_types
 from crossflow.strategy.plan import Plan
 
+WITHOUT_DEEPEP = ("gpt-oss-120b",)  # models whose layers of experts stop where tokens are to be exchanged, up to SGLang 0.5.19
 REPLICAS = ("tp", "pp", "dp")  # order of ranks where replicas are whole, the nearest first [1]_
 QUANTIZED: Mapping[str, tuple[str, str]] = {
     "fp8": ("dtype", "fp8"), "w8a8_fp8": ("dtype", "fp8"), "modelopt": ("dtype", "fp8"), "modelopt_fp8": ("dtype", "fp8"),
@@ -181,6 +182,11 @@ def flags(settings: FlatSettings, plan: Plan, named: Any, hosts: int = 1, nodes:
     ranks = ranks_of(settings, plan, "SGLang", unsaid)
     unsaid += own_batches(settings, plan, "SGLang")
     values |= _say_ranks(plan, ranks, hosts, unsaid) | _say_experts(settings, ranks, nodes or hosts, remarks)
+    if preset in WITHOUT_DEEPEP and "moe-a2a-backend" in values:
+        unsaid.append(
+            f"ep: {plan.ep}: SGLang's {preset} does not exchange tokens of experts (DeepEP); set software.kernels.gathers: always, "
+            "which gathers them, or export to vllm"
+        )
     values |= _say_requests(settings, ranks) | _say_speculation(settings, preset, ranks, said, remarks, unsaid)
     return Flags(values=values, said=frozenset(said), remarks=tuple(remarks), unsaid=tuple(unsaid))
 
