@@ -390,6 +390,16 @@ def test_sglang_does_not_exchange_tokens_of_gpt_oss():
     assert "--moe-a2a-backend" not in write(gathered, "sglang")
 
 
+@pytest.mark.parametrize("kind", ["vllm", "sglang"])
+def test_exchanges_that_devices_of_another_maker_lack_are_told(kind):
+    data = {"workload": {**SERVED, "model": "qwen3-235b-a22b"}, "strategy": "dp8-ep8", "software": kind}
+    told = {
+        system: "# DeepEP, which exchanges" in write(crossflow.from_dict({**data, "system": {"template": system, "devices": 8}}), kind)
+        for system in ("mi300x-node", "dgx-h200")
+    }
+    assert told == {"mi300x-node": True, "dgx-h200": False}
+
+
 def test_types_of_torchtitan_come_back():
     for dtype in ("bf16", "fp32", "fp8", "mxfp8"):
         scenario = llama("dp64-z3", system="dgx-b200", dtype=dtype)

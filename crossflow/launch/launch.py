@@ -405,11 +405,22 @@ def flags_of(scenario: Scenario, kind: str) -> SaidScenario:
     if kind == "megatron":
         said |= {"strategy.dp"}  # what the devices leave
     comments, unsaid = _left(settings, said, known, kind, named)
+    told = (*rules.remarks, *_foreign(scenario, values))
     if kind not in TRAINING and (preset := preset_of(settings, named)) and not _is_named(values, preset):
         comments = {"workload.model": preset, **comments}
     return SaidScenario(
-        known=known, settings=settings, values=values, comments=comments, remarks=rules.remarks, unsaid=(*rules.unsaid, *unsaid)
+        known=known, settings=settings, values=values, comments=comments, remarks=told, unsaid=(*rules.unsaid, *unsaid)
     )  # fmt: skip
+
+
+def _foreign(scenario: Scenario, values: Mapping[str, Any]) -> list[str]:
+    """What readers should know of flags that only devices of NVIDIA have."""
+    vendor = getattr(scenario.system, "vendor", "nvidia")
+    if vendor == "nvidia" or not any(str(value).startswith("deepep") for value in values.values()):
+        return []
+    return [
+        "DeepEP, which exchanges tokens of experts, runs on GPUs of NVIDIA; name what your devices have in its place, such as mori on AMD"
+    ]
 
 
 def _is_named(values: Mapping[str, Any], preset: str) -> bool:
