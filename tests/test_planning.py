@@ -464,6 +464,19 @@ def test_devices_that_nothing_connects_are_refused_with_systems_of_them():
     asked(["system.devices_per_node=8"], system="h100-sxm", devices=8)
 
 
+def test_a_launch_file_in_the_place_of_a_scenario_is_told_apart(tmp_path):
+    script = tmp_path / "run.sh"
+    script.write_text("torchrun pretrain_gpt.py --num-layers 2\n")
+    with pytest.raises(CrossflowError, match=r"run\.sh is a launch file, not a scenario; read its flags with: crossflow predict --from"):
+        crossflow.predict(script)
+
+
+def test_one_plan_that_is_tied_is_told_in_the_singular():
+    scenario = {"system": {"template": "dgx-h100", "nodes": 8}, "workload": {"model": "llama3-8b", "global_batch": 512}, "strategy": "auto"}
+    found = {plans.tied[:25] for top in (2, 4) if (plans := crossflow.plan(scenario, top=top))}
+    assert found == {"1 of the others below is ", "3 of the others below are"}
+
+
 def test_what_settings_give_is_not_assumed():
     data, assumed = asked(["workload.global_batch=32", "workload.prompt=100", "system.nodes=1"], task="decode")
     assert assumed == ("256 tokens written for each request; --set workload.output=N changes that",)

@@ -241,7 +241,10 @@ def test_the_placement_is_the_one_whose_step_ends_first(topology, strategy):
     ("network", "sentence"),
     [
         ({"inter": {"topology": "fat-tree"}}, "fat-tree needs a group, the number of nodes on one leaf switch"),
-        ({"inter": {"topology": "dragonfly", "group": 3}}, "dragonfly has groups of 3 nodes, which 4 nodes do not fill"),
+        (
+            {"inter": {"topology": "dragonfly", "group": 3}},
+            "dragonfly has groups of 3 nodes, which 4 nodes do not fill; take 3 or 6 nodes, or groups of 2, 1",
+        ),
         (
             {"inter": {"topology": "torus2d", "group": 2}},
             "group and oversubscription are those of a dragonfly or a fat-tree, the topology is torus2d",

@@ -108,7 +108,11 @@ def _check_groups(kind: str, nodes: int, group: int, oversubscription: float) ->
     elif group < 1:
         raise ValueError(f"{kind} needs a group, the number of nodes {_GROUP_WORDS[kind]}")
     elif nodes > group and nodes % group:
-        raise ValueError(f"{kind} has groups of {group} nodes, which {nodes} nodes do not fill")
+        below, above = nodes - nodes % group, nodes - nodes % group + group
+        sizes = ", ".join(str(size) for size in range(group, 0, -1) if nodes % size == 0)
+        raise ValueError(
+            f"{kind} has groups of {group} nodes, which {nodes} nodes do not fill; take {below} or {above} nodes, or groups of {sizes}"
+        )
     elif not oversubscription >= 1.0:
         raise ValueError(f"{kind} has an oversubscription of {oversubscription:g}, expected at least 1")
 

@@ -20,6 +20,7 @@ from crossflow.workload.huggingface import CONFIG
 from crossflow.workload.spec import ProgramSpec
 
 ScenarioSource = str | Path | Mapping[str, Any] | Scenario | Document
+SCRIPTS = (".sh", ".bash", ".sbatch", ".slurm", ".toml")  # endings of launch files, which no scenario has
 Overrides = str | Iterable[str] | Mapping[str, Any]
 
 
@@ -129,6 +130,8 @@ def _document(source: ScenarioSource) -> tuple[Document, Path | None, str, Scena
 def _check_no_model(path: Path) -> None:
     """CrossflowError for a model or a system in the place of a scenario, with what to do."""
     _check_no_name(path)
+    if path.suffix in SCRIPTS and path.is_file():
+        raise CrossflowError(f"{path} is a launch file, not a scenario; read its flags with: crossflow predict --from {path} --on dgx-h100")
     if path.name != CONFIG and not path.is_dir():
         return
     if path.is_dir() and not (path / CONFIG).is_file():

@@ -208,8 +208,9 @@ class Plans(PlainData, Tabular):
         found = spread_of(run := likeness(self.scenario), run, same=True)
         if first is None or not first.tied_with or found is None:
             return ""
+        are = "is" if len(first.tied_with) == 1 else "are"
         return (
-            f"{len(first.tied_with)} of the others below are within {100 * found[0].order:.0f} % of the best and cannot be told from it: "
+            f"{len(first.tied_with)} of the others below {are} within {100 * found[0].order:.0f} % of the best and cannot be told from it: "
             f"of {found[0].n:,} pairs of measured {found[1]} nine of ten that differ by more are in the predicted order"
         )
 
