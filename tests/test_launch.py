@@ -400,6 +400,22 @@ def test_exchanges_that_devices_of_another_maker_lack_are_told(kind):
     assert told == {"mi300x-node": True, "dgx-h200": False}
 
 
+@pytest.mark.parametrize(
+    ("kind", "system", "cure"),
+    [
+        ("tensorrt-llm", "mi300x-node", "tensorrt-llm runs on devices of nvidia, and these are of amd; export to vllm, sglang"),
+        ("dynamo", "mi300x-node", "dynamo runs on devices of nvidia, and these are of amd; export to vllm, sglang"),
+        ("megatron", "tpu-v4-pod", "megatron runs on devices of nvidia, amd, intel, and these are of google"),
+    ],
+)
+def test_frameworks_that_do_not_run_on_the_devices_are_refused(kind, system, cure):
+    data = {"model": "llama3-8b", **({"global_batch": 8} if kind in TRAINING else SERVED)}
+    scenario = crossflow.from_dict({"system": {"template": system, "devices": 8}, "workload": data, "strategy": "dp8"})
+    with pytest.raises(CrossflowError) as caught:
+        write(scenario, kind)
+    assert f"- system: {system}: {cure}" in str(caught.value).splitlines()
+
+
 def test_types_of_torchtitan_come_back():
     for dtype in ("bf16", "fp32", "fp8", "mxfp8"):
         scenario = llama("dp64-z3", system="dgx-b200", dtype=dtype)

@@ -431,7 +431,7 @@ def test_a_question_is_the_scenario_that_it_stands_for():
             "global_batch 1,056 of 8,192 tokens each: the model's own, rounded up to a multiple of 96 devices; --batch changes it",
         ),
         ({"nodes": 2, "task": "decode"}, 128, "global_batch 128: 8 requests at once for each device; --batch changes it"),
-        ({"nodes": 2, "task": "prefill"}, 16, "global_batch 16: 1 requests at once for each device; --batch changes it"),
+        ({"nodes": 2, "task": "prefill"}, 16, "global_batch 16: 1 request at once for each device; --batch changes it"),
     ],
 )
 def test_batches_that_nobody_gave_are_told(given, batch, sentence):

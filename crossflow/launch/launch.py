@@ -406,6 +406,7 @@ def flags_of(scenario: Scenario, kind: str) -> SaidScenario:
         said |= {"strategy.dp"}  # what the devices leave
     comments, unsaid = _left(settings, said, known, kind, named)
     told = (*rules.remarks, *_foreign(scenario, values))
+    unsaid = [*_made_for(scenario, known, kind), *unsaid]
     if kind not in TRAINING and (preset := preset_of(settings, named)) and not _is_named(values, preset):
         comments = {"workload.model": preset, **comments}
     return SaidScenario(
@@ -413,10 +414,23 @@ def flags_of(scenario: Scenario, kind: str) -> SaidScenario:
     )  # fmt: skip
 
 
+def _vendor(scenario: Scenario) -> str:
+    """Who makes the devices; of generated designs nobody does, and they are taken for those of NVIDIA."""
+    return getattr(scenario.system, "vendor", "") or "nvidia"
+
+
+def _made_for(scenario: Scenario, known: FlagTable, kind: str) -> list[str]:
+    """A sentence where a framework does not run on the devices, with those of the same task that do."""
+    if not known.vendors or (vendor := _vendor(scenario)) in known.vendors:
+        return []
+    able = [one for one in KINDS if (one in TRAINING) == (kind in TRAINING) and (not table(one).vendors or vendor in table(one).vendors)]
+    cure = f"; export to {', '.join(able)}" if able else ""
+    return [f"system: {scenario.system.name}: {kind} runs on devices of {', '.join(known.vendors)}, and these are of {vendor}{cure}"]
+
+
 def _foreign(scenario: Scenario, values: Mapping[str, Any]) -> list[str]:
     """What readers should know of flags that only devices of NVIDIA have."""
-    vendor = getattr(scenario.system, "vendor", "nvidia")
-    if vendor == "nvidia" or not any(str(value).startswith("deepep") for value in values.values()):
+    if _vendor(scenario) == "nvidia" or not any(str(value).startswith("deepep") for value in values.values()):
         return []
     return [
         "DeepEP, which exchanges tokens of experts, runs on GPUs of NVIDIA; name what your devices have in its place, such as mori on AMD"

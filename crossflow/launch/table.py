@@ -56,6 +56,7 @@ class FlagTable(FileModel):
     title: str
     sources: Mapping[str, str]
     software: str = Field(description="software stack that predicts its runs where a file does not say")
+    vendors: tuple[str, ...] = Field((), description="makers of devices that it runs on, as `vendor` of devices names them; empty for all")
     comments: tuple[str, ...] = Field((), description="settings that no flag says; crossflow writes them as comments, and reads them back")
     flags: Mapping[str, FlagRow]
     ignored: Mapping[str, tuple[str, ...]] = Field({}, description="by reason: flags without meaning for a prediction; * stands for any")

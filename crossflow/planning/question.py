@@ -133,7 +133,8 @@ def _of_requests(task: str, workload: Mapping[str, Any], model: Mapping[str, Any
         yield "output", OUTPUT, f"{OUTPUT} tokens written for each request; --set workload.output=N changes that"
     if "global_batch" not in workload:
         batch = REQUESTS[task] * devices
-        yield "global_batch", batch, f"global_batch {batch:,}: {REQUESTS[task]} requests at once for each device; --batch changes it"
+        each = f"{REQUESTS[task]} request{'s' if REQUESTS[task] > 1 else ''}"
+        yield "global_batch", batch, f"global_batch {batch:,}: {each} at once for each device; --batch changes it"
 
 
 def _of_samples(
