@@ -127,6 +127,20 @@ def test_the_best_design_is_a_scenario_that_gives_its_figures(swept):
         assert crossflow.predict(scenario).feasible
 
 
+def test_a_search_tells_how_far_its_best_design_can_be_trusted(write):
+    """Of a service with arrivals, which a search for its limits of latency is mostly about, the tails beside it."""
+    workload = {"model": "llama3-8b", "task": "serving", "prompt": 256, "output": 64, "global_batch": 32}
+    scenario = {
+        "system": {"template": "dgx-h100", "devices": 8}, "workload": {**workload, "serving": {"arrival_rate": "4 1/s"}},
+        "software": "vllm", "strategy": "tp8",
+    }  # fmt: skip
+    path = write(scenario=scenario, space={"strategy": ["tp8", "dp8"]}, searches=None, objectives=["ttft_p99_s"])
+    study = run_study(path, out=path.parent / "o")
+    (told,) = [note for note in study.notes if note.startswith("trust")]
+    assert told.startswith("trust of the best: ")
+    assert "; tails unknown" in told
+
+
 def test_best_designs_lie_in_a_folder_of_their_own(swept):
     found = sorted(path.name for path in (swept.out / "best").iterdir())
     assert len(found) == len(swept.results)

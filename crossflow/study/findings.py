@@ -16,12 +16,12 @@ from crossflow.architecture.template import DatasheetSystem
 from crossflow.arrays import plain
 from crossflow.bands import DESIGNED, GENERATED, LEVELS, rounded, spread_of
 from crossflow.drawing.words import label
-from crossflow.evaluation.likeness import likeness, trust
+from crossflow.evaluation.likeness import likeness, trust, trusts
 from crossflow.explanation.parameters import parameters
 from crossflow.explanation.uncertainty import entry_of, importance, interval, probability_better
 from crossflow.names import file_name
 from crossflow.points import split, variant, varied
-from crossflow.scenario import Scenario
+from crossflow.scenario import Scenario, from_dict
 from crossflow.score import larger_is_better, unit_of
 from crossflow.search.division import SPREAD
 from crossflow.search.problem import ILLEGAL
@@ -220,10 +220,22 @@ def notes(study: Study, view: View, results: Sequence[searches.SearchResult]) ->
     searched = dict.fromkeys(option.path for run in study.runs for option in run.problem.space.options)
     if isinstance(study.scenario.system, DatasheetSystem) and "system" not in study.paths:
         found += [of_a_datasheet(path, OF_DATASHEETS) for path in (*study.paths, *searched) if path.startswith("system.technology.")]
-    found += [_trusted(study, view)] if not results and study.sampling is None else []
+    found += [_trusted(study, view)] if not results and study.sampling is None else [_trusted_best(results)]
     found += [missed(study.redivision.problem.constraints, view.columns)] if study.bounded and study.redivision is not None else []
     found = [text for text in found if text]
     return found + ([LOOSELY] if any(any(_loose(study, block)) for block in _blocks(study, view, results)[1]) else [])
+
+
+def _trusted_best(results: Sequence[searches.SearchResult]) -> str:
+    """How far the best designs of searches can be trusted, and a service's tails beside them; nothing where none fits."""
+    bests = [
+        from_dict(searches.design(result.run.problem, result.best.row), base=result.run.problem.scenario.base)
+        for result in results
+        if result.best.row is not None and result.best.row["violation"] == 0
+    ]
+    told = list(dict.fromkeys(trust(best).text for best in bests))
+    tails = list(dict.fromkeys(f"; tails {beside['tails'].text}" for best in bests if "tails" in (beside := trusts(best))))
+    return f"trust of the best: {'; or '.join(told)}{''.join(tails)}" if told else ""
 
 
 def _trusted(study: Study, view: View) -> str:
