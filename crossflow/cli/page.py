@@ -171,8 +171,8 @@ def _kept(widths: Sequence[int], wraps: int | None, room: int) -> int:
 
 
 def _broken(part: RenderableType, room: int) -> RenderableType:
-    """Names that are too long, alone or in a sentence, on several lines: they break before their dots."""
-    if isinstance(part, Text) and "." in part.plain and not part.spans:
+    """Names that are too long, alone or in a sentence, on several lines: they break before their dots, strategies between their words."""
+    if isinstance(part, Text) and not part.spans:
         return Text(_broken_words(part.plain, room), part.style)
     return _broken_words(part, room) if isinstance(part, str) else part
 
@@ -182,16 +182,20 @@ def _broken_words(text: str, room: int) -> str:
 
 
 def _at_dots(name: str, room: int) -> str:
-    r"""Lines of a dotted name.
+    r"""Lines of a dotted name, or of one without dots that has hyphens.
 
     >>> print(_at_dots("system.budgets.area.on_chip.l1", 20))
     system.budgets.area
     .on_chip.l1
+    >>> print(_at_dots("tp2-ep8-dp16-pp8-z1-sp-sel:norm+up+act", 34))
+    tp2-ep8-dp16-pp8-z1-sp-sel:norm+up
+    +act
     """
+    pieces = r"\.?[^.]+|\." if "." in name else r"[-+]?[^-+]+|[-+]"
     lines = []
     for whole in name.split("\n"):
         line = ""
-        for part in re.findall(r"\.?[^.]+|\.", whole):
+        for part in re.findall(pieces, whole):
             if line and len(line) + len(part) > room:
                 lines.append(line)
                 line = ""
