@@ -389,6 +389,15 @@ def test_a_study_has_the_name_of_its_file(tmp_path):
     assert read_study({"scenario": PRODUCT, "sweep": {POWER: ["300 W"]}}).spec.name == "study"
 
 
+def test_studies_of_one_scenario_have_names_of_their_own(tmp_path):
+    # They wrote over each other's results before, in the folder that was called as the scenario's file.
+    (tmp_path / "chip.yaml").write_text(yaml.safe_dump(PRODUCT))
+    for name in ("memories", "nodes"):
+        path = tmp_path / f"{name}.yaml"
+        path.write_text(yaml.safe_dump({"scenario": "chip.yaml", "sweep": {POWER: ["300 W"]}}))
+        assert read_study(path).spec.name == name
+
+
 ONE_NODE = {"system": "dgx-h100", "workload": {"model": "llama3-8b", "global_batch": 64}, "strategy": "tp8"}
 INSIDE = "system.network.intra.bandwidth"
 
