@@ -3,6 +3,7 @@
 
 import itertools
 import json
+import re
 
 import numpy as np
 import pytest
@@ -363,6 +364,11 @@ def test_a_wrong_name_in_a_space_is_told(refused):
     said = refused({}, scenario=LAYERED, space={"workload.model": ["llama2-7b", "foo"]}, searches=searches)
     assert "space.workload.model: unknown model 'foo'" in said
     assert said.count("s.yaml:") == 1
+
+
+def test_a_wrong_searcher_is_told_with_those_that_there_are(refused):
+    said = refused({}, scenario=LAYERED, space={"strategy": "legal"}, searches={"best": {"searcher": "evolutoin"}})
+    assert re.search(r"searches\.best\.searcher: expected one of gradient, .*, got 'evolutoin'; did you mean 'evolution'\?", said)
 
 
 DIVIDED = {

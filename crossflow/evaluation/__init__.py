@@ -87,7 +87,9 @@ def evaluate(
     ([True, False], 'strategy tp3 needs 3 devices (tp 3 x cp 1 x dp 1 x pp 1), but the system has 8')
     """
     if not isinstance(scenario, Scenario):
-        raise CrossflowError(f"evaluate: expected a scenario, got {shown(scenario)}; crossflow.load reads one, and crossflow.sweep files too")
+        raise CrossflowError(
+            f"evaluate: expected a scenario, got {shown(scenario)}; crossflow.load reads one, and crossflow.sweep files too"
+        )
     prompts = not least and bool(figures or columns is None or not PROMPTS.isdisjoint(columns))
     options = _Options(least=least, fitting=fitting, prompts=prompts)
     if points is None:
