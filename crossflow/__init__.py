@@ -121,6 +121,7 @@ _CALLED = {
     "minimize": "optimise", "optimization": "optimise", "tune": "optimise", "Study": "study", "run": "study",
     "estimate": "predict", "simulate_step": "predict", "evaluate_point": "predict", "pareto": "front", "pareto_front": "front",
     "strategies": "legal", "best_plan": "plan", "gantt": "draw_timeline", "monte_carlo": "uncertainty", "sensitivity": "explain",
+    "serve": "predict", "serving": "predict", "train": "predict", "training": "predict",
 }  # fmt: skip
 
 __all__ = ["__version__", *_PUBLIC]

@@ -464,6 +464,10 @@ def _problem(model: type[BaseModel], document: Document, detail: ErrorDetails) -
         location = location[:-1]
     elif kind == "union_tag_not_found":
         message = f"the key {detail['ctx']['discriminator']} is missing"
+    elif kind == "union_tag_invalid":
+        tag, options = detail["ctx"]["tag"], re.findall(r"'([^']*)'", str(detail["ctx"]["expected_tags"]))
+        location = (*location, str(detail["ctx"]["discriminator"]).strip("'"))
+        message = f"expected one of {', '.join(options)}, got {limits.shown(tag)}{did_you_mean(str(tag), options)}"
     elif kind == "literal_error":
         expected = str(detail.get("ctx", {}).get("expected", ""))
         options = re.findall(r"'([^']*)'", expected) or [expected]

@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from crossflow.timeline.record import Timeline
 
 
+_PROJECTED = 2 / 3  # share of a component's figures from which on it is told that they are projected
 UNITS = ("_s", "_j", "_w", "_bytes")  # ends of names of columns that may be left out
 
 
@@ -353,6 +354,7 @@ class Prediction(PlainData, Tabular):
         """What the scenario leaves to the file of its model, what of the model does not run, and settings without effect, as sentences."""
         workload = self.scenario.workload
         found = [*idle(self.scenario, self.score), *(unmatched(self.scenario) if np.isfinite(self.step_time) else ()), *self._unused()]
+        found += self._projected()
         if not isinstance(workload, TransformerSpec):
             return tuple(found)
         found += slower_experts(self.scenario, self.device)
@@ -362,6 +364,19 @@ class Prediction(PlainData, Tabular):
         further = (MTP_NOTE,) if workload.mtp_layers and workload.task != "training" and not guesses else ()
         given = self.scenario.document.data["workload"]
         return (*file_notes(workload, given), *release_notes(workload, given), *further, *found)
+
+    def _projected(self) -> Iterator[str]:
+        """Logic and memory of a generated device of which most of what the library holds was not published."""
+        system = self.scenario.system
+        if not isinstance(system, GeneratedSystem):
+            return
+        library = self.scenario.library_document().data
+        for kind in ("logic", "memory"):
+            name = getattr(system.technology, kind)
+            figures = [figure for figure in library[kind][name].values() if isinstance(figure, Mapping)]
+            guessed = sum(bool(figure.get("projected")) for figure in figures)
+            if guessed >= _PROJECTED * len(figures):
+                yield f"{kind} {name}: {guessed} of its {len(figures)} figures are projected, not published; crossflow show {name} has them"
 
     def _unused(self) -> Iterator[str]:
         """What of the power budget a generated device cannot use."""

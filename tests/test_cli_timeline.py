@@ -106,6 +106,8 @@ def test_settings_change_a_timeline(out, scenario):
     ("words", "sentence"),
     [
         (("-o", "step.pdf"), "step.pdf: a trace ends in .json or .json.gz, a picture in .png or .svg; a name without ending is a folder of traces"),
+        (("--ranks", "0"), "--ranks chooses what a trace holds, and no trace is written; name one: -o step.json.gz"),
+        (("-o", "t.png", "--ranks", "0"), "--ranks chooses what a trace holds, and no trace is written; name one: -o step.json.gz"),
         (("-o", "t.json", "--ranks", "one"), "--ranks: expected 'all' or whole numbers such as 0,8,16, got 'one'"),
         (("--uneven", "nowhere.yaml"), "nowhere.yaml: cannot be read: No such file or directory"),
         (("--compare", "nowhere.yaml"), "nowhere.yaml: cannot be read: No such file or directory"),

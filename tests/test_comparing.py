@@ -10,6 +10,7 @@ import crossflow
 from crossflow import bands
 from crossflow.errors import CrossflowError
 from crossflow.explore.comparison import written
+from crossflow.planning.comparing import _prices
 from crossflow.planning.planner import plan
 
 QUICK = {"workload__sequence": 1024}
@@ -100,6 +101,13 @@ WRONG = [
     ({"budget": "5 W"}, "--budget 5 W: expected USD an hour, such as 2.2 or 2.2USD/hour"),
     ({"devices": 8, "prices": "a100=3"}, "--price a100=3: a100 is none of the systems that are compared; these are dgx-h100, dgx-b200"),
     ({"devices": 8, "prices": "dgx=3"}, "--price dgx=3: dgx stands for dgx-h100 and dgx-b200; these are dgx-h100, dgx-b200"),
+    # An A10's price is none of an A100, and that of a B200 none of a GB200.
+    (
+        {"on": "dgx-a100,gb200-nvl72", "devices": 8, "prices": "a10=0.5"},
+        "--price a10=0.5: a10 is none of the systems that are compared; did you mean 'dgx-a100'?; these are dgx-a100, gb200-nvl72",
+    ),
+    ({"on": "dgx-a100,gb200-nvl72", "devices": 8, "prices": "b200=4"}, "--price b200=4: b200 is none of the systems that are compared"),
+    ({"devices": 8, "sequence": "long"}, "workload.sequence: expected a whole number, got 'long'"),
     ({"devices": 8, "prices": "h100"}, "--price: expected SYSTEM=USD with commas between, such as h100=2.2,b200=4.5; got 'h100'"),
     ({"devices": 8, "prices": "h100=-1"}, "--price h100=-1: expected more than 0 USD an hour"),
     ({"devices": 8, "settings": "workload.foo=3"}, "workload.foo: unknown key 'foo'"),
@@ -110,6 +118,10 @@ WRONG = [
 def test_wrong_words_get_one_clear_error(given, message):
     with pytest.raises(CrossflowError, match=re.escape(message)):
         crossflow.compare("llama3-8b", given.pop("on", "dgx-h100,dgx-b200"), **given)
+
+
+def test_the_beginning_of_a_word_names_a_system():
+    assert set(_prices("mi300=2,h100=3", ["mi300x-node", "h100-ib-cluster"])) == {"mi300x-node", "h100-ib-cluster"}
 
 
 def test_the_page_is_one_file_with_all_systems(compared):

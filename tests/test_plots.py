@@ -6,6 +6,7 @@ import xml.etree.ElementTree as ElementTree
 import numpy as np
 import pytest
 
+from crossflow.drawing.canvas import new_figure
 from crossflow.drawing.palette import COLOURS, RESOURCES, colours_of, resource
 from crossflow.study.plots import draw
 from crossflow.study.plots.lines import GAP, beside, line_data, together
@@ -221,3 +222,11 @@ def test_drawing_leaves_matplotlib_as_it_was(tmp_path):
     with mpl.rc_context({"svg.hashsalt": "mine"}):
         draw(plot(panels=None, series=None), view(ROWS), tmp_path)
         assert mpl.rcParams["svg.hashsalt"] == "mine"
+
+
+@pytest.mark.parametrize("width", [3.6, 5.2, 12.0])
+@pytest.mark.parametrize("title", ["THROUGHPUT OVER THE BATCH, GPT-145B ON 128 A100 (8M16P1D)", "W" * 40, "Step time", "a word " * 40])
+def test_a_title_stays_inside_its_figure(title, width):
+    figure = new_figure(width, 4.0, title)
+    box = figure._suptitle.get_window_extent()
+    assert 0 < box.width < 0.98 * figure.dpi * width

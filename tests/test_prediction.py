@@ -204,3 +204,30 @@ def test_a_record_holds_version_hashes_and_seed():
 def test_a_hash_tells_values_and_types_apart():
     different = [{"a": 1}, {"a": 2}, {"b": 1}, {"a": "1"}, {"a": [1]}, {"a": None}, {"a": 1.5}, [1, 2], [2, 1]]
     assert len({provenance.digest(data) for data in different}) == len(different)
+
+
+CHIP = {
+    "system": {"template": "reference-training", "devices": 64, "technology": {"logic": "N3", "memory": "HBM4"}},
+    "workload": "llama3-70b",
+    "strategy": "tp8-dp2-pp4-z1-sp",
+}
+
+
+def test_most_figures_of_a_future_component_are_told_to_be_projected():
+    def notes(**technology):
+        chip = crossflow.load(CHIP, {f"system.technology.{kind}": name for kind, name in technology.items()})
+        return [note for note in crossflow.predict(chip).notes if "projected" in note]
+
+    assert notes(logic="N5", memory="HBM3") == []
+    assert notes(logic="N1", memory="HBM4E") == [
+        "logic N1: 8 of its 9 figures are projected, not published; crossflow show N1 has them",
+        "memory HBM4E: 15 of its 17 figures are projected, not published; crossflow show HBM4E has them",
+    ]
+
+
+@pytest.mark.parametrize("share", [0.9, 1.1])
+def test_a_device_has_more_power_than_it_draws_at_rest(share):
+    resting = float(crossflow.predict(CHIP).device.static_power[0])
+    found = crossflow.predict(CHIP, {"system.budgets.power": f"{share * resting} W"})
+    assert float(found.device.static_power[0]) == pytest.approx(resting)  # which the budget of power does not change
+    assert found.reason == (None if share > 1 else "cannot be built: its power budget is no more than what it draws at rest")

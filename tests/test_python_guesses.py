@@ -46,6 +46,8 @@ WORKS = [
     ("crossflow.predict(model='llama3-8b', on='dgx-h100', strategy='tp8').assumptions", "'batch= changes it' in it[-1]"),
     ("crossflow.predict(model='llama3-8b', on='dgx-h100', task='prefill', batch=8, prompt=512)", "it.feasible"),
     ("crossflow.load(path)", "it.devices == 128"),
+    ("crossflow.sweep('llama3-8b', on='dgx-h100', batch=64, nodes=[1, 2])", "it.points['strategy'] == ('dp8-z2', 'dp16-z3')"),
+    ("crossflow.compare('llama3-8b', on=['dgx-h100', 'dgx-a100'], devices=8, batch=16, sequence=2048)", "len(it.rows) == 2"),
     ("crossflow.load(path, nodes=32, strategy='tp8-dp32').devices", "it == 256"),
     ("crossflow.load(model='llama3-8b', on='dgx-h100', tp=8).devices", "it == 8"),
     # a prediction
@@ -163,6 +165,18 @@ ANSWERED = [
     ("crossflow.predict(model='llama3-8b')",
      "predict: give a scenario, or a model and a system, such as model='llama3-70b', on='dgx-h100'; 'on' is missing"),
     ("p.save('p.txt')", "p.txt: the data of a Prediction is written as JSON; name it p.json"),
+    ("crossflow.compare([p, p])",
+     "compare() takes a model and the names of systems, such as compare('llama3-8b', on=['dgx-h100', 'dgx-a100']), not "
+     "[Prediction('llama': 19.05 s, bound by compute), Predict ..."),
+    ("crossflow.compare('llama3-8b', on=['dgx-h100', 'dgx-a100'], devices=8, price={'h100': 2})",
+     "compare() takes no 'price'; did you mean 'prices'? such as prices={'h100': 2.2, 'b200': 4.5}"),
+    ("crossflow.compare('llama3-8b', on=['dgx-h100', 'dgx-a100'], devices=8, seq_len=4096)",
+     "compare() takes no 'seq_len'; did you mean 'sequence'? (any path is a keyword too: system__nodes=8)"),
+    ("crossflow.predict(path, batch=np.array([64, 128]))",
+     "settings: workload.global_batch: expected one value, got an array; sweep and evaluate of crossflow take many"),
+    ("crossflow.evaluate('s.yaml', {'workload.global_batch': [64]})",
+     "evaluate: expected a scenario, got 's.yaml'; crossflow.load reads one, and crossflow.sweep files too"),
+    ("crossflow.serve", "module 'crossflow' has no attribute 'serve'; did you mean 'predict'?"),
     ("step.save('x.pdf')",
      "x.pdf: a trace ends in .json or .json.gz, a picture in .png or .svg; a name without ending is a folder of traces"),
 ]  # fmt: skip

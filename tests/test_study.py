@@ -3,6 +3,7 @@
 
 import itertools
 import json
+import re
 
 import numpy as np
 import pytest
@@ -365,6 +366,11 @@ def test_a_wrong_name_in_a_space_is_told(refused):
     assert said.count("s.yaml:") == 1
 
 
+def test_a_wrong_searcher_is_told_with_those_that_there_are(refused):
+    said = refused({}, scenario=LAYERED, space={"strategy": "legal"}, searches={"best": {"searcher": "evolutoin"}})
+    assert re.search(r"searches\.best\.searcher: expected one of gradient, .*, got 'evolutoin'; did you mean 'evolution'\?", said)
+
+
 DIVIDED = {
     "system": {"template": "reference-training", "devices": 64}, "strategy": "tp2-dp32-z1-sp",
     "workload": {"model": "llama3-8b", "global_batch": 128, "sequence": 4096},
@@ -387,6 +393,15 @@ def test_a_study_has_the_name_of_its_file(tmp_path):
     path.write_text(yaml.safe_dump({"scenario": PRODUCT, "sweep": {POWER: ["300 W"]}}))
     assert read_study(path).spec.name == "small-products"
     assert read_study({"scenario": PRODUCT, "sweep": {POWER: ["300 W"]}}).spec.name == "study"
+
+
+def test_studies_of_one_scenario_have_names_of_their_own(tmp_path):
+    # They wrote over each other's results before, in the folder that was called as the scenario's file.
+    (tmp_path / "chip.yaml").write_text(yaml.safe_dump(PRODUCT))
+    for name in ("memories", "nodes"):
+        path = tmp_path / f"{name}.yaml"
+        path.write_text(yaml.safe_dump({"scenario": "chip.yaml", "sweep": {POWER: ["300 W"]}}))
+        assert read_study(path).spec.name == name
 
 
 ONE_NODE = {"system": "dgx-h100", "workload": {"model": "llama3-8b", "global_batch": 64}, "strategy": "tp8"}

@@ -10,7 +10,7 @@ References
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -117,7 +117,7 @@ def generate(system: GeneratedSystem, library: TechLibrary, choices: Mapping[str
     cores = build_cores(parts.compute, given["compute"], system.bundles)
     switched = (cores.used.power - cores.leakage_power) / np.maximum(cores.peak, 1.0)
     built: dict[str, Cores | BuiltMemory | Links] = {"compute": cores, **others}
-    static = np.asarray(cores.leakage_power + memory.static_power + sum((c.static_power for c in caches.values()), NOTHING))
+    static = _resting(cores, caches.values(), memory)
     package = packaged(
         parts,
         budgets,
@@ -517,6 +517,11 @@ def _usage(given: Mapping[str, Allotment], used: Mapping[str, Allotment]) -> tup
     )
 
 
+def _resting(cores: Cores, caches: Iterable[BuiltMemory], memory: BuiltMemory) -> Array:
+    """Power that flows whatever is computed. [W]"""
+    return np.asarray(cores.leakage_power + memory.static_power + sum((cache.static_power for cache in caches), NOTHING))
+
+
 def _problems(
     system: GeneratedSystem, parts: Parts, cores: Cores, caches: Mapping[str, BuiltMemory], memory: BuiltMemory
 ) -> tuple[tuple[Mask, str], ...]:
@@ -534,5 +539,7 @@ def _problems(
         found.append((disordered(getattr(parts, name)), f"the voltages of {name} must satisfy threshold < minimum <= nominal <= maximum"))
     found.append((np.asarray(cores.mcus < 1), "not one compute unit fits its area and power"))
     found.append((np.asarray(memory.level.bandwidth <= 0), "not one memory device fits its package area, controller area, edge and power"))
+    resting = _resting(cores, caches.values(), memory)
+    found.append((np.asarray(resting >= budgets.power), "its power budget is no more than what it draws at rest"))
     found += [(np.asarray(c.level.bandwidth <= 0), f"{name} has no bandwidth: area or power are missing") for name, c in caches.items()]
     return tuple((mask, sentence) for mask, sentence in found if np.any(mask))

@@ -65,9 +65,7 @@ def sections(prediction: Prediction, assumed: Sequence[str] = ()) -> list[Render
     return [
         headline(prediction),
         page.assumptions(assumed),
-        breakdown(prediction),
-        communication(prediction),
-        layers(prediction),
+        *_parts(prediction),
         memory(prediction),
         sharding(prediction),
         run_length(prediction),
@@ -75,6 +73,13 @@ def sections(prediction: Prediction, assumed: Sequence[str] = ()) -> list[Render
         device.budgets(prediction.device),
         provenance(prediction),
     ]
+
+
+def _parts(prediction: Prediction) -> list[RenderableType]:
+    """Where the step goes; nothing of one that never ends, in which no part has a share."""
+    if not math.isfinite(prediction.step_time):
+        return []
+    return [breakdown(prediction), communication(prediction), layers(prediction)]
 
 
 def headline(prediction: Prediction) -> Group:

@@ -28,6 +28,8 @@ _PATH = 12  # slots of the critical path that JSON has, from each end
 def run(arguments: argparse.Namespace) -> None:
     """Build the timeline of the scenario and show or write what is asked for."""
     chosen = _ranks(arguments.ranks)
+    if arguments.ranks is not None and all(path.suffix.lower() in PICTURES for path in arguments.output):
+        raise CrossflowError("--ranks chooses what a trace holds, and no trace is written; name one: -o step.json.gz")
     for path in arguments.output:
         check_output(path, compared=arguments.compare is not None)
     uneven = EVEN if arguments.uneven is None else load_uneven(arguments.uneven)

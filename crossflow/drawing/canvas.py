@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import math
 import textwrap
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -55,6 +56,9 @@ class Ticks(NamedTuple):
         return [float(share) for share in (places - low) / ((high - low) or 1.0)]
 
 
+_TITLE = 0.95  # of the width of a figure, that its title takes at most
+
+
 def new_figure(width: float, height: float, title: str = "") -> Figure:
     """An empty figure of a size in inches, with its title above."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -65,7 +69,10 @@ def new_figure(width: float, height: float, title: str = "") -> Figure:
     FigureCanvasAgg(figure)
     if title:
         size = min(12.0, max(9.5, 130.0 * width / len(title)))  # a letter takes some 0.48 of its size
-        figure.suptitle(textwrap.fill(title, int(130 * width / size)), fontsize=size)
+        text = figure.suptitle(textwrap.fill(title, int(130 * width / size)), fontsize=size)
+        taken = text.get_window_extent().width / (figure.dpi * width)
+        if taken > _TITLE:  # capitals and digits take more; letters are drawn in whole points
+            text.set_fontsize(math.floor(size * _TITLE / taken))
     return figure
 
 

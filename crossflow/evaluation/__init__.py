@@ -27,6 +27,7 @@ from crossflow.evaluation.members import Members, together
 from crossflow.evaluation.programs import program_score
 from crossflow.evaluation.recommendation import dlrm_score
 from crossflow.evaluation.serving import serving_score
+from crossflow.limits import shown
 from crossflow.paths import value_at, with_quantity
 from crossflow.points import Points, Split, as_shipped, groups, refusal, split, variant, varied
 from crossflow.scenario import Scenario
@@ -85,6 +86,10 @@ def evaluate(
     >>> score.feasible.tolist(), score.why(1)
     ([True, False], 'strategy tp3 needs 3 devices (tp 3 x cp 1 x dp 1 x pp 1), but the system has 8')
     """
+    if not isinstance(scenario, Scenario):
+        raise CrossflowError(
+            f"evaluate: expected a scenario, got {shown(scenario)}; crossflow.load reads one, and crossflow.sweep files too"
+        )
     prompts = not least and bool(figures or columns is None or not PROMPTS.isdisjoint(columns))
     options = _Options(least=least, fitting=fitting, prompts=prompts)
     if points is None:

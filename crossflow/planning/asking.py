@@ -200,6 +200,8 @@ def of_question(function: str, scenario: ScenarioSource | None, named: Mapping[s
     >>> source.data["system"], varied
     ({'template': 'dgx-h100'}, {'on': ['dgx-h100', 'dgx-a100'], 'nodes': [1, 2]})
     """
+    if scenario is not None and "on" in named and _is_model(scenario):  # sweep("llama3-8b", on="dgx-h100", nodes=[1, 2])
+        scenario, named = None, {"model": str(scenario), **named}
     if scenario is not None:
         return scenario, dict(named)
     lists = {key: value for key, value in named.items() if isinstance(value, Iterable) and not isinstance(value, str | Mapping)}

@@ -17,7 +17,9 @@ from crossflow.bands import spread_of, ties
 from crossflow.errors import CrossflowError, did_you_mean
 from crossflow.evaluation.likeness import likeness, told_trust
 from crossflow.files import Document
+from crossflow.limits import shown
 from crossflow.packages import pandas
+from crossflow.planning.asking import paths
 from crossflow.planning.opening import Overrides, as_settings, load, unplanned
 from crossflow.planning.planner import plan
 from crossflow.planning.question import COMMAND, Question
@@ -240,7 +242,7 @@ def _larger(name: str) -> bool:
 
 def compare(
     model: str,
-    on: str | Sequence[str],
+    on: str | Sequence[str] = (),
     *,
     devices: int | None = None,
     budget: float | str | None = None,
@@ -278,10 +280,10 @@ def compare(
     >>> [row.system for row in found], found.ordered_by
     (['dgx-h100', 'dgx-a100'], 'usd_per_million_tokens')
     """
-    systems = _systems(on)
+    systems = _systems(model, on)
     known = _prices(prices, systems)
     rent = _budget(devices, budget)
-    texts = (*as_settings(settings), *as_settings({path.replace("__", "."): value for path, value in named.items()}))
+    texts = (*as_settings(settings), *_keywords(named))
     asked = [_Asked(model=model, system=name, task=task, batch=batch, settings=_priced(texts, known.get(name))) for name in systems]
     made = [one.best(devices, rent) for one in asked]
     if not any(row.prediction for row, _, error in made) and (error := next((error for *_, error in made if error), None)):
@@ -299,11 +301,19 @@ def compare(
     )
 
 
-def _systems(on: str | Sequence[str]) -> list[str]:
+def _keywords(named: Mapping[str, Any]) -> tuple[str, ...]:
+    """Settings by keyword as those of `crossflow.predict`, but for the price, which every system has one of."""
+    if "price" in named:
+        raise TypeError("compare() takes no 'price'; did you mean 'prices'? such as prices={'h100': 2.2, 'b200': 4.5}")
+    return as_settings(paths("compare", named))
+
+
+def _systems(model: Any, on: str | Sequence[str]) -> list[str]:
     """Names of the systems, each once."""
-    if not isinstance(on, str | Iterable):
+    if not (isinstance(model, str) and isinstance(on, str | Iterable)):
+        wrong = shown(on if isinstance(model, str) else model)
         raise TypeError(
-            f"compare() takes a model and the names of systems, such as compare('llama3-8b', on=['dgx-h100', 'dgx-a100']), not {on!r}"
+            f"compare() takes a model and the names of systems, such as compare('llama3-8b', on=['dgx-h100', 'dgx-a100']), not {wrong}"
         )
     names = [part.strip() for part in (on.split(",") if isinstance(on, str) else on)]
     if not names or not all(names):
@@ -337,10 +347,14 @@ def _prices(prices: Mapping[str, float | str] | str | None, systems: Sequence[st
 
 
 def _meant(name: str, systems: Sequence[str]) -> Iterator[list[str]]:
-    """Systems that a name may stand for, the likeliest first: as a whole, as one of its words, as a part."""
+    """Systems that a name may stand for, the likeliest first: as a whole, as one of its words, as the beginning of one.
+
+    A number is taken as a whole: `mi300` is a beginning of mi300x, `a10` none of a100; and `b200` is no part of gb200.
+    """
     yield [system for system in systems if system.lower() == name]
     yield [system for system in systems if name in re.split(r"[^a-z0-9]+", system.lower())]
-    yield [system for system in systems if name in system.lower()]
+    part = re.compile(rf"(?<![a-z0-9]){re.escape(name)}" + (r"(?!\d)" if name[-1:].isdigit() else ""))
+    yield [system for system in systems if part.search(system.lower())]
 
 
 def _rent(value: float | str, where: str) -> float:

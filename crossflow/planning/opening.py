@@ -106,6 +106,8 @@ def as_settings(settings: Overrides) -> tuple[str, ...]:
 
 
 def _json(path: str, value: Any) -> str:
+    if getattr(value, "shape", ()):
+        raise CrossflowError(f"settings: {path}: expected one value, got an array; sweep and evaluate of crossflow take many")
     try:
         return json.dumps(value if isinstance(value, Mapping | list | tuple) else plain(value))
     except (TypeError, ValueError):

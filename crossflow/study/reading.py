@@ -159,12 +159,14 @@ def locate(name: str | Path) -> Path:
 def _read(path: str | Path | Mapping[str, Any], base: Path | None, yes: bool, settings: Sequence[str]) -> Study:
     if isinstance(path, Mapping):
         document, base = _with_scenario(Document(file="study", data=dict(path)), base or Path())
+        file = Path(document.file)
     else:
         file = locate(path)
         document, base = _with_scenario(_no_other(files.read_yaml(file), file), file.parent)
     document = files.override(document, settings)
     if isinstance(document.data, Mapping) and "scenario" in document.data and "name" not in document.data:
-        document = files.merge(Document(file=document.file, data={"name": Path(document.file).stem}), document)
+        # The study's own file, not that of its scenario: studies of one scenario would write into one folder.
+        document = files.merge(Document(file=document.file, data={"name": file.stem}), document)
     try:
         spec = files.validate(StudyFile, document)
     except SpecError as error:
