@@ -91,10 +91,10 @@ def decisions(explanation: Explanation) -> Group:
     rows = [_decided(one, explanation, searched=searched) for one in found]
     rate = f"{explanation.counts}/s/device"
     objective = () if explanation.objective == "step_time_s" else (in_words(explanation.objective), "gain")
-    chip = ("search +-", "division kept") if searched else ()
-    header = ("decision", "change", *objective, "step time", "gain", rate, "gain", *chip, "bound by")
-    now = f"now {show(explanation.step_time, 's')}, {_rate(explanation.throughput)} {rate}"
-    aside = f"{now}; searched rows: over the re-optimised chip" if searched else now
+    chip = ("+-", "kept") if searched else ()
+    header = ("decision", "change", *objective, "step", "gain", "per device", "gain", *chip, "bound by")
+    now = f"now {show(explanation.step_time, 's')} a step, {_rate(explanation.throughput)} {rate}"
+    aside = f"{now}; +-: over the re-optimised chip" if searched else now
     return page.section("What you decide", rows, right=range(2, len(header) - 1), aside=aside, header=header, wraps=1)
 
 

@@ -137,7 +137,8 @@ def _brings(one: Alternative) -> float:
 
 def _of_the_chip(scenario: Scenario, one: Alternative, before: tuple[float, float]) -> Decision:
     design = Design(settings={}, scenario=scenario, quantities={})
-    text = f"{one.path.removeprefix('system.')} {one.after if one.path == DIVIDED else f'{one.before} to {one.after}'}"
+    name = one.path.removeprefix("system.").removeprefix("technology.").replace("_", " ")
+    text = f"{name} {one.after if one.path == DIVIDED else f'{one.before} to {one.after}'}"
     return Decision(
         kind=CHIP.get(one.path, "technology"), path=one.path, text=text, settings=one.settings,
         overrides=overrides(design, one.settings), value=one.value, gain=_brings(one), bound_by=one.bound_by, feasible=True, reason=None,
