@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from crossflow.errors import CrossflowError
+from crossflow.explanation.designs import read_design
 from crossflow.explore import axes
 from crossflow.explore.axes import BEST, grid_axes
-from crossflow.explore.designs import read_design
 from crossflow.explore.offline import offline
 from crossflow.planning.opening import from_dict
 from crossflow.planning.planner import plan

@@ -28,6 +28,7 @@ KEYS = {
     "name", "objective", "unit", "larger_is_better", "value", "feasible", "reason", "bound_by", "step", "fine_step", "limiting",
     "elasticities", "not_movable", "what_if", "pairs", "next_bottleneck", "swings", "strategies", "uses", "notes", "alternatives",
     "error_band", "error_band_reason", "lever", "trust", "trust_text", "trust_reason", "trust_of",
+    "decisions", "step_time_s", "throughput_per_device", "throughput_counts",
 }  # fmt: skip
 
 

@@ -83,8 +83,8 @@ def test_one_level_alone_can_vary_in_a_service_of_experts():
 
 def test_decisions_that_searches_cannot_tell_apart_stand_in_the_order_of_what_is_known_without_them():
     def one(path, gain, kept, spread):
-        answer = {"value": 1.0, "gain": gain, "bound_by": "compute", "feasible": True, "reason": None}
-        return Alternative(path=path, before="a", after="b", kept=kept, marginal=gain, spread=spread, **answer)
+        answer = {"value": 1.0, "gain": gain, "bound_by": "compute", "feasible": True, "reason": None, "step_time": 1.0, "throughput": 1.0}
+        return Alternative(path=path, before="a", after="b", kept=kept, marginal=gain, spread=spread, settings={}, **answer)
 
     rows = [one("far", 0.10, 0.0, 0.001), one("N3", 0.301, 0.24, 0.01), one("N2", 0.300, 0.29, 0.01)]
     assert [found.path for found in _in_order(rows)] == ["N2", "N3", "far"]

@@ -14,8 +14,7 @@ from crossflow.cli import page
 from crossflow.cli.page import percent
 from crossflow.cli.source import scenario_of
 from crossflow.evaluation.likeness import trust
-from crossflow.explanation.alternatives import DIVIDED
-from crossflow.explanation.answers import Change, Effect, Explanation, NextBottleneck, WhatIf
+from crossflow.explanation.answers import Change, Decision, Effect, Explanation, NextBottleneck, WhatIf
 from crossflow.explanation.parameters import ParameterGroup
 from crossflow.explanation.sensitivity import explain
 from crossflow.explanation.tornado import draw, in_words, tornado
@@ -24,7 +23,6 @@ from crossflow.score import unit_of
 from crossflow.units import show
 
 _INFLUENCE = 1e-6  # elasticity below which a parameter is not worth a row
-_CHOICES = 2  # alternatives of one kind
 ENDS = {"falling elasticity": "more of it brings half as much", "another resource": "another resource binds"}
 _FACTORS = 3  # what-ifs of one parameter
 
@@ -87,19 +85,30 @@ def _limit(explanation: Explanation) -> str:
 
 
 def decisions(explanation: Explanation) -> Group:
-    """What the architect of a generated device could decide otherwise: of every kind the best that can be, those that gain most first."""
-    better = [one for one in explanation.alternatives if one.feasible and (one.gain if one.path == DIVIDED else one.marginal) > _INFLUENCE]
-    best = {path: [one for one in better if one.path == path][:_CHOICES] for path in dict.fromkeys(one.path for one in better)}
-    chosen = [one for one in better if one in best[one.path]]
-    rows: list[list[RenderableType]] = []
-    for one in chosen:
-        divides = one.path == DIVIDED
-        change, gain = (one.after, one.gain) if divides else (f"{one.before} to {one.after}", one.marginal)
-        kept = "-" if divides or not math.isfinite(one.kept) else _signed(one.kept)
-        rows.append([one.path, change, _signed(gain), f"{100 * one.spread:.1f} %", kept, _figure(one.value, explanation), one.bound_by])
-    header = ("decision", "change", "gain", "search +-", "division kept", in_words(explanation.objective), "bound by")
-    aside = "below the first row: gain over the re-optimised chip" if rows else ""
-    return page.section("What you decide", rows, right=(2, 3, 4, 5), aside=aside, header=header, wraps=1)
+    """What the reader can decide otherwise beside the strategy, kind by kind, and what it does to the step and to each device."""
+    found = [one for one in explanation.decisions if one.kind != "strategy"]
+    searched = any(one.spread is not None for one in found)
+    rows = [_decided(one, explanation, searched=searched) for one in found]
+    rate = f"{explanation.counts}/s/device"
+    objective = () if explanation.objective == "step_time_s" else (in_words(explanation.objective), "gain")
+    chip = ("+-", "kept") if searched else ()
+    header = ("decision", "change", *objective, "step", "gain", "per device", "gain", *chip, "bound by")
+    now = f"now {show(explanation.step_time, 's')} a step, {_rate(explanation.throughput)} {rate}"
+    aside = f"{now}; +-: over the re-optimised chip" if searched else now
+    return page.section("What you decide", rows, right=range(2, len(header) - 1), aside=aside, header=header, wraps=1)
+
+
+def _decided(one: Decision, explanation: Explanation, *, searched: bool) -> list[RenderableType]:
+    text = f"{one.text}, {one.settings['strategy']}" if one.kind == "nodes" and "strategy" in one.settings else one.text
+    objective = [] if explanation.objective == "step_time_s" else [_figure(one.value, explanation), _signed(one.gain)]
+    kept = "-" if one.kept is None or not math.isfinite(one.kept) else _signed(one.kept)
+    chip = ["-" if one.spread is None else f"{100 * one.spread:.1f} %", kept] if searched else []
+    pace = [show(one.step_time, "s"), _signed(-one.time), _rate(one.throughput), _signed(one.rate)]
+    return [one.kind, text, *objective, *pace, *chip, one.bound_by]
+
+
+def _rate(value: float) -> str:
+    return f"{value:,.0f}" if value >= 1000 else f"{value:.4g}"
 
 
 def slight(explanation: Explanation) -> Group:

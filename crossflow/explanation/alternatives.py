@@ -14,7 +14,7 @@ import numpy as np
 from crossflow.architecture.template import GeneratedSystem
 from crossflow.arrays import Array
 from crossflow.evaluation import evaluate
-from crossflow.explanation.answers import Alternative
+from crossflow.explanation.answers import DIVIDED, Alternative, paces
 from crossflow.points import variant, varied
 from crossflow.scenario import Scenario
 from crossflow.score import Score, larger_is_better
@@ -26,7 +26,6 @@ from crossflow.search.space import Space
 from crossflow.technology.components import Link
 from crossflow.units import show
 
-DIVIDED = "system.budgets"  # path of the alternative that only divides budgets anew
 BUDGETS = ("system.budgets.power", "system.budgets.chip_area", "system.budgets.node_area")
 MORE = 1.1  # times as much of a budget
 STACKED = 0.4  # part of the chip under a cache on top of it, about that of V-Cache (36 of 81 mm2)
@@ -56,18 +55,22 @@ def alternatives(scenario: Scenario, objective: str, value: float) -> tuple[Alte
     def divided_as(designs: Array) -> Score:
         return evaluate(scenario, {**whole, **dict(zip(division.paths, designs, strict=True))}, columns=(objective,))
 
-    anew = divided_as(found.designs)
+    designs = found.designs
+    anew = divided_as(designs)
     gains = [_gains(score, objective, value) for score in (kept, anew)]
     if evaluate(scenario).feasible[0]:  # what cannot be built with the division as it is brings nothing with it
         gains[0] = [gain if feasible else -np.inf for gain, feasible in zip(gains[0], kept.feasible, strict=True)]
     worse = np.array([*gains[0], 0.0]) > gains[1]
     if worse.any():  # a short search may end behind the division that the template has for it
-        anew = divided_as(np.where(worse, _own_divisions(scenario, decided, division.paths), found.designs))
+        designs = np.where(worse, _own_divisions(scenario, decided, division.paths), designs)
+        anew = divided_as(designs)
         gains[1] = _gains(anew, objective, value)
     marginal = _gains(anew, objective, float(anew.columns()[objective][-1]))
+    shares = [dict(zip(division.paths, column.tolist(), strict=True)) for column in designs.T]
     rows = [
         Alternative(path=path, before=_text(scenario, path, own[path]), after=_text(scenario, path, to), kept=gains[0][i],
-                    marginal=marginal[i], spread=float(spread[i]), **_answer(anew, i, objective, gains[1][i]))
+                    marginal=marginal[i], spread=float(spread[i]), settings={path: to, **shares[i]},
+                    **_answer(anew, i, objective, gains[1][i]))
         for i, (path, to) in enumerate(decided)
     ]  # fmt: skip
     divided = Alternative(
@@ -77,6 +80,7 @@ def alternatives(scenario: Scenario, objective: str, value: float) -> tuple[Alte
         kept=0.0,
         marginal=0.0,
         spread=float(spread[-1]),
+        settings=shares[-1],
         **_answer(anew, -1, objective, gains[1][-1]),
     )
     return (divided, *_in_order(rows))
@@ -157,10 +161,11 @@ def _gains(score: Score, objective: str, value: float) -> list[float]:
 
 def _answer(score: Score, i: int, objective: str, gain: float) -> dict[str, Any]:
     columns, at = score.columns(), i % len(score)
+    step_time, throughput = paces(score)[at]
     reason = columns["reason"][at]
     return {
         "value": float(columns[objective][at]), "gain": gain, "bound_by": columns["bound_by"][at],
-        "feasible": bool(columns["feasible"][at]), "reason": reason,
+        "feasible": bool(columns["feasible"][at]), "reason": reason, "step_time": step_time, "throughput": throughput,
     }  # fmt: skip
 
 

@@ -6,12 +6,14 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
+import numpy as np
+
 from crossflow.arrays import plain
 from crossflow.evaluation.likeness import told_trust
 from crossflow.explanation.parameters import Parameter, ParameterGroup
 from crossflow.results import PlainData, Tabular
 from crossflow.scenario import Scenario
-from crossflow.score import larger_is_better, unit_of
+from crossflow.score import Score, larger_is_better, unit_of
 from crossflow.units import show
 
 if TYPE_CHECKING:
@@ -19,9 +21,12 @@ if TYPE_CHECKING:
     from crossflow.uses import Use
 
 STEP, FINE_STEP = 0.01, 0.001  # relative steps of the differences: wide enough to see over whole numbers of units and banks
+DIVIDED = "system.budgets"  # path of the decision that only divides budgets anew
 
 Owner = Literal["architect", "technology"]
 Sides = Literal["both", "below", "above", "none"]
+# What is decided, in the order in which decisions are told.
+DecisionKind = Literal["strategy", "nodes", "network", "memory", "type", "batch", "engine", "technology"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,11 +85,14 @@ class Answer:
     bound_by: str  # resource that bounds the largest part of the step then
     feasible: bool  # whether the design can be built and holds its model
     reason: str | None  # what stands against it
+    step_time: float  # of a step then. [s]
+    throughput: float  # of one device: tokens, or samples where the workload has none. [1/s]
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data."""
         rest = {name: getattr(self, name) for name in ("bound_by", "feasible", "reason")}
-        return {"objective": plain(self.value), "gain": plain(self.gain), **rest}
+        pace = {"step_time_s": plain(self.step_time), "throughput_per_device": plain(self.throughput)}
+        return {"objective": plain(self.value), "gain": plain(self.gain), **rest, **pace}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -111,6 +119,7 @@ class Alternative(Answer):
     # relative improvement over the scenario whose budgets are divided anew too, which is what the decision itself brings. [1]
     marginal: float
     spread: float  # by how much two searches of its division that did not see each other differ. [1]
+    settings: Mapping[str, Any]  # that make it, those of the division among them; numbers in SI units
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data."""
@@ -135,6 +144,47 @@ class OtherStrategy(Answer):
     def to_dict(self) -> dict[str, Any]:
         """Plain data."""
         return {"strategy": self.strategy, "changes": self.changes, **super().to_dict()}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Decision(Answer):
+    """Something that the reader can decide at once, and what it changes; gains are what the decision itself brings.
+
+    Attributes
+    ----------
+    kind : what is decided.
+    path : the setting that is decided, such as ``system.nodes``.
+    text : what is otherwise, such as ``nodes 16 to 32``.
+    settings : that make it, numbers in SI units.
+    overrides : the same as ``crossflow predict --set`` takes them.
+    time : relative change of the step time. [1]
+    rate : relative change of the throughput of one device; of requests that arrive by themselves it only follows the devices. [1]
+    spread, kept : of a chip whose budgets are divided anew: by how much two searches differ, and the gain where the division stays;
+        `gain`, `time` and `rate` are then over the scenario with its budgets divided anew too. None elsewhere. [1]
+    """
+
+    kind: DecisionKind
+    path: str
+    text: str
+    settings: Mapping[str, Any]
+    overrides: tuple[str, ...]
+    time: float
+    rate: float
+    spread: float | None = None
+    kept: float | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data."""
+        about = {"kind": self.kind, "path": self.path, "text": self.text, "settings": dict(self.settings), "set": list(self.overrides)}
+        searched = {"search_spread": self.spread, "gain_kept": None if self.kept is None else plain(self.kept)}
+        return {**about, "time": plain(self.time), "rate": plain(self.rate), **super().to_dict(), **searched}
+
+
+def paces(score: Score) -> list[tuple[float, float]]:
+    """Step time [s] and throughput of one device [1/s] of every point of a score."""
+    rate = score.tokens_per_second if score.tokens_per_second.any() else score.samples_per_second
+    each = np.broadcast_to(rate / score.devices, (len(score),))
+    return list(zip(np.broadcast_to(score.step_time, (len(score),)).tolist(), each.tolist(), strict=True))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -189,6 +239,10 @@ class Explanation(PlainData, Tabular):
         those that are feasible, the largest gain first; those whose gains the search cannot tell apart in the order of their gains
         with the division kept.
     strategies : other strategies of a layered model, those that fit first, the largest gain first.
+    decisions : what the reader can decide at once and what gains, with the settings that make it: strategies, nodes, network, memory,
+        types, the batch, settings of an engine, and technology; what does not fit or changes nothing is left out.
+    step_time, throughput : pace of the scenario itself [s], and of one of its devices [1/s].
+    counts : what a throughput counts: tokens, or samples where the workload has none.
     uses : by path what waits for links and memories that gain little, and what hides it, if they were half as good.
     notes : sentences on how to read this.
     """
@@ -209,6 +263,10 @@ class Explanation(PlainData, Tabular):
     swings: tuple[Swing, ...]
     alternatives: tuple[Alternative, ...]
     strategies: tuple[OtherStrategy, ...]
+    decisions: tuple[Decision, ...]
+    step_time: float
+    throughput: float
+    counts: Literal["tokens", "samples"]
     uses: Mapping[str, Use]
     notes: tuple[str, ...]
 
@@ -244,6 +302,10 @@ class Explanation(PlainData, Tabular):
             "swings": [{**asdict(s), "at_low": plain(s.at_low), "at_high": plain(s.at_high)} for s in self.swings],
             "alternatives": [other.to_dict() for other in self.alternatives],
             "strategies": [other.to_dict() for other in self.strategies],
+            "decisions": [decision.to_dict() for decision in self.decisions],
+            "step_time_s": self.step_time,
+            "throughput_per_device": self.throughput,
+            "throughput_counts": self.counts,
             "uses": {path: use.to_dict() for path, use in self.uses.items()},
             "notes": list(self.notes),
         }

@@ -20,7 +20,23 @@ from crossflow.errors import CrossflowError
 from crossflow.evaluation import evaluate
 from crossflow.evaluation.figures import check_objective
 from crossflow.explanation.alternatives import REFINED, SEARCHED, alternatives
-from crossflow.explanation.answers import FINE_STEP, STEP, Change, Effect, Explanation, NextBottleneck, OtherStrategy, Sides, Swing, WhatIf
+from crossflow.explanation.answers import (
+    FINE_STEP,
+    STEP,
+    Alternative,
+    Change,
+    Decision,
+    Effect,
+    Explanation,
+    NextBottleneck,
+    OtherStrategy,
+    Sides,
+    Swing,
+    WhatIf,
+    paces,
+)  # fmt: skip
+from crossflow.explanation.decisions import TIMED, better_moves, better_strategies, in_order, of_the_chip
+from crossflow.explanation.designs import Design
 from crossflow.explanation.parameters import GROUPS, Parameter, ParameterGroup, parameters
 from crossflow.explanation.uncertainty import larger_is_better as better_larger
 from crossflow.scenario import Scenario
@@ -40,7 +56,6 @@ RESOURCES = (
 )
 FACTORS = (1.1, 2.0, 10.0)
 SMALLEST = FACTORS[0]
-TIMED = ("step_time_s", "samples_per_second", "tokens_per_second")  # objectives of which it is known what should help
 SURPRISING = 1e-3  # by how much a step must be longer to surprise
 TOP = 10  # parameters that are improved further, and paired
 SCANNED = 6  # parameters that are scanned for the next bottleneck
@@ -62,13 +77,14 @@ PROFILED = (
 Move = Mapping[str, float]  # new values by path
 
 
-def explain(scenario: Scenario, objective: str = "step_time_s") -> Explanation:
+def explain(scenario: Scenario, objective: str = "step_time_s", *, tried: bool = True) -> Explanation:
     """Explain what limits a scenario.
 
     Parameters
     ----------
     scenario : the scenario.
     objective : numeric column of a score to explain; see `crossflow.score.larger_is_better` for what counts as improving it.
+    tried : whether decisions beside those about a generated chip are tried; a page asks for them by themselves.
 
     Raises
     ------
@@ -89,19 +105,15 @@ def explain(scenario: Scenario, objective: str = "step_time_s") -> Explanation:
     base = local[BASE]
     levers = [number for number in movable if not _moves_with_others(number, trials.values, scenario)]
     first = {number: best for number in levers if (best := trials.best(number, SMALLEST, local, base)) is not None}
-    generated = isinstance(scenario.system, GeneratedSystem)
-    groups = {number: number.group(generated=generated) for number in movable}
-    leading = sorted(
-        ((n, w) for n, w in first.items() if w.gain > NOTHING),
-        key=lambda pair: (-round(pair[1].gain, 9), GROUPS.index(groups[pair[0]])),
-    )
+    groups = {number: number.group(generated=isinstance(scenario.system, GeneratedSystem)) for number in movable}
+    leading = _leading(first, groups)
     changeable = [pair for pair in leading if groups[pair[0]] != "constant"]
-    top = list(dict.fromkeys([*_distinct(leading)[:TOP], *_distinct(changeable)[:SCANNED]]))
-    scanned = list(dict.fromkeys([*top[:SCANNED], *(pair for pair in top if groups[pair[0]] != "constant")]))[: 2 * SCANNED]
+    top, scanned = _chosen(leading, changeable)
     farther = trials.run({**_factor_moves([n for n, _ in top]), **_scan_moves(scanned)})
     singles = [w for n, own in top for w in (own, *(trials.best(n, factor, farther, base) for factor in FACTORS[1:])) if w is not None]
     told = {n: _surprise(n, local, base, objective) for n in levers if not n.path.endswith(OVERDRIVE)}
     effects = [_effect(number, local, base, first.get(number), told.get(number), groups[number]) for number in movable]
+    strategies, chip = _strategies(trials, base), alternatives(scenario, objective, base.value)
     return Explanation(
         scenario=scenario,
         objective=objective,
@@ -117,11 +129,40 @@ def explain(scenario: Scenario, objective: str = "step_time_s") -> Explanation:
         pairs=_pairs(singles, trials, base),
         next_bottlenecks=tuple(_next_bottleneck(n, w, farther, base, trials) for n, w in scanned),
         swings=tuple(_swing(number, local) for number in numbers if _range(number) is not None),
-        alternatives=alternatives(scenario, objective, base.value),
-        strategies=_strategies(trials, base),
+        alternatives=chip,
+        strategies=strategies,
+        decisions=_decisions(trials, start, strategies if tried else None, chip),
+        **dict(zip(("step_time", "throughput"), paces(start)[0], strict=True)),
+        counts="tokens" if start.tokens_per_second.any() else "samples",
         uses=_uses(scenario, start, effects),
         notes=_notes(scenario, base, rated=any(_of_one_rate(number, trials.values) for number in movable)),
     )
+
+
+def _leading(first: Mapping[Parameter, WhatIf], groups: Mapping[Parameter, ParameterGroup]) -> list[tuple[Parameter, WhatIf]]:
+    """Parameters that gain, the largest gain first; of equal ones those that the reader decides."""
+    gaining = ((n, w) for n, w in first.items() if w.gain > NOTHING)
+    return sorted(gaining, key=lambda pair: (-round(pair[1].gain, 9), GROUPS.index(groups[pair[0]])))
+
+
+def _chosen(
+    leading: Sequence[tuple[Parameter, WhatIf]], changeable: Sequence[tuple[Parameter, WhatIf]]
+) -> tuple[list[tuple[Parameter, WhatIf]], list[tuple[Parameter, WhatIf]]]:
+    """Parameters that are improved further, and those of them that are scanned for the next bottleneck."""
+    top = list(dict.fromkeys([*_distinct(leading)[:TOP], *_distinct(changeable)[:SCANNED]]))
+    return top, list(dict.fromkeys([*top[:SCANNED], *(pair for pair in top if pair in changeable)]))[: 2 * SCANNED]
+
+
+def _decisions(
+    trials: _Trials, start: Score, strategies: Sequence[OtherStrategy] | None, chip: Sequence[Alternative]
+) -> tuple[Decision, ...]:
+    """What the reader can decide at once, kind by kind; about a generated chip alone where no strategies are given."""
+    scenario, objective = trials.scenario, trials.objective
+    found = of_the_chip(scenario, start, chip)
+    if strategies is not None:
+        design = Design(settings={}, scenario=scenario, quantities={})
+        found = (*better_strategies(start, strategies), *better_moves(scenario, design, start, objective), *found)
+    return in_order(found)
 
 
 def _uses(scenario: Scenario, start: Score, effects: Sequence[Effect]) -> dict[str, Use]:
@@ -210,13 +251,14 @@ BASE = "the scenario itself"
 
 
 class _Outcome(NamedTuple):
-    """What an evaluation says of one trial: `cause` is the kind of reason, `times` the step by resource. [s]"""
+    """What an evaluation says of one trial: `cause` is the kind of reason, `times` the step by resource [s], `pace` as of `paces`."""
 
     value: float
     bound_by: str
     cause: str | None
     reason: str | None
     times: Mapping[str, float]
+    pace: tuple[float, float]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -241,7 +283,7 @@ class _Trials:
 
     def outcomes(self, score: Score) -> list[_Outcome]:
         """Outcome of every point of a score."""
-        columns = score.columns()
+        columns, pace = score.columns(), paces(score)
         with np.errstate(invalid="ignore"):
             times = np.stack([share * score.step_time for share in score.bound.values()], axis=1)
         return [
@@ -251,6 +293,7 @@ class _Trials:
                 cause=score.reasons[code] if code >= 0 else None,
                 reason=columns["reason"][i],
                 times=dict(zip(score.bound, times[i].tolist(), strict=True)),
+                pace=pace[i],
             )
             for i, code in enumerate(score.reason)
         ]
@@ -279,7 +322,7 @@ class _Trials:
         """What every `Answer` says of an outcome."""
         return {
             "value": outcome.value, "gain": self.gain(outcome, base), "bound_by": outcome.bound_by,
-            "feasible": outcome.reason is None, "reason": outcome.reason,
+            "feasible": outcome.reason is None, "reason": outcome.reason, "step_time": outcome.pace[0], "throughput": outcome.pace[1],
         }  # fmt: skip
 
 

@@ -11,8 +11,8 @@ from crossflow.architecture.model import Architecture
 from crossflow.arrays import Array, plain
 from crossflow.evaluation import evaluate
 from crossflow.evaluation.likeness import AROUND, trust
+from crossflow.explanation.designs import Design
 from crossflow.explore.controls import Control, controls, numbers
-from crossflow.explore.designs import Design
 from crossflow.prediction import Prediction
 from crossflow.score import Score, larger_is_better, unit_of, words
 from crossflow.step.remedies import Remedy

@@ -12,8 +12,8 @@ import numpy as np
 
 from crossflow import files
 from crossflow.errors import CrossflowError, did_you_mean
-from crossflow.explore.controls import Control, controls, count_path
-from crossflow.explore.designs import legal
+from crossflow.explanation.dividing import count_path, legal
+from crossflow.explore.controls import Control, controls
 from crossflow.points import varied
 from crossflow.scenario import Scenario
 

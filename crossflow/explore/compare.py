@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from crossflow.errors import CrossflowError
+from crossflow.explanation.designs import Design, read_design
 from crossflow.explore.controls import controls
-from crossflow.explore.designs import Design, read_design
 from crossflow.points import varied
 from crossflow.scenario import Scenario
 from crossflow.search.shares import SHARES

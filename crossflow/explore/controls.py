@@ -11,6 +11,8 @@ from typing import Any, Literal, get_args, get_origin
 from crossflow import files
 from crossflow.architecture.datasheet import OF_DATASHEETS, of_a_datasheet
 from crossflow.architecture.template import DatasheetSystem, GeneratedSystem
+from crossflow.explanation.dividing import count_path
+from crossflow.explanation.moves import names_of
 from crossflow.explanation.parameters import Parameter, ParameterGroup, in_use, parameters
 from crossflow.files import FileModel, held
 from crossflow.scenario import Scenario, presets
@@ -105,11 +107,6 @@ def controls(scenario: Scenario) -> tuple[Control, ...]:
 # ------------------------------------------------------------------------------------------ what makes another scenario
 
 
-def count_path(scenario: Scenario) -> str:
-    """The setting that gives the number of devices: that which the scenario writes itself."""
-    return "system.nodes" if scenario.system.devices is None and scenario.system.nodes is not None else "system.devices"
-
-
 def _design(scenario: Scenario) -> Iterator[Control]:
     system, data = scenario.system, scenario.document.data
     if isinstance(scenario.workload, ProgramSpec):
@@ -169,13 +166,6 @@ def _whole(path: str, label: str, group: str, value: int | None, about: str | No
     return Control(
         path=path, label=label, group=group, kind="whole", value=count, least=least, most=most, log=True, whole=True, about=about
     )  # fmt: skip
-
-
-def names_of(annotation: Any) -> tuple[str, ...]:
-    """Names that a field may have, where its type lists them."""
-    if get_origin(annotation) is Literal:
-        return tuple(name for name in get_args(annotation) if isinstance(name, str))
-    return next((found for inner in get_args(annotation) if (found := names_of(inner))), ())
 
 
 def _technology(scenario: Scenario) -> Iterator[Control]:

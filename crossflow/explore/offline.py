@@ -11,10 +11,11 @@ import numpy as np
 
 from crossflow.errors import CrossflowError
 from crossflow.evaluation import evaluate
+from crossflow.explanation.designs import Design, chosen_first, ranked, read_design
+from crossflow.explanation.dividing import legal
 from crossflow.explore.answers import CURVE, answer, curves
 from crossflow.explore.axes import STRATEGY, GridAxis, grid_axes
 from crossflow.explore.controls import controls
-from crossflow.explore.designs import Design, chosen_first, legal, ranked, read_design
 from crossflow.explore.origin import Origin
 from crossflow.explore.scenario import timeline, told_further
 from crossflow.points import variant

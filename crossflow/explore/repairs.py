@@ -6,8 +6,10 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from crossflow.errors import CrossflowError
-from crossflow.explore.controls import controls, count_path, names_of
-from crossflow.explore.designs import AUTO, discrete_of, nearest, read_design
+from crossflow.explanation.designs import AUTO, discrete_of, read_design
+from crossflow.explanation.dividing import count_path, nearest
+from crossflow.explanation.moves import names_of
+from crossflow.explore.controls import controls
 from crossflow.formats import FORMATS
 from crossflow.points import variant
 from crossflow.scenario import Scenario

@@ -18,19 +18,18 @@ from crossflow.arrays import plain
 from crossflow.drawing import palette
 from crossflow.errors import CrossflowError
 from crossflow.evaluation.timelines import simulate
-from crossflow.explanation.alternatives import DIVIDED
-from crossflow.explanation.answers import Alternative, Explanation, NextBottleneck, WhatIf
-from crossflow.explanation.sensitivity import explain
+from crossflow.explanation.answers import DIVIDED, Explanation, NextBottleneck, WhatIf
+from crossflow.explanation.decisions import better_moves, better_strategies
+from crossflow.explanation.designs import Design, best_first, fastest, ranked, read_design, thinned, written
+from crossflow.explanation.dividing import count_path, legal
+from crossflow.explanation.sensitivity import explain, other_strategies
 from crossflow.explore.answers import CURVE, FINE, NEAR, OBJECTIVES, answer, curves, further, told_remedies
 from crossflow.explore.compare import exchanges
-from crossflow.explore.controls import controls_against, count_path
-from crossflow.explore.designs import Design, best_first, fastest, legal, ranked, read_design, thinned, written
+from crossflow.explore.controls import controls_against
 from crossflow.explore.helper import Helper
-from crossflow.explore.levers import better_moves, better_strategies
 from crossflow.explore.origin import Origin
 from crossflow.explore.repairs import repairs
 from crossflow.explore.server import App
-from crossflow.points import varied
 from crossflow.scenario import Scenario
 from crossflow.score import words
 from crossflow.timeline.record import Timeline
@@ -160,12 +159,18 @@ def repaired(scenario: Scenario, body: Body) -> list[dict[str, Any]]:
 
 def decisions(scenario: Scenario, body: Body) -> list[dict[str, Any]]:
     """What the reader can decide at once beside the strategy, and what it brings."""
-    return [lever.to_dict() for lever in better_moves(scenario, _design(scenario, body))]
+    design = _design(scenario, body)
+    return [decision.to_dict() for decision in better_moves(scenario, design, design.score())]
 
 
 def neighbours(scenario: Scenario, body: Body) -> list[dict[str, Any]]:
-    """Other strategies on the same devices, and what they bring."""
-    return [lever.to_dict() for lever in better_strategies(_design(scenario, body))]
+    """Other strategies on the same devices, and what they bring; none of a step that never ends."""
+    design = _design(scenario, body)
+    try:
+        others = other_strategies(design.whole())
+    except CrossflowError:
+        return []
+    return [decision.to_dict() for decision in better_strategies(design.score(), others)]
 
 
 def ready() -> None:
@@ -226,20 +231,15 @@ def strip(found: Timeline) -> dict[str, Any]:
 
 
 def explained(scenario: Scenario, body: Body) -> dict[str, Any]:
-    """What improves a design, each with the settings that make it: decisions of an architect, and 10 % more of a number.
+    """What improves a design, each with the settings that make it: decisions about a generated chip, and 10 % more of a number.
 
     Constants, and numbers that act as one that is told, are left out; `alike` says of which number others are alike, and `aside` which
-    say little by themselves.
+    say little by themselves. Other decisions are those of `decisions` and `neighbours`.
     """
     design = _design(scenario, body)
-    found = explain(design.whole())
+    found = explain(design.whole(), tried=False)
     return {
-        "decisions": [
-            {"path": one.path, "before": one.before, "after": one.after, "anew": one.path == DIVIDED,
-             "gain": plain(one.gain if one.path == DIVIDED else one.marginal), "kept": plain(one.kept),
-             "settings": _settings(design.scenario, one.path, one.after)}
-            for one in _best_of_each(found.alternatives)
-        ],
+        "decisions": [{**one.to_dict(), "anew": one.path == DIVIDED} for one in found.decisions],
         "numbers": [_number(found, what_if) for what_if in _singles(found)][:NUMBERS],
         "bottlenecks": [_reach(found, end) for end in found.next_bottlenecks if not found.constant(end.path)],
         "surprises": [{"path": effect.parameter.path, "text": effect.surprise} for effect in found.effects if effect.surprise],
@@ -249,20 +249,11 @@ def explained(scenario: Scenario, body: Body) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _best_of_each(alternatives: Sequence[Alternative]) -> list[Alternative]:
-    """Feasible alternatives that gain: dividing anew, then the best of every decision, the largest gain of its own first."""
-    gaining = [one for one in alternatives if one.feasible and (one.gain if one.path == DIVIDED else one.marginal) > LEAST]
-    best: dict[str, Alternative] = {}
-    for one in sorted(gaining, key=lambda one: (one.path != DIVIDED, -one.marginal)):
-        best.setdefault(one.path, one)
-    return list(best.values())
-
-
 def _singles(found: Explanation) -> list[WhatIf]:
     """What 10 % of each number brings that somebody can change, where it gains and stands against nothing; technology last."""
     single = [what_if for what_if in found.what_ifs if what_if.factor == NEAR and not what_if.obstructed and what_if.gain > LEAST]
     groups = {what_if: found.effect(what_if.changes[0].path).group for what_if in single}
-    decided = {one.path for one in _best_of_each(found.alternatives)}
+    decided = {one.path for one in found.decisions}
     changeable = [what_if for what_if in single if groups[what_if] in LEVERS and what_if.changes[0].path not in decided]
     return sorted(changeable, key=lambda one: (groups[one] == "technology", -one.gain))
 
@@ -279,14 +270,6 @@ def _reach(found: Explanation, end: NextBottleneck) -> dict[str, Any]:
     """How far a number carries: to a factor, and what binds then, where that is another resource; no factor where no end is in reach."""
     other = end.bound_by if end.factor is not None and end.bound_by != next(iter(found.bound), "") else None
     return {"path": end.path, "factor": plain(end.factor or math.inf), "multiplied": end.multiplied, "then": other}
-
-
-def _settings(scenario: Scenario, path: str, after: str) -> dict[str, Any] | None:
-    """The settings of a decision; None where it is more than one, as budgets divided anew."""
-    if path == DIVIDED:
-        return None
-    quantity = varied(scenario, path)
-    return {path: after if quantity is None else float(quantity.read(files.scalar(after))[0])}
 
 
 def compared(scenario: Scenario, body: Body) -> dict[str, Any]:

@@ -153,7 +153,7 @@ export function levers(page) {
   };
   view.decide = (part, found, problem, fits = true) => {
     const rows = found.map(({ kind, text, settings, time, rate }) => {
-      const slower = time > 0, per = Math.abs(rate) >= 5e-4 && (kind === "batch" || kind === "devices");
+      const slower = time > 0, per = Math.abs(rate) >= 5e-4 && Math.abs((1 + time) * (1 + rate) - 1) >= 5e-4;
       const word = kind === "strategy" ? `strategy: ${text}` : text;
       if (slower) return row(arrowed(rate), word, `throughput per device; step ${arrowed(time)}`, settings);
       return row(arrowed(time), word, per ? `throughput per device ${arrowed(rate)}` : "", settings);
@@ -165,8 +165,8 @@ export function levers(page) {
   view.explain = (found) => {
     body.classList.remove("waiting");
     listed(blocks.design, "The chip, its budgets divided anew for each; in brackets with the division kept", found.decisions.map((one) => {
-      const kept = one.kept !== null && one.settings && !one.anew ? arrowed(-one.kept) : "";
-      return row(arrowed(-one.gain), one.anew ? "divide the budgets anew" : `${called(one.path)}: ${one.before} to ${one.after}`, kept, one.settings);
+      const kept = one.gain_kept === null ? "" : arrowed(-one.gain_kept);
+      return row(arrowed(-one.gain), one.anew ? "divide the budgets anew" : one.text, kept, one.settings);
     }));
     listed(blocks.numbers, "10 % more or less of a number", found.numbers.map((one) => row(arrowed(-one.gain),
       `${called(one.path)}: ${one.before} to ${one.after}`, one.alike.length ? `+ ${one.alike.length} with the same effect` : "", one.settings)));

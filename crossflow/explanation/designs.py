@@ -1,11 +1,10 @@
-"""Designs that a page asks for: settings of a scenario, read once into what makes another scenario and numbers that vary in a batch."""
+"""Designs that differ from a scenario by settings, read once into what makes another scenario and numbers that vary in a batch."""
 
 from __future__ import annotations
 
 import functools
 import json
-import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -19,32 +18,27 @@ from crossflow.architecture.template import GeneratedSystem, SystemSpec
 from crossflow.arrays import Index
 from crossflow.errors import CrossflowError, SpecError, StrategyError
 from crossflow.evaluation import evaluate
-from crossflow.explore.controls import count_path
+from crossflow.explanation.dividing import checked, count_path, legal
 from crossflow.files import held
 from crossflow.paths import with_quantity
 from crossflow.points import variant, varied
-from crossflow.scenario import Scenario, check_strategy
+from crossflow.scenario import Scenario
 from crossflow.score import Score
-from crossflow.strategy.plan import Plan
-from crossflow.strategy.reading import AnyStrategy, as_text, every_strategy, legal_strategies
 from crossflow.units import parse, show
 from crossflow.workload.spec import DlrmSpec, ProgramSpec, TransformerSpec
 
 AUTO = "auto"  # the strategy that is the fastest of those that fit
-DEGREES = ("tp", "cp", "ep", "dp", "pp")  # of a plan
-WEIGHTS = {**dict.fromkeys(DEGREES, 1.0), "dp": 0.9}  # of the distance of each
-TRIED = 24  # nearest degrees with which a plan is tried as it is otherwise
 APART = 48  # strategies that are tried where each is a scenario of its own
 DIGITS = 6  # of a number as text, where no more are needed
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Design:
-    """A design that a page asks for.
+    """A design that somebody asks for, on a page or among decisions.
 
     Attributes
     ----------
-    settings : what differs from the scenario of the page, by path; numbers of the system and its library in SI units.
+    settings : what differs from the scenario that it began with, by path; numbers of the system and its library in SI units.
     scenario : the scenario with all settings but these numbers.
     quantities : these numbers by path.
     note : what was done otherwise than asked, as a sentence; empty where nothing was.
@@ -66,9 +60,9 @@ class Design:
         """Points of n equal designs."""
         return {path: np.full(n, value) for path, value in self.quantities.items()}
 
-    def score(self) -> Score:
-        """Score of the design."""
-        return evaluate(self.scenario, self.points(1) or None)
+    def score(self, *columns: str) -> Score:
+        """Score of the design; with columns what these need alone."""
+        return evaluate(self.scenario, self.points(1) or None, columns=columns or None)
 
     def device(self) -> Architecture:
         """The derived architecture, with its use of the budgets."""
@@ -90,14 +84,15 @@ class Design:
         return variant(self.scenario, texts)
 
 
-def read_design(scenario: Scenario, settings: Any, *, chosen: str | None = None) -> Design:
-    """A design from the settings that a page sends.
+def read_design(scenario: Scenario, settings: Any, *, chosen: str | None = None, kept: bool = False) -> Design:
+    """A design from settings, as a page sends them.
 
     Parameters
     ----------
-    scenario : that of the page.
+    scenario : what they differ from.
     settings : values by path; ``strategy: auto`` for the fastest strategy that fits.
     chosen : strategy that auto stood for last, which is kept while it divides the workload; None to search anew.
+    kept : whether a strategy that does not divide the workload is an error, and no other is taken in its place.
 
     Where the scenario itself says ``strategy: auto``, settings without a strategy say so too; without any setting the strategy is the one
     that was chosen when the scenario was opened.
@@ -116,7 +111,7 @@ def read_design(scenario: Scenario, settings: Any, *, chosen: str | None = None)
     given = _counted(scenario, {str(path): _plain(path, value) for path, value in settings.items()})
     discrete = discrete_of(scenario, given)
     asked = discrete.pop("strategy", AUTO if scenario.auto is not None and given else None)
-    here, strategy, note = _divided(scenario, discrete, asked, chosen)
+    here, strategy, note = _divided(scenario, discrete, asked, chosen, kept=kept)
     quantities = {path: _number(here, path, value) for path, value in given.items() if path not in discrete and path != "strategy"}
     design = Design(settings=given, scenario=here, quantities=quantities, note=note, auto=asked == AUTO)
     return design if strategy != AUTO else replace(design, scenario=variant(here, {"strategy": fastest(design)}))
@@ -163,17 +158,21 @@ def _number(scenario: Scenario, path: str, value: Any) -> float:
         raise CrossflowError(f"{path}: {error}") from None
 
 
-def _divided(scenario: Scenario, discrete: dict[str, Any], asked: Any, chosen: str | None) -> tuple[Scenario, str | None, str]:
+def _divided(
+    scenario: Scenario, discrete: dict[str, Any], asked: Any, chosen: str | None, *, kept: bool
+) -> tuple[Scenario, str | None, str]:
     """The scenario with discrete settings and a strategy that divides it; `AUTO` beside it where one is still to be chosen."""
     wanted = chosen if asked == AUTO else asked
     if isinstance(scenario.workload, ProgramSpec):
-        return _checked(variant(scenario, discrete)), None, ""
+        return checked(variant(scenario, discrete)), None, ""
     try:
         if asked != AUTO or wanted is not None:
             here = variant(scenario, {**discrete, "strategy": wanted} if wanted is not None else discrete)
-            return _checked(here), None, ""
+            return checked(here), None, ""
         return variant(scenario, {**discrete, "strategy": "any"}), AUTO, ""
     except (StrategyError, SpecError) as error:
+        if kept:
+            raise
         try:
             here = variant(scenario, {**discrete, "strategy": "any"})
         except CrossflowError:
@@ -185,59 +184,7 @@ def _divided(scenario: Scenario, discrete: dict[str, Any], asked: Any, chosen: s
     return here, AUTO, f"strategy {told} does not divide this workload over {devices}: the fastest that fits is taken"
 
 
-def _checked(scenario: Scenario) -> Scenario:
-    check_strategy(scenario)
-    return scenario
-
-
 # ------------------------------------------------------------------------------------------ strategies
-
-
-def legal(scenario: Scenario) -> tuple[str, ...]:
-    """Every strategy that divides the workload of a scenario over its devices, as text; none for a program."""
-    if isinstance(scenario.workload, ProgramSpec):
-        return ()
-    return every_strategy(scenario.workload, _nodes(scenario), fused=scenario.fused_attention)
-
-
-def _nodes(scenario: Scenario) -> tuple[int, int]:
-    """Devices of a node, and nodes."""
-    devices, node = scenario.system.device_count, scenario.system.devices_per_node
-    return min(node, devices), max(devices // node, 1)
-
-
-def nearest(scenario: Scenario, wanted: AnyStrategy) -> str | None:
-    """The strategy nearest to one that divides the workload of a scenario, as text: its degrees alone differ, where such a plan divides.
-
-    Degrees are as near as their ratios are to 1, and other strategies as they share words. None where nothing divides.
-    """
-    if isinstance(wanted, Plan) and isinstance(scenario.workload, TransformerSpec):
-        listed = legal_strategies(scenario.workload, _nodes(scenario), fused=scenario.fused_attention)
-        plans = {degrees_of(plan): plan for plan in listed if isinstance(plan, Plan)}
-        order = sorted(plans, key=lambda degrees: _apart(degrees, degrees_of(wanted)))
-        tried = (as_text(wanted.but(**dict(zip(DEGREES, degrees, strict=True))), scenario.workload) for degrees in order[:TRIED])
-        found = next((text for text in tried if _divides(scenario, text)), None)
-        return found or next((as_text(plans[degrees], scenario.workload) for degrees in order), None)
-    words = set(str(wanted).split("-"))
-    return min(legal(scenario), key=lambda text: len(words ^ set(text.split("-"))), default=None)
-
-
-def degrees_of(plan: Plan) -> tuple[int, ...]:
-    """`DEGREES` of a plan."""
-    return tuple(getattr(plan, name) for name in DEGREES)
-
-
-def _apart(one: Sequence[int], other: Sequence[int]) -> float:
-    """Distance of degrees: how many doublings lie between them; replicas are what a run has more or less of first."""
-    return sum(WEIGHTS[name] * abs(math.log2(a / b)) for name, a, b in zip(DEGREES, one, other, strict=True))
-
-
-def _divides(scenario: Scenario, strategy: str) -> bool:
-    try:
-        _checked(variant(scenario, {"strategy": strategy}))
-    except CrossflowError:
-        return False
-    return True
 
 
 def ranked(design: Design) -> tuple[tuple[str, ...], Score]:

@@ -1,0 +1,154 @@
+"""Decisions of an explanation: they keep what they promise, the page tells the same ones, and what changes nothing is left out."""
+
+import json
+
+import pytest
+import yaml
+
+import crossflow
+from crossflow.__main__ import main
+from crossflow.explanation import alternatives
+from crossflow.explanation.answers import paces
+from crossflow.explanation.decisions import KINDS, LEAST, overrides
+from crossflow.explanation.designs import Design
+from crossflow.explanation.moves import moves
+from crossflow.explanation.sensitivity import explain
+from crossflow.explore import scenario as page
+from crossflow.scenario import load
+
+SERVICE = {"model": "llama3-8b", "prompt": 512, "output": 64}
+CASES = {
+    "training": {"system": {"template": "h100-ib-cluster", "nodes": 2}, "workload": {"model": "llama3-8b", "global_batch": 64},
+                 "strategy": "tp8-dp2"},
+    "service": {"system": {"template": "dgx-h100", "devices": 8}, "workload": {**SERVICE, "task": "serving", "global_batch": 512},
+                "strategy": "tp2-dp4", "software": {"like": "vllm", "engine": {"requests": 32}}},
+    "decode": {"system": {"template": "dgx-h100", "devices": 4}, "workload": {**SERVICE, "task": "decode", "global_batch": 32},
+               "strategy": "tp4"},
+    "experts": {"system": {"template": "h100-ib-cluster", "nodes": 1}, "strategy": "dp8-ep8",
+                "workload": {**SERVICE, "model": "mixtral-8x7b", "task": "decode", "global_batch": 256}},
+    "auto": {"system": {"template": "dgx-h100", "devices": 8}, "workload": {"model": "llama3-8b", "global_batch": 64}, "strategy": "auto"},
+    "dlrm": {"system": {"template": "zionex"}, "workload": {"model": "dlrm-a"}, "strategy": "dense ddp, embedding mp"},
+    "lstm": {"system": {"template": "pathfinder", "devices": 16}, "strategy": "d16",
+             "workload": {"model": "lstm", "hidden": 1024, "vocabulary": 1000, "sequence": 8, "global_batch": 64}},
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module", autouse=True)
+def brief():
+    """Short searches for other divisions of budgets."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(alternatives, "SEARCHED", 200)
+        patch.setattr(alternatives, "REFINED", 40)
+        yield
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("decisions")
+    for name, data in CASES.items():
+        (folder / f"{name}.yaml").write_text(yaml.safe_dump(data))
+    return {name: folder / f"{name}.yaml" for name in CASES}
+
+
+@pytest.fixture(scope="module")
+def explained(files):
+    known = {}
+
+    def of(name):
+        if name not in known:
+            known[name] = explain(crossflow.load(files[name]))
+        return known[name]
+
+    return of
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_settings_give_exactly_what_is_told(name, files, explained):
+    found = explained(name)
+    assert found.decisions
+    for one in found.decisions:
+        score = crossflow.evaluate(load(files[name], one.overrides))
+        assert score.feasible[0]
+        assert paces(score)[0] == pytest.approx((one.step_time, one.throughput), rel=1e-9), one.text
+
+
+def test_predict_takes_the_settings_of_a_row(files, explained, capsys):
+    for one in explained("decode").decisions[:4]:
+        assert main(["predict", str(files["decode"]), "--json", *(word for text in one.overrides for word in ("--set", text))]) == 0
+        assert json.loads(capsys.readouterr().out)["step_time_s"] == pytest.approx(one.step_time, rel=1e-12)
+
+
+@pytest.mark.parametrize("name", ["training", "service", "decode"])
+def test_the_page_tells_the_same_decisions(name, files, explained):
+    scenario, body = crossflow.load(files[name]), {"settings": {}}
+    rows = [*page.neighbours(scenario, body), *page.decisions(scenario, body)]
+    told = json.loads(json.dumps(explained(name).to_dict()["decisions"]))
+    assert [(row["kind"], row["text"], row["settings"], row["set"]) for row in rows] == [
+        (row["kind"], row["text"], row["settings"], row["set"]) for row in told
+    ]
+    for row, other in zip(rows, told, strict=True):
+        assert (row["time"], row["rate"]) == pytest.approx((other["time"], other["rate"]), rel=1e-9)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_rows_stand_kind_by_kind_and_each_brings_something(name, explained):
+    found = explained(name)
+    assert [one.kind for one in found.decisions] == sorted((one.kind for one in found.decisions), key=KINDS.index)
+    for one in found.decisions:
+        assert one.rate > LEAST or one.time < -LEAST
+
+
+def test_an_engine_that_takes_few_requests_may_take_more(explained):
+    rows = {one.text: one for one in explained("service").decisions if one.kind == "engine"}
+    more = rows["requests of a replica 32 to 64"]
+    assert more.overrides == ("software.engine.requests=64",)
+    assert more.rate > 0.1
+    assert not any(text.startswith("requests of a replica 32 to 16") for text in rows)
+
+
+def test_software_that_a_scenario_leaves_to_its_default_is_named_with_its_setting(tmp_path):
+    file = tmp_path / "service.yaml"
+    file.write_text(
+        yaml.safe_dump({"system": "dgx-h100", "workload": {**SERVICE, "task": "serving", "global_batch": 8}, "strategy": "tp8"})
+    )
+    design = Design(settings={}, scenario=crossflow.load(file), quantities={})
+    move = next(move for move in moves(design) if "software.engine.requests" in move.settings)
+    told = overrides(design, move.settings)
+    assert told == ("software.like=vllm", "software.engine.requests=2048")
+    assert load(file, told).stack.engine.requests == 2048
+
+
+def test_decisions_about_a_chip_stand_where_their_kind_does(explained):
+    chip = [one for one in explained("lstm").decisions if one.spread is not None]
+    assert {one.kind for one in chip} >= {"network", "technology"}
+    assert all((one.kind == "network") == one.path.endswith("_link") for one in chip)
+    assert all(one.settings.keys() >= {"system.budgets.area.compute"} for one in chip)
+
+
+def test_what_does_not_fit_is_not_offered():
+    data = {"system": {"template": "dgx-h100", "devices": 2}, "strategy": "tp2",
+            "workload": {**SERVICE, "model": "llama3-70b", "task": "decode", "global_batch": 8}}  # fmt: skip
+    scenario = crossflow.from_dict(data)
+    assert crossflow.evaluate(scenario).feasible[0]
+    assert not any("devices 2 to 1" in one.text for one in explain(scenario).decisions)
+
+
+def test_of_another_objective_what_improves_it_is_told(files):
+    scenario = crossflow.load(files["decode"])
+    base = crossflow.evaluate(scenario).energy[0]
+    found = explain(scenario, "energy_j").decisions
+    assert found
+    for one in found:
+        assert one.value < base
+        assert one.gain == pytest.approx(1 - one.value / base)
+    assert not [one for one in found if one.kind == "batch"]
+
+
+def test_the_terminal_has_a_row_for_each(files, explained, capsys):
+    assert main(["explain", str(files["training"])]) == 0
+    text = capsys.readouterr().out
+    table = text.split("What you decide")[1].split("\n\n")[0]
+    for one in explained("training").decisions:
+        assert one.kind == "strategy" or f"  {one.kind} " in table
+    assert "tokens/s/device" in table
+    assert "nodes 2 to 4," in table
