@@ -350,3 +350,20 @@ def test_a_narrow_type_that_makes_experts_slower_is_told():
     assert "; the fastest here is fp8_block, 0." in note
     others = (("bf16", "vllm"), ("fp8_block", "vllm"), ("fp8", "tensorrt-llm"))
     assert not any("layers of experts" in note for dtype, engine in others for note in mixtral(dtype, engine).notes)
+
+
+@pytest.mark.parametrize(
+    ("path", "values"),
+    [
+        ("system.levels.memory.bandwidth", [3.35e12, 6.7e12, 5e12]),
+        ("system.levels.l2.bandwidth", [5e12, 9e12]),
+        ("system.clock", [1.2e9, 1.7e9]),
+    ],
+)
+def test_layers_of_experts_on_devices_of_their_own_are_those_of_each_alone(path, values):
+    """Numbers of devices vary along points; layers of equal sizes on different devices are different layers."""
+    scenario = crossflow.load(crossflow.example("wide-experts"))
+    together = crossflow.evaluate(scenario, {path: np.array(values)}).step_time
+    alone = [crossflow.evaluate(scenario, {path: np.array([value])}).step_time[0] for value in values]
+    assert together == pytest.approx(alone, rel=1e-12)
+    assert len(set(alone)) == len(values)

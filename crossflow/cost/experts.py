@@ -13,14 +13,15 @@ Fits and errors: docs/validation.md.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, fields, replace
+from typing import Any
 
 import numpy as np
 
 from crossflow.architecture.execution import ExpertLibrary, preferred
 from crossflow.architecture.model import Architecture
-from crossflow.arrays import Array, divide
+from crossflow.arrays import Array, Index, count, divide, wide
 from crossflow.cost.roofline import KernelCosts, pass_costs, product_costs, timed_costs
 from crossflow.formats import DTYPE_BYTES, HALF, kept_bytes
 from crossflow.program.loads import TILE_ROWS, RowLoads, expert_loads
@@ -65,10 +66,15 @@ def grouped_costs(
     warm : weights that fit the last cache are there already, as where one layer runs again and again.
     boosted : the layer is over before the power limit slows the clock down.
     """
-    shape = sizes.shape[1:]
-    rows, which = np.unique(sizes.reshape(len(sizes), -1).T, axis=0, return_inverse=True)
-    loads = layer_loads(rows.T)
-    found = layer_times(rows.T, loads, library, architecture, dtype, warm=warm, boosted=boosted)
+    device = _Device.of(architecture, library, dtype)
+    shape = (sizes.shape[1], max(sizes.shape[2], device.points))
+    sizes = np.broadcast_to(sizes, (len(sizes), *shape))
+    # Equal layers are timed once, on each of the devices where these differ between points.
+    points = np.broadcast_to(np.arange(shape[1]) if device.points > 1 else 0, shape)
+    rows, which = np.unique(np.concatenate([sizes, points[None]]).reshape(len(sizes) + 1, -1).T, axis=0, return_inverse=True)
+    layers, on = rows[:, :-1].T, rows[:, -1].astype(int)
+    loads = layer_loads(layers)
+    found = _times(layers, loads, device.at(on) if device.points > 1 else device, dtype, warm=warm, boosted=boosted)
     busy, compute, cache, memory, moved, working = found[:, which.ravel()].reshape(-1, *shape)
     multiplied, levels = loads.rows[which.ravel()].reshape(shape), len(architecture.levels)
     flops = 2.0 * multiplied * (sizes[3] + 1.0) * sizes[1] * sizes[2]
@@ -96,20 +102,56 @@ def layer_loads(sizes: Array) -> RowLoads:
     return expert_loads(tokens, active, experts, ranks, load, skew, reached, slots, variation)
 
 
-def layer_times(
-    sizes: Array, loads: RowLoads, library: ExpertLibrary, architecture: Architecture, dtype: str, *, warm: bool, boosted: bool
-) -> Array:
+@dataclass(frozen=True, kw_only=True)
+class _Device:
+    """What layers of experts use of a device and of a library, each of shape (layers,) or (1,)."""
+
+    units: Array
+    throughput: Array
+    frequency: Array
+    power_clock: Array
+    capacity: Array  # of the last cache. [B]
+    cache: Array  # bandwidth of the last cache. [B/s]
+    memory: Array  # bandwidth of main memory. [B/s]
+    library: ExpertLibrary
+
+    @classmethod
+    def of(cls, architecture: Architecture, library: ExpertLibrary, dtype: str) -> _Device:
+        last = architecture.levels[-2]
+        return cls(
+            units=np.atleast_1d(architecture.units), throughput=architecture.throughput[dtype], frequency=architecture.frequency,
+            power_clock=np.atleast_1d(architecture.power_clock), capacity=last.capacity * last.instances, cache=last.bandwidth,
+            memory=architecture.memory.bandwidth, library=library,
+        )  # fmt: skip
+
+    @property
+    def points(self) -> int:
+        """Design points that differ."""
+        own = [value for value in vars(self).values() if isinstance(value, np.ndarray)]
+        return count(*own, *(value for _, value in self.library if isinstance(value, np.ndarray)))
+
+    def at(self, points: Index) -> _Device:
+        """The devices of some points, one after the other."""
+        n = self.points
+
+        def taken(held: Iterable[tuple[str, Any]]) -> dict[str, Array]:
+            return {name: wide(value, n)[points] for name, value in held if isinstance(value, np.ndarray)}
+
+        return replace(self, **taken(vars(self).items()), library=self.library.model_copy(update=taken(self.library)))
+
+
+def _times(sizes: Array, loads: RowLoads, device: _Device, dtype: str, *, warm: bool, boosted: bool) -> Array:
     """Times of layers without their start: whole, of computing, cache and memory [s], bytes [B], units at work [s]; (6, layers)."""
     chunks = [np.arange(start, min(start + CHUNK, sizes.shape[1])) for start in range(0, sizes.shape[1], CHUNK)]
-    settings = library, architecture, dtype, warm, boosted
-    return np.concatenate([_layer_times(sizes[:, places], loads[places], *settings) for places in chunks], axis=1)
+    on = [device.at(places) if device.points > 1 else device for places in chunks]
+    return np.concatenate([_layer_times(sizes[:, places], loads[places], one, dtype, warm, boosted)
+                           for places, one in zip(chunks, on, strict=True)], axis=1)  # fmt: skip
 
 
-def _layer_times(
-    sizes: Array, loads: RowLoads, library: ExpertLibrary, architecture: Architecture, dtype: str, warm: bool, boosted: bool
-) -> Array:
+def _layer_times(sizes: Array, loads: RowLoads, device: _Device, dtype: str, warm: bool, boosted: bool) -> Array:
+    library = device.library
     tokens, hidden, inner, branches, active = sizes[:5]
-    element, last, given = DTYPE_BYTES[dtype], architecture.levels[-2], np.maximum(sizes[-1], loads.rows)
+    element, given = DTYPE_BYTES[dtype], np.maximum(sizes[-1], loads.rows)
     beside = given - loads.rows
     others = np.minimum(np.maximum(np.minimum(tokens, loads.rows) * active - loads.rows, 0.0), beside) * library.multiplied
     heights = np.array(TILE_ROWS)[:, None]
@@ -118,16 +160,13 @@ def _layer_times(
         loads=RowLoads(experts=loads.experts, rows=loads.rows, tiles=loads.tiles + others / heights),
     )  # fmt: skip
     held = loads.experts * (branches + 1.0) * hidden * inner * element + 2.0 * layers.rows * (hidden + inner)
-    missing = _missing(held, last.capacity * last.instances)
+    missing = _missing(held, device.capacity)
     weights = missing if warm else np.ones_like(held)
-    found = [
-        _product(n, k, layers, weights, missing, library, architecture, dtype, boosted)
-        for n, k in ((branches * inner, hidden), (hidden, inner))
-    ]
-    bandwidth = architecture.memory.bandwidth * library.memory
+    found = [_product(n, k, layers, weights, missing, device, dtype, boosted) for n, k in ((branches * inner, hidden), (hidden, inner))]
+    bandwidth = device.memory * library.memory
     between = _between(layers, element, library)
-    missed = _missing(between, last.capacity * last.instances)
-    passing = between * (missed / bandwidth + (1.0 - missed) / last.bandwidth)
+    missed = _missing(between, device.capacity)
+    passing = between * (missed / bandwidth + (1.0 - missed) / device.cache)
     steady = library.token * given / active + library.expert * loads.experts
     extra = np.stack(np.broadcast_arrays(passing + steady, 0.0 * steady, 0.0 * steady, passing, between * missed, passing))
     return np.asarray(found[0] + found[1] + extra)
@@ -149,18 +188,17 @@ def _between(layers: _Layers, element: float, library: ExpertLibrary) -> Array:
 
 
 def _product(
-    n: Array, k: Array, layers: _Layers, weights: Array, missing: Array,
-    library: ExpertLibrary, architecture: Architecture, dtype: str, boosted: bool,
+    n: Array, k: Array, layers: _Layers, weights: Array, missing: Array, device: _Device, dtype: str, boosted: bool,
 ) -> Array:  # fmt: skip
     """Time of a grouped product with the best tile, its computing, cache, memory [s], bytes [B], units at work [s]; (6, layers).
 
     weights, missing : share of the weights, and of rows and results, that are not in the last cache, shape (layers,). [1]
     """
-    element, units, rows = DTYPE_BYTES[dtype], architecture.units, layers.rows
-    rate = architecture.throughput[dtype] / units * library.matrix
-    per_unit = architecture.frequency * library.cache_bytes_per_clock
-    one, last = n * k * element, architecture.levels[-2]
-    away = _missing(one, last.capacity * last.instances)
+    library, element, units, rows = device.library, DTYPE_BYTES[dtype], device.units, layers.rows
+    rate = device.throughput / units * library.matrix
+    per_unit = device.frequency * library.cache_bytes_per_clock
+    one = n * k * element
+    away = _missing(one, device.capacity)
     tiles = layers.loads.tiles[[i for i, _ in TILES]]
     height, width = (np.array(side, dtype=float)[:, None] for side in ([TILE_ROWS[i] for i, _ in TILES], [w for _, w in TILES]))
     depth = np.ceil(k / DEPTH) * DEPTH
@@ -171,10 +209,10 @@ def _product(
     block = np.sqrt(np.sqrt(_fourth(compute) + _fourth(panels))) + library.fill + HALF * height * width / per_unit
     again = np.maximum(np.ceil(tiles / np.maximum(layers.loads.experts, 1.0) / library.group) - 1.0, 0.0)
     moved = layers.loads.experts * one * (weights + again * away) + rows * (k * element + n * HALF) * missing
-    memory = moved / (architecture.memory.bandwidth * library.memory)
+    memory = moved / (device.memory * library.memory)
     whole = np.sqrt(np.sqrt(_fourth(waves * block) + _fourth(memory)))
     if not boosted:
-        power = divide(2.0 * rows * n * k, architecture.throughput[dtype] * architecture.power_clock)
+        power = divide(2.0 * rows * n * k, device.throughput * device.power_clock)
         whole = np.cbrt(np.sqrt(whole**6 + power**6))
     best = whole.argmin(axis=0)[None]
     table = (whole, waves * compute, waves * panels, memory, moved, whole * np.minimum(filled, 1.0))
