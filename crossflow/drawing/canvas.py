@@ -69,7 +69,7 @@ def new_figure(width: float, height: float, title: str = "") -> Figure:
     FigureCanvasAgg(figure)
     if title:
         size = min(12.0, max(9.5, 130.0 * width / len(title)))  # a letter takes some 0.48 of its size
-        text = figure.suptitle(textwrap.fill(title, int(130 * width / size)), fontsize=size)
+        text = figure.suptitle(textwrap.fill(title, int(130 * width / size)), fontsize=size, parse_math=False)
         taken = text.get_window_extent().width / (figure.dpi * width)
         if taken > _TITLE:  # capitals and digits take more; letters are drawn in whole points
             text.set_fontsize(math.floor(size * _TITLE / taken))
