@@ -15,49 +15,49 @@ import types
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:  # what type checkers and editors know of the names below
-    from crossflow.calibration.calibrate import calibrate as calibrate
-    from crossflow.catalogue.examples import example as example
-    from crossflow.catalogue.examples import examples as examples
-    from crossflow.catalogue.listing import models as models
-    from crossflow.catalogue.listing import studies as studies
-    from crossflow.catalogue.listing import systems as systems
-    from crossflow.catalogue.listing import techlibs as techlibs
-    from crossflow.catalogue.listing import templates as templates
-    from crossflow.catalogue.sheets import show as show
-    from crossflow.errors import CrossflowError as CrossflowError
-    from crossflow.errors import SpecError as SpecError
-    from crossflow.errors import StrategyError as StrategyError
-    from crossflow.evaluation import evaluate as evaluate
-    from crossflow.evaluation.recommendation import recommendation_program as recommendation_program
-    from crossflow.evaluation.timelines import simulate as simulate
-    from crossflow.explanation.answers import Explanation as Explanation
-    from crossflow.interactive.draws import Draws as Draws
-    from crossflow.interactive.draws import uncertainty as uncertainty
-    from crossflow.interactive.optimum import Optimum as Optimum
-    from crossflow.interactive.optimum import optimise as optimise
-    from crossflow.interactive.sweeps import front as front
-    from crossflow.interactive.sweeps import sweep as sweep
-    from crossflow.planning.asking import explain as explain
-    from crossflow.planning.asking import export as export
-    from crossflow.planning.asking import legal as legal
-    from crossflow.planning.asking import load as load
-    from crossflow.planning.asking import plan as plan
-    from crossflow.planning.asking import predict as predict
-    from crossflow.planning.asking import timeline as timeline
-    from crossflow.planning.comparing import ComparedSystems as ComparedSystems
-    from crossflow.planning.comparing import compare as compare
-    from crossflow.planning.opening import from_dict as from_dict
-    from crossflow.planning.plans import Plans as Plans
-    from crossflow.prediction import Prediction as Prediction
-    from crossflow.scenario import Scenario as Scenario
-    from crossflow.score import Score as Score
-    from crossflow.step.uneven import Uneven as Uneven
-    from crossflow.step.uneven import load_uneven as load_uneven
-    from crossflow.study.run import run_study as run_study
-    from crossflow.timeline.record import Timeline as Timeline
-    from crossflow.trace.files import draw_timeline as draw_timeline
-    from crossflow.trace.files import write_timeline as write_timeline
-    from crossflow.validation.comparison import validate as validate
+    from crossflow.answers.catalogue.examples import example as example
+    from crossflow.answers.catalogue.examples import examples as examples
+    from crossflow.answers.catalogue.listing import models as models
+    from crossflow.answers.catalogue.listing import studies as studies
+    from crossflow.answers.catalogue.listing import systems as systems
+    from crossflow.answers.catalogue.listing import techlibs as techlibs
+    from crossflow.answers.catalogue.listing import templates as templates
+    from crossflow.answers.catalogue.sheets import show as show
+    from crossflow.answers.evaluation import evaluate as evaluate
+    from crossflow.answers.evaluation.recommendation import recommendation_program as recommendation_program
+    from crossflow.answers.evaluation.timelines import simulate as simulate
+    from crossflow.answers.explanation.answers import Explanation as Explanation
+    from crossflow.answers.interactive.draws import Draws as Draws
+    from crossflow.answers.interactive.draws import uncertainty as uncertainty
+    from crossflow.answers.interactive.optimum import Optimum as Optimum
+    from crossflow.answers.interactive.optimum import optimise as optimise
+    from crossflow.answers.interactive.sweeps import front as front
+    from crossflow.answers.interactive.sweeps import sweep as sweep
+    from crossflow.answers.planning.asking import explain as explain
+    from crossflow.answers.planning.asking import export as export
+    from crossflow.answers.planning.asking import legal as legal
+    from crossflow.answers.planning.asking import load as load
+    from crossflow.answers.planning.asking import plan as plan
+    from crossflow.answers.planning.asking import predict as predict
+    from crossflow.answers.planning.asking import timeline as timeline
+    from crossflow.answers.planning.comparing import ComparedSystems as ComparedSystems
+    from crossflow.answers.planning.comparing import compare as compare
+    from crossflow.answers.planning.opening import from_dict as from_dict
+    from crossflow.answers.planning.plans import Plans as Plans
+    from crossflow.answers.prediction import Prediction as Prediction
+    from crossflow.answers.scenario import Scenario as Scenario
+    from crossflow.answers.score import Score as Score
+    from crossflow.answers.study.run import run_study as run_study
+    from crossflow.base.errors import CrossflowError as CrossflowError
+    from crossflow.base.errors import SpecError as SpecError
+    from crossflow.base.errors import StrategyError as StrategyError
+    from crossflow.edges.trace.files import draw_timeline as draw_timeline
+    from crossflow.edges.trace.files import write_timeline as write_timeline
+    from crossflow.engine.step.uneven import Uneven as Uneven
+    from crossflow.engine.step.uneven import load_uneven as load_uneven
+    from crossflow.engine.timeline.record import Timeline as Timeline
+    from crossflow.evidence.calibration.calibrate import calibrate as calibrate
+    from crossflow.evidence.validation.comparison import validate as validate
 
     optimize, search, study = optimise, optimise, run_study
 
@@ -66,52 +66,52 @@ __version__ = "0.18.0"
 # Names of the public interface and the modules that hold them, imported when first used: `import crossflow` costs nothing. A name after
 # a colon is that of the same function there: commands are functions of their own names too.
 _PUBLIC = {
-    "CrossflowError": "errors",
-    "SpecError": "errors",
-    "StrategyError": "errors",
-    "Scenario": "scenario",
-    "load": "planning.asking",
-    "from_dict": "planning.opening",
-    "Score": "score",
-    "evaluate": "evaluation",
-    "Prediction": "prediction",
-    "predict": "planning.asking",
-    "Plans": "planning.plans",
-    "plan": "planning.asking",
-    "ComparedSystems": "planning.comparing",
-    "compare": "planning.comparing",
-    "legal": "planning.asking",
-    "Timeline": "timeline.record",
-    "timeline": "planning.asking",
-    "simulate": "evaluation.timelines",
-    "write_timeline": "trace.files",
-    "draw_timeline": "trace.files",
-    "recommendation_program": "evaluation.recommendation",
-    "Uneven": "step.uneven",
-    "load_uneven": "step.uneven",
-    "Explanation": "explanation.answers",
-    "explain": "planning.asking",
-    "export": "planning.asking",
-    "run_study": "study.run",
-    "study": "study.run:run_study",
-    "sweep": "interactive.sweeps",
-    "front": "interactive.sweeps",
-    "Optimum": "interactive.optimum",
-    "optimise": "interactive.optimum",
-    "search": "interactive.optimum:optimise",
-    "optimize": "interactive.optimum:optimise",
-    "Draws": "interactive.draws",
-    "uncertainty": "interactive.draws",
-    "techlibs": "catalogue.listing",
-    "templates": "catalogue.listing",
-    "models": "catalogue.listing",
-    "systems": "catalogue.listing",
-    "studies": "catalogue.listing",
-    "show": "catalogue.sheets",
-    "examples": "catalogue.examples",
-    "example": "catalogue.examples",
-    "validate": "validation.comparison",
-    "calibrate": "calibration.calibrate",
+    "CrossflowError": "base.errors",
+    "SpecError": "base.errors",
+    "StrategyError": "base.errors",
+    "Scenario": "answers.scenario",
+    "load": "answers.planning.asking",
+    "from_dict": "answers.planning.opening",
+    "Score": "answers.score",
+    "evaluate": "answers.evaluation",
+    "Prediction": "answers.prediction",
+    "predict": "answers.planning.asking",
+    "Plans": "answers.planning.plans",
+    "plan": "answers.planning.asking",
+    "ComparedSystems": "answers.planning.comparing",
+    "compare": "answers.planning.comparing",
+    "legal": "answers.planning.asking",
+    "Timeline": "engine.timeline.record",
+    "timeline": "answers.planning.asking",
+    "simulate": "answers.evaluation.timelines",
+    "write_timeline": "edges.trace.files",
+    "draw_timeline": "edges.trace.files",
+    "recommendation_program": "answers.evaluation.recommendation",
+    "Uneven": "engine.step.uneven",
+    "load_uneven": "engine.step.uneven",
+    "Explanation": "answers.explanation.answers",
+    "explain": "answers.planning.asking",
+    "export": "answers.planning.asking",
+    "run_study": "answers.study.run",
+    "study": "answers.study.run:run_study",
+    "sweep": "answers.interactive.sweeps",
+    "front": "answers.interactive.sweeps",
+    "Optimum": "answers.interactive.optimum",
+    "optimise": "answers.interactive.optimum",
+    "search": "answers.interactive.optimum:optimise",
+    "optimize": "answers.interactive.optimum:optimise",
+    "Draws": "answers.interactive.draws",
+    "uncertainty": "answers.interactive.draws",
+    "techlibs": "answers.catalogue.listing",
+    "templates": "answers.catalogue.listing",
+    "models": "answers.catalogue.listing",
+    "systems": "answers.catalogue.listing",
+    "studies": "answers.catalogue.listing",
+    "show": "answers.catalogue.sheets",
+    "examples": "answers.catalogue.examples",
+    "example": "answers.catalogue.examples",
+    "validate": "evidence.validation.comparison",
+    "calibrate": "evidence.calibration.calibrate",
 }
 
 # What people call some of them, for errors alone.
@@ -151,7 +151,7 @@ def _missing(name: str) -> str:
     place = os.path.join(os.path.dirname(__file__), name)
     if name.startswith("_") or os.path.isdir(place) or os.path.isfile(f"{place}.py"):
         return said
-    from crossflow.errors import did_you_mean
+    from crossflow.base.errors import did_you_mean
 
     return said + (f"; did you mean '{_CALLED[name]}'?" if name in _CALLED else did_you_mean(name, _PUBLIC))
 

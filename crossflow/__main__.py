@@ -26,7 +26,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     SystemExit
         For ``--help``, ``--version`` and words that the command does not take.
     """
-    from crossflow.signals import ending
+    from crossflow.base.signals import ending
 
     words = sys.argv[1:] if argv is None else list(argv)
     _open_closed_streams()
@@ -61,12 +61,12 @@ def _status(words: Sequence[str]) -> int:
 
 
 def _run(words: Sequence[str]) -> None:
-    from crossflow.cli import parser
+    from crossflow.edges.cli import parser
 
     _survive_narrow_encodings()
     try:
         arguments = parser.parse(words)
-        from crossflow.cli.log import at_level
+        from crossflow.edges.cli.log import at_level
 
         with at_level(arguments):
             try:
@@ -81,9 +81,9 @@ def _run(words: Sequence[str]) -> None:
 
 def _explain(error: Exception) -> str | None:
     """What a person must mend, for errors that the input caused; None for all others, whose traceback is wanted."""
-    from crossflow.errors import CrossflowError, SpecError
-    from crossflow.names import visible
-    from crossflow.packages import lacking
+    from crossflow.base.errors import CrossflowError, SpecError
+    from crossflow.base.names import visible
+    from crossflow.base.packages import lacking
 
     if isinstance(error, ModuleNotFoundError):
         return None if (why := lacking(error)) is None else f"crossflow: {why}"

@@ -9,9 +9,9 @@ import pytest
 
 import crossflow
 from crossflow.__main__ import main
-from crossflow.architecture.system import architecture
-from crossflow.errors import SpecError
-from crossflow.technology.library import load_library
+from crossflow.base.errors import SpecError
+from crossflow.hardware.architecture.system import architecture
+from crossflow.hardware.technology.library import load_library
 
 hypothesis.settings.register_profile("crossflow", deadline=None, derandomize=True, database=None, max_examples=60)
 hypothesis.settings.load_profile("crossflow")

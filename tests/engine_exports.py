@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from typing import Any
 
 import crossflow
-from crossflow.errors import CrossflowError
-from crossflow.launch.launch import write
-from crossflow.scenario import Scenario
+from crossflow.answers.scenario import Scenario
+from crossflow.base.errors import CrossflowError
+from crossflow.edges.launch.launch import write
 
 MODELS = ("llama3-70b", "deepseek-v3", "qwen3-235b-a22b", "gpt-oss-120b", "mixtral-8x7b")
 PLANS = (

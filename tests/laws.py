@@ -14,8 +14,8 @@ from dataclasses import dataclass
 import numpy as np
 
 import crossflow
-from crossflow.evaluation import evaluate
-from crossflow.explanation.parameters import parameters
+from crossflow.answers.evaluation import evaluate
+from crossflow.answers.explanation.parameters import parameters
 
 LIMIT = 1e-3  # by which a law may be broken
 BY = 1.1  # factor by which a figure is made better

@@ -10,13 +10,13 @@ import time
 import numpy as np
 
 import crossflow
-from crossflow.files import Document
-from crossflow.search.driver import search
-from crossflow.search.goals import Constraint, Objective
-from crossflow.search.pareto import non_dominated
-from crossflow.search.problem import SearchProblem
-from crossflow.search.settings import EvolutionSettings
-from crossflow.study.spaces import read_space
+from crossflow.answers.search.driver import search
+from crossflow.answers.search.goals import Constraint, Objective
+from crossflow.answers.search.pareto import non_dominated
+from crossflow.answers.search.problem import SearchProblem
+from crossflow.answers.search.settings import EvolutionSettings
+from crossflow.answers.study.spaces import read_space
+from crossflow.base.files import Document
 
 WEIGHTS, NEIGHBOURS = 100, 20
 PATHFINDER = {"template": "pathfinder", "devices": 512}

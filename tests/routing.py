@@ -6,8 +6,8 @@ from collections import Counter
 import networkx as nx
 import numpy as np
 
-from crossflow.mapping.placement import _cluster_spans, _edges, _package_spans, _spans, level_bandwidths
-from crossflow.mapping.topology import _cube_mesh_route, _node, walk
+from crossflow.hardware.mapping.placement import _cluster_spans, _edges, _package_spans, _spans, level_bandwidths
+from crossflow.hardware.mapping.topology import _cube_mesh_route, _node, walk
 
 
 def route(topology, source, target):

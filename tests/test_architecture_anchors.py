@@ -9,14 +9,14 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from crossflow.architecture import packaging
-from crossflow.architecture.generator import Allotment, build_cores, build_links, build_memory, build_on_chip
-from crossflow.architecture.model import Level
-from crossflow.architecture.price import die_cost, die_yield, wafer_area
-from crossflow.architecture.run_cost import facility_power, product, run_cost
-from crossflow.architecture.system import architecture, resolve
-from crossflow.architecture.template import OperationSpec
-from crossflow.files import Document
+from crossflow.base.files import Document
+from crossflow.hardware.architecture import packaging
+from crossflow.hardware.architecture.generator import Allotment, build_cores, build_links, build_memory, build_on_chip
+from crossflow.hardware.architecture.model import Level
+from crossflow.hardware.architecture.price import die_cost, die_yield, wafer_area
+from crossflow.hardware.architecture.run_cost import facility_power, product, run_cost
+from crossflow.hardware.architecture.system import architecture, resolve
+from crossflow.hardware.architecture.template import OperationSpec
 
 near = functools.partial(pytest.approx, rel=1e-12, abs=0.0)
 

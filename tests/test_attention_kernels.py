@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 
 import crossflow
-from crossflow.architecture.execution import DecodeKernel
 from crossflow.cost.attention import CallTimes, calls_of, times_of
+from crossflow.evidence.validation.kernels_attention import attention_table, version_of
+from crossflow.evidence.validation.tables import device_architecture, shipped
+from crossflow.hardware.architecture.execution import DecodeKernel
 from crossflow.program.kernels import Attention, kernel_tables
-from crossflow.validation.kernels_attention import attention_table, version_of
-from crossflow.validation.tables import device_architecture, shipped
 
 DEVICES = ("a100-80gb", "l40s", "h100-sxm", "b200")
 SIZES = 2.0 ** np.arange(18)

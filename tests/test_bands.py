@@ -8,12 +8,12 @@ import pytest
 import yaml
 
 import crossflow
-from crossflow import bands
-from crossflow.bands import Band, Likeness
-from crossflow.evaluation.likeness import likeness
-from crossflow.study.run import run_study
-from crossflow.validation.bands import JudgedRow, coverage, judged, left_out, lines, pairs, written
-from crossflow.validation.comparison import validate
+from crossflow.answers import bands
+from crossflow.answers.bands import Band, Likeness
+from crossflow.answers.evaluation.likeness import likeness
+from crossflow.answers.study.run import run_study
+from crossflow.evidence.validation.bands import JudgedRow, coverage, judged, left_out, lines, pairs, written
+from crossflow.evidence.validation.comparison import validate
 
 DENSE = "training of dense language models"
 

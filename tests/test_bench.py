@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from crossflow import bench
-from crossflow.evaluation import evaluate
-from crossflow.search.settings import GradientSettings
+from crossflow.answers.evaluation import evaluate
+from crossflow.answers.search.settings import GradientSettings
+from crossflow.edges import bench
 
 pytestmark = pytest.mark.slow
 

@@ -4,12 +4,12 @@ import numpy as np
 import pytest
 from blocks import block_kernels
 
-from crossflow.architecture.software import load_stack
-from crossflow.files import Document
+from crossflow.base.files import Document
+from crossflow.hardware.architecture.software import load_stack
 from crossflow.parallel.blocks import units
+from crossflow.parallel.strategy.layout import Layout
+from crossflow.parallel.strategy.plan import Plan
 from crossflow.program.collectives import sent_bytes
-from crossflow.strategy.layout import Layout
-from crossflow.strategy.plan import Plan
 from crossflow.workload.job import Job
 from crossflow.workload.spec import TransformerSpec
 

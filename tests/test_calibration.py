@@ -14,22 +14,22 @@ from nccl_logs import ROWS, log, logs, measured
 
 import crossflow
 from crossflow.__main__ import main
-from crossflow.architecture.system import resolve
-from crossflow.calibration import writing
-from crossflow.calibration.calibrate import BEFORE, FITTED, MEASURED, PAPER, WRITTEN, calibrate
-from crossflow.calibration.curve import PiecewiseCurve, fit_curve
-from crossflow.calibration.fit import fit, held_out
-from crossflow.calibration.logs import LogOptions
-from crossflow.calibration.measurements import MeasuredCollective, MeasuredProducts, read_measurements
-from crossflow.calibration.parameters import DEVICE, FABRIC, parameters, with_values
-from crossflow.calibration.pricing import predicted
-from crossflow.files import Document
+from crossflow.base.files import Document
+from crossflow.evidence.calibration import writing
+from crossflow.evidence.calibration.calibrate import BEFORE, FITTED, MEASURED, PAPER, WRITTEN, calibrate
+from crossflow.evidence.calibration.curve import PiecewiseCurve, fit_curve
+from crossflow.evidence.calibration.fit import fit, held_out
+from crossflow.evidence.calibration.logs import LogOptions
+from crossflow.evidence.calibration.measurements import MeasuredCollective, MeasuredProducts, read_measurements
+from crossflow.evidence.calibration.parameters import DEVICE, FABRIC, parameters, with_values
+from crossflow.evidence.calibration.pricing import predicted
+from crossflow.hardware.architecture.system import resolve
 from crossflow.program.groups import Group
 
 pytestmark = pytest.mark.slow
 
 SIZES = 2.0 ** np.arange(10, 31)
-MODULE = importlib.import_module("crossflow.calibration.calibrate")  # whose function has its name
+MODULE = importlib.import_module("crossflow.evidence.calibration.calibrate")  # whose function has its name
 PATH = ("network", "parameters")
 
 

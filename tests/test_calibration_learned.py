@@ -11,13 +11,13 @@ from nccl_logs import ROWS
 
 import crossflow
 from crossflow.__main__ import main
-from crossflow.architecture.system import resolve
-from crossflow.calibration.learned import learn
-from crossflow.calibration.measurements import MeasuredKernels, MeasuredProducts
-from crossflow.calibration.pricing import predicted
+from crossflow.answers.evaluation.events import events
+from crossflow.base.files import Document
 from crossflow.cost.profile import lookup_shape
-from crossflow.evaluation.events import events
-from crossflow.files import Document
+from crossflow.evidence.calibration.learned import learn
+from crossflow.evidence.calibration.measurements import MeasuredKernels, MeasuredProducts
+from crossflow.evidence.calibration.pricing import predicted
+from crossflow.hardware.architecture.system import resolve
 
 DATA = Path(__file__).parent / "data"
 SENTENCE = "crossflow calibrate --learn needs scikit-learn, which is not installed; run: pip install 'crossflow[calibrate]'"
@@ -34,7 +34,7 @@ def complaint(capsys):
 
 @pytest.mark.slow
 def test_without_scikit_learn_it_says_what_to_install(complaint, monkeypatch):
-    monkeypatch.setattr("crossflow.calibration.learned.importlib.util.find_spec", lambda name: None)
+    monkeypatch.setattr("crossflow.evidence.calibration.learned.importlib.util.find_spec", lambda name: None)
     assert complaint(ROWS, "--system", "dgx-a100", "--learn") == SENTENCE
 
 
@@ -220,5 +220,5 @@ def test_the_profile_is_not_replaced_unasked(tmp_path, complaint):
 def test_nothing_of_scikit_learn_is_loaded_before_it_is_needed():
     import subprocess
 
-    code = "import sys; import crossflow.cli.calibrate; print('sklearn' in sys.modules)"
+    code = "import sys; import crossflow.edges.cli.calibrate; print('sklearn' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.strip() == "False"

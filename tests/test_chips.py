@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 
 import crossflow
-from crossflow.architecture.model import Throttle
-from crossflow.architecture.system import architecture, resolve
-from crossflow.architecture.voltage import throttled
-from crossflow.errors import CrossflowError
-from crossflow.evaluation import evaluate
-from crossflow.files import Document
-from crossflow.validation.tables import generated_gemm_table, shipped
+from crossflow.answers.evaluation import evaluate
+from crossflow.base.errors import CrossflowError
+from crossflow.base.files import Document
+from crossflow.evidence.validation.tables import generated_gemm_table, shipped
+from crossflow.hardware.architecture.model import Throttle
+from crossflow.hardware.architecture.system import architecture, resolve
+from crossflow.hardware.architecture.voltage import throttled
 
 SCRIPTS = Path(__file__).parents[1] / "docs" / "scripts"
 ONE = np.ones(1)

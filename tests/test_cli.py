@@ -13,14 +13,14 @@ import pytest
 from rich.console import Console
 
 import crossflow
-from crossflow import files
 from crossflow.__main__ import main
-from crossflow.cli import list as listing
-from crossflow.cli import page, parser, show
-from crossflow.errors import Problem, SpecError
-from crossflow.study.run import run_study
-from crossflow.units import parse
-from crossflow.units import show as show_number
+from crossflow.answers.study.run import run_study
+from crossflow.base import files
+from crossflow.base.errors import Problem, SpecError
+from crossflow.base.units import parse
+from crossflow.base.units import show as show_number
+from crossflow.edges.cli import list as listing
+from crossflow.edges.cli import page, parser, show
 
 CONTRACT = {
     "step_time_s", "feasible", "reason", "breakdown_s", "communication_s", "memory", "throughput", "mfu", "energy_j",
@@ -63,7 +63,7 @@ def shell(*words, **options):
 
 
 def test_help_imports_nothing_heavy():
-    code = "import sys; from crossflow.cli import parser; from crossflow.__main__ import main; parser.build()\n"
+    code = "import sys; from crossflow.edges.cli import parser; from crossflow.__main__ import main; parser.build()\n"
     code += f"print([name for name in {HEAVY} if name in sys.modules])"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"
 
@@ -309,7 +309,7 @@ def test_study_json(out, study, tmp_path):
 
 
 def test_study_shipped_by_name_and_by_path(monkeypatch, tmp_path):
-    from crossflow.cli.study import locate
+    from crossflow.edges.cli.study import locate
 
     monkeypatch.chdir(tmp_path)
     assert locate("technology-scaling") == locate("studies/technology-scaling.yaml") == files.find("studies", "technology-scaling")
@@ -318,7 +318,7 @@ def test_study_shipped_by_name_and_by_path(monkeypatch, tmp_path):
 
 
 def test_study_interrupted_keeps_its_points(monkeypatch, capsys, study):
-    import crossflow.cli.study as command
+    import crossflow.edges.cli.study as command
 
     def interrupt(*_, **__):
         raise KeyboardInterrupt
@@ -330,7 +330,7 @@ def test_study_interrupted_keeps_its_points(monkeypatch, capsys, study):
 
 
 def test_study_progress_on_a_terminal_only(monkeypatch, capsys):
-    from crossflow.cli.progress import progress
+    from crossflow.edges.cli.progress import progress
 
     with progress("points", best=True) as report:
         report(1, 2, "5 s")
@@ -344,7 +344,7 @@ def test_study_progress_on_a_terminal_only(monkeypatch, capsys):
 
 
 def test_a_long_table_is_cut_on_a_terminal_and_whole_in_a_pipe(out, monkeypatch, tmp_path, study):
-    import crossflow.cli.study as command
+    import crossflow.edges.cli.study as command
 
     monkeypatch.setattr(command, "SHOWN", 1)
     assert "HBM4" in out("study", study, "--out", str(tmp_path))
@@ -397,7 +397,7 @@ REPORT = {
 
 
 def test_validate_table(monkeypatch, out):
-    import crossflow.cli.validate as command
+    import crossflow.edges.cli.validate as command
 
     monkeypatch.setattr(command, "validate", lambda data: types.SimpleNamespace(to_dict=lambda: REPORT))
     lines = out("validate", "--data", "d").splitlines()
@@ -409,7 +409,7 @@ def test_validate_table(monkeypatch, out):
 
 
 def test_validate_tells_the_commonest_reasons():
-    from crossflow.cli.validate import skipped
+    from crossflow.edges.cli.validate import skipped
 
     reasons = {f"reason {i}": i for i in range(1, 9)}
     assert skipped({"skipped_reasons": reasons})[0] == "8 skipped: reason 8"
@@ -431,17 +431,17 @@ def test_bench_table(monkeypatch, out):
         "points": {"value": 12345.6, "unit": "1/s", "meaning": "design points"},
         "warm": {"value": 0.00817, "unit": "s", "meaning": "one prediction"},
     }
-    fake = types.ModuleType("crossflow.bench")
+    fake = types.ModuleType("crossflow.edges.bench")
     fake.run = lambda: figures
-    monkeypatch.setitem(sys.modules, "crossflow.bench", fake)
+    monkeypatch.setitem(sys.modules, "crossflow.edges.bench", fake)
     monkeypatch.setattr(crossflow, "bench", fake, raising=False)
-    monkeypatch.delitem(sys.modules, "crossflow.cli.bench", raising=False)
+    monkeypatch.delitem(sys.modules, "crossflow.edges.cli.bench", raising=False)
     assert [line.split() for line in out("bench").splitlines()] == [
         ["points", "12,346", "1/s", "design", "points"],
         ["warm", "8.17", "ms", "one", "prediction"],
     ]
     assert json.loads(out("bench", "--json")) == figures
-    sys.modules.pop("crossflow.cli.bench")
+    sys.modules.pop("crossflow.edges.cli.bench")
 
 
 # ------------------------------------------------------------------------------------------ failing
@@ -541,7 +541,7 @@ def test_stacked_bar_is_as_wide_as_it_is_told(monkeypatch):
 @pytest.mark.parametrize("width", [70, 80, 100])
 def test_page_fits_its_terminal(monkeypatch, scenario, width):
     import crossflow
-    from crossflow.cli import predict
+    from crossflow.edges.cli import predict
 
     prediction = crossflow.predict(crossflow.load(scenario))
     monkeypatch.setattr(page, "columns", lambda: width)

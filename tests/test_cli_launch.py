@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from crossflow.__main__ import main
-from crossflow.cli.parser import FRAMEWORKS
-from crossflow.launch.launch import KINDS, read
+from crossflow.edges.cli.parser import FRAMEWORKS
+from crossflow.edges.launch.launch import KINDS, read
 
 FILES = Path(__file__).parent / "data" / "launch"
 SCENARIO = """system: {template: h100-ib-cluster, nodes: 2}

@@ -7,10 +7,10 @@ import subprocess
 import pytest
 
 from crossflow.__main__ import main
-from crossflow.cli import completion, page
-from crossflow.errors import StrategyError, meant
-from crossflow.strategy.notation import TRANSFORMER, parse
-from crossflow.study.schema import schema
+from crossflow.answers.study.schema import schema
+from crossflow.base.errors import StrategyError, meant
+from crossflow.edges.cli import completion, page
+from crossflow.parallel.strategy.notation import TRANSFORMER, parse
 
 SCENARIO = "system: pathfinder\nworkload: lstm-16k\nstrategy: d8\n"
 STUDY = f"name: s\nscenario:\n  {SCENARIO.strip().replace(chr(10), chr(10) + '  ')}\nsweep: {{system.technology.logic: [N7]}}\n"

@@ -3,11 +3,11 @@
 import numpy as np
 import pytest
 
-from crossflow.architecture.system import architecture
 from crossflow.cost import collectives
 from crossflow.cost.network import message_costs
-from crossflow.mapping.placement import place
-from crossflow.mapping.topology import Network, Topology
+from crossflow.hardware.architecture.system import architecture
+from crossflow.hardware.mapping.placement import place
+from crossflow.hardware.mapping.topology import Network, Topology
 from crossflow.program.collectives import COLLECTIVES, ring_volume
 from crossflow.program.program import Message
 

@@ -8,11 +8,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import crossflow
-from crossflow.errors import CrossflowError, SpecError
-from crossflow.points import variant
-from crossflow.prediction import OTHER_UNITS
-from crossflow.score import larger_is_better, unit_of
-from crossflow.study.run import run_study
+from crossflow.answers.points import variant
+from crossflow.answers.prediction import OTHER_UNITS
+from crossflow.answers.score import larger_is_better, unit_of
+from crossflow.answers.study.run import run_study
+from crossflow.base.errors import CrossflowError, SpecError
 
 PRICED = {"template": "dgx-h100", "nodes": 1, "operation": {"price": "2.5 USD/hour"}}
 LLAMA = {"model": "llama3-8b", "task": "decode", "global_batch": 32, "prompt": 2048, "output": 256}

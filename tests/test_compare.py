@@ -7,9 +7,9 @@ import pytest
 from rich.console import Console
 from timelines import pipeline
 
-from crossflow.timeline.record import ACTIVITIES
-from crossflow.trace.compare import MOST_EVENTS, compare, draw_comparison, time_by_name
-from crossflow.trace.text import text_comparison
+from crossflow.edges.trace.compare import MOST_EVENTS, compare, draw_comparison, time_by_name
+from crossflow.edges.trace.text import text_comparison
+from crossflow.engine.timeline.record import ACTIVITIES
 
 
 @pytest.fixture(scope="module")

@@ -7,11 +7,11 @@ import re
 import pytest
 
 import crossflow
-from crossflow import bands
-from crossflow.errors import CrossflowError
-from crossflow.explore.comparison import written
-from crossflow.planning.comparing import _prices
-from crossflow.planning.planner import plan
+from crossflow.answers import bands
+from crossflow.answers.planning.comparing import _prices
+from crossflow.answers.planning.planner import plan
+from crossflow.base.errors import CrossflowError
+from crossflow.edges.explore.comparison import written
 
 QUICK = {"workload__sequence": 1024}
 

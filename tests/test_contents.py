@@ -11,12 +11,12 @@ import pytest
 import yaml
 
 import crossflow
-from crossflow.errors import CrossflowError
-from crossflow.evaluation import evaluate
-from crossflow.points import variant
-from crossflow.scenario import load
-from crossflow.study import run
-from crossflow.study.reading import read_study
+from crossflow.answers.evaluation import evaluate
+from crossflow.answers.points import variant
+from crossflow.answers.scenario import load
+from crossflow.answers.study import run
+from crossflow.answers.study.reading import read_study
+from crossflow.base.errors import CrossflowError
 
 FILES = {
     "own-device.yaml": "template: v100-sxm2-16gb\nname: own\n",
@@ -27,7 +27,7 @@ FILES = {
 }
 STEP = """
 import pickle, sys
-from crossflow.evaluation import evaluate
+from crossflow.answers.evaluation import evaluate
 opened = []
 sys.addaudithook(lambda event, given: opened.append(str(given[0])) if event == "open" else None)
 scenario = pickle.load(sys.stdin.buffer)

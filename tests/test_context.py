@@ -7,18 +7,18 @@ import pytest
 from blocks import block_kernels
 
 import crossflow
+from crossflow.answers.evaluation import layered
+from crossflow.answers.evaluation.events import events
+from crossflow.answers.evaluation.timelines import simulate as timeline
+from crossflow.base.errors import CrossflowError, SpecError
 from crossflow.engine.events import run_tasks
-from crossflow.errors import CrossflowError, SpecError
-from crossflow.evaluation import layered
-from crossflow.evaluation.events import events
-from crossflow.evaluation.timelines import simulate as timeline
+from crossflow.engine.step.passes import steps_of
+from crossflow.engine.step.task import OF, task_of
+from crossflow.evidence.validation.tables import shipped
+from crossflow.evidence.validation.training import training_table
+from crossflow.parallel.strategy.layout import Layout
+from crossflow.parallel.strategy.plan import Plan
 from crossflow.program.kernels import Attention
-from crossflow.step.passes import steps_of
-from crossflow.step.task import OF, task_of
-from crossflow.strategy.layout import Layout
-from crossflow.strategy.plan import Plan
-from crossflow.validation.tables import shipped
-from crossflow.validation.training import training_table
 
 GPT = {
     "model": "transformer", "layers": 4, "hidden": 2048, "heads": 16, "kv_heads": 4, "ffn": 8192, "vocabulary": 32000, "sequence": 4096,

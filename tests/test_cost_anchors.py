@@ -8,9 +8,7 @@ import numpy as np
 import pytest
 from products import stream_costs
 
-from crossflow.architecture.execution import ExchangeKernel
-from crossflow.architecture.model import Port
-from crossflow.architecture.system import architecture
+from crossflow.base.errors import CrossflowError
 from crossflow.cost import collectives, waves
 from crossflow.cost.exchange import Exchange, exchange_time, group_time
 from crossflow.cost.fabrics import Fabric, path, path_time
@@ -20,12 +18,14 @@ from crossflow.cost.profile import Measured, Profile, message_shape
 from crossflow.cost.ranks import SystemDelays
 from crossflow.cost.roofline import product_costs
 from crossflow.cost.tiling import _cooler, _slowed
-from crossflow.errors import CrossflowError
-from crossflow.mapping.spread import LinkSpread
+from crossflow.evidence.validation.tables import device_architecture, fabric_parameters
+from crossflow.hardware.architecture.execution import ExchangeKernel
+from crossflow.hardware.architecture.model import Port
+from crossflow.hardware.architecture.system import architecture
+from crossflow.hardware.mapping.spread import LinkSpread
 from crossflow.program.builder import ProgramBuilder
 from crossflow.program.groups import ExpertGroup, Group
 from crossflow.program.kernels import Attention, Lookup, Pass
-from crossflow.validation.tables import device_architecture, fabric_parameters
 
 # As in templates/families/fabrics.yaml, with round numbers. [s], [B/s]
 P = fabric_parameters().model_copy(update={

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 import crossflow
-from crossflow.architecture.system import architecture, resolve
+from crossflow.base.files import Document
 from crossflow.cost.roofline import product_costs
-from crossflow.files import Document
+from crossflow.hardware.architecture.system import architecture, resolve
 
 LIMITED = ["a10", "a40", "a100-80gb", "a100-pcie-80gb", "v100-sxm2-16gb", "l40s", "h100-sxm", "h200", "b200", "gb200"]
 

@@ -7,14 +7,14 @@ import yaml
 
 import crossflow
 from crossflow.__main__ import main
-from crossflow.explanation import alternatives
-from crossflow.explanation.answers import paces
-from crossflow.explanation.decisions import KINDS, LEAST, overrides
-from crossflow.explanation.designs import Design
-from crossflow.explanation.moves import moves
-from crossflow.explanation.sensitivity import explain
-from crossflow.explore import scenario as page
-from crossflow.scenario import load
+from crossflow.answers.explanation import alternatives
+from crossflow.answers.explanation.answers import paces
+from crossflow.answers.explanation.decisions import KINDS, LEAST, overrides
+from crossflow.answers.explanation.designs import Design
+from crossflow.answers.explanation.moves import moves
+from crossflow.answers.explanation.sensitivity import explain
+from crossflow.answers.scenario import load
+from crossflow.edges.explore import scenario as page
 
 SERVICE = {"model": "llama3-8b", "prompt": 512, "output": 64}
 CASES = {

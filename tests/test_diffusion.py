@@ -9,10 +9,10 @@ import pytest
 from blocks import block_kernels
 
 import crossflow
-from crossflow import files
-from crossflow.errors import CrossflowError, SpecError
-from crossflow.planning.question import Question
-from crossflow.strategy.layout import Layout
+from crossflow.answers.planning.question import Question
+from crossflow.base import files
+from crossflow.base.errors import CrossflowError, SpecError
+from crossflow.parallel.strategy.layout import Layout
 from crossflow.workload.huggingface import huggingface_document
 from crossflow.workload.spec import ImageSpec, TransformerSpec
 

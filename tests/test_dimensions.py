@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 import crossflow
 from crossflow import evaluate
-from crossflow.score import absent
+from crossflow.answers.score import absent
 from crossflow.workload.stacked import chosen, stacked, structures
 
 GPT = {

@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 
 import crossflow
-from crossflow import files
-from crossflow.evaluation import evaluate
-from crossflow.evaluation.timelines import simulate
-from crossflow.points import variant
-from crossflow.study.reading import read_study
+from crossflow.answers.evaluation import evaluate
+from crossflow.answers.evaluation.timelines import simulate
+from crossflow.answers.points import variant
+from crossflow.answers.study.reading import read_study
+from crossflow.base import files
 
 # Table 2: iterations a second, measured on 16 A10 on 4 nodes: 1M8P2D and 16M. The second-best, with 2.90, is not named.
 BEST, WORST = 2.97, 0.396

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 from crossflow import evaluate, load, predict
-from crossflow.architecture.system import resolve
-from crossflow.errors import SpecError
-from crossflow.files import Document
+from crossflow.base.errors import SpecError
+from crossflow.base.files import Document
+from crossflow.hardware.architecture.system import resolve
 
 TABLE = """# found by a search
 logic,memory,area.compute,area.on_chip.l2,power_shares.compute

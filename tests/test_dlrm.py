@@ -6,19 +6,19 @@ import dataclasses
 import numpy as np
 import pytest
 
-from crossflow import files
-from crossflow.architecture.software import load_stack
-from crossflow.architecture.system import architecture, resolve
+from crossflow.base import files
+from crossflow.base.files import Document
 from crossflow.cost.lookups import lookup_costs, row_bytes
 from crossflow.engine.schedule import longest_path
+from crossflow.engine.step.dlrm import dlrm_job, dlrm_outcome, dlrm_prices, dlrm_program
+from crossflow.engine.step.outcome import Machine
 from crossflow.engine.streams import Streams
-from crossflow.files import Document
+from crossflow.hardware.architecture.software import load_stack
+from crossflow.hardware.architecture.system import architecture, resolve
+from crossflow.parallel.strategy.hierarchy import Hierarchy, hierarchy_of, legal_hierarchies
+from crossflow.parallel.strategy.levels import Hierarchies
 from crossflow.program.collectives import sent_bytes
 from crossflow.program.kernels import SIZES, Lookup
-from crossflow.step.dlrm import dlrm_job, dlrm_outcome, dlrm_prices, dlrm_program
-from crossflow.step.outcome import Machine
-from crossflow.strategy.hierarchy import Hierarchy, hierarchy_of, legal_hierarchies
-from crossflow.strategy.levels import Hierarchies
 from crossflow.workload.spec import DlrmSpec
 
 PRESETS = {name: path for name, path in files.catalogue("templates").items() if name.startswith("dlrm-")}

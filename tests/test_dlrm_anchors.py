@@ -7,17 +7,17 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from crossflow import files
-from crossflow.architecture.software import load_stack
-from crossflow.architecture.system import architecture, resolve
-from crossflow.files import Document
+from crossflow.base import files
+from crossflow.base.files import Document
+from crossflow.engine.step.dlrm import dlrm_job, dlrm_outcome, dlrm_prices, dlrm_program, embedding, rank_embeddings
+from crossflow.engine.step.outcome import Machine
+from crossflow.engine.step.units import Builder
+from crossflow.hardware.architecture.software import load_stack
+from crossflow.hardware.architecture.system import architecture, resolve
+from crossflow.parallel.sharding.pieces import Piece, Sharding, singles
+from crossflow.parallel.strategy.hierarchy import hierarchy_of
+from crossflow.parallel.strategy.levels import Hierarchies
 from crossflow.program.kernels import Attention, Pass, Product
-from crossflow.sharding.pieces import Piece, Sharding, singles
-from crossflow.step.dlrm import dlrm_job, dlrm_outcome, dlrm_prices, dlrm_program, embedding, rank_embeddings
-from crossflow.step.outcome import Machine
-from crossflow.step.units import Builder
-from crossflow.strategy.hierarchy import hierarchy_of
-from crossflow.strategy.levels import Hierarchies
 from crossflow.workload.spec import DlrmSpec
 
 near = functools.partial(pytest.approx, rel=1e-12, abs=0.0)

@@ -6,14 +6,14 @@ from test_engine import brute
 from test_program import broken, scenario_of
 
 from crossflow import Uneven, evaluate, from_dict, predict, recommendation_program, simulate
-from crossflow.errors import CrossflowError, SpecError
-from crossflow.evaluation.events import events
-from crossflow.evaluation.programs import _simulated, launches, table
-from crossflow.evaluation.recommendation import dlrm_inputs
+from crossflow.answers.evaluation.events import events
+from crossflow.answers.evaluation.programs import _simulated, launches, table
+from crossflow.answers.evaluation.recommendation import dlrm_inputs
+from crossflow.base.errors import CrossflowError, SpecError
+from crossflow.engine.step.dlrm import dlrm_prices, dlrm_program
+from crossflow.engine.step.dlrm_point import point_program
 from crossflow.program import DeviceGroup, Product, ProgramBuilder
 from crossflow.program.file import program_of
-from crossflow.step.dlrm import dlrm_prices, dlrm_program
-from crossflow.step.dlrm_point import point_program
 
 STRATEGIES = [
     {"dense": ["ddp"], "embedding": ["mp"]},

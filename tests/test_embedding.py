@@ -5,9 +5,9 @@ from collections import OrderedDict
 import numpy as np
 import pytest
 
-from crossflow.embedding.caches import Stream, beyond
-from crossflow.embedding.generators import indices
-from crossflow.embedding.reuse import (
+from crossflow.program.embedding.caches import Stream, beyond
+from crossflow.program.embedding.generators import indices
+from crossflow.program.embedding.reuse import (
     BINS,
     Reuse,
     distinct_share,

@@ -5,11 +5,11 @@ import re
 import numpy as np
 import pytest
 
+from crossflow.base.errors import CrossflowError
 from crossflow.cost.network import Wires
-from crossflow.emulation.delays import SystemDelays, delays_of
-from crossflow.emulation.link import Fifo, Pace
-from crossflow.emulation.what_if import Delay, Slow, read_what_if
-from crossflow.errors import CrossflowError
+from crossflow.evidence.emulation.delays import SystemDelays, delays_of
+from crossflow.evidence.emulation.link import Fifo, Pace
+from crossflow.evidence.emulation.what_if import Delay, Slow, read_what_if
 from crossflow.program.groups import Group
 
 DELAY = Delay(time=10e-3, latency=2e-3)

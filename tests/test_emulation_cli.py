@@ -5,8 +5,8 @@ import os
 
 import pytest
 
-from crossflow.cli.parser import parse
-from crossflow.emulation.processes import RunSettings
+from crossflow.edges.cli.parser import parse
+from crossflow.evidence.emulation.processes import RunSettings
 
 SYSTEM = ("--world-size", "8", "--system", "dgx-h100")
 NOT_REAL = "--real: all ranks run, on the network that they have, and nothing is emulated"

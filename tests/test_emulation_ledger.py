@@ -4,9 +4,9 @@ import queue
 
 import pytest
 
-from crossflow.emulation.accounting import CallLedger, Entry, RingGraph, RingMessage, RingRun, Standstill, _check_ring, transfers
-from crossflow.emulation.meeting import Meeting, Meets
-from crossflow.errors import CrossflowError
+from crossflow.base.errors import CrossflowError
+from crossflow.evidence.emulation.accounting import CallLedger, Entry, RingGraph, RingMessage, RingRun, Standstill, _check_ring, transfers
+from crossflow.evidence.emulation.meeting import Meeting, Meets
 
 
 def entry(rank, op="all_reduce", size=4096, dtype="float32", group="0", ranks=(0, 1, 2, 3), **more):

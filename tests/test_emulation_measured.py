@@ -5,11 +5,11 @@ from pathlib import Path
 import pytest
 
 from crossflow.__main__ import main
-from crossflow.emulation.delays import delays_of
-from crossflow.emulation.measured import settled
-from crossflow.emulation.record import read_record, write_record
-from crossflow.emulation.replay import replay
-from crossflow.errors import CrossflowError
+from crossflow.base.errors import CrossflowError
+from crossflow.evidence.emulation.delays import delays_of
+from crossflow.evidence.emulation.measured import settled
+from crossflow.evidence.emulation.record import read_record, write_record
+from crossflow.evidence.emulation.replay import replay
 
 GAP, TIME, LATE = 10e-3, 4e-3, 3e-3
 STEPS = 5

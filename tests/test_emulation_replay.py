@@ -6,11 +6,11 @@ import pytest
 
 import crossflow
 from crossflow.__main__ import main
-from crossflow.emulation.delays import delays_of
-from crossflow.emulation.record import Called, CallRecorder, read_record, step_figures, write_record
-from crossflow.emulation.replay import replay
-from crossflow.emulation.what_if import Delay
-from crossflow.errors import SpecError
+from crossflow.base.errors import SpecError
+from crossflow.evidence.emulation.delays import delays_of
+from crossflow.evidence.emulation.record import Called, CallRecorder, read_record, step_figures, write_record
+from crossflow.evidence.emulation.replay import replay
+from crossflow.evidence.emulation.what_if import Delay
 
 GAP, TIME, LATENCY = 10e-3, 4e-3, 1e-3
 
@@ -74,7 +74,7 @@ def test_the_changes_of_a_record_hold_where_a_replay_has_none(tmp_path):
 
 
 def test_a_replay_takes_delays_of_another_system(tmp_path):
-    from crossflow.emulation.delays import delays_of
+    from crossflow.evidence.emulation.delays import delays_of
 
     record, _ = recorded(tmp_path)
     delays = delays_of(8, "dgx-h100")

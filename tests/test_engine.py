@@ -11,20 +11,20 @@ from hypothesis import given, settings
 from test_program import mlp, scenario_of
 
 from crossflow import from_dict, predict, simulate
+from crossflow.answers.evaluation.programs import placed
+from crossflow.answers.points import variant
+from crossflow.base.errors import CrossflowError, SpecError
 from crossflow.cost.price import price
 from crossflow.engine.events import run_tasks
 from crossflow.engine.kinds import kinds_of
 from crossflow.engine.schedule import durations, longest_path, schedule
+from crossflow.engine.step.uneven import Uneven, load_uneven
 from crossflow.engine.tasks import copies, tasks_of
-from crossflow.errors import CrossflowError, SpecError
-from crossflow.evaluation.programs import placed
-from crossflow.points import variant
 from crossflow.program.blocks import Block
 from crossflow.program.builder import ProgramBuilder
 from crossflow.program.file import document_of, program_of
 from crossflow.program.kernels import Pass, Product
 from crossflow.program.program import HOST_TIMES, Message, Op, Program, Tensor
-from crossflow.step.uneven import Uneven, load_uneven
 
 H100 = {"template": "dgx-h100", "nodes": 1}
 

@@ -9,9 +9,9 @@ import pytest
 import yaml
 from engine_exports import exports
 
-from crossflow.launch.shell import read_script
-from crossflow.launch.table import table
-from crossflow.launch.workers import deployment
+from crossflow.edges.launch.shell import read_script
+from crossflow.edges.launch.table import table
+from crossflow.edges.launch.workers import deployment
 
 OPTIONS = yaml.safe_load((Path(__file__).parent / "data" / "engine_options.yaml").read_text(encoding="utf-8"))
 TYPES = {"int": int, "float": float, "str": str}

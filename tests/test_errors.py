@@ -2,7 +2,7 @@
 
 import pytest
 
-from crossflow.errors import CrossflowError, Problem, SpecError, StrategyError, did_you_mean
+from crossflow.base.errors import CrossflowError, Problem, SpecError, StrategyError, did_you_mean
 
 
 @pytest.mark.parametrize(

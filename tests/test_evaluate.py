@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 
 import crossflow
-from crossflow import files
-from crossflow.errors import CrossflowError
-from crossflow.evaluation import evaluate
-from crossflow.explanation.parameters import parameters
-from crossflow.files import Document
-from crossflow.points import variant
-from crossflow.scenario import from_document
+from crossflow.answers.evaluation import evaluate
+from crossflow.answers.explanation.parameters import parameters
+from crossflow.answers.points import variant
+from crossflow.answers.scenario import from_document
+from crossflow.base import files
+from crossflow.base.errors import CrossflowError
+from crossflow.base.files import Document
 
 MIXED = {
     "system.technology.logic": ["N12", "N7", "N12", "N3", "N7", "N1"],

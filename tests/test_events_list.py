@@ -12,14 +12,14 @@ import pytest
 from blocks import block_kernels
 
 import crossflow
+from crossflow.answers.evaluation.events import events
+from crossflow.answers.evaluation.timelines import simulate as timeline
+from crossflow.base.errors import CrossflowError, SpecError
 from crossflow.cost.profile import gemm_shape, message_shape, read_profile
 from crossflow.engine.events import run_tasks
-from crossflow.errors import CrossflowError, SpecError
-from crossflow.evaluation.events import events
-from crossflow.evaluation.timelines import simulate as timeline
+from crossflow.engine.timeline.record import COMMUNICATION
+from crossflow.parallel.strategy.layout import Layout
 from crossflow.program.groups import Group
-from crossflow.strategy.layout import Layout
-from crossflow.timeline.record import COMMUNICATION
 
 GPT = {
     "model": "transformer", "layers": 8, "hidden": 2048, "heads": 16, "ffn": 8192, "gated": False, "vocabulary": 32000, "sequence": 1024,

@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 
 from crossflow.__main__ import main
-from crossflow.errors import CrossflowError, SpecError
-from crossflow.replay.collectives import traced_collectives
-from crossflow.replay.execution import joined, read_executions
-from crossflow.replay.graph import graph_of
-from crossflow.replay.kineto import read_traces
-from crossflow.replay.tensors import TracedTensor, recorded, tensors_of
+from crossflow.base.errors import CrossflowError, SpecError
+from crossflow.evidence.replay.collectives import traced_collectives
+from crossflow.evidence.replay.execution import joined, read_executions
+from crossflow.evidence.replay.graph import graph_of
+from crossflow.evidence.replay.kineto import read_traces
+from crossflow.evidence.replay.tensors import TracedTensor, recorded, tensors_of
 
 TRACES = Path(__file__).parent / "data" / "traces"
 KINETO, ET = TRACES / "dlrm_rank0_kineto.json.gz", TRACES / "dlrm_rank0_et.json.gz"

@@ -6,15 +6,15 @@ import numpy as np
 import pytest
 
 import crossflow
+from crossflow.base.errors import SpecError
 from crossflow.cost.exchange import Exchange, exchange_time, reached
 from crossflow.cost.experts import expert_library, grouped_costs
 from crossflow.cost.price import kernel_prices
-from crossflow.errors import SpecError
+from crossflow.evidence.validation.kernels_experts import exchange_table, moe_table
+from crossflow.evidence.validation.tables import device_architecture, shipped
 from crossflow.program import Experts, ProgramBuilder
 from crossflow.program.kernels import kernel_tables
 from crossflow.program.loads import TILE_ROWS, expert_loads, fullest
-from crossflow.validation.kernels_experts import exchange_table, moe_table
-from crossflow.validation.tables import device_architecture, shipped
 
 QWEN = {"hidden": 4096.0, "inner": 1536.0, "active": 8.0, "experts": 128.0}
 

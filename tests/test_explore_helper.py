@@ -5,8 +5,8 @@ import time
 
 import pytest
 
-from crossflow.errors import CrossflowError
-from crossflow.explore.helper import Helper
+from crossflow.base.errors import CrossflowError
+from crossflow.edges.explore.helper import Helper
 
 
 @pytest.mark.slow

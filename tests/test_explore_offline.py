@@ -5,14 +5,14 @@ import math
 import numpy as np
 import pytest
 
-from crossflow.errors import CrossflowError
-from crossflow.explanation.designs import read_design
-from crossflow.explore import axes
-from crossflow.explore.axes import BEST, grid_axes
-from crossflow.explore.offline import offline
-from crossflow.planning.opening import from_dict
-from crossflow.planning.planner import plan
-from crossflow.points import variant
+from crossflow.answers.explanation.designs import read_design
+from crossflow.answers.planning.opening import from_dict
+from crossflow.answers.planning.planner import plan
+from crossflow.answers.points import variant
+from crossflow.base.errors import CrossflowError
+from crossflow.edges.explore import axes
+from crossflow.edges.explore.axes import BEST, grid_axes
+from crossflow.edges.explore.offline import offline
 
 CLUSTER = {
     "system": {"template": "h100-ib-cluster", "nodes": 2}, "workload": {"model": "llama3-8b", "global_batch": 32}, "strategy": "auto",

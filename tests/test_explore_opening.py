@@ -11,18 +11,18 @@ import pytest
 import yaml
 
 from crossflow.__main__ import main
-from crossflow.cli import progress
-from crossflow.cli.explore import _app
-from crossflow.cli.parser import parse
-from crossflow.errors import CrossflowError
-from crossflow.explore.opening import kind_of
-from crossflow.explore.scenario import evaluated
-from crossflow.explore.study_finding import results_of_study
-from crossflow.planning.opening import load
-from crossflow.planning.planner import plan
+from crossflow.answers.planning.opening import load
+from crossflow.answers.planning.planner import plan
+from crossflow.answers.study.run import run_study
+from crossflow.base.errors import CrossflowError
+from crossflow.edges.cli import progress
+from crossflow.edges.cli.explore import _app
+from crossflow.edges.cli.parser import parse
+from crossflow.edges.explore.opening import kind_of
+from crossflow.edges.explore.scenario import evaluated
+from crossflow.edges.explore.study_finding import results_of_study
+from crossflow.evidence.replay.report import report_on
 from crossflow.program import Product, ProgramBuilder, write_program
-from crossflow.replay.report import report_on
-from crossflow.study.run import run_study
 
 TRACE = Path(__file__).parent / "data" / "traces" / "train_rank3_step_kineto.json.gz"
 SMALL = {"system": {"template": "dgx-h100", "nodes": 1}, "workload": {"model": "llama3-8b", "global_batch": 8}, "strategy": "auto"}

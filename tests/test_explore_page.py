@@ -10,8 +10,8 @@ import urllib.request
 
 import pytest
 
-from crossflow.explore.page import assets, bundle, exported
-from crossflow.explore.server import App
+from crossflow.edges.explore.page import assets, bundle, exported
+from crossflow.edges.explore.server import App
 
 APP = App(title="a page", page="scenario.html", start=lambda: {"first": 1}, calls={}, offline=lambda: {"axes": [], "text": "</script>"})
 SCENARIO = "system: {template: v100}\nworkload: {model: gemm, m: 512, n: 512, k: 512}\n"

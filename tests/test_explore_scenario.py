@@ -8,21 +8,22 @@ import numpy as np
 import pytest
 import yaml
 
-from crossflow import files
-from crossflow.architecture.datasheet import OF_DATASHEETS, of_a_datasheet
-from crossflow.drawing import palette
-from crossflow.errors import CrossflowError
-from crossflow.evaluation import evaluate
-from crossflow.evaluation.likeness import trust
-from crossflow.explanation.designs import read_design, text_of, written
-from crossflow.explanation.dividing import legal, nearest
-from crossflow.explanation.parameters import parameters
-from crossflow.explore.answers import answer, curves, further
-from crossflow.explore.compare import exchanges
-from crossflow.explore.controls import controls
-from crossflow.explore.offline import offline
-from crossflow.explore.repairs import changed
-from crossflow.explore.scenario import (
+from crossflow.answers.evaluation import evaluate
+from crossflow.answers.evaluation.likeness import trust
+from crossflow.answers.explanation.designs import read_design, text_of, written
+from crossflow.answers.explanation.dividing import legal, nearest
+from crossflow.answers.explanation.parameters import parameters
+from crossflow.answers.points import varied
+from crossflow.answers.scenario import from_dict, load
+from crossflow.base import files
+from crossflow.base.drawing import palette
+from crossflow.base.errors import CrossflowError
+from crossflow.edges.explore.answers import answer, curves, further
+from crossflow.edges.explore.compare import exchanges
+from crossflow.edges.explore.controls import controls
+from crossflow.edges.explore.offline import offline
+from crossflow.edges.explore.repairs import changed
+from crossflow.edges.explore.scenario import (
     best_strategy,
     compared,
     decisions,
@@ -36,8 +37,7 @@ from crossflow.explore.scenario import (
     texts,
     timeline,
 )
-from crossflow.points import varied
-from crossflow.scenario import from_dict, load
+from crossflow.hardware.architecture.datasheet import OF_DATASHEETS, of_a_datasheet
 
 CHIP = {
     "system": {"template": "reference-training", "devices": 64},

@@ -8,9 +8,9 @@ import threading
 
 import pytest
 
-from crossflow.errors import CrossflowError
-from crossflow.explore.page import assets
-from crossflow.explore.server import BODY_LIMIT, TOKEN_HEADER, App, ExploreServer, Requests
+from crossflow.base.errors import CrossflowError
+from crossflow.edges.explore.page import assets
+from crossflow.edges.explore.server import BODY_LIMIT, TOKEN_HEADER, App, ExploreServer, Requests
 
 
 def refuse(_):

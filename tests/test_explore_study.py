@@ -11,12 +11,12 @@ import yaml
 
 import crossflow
 from crossflow.__main__ import main
-from crossflow.contents import Contents
-from crossflow.errors import CrossflowError
-from crossflow.explore.page import exported
-from crossflow.explore.study import study_app
-from crossflow.explore.study_rows import PointColumn, read_from, sent
-from crossflow.study.run import run_study
+from crossflow.answers.study.run import run_study
+from crossflow.base.contents import Contents
+from crossflow.base.errors import CrossflowError
+from crossflow.edges.explore.page import exported
+from crossflow.edges.explore.study import study_app
+from crossflow.edges.explore.study_rows import PointColumn, read_from, sent
 
 SWEEP = """
 name: two-nodes
@@ -128,7 +128,7 @@ def test_the_page_knows_objectives_units_and_swept_paths(folders):
 
 def test_columns_beyond_the_room_of_a_page_come_when_they_are_asked_for(folders, monkeypatch):
     whole = study_app(folders["sweep"])
-    monkeypatch.setattr("crossflow.explore.study.INLINE", 4000)
+    monkeypatch.setattr("crossflow.edges.explore.study.INLINE", 4000)
     app = study_app(folders["sweep"])
     start = app.start()
     late = [told["name"] for told in start["late"]]
@@ -142,7 +142,7 @@ def test_columns_beyond_the_room_of_a_page_come_when_they_are_asked_for(folders,
 
 
 def test_a_page_begins_with_its_options_however_many_numbers_there_are(folders, monkeypatch):
-    monkeypatch.setattr("crossflow.explore.study.INLINE", 1200)
+    monkeypatch.setattr("crossflow.edges.explore.study.INLINE", 1200)
     start = study_app(folders["search"]).start()
     assert {"system.budgets.power", "id"} & {told["name"] for told in start["late"]}
     assert "system.technology.logic" in {told["name"] for told in start["columns"]}
@@ -177,7 +177,7 @@ def test_a_column_that_turns_from_numbers_to_names_is_of_names(tmp_path):
 
 @pytest.mark.parametrize("part", [1, 2, 3, 4096])
 def test_rows_are_read_the_same_however_many_at_once(tmp_path, monkeypatch, part):
-    monkeypatch.setattr("crossflow.explore.study_rows.PART", part)
+    monkeypatch.setattr("crossflow.edges.explore.study_rows.PART", part)
     columns = {
         "id": [0.0, 1.0, 2.0, 3.0, 4.0], "late": [None, None, 1.5, None, 2.5], "early": [1.5, 2.5, None, None, None],
         "flag": [None, True, False, None, True], "named": [None, 1, "auto", 2.5, None], "name": ["a", None, "b", "a", "b"],
@@ -440,7 +440,7 @@ def test_a_study_that_has_just_begun_says_to_wait(sweep):
 
 
 def test_the_exported_page_holds_every_column(folders, monkeypatch):
-    monkeypatch.setattr("crossflow.explore.study.INLINE", 4000)
+    monkeypatch.setattr("crossflow.edges.explore.study.INLINE", 4000)
     app = study_app(folders["sweep"])
     text = exported(app)
     block = text.split('<script type="application/json" id="start">')[1].split("</script>")[0]

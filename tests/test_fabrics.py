@@ -7,15 +7,15 @@ import numpy as np
 import pytest
 
 import crossflow
-from crossflow.architecture.software import PeerAllReduce
-from crossflow.architecture.system import architecture
 from crossflow.cost.fabrics import Fabric, delayed, path, path_time
 from crossflow.cost.network import message_costs
-from crossflow.mapping.placement import place
+from crossflow.evidence.validation.tables import collective_conditions, fabric_parameters
+from crossflow.hardware.architecture.software import PeerAllReduce
+from crossflow.hardware.architecture.system import architecture
+from crossflow.hardware.mapping.placement import place
 from crossflow.parallel.transform import transform
 from crossflow.program.collectives import COLLECTIVES, ring_volume
 from crossflow.program.program import Message
-from crossflow.validation.tables import collective_conditions, fabric_parameters
 
 P = fabric_parameters()
 NO_PEERS = {"peer_all_reduce": None}

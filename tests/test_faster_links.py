@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 import crossflow
-from crossflow.evaluation import evaluate
-from crossflow.evaluation.timelines import simulate
-from crossflow.strategy.reading import every_strategy
+from crossflow.answers.evaluation import evaluate
+from crossflow.answers.evaluation.timelines import simulate
+from crossflow.parallel.strategy.reading import every_strategy
 
 SYSTEMS = [("dgx-a100", 1), ("dgx-a100", 2), ("dgx-h100", 2), ("gb200-nvl72", 1)]
 STACKS = ["megatron-core", "nemo", "pytorch-fsdp", "torchtitan", "nanotron", "ideal", "megatron-lm-2022", "hai-llm"]

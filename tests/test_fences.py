@@ -9,11 +9,11 @@ import pytest
 import yaml
 
 import crossflow
-from crossflow import files
-from crossflow.architecture.system import resolve
-from crossflow.emulation.delays import delays_of
-from crossflow.step.uneven import load_uneven
-from crossflow.study.reading import read_study
+from crossflow.answers.study.reading import read_study
+from crossflow.base import files
+from crossflow.engine.step.uneven import load_uneven
+from crossflow.evidence.emulation.delays import delays_of
+from crossflow.hardware.architecture.system import resolve
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]

@@ -7,10 +7,10 @@ from collections.abc import Mapping, Sequence
 import pytest
 
 import crossflow
-from crossflow import files
-from crossflow.errors import CrossflowError, SpecError, with_article
-from crossflow.files import Document, FileModel, merge, override, parse_yaml, read_yaml, validate, write_text
-from crossflow.units import Bandwidth, Power
+from crossflow.base import files
+from crossflow.base.errors import CrossflowError, SpecError, with_article
+from crossflow.base.files import Document, FileModel, merge, override, parse_yaml, read_yaml, validate, write_text
+from crossflow.base.units import Bandwidth, Power
 
 
 class Part(FileModel):

@@ -7,13 +7,13 @@ from blocks import block_kernels
 from products import gemm_costs, half_costs
 
 import crossflow
-from crossflow.architecture.software import load_stack
-from crossflow.evaluation.events import events
-from crossflow.formats import DTYPE_BYTES
+from crossflow.answers.evaluation.events import events
+from crossflow.base.formats import DTYPE_BYTES
+from crossflow.evidence.validation.tables import device_architecture
+from crossflow.hardware.architecture.software import load_stack
+from crossflow.parallel.strategy.layout import Layout
+from crossflow.parallel.strategy.plan import Plan
 from crossflow.program.kernels import Product
-from crossflow.strategy.layout import Layout
-from crossflow.strategy.plan import Plan
-from crossflow.validation.tables import device_architecture
 
 SERVICE = {"model": "llama3-8b", "global_batch": 4, "prompt": 1024, "output": 128}
 LAYERS = 32 * (4096 * (4096 + 2 * 1024) + 4096 * 4096 + 3 * 4096 * 14336 + 2 * 4096)  # parameters

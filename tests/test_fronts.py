@@ -9,14 +9,14 @@ import yaml
 from rivals import behind, problem_of, rival, shipped
 
 import crossflow
-from crossflow.errors import CrossflowError
-from crossflow.files import Document
-from crossflow.search.driver import search
-from crossflow.search.goals import Objective
-from crossflow.search.problem import SearchProblem
-from crossflow.search.settings import EvolutionSettings, GradientSettings
-from crossflow.study.run import run_study
-from crossflow.study.spaces import read_space
+from crossflow.answers.search.driver import search
+from crossflow.answers.search.goals import Objective
+from crossflow.answers.search.problem import SearchProblem
+from crossflow.answers.search.settings import EvolutionSettings, GradientSettings
+from crossflow.answers.study.run import run_study
+from crossflow.answers.study.spaces import read_space
+from crossflow.base.errors import CrossflowError
+from crossflow.base.files import Document
 
 TIME = (Objective(name="step_time_s"),)
 SHARES = {f"system.budgets.{name}": "shares" for name in ("area", "power_shares", "perimeter")}

@@ -10,8 +10,8 @@ import pytest
 from rich.console import Console
 from timelines import pipeline
 
-from crossflow.trace.gantt import COMPUTES, EXPOSED, HOSTED, MOST_ROWS, WAITS, draw_gantt, family, gantt_of, pieces_of
-from crossflow.trace.text import IDLE, KINDS, MOST_LINES, filling, gantt_lines, text_gantt
+from crossflow.edges.trace.gantt import COMPUTES, EXPOSED, HOSTED, MOST_ROWS, WAITS, draw_gantt, family, gantt_of, pieces_of
+from crossflow.edges.trace.text import IDLE, KINDS, MOST_LINES, filling, gantt_lines, text_gantt
 
 SVG = "{http://www.w3.org/2000/svg}"
 

@@ -5,12 +5,12 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 
-from crossflow.architecture.generator import Allotment, build_cores, build_links, build_memory, build_on_chip, whole
-from crossflow.architecture.system import architecture
-from crossflow.architecture.template import OnChipLevel
-from crossflow.paths import with_quantity
-from crossflow.technology.library import Choice
-from crossflow.units import parse
+from crossflow.base.paths import with_quantity
+from crossflow.base.units import parse
+from crossflow.hardware.architecture.generator import Allotment, build_cores, build_links, build_memory, build_on_chip, whole
+from crossflow.hardware.architecture.system import architecture
+from crossflow.hardware.architecture.template import OnChipLevel
+from crossflow.hardware.technology.library import Choice
 
 ONE = np.ones(1)
 LOGIC = ["N16", "N12", "N10", "N7", "N5", "N3", "N2", "N1"]
@@ -330,7 +330,7 @@ def test_memory_power_is_energy_per_bit_at_full_rate_and_no_more(system, paper):
     [(0.45, 10, None, 10, "area"), (45, 1.0, None, 20, "perimeter"), (45, 1.0, 7, 7, "perimeter")],
 )
 def test_lanes_are_as_many_as_area_and_edge_allow(area, edge, wiring, lanes, limit):
-    from crossflow.technology.library import load_library
+    from crossflow.hardware.technology.library import load_library
 
     link = load_library("deepflow-2024").link["inter-2021"]
     wires = None if wiring is None else np.array([wiring * 1e3])

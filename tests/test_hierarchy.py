@@ -4,9 +4,9 @@
 import numpy as np
 import pytest
 
-from crossflow import files
-from crossflow.errors import StrategyError
-from crossflow.strategy.hierarchy import (
+from crossflow.base import files
+from crossflow.base.errors import StrategyError
+from crossflow.parallel.strategy.hierarchy import (
     KINDS,
     Hierarchy,
     hierarchy_of,
@@ -14,8 +14,8 @@ from crossflow.strategy.hierarchy import (
     kinds_of,
     legal_hierarchies,
 )
-from crossflow.strategy.levels import Hierarchies
-from crossflow.strategy.notation import is_by_types
+from crossflow.parallel.strategy.levels import Hierarchies
+from crossflow.parallel.strategy.notation import is_by_types
 from crossflow.workload.spec import DlrmSpec
 
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from crossflow.cost.profile import gemm_shape, kernel_of, pass_shape
-from crossflow.measurement.overheads import EagerHost, host_times
+from crossflow.evidence.measurement.overheads import EagerHost, host_times
 
 CACHE, RATE, CALL = 2.0**20, 1e-10, 1e-6
 SIZES = (64, 4096, 2**20)

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 import crossflow
-from crossflow import files
-from crossflow.cli import show
-from crossflow.errors import SpecError
+from crossflow.base import files
+from crossflow.base.errors import SpecError
+from crossflow.edges.cli import show
 from crossflow.workload.conventions import families
 from crossflow.workload.huggingface import family_of, huggingface_document
 from crossflow.workload.spec import TransformerSpec

@@ -5,13 +5,13 @@ import re
 import pytest
 
 import crossflow
-from crossflow import files
 from crossflow.__main__ import main
-from crossflow.architecture.template import DatasheetSystem, GeneratedSystem, SystemFields
-from crossflow.cli.init import FOLDER, KINDS, template
-from crossflow.scenario import ScenarioFile
-from crossflow.study.reading import read_study
-from crossflow.study.spec import StudyFile
+from crossflow.answers.scenario import ScenarioFile
+from crossflow.answers.study.reading import read_study
+from crossflow.answers.study.spec import StudyFile
+from crossflow.base import files
+from crossflow.edges.cli.init import FOLDER, KINDS, template
+from crossflow.hardware.architecture.template import DatasheetSystem, GeneratedSystem, SystemFields
 from crossflow.workload.spec import DlrmSpec, ServingSpec, TablesSpec, TransformerSpec
 
 # What each file annotates; a model of fields in all of them says `docs/files.md` too.

@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 
 import crossflow
-from crossflow.drawing import html
-from crossflow.drawing.picture import Picture
-from crossflow.errors import CrossflowError
-from crossflow.interactive.sweeps import front
+from crossflow.answers.interactive.sweeps import front
+from crossflow.base.drawing import html
+from crossflow.base.drawing.picture import Picture
+from crossflow.base.errors import CrossflowError
 
 LLM = {"system": {"template": "dgx-h100"}, "workload": {"model": "llama3-8b", "global_batch": 16}, "strategy": "tp8"}
 UNDIRECTED = 'objective \'edp\' is an own figure; say which way: {"edp": "maximise"}, or "minimise"'

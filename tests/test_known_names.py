@@ -6,13 +6,13 @@ import pytest
 import yaml
 
 import crossflow
-from crossflow import files
 from crossflow.__main__ import main
-from crossflow.catalogue.sheets import look_up
-from crossflow.errors import CrossflowError, SpecError, folded, known_name
-from crossflow.explanation.parameters import parameters
-from crossflow.study.reading import read_study
-from crossflow.technology.library import load_library
+from crossflow.answers.catalogue.sheets import look_up
+from crossflow.answers.explanation.parameters import parameters
+from crossflow.answers.study.reading import read_study
+from crossflow.base import files
+from crossflow.base.errors import CrossflowError, SpecError, folded, known_name
+from crossflow.hardware.technology.library import load_library
 
 STEP = {"system": "dgx-h100", "workload": "llama3-8b", "strategy": "tp8", "software": "megatron-core"}
 DESIGN = {"system": "reference-training", "workload": "lstm-16k", "strategy": "d8"}

@@ -7,15 +7,15 @@ import pytest
 import yaml
 
 import crossflow
-from crossflow.errors import CrossflowError, SpecError
-from crossflow.launch.launch import KINDS, TRAINING, read, write
-from crossflow.launch.megatron import layout_layers
-from crossflow.launch.settings import defaults, differing, plan_settings, workload_settings
-from crossflow.launch.shell import read_script
-from crossflow.launch.sources import KINDS as SOURCES
-from crossflow.launch.table import read_flags, table
-from crossflow.strategy.legality import legal_plans, plan_problem
-from crossflow.strategy.transformers import plan_of
+from crossflow.base.errors import CrossflowError, SpecError
+from crossflow.edges.launch.launch import KINDS, TRAINING, read, write
+from crossflow.edges.launch.megatron import layout_layers
+from crossflow.edges.launch.settings import defaults, differing, plan_settings, workload_settings
+from crossflow.edges.launch.shell import read_script
+from crossflow.edges.launch.sources import KINDS as SOURCES
+from crossflow.edges.launch.table import read_flags, table
+from crossflow.parallel.strategy.legality import legal_plans, plan_problem
+from crossflow.parallel.strategy.transformers import plan_of
 
 FOLDER = Path(__file__).parent / "data" / "launch"
 EXPECTED = yaml.safe_load((FOLDER / "expected.yaml").read_text(encoding="utf-8"))

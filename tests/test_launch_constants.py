@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 import crossflow
-from crossflow.launch.launch import read, write
+from crossflow.edges.launch.launch import read, write
 
 FILES = Path(__file__).parent / "data" / "huggingface"
 SYSTEM = {"template": "h100-ib-cluster", "nodes": 16}

@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 
 from crossflow.__main__ import main
-from crossflow.errors import CrossflowError
-from crossflow.launch.difference import changes, plan_of_file, rewritten, shortfall
-from crossflow.launch.launch import read
-from crossflow.points import variant
+from crossflow.answers.points import variant
+from crossflow.base.errors import CrossflowError
+from crossflow.edges.launch.difference import changes, plan_of_file, rewritten, shortfall
+from crossflow.edges.launch.launch import read
 
 FILES = Path(__file__).parent / "data" / "launch"
 GIVEN = {"workload.prompt": 1000, "workload.output": 200, "workload.serving.speculation.acceptance": 0.7}

@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 import crossflow
-from crossflow.errors import CrossflowError, SpecError
-from crossflow.launch.dynamo import table_of
-from crossflow.launch.launch import read, write
+from crossflow.base.errors import CrossflowError, SpecError
+from crossflow.edges.launch.dynamo import table_of
+from crossflow.edges.launch.launch import read, write
 
 EXPORTED = Path(__file__).parent / "data" / "exported"
 SERVED = {"task": "serving", "prompt": 2000, "output": 500}

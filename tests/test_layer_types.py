@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 
 from crossflow import from_dict, predict
-from crossflow.errors import SpecError, StrategyError
-from crossflow.evaluation import evaluate
-from crossflow.strategy.layout import Layout
-from crossflow.strategy.legality import plan_problem
-from crossflow.strategy.mesh import TYPES
-from crossflow.strategy.notation import TRANSFORMER, parse
-from crossflow.strategy.transformers import plan_of, plan_of_roles
+from crossflow.answers.evaluation import evaluate
+from crossflow.base.errors import SpecError, StrategyError
+from crossflow.parallel.strategy.layout import Layout
+from crossflow.parallel.strategy.legality import plan_problem
+from crossflow.parallel.strategy.mesh import TYPES
+from crossflow.parallel.strategy.notation import TRANSFORMER, parse
+from crossflow.parallel.strategy.transformers import plan_of, plan_of_roles
 
 MIXTRAL = from_dict({"system": "dgx-h100", "workload": "mixtral-8x7b", "strategy": "d8"}).job().model
 

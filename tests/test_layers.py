@@ -122,7 +122,7 @@ def test_packages_import_only_what_is_below_them(path):
     for node, name in imports(tree):
         parts = name.split(".")
         if node in told and crossflow._PUBLIC.get(parts[-1]) == ".".join(parts[1:-1]):
-            continue  # what a method gives that is short for a public function (`crossflow.results.public`)
+            continue  # what a method gives that is short for a public function (`crossflow.base.results.public`)
         if parts[0] == "crossflow" and len(parts) > 1 and parts[1] in LEVEL:
             assert parts[1] == own or LEVEL[parts[1]] <= LEVEL[own], f"{path.name}:{node.lineno} imports {name}"
 

@@ -12,14 +12,14 @@ import numpy as np
 import pytest
 
 import crossflow
-from crossflow import files, limits
-from crossflow.errors import SpecError, shortened
-from crossflow.evaluation import evaluate
-from crossflow.evaluation.common import BEYOND
-from crossflow.files import FileModel, parse_yaml
-from crossflow.replay.events import EventFile
-from crossflow.scenario import from_dict
-from crossflow.study.reading import read_study
+from crossflow.answers.evaluation import evaluate
+from crossflow.answers.evaluation.common import BEYOND
+from crossflow.answers.scenario import from_dict
+from crossflow.answers.study.reading import read_study
+from crossflow.base import files, limits
+from crossflow.base.errors import SpecError, shortened
+from crossflow.base.files import FileModel, parse_yaml
+from crossflow.evidence.replay.events import EventFile
 
 GEMM = "{model: gemm, m: 256, n: 256, k: 256}"
 LSTM = "{model: lstm, hidden: 512, vocabulary: 1000, sequence: 4, global_batch: 64}"

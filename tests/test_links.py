@@ -5,13 +5,13 @@ import pytest
 from routing import devices, hops
 
 import crossflow
-from crossflow.architecture.system import resolve
-from crossflow.evaluation import evaluate
-from crossflow.evaluation.events import events
-from crossflow.evaluation.timelines import simulate as timeline
-from crossflow.files import Document
-from crossflow.mapping.placement import pair_route, place
-from crossflow.mapping.topology import Network, Topology
+from crossflow.answers.evaluation import evaluate
+from crossflow.answers.evaluation.events import events
+from crossflow.answers.evaluation.timelines import simulate as timeline
+from crossflow.base.files import Document
+from crossflow.hardware.architecture.system import resolve
+from crossflow.hardware.mapping.placement import pair_route, place
+from crossflow.hardware.mapping.topology import Network, Topology
 
 GPT = {
     "model": "transformer", "layers": 16, "hidden": 1024, "heads": 16, "ffn": 4096, "gated": False, "vocabulary": 32000, "sequence": 512,

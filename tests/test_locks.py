@@ -10,13 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from crossflow import locks
-from crossflow.errors import CrossflowError
+from crossflow.base import locks
+from crossflow.base.errors import CrossflowError
 
 HERE = f"process {os.getpid()} on {socket.gethostname()}"
 HOLD = """
 import sys, time, pathlib
-from crossflow.locks import owning
+from crossflow.base.locks import owning
 with owning(pathlib.Path(sys.argv[1])):
     print('held', flush=True)
     time.sleep(60)
@@ -106,8 +106,8 @@ import sys, signal
 for name in ("fcntl", "resource", "termios", "pwd", "grp"):
     sys.modules[name] = None
 del signal.SIGHUP
-import crossflow, crossflow.emulation.processes, crossflow.measurement, crossflow.measurement.results
-from crossflow.study.run import run_study
+import crossflow, crossflow.evidence.emulation.processes, crossflow.measurement, crossflow.evidence.measurement.results
+from crossflow.answers.study.run import run_study
 print(len(run_study(sys.argv[1], out=sys.argv[2]).rows))
 """
 

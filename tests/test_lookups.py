@@ -8,12 +8,12 @@ import pytest
 from test_program import scenario_of
 
 from crossflow import predict
-from crossflow.architecture.system import architecture, resolve
+from crossflow.base.errors import SpecError
+from crossflow.base.files import Document
 from crossflow.cost.lookups import lookup_costs
-from crossflow.embedding.datasets import datasets, named
-from crossflow.errors import SpecError
-from crossflow.files import Document
+from crossflow.hardware.architecture.system import architecture, resolve
 from crossflow.program import Lookup, ProgramBuilder
+from crossflow.program.embedding.datasets import datasets, named
 from crossflow.program.file import program_of
 from crossflow.program.kernels import kernel_tables
 

@@ -8,10 +8,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from crossflow import evaluate, files, predict
-from crossflow.scenario import from_dict
-from crossflow.study.reading import read_study
-from crossflow.units import show
+from crossflow import evaluate, predict
+from crossflow.answers.scenario import from_dict
+from crossflow.answers.study.reading import read_study
+from crossflow.base import files
+from crossflow.base.units import show
 
 STUDIES = (
     "dlrm-strategies", "llm-strategies", "variants", "tasks", "context", "cloud", "generations", "hardware", "scaling", "scaling-gpt3",

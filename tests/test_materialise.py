@@ -4,7 +4,7 @@ import networkx as nx
 import pytest
 
 from crossflow.parallel.materialise import draw, materialise
-from crossflow.strategy.graphs import graph_mesh
+from crossflow.parallel.strategy.graphs import graph_mesh
 from crossflow.workload.lstm import lstm
 
 MODEL = lstm(hidden=64, vocabulary=96, sequence=2, layers=1, batch=24).unrolled

@@ -7,9 +7,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from crossflow import files
-from crossflow.errors import SpecError
-from crossflow.files import Document
+from crossflow.base import files
+from crossflow.base.errors import SpecError
+from crossflow.base.files import Document
 from crossflow.workload.frozen import frozen_layers, trainable_parameters
 from crossflow.workload.spec import MODELS, TransformerSpec
 from crossflow.workload.transformer import Routing

@@ -4,17 +4,17 @@ import numpy as np
 import pytest
 
 import crossflow
-from crossflow.architecture.software import load_stack
-from crossflow.errors import SpecError
-from crossflow.evaluation.events import events
-from crossflow.evaluation.timelines import simulate as timeline
+from crossflow.answers.evaluation.events import events
+from crossflow.answers.evaluation.timelines import simulate as timeline
+from crossflow.base.errors import SpecError
+from crossflow.engine.step.activations import activations
+from crossflow.engine.step.stages import counts
+from crossflow.engine.step.task import task_of
+from crossflow.hardware.architecture.software import load_stack
 from crossflow.parallel.blocks import parameters
-from crossflow.step.activations import activations
-from crossflow.step.stages import counts
-from crossflow.step.task import task_of
-from crossflow.strategy.layout import Layout
-from crossflow.strategy.stages import Division
-from crossflow.strategy.transformers import plan_of
+from crossflow.parallel.strategy.layout import Layout
+from crossflow.parallel.strategy.stages import Division
+from crossflow.parallel.strategy.transformers import plan_of
 from crossflow.workload.huggingface import MTP_NOTE
 from crossflow.workload.spec import TransformerSpec
 

@@ -8,12 +8,12 @@ import pytest
 import yaml
 
 from crossflow.__main__ import main
-from crossflow.drawing.canvas import nothing, save
-from crossflow.errors import SpecError
-from crossflow.names import file_name, own_file
-from crossflow.study import run
-from crossflow.study.reading import read_study
-from crossflow.study.records import csv_text, write_csv
+from crossflow.answers.study import run
+from crossflow.answers.study.reading import read_study
+from crossflow.answers.study.records import csv_text, write_csv
+from crossflow.base.drawing.canvas import nothing, save
+from crossflow.base.errors import SpecError
+from crossflow.base.names import file_name, own_file
 
 GEMM = {"system": "v100", "workload": {"model": "gemm", "m": 64, "n": 64, "k": 64}}
 NASTY = "x\x1b[2J\x1b]0;owned\x07\x9b31m\u202e\nverdict: feasible"

@@ -7,7 +7,7 @@ from rich.cells import cell_len
 from rich.text import Text
 
 from crossflow.__main__ import main
-from crossflow.cli import page
+from crossflow.edges.cli import page
 
 WIDTH = 60
 STEP = ("--model", "llama3-70b", "--on", "h100-ib-cluster", "--nodes", "4", "--strategy", "tp8-pp4-full")

@@ -5,8 +5,8 @@ import numpy as np
 import pytest
 from nccl_logs import log
 
-from crossflow.calibration.logs import LogOptions, read_log
-from crossflow.errors import SpecError
+from crossflow.base.errors import SpecError
+from crossflow.evidence.calibration.logs import LogOptions, read_log
 
 ROWS = [(1024.0, 12.5), (2048.0, 13.0), (1048576.0, 40.25)]
 

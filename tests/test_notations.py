@@ -5,14 +5,14 @@ import numpy as np
 import pytest
 
 import crossflow
-from crossflow.errors import CrossflowError, StrategyError
-from crossflow.evaluation import evaluate
-from crossflow.strategy.graphs import graph_mesh
-from crossflow.strategy.hierarchy import hierarchy_of
-from crossflow.strategy.mesh import ROLE_WORDS, WORD_ROLES
-from crossflow.strategy.notation import FORMS, PLAN_KEYS, parse, parse_any
-from crossflow.strategy.plan import Plan
-from crossflow.strategy.transformers import plan_of
+from crossflow.answers.evaluation import evaluate
+from crossflow.base.errors import CrossflowError, StrategyError
+from crossflow.parallel.strategy.graphs import graph_mesh
+from crossflow.parallel.strategy.hierarchy import hierarchy_of
+from crossflow.parallel.strategy.mesh import ROLE_WORDS, WORD_ROLES
+from crossflow.parallel.strategy.notation import FORMS, PLAN_KEYS, parse, parse_any
+from crossflow.parallel.strategy.plan import Plan
+from crossflow.parallel.strategy.transformers import plan_of
 
 LSTM = {"model": "lstm-16k", "layers": 2, "sequence": 4, "global_batch": 512}
 GEMM = {"model": "gemm", "m": 4096, "n": 4096, "k": 4096}

@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 
 import crossflow
-from crossflow.errors import SpecError, StrategyError
-from crossflow.evaluation import evaluate
-from crossflow.step.offload import flow
-from crossflow.strategy.plan import Plan
-from crossflow.strategy.transformers import plan_of
+from crossflow.answers.evaluation import evaluate
+from crossflow.base.errors import SpecError, StrategyError
+from crossflow.engine.step.offload import flow
+from crossflow.parallel.strategy.plan import Plan
+from crossflow.parallel.strategy.transformers import plan_of
 
 HOST = {"capacity": "2 TB", "bandwidth": "400 GB/s", "utilisation": 0.5}
 PARAMETERS = 6_738_415_616  # of Llama 2 7B

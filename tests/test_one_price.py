@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 import crossflow
-from crossflow.architecture.software import load_stack
 from crossflow.cost.price import kernel_prices, layer_costs
+from crossflow.hardware.architecture.software import load_stack
 from crossflow.program.builder import ProgramBuilder
 from crossflow.program.kernels import Attention, Pass, Product
 

@@ -6,13 +6,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from crossflow.architecture.run_cost import HOUR, KILOWATT_HOUR, facility_power, operation_of, run_cost
-from crossflow.architecture.system import architecture, reference_peak, resolve
-from crossflow.architecture.template import OperationSpec
-from crossflow.evaluation import evaluate
-from crossflow.files import Document
-from crossflow.scenario import from_dict
-from crossflow.units import parse, show
+from crossflow.answers.evaluation import evaluate
+from crossflow.answers.scenario import from_dict
+from crossflow.base.files import Document
+from crossflow.base.units import parse, show
+from crossflow.hardware.architecture.run_cost import HOUR, KILOWATT_HOUR, facility_power, operation_of, run_cost
+from crossflow.hardware.architecture.system import architecture, reference_peak, resolve
+from crossflow.hardware.architecture.template import OperationSpec
 
 TABLE = Path(__file__).parent / "data" / "madmax_cloud_prices.csv"
 SHEET = {row["system"]: row for row in csv.DictReader(line for line in TABLE.read_text(encoding="utf-8").splitlines() if line[0] != "#")}

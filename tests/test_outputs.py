@@ -5,8 +5,8 @@ import os
 import pytest
 
 from crossflow.__main__ import main
-from crossflow.errors import CrossflowError
-from crossflow.files import check_writable, write_text
+from crossflow.base.errors import CrossflowError
+from crossflow.base.files import check_writable, write_text
 
 NOWHERE = "none.yaml"  # a scenario that is not there: what is told is told before it is read
 COMMANDS = {

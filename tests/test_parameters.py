@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 import crossflow
-from crossflow.explanation.parameters import parameters
-from crossflow.files import Document
-from crossflow.paths import quantities
+from crossflow.answers.explanation.parameters import parameters
+from crossflow.base.files import Document
+from crossflow.base.paths import quantities
 
 GEMM = {"model": "gemm", "m": 512, "n": 512, "k": 512, "dtype": "fp16"}
 HBM2 = "techlib.memory.HBM2"

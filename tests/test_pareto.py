@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from crossflow.search.pareto import ahead, beaten, non_dominated
+from crossflow.answers.search.pareto import ahead, beaten, non_dominated
 
 
 def naive(losses):

@@ -3,11 +3,11 @@
 import numpy as np
 import pytest
 
-from crossflow.architecture.execution import width_rate
-from crossflow.evaluation import evaluate
-from crossflow.explanation.parameters import parameters
-from crossflow.points import varied
-from crossflow.scenario import from_dict
+from crossflow.answers.evaluation import evaluate
+from crossflow.answers.explanation.parameters import parameters
+from crossflow.answers.points import varied
+from crossflow.answers.scenario import from_dict
+from crossflow.hardware.architecture.execution import width_rate
 
 GPU = {
     "system": {"template": "h100-sxm"}, "workload": {"model": "mpt-125m", "task": "prefill", "prompt": 512, "global_batch": 1},

@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 from laws import LIMIT, TEMPLATES, WORKLOADS, changes
 
-from crossflow.architecture.system import architecture
+from crossflow.answers.evaluation import evaluate
+from crossflow.answers.evaluation.common import INCONSISTENT
+from crossflow.answers.evaluation.programs import placed
 from crossflow.cost.price import price
-from crossflow.evaluation import evaluate
-from crossflow.evaluation.common import INCONSISTENT
-from crossflow.evaluation.programs import placed
+from crossflow.hardware.architecture.system import architecture
 from crossflow.parallel.transform import transform
 
 LOGIC = ["N16", "N12", "N10", "N7", "N5", "N3", "N2", "N1"]

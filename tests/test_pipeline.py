@@ -9,9 +9,9 @@ from hypothesis import given, settings
 from lags import by_slot, travelling
 
 from crossflow.engine.events import run_tasks
-from crossflow.strategy.schedules import pipeline_order
-from crossflow.timeline import pipeline
-from crossflow.timeline.pipeline import pipeline_ends
+from crossflow.engine.timeline import pipeline
+from crossflow.engine.timeline.pipeline import pipeline_ends
+from crossflow.parallel.strategy.schedules import pipeline_order
 
 SHAPES = [(1, 1, 4), (2, 1, 2), (4, 1, 2), (4, 1, 8), (3, 1, 7), (8, 1, 16), (2, 2, 4), (4, 2, 8), (3, 4, 6), (4, 3, 4)]
 

@@ -10,14 +10,14 @@ import numpy as np
 import pytest
 from routing import devices, effective_bandwidth, hops, route, routed_edges, to_networkx
 
-from crossflow.mapping import placement
-from crossflow.mapping.placement import (
+from crossflow.hardware.mapping import placement
+from crossflow.hardware.mapping.placement import (
     layouts,
     level_bandwidths,
     orders,
     place,
 )
-from crossflow.mapping.topology import Network, Topology
+from crossflow.hardware.mapping.topology import Network, Topology
 
 SWITCHED = Network(package=Topology(kind="switch", nodes=8), cluster=Topology(kind="switch", nodes=4))
 

@@ -3,9 +3,9 @@
 import pytest
 import yaml
 
-from crossflow.errors import SpecError
-from crossflow.scenario import load
-from crossflow.study.reading import read_study
+from crossflow.answers.scenario import load
+from crossflow.answers.study.reading import read_study
+from crossflow.base.errors import SpecError
 
 SECRET = "password: hunter2\ntoken: abc\n"
 GEMM = {"system": {"template": "v100"}, "workload": {"model": "gemm", "m": 64, "n": 64, "k": 64}}

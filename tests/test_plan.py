@@ -10,15 +10,15 @@ import numpy as np
 import pytest
 from hypothesis import given
 
-from crossflow.errors import StrategyError
-from crossflow.mapping.placement import place
-from crossflow.mapping.topology import Network, Topology
-from crossflow.strategy.layout import Layout
-from crossflow.strategy.legality import legal_plans, neighbouring_plans, plan_problem
-from crossflow.strategy.mesh import BLOCKS, REPEATED, TYPES, divisors
-from crossflow.strategy.plan import OWN_SHARDS, OWN_TENSOR, Plan
-from crossflow.strategy.stages import balanced_layers, stage_layers
-from crossflow.strategy.transformers import plan_of
+from crossflow.base.errors import StrategyError
+from crossflow.hardware.mapping.placement import place
+from crossflow.hardware.mapping.topology import Network, Topology
+from crossflow.parallel.strategy.layout import Layout
+from crossflow.parallel.strategy.legality import legal_plans, neighbouring_plans, plan_problem
+from crossflow.parallel.strategy.mesh import BLOCKS, REPEATED, TYPES, divisors
+from crossflow.parallel.strategy.plan import OWN_SHARDS, OWN_TENSOR, Plan
+from crossflow.parallel.strategy.stages import balanced_layers, stage_layers
+from crossflow.parallel.strategy.transformers import plan_of
 from crossflow.workload.spec import TransformerSpec
 
 GPT = {

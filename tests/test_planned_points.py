@@ -6,10 +6,10 @@ import json
 import pytest
 
 import crossflow
-from crossflow.errors import CrossflowError, SpecError
-from crossflow.explore.study_source import design, find_source
-from crossflow.study.reading import read_study
-from crossflow.study.run import run_study
+from crossflow.answers.study.reading import read_study
+from crossflow.answers.study.run import run_study
+from crossflow.base.errors import CrossflowError, SpecError
+from crossflow.edges.explore.study_source import design, find_source
 
 SCENARIO = {"system": {"template": "dgx-h100", "nodes": 1}, "workload": {"model": "llama3-8b", "global_batch": 64}, "strategy": "auto"}
 CHIPS = {

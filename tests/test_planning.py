@@ -8,13 +8,13 @@ import pytest
 
 import crossflow
 from crossflow import evaluate
-from crossflow.errors import CrossflowError, SpecError
-from crossflow.planning import planner
-from crossflow.planning.opening import as_settings
-from crossflow.planning.question import Question
-from crossflow.score import MARGIN, Score, larger_is_better
-from crossflow.strategy.reading import every_strategy, legal_strategies
-from crossflow.study.reading import read_study
+from crossflow.answers.planning import planner
+from crossflow.answers.planning.opening import as_settings
+from crossflow.answers.planning.question import Question
+from crossflow.answers.score import MARGIN, Score, larger_is_better
+from crossflow.answers.study.reading import read_study
+from crossflow.base.errors import CrossflowError, SpecError
+from crossflow.parallel.strategy.reading import every_strategy, legal_strategies
 
 TRAINING = {"system": {"template": "dgx-h100"}, "workload": {"model": "llama3-8b", "global_batch": 32}, "strategy": "auto"}
 DECODE = {

@@ -6,12 +6,12 @@ import xml.etree.ElementTree as ElementTree
 import numpy as np
 import pytest
 
-from crossflow.drawing.canvas import new_figure
-from crossflow.drawing.palette import COLOURS, RESOURCES, colours_of, resource
-from crossflow.study.plots import draw
-from crossflow.study.plots.lines import GAP, beside, line_data, together
-from crossflow.study.plots.spec import LinePlot
-from crossflow.study.plots.view import View
+from crossflow.answers.study.plots import draw
+from crossflow.answers.study.plots.lines import GAP, beside, line_data, together
+from crossflow.answers.study.plots.spec import LinePlot
+from crossflow.answers.study.plots.view import View
+from crossflow.base.drawing.canvas import new_figure
+from crossflow.base.drawing.palette import COLOURS, RESOURCES, colours_of, resource
 
 LOGIC, MEMORY, LINK = (f"system.technology.{role}" for role in ("logic", "memory", "inter_link"))
 VALUES = {LINK: ["NDR", "XDR"], MEMORY: ["HBM2", "HBM4"], LOGIC: ["N7", "N5", "N3"]}

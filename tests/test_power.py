@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 
 import crossflow
-from crossflow.architecture.run_cost import node_power
 from crossflow.cost.roofline import pass_costs, powered, product_costs
-from crossflow.validation import kernels_attention, kernels_products
-from crossflow.validation.power import kernel_power_table, power_table, run_length, shown, shown_share, watts_of
-from crossflow.validation.tables import device_architecture, shipped
+from crossflow.evidence.validation import kernels_attention, kernels_products
+from crossflow.evidence.validation.power import kernel_power_table, power_table, run_length, shown, shown_share, watts_of
+from crossflow.evidence.validation.tables import device_architecture, shipped
+from crossflow.hardware.architecture.run_cost import node_power
 
 B200, H200 = device_architecture("b200"), device_architecture("h200")
 ATTENTION = {

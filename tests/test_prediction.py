@@ -6,7 +6,7 @@ import re
 import pytest
 
 import crossflow
-from crossflow import provenance
+from crossflow.base import provenance
 
 KEYS = {
     "name", "step_time_s", "feasible", "reason", "extrapolated", "breakdown_s", "communication_s", "memory", "throughput", "mfu",

@@ -5,8 +5,8 @@ import numpy as np
 import pytest
 
 import crossflow
-from crossflow.architecture.price import die_cost, die_yield
-from crossflow.architecture.system import architecture
+from crossflow.hardware.architecture.price import die_cost, die_yield
+from crossflow.hardware.architecture.system import architecture
 
 MM2 = 1e-6
 

@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 
 import crossflow
-from crossflow.architecture.model import Repeats
+from crossflow.base.errors import SpecError
 from crossflow.cost.roofline import _missed
-from crossflow.errors import SpecError
-from crossflow.validation.kernels_products import graph_times, products_table, stack_of, training_kernels_table
-from crossflow.validation.tables import device_architecture, read_rows, shipped
+from crossflow.evidence.validation.kernels_products import graph_times, products_table, stack_of, training_kernels_table
+from crossflow.evidence.validation.tables import device_architecture, read_rows, shipped
+from crossflow.hardware.architecture.model import Repeats
 
 DEVICES = {"a100-80gb": ("bf16",), "h100-80gb": ("bf16", "fp8", "fp8_block"), "l40s": ("bf16", "fp8"), "b200": ("bf16", "fp8", "nvfp4")}
 CASES = [(device, framework, dtype) for device, types in DEVICES.items() for dtype in types for framework in ("vllm", "sglang", "trtllm")]

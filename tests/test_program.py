@@ -11,23 +11,23 @@ import pytest
 
 from crossflow import evaluate, from_dict, load, predict, simulate
 from crossflow.__main__ import main
-from crossflow.cli.show import look_up
-from crossflow.errors import CrossflowError, SpecError, StrategyError
-from crossflow.evaluation.events import events
-from crossflow.evaluation.programs import placed
-from crossflow.explanation.sensitivity import explain
-from crossflow.formats import DTYPE_BYTES
+from crossflow.answers.evaluation.events import events
+from crossflow.answers.evaluation.programs import placed
+from crossflow.answers.explanation.sensitivity import explain
+from crossflow.answers.search.exhaustive import every
+from crossflow.answers.search.goals import Objective
+from crossflow.answers.search.problem import SearchProblem
+from crossflow.answers.search.space import Options, Space
+from crossflow.base.errors import CrossflowError, SpecError, StrategyError
+from crossflow.base.formats import DTYPE_BYTES
+from crossflow.edges.cli.show import look_up
 from crossflow.parallel.blocks import block_program
+from crossflow.parallel.strategy.layout import Layout
+from crossflow.parallel.strategy.reading import every_strategy
 from crossflow.program.builder import ProgramBuilder
 from crossflow.program.file import document_of, program_of, read_program, write_program
 from crossflow.program.groups import DeviceGroup
 from crossflow.program.kernels import Attention, Pass, Product, Timed
-from crossflow.search.exhaustive import every
-from crossflow.search.goals import Objective
-from crossflow.search.problem import SearchProblem
-from crossflow.search.space import Options, Space
-from crossflow.strategy.layout import Layout
-from crossflow.strategy.reading import every_strategy
 
 MLP = {"tp": 2, "dp": 4}
 SCORES = {"kind": "attention", "samples": 1, "heads": 8, "length": 512, "seen": 512, "width": 64}

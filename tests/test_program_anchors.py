@@ -5,7 +5,7 @@ import functools
 import numpy as np
 import pytest
 
-from crossflow.errors import CrossflowError
+from crossflow.base.errors import CrossflowError
 from crossflow.program.blocks import Block, CopyPlaces
 from crossflow.program.builder import ProgramBuilder
 from crossflow.program.collectives import ring_volume, sent_bytes

@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 
 import crossflow
-from crossflow.errors import CrossflowError
-from crossflow.validation import published
-from crossflow.validation.comparison import validate
-from crossflow.validation.published import mlperf_run, mlperf_table, torchtitan_table
-from crossflow.validation.serving import preset_of
-from crossflow.validation.tables import read_rows, shipped
+from crossflow.base.errors import CrossflowError
+from crossflow.evidence.validation import published
+from crossflow.evidence.validation.comparison import validate
+from crossflow.evidence.validation.published import mlperf_run, mlperf_table, torchtitan_table
+from crossflow.evidence.validation.serving import preset_of
+from crossflow.evidence.validation.tables import read_rows, shipped
 
 MLPERF = "id,round,submitter,accelerator,gpus,gpus_per_node,benchmark,global_batch,micro_batch,seq,tp,pp,cp,vp,ep,dp,precision,lora,step_time_s\n"
 BRIDGE = "id,release,task,model,system,gpus,precision,gbs,mbs,seq,tp,pp,cp,vp,ep,etp,fsdp,tokens_per_s_gpu\n"

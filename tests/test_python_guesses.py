@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 import crossflow
-from crossflow.catalogue.examples import example
-from crossflow.errors import CrossflowError
+from crossflow.answers.catalogue.examples import example
+from crossflow.base.errors import CrossflowError
 
 LLAMA = str(example("llama"))
 SERVICE = {"model": "llama3-8b", "on": "dgx-h100", "task": "decode", "batch": 32, "prompt": 2000, "output": 300, "tp": 8}
@@ -205,13 +205,13 @@ def test_results_draw_themselves(names, guess):
 
 
 def test_functions_stay_functions_when_packages_of_their_names_are_imported():
-    from crossflow.search.driver import search as inner
-    from crossflow.study.run import run_study
-    from crossflow.timeline.record import Timeline
+    from crossflow.answers.search.driver import search as inner
+    from crossflow.answers.study.run import run_study
+    from crossflow.engine.timeline.record import Timeline
 
     assert crossflow.study is run_study is crossflow.run_study
     assert crossflow.search is crossflow.optimise is not inner
     assert callable(crossflow.timeline)
     assert crossflow.Timeline is Timeline
     assert all(not name.startswith("_") and re.match(r"[\w.]+(:\w+)?$", place) for name, place in crossflow._PUBLIC.items())
-    assert sys.modules["crossflow.study"].__doc__.startswith("Studies")
+    assert sys.modules["crossflow.answers.study"].__doc__.startswith("Studies")

@@ -7,9 +7,9 @@ import os
 import numpy as np
 import pytest
 
-from crossflow import files
-from crossflow.errors import CrossflowError
-from crossflow.study import records
+from crossflow.answers.study import records
+from crossflow.base import files
+from crossflow.base.errors import CrossflowError
 
 RUN = {"name": "s", "study": "0123456789abcdef", "points": 3, "version": "0.1.0"}
 ROWS = [{"id": i, "strategy": f"d{i}", "step_time_s": 0.1 * i, "reason": None, "feasible": True} for i in range(3)]

@@ -5,10 +5,10 @@ import pytest
 import yaml
 
 from crossflow.__main__ import main
-from crossflow.errors import CrossflowError
-from crossflow.explanation.uncertainty import technology_of
-from crossflow.search.division import SPREAD, beside
-from crossflow.study.run import run_study
+from crossflow.answers.explanation.uncertainty import technology_of
+from crossflow.answers.search.division import SPREAD, beside
+from crossflow.answers.study.run import run_study
+from crossflow.base.errors import CrossflowError
 
 NODES = ["N12", "N7", "N5"]
 SCENARIO = {

@@ -12,11 +12,11 @@ import pytest
 import yaml
 
 import crossflow
-from crossflow import packages
 from crossflow.__main__ import main
-from crossflow.catalogue.examples import about, example, examples, is_study, needed
-from crossflow.errors import CrossflowError
-from crossflow.study.reading import read_study
+from crossflow.answers.catalogue.examples import about, example, examples, is_study, needed
+from crossflow.answers.study.reading import read_study
+from crossflow.base import packages
+from crossflow.base.errors import CrossflowError
 
 ROOT = Path(__file__).parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]

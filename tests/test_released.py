@@ -3,7 +3,7 @@
 import pytest
 
 import crossflow
-from crossflow.errors import SpecError
+from crossflow.base.errors import SpecError
 from crossflow.workload.released import as_released
 
 BLOCKS = {"served": {"weight_dtype": "fp8_block"}}

@@ -6,14 +6,14 @@ import numpy as np
 import pytest
 
 import crossflow
-from crossflow.architecture.software import load_stack
-from crossflow.evaluation import evaluate
+from crossflow.answers.evaluation import evaluate
+from crossflow.engine.step.activations import activations
+from crossflow.hardware.architecture.software import load_stack
 from crossflow.parallel.blocks import block_program
-from crossflow.step.activations import activations
-from crossflow.strategy.again import Again, further_levels, levels, repeatable
-from crossflow.strategy.layout import Layout
-from crossflow.strategy.mesh import REPEATED
-from crossflow.strategy.plan import Plan
+from crossflow.parallel.strategy.again import Again, further_levels, levels, repeatable
+from crossflow.parallel.strategy.layout import Layout
+from crossflow.parallel.strategy.mesh import REPEATED
+from crossflow.parallel.strategy.plan import Plan
 from crossflow.workload.job import Job
 from crossflow.workload.spec import TransformerSpec
 

@@ -9,16 +9,16 @@ import numpy as np
 import pytest
 
 from crossflow.__main__ import main
-from crossflow.errors import CrossflowError, SpecError
+from crossflow.base.errors import CrossflowError, SpecError
+from crossflow.evidence.replay.breakdown import PARTS, device_span, length, mean_shares, shares_of, union
+from crossflow.evidence.replay.changes import changed, read_trace_changes
+from crossflow.evidence.replay.events import event_files
+from crossflow.evidence.replay.graph import GraphTimes, graph_of, taken, times_of
+from crossflow.evidence.replay.kineto import read_traces
+from crossflow.evidence.replay.overheads import overheads_of, read_overheads, write_overheads
+from crossflow.evidence.replay.program import traced_program
+from crossflow.evidence.replay.report import accuracy, report_of, report_on
 from crossflow.program import read_program
-from crossflow.replay.breakdown import PARTS, device_span, length, mean_shares, shares_of, union
-from crossflow.replay.changes import changed, read_trace_changes
-from crossflow.replay.events import event_files
-from crossflow.replay.graph import GraphTimes, graph_of, taken, times_of
-from crossflow.replay.kineto import read_traces
-from crossflow.replay.overheads import overheads_of, read_overheads, write_overheads
-from crossflow.replay.program import traced_program
-from crossflow.replay.report import accuracy, report_of, report_on
 
 DLRM = Path(__file__).parents[1] / "docs" / "examples" / "traces" / "dlrm_8xv100.tar.gz"  # see `source` in its files
 
@@ -427,7 +427,7 @@ def test_outputs_that_are_none_are_refused(capsys, tmp_path):
 
 
 def test_a_comparison_does_not_judge_replays(monkeypatch, capsys, tmp_path):
-    monkeypatch.setattr("crossflow.replay.report.accuracy", lambda graph: pytest.fail("it was not asked for"))
+    monkeypatch.setattr("crossflow.evidence.replay.report.accuracy", lambda graph: pytest.fail("it was not asked for"))
     path = write(tmp_path, chain())
     assert main(["trace", str(path), "--compare", str(path)]) == 0
     assert "beside" in capsys.readouterr().out

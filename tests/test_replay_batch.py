@@ -5,12 +5,12 @@ import json
 import pytest
 
 from crossflow.__main__ import main
-from crossflow.errors import CrossflowError
-from crossflow.replay.batch import BatchSizes
-from crossflow.replay.graph import graph_of
-from crossflow.replay.kineto import read_traces
-from crossflow.replay.report import report_on
-from crossflow.replay.tensors import tensors_of
+from crossflow.base.errors import CrossflowError
+from crossflow.evidence.replay.batch import BatchSizes
+from crossflow.evidence.replay.graph import graph_of
+from crossflow.evidence.replay.kineto import read_traces
+from crossflow.evidence.replay.report import report_on
+from crossflow.evidence.replay.tensors import tensors_of
 
 BATCH, IN, OUT = 4096, 2048, 8192  # of one layer, forward and backward; a pass over its result; what its look-ups and its ranks exchange
 OPS = (

@@ -7,20 +7,20 @@ import numpy as np
 import pytest
 
 from crossflow.__main__ import main
+from crossflow.base.errors import CrossflowError
 from crossflow.cost.price import kernel_prices
-from crossflow.embedding.reuse import Reuse
-from crossflow.errors import CrossflowError
+from crossflow.evidence.replay.execution import joined, read_executions
+from crossflow.evidence.replay.graph import graph_of, times_of
+from crossflow.evidence.replay.kernels import parts_of
+from crossflow.evidence.replay.kineto import read_traces
+from crossflow.evidence.replay.modelled import device_architecture, device_of
+from crossflow.evidence.replay.reach import kernel_model, replaced
+from crossflow.evidence.replay.report import report_of, report_on
+from crossflow.evidence.replay.tensors import UNSAID, TracedOperation, TracedTensor, profiled
+from crossflow.evidence.validation.tables import gemm_table
 from crossflow.program.builder import ProgramBuilder
+from crossflow.program.embedding.reuse import Reuse
 from crossflow.program.kernels import Attention, Lookup, Pass, Product
-from crossflow.replay.execution import joined, read_executions
-from crossflow.replay.graph import graph_of, times_of
-from crossflow.replay.kernels import parts_of
-from crossflow.replay.kineto import read_traces
-from crossflow.replay.modelled import device_architecture, device_of
-from crossflow.replay.reach import kernel_model, replaced
-from crossflow.replay.report import report_of, report_on
-from crossflow.replay.tensors import UNSAID, TracedOperation, TracedTensor, profiled
-from crossflow.validation.tables import gemm_table
 
 TRACES = Path(__file__).parent / "data" / "traces"
 DLRM, ET, A100 = (TRACES / f"{name}.json.gz" for name in ("dlrm_rank0_kineto", "dlrm_rank0_et", "train_rank3_step_kineto"))

@@ -11,10 +11,10 @@ import time
 
 import pytest
 
-from crossflow.errors import CrossflowError
-from crossflow.study import records, sweeps
-from crossflow.study.run import run_study
-from crossflow.study.tables import COLUMNS
+from crossflow.answers.study import records, sweeps
+from crossflow.answers.study.run import run_study
+from crossflow.answers.study.tables import COLUMNS
+from crossflow.base.errors import CrossflowError
 
 STUDY = """\
 name: many
@@ -27,7 +27,7 @@ TASK = 8  # points a task in these tests, so that a short study has several
 # The command line, whose tasks after the first take their time so that a signal finds it at work.
 SLOW = f"""\
 import sys, time
-from crossflow.study import sweeps
+from crossflow.answers.study import sweeps
 from crossflow.__main__ import main
 quick, sweeps.TASK = sweeps.evaluated, {TASK}
 sweeps.evaluated = lambda part: (time.sleep(0.5 if part.first else 0), quick(part))[1]

@@ -4,8 +4,8 @@ import sys
 
 import pytest
 
-from crossflow.mapping.rings import _cycles, _packed, has_chain, multiplicities, rings
-from crossflow.mapping.topology import Topology
+from crossflow.hardware.mapping.rings import _cycles, _packed, has_chain, multiplicities, rings
+from crossflow.hardware.mapping.topology import Topology
 
 RANKS = range(2, 9)
 # All but the kinds whose nodes meet in a switch.
@@ -91,5 +91,5 @@ def test_cycles_are_all_orders_of_the_other_nodes():
 
 
 def test_the_search_gives_up_with_what_it_has(monkeypatch):
-    monkeypatch.setattr(sys.modules["crossflow.mapping.rings"], "SEARCH_NODES", 2)
+    monkeypatch.setattr(sys.modules["crossflow.hardware.mapping.rings"], "SEARCH_NODES", 2)
     assert 1 <= searched(Topology(kind="torus2d", nodes=9, shape=(3, 3))) <= 2

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 from products import gemm_costs, stream_costs
 
-from crossflow.architecture.system import architecture
+from crossflow.answers.evaluation import evaluate
+from crossflow.answers.prediction import predict
 from crossflow.cost.roofline import _waves, resources
-from crossflow.evaluation import evaluate
-from crossflow.prediction import predict
+from crossflow.hardware.architecture.system import architecture
 from crossflow.program.kernels import Pass, Product
 
 GIGABYTE = Pass(flops=0.0, moved=1e9)

@@ -9,9 +9,9 @@ import pytest
 from blocks import block_kernels
 
 import crossflow
-from crossflow import files
-from crossflow.errors import CrossflowError, SpecError
-from crossflow.strategy.layout import Layout
+from crossflow.base import files
+from crossflow.base.errors import CrossflowError, SpecError
+from crossflow.parallel.strategy.layout import Layout
 from crossflow.workload.huggingface import huggingface_document
 from crossflow.workload.spec import TransformerSpec
 

@@ -6,7 +6,7 @@ import re
 import pytest
 
 import crossflow
-from crossflow.errors import SpecError
+from crossflow.base.errors import SpecError
 
 GOOD = """\
 name: small

@@ -7,15 +7,15 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 
-from crossflow.architecture.system import architecture
+from crossflow.answers.evaluation.programs import placed
 from crossflow.cost.price import price
 from crossflow.engine.events import run_tasks
 from crossflow.engine.schedule import longest_path, schedule
-from crossflow.evaluation.programs import placed
+from crossflow.hardware.architecture.system import architecture
+from crossflow.parallel.strategy.graphs import graph_mesh
 from crossflow.parallel.transform import assign_stages, divided, transform
 from crossflow.program.kernels import Pass
 from crossflow.program.program import HOST_TIMES, Message, Op, Program
-from crossflow.strategy.graphs import graph_mesh
 from crossflow.workload.lstm import lstm as cells
 
 STRATEGIES = ["d1", "d8", "p2", "p4", "CR-4", "RC-2-2", "RC-1-4", "RC-4-1-d2", "CR-8-d2-p3", "RC-2-2-d2-p4"]

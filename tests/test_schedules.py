@@ -5,12 +5,12 @@ import pytest
 from lags import travelling
 
 import crossflow
-from crossflow.errors import SpecError, StrategyError
-from crossflow.evaluation import evaluate
-from crossflow.strategy.layout import Layout
-from crossflow.strategy.schedules import BACKWARD, FORWARD, RULES, WEIGHT, pipeline_order, read_order, schedule_problem, stuck
-from crossflow.strategy.transformers import plan_of
-from crossflow.timeline.pipeline import pipeline_ends, slot_ends, walk_of
+from crossflow.answers.evaluation import evaluate
+from crossflow.base.errors import SpecError, StrategyError
+from crossflow.engine.timeline.pipeline import pipeline_ends, slot_ends, walk_of
+from crossflow.parallel.strategy.layout import Layout
+from crossflow.parallel.strategy.schedules import BACKWARD, FORWARD, RULES, WEIGHT, pipeline_order, read_order, schedule_problem, stuck
+from crossflow.parallel.strategy.transformers import plan_of
 
 SHAPES = [(2, 4), (4, 4), (4, 8), (8, 32), (6, 12)]
 OWN = """\

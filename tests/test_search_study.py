@@ -14,13 +14,13 @@ import pytest
 import yaml
 
 import crossflow
-from crossflow import files
-from crossflow.errors import CrossflowError
-from crossflow.explanation.uncertainty import importance
-from crossflow.strategy.mesh import BLOCKS
-from crossflow.strategy.transformers import plan_of
-from crossflow.study import searches, sweeps
-from crossflow.study.run import run_study
+from crossflow.answers.explanation.uncertainty import importance
+from crossflow.answers.study import searches, sweeps
+from crossflow.answers.study.run import run_study
+from crossflow.base import files
+from crossflow.base.errors import CrossflowError
+from crossflow.parallel.strategy.mesh import BLOCKS
+from crossflow.parallel.strategy.transformers import plan_of
 
 SCENARIO = {
     "system": {"template": "pathfinder", "devices": 8},

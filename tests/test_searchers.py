@@ -10,15 +10,22 @@ import numpy as np
 import pytest
 
 import crossflow
-from crossflow.errors import CrossflowError
-from crossflow.search import evolution, gradient
-from crossflow.search.deadline import Deadline
-from crossflow.search.driver import search
-from crossflow.search.goals import Constraint, Objective
-from crossflow.search.pareto import non_dominated
-from crossflow.search.problem import SearchProblem
-from crossflow.search.settings import EvolutionSettings, ExhaustiveSettings, GradientSettings, OptunaSettings, RandomSettings, ScipySettings
-from crossflow.search.space import Designs, Options, Range, Shares, Space
+from crossflow.answers.search import evolution, gradient
+from crossflow.answers.search.deadline import Deadline
+from crossflow.answers.search.driver import search
+from crossflow.answers.search.goals import Constraint, Objective
+from crossflow.answers.search.pareto import non_dominated
+from crossflow.answers.search.problem import SearchProblem
+from crossflow.answers.search.settings import (
+    EvolutionSettings,
+    ExhaustiveSettings,
+    GradientSettings,
+    OptunaSettings,
+    RandomSettings,
+    ScipySettings,
+)
+from crossflow.answers.search.space import Designs, Options, Range, Shares, Space
+from crossflow.base.errors import CrossflowError
 
 POWER = "system.budgets.power"
 SHARES = tuple(f"system.budgets.power_shares.{name}" for name in ("compute", "memory", "on_chip.l2"))

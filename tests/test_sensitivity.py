@@ -10,12 +10,12 @@ import pytest
 
 import crossflow
 from crossflow.__main__ import main
-from crossflow.errors import CrossflowError
-from crossflow.explanation import alternatives, sensitivity
-from crossflow.explanation.parameters import GROUPS
-from crossflow.explanation.sensitivity import FACTORS, NOTHING, explain
-from crossflow.explanation.tornado import draw, tornado
-from crossflow.units import parse, show
+from crossflow.answers.explanation import alternatives, sensitivity
+from crossflow.answers.explanation.parameters import GROUPS
+from crossflow.answers.explanation.sensitivity import FACTORS, NOTHING, explain
+from crossflow.answers.explanation.tornado import draw, tornado
+from crossflow.base.errors import CrossflowError
+from crossflow.base.units import parse, show
 
 CASE = """\
 name: case

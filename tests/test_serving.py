@@ -9,18 +9,18 @@ import numpy as np
 import pytest
 
 import crossflow
-from crossflow.errors import SpecError
-from crossflow.evaluation import evaluate
-from crossflow.evaluation.events import events as listed_events
-from crossflow.evaluation.layered import machine
-from crossflow.evaluation.serving import service_of
-from crossflow.files import Document
-from crossflow.scenario import from_document
-from crossflow.step.memory import memory
-from crossflow.step.service import guessed
-from crossflow.step.transformer import transformer_step
-from crossflow.strategy.layout import Layout
-from crossflow.strategy.reading import every_strategy
+from crossflow.answers.evaluation import evaluate
+from crossflow.answers.evaluation.events import events as listed_events
+from crossflow.answers.evaluation.layered import machine
+from crossflow.answers.evaluation.serving import service_of
+from crossflow.answers.scenario import from_document
+from crossflow.base.errors import SpecError
+from crossflow.base.files import Document
+from crossflow.engine.step.memory import memory
+from crossflow.engine.step.service import guessed
+from crossflow.engine.step.transformer import transformer_step
+from crossflow.parallel.strategy.layout import Layout
+from crossflow.parallel.strategy.reading import every_strategy
 from crossflow.workload.job import Chunk
 
 WORKLOAD = {"model": "llama3-8b", "task": "serving", "prompt": 1000, "output": 200, "global_batch": 32}

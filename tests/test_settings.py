@@ -3,9 +3,9 @@
 import pytest
 
 import crossflow
-from crossflow.errors import LISTED, Problem, SpecError, among, meant
-from crossflow.settings import ending_in, paths, pointed
-from crossflow.study.reading import read_study
+from crossflow.answers.settings import ending_in, paths, pointed
+from crossflow.answers.study.reading import read_study
+from crossflow.base.errors import LISTED, Problem, SpecError, among, meant
 
 SCENARIO = {"system": "pathfinder", "workload": "lstm-16k", "strategy": "d8"}
 

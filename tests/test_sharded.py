@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 import crossflow
+from crossflow.answers.evaluation.timelines import simulate
 from crossflow.engine.maxplus import NO_PATH, applied, chained, repeated
-from crossflow.evaluation.timelines import simulate
-from crossflow.step.sharded import UnitTimes, backward_pass, forward_pass
+from crossflow.engine.step.sharded import UnitTimes, backward_pass, forward_pass
 
 LAYER = ((0,), (1, 2), (3,))  # embedding, attention and MLP, head
 

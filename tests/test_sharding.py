@@ -10,12 +10,12 @@ import pytest
 from test_program import scenario_of
 
 from crossflow import evaluate, from_dict, predict, recommendation_program, simulate
-from crossflow.errors import CrossflowError
-from crossflow.evaluation.recommendation import dlrm_inputs
-from crossflow.evaluation.sharding import candidates, chosen, step_time
-from crossflow.sharding.exact import fullest, held, least_loaded
-from crossflow.sharding.pieces import Piece, singles
-from crossflow.sharding.sharders import RULES, cut, greedy, share_out
+from crossflow.answers.evaluation.recommendation import dlrm_inputs
+from crossflow.answers.evaluation.sharding import candidates, chosen, step_time
+from crossflow.base.errors import CrossflowError
+from crossflow.parallel.sharding.exact import fullest, held, least_loaded
+from crossflow.parallel.sharding.pieces import Piece, singles
+from crossflow.parallel.sharding.sharders import RULES, cut, greedy, share_out
 from crossflow.workload.dlrm import SHARDERS, ShardingRule, Tables
 from crossflow.workload.spec import DlrmSpec
 

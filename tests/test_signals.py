@@ -9,8 +9,8 @@ import time
 
 import pytest
 
-from crossflow import signals
-from crossflow.signals import Ended, ending, undisturbed
+from crossflow.base import signals
+from crossflow.base.signals import Ended, ending, undisturbed
 
 
 def test_the_first_signal_ends_and_those_after_it_do_not_disturb():
@@ -83,7 +83,7 @@ def test_a_terminal_that_closes_leaves_the_process_that_tidies_up():
     """SIGHUP reaches it too; without it the pool's locks would be told as unknown, with tracebacks."""
     code = """
 from multiprocessing import resource_tracker
-from crossflow.study.workers import _Pool
+from crossflow.answers.study.workers import _Pool
 pool = _Pool(1)
 print(open(f"/proc/{resource_tracker._resource_tracker._pid}/status").read())
 pool.end()

@@ -6,15 +6,15 @@ import numpy as np
 import pytest
 
 import crossflow
-from crossflow import files
-from crossflow.architecture.software import load_stack
+from crossflow.base import files
+from crossflow.base.errors import CrossflowError, SpecError
+from crossflow.base.files import Document
 from crossflow.cost.price import kernel_parts
-from crossflow.errors import CrossflowError, SpecError
-from crossflow.files import Document
+from crossflow.hardware.architecture.software import load_stack
 from crossflow.parallel.blocks import block_program
+from crossflow.parallel.strategy.layout import Layout
 from crossflow.program.builder import ProgramBuilder
 from crossflow.program.kernels import Product
-from crossflow.strategy.layout import Layout
 
 STACKS = sorted(name for name, file in files.catalogue("templates").items() if file.parent.name == "software")
 

@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from crossflow.errors import CrossflowError
-from crossflow.search.space import Designs, Options, Range, Shares, Space
+from crossflow.answers.search.space import Designs, Options, Range, Shares, Space
+from crossflow.base.errors import CrossflowError
 
 AREA = tuple(f"system.budgets.area.{name}" for name in ("compute", "memory", "inter_link"))
 POWER = "system.budgets.power"

@@ -5,8 +5,8 @@ import pytest
 from blocks import block_kernels
 
 import crossflow
-from crossflow.errors import CrossflowError
-from crossflow.strategy.layout import Layout
+from crossflow.base.errors import CrossflowError
+from crossflow.parallel.strategy.layout import Layout
 from crossflow.workload.transformer import Selection
 
 LATENT = {"query_rank": 512, "kv_rank": 256, "nope": 64, "rope": 32, "value": 64}

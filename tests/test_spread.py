@@ -8,14 +8,14 @@ import pytest
 from scipy.optimize import linprog
 
 import crossflow
-from crossflow.architecture.system import architecture
+from crossflow.answers.evaluation import evaluate
+from crossflow.base.errors import CrossflowError
 from crossflow.cost.network import Wires
 from crossflow.cost.ranks import SystemDelays
-from crossflow.errors import CrossflowError
-from crossflow.evaluation import evaluate
-from crossflow.mapping.placement import place, place_group
-from crossflow.mapping.spread import _partitions, among, around, ring_row
-from crossflow.mapping.topology import Network, Topology
+from crossflow.hardware.architecture.system import architecture
+from crossflow.hardware.mapping.placement import place, place_group
+from crossflow.hardware.mapping.spread import _partitions, among, around, ring_row
+from crossflow.hardware.mapping.topology import Network, Topology
 from crossflow.program.groups import Group
 
 SMALL = [

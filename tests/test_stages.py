@@ -4,7 +4,7 @@ import itertools
 
 import pytest
 
-from crossflow.errors import StrategyError
+from crossflow.base.errors import StrategyError
 from crossflow.parallel.transform import assign_stages
 from crossflow.workload.graph import Graph, GraphLayer
 from crossflow.workload.lstm import lstm

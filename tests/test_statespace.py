@@ -8,16 +8,16 @@ import pytest
 from blocks import block_kernels
 
 import crossflow
-from crossflow.architecture.software import load_stack
+from crossflow.answers.evaluation.events import events
+from crossflow.base.errors import CrossflowError, SpecError
 from crossflow.cost.price import kernel_prices
-from crossflow.errors import CrossflowError, SpecError
-from crossflow.evaluation.events import events
+from crossflow.hardware.architecture.software import load_stack
+from crossflow.parallel.strategy.layout import Layout
+from crossflow.parallel.strategy.plan import Plan
 from crossflow.program.builder import ProgramBuilder
 from crossflow.program.file import document_of, program_of
 from crossflow.program.kernels import Pass, Product, Scan
 from crossflow.program.scans import scan_sizes
-from crossflow.strategy.layout import Layout
-from crossflow.strategy.plan import Plan
 from crossflow.workload.job import Chunk
 
 SSM = {"heads": 32, "head_dim": 64, "groups": 4, "state": 128}

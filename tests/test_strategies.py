@@ -6,14 +6,14 @@ import re
 import pytest
 import yaml
 
-from crossflow.errors import CrossflowError, SpecError, StrategyError
-from crossflow.evaluation import evaluate
+from crossflow.answers.evaluation import evaluate
+from crossflow.answers.prediction import predict
+from crossflow.answers.scenario import check_strategy, divides, from_dict
+from crossflow.answers.study.run import run_study
+from crossflow.base.errors import CrossflowError, SpecError, StrategyError
+from crossflow.parallel.strategy.graphs import graph_mesh, legal_meshes
+from crossflow.parallel.strategy.reading import ANY, every_strategy
 from crossflow.parallel.transform import transform
-from crossflow.prediction import predict
-from crossflow.scenario import check_strategy, divides, from_dict
-from crossflow.strategy.graphs import graph_mesh, legal_meshes
-from crossflow.strategy.reading import ANY, every_strategy
-from crossflow.study.run import run_study
 
 
 def brute(graph, devices):

@@ -5,8 +5,8 @@ import itertools
 import pytest
 
 from crossflow import from_dict
-from crossflow.errors import CrossflowError, StrategyError
-from crossflow.strategy.graphs import graph_mesh
+from crossflow.base.errors import CrossflowError, StrategyError
+from crossflow.parallel.strategy.graphs import graph_mesh
 
 NOTATIONS = [
     "d1",

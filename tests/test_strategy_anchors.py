@@ -4,14 +4,14 @@
 import numpy as np
 import pytest
 
-from crossflow.strategy.again import NOTHING
-from crossflow.strategy.hierarchy import Hierarchy, hierarchy_of
-from crossflow.strategy.layout import Layout
-from crossflow.strategy.legality import legal_plans, neighbouring_plans, plan_problem
-from crossflow.strategy.levels import Hierarchies
-from crossflow.strategy.plan import Plan
-from crossflow.strategy.schedules import BACKWARD, FORWARD, WEIGHT, ahead, pipeline_order, schedule_problem
-from crossflow.strategy.stages import balanced_layers, stage_layers
+from crossflow.parallel.strategy.again import NOTHING
+from crossflow.parallel.strategy.hierarchy import Hierarchy, hierarchy_of
+from crossflow.parallel.strategy.layout import Layout
+from crossflow.parallel.strategy.legality import legal_plans, neighbouring_plans, plan_problem
+from crossflow.parallel.strategy.levels import Hierarchies
+from crossflow.parallel.strategy.plan import Plan
+from crossflow.parallel.strategy.schedules import BACKWARD, FORWARD, WEIGHT, ahead, pipeline_order, schedule_problem
+from crossflow.parallel.strategy.stages import balanced_layers, stage_layers
 from crossflow.workload.spec import TransformerSpec
 
 

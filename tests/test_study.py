@@ -10,10 +10,10 @@ import pytest
 import yaml
 
 import crossflow
-from crossflow import files
-from crossflow.errors import CrossflowError
-from crossflow.study.reading import read_study
-from crossflow.study.run import run_study
+from crossflow.answers.study.reading import read_study
+from crossflow.answers.study.run import run_study
+from crossflow.base import files
+from crossflow.base.errors import CrossflowError
 
 NODES = ["N12", "N10", "N7", "N5", "N3", "N2", "N1"]
 MEMORIES = ["HBM2", "HBM2e", "HBM3", "HBM4"]

@@ -11,16 +11,16 @@ import pytest
 from pydantic import BaseModel
 
 import crossflow
-from crossflow import files
-from crossflow.architecture.software import SoftwareStack
-from crossflow.architecture.template import Host, OperationSpec
-from crossflow.errors import CrossflowError, SpecError
-from crossflow.idle import KNOWN
-from crossflow.scenario import ScenarioFile
-from crossflow.strategy.hierarchy import Hierarchy
-from crossflow.strategy.notation import GRAPH
-from crossflow.strategy.plan import Plan
-from crossflow.strategy.reading import every_strategy
+from crossflow.answers.idle import KNOWN
+from crossflow.answers.scenario import ScenarioFile
+from crossflow.base import files
+from crossflow.base.errors import CrossflowError, SpecError
+from crossflow.hardware.architecture.software import SoftwareStack
+from crossflow.hardware.architecture.template import Host, OperationSpec
+from crossflow.parallel.strategy.hierarchy import Hierarchy
+from crossflow.parallel.strategy.notation import GRAPH
+from crossflow.parallel.strategy.plan import Plan
+from crossflow.parallel.strategy.reading import every_strategy
 from crossflow.workload.spec import DlrmSpec, GemmSpec, LstmSpec, TransformerSpec
 
 

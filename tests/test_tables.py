@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from crossflow.study.tables import PointsTable, load, save
+from crossflow.answers.study.tables import PointsTable, load, save
 
 ROWS = [
     {"id": 0, "time": 1.5, "fits": True, "where": "N7", "share": None, "degrees": {"tp": 8}},

@@ -7,10 +7,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from crossflow import files
-from crossflow.errors import CrossflowError, SpecError
-from crossflow.technology.library import KINDS, Choice, TechLibrary, library_document, load_library
-from crossflow.units import parse
+from crossflow.base import files
+from crossflow.base.errors import CrossflowError, SpecError
+from crossflow.base.units import parse
+from crossflow.hardware.technology.library import KINDS, Choice, TechLibrary, library_document, load_library
 
 NODES = {"N16": -1, "N12": 0, "N10": 1, "N7": 2, "N5": 3, "N3": 4, "N2": 5, "N1": 6}  # steps of the paper
 TODAY = ("N16", "N12", "N10", "N7", "N5", "N4", "N3", "N2", "A16", "A14", "N1")

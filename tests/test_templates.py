@@ -4,12 +4,12 @@
 import pytest
 
 import crossflow
-from crossflow import files
-from crossflow.architecture.system import architecture, resolve
-from crossflow.architecture.template import GeneratedSystem
-from crossflow.errors import CrossflowError
-from crossflow.files import Document
-from crossflow.units import parse
+from crossflow.base import files
+from crossflow.base.errors import CrossflowError
+from crossflow.base.files import Document
+from crossflow.base.units import parse
+from crossflow.hardware.architecture.system import architecture, resolve
+from crossflow.hardware.architecture.template import GeneratedSystem
 
 TEMPLATES = {name: path for name, path in files.catalogue("templates").items() if path.parent.name in ("generated", "devices", "systems")}
 GENERATED = [name for name, path in TEMPLATES.items() if path.parent.name == "generated"]

@@ -8,9 +8,9 @@ import pytest
 from dense import search
 from products import gemm_costs, half_costs
 
-from crossflow.architecture.model import Level
 from crossflow.cost import tiling
 from crossflow.cost.tiling import register_accesses, room, steps, tile, traffic_by_level
+from crossflow.hardware.architecture.model import Level
 from crossflow.program.kernels import Product
 
 SHAPES = [

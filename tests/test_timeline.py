@@ -8,14 +8,14 @@ import pytest
 from lags import by_slot
 
 import crossflow
+from crossflow.answers.evaluation.events import events
+from crossflow.answers.evaluation.timelines import simulate as timeline
+from crossflow.base.errors import CrossflowError, SpecError
 from crossflow.engine.events import run_tasks
-from crossflow.errors import CrossflowError, SpecError
-from crossflow.evaluation.events import events
-from crossflow.evaluation.timelines import simulate as timeline
-from crossflow.step.uneven import Uneven, load_uneven
-from crossflow.strategy.schedules import RULES, pipeline_order
-from crossflow.timeline.pipeline import slot_ends, uneven_times, walk_of
-from crossflow.timeline.record import COMMUNICATION, COMPUTE, DATA, TENSOR, WAIT, WORK
+from crossflow.engine.step.uneven import Uneven, load_uneven
+from crossflow.engine.timeline.pipeline import slot_ends, uneven_times, walk_of
+from crossflow.engine.timeline.record import COMMUNICATION, COMPUTE, DATA, TENSOR, WAIT, WORK
+from crossflow.parallel.strategy.schedules import RULES, pipeline_order
 
 GPT = {
     "model": "transformer", "layers": 8, "hidden": 1024, "heads": 16, "ffn": 4096, "gated": False, "vocabulary": 32000, "sequence": 512,

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from routing import hops, route
 
-from crossflow.mapping.topology import Network, Topology, most_square
+from crossflow.hardware.mapping.topology import Network, Topology, most_square
 
 TOPOLOGIES = [
     Topology(kind="single", nodes=1),

@@ -9,10 +9,10 @@ import tracemalloc
 import pytest
 from timelines import pipeline
 
-from crossflow.errors import CrossflowError
-from crossflow.timeline.record import COMPUTE, PIPELINE, STREAMS, TENSOR
-from crossflow.trace import perfetto
-from crossflow.trace.perfetto import write_ranks, write_trace
+from crossflow.base.errors import CrossflowError
+from crossflow.edges.trace import perfetto
+from crossflow.edges.trace.perfetto import write_ranks, write_trace
+from crossflow.engine.timeline.record import COMPUTE, PIPELINE, STREAMS, TENSOR
 
 KERNELS = ("kernel", "gpu_memcpy", "cpu_op")
 NCCL = re.compile(r"^nccl.*Kernel")  # what Holistic Trace Analysis takes for communication

@@ -9,12 +9,22 @@ import numpy as np
 import pytest
 
 import crossflow
-from crossflow.architecture.software import load_stack
-from crossflow.errors import SpecError
-from crossflow.step.transformer import transformer_step
-from crossflow.validation.tables import read_rows, shipped
-from crossflow.validation.training import COLUMNS, MODEL, SOURCE, TrainingTable, plan_of, rank_correlation, runs, stack_of, training_table
-from crossflow.validation.training import _model as model_of
+from crossflow.base.errors import SpecError
+from crossflow.engine.step.transformer import transformer_step
+from crossflow.evidence.validation.tables import read_rows, shipped
+from crossflow.evidence.validation.training import (
+    COLUMNS,
+    MODEL,
+    SOURCE,
+    TrainingTable,
+    plan_of,
+    rank_correlation,
+    runs,
+    stack_of,
+    training_table,
+)
+from crossflow.evidence.validation.training import _model as model_of
+from crossflow.hardware.architecture.software import load_stack
 
 ROW = {
     "source": "s", "model": "gpt", "device": "a100-80gb", "gpus": "8", "gpus_per_node": "8", "layers": "8", "hidden": "1024", "heads": "16",

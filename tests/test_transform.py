@@ -6,11 +6,11 @@ import math
 import numpy as np
 import pytest
 
+from crossflow.base.errors import StrategyError
 from crossflow.engine.tasks import copies, tasks_of
-from crossflow.errors import StrategyError
+from crossflow.parallel.strategy.graphs import graph_mesh
 from crossflow.parallel.transform import transform
 from crossflow.program.kernels import Pass, Product
-from crossflow.strategy.graphs import graph_mesh
 from crossflow.workload.gemm import gemm
 from crossflow.workload.lstm import lstm
 

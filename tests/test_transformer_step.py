@@ -9,23 +9,23 @@ from blocks import block_kernels
 from hypothesis import given
 
 import crossflow
-from crossflow import files
-from crossflow.architecture.software import load_stack
-from crossflow.architecture.system import architecture, resolve
+from crossflow.answers.evaluation import evaluate
+from crossflow.base import files
+from crossflow.base.files import Document
 from crossflow.engine.events import run_tasks
-from crossflow.evaluation import evaluate
-from crossflow.files import Document
+from crossflow.engine.step.outcome import Machine
+from crossflow.engine.step.passes import hidden_in_pieces
+from crossflow.engine.step.sharded import UnitTimes, sharded_passes
+from crossflow.engine.step.stages import counts
+from crossflow.engine.step.transformer import FIGURES, transformer_step
+from crossflow.hardware.architecture.software import load_stack
+from crossflow.hardware.architecture.system import architecture, resolve
 from crossflow.parallel.blocks import block_program, unit_places, units
-from crossflow.step.outcome import Machine
-from crossflow.step.passes import hidden_in_pieces
-from crossflow.step.sharded import UnitTimes, sharded_passes
-from crossflow.step.stages import counts
-from crossflow.step.transformer import FIGURES, transformer_step
-from crossflow.strategy.layout import Layout
-from crossflow.strategy.legality import plan_problem
-from crossflow.strategy.mesh import TYPES
-from crossflow.strategy.plan import Plan
-from crossflow.strategy.stages import Division, stage_layers
+from crossflow.parallel.strategy.layout import Layout
+from crossflow.parallel.strategy.legality import plan_problem
+from crossflow.parallel.strategy.mesh import TYPES
+from crossflow.parallel.strategy.plan import Plan
+from crossflow.parallel.strategy.stages import Division, stage_layers
 from crossflow.workload.frozen import Frozen
 from crossflow.workload.job import Job
 from crossflow.workload.spec import TransformerSpec

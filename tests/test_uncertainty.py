@@ -4,9 +4,8 @@ import numpy as np
 import pytest
 
 import crossflow
-from crossflow.errors import CrossflowError
-from crossflow.explanation.parameters import uncertain
-from crossflow.explanation.uncertainty import (
+from crossflow.answers.explanation.parameters import uncertain
+from crossflow.answers.explanation.uncertainty import (
     drawn_together,
     draws,
     entry_of,
@@ -17,6 +16,7 @@ from crossflow.explanation.uncertainty import (
     probability_better,
     quantiles,
 )
+from crossflow.base.errors import CrossflowError
 
 
 @pytest.fixture(scope="module")

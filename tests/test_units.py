@@ -4,7 +4,7 @@
 import numpy as np
 import pytest
 
-from crossflow.units import Quantity, parse, show, show_all
+from crossflow.base.units import Quantity, parse, show, show_all
 
 GIB = 2**30
 UNITS = [

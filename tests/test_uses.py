@@ -5,9 +5,9 @@ import pytest
 
 import crossflow
 from crossflow.__main__ import main
-from crossflow.explanation.alternatives import _in_order
-from crossflow.explanation.answers import Alternative
-from crossflow.uses import lost, uses
+from crossflow.answers.explanation.alternatives import _in_order
+from crossflow.answers.explanation.answers import Alternative
+from crossflow.answers.uses import lost, uses
 
 LLM = {"system": {"template": "dgx-h100", "nodes": 2}, "workload": {"model": "llama3-8b", "global_batch": 64}, "strategy": "tp8-dp2"}
 TREE = {"topology": "fat-tree", "group": 1, "oversubscription": 1.05}

@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 
 import crossflow
-from crossflow.errors import CrossflowError
-from crossflow.validation.comparison import READERS, validate
-from crossflow.validation.report import Table, errors
-from crossflow.validation.tables import device_architecture, numbers, shipped, template_of
+from crossflow.base.errors import CrossflowError
+from crossflow.evidence.validation.comparison import READERS, validate
+from crossflow.evidence.validation.report import Table, errors
+from crossflow.evidence.validation.tables import device_architecture, numbers, shipped, template_of
 
 GEMM = "source,device,dtype,m,n,k,time_us\n"
 COLLECTIVES = "source,system,collective,ranks,ranks_per_node,size_bytes,time_us\n"

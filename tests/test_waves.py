@@ -7,9 +7,9 @@ import pytest
 from products import half_costs
 
 import crossflow
+from crossflow.base.paths import quantities
 from crossflow.cost import waves
-from crossflow.paths import quantities
-from crossflow.validation.tables import device_architecture
+from crossflow.evidence.validation.tables import device_architecture
 
 DEVICES = ["a100-80gb", "h100-80gb", "mi210", "a40-48gb", "h200"]
 RNG = np.random.default_rng(7)

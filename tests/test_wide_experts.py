@@ -4,13 +4,13 @@ import numpy as np
 import pytest
 
 import crossflow
-from crossflow.architecture.execution import ExchangeKernel
+from crossflow.base.errors import SpecError, StrategyError
 from crossflow.cost.exchange import Exchange, exchange_time, reached
-from crossflow.errors import SpecError, StrategyError
+from crossflow.evidence.validation.serving import wide_experts_table
+from crossflow.evidence.validation.tables import shipped
+from crossflow.hardware.architecture.execution import ExchangeKernel
+from crossflow.parallel.strategy.legality import legal_plans, neighbouring_plans
 from crossflow.program.loads import RowLoads, expert_loads, fullest, packed
-from crossflow.strategy.legality import legal_plans, neighbouring_plans
-from crossflow.validation.serving import wide_experts_table
-from crossflow.validation.tables import shipped
 
 VARIED = {"count": 256, "active": 8, "ffn": 2048, "shared": 2048, "dense_layers": 3, "groups": 8, "active_groups": 4, "variation": 1.28}
 SKEWED = {"count": 256, "active": 8, "ffn": 2048, "shared": 2048, "dense_layers": 3, "groups": 8, "active_groups": 4, "skew": 1.2}

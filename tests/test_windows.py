@@ -5,12 +5,12 @@ import pytest
 from blocks import block_kernels
 
 import crossflow
-from crossflow.architecture.software import load_stack
 from crossflow.cost.price import kernel_names
+from crossflow.engine.step.memory import kv_cache
+from crossflow.hardware.architecture.software import load_stack
+from crossflow.parallel.strategy.layout import Layout
+from crossflow.parallel.strategy.plan import Plan
 from crossflow.program.kernels import Attention
-from crossflow.step.memory import kv_cache
-from crossflow.strategy.layout import Layout
-from crossflow.strategy.plan import Plan
 from crossflow.workload.job import Job
 from crossflow.workload.spec import TransformerSpec
 from crossflow.workload.stacked import stacked

@@ -8,9 +8,9 @@ import time
 
 import pytest
 
-from crossflow.errors import CrossflowError
-from crossflow.study import workers as hands
-from crossflow.study.workers import in_order, workers
+from crossflow.answers.study import workers as hands
+from crossflow.answers.study.workers import in_order, workers
+from crossflow.base.errors import CrossflowError
 
 distributed = pytest.importorskip("distributed")
 

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 import crossflow
-from crossflow.errors import SpecError
-from crossflow.formats import DTYPE_BYTES
+from crossflow.base.errors import SpecError
+from crossflow.base.formats import DTYPE_BYTES
 from crossflow.program.kernels import Product
 from crossflow.workload import operations
 from crossflow.workload.gemm import gemm

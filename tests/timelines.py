@@ -2,8 +2,8 @@
 
 import numpy as np
 
-from crossflow.strategy.schedules import one_f_one_b
-from crossflow.timeline.record import COMMUNICATION, COMPUTE, PIPELINE, TENSOR, WAIT, WORK, Device, PassEvents, Slots, Timeline
+from crossflow.engine.timeline.record import COMMUNICATION, COMPUTE, PIPELINE, TENSOR, WAIT, WORK, Device, PassEvents, Slots, Timeline
+from crossflow.parallel.strategy.schedules import one_f_one_b
 
 NAMES = ("attention", "feed forward", "optimiser", "attention all_reduce", "send_recv", "straggler all_reduce")
 MS = 1e-3

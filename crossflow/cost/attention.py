@@ -1,4 +1,4 @@
-"""Fused attention of serving engines, as the kernels of measured libraries run it (`crossflow.architecture.execution`).
+"""Fused attention of serving engines, as the kernels of measured libraries run it (`crossflow.hardware.architecture.execution`).
 
 A kernel cuts its work into blocks that pass over keys. In prefill a block has some rows of queries: of one head, or of all query heads of
 a key-value head. In decode it has the one query of each head of a group, padded to the rows of a matrix instruction, and where there are
@@ -20,11 +20,11 @@ from dataclasses import dataclass, fields, replace
 
 import numpy as np
 
-from crossflow.architecture.execution import USUAL, DecodeKernel, FusedKernel, PrefillKernel, width_rate
-from crossflow.architecture.model import Architecture
-from crossflow.arrays import Array, Mask
+from crossflow.base.arrays import Array, Mask
+from crossflow.base.formats import DTYPE_BYTES, HALF
 from crossflow.cost.roofline import KernelCosts, wide_type
-from crossflow.formats import DTYPE_BYTES, HALF
+from crossflow.hardware.architecture.execution import USUAL, DecodeKernel, FusedKernel, PrefillKernel, width_rate
+from crossflow.hardware.architecture.model import Architecture
 from crossflow.program.kernels import Attention, KernelTable, masked_pairs, seen_pairs
 
 TILE = 128.0  # keys that one pass of a loop over keys handles in prefill [1]

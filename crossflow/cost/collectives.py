@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from crossflow.arrays import Array, divide
+from crossflow.base.arrays import Array, divide
 from crossflow.program.collectives import ring_volume
 
 

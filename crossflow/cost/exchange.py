@@ -12,10 +12,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from crossflow.architecture.execution import ExchangeKernel, preferred
-from crossflow.architecture.model import Architecture
-from crossflow.arrays import Array, divide
+from crossflow.base.arrays import Array, divide
 from crossflow.cost.collectives import pipelined
+from crossflow.hardware.architecture.execution import ExchangeKernel, preferred
+from crossflow.hardware.architecture.model import Architecture
 from crossflow.program.groups import ExpertGroup
 
 BONDED = ("nvswitch", "nvswitch-sharp", "nvl72")  # fabrics over which the libraries were measured

@@ -19,11 +19,11 @@ from typing import Any
 
 import numpy as np
 
-from crossflow.architecture.execution import ExpertLibrary, preferred
-from crossflow.architecture.model import Architecture
-from crossflow.arrays import Array, Index, count, divide, wide
+from crossflow.base.arrays import Array, Index, count, divide, wide
+from crossflow.base.formats import DTYPE_BYTES, HALF, kept_bytes
 from crossflow.cost.roofline import KernelCosts, pass_costs, product_costs, timed_costs
-from crossflow.formats import DTYPE_BYTES, HALF, kept_bytes
+from crossflow.hardware.architecture.execution import ExpertLibrary, preferred
+from crossflow.hardware.architecture.model import Architecture
 from crossflow.program.loads import TILE_ROWS, RowLoads, expert_loads
 
 TILES = tuple((i, columns) for i in range(len(TILE_ROWS)) for columns in (32, 64, 128, 256))  # places in `TILE_ROWS`, and columns

@@ -23,14 +23,14 @@ from dataclasses import dataclass, field, fields, replace
 
 import numpy as np
 
-from crossflow.architecture.model import Architecture, Port
-from crossflow.architecture.network import FabricParameters, NetworkSpec
-from crossflow.architecture.software import PeerAllReduce
-from crossflow.arrays import Array, Index, Mask, divide
+from crossflow.base.arrays import Array, Index, Mask, divide
 from crossflow.cost.collectives import pipelined, ring, ring_steps
-from crossflow.mapping.placement import AxisRoute, level_bandwidths
-from crossflow.mapping.rings import has_chain, rings
-from crossflow.mapping.topology import Topology
+from crossflow.hardware.architecture.model import Architecture, Port
+from crossflow.hardware.architecture.network import FabricParameters, NetworkSpec
+from crossflow.hardware.architecture.software import PeerAllReduce
+from crossflow.hardware.mapping.placement import AxisRoute, level_bandwidths
+from crossflow.hardware.mapping.rings import has_chain, rings
+from crossflow.hardware.mapping.topology import Topology
 from crossflow.program.collectives import ring_volume
 
 ZERO, INFINITE = np.zeros(1), np.array([np.inf])

@@ -18,11 +18,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from crossflow.architecture.model import Architecture
-from crossflow.arrays import Array, wide
+from crossflow.base.arrays import Array, wide
 from crossflow.cost.roofline import KernelCosts, moving_costs
-from crossflow.embedding.caches import Stream, beyond
-from crossflow.embedding.reuse import BINS, distinct_share, normalised
+from crossflow.hardware.architecture.model import Architecture
+from crossflow.program.embedding.caches import Stream, beyond
+from crossflow.program.embedding.reuse import BINS, distinct_share, normalised
 from crossflow.program.kernels import SIZES, Lookup, filled
 
 SECTOR = 32  # bytes that memory and cache move at least [B]

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from crossflow.arrays import Array
+from crossflow.base.arrays import Array
 from crossflow.cost.profile import Profile, kernel_of
 from crossflow.program.kernels import SIZES, Attention, Kernel, KernelTable, Lookup, Pass, Product, filled, size_of
 

@@ -17,18 +17,18 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from crossflow.architecture.model import Architecture, Port
-from crossflow.architecture.network import NetworkSpec
-from crossflow.architecture.software import PeerAllReduce, SoftwareStack
-from crossflow.arrays import Array, divide
+from crossflow.base.arrays import Array, divide
 from crossflow.cost import collectives
 from crossflow.cost.exchange import group_time, held_time
 from crossflow.cost.fabrics import Fabric, Path, direct_time, fabric_of, fabric_time, path, path_time
 from crossflow.cost.profile import Profile
-from crossflow.mapping.placement import GROUP, AxisRoute, Placement, level_bandwidths, pair_route, place_group
-from crossflow.mapping.spread import LinkSpread
-from crossflow.mapping.topology import Network
-from crossflow.mapping.wiring import ANY_WIRING, switched, wired
+from crossflow.hardware.architecture.model import Architecture, Port
+from crossflow.hardware.architecture.network import NetworkSpec
+from crossflow.hardware.architecture.software import PeerAllReduce, SoftwareStack
+from crossflow.hardware.mapping.placement import GROUP, AxisRoute, Placement, level_bandwidths, pair_route, place_group
+from crossflow.hardware.mapping.spread import LinkSpread
+from crossflow.hardware.mapping.topology import Network
+from crossflow.hardware.mapping.wiring import ANY_WIRING, switched, wired
 from crossflow.program.collectives import ring_volume, sent_bytes
 from crossflow.program.groups import ExpertGroup, Group, Pair
 from crossflow.program.program import Message, MessageTable

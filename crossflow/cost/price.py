@@ -8,11 +8,8 @@ from dataclasses import dataclass, fields, replace
 
 import numpy as np
 
-from crossflow.architecture.execution import DecodeKernel, PrefillKernel, ProductLibrary, preferred
-from crossflow.architecture.model import Architecture
-from crossflow.architecture.network import NetworkSpec
-from crossflow.architecture.software import AttentionChoice, SoftwareStack
-from crossflow.arrays import Array, Index, Mask, divide
+from crossflow.base.arrays import Array, Index, Mask, divide
+from crossflow.base.formats import DTYPE_BYTES
 from crossflow.cost.attention import calls_of, library_attention_costs
 from crossflow.cost.experts import expert_library, general_costs, grouped_costs
 from crossflow.cost.lookups import lookup_costs
@@ -41,8 +38,11 @@ from crossflow.cost.roofline import (
     timed_costs,
     wide_type,
 )
-from crossflow.formats import DTYPE_BYTES
-from crossflow.mapping.placement import Placement
+from crossflow.hardware.architecture.execution import DecodeKernel, PrefillKernel, ProductLibrary, preferred
+from crossflow.hardware.architecture.model import Architecture
+from crossflow.hardware.architecture.network import NetworkSpec
+from crossflow.hardware.architecture.software import AttentionChoice, SoftwareStack
+from crossflow.hardware.mapping.placement import Placement
 from crossflow.program.kernels import Attention, Experts, KernelTable, Lookup, Pass, Product, Scan, Timed
 from crossflow.program.program import HOST_TIMES, Program
 from crossflow.program.scans import scan_sizes

@@ -20,16 +20,16 @@ from typing import Any
 
 import numpy as np
 
-from crossflow import contents, files
-from crossflow.architecture.template import SystemSpec
-from crossflow.arrays import Array, Mask, divide
-from crossflow.errors import Problem, SpecError, did_you_mean
-from crossflow.files import Document
-from crossflow.names import cell
+from crossflow.base import contents, files
+from crossflow.base.arrays import Array, Mask, divide
+from crossflow.base.errors import Problem, SpecError, did_you_mean
+from crossflow.base.files import Document
+from crossflow.base.names import cell
+from crossflow.base.units import parse
+from crossflow.hardware.architecture.template import SystemSpec
 from crossflow.program.collectives import COLLECTIVES
 from crossflow.program.groups import Group
 from crossflow.program.kernels import Attention, Experts, Kernel, Lookup, LookupPart, Pass, Product, Scan
-from crossflow.units import parse
 
 COLUMNS = ("op", "shape", "dtype", "device", "ranks", "scope", "time", "spread", "count")
 NEEDED = ("op", "shape", "time")

@@ -6,13 +6,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from crossflow.architecture.system import architecture, resolve
-from crossflow.arrays import Array
+from crossflow.base.arrays import Array
+from crossflow.base.errors import CrossflowError
+from crossflow.base.files import Document
 from crossflow.cost.network import Wires, counted
 from crossflow.cost.profile import system_profile
-from crossflow.errors import CrossflowError
-from crossflow.files import Document
-from crossflow.mapping.wiring import LEVELS, topology_of
+from crossflow.hardware.architecture.system import architecture, resolve
+from crossflow.hardware.mapping.wiring import LEVELS, topology_of
 from crossflow.program.collectives import PRICED
 from crossflow.program.groups import Group, Pair
 

@@ -16,13 +16,13 @@ from dataclasses import dataclass, fields, replace
 
 import numpy as np
 
-from crossflow.architecture.execution import ProductLibrary, Quantising, TileExecution
-from crossflow.architecture.model import Architecture
-from crossflow.architecture.voltage import throttled
-from crossflow.arrays import Array, Index, Mask, divide
+from crossflow.base.arrays import Array, Index, Mask, divide
+from crossflow.base.formats import DTYPE_BYTES, HALF, kept_bytes
 from crossflow.cost.tiling import PowerLimit, register_accesses, traffic_by_level
 from crossflow.cost.waves import WIDENING, quantised, wave_times
-from crossflow.formats import DTYPE_BYTES, HALF, kept_bytes
+from crossflow.hardware.architecture.execution import ProductLibrary, Quantising, TileExecution
+from crossflow.hardware.architecture.model import Architecture
+from crossflow.hardware.architecture.voltage import throttled
 from crossflow.program.kernels import QUERIES
 
 WIDE = ("bf16", "fp16", "tf32", "fp32")  # types of what stays out of narrow products (attention, the head): the first that a device has

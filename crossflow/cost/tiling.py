@@ -35,8 +35,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from crossflow.architecture.model import Level
-from crossflow.arrays import Array, Index, divide
+from crossflow.base.arrays import Array, Index, divide
+from crossflow.hardware.architecture.model import Level
 
 Single = NDArray[np.float32]
 Tile = tuple[tuple[int, int, int], tuple[float, ...], tuple[int, ...]]

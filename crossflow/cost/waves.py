@@ -29,9 +29,9 @@ import functools
 
 import numpy as np
 
-from crossflow.architecture.execution import ProductLibrary, TileExecution
-from crossflow.architecture.model import Architecture
-from crossflow.arrays import Array, Index, divide
+from crossflow.base.arrays import Array, Index, divide
+from crossflow.hardware.architecture.execution import ProductLibrary, TileExecution
+from crossflow.hardware.architecture.model import Architecture
 
 ACCUMULATOR = 4  # size of a partial sum [B]
 # Instructions that widen eight 4-bit integers, over eight: a shift, 4 lop3 and 4 half2 operations make fp16 of them (Kim et al., "Who

@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from crossflow.arrays import Array, Index
+from crossflow.base.arrays import Array, Index
 from crossflow.engine.tasks import Copy
 from crossflow.program.program import Program
 

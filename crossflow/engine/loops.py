@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from crossflow.arrays import Index
+from crossflow.base.arrays import Index
 from crossflow.engine.tasks import Copy, Task, ordered
 from crossflow.program.blocks import CopyPlaces
 from crossflow.program.program import Program

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from crossflow.arrays import Array, Index
+from crossflow.base.arrays import Array, Index
 
 NO_PATH = -np.inf  # entry of a matrix where a stream does not wait for another
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from crossflow.arrays import Array, Index, count, once, wide
+from crossflow.base.arrays import Array, Index, count, once, wide
 from crossflow.engine.loops import COPIES, Region, with_loops
 from crossflow.engine.maxplus import NO_PATH, repeated
 from crossflow.engine.tasks import Task, TaskStream, copies, tasks_of

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from crossflow.arrays import Array, Index, Mask
+from crossflow.base.arrays import Array, Index, Mask
 from crossflow.program.program import Op
 
 NOTHING, HOST = 0, 1  # causes of a wait; collectives follow in the order in which they are named

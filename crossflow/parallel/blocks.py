@@ -25,18 +25,18 @@ from typing import Any, Literal, cast, get_args
 
 import numpy as np
 
-from crossflow.architecture.software import Fusion, SoftwareStack
-from crossflow.arrays import Array, Index, Mask, once
-from crossflow.formats import FORMATS, HALF
+from crossflow.base.arrays import Array, Index, Mask, once
+from crossflow.base.formats import FORMATS, HALF
+from crossflow.hardware.architecture.software import Fusion, SoftwareStack
 from crossflow.parallel.repeated import Repeat, repeats, shares_again, whole_again
+from crossflow.parallel.strategy.layout import Layout
+from crossflow.parallel.strategy.mesh import Type
 from crossflow.program.builder import ProgramBuilder
 from crossflow.program.collectives import Collective
 from crossflow.program.groups import ExpertGroup, Group
 from crossflow.program.kernels import BACKWARD, KEYS, ONCE, QUERIES, Attention, Experts, Kernel, Number, Pass, Product, Scan
 from crossflow.program.program import Hiding, Program
 from crossflow.program.scans import SINGLE
-from crossflow.strategy.layout import Layout
-from crossflow.strategy.mesh import Type
 from crossflow.workload.job import Chunk, Job
 from crossflow.workload.statespace import GATED, SELECTIVE, UPDATE, StateSpace
 from crossflow.workload.transformer import AttentionGeometry, Cut, Matrix, Part, Routing, Selection, Transformer

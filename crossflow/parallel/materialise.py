@@ -15,10 +15,10 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from crossflow import files
-from crossflow.drawing.canvas import as_written
+from crossflow.base import files
+from crossflow.base.drawing.canvas import as_written
+from crossflow.parallel.strategy.mesh import Mesh
 from crossflow.parallel.transform import assign_stages, check_divides
-from crossflow.strategy.mesh import Mesh
 from crossflow.workload.graph import Graph
 
 if TYPE_CHECKING:

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
-from crossflow.arrays import Array
-from crossflow.strategy.layout import Layout
-from crossflow.strategy.mesh import RepeatedModule
+from crossflow.base.arrays import Array
+from crossflow.parallel.strategy.layout import Layout
+from crossflow.parallel.strategy.mesh import RepeatedModule
 from crossflow.workload.transformer import Matrix, Part
 
 if TYPE_CHECKING:
-    from crossflow.architecture.software import Module, SoftwareStack
+    from crossflow.hardware.architecture.software import Module, SoftwareStack
 
 # norm: outputs of norms; latent: queries, keys and values made of latents; activation: what follows the activation of dense MLPs and
 # shared experts, routed: of routed experts; product: every second product; shared: shared experts; mlp, experts: whole parts.

@@ -25,13 +25,13 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from crossflow.errors import StrategyError
+from crossflow.base.errors import StrategyError
+from crossflow.parallel.strategy.mesh import Mesh
 from crossflow.program.blocks import CopyPlaces
 from crossflow.program.builder import ProgramBuilder
 from crossflow.program.collectives import Collective
 from crossflow.program.kernels import Kernel, Number, Pass, Product
 from crossflow.program.program import Program
-from crossflow.strategy.mesh import Mesh
 from crossflow.workload import operations
 from crossflow.workload.graph import Graph, GraphLayer, Node, Size
 

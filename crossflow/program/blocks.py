@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from crossflow.arrays import Index
-from crossflow.errors import CrossflowError
+from crossflow.base.arrays import Index
+from crossflow.base.errors import CrossflowError
 
 MOST = 100_000  # operations of all copies of blocks that are laid out one by one, some 20 s
 

@@ -9,8 +9,8 @@ from typing import Any, get_args
 
 import numpy as np
 
-from crossflow.arrays import Array, Index
-from crossflow.errors import did_you_mean
+from crossflow.base.arrays import Array, Index
+from crossflow.base.errors import did_you_mean
 from crossflow.program.blocks import Block
 from crossflow.program.collectives import COLLECTIVES, Collective
 from crossflow.program.groups import DeviceGroup, Group

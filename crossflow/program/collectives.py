@@ -12,7 +12,7 @@ from typing import Literal, get_args
 
 import numpy as np
 
-from crossflow.arrays import Array
+from crossflow.base.arrays import Array
 
 # send_recv goes one way from one rank to another; in sendrecv every rank sends to the next and receives at once.
 Collective = Literal["all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "send_recv", "sendrecv"]

@@ -14,11 +14,11 @@ from typing import Annotated, Any, Literal, get_type_hints
 
 from pydantic import BeforeValidator, Field, create_model
 
-from crossflow import files
-from crossflow.errors import Problem, SpecError, did_you_mean
-from crossflow.files import Document, FileModel
-from crossflow.formats import DTYPE_BYTES
-from crossflow.limits import NonNegativeInt, PositiveInt
+from crossflow.base import files
+from crossflow.base.errors import Problem, SpecError, did_you_mean
+from crossflow.base.files import Document, FileModel
+from crossflow.base.formats import DTYPE_BYTES
+from crossflow.base.limits import NonNegativeInt, PositiveInt
 from crossflow.program.blocks import Block, CopyPlaces
 from crossflow.program.forms import NonNegative
 from crossflow.program.groups import DeviceGroup

@@ -11,7 +11,7 @@ def _in(unit: str) -> BeforeValidator:
     """Text with a unit as a number of that unit; all else as it is."""
 
     def read(given: Any) -> Any:
-        from crossflow.units import parse
+        from crossflow.base.units import parse
 
         return parse(given, unit) if isinstance(given, str) else given
 

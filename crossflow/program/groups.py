@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from crossflow.arrays import Array, Index, alike
+from crossflow.base.arrays import Array, Index, alike
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,10 +10,10 @@ from typing import Annotated, Literal
 import numpy as np
 from pydantic import Field
 
-from crossflow.arrays import Array, Index, Mask
-from crossflow.embedding.reuse import BINS
-from crossflow.formats import DTYPE_BYTES
-from crossflow.limits import Flag
+from crossflow.base.arrays import Array, Index, Mask
+from crossflow.base.formats import DTYPE_BYTES
+from crossflow.base.limits import Flag
+from crossflow.program.embedding.reuse import BINS
 from crossflow.program.forms import Bytes, NonNegative, Positive, Seconds
 
 Number = float | Array  # one value, or one for each design point, shape (n,)
@@ -96,7 +96,7 @@ class Lookup:
     ] = "forward"
     # Where a row is wanted again it may be found in cache.
     distinct: Annotated[Number, Annotated[Positive, Field(le=1.0)], "distinct rows over looked-up rows"] = 1.0
-    # With these, what each cache holds follows from them and its size (`crossflow.embedding.caches`), and `distinct` says nothing.
+    # With these, what each cache holds follows from them and its size (`crossflow.program.embedding.caches`), and `distinct` says nothing.
     reuse: Annotated[
         tuple[Number, ...] | None,
         Annotated[tuple[NonNegative, ...], Field(min_length=BINS, max_length=BINS)] | None,

@@ -30,7 +30,7 @@ from statistics import NormalDist
 
 import numpy as np
 
-from crossflow.arrays import Array, Index, divide
+from crossflow.base.arrays import Array, Index, divide
 
 TILE_ROWS = (16, 32, 64, 128)  # rows of tiles of grouped products
 DRAWS = 4  # of the shares of all experts by a power law

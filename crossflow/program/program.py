@@ -16,9 +16,9 @@ from typing import Annotated, Literal, get_args
 
 import numpy as np
 
-from crossflow.arrays import Array, Index
-from crossflow.formats import DTYPE_BYTES, kept_bytes
-from crossflow.limits import NonNegativeInt
+from crossflow.base.arrays import Array, Index
+from crossflow.base.formats import DTYPE_BYTES, kept_bytes
+from crossflow.base.limits import NonNegativeInt
 from crossflow.program.blocks import Block, CopyPlaces
 from crossflow.program.collectives import Collective, sent_bytes
 from crossflow.program.forms import Bytes, Seconds

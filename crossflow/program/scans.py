@@ -24,7 +24,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from crossflow.arrays import Array
+from crossflow.base.arrays import Array
 from crossflow.program.kernels import QUERIES, Scan
 
 SINGLE = 4.0  # sums, decays, states within a scan and C B^T are fp32 [B]

@@ -6,7 +6,7 @@ import json
 import math
 from collections.abc import Collection, Iterator, Mapping
 
-from crossflow import files
+from crossflow.base import files
 from crossflow.workload.conventions import (
     LAYER_KINDS,
     MIXERS,

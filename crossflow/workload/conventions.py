@@ -1,4 +1,4 @@
-"""How the config.json files of Hugging Face are read: families and what else ``data/huggingface.yaml`` says, and words of their lists."""
+"""How the config.json files of Hugging Face are read: families and what else ``huggingface.yaml`` says, and words of their lists."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from crossflow import files
-from crossflow.files import FileModel
-from crossflow.limits import Whole
+from crossflow.base import files
+from crossflow.base.files import FileModel
+from crossflow.base.limits import Whole
 
 Values = Mapping[str, Any]
 
@@ -24,7 +24,7 @@ class Rule(FileModel):
 
 
 class Family(FileModel):
-    """How the files of one `model_type` are read, as the head of ``data/huggingface.yaml`` says; later fields win over earlier ones."""
+    """How the files of one `model_type` are read, as the head of ``huggingface.yaml`` says; later fields win over earlier ones."""
 
     fixed: Mapping[str, Any] = {}
     names: Mapping[str, tuple[str, ...]]
@@ -65,7 +65,7 @@ class Ingredient(FileModel):
 
 
 class Conventions(FileModel):
-    """What ``data/huggingface.yaml`` says beside the families, each explained there."""
+    """What ``huggingface.yaml`` says beside the families, each explained there."""
 
     bases: Mapping[str, Values]
     families: Mapping[str, Values]
@@ -109,7 +109,7 @@ class Conventions(FileModel):
 @functools.cache
 def conventions() -> Conventions:
     """How files of Hugging Face are read."""
-    return files.validate(Conventions, files.read_yaml(Path(files.__file__).parent / "data" / "huggingface.yaml"))
+    return files.validate(Conventions, files.read_yaml(Path(__file__).with_name("huggingface.yaml")))
 
 
 @functools.cache

@@ -23,8 +23,8 @@ from typing import Literal, Self
 
 from pydantic import Field, model_validator
 
-from crossflow.files import FileModel
-from crossflow.limits import Dimension, DimensionOrZero, Flag
+from crossflow.base.files import FileModel
+from crossflow.base.limits import Dimension, DimensionOrZero, Flag
 from crossflow.workload.transformer import Matrix, Part
 
 FREQUENCIES = 256  # sines and cosines of a time step that a product takes ([1]_, its code). [1]

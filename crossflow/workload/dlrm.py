@@ -12,9 +12,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
-from crossflow.arrays import Array
-from crossflow.embedding.reuse import Reuse
-from crossflow.formats import DTYPE_BYTES
+from crossflow.base.arrays import Array
+from crossflow.base.formats import DTYPE_BYTES
+from crossflow.program.embedding.reuse import Reuse
 from crossflow.program.kernels import Lookup, Number, TableOptimizer
 from crossflow.workload.transformer import Part, Routing
 
@@ -205,7 +205,7 @@ SPLITS: tuple[TableSplit, ...] = get_args(TableSplit)[1:]
 
 @dataclass(frozen=True, kw_only=True)
 class ShardingRule:
-    """How tables, each by itself, are given to ranks (`crossflow.sharding`)."""
+    """How tables, each by itself, are given to ranks (`crossflow.parallel.sharding`)."""
 
     by: Sharder = "auto"  # who gives them; auto is the one with the shortest predicted step
     split: TableSplit = "auto"  # how tables that are too large, or load a rank too much, are cut; auto is the fastest way

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
-from crossflow.arrays import Array
-from crossflow.formats import DTYPE_BYTES
+from crossflow.base.arrays import Array
+from crossflow.base.formats import DTYPE_BYTES
 from crossflow.program.blocks import Block, CopyPlaces
 
 Phase = Literal["forward", "backward", "update"]

@@ -1,7 +1,7 @@
 """Reading a model's ``config.json``, as Hugging Face keeps it, into the keys of a transformer's file; offline.
 
 What a family of models calls its dimensions, and what holds for all of it, is data: one `Family` each, in
-``data/huggingface.yaml``. A file whose family is not known, or that sets a switch that is not modelled, is an error that says
+``huggingface.yaml``, beside this module. A file whose family is not known, or that sets a switch that is not modelled, is an error that says
 what was read; every field of a file that is read comes back with what became of it.
 """
 
@@ -14,10 +14,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from crossflow import contents, files
-from crossflow.errors import Problem, SpecError, with_article
-from crossflow.files import Document, Place
-from crossflow.limits import json_value
+from crossflow.base import contents, files
+from crossflow.base.errors import Problem, SpecError, with_article
+from crossflow.base.files import Document, Place
+from crossflow.base.limits import json_value
 from crossflow.workload.config_keys import settings, trimmed
 from crossflow.workload.config_problems import endless, wrong
 from crossflow.workload.conventions import (

@@ -8,8 +8,8 @@ from typing import Literal
 
 import numpy as np
 
-from crossflow.arrays import Array
-from crossflow.formats import DTYPE_BYTES, kept_bytes
+from crossflow.base.arrays import Array
+from crossflow.base.formats import DTYPE_BYTES, kept_bytes
 from crossflow.workload.frozen import Frozen
 from crossflow.workload.transformer import AttentionGeometry, Layer, LayerType, Transformer
 

@@ -53,7 +53,7 @@ def stored(config: Any, known: Mapping[str, str], parts: PartTypes, expert_dtype
     Parameters
     ----------
     config : it.
-    known : types by the words of methods, as ``data/huggingface.yaml`` says them.
+    known : types by the words of methods, as ``huggingface.yaml`` says them.
     parts : types of the parts of each layer.
     expert_dtype : what the file says beside it of the type of routed experts (DeepSeek-V4).
     """

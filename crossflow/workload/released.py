@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
-from crossflow.formats import FORMATS
+from crossflow.base.formats import FORMATS
 from crossflow.workload.spec import TransformerSpec
 
 SERVED = "served"  # key of a preset

@@ -18,13 +18,11 @@ from pydantic import (
     model_validator,
 )
 
-from crossflow.arrays import points
-from crossflow.embedding.datasets import named
-from crossflow.embedding.reuse import BINS, Reuse, normalised
-from crossflow.errors import did_you_mean
-from crossflow.files import FileModel
-from crossflow.formats import FORMATS
-from crossflow.limits import (
+from crossflow.base.arrays import points
+from crossflow.base.errors import did_you_mean
+from crossflow.base.files import FileModel
+from crossflow.base.formats import FORMATS
+from crossflow.base.limits import (
     LAYERS,
     Dimension,
     DimensionOrZero,
@@ -37,9 +35,11 @@ from crossflow.limits import (
     Seed,
     Whole,
 )
+from crossflow.base.units import Information, parse
+from crossflow.program.embedding.datasets import named
+from crossflow.program.embedding.reuse import BINS, Reuse, normalised
 from crossflow.program.file import read_program
 from crossflow.program.program import Program
-from crossflow.units import Information, parse
 from crossflow.workload.compressed import compressed_attention
 from crossflow.workload.diffusion import DiffusionSpec
 from crossflow.workload.dlrm import (
@@ -1388,7 +1388,9 @@ def _head_matrices(spec: TransformerSpec) -> Iterator[Matrix]:
 class ReuseSpec(FileModel):
     """How often rows of a table are hit in a batch: published factors by name (the name alone will do), or factors of your own."""
 
-    like: str = Field("", description="shipped factors: 2021, 2022, or one of their files such as 2021-3 (`data/reuse.yaml`)")
+    like: str = Field(
+        "", description="shipped factors: 2021, 2022, or one of their files such as 2021-3 (`crossflow/program/embedding/reuse.yaml`)"
+    )
     factors: tuple[NonNegativeFloat, ...] = Field(
         (), description=f"share of the lookups that go to rows which are hit once, twice, 3 to 4, 5 to 8 ... times: {BINS} of them"
     )

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from crossflow.arrays import Index
+from crossflow.base.arrays import Index
 from crossflow.workload.dlrm import Dlrm, Encoder
 from crossflow.workload.transformer import Layer, Transformer
 

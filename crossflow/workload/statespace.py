@@ -38,8 +38,8 @@ from typing import Literal
 
 import numpy as np
 
-from crossflow.arrays import Array
-from crossflow.formats import DTYPE_BYTES
+from crossflow.base.arrays import Array
+from crossflow.base.formats import DTYPE_BYTES
 
 Recurrence = Literal["mamba2", "gated_delta", "kda", "mamba1", "lightning", "conv", "rglru", "rwkv5", "rwkv6", "rwkv7"]
 # Products of a head's state with a vector for one token: input and output; the delta rule also reads what the state holds for a key,

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from crossflow import files
-from crossflow.files import FileModel
-from crossflow.limits import Flag, Whole
+from crossflow.base import files
+from crossflow.base.files import FileModel
+from crossflow.base.limits import Flag, Whole
 
 FIELDS: Mapping[str, str] = {
     "vision_config": "vision tower", "audio_config": "audio tower", "vision_tower": "vision tower", "talker_config": "talker",
@@ -50,7 +50,7 @@ class TowerKind(FileModel):
 @functools.cache
 def kinds() -> Mapping[str, TowerKind]:
     """Kinds of towers by their `model_type`."""
-    data = files.read_yaml(Path(files.__file__).parent / "data" / "towers.yaml").data
+    data = files.read_yaml(Path(__file__).with_name("towers.yaml")).data
     return {name: TowerKind.model_validate(given) for name, given in data["towers"].items()}
 
 

@@ -14,7 +14,7 @@ from typing import Literal
 
 import numpy as np
 
-from crossflow.arrays import Array
+from crossflow.base.arrays import Array
 from crossflow.program.kernels import masked_pairs
 from crossflow.program.loads import fullest
 from crossflow.workload.statespace import StateSpace

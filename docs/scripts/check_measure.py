@@ -17,9 +17,9 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 import crossflow
-from crossflow.measurement.clock import low
+from crossflow.evidence.measurement.clock import low
+from crossflow.evidence.torch import record
 from crossflow.program import write_program
-from crossflow.torch import record
 
 Step = Callable[[], None]
 SECONDS, WARM = 2.0, 4

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import crossflow
-from crossflow.architecture.system import architecture
-from crossflow.evaluation import evaluate
-from crossflow.units import show
+from crossflow.answers.evaluation import evaluate
+from crossflow.base.units import show
+from crossflow.hardware.architecture.system import architecture
 
 FILE = Path(__file__).parents[2] / "tests" / "data" / "generated_chips.csv"
 STREAM, PRODUCT = (65536, 1, 65536), (8192, 8192, 8192)  # a product bound by main memory, and one bound by the units

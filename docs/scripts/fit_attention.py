@@ -22,16 +22,16 @@ from pathlib import Path
 import numpy as np
 from scipy.optimize import least_squares
 
-from crossflow.architecture.execution import AttentionLibrary, DecodeKernel, PrefillKernel
-from crossflow.architecture.system import resolve
-from crossflow.architecture.template import DatasheetSystem
-from crossflow.arrays import Array, Mask
+from crossflow.base.arrays import Array, Mask
+from crossflow.base.files import Document
 from crossflow.cost.attention import Calls, library_attention_costs
 from crossflow.cost.roofline import KernelCosts
-from crossflow.files import Document
-from crossflow.validation import kernels_attention as reader
-from crossflow.validation.kernels_products import stack_of
-from crossflow.validation.tables import TableRow, device_architecture, numbers, read_rows, template_of
+from crossflow.evidence.validation import kernels_attention as reader
+from crossflow.evidence.validation.kernels_products import stack_of
+from crossflow.evidence.validation.tables import TableRow, device_architecture, numbers, read_rows, template_of
+from crossflow.hardware.architecture.execution import AttentionLibrary, DecodeKernel, PrefillKernel
+from crossflow.hardware.architecture.system import resolve
+from crossflow.hardware.architecture.template import DatasheetSystem
 
 Kernel = PrefillKernel | DecodeKernel
 DEVICES = ("a100-80gb", "l40s", "h100-80gb", "b200")

@@ -8,7 +8,7 @@ on the rows of the fit and on the others. With --leave-out each system (or numbe
 It writes nothing.
 
 The model is the package's own (`crossflow.cost.fabrics`), with how each source called its collectives
-(crossflow/data/validation/measurements.yaml). The fit is a robust least-squares fit of log(time) from neutral starting values, to
+(crossflow/evidence/validation/data/measurements.yaml). The fit is a robust least-squares fit of log(time) from neutral starting values, to
 which a weak ridge ties every parameter: one whose rows are all left out falls back on its starting value. The structure (which ways a
 case has) was chosen on all rows; holding out refits numbers only. Rows of one generation of GPU decide its own numbers; those of a
 software stack's kernels, and how long ranks of eager calls wait for one another, have names of their own.
@@ -24,11 +24,11 @@ from pathlib import Path
 
 import numpy as np
 
-from crossflow import files
-from crossflow.arrays import Array, Index, Mask
+from crossflow.base import files
+from crossflow.base.arrays import Array, Index, Mask
 from crossflow.cost.fabrics import Fabric, path, path_time
-from crossflow.validation import tables
-from crossflow.validation.report import errors
+from crossflow.evidence.validation import tables
+from crossflow.evidence.validation.report import errors
 
 US, MIB = 1e-6, 2.0**20
 LARGE = MIB  # messages below it weigh a quarter

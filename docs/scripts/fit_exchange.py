@@ -17,10 +17,10 @@ from pathlib import Path
 
 import numpy as np
 
-from crossflow.architecture.execution import ExchangeKernel, TokenCopies
-from crossflow.arrays import Array, Index
+from crossflow.base.arrays import Array, Index
 from crossflow.cost.exchange import Exchange, exchange_time
-from crossflow.validation.kernels_experts import Exchanges, read_exchanges
+from crossflow.evidence.validation.kernels_experts import Exchanges, read_exchanges
+from crossflow.hardware.architecture.execution import ExchangeKernel, TokenCopies
 
 US, GB = 1e-6, 1e9
 # Lowest value, start and highest value of each parameter, and the unit in which files hold it.

@@ -18,13 +18,13 @@ from typing import Any
 
 import numpy as np
 
-from crossflow.architecture.execution import ExpertLibrary
-from crossflow.architecture.model import Architecture
-from crossflow.arrays import Array, Index, Mask
+from crossflow.base.arrays import Array, Index, Mask
 from crossflow.cost.experts import layer_loads, layer_times
+from crossflow.evidence.validation.kernels_experts import SEEN, Layers, held_out, libraries_of, read_layers
+from crossflow.evidence.validation.tables import device_architecture
+from crossflow.hardware.architecture.execution import ExpertLibrary
+from crossflow.hardware.architecture.model import Architecture
 from crossflow.program.loads import RowLoads
-from crossflow.validation.kernels_experts import SEEN, Layers, held_out, libraries_of, read_layers
-from crossflow.validation.tables import device_architecture
 
 # Lowest value, start and highest value of each parameter, and the unit in which files hold it.
 US = 1e-6
@@ -70,7 +70,7 @@ class Case:
         )  # fmt: skip
 
     def predicted(self, values: Mapping[str, float]) -> Array:
-        """Times of the rows, as `crossflow.validation.kernels_experts` has them. [s]"""
+        """Times of the rows, as `crossflow.evidence.validation.kernels_experts` has them. [s]"""
         library = ExpertLibrary.model_construct(**{name: np.array([value]) for name, value in values.items()})
         found = np.empty_like(self.time)
         for boosted in (False, True):

@@ -23,14 +23,14 @@ from pathlib import Path
 
 import numpy as np
 
-from crossflow.architecture.model import Architecture
-from crossflow.architecture.system import architecture, resolve
-from crossflow.arrays import Array, Index, Mask
+from crossflow.base.arrays import Array, Index, Mask
+from crossflow.base.files import Document
+from crossflow.base.formats import kept_bytes
 from crossflow.cost.roofline import product_costs
-from crossflow.files import Document
-from crossflow.formats import kept_bytes
-from crossflow.validation import tables
-from crossflow.validation.report import errors
+from crossflow.evidence.validation import tables
+from crossflow.evidence.validation.report import errors
+from crossflow.hardware.architecture.model import Architecture
+from crossflow.hardware.architecture.system import architecture, resolve
 
 Values = Mapping[str, float]
 

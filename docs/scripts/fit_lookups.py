@@ -31,14 +31,14 @@ from typing import NamedTuple
 import numpy as np
 from scipy.optimize import nnls
 
-from crossflow.architecture.model import Architecture, Level
-from crossflow.architecture.system import architecture, resolve
-from crossflow.arrays import Array
-from crossflow.calibration.fit import SCALE
+from crossflow.base.arrays import Array
+from crossflow.base.files import Document
 from crossflow.cost.lookups import lookup_costs
-from crossflow.embedding.caches import Stream
-from crossflow.embedding.reuse import BINS
-from crossflow.files import Document
+from crossflow.evidence.calibration.fit import SCALE
+from crossflow.hardware.architecture.model import Architecture, Level
+from crossflow.hardware.architecture.system import architecture, resolve
+from crossflow.program.embedding.caches import Stream
+from crossflow.program.embedding.reuse import BINS
 from crossflow.program.kernels import SIZES, Lookup, filled
 
 Row = dict[str, float]  # one point by column

@@ -22,11 +22,11 @@ from pathlib import Path
 import numpy as np
 from scipy.optimize import minimize
 
-from crossflow import files
-from crossflow.arrays import Array
-from crossflow.validation.changes import instead
-from crossflow.validation.power import kernel_power_table
-from crossflow.validation.tables import shipped
+from crossflow.base import files
+from crossflow.base.arrays import Array
+from crossflow.evidence.validation.changes import instead
+from crossflow.evidence.validation.power import kernel_power_table
+from crossflow.evidence.validation.tables import shipped
 
 SCALE = 0.05  # of the loss: errors well above it count as outliers
 NUMBERS = {

@@ -4,7 +4,7 @@
 
 DIR holds ``gemm_graph.csv``. Two thirds of the rows, by a hash of m, n and k, are fitted; the errors of the other third are printed beside
 theirs. Tiles, splits and rules stay as the files have them, and so does what measurements.yaml says of each framework's benchmark. The
-model is the package's own (`crossflow.validation.kernels_products.graph_times`). The loss is that of Cauchy over the logarithm of
+model is the package's own (`crossflow.evidence.validation.kernels_products.graph_times`). The loss is that of Cauchy over the logarithm of
 predicted over measured time, by least squares from what the files hold (``--anew``: from one start for all). It prints values as a family
 file has them, and writes nothing.
 """
@@ -19,11 +19,11 @@ from pathlib import Path
 
 import numpy as np
 
-from crossflow.architecture.execution import KernelLibraries, ProductLibrary
-from crossflow.architecture.model import Architecture
-from crossflow.arrays import Array, Mask
-from crossflow.validation.kernels_products import SHORT, benched, graph_times, rows_of, stack_of
-from crossflow.validation.tables import device_architecture
+from crossflow.base.arrays import Array, Mask
+from crossflow.evidence.validation.kernels_products import SHORT, benched, graph_times, rows_of, stack_of
+from crossflow.evidence.validation.tables import device_architecture
+from crossflow.hardware.architecture.execution import KernelLibraries, ProductLibrary
+from crossflow.hardware.architecture.model import Architecture
 
 DEVICES = ("a100-80gb", "h100-80gb", "l40s", "b200")
 # Bounds between which a parameter is searched: on a logarithmic scale, but for those that may be nothing.

@@ -16,10 +16,10 @@ from pathlib import Path
 
 import numpy as np
 
-from crossflow.arrays import Array, Mask
-from crossflow.errors import CrossflowError
-from crossflow.validation import published
-from crossflow.validation.tables import read_rows
+from crossflow.base.arrays import Array, Mask
+from crossflow.base.errors import CrossflowError
+from crossflow.evidence.validation import published
+from crossflow.evidence.validation.tables import read_rows
 
 BOUND = 0.5
 STACKS = ("nemo", "nemo-graphs")

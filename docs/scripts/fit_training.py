@@ -7,7 +7,7 @@ templates/software) or family (in templates/families) and leaves all others as t
 it finds beside what stands there, the errors on the rows of the fit with both, and the errors with the parameters found on
 a half of the models alone and tried on the other half. It writes nothing.
 
-The model is the package's own (`crossflow.step.transformer`). The loss is the mean absolute logarithm of predicted over
+The model is the package's own (`crossflow.engine.step.transformer`). The loss is the mean absolute logarithm of predicted over
 measured time, each row's bounded so that single bad runs do not decide, searched by Nelder-Mead over the logarithms of the
 parameters. Nothing is random.
 """
@@ -23,14 +23,14 @@ from typing import Any
 
 import numpy as np
 
-from crossflow.architecture.system import architecture, resolve
-from crossflow.arrays import Array, Mask
-from crossflow.files import Document
-from crossflow.step.outcome import Machine
-from crossflow.step.transformer import transformer_step
-from crossflow.validation import training
-from crossflow.validation.report import errors
-from crossflow.validation.tables import TableRow, read_rows
+from crossflow.base.arrays import Array, Mask
+from crossflow.base.files import Document
+from crossflow.engine.step.outcome import Machine
+from crossflow.engine.step.transformer import transformer_step
+from crossflow.evidence.validation import training
+from crossflow.evidence.validation.report import errors
+from crossflow.evidence.validation.tables import TableRow, read_rows
+from crossflow.hardware.architecture.system import architecture, resolve
 
 BOUND, EVALUATIONS, STEP = 0.5, 300, 0.3
 ZERO = 1e-6  # where a parameter that stands at zero starts from

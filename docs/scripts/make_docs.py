@@ -35,30 +35,31 @@ import yaml
 from pydantic import BaseModel
 
 import crossflow
-from crossflow import bands, limits, scenario, units
-from crossflow.architecture import execution, network, software, template
-from crossflow.architecture.model import Architecture
-from crossflow.cli import parser
-from crossflow.emulation import delays, record
-from crossflow.evaluation.timelines import simulate
-from crossflow.measurement import results
+from crossflow.answers import bands, scenario
+from crossflow.answers.evaluation.timelines import simulate
+from crossflow.answers.scenario import ScenarioFile
+from crossflow.answers.search import settings
+from crossflow.answers.study import size, spaces, spec
+from crossflow.answers.study.plots import spec as plots
+from crossflow.base import limits, units
+from crossflow.base.units import Quantity, show
+from crossflow.edges.cli import parser
+from crossflow.edges.trace.compare import draw_comparison
+from crossflow.edges.trace.gantt import draw_gantt, gantt_of
+from crossflow.engine.step import uneven
+from crossflow.evidence.emulation import delays, record
+from crossflow.evidence.measurement import results
+from crossflow.evidence.replay import overheads
+from crossflow.evidence.validation.bands import Coverage, coverage, judged, left_out, unseen_coverage
+from crossflow.evidence.validation.comparison import validate
+from crossflow.evidence.validation.report import Report, Table, errors
+from crossflow.evidence.validation.tables import device_architecture
+from crossflow.evidence.validation.training import TrainingTable
+from crossflow.hardware.architecture import execution, network, software, template
+from crossflow.hardware.architecture.model import Architecture
+from crossflow.hardware.technology import components, library
+from crossflow.parallel.strategy import mesh, notation, plan, schedules
 from crossflow.program import file as programs
-from crossflow.replay import overheads
-from crossflow.scenario import ScenarioFile
-from crossflow.search import settings
-from crossflow.step import uneven
-from crossflow.strategy import mesh, notation, plan, schedules
-from crossflow.study import size, spaces, spec
-from crossflow.study.plots import spec as plots
-from crossflow.technology import components, library
-from crossflow.trace.compare import draw_comparison
-from crossflow.trace.gantt import draw_gantt, gantt_of
-from crossflow.units import Quantity, show
-from crossflow.validation.bands import Coverage, coverage, judged, left_out, unseen_coverage
-from crossflow.validation.comparison import validate
-from crossflow.validation.report import Report, Table, errors
-from crossflow.validation.tables import device_architecture
-from crossflow.validation.training import TrainingTable
 from crossflow.workload import spec as workloads
 
 DOCS = Path(__file__).resolve().parents[1]
@@ -872,8 +873,8 @@ def _figures(made: Architecture, sheet: Architecture, dtype: str) -> Iterator[tu
 
 
 def _published_memory(sheet: Architecture) -> Any:
-    from crossflow.architecture.system import resolve
-    from crossflow.files import Document
+    from crossflow.base.files import Document
+    from crossflow.hardware.architecture.system import resolve
 
     system, _ = resolve(Document(file="docs", data={"template": sheet.name}))
     return system.levels["memory"]

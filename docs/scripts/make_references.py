@@ -12,8 +12,8 @@ import io
 import tempfile
 from pathlib import Path
 
-from crossflow import files
-from crossflow.study.run import run_study
+from crossflow.answers.study.run import run_study
+from crossflow.base import files
 
 PURPOSES = ("training", "serving", "recommendation")
 ROLES = {"system.technology.logic": "logic", "system.technology.memory": "memory"}

@@ -21,8 +21,8 @@ import yaml
 from make_docs import DOCS, FIGURES, GENERATED, ROOT, markdown
 from pages import slug
 
-from crossflow import files
-from crossflow.study.run import StudyResult, run_study
+from crossflow.answers.study.run import StudyResult, run_study
+from crossflow.base import files
 
 PROSE = Path(__file__).parent / "studies.yaml"
 PAGE = DOCS / "studies.md"

@@ -24,8 +24,8 @@ import yaml
 from torch.nn.functional import embedding_bag as bag
 
 import crossflow
-from crossflow.embedding.generators import indices
-from crossflow.embedding.reuse import BINS, index_factors, normalised
+from crossflow.program.embedding.generators import indices
+from crossflow.program.embedding.reuse import BINS, index_factors, normalised
 
 POINTS, REPEATS, SEED = 260, 9, 17
 LARGEST = 768 * 2**20  # bytes of a table
@@ -36,7 +36,7 @@ COLUMNS = ("point", "reuse", "rows", "width", "samples", "pooling", "lookups", "
 
 def shapes(rng):
     """Random points: reuse of a file of the data set, or of rows that are all hit about equally often; table sizes, widths, pooling."""
-    known = yaml.safe_load((Path(crossflow.__file__).parent / "data" / "reuse.yaml").read_text())["datasets"]
+    known = yaml.safe_load((Path(crossflow.__file__).parent / "program" / "embedding" / "reuse.yaml").read_text())["datasets"]
     names = [name for name in known if name != "2022"]  # a mean of others
     for point in range(POINTS):
         name = names[rng.integers(len(names))] if rng.random() < 0.7 else f"even-{rng.integers(0, 8)}"

@@ -27,12 +27,12 @@ import numpy as np
 from make_docs import DOCS, FIGURES, markdown
 
 from crossflow import from_dict
+from crossflow.answers.evaluation.programs import launches, table
+from crossflow.answers.evaluation.recommendation import dlrm_inputs
+from crossflow.answers.evaluation.sharding import ShardedSteps, candidates, step_time
 from crossflow.cost.price import Prices
-from crossflow.embedding.datasets import datasets
 from crossflow.engine.schedule import schedule
-from crossflow.evaluation.programs import launches, table
-from crossflow.evaluation.recommendation import dlrm_inputs
-from crossflow.evaluation.sharding import ShardedSteps, candidates, step_time
+from crossflow.program.embedding.datasets import datasets
 from crossflow.program.program import Program
 
 GPUS, RUNS, CLOSE = 4, 30, 0.10  # CLOSE: a choice is a success within so much of the fastest

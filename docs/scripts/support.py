@@ -1,6 +1,6 @@
 """Which devices, models and engines predictions were compared with measurements on: the page ``docs/support.md``, and a short form of it.
 
-Every cell is what `crossflow predict` says of such a run (`crossflow.bands.trust_of`): the best word over the sizes, data types, loads and
+Every cell is what `crossflow predict` says of such a run (`crossflow.answers.bands.trust_of`): the best word over the sizes, data types, loads and
 placements of experts for which there are rows. Nothing is written here by hand but the names of columns.
 """
 
@@ -10,12 +10,12 @@ import functools
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-from crossflow import files
-from crossflow.architecture.system import resolve
-from crossflow.architecture.template import SystemSpec
-from crossflow.bands import EXPERTS, HIGHEST, LARGEST, LOADS, NO_STACK, SCALES, Likeness, trust_of
-from crossflow.evaluation.likeness import PROMPTS, TOKENS, seen
-from crossflow.files import Document
+from crossflow.answers.bands import EXPERTS, HIGHEST, LARGEST, LOADS, NO_STACK, SCALES, Likeness, trust_of
+from crossflow.answers.evaluation.likeness import PROMPTS, TOKENS, seen
+from crossflow.base import files
+from crossflow.base.files import Document
+from crossflow.hardware.architecture.system import resolve
+from crossflow.hardware.architecture.template import SystemSpec
 
 WORDS: Mapping[str, str] = {"measured": "measured", "interpolated": "interpolated", "extrapolated": "extrapolated", "unknown": "none"}
 RUNS: Mapping[str, tuple[str, bool]] = {  # names of columns -> kind of run, and whether it is of a mixture whose experts are shared out

@@ -11,7 +11,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from crossflow.units import show
+from crossflow.base.units import show
 
 SCENARIO = """\
 name: chip

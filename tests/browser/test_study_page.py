@@ -10,12 +10,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from crossflow.explore.page import exported
-from crossflow.explore.server import ExploreServer
-from crossflow.explore.study import study_app
-from crossflow.search.pareto import non_dominated
-from crossflow.study.run import run_study
-from crossflow.units import show
+from crossflow.answers.search.pareto import non_dominated
+from crossflow.answers.study.run import run_study
+from crossflow.base.units import show
+from crossflow.edges.explore.page import exported
+from crossflow.edges.explore.server import ExploreServer
+from crossflow.edges.explore.study import study_app
 
 STUDY = """
 name: power-or-speed

@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from crossflow.explore.page import exported
-from crossflow.explore.traces import traces_app
-from crossflow.replay.report import report_of
-from crossflow.units import show
+from crossflow.base.units import show
+from crossflow.edges.explore.page import exported
+from crossflow.edges.explore.traces import traces_app
+from crossflow.evidence.replay.report import report_of
 
 TRACE = Path(__file__).parents[1] / "data" / "traces" / "train_rank3_step_kineto.json.gz"
 

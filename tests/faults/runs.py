@@ -22,7 +22,7 @@ GONE = 5.0  # until when all of them must have ended [s]
 HIDDEN, SHOWN = "\x1b[?25l", "\x1b[?25h"
 STARTUP = """
 import sys
-import crossflow.cli.study
+import crossflow.edges.cli.study
 from crossflow.__main__ import main
 print(flush=True)  # ready
 sys.stdin.readline()

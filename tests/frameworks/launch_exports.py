@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import crossflow
-from crossflow.errors import CrossflowError
-from crossflow.launch.launch import TRAINING, write
-from crossflow.launch.shell import read_script
-from crossflow.scenario import Scenario, presets
+from crossflow.answers.scenario import Scenario, presets
+from crossflow.base.errors import CrossflowError
+from crossflow.edges.launch.launch import TRAINING, write
+from crossflow.edges.launch.shell import read_script
 
 NODES, SERVERS = 8, 2  # of eight devices each
 # Models that get all plans; all do with ALL_PLANS=1 in the environment.

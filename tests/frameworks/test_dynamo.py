@@ -7,7 +7,7 @@ import json
 import pytest
 from engine_exports import exports
 
-from crossflow.launch.workers import deployment
+from crossflow.edges.launch.workers import deployment
 
 pytest.importorskip("dynamo.common.configuration.groups.runtime_args", reason="ai-dynamo and ai-dynamo-runtime are not installed")
 

@@ -5,8 +5,8 @@ import os
 import pytest
 from launch_exports import PLANS, THOROUGH, exports, transformers
 
-from crossflow.launch.launch import read, write
-from crossflow.launch.settings import plan_settings, workload_settings
+from crossflow.edges.launch.launch import read, write
+from crossflow.edges.launch.settings import plan_settings, workload_settings
 
 # Of each framework the models that get all plans, and every third one of the others; all with ALL_PLANS=1 in the environment.
 CASES = [

@@ -14,7 +14,7 @@ if importlib.util.find_spec("torchtitan") is None or not importlib.metadata.vers
 
 from standins import present
 
-from crossflow.launch.models import names_of
+from crossflow.edges.launch.models import names_of
 
 pytestmark = [pytest.mark.filterwarnings("ignore"), pytest.mark.slow]
 NAMED = [preset for preset in transformers() if names_of(preset).torchtitan]

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from crossflow import files
+from crossflow.base import files
 from tests.fuzz import mutations
 
 ROOT = Path(__file__).parents[2]

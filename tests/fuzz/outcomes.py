@@ -30,7 +30,13 @@ def warm() -> None:
             main(words)
     for name in ("calibrate", "events", "study", "trace"):
         importlib.import_module(f"crossflow.cli.{name}")
-    for name in ("matplotlib.pyplot", "scipy.optimize", "networkx", "crossflow.search.gradient", "crossflow.study.plots.lines"):
+    for name in (
+        "matplotlib.pyplot",
+        "scipy.optimize",
+        "networkx",
+        "crossflow.answers.search.gradient",
+        "crossflow.answers.study.plots.lines",
+    ):
         with contextlib.suppress(ImportError):
             importlib.import_module(name)
 

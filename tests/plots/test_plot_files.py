@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 from pydantic import TypeAdapter
 
-from crossflow.drawing.canvas import bound_marks, coloured_lines, grey_mark, legend_groups, new_figure
-from crossflow.explanation.uncertainty import Interval
-from crossflow.study.plots import draw
-from crossflow.study.plots.spec import Plot
-from crossflow.study.plots.view import Convergence, Drawn, View
+from crossflow.answers.explanation.uncertainty import Interval
+from crossflow.answers.study.plots import draw
+from crossflow.answers.study.plots.spec import Plot
+from crossflow.answers.study.plots.view import Convergence, Drawn, View
+from crossflow.base.drawing.canvas import bound_marks, coloured_lines, grey_mark, legend_groups, new_figure
 
 LOGIC = "system.technology.logic"
 KINDS = {

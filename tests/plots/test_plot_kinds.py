@@ -3,16 +3,16 @@
 import numpy as np
 import pytest
 
-from crossflow.explanation.uncertainty import Interval
-from crossflow.study.plots.axes import numbers, shorten, title_of, unit_of
-from crossflow.study.plots.boxes import box_data
-from crossflow.study.plots.breakdown import breakdown_data
-from crossflow.study.plots.columns import distinct, places_of, rows_with
-from crossflow.study.plots.convergence import convergence_data
-from crossflow.study.plots.heatmap import heatmap_data
-from crossflow.study.plots.parallel import parallel_data
-from crossflow.study.plots.pareto import MOST, OTHERS, pareto_data
-from crossflow.study.plots.spec import (
+from crossflow.answers.explanation.uncertainty import Interval
+from crossflow.answers.study.plots.axes import numbers, shorten, title_of, unit_of
+from crossflow.answers.study.plots.boxes import box_data
+from crossflow.answers.study.plots.breakdown import breakdown_data
+from crossflow.answers.study.plots.columns import distinct, places_of, rows_with
+from crossflow.answers.study.plots.convergence import convergence_data
+from crossflow.answers.study.plots.heatmap import heatmap_data
+from crossflow.answers.study.plots.parallel import parallel_data
+from crossflow.answers.study.plots.pareto import MOST, OTHERS, pareto_data
+from crossflow.answers.study.plots.spec import (
     BoxPlot,
     BreakdownPlot,
     ConvergencePlot,
@@ -22,8 +22,8 @@ from crossflow.study.plots.spec import (
     ParallelPlot,
     ParetoPlot,
 )
-from crossflow.study.plots.uncertainty import importance_data, interval_data
-from crossflow.study.plots.view import Convergence, Drawn, View
+from crossflow.answers.study.plots.uncertainty import importance_data, interval_data
+from crossflow.answers.study.plots.view import Convergence, Drawn, View
 
 LOGIC, DEVICES, STRATEGY = "system.technology.logic", "system.devices", "strategy"
 

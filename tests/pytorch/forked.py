@@ -6,10 +6,10 @@ import signal
 import subprocess
 import tempfile
 
-from crossflow.emulation.processes import RunSettings
+from crossflow.evidence.emulation.processes import RunSettings
 from tests.forks import command
 
-importlib.import_module("crossflow.cli.emulate")
+importlib.import_module("crossflow.edges.cli.emulate")
 RunSettings(world_size=8, system="dgx-h100").delays_()  # which imports the rest
 LIMIT = 120  # [s]
 

@@ -56,8 +56,8 @@ def _settled(asked, descriptors):
 
 
 if __name__ == "__main__":
-    importlib.import_module("crossflow.emulation.launch")
-    importlib.import_module("crossflow.emulation.processes").RunSettings(world_size=8, system="dgx-h100").delays_()
+    importlib.import_module("crossflow.evidence.emulation.launch")
+    importlib.import_module("crossflow.evidence.emulation.processes").RunSettings(world_size=8, system="dgx-h100").delays_()
     gc.freeze()  # a rank that ends would look at all that was imported, which takes longer than all that it does
-    main = importlib.import_module("crossflow.emulation.rank").main
+    main = importlib.import_module("crossflow.evidence.emulation.rank").main
     main(next_rank(socket.socket(fileno=int(sys.argv[1]))))

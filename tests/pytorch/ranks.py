@@ -8,7 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-START = [sys.executable, "-m", "crossflow.emulation.rank"]
+START = [sys.executable, "-m", "crossflow.evidence.emulation.rank"]
 
 
 class RankServer:

@@ -15,8 +15,8 @@ import torch
 import torch.distributed as dist
 from forked import forked
 
-from crossflow.emulation.launch import emulated
-from crossflow.emulation.processes import RunSettings
+from crossflow.evidence.emulation.launch import emulated
+from crossflow.evidence.emulation.processes import RunSettings
 
 SCRIPTS = Path(__file__).parent / "scripts"
 BEGIN = "import torch, torch.distributed as dist\ndist.init_process_group('gloo')\n"

@@ -8,10 +8,10 @@ import torch
 import torch.distributed as dist
 from machine import disturbed
 
-from crossflow.emulation.launch import emulated
-from crossflow.emulation.processes import RunSettings
-from crossflow.emulation.record import read_record, write_record
-from crossflow.emulation.replay import replay
+from crossflow.evidence.emulation.launch import emulated
+from crossflow.evidence.emulation.processes import RunSettings
+from crossflow.evidence.emulation.record import read_record, write_record
+from crossflow.evidence.emulation.replay import replay
 
 pytestmark = [pytest.mark.alone, pytest.mark.usefixtures("one_thread")]
 # Table 1 of the NeuronaBox paper: time of a call between two nodes, baseline. [B], [us]

@@ -13,10 +13,10 @@ import pytest
 import torch
 
 import crossflow
-from crossflow.errors import CrossflowError
+from crossflow.base.errors import CrossflowError
+from crossflow.evidence.torch import record
 from crossflow.program import write_program
 from crossflow.program.kernels import Attention, Lookup, Pass, Product
-from crossflow.torch import record
 
 HERE = Path(__file__).parent / "models.py"
 WIDTH, WORDS, LAYERS, TOKENS = 64, 256, 2, 32
@@ -130,7 +130,7 @@ def test_tensor_parallelism_sends_what_our_own_builder_sends(tmp_path):
                 "vocabulary": WORDS, "sequence": TOKENS, "positions": "none", "norm": "layernorm",
                 "biases": False, "tied_embeddings": False,
                 "global_batch": 1, "dtype": "fp32"}  # fmt: skip
-    from crossflow.evaluation.events import events
+    from crossflow.answers.evaluation.events import events
 
     scenario = crossflow.from_dict(
         {"system": {"template": "dgx-h100", "devices_per_node": 4, "nodes": 1}, "workload": workload, "strategy": {"tp": 4}}

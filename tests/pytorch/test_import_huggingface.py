@@ -6,10 +6,10 @@ import math
 import pytest
 
 import crossflow
-from crossflow.errors import CrossflowError
+from crossflow.base.errors import CrossflowError
+from crossflow.evidence.torch import record
 from crossflow.program import write_program
 from crossflow.program.kernels import Attention, Product
-from crossflow.torch import record
 
 pytest.importorskip("transformers")
 

@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 
 import crossflow
-from crossflow.errors import CrossflowError
+from crossflow.base.errors import CrossflowError
+from crossflow.evidence.torch import record
 from crossflow.program import write_program
 from crossflow.program.kernels import Product
 from crossflow.program.program import Message
-from crossflow.torch import record
 
 HERE = Path(__file__).parent / "models.py"
 WIDTH, WORDS, TOKENS = 64, 256, 32

@@ -5,9 +5,9 @@ import json
 import pytest
 
 import crossflow
-from crossflow.evaluation.events import events
+from crossflow.answers.evaluation.events import events
+from crossflow.evidence.torch import record
 from crossflow.program import write_program
-from crossflow.torch import record
 
 pytest.importorskip("transformers")
 

@@ -6,9 +6,9 @@ import pytest
 import torch
 from torch import nn
 
-from crossflow.errors import CrossflowError
+from crossflow.base.errors import CrossflowError
+from crossflow.evidence.torch import record
 from crossflow.program.kernels import Attention, Product
-from crossflow.torch import record
 
 
 def layer():

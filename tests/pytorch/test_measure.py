@@ -11,20 +11,20 @@ import torch
 
 import crossflow
 from crossflow.__main__ import main
-from crossflow.architecture.system import resolve
-from crossflow.calibration.calibrate import calibrate
+from crossflow.base.errors import CrossflowError
+from crossflow.base.files import Document
+from crossflow.base.locks import owning
 from crossflow.cost.profile import kernel_of, read_profile
-from crossflow.errors import CrossflowError
-from crossflow.files import Document
-from crossflow.locks import owning
-from crossflow.measurement import results
-from crossflow.measurement.clock import Clock
-from crossflow.measurement.kernels import KINDS, BenchmarkSettings, benchmarks, event_of
-from crossflow.measurement.measure import MeasureOptions, measure
+from crossflow.evidence.calibration.calibrate import calibrate
+from crossflow.evidence.measurement import results
+from crossflow.evidence.measurement.clock import Clock
+from crossflow.evidence.measurement.kernels import KINDS, BenchmarkSettings, benchmarks, event_of
+from crossflow.evidence.measurement.measure import MeasureOptions, measure
+from crossflow.evidence.torch import record
+from crossflow.evidence.validation.comparison import validate
+from crossflow.hardware.architecture.system import resolve
 from crossflow.program import write_program
 from crossflow.program.kernels import Pass
-from crossflow.torch import record
-from crossflow.validation.comparison import validate
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 SETTINGS = BenchmarkSettings(device="cpu", dtype="fp32")
@@ -201,7 +201,7 @@ def test_steps_that_were_not_measured_are_predicted_within_10_percent(tmp_path):
 
 
 def _measured_step(source):
-    from crossflow.torch.source import function
+    from crossflow.evidence.torch.source import function
 
     step, times = function(source)(), []
     for _ in range(24):

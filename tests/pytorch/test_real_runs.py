@@ -15,14 +15,14 @@ from forked import forked
 from machine import assert_measured
 
 import crossflow
-from crossflow.emulation.buffers import described
-from crossflow.emulation.launch import observed
-from crossflow.emulation.process_group import EmulatedGroup
-from crossflow.emulation.processes import RunSettings
-from crossflow.emulation.program import recorded_program
-from crossflow.emulation.real_group import NOTED, NotedGroup, meaning
-from crossflow.emulation.record import read_record, step_figures
-from crossflow.emulation.replay import replay
+from crossflow.evidence.emulation.buffers import described
+from crossflow.evidence.emulation.launch import observed
+from crossflow.evidence.emulation.process_group import EmulatedGroup
+from crossflow.evidence.emulation.processes import RunSettings
+from crossflow.evidence.emulation.program import recorded_program
+from crossflow.evidence.emulation.real_group import NOTED, NotedGroup, meaning
+from crossflow.evidence.emulation.record import read_record, step_figures
+from crossflow.evidence.emulation.replay import replay
 from crossflow.program.file import write_program
 
 SCRIPTS = Path(__file__).parent / "scripts"

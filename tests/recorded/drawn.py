@@ -7,16 +7,16 @@ from typing import Any
 
 import numpy as np
 
+from crossflow.base.errors import CrossflowError
 from crossflow.cost.ranks import SystemDelays
-from crossflow.errors import CrossflowError
-from crossflow.mapping.placement import layouts, level_bandwidths, pair_route, place_group
-from crossflow.mapping.topology import Network, Topology
-from crossflow.strategy.legality import neighbouring_plans, plan_problem
-from crossflow.strategy.mesh import BIDIRECTIONAL, SCHEDULES
-from crossflow.strategy.plan import Plan
-from crossflow.strategy.reading import read_strategy
-from crossflow.strategy.schedules import schedule_problem
-from crossflow.timeline.pipeline import pipeline_ends
+from crossflow.engine.timeline.pipeline import pipeline_ends
+from crossflow.hardware.mapping.placement import layouts, level_bandwidths, pair_route, place_group
+from crossflow.hardware.mapping.topology import Network, Topology
+from crossflow.parallel.strategy.legality import neighbouring_plans, plan_problem
+from crossflow.parallel.strategy.mesh import BIDIRECTIONAL, SCHEDULES
+from crossflow.parallel.strategy.plan import Plan
+from crossflow.parallel.strategy.reading import read_strategy
+from crossflow.parallel.strategy.schedules import schedule_problem
 from crossflow.workload.spec import TransformerSpec
 
 TYPES = ("attention", "mlp", "experts", "embedding")

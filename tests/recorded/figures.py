@@ -11,17 +11,17 @@ from typing import Any
 import numpy as np
 
 import crossflow
-from crossflow import files
-from crossflow.errors import CrossflowError
-from crossflow.evaluation import evaluate
-from crossflow.evaluation.events import events
-from crossflow.evaluation.recommendation import recommendation_program
+from crossflow.answers.evaluation import evaluate
+from crossflow.answers.evaluation.events import events
+from crossflow.answers.evaluation.recommendation import recommendation_program
+from crossflow.answers.scenario import Scenario, strategy_of
+from crossflow.base import files
+from crossflow.base.errors import CrossflowError
+from crossflow.engine.step.uneven import Uneven
+from crossflow.parallel.strategy.hierarchy import Hierarchy
+from crossflow.parallel.strategy.plan import Plan
+from crossflow.parallel.strategy.reading import as_text, every_strategy, fitting, near_strategies, strategy_problem
 from crossflow.program.file import document_of
-from crossflow.scenario import Scenario, strategy_of
-from crossflow.step.uneven import Uneven
-from crossflow.strategy.hierarchy import Hierarchy
-from crossflow.strategy.plan import Plan
-from crossflow.strategy.reading import as_text, every_strategy, fitting, near_strategies, strategy_problem
 from tests.recorded import drawn
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -4,8 +4,8 @@ import tempfile
 from pathlib import Path
 
 import crossflow
+from crossflow.evidence.torch import record
 from crossflow.program import write_program
-from crossflow.torch import record
 
 MODEL = str(Path(__file__).with_name("model.py")) + ":build"
 NODES = 8

@@ -1,0 +1,365 @@
+"""How far a prediction can be trusted: whether runs like it were measured, and how far predictions of them were off.
+
+The bands are read from a table of the package (``errors.csv``, beside this module), which ``docs/scripts/make_bands.py`` writes from a
+comparison of the full data; nothing is validated when something is predicted. A line holds errors of rows that share what its cells
+say; an empty cell stands for any. The line of a prediction is the one that shares most with it.
+"""
+
+from __future__ import annotations
+
+import csv
+import functools
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from typing import Any, Self
+
+FILE = Path(__file__).with_name("errors.csv")
+PAIRS = FILE.with_name("pairs.csv")
+# What two designs have in common whose errors are compared: the system, or the kind of run, where one device may never have been measured.
+LAYOUTS, CHIPS, UNMEASURED_CHIP = "layouts of one system", "two systems", "two systems of which one was not measured"
+SCALES = ((1, "1 device"), (8, "2 to 8 devices"), (128, "9 to 128 devices"), (1024, "129 to 1,024 devices"))
+LARGEST = "more than 1,024 devices"
+FIGURES_OF_A_BAND = ("median", "p90", "bias", "n")
+TYPES = {
+    "fp64": "64 bits", "fp32": "32 bits", "tf32": "32 bits", "fp8": "8 bits", "mxfp8": "8 bits", "int8": "8 bits", "mxfp4": "4 bits",
+    "nvfp4": "4 bits",
+}  # fmt: skip
+# What parameters of the device were fitted to: rows of it, of others of its family, of none (rows of those have the family before theirs).
+SEEN = ("device", "family", "none")
+# Of devices that are generated from budgets, which share nothing with the rows of others: those that were compared with measurements of
+# the chip that they are meant to be, and designs of which there is no chip.
+GENERATED, DESIGNED = "generated", "designed"
+LOADS = ((8, "up to 8 requests at once"), (64, "9 to 64 requests at once"))
+HIGHEST = "more than 64 requests at once"  # of one replica of a service
+NO_STACK = "no engine"  # of rows and scenarios that name no software
+EXPERTS = ("experts shared out in a node", "experts shared out across nodes")
+# What a line shares with a prediction, beside its kind and its device, from what matters most to what matters least.
+TRAITS = ("stack", "type", "experts", "load", "scale")
+SHARED = (
+    *(
+        (root, *(trait for place, trait in enumerate(reversed(TRAITS)) if chosen >> place & 1))
+        for root in ("device", "seen")
+        for chosen in range(2 ** len(TRAITS) - 1, -1, -1)
+    ),
+    (),
+)
+# Values of the traits that have an order: beyond the last one that was measured a prediction is extrapolated.
+ORDERED: Mapping[str, tuple[str, ...]] = {
+    "scale": (*(name for _, name in SCALES), LARGEST),
+    "load": (*(name for _, name in LOADS), HIGHEST),
+    "experts": EXPERTS,
+}
+# How far a prediction can be trusted, the least first.
+LEVELS = ("unknown", "extrapolated", "interpolated", "measured")
+SEEN_AS = {
+    "device": "devices that were fitted to",
+    "family": "devices of which no row was fitted to",
+    "none": "a generation that was left out, predicted with the parameters of the one before",
+    GENERATED: "generated chips",
+}
+# Of the measured training runs (31 of nanotron, llm-foundry and vTrain) of which more than this share of the memory was predicted, how many
+# there are, how many took more than 1.3 times as long as predicted, and how many times as long one in ten took at least: the allocator
+# frees and asks again. Those of nanotron alone were slow, the others were not.
+NEARLY_FULL, FULL_RUNS, FULL_SLOW, FULL_SLOWDOWN = 0.9, 31, 8, 6.9
+# Of a device that has no generation in the rows, and of one that is changed or generated.
+NEVER_GENERATED = "of generated chips matrix products of known ones alone were compared with measurements"
+UNSEEN = "for unmeasured devices we quote the error made when predicting one GPU generation from the one before"
+FEWEST = 12  # rows of a line: of fewer the 90th percentile is hardly known
+
+
+def slowdown(needed: float, capacity: float) -> float | None:
+    """How many times as long as predicted a training step may take whose devices' memory is nearly full; None where it is not. [1]
+
+    >>> slowdown(70.0, 80.0), slowdown(74.0, 80.0)
+    (None, 6.9)
+    """
+    return FULL_SLOWDOWN if NEARLY_FULL * capacity < needed <= capacity else None
+
+
+def full_text(needed: float, capacity: float) -> str:
+    """What measured runs did whose devices' memory was as full, in words; empty where it is not nearly full."""
+    if slowdown(needed, capacity) is None:
+        return ""
+    return (
+        f"memory: {100 * needed / capacity:.0f} % of it is needed. Runs that use over {100 * NEARLY_FULL:.0f} % of memory can be up to "
+        f"{FULL_SLOWDOWN:.0f} times slower than predicted: of {FULL_RUNS} measured ones {FULL_SLOW} took more than 1.3 times as long, "
+        f"one in ten {FULL_SLOWDOWN:g} times or more"
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Likeness:
+    """What runs are like; an empty string stands for any, or for what is not known."""
+
+    kind: str  # of workload
+    device: str = ""  # template of the device
+    stack: str = ""  # software
+    type: str = ""  # bits of the elements of products
+    experts: str = ""  # how far apart the experts of a mixture lie; nothing where no ranks share them out
+    load: str = ""  # requests that one replica of a service works on at once
+    scale: str = ""  # number of devices
+    seen: str = ""  # what is known of the device, one of `SEEN`, `GENERATED` or `DESIGNED`
+
+    @property
+    def text(self) -> str:
+        """In words, what its rows have in common.
+
+        >>> Likeness(kind="training of dense language models", device="h100-sxm", stack="nemo", scale="9 to 128 devices").text
+        'training of dense language models on h100-sxm with nemo, 9 to 128 devices'
+        """
+        where = f" on {self.device}" if self.device else f" on {SEEN_AS[self.seen]}" if self.seen else ""
+        engine = " without an engine" if self.stack == NO_STACK else f" with {self.stack}" if self.stack else ""
+        return ", ".join(filter(None, (f"{self.kind}{where}{engine}", self.type, self.experts, self.load, self.scale)))
+
+    def only(self, *names: str) -> Self:
+        """The kind and what is named of the rest."""
+        return type(self)(kind=self.kind, **{name: getattr(self, name) for name in names})
+
+
+@dataclass(frozen=True, kw_only=True)
+class Band:
+    """Errors of the rows of a line, relative to what was measured."""
+
+    median: float  # of the errors' sizes
+    p90: float  # within which nine of ten lie, of rows beyond these too
+    bias: float  # mean with sign
+    n: int
+    tables: str  # of measured rows
+
+    @property
+    def figures(self) -> Mapping[str, float]:
+        """Its numbers by name."""
+        return {name: getattr(self, name) for name in FIGURES_OF_A_BAND}
+
+    @property
+    def text(self) -> str:
+        """In words.
+
+        >>> Band(median=0.062, p90=0.21, bias=0.0, n=629, tables="training_runs").text
+        'typical error 6 %; 9 of 10 of 629 similar measured runs were within 21 %'
+        """
+        return f"typical error {rounded(self.median)} %; 9 of 10 of {self.n:,} similar measured runs were within {rounded(self.p90)} %"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Trust:
+    """How far a prediction, or one of its figures, can be trusted."""
+
+    level: str  # one of `LEVELS`
+    band: Band | None  # errors of the measured runs that are most like it; None where there are none
+    basis: str = ""  # what these runs have in common with it
+    reason: str = ""  # what keeps it from being measured, in a sentence without its capital; empty where it is
+
+    @property
+    def text(self) -> str:
+        """In a sentence.
+
+        >>> Trust(level="unknown", band=None, reason="queues were never compared with a measurement").text
+        'unknown: queues were never compared with a measurement'
+        """
+        told = [] if self.band is None else [self.band.text]
+        return f"{self.level}: {'. '.join([*told, *filter(None, [_capital(self.reason) if told else self.reason])])}"
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data of a figure that has its own."""
+        return {"trust": self.level, "text": self.text, "reason": self.reason or None, "error_band": self.figures}
+
+    @property
+    def figures(self) -> Mapping[str, float] | None:
+        """Numbers of the band by name; None without one."""
+        return None if self.band is None else self.band.figures
+
+
+def _capital(sentence: str) -> str:
+    return sentence[:1].upper() + sentence[1:]
+
+
+def rounded(share: float) -> str:
+    """A share in per cent, with the digits that an error of errors bears.
+
+    >>> rounded(0.0623), rounded(0.004), rounded(1.093)
+    ('6', '0.4', '109')
+    """
+    return f"{100 * share:.0f}" if share >= 0.0095 else f"{100 * share:.1g}"
+
+
+def scale_of(devices: float) -> str:
+    """Scale of a number of devices.
+
+    >>> scale_of(8), scale_of(9), scale_of(4096)
+    ('2 to 8 devices', '9 to 128 devices', 'more than 1,024 devices')
+    """
+    return next((name for most, name in SCALES if devices <= most), LARGEST)
+
+
+def type_of(dtype: str) -> str:
+    """Bits of a type, in words."""
+    return TYPES.get(dtype, "16 bits")
+
+
+def load_of(requests: float) -> str:
+    """Load of a replica that works on so many requests at once.
+
+    >>> load_of(8), load_of(9), load_of(100)
+    ('up to 8 requests at once', '9 to 64 requests at once', 'more than 64 requests at once')
+    """
+    return next((name for most, name in LOADS if requests <= most), HIGHEST)
+
+
+def experts_of(ep: float, node: float) -> str:
+    """How far apart experts lie that so many ranks share out, in nodes of so many devices; nothing where each rank has all.
+
+    >>> experts_of(1, 8), experts_of(8, 8), experts_of(32, 8)
+    ('', 'experts shared out in a node', 'experts shared out across nodes')
+    """
+    return "" if ep <= 1 else EXPERTS[int(ep > node)]
+
+
+@dataclass(frozen=True, kw_only=True)
+class PairSpread:
+    """How much more one of two measured runs was overestimated than the other, as a ratio less one."""
+
+    n: int  # pairs
+    even: float  # that half of them stay below
+    order: float  # by which two predictions must differ, so that nine of ten pairs were measured in the predicted order
+
+
+def spread_of(one: Likeness, other: Likeness, *, same: bool = False) -> tuple[PairSpread, str] | None:
+    """PairSpread of pairs like two runs, and what they are pairs of; `same` says that both run on one system. None where there are none."""
+    if one.kind != other.kind or {GENERATED, DESIGNED} & {one.seen, other.seen}:
+        return None
+    between = LAYOUTS if same else UNMEASURED_CHIP if "none" in (one.seen, other.seen) else CHIPS
+    named = (between, LAYOUTS) if between != LAYOUTS else (between,)  # which two systems share no more than
+    return next(((found, name) for name in named if (found := _pairs().get((one.kind, name))) is not None), None)
+
+
+def ties(values: Sequence[float], runs: Sequence[Likeness], *, same: bool = False) -> list[tuple[int, ...] | None]:
+    """Of every design those whose figure is too near to tell which one is better; None where no pairs tell how near that is."""
+    found: list[tuple[int, ...] | None] = []
+    for i, mine in enumerate(values):
+        spreads = [spread_of(runs[i], run, same=same) for run in runs]
+        near = [
+            j for j, (value, spread) in enumerate(zip(values, spreads, strict=True))
+            if j != i and spread is not None and 0 < mine < math.inf and 0 < value < math.inf
+            and max(value / mine, mine / value) - 1.0 <= spread[0].order
+        ]  # fmt: skip
+        known = mine > 0 and all(spread is not None for j, spread in enumerate(spreads) if j != i)
+        found.append(tuple(near) if known else None)
+    return found
+
+
+@functools.cache
+def _pairs() -> Mapping[tuple[str, str], PairSpread]:
+    rows = csv.DictReader(PAIRS.read_text(encoding="utf-8").splitlines())
+    return {(row["kind"], row["between"]): PairSpread(n=int(row["n"]), even=float(row["even"]), order=float(row["order"])) for row in rows}
+
+
+def band_of(run: Likeness) -> tuple[Band, Likeness] | None:
+    """The band of runs that are most like one, and what they share; None where no measured row is of its kind."""
+    return next(candidates(run, _lines()), None)
+
+
+def trust_of(run: Likeness, problem: str = "") -> Trust:
+    """How far a run like this can be trusted; `problem` is why it is not what was measured though all else agrees."""
+    return _trust(run, problem)
+
+
+@functools.lru_cache(maxsize=4096)
+def _trust(run: Likeness, problem: str) -> Trust:
+    stated = _stated(run.kind)
+    if stated is None:
+        return Trust(level="unknown", band=None, reason=f"no {run.kind or 'such workload'} was ever compared with a measurement")
+    found = band_of(run)
+    if found is None:
+        return Trust(level="extrapolated", band=None, reason=problem or NEVER_GENERATED)
+    band, shared = found
+    if reason := problem or (UNSEEN if run.seen == "none" else ""):
+        return Trust(level="extrapolated", band=band, basis=shared.text, reason=reason)
+    if trait := _beyond(run, stated):
+        reason = f"too few runs of this kind were measured {_lack(run, trait)} to say"
+        widest, of = max(candidates(run, _lines()), key=lambda one: one[0].p90)  # of those that are not so far
+        bare = trait == "experts"  # whose exchange and kernels are others
+        return Trust(level="extrapolated", band=None if bare else widest, basis="" if bare else of.text, reason=reason)
+    lacking = [trait for trait in TRAITS if stated[trait] and not getattr(shared, trait) and (run.experts or trait != "experts")]
+    if shared.device and not lacking:
+        return Trust(level="measured", band=band, basis=shared.text)
+    return Trust(level="interpolated", band=band, basis=shared.text, reason=_between(run, shared, lacking))
+
+
+def _beyond(run: Likeness, stated: Mapping[str, frozenset[str]]) -> str:
+    """The trait in which a run lies beyond all that was measured of its kind; nothing where it does in none."""
+    if run.type and stated["type"] and run.type not in stated["type"]:
+        return "type"
+    for trait, order in ORDERED.items():
+        own, most = getattr(run, trait), max((order.index(one) for one in stated[trait]), default=-1)
+        if own and order.index(own) > most and (stated[trait] or trait == "experts"):
+            return trait
+    return ""
+
+
+def _between(run: Likeness, shared: Likeness, lacking: Sequence[str]) -> str:
+    """Why a run is not one that was measured, though it lies between such, in a sentence."""
+    if not shared.device:
+        return f"too few runs were measured on {run.device} itself, but enough on devices of its generation"
+    if lacking == ["load"] and not run.load:
+        return "requests arrive as they like, and these runs kept a number of them going"
+    if lacking == ["stack"] and run.stack in ("", NO_STACK):
+        return f"the software {'is changed' if not run.stack else 'is not named'}, and differs between these runs"
+    named = " ".join(filter(None, (_lack(run, trait) for trait in lacking)))
+    return f"too few runs {named or 'of this very kind'} were measured on this device"
+
+
+def _lack(run: Likeness, trait: str) -> str:
+    own = getattr(run, trait)
+    word = {"type": "in", "scale": "on"}.get(trait, "with")
+    return f"{word} {own}" if own not in ("", NO_STACK) else ""
+
+
+@functools.cache
+def _stated(kind: str) -> Mapping[str, frozenset[str]] | None:
+    """Values of every trait that lines of a kind have; None where there are no such lines."""
+    mine = [line for line in _lines() if line.kind == kind and line.seen not in ("none", GENERATED)]
+    if not kind or not mine:
+        return None
+    return {trait: frozenset(filter(None, (getattr(line, trait) for line in mine))) for trait in TRAITS}
+
+
+def candidates(run: Likeness, lines: Mapping[Likeness, Band]) -> Iterator[tuple[Band, Likeness]]:
+    """Lines that a run may be told by, the likest first; where its device has no rows, those of devices of which no more is known.
+
+    Of experts that lie across nodes, whose exchange and kernels are others, those of such runs are first.
+    """
+    found = list(_candidates(run, lines))
+    yield from sorted(found, key=lambda one: run.experts == EXPERTS[-1] != one[1].experts)
+
+
+def _candidates(run: Likeness, lines: Mapping[Likeness, Band]) -> Iterator[tuple[Band, Likeness]]:
+    for names in SHARED:
+        if run.seen in (GENERATED, DESIGNED) and "seen" not in names:
+            continue
+        for seen in _seen(run.seen, names) if "seen" in names else ("",):
+            own = run.only(*names)
+            own = replace(own, seen=seen) if seen else own
+            if own in lines and all(getattr(own, name) for name in names):
+                yield lines[own], own
+
+
+def _seen(seen: str, names: Sequence[str]) -> tuple[str, ...]:
+    """What is known of devices that may speak for one, the likest first; chips that nobody fitted do for others when all else fails."""
+    known = SEEN[SEEN.index(seen) :] if seen in SEEN else (seen,)
+    return known if len(names) == 1 or len(known) == 1 else known[:-1]
+
+
+@functools.cache
+def _lines() -> Mapping[Likeness, Band]:
+    """The lines of the file."""
+    rows = csv.DictReader(line for line in FILE.read_text(encoding="utf-8").splitlines() if not line.startswith("#"))
+    keys, numbers = [field.name for field in fields(Likeness)], ("median", "p90", "bias")
+    return {
+        Likeness(**{key: row[key] for key in keys}): Band(
+            **{name: float(row[name]) for name in numbers}, n=int(row["n"]), tables=row["tables"]
+        )
+        for row in rows
+    }

@@ -1,0 +1,139 @@
+"""What there is to predict and to build on, by name: technology libraries, templates, models and studies."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from crossflow.answers.scenario import presets
+from crossflow.base import files
+from crossflow.workload.spec import MODELS
+
+# Groups of templates by the folder that they are shipped in.
+GROUPS = {"generated": "generated", "devices": "datasheet device", "systems": "system", "families": "family", "software": "software stack"}
+_HEAD = re.compile(r"^title:[ ].*$", re.MULTILINE)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Listing:
+    """One name, what group of its kind it belongs to, and the title that its file gives it."""
+
+    name: str
+    group: str
+    title: str
+    file: str | None
+
+
+def entries(kind: str) -> list[Listing]:
+    """Names of a kind, those of one group together."""
+    if kind == "models":
+        return _models()
+    paths = files.catalogue(kind)
+    if kind == "templates":
+        return _templates(paths)
+    return [Listing(name=name, group=kind.removesuffix("s"), title=title(path), file=str(path)) for name, path in paths.items()]
+
+
+def _models() -> list[Listing]:
+    kinds = [Listing(name=name, group="kind", title=_summary(model), file=None) for name, model in MODELS.items()]
+    return kinds + [Listing(name=name, group="preset", title=title(path), file=str(path)) for name, path in presets().items()]
+
+
+def _templates(paths: Mapping[str, Path]) -> list[Listing]:
+    groups = list(GROUPS.values())
+    found = [
+        Listing(name=name, group=GROUPS[path.parent.name], title=title(path), file=str(path))
+        for name, path in paths.items()
+        if path.parent.name in GROUPS
+    ]
+    return sorted(found, key=lambda entry: (groups.index(entry.group), entry.name))
+
+
+def _summary(model: Any) -> str:
+    return str(model.__doc__ or "").strip().splitlines()[0].rstrip(".")
+
+
+def title(path: Path) -> str:
+    """Title of a file, read without the rest of it, so that a list of many long files comes at once."""
+    found = _HEAD.search(path.read_text(encoding="utf-8"))
+    return "" if found is None else str(files.parse_yaml(found.group(), str(path)).data["title"])
+
+
+# ------------------------------------------------------------------------------------------ from Python
+
+
+class Names(dict[str, str]):
+    """Titles by name; a notebook shows them as a table."""
+
+    def _repr_html_(self) -> str:
+        from crossflow.base.drawing.html import table
+
+        return table(["name", ""], self.items())
+
+
+def techlibs() -> Names:
+    """Technology libraries at hand: titles by name.
+
+    Examples
+    --------
+    >>> import crossflow
+    >>> "standard" in crossflow.techlibs()
+    True
+    """
+    return _names("techlibs")
+
+
+def templates() -> Names:
+    """Templates of devices and systems at hand: titles by name.
+
+    Examples
+    --------
+    >>> import crossflow
+    >>> [name for name in crossflow.templates() if "h100" in name and "dgx" in name]
+    ['dgx-h100']
+    """
+    return _names("templates")
+
+
+def systems() -> Names:
+    """What a scenario can run on: systems of devices, devices by their data sheets, generated devices; titles by name.
+
+    Examples
+    --------
+    >>> import crossflow
+    >>> {"dgx-h100", "h100-sxm", "pathfinder"} <= {*crossflow.systems()}
+    True
+    """
+    groups = (GROUPS["systems"], GROUPS["devices"], GROUPS["generated"])
+    return Names((entry.name, entry.title) for group in groups for entry in entries("templates") if entry.group == group)
+
+
+def models() -> Names:
+    """Models at hand: kinds of models with dimensions of their own, then presets; titles by name.
+
+    Examples
+    --------
+    >>> import crossflow
+    >>> crossflow.models()["llama3-70b"]
+    'Llama 3 70B'
+    """
+    return _names("models")
+
+
+def studies() -> Names:
+    """Studies at hand, which `run_study` takes: titles by name.
+
+    Examples
+    --------
+    >>> import crossflow
+    >>> len(crossflow.studies()) > 10
+    True
+    """
+    return _names("studies")
+
+
+def _names(kind: str) -> Names:
+    return Names((entry.name, entry.title) for entry in entries(kind))

@@ -1,0 +1,215 @@
+"""The one composition: scenario and design points in, score out.
+
+Technology names, budgets and every other quantity of the system vary within one batch, as arrays whose last axis is the
+design point; so do dimensions of the workload and, of layered models, strategies and numbers of devices
+(`crossflow.answers.evaluation.members`). Whatever changes the structure of a model or a topology splits the points into groups, each
+evaluated in one go.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import replace
+from typing import Literal, NamedTuple
+
+import numpy as np
+
+from crossflow.answers.evaluation.figures import PROMPTS, task_of, with_figures
+from crossflow.answers.evaluation.layered import transformer_score
+from crossflow.answers.evaluation.likeness import AROUND, bands
+from crossflow.answers.evaluation.members import Members, together
+from crossflow.answers.evaluation.programs import program_score
+from crossflow.answers.evaluation.recommendation import dlrm_score
+from crossflow.answers.evaluation.serving import serving_score
+from crossflow.answers.points import Points, Split, as_shipped, groups, refusal, split, variant, varied
+from crossflow.answers.scenario import Scenario
+from crossflow.answers.score import OwnFigure, Score, refused, scatter
+from crossflow.base import files
+from crossflow.base.arrays import Array, Index, Mask
+from crossflow.base.errors import CrossflowError
+from crossflow.base.limits import shown
+from crossflow.base.paths import value_at, with_quantity
+from crossflow.hardware.architecture.generator import for_choices
+from crossflow.hardware.architecture.system import architecture
+from crossflow.hardware.architecture.template import GeneratedSystem, SystemSpec
+from crossflow.hardware.technology.library import Choice
+from crossflow.workload.spec import DlrmSpec, TransformerSpec
+
+CHUNK = 4096  # points a batch: memory stays flat, and the cost of the interpreter is spread over many points
+
+
+def evaluate(
+    scenario: Scenario,
+    points: Points | None = None,
+    *,
+    least: bool = False,
+    fitting: bool = False,
+    columns: Collection[str] | None = None,
+    figures: Mapping[str, OwnFigure] | None = None,
+    errors: Literal["infeasible", "raise"] = "infeasible",
+) -> Score:
+    """Score of every design point.
+
+    Parameters
+    ----------
+    scenario : where all points start from.
+    points : for each path (as in ``--set``) its value at every point, all of one length: quantities as text with unit
+        or as SI floats, names, whole numbers, strategies. None for the scenario itself.
+    least : take the lower bound of every kernel (its operations at peak, its compulsory traffic) for its time and
+        energy: step time and energy are then lower bounds (not with several kernels at once on a device, where less work may end
+        later). Those of graphs take a third of the time; of layered models, kernels are a small part of the work.
+    fitting : time only transformers that fit in memory, where no quantity varies; the step of one that does not is endless then.
+    columns : columns that are asked for, all where absent. Those of a decode step that take the reading of its prompts (`ttft_s` and
+        what follows from it) cost more than the step itself, and are left out where nobody asks for one of them.
+    figures : own columns by name, each a function of the columns that a score has, as arrays of shape (n,).
+    errors : what becomes of a point that makes no scenario, as one whose strategy does not divide its workload: a row that is infeasible,
+        with the reason, or an exception.
+
+    Returns
+    -------
+    Score of n points, with their values in `points`; one that cannot be built or run is infeasible there, not an exception.
+
+    Raises
+    ------
+    CrossflowError
+        When a path does not exist or a value cannot be read.
+
+    Notes
+    -----
+    Memory is flat in the number of points but for the score itself: points are evaluated in chunks.
+
+    Examples
+    --------
+    >>> import crossflow
+    >>> scenario = crossflow.from_dict({"system": "dgx-h100", "workload": "llama3-8b", "strategy": "tp8"})
+    >>> score = crossflow.evaluate(scenario, {"strategy": ["tp8", "tp3"]}, figures={"edp": lambda c: c["energy_j"] * c["step_time_s"]})
+    >>> score.feasible.tolist(), score.why(1)
+    ([True, False], 'strategy tp3 needs 3 devices (tp 3 x cp 1 x dp 1 x pp 1), but the system has 8')
+    """
+    if not isinstance(scenario, Scenario):
+        raise CrossflowError(
+            f"evaluate: expected a scenario, got {shown(scenario)}; crossflow.load reads one, and crossflow.sweep files too"
+        )
+    prompts = not least and bool(figures or columns is None or not PROMPTS.isdisjoint(columns))
+    options = _Options(least=least, fitting=fitting, prompts=prompts)
+    if points is None:
+        score = _batch(scenario, {}, {}, 1, least=least, fitting=fitting, prompts=prompts)
+    else:
+        score = _points(scenario, points, options, errors)
+    return score.with_figures(figures) if figures else score
+
+
+class _Options(NamedTuple):
+    """What is asked of all points; see `evaluate`."""
+
+    least: bool
+    fitting: bool
+    prompts: bool
+
+
+def _points(scenario: Scenario, points: Points, options: _Options, errors: str) -> Score:
+    """Score of every point."""
+    lengths = {path: len(values) for path, values in points.items()}
+    if len(set(lengths.values())) > 1:
+        raise ValueError(f"all paths must have as many values: {lengths}")
+    n = next(iter(lengths.values()), 0)
+    if n == 0:
+        raise ValueError("points: at least one path with at least one value is needed; leave points out for the scenario itself")
+    points = as_shipped(scenario, points)
+    sorted_ = split(scenario, points)
+    given = {path: np.array(sorted_.quantities[path]) if path in sorted_.quantities else tuple(points[path]) for path in points}
+    try:
+        parts = list(_parts(scenario, sorted_, np.arange(n), options))
+    except CrossflowError:
+        if errors == "raise":
+            raise
+        parts = _possible(scenario, sorted_, n, options)
+    units = {path: quantity.unit for path in points if path in sorted_.quantities and (quantity := varied(scenario, path)) is not None}
+    return replace(scatter(parts, n), points=given, units=units)
+
+
+def _parts(scenario: Scenario, points: Split, which: Index, options: _Options) -> Iterator[tuple[Index, Score]]:
+    """Scores of some points, in chunks with the numbers of their points."""
+    varying = bool(points.quantities or points.choices)
+    whole = all(len(values) == len(which) for values in points.discrete.values())
+    discrete = points.discrete if whole else {path: [values[i] for i in which] for path, values in points.discrete.items()}
+    for here, members, index in together(scenario, discrete, len(which)):
+        for start in range(0, len(index), CHUNK):
+            some = np.arange(start, min(start + CHUNK, len(index)))
+            chosen = which[index[some]]
+            choices = {role: choice.at(chosen) for role, choice in points.choices.items()}
+            quantities = {path: values[chosen] for path, values in points.quantities.items()}
+            mine = members if members is None or len(some) == len(index) else members.at(some)
+            fits = options.fitting and not varying
+            score = _batch(here, choices, quantities, len(some), mine, least=options.least, fitting=fits, prompts=options.prompts)
+            yield chosen, score
+
+
+def _possible(scenario: Scenario, points: Split, n: int, options: _Options) -> list[tuple[Index, Score]]:
+    """The same where some points make no scenario; an error where a value cannot be read."""
+    reasons: list[str | None] = [None] * n
+    for settings, index in groups(points.discrete, n):
+        found = refusal(scenario, settings)
+        if found is not None and not found.divides:
+            variant(scenario, settings)  # which raises what is wrong
+        for i in index:
+            reasons[i] = None if found is None else found.reason
+    wrong = np.array([i for i, reason in enumerate(reasons) if reason is not None], dtype=np.intp)
+    left = np.setdiff1d(np.arange(n), wrong)
+    parts = list(_parts(scenario, points, left, options)) if len(left) else []
+    return [*parts, (wrong, refused([str(reasons[i]) for i in wrong]))] if len(wrong) else parts
+
+
+def _of_another_device(scenario: Scenario, choices: Mapping[str, Choice], quantities: Mapping[str, Array], n: int) -> Mask:
+    """Points whose device is not that of the scenario, shape (n,)."""
+    found = np.zeros(n, dtype=bool)
+    for role, choice in choices.items():
+        own = getattr(scenario.system.technology, role)
+        found |= np.array([name != own for name in choice.names])[choice.index]
+    for path, values in quantities.items():
+        root, *rest = path.split(".")
+        if rest[0] not in AROUND:
+            own = value_at(scenario.library if root == "techlib" else scenario.system, rest)
+            found |= True if own is None else np.asarray(values != own)
+    return found
+
+
+@np.errstate(over="ignore", invalid="ignore")  # what leaves the floats is a step without end, which a score tells as infeasible
+def _batch(
+    scenario: Scenario,
+    choices: Mapping[str, Choice],
+    quantities: Mapping[str, Array],
+    n: int,
+    members: Members | None = None,
+    *,
+    least: bool,
+    fitting: bool,
+    prompts: bool,
+) -> Score:
+    """Score of points that share all but technology, quantities and what their members have; with `prompts` those of decode are read."""
+    system: SystemSpec = scenario.system
+    library = scenario.library
+    if isinstance(system, GeneratedSystem):
+        system = for_choices(system, library, choices, files.held(scenario.document.data, ("system", "components")) or {})
+    for path, values in quantities.items():
+        root, *rest = path.split(".")
+        if root == "techlib":
+            library = with_quantity(library, rest, values)
+        else:
+            system = with_quantity(system, rest, values)
+    device = architecture(system, library, choices) if quantities or choices else scenario.architecture
+    if task_of(scenario) == "serving":
+        score = serving_score(scenario, system, device, n, members, least=least)
+    elif isinstance(scenario.workload, TransformerSpec):
+        score = transformer_score(scenario, system, device, n, members, least=least, fitting=fitting)
+    elif isinstance(scenario.workload, DlrmSpec):
+        score = dlrm_score(scenario, system, device, n, members, least=least)
+    else:
+        score = program_score(scenario, system, device, n, members, least=least)
+    reading = None
+    if prompts and task_of(scenario) == "decode":
+        first, prompted = variant(scenario, {"workload.task": "prefill"}), None if members is None else members.reading
+        reading = _batch(first, choices, quantities, n, prompted, least=least, fitting=fitting, prompts=False)
+    changed = _of_another_device(scenario, choices, quantities, n)
+    band, levels = bands(scenario, score.devices, members, changed)
+    return with_figures(scenario, system, device, replace(score, error_band=band, trust=levels), reading, members)

@@ -1,0 +1,133 @@
+"""The score of a step, whatever its workload: throughput, energy within the power limit, use of the peak, what fits, rents."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from crossflow.answers.scenario import Scenario
+from crossflow.answers.score import OVERFULL, OVERFULL_HOST, Score
+from crossflow.base.arrays import Array, Index, Mask, divide, wide
+from crossflow.base.limits import LARGEST
+from crossflow.engine.step.outcome import Outcome
+from crossflow.engine.step.task import COLLECTIVES
+from crossflow.hardware.architecture.model import Architecture
+from crossflow.hardware.architecture.run_cost import normalised
+from crossflow.hardware.architecture.system import reference_peak
+from crossflow.hardware.architecture.template import SystemSpec
+
+INCONSISTENT = "internal error: the predicted time is below a lower bound of its own inputs; please report this scenario"
+BEYOND = f"a step would take more than {LARGEST:g} s, or numbers leave what floats hold: a rate, a share or an efficiency is near zero"
+NO_BANDWIDTH = "no network or memory bandwidth where the strategy needs it"
+Causes = list[tuple[Mask, str]]
+
+
+def first_cause(causes: Causes) -> tuple[Mask, Index, tuple[str, ...]]:
+    """Which points nothing stands against, for the others the index of the first cause, and the sentences."""
+    against = np.array([mask for mask, _ in causes])
+    feasible = np.asarray(~against.any(axis=0))
+    return feasible, np.where(feasible, -1, against.argmax(axis=0)), tuple(sentence for _, sentence in causes)
+
+
+def rents(system: SystemSpec, device: Architecture, devices: Array, dtype: str, n: int) -> tuple[Array, Array]:
+    """Rent of all devices, and how many of the reference's they are worth by peak rate; NaN where it is not known. [USD/s], [1]"""
+    operation = system.operation
+    rent = devices * (np.nan if operation is None or operation.price is None else operation.price)
+    worth = normalised(devices, device.throughput[dtype], reference_peak(dtype))
+    return wide(rent, n), wide(worth, n)
+
+
+def _energy(outcome: Outcome, device: Architecture, devices: Array, elapsed: Array) -> Array:
+    """Energy of all devices with their links in a step of some length. [J]"""
+    intra, inter = (np.zeros(1) if port is None else port.energy for port in (device.intra, device.inter))
+    links = devices * (outcome.sent[0] * intra + outcome.sent[1] * inter)
+    # No more than the power limit allows: memory that is busy beside long products shares it with them, and so do the links of a device
+    # whose limit was measured with them.
+    drawn, limit = outcome.energy + devices * device.static_power * elapsed, devices * device.maximum_power * elapsed
+    return np.minimum(drawn, limit) + links if device.working_power is None else np.minimum(drawn + links, limit)
+
+
+def score_of(
+    scenario: Scenario,
+    system: SystemSpec,
+    device: Architecture,
+    outcome: Outcome,
+    devices: Array,
+    *,
+    samples: int | Array,
+    tokens: int | Array,
+    parameters: float | Array,
+) -> Score:
+    """Score of an outcome: throughput, energy, use of the peak, what fits."""
+    n, dtype = outcome.total.size, scenario.workload.dtype
+    beyond = np.isnan(outcome.total) | (np.isfinite(outcome.total) & (outcome.total > LARGEST))
+    total = np.where(beyond, np.inf, outcome.total)
+    timed = np.isfinite(total) & (total > 0)
+    elapsed = np.where(timed, total, 1.0)
+    energy = wide(np.where(timed, _energy(outcome, device, devices, elapsed), np.inf), n)
+    peak = device.throughput[dtype] * devices
+    used = divide(wide(outcome.flops, n), wide(peak * elapsed, n))
+    needed = divide(wide(outcome.model_flops, n), wide(peak * elapsed, n))
+    held = {kind: wide(amount, n) for kind, amount in outcome.memory.items()}
+    capacity = wide(device.memory.capacity * device.memory.instances, n)
+    wrong = timed & ((used > 1.0 + 1e-6) | (total < outcome.least * (1.0 - 1e-6)))
+    unrunnable = [(wide(beyond, n), BEYOND), *_unrunnable(outcome, held, capacity, ~np.isfinite(total))]
+    unbuildable = [(wide(mask, n), f"cannot be built: {sentence}") for mask, sentence in device.problems]
+    feasible, reason, reasons = first_cause([*unbuildable, *unrunnable, (wrong, INCONSISTENT)])
+    rate, bound = np.where(timed, samples / elapsed, 0.0), _table(outcome.bound, n)
+    rent, worth = rents(system, device, devices, dtype, n)
+    return Score(
+        step_time=total,
+        feasible=feasible,
+        reason=reason,
+        reasons=reasons,
+        breakdown=dict(zip(outcome.breakdown, np.fmax(_table(outcome.breakdown, n), 0.0), strict=True)),
+        communication=_every_collective(outcome.communication, n),
+        exposed_communication=_every_collective(outcome.exposed, n),
+        by_layer={name: wide(part, n) for name, part in outcome.by_layer.items()},
+        bound=dict(zip(outcome.bound, np.where(timed, np.where(timed, bound, 0.0) / elapsed, np.isinf(bound)), strict=True)),
+        memory=held,
+        memory_capacity=capacity,
+        measured_share=wide(outcome.measured if scenario.profile or outcome.measured.any() else np.nan, n),
+        host_memory=wide(outcome.host_memory, n),
+        host_capacity=wide(outcome.host_capacity, n),
+        energy=energy,
+        power=wide(np.where(timed, energy, 0.0) / elapsed, n),
+        cost=wide(devices * sum(device.cost.values(), np.zeros(1)) if device.cost else np.nan, n),
+        devices=devices,
+        rent=rent,
+        normalised_devices=worth,
+        parameters=wide(np.asarray(parameters, dtype=float), n),
+        flops=wide(outcome.flops, n),
+        memory_traffic=wide(outcome.traffic, n),
+        mfu=np.where(timed, needed, 0.0),
+        hfu=np.where(timed, used, 0.0),
+        samples_per_second=rate,
+        tokens_per_second=rate * tokens,
+        trust=np.zeros(n, dtype=int),
+        architecture={name: wide(value, n) for name, value in device.figures.items()},
+    )
+
+
+def _unrunnable(outcome: Outcome, held: Mapping[str, Array], capacity: Array, endless: Mask) -> Causes:
+    """What keeps a step from running on a device that can be built, each with its sentence."""
+    full = sum(held.values(), np.zeros_like(capacity)) > capacity
+    told = [(wide(mask, capacity.size), sentence) for mask, sentence in outcome.problems]
+    return [
+        *told,
+        (full, OVERFULL),
+        (wide(outcome.host_memory > outcome.host_capacity, capacity.size), OVERFULL_HOST),
+        (endless, NO_BANDWIDTH),
+    ]
+
+
+def _every_collective(found: Mapping[str, Array], n: int) -> dict[str, Array]:
+    """Times of all collectives, also of those that a strategy has no use for: points of one study have the same columns. [s]"""
+    none = np.zeros(n)
+    return {name: wide(found.get(name, none), n) for name in dict.fromkeys([*COLLECTIVES, *found])}
+
+
+def _table(found: Mapping[str, Array], n: int) -> Array:
+    """Values of all names, shape (names, n)."""
+    return np.array([wide(values, n) for values in found.values()]).reshape(len(found), n)

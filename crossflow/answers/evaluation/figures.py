@@ -1,0 +1,200 @@
+"""Figures that not every scenario has, of a service, of operation and of a whole run: their values, and what a scenario lacks for them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from crossflow.answers.evaluation.members import Members
+from crossflow.answers.scenario import Scenario
+from crossflow.answers.score import Score
+from crossflow.base.arrays import Array, wide
+from crossflow.base.errors import CrossflowError, did_you_mean, either, with_article
+from crossflow.engine.step.service import TAILS
+from crossflow.hardware.architecture.model import Architecture
+from crossflow.hardware.architecture.run_cost import load_of, node_power, operation_of, product, run_cost
+from crossflow.hardware.architecture.system import reference_peak
+from crossflow.hardware.architecture.template import SystemSpec
+from crossflow.workload.spec import TransformerSpec
+
+# Figures of a service, named as serving tools name them, and the tasks that have them.
+SERVING: Mapping[str, tuple[str, ...]] = {
+    "ttft_s": ("prefill", "decode", "serving"),
+    "tpot_s": ("decode", "serving"),
+    "e2el_s": ("decode", "serving"),
+    "input_throughput_tokens_per_s": ("prefill", "serving"),
+    "output_throughput_tokens_per_s": ("decode", "serving"),
+    "request_throughput_per_s": ("decode", "serving"),
+    **dict.fromkeys((f"{figure}_{tail}_s" for figure in ("ttft", "tpot") for tail in TAILS), ("serving",)),
+    "itl_p99_s": ("serving",),
+    "requests_decoding": ("serving",),
+    "requests_waiting": ("serving",),
+    "prompt_time_s": ("serving",),
+    "prefill_share": ("serving",),
+}
+
+# Columns that people most often ask for.
+USUAL = ("step_time_s", "samples_per_second", "tokens_per_second", "mfu", "energy_j", "usd_per_million_tokens")
+
+# Columns, by what they begin with, that take a field of the system's `operation`: its name, and an example.
+OPERATION: Mapping[tuple[str, ...], tuple[str, str]] = {
+    ("run.cost_usd", "usd_per_million_"): ("price", "2 USD/hour"),
+    ("carbon_kg", "run.carbon_kg"): ("carbon_intensity", "400 g/kWh"),
+    ("embodied_carbon_kg", "run.embodied_carbon_kg"): ("lifetime", "5 years"),
+}
+
+PROMPTS = frozenset(SERVING) - {"tpot_s", "input_throughput_tokens_per_s"}  # of decode, those that take the reading of prompts too
+
+
+def task_of(scenario: Scenario) -> str:
+    """Task of a transformer; nothing for other workloads, which serve no requests."""
+    return scenario.workload.task if isinstance(scenario.workload, TransformerSpec) else ""
+
+
+def serving(scenario: Scenario, score: Score, reading: Score | None, members: Members | None = None) -> dict[str, Array]:
+    """Figures of a service by column: time to first token, time per output token, throughput; none for other tasks.
+
+    Requests of a batch are read, then written together: `ttft_s` is a step of prefill, `tpot_s` a step of decode, and `e2el_s` a
+    whole request. `reading` is the score of reading the prompts of a decode step, with the same plans; where it is infeasible, what
+    needs the prompts is NaN; without a score it is left out.
+    """
+    workload = scenario.workload
+    if task_of(scenario) == "prefill":
+        return {"ttft_s": score.step_time, "input_throughput_tokens_per_s": score.tokens_per_second}
+    if task_of(scenario) == "serving":
+        return dict(score.serving)
+    if task_of(scenario) != "decode" or not isinstance(workload, TransformerSpec):
+        return {}
+    if reading is None:
+        return {"tpot_s": score.step_time}
+    first, output = np.where(reading.feasible, reading.step_time, np.nan), _output(workload, members)
+    requests = workload.global_batch if members is None else members.batch
+    whole = first + np.where(output > 1, (output - 1) * score.step_time, 0.0)  # of a step without end no further one is asked
+    return {
+        "ttft_s": first,
+        "tpot_s": score.step_time,
+        "e2el_s": whole,
+        "output_throughput_tokens_per_s": requests * output / whole,
+        "request_throughput_per_s": requests / whole,
+    }
+
+
+def _output(workload: TransformerSpec, members: Members | None) -> Array:
+    """Tokens that are written for a request, shape (n,) or (1,). [1]"""
+    workloads, which = ((workload,), np.zeros(1, dtype=int)) if members is None else (members.workloads, members.which)
+    return np.array([float(getattr(one, "output", None) or 1) for one in workloads])[which]
+
+
+def operation(system: SystemSpec, device: Architecture, score: Score) -> dict[str, Array]:
+    """Figures of a step that the system's `operation` gives, by column; only those whose fields are given.
+
+    `carbon_kg` is the operational carbon, as in LLaMA, Table 15 (arXiv:2302.13971): the energy that the facility takes during the
+    step, as `facility_energy_j` of a run counts it, times the carbon intensity. [kg] `embodied_carbon_kg` is the step's
+    share of the carbon of making the devices: its device-time over their lifetime, as in ACT (ISCA 2022, Eq. 1). [kg]
+    """
+    given, made = operation_of(system, device), sum(device.carbon.values(), np.zeros(1))
+    figures = {}
+    if given.lifetime is not None and device.carbon:
+        figures["embodied_carbon_kg"] = product(score.step_time * score.devices, made / given.lifetime)
+    if given.carbon_intensity is None:
+        return figures
+    shared = system.devices_per_node
+    step = run_cost(
+        amount=1, per_step=1, step_time=score.step_time, devices=score.devices, operation=given, devices_per_node=shared,
+        step_energy=score.energy, load=load_of(system),
+    )  # fmt: skip
+    return {"carbon_kg": product(step.facility_energy, given.carbon_intensity), **figures}
+
+
+def with_figures(
+    scenario: Scenario, system: SystemSpec, device: Architecture, score: Score, reading: Score | None, members: Members | None = None
+) -> Score:
+    """The score with the figures that not every scenario has; see `serving` for `reading`, `whole_run` for the others."""
+    served, operated = serving(scenario, score, reading, members), operation(system, device, score)
+    score = replace(score, serving=served, operation=operated) if served or operated else score
+    if system.node_load is not None:
+        each = node_power(system.node_load, score.power / score.devices, system.devices_per_node)
+        score = replace(score, node={"node_power_w": wide(each, len(score))})
+    return replace(score, run=whole_run(scenario, system, device, score, members)) if scenario.run else score
+
+
+def whole_run(
+    scenario: Scenario, system: SystemSpec, device: Architecture, score: Score, members: Members | None = None
+) -> dict[str, Array]:
+    """What the whole run takes and costs, by name; none where the scenario does not say how long it is.
+
+    `system` and `device`, and `members` where they are given, hold what varies between the points of the score.
+    """
+    length, dtype = scenario.run, scenario.workload.dtype
+    if length is None:
+        return {}
+    samples = float(scenario.workload_batch) if members is None else members.batch
+    tokens = scenario.tokens_per_sample if members is None else members.tokens
+    per_step = samples if length.samples else samples * tokens if length.tokens else 1.0
+    found = run_cost(
+        amount=float(length.samples or length.tokens or length.steps or 0.0),
+        per_step=per_step,
+        step_time=score.step_time,
+        devices=score.devices,
+        operation=operation_of(system, device),
+        devices_per_node=system.devices_per_node,
+        step_energy=score.energy,
+        load=load_of(system),
+        peak=device.throughput[dtype],
+        reference=reference_peak(dtype),
+    )
+    figures = {
+        "steps": found.steps,
+        "time_s": found.time,
+        "device_hours": found.device_hours,
+        "normalised_device_hours": found.normalised_device_hours,
+        "cost_usd": found.price,
+        "energy_j": found.device_energy,
+        "facility_energy_j": found.facility_energy,
+        **{name: found.steps * amount for name, amount in score.operation.items()},
+    }
+    return {name: wide(values, len(score)) for name, values in figures.items()}
+
+
+def lacking(scenario: Scenario, column: str) -> str | None:
+    """What a scenario lacks for a column that others have, in a sentence; None where it lacks nothing."""
+    needs = next(_needs(scenario, column), None)
+    return None if needs is None else f"{column} needs {needs}"
+
+
+def check_objective(scenario: Scenario, columns: Mapping[str, Any], objective: str) -> None:
+    """CrossflowError for an objective that is no numeric column of a scenario's score, with what the scenario lacks for it."""
+    known = [name for name, values in columns.items() if isinstance(values, np.ndarray) and values.dtype.kind == "f"]
+    lacks = lacking(scenario, objective)
+    if lacks is not None:
+        raise CrossflowError(lacks)
+    if objective not in known:
+        near = did_you_mean(objective, known)
+        usual = "" if near else f", such as {', '.join(name for name in USUAL if name in known)}"
+        raise CrossflowError(f"no objective '{objective}'{near}; objectives are the numeric columns of a score{usual}")
+
+
+def _needs(scenario: Scenario, column: str) -> Iterator[str]:
+    system, workload = scenario.system, scenario.workload
+    tasks, task = SERVING.get(column), task_of(scenario)
+    if tasks is not None and task not in tasks:
+        wanted = f"workload.task: {either(tasks)}"
+        yield f"{wanted}; here it is {task}" if task else f"a transformer with {wanted}; this is {with_article(workload.model)}"
+    if column.startswith("run.") and scenario.run is None:
+        yield "a run: section, such as run: {tokens: 1.0e12}"
+    if column.endswith("_per_million_tokens") and not scenario.tokens_per_sample:
+        yield f"a model with tokens; this {workload.model} has none"
+    for names, (given, example) in OPERATION.items():
+        if column.startswith(names) and getattr(system.operation, given, None) is None:
+            yield f"system.operation.{given}, such as {example}; {system.name} gives none"
+    if column == "node_power_w" and system.node_load is None:
+        yield f"system.node_load; {system.name} gives none"
+    if column == "cost_usd" and not scenario.architecture.cost:
+        yield f"prices of parts; the cost of {system.name} is not known"
+    if "normalised_device_hours" in column and np.isnan(reference_peak(workload.dtype)).all():
+        yield f"a dtype that an A100 has; {workload.dtype} is none"
+    if column == "measured_share" and scenario.profile is None:
+        yield "a profile: of measured events"

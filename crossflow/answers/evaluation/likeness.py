@@ -1,0 +1,267 @@
+"""What a scenario is like among measured runs, and the band of error of each of its points."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from crossflow.answers.bands import (
+    DESIGNED,
+    FIGURES_OF_A_BAND,
+    GENERATED,
+    LARGEST,
+    LEVELS,
+    NO_STACK,
+    SCALES,
+    UNSEEN,
+    Likeness,
+    Trust,
+    experts_of,
+    load_of,
+    scale_of,
+    trust_of,
+    type_of,
+)
+from crossflow.answers.evaluation.members import Members
+from crossflow.answers.scenario import Scenario
+from crossflow.base import files
+from crossflow.base.arrays import Array, Index, Mask
+from crossflow.base.errors import CrossflowError
+from crossflow.hardware.architecture.template import DatasheetSystem, GeneratedSystem, SystemSpec
+from crossflow.parallel.strategy.plan import Plan
+from crossflow.parallel.strategy.reading import Workload
+from crossflow.workload.spec import DlrmSpec, GemmSpec, TransformerSpec
+
+PROMPTS, TOKENS = "serving, reading prompts", "serving, writing tokens"
+# Of a scenario's system, what leaves the device itself as it is in its template.
+AROUND = {
+    "template", "name", "title", "notes", "devices", "nodes", "devices_per_node", "devices_per_host", "max_nodes", "network", "host",
+    "operation", "node_power", "node_load",
+}  # fmt: skip
+OF_A_FILE = {"kind", "device", "sources"}  # and of the file of a system
+# Kinds of runs, and what `measured` of a device's template calls the measurements that predictions of the kind rest on.
+MEASURED: Mapping[str, tuple[str, ...]] = {
+    "matrix products": ("gemm", "kernels"),
+    "training of dense language models": ("training",),
+    "training of mixtures of experts": ("training",),
+    "training of models": ("training",),
+    "training of recommendation models": ("recommendation",),
+    PROMPTS: ("kernels",),
+    TOKENS: ("kernels",),
+    "attention kernels": ("kernels",),
+    "expert kernels": ("kernels",),
+    "exchanges of experts": ("kernels",),
+    "kernels of training": ("gemm",),
+}
+# Fields of a transformer whose models are a kind of their own, and what they are called.
+UNMEASURED: Mapping[str, str] = {
+    "ssm": "state-space layers", "sparse": "sparse attention", "encoder": "an encoder", "image": "images",
+    "variants": "layers of different dimensions", "residual_block": "attention residuals", "per_layer": "embeddings of each layer",
+}  # fmt: skip
+FROZEN = "no fine-tuning of some layers alone was measured in this way"
+CHANGED = f"the device is changed; {UNSEEN}"
+OF_GENERATED = "generated chips were compared with measured ones of A100 and H100, whose division of the budgets is given"
+ARRIVING = "queues and tails were never compared with a measurement"
+WATTS, WATTS_ALONE = "watts of kernels", "watts of kernels were compared with measurements, those of whole steps were not"
+
+
+def kind_of(workload: Workload) -> str:
+    """Kind of a workload; nothing for one of which no kind of run was ever measured."""
+    if isinstance(workload, GemmSpec):
+        return "matrix products" if workload.task == "forward" else ""
+    if isinstance(workload, DlrmSpec):
+        return "training of recommendation models"
+    if not isinstance(workload, TransformerSpec):
+        return ""
+    service = workload.task != "training"
+    if features := featured({key for key in UNMEASURED if getattr(workload, key, None)}):
+        passing = "denoising steps" if workload.diffusion else PROMPTS
+        return (TOKENS if workload.step == "decode" else passing if service else "training") + features
+    if workload.head != "language" or not workload.causal:
+        return f"{'serving' if service else 'training'} of other transformers"
+    if service:
+        return TOKENS if workload.step == "decode" else PROMPTS
+    return "training of dense language models" if workload.experts is None else "training of mixtures of experts"
+
+
+def featured(keys: Collection[str]) -> str:
+    """What follows the kind of a run of models that have some of `UNMEASURED`.
+
+    >>> featured({"ssm", "layers"}), featured({"layers"})
+    (' of models with state-space layers', '')
+    """
+    features = [words for key, words in UNMEASURED.items() if key in keys]
+    return f" of models with {' and '.join(features)}" if features else ""
+
+
+def likeness(scenario: Scenario, *, changed: bool = False) -> Likeness:
+    """What a scenario is like; with `changed` its device is another one than its template's."""
+    kind, system = kind_of(scenario.workload), scenario.system
+    same = not changed and not set(scenario.document.data["system"]) - AROUND
+    device = device_of(scenario.document.data["system"], scenario.base) if same else ""
+    compared = same and not set(MEASURED.get(kind, ())).isdisjoint(system.measured)
+    made = (GENERATED if compared else DESIGNED) if isinstance(system, GeneratedSystem) else "none"
+    return _divided(
+        Likeness(
+            kind=kind,
+            device=device,
+            stack=_stack(scenario),
+            type=type_of(scenario.workload.dtype),
+            scale=scale_of(scenario.devices),
+            seen=seen(system, kind) if device else made,
+        ),
+        scenario.workload,
+        scenario.nodes[0],
+        *_sharing(scenario.strategy),
+    )
+
+
+def _divided(run: Likeness, workload: Workload, node: int, ep: float, span: float, dp: float) -> Likeness:
+    """What a run is like that divides experts `ep` times, over `span` ranks, and has `dp` replicas."""
+    if not isinstance(workload, TransformerSpec):
+        return run
+    mixed = workload.experts is not None
+    service = workload.serves and not workload.arrives
+    return replace(
+        run,
+        experts=experts_of(span, node) if mixed and ep > 1 else "",
+        load=load_of(workload.global_batch / dp) if service else "",
+        scale="" if workload.serves else run.scale,  # replicas of a service do not wait for each other
+    )
+
+
+def _stack(scenario: Scenario) -> str:
+    if scenario.stack is None:
+        return NO_STACK
+    return scenario.stack.name if _unchanged(scenario.document.data.get("software")) else ""
+
+
+def _unchanged(software: Any) -> bool:
+    return software is None or isinstance(software, str) or set(software) == {"like"}
+
+
+def seen(system: SystemSpec, kind: str) -> str:
+    """Whether parameters of a system's device were fitted to measurements of a kind on it (device), or on others of its family."""
+    if not isinstance(system, DatasheetSystem):
+        return "none"
+    needed = set(next((what for start, what in MEASURED.items() if kind.startswith(start)), (kind,)))
+    if needed & set(system.measured):
+        return "device"
+    return "family" if needed & _fitted().get((system.family, system.generation), frozenset()) else "none"
+
+
+@functools.cache
+def _fitted() -> Mapping[tuple[str, str], frozenset[str]]:
+    """Kinds of measurement on devices of each family and generation."""
+    found: dict[tuple[str, str], frozenset[str]] = {}
+    for path in files.catalogue("templates", "devices").values():
+        data = files.read_yaml(path).data
+        if measured := data.get("measured"):
+            key = data["family"], data.get("generation", "")
+            found[key] = found.get(key, frozenset()) | set(measured)
+    return found
+
+
+def device_of(system: Mapping[str, Any] | str, base: Path | None = None) -> str:
+    """Template of the device of a system section; nothing where it is written out."""
+    named = system if isinstance(system, str) else system.get("template")
+    return _device(named, base) if isinstance(named, str) else ""
+
+
+@functools.lru_cache(maxsize=256)
+def _device(named: str, base: Path | None) -> str:
+    try:
+        path = files.find("templates", named, base, "systems", "devices", "generated")
+    except CrossflowError:
+        return ""
+    data = files.read_yaml(path).data
+    if not isinstance(data, Mapping) or (path not in files.catalogue("templates").values() and set(data) - AROUND - OF_A_FILE):
+        return ""
+    if data.get("kind") == "datasheet":
+        return str(data.get("name", ""))
+    return device_of({"template": data.get("device", data.get("template"))}, path.parent)
+
+
+def trust(scenario: Scenario, *, changed: bool = False) -> Trust:
+    """How far the step time of a scenario, or of a point of it whose device is `changed`, can be trusted, and what follows from it."""
+    return trust_of(likeness(scenario, changed=changed), problem(scenario, changed=changed))
+
+
+def problem(scenario: Scenario, *, changed: bool = False) -> str:
+    """Why a scenario is not what was measured though its kind and size are, in a sentence; nothing where nothing speaks against it."""
+    if isinstance(scenario.system, GeneratedSystem):
+        return OF_GENERATED if likeness(scenario, changed=changed).seen == GENERATED else ""
+    if getattr(scenario.workload, "frozen", ()):
+        return FROZEN
+    return CHANGED if changed or set(scenario.document.data["system"]) - AROUND else ""
+
+
+def trusts(scenario: Scenario) -> dict[str, Trust]:
+    """The same of figures that were compared with other measurements than the step, or with none: tails of a service, energy."""
+    found: dict[str, Trust] = {}
+    if isinstance(scenario.workload, TransformerSpec) and scenario.workload.arrives:
+        found["tails"] = Trust(level="unknown", band=None, reason=ARRIVING)
+    run = likeness(scenario)
+    watts = trust_of(Likeness(kind=WATTS, device=run.device, stack=run.stack, type=run.type, seen=run.seen))
+    if watts.level in ("measured", "interpolated"):
+        watts = replace(watts, level="interpolated", reason=WATTS_ALONE)
+    return {**found, "energy": watts}
+
+
+def told_trust(scenario: Scenario) -> dict[str, Any]:
+    """Trust of a scenario as plain data; the band is under `error_band`, and `error_band_reason` says why there is none."""
+    run, found = likeness(scenario), trust(scenario)
+    told: dict[str, Any] = {"trust": found.level, "trust_text": found.text, "trust_reason": found.reason or None}
+    told["trust_of"] = {name: one.to_dict() for name, one in trusts(scenario).items()}
+    if found.band is None:
+        return {"error_band": None, "error_band_reason": found.reason, **told}
+    more = {"text": found.band.text, "drawn_from": found.basis, "tables": found.band.tables.split(), "device_seen": run.seen == "device"}
+    return {"error_band": {**found.band.figures, **more}, **told}
+
+
+def bands(scenario: Scenario, devices: Array, members: Members | None, changed: Mask) -> tuple[dict[str, Array], Index]:
+    """Figures of the band of error of every point, by name, none where no point has one; and their levels of trust, shape (n,).
+
+    devices : of every point, shape (n,). [1]
+    changed : whether the device of a point is another one than its template's, shape (n,).
+    """
+    names = [*(name for _, name in SCALES), LARGEST]
+    workloads = (scenario.workload,) if members is None else members.workloads
+    which = np.zeros(len(devices), dtype=int) if members is None else members.which
+    columns, levels = np.full((len(FIGURES_OF_A_BAND), len(devices)), np.nan), np.zeros(len(devices), dtype=int)
+    shapes, shape = _sharings([scenario.strategy] * len(devices) if members is None else members.strategies)
+    like = {other: likeness(scenario, changed=other) for other in (False, True)}
+    codes = ((which * len(names) + np.searchsorted([most for most, _ in SCALES], devices)) * 2 + changed) * len(shapes) + shape
+    for code in np.unique(codes):
+        rest, mesh = divmod(int(code), len(shapes))
+        (at, scale), other = divmod(rest // 2, len(names)), bool(rest % 2)
+        workload, run = workloads[at], replace(like[other], scale=names[scale])
+        if members is not None:
+            run = replace(run, kind=kind_of(workload), type=type_of(workload.dtype))
+        run = _divided(run, workload, scenario.nodes[0] if members is None else members.nodes[at][0], *shapes[mesh])
+        found = trust_of(run, problem(scenario, changed=other))
+        levels[codes == code] = LEVELS.index(found.level)
+        if found.band is not None:
+            columns[:, codes == code] = np.array(list(found.band.figures.values()))[:, None]
+    return ({} if np.isnan(columns).all() else dict(zip(FIGURES_OF_A_BAND, columns, strict=True))), levels
+
+
+Sharing = tuple[float, float, float]  # how often experts are divided, over how many ranks, and replicas
+
+
+def _sharing(strategy: Any) -> Sharing:
+    if not isinstance(strategy, Plan):
+        return 1.0, 1.0, 1.0
+    return float(strategy.ep), float(strategy.ep * max(strategy.etp, 1)), float(strategy.dp)
+
+
+def _sharings(strategies: Sequence[Any]) -> tuple[list[Sharing], Index]:
+    """Different shapes of strategies, and which one every strategy has."""
+    each, known = list(map(_sharing, strategies)), dict[Sharing, int]()
+    which = np.array([known.setdefault(one, len(known)) for one in each], dtype=int)
+    return list(known), which

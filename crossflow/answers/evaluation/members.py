@@ -1,0 +1,289 @@
+"""Points that are evaluated together though their dimensions and, of layered models, strategies and numbers of devices differ.
+
+The specification of each different workload is read by itself, and so is its model. Models of one structure are stacked into one,
+whose numbers are arrays over the points (`crossflow.workload.stacked`); the others are evaluated apart.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from crossflow.answers.points import groups, variant
+from crossflow.answers.scenario import COUNTS, Scenario, Sized, job_of, resized, tokens_of
+from crossflow.base.arrays import Array, Index, python
+from crossflow.base.errors import CrossflowError, StrategyError
+from crossflow.engine.loops import COPIES
+from crossflow.engine.step.dlrm import dlrm_job
+from crossflow.parallel.strategy.hierarchy import Hierarchy
+from crossflow.parallel.strategy.mesh import Mesh
+from crossflow.parallel.strategy.plan import Plan
+from crossflow.parallel.strategy.reading import ANY, strategy_problem
+from crossflow.parallel.transform import assign_stages, divided
+from crossflow.workload.dlrm import DlrmJob
+from crossflow.workload.job import Job
+from crossflow.workload.spec import DlrmSpec, GemmSpec, LstmSpec, TransformerSpec
+from crossflow.workload.stacked import chosen, stacked, structures
+
+Layered = TransformerSpec | DlrmSpec
+Settings = Mapping[str, Any]
+DIMENSIONS = ("hidden", "vocabulary", "projection", "global_batch", "sequence", "m", "n", "k")  # of graphs, which change no node
+STEPS = 1 + COPIES  # of a sequence whose time steps repeat: the first, and as many copies of a block as are laid out
+BESIDE = ("workload.global_batch", *COUNTS)  # settings that a model does not depend on
+APART = ("workload.model",)  # settings of a workload that make a model of another kind
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Members:
+    """What the points of one batch compute."""
+
+    workloads: tuple[Layered | LstmSpec | GemmSpec, ...]  # different workloads, all of one kind and task
+    nodes: tuple[tuple[int, int], ...]  # devices of a node and nodes of each
+    which: Index  # the workload of every point, shape (n,)
+    strategies: tuple[Any, ...]  # the strategy of every point
+    job: Any  # what a step computes; numbers that differ are arrays of shape (n,)
+
+    def at(self, points: Index) -> Members:
+        """Some of the points."""
+        strategies = tuple(self.strategies[i] for i in points)
+        return replace(self, which=self.which[points], strategies=strategies, job=chosen(self.job, points))
+
+    @functools.cached_property
+    def batch(self) -> Array:
+        """Samples of a step, or requests of a service, shape (n,). [1]"""
+        return np.array([float(workload.global_batch) for workload in self.workloads])[self.which]
+
+    @property
+    def tokens(self) -> Array | int:
+        """Tokens that a sample counts in a step, 0 where the word has no meaning. [1]"""
+        return tokens_of(self.job) if isinstance(self.job, Job) else getattr(self.job, "tokens", 0)
+
+    @functools.cached_property
+    def node_counts(self) -> Array:
+        """Nodes of the system of every point, shape (n,). [1]"""
+        return np.array([float(count) for _, count in self.nodes])[self.which]
+
+    @functools.cached_property
+    def reading(self) -> Members:
+        """The points of a service while it reads the prompts of its requests."""
+        return replace(self, job=self.job.reading)
+
+
+def check_strategy(
+    scenario: Scenario, strategy: Plan | Hierarchy, workload: Layered, nodes: tuple[int, int], job: Job | DlrmJob | None = None
+) -> None:
+    """StrategyError for a strategy that cannot divide a workload on nodes of a scenario's devices; its `job` where it is at hand."""
+    habits = scenario.balanced, scenario.elements, scenario.system.host is not None
+    if workload is scenario.workload or job is None:  # many strategies of one workload, over and over
+        problem = _problem(strategy, workload, nodes, *habits)
+    else:
+        balanced, elements, hosted = habits
+        problem = strategy_problem(strategy, workload, nodes, balanced=balanced, elements=elements, hosted=hosted, model=job.model)
+    if problem is not None:
+        raise StrategyError(f"strategy {strategy}: {problem}")
+
+
+@functools.lru_cache(maxsize=65536)
+def _problem(
+    strategy: Plan | Hierarchy, workload: Layered, nodes: tuple[int, int], balanced: bool, elements: bool, hosted: bool
+) -> str | None:
+    return strategy_problem(strategy, workload, nodes, balanced=balanced, elements=elements, hosted=hosted)
+
+
+Batch = tuple[Scenario, Members | None, Index]  # a scenario, what its points compute where that differs, and which points they are
+
+
+def together(scenario: Scenario, discrete: Mapping[str, Sequence[Any]], n: int) -> Iterator[Batch]:
+    """Points that are evaluated in one batch each, for any settings but quantities and technology."""
+    others = {path: values for path, values in discrete.items() if not _inside(scenario, path)}
+    for settings, index in groups(others, n):
+        ours = {path: [python(values[i]) for i in index] for path, values in discrete.items() if path not in others}
+        base = _with(scenario, settings, ours, 0) if settings and ours else variant(scenario, settings)
+        inner = _batches if isinstance(base.workload, Layered) else _graphs
+        if not ours or type(base.workload) is not type(scenario.workload):
+            found = _alone(scenario, settings, ours, len(index))
+        else:
+            found = inner(base, ours, len(index))
+        yield from ((made, members, index[points]) for made, members, points in found)
+
+
+def _inside(scenario: Scenario, path: str) -> bool:
+    """Whether a setting may differ inside a batch: dimensions, and of layered models strategies and numbers of devices."""
+    dimension = path.startswith("workload.") and path not in APART
+    return dimension or (isinstance(scenario.workload, Layered) and path in ("strategy", *COUNTS))
+
+
+def _with(scenario: Scenario, settings: Settings, ours: Mapping[str, Sequence[Any]], i: int) -> Scenario:
+    """The scenario with settings, and with further ones of one of several points."""
+    return variant(scenario, {**settings, **{path: values[i] for path, values in ours.items()}})
+
+
+def _alone(scenario: Scenario, settings: Settings, ours: Mapping[str, Sequence[Any]], n: int) -> Iterator[Batch]:
+    """Points apart that differ in anything, each with a scenario of its own."""
+    for own, points in groups(ours, n):
+        yield variant(scenario, {**settings, **own}), None, points
+
+
+def _graphs(base: Scenario, ours: Mapping[str, Sequence[Any]], n: int) -> Iterator[Batch]:
+    """Batches of n points of graphs of kernels that differ in what `ours` says: those that have the same nodes are one."""
+    found, which = list[LstmSpec | GemmSpec](), np.zeros(n, dtype=np.intp)
+    try:
+        for settings, points in groups(ours, n):
+            workload = resized(base, settings).workload
+            assert isinstance(workload, LstmSpec | GemmSpec)  # programs have no dimensions
+            which[points] = len(found)
+            found.append(workload)
+        batches = list(_stacked_graphs(base, ours, found, which))
+    except (CrossflowError, ValueError, AssertionError):  # which a scenario of its own tells
+        batches = list(_alone(base, {}, ours, n))
+    yield from batches
+
+
+def _stacked_graphs(
+    base: Scenario, ours: Mapping[str, Sequence[Any]], found: Sequence[LstmSpec | GemmSpec], which: Index
+) -> Iterator[Batch]:
+    """The same of workloads that are read; StrategyError where the strategy does not divide one of them."""
+    strategy = base.strategy
+    assert isinstance(strategy, Mesh)  # a graph's is
+    sizes = [tuple(workload.sizes.values()) for workload in found]
+    cuts = dict[str, tuple[int, ...]]()
+    cut = [_cut(workload, strategy.degree("layers"), cuts) for workload in found]
+    steps = [_steps(workload, unrolled=base.shares_devices) for workload in found]
+    kept = [[(name, value) for name, value in workload if name not in DIMENSIONS] for workload in found]
+    others = list(map(repr, zip(cut, steps, kept, strict=True)))
+    for places in structures(list(zip(others, sizes, strict=True))):
+        points, first = np.flatnonzero(np.isin(which, places)), found[places[0]]
+        if len(places) == 1 or base.document.data.get("strategy") == ANY:
+            mine = {path: [values[i] for i in points.tolist()] for path, values in ours.items()}
+            yield from ((made, None, points[some]) for made, _, some in _alone(base, {}, mine, len(points)))
+            continue
+        numbers = np.searchsorted(places, which[points])
+        values = chosen(stacked([sizes[place] for place in places]), numbers)
+        graph = first.graph(**dict(zip(first.sizes, values, strict=True)))
+        program = divided(graph.unrolled if base.shares_devices else graph, strategy, cut[places[0]])
+        workloads = tuple(found[place] for place in places)
+        yield (
+            _with(base, {}, ours, int(points[0])),
+            Members(
+                workloads=workloads, nodes=(base.nodes,) * len(places), which=numbers, strategies=(strategy,) * len(points), job=program
+            ),
+            points,
+        )
+
+
+def _cut(workload: LstmSpec | GemmSpec, stages: int, known: dict[str, tuple[int, ...]]) -> tuple[int, ...]:
+    """Stage of every layer, from those `known` of workloads with the same layers; none where there is one stage."""
+    layers = repr([(name, value) for name, value in workload if name not in ("global_batch", "sequence")])
+    if layers not in known:
+        known[layers] = assign_stages(workload.graph(), stages) if stages > 1 else ()
+    return known[layers]
+
+
+def _steps(workload: LstmSpec | GemmSpec, *, unrolled: bool) -> int:
+    """Time steps, no more than change what repeats."""
+    sequence = workload.sizes.get("sequence") or 1
+    return sequence if unrolled else min(sequence, STEPS)
+
+
+@dataclass(kw_only=True)
+class _Read:
+    """Points of a layered model as they are read."""
+
+    which: Index  # dimensions of every point, -1 where only a scenario of its own can read them
+    strategies: list[Any]  # strategy of every point
+    sized: list[Sized] = field(default_factory=list)  # different dimensions
+    jobs: list[Job | DlrmJob] = field(default_factory=list)  # what a step computes with each
+
+
+def _batches(base: Scenario, ours: Mapping[str, Sequence[Any]], n: int) -> Iterator[Batch]:
+    """Batches of n points of a layered model that differ in what `ours` says."""
+    read = _read(base, ours, n)
+    for i in np.flatnonzero(read.which < 0).tolist():
+        yield _with(base, {}, ours, i), None, np.array([i])
+    nodes = [_nodes_of(sized.workload, sized.nodes, i) for i, sized in enumerate(read.sized)]
+    for places in structures(list(zip(read.jobs, nodes, strict=True))):
+        points = np.flatnonzero(np.isin(read.which, places))
+        first, mine = read.sized[places[0]], tuple(read.strategies[i] for i in points)
+        if len(places) == 1 and all(strategy is mine[0] for strategy in mine):
+            yield _with(base, {}, ours, int(points[0])), None, points
+            continue
+        numbers = np.searchsorted(places, read.which[points])
+        made = base if set(first.settings) <= set(COUNTS) else _with(base, {}, ours, int(points[0]))
+        yield (
+            made,
+            Members(
+                workloads=tuple(read.sized[place].workload for place in places),  # type: ignore[misc]
+                nodes=tuple(read.sized[place].nodes for place in places),
+                which=numbers,
+                strategies=mine,
+                job=chosen(stacked([read.jobs[place] for place in places]), numbers),
+            ),
+            points,
+        )
+
+
+def _nodes_of(workload: Any, nodes: tuple[int, int], place: int) -> str:
+    """What of its nodes keeps a recommendation model apart: their devices; where tables are given to ranks, all, for each has its own."""
+    if not isinstance(workload, DlrmSpec):
+        return ""
+    return str(nodes[0]) if workload.sharding is None else f"{nodes} {place}"
+
+
+def _read(base: Scenario, ours: Mapping[str, Sequence[Any]], n: int) -> _Read:
+    """What n points have in `ours`; an error is that of the first point that cannot be."""
+    sizes = {path: values for path, values in ours.items() if path != "strategy"}
+    read, jobs = _Read(which=np.full(n, -1), strategies=[None] * n), dict[str, Job | DlrmJob]()
+    same = dict[Plan | Hierarchy, Plan | Hierarchy]()  # equal ones are one object
+    for settings, points in groups(sizes, n):
+        sized = _sized(base, settings, ours, points)
+        if sized is None:
+            continue
+        model = repr({path: value for path, value in settings.items() if path not in BESIDE})
+        if model not in jobs:
+            jobs[model] = _job(base, sized)
+        read.which[points] = len(read.sized)
+        read.sized.append(sized)
+        read.jobs.append(jobs[model])
+        known = dict[Any, Plan | Hierarchy]()
+        for i in points:
+            written = ours["strategy"][i] if "strategy" in ours else sized.written
+            key = written if isinstance(written, (str, Plan, Hierarchy)) else repr(written)
+            if key not in known:
+                found = _divided(base, sized, jobs[model], written, ours, i)
+                known[key] = same.setdefault(found, found)
+            read.strategies[i] = known[key]
+    return read
+
+
+def _sized(base: Scenario, settings: Settings, ours: Mapping[str, Sequence[Any]], points: Index) -> Sized | None:
+    """Dimensions of points, None where only a scenario of its own can read them; the error of the first that cannot be."""
+    try:
+        return resized(base, settings)
+    except (CrossflowError, ValueError):
+        for i in points:
+            _with(base, {}, ours, i)
+        return None
+
+
+def _job(base: Scenario, sized: Sized) -> Job | DlrmJob:
+    """What a step of a model computes; that of the scenario itself is kept."""
+    workload = sized.workload
+    if isinstance(workload, TransformerSpec):
+        return job_of(workload) if workload is base.workload else job_of.__wrapped__(workload)
+    assert isinstance(workload, DlrmSpec)  # the caller has looked
+    return dlrm_job(workload)
+
+
+def _divided(base: Scenario, sized: Sized, job: Job | DlrmJob, written: Any, ours: Mapping[str, Sequence[Any]], i: int) -> Plan | Hierarchy:
+    """The strategy of a point, which divides its workload; an error, as its own scenario would have it, where it does not."""
+    try:
+        strategy = sized.strategy(written)
+        check_strategy(base, strategy, sized.workload, sized.nodes, job)  # type: ignore[arg-type] # of a layered model
+    except CrossflowError:
+        _with(base, {}, ours, i)
+        raise
+    return strategy

@@ -1,0 +1,110 @@
+"""Evaluation of recommendation models: strategies as arrays, one step, score; and the step of a scenario as a program."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from crossflow.answers.evaluation.common import score_of
+from crossflow.answers.evaluation.layered import machine
+from crossflow.answers.evaluation.members import Members, check_strategy
+from crossflow.answers.evaluation.programs import program_outcome
+from crossflow.answers.evaluation.sharding import chosen, joined_parts, rank_rows, sharded_outcome
+from crossflow.answers.scenario import Scenario
+from crossflow.answers.score import Score
+from crossflow.base.errors import CrossflowError, with_article
+from crossflow.cost.price import Prices
+from crossflow.engine.step.dlrm import DlrmStep, dlrm_job, dlrm_memory, dlrm_outcome, dlrm_prices, dlrm_program
+from crossflow.engine.step.dlrm_point import NODE, NODES, point_program
+from crossflow.engine.step.outcome import Machine, Outcome
+from crossflow.hardware.architecture.model import Architecture
+from crossflow.hardware.architecture.template import SystemSpec
+from crossflow.parallel.strategy.hierarchy import Hierarchy
+from crossflow.parallel.strategy.levels import Hierarchies
+from crossflow.program.program import Program
+from crossflow.workload.dlrm import DlrmJob
+from crossflow.workload.spec import DlrmSpec
+
+
+def dlrm_inputs(scenario: Scenario) -> tuple[DlrmJob, Hierarchies, Machine]:
+    """What a recommendation model of a scenario computes, how it is divided, and what it runs on, at one design point."""
+    workload, strategy, (node, nodes) = scenario.workload, scenario.strategy, scenario.nodes
+    assert isinstance(workload, DlrmSpec)  # the caller has looked
+    assert isinstance(strategy, Hierarchy)  # such a model's is
+    check_strategy(scenario, strategy, workload, scenario.nodes)
+    runs_on = replace(machine(scenario, scenario.architecture), node=node)
+    return dlrm_job(workload), Hierarchies.of([strategy], workload.global_batch, node, nodes), runs_on
+
+
+def recommendation_program(scenario: Scenario) -> Program:
+    """The whole step of a scenario's recommendation model as a program, which `crossflow.program.write_program` writes to a file.
+
+    The file takes as long on the scenario's system with its software, and holds as much.
+
+    Raises
+    ------
+    StrategyError
+        Where the strategy cannot divide the model.
+    CrossflowError
+        Where the scenario's model is another one.
+    """
+    if not isinstance(scenario.workload, DlrmSpec):
+        message = f"expected a recommendation model, this is {with_article(scenario.workload.model)}"
+        raise CrossflowError(f"{scenario.name}: {message}; `scenario.program()` is that of an lstm, a gemm or a program")
+    job, plans, runs_on = dlrm_inputs(scenario)
+    if job.sharding:
+        return next(steps for _, _, steps in chosen(job, plans, runs_on)).at(0)[0]
+    step = dlrm_program(job, plans, runs_on)
+    return point_program(step, dlrm_prices(step.program, 1, runs_on), [dlrm_memory(job, step, runs_on.stack)])[0]
+
+
+def replica_axes(strategy: Hierarchy) -> tuple[str, ...]:
+    """Axes of the mesh along which ranks hold the same dense layers, or shards of them."""
+    return tuple(name for name, role in zip((NODE, NODES), strategy.dense, strict=True) if role in ("batch", "shard"))
+
+
+def dlrm_score(
+    scenario: Scenario, system: SystemSpec, device: Architecture, n: int, members: Members | None, *, least: bool = False
+) -> Score:
+    """Score of n points of a recommendation model, those of a scenario or its members."""
+    workload, strategy, (node, nodes) = scenario.workload, scenario.strategy, scenario.nodes
+    assert isinstance(workload, DlrmSpec)  # the caller has looked
+    assert isinstance(strategy, Hierarchy)  # such a model's is
+    if members is None:
+        check_strategy(scenario, strategy, workload, scenario.nodes)
+        job, plans = dlrm_job(workload), Hierarchies.of([strategy] * n, workload.global_batch, node, nodes)
+    else:
+        node = members.nodes[0][0]
+        job, plans = members.job, Hierarchies.of(members.strategies, members.batch, node, members.node_counts)
+    runs_on = replace(machine(scenario, device, system), node=node, least=least)
+    with np.errstate(invalid="ignore", divide="ignore"):  # of a step without end, no part is worth a number
+        outcome = sharded_outcome(scenario, job, plans, runs_on) if job.sharding else _outcome(scenario, job, plans, runs_on)
+    return score_of(scenario, system, device, outcome, plans.devices, samples=plans.batch, tokens=0, parameters=job.model.parameters)
+
+
+def _outcome(scenario: Scenario, job: DlrmJob, plans: Hierarchies, machine: Machine) -> Outcome:
+    """What comes out of a step of every point, whose ranks all have the mean of the look-ups."""
+    step = dlrm_program(job, plans, machine)
+    prices = dlrm_prices(step.program, len(plans), machine)
+    outcome = dlrm_outcome(job, step, prices, machine.stack)
+    return _sharing(scenario, step, prices, outcome) if scenario.shares_devices else outcome
+
+
+def _sharing(scenario: Scenario, step: DlrmStep, prices: Prices, alone: Outcome) -> Outcome:
+    """The same where kernels share a device: the program of each point on the event engine."""
+    found = []
+    for point in range(len(step.plans)):
+        program, messages = point_program(step, prices, [alone.memory], point)
+        found.append(program_outcome(scenario, program, prices.at(point, messages), 1))
+    layers = {name: values for name, values in alone.by_layer.items() if not name.endswith(".exposed")}
+    breakdown, exposed, bound = (joined_parts([getattr(one, what) for one in found]) for what in ("breakdown", "exposed", "bound"))
+    total = np.where(np.isfinite(alone.total), np.concatenate([one.total for one in found]), alone.total)
+    return replace(alone, total=total, breakdown=breakdown, exposed=exposed, bound=bound, by_layer=layers)
+
+
+def held_by_rank(scenario: Scenario) -> tuple[str, list[dict[str, float]]] | None:
+    """The sharding of a scenario's tables, and what every rank holds and takes; None where there is none."""
+    if not isinstance(scenario.workload, DlrmSpec) or scenario.workload.sharding is None:
+        return None
+    return rank_rows(*dlrm_inputs(scenario))

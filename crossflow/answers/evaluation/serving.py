@@ -1,0 +1,95 @@
+"""Evaluation of services in steady state: what scenarios say of them as arrays, and their score."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from crossflow.answers.evaluation.common import score_of
+from crossflow.answers.evaluation.layered import machine
+from crossflow.answers.evaluation.members import Members, check_strategy
+from crossflow.answers.scenario import Scenario
+from crossflow.answers.score import Score
+from crossflow.base.arrays import Array, Index
+from crossflow.engine.step.batches import laid_out, overlaps
+from crossflow.engine.step.outcome import Machine
+from crossflow.engine.step.service import Prefill, Service, guessed, steady_state
+from crossflow.hardware.architecture.model import Architecture
+from crossflow.hardware.architecture.template import SystemSpec
+from crossflow.parallel.strategy.layout import Layout
+from crossflow.parallel.strategy.plan import Plan
+from crossflow.parallel.strategy.reading import worker_plan
+from crossflow.workload.job import Job
+from crossflow.workload.spec import TransformerSpec
+
+
+def serving_score(
+    scenario: Scenario, system: SystemSpec, device: Architecture, n: int, members: Members | None, *, least: bool = False
+) -> Score:
+    """Score of n points of a service in steady state: a sample is a request, the step the mean one of all replicas."""
+    workload, plan = scenario.workload, scenario.strategy
+    assert isinstance(workload, TransformerSpec)  # which alone are served
+    job = scenario.job() if members is None else members.job
+    runs_on = replace(machine(scenario, device, system), least=least)
+    if members is None:
+        assert isinstance(plan, Plan)  # a transformer has one
+        check_strategy(scenario, plan, workload, scenario.nodes)
+        layout = Layout.of([plan] * n, np.full(n, float(workload.global_batch)), runs_on.node)
+        service = service_of(job, (workload,), np.zeros(n, dtype=np.intp), layout, runs_on)
+    else:
+        layout = Layout.of(members.strategies, members.batch, runs_on.node)
+        service = service_of(job, members.workloads, members.which, layout, runs_on)  # type: ignore[arg-type] # of transformers
+    microbatches = _microbatches(layout, service)
+    requests = np.where(service.rate > 0, 2.0, layout.micro_batch * layout.microbatches / microbatches)  # of arrivals any number
+    parts = np.where(overlaps(job, replace(layout, micro_batch=requests), runs_on.stack), 2.0, 1.0)
+    layout, service = replace(layout, microbatches=microbatches * parts), replace(service, chunk=np.maximum(service.chunk / parts, 1.0))
+    steady = steady_state(job, layout, runs_on, service)
+    devices = layout.devices if service.prefill is None else layout.devices + service.prefill.workers * service.prefill.layout.devices
+    score = score_of(
+        scenario, system, device, steady.outcome, devices, samples=steady.requests, tokens=service.output, parameters=job.model.parameters
+    )
+    return replace(score, serving=steady.figures)
+
+
+def _microbatches(layout: Layout, service: Service) -> Array:
+    """Microbatches of a step, one a stage unless a strategy says otherwise: also of arrivals, and where stages do not divide the requests
+    in flight, of which fewer decode. [1]
+    """
+    flight = layout.micro_batch * layout.microbatches
+    whole = (layout.microbatches == 1.0) & (flight % layout.pp > 0)
+    return np.where(service.rate > 0, layout.pp, np.where(whole, np.minimum(flight, layout.pp), layout.microbatches))
+
+
+def service_of(job: Job, workloads: Sequence[TransformerSpec], which: Index, layout: Layout, runs_on: Machine) -> Service:
+    """How the requests of every point are served, `which` of the workloads it has, by replicas of a layout."""
+    engine, ones = runs_on.stack.engine, np.ones(len(which))
+
+    def column(value: Callable[[TransformerSpec], float]) -> Array:
+        return np.array([float(value(workload)) for workload in workloads])[which]
+
+    rate, tokens = column(lambda one: one.serving.arrival_rate or 0.0), column(lambda one: one.tokens)
+    hits = np.minimum(np.floor(tokens * column(lambda one: one.serving.prefix_hits)), tokens - 1.0)
+    plans = [worker_plan(one) for one in workloads]
+    workers = column(lambda one: one.serving.prefill.workers if one.serving.prefill else 0)
+    readers = [plan for plan in (plans[i] for i in which) if plan is not None]
+    return Service(
+        requests=np.where(rate > 0, np.inf, column(lambda one: one.global_batch)), rate=rate, prompt=tokens - hits, hits=hits,
+        output=column(lambda one: one.output or 0), chunk=column(lambda one: one.serving.chunk or engine.chunk),
+        most=engine.requests * ones, room=engine.memory * ones, cache=engine.cache * ones,
+        whole=engine.admits == "whole", gained=column(_gained), drafts=column(_drafts),
+        prefill=Prefill(layout=laid_out(job.reading, readers, ones, layout.node, runs_on.stack), workers=workers) if readers else None,
+    )  # fmt: skip
+
+
+def _gained(workload: TransformerSpec) -> float:
+    """Tokens that a step gives a request in the mean. [1]"""
+    guesses = workload.serving.speculation
+    return 1.0 if guesses is None else float(guessed(np.array([float(guesses.tokens)]), np.array([guesses.acceptance]))[0])
+
+
+def _drafts(workload: TransformerSpec) -> float:
+    """Time of guessing, over that of a step. [1]"""
+    guesses = workload.serving.speculation
+    return 0.0 if guesses is None else guesses.tokens * guesses.cost

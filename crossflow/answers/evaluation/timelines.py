@@ -1,0 +1,50 @@
+"""Timelines of scenarios."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from crossflow.answers.evaluation.layered import machine
+from crossflow.answers.evaluation.program_timelines import REPLICAS, program_timeline
+from crossflow.answers.evaluation.recommendation import recommendation_program, replica_axes
+from crossflow.answers.scenario import Scenario, check_one_step, check_strategy
+from crossflow.base.errors import CrossflowError
+from crossflow.engine.step.batches import laid_out
+from crossflow.engine.step.timeline import transformer_timeline
+from crossflow.engine.step.uneven import EVEN, Uneven
+from crossflow.engine.timeline.record import Timeline
+from crossflow.parallel.strategy.mesh import Mesh
+from crossflow.parallel.strategy.plan import Plan
+
+
+@np.errstate(invalid="ignore")  # of a step without end, which is refused
+def simulate(scenario: Scenario, uneven: Uneven = EVEN) -> Timeline:
+    """When everything starts and ends in one step of a scenario, on every device.
+
+    Parameters
+    ----------
+    uneven : what makes devices, links and passes differ; nothing where absent.
+
+    Raises
+    ------
+    StrategyError
+        Where the strategy cannot divide the workload.
+    CrossflowError
+        Where the step never ends, where several kernels share a device, and where `uneven` means a device or a link that is not there.
+    """
+    check_strategy(scenario)
+    check_one_step(scenario)
+    title = f"{scenario.name}: {scenario.workload.model} on {scenario.devices} x {scenario.system.name}, {scenario.strategy_text}"
+    if isinstance(scenario.strategy, Plan):
+        runs_on = machine(scenario, scenario.architecture)
+        job, batch = scenario.job(), np.array([float(scenario.workload_batch)])
+        layout = laid_out(job, [scenario.strategy], batch, runs_on.node, runs_on.stack)
+        found = transformer_timeline(job, layout, runs_on, title, uneven)
+    elif isinstance(scenario.strategy, Mesh):
+        replicas = (*scenario.strategy.names("rows", "batch"), *REPLICAS)
+        found = program_timeline(scenario, scenario.program(unrolled=True), replicas, title, uneven)
+    else:
+        found = program_timeline(scenario, recommendation_program(scenario), replica_axes(scenario.strategy), title, uneven)
+    if not np.isfinite(found.total):
+        raise CrossflowError(f"{scenario.name}: the step never ends, so it has no timeline; `crossflow predict` says why")
+    return found

@@ -1,0 +1,227 @@
+"""Decisions that are tried about a scenario, one step to each side: nodes, network, types, batch, and what an engine lets be set.
+
+Other strategies are of `crossflow.parallel.strategy.reading.near_strategies`, decisions about a generated chip of `explanation.alternatives`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin
+
+from crossflow.answers.explanation.answers import DecisionKind
+from crossflow.answers.explanation.dividing import count_path, divides, nearest
+from crossflow.answers.points import variant, varied
+from crossflow.answers.scenario import Scenario
+from crossflow.base.errors import CrossflowError
+from crossflow.base.formats import FORMATS
+from crossflow.base.paths import value_at
+from crossflow.base.units import show
+from crossflow.parallel.strategy.plan import Plan
+from crossflow.parallel.strategy.reading import as_text
+from crossflow.workload.spec import ProgramSpec, TransformerSpec
+
+if TYPE_CHECKING:
+    from crossflow.answers.explanation.designs import Design
+
+STEP = 2.0  # factor by which counts, rates of links and oversubscription are moved
+BATCH, CHUNK, SPECULATION, PREFILL = "workload.global_batch", *(f"workload.serving.{name}" for name in ("chunk", "speculation", "prefill"))
+FULLER, FULLEST = 0.05, 0.95  # share of memory that an engine is given more, and at most: beyond it fragments have no room
+WIDEST = "bf16"  # what a service keeps keys and values in where it says nothing and products are narrower
+# Numbers of the network that whoever buys a system decides, by their last name, and whether more of them is better.
+NETWORK = {"bandwidth": True, "oversubscription": False}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Attempt:
+    """Settings that are tried, and what they are called."""
+
+    kind: DecisionKind
+    text: str
+    settings: Mapping[str, Any]
+
+
+def moves(design: Design) -> Iterator[Attempt]:
+    """Everything that is tried beside strategies, in the order in which it is told."""
+    scenario = design.scenario
+    yield from _nodes(design)
+    yield from _network(design)
+    yield from _types(scenario)
+    yield from _batch(scenario)
+    if isinstance(scenario.workload, TransformerSpec) and scenario.workload.serves:
+        yield from _service(scenario, scenario.workload)
+        yield from _experts(scenario, scenario.workload)
+
+
+def _counts(kind: DecisionKind, label: str, settings: Mapping[str, Any], path: str, value: int) -> Iterator[Attempt]:
+    """Twice a whole number and, where that is whole, half of it, with what must be set beside it."""
+    for to in (STEP * value, value / STEP):
+        if to == round(to):
+            to = round(to)
+            yield Attempt(kind=kind, text=f"{label} {value:,} to {to:,}", settings={**settings, path: to})
+
+
+def _nodes(design: Design) -> Iterator[Attempt]:
+    """More and fewer nodes, or devices, with the strategy nearest to that of the design."""
+    scenario, path = design.scenario, count_path(design.scenario)
+    if isinstance(scenario.workload, ProgramSpec):
+        return
+    count = scenario.system.nodes if path == "system.nodes" else scenario.devices
+    for move in _counts("nodes", path.split(".")[1], {}, path, int(count or 1)):
+        factor = Fraction(move.settings[path], int(count or 1))
+        yield replace(move, settings={**move.settings, **_strategy(design, move.settings, factor)})
+
+
+def _strategy(design: Design, settings: Mapping[str, Any], factor: Fraction) -> Mapping[str, str]:
+    """The strategy nearest to that of a design on so many times its devices: as many times the replicas, where that divides."""
+    scenario = design.scenario
+    more = _replicas(scenario, factor)
+    if more is not None and divides(scenario, settings, more):
+        return {"strategy": more}
+    try:
+        here = variant(scenario, {**settings, "strategy": "any"})
+    except CrossflowError:
+        return {}
+    near = nearest(here, scenario.strategy)
+    return {} if near is None else {"strategy": near}
+
+
+def _replicas(scenario: Scenario, factor: Fraction) -> str | None:
+    """The plan with so many times the replicas, which take all requests of a service at once where they do now."""
+    plan, spec = scenario.strategy, scenario.workload
+    if not isinstance(plan, Plan) or not isinstance(spec, TransformerSpec) or (plan.dp * factor).denominator > 1:
+        return None
+    return as_text(_whole(plan.but(dp=int(plan.dp * factor)), plan, spec, spec.global_batch), spec)
+
+
+def _whole(changed: Plan, plan: Plan, spec: TransformerSpec, batch: int) -> Plan:
+    """A changed plan of another batch; where the replicas of a service take all requests at once, they go on to."""
+    at_once = spec.serves and not spec.arrives and plan == plan.serving(spec.global_batch)
+    return changed.serving(batch) if at_once else changed
+
+
+def _network(design: Design) -> Iterator[Attempt]:
+    """Links of twice the rate, and half the oversubscription; links of generated devices are choices of technology."""
+    for level in ("inter", "intra"):
+        for name, more in NETWORK.items():
+            path = f"system.network.{level}.{name}"
+            value = design.quantities.get(path, _number(design.scenario, path))
+            quantity = varied(design.scenario, path)
+            if value is None:
+                continue
+            to = value * STEP if more else max(value / STEP, 1.0)
+            if to != value:
+                said = [f"{one:g}" if quantity is None else show(one, quantity.unit) for one in (value, to)]
+                yield Attempt(kind="network", text=f"{level} {name} {said[0]} to {said[1]}", settings={path: to})
+
+
+def _number(scenario: Scenario, path: str) -> float | None:
+    """A number of the system, None where it has none."""
+    parts = path.split(".")[1:]
+    found = value_at(scenario.system, parts)
+    if found is None:  # a number without a unit
+        level = getattr(scenario.system.network, parts[1])
+        found = getattr(level, parts[-1])
+    return None if found is None else float(found if isinstance(found, int | float) else found.ravel()[0])
+
+
+def _types(scenario: Scenario) -> Iterator[Attempt]:
+    """Narrower types of products and, of a service, of its weights and its cache."""
+    spec = scenario.workload
+    if isinstance(spec, ProgramSpec):
+        return
+    serves = isinstance(spec, TransformerSpec) and spec.serves
+    for name in ("dtype", "weight_dtype", "kv_dtype") if serves else ("dtype",):
+        own = getattr(spec, name) or (WIDEST if name == "kv_dtype" and FORMATS[spec.dtype].bits < FORMATS[WIDEST].bits else spec.dtype)
+        narrower = (other for other in names_of(type(spec).model_fields[name].annotation) if FORMATS[other].bits < FORMATS[own].bits)
+        for other in narrower:
+            yield Attempt(kind="type", text=f"{name.replace('_', ' ')} {own} to {other}", settings={f"workload.{name}": other})
+
+
+def _batch(scenario: Scenario) -> Iterator[Attempt]:
+    """A larger and a smaller batch; requests that arrive have none."""
+    spec, plan = scenario.workload, scenario.strategy
+    batch = getattr(spec, "global_batch", None)
+    if batch is None or (isinstance(spec, TransformerSpec) and spec.arrives):
+        return
+    for move in _counts("batch", "requests at once" if getattr(spec, "serves", False) else "global batch", {}, BATCH, batch):
+        strategy: dict[str, str] = {}
+        if isinstance(spec, TransformerSpec) and spec.serves and isinstance(plan, Plan):
+            strategy = {"strategy": as_text(_whole(plan, plan, spec, move.settings[BATCH]), spec)}
+        yield replace(move, settings={**move.settings, **strategy})
+
+
+# ------------------------------------------------------------------------------------------ what an engine lets be set
+
+
+def _service(scenario: Scenario, spec: TransformerSpec) -> Iterator[Attempt]:
+    """What an engine that is in steady state takes in a step, how full it runs, guesses, and workers of their own for prompts."""
+    stack = scenario.stack
+    if spec.task != "serving" or stack is None:
+        return
+    own, engine = stacked(scenario), stack.engine
+    yield from _counts("engine", "tokens of a step", {}, CHUNK, spec.serving.chunk or int(engine.chunk))
+    yield from _counts("engine", "requests of a replica", own, "software.engine.requests", int(engine.requests))
+    share = float(engine.memory.ravel()[0])
+    if share < FULLEST:
+        to = round(min(share + FULLER, FULLEST), 3)
+        yield Attempt(kind="engine", text=f"memory of the engine {share:g} to {to:g}", settings={**own, "software.engine.memory": to})
+    admits = "whole" if engine.admits == "written" else "written"
+    yield Attempt(kind="engine", text=f"admits {engine.admits} to {admits}", settings={**own, "software.engine.admits": admits})
+    if spec.serving.speculation is not None:
+        yield from _beside("guessed tokens", f"{SPECULATION}.tokens", spec.serving.speculation.tokens)
+    if spec.serving.prefill is not None:
+        yield from _beside("workers for prompts", f"{PREFILL}.workers", spec.serving.prefill.workers)
+    elif (worker := _worker(scenario)) is not None:
+        pool = {f"{PREFILL}.strategy": worker, f"{PREFILL}.workers": 1}
+        yield Attempt(kind="engine", text=f"workers for prompts 0 to 1 ({worker})", settings=pool)
+
+
+def _beside(label: str, path: str, value: int) -> Iterator[Attempt]:
+    """One more and one less of what there are few of."""
+    for to in (value + 1, value - 1):
+        if to:
+            yield Attempt(kind="engine", text=f"{label} {value} to {to}", settings={path: to})
+
+
+def _worker(scenario: Scenario) -> str | None:
+    """A worker that reads prompts, divided as one replica of the service is."""
+    plan = scenario.strategy
+    if not isinstance(plan, Plan):
+        return None
+    return str(plan.but(dp=1, micro_batch=1) if plan.ep == 1 else plan.but(micro_batch=1))
+
+
+def _experts(scenario: Scenario, spec: TransformerSpec) -> Iterator[Attempt]:
+    """How an engine shares experts out: where they lie, how tokens reach them, and what runs beside that."""
+    stack, plan = scenario.stack, scenario.strategy
+    if stack is None or spec.experts is None or not isinstance(plan, Plan) or plan.ep == 1:
+        return
+    own = stacked(scenario)
+    balances, overlaps = stack.engine.balances, stack.overlap.experts
+    for path, label, flag in (("engine.balances", "balance of experts", balances), ("overlap.experts", "two-batch overlap", overlaps)):
+        text = f"{label} {_word(flag)} to {_word(not flag)}"
+        yield Attempt(kind="engine", text=text, settings={**own, f"software.{path}": not flag})
+    gathers = stack.kernels.gathers
+    for other in names_of(type(stack.kernels).model_fields["gathers"].annotation):
+        if other != gathers:
+            settings = {**own, "software.kernels.gathers": other}
+            yield Attempt(kind="engine", text=f"tokens of experts gathered {gathers} to {other}", settings=settings)
+
+
+def _word(flag: bool) -> str:
+    return "on" if flag else "off"
+
+
+def stacked(scenario: Scenario) -> dict[str, Any]:
+    """What must be set before a setting of the software can be: its name, where the scenario leaves it to its default."""
+    written = scenario.document.data.get("software")
+    return {} if isinstance(written, Mapping) or scenario.stack is None else {"software.like": scenario.stack.name}
+
+
+def names_of(annotation: Any) -> tuple[str, ...]:
+    """Names that a field may have, where its type lists them."""
+    if get_origin(annotation) is Literal:
+        return tuple(name for name in get_args(annotation) if isinstance(name, str))
+    return next((found for inner in get_args(annotation) if (found := names_of(inner))), ())

@@ -1,0 +1,572 @@
+"""What limits a scenario: elasticities of an objective to every number behind it, what-ifs, and where the next bottleneck begins.
+
+Everything is re-evaluation: a difference, a what-if and a scan are design points of `evaluate`, taken in three batches.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from crossflow.answers.evaluation import evaluate
+from crossflow.answers.evaluation.figures import check_objective
+from crossflow.answers.explanation.alternatives import REFINED, SEARCHED, alternatives
+from crossflow.answers.explanation.answers import (
+    FINE_STEP,
+    STEP,
+    Alternative,
+    Change,
+    Decision,
+    Effect,
+    Explanation,
+    NextBottleneck,
+    OtherStrategy,
+    Sides,
+    Swing,
+    WhatIf,
+    paces,
+)  # fmt: skip
+from crossflow.answers.explanation.decisions import TIMED, better_moves, better_strategies, in_order, of_the_chip
+from crossflow.answers.explanation.designs import Design
+from crossflow.answers.explanation.parameters import GROUPS, Parameter, ParameterGroup, parameters
+from crossflow.answers.explanation.uncertainty import larger_is_better as better_larger
+from crossflow.answers.scenario import Scenario
+from crossflow.answers.score import Score, larger_is_better
+from crossflow.answers.search.shares import SHARES as BUDGETS_OF
+from crossflow.answers.uses import Use, uses
+from crossflow.base.errors import CrossflowError
+from crossflow.base.units import Quantity, show
+from crossflow.cost.roofline import WIDE
+from crossflow.hardware.architecture.datasheet import sizing_types
+from crossflow.hardware.architecture.template import GeneratedSystem
+from crossflow.parallel.strategy.reading import near_strategies
+from crossflow.workload.spec import GemmSpec, LstmSpec
+
+AGREEMENT = 0.01  # differences that agree within it come from a smooth function
+NOTHING = 1e-9  # elasticities and gains below it are rounding
+SLIGHT = 0.005  # gain of 10 % below which it is told what hides a resource
+RESOURCES = (
+    *(f"system.network.{level}.{name}" for level in ("intra", "inter") for name in ("bandwidth", "latency", "oversubscription")),
+    *(f"system.levels.{name}" for name in ("l2.bandwidth", "memory.bandwidth", "memory.capacity")),
+)
+FACTORS = (1.1, 2.0, 10.0)
+SMALLEST = FACTORS[0]
+SURPRISING = 1e-3  # by how much a step must be longer to surprise
+TOP = 10  # parameters that are improved further, and paired
+SCANNED = 6  # parameters that are scanned for the next bottleneck
+PAIRS = 5  # best pairs kept of every factor
+SCAN = np.geomspace(1.0, 100.0, 97)  # factors of a scan, each 4.9 % above the one before
+ALIKE = "Parameters with the same effect are shown once."
+SHARES = (
+    "A share of a budget is raised without taking from the others: where the shares then add up to more than 1 the design "
+    "cannot be built, and its time is what the share alone would bring."
+)
+OVERDRIVE = ("nominal_voltage", "threshold_voltage")  # a lower one is no better by itself: it moves where clock and power are known
+RATED = ("nominal_voltage", "maximum_voltage")
+ONE_RATE = "Nominal and largest voltage are equal where a standard fixes the rate of a link or memory; there neither counts as a gain."
+
+PROFILED = (
+    "What the profile does not hold of another strategy is modelled, where this one is measured: compare strategies without a profile."
+)
+
+Move = Mapping[str, float]  # new values by path
+
+
+def explain(scenario: Scenario, objective: str = "step_time_s", *, tried: bool = True) -> Explanation:
+    """Explain what limits a scenario.
+
+    Parameters
+    ----------
+    scenario : the scenario.
+    objective : numeric column of a score to explain; see `crossflow.answers.score.larger_is_better` for what counts as improving it.
+    tried : whether decisions beside those about a generated chip are tried; a page asks for them by themselves.
+
+    Raises
+    ------
+    CrossflowError
+        When there is no such column, or the scenario has no positive, finite value of it.
+
+    Notes
+    -----
+    Elasticities are central differences of the logarithms at +-1 % of each parameter (+-1 for whole numbers); on one side,
+    through both steps to second order, where the range of the quantity forbids the other.
+    """
+    start = evaluate(scenario)
+    _check(scenario, start, objective)
+    numbers = parameters(scenario)
+    trials = _Trials(scenario=scenario, objective=objective, values={number.path: number.value for number in numbers})
+    movable = [number for number in numbers if number.value != 0.0]
+    local = trials.run({BASE: {}, **_local_moves(movable), **_range_moves(numbers)})
+    base = local[BASE]
+    levers = [number for number in movable if not _moves_with_others(number, trials.values, scenario)]
+    first = {number: best for number in levers if (best := trials.best(number, SMALLEST, local, base)) is not None}
+    groups = {number: number.group(generated=isinstance(scenario.system, GeneratedSystem)) for number in movable}
+    leading = _leading(first, groups)
+    changeable = [pair for pair in leading if groups[pair[0]] != "constant"]
+    top, scanned = _chosen(leading, changeable)
+    farther = trials.run({**_factor_moves([n for n, _ in top]), **_scan_moves(scanned)})
+    singles = [w for n, own in top for w in (own, *(trials.best(n, factor, farther, base) for factor in FACTORS[1:])) if w is not None]
+    told = {n: _surprise(n, local, base, objective) for n in levers if not n.path.endswith(OVERDRIVE)}
+    effects = [_effect(number, local, base, first.get(number), told.get(number), groups[number]) for number in movable]
+    strategies, chip = _strategies(trials, base), alternatives(scenario, objective, base.value)
+    return Explanation(
+        scenario=scenario,
+        objective=objective,
+        value=base.value,
+        feasible=base.reason is None,
+        reason=base.reason,
+        bound=dict(sorted(((name, float(share[0])) for name, share in start.bound.items() if share[0] > 0), key=lambda pair: -pair[1])),
+        effects=_with_alike(sorted(effects, key=_order)),
+        fixed=tuple(number.path for number in numbers if number.value == 0.0),
+        limiting=next((what_if for _, what_if in leading if not what_if.obstructed), None),
+        lever=next((what_if for _, what_if in changeable if not what_if.obstructed), None),
+        what_ifs=tuple(singles),
+        pairs=_pairs(singles, trials, base),
+        next_bottlenecks=tuple(_next_bottleneck(n, w, farther, base, trials) for n, w in scanned),
+        swings=tuple(_swing(number, local) for number in numbers if _range(number) is not None),
+        alternatives=chip,
+        strategies=strategies,
+        decisions=_decisions(trials, start, strategies if tried else None, chip),
+        **dict(zip(("step_time", "throughput"), paces(start)[0], strict=True)),
+        counts="tokens" if start.tokens_per_second.any() else "samples",
+        uses=_uses(scenario, start, effects),
+        notes=_notes(scenario, base, rated=any(_of_one_rate(number, trials.values) for number in movable)),
+    )
+
+
+def _leading(first: Mapping[Parameter, WhatIf], groups: Mapping[Parameter, ParameterGroup]) -> list[tuple[Parameter, WhatIf]]:
+    """Parameters that gain, the largest gain first; of equal ones those that the reader decides."""
+    gaining = ((n, w) for n, w in first.items() if w.gain > NOTHING)
+    return sorted(gaining, key=lambda pair: (-round(pair[1].gain, 9), GROUPS.index(groups[pair[0]])))
+
+
+def _chosen(
+    leading: Sequence[tuple[Parameter, WhatIf]], changeable: Sequence[tuple[Parameter, WhatIf]]
+) -> tuple[list[tuple[Parameter, WhatIf]], list[tuple[Parameter, WhatIf]]]:
+    """Parameters that are improved further, and those of them that are scanned for the next bottleneck."""
+    top = list(dict.fromkeys([*_distinct(leading)[:TOP], *_distinct(changeable)[:SCANNED]]))
+    return top, list(dict.fromkeys([*top[:SCANNED], *(pair for pair in top if pair in changeable)]))[: 2 * SCANNED]
+
+
+def _decisions(
+    trials: _Trials, start: Score, strategies: Sequence[OtherStrategy] | None, chip: Sequence[Alternative]
+) -> tuple[Decision, ...]:
+    """What the reader can decide at once, kind by kind; about a generated chip alone where no strategies are given."""
+    scenario, objective = trials.scenario, trials.objective
+    found = of_the_chip(scenario, start, chip)
+    if strategies is not None:
+        design = Design(settings={}, scenario=scenario, quantities={})
+        found = (*better_strategies(start, strategies), *better_moves(scenario, design, start, objective), *found)
+    return in_order(found)
+
+
+def _uses(scenario: Scenario, start: Score, effects: Sequence[Effect]) -> dict[str, Use]:
+    """What waits for links and memories whose numbers gain little, and what hides it."""
+    gains = {effect.parameter.path: effect.gain or 0.0 for effect in effects}
+    return uses(scenario, start, [path for path in RESOURCES if gains.get(path, 0.0) < SLIGHT])
+
+
+def _moves_with_others(number: Parameter, values: Mapping[str, float], scenario: Scenario) -> bool:
+    """Whether a number says little by itself, so that it is no lever and no surprise."""
+    return _of_one_rate(number, values) or _of_another_node(number, scenario) or _of_idle_units(number, scenario)
+
+
+def _of_idle_units(number: Parameter, scenario: Scenario) -> bool:
+    """Whether this is the rate of a 16-bit type that the workload does not compute in: alone it only lets the matrix units draw more."""
+    system, (path, _, dtype) = scenario.system, number.path.rpartition(".")
+    if path != "system.throughput" or isinstance(system, GeneratedSystem) or dtype not in sizing_types(system):
+        return False
+    own, whole = scenario.workload.dtype, isinstance(scenario.workload, GemmSpec | LstmSpec)  # in which all is narrow, or nothing
+    beside = () if own in WIDE or whole else tuple(wide for wide in WIDE if wide in system.throughput)[:1]
+    return dtype not in (own, *beside)
+
+
+def _of_one_rate(number: Parameter, values: Mapping[str, float]) -> bool:
+    """Whether this is a voltage of a link or memory whose standard fixes its rate: nominal and largest voltage are one number."""
+    entry, _, name = number.path.rpartition(".")
+    ends = [values.get(f"{entry}.{one}") for one in RATED]
+    return name in RATED and entry.startswith(("techlib.link.", "techlib.memory.")) and ends[0] == ends[1]
+
+
+def _of_another_node(number: Parameter, scenario: Scenario) -> bool:
+    """Whether this is a factor of the node at which a component is given, over which the design's own node is taken."""
+    return number.path.startswith("techlib.logic.") and not number.path.startswith(f"techlib.logic.{scenario.system.technology.logic}.")
+
+
+def other_strategies(scenario: Scenario, objective: str = "step_time_s") -> tuple[OtherStrategy, ...]:
+    """What other strategies on the same devices bring, those that fit first: that part of `explain` alone, which takes a moment."""
+    start = evaluate(scenario)
+    _check(scenario, start, objective)
+    trials = _Trials(scenario=scenario, objective=objective, values={})
+    return _strategies(trials, trials.outcomes(start)[0])
+
+
+def _strategies(trials: _Trials, base: _Outcome) -> tuple[OtherStrategy, ...]:
+    """What other strategies on the same devices bring, those that fit first."""
+    scenario = trials.scenario
+    near = near_strategies(
+        scenario.strategy, scenario.workload, scenario.nodes, balanced=scenario.balanced, elements=scenario.elements,
+        fused=scenario.fused_attention,
+    )  # fmt: skip
+    if not near:
+        return ()
+    score = evaluate(scenario, {"strategy": list(near)}, columns=(trials.objective,))
+    found = [
+        OtherStrategy(strategy=strategy, changes=changes, **trials.answer(outcome, base))
+        for (strategy, changes), outcome in zip(near.items(), trials.outcomes(score), strict=True)
+    ]
+    return tuple(sorted(found, key=lambda other: (not other.feasible, -other.gain)))
+
+
+def _check(scenario: Scenario, start: Score, objective: str) -> None:
+    """CrossflowError unless the scenario has a positive, finite value of the objective."""
+    columns = start.columns()
+    check_objective(scenario, columns, objective)
+    if not math.isfinite(float(start.step_time[0])):
+        raise CrossflowError(f"the step never ends, so that nothing can be explained: {start.why(0)}")
+    value = float(columns[objective][0])
+    if not (math.isfinite(value) and value > 0.0):
+        raise CrossflowError(f"the {objective} of the scenario is {value:g}; only a positive, finite objective can be explained")
+
+
+def _notes(scenario: Scenario, base: _Outcome, *, rated: bool) -> tuple[str, ...]:
+    anew = f"Decisions are searched with {REFINED} designs each, and {SEARCHED} for the scenario's own division; a study finds more."
+    notes = [ALIKE, *([SHARES, anew] if isinstance(scenario.system, GeneratedSystem) else [])]
+    notes += [ONE_RATE] if rated else []
+    if scenario.profile is not None:
+        notes.append(PROFILED)
+    if base.reason is not None:
+        notes.append(f"The scenario itself is infeasible and explained as if it were not: {base.reason}.")
+    return tuple(notes)
+
+
+# ------------------------------------------------------------------------------------------ trials
+
+BASE = "the scenario itself"
+
+
+class _Outcome(NamedTuple):
+    """What an evaluation says of one trial: `cause` is the kind of reason, `times` the step by resource [s], `pace` as of `paces`."""
+
+    value: float
+    bound_by: str
+    cause: str | None
+    reason: str | None
+    times: Mapping[str, float]
+    pace: tuple[float, float]
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Trials:
+    """Evaluations of an objective about a scenario whose parameters have the given values."""
+
+    scenario: Scenario
+    objective: str
+    values: Mapping[str, float]
+
+    def run(self, moves: Mapping[Hashable, Move]) -> dict[Hashable, _Outcome]:
+        """Outcome of every move, all in one batch."""
+        place = {move: i for i, move in enumerate(dict.fromkeys(tuple(move.items()) for move in moves.values()))}
+        if not place:
+            return {}
+        points: dict[str, Any] = {path: np.full(len(place), value) for path, value in self.values.items()}
+        for move, i in place.items():
+            for path, value in move:
+                points[path][i] = value
+        outcomes = self.outcomes(evaluate(self.scenario, points, columns=(self.objective,)))
+        return {key: outcomes[place[tuple(move.items())]] for key, move in moves.items()}
+
+    def outcomes(self, score: Score) -> list[_Outcome]:
+        """Outcome of every point of a score."""
+        columns, pace = score.columns(), paces(score)
+        with np.errstate(invalid="ignore"):
+            times = np.stack([share * score.step_time for share in score.bound.values()], axis=1)
+        return [
+            _Outcome(
+                value=float(columns[self.objective][i]),
+                bound_by=columns["bound_by"][i],
+                cause=score.reasons[code] if code >= 0 else None,
+                reason=columns["reason"][i],
+                times=dict(zip(score.bound, times[i].tolist(), strict=True)),
+                pace=pace[i],
+            )
+            for i, code in enumerate(score.reason)
+        ]
+
+    def gain(self, outcome: _Outcome, base: _Outcome) -> float:
+        """Relative improvement, minus infinity where there is no value. [1]"""
+        if not math.isfinite(outcome.value):
+            return -math.inf
+        return (1.0 if larger_is_better(self.objective) else -1.0) * (outcome.value / base.value - 1.0) + 0.0
+
+    def best(self, number: Parameter, factor: float, outcomes: Mapping[Hashable, _Outcome], base: _Outcome) -> WhatIf | None:
+        """The better of both directions, one that stays feasible before one that does not; None where it cannot move."""
+        tried = [
+            self.what_if(factor, (_change(number, way),), outcomes[number.path, way], base)
+            for way in (factor, 1.0 / factor)
+            if (number.path, way) in outcomes
+        ]
+        return max(tried, key=lambda w: (w.gain > NOTHING, w.gain > NOTHING and not w.obstructed, w.gain), default=None)
+
+    def what_if(self, factor: float, changes: tuple[Change, ...], outcome: _Outcome, base: _Outcome) -> WhatIf:
+        """An outcome as an answer."""
+        obstructed = outcome.cause not in (None, base.cause)
+        return WhatIf(factor=factor, changes=changes, obstructed=obstructed, **self.answer(outcome, base))
+
+    def answer(self, outcome: _Outcome, base: _Outcome) -> dict[str, Any]:
+        """What every `Answer` says of an outcome."""
+        return {
+            "value": outcome.value, "gain": self.gain(outcome, base), "bound_by": outcome.bound_by,
+            "feasible": outcome.reason is None, "reason": outcome.reason, "step_time": outcome.pace[0], "throughput": outcome.pace[1],
+        }  # fmt: skip
+
+
+# ------------------------------------------------------------------------------------------ moves
+
+
+def _allowed(quantity: Quantity, value: float) -> bool:
+    try:
+        quantity.checked(value)
+    except ValueError:
+        return False
+    return True
+
+
+def _stepped(number: Parameter, step: float, side: int) -> float | None:
+    """Neighbouring value at a relative step, one or two away for a whole number; None where the range forbids it."""
+    by = (1.0 if step == STEP else 2.0) if number.quantity.whole else number.value * step
+    value = number.value + side * by
+    return value if _allowed(number.quantity, value) else None
+
+
+def _scaled(number: Parameter, factor: float) -> float:
+    """The value times a factor, as far as the range of the quantity and whole numbers let it go."""
+    value = number.value * factor
+    if number.quantity.le is not None:
+        value = min(value, number.quantity.le)
+    if number.quantity.whole:
+        value = math.floor(value + NOTHING) if factor > 1.0 else math.ceil(value - NOTHING)
+    return value if _allowed(number.quantity, value) else number.value
+
+
+def _change(number: Parameter, factor: float) -> Change:
+    after, wanted = _scaled(number, factor), number.value * factor
+    short = not math.isclose(after, wanted, rel_tol=1e-12)
+    return Change(path=number.path, unit=number.quantity.unit, before=number.value, after=after, short=short)
+
+
+def _local_moves(numbers: Sequence[Parameter]) -> dict[Hashable, Move]:
+    """Both steps to both sides of every parameter, and the smallest factor."""
+    moves: dict[Hashable, Move] = {}
+    for number, step, side in itertools.product(numbers, (STEP, FINE_STEP), (-1, 1)):
+        value = _stepped(number, step, side)
+        if value is not None:
+            moves[number.path, step, side] = {number.path: value}
+    return {**moves, **_factor_moves(numbers, (SMALLEST,))}
+
+
+def _factor_moves(numbers: Sequence[Parameter], factors: Sequence[float] = FACTORS[1:]) -> dict[Hashable, Move]:
+    """Every parameter multiplied and divided by every factor, where it moves at all."""
+    ways = [way for factor in factors for way in (factor, 1.0 / factor)]
+    moved = {(number.path, way): (number, _scaled(number, way)) for number, way in itertools.product(numbers, ways)}
+    return {key: {number.path: value} for key, (number, value) in moved.items() if value != number.value}
+
+
+def _scan_moves(top: Sequence[tuple[Parameter, WhatIf]]) -> dict[Hashable, Move]:
+    return {(n.path, "scan", i): {n.path: value} for n, best in top for i, value in enumerate(_scan_values(n, best))}
+
+
+def _scan_values(number: Parameter, best: WhatIf) -> list[float]:
+    """Values of a scan in the direction that helps, each once, as far as the range goes."""
+    change = best.changes[0]
+    factors = SCAN if change.after > change.before else 1.0 / SCAN
+    return list(dict.fromkeys(_scaled(number, float(factor)) for factor in factors))
+
+
+def _range(number: Parameter) -> tuple[float, float, bool] | None:
+    """Ends of the range to swing over, and whether the file gives it; None where the parameter cannot move."""
+    low = number.value if number.low is None else number.low
+    high = number.value if number.high is None else number.high
+    if low < high and _allowed(number.quantity, low) and _allowed(number.quantity, high):
+        return low, high, True
+    low, high = _scaled(number, 1.0 / SMALLEST), _scaled(number, SMALLEST)
+    return (low, high, False) if low < high else None
+
+
+def _range_moves(numbers: Sequence[Parameter]) -> dict[Hashable, Move]:
+    found = {number.path: _range(number) for number in numbers}
+    ends = ((path, "range", end, ends[end]) for path, ends in found.items() if ends is not None for end in (0, 1))
+    return {(path, word, end): {path: float(value)} for path, word, end, value in ends}
+
+
+# ------------------------------------------------------------------------------------------ answers
+
+
+def _order(effect: Effect) -> tuple[int, float, float]:
+    """What the reader decides first and constants last, then by gain, then by elasticity."""
+    gain = effect.gain if effect.gain is not None else -math.inf
+    return GROUPS.index(effect.group), -round(max(gain, 0.0), 9), -round(abs(effect.elasticity or 0.0), 9)
+
+
+def _with_alike(effects: Sequence[Effect]) -> tuple[Effect, ...]:
+    """Effects in their order, each with the paths of later ones that do the same: equal gains, and elasticities of equal size."""
+    firsts: dict[tuple[float, float], str] = {}
+    others: dict[str, list[str]] = {}
+    for effect in effects:
+        done = round(effect.gain or 0.0, 7), round(abs(effect.elasticity or 0.0), 5)
+        first = firsts.setdefault(done, effect.parameter.path)
+        if first != effect.parameter.path and done[0] > 0.0:
+            others.setdefault(first, []).append(effect.parameter.path)
+    return tuple(replace(effect, alike=tuple(others.get(effect.parameter.path, ()))) for effect in effects)
+
+
+def _surprise(number: Parameter, outcomes: Mapping[Hashable, _Outcome], base: _Outcome, objective: str) -> str | None:
+    """Why the step is longer by what should shorten it: the resource whose part grows most."""
+    shares = any(number.path.startswith(f"{path}.") for path in BUDGETS_OF)
+    unclear = number.quantity.unit == "1" and not better_larger(number) and ".sram_" not in number.path
+    if objective not in TIMED or shares or unclear or number.kind == "system":
+        return None
+    way = SMALLEST if number.kind == "budget" or better_larger(number) else 1.0 / SMALLEST
+    outcome = outcomes.get((number.path, way))
+    if outcome is None or not outcome.times or sum(outcome.times.values()) < (1.0 + SURPRISING) * sum(base.times.values()):
+        return None
+    after, before = sum(outcome.times.values()), sum(base.times.values())
+    if not math.isfinite(after):
+        return f"{_sign(way)}: cannot be built" if outcome.reason is None else f"{_sign(way)}: {outcome.reason}"
+    most = max(outcome.times, key=lambda name: outcome.times[name] - base.times.get(name, 0.0))
+    parts = f"{most} takes {show(outcome.times[most], 's')} of the step, {show(base.times.get(most, 0.0), 's')} before"
+    return f"{_sign(way)} makes the step {100 * (after / before - 1):.2g} % longer: {parts}"
+
+
+def _sign(way: float) -> str:
+    return f"x{way:g}" if way > 1.0 else f"/{1.0 / way:g}"
+
+
+def _effect(
+    number: Parameter, outcomes: Mapping[Hashable, _Outcome], base: _Outcome, best: WhatIf | None, surprise: str | None,
+    group: ParameterGroup,
+) -> Effect:  # fmt: skip
+    wide, fine = (_differences(number, step, outcomes, base) for step in (STEP, FINE_STEP))
+    sides = sorted(wide.keys() & fine.keys())
+    elasticity, smooth = _elasticity([wide[side] for side in sides], [fine[side] for side in sides])
+    words: Sides = "both" if len(sides) == 2 else "none" if not sides else "below" if sides[0] < 0 else "above"
+    ends = [outcomes[number.path, STEP, side].times for side in sides]
+    return Effect(
+        parameter=number,
+        elasticity=elasticity,
+        smooth=smooth,
+        sides=words,
+        resource=_resource(ends[0], ends[1] if len(ends) == 2 else base.times) if ends else None,
+        gain=None if best is None else best.gain,
+        surprise=surprise,
+        group=group,
+    )
+
+
+def _differences(number: Parameter, step: float, outcomes: Mapping[Hashable, _Outcome], base: _Outcome) -> dict[int, tuple[float, float]]:
+    """By side, the differences of the logarithms of the parameter and of the objective."""
+    found = {}
+    for side in (-1, 1):
+        outcome, value = outcomes.get((number.path, step, side)), _stepped(number, step, side)
+        if outcome is not None and value is not None and 0.0 < outcome.value < math.inf:
+            found[side] = math.log(value / number.value), math.log(outcome.value / base.value)
+    return found
+
+
+def _elasticity(wide: Sequence[tuple[float, float]], fine: Sequence[tuple[float, float]]) -> tuple[float | None, bool]:
+    """Slope at zero through differences on one side or both, and whether all slopes agree."""
+    if not wide:
+        return None, False
+    if len(wide) == 1:
+        (x, y), (u, v) = wide[0], fine[0]
+        slopes = [y / x, v / u]
+        value = (slopes[1] * x - slopes[0] * u) / (x - u)
+    else:
+        slopes = [*(_slope(pair) for pair in (wide, fine)), *(v / u for u, v in fine)]
+        value = slopes[0]
+    return value, max(slopes) - min(slopes) <= max(AGREEMENT * max(map(abs, slopes)), NOTHING)
+
+
+def _slope(pair: Sequence[tuple[float, float]]) -> float:
+    (x, y), (u, v) = pair
+    return (v - y) / (u - x)
+
+
+def _resource(before: Mapping[str, float], after: Mapping[str, float]) -> str | None:
+    """The resource whose part of the step differs most, None where none differs."""
+    changed = {name: abs(after[name] - before[name]) for name in before}
+    most = max(changed, key=lambda name: changed[name])
+    return most if changed[most] > NOTHING * STEP * sum(before.values()) else None
+
+
+def _distinct(leading: Sequence[tuple[Parameter, WhatIf]]) -> list[tuple[Parameter, WhatIf]]:
+    """The first of those that act alike: equal outcomes of the smallest factor."""
+    kept: list[tuple[Parameter, WhatIf]] = []
+    for number, best in leading:
+        if not any(math.isclose(best.value, other.value, rel_tol=NOTHING) for _, other in kept):
+            kept.append((number, best))
+    return kept
+
+
+def _pairs(singles: Sequence[WhatIf], trials: _Trials, base: _Outcome) -> tuple[WhatIf, ...]:
+    """The best pairs by every factor: each parameter as far as it goes alone."""
+    helping = [single for single in singles if single.gain > NOTHING]
+    chosen: dict[Hashable, tuple[float, tuple[Change, ...]]] = {
+        (one.factor, one.changes, other.changes): (one.factor, one.changes + other.changes)
+        for one, other in itertools.combinations(helping, 2)
+        if one.factor == other.factor
+    }
+    outcomes = trials.run({key: {change.path: change.after for change in changes} for key, (_, changes) in chosen.items()})
+    answers = [trials.what_if(factor, changes, outcomes[key], base) for key, (factor, changes) in chosen.items()]
+    best = [sorted((a for a in answers if a.factor == factor), key=lambda a: -round(a.gain, 9))[:PAIRS] for factor in FACTORS]
+    return tuple(itertools.chain.from_iterable(best))
+
+
+def _next_bottleneck(
+    number: Parameter, best: WhatIf, outcomes: Mapping[Hashable, _Outcome], base: _Outcome, trials: _Trials
+) -> NextBottleneck:
+    """First factor of a scan at which the gain of the next step has halved, or the largest bound is another."""
+    found = [outcomes[number.path, "scan", i] for i in range(len(_scan_values(number, best)))]
+    found = list(itertools.takewhile(lambda outcome: _counts(outcome, best, base), found))
+    ratio = np.array(_scan_values(number, best)[: len(found)]) / number.value
+    factors = np.maximum(ratio, 1.0 / ratio)
+    sign = 1.0 if larger_is_better(trials.objective) else -1.0
+    slope = sign * np.diff(np.log([outcome.value for outcome in found])) / np.diff(np.log(factors))
+    ended = next((i for i in range(1, len(slope)) if slope[i] < slope[0] / 2.0), len(found))
+    other = next((i for i, outcome in enumerate(found) if outcome.bound_by != base.bound_by), len(found))
+    at = min(ended, other)
+    turned = at < len(found)
+    return NextBottleneck(
+        path=number.path,
+        multiplied=best.changes[0].after > number.value,
+        factor=float(factors[at]) if turned else None,
+        because=None if not turned else "another resource" if other <= ended else "falling elasticity",
+        bound_by=found[at if turned else -1].bound_by,
+        reach=float(factors[-1]),
+    )
+
+
+def _counts(outcome: _Outcome, best: WhatIf, base: _Outcome) -> bool:
+    """Whether a step of a scan has a value, and nothing stands against it that does not against its first step."""
+    return 0.0 < outcome.value < math.inf and (best.obstructed or outcome.cause in (None, base.cause))
+
+
+def _swing(number: Parameter, outcomes: Mapping[Hashable, _Outcome]) -> Swing:
+    ends = _range(number)
+    assert ends is not None  # the caller has looked
+    low, high = (outcomes[number.path, "range", end] for end in (0, 1))
+    return Swing(
+        path=number.path,
+        unit=number.quantity.unit,
+        low=ends[0],
+        high=ends[1],
+        at_low=low.value,
+        at_high=high.value,
+        resource=_resource(low.times, high.times) if math.isfinite(low.value) and math.isfinite(high.value) else None,
+        given=ends[2],
+    )

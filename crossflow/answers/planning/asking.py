@@ -1,0 +1,264 @@
+"""What the Python interface offers by name: each takes a scenario, the path of its file, its data, or a model and a system; and settings.
+
+>>> import crossflow
+>>> crossflow.predict({"system": "dgx-h100", "workload": "llama3-8b", "strategy": "auto"}, workload__global_batch=64).feasible
+True
+>>> crossflow.predict(model="llama3-8b", on="dgx-h100", tp=8, batch=64).strategy
+'tp8'
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from crossflow.answers import prediction
+from crossflow.answers.evaluation.timelines import simulate
+from crossflow.answers.explanation import sensitivity
+from crossflow.answers.explanation.answers import Explanation
+from crossflow.answers.planning import opening, planner
+from crossflow.answers.planning.opening import Overrides, ScenarioSource, as_settings, unplanned
+from crossflow.answers.planning.plans import Plans
+from crossflow.answers.planning.question import INSTEAD, Question
+from crossflow.answers.prediction import Prediction
+from crossflow.answers.scenario import Scenario, ScenarioFile
+from crossflow.answers.score import MARGIN
+from crossflow.base import files
+from crossflow.base.errors import CrossflowError, did_you_mean
+from crossflow.base.files import YAML, Document
+from crossflow.engine.step.uneven import EVEN, Uneven
+from crossflow.engine.timeline.record import Timeline
+from crossflow.parallel.strategy.notation import DEGREES, PLAN_KEYS
+from crossflow.parallel.strategy.reading import every_strategy
+from crossflow.workload.huggingface import CONFIG
+from crossflow.workload.spec import MODELS
+
+# What other tools call a setting -> its name here, for errors alone.
+CALLED: Mapping[str, str] = {
+    "hardware": "on", "cluster": "on", "machine": "on", "gpu": "on", "chip": "on", "device": "on", "template": "on",
+    "gpus": "devices", "num_gpus": "devices", "n_gpus": "devices", "ngpus": "devices", "num_devices": "devices", "n_devices": "devices",
+    "world_size": "devices", "num_nodes": "nodes", "n_nodes": "nodes", "nnodes": "nodes", "parallelism": "strategy", "plan": "strategy",
+    "batch_size": "batch", "bs": "batch", "gbs": "batch", "global_batch_size": "batch", "concurrency": "batch", "max_num_seqs": "batch",
+    "micro_batch_size": "micro_batch", "mbs": "micro_batch", "seq_len": "sequence", "seq_length": "sequence", "seq": "sequence",
+    "seqlen": "sequence",
+    "sequence_length": "sequence", "max_model_len": "sequence", "context": "sequence", "input_len": "prompt", "isl": "prompt",
+    "prompt_len": "prompt", "input_tokens": "prompt", "output_len": "output", "osl": "output", "output_tokens": "output",
+    "precision": "dtype", "quantization": "weight_dtype", "mode": "task", "phase": "task", "engine": "software", "framework": "software",
+    "tensor_parallel_size": "tp", "tensor_model_parallel_size": "tp", "pipeline_parallel_size": "pp", "data_parallel_size": "dp",
+    "pipeline_model_parallel_size": "pp", "expert_parallel_size": "ep", "context_parallel_size": "cp", "zero_stage": "zero",
+}  # fmt: skip
+SHORT: Mapping[str, str] = {"price": "system.operation.price"}  # further keywords, and the paths that they stand for
+_FILE = tuple(name for name in ScenarioFile.model_fields if name not in INSTEAD)  # sections and fields of a scenario by their own names
+_WORKLOAD = tuple(dict.fromkeys(name for spec in MODELS.values() for name in spec.model_fields if name not in (*_FILE, *INSTEAD)))
+_DEGREES = tuple(key for key in (*DEGREES, *PLAN_KEYS) if key not in _WORKLOAD)
+
+
+def predict(scenario: ScenarioSource | None = None, settings: Overrides = (), **named: Any) -> Prediction:
+    """Predict one scenario: its step time, what bounds it, whether it fits.
+
+    Parameters
+    ----------
+    scenario : a scenario, the path of its file, or its data as a mapping; left out where `model` and `on` say it.
+    settings : what overrides its fields: one ``path=value``, several of them, or values by path.
+    named : further settings: options of the command (``model``, ``on``, ``nodes``, ``devices``, ``strategy``, ``batch``, ``task``),
+        fields of the workload (``sequence``, ``prompt``, ``dtype``), degrees of the strategy (``tp``, ``dp``), or any path with
+        two underscores for a dot: ``system__network__inter__bandwidth="50 GB/s"``.
+
+    Examples
+    --------
+    >>> import crossflow
+    >>> crossflow.predict(model="llama3-8b", on="dgx-h100", nodes=2, strategy="tp8-dp2", batch=64).assumptions
+    ()
+    """
+    source, texts, assumed = _asked("predict", scenario, settings, named)
+    found = prediction.predict(opening.load(source, texts))
+    return replace(found, assumptions=assumed) if assumed else found
+
+
+def load(scenario: ScenarioSource | None = None, settings: Overrides = (), **named: Any) -> Scenario:
+    """Read a scenario, and choose its strategy where it says ``strategy: auto``; see `predict` for how it is given.
+
+    Raises
+    ------
+    SpecError
+        With every problem of the file, each with its line.
+        A strategy that does not fit the system or the workload is one of them.
+
+    Examples
+    --------
+    >>> import crossflow
+    >>> crossflow.load(crossflow.example("llama"), nodes=8, strategy="tp8-dp8").devices
+    64
+    """
+    return opening.load(*_asked("load", scenario, settings, named)[:2])
+
+
+def explain(scenario: ScenarioSource | None = None, objective: str = "step_time_s", settings: Overrides = (), **named: Any) -> Explanation:
+    """What limits a scenario; see `crossflow.answers.explanation.sensitivity.explain`, and `predict` for how the scenario is given."""
+    return sensitivity.explain(opening.load(*_asked("explain", scenario, settings, named)[:2]), objective)
+
+
+def plan(
+    scenario: ScenarioSource | None = None,
+    settings: Overrides = (),
+    *,
+    top: int = 10,
+    objective: str = "step_time_s",
+    margin: float = MARGIN,
+    **named: Any,
+) -> Plans:
+    """The best strategies of a scenario; see `crossflow.answers.planning.planner.plan`, and `predict` for how the scenario is given.
+
+    The scenario's own strategy may be missing, ``auto``, or one for another number of devices.
+
+    Examples
+    --------
+    >>> import crossflow
+    >>> plans = crossflow.plan(model="llama3-8b", on="dgx-h100", batch=64)
+    >>> plans.best is not None and plans.best.strategy == plans[0].strategy
+    True
+    """
+    source, texts, assumed = _asked("plan", scenario, settings, named)
+    found, notes = unplanned(source, texts)
+    plans = planner.plan(found, top=top, objective=objective, margin=margin)
+    return replace(plans, notes=(*(f"assumed: {sentence}" for sentence in assumed), *notes, *plans.notes))
+
+
+def legal(scenario: ScenarioSource | None = None, settings: Overrides = (), **named: Any) -> tuple[str, ...]:
+    """Every strategy that divides a scenario's workload over its devices, as text; see `predict` for how the scenario is given."""
+    found, _ = unplanned(*_asked("legal", scenario, settings, named)[:2])
+    return every_strategy(found.workload, found.nodes, fused=found.fused_attention)
+
+
+def timeline(scenario: ScenarioSource | None = None, settings: Overrides = (), *, uneven: Uneven = EVEN, **named: Any) -> Timeline:
+    """What every device does and when in one step; see `simulate`, and `predict` for how the scenario is given.
+
+    Examples
+    --------
+    >>> import crossflow
+    >>> step = crossflow.timeline(model="llama3-8b", on="dgx-h100", tp=4, pp=2, batch=16)
+    >>> step.table()["device"]
+    ['stage 0', 'stage 1']
+    >>> step.to_perfetto("step.json.gz")  # doctest: +SKIP
+    """
+    return simulate(opening.load(*_asked("timeline", scenario, settings, named)[:2]), uneven)
+
+
+def export(scenario: ScenarioSource | None = None, kind: str = "megatron", settings: Overrides = (), **named: Any) -> str:
+    """The launch file of a scenario's strategy as text: flags of ``megatron``, ``torchtitan``, ``deepspeed`` or ``vllm``.
+
+    Raises
+    ------
+    CrossflowError
+        Where the framework cannot express the strategy; with what it lacks.
+
+    Examples
+    --------
+    >>> import crossflow
+    >>> "--tensor-model-parallel-size" in crossflow.export(crossflow.example("llama"), "megatron")
+    True
+    """
+    from crossflow.edges.launch.launch import write  # with the tables of flags, which few need
+
+    return write(opening.load(*_asked("export", scenario, settings, named)[:2]), kind)
+
+
+def _asked(
+    function: str, scenario: ScenarioSource | None, settings: Overrides, named: Mapping[str, Any]
+) -> tuple[ScenarioSource, tuple[str, ...], tuple[str, ...]]:
+    """What describes a scenario, all settings, and sentences on what was assumed."""
+    if isinstance(settings, str) and "=" not in settings and "on" not in named and isinstance(scenario, str | Path) and _is_model(scenario):
+        settings, named = (), {"on": settings, **named}  # predict("llama3-8b", "dgx-h100")
+    options = {key: value for key, value in named.items() if key in INSTEAD}
+    system = options.pop("on", None) or (named.get("system") if isinstance(named.get("system"), str) else None)
+    if scenario is None or (system is not None and _is_model(scenario)):
+        rest = {key: value for key, value in named.items() if key not in (*INSTEAD, *_DEGREES, "system")}
+        model = options.pop("model", None) if scenario is None else str(scenario)
+        if model is None or system is None:
+            lacking = "model" if model is None else "on"
+            if meant := next((key for key in named if CALLED.get(key) == lacking), None):
+                raise TypeError(f"{function}() takes no '{meant}'; did you mean '{lacking}'?")
+            raise CrossflowError(
+                f"{function}: give a scenario, or a model and a system, such as model='llama3-70b', on='dgx-h100'; '{lacking}' is missing"
+            )
+        texts = (*as_settings(settings), *as_settings(paths(function, rest)))
+        degrees = {key: named[key] for key in named if key in _DEGREES}
+        if degrees and "strategy" in options:
+            raise TypeError(f"{function}() was given strategy={options['strategy']!r} and {', '.join(degrees)}: degrees are a strategy")
+        given = {**options, **({"strategy": degrees} if degrees else {})}
+        document, assumed = Question(model=str(model), system=str(system), **given).scenario(texts)
+        return document, texts, tuple(map(_in_python, assumed))
+    return scenario, (*as_settings(settings), *as_settings(paths(function, named))), ()
+
+
+def of_question(function: str, scenario: ScenarioSource | None, named: Mapping[str, Any]) -> tuple[ScenarioSource, dict[str, Any]]:
+    """What points start from, and the keywords that are left to vary: a model and a system stand for a scenario where there is none.
+
+    >>> source, varied = of_question("sweep", None, {"model": "llama3-8b", "on": ["dgx-h100", "dgx-a100"], "batch": 64, "nodes": [1, 2]})
+    >>> source.data["system"], varied
+    ({'template': 'dgx-h100'}, {'on': ['dgx-h100', 'dgx-a100'], 'nodes': [1, 2]})
+    """
+    if scenario is not None and "on" in named and _is_model(scenario):  # sweep("llama3-8b", on="dgx-h100", nodes=[1, 2])
+        scenario, named = None, {"model": str(scenario), **named}
+    if scenario is not None:
+        return scenario, dict(named)
+    lists = {key: value for key, value in named.items() if isinstance(value, Iterable) and not isinstance(value, str | Mapping)}
+    first = {key: next(iter(value), None) for key, value in lists.items() if key in ("model", "on")}
+    source, _, _ = _asked(function, None, (), {key: value for key, value in {**named, **first}.items() if key in first or key not in lists})
+    if not isinstance(source, Document):
+        raise CrossflowError(f"{function}: give a scenario, or a model and a system, such as model='llama3-70b', on='dgx-h100'")
+    rest = {key: value for key, value in named.items() if key not in (*INSTEAD, *_DEGREES, "system") and key not in lists}
+    return files.override(source, as_settings(paths(function, rest))), lists
+
+
+def _is_model(scenario: ScenarioSource) -> bool:
+    """Whether a text is a model's name or file rather than a scenario's."""
+    return isinstance(scenario, str | Path) and (Path(scenario).suffix not in YAML or Path(scenario).name == CONFIG)
+
+
+def paths(function: str, named: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings by keyword as settings by path; TypeError for a keyword that is none, with the one that may be meant.
+
+    >>> paths("predict", {"nodes": 4, "sequence": 4096, "tp": 8, "dp": 4, "system__technology__logic": "N5"})
+    {'system.nodes': 4, 'workload.sequence': 4096, 'strategy': {'tp': 8, 'dp': 4}, 'system.technology.logic': 'N5'}
+    """
+    found: dict[str, Any] = {}
+    for key, value in named.items():
+        if key in _DEGREES:
+            if "strategy" in named:
+                raise TypeError(f"{function}() was given strategy={named['strategy']!r} and {key}={value!r}: degrees are a strategy")
+            found.setdefault("strategy", {})[key] = value
+        else:
+            # A price is in USD an hour, as those of `compare`.
+            plain = key == "price" and isinstance(value, int | float) and not isinstance(value, bool)
+            found[_path(function, key)] = f"{value} USD/hour" if plain else value
+    return found
+
+
+def _path(function: str, key: str) -> str:
+    """The path that a keyword means."""
+    if key in INSTEAD:
+        return INSTEAD[key]
+    if key in _FILE:
+        return key
+    if key in _WORKLOAD:
+        return f"workload.{key}"
+    if key in SHORT:
+        return SHORT[key]
+    if "__" in key or "." in key:
+        return key.replace("__", ".")
+    known = (*INSTEAD, *SHORT, *_FILE, *_WORKLOAD, *_DEGREES)
+    meant = f"; did you mean '{CALLED[key]}'?" if key in CALLED else did_you_mean(key, known)
+    raise TypeError(f"{function}() takes no '{key}'{meant} (any path is a keyword too: system__nodes=8)")
+
+
+def _in_python(sentence: str) -> str:
+    """A sentence on an assumption with keywords in place of options.
+
+    >>> _in_python("global_batch 1,024: the model's own; --batch changes it")
+    "global_batch 1,024: the model's own; batch= changes it"
+    """
+    return re.sub(r"--set workload\.(\w+)=N", r"\1=", re.sub(r"--(nodes|devices|batch)\b", r"\1=", sentence))

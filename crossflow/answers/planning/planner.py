@@ -1,0 +1,260 @@
+"""The best strategies of a scenario: every legal one is evaluated in batches, those that fit are put in order."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from crossflow.answers.evaluation import evaluate
+from crossflow.answers.evaluation.figures import check_objective
+from crossflow.answers.evaluation.layered import machine
+from crossflow.answers.planning.plans import Plans, RankedPlan, RefusedPlans, figure, ranked, with_ties
+from crossflow.answers.points import variant
+from crossflow.answers.scenario import Scenario
+from crossflow.answers.score import MARGIN, OVERFULL, OVERFULL_HOST, Score, larger_is_better
+from crossflow.base.arrays import Array, Index
+from crossflow.base.errors import CrossflowError, StrategyError
+from crossflow.base.units import show
+from crossflow.engine.step.remedies import remedies
+from crossflow.parallel.strategy.mesh import Mesh
+from crossflow.parallel.strategy.plan import Plan
+from crossflow.parallel.strategy.reading import ANY, GIVEN, AnyStrategy, as_text, legal_strategies, undivided
+from crossflow.workload.spec import ProgramSpec
+
+MOST = 75_000  # strategies that are evaluated, some seconds of a processor
+LARGEST = 64  # times as many devices, at most, that are tried where nothing fits
+NEAREST = 3  # plans that are listed where none fits
+FEW = 32  # strategies with equal degrees of which a sample has at least as many
+GOLDEN = (5.0**0.5 - 1.0) / 2.0
+RANKED = 1e-9  # relative difference within which two values are equal
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Survey:
+    """Strategies with their scores; `cost` is the objective, negative where more is better, infinite where it has no value."""
+
+    strategies: tuple[AnyStrategy, ...]
+    score: Score
+    cost: Array
+
+    @property
+    def order(self) -> Index:
+        """Those that fit, best first; of equal ones the one that needs less memory."""
+        found = np.lexsort((self.score.memory_needed, self.cost))
+        return found[self.score.feasible[found]]
+
+    @property
+    def lacking(self) -> Array:
+        """Memory that the device or its host lacks, shape (n,). [B]"""
+        score = self.score
+        return np.maximum(score.memory_needed - score.memory_capacity, score.host_memory - score.host_capacity)
+
+    @property
+    def nearest(self) -> Index:
+        """Those that lack nothing but memory, the least lacking first; all where there are none."""
+        found = np.argsort(self.lacking, kind="stable")
+        short = self.score.buildable & ~self.score.feasible
+        return found[short[found]] if short.any() else found
+
+
+def plan(scenario: Scenario, *, top: int = 10, objective: str = "step_time_s", margin: float = MARGIN) -> Plans:
+    """The best strategies of a scenario's workload on its devices, and why the others fail.
+
+    Parameters
+    ----------
+    scenario : what is divided, on what; its own strategy is set beside the best ones.
+    top : how many plans are listed.
+    objective : column of a score that orders them, the largest value first where larger is better.
+    margin : share of a device's memory that should be left. Plans that leave less are marked as tight, and none of them is chosen
+        while another fits. [1]
+
+    Raises
+    ------
+    CrossflowError
+        For a program, which is divided already, for a workload that no strategy divides, and for an objective that is no numeric
+        column of the scenario's score.
+
+    Notes
+    -----
+    All legal strategies are tried where they are at most 75,000. Of more, an even sample is tried first, then all those that share
+    their degrees of parallelism with the best of the sample.
+    """
+    if top < 1:
+        raise ValueError(f"top: expected at least one plan, got {top}")
+    if not 0.0 <= margin < 1.0:
+        raise ValueError(f"margin: expected a share of memory from 0 to below 1, got {margin:g}")
+    legal = _legal(scenario)
+    made, unmade = _makeable(scenario, legal)
+    if not made:
+        raise StrategyError(f"strategy: none of {len(legal)} can be made: {unmade[0].reason}")
+    check_objective(scenario, evaluate(scenario, {"strategy": _texts(scenario, made[:1])}).columns(), objective)
+    found = _survey(scenario, _sampled(scenario, made, objective), objective)
+    order = found.order
+    if len(order) and not np.isfinite(found.cost[order]).any():
+        raise CrossflowError(f"{objective} has no value for any strategy of this scenario; order plans by another column")
+    room = order[~found.score.tight(margin)[order]]
+    shown = [int(i) for i in (order[:top] if len(order) else found.nearest[: min(top, NEAREST)])]
+    chosen = int([*room, *order][0]) if len(order) else None
+    if chosen is not None and chosen not in shown:
+        shown[-1] = chosen
+    texts = _texts(scenario, [found.strategies[i] for i in shown])
+    rows = _rows(scenario, texts, found, objective, margin)
+    return Plans(
+        scenario=scenario,
+        objective=objective,
+        margin=margin,
+        plans=rows,
+        chosen=None if chosen is None else rows[shown.index(chosen)],
+        own=_own(scenario, found, objective, margin),
+        legal=len(legal),
+        tried=len(found.strategies),
+        fitting=len(order),
+        tight=len(order) - len(room),
+        refusals=tuple(sorted([*_refusals(scenario, found), *unmade], key=lambda refusal: -refusal.count)),
+        remedies=() if len(order) else _remedies(scenario, texts[0]),
+        notes=_notes(scenario, len(made), len(found.strategies)),
+    )
+
+
+def _legal(scenario: Scenario) -> tuple[AnyStrategy, ...]:
+    """Every legal strategy; an error where there is none to choose from."""
+    if isinstance(scenario.workload, ProgramSpec):
+        raise StrategyError(f"there is nothing to plan: {GIVEN}")
+    found = legal_strategies(scenario.workload, scenario.nodes, fused=scenario.fused_attention)
+    if not found:
+        raise StrategyError(undivided(scenario.workload, scenario.devices))
+    return found
+
+
+def _makeable(scenario: Scenario, legal: Sequence[AnyStrategy]) -> tuple[tuple[AnyStrategy, ...], tuple[RefusedPlans, ...]]:
+    """The strategies that the scenario can have; of a graph whose axes are placed by hand, others cannot lie so."""
+    if "placement" not in scenario.document.data or not isinstance(scenario.strategy, Mesh):
+        return tuple(legal), ()
+    found, refused = list[AnyStrategy](), list[tuple[str, str]]()
+    for strategy in legal:
+        try:
+            variant(scenario, {"strategy": str(strategy)})
+            found.append(strategy)
+        except CrossflowError as error:
+            refused.append((error.said, str(strategy)))
+    why = (RefusedPlans(reason=refused[0][0], count=len(refused), strategy=refused[0][1]),) if refused else ()
+    return tuple(found), why
+
+
+def _texts(scenario: Scenario, strategies: Sequence[AnyStrategy]) -> list[str]:
+    return [as_text(strategy, scenario.workload) for strategy in strategies]
+
+
+def _sampled(scenario: Scenario, legal: tuple[AnyStrategy, ...], objective: str) -> tuple[AnyStrategy, ...]:
+    """The strategies to try: all of them, or where they are too many a sample, and then those with the degrees of its best."""
+    if len(legal) <= MOST:
+        return legal
+    sample = _sample([_degrees(strategy) for strategy in legal], MOST // 2)
+    found = _survey(scenario, tuple(legal[i] for i in sample), objective)
+    best = np.lexsort((found.lacking, found.cost, ~found.score.feasible))
+    ranks: dict[object, int] = {}
+    for i in best:
+        ranks.setdefault(_degrees(found.strategies[i]), len(ranks))
+    known = set(sample)
+    rest = sorted((ranks.get(_degrees(strategy), len(ranks)), i) for i, strategy in enumerate(legal) if i not in known)
+    chosen = sorted([*sample, *(i for _, i in rest[: max(MOST - len(sample), 0)])])
+    return tuple(legal[i] for i in chosen)
+
+
+def _sample(degrees: Sequence[object], some: int) -> list[int]:
+    """About `some` places, of those with equal degrees as large a share of each, and no fewer than a few.
+
+    They are as even as multiples of the golden ratio are: whole steps would miss the same options of every plan.
+    """
+    alike: dict[object, list[int]] = {}
+    for i, one in enumerate(degrees):
+        alike.setdefault(one, []).append(i)
+    found = list[int]()
+    for places in alike.values():
+        many = min(max(some * len(places) // len(degrees), FEW), len(places))
+        found += {places[int(len(places) * (i * GOLDEN % 1.0))] for i in range(many)}
+    return sorted(found)
+
+
+def _degrees(strategy: AnyStrategy) -> object:
+    """What strategies that differ in options alone have in common."""
+    return (strategy.tp, strategy.pp, strategy.cp, strategy.ep, strategy.etp) if isinstance(strategy, Plan) else None
+
+
+def _survey(scenario: Scenario, strategies: tuple[AnyStrategy, ...], objective: str) -> _Survey:
+    """Strategies with their scores; the steps of those that do not fit are not timed."""
+    # Plans are read faster as they are; a plan alone would become a scenario of its own, for which it must be text.
+    layered = len(strategies) > 1 and not isinstance(strategies[0], Mesh)
+    points = list(strategies) if layered else _texts(scenario, strategies)
+    score = evaluate(scenario, {"strategy": points}, fitting=True, columns=(objective,))
+    values = np.asarray(figure(score, objective), dtype=float)
+    cost = np.where(np.isnan(values), np.inf, -values if larger_is_better(objective) else values)
+    return _Survey(strategies=strategies, score=score, cost=cost)
+
+
+def _rows(scenario: Scenario, strategies: Sequence[str], found: _Survey, objective: str, margin: float) -> tuple[RankedPlan, ...]:
+    """All figures of some strategies, with their ranks among those that fit."""
+    score = evaluate(scenario, {"strategy": list(strategies)})
+    values = np.asarray(figure(score, objective), dtype=float)
+    cost = np.where(np.isnan(values), np.inf, -values if larger_is_better(objective) else values)
+    best = np.sort(found.cost[found.order])
+    ranks = [int(np.searchsorted(best, one * (1 - RANKED) if one > 0 else one * (1 + RANKED))) + 1 for one in cost]
+    rows = [
+        ranked(score, i, text, ranks[i] if score.feasible[i] else None, objective, margin, scenario) for i, text in enumerate(strategies)
+    ]
+    return with_ties(scenario, rows, objective)
+
+
+def _own(scenario: Scenario, found: _Survey, objective: str, margin: float) -> RankedPlan | None:
+    """The scenario's own strategy; None where it leaves the choice to others."""
+    if scenario.auto is not None or scenario.document.data.get("strategy") in (None, ANY):
+        return None
+    return _rows(scenario, [scenario.strategy_text], found, objective, margin)[0]
+
+
+def _refusals(scenario: Scenario, found: _Survey) -> Iterator[RefusedPlans]:
+    """Why strategies fail, those with one reason together, each with the one that is nearest to working."""
+    score, lacking = found.score, found.lacking
+    for code in np.unique(score.reason[~score.feasible & (score.reason >= 0)]):
+        points = np.flatnonzero(~score.feasible & (score.reason == code))
+        memory = score.reasons[code] in (OVERFULL, OVERFULL_HOST)
+        nearest = int(points[lacking[points].argmin()]) if memory else int(points[0])
+        text = as_text(found.strategies[nearest], scenario.workload)
+        lack = float(lacking[nearest]) if memory else None
+        yield RefusedPlans(reason=str(score.why(nearest)), count=len(points), strategy=text, lacking=lack)
+
+
+def _remedies(scenario: Scenario, nearest: str) -> tuple[str, ...]:
+    """What would make the nearest strategy fit: changes of a transformer's plan, and more devices."""
+    made = variant(scenario, {"strategy": nearest})
+    if not isinstance(made.strategy, Plan):
+        return tuple(_on_more_devices(scenario))
+    own = remedies(made.job(), made.strategy, made.workload_batch, machine(made, made.architecture))
+    return (*(one for one in own if not one.startswith("on ")), *_on_more_devices(scenario))
+
+
+def _on_more_devices(scenario: Scenario) -> Iterator[str]:
+    """On how many more devices a strategy would fit, devices doubled until one does."""
+    counted = scenario.system.devices is None and scenario.system.nodes is not None
+    path, count = ("system.nodes", scenario.nodes[1]) if counted else ("system.devices", scenario.devices)
+    factor = 2
+    while factor <= LARGEST:
+        try:
+            made = variant(scenario, {path: factor * count, "strategy": ANY})
+            found = _survey(made, _legal(made), "step_time_s")
+        except CrossflowError:  # such as more nodes than the network takes
+            return
+        if len(order := found.order):
+            spare = show(-float(found.lacking[order[0]]), "B")
+            yield f"on {made.devices:,} devices {found.strategies[order[0]]} fits with {spare} to spare"
+            return
+        factor *= 2
+
+
+def _notes(scenario: Scenario, made: int, tried: int) -> tuple[str, ...]:
+    """Sentences on how far the list can be trusted."""
+    sampled = f"{tried:,} of {made:,} legal strategies were tried: a sample, and all with the degrees of its best"
+    measured = "the profile holds events of some strategies and others are modelled: compare strategies without a profile"
+    return (*((sampled,) if tried < made else ()), *((measured,) if scenario.profile is not None else ()))

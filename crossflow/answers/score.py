@@ -1,0 +1,583 @@
+"""Scores: what an evaluation says of each design point, as arrays that can be joined, picked from and tabulated."""
+
+from __future__ import annotations
+
+import difflib
+import functools
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from crossflow.answers.bands import LEVELS
+from crossflow.base import files
+from crossflow.base.arrays import Array, Index, Mask, divide, plain
+from crossflow.base.errors import CrossflowError
+from crossflow.base.packages import pandas
+from crossflow.base.results import PlainData, Tabular
+from crossflow.base.units import KINDS, SUFFIXES, show
+
+if TYPE_CHECKING:
+    from crossflow.base.drawing.picture import Picture
+
+OwnFigure = Callable[[Mapping[str, Any]], Any]  # an own figure from columns by name, arrays of shape (n,)
+UNIT_SUFFIX = {
+    "step_time": "_s", "breakdown": "_s", "communication": "_s", "exposed_communication": "_s", "by_layer": "_s", "bound": "_share",
+    "memory": "_bytes", "memory_capacity": "_bytes", "host_memory": "_bytes", "host_capacity": "_bytes",
+    "energy": "_j", "power": "_w", "cost": "_usd", "memory_traffic": "_bytes",
+    "samples_per_second": "", "tokens_per_second": "",
+}  # fmt: skip
+PARTS = ("breakdown", "communication", "exposed_communication", "by_layer", "bound", "memory")  # groups of which a point may have no part
+UNTOLD = ("reason", "trust", "rent", "normalised_devices", "points", "units")  # of which other columns are made, and what is no figure
+OVERFULL = "needs {needed} of memory per device but has {capacity}: {excess} too much ({over} times the capacity)"
+OVERFULL_HOST = "needs {host} of the host's memory per device but has {room}: {lack} too much"
+UNPREFIXED = ("serving", "operation", "node", "own")  # groups whose names are columns as they are
+MILLION = "_per_million_"  # between a figure and what it is counted for, samples or tokens
+MARGIN = 0.05  # share of memory below which what is left is little: fragments and libraries that no model counts may need it
+# Fields of a score that hold figures by name.
+_GROUPS = (*PARTS, "architecture", "serving", "operation", "node", "error_band", "run", "points", "units", "own")
+_NAMED = {
+    "flops": "flop", "intensity_flop_per_byte": "flop/B", "samples_per_second": "1/s", "tokens_per_second": "1/s",
+}  # fmt: skip
+_OF_A_DEVICE = {
+    "throughput": "flop/s", "frequency": "Hz", "sustained_frequency": "Hz", "voltage": "V", "area": "m2", "power": "W",
+    "perimeter": "m", "capacity": "B", "bandwidth": "B/s", "cost": "USD", "carbon": "kg",
+}  # fmt: skip
+_LARGER = (
+    "mfu", "hfu", "samples_per_second", "tokens_per_second", "intensity_flop_per_byte", "memory_capacity_bytes", "host_capacity_bytes",
+    "measured_share", "input_throughput_tokens_per_s", "output_throughput_tokens_per_s", "request_throughput_per_s",
+)  # fmt: skip
+_SMALLER = (
+    "architecture.used.",
+    "architecture.cost.",
+    "architecture.carbon.",
+    "architecture.voltage",
+)  # figures of a device of which less is better
+
+
+@functools.cache
+def unit_of(column: str) -> str:
+    """SI unit of a column of a score, ``1`` where it has none.
+
+    >>> [unit_of(column) for column in ("breakdown_s.compute", "mfu", "architecture.l2.bandwidth", "usd_per_million_tokens")]
+    ['s', '1', 'B/s', 'USD']
+    """
+    head, *parts = column.removeprefix("run.").split(".")
+    if head == "architecture":
+        return next((_OF_A_DEVICE[part] for part in parts if part in _OF_A_DEVICE), "1")
+    measured = f"_{head.partition(MILLION)[0]}"
+    return _NAMED.get(head) or next((unit for ending, unit in SUFFIXES.items() if measured.endswith(ending)), "1")
+
+
+def words(name: str) -> str:
+    """The name of a figure in words, without the unit in it.
+
+    >>> words("step_time_s"), words("device_hours_per_million_tokens"), words("exposed_share")
+    ('step time', 'device hours per million tokens', 'exposed')
+    """
+    head, *amount = name.partition(MILLION)
+    ending = next((ending for ending in (*SUFFIXES, "_share") if head.endswith(ending)), "")
+    return "".join((head.removesuffix(ending), *amount)).replace("_", " ")
+
+
+def larger_is_better(column: str) -> bool:
+    """Whether an improvement of a column is a larger value: throughputs, use of the peak, and what a device has.
+
+    >>> larger_is_better("mfu"), larger_is_better("step_time_s"), larger_is_better("architecture.l2.bandwidth")
+    (True, False, True)
+    """
+    return column in _LARGER or (column.startswith("architecture.") and not column.startswith(_SMALLER))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Score(PlainData, Tabular):
+    """Evaluation of n design points; every array has shape (n,).
+
+    Every column is an attribute and an item too, with its unit in the name: ``score.step_time_s``, ``score["breakdown_s.compute"]``.
+    ``score[2]``, ``score[:10]`` and ``score[score.feasible]`` are scores of these points.
+
+    Attributes
+    ----------
+    step_time : time of one step; also that of a design that does not fit, where it can be computed. [s]
+    feasible : whether it can be built and fits in memory.
+    reason : index into `reasons` of what makes it infeasible, -1 where nothing does.
+    reasons : sentences.
+    breakdown : time by kind; the parts add up to `step_time`. [s]
+    communication, exposed_communication : time by collective, in all and as far as it lengthens the step. [s]
+    by_layer : time of computing, of communication and of what is exposed of that, by layer type on a device of the busiest stage,
+        of layered workloads. [s]
+    bound : share of the step that each resource bounds; the shares add up to 1. [1]
+    memory : bytes of the fullest device by kind. [B]
+    memory_capacity : [B]
+    host_memory, host_capacity : bytes that the fullest device keeps on its host, and its share of the host's memory, infinite where
+        nothing is known of it. [B]
+    energy : of one step, all devices. [J]
+    power : mean over the step, all devices. [W]
+    cost : price of all devices with their packages and network ports; NaN where it is not known. [USD]
+    devices : devices in use. [1]
+    rent : price of all devices for a time, NaN where it is not known. [USD/s]
+    normalised_devices : devices over those of the reference (A100) that have their peak rate together. [1]
+    parameters : parameters of the model. [1]
+    flops : operations of one step, all devices. [flop]
+    memory_traffic : bytes that one step reads and writes in main memory, all devices. [B]
+    mfu, hfu : operations that the model needs, and those that kernels execute, over what all devices could do at peak; both count
+        the attention scores that mask and window leave. [1]
+    samples_per_second, tokens_per_second : throughput; tokens are zero where the word has no meaning. [1/s]
+    measured_share : share of the time of kernels and collectives that was measured: that a profile gives, or a program states; NaN
+        without either. [1]
+    architecture : derived figures of one device, in SI units.
+    serving : figures of a service by column, such as ``ttft_s``; none of other tasks. [s], [1/s]
+    operation : figures of a step that the system's `operation` gives, by column; none where it does not give them.
+    node : what a node draws while it runs, ``node_power_w``; none where the system does not say. [W]
+    error_band : errors of the measured runs that are most like a point: median and 90th percentile of their size, mean with sign, and
+        how many they are; none where nothing of the kind was measured. [1]
+    trust : how far a point can be trusted, as a place in `crossflow.answers.bands.LEVELS`; a column of words.
+    run : figures of the whole run by name, such as ``time_s``; none where a scenario does not say how long it is. [s], [J], [USD]
+    points : values of the points by path, quantities in SI units; a table has them before its figures, `columns` does not.
+    units : SI unit of the quantities among these paths.
+    own : figures that a caller computes from columns, by name.
+    """
+
+    step_time: Array
+    feasible: Mask
+    reason: Index
+    reasons: tuple[str, ...]
+    breakdown: Mapping[str, Array]
+    communication: Mapping[str, Array]
+    exposed_communication: Mapping[str, Array]
+    by_layer: Mapping[str, Array]
+    bound: Mapping[str, Array]
+    memory: Mapping[str, Array]
+    memory_capacity: Array
+    host_memory: Array
+    host_capacity: Array
+    energy: Array
+    power: Array
+    cost: Array
+    devices: Array
+    rent: Array
+    normalised_devices: Array
+    parameters: Array
+    flops: Array
+    memory_traffic: Array
+    mfu: Array
+    hfu: Array
+    samples_per_second: Array
+    tokens_per_second: Array
+    measured_share: Array
+    trust: Index
+    architecture: Mapping[str, Array]
+    serving: Mapping[str, Array] = field(default_factory=dict)
+    operation: Mapping[str, Array] = field(default_factory=dict)
+    node: Mapping[str, Array] = field(default_factory=dict)
+    error_band: Mapping[str, Array] = field(default_factory=dict)
+    run: Mapping[str, Array] = field(default_factory=dict)
+    points: Mapping[str, Sequence[Any] | Array] = field(default_factory=dict)
+    units: Mapping[str, str] = field(default_factory=dict)
+    own: Mapping[str, Array] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        """A score is published: its arrays, of which some are kept for later evaluations too, cannot be written to."""
+        for value in vars(self).values():
+            if isinstance(value, np.ndarray):
+                value.setflags(write=False)
+            elif isinstance(value, Mapping):
+                for array in value.values():
+                    if isinstance(array, np.ndarray):
+                        array.setflags(write=False)
+
+    def __len__(self) -> int:
+        return int(self.step_time.size)
+
+    def __getitem__(self, key: str | int | slice | Sequence[int] | Index | Mask) -> Any:
+        if isinstance(key, str):
+            columns = self.table()
+            if key not in columns:
+                raise KeyError(no_column(key, list(columns)))
+            return columns[key]
+        if isinstance(key, slice):
+            return self.take(np.arange(len(self))[key])
+        if isinstance(key, int | np.integer):
+            return self.take(np.arange(len(self))[[key]])
+        return self.take(key)
+
+    def __iter__(self) -> Iterator[Score]:
+        return (self.take([i]) for i in range(len(self)))
+
+    def _column(self, name: str) -> Any:
+        return self.columns()[name]
+
+    @property
+    def best(self) -> Score:
+        """The score of the fastest point that fits, of the fastest of all where none does."""
+        return self.take([self._fastest])
+
+    @property
+    def _fastest(self) -> int:
+        return int(np.argmin(np.where(self.feasible, self.step_time, np.inf) if self.feasible.any() else self.step_time))
+
+    @property
+    def memory_needed(self) -> Array:
+        """Bytes that the fullest device needs. [B]"""
+        needed = np.asarray(sum(self.memory.values(), np.zeros(len(self))))
+        return np.where(np.isnan(self.memory_capacity), np.nan, needed)
+
+    @property
+    def memory_left(self) -> Array:
+        """Share of the fullest device's memory that is left, negative where it does not fit. [1]"""
+        return 1.0 - divide(self.memory_needed, self.memory_capacity)
+
+    @property
+    def fits(self) -> Mask:
+        """Whether a design fits in the memory of its devices and of their host."""
+        return np.asarray((self.memory_needed <= self.memory_capacity) & (self.host_memory <= self.host_capacity))
+
+    def tight(self, margin: float = MARGIN) -> Mask:
+        """Whether a design fits and leaves less than a margin of its memory."""
+        return np.asarray(self.feasible & (self.memory_left < margin))
+
+    @property
+    def buildable(self) -> Mask:
+        """Whether nothing but memory stands against a point."""
+        codes = [code for code, sentence in enumerate(self.reasons) if sentence in (OVERFULL, OVERFULL_HOST)]
+        return np.asarray(self.feasible | np.isin(self.reason, codes))
+
+    @property
+    def hidden_communication(self) -> Array:
+        """Time of collectives that does not lengthen the step. [s]"""
+        with np.errstate(invalid="ignore"):  # of a step without end
+            parts = [np.maximum(sent - self.exposed_communication[name], 0.0) for name, sent in self.communication.items()]
+        return np.asarray(sum((np.where(np.isfinite(part), part, 0.0) for part in parts), np.zeros(len(self))))
+
+    @property
+    def serialized(self) -> Array:
+        """What the step would take with all its communication and computation one after the other. [s]"""
+        return np.asarray(self.step_time + self.hidden_communication)
+
+    @property
+    def exposed_share(self) -> Array:
+        """Share of the time of collectives that lengthens the step, zero where there are none. [1]"""
+        hidden, exposed = self.hidden_communication, np.asarray(sum(self.exposed_communication.values(), np.zeros(len(self))))
+        ends = np.isfinite(exposed)
+        return np.where(ends, divide(np.where(ends, exposed, 0.0), hidden + np.where(ends, exposed, 0.0)), 1.0)
+
+    @property
+    def intensity(self) -> Array:
+        """Operations per byte of main memory, the computation intensity of the paper's Sec. 2. [flop/B]"""
+        return divide(self.flops, self.memory_traffic)
+
+    def per_million(self) -> dict[str, Array]:
+        """What a million samples, or tokens where the word has a meaning, cost, by column: device-hours, rent, figures of `operation`."""
+        table: dict[str, Array] = {}
+        amounts = {"device_hours": self.devices / 3600.0, "normalised_device_hours": self.normalised_devices / 3600.0, "usd": self.rent}
+        with np.errstate(invalid="ignore"):  # of a step without end
+            amounts |= {name: np.where(np.isinf(each), each, each / self.step_time) for name, each in self.operation.items()}
+        for what, rate in (("samples", self.samples_per_second), ("tokens", self.tokens_per_second)):
+            if what == "tokens" and not rate.any():
+                continue
+            time = divide(np.full(len(self), 1e6), rate)
+            for name, amount in amounts.items():
+                if not np.isnan(amount).all():
+                    with np.errstate(invalid="ignore"):  # a device that does nothing takes for ever
+                        table[f"{name}{MILLION}{what}"] = np.where(np.isfinite(time), time * amount, np.inf)
+        return table
+
+    @property
+    def bound_by(self) -> list[str]:
+        """The resource that bounds the largest share of each point's step."""
+        names, shares = ["-", *self.bound], np.stack([np.full(len(self), 1e-300), *self.bound.values()])  # nothing bounds no scenario
+        return [names[i] for i in shares.argmax(axis=0)]
+
+    @property
+    def trusted(self) -> list[str]:
+        """How far each point can be trusted, in a word."""
+        return [LEVELS[level] for level in self.trust.tolist()]
+
+    def why(self, point: int = 0) -> str | None:
+        """What makes a point infeasible, with its numbers; None where nothing does."""
+        code = int(self.reason[point])
+        if code < 0:
+            return None
+        needed, capacity = float(self.memory_needed[point]), float(self.memory_capacity[point])
+        host, room = float(self.host_memory[point]), float(self.host_capacity[point])
+        over = needed / capacity if capacity > 0 else np.inf
+        return self.reasons[code].format(
+            needed=show(needed, "B"),
+            capacity=show(capacity, "B"),
+            excess=show(needed - capacity, "B"),
+            over=next((text for digits in (3, 4, 5) if (text := f"{over:.{digits}g}") != "1"), f"{over:.6g}"),
+            host=show(host, "B"),
+            room=show(room, "B"),
+            lack=show(host - room, "B"),
+        )
+
+    def _reasons(self) -> list[str | None]:
+        """Why each point is infeasible; points that share their figures share the sentence."""
+        figures = (self.reason, self.memory_needed, self.memory_capacity, self.host_memory, self.host_capacity)
+        keys = list(zip(*(values.tolist() for values in figures), strict=True))
+        first = {key: i for i, key in reversed(list(enumerate(keys)))}
+        sentences = {key: self.why(i) for key, i in first.items()}
+        return [sentences[key] for key in keys]
+
+    def columns(self) -> dict[str, Any]:
+        """Flat table of all figures: name with unit -> values, groups joined by a dot."""
+        table: dict[str, Any] = {}
+        for entry in fields(self):
+            value, name = getattr(self, entry.name), entry.name + UNIT_SUFFIX.get(entry.name, "")
+            if entry.name in UNTOLD:
+                continue
+            if isinstance(value, Mapping):
+                prefix = "" if entry.name in UNPREFIXED else f"{name}."
+                table |= {f"{prefix}{key}": array for key, array in value.items()}
+            elif isinstance(value, np.ndarray):
+                table[name] = value
+        if np.isnan(self.measured_share).all():
+            del table["measured_share"]
+        table |= {"serialized_s": self.serialized, "hidden_communication_s": self.hidden_communication, "exposed_share": self.exposed_share}
+        table["intensity_flop_per_byte"] = self.intensity
+        table |= self.per_million()
+        table["memory_needed_bytes"] = self.memory_needed
+        table["bound_by"] = self.bound_by
+        table["trust"] = self.trusted
+        table["reason"] = self._reasons()
+        return table
+
+    def with_figures(self, figures: Mapping[str, OwnFigure]) -> Score:
+        """The score with own figures as further columns: each a function of its columns by name, as arrays of shape (n,).
+
+        Raises
+        ------
+        CrossflowError
+            For a name that is a column already, a column that a function misses, and a result of another shape.
+        """
+        columns, found = self.columns(), dict(self.own)
+        for name, function in figures.items():
+            if name in columns:
+                raise CrossflowError(f"{name} is a column of every score; give the figure another name")
+            found[name] = columns[name] = _own(name, function, columns, len(self))
+        return replace(self, own=found)
+
+    def table(self) -> dict[str, Any]:
+        """Values of the points by path, then all columns."""
+        points = {path: values if isinstance(values, np.ndarray) else list(map(told, values)) for path, values in self.points.items()}
+        return {**points, **self.columns()}
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data: every column as a list."""
+        return {name: value.tolist() if isinstance(value, np.ndarray) else value for name, value in self.columns().items()}
+
+    def to_json(self) -> str:
+        """The data of `to_dict` as JSON, which has no infinity: null stands for a value that no design reaches."""
+        return files.json_text({name: [plain(value) for value in values] for name, values in self.to_dict().items()})
+
+    def to_frame(self) -> Any:
+        """Table as a pandas DataFrame, which must be installed: the values of the points, then every column, in SI units.
+
+        The units stand in ``frame.attrs["units"]``, by column.
+
+        >>> import crossflow
+        >>> scenario = crossflow.from_dict({"system": "dgx-h100", "workload": "llama3-8b", "strategy": "tp8"})
+        >>> score = crossflow.evaluate(scenario, {"workload.global_batch": [8, 16]})
+        >>> list(score.to_frame().columns[:2])  # doctest: +SKIP
+        ['workload.global_batch', 'step_time_s']
+        """
+        frame = pandas().DataFrame(self.table())
+        frame.attrs["units"] = {name: self.unit_of(name) for name in frame.columns}
+        return frame
+
+    def unit_of(self, name: str) -> str:
+        """SI unit of a column of the table, ``1`` where it has none."""
+        return self.units.get(name) or ("1" if name in self.points else unit_of(name))
+
+    def take(self, points: Sequence[int] | Index | Mask) -> Score:
+        """The score of some of the points, by their numbers or by a mask."""
+        chosen = np.asarray(points)
+        index = np.flatnonzero(chosen) if chosen.dtype == bool else chosen.astype(np.intp)
+        kept: dict[str, Any] = {}
+        for entry in fields(self):
+            value = getattr(self, entry.name)
+            if isinstance(value, np.ndarray):
+                kept[entry.name] = value[index]
+            elif isinstance(value, Mapping):
+                kept[entry.name] = value if entry.name == "units" else {name: _picked(values, index) for name, values in value.items()}
+        return Score(**kept, reasons=self.reasons)
+
+    def plot(self, x: str | None = None, y: str = "step_time_s", *, by: str | None = None) -> Picture:
+        """Draw a column over another column, or over values of the points; marker shapes say what bounds a point.
+
+        Parameters
+        ----------
+        x : path of the points, or column; the first path of which values differ where absent.
+        y : column of numbers.
+        by : path or column whose values are lines of their own; the next path of which values differ where absent.
+
+        Raises
+        ------
+        CrossflowError
+            For names that the table does not have.
+
+        Examples
+        --------
+        >>> import crossflow
+        >>> scenario = crossflow.from_dict({"system": "dgx-h100", "workload": "llama3-8b", "strategy": "tp8"})
+        >>> crossflow.sweep(scenario, {"workload.global_batch": [8, 16, 32]}).plot(y="tokens_per_second")
+        Picture(6.4 x 4.5 inches; save(path) writes it)
+        """
+        from crossflow.base.drawing.charts import Along, points_chart
+
+        table = self.table()
+        free = [path for path, values in self.points.items() if len(set(map(str, values))) > 1]
+        across = x or next(iter(free), "step_time_s")
+        lines = by or next((path for path in free if path not in (across, y)), None) if x is None or by else by
+        for name in filter(None, (across, y, lines)):
+            if name not in table:
+                raise CrossflowError(no_column(name, list(table)))
+        along, heights = (Along(name, table[name], self.unit_of(name)) for name in (across, y))
+        series = None if lines is None else Along(lines, table[lines], self.unit_of(lines))
+        title = f"{y} over {across}"
+        marks = {"bound": table["bound_by"], "feasible": self.feasible}
+        return points_chart(title, along, heights, series=series, joined=across in self.points, **marks)
+
+    def _repr_html_(self) -> str:
+        from crossflow.base.drawing import html
+        from crossflow.base.drawing.charts import written
+
+        table = self.table()
+        names = [*self.points, "step_time_s", "feasible", "bound_by", "mfu", "memory_needed_bytes", *self.own]
+        names += ["reason"] if not self.feasible.all() else []
+        rows = ([written(table[name][i], self.unit_of(name)) for name in names] for i in range(min(len(self), html.MOST)))
+        more = f"<div>{len(self) - html.MOST:,} more points; to_frame() has all of them</div>" if len(self) > html.MOST else ""
+        return html.text(repr(self)) + html.table(names, rows) + more
+
+    def __repr__(self) -> str:
+        if not len(self):
+            return "Score(0 points)"
+        best = self._fastest
+        return f"Score({len(self)} points, {int(self.feasible.sum())} feasible, fastest {show(float(self.step_time[best]), 's')} at {best})"
+
+
+def money(score: Score, point: int) -> dict[str, float]:
+    """Prices of a point that are known, by column. [USD]"""
+    columns = {"cost_usd": score.cost, **{name: value for name, value in score.per_million().items() if name.startswith("usd_")}}
+    return {name: float(value[point]) for name, value in columns.items() if np.isfinite(value[point])}
+
+
+def told(value: Any) -> Any:
+    """A value of a point in a table: names and numbers as they are, what has parts as text."""
+    return value if value is None or isinstance(value, str | bool | int | float | np.generic) else str(value)
+
+
+def _picked(values: Any, index: Index) -> Any:
+    return values[index] if isinstance(values, np.ndarray) else tuple(values[i] for i in index)
+
+
+def _own(name: str, function: OwnFigure, columns: Mapping[str, Any], n: int) -> Array:
+    """Values of an own figure."""
+    try:
+        with np.errstate(all="ignore"):  # infeasible points hold inf and NaN
+            values = np.asarray(function(columns), dtype=float)
+    except KeyError as error:
+        raise CrossflowError(f"{name}: {no_column(str(error.args[0]), list(columns))}") from None
+    except (TypeError, ValueError) as error:
+        raise CrossflowError(f"{name}: the function of this figure fails: {error}") from None
+    if values.shape not in ((n,), (1,), ()):
+        raise CrossflowError(f"{name}: its function gives an array of shape {values.shape}; expected ({n},), a value a point")
+    return np.array(np.broadcast_to(values, (n,)))
+
+
+def refused(reasons: Sequence[str]) -> Score:
+    """Score of points that make no scenario, for a reason each: a step without end, and no other figure."""
+    n, sentences = len(reasons), [reason.replace("{", "{{").replace("}", "}}") for reason in reasons]
+    known = tuple(dict.fromkeys(sentences))
+    nothing: dict[str, Any] = {
+        entry.name: {} if entry.name in _GROUPS else np.full(n, np.nan) for entry in fields(Score) if entry.name != "reasons"
+    }
+    nothing |= {"step_time": np.full(n, np.inf), "feasible": np.zeros(n, dtype=bool)}
+    nothing |= {"trust": np.zeros(n, dtype=int), "samples_per_second": np.zeros(n), "tokens_per_second": np.zeros(n)}
+    return Score(**{**nothing, "reason": np.array([known.index(sentence) for sentence in sentences]), "reasons": known})
+
+
+def scatter(parts: Sequence[tuple[Index, Score]], n: int) -> Score:
+    """One score of n points from scores of subsets, each with the indices of its points."""
+    reasons = tuple(dict.fromkeys(sentence for _, part in parts for sentence in part.reasons))
+    merged: dict[str, Any] = {}
+    for entry in fields(Score):
+        if entry.name == "reasons":
+            merged["reasons"] = reasons
+        elif entry.name == "reason":
+            codes = np.full(n, -1)
+            for index, part in parts:
+                renumber = np.array([*(reasons.index(sentence) for sentence in part.reasons), -1])
+                codes[index] = renumber[part.reason]
+            merged["reason"] = codes
+        elif isinstance(getattr(parts[0][1], entry.name), Mapping):
+            names, nothing = dict.fromkeys(name for _, part in parts for name in getattr(part, entry.name)), _nothing(entry.name)
+            merged[entry.name] = {
+                name: _placed([(index, getattr(part, entry.name).get(name, nothing)) for index, part in parts], n) for name in names
+            }
+        else:
+            merged[entry.name] = _placed([(index, getattr(part, entry.name)) for index, part in parts], n)
+    return Score(**merged)
+
+
+def _placed(parts: Sequence[tuple[Index, Any]], n: int) -> Any:
+    whole = np.zeros(n, dtype=np.result_type(*(np.asarray(values).dtype for _, values in parts)))
+    for index, values in parts:
+        whole[index] = values
+    return whole
+
+
+def _nothing(group: str) -> float:
+    """What a point has of a figure that its score lacks: no share of a whole, else no value."""
+    return 0.0 if group in PARTS else np.nan
+
+
+def absent(column: str) -> float:
+    """What a point has in a column that its score lacks.
+
+    >>> absent("communication_s.all_reduce"), absent("ttft_s"), absent("device_hours_per_million_samples")
+    (0.0, nan, inf)
+    """
+    if MILLION in column:  # only a point that no scenario can be made of counts nothing; it never ends
+        return np.inf
+    head = column.split(".")[0]
+    return next((_nothing(group) for group in PARTS if group + UNIT_SUFFIX[group] == head), np.nan)
+
+
+# ------------------------------------------------------------------------------------------ names that are no column
+
+
+def no_column(name: str, known: Sequence[str]) -> str:
+    """Sentence about a name that is no column, with the closest one that is.
+
+    >>> no_column("serving.ttft_s", ["step_time_s", "ttft_s"])
+    "no column 'serving.ttft_s'; did you mean 'ttft_s'?"
+    """
+    return f"no column '{name}'" + "".join(f"; did you mean '{found}'?" for found in close(name, known)[:1])
+
+
+def close(name: str, known: Sequence[str]) -> list[str]:
+    """Known columns that a name may stand for, the likeliest first: by the whole name, or by its part after the last dot."""
+    whole, last = (difflib.get_close_matches(word, known, n=3) for word in (name, name.rpartition(".")[2]))
+    grouped = any(other.startswith(f"{name.partition('.')[0]}.") for other in known)
+    return list(dict.fromkeys(whole + last if grouped else last + whole))
+
+
+def listed(names: Sequence[str], known: Sequence[str]) -> str:
+    """Known columns on lines of their own, the close ones to some names first, the others by kind.
+
+    >>> print(listed(["run.cost"], ["step_time_s", "ttft_s", "mfu", "run.time_s", "run.cost_usd"]))
+      close: run.cost_usd
+      times: step_time_s, ttft_s
+      others: mfu
+      run.*: time_s
+    """
+    near = list(dict.fromkeys(other for name in names for other in close(name, known)))
+    kinds: dict[str, list[str]] = {}
+    for name in (other for other in known if other not in near):
+        head, dot, part = name.partition(".")
+        kind = "cost" if MILLION in name else KINDS.get(unit_of(name), "others")
+        kinds.setdefault(f"{head}.*" if dot else kind, []).append(part or name)
+    ordered = {**({"close": near} if near else {}), **dict(sorted(kinds.items(), key=lambda pair: pair[0].endswith(".*")))}
+    return "\n".join(f"  {kind}: {', '.join(held)}" for kind, held in ordered.items())

@@ -1,0 +1,38 @@
+"""Shares of the budgets of generated devices, as dimensions of a space."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from crossflow.answers.points import varied
+from crossflow.answers.scenario import Scenario
+from crossflow.answers.search.space import SMALLEST_SHARE, Shares
+from crossflow.base.errors import CrossflowError, did_you_mean
+from crossflow.hardware.architecture.divisions import shares
+from crossflow.hardware.architecture.template import BUDGETS, GeneratedSystem
+
+SHARES = tuple(f"system.budgets.{name}" for name in BUDGETS)
+
+
+def held_shares(scenario: Scenario, path: str) -> dict[str, float]:
+    """Shares of one budget of a generated device that have a value, by the rest of their path."""
+    return {share.removeprefix(f"{path}."): value for share, value in shares_of(scenario).items() if share.startswith(f"{path}.")}
+
+
+def budget_shares(scenario: Scenario, path: str, names: Sequence[str], low: float = SMALLEST_SHARE, high: float = 1.0) -> Shares:
+    """Some shares of one budget, which divide what the others leave of it."""
+    held = held_shares(scenario, path)
+    for name in names:
+        if varied(scenario, f"{path}.{name}") is None:
+            raise CrossflowError(f"no share '{name}'{did_you_mean(name, held)}; shares: {', '.join(held)}")
+    kept = sum(value for name, value in held.items() if name not in names)
+    if low * len(names) > 1.0 - kept:
+        raise CrossflowError(f"{len(names)} shares of at least {low:g} are more than the {1.0 - kept:.4g} that the other shares leave")
+    return Shares(paths=tuple(f"{path}.{name}" for name in names), low=low, high=high, total=1.0 - kept)
+
+
+def shares_of(scenario: Scenario) -> dict[str, float]:
+    """Every share of the budgets of a generated device by path; none of a device known by its datasheet."""
+    if not isinstance(scenario.system, GeneratedSystem):
+        return {}
+    return {f"system.budgets.{path}": float(value[0]) for path, value in shares(scenario.system.budgets).items()}

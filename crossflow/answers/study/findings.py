@@ -1,0 +1,423 @@
+"""What a finished study found: what plots see of it, its tables, its sentence."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from crossflow.answers.bands import DESIGNED, GENERATED, LEVELS, rounded, spread_of
+from crossflow.answers.evaluation.likeness import likeness, trust, trusts
+from crossflow.answers.explanation.parameters import parameters
+from crossflow.answers.explanation.uncertainty import entry_of, importance, interval, probability_better
+from crossflow.answers.points import split, variant, varied
+from crossflow.answers.scenario import Scenario, from_dict
+from crossflow.answers.score import larger_is_better, unit_of
+from crossflow.answers.search.division import SPREAD
+from crossflow.answers.search.problem import ILLEGAL
+from crossflow.answers.study import records, searches, tables
+from crossflow.answers.study.planning import PlannedSearch
+from crossflow.answers.study.plots.view import Convergence, Drawn, View
+from crossflow.answers.study.reading import Study
+from crossflow.answers.study.redivision import LOOSE, LOOSELY, missed, sentence
+from crossflow.base import files
+from crossflow.base.arrays import plain
+from crossflow.base.drawing.words import label
+from crossflow.base.names import file_name
+from crossflow.base.units import show, show_all
+from crossflow.hardware.architecture.datasheet import OF_DATASHEETS, of_a_datasheet
+from crossflow.hardware.architecture.template import DatasheetSystem
+
+WORDS = ("search", "bound_by", "trust", "reason")  # columns of words
+Blocks = tuple[list[str], Iterable[Mapping[str, Sequence[Any]]]]  # names of the columns that are shown, and columns of some rows each
+BEST = "best"  # folder of the best designs of several searches
+_LONG = re.compile(r"[+-]?\d{1,5}\.\d+")
+TIED = 5  # points that are named which cannot be told from the fastest
+COMPARED = 64  # swept points up to which every pair is compared
+
+
+class StudyTable(NamedTuple):
+    """The table of a study, row by row."""
+
+    headers: list[str]
+    total: int  # rows. [1]
+    rows: Iterator[Sequence[str]]  # cells as text
+    file: str  # where the same rows are in full
+
+
+def view(study: Study, columns: Mapping[str, Any], results: Sequence[searches.SearchResult]) -> View:
+    """What plots see of the study."""
+    natural = {name: True for name in columns if larger_is_better(name)}
+    convergence = tuple(
+        Convergence(
+            search=result.run.name,
+            point=", ".join(label(value) for value in result.run.point.values()),
+            evaluations=tuple(evaluations for evaluations, _, _ in result.convergence),
+            best=tuple(best for _, best, _ in result.convergence),
+            seconds=tuple(at for _, _, at in result.convergence if at is not None),
+            total=result.best.evaluations,
+        )
+        for result in results
+    )
+    return View(
+        columns=columns,
+        values=study.values,
+        searches=tuple(study.spec.searches),
+        space=tuple(dict.fromkeys(path for run in study.runs for path in run.problem.space.paths)),
+        # As is better, unless the objectives say otherwise.
+        objectives={**natural, **{o.name: o.maximise for run in study.runs for o in run.problem.objectives}},
+        units=_units(study),
+        best=tuple({**result.run.point, "search": result.run.name, **result.best.row} for result in results if result.best.row is not None),
+        convergence=convergence,
+        drawn=tuple(_drawn(study, columns)) if study.sampling is not None else (),
+        draws=0 if study.sampling is None else study.sampling.settings.samples,
+        interval=0.0 if study.sampling is None else study.sampling.settings.interval,
+        caption=study.caption,
+    )
+
+
+def _units(study: Study) -> dict[str, str]:
+    """SI unit of every searched path that has one."""
+    paths = dict.fromkeys(path for run in study.runs for path in run.problem.space.paths)
+    found = {path: varied(study.scenario, path) for path in paths}
+    return {path: quantity.unit for path, quantity in found.items() if quantity is not None and quantity.unit != "1"}
+
+
+def _drawn(study: Study, columns: Mapping[str, Any]) -> Iterator[Drawn]:
+    """Intervals of every column at every swept point, and which number matters most."""
+    layout, settings = study.grid, study.sampling.settings  # type: ignore[union-attr]
+    numbers: dict[str, list[Any]] = {}
+    for first, end in layout.parts():
+        if end <= layout.draws:  # the first point's tasks, whose draws are those of every point
+            for path, values in study.sampling.variables(first, end - first).items():  # type: ignore[union-attr]
+                numbers.setdefault(path, []).append(values)
+    drawn = {path: np.concatenate(parts) for path, parts in numbers.items()}
+    for point in range(layout.points):
+        used = _in_use(study, layout.point(point))
+        here = {path: values for path, values in drawn.items() if path in used}
+        rows = slice(point * layout.draws, (point + 1) * layout.draws)
+        for name in study.sampling_columns:
+            values = np.asarray(columns[name][rows], dtype=float)
+            yield Drawn(
+                point=layout.point(point),
+                column=name,
+                interval=interval(values, settings.interval),
+                importance=importance(here, values),
+                feasible=float(np.mean(columns["feasible"][rows].astype(bool))),
+            )
+
+
+def _in_use(study: Study, point: Mapping[str, Any]) -> set[str]:
+    """What is drawn and counts at a swept point: numbers behind its technologies, and these technologies."""
+    numbers = study.sampling.numbers  # type: ignore[union-attr]
+    chosen = split(study.scenario, {path: [value] for path, value in study.grid.settings(point).items()}).choices
+    settings = {f"system.technology.{role}": choice.names[0] for role, choice in chosen.items()}
+    there = {number.path for number in parameters(variant(study.scenario, settings))}
+    return {name for number in numbers if number.path in there for name in (number.path, entry_of(number.path))}
+
+
+def comparisons(study: Study, seen: View) -> list[dict[str, Any]]:
+    """Probability that each swept point is better than each other in the columns shown, over the same draws.
+
+    A design that is infeasible in a draw loses it; of two infeasible ones each wins half.
+    """
+    layout = study.grid
+    if study.sampling is None or not 1 < layout.points <= COMPARED:
+        return []
+    infeasible = ~np.asarray(seen.columns["feasible"], dtype=bool)
+    found = []
+    for name in study.told:
+        values = np.asarray(seen.columns[name], dtype=float) * (-1.0 if larger_is_better(name) else 1.0)
+        values = np.where(infeasible | np.isnan(values), np.inf, values).reshape(layout.points, layout.draws)
+        for a, b in ((a, b) for a in range(layout.points) for b in range(layout.points) if a != b):
+            sides = {f"{side}.{path}": value for side, i in (("a", a), ("b", b)) for path, value in layout.point(i).items()}
+            found.append({**sides, "column": name, "probability_a_better": probability_better(values[a], values[b])})
+    return found
+
+
+def contents(view: View, results: Sequence[searches.SearchResult], compared: Sequence[Mapping[str, Any]], folder: Path) -> dict[str, str]:
+    """Files of a folder beside the points, by name: best designs, convergence, intervals, comparisons, importance."""
+    texts: dict[str, str] = {}
+    if results:
+        texts["best.json"] = files.json_text([result.to_dict() for result in results])
+        texts["convergence.csv"] = records.csv_text(searches.convergence_rows(results))
+        names = _best_names([result.run for result in results])
+        texts |= {name: searches.best_scenario(result, (folder / name).parent) for name, result in zip(names, results, strict=True)}
+    if view.drawn:
+        texts["intervals.csv"] = records.csv_text(interval_rows(view))
+        texts["importance.csv"] = records.csv_text(importance_rows(view))
+    if compared:
+        texts["comparisons.csv"] = records.csv_text(compared)
+    return texts
+
+
+def units(study: Study, columns: Iterable[str]) -> dict[str, str]:
+    """Unit of every column of the points: SI, ``1`` for a number without one, ``text`` for words and for values as they are written."""
+    options = {option.path: option.values for run in study.runs for option in run.problem.space.options}
+    swept = {path for path, values in {**study.values, **options}.items() if any(not isinstance(value, int | float) for value in values)}
+    found = {}
+    for name in columns:
+        _, bracket, unit = name.removesuffix("]").partition(" [")
+        searched = _units(study).get(name) if bracket == "" and name not in swept else None
+        found[name] = unit if bracket else "text" if name in (*swept, *WORDS) else searched or unit_of(name)
+    return found
+
+
+def names(study: Study) -> list[str]:
+    """Names of all files beside the points that the study may write."""
+    found = [tables.COLUMNS, *(f"{plot.name}.{ending}" for plot in study.spec.plots for ending in ("png", "svg"))]
+    if study.sampling is not None:
+        found += ["intervals.csv", "importance.csv", "comparisons.csv"]
+    return found + (["best.json", "convergence.csv", *_best_names(study.runs)] if study.runs else [])
+
+
+def _best_names(runs: Sequence[PlannedSearch]) -> list[str]:
+    """The file of each search's best design."""
+    if len(runs) == 1:
+        return ["best.yaml"]
+    found: list[str] = []
+    for run in runs:
+        name = f"{BEST}/{file_name(run.title)}.yaml"
+        found.append(name if name not in found else f"{BEST}/{file_name(run.title)}-{run.number}.yaml")
+    return found
+
+
+def interval_rows(view: View) -> Iterator[dict[str, Any]]:
+    """One row a swept point and column: median, mean and interval."""
+    for drawn in view.drawn:
+        told = {name: plain(value) for name, value in vars(drawn.interval).items()}
+        yield {**drawn.point, "column": drawn.column, **told, "feasible": drawn.feasible}
+
+
+def importance_rows(view: View) -> Iterator[dict[str, Any]]:
+    """One row a swept point, column and uncertain number: its rank correlation, the strongest first."""
+    for drawn in view.drawn:
+        for path, value in sorted(drawn.importance.items(), key=lambda pair: -abs(pair[1])):
+            yield {**drawn.point, "column": drawn.column, "parameter": path, "rank_correlation": value}
+
+
+def listing(study: Study, view: View, results: Sequence[searches.SearchResult]) -> StudyTable:
+    """Column headers and rows of text, as the study's `columns` ask."""
+    names, blocks = _blocks(study, view, results)
+    headers = study.spec.headers
+    told = [name for name in names if name not in headers]
+    file = "best.json" if study.runs else records.TABLE if study.sampling is None else "intervals.csv"
+    return StudyTable(
+        headers=[headers.get(name, _header(name, told)) for name in names],
+        total=len(study.grid) if file == records.TABLE else sum(len(block[names[0]]) for block in _blocks(study, view, results)[1]),
+        rows=(row for block in blocks for row in zip(*(_texts(study, name, block) for name in names), strict=True)),
+        file=file,
+    )
+
+
+def notes(study: Study, view: View, results: Sequence[searches.SearchResult]) -> list[str]:
+    """What the table's reader must know."""
+    found = [sentence(study.scenario)] if study.keeps_division else []
+    searched = dict.fromkeys(option.path for run in study.runs for option in run.problem.space.options)
+    if isinstance(study.scenario.system, DatasheetSystem) and "system" not in study.paths:
+        found += [of_a_datasheet(path, OF_DATASHEETS) for path in (*study.paths, *searched) if path.startswith("system.technology.")]
+    found += [_trusted(study, view)] if not results and study.sampling is None else [_trusted_best(results)]
+    found += [missed(study.redivision.problem.constraints, view.columns)] if study.bounded and study.redivision is not None else []
+    found = [text for text in found if text]
+    return found + ([LOOSELY] if any(any(_loose(study, block)) for block in _blocks(study, view, results)[1]) else [])
+
+
+def _trusted_best(results: Sequence[searches.SearchResult]) -> str:
+    """How far the best designs of searches can be trusted, and a service's tails beside them; nothing where none fits."""
+    bests = [
+        from_dict(searches.design(result.run.problem, result.best.row), base=result.run.problem.scenario.base)
+        for result in results
+        if result.best.row is not None and result.best.row["violation"] == 0
+    ]
+    told = list(dict.fromkeys(trust(best).text for best in bests))
+    tails = list(dict.fromkeys(f"; tails {beside['tails'].text}" for best in bests if "tails" in (beside := trusts(best))))
+    return f"trust of the best: {'; or '.join(told)}{''.join(tails)}" if told else ""
+
+
+def _trusted(study: Study, view: View) -> str:
+    """How far the points can be trusted, and which of them cannot be told from the fastest; nothing where their rows do not say."""
+    levels = [level for level in view.columns.get("trust", ()) if level]
+    if not levels:
+        return ""
+    if set(levels) == {"unknown"}:
+        return f"trust: {trust(study.scenario).text}"
+    counts = {level: levels.count(level) for level in reversed(LEVELS) if level in levels}
+    told = (
+        next(iter(counts))
+        if len(counts) == 1
+        else ", ".join(f"{count:,} {'point' if count == 1 else 'points'} {level}" for level, count in counts.items())
+    )
+    edges = tables.numbers(view.columns["error_band.p90"]) if "error_band.p90" in view.columns else np.full(1, np.nan)
+    edges = edges[np.isfinite(edges)]
+    if edges.size:
+        least, most = rounded(edges.min()), rounded(edges.max())
+        told += f"; 9 of 10 similar measured runs were within {least if least == most else f'{least} to {most}'} %"
+    return f"trust: {told}{_ties(study, view)}"
+
+
+def _ties(study: Study, view: View) -> str:
+    """The points that cannot be told from the fastest one of those that fit, where all do the same."""
+    times, feasible = tables.numbers(view.columns["step_time_s"]), np.asarray(view.columns["feasible"], dtype=bool)
+    if len(times) < 2 or not feasible.any():
+        return ""
+    best = int(np.where(feasible & np.isfinite(times), times, np.inf).argmin())
+    reach = reach_of_ties(study.scenario, study.paths, view.columns["trust"])
+    if reach is None:
+        return ""
+    near = np.flatnonzero(feasible & (times <= times[best] * (1.0 + reach)))
+    others = [int(i) for i in near if i != best]
+    if not others:
+        return ""
+    named = [", ".join(_rounded(label(view.columns[path][i])) for path in study.values) for i in others[:TIED]]
+    more = f" and {len(others) - TIED:,} more" if len(others) > TIED else ""
+    return f"; less than {100 * reach:.0f} % slower than the fastest, and not to be told from it: {'; '.join(named)}{more}"
+
+
+def reach_of_ties(scenario: Scenario, paths: Collection[str], levels: Collection[Any]) -> float | None:
+    """By how much more time a point must take than another one so that measured runs tell them apart; None where no runs tell. [1]
+
+    Parameters
+    ----------
+    paths : in which the points differ; points that do not do the same are not compared.
+    levels : how far the points can be trusted.
+    """
+    if any(path.split(".")[0] in ("workload", "software") for path in paths):
+        return None
+    run = likeness(scenario)
+    if "extrapolated" in levels and run.seen not in (GENERATED, DESIGNED):
+        run = replace(run, seen="none")
+    found = spread_of(run, run, same=set(paths) <= {"strategy"})
+    return None if found is None else found[0].order
+
+
+def _loose(study: Study, block: Mapping[str, Sequence[Any]]) -> list[bool]:
+    """Of which rows the ends of the search differ; nothing where nothing is divided."""
+    return [bool((spread or 0.0) > LOOSE) for spread in block.get("spread" if study.runs else SPREAD, ())]
+
+
+def _texts(study: Study, name: str, block: Mapping[str, Sequence[Any]]) -> Sequence[str]:
+    """The cells of a column as text; the goal is marked where ends of the search for it differ."""
+    goal = study.redivision.goal if study.redivision is not None else study.runs[0].problem.objectives[0].name if study.runs else ""
+    cells = _cells(name, block[name])
+    return [f"{'~' * loose}{cell}" for loose, cell in zip(_loose(study, block), cells, strict=True)] if name == goal else cells
+
+
+def _cells(name: str, values: Sequence[Any]) -> list[str]:
+    """Each value as `_cell` has it: numbers together, what recurs once."""
+    if isinstance(values, np.ndarray) and values.dtype.kind == "f":
+        finite = np.isfinite(values)
+        texts = show_all(np.where(finite, values, 0.0), unit_of(name))
+        return texts if finite.all() else [text if known else _cell(name, None) for text, known in zip(texts, finite, strict=True)]
+    known: dict[Any, str] = {}
+    cells = []
+    for value in map(plain, values):
+        key = (type(value), value if isinstance(value, Hashable) else repr(value))
+        if key not in known:
+            known[key] = _cell(name, value)
+        cells.append(known[key])
+    return cells
+
+
+def _header(name: str, names: Sequence[str]) -> str:
+    """A path by its last part, or by as many as no other path ends with; figures of the whole run, which others are named like, as they
+    are.
+    """
+    if name.startswith("run."):
+        return name
+    parts, names = name.split("."), [other for other in names if "." in other and not other.startswith("run.")]
+    tails = (".".join(parts[i:]) for i in range(len(parts) - 1, 0, -1))
+    return next((tail for tail in tails if not any(other != name and f".{other}".endswith(f".{tail}") for other in names)), name)
+
+
+def _blocks(study: Study, view: View, results: Sequence[searches.SearchResult]) -> Blocks:
+    if study.runs:
+        return _search_rows(study, results)
+    if study.sampling is not None:
+        return _interval_rows(study, view)
+    names = [*study.values, *study.shown]
+    held = (*names, *(name for name in (SPREAD,) if study.redivision is not None))
+    starts = range(0, len(study.grid), records.BLOCK)
+    return names, ({name: view.columns[name][first : first + records.BLOCK] for name in held} for first in starts)
+
+
+def _search_rows(study: Study, results: Sequence[searches.SearchResult]) -> Blocks:
+    """One row a search: its best design."""
+    first = study.runs[0].problem
+    options = tuple(dict.fromkeys(option.path for run in study.runs for option in run.problem.space.options))
+    figures = (*(o.name for o in first.objectives), *study.spec.shown, "feasible", "bound_by", "evaluations")
+    names = list(dict.fromkeys((*study.values, "search", *options, *figures)))
+    rows = []
+    for result in results:
+        told = {"search": result.run.name, "evaluations": result.best.evaluations, "spread": result.best.spread}
+        row = {**result.run.point, **(result.best.row or {}), **told}
+        rows.append(row)
+    return names, [{name: [row.get(name) for row in rows] for name in (*names, "spread")}]
+
+
+def _interval_rows(study: Study, view: View) -> Blocks:
+    """One row a swept point and column: the interval, and the number that matters most."""
+    names = [*study.values, "figure", "low", "median", "mean", "high", "feasible draws", "most important"]
+    rows: list[Mapping[str, Any]] = []
+    for drawn in view.drawn:
+        if drawn.column in study.told:
+            column = drawn.column
+            written = {name: _cell(column, plain(value)) for name, value in vars(drawn.interval).items()}
+            first = max(drawn.importance.items(), key=lambda pair: abs(pair[1]), default=("-", 0.0))
+            most, whole = f"{first[0]} ({first[1]:+.2f})", f"{100 * drawn.feasible:.3g} %"
+            rows.append({**drawn.point, "figure": column, **written, "feasible draws": whole, "most important": most})
+    return names, [{name: [row.get(name) for row in rows] for name in names}]
+
+
+def summary(study: Study, view: View, results: Sequence[searches.SearchResult]) -> str:
+    """One sentence: how many points, how many fit, the best."""
+    if results:
+        return _search_summary(results)
+    feasible, times = np.asarray(view.columns["feasible"], dtype=bool), np.asarray(view.columns["step_time_s"], dtype=float)
+    text = f"{times.size:,} points, {int(feasible.sum()):,} feasible"
+    timed = np.isfinite(times) & (feasible if (feasible & np.isfinite(times)).any() else True)
+    if not timed.any():
+        return text
+    best = int(np.where(timed, times, np.inf).argmin())
+    where = ", ".join(_rounded(label(view.columns[path][best])) for path in study.values)
+    return f"{text}; fastest{'' if feasible[best] else ' (none fits)'}: {show(float(times[best]), 's')}{f' at {where}' if where else ''}"
+
+
+def _search_summary(results: Sequence[searches.SearchResult]) -> str:
+    evaluations = sum(result.best.evaluations for result in results)
+    text = f"{len(results):,} {'search' if len(results) == 1 else 'searches'}, {evaluations:,} designs"
+    found = [result for result in results if result.best.row is not None]
+    if not found:
+        return text
+    sign = found[0].run.problem.objectives[0].sign
+    best = min(found, key=lambda result: (result.best.row["violation"], sign * result.best.improvements[-1][1]))  # type: ignore[index]
+    name = best.run.problem.objectives[0].name
+    row = best.best.row or {}
+    if row["violation"] >= ILLEGAL:
+        return f"{text}; none is possible: {row['reason']}"
+    state = "" if row["violation"] == 0 else " (misses its constraints)"
+    return f"{text}; best {name}{state}: {_cell(name, row[name])} by {best.run.title}"
+
+
+def _cell(name: str, value: Any) -> str:
+    unit = unit_of(name)
+    if value is None:
+        return "" if name == "reason" else "-"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if unit != "1" and isinstance(value, int | float):
+        return show(float(value), unit)
+    return _rounded(label(value))
+
+
+def _rounded(text: str) -> str:
+    """A quantity in words with its number to five digits; all other texts as they stand.
+
+    >>> _rounded("97.9549248748 GB/s"), _rounded("12345678 B"), _rounded("N7")
+    ('97.955 GB/s', '12345678 B', 'N7')
+    """
+    number, space, unit = text.partition(" ")
+    return f"{float(number):.5g}{space}{unit}" if _LONG.fullmatch(number) and unit and " " not in unit else text

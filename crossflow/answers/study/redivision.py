@@ -1,0 +1,117 @@
+"""What a study's `redivide` asks for, and what its tables and plots say of the division of budgets (`crossflow.answers.search.division`)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from crossflow.answers.points import variant
+from crossflow.answers.scenario import Scenario
+from crossflow.answers.score import larger_is_better
+from crossflow.answers.search.division import BudgetDivision
+from crossflow.answers.search.goals import Constraint, Objective
+from crossflow.answers.search.problem import SearchProblem
+from crossflow.answers.search.shares import SHARES, budget_shares, held_shares, shares_of
+from crossflow.answers.search.space import Space
+from crossflow.answers.study.spaces import checked_columns, read_constraints
+from crossflow.answers.study.spec import Redivide, StudyFile
+from crossflow.base.errors import CrossflowError
+from crossflow.base.files import Document
+from crossflow.hardware.architecture.divisions import ROLES
+from crossflow.hardware.architecture.template import GeneratedSystem
+
+LOOSE = 0.01  # spread above which a division is marked as loose
+WORDS = dict(zip(("area", "power", "perimeter"), SHARES, strict=True))  # what a study calls the budgets
+TEMPLATE = "system.template"
+MOVING = ("system.technology.", "system.techlib", "system.components.", "system.budgets.", "techlib.")  # what moves the best division
+TABLED = tuple(f"system.technology.{role}" for role in ROLES)  # what a template may have a table of divisions for
+LOOSELY = "~ ends of the search that did not see each other differ by more than 1 % there; more evaluations may find a better design."
+
+
+# ------------------------------------------------------------------------------------------ what is said of it
+
+
+def caption(settings: Redivide | None, draws: bool) -> str:
+    """What a plot says of the division of budgets at its points."""
+    if settings is None:
+        return "one division of the budgets for all points"
+    return f"budgets re-divided at each {settings.each if draws else 'point'}"
+
+
+def keeps_division(scenario: Scenario, varied_paths: Iterable[str], drawn: bool) -> bool:
+    """Whether technology or budgets of a generated device change and the division of its budgets does not."""
+    paths = tuple(varied_paths)
+    if not isinstance(scenario.system, GeneratedSystem) or any(path.startswith(SHARES) for path in paths):
+        return False
+    tabled = TABLED if scenario.system.budgets.divisions else ()
+    return drawn or any(path.startswith(MOVING) and path not in tabled for path in paths)
+
+
+def sentence(scenario: Scenario) -> str:
+    """What a study that keeps a division is told."""
+    return (
+        f"The budgets keep the division of {scenario.system.name} at every point. Where technology or budgets change, another division"
+        " may be better: `redivide: {}` in the study divides them anew at each point."
+    )
+
+
+def missed(constraints: Sequence[Constraint], columns: Mapping[str, Any]) -> str:
+    """How many rows miss a constraint although their budgets were divided to keep it; "" where none does."""
+    broken = [constraint.violation(np.asarray(columns[constraint.name], dtype=float)) > 0.0 for constraint in constraints]
+    rows, names = np.any(broken, axis=0), [c.name for c, rows in zip(constraints, broken, strict=True) if rows.any()]
+    if not names:
+        return ""
+    return (
+        f"No division was found that keeps the constraints ({', '.join(names)}) in {rows.sum():,} of {len(rows):,} rows; these miss them."
+    )
+
+
+# ------------------------------------------------------------------------------------------ reading
+
+
+def redivision(spec: StudyFile, scenario: Scenario, values: Mapping[str, Sequence[Any]], document: Document) -> BudgetDivision | None:
+    """What a study's `redivide` asks for; SpecError where its budgets cannot be divided anew."""
+    if spec.redivide is None:
+        return None
+    with document.telling("redivide"):
+        spaces = [_space(spec.redivide, here, values) for here in _systems(scenario, values)]
+        if any(space != spaces[0] for space in spaces):
+            raise CrossflowError("the templates that are swept have different shares; make a study of each")
+    held = shares_of(scenario)
+    goal = spec.redivide.goal
+    checked_columns(spec, scenario, document, {("redivide", "goal"): goal}, values)
+    problem = SearchProblem(
+        scenario=scenario,
+        space=spaces[0],
+        objectives=(Objective(name=goal, maximise=larger_is_better(goal)),),
+        constraints=tuple(read_constraints(spec, document)),
+        fits=bool(spec.constraints.get("fits", True)),
+    )
+    return BudgetDivision(problem=problem, start=np.array([[held[path]] for path in spaces[0].paths]), seed=spec.redivide.seed)
+
+
+def _systems(scenario: Scenario, values: Mapping[str, Sequence[Any]]) -> Iterator[Scenario]:
+    """The scenario with every template that is swept."""
+    yield from (variant(scenario, {TEMPLATE: name}) for name in values[TEMPLATE]) if TEMPLATE in values else (scenario,)
+
+
+def _space(settings: Redivide, scenario: Scenario, values: Mapping[str, Sequence[Any]]) -> Space:
+    """The shares that are divided anew."""
+    if not isinstance(scenario.system, GeneratedSystem):
+        raise CrossflowError(f"{scenario.system.name} is known by its datasheet and has no budgets to divide")
+    wanted = [WORDS.get(name, name) for name in settings.shares]
+    groups = []
+    for path in SHARES:
+        held = [f"{path}.{name}" for name in held_shares(scenario, path)]
+        chosen = tuple(share.removeprefix(f"{path}.") for share in held if any(share == w or share.startswith(f"{w}.") for w in wanted))
+        swept = next((share for share in values if chosen and share.startswith(f"{path}.")), None)
+        if swept is not None:
+            raise CrossflowError(f"'{swept}' is swept, and the rest of its budget would be divided anew; leave this budget out of shares")
+        groups += [budget_shares(scenario, path, chosen)] if chosen else []
+    every = [path for group in groups for path in group.paths]
+    lost = next((n for n, w in zip(settings.shares, wanted, strict=True) if not any(f"{p}.".startswith(f"{w}.") for p in every)), None)
+    if lost is not None:
+        raise CrossflowError(f"shares: '{lost}' is no budget and no share of {scenario.system.name}; budgets: {', '.join(WORDS)}")
+    return Space(shares=tuple(groups))

@@ -1,0 +1,211 @@
+"""What all results have in common: plain data, JSON and tables, figures by name, and errors that name the right attribute."""
+
+from __future__ import annotations
+
+import csv
+import importlib
+import io
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from crossflow.base import files
+from crossflow.base.errors import CrossflowError, did_you_mean
+from crossflow.base.packages import pandas
+from crossflow.base.units import show
+
+# What other tools, and JSON, call a figure -> what it is called here; for errors alone, none of them is an attribute.
+CALLED: Mapping[str, str] = {
+    "time": "step_time", "latency": "step_time", "iteration_time": "step_time", "total_time": "step_time", "seconds": "step_time",
+    "tflops": "mfu", "tflops_per_gpu": "mfu", "utilization": "mfu", "utilisation": "mfu", "p99_ttft": "serving", "p99_tpot": "serving",
+    "tokens_per_second_per_gpu": "tokens_per_second_per_device",
+    "tokens_per_gpu": "tokens_per_second_per_device", "rps": "requests_per_second", "output_tokens_per_second": "tokens_per_second",
+    "total_gib": "total", "free_bytes": "free", "to_chrome": "to_perfetto", "to_trace": "to_perfetto", "biggest_lever": "lever",
+    "tps": "tokens_per_second", "tokens_per_s": "tokens_per_second", "tokens_per_sec": "tokens_per_second", "tok_s": "tokens_per_second",
+    "samples_per_s": "samples_per_second", "samples_per_sec": "samples_per_second", "qps": "serving", "itl": "tpot",
+    "bottlenecks": "bound_by", "limits": "bound_by", "bound": "bound_by",
+    "peak_memory": "memory.total", "memory_usage": "memory.total", "oom": "memory.fits", "fits": "memory.fits", "peak": "total",
+    "needed": "total", "used": "total", "available": "capacity", "limit": "capacity", "margin": "left",
+    "price": "cost", "dollars": "cost", "usd": "cost", "money": "cost", "carbon": "operation", "joules": "energy", "watts": "power",
+    "error": "error_band", "confidence": "error_band", "accuracy": "error_band", "uncertainty": "error_band", "breakdown_s": "breakdown",
+    "as_dict": "to_dict", "asdict": "to_dict", "dict": "to_dict", "json": "to_json", "to_yaml": "to_dict",
+    "df": "to_frame", "dataframe": "to_frame", "to_df": "to_frame", "frame": "to_frame", "to_dataframe": "to_frame",
+    "show": "plot", "draw": "plot", "figure": "plot", "best_plan": "best", "winner": "best", "top": "best", "optimal": "best",
+    "results": "plans", "rows": "plans", "trace": "timeline", "simulate": "timeline", "valid": "feasible", "is_feasible": "feasible",
+    "copy": "replace", "with_": "replace", "set": "replace", "override": "replace", "update": "replace", "evolve": "replace",
+    "write": "save", "dump": "save", "num_devices": "devices", "gpus": "devices", "num_gpus": "devices", "parallelism": "strategy",
+}  # fmt: skip
+
+
+class Guided:
+    """A result whose missing attributes are answered by the name of the right one."""
+
+    if not TYPE_CHECKING:  # editors and type checkers know the attributes that there are
+
+        def __getattr__(self, name: str) -> Any:
+            if name.startswith("_"):
+                raise AttributeError(name)
+            try:
+                return self._column(name)
+            except KeyError:
+                raise AttributeError(missing(type(self).__name__, name, dir(self))) from None
+
+    def _column(self, name: str) -> Any:
+        """A figure by the name of its column, its unit included, where the result has columns; KeyError for all other names."""
+        raise KeyError(name)
+
+
+def missing(owner: str, name: str, known: Sequence[str]) -> str:
+    """Sentence about an attribute that is not there.
+
+    >>> missing("Prediction", "tps", ["step_time", "tokens_per_second"])
+    "Prediction has no attribute 'tps'; did you mean 'tokens_per_second'?"
+    """
+    public = [other for other in known if not other.startswith("_")]
+    called = CALLED.get(name, "")
+    meant = f"; did you mean '{called}'?" if called.partition(".")[0] in public else did_you_mean(name, public)
+    return f"{owner} has no attribute '{name}'{meant}"
+
+
+class PlainData(Guided):
+    """A result that can be told as plain data."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data; every class says its own."""
+        raise NotImplementedError
+
+    def to_json(self) -> str:
+        """The data of `to_dict` as JSON, as the command prints it."""
+        return files.json_text(self.to_dict())
+
+    def save(self, path: str | Path) -> Path:
+        """Write the data of `to_dict` as a JSON file."""
+        written = Path(path)
+        if written.suffix != ".json":
+            raise CrossflowError(
+                f"{written}: the data of a {type(self).__name__} is written as JSON; name it {written.with_suffix('.json')}"
+            )
+        files.write_text(written, self.to_json())
+        return written
+
+
+class Tabular:
+    """A result that can be told as a table: columns by name."""
+
+    def table(self) -> Mapping[str, Any]:
+        """Columns by name, each with a value a row; every class says its own."""
+        raise NotImplementedError
+
+    def to_frame(self) -> Any:
+        """The table as a pandas DataFrame, which must be installed."""
+        return pandas().DataFrame(self.table())
+
+    def to_pandas(self) -> Any:
+        """The same as `to_frame`, by the name that other libraries give it."""
+        return self.to_frame()
+
+    def to_csv(self, path: str | Path | None = None) -> str | None:
+        """The table as CSV: written to a file, or returned where no path is given; needs no pandas."""
+        columns = self.table()
+        text = io.StringIO()
+        writer = csv.writer(text, lineterminator="\n")
+        writer.writerow(columns)
+        writer.writerows(zip(*columns.values(), strict=True))
+        if path is None:
+            return text.getvalue()
+        files.write_text(Path(path), text.getvalue())
+        return None
+
+
+class Amounts(Guided, Mapping[str, float]):
+    """Figures of one unit by name, also as attributes: ``breakdown["compute"]``, ``breakdown.compute``.
+
+    >>> parts = Amounts({"compute": 1.5, "bubble": 0.5}, "s")
+    >>> parts.compute, parts["bubble"], parts.total, parts
+    (1.5, 0.5, 2.0, Amounts(compute 1.5 s, bubble 500 ms))
+    """
+
+    def __init__(self, figures: Mapping[str, float], unit: str) -> None:
+        self._figures, self._unit = dict(figures), unit
+
+    @property
+    def unit(self) -> str:
+        """SI unit of the figures."""
+        return self._unit
+
+    @property
+    def total(self) -> float:
+        """Their sum."""
+        return float(sum(self._figures.values()))
+
+    def __getitem__(self, name: str) -> float:
+        if name not in self._figures:
+            raise KeyError(f"no '{name}'{did_you_mean(name, self._figures)}; there are: {', '.join(self._figures) or 'none'}")
+        return self._figures[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._figures)
+
+    def __len__(self) -> int:
+        return len(self._figures)
+
+    def __dir__(self) -> list[str]:
+        return [*super().__dir__(), *self._figures]
+
+    if TYPE_CHECKING:  # names come from the result
+
+        def __getattr__(self, name: str) -> float: ...
+
+    def _column(self, name: str) -> float:
+        return self._figures[name]
+
+    def __repr__(self) -> str:
+        parts = [f"{name} {show(value, self._unit)}" for name, value in self.items() if value]
+        return f"{type(self).__name__}({', '.join(parts)})"
+
+
+class DeviceMemory(Amounts):
+    """Bytes that the fullest device needs, by kind, and what it has. [B]
+
+    Attributes
+    ----------
+    total, capacity : what it needs, and what there is. [B]
+    fits : whether it fits, the memory of the host included.
+    left : share of the capacity that is left, negative where it does not fit. [1]
+    tight : whether it fits with less than a margin to spare.
+    """
+
+    def __init__(self, figures: Mapping[str, float], *, capacity: float, fits: bool, tight: bool) -> None:
+        super().__init__(figures, "B")
+        self.capacity, self.fits, self.tight = capacity, fits, tight
+
+    @property
+    def free(self) -> float:
+        """Bytes that are left, negative where it does not fit. [B]"""
+        return self.capacity - self.total
+
+    @property
+    def left(self) -> float:
+        """Share of the capacity that is left, negative where it does not fit. [1]"""
+        return 1.0 - self.total / self.capacity if self.capacity > 0 else float("nan")
+
+    def __repr__(self) -> str:
+        state = "tight" if self.tight else "fits" if self.fits else "does not fit"
+        return f"DeviceMemory({show(self.total, 'B')} of {show(self.capacity, 'B')}, {state})"
+
+
+def known(value: Any) -> float | None:
+    """A figure of one point, None where it is not known.
+
+    >>> known(np.array([1.5])), known(np.array([np.nan]))
+    (1.5, None)
+    """
+    number = float(np.ravel(value)[0])
+    return None if np.isnan(number) else number
+
+
+def public(name: str) -> Any:
+    """A function of the public interface, for methods of results that stand below it: ``prediction.explain()`` is `explain`."""
+    return getattr(importlib.import_module("crossflow"), name)

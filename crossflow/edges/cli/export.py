@@ -1,0 +1,113 @@
+"""`crossflow plan --export`: the flags of the best plan that a framework can express."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from crossflow.answers.planning.planner import plan
+from crossflow.answers.planning.plans import Plans, RankedPlan
+from crossflow.answers.points import variant
+from crossflow.base import files
+from crossflow.base.errors import CrossflowError
+from crossflow.base.units import show
+from crossflow.edges.cli import page
+from crossflow.edges.launch import tensorrt_llm
+from crossflow.edges.launch.deepspeed import CONFIG
+from crossflow.edges.launch.launch import write
+
+FORMS = (".sh", ".toml", ".json", ".yaml", ".yml")  # endings that say what a file holds
+MOST = 3000  # plans that are looked through
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExportedPlan:
+    """A plan as a launch file, and why the plans before it are not written."""
+
+    kind: str
+    plan: RankedPlan
+    text: str
+    skipped: int
+    reason: str  # why the best plan is not written; empty where it is
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data."""
+        return {
+            "kind": self.kind,
+            "strategy": self.plan.strategy,
+            "skipped": self.skipped,
+            "reason": self.reason or None,
+            "text": self.text,
+        }
+
+
+def check_ending(path: Path, kind: str) -> None:
+    """CrossflowError for a file whose ending says another form than what is written."""
+    ending, form = {"torchtitan": (".toml", "a TOML file"), "dynamo": (".yaml", "a DynamoGraphDeployment")}.get(
+        kind, (".sh", "a shell script")
+    )
+    if path.suffix in FORMS and path.suffix != ending and not (ending == ".yaml" and path.suffix == ".yml"):
+        config = {"deepspeed": CONFIG, "tensorrt-llm": tensorrt_llm.CONFIG}.get(kind)
+        beside = f", which writes {config} itself" if config else ""
+        raise CrossflowError(f"-o {path}: for {kind} {form} is written{beside}; name it {path.with_suffix(ending)}")
+
+
+def exported(plans: Plans, kind: str) -> ExportedPlan:
+    """The flags of the best plan that a framework can express, those that leave the margin of memory first.
+
+    Raises
+    ------
+    CrossflowError
+        Where no plan fits, or the framework can express none; with why it cannot express the best.
+    """
+    if plans.chosen is None:
+        raise CrossflowError(f"there is nothing to export: {plans.counts}; the plan nearest to fitting is {plans[0].strategy}")
+    reason = ""
+    for found in (plans, None):
+        listed = found or plan(plans.scenario, top=min(plans.fitting, MOST), objective=plans.objective, margin=plans.margin)
+        ranked = sorted(listed, key=lambda one: (one is not listed.chosen, one.tight))
+        for skipped, one in enumerate(ranked):
+            try:
+                text = write(variant(plans.scenario, {"strategy": one.strategy}), kind)
+            except CrossflowError as error:
+                reason = reason or str(error)
+            else:
+                return ExportedPlan(kind=kind, plan=one, text=text, skipped=skipped, reason=reason)
+        if len(listed) >= plans.fitting:
+            break
+    raise CrossflowError(f"{kind} can express none of the plans that fit; of {plans.chosen.strategy}, the best one: {reason}")
+
+
+def inexpressible(plans: Plans, kind: str) -> frozenset[str]:
+    """Strategies among the listed plans that a framework cannot express."""
+
+    def refused(strategy: str) -> bool:
+        try:
+            write(variant(plans.scenario, {"strategy": strategy}), kind)
+        except CrossflowError:
+            return True
+        return False
+
+    return frozenset(one.strategy for one in plans if refused(one.strategy))
+
+
+def deliver(found: ExportedPlan, arguments: argparse.Namespace) -> None:
+    """Write the file, or print it where none is named, and say which plan it is."""
+    if arguments.output is not None:
+        with files.named_by("-o"):
+            files.write_text(arguments.output, found.text)
+    elif not arguments.json:
+        sys.stdout.write(found.text)
+    said = [f"wrote {arguments.output}"] if arguments.output is not None else []
+    figures = f"{show(found.plan.step_time, 's')} a step, {show(found.plan.needed, 'B')} of {show(found.plan.capacity, 'B')} a device"
+    if found.skipped:
+        before = "the best plan" if found.skipped == 1 else f"the {found.skipped:,} best plans"
+        why = "; ".join(line.removeprefix("- ") for line in found.reason.splitlines()[1:]) or found.reason
+        said.append(f"{found.plan.strategy} is written, {figures}; {found.kind} cannot express {before}: {why}")
+    elif not arguments.json and arguments.output is None:
+        said.append(f"{found.plan.strategy} is written, the plan to take: {figures}")
+    for line in said:
+        page.log(f"crossflow: {line}")

@@ -1,0 +1,374 @@
+"""The words of the command line. Nothing heavy is imported here: `crossflow --help` must come at once."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import keyword
+import re
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NoReturn
+
+from crossflow.base.errors import did_you_mean
+from crossflow.base.names import visible
+
+Argument = tuple[tuple[str, ...], dict[str, Any]]  # names and options, as argparse takes them
+FRAMEWORKS = ("megatron", "torchtitan", "deepspeed", "vllm", "sglang", "tensorrt-llm", "dynamo")
+KINDS = ("techlibs", "templates", "models", "studies")
+_ABOUT = "Predict, explain and search designs of distributed AI systems, from technology to training step."
+_EPILOG = "Names resolve to files shipped with crossflow, in any letter case, then to paths. Data goes to stdout, the log to stderr."
+
+
+_NO_COMMAND = re.compile(r"argument COMMAND: invalid choice: '(.*?)' ")
+
+
+class Parser(argparse.ArgumentParser):
+    """Parser whose complaint is one line that says where to read on."""
+
+    def error(self, message: str) -> NoReturn:
+        """Complain and exit with status 2."""
+        if found := _NO_COMMAND.match(message):
+            message = f"unknown command '{found[1]}'{did_you_mean(found[1], _COMMANDS)}"
+        self.exit(2, f"{self.prog}: {visible(message)} (see {self.prog} --help)\n")
+
+    def refuse(self, command: str, words: Sequence[str]) -> NoReturn:
+        """Complain of words that a command does not take, with the option that the first of them may stand for."""
+        known: Mapping[str, Parser] = next(action.choices for action in self._actions if isinstance(action, argparse._SubParsersAction))
+        options = [name for name in known[command]._option_string_actions if name.startswith("--")]
+        option = words[0].partition("=")[0]
+        meant = did_you_mean(option, options) if option.startswith("--") else ""
+        known[command].error(f"unrecognized arguments: {' '.join(words)}{meant}")
+
+
+def parse(argv: Sequence[str]) -> argparse.Namespace:
+    """Read the words of a command.
+
+    >>> parse(["predict", "s.yaml", "--set", "system.devices=8", "strategy=d8"]).settings
+    ['system.devices=8', 'strategy=d8']
+    """
+    parser = build()
+    found, left = parser.parse_known_args(spread(argv))
+    if left:
+        parser.refuse(found.command, left)
+    return found
+
+
+def handler(arguments: argparse.Namespace) -> Callable[[argparse.Namespace], None]:
+    """The function that carries out a command, from the module of its name."""
+    module = f"{arguments.command}_" if keyword.iskeyword(arguments.command) else arguments.command
+    run: Callable[[argparse.Namespace], None] = importlib.import_module(f"crossflow.edges.cli.{module}").run
+    return run
+
+
+def spread(argv: Sequence[str]) -> list[str]:
+    """Write ``--set a=1 b=2`` as ``--set a=1 --set b=2``, so that a file name after them is not taken for a setting.
+
+    >>> spread(["predict", "--set", "a=1", "b=2", "s.yaml"])
+    ['predict', '--set', 'a=1', '--set', 'b=2', 's.yaml']
+    """
+    if argv[:1] == ["emulate"]:  # whose words are a script's own
+        return list(argv)
+    words: list[str] = []
+    for word in argv:
+        follows = len(words) > 1 and words[-2] == "--set" and "=" in words[-1]
+        words += ["--set", word] if follows and "=" in word and not word.startswith("-") else [word]
+    return words
+
+
+def build() -> Parser:
+    """The parser of all commands."""
+    from crossflow import __version__
+
+    parser = Parser(prog="crossflow", description=_ABOUT, epilog=_EPILOG)
+    parser.add_argument("--version", action="version", version=f"crossflow {__version__}")
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    for name, (about, arguments) in _COMMANDS.items():
+        command = commands.add_parser(name, help=about, description=f"{about[0].upper()}{about[1:]}.", usage=_USAGES.get(name))
+        for names, options in arguments:
+            command.add_argument(*names, **options)
+        loud = command.add_mutually_exclusive_group()
+        loud.add_argument("-v", "--verbose", action="store_true", help=_VERBOSE)
+        loud.add_argument("-q", "--quiet", action="store_true", help="say nothing on stderr but errors: no progress, no log")
+        if name != "emulate":  # whose stdout is the script's
+            command.add_argument("--json", action="store_true", help="write JSON instead of a page for people")
+    return parser
+
+
+def _positive(text: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"expected a positive whole number, got '{text}'")
+    return int(text)
+
+
+def _port(text: str) -> int:
+    if not text.isdecimal() or int(text) > 65535:
+        raise argparse.ArgumentTypeError(f"expected a port from 0 to 65535, got '{text}'")
+    return int(text)
+
+
+def _paths(text: str) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(path for part in text.split(",") if (path := part.strip())))
+
+
+def _rank(text: str) -> int:
+    if not text.isdecimal():
+        raise argparse.ArgumentTypeError(f"expected a rank such as 0, got '{text}'")
+    return int(text)
+
+
+def _argument(*names: str, **options: Any) -> Argument:
+    return names, options
+
+
+def _share(text: str) -> float:
+    number = text.removesuffix("%").strip()
+    share = float(number) / (100.0 if text.endswith("%") else 1.0) if number.replace(".", "", 1).isdecimal() else -1.0
+    if not 0.0 <= share < 1.0:
+        raise argparse.ArgumentTypeError(f"expected a share from 0 to below 1, such as 0.05 or 5%, got '{text}'")
+    return share
+
+
+_TASKS = ("training", "forward", "prefill", "decode", "serving")
+_VERBOSE = "say on stderr which files are read, what the command takes, and where an error arises"
+_SETTINGS = _argument(
+    "--set", dest="settings", action="append", default=[], metavar="PATH=VALUE", help="override a field, such as system.devices=512"
+)
+_LAUNCH = (
+    "instead of a file: flags of Megatron-LM, torchtitan, DeepSpeed, vLLM, SGLang, TensorRT-LLM or Dynamo, as a script, TOML, JSON or a "
+    "deployment in YAML; - for standard input"
+)
+_EXPORT = "write the flags of the best plan that a framework can express, to stdout or with -o into a file"
+_DIFF = "with --from: the flags of that file to add, remove and change for the best plan, and what it gains; with -o the changed script"
+_INIT = "what to begin with; the kinds are listed where none is given"
+# What a command is about: a file, or a model and a system by name.
+_ABOUT_WHAT: tuple[Argument, ...] = (
+    _argument("scenario", metavar="SCENARIO.yaml", nargs="?", type=Path, help="scenario file, or - for standard input"),
+    _argument("--from", dest="launch", type=Path, metavar="FILE", help=_LAUNCH),
+    _argument("--model", metavar="NAME", help="instead of a file: a model that `list` gives, a config.json of Hugging Face, or its folder"),
+    _argument("--on", metavar="SYSTEM", help="with --model or --from: the system, a name that `list` gives or a file"),
+    _argument("--nodes", type=_positive, metavar="N", help="with --model or --from: nodes of the system"),
+    _argument("--devices", type=_positive, metavar="N", help="with --model or --from: devices, instead of --nodes"),
+    _argument("--strategy", metavar="S", help="with --model: how the model is divided, auto where not given: the fastest that fits"),
+    _argument("--batch", type=_positive, metavar="B", help="with --model: samples of a step, or requests of a service at once"),
+    _argument("--task", choices=_TASKS, help="with --model: training where not given"),
+    _SETTINGS,
+)
+_EXPLORED = (
+    "scenario file or - for standard input; a study, or the folder of its results; a program, with --on; or traces, one of each rank"
+)
+_MOVED = (
+    "with --export: what can be moved on the page, such as system.nodes,strategy,system.network.inter.bandwidth "
+    "(default: the number of nodes, the best strategies, and the network)"
+)
+_OBJECTIVE = "what to improve, a column of a score such as step_time_s, energy_j, cost_usd or mfu"
+_MARGIN = "share of memory that should be left, 0.05 where not given: plans that leave less are marked as tight, and not chosen"
+_WRITTEN = "trace (.json, .json.gz), picture (.png, .svg) or, without ending, folder of a trace a rank; may be given several times"
+_CHANGES = "changes such as all_reduce+2ms,bandwidth*0.5,latency+5us,all*1.1,rank[7]*1.2"
+_TRACE_CHANGES = (
+    "changes such as compute*0.5,all_reduce+2ms,host*0.5,kernel[*gemm*]*0.8,op[aten::gelu]*0,synchronisation*0,rank[3]+1ms,batch*2"
+)
+_LINK = "what collectives queue for: each level of the network (wire, the default) or each process group"
+_REAL = (
+    "emulate nothing: run all ranks on this machine, or under torchrun the rank that it has started, and record their calls and how long "
+    "each takes"
+)
+_SOURCE = (
+    "script.py:function or module:function, which returns the model or runs a step; a config.json of Hugging Face, or its folder; "
+    "a record of emulate; or traces of the PyTorch profiler, one of each rank"
+)
+_PARALLEL = (
+    "what divides the model: ddp, fsdp2, hsdp=K, tp=K, tp=K with one of these, pp=K, or pp=K with ddp, tp=K or both; not given if "
+    "the function divides it"
+)
+_MICROBATCHES = "parts of the batch that go through the stages of pp=K one after the other, in 1F1B order (default: K)"
+_OPTIMIZER = "adamw with fp32 copies of narrower weights, sgd or none, if the function gives no optimizer"
+_GRADIENTS = "type in which --parallel reduces gradients: fp32, or weights for that of the weights"
+_COLLECTIVES = "of traces: measured, the time in the trace; modelled, the time on the system's network if the bytes are known"
+_EXECUTION = "execution traces of the same ranks: sizes of all tensors and collectives; joined by process, else by rank, else in order"
+_REUSE = "how often rows of embedding tables are hit: shipped factors (2021, 2022, 2021-3), or a file with factors and samples"
+_KERNEL_TIMES = "times of kernels in a replay: trace (the default); model of the device; both, the model scaled to the trace by kind"
+_ON = "another device or system, a name that `list` gives or a file: kernels scaled by the model, collectives on its network"
+_KERNELS = "fused joins pointwise operations as compilers and frameworks do; eager keeps each separate"
+_SAMPLES = "samples of a step over all ranks (default: those of a rank times the ranks that share no layers)"
+_MEASURED = "measured tables (as validate reads them, and profiles), logs of nccl-tests as printed, and folders, as of crossflow measure"
+_ROWS = "rows of tables whose system, device or source is this; may be given several times"
+_DROP = (
+    "leave out a fitted number, such as execution.tiles.fill, network.parameters.launch or software.megatron-core.host.kernel, or replace "
+    "it (NAME=VALUE), and show which rows move; without a name, list the numbers"
+)
+_OPS = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "sendrecv")
+_BENCHMARKS = (
+    "kinds of rows, such as gemm,attention: host, copies, gemm, pointwise, normalisation, softmax, reductions, attention, embedding, "
+    "collectives (default: all)"
+)
+_COMMANDS: dict[str, tuple[str, tuple[Argument, ...]]] = {
+    "init": ("write an annotated file to begin with: a scenario, a design, a device, a cluster or a study", (
+        _argument("kind", nargs="?", metavar="KIND", help=_INIT),
+        _argument("name", nargs="?", metavar="NAME", help="of an example: crossflow init example llama"),
+        _argument("-o", "--output", metavar="FILE", help="file to write, KIND.yaml where not given; - for stdout"),
+        _argument("--force", action="store_true", help="replace a file that is there"),
+    )),
+    "list": (
+        "name the technology libraries, templates, models and studies at hand",
+        (_argument("kind", nargs="?", choices=KINDS, help="only names of this kind"),),
+    ),
+    "show": (
+        "show one of them resolved, with units and the source of every number",
+        (_argument("name", metavar="NAME", help="a name that `list` gives, a component such as standard/memory/HBM3, or a file"),),
+    ),
+    "predict": ("predict a scenario: step time, what bounds it, memory, energy", (
+        *_ABOUT_WHAT,
+        _argument("-o", "--output", type=Path, metavar="FILE", help="write the answer to a file; FILE.json has JSON"),
+    )),
+    "plan": ("find the best strategies of a scenario: time, memory, peak use, and why others fail", (
+        *_ABOUT_WHAT,
+        _argument("--top", type=_positive, default=10, metavar="N", help="plans to list, 10 where not given"),
+        _argument("--objective", default="step_time_s", metavar="NAME", help=_OBJECTIVE),
+        _argument("--margin", type=_share, default=0.05, metavar="SHARE", help=_MARGIN),
+        _argument("--export", choices=FRAMEWORKS, metavar="FRAMEWORK", help=f"{_EXPORT}: {', '.join(FRAMEWORKS)}"),
+        _argument("--diff", action="store_true", help=_DIFF),
+        _argument("-o", "--output", type=Path, metavar="FILE", help="with --export or --diff: the file to write"),
+        _argument("--force", action="store_true", help="replace a file that is there"),
+    )),
+    "compare": ("compare systems: the best plan of a model on each, time, price and energy, and which of them cannot be told apart", (
+        _argument("--model", metavar="NAME", required=True, help="a model that `list` gives, a config.json of Hugging Face, or its folder"),
+        _argument("--on", metavar="A,B,C", required=True, help="the systems, names that `list` gives or files, with commas between"),
+        _argument("--devices", type=_positive, metavar="N", help="devices of each system; only whole nodes are used"),
+        _argument("--budget", metavar="500USD/hour", help="instead of --devices: rent of each system, for as many devices as it pays"),
+        _argument("--price", metavar="A=2.2,B=4.5", help="USD of a device and hour by system; `h100` stands for the one that holds it"),
+        _argument("--task", choices=_TASKS, default="training", help="training where not given"),
+        _argument("--batch", type=_positive, metavar="B", help="samples of a step, or requests of a service at once"),
+        _argument("--page", type=Path, metavar="OUT.html", help="also write the comparison as a page for a browser"),
+        _argument("--force", action="store_true", help="replace a page that is there"),
+        _SETTINGS,
+    )),
+    "explain": ("explain what limits a scenario: elasticities, what-ifs, the next bottleneck", (
+        *_ABOUT_WHAT,
+        _argument("--objective", default="step_time_s", metavar="NAME", help=_OBJECTIVE),
+        _argument("--top", type=_positive, default=15, metavar="N", help="parameters to show, 15 where not given"),
+        _argument("--all", action="store_true", help="show constants too, which were fitted or restate the device"),
+        _argument("--plot", type=Path, metavar="FILE", help="also draw a tornado plot, as FILE.png and FILE.svg"),
+    )),
+    "timeline": ("show what every device does when: a trace for Perfetto, a picture, the terminal", (
+        *_ABOUT_WHAT,
+        _argument("-o", "--output", "--out", type=Path, action="append", default=[], metavar="FILE", help=_WRITTEN),
+        _argument("--text", action="store_true", help="show it in the terminal too, where a file is written"),
+        _argument("--ranks", metavar="LIST", help="ranks of a trace, such as 0,8,16 or all; one of every class where not given"),
+        _argument("--compare", type=Path, metavar="OTHER.yaml", help="another scenario, whose step is set beside"),
+        _argument("--uneven", type=Path, metavar="UNEVEN.yaml", help="what makes devices, links and passes differ"),
+    )),
+    "explore": ("explore a scenario, the results of a study or a trace on a local page, where every control answers at once", (
+        _argument("sources", metavar="SOURCE", nargs="*", type=Path, help=_EXPLORED),
+        *_ABOUT_WHAT[1:],
+        _argument("--port", type=_port, default=0, metavar="N", help="port of 127.0.0.1 to listen at, a free one where not given"),
+        _argument("--no-browser", action="store_true", help="print the address and open nothing"),
+        _argument("--export", type=Path, metavar="PAGE.html", help="write the page as one file that works without crossflow, and end"),
+        _argument("--with", dest="moved", type=_paths, default=(), metavar="PATHS", help=_MOVED),
+    )),
+    "events": ("list the different events of a step: those to measure to know all of it", (
+        *_ABOUT_WHAT,
+        _argument(
+            "-o", "--output", type=Path, metavar="FILE.csv",
+            help="write all events as a profile with the predicted times, to be filled with measured ones",
+        ),
+    )),
+    "study": ("run a study: a sweep or a search, with its tables and plots", (
+        _argument("study", metavar="STUDY.yaml", help="study file, or the name of a shipped one"),
+        _argument("-o", "--out", "--output", dest="out", type=Path, metavar="DIR", help="folder for tables, plots and the run record"),
+        _argument("--jobs", type=_positive, default=1, metavar="N", help="processes to use, 1 where not given"),
+        _argument("--dask", metavar="ADDRESS", help="scheduler of a Dask cluster to use, such as tcp://10.0.0.1:8786"),
+        _argument("--resume", action="store_true", help="keep the points that an earlier run finished"),
+        _argument("--yes", action="store_true", help="begin a study of more than 10,000,000 designs, or 1 GiB of memory, too"),
+        _SETTINGS,
+    )),
+    "validate": (
+        "compare predictions with measured data, or show which rows a fitted number moves",
+        (
+            _argument("--data", type=Path, metavar="DIR", help="folder of measured tables"),
+            _argument("--drop", nargs="?", const="", metavar="PARAMETER", help=_DROP),
+        ),
+    ),
+    "calibrate": ("fit a system's parameters to measured tables and to logs of nccl-tests, with errors before and after", (
+        _argument("files", metavar="FILES", nargs="+", type=Path, help=_MEASURED),
+        _argument("--system", metavar="NAME", required=True, help="system to start from: a name that `list` gives, or a file"),
+        _argument("-o", "--output", type=Path, metavar="FILE", help="system to write, FILE.yaml; with --learn the profile, FILE.csv"),
+        _argument("--rows", action="append", default=[], metavar="NAME", help=_ROWS),
+        _argument("--op", choices=_OPS, help="collective of logs that do not name it, inside or in the file's name"),
+        _argument("--ranks", type=_positive, metavar="N", help="ranks of logs that do not list them"),
+        _argument("--nodes", type=_positive, metavar="N", help="nodes of these ranks (default: 1)"),
+        _argument("--no-curves", action="store_true", help="write parameters only, no measured curves of collectives"),
+        _argument("--learn", action="store_true", help="learn the remaining error of the model for each kind instead; needs scikit-learn"),
+        _argument("--events", type=Path, metavar="EVENTS.csv", help="with --learn, list of `crossflow events` to fill with learned times"),
+        _argument("--force", action="store_true", help="replace existing files"),
+    )),
+    "measure": ("measure kernels, copies, overheads and collectives of this machine, for profiles and calibrate; needs torch", (
+        _argument("-o", "--output", type=Path, metavar="FOLDER", required=True, help="folder for the rows, a profile and a template"),
+        _argument("--only", default="", metavar="KINDS", help=_BENCHMARKS),
+        _argument("--device", choices=("cpu", "cuda"), default="cpu", help="device to measure (default: cpu)"),
+        _argument("--dtype", choices=("fp32", "bf16", "fp16"), default="fp32", help="type of the numbers (default: fp32)"),
+        _argument("--threads", type=_positive, metavar="N", help="threads of torch (default: its own number)"),
+        _argument("--minutes", type=float, default=5.0, metavar="T", help="budget of time (default: 5)"),
+        _argument("--resume", action="store_true", help="continue with the rows of an earlier run"),
+    )),
+    "import": ("write a program from a PyTorch model, at any world size and without running it, from traces, or from a record of emulate", (
+        _argument("source", nargs="+", metavar="SOURCE", help=_SOURCE),
+        _argument("-o", "--output", type=Path, metavar="FILE", required=True, help="program to write, FILE.program.json or .json.gz"),
+        _argument("--world-size", type=_positive, default=1, metavar="N", help="ranks (default: 1)"),
+        _argument("--parallel", default="", metavar="WORDS", help=_PARALLEL),
+        _argument("--batch", type=_positive, default=1, metavar="N", help="samples of one rank, if the function gives no inputs"),
+        _argument("--microbatches", type=_positive, metavar="N", help=_MICROBATCHES),
+        _argument("--sequence", type=_positive, metavar="N", help="tokens of a sample, if the function gives no inputs"),
+        _argument("--dtype", default="", metavar="TYPE", help="type of the weights: bf16, fp16 or fp32 (default: that of the model)"),
+        _argument("--optimizer", default="adamw", metavar="NAME", help=_OPTIMIZER),
+        _argument("--gradients", default="fp32", metavar="TYPE", help=_GRADIENTS),
+        _argument("--task", default="training", metavar="TASK", help="training, or inference, which is only the forward pass"),
+        _argument("--kernels", default="fused", metavar="WAY", help=_KERNELS),
+        _argument("--samples", type=_positive, metavar="N", help=_SAMPLES),
+        _argument("--collectives", choices=("measured", "modelled"), help=_COLLECTIVES),
+        _argument("--rank", type=_rank, metavar="N", help="of a record with several ranks, the one whose step is the program"),
+        _argument("--execution", nargs="+", default=[], metavar="ET", type=Path, help=f"of traces: {_EXECUTION}"),
+        _argument("--name", default="", metavar="NAME", help="name of the program"),
+    )),
+    "trace": ("explain a real step from traces of the PyTorch profiler, and replay it with changes", (
+        _argument("files", nargs="+", metavar="FILES", type=Path, help="a trace of each rank (.json, .json.gz), an archive or a folder"),
+        _argument("--what-if", default="", metavar="CHANGES", help=_TRACE_CHANGES),
+        _argument("--compare", type=Path, metavar="OTHER", help="another trace of the same ranks, or a scenario, to compare with"),
+        _argument("-o", "--output", type=Path, action="append", default=[], metavar="FILE", help=_WRITTEN),
+        _argument("--execution", nargs="+", default=[], metavar="ET", type=Path, help=_EXECUTION),
+        _argument("--kernels", choices=("trace", "model", "both"), default="trace", help=_KERNEL_TIMES),
+        _argument("--on", default="", metavar="NAME", help=_ON),
+        _argument("--device", default="", metavar="NAME", help="template of the device of the traces, if its name is not known"),
+        _argument("--reuse", metavar="NAME", help=_REUSE),
+        _argument("--overheads", type=Path, metavar="FILE", help="overheads of a host, to use instead of those of the trace"),
+        _argument("--write-overheads", type=Path, metavar="FILE", help="write the mean overheads of the host by operation, as .json"),
+        _argument("--host", default="", metavar="NAME", help="name of the host that --write-overheads writes"),
+        _argument("--no-contention", action="store_true", help="replay without kernels that delay others by filling the device"),
+    )),
+    "emulate": ("run a training script on one real rank of many, the others emulated by their collectives", (
+        _argument("words", nargs=argparse.REMAINDER, metavar="SCRIPT.py", help="script with its arguments, or -m and a module"),
+        _argument("--world-size", type=_positive, metavar="N", help="ranks of the emulated world"),
+        _argument("--nodes", type=_positive, metavar="N", help="the world size as nodes of the system"),
+        _argument("--ranks", default="0", metavar="LIST", help="ranks that run for real, one process each, such as 0,7 (default: 0)"),
+        _argument("--system", metavar="NAME", help="system whose network gives the delays: a name that `list` gives, or a file"),
+        _argument("--delays", metavar="FILE", help="file of measured delays, or of a delay function"),
+        _argument("--what-if", default="", metavar="CHANGES", help=_CHANGES),
+        _argument("--link", choices=("wire", "group"), help=_LINK),
+        _argument("--real", action="store_true", help=_REAL),
+        _argument("--record", type=Path, metavar="FILE", help="write what was called and waited for, as .json or .json.gz"),
+        _argument("--replay", type=Path, metavar="FILE", help="replay such a record, without a script, with other delays or changes"),
+        _argument("--json", type=Path, metavar="FILE", help="write the summary to a file as JSON, not to stderr as a page"),
+    )),
+    "schema": ("write the JSON schema of scenario or study files, for editors that complete and check YAML", (
+        _argument("kind", choices=("scenario", "study"), help="kind of file"),
+    )),
+    "completion": ("write a script that completes words in a shell, names of models, templates and studies among them", (
+        _argument("shell", choices=("bash", "zsh", "fish"), help="shell that reads the script"),
+    )),
+    "bench": ("measure the speed of crossflow itself", ()),
+}  # fmt: skip
+_USAGES = {
+    "emulate": "crossflow emulate (--world-size N | --nodes N) [options] -- SCRIPT.py [its words]\n"
+    "       crossflow emulate --real [--world-size N] [--record FILE] [--json FILE] -- SCRIPT.py [its words]\n"
+    "       crossflow emulate --replay FILE [options]"
+}

@@ -1,0 +1,108 @@
+"""What a command is about: a scenario file, standard input, a launch file of a framework, or a model and a system by name."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from crossflow.answers.planning.opening import ScenarioSource, load
+from crossflow.answers.planning.question import INSTEAD, Question, names_program
+from crossflow.answers.scenario import Scenario
+from crossflow.base import files, limits
+from crossflow.base.errors import CrossflowError, Problem, SpecError
+
+if TYPE_CHECKING:
+    from crossflow.edges.launch.launch import Launch
+
+STDIN, _STDIN = Path("-"), "<stdin>"  # as it is asked for, and in messages
+_FLAGS = 6  # without meaning that a page names
+
+
+def scenario_of(arguments: argparse.Namespace) -> tuple[Scenario, tuple[str, ...]]:
+    """The scenario of a command with its overrides, and sentences on what was assumed."""
+    source, assumed, _ = source_of(arguments)
+    return load(source, arguments.settings), assumed
+
+
+def source_of(arguments: argparse.Namespace) -> tuple[ScenarioSource, tuple[str, ...], Launch | None]:
+    """What describes the scenario of a command, sentences on what was assumed, and the launch file where that describes it."""
+    given = {name: getattr(arguments, name) for name in INSTEAD if getattr(arguments, name) is not None}
+    if arguments.launch is not None:
+        return _launched(arguments, given)
+    file = arguments.scenario
+    if file is not None and "on" in given and "model" not in given and names_program(str(file)):
+        given["model"], file = str(file), None  # which lacks only a system
+    if file is not None:
+        if given:
+            name, value = next(iter(given.items()))
+            raise CrossflowError(f"--{name} is for questions without a file; with {file} write --set {INSTEAD[name]}={value}")
+        return (files.read_mapping(_standard_input(), _STDIN) if file == STDIN else file), (), None
+    if not given:
+        raise CrossflowError(
+            "give a SCENARIO.yaml, a launch file (--from), or a model and a system:"
+            f" crossflow {arguments.command} --model llama3-70b --on dgx-h100"
+        )
+    for name, example in (("model", "llama3-70b"), ("on", "h100-ib-cluster")):
+        if name not in given:
+            there = ", ".join(f"--{other} {value}" for other, value in given.items())
+            raise CrossflowError(f"--{name} is missing beside {there}; give it, such as --{name} {example}, or a SCENARIO.yaml")
+    system = given.pop("on")
+    return *Question(system=system, **given).scenario(arguments.settings), None
+
+
+def _launched(arguments: argparse.Namespace, given: dict[str, object]) -> tuple[files.Document, tuple[str, ...], Launch]:
+    """The scenario that a launch file means, sentences on how it was read, and the file."""
+    if arguments.scenario is not None:
+        raise CrossflowError(f"--from {arguments.launch} stands for a scenario; leave {arguments.scenario} out")
+    if other := next((name for name in given if name not in ("model", "on", "nodes", "devices")), None):
+        raise CrossflowError(f"--{other} is for questions without a file; with --from write --set {INSTEAD[other]}={given[other]}")
+    settings = [*([f"workload.model={given['model']}"] if "model" in given else []), *arguments.settings]
+    launch = _launch(arguments)
+    return launch.document(arguments.on, settings), tuple(_read(launch)), launch
+
+
+def _launch(arguments: argparse.Namespace) -> Launch:
+    """The launch file of a command, on as many devices as the command says."""
+    from crossflow.edges.launch.launch import read
+
+    written = partial(read, _standard_input(), stdin=True) if arguments.launch == STDIN else partial(read, arguments.launch)
+    launch = written()
+    if arguments.nodes is None and arguments.devices is None:
+        return launch
+    if arguments.nodes is not None and arguments.devices is not None:
+        raise CrossflowError("--nodes and --devices both say how many devices there are; give one of them")
+    node = 1
+    if arguments.nodes is not None:
+        system = arguments.on or launch.system
+        if not system:
+            raise CrossflowError("--nodes counts nodes of a system; name it, such as --on h100-ib-cluster")
+        node = load({"system": {"template": system, "nodes": arguments.nodes}, "workload": "llama3-8b", "strategy": "any"}).nodes[0]
+    return written(devices=(arguments.nodes or arguments.devices) * node)
+
+
+def _read(launch: Launch) -> Iterator[str]:
+    """Sentences on how a launch file was read: what is not modelled, what is not known, and how much means nothing for a prediction."""
+    software = launch.software if isinstance(launch.software, str) else f"{launch.software['like']} with changes by flags"
+    yield f"{launch.file} read as {launch.kind}, run by {software}"
+    yield from (f"not modelled: {remark}" for remark in launch.unmodelled)
+    yield from map(str, launch.notes)
+    if launch.ignored:
+        flags = "1 flag changes" if len(launch.ignored) == 1 else f"{len(launch.ignored)} flags change"
+        more = " ..." if len(launch.ignored) > _FLAGS else ""
+        yield f"{flags} nothing that a prediction says: {', '.join(remark.flag for remark in launch.ignored[:_FLAGS])}{more}"
+
+
+def _standard_input() -> str:
+    """The scenario, or the launch file, that is written to standard input."""
+    content = sys.stdin.buffer.read(limits.YAML_BYTES + 1)
+    if len(content) > limits.YAML_BYTES:
+        raise SpecError([Problem(file=_STDIN, message=f"cannot be read: it has more than {limits.YAML_BYTES:,} bytes")])
+    try:
+        text = limits.text_of(content)
+    except ValueError as error:
+        raise SpecError([Problem(file=_STDIN, message=f"cannot be read: {error}")]) from None
+    return text.replace("\r\n", "\n").replace("\r", "\n")

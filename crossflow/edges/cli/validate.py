@@ -1,0 +1,111 @@
+"""`crossflow validate`: predictions against measurements, for every table of measured data."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from rich.console import Group, RenderableType
+from rich.text import Text
+
+from crossflow.edges.cli import page
+from crossflow.evidence.validation.changes import SHOWN, droppable, effects
+from crossflow.evidence.validation.comparison import validate
+
+# Statistics of a table, and the words above their columns; all errors are relative.
+_ERRORS = {"median_abs_error": "median", "mean_abs_error": "mean", "p90_abs_error": "p90", "bias": "bias"}
+_SHARES = {"memory_median_abs_error": "memory median", "oom_accuracy": "fits told right"}
+_REASONS = 5  # reasons told on a page
+
+PageRow = tuple[str, Mapping[str, Any]]
+
+
+def run(arguments: argparse.Namespace) -> None:
+    """Compare, and show every table of the report, or which rows a fitted number moves."""
+    if arguments.drop is not None:
+        _drop(arguments)
+        return
+    report = validate(arguments.data).to_dict()
+    if arguments.json:
+        page.emit_json(report)
+    else:
+        page.emit(*sections(report["tables"]))
+
+
+def _drop(arguments: argparse.Namespace) -> None:
+    """Show the fitted numbers, or what one of them moves."""
+    if not arguments.drop:
+        known = {name: [path.name for path, _ in places] for name, places in droppable().items()}
+        if arguments.json:
+            page.emit_json(known)
+        else:
+            page.emit(page.grid([[name, ", ".join(paths)] for name, paths in known.items()], header=("fitted number", "in")), unbroken=True)
+        return
+    found = effects(arguments.data, arguments.drop)
+    if arguments.json:
+        page.emit_json(found)
+    else:
+        page.emit(*(_effect(name, entry) for name, entry in found["tables"].items()))
+
+
+def _effect(name: str, entry: Mapping[str, Any]) -> RenderableType:
+    """Errors of a table with a number and without it, over all rows and by source; one line where no row moves."""
+    title, moved = name.replace("_", " "), entry["moved"]
+    if moved == 0:
+        return page.heading(title, aside="no row moves")
+    listed = [("all", entry), *((source, group) for source, group in entry["by_source"].items() if group["moved"])]
+    keys = [f"{key}{end}" for key in SHOWN for end in ("", "_without")]
+    body = [[label, page.count(row["n"]), _count(row["moved"]), *(_percent(row[key]) for key in keys)] for label, row in listed]
+    header = ("", "n", "moved", *(f"{_ERRORS[key]}{end}" for key in SHOWN for end in ("", " without")))
+    aside = "other rows can be predicted" if moved is None else f"{page.count(moved)} of {page.count(entry['n'])} rows move"
+    return Group(page.heading(title, aside=aside), page.indented(page.grid(body, right=range(1, len(header)), header=header, wraps=0)))
+
+
+def _count(number: int | None) -> str:
+    return "-" if number is None else page.count(number)
+
+
+def sections(tables: Mapping[str, Any]) -> list[RenderableType]:
+    """One table of errors for each table of data."""
+    return [table(name, entry) for name, entry in tables.items()] or [Text("no table of measured data to compare with")]
+
+
+def table(name: str, entry: Mapping[str, Any]) -> Group:
+    """Statistics of all rows and of each group, and below them why rows were skipped and what else is to be known."""
+    found = list(rows(entry))
+    extra = [key for key in ("rank_correlation", *_SHARES) if any(row.get(key) is not None for _, row in found)]
+    header = ["", "n", *_ERRORS.values(), *(_SHARES.get(key, "rank correlation") for key in extra)]
+    body = [[label, *_cells(row, extra)] for label, row in found]
+    shown = page.grid(body, right=range(1, len(header)), header=header, wraps=0)
+    remarks = [Text(remark, "dim") for remark in (*skipped(entry), *entry.get("notes", ()))]
+    title = page.heading(name.replace("_", " "), aside=f"relative errors of {entry['n']} rows, {entry['skipped']} skipped")
+    return Group(title, page.indented(Group(shown, *remarks)))
+
+
+def rows(entry: Mapping[str, Any]) -> Iterator[PageRow]:
+    """Every set of statistics of a table with its name: all rows, then the groups of each way of grouping."""
+    yield "all", entry
+    for way, groups in entry.get("by", {}).items():
+        yield from ((f"{way} {name}", group) for name, group in groups.items())
+
+
+def skipped(entry: Mapping[str, Any]) -> list[str]:
+    """The commonest reasons why rows were skipped; JSON has all."""
+    reasons = sorted(entry.get("skipped_reasons", {}).items(), key=lambda pair: -pair[1])
+    told = [f"{count} skipped: {reason}" for reason, count in reasons[:_REASONS]]
+    rest = reasons[_REASONS:]
+    return told + ([f"{sum(count for _, count in rest)} skipped for {len(rest)} more reasons (--json)"] if rest else [])
+
+
+def _cells(entry: Mapping[str, Any], extra: list[str]) -> Iterator[RenderableType]:
+    yield page.count(entry["n"])
+    for key in _ERRORS:
+        yield _percent(entry.get(key))
+    for key in extra:
+        value = entry.get(key)
+        yield _percent(value) if key in _SHARES or value is None else f"{value:.3f}"
+
+
+def _percent(value: float | None) -> str:
+    return "-" if value is None else f"{100 * value:.1f} %"

@@ -1,0 +1,114 @@
+"""A process beside the server for answers that take long, so that what a person drags meanwhile is answered at once."""
+
+from __future__ import annotations
+
+import contextlib
+import multiprocessing
+import os
+import signal
+import threading
+from collections.abc import Callable
+from multiprocessing.connection import Connection
+from typing import Any
+
+from crossflow.base.errors import CrossflowError
+from crossflow.base.signals import end_with_parent
+
+HELD = 0.35  # time without a move after which the process goes on [s]
+
+
+class Helper:
+    """One process that calls functions one after another; it begins with the first call."""
+
+    def __init__(self) -> None:
+        self._lock, self._holding = threading.Lock(), threading.Lock()
+        self._changing = threading.RLock()  # while the process begins or ends: whoever closes does not wait for a call
+        self._closed = False
+        self._timer: threading.Timer | None = None
+        self._process: Any = None
+        self._line: Connection | None = None
+
+    def call(self, function: Callable[..., Any], *words: Any) -> Any:
+        """What a function of a module gives; its CrossflowError is raised here, and other errors as one.
+
+        Waits for calls that were made before.
+        """
+        with self._lock:
+            line = self._started()
+            try:
+                line.send((function, words))
+                fine, found = line.recv()
+            except (EOFError, OSError) as error:
+                self._end()
+                raise CrossflowError("the process that computes beside the page has ended; try again") from error
+        if not fine:
+            raise CrossflowError(found)
+        return found
+
+    def hold(self, seconds: float = HELD) -> None:
+        """Let the process stand still for some seconds from now, where the system can: somebody drags, and that comes first."""
+        process = self._process
+        if process is None or not hasattr(signal, "SIGSTOP"):
+            return
+        with self._holding, contextlib.suppress(OSError, ValueError):  # of a process that has just ended
+            if self._timer is not None:
+                self._timer.cancel()
+            os.kill(process.pid, signal.SIGSTOP)
+            self._timer = threading.Timer(seconds, _go_on, (process.pid,))
+            self._timer.daemon = True
+            self._timer.start()
+
+    def close(self) -> None:
+        """End the process, whatever it does; no other one begins."""
+        if self._timer is not None:
+            self._timer.cancel()
+        with self._changing:
+            self._closed = True
+            if self._process is not None:
+                self._process.kill()
+                self._process.join()
+            self._end()
+
+    def _started(self) -> Connection:
+        with self._changing:
+            if self._closed:
+                raise CrossflowError("the server has ended")
+            if self._line is None or not self._process.is_alive():
+                context = multiprocessing.get_context("spawn")
+                line, other = context.Pipe()
+                process = context.Process(target=_work, args=(other,), daemon=True)
+                process.start()
+                other.close()
+                self._line, self._process = line, process
+            return self._line
+
+    def _end(self) -> None:
+        with self._changing:
+            if self._line is not None:
+                self._line.close()
+            self._process = self._line = None
+
+
+def _go_on(number: int) -> None:
+    with contextlib.suppress(OSError):
+        os.kill(number, signal.SIGCONT)
+
+
+def _work(line: Connection) -> None:
+    """Answer calls until nobody asks any more."""
+    end_with_parent()
+    if hasattr(os, "nice"):
+        os.nice(10)  # what is dragged comes first
+    with contextlib.suppress(EOFError, OSError):
+        while True:
+            function, words = line.recv()
+            line.send(_answered(function, words))
+
+
+def _answered(function: Callable[..., Any], words: tuple[Any, ...]) -> tuple[bool, Any]:
+    try:
+        return True, function(*words)
+    except CrossflowError as error:
+        return False, error.said
+    except Exception as error:  # which the page tells: the process goes on
+        return False, f"{type(error).__name__}: {error}"

@@ -1,0 +1,110 @@
+"""Names that frameworks have for models, and the shipped presets with the same dimensions."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+from crossflow.answers.scenario import from_dict, presets
+from crossflow.base import files
+from crossflow.base.errors import CrossflowError
+from crossflow.base.files import FileModel
+from crossflow.base.limits import Flag, PositiveInt
+from crossflow.edges.launch.settings import FlatSettings, of_model, workload_settings
+from crossflow.workload.released import SERVED
+from crossflow.workload.spec import TransformerSpec
+
+
+class ModelNames(FileModel):
+    """Names of one preset."""
+
+    huggingface: tuple[str, ...] = ()
+    torchtitan: tuple[str, ...] = ()  # name and flavour
+    own_code: Flag = False  # whether the checkpoint brings code of its own, which servers run only when they are told to
+
+
+class ModelsFile(FileModel):
+    """Names of models in frameworks."""
+
+    kind: Literal["launch-models"]
+    sources: Mapping[str, str]
+    presets: Mapping[str, ModelNames]
+    vocabularies: Mapping[str, PositiveInt]
+
+
+@functools.cache
+def _names() -> ModelsFile:
+    return files.validate(ModelsFile, files.read_yaml(Path(__file__).parent / "tables" / "models.yaml"))
+
+
+def vocabulary_of(tokenizer: str | None) -> int | None:
+    """Words of a tokenizer whose name says them."""
+    return _names().vocabularies.get(tokenizer or "")
+
+
+def by_huggingface(name: str) -> str | None:
+    """The preset of a model by its name on the Hugging Face Hub, by the last folder of a path, or by its own name; None for others."""
+    last = name.rstrip("/").rpartition("/")[2].lower()
+    for preset, names in _names().presets.items():
+        if last == preset or any(known.rpartition("/")[2].lower() == last for known in names.huggingface):
+            return preset
+    return last if last in presets() else None
+
+
+def by_flavour(name: str, flavour: str) -> str | None:
+    """The preset of a model by torchtitan's name and flavour; None for others."""
+    found = (
+        preset for preset, names in _names().presets.items() if tuple(map(str.lower, names.torchtitan)) == (name.lower(), flavour.lower())
+    )
+    return next(found, None)
+
+
+def types_of(preset: str) -> Mapping[str, Any]:
+    """Types in which the maker of a model released it, where they are narrower than 16 bits."""
+    released: Mapping[str, Any] = files.read_yaml(presets()[preset]).data.get(SERVED, {})
+    return released
+
+
+def names_of(preset: str) -> ModelNames:
+    """Names of a preset; none where the table does not have it."""
+    return _names().presets.get(preset, ModelNames())
+
+
+@functools.lru_cache(maxsize=64)
+def preset_settings(preset: str) -> FlatSettings:
+    """FlatSettings of a preset as it stands."""
+    spec = from_dict({"system": {"template": "dgx-h100", "devices": 1}, "workload": preset}).workload
+    return workload_settings(spec) if isinstance(spec, TransformerSpec) else {}
+
+
+def model_settings(model: str) -> FlatSettings:
+    """FlatSettings of a model by the name of its preset, or of its ``config.json``; none of a file that is no model."""
+    if not model.endswith(".json"):
+        return preset_settings(model)
+    try:
+        return preset_settings(str(Path(model).resolve()))
+    except CrossflowError:
+        return {}
+
+
+def same_model(settings: FlatSettings, preset: str) -> bool:
+    """Whether settings describe the same model as a preset, however it is run."""
+    mine, its = ({path: value for path, value in held.items() if of_model(path)} for held in (settings, preset_settings(preset)))
+    return mine == its
+
+
+def preset_of(settings: FlatSettings, named: Any) -> str | None:
+    """The preset that describes the same model: the one that a scenario names, or the first of those with names in frameworks."""
+    candidates = [named] if named in presets() else []
+    candidates += [preset for preset in _names().presets if preset in presets() and preset not in candidates]
+    layers = settings["workload.layers"], settings["workload.hidden"]
+    return next(
+        (
+            preset for preset in candidates
+            if (preset_settings(preset).get("workload.layers"), preset_settings(preset).get("workload.hidden")) == layers
+            and same_model(settings, preset)
+        ),
+        None,
+    )  # fmt: skip

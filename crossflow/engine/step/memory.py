@@ -1,0 +1,492 @@
+"""Memory of a transformer's step: what the fullest device holds at its fullest moment.
+
+What a device holds all the time are weights, gradients, the optimizer's states [1]_ and the software's buffers. What comes
+and goes with a microbatch are activations [2]_. Three moments can be the fullest, and each is worked out:
+
+``backward``
+    a backward pass begins: every microbatch in flight is kept, and the last layer's gradients, or the loss's logits, appear;
+``finished``
+    it ends: one microbatch less, but its weights' gradients are there, if the software does not sum them one by one;
+``update``
+    the optimizer steps: no activations, but the copies that gathering the updated weights takes.
+
+Every quantity is an array over design points; sizes are in bytes.
+
+References
+----------
+.. [1] Rajbhandari et al., "ZeRO: Memory Optimizations Toward Training Trillion Parameter Models", SC 2020, Sec. 3.1 and 5.
+.. [2] Korthikanti et al., "Reducing Activation Recomputation in Large Transformer Models", 2022, arXiv:2205.05198, Eq. 1-6 and Sec. 4-5.
+.. [3] Narayanan et al., "Efficient Large-Scale Language Model Training on GPU Clusters Using Megatron-LM", SC 2021, Sec. 2.2.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+
+import numpy as np
+
+from crossflow.base.arrays import Array, Index, Mask, by_point, once, summed
+from crossflow.engine.step.activations import activations
+from crossflow.engine.step.offload import MASTER, activations_on_host, kept_on_host, master_size, states_size
+from crossflow.engine.step.outcome import Machine
+from crossflow.engine.step.stages import Shape, alike, chunk_layers, row_counts
+from crossflow.engine.step.weights import weight_sizes
+from crossflow.hardware.architecture.software import SoftwareStack
+from crossflow.parallel.blocks import ends_of, parameters, type_of, units, wide_units
+from crossflow.parallel.strategy.layout import Layout, Spread
+from crossflow.parallel.strategy.mesh import Type
+from crossflow.parallel.strategy.schedules import pipeline_order
+from crossflow.workload.job import Job
+from crossflow.workload.transformer import Part
+
+KINDS = ("weights", "gradients", "optimizer", "activations", "kv_cache", "buffers", "framework")
+MOMENTS = ("backward", "finished", "update")
+BACKWARD, FINISHED, UPDATE = range(len(MOMENTS))
+WEIGHTS, GRADIENTS, OPTIMIZER, ACTIVATIONS, CACHE, BUFFERS, FRAMEWORK = range(len(KINDS))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Memory:
+    """Bytes of devices at their fullest moment.
+
+    Attributes
+    ----------
+    stages : of a device of every stage, shape (kinds, stages, n), zero where a pipeline has fewer stages; kinds are `KINDS`:
+        weights, gradients as they are summed, optimizer's states with the fp32 weights, activations with the gradients that
+        pass back through them, keys, values and states that a service keeps for the tokens to come, buffers (gathered or copied weights
+        and gradients, collectives' work space), framework (context, libraries and what the allocator holds unused). [B]
+    moment : index in `MOMENTS` of the fullest moment of every stage, shape (stages, n).
+    update : what tensors take while the optimizer steps, on the fullest device of that moment, shape (n,). [B]
+    capacity : of one device, shape (n,). [B]
+    host, host_capacity : what a device of the fullest stage keeps on its host, and its share of the host's memory, shape (n,). [B]
+    """
+
+    stages: Array
+    moment: Index
+    update: Array
+    capacity: Array
+    host: Array
+    host_capacity: Array
+
+    @property
+    def fullest(self) -> Index:
+        """Stage whose devices hold most, shape (n,)."""
+        return np.asarray(self.stages.sum(axis=0).argmax(axis=0))
+
+    @functools.cached_property
+    def kinds(self) -> Mapping[str, Array]:
+        """Bytes of the fullest device by kind, each of shape (n,). [B]"""
+        chosen = np.take_along_axis(self.stages, self.fullest[None, None], axis=1)[:, 0]
+        return dict(zip(KINDS, chosen, strict=True))
+
+    @property
+    def total_of_stages(self) -> Array:
+        """Bytes of a device of every stage, shape (stages, n). [B]"""
+        return np.asarray(self.stages.sum(axis=0))
+
+    @property
+    def total(self) -> Array:
+        """Bytes of the fullest device, shape (n,). [B]"""
+        return np.asarray(self.total_of_stages.max(axis=0))
+
+    @property
+    def allocated(self) -> Array:
+        """What tensors take at most on the fullest device, without the framework, as torch.cuda.max_memory_allocated tells. [B]"""
+        return np.asarray(self.stages[:FRAMEWORK].sum(axis=0).max(axis=0))
+
+    @property
+    def spare(self) -> Array:
+        """Capacity that is left, negative where a plan does not fit, shape (n,). [B]"""
+        return np.asarray(self.capacity - self.total)
+
+    @property
+    def fits(self) -> Mask:
+        """Whether every device has the capacity, and its host, shape (n,)."""
+        return np.asarray((self.spare >= 0) & (self.host <= self.host_capacity))
+
+    @property
+    def lacking(self) -> Array:
+        """What a device lacks, or its share of the host's memory if that lacks more, shape (n,). [B]"""
+        return np.maximum(-self.spare, self.host - self.host_capacity)
+
+    def at(self, points: Index) -> Memory:
+        """Memory of some of the points."""
+        return Memory(**{field.name: getattr(self, field.name)[..., points] for field in fields(Memory)})
+
+
+@dataclass(frozen=True, kw_only=True)
+class Holdings:
+    """What one unit (part of a layer, embedding, head) takes on a device, each of shape (units, n). [B]
+
+    Attributes
+    ----------
+    weights, gradients, optimizer : of one, after sharding.
+    whole : its weights in the precision that products read, before sharding over data ranks.
+    sharded : of it, what data ranks share out, so that it is gathered.
+    reduced : of it, what other ranks hold whole too, so that its gradients are reduced.
+    owned : the share of `whole` that a rank with a sharded optimizer updates.
+    kept : activations that one microbatch leaves for the backward pass.
+    working : activations and their gradients that a backward pass through it adds while it runs.
+    largest : gradient of its largest matrix, in the precision of the weights, where it is not shared out at once.
+    cache : keys, values and states of all requests of a replica.
+    host_weights, host_states : weights, and optimizer's states with its fp32 weights and gradients, that the host keeps.
+    """
+
+    weights: Array
+    gradients: Array
+    optimizer: Array
+    whole: Array
+    sharded: Array
+    reduced: Array
+    owned: Array
+    kept: Array
+    working: Array
+    largest: Array
+    cache: Array
+    host_weights: Array
+    host_states: Array
+
+
+def memory(job: Job, layout: Layout, machine: Machine) -> Memory:
+    """Memory of the fullest device of every design point.
+
+    Parameters
+    ----------
+    job : model and task. Of a task without a backward pass, weights and what one layer needs while it runs are counted.
+    layout : n plans.
+    machine : its device's capacity, shape (n,) or (1,), and its software's habits.
+    """
+    n, stack = len(layout), machine.stack
+    held = _holdings(job, layout, stack)
+    deepest = int(layout.pp.max())
+    stages, moments, update = np.zeros((len(KINDS), deepest, n)), np.zeros((deepest, n), dtype=np.intp), np.zeros(n)
+    host = np.zeros(n)
+    # More microbatches than can be in flight change nothing; without them more plans have pipelines of one shape.
+    few = np.minimum(layout.microbatches, layout.pp * (layout.chunks + 2))
+    most = np.where(np.array([name == "1f1b" for name in layout.schedules])[layout.schedule], few, layout.microbatches)
+    for shape in _told_apart(job, alike(replace(layout, microbatches=most)), balanced=stack.stages == "balanced"):
+        state, beside, host[shape.at] = _pipeline(job, layout, stack, held, shape)
+        moment = beside.sum(axis=1).argmax(axis=0)
+        moments[: shape.stages, shape.at] = moment
+        update[shape.at] = (state + beside[UPDATE]).sum(axis=0).max(axis=0)
+        stages[:FRAMEWORK, : shape.stages, shape.at] = state + np.take_along_axis(beside, moment[None, None], axis=0)[0]
+    present = np.arange(deepest)[:, None] < layout.pp
+    stages[FRAMEWORK] = np.where(present, stack.memory.context + stack.memory.fragmentation * stages[:FRAMEWORK].sum(axis=0), 0.0)
+    return Memory(
+        stages=stages, moment=moments, update=update, capacity=machine.architecture.memory.capacity * np.ones(n), host=host,
+        host_capacity=host_share(machine, layout),
+    )  # fmt: skip
+
+
+def _told_apart(job: Job, shapes: Sequence[Shape], *, balanced: bool) -> Iterator[Shape]:
+    """Shapes of pipelines, of interleaved ones points whose chunks all have as many layers apart from the others."""
+    for shape in shapes:
+        uneven = np.zeros(len(shape.at), dtype=bool)
+        if shape.chunks > 1:
+            sizes = chunk_layers(job, shape, balanced=balanced)
+            uneven |= (sizes != sizes[0]).any(axis=0)
+        yield from (replace(shape, at=shape.at[which]) for which in (uneven, ~uneven) if which.any())
+
+
+def host_share(machine: Machine, layout: Layout) -> Array:
+    """A device's share of its host's memory, shape (n,); infinite where nothing is known of it. [B]"""
+    room = np.inf if machine.host is None else machine.host.capacity
+    return np.asarray(room / np.minimum(machine.node, layout.devices))
+
+
+# -------------------------------------------------------------------------------------------- weights and their kin
+
+
+def _holdings(job: Job, layout: Layout, stack: SoftwareStack) -> Holdings:
+    """All that each unit takes."""
+    rows: dict[str, list[Array]] = {}
+    kept, working = activations(job, layout, stack)
+    states = states_size(job, stack)
+    gradient, sizes = stack.gradient_size(job.element), weight_sizes(job, stack)[:, 0]
+    there, fetched = kept_on_host(layout, "optimizer"), kept_on_host(layout, "weights")
+    leave = np.maximum(there * (layout.zero >= 2), fetched)  # gradients that ranks share out are summed where the optimizer is
+    for (name, part), weight in zip(units(job.model), sizes, strict=True):
+        dense, expert = parameters(part, layout)
+        shares = [(dense, layout.spread(type_of(part))), *([(expert, layout.spread("experts"))] if expert.any() else [])]
+        shared = [sum(_shared(amount, spread, level) for amount, spread in shares) for level in (1, 2, 3)]
+        found = {
+            "weights": shared[2] * weight * (1.0 - fetched),
+            "gradients": shared[1] * gradient * (1.0 - leave),
+            "optimizer": shared[0] * (states + master_size(job, stack)) * (1.0 - there),
+            "host_weights": shared[0] * fetched * weight,
+            "host_states": shared[0] * there * (states + MASTER + gradient),
+            "whole": (dense + expert) * weight,
+            "sharded": sum(amount * (spread.zero >= 3) for amount, spread in shares) * weight,
+            "reduced": sum(amount * ((spread.data.size > 1) & (spread.zero < 3)) for amount, spread in shares) * weight,
+            "owned": shared[0] * weight,
+            "kept": kept[name],
+            "working": working[name],
+            "largest": _largest(part, layout) * weight,
+        }
+        for kind, values in found.items():
+            rows.setdefault(kind, []).append(values)
+    return Holdings(**{kind: np.stack(values) for kind, values in rows.items()}, cache=kv_cache(job, layout))
+
+
+def _largest(part: Part, layout: Layout) -> Array:
+    """Parameters of the largest matrix on one device, all its experts together, or of the table, if its gradient is there whole. [1]"""
+    own = type_of(part)
+    kept = layout.spread(own).zero < 2
+    sizes = [np.asarray(part.table / layout.tensor_of(own) * kept)]
+    for matrix in part.matrices:
+        kind: Type = "experts" if matrix.routed else own
+        held = matrix.parameters * matrix.share(layout.tensor_of(kind))
+        if kind == "experts":
+            held = held * (1.0 + layout.redundant / matrix.experts) / layout.ep
+        sizes.append(np.asarray(held * (layout.spread(kind).zero < 2)))
+    return np.asarray(functools.reduce(np.maximum, sizes))
+
+
+def _shared(amount: Array, spread: Spread, level: int) -> Array:
+    """Parameters left on a device once ranks share out what a ZeRO `level` shares: 1 states, 2 gradients, 3 weights. [1]"""
+    ranks = np.where(spread.zero >= 3, spread.shards.size, spread.data.size)
+    return np.asarray(amount / np.where(spread.zero >= level, ranks, 1.0))
+
+
+# -------------------------------------------------------------------------------------------- pipelines
+
+
+def in_flight(schedule: str, stages: int, chunks: int, microbatches: int, *, every: bool = False) -> Array:
+    """Microbatches whose activations each row of each stage keeps when it keeps most, shape (moments, rows of a stage, stages). [1]
+
+    1F1B keeps the p - i of the passes that stage i runs ahead of the first backward pass, and never more than there are;
+    interleaved, a stage runs 2 (p - i - 1) + (v - 1) p passes of its v chunks ahead, p microbatches of one after those of
+    the one before [3]_; GPipe keeps all; of other schedules their orders are counted. There is one moment, but where chunks are
+    interleaved and `every` one of a round is asked for: as many are kept at each, of other chunks.
+
+    >>> in_flight("1f1b", 4, 1, 8)[0], in_flight("1f1b", 2, 2, 8).sum(axis=1)
+    (array([[4., 3., 2., 1.]]), array([[5., 3.]]))
+    """
+    if schedule == "gpipe":
+        return np.full((1, chunks, stages), float(microbatches))
+    if schedule not in ("1f1b", "pipedream"):
+        return pipeline_order(schedule, stages, chunks, microbatches).kept().astype(float)[None]
+    later = stages - 1.0 - np.arange(stages)
+    if chunks == 1:
+        return np.asarray(np.minimum(later + 1.0, microbatches)[None, None])
+    ahead = np.minimum(2.0 * later + (chunks - 1) * stages + 1.0, microbatches * chunks)
+    back = np.arange(float(stages * chunks) if every else 1.0)[:, None]  # backward passes done; each lets one more forward pass begin
+    back = np.minimum(back, microbatches * chunks - ahead)
+    order = np.arange(float(chunks))[:, None]
+
+    def done(passes: Array, place: Array) -> Array:
+        """Of so many passes, those of each chunk, which comes at its place in a round."""
+        rounds, rest = np.divmod(passes, stages * chunks)
+        return np.asarray(rounds[:, None] * stages + np.clip(rest[:, None] - stages * place, 0, stages))
+
+    return np.asarray(done(ahead + back, order) - done(back, order[::-1]))
+
+
+def _pipeline(job: Job, layout: Layout, stack: SoftwareStack, held: Holdings, shape: Shape) -> tuple[Array, Array, Array]:
+    """Tensors of points whose pipelines have one shape, by kind and stage: those that stay, those of moments, those on the host. [B]"""
+    sizes = chunk_layers(job, replace(shape, at=shape.at[:1]), balanced=stack.stages == "balanced")
+    every = bool((sizes != sizes[0]).any())  # chunks of other layers: which are kept matters
+    at, flight = shape.at, in_flight(shape.schedule, shape.stages, shape.chunks, shape.microbatches, every=every)
+    _, chunks, stages = flight.shape
+    forward, inputs, weights = row_counts(job, shape, balanced=stack.stages == "balanced")
+    here = replace(held, **{field.name: getattr(held, field.name)[:, at] for field in fields(Holdings)})
+    if job.model.tied and stages == 1:
+        here = _untied(job, layout, here, at)
+    passed = np.maximum(inputs, weights) if job.training else forward  # units that keep or need activations
+
+    def by_stage(amounts: Array) -> Array:
+        return np.asarray(amounts.reshape(chunks, stages, *amounts.shape[1:]).sum(axis=0))
+
+    def most(values: Array, of: Array) -> Array:
+        """Largest of the units that a stage has."""
+        return np.asarray(np.where(by_point(by_stage(of)) > 0, values, 0.0).max(axis=1))
+
+    present, trained = by_stage(forward), by_stage(weights)
+    if job.task == "decode":  # an encoder that read the prompts stays
+        present = by_stage(row_counts(job.reading, shape, balanced=stack.stages == "balanced")[0])
+    state = np.zeros((FRAMEWORK, stages, len(at)))
+    # Weights that a microbatch passed forward wait for its backward pass (PipeDream); otherwise there is one version.
+    versions = flight.max(axis=(0, 1))[:, None] if shape.schedule == "pipedream" else 1.0
+    state[WEIGHTS] = summed(present, here.weights) * versions
+    if job.training and job.operand < job.element and job.dtype in stack.memory.narrow_weights:
+        state[WEIGHTS] -= summed(trained, _narrow(job) * here.weights) * versions
+    if stack.memory.narrow_frozen and job.training and job.operand < job.element:
+        state[WEIGHTS] -= summed(present - trained, _narrow(job) * here.weights) * versions
+    state[GRADIENTS], state[OPTIMIZER] = summed(trained, here.gradients), summed(trained, here.optimizer)
+    state[CACHE] = summed(present, here.cache)
+    state[BUFFERS] = _buffers(job, layout, stack, here, at, present, trained)
+    kept = summed(passed, here.kept)
+    rounds = np.stack([by_stage(moment.reshape(-1, 1) * kept) for moment in flight])
+    ahead, working = rounds.max(axis=0), most(here.working, passed)
+    running = ahead + working  # a backward pass begins
+    of_chunk = kept.reshape(chunks, stages, -1)
+    # The chunk whose backward pass is the last of a microbatch is the stage's first.
+    left = np.maximum(ahead - of_chunk[0], 0.0)
+    if len(flight) > 1:  # of the last chunk first, a round of microbatches each
+        each = np.where(by_point(passed).reshape(chunks, stages, *here.working.shape[:1], -1) > 0, here.working, 0.0).max(axis=2)
+        passing = chunks - 1 - np.arange(len(flight)) // stages % chunks
+        running, left = (rounds + each[passing]).max(axis=0), (rounds - of_chunk[passing]).max(axis=0)
+    host = summed(present, here.host_weights) + summed(trained, here.host_states)
+    if "activations" in layout.offload:  # two units stay: one that is copied, and the next
+        away = (activations_on_host(layout, job.model.depth) * np.ones(len(layout)))[at]
+        host = host + away * ahead
+        stays = np.where(away > 0, 2.0 * most(here.kept, passed) + (1.0 - away) * ahead, np.inf)
+        running, left = np.minimum(running, stays + working), np.minimum(left, np.maximum(stays - of_chunk[0], 0.0))
+    zero = layout.zero[at]
+    moments = np.zeros((len(MOMENTS), *state.shape))
+    moments[BACKWARD, ACTIVATIONS] = running
+    moments[BACKWARD, BUFFERS] = most(here.largest, weights)
+    moments[FINISHED, ACTIVATIONS] = left
+    moments[FINISHED, BUFFERS] = summed(trained, here.whole) * stack.memory.late_gradients
+    copied = (zero >= 1) & (zero < 3) & _repeated(job, layout)[at] & stack.memory.gathered_copy
+    moments[UPDATE, BUFFERS] = np.where(copied, summed(trained, here.whole + here.owned), 0.0)
+    return state, moments, host.max(axis=0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ledger:
+    """What devices of one plan hold as a step passes. [B]
+
+    Attributes
+    ----------
+    still : of every stage what stays all the time, with the framework's, shape (stages,).
+    kept, working : of every row the activations that a microbatch leaves, and what its backward pass (its forward pass, where nothing
+        trains) adds while it runs, with what the allocator holds beside, shape (rows,).
+    finished, update : of every stage what is there beside for a moment when a backward pass ends, and while the optimizer steps,
+        shape (stages,).
+    """
+
+    still: Array
+    kept: Array
+    working: Array
+    finished: Array
+    update: Array
+
+
+def ledger(job: Job, layout: Layout, machine: Machine, shape: Shape) -> Ledger:
+    """Ledger of a single plan."""
+    stack = machine.stack
+    held = _holdings(job, layout, stack)
+    forward, inputs, weights = row_counts(job, shape, balanced=stack.stages == "balanced")
+    passed = np.maximum(inputs, weights) if job.training else forward
+    state, moments, _ = _pipeline(job, layout, stack, held, shape)
+    kept, working = (passed @ held.kept)[:, 0], np.where(passed > 0, held.working[:, 0], 0.0).max(axis=1)
+    if "activations" in layout.offload:  # two units stay while a pass runs, or all that there are
+        flight = in_flight(shape.schedule, shape.stages, shape.chunks, shape.microbatches)[0]
+        ahead = (flight.ravel() * kept).reshape(flight.shape).sum(axis=0)
+        stays = np.minimum(2.0 * np.where(passed > 0, held.kept[:, 0], 0.0).max(axis=1), np.resize(ahead, len(kept)))
+        away = float(np.ravel(activations_on_host(layout, job.model.depth))[0])
+        kept, working = (1.0 - away) * kept, working + stays
+    backward, finished, update = (moments[moment, BUFFERS, :, 0] for moment in (BACKWARD, FINISHED, UPDATE))
+    more = 1.0 + float(stack.memory.fragmentation[0])
+    return Ledger(
+        still=float(stack.memory.context[0]) + more * state.sum(axis=0)[:, 0], kept=more * kept,
+        working=more * (working + np.resize(backward, len(working))), finished=more * finished, update=more * update,
+    )  # fmt: skip
+
+
+def kv_cache(job: Job, layout: Layout) -> Array:
+    """Keys and values, or their latents, or states, that one layer keeps of all requests of a replica, of every unit, shape (units, n). [B]
+
+    Heads of keys and values are divided over the tensor group as far as there are as many; a latent is held whole by each rank.
+    A layer with a window keeps the tokens of the window, one of sparse attention all, a state-space layer as much for few tokens as for
+    many. Nothing looks back at what an encoder's attention saw.
+    """
+    requests = layout.micro_batch * layout.microbatches
+    encoding = {f"{i}" for i, layer in enumerate(job.model.kinds) if layer.encodes}
+    rows = []
+    for name, part in units(job.model):
+        attention = part.attention
+        if part.ssm is not None:
+            ranks, share = layout.tensor_of("attention") * layout.cp, layout.tensor_share("attention")
+            rows.append(requests * (job.cached > 0) * part.ssm.held(ranks, job.element) * share)
+            continue
+        if attention is None or name.split(".")[0] in encoding:
+            rows.append(np.zeros(len(layout)))
+            continue
+        latent = attention.cached < attention.kv_heads * (attention.query + attention.value)
+        share = np.where(latent, 1.0, attention.kv_heads_on(layout.tensor_of("attention")) / attention.kv_heads)
+        share = share * layout.tensor_share("attention")
+        tokens = job.model.memory_tokens * np.greater(job.cached, 0) if attention.cross else job.context if job.staggered else job.cached
+        rows.append(requests * attention.held(tokens) / layout.cp * job.cache * share)
+    return np.stack(rows)
+
+
+_OF_WEIGHTS = ("weights", "gradients", "optimizer", "whole", "sharded", "reduced", "owned", "host_weights", "host_states")
+
+
+def _untied(job: Job, layout: Layout, here: Holdings, at: Index) -> Holdings:
+    """Holdings of a device that has the embedding too: the table is not held again by a tied head."""
+    table = sum(matrix.k * matrix.n for matrix in job.model.head.matrices if matrix.name == "vocabulary")
+    own = (table / layout.tensor_of("embedding") / np.maximum(sum(parameters(job.model.head, layout)), 1.0))[at]
+
+    def without(values: Array) -> Array:
+        return np.concatenate([values[:-1], values[-1:] * (1.0 - own)])
+
+    return replace(here, **{kind: without(getattr(here, kind)) for kind in _OF_WEIGHTS})
+
+
+def _buffers(job: Job, layout: Layout, stack: SoftwareStack, here: Holdings, at: Index, present: Array, trained: Array) -> Array:
+    """Buffers that stay through all of a step, of every stage. [B]
+
+    Copies of gradients in buckets, weights of sharded layers that are gathered (two where the next is fetched ahead) with
+    the gradients of one, embedding and head among them all the time; low-precision copies of weights; tensors of a
+    microbatch that collectives of a tensor group gather into; work space of libraries.
+    """
+    habits, layers = stack.memory, _layers(job)
+    buckets = summed(trained, here.reduced) * habits.buckets
+    there = layers @ by_point(present) > 0  # layers of which a stage has any
+    largest = np.where(there, layers @ here.sharded, 0.0).max(axis=1)
+    at_ends = _ends(job)
+    ends = summed(present[:, at_ends], here.sharded[at_ends])
+    weight = stack.weight_size(job.element)
+    grads = job.training * stack.gradient_size(job.element) / weight
+    gathered = ((2.0 if stack.overlap.gather else 1.0) + grads) * largest + ends
+    apart = (layout.zero[at] == 2) & _repeated(job, layout)[at]
+    gathered = gathered + np.where(apart, grads * np.where(there, layers @ here.whole, 0.0).max(axis=1), 0.0)
+    low, whole = np.zeros(len(at)), here.whole - here.sharded
+    if job.training and job.operand < job.element:  # narrow copies, as products read them forward and, transposed, backward
+        narrow = _narrow(job)
+        gathers = np.where(there, layers @ (narrow * here.sharded), 0.0).max(axis=1)
+        kept, one = summed(present, narrow * whole), np.where(there, layers @ (narrow * whole), 0.0).max(axis=1)
+        transposed = kept if habits.transposed_weights or job.dtype != "fp8" else one
+        low = low + job.operand / weight * (2.0 * gathers + kept + transposed)
+    if weight > job.element:  # autocast keeps its casts to the end of a pass; those of gathered weights go with them
+        low = low + (largest + summed(present, whole)) * (job.element / weight)
+    width = functools.reduce(np.maximum, (layer.parts[0].width * job.tokens(layer.tokens) for layer in job.model.kinds))
+    space = habits.workspaces * job.element * (layout.micro_batch / layout.cp * width)[at]
+    return np.asarray(buckets + gathered + low + np.where(layout.gathers(_kinds(job))[at], space, 0.0) + habits.library)
+
+
+def _repeated(job: Job, layout: Layout) -> Mask:
+    """Whether any weights lie on several ranks, shape (n,)."""
+    return np.asarray(np.logical_or.reduce([layout.spread(kind).data.size > 1 for kind in _kinds(job)]))
+
+
+@once
+def _kinds(job: Job) -> frozenset[Type]:
+    """Layer types of which a model has any."""
+    parts = [part for _, part in units(job.model)]
+    return frozenset(type_of(part) for part in parts) | {"experts" for part in parts if part.routing}
+
+
+@once
+def _narrow(job: Job) -> Array:
+    """1 for units whose products are narrow where the job's are, shape (units, 1)."""
+    wide = wide_units(job.model)
+    return np.array([[float(name not in wide)] for name, _ in units(job.model)])
+
+
+@once
+def _layers(job: Job) -> Array:
+    """Which units make up a layer of each kind, embeddings and heads left out, shape (layers, units)."""
+    names = [name for name, _ in units(job.model)]
+    return np.array([[name.startswith(f"{i}.") for name in names] for i in range(len(job.model.kinds))], dtype=float) * ~_ends(job)
+
+
+@once
+def _ends(job: Job) -> Mask:
+    """Which units are embeddings and heads, shape (units,)."""
+    return ends_of([name for name, _ in units(job.model)])

@@ -1,0 +1,72 @@
+"""What a step runs on and what comes out of it: the same for every layered workload."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from crossflow.base.arrays import Array, Mask
+from crossflow.cost.network import Wires
+from crossflow.cost.profile import Profile
+from crossflow.hardware.architecture.model import Architecture
+from crossflow.hardware.architecture.network import NetworkSpec
+from crossflow.hardware.architecture.software import SoftwareStack
+from crossflow.hardware.architecture.template import Host
+
+
+@dataclass(frozen=True, kw_only=True)
+class Machine:
+    """What a step runs on: device, network, devices of a node, software; the node's host and measured events where they are known.
+
+    With `least` every kernel takes its lower bound, and a step is not longer than any that runs there.
+    """
+
+    architecture: Architecture
+    network: NetworkSpec
+    node: int
+    stack: SoftwareStack
+    host: Host | None = None
+    profile: Profile | None = None
+    least: bool = False
+
+    @functools.cached_property
+    def wires(self) -> Wires:
+        """Collectives on its network; the paths that they take are worked out once."""
+        own = self.stack.peer_all_reduce
+        return Wires(network=self.network, architecture=self.architecture, node=self.node, profile=self.profile, all_reduce=own)
+
+
+# Parts of a step's time, in the order in which they are told and drawn.
+BREAKDOWN = ("compute", "memory_bound_compute", "exposed_communication", "bubble", "other")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outcome:
+    """One step of every design point, shape (n,)."""
+
+    total: Array  # time of the step. [s]
+    # its parts on the device that decides it: compute, memory_bound_compute, exposed_communication, bubble, other; they add up to `total`.
+    # [s]
+    breakdown: Mapping[str, Array]
+    communication: Mapping[str, Array]  # time of collectives by name on that device. [s]
+    exposed: Mapping[str, Array]  # of it, what lengthens the step. [s]
+    memory: Mapping[str, Array]  # bytes of the fullest device by kind: weights, gradients, optimizer, activations, buffers, ... [B]
+    flops: Array  # operations done on all devices. [flop]
+    model_flops: Array  # those that the model needs: nothing computed again. [flop]
+    energy: Array  # dynamic energy of operations and memory on all devices. [J]
+    traffic: Array  # bytes of main memory on all devices. [B]
+    sent: tuple[Array, Array]  # bytes that one device sends inside its node, and out of it. [B]
+    # time of the step that each resource binds: compute, memory levels, launch, host, network, bubble; they add up too. [s]
+    bound: Mapping[str, Array]
+    # time of kernels, of communication and of what is exposed of that, by layer type on that device; keys such as ``attention.compute``,
+    # ``mlp.communication``, ``mlp.exposed``, and ``pipeline.exposed`` of what stages hand over. [s]
+    by_layer: Mapping[str, Array] = field(default_factory=dict)
+    problems: tuple[tuple[Mask, str], ...] = ()  # design points that cannot run, each with the sentence that says why
+    # share of the time of kernels and of collectives in the passes that was measured. [1]
+    measured: Array = field(default_factory=lambda: np.zeros(1))
+    host_memory: Array = field(default_factory=lambda: np.zeros(1))  # bytes that the fullest device keeps on its host. [B]
+    host_capacity: Array = field(default_factory=lambda: np.full(1, np.inf))  # its share of the host's memory. [B]
+    least: Array = field(default_factory=lambda: np.zeros(1))  # time below which no step can be, 0 where it is not worked out. [s]

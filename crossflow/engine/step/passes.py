@@ -1,0 +1,360 @@
+"""What one microbatch takes on every unit of a transformer, and what its weights take: the parts of which steps consist."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from dataclasses import dataclass
+from statistics import NormalDist
+
+import numpy as np
+
+from crossflow.base.arrays import Array, Mask, divide
+from crossflow.base.formats import FORMATS
+from crossflow.cost.price import LayerCosts, layer_costs
+from crossflow.cost.profile import Profile, optimizer_shape, where_measured
+from crossflow.cost.roofline import KernelCosts, pass_costs
+from crossflow.engine.step.activations import activations
+from crossflow.engine.step.halves import beside_half, exposed
+from crossflow.engine.step.offload import MASTER, Copies, activations_on_host, kept_on_host, master_size, states_size
+from crossflow.engine.step.outcome import Machine
+from crossflow.engine.step.stages import Between
+from crossflow.engine.step.task import COLLECTIVES, OF, StepTables
+from crossflow.engine.step.weights import Weights, weight_sizes
+from crossflow.hardware.architecture.software import SoftwareStack
+from crossflow.parallel.blocks import PHASES, unit_starts, units
+from crossflow.parallel.strategy.layout import Layout
+from crossflow.program.program import Program
+from crossflow.workload.job import Job
+
+WEIGHT = PHASES.index("weight")
+NODE = 8.0  # devices of which the slowest sets the pace that stacks were fitted to
+
+
+@dataclass(frozen=True, kw_only=True)
+class Passes:
+    """What one microbatch takes on one unit (part of a layer, embedding, head), forward and backward.
+
+    Attributes
+    ----------
+    device : time of kernels by what binds them (compute, memory levels) and between them, shape (kinds, passes, units, n); the backward
+        pass without the weights' gradients. [s]
+    weight : the same of the weights' gradients, shape (kinds, units, n). [s]
+    sent : time of collectives, shape (collectives, passes, units, n). [s]
+    blocking : of it, what the device waits for when nothing hides it, shape as `sent`. [s]
+    hides : time of collectives that run beside the weights' gradients, shape (collectives, units, n). [s]
+    measured : of the time of collectives, what was measured, shape (passes, units, n). [s]
+    host : time that the host needs, shape (passes, units, n); of the weights' gradients, shape (units, n). [s]
+    """
+
+    device: Array
+    weight: Array
+    sent: Array
+    blocking: Array
+    hides: Array
+    measured: Array
+    host: Array
+    host_weight: Array
+
+
+@dataclass(frozen=True, kw_only=True)
+class State:
+    """Weights of every unit on one device, and what keeping them in step takes; shape (units, n).
+
+    Attributes
+    ----------
+    reduce, scatter : time to reduce its gradients over the ranks that hold the same, with every update, and of sharded weights with
+        every microbatch, shape (collectives, units, n). [s]
+    gather : time to gather its weights, where they are sharded. [s]
+    regather : time to gather updated weights after a sharded optimizer's step. [s]
+    optimizer : cost of the optimizer on the parameters whose states the device holds.
+    copies : what is copied to the host and back, where anything is kept there.
+    """
+
+    reduce: Array
+    scatter: Array
+    gather: Array
+    regather: Array
+    optimizer: KernelCosts
+    copies: Copies | None
+
+    @property
+    def update(self) -> Array:
+        """Time of the optimizer. [s]"""
+        return self.optimizer.time
+
+
+@dataclass(frozen=True, kw_only=True)
+class Steps:
+    """What steps consist of: kernels and passes of every unit, what keeps weights in step, and times of what goes between stages. [s]"""
+
+    task: StepTables
+    times: LayerCosts
+    passes: Passes
+    state: State
+    between: Between
+
+
+def steps_of(job: Job, layout: Layout, machine: Machine, task: StepTables) -> Steps:
+    """What the steps of all design points consist of."""
+
+    def times_of(program: Program) -> LayerCosts:
+        runs_on = machine.architecture, machine.stack, machine.profile
+        return layer_costs(program, task.units, PHASES, len(layout), *runs_on, least=machine.least)
+
+    times = times_of(task.program)
+    if task.mean is not None:  # the fullest rank takes the time, all ranks together do what they do in the mean
+        mean = times_of(task.mean)
+        times = dataclasses.replace(times, flops=mean.flops, energy=mean.energy, traffic=mean.traffic)
+    inside, outside, whole, tied = (machine.wires.time(*one) for one in task.between.each(layout))
+    if job.training and machine.architecture.execution.variation.any():
+        bound = times.bound.copy()
+        bound[0] *= slowest(layout.devices, machine.architecture.execution.variation)
+        times = dataclasses.replace(times, bound=bound)
+    return Steps(
+        task=task, times=times, passes=_passes(job, layout, machine, task, times), state=_state(job, layout, machine, task.weights),
+        between=Between(transfer=np.array([inside, outside]), whole=whole, tied=tied),
+    )  # fmt: skip
+
+
+def slowest(devices: Array, variation: Array) -> Array:
+    """Time of computing on the slowest of so many devices over that on the slowest of eight, at least one; shape (n,). [1]
+
+    Rates are normal with a standard deviation of `variation` times the mean. The mean of the largest of N such numbers lies at the
+    quantile (N - 3/8) / (N + 1/4) (Blom, "Statistical Estimates and Transformed Beta-Variables", 1958).
+    """
+    many = np.maximum(np.asarray(devices, dtype=float), NODE)
+    normal = NormalDist()
+    quantile = {count: normal.inv_cdf((count - 0.375) / (count + 0.25)) for count in {NODE, *many.tolist()}}
+    beyond = np.array([quantile[count] - quantile[NODE] for count in many.tolist()])
+    return np.asarray(1.0 + variation * beyond)
+
+
+def _passes(job: Job, layout: Layout, machine: Machine, task: StepTables, times: LayerCosts) -> Passes:
+    """Passes of every unit, with what is computed and sent again."""
+    stack, host, full = machine.stack, machine.stack.host, task.recomputed
+    sends, shape = task.sends, full.shape
+    of, phase, unit = sends.collective, sends.backward, sends.unit
+    took, known = (sends.counts * part for part in machine.wires.times(sends.table))
+    sent = np.zeros((len(COLLECTIVES), 2, *shape))
+    calls, listed, measured = np.zeros((3, 2, *shape))
+    hides = np.zeros((len(COLLECTIVES), *shape))
+    np.add.at(sent, (of, phase, unit), took)
+    np.add.at(calls, (phase, unit), np.where(took > 0, sends.counts, 0.0))
+    hiding, shared = sends.weights, sends.shared
+    np.add.at(hides, (of[hiding], unit[hiding]), took[hiding])
+    np.add.at(listed, (phase[shared], unit[shared]), np.where(took[shared] > 0, sends.ranks, 0.0))
+    if machine.profile is not None:
+        np.add.at(measured, (phase, unit), known)
+    parts = np.concatenate([times.bound, times.launch[None]])
+    backward = (parts * task.back).sum(axis=2)
+    backward[-1] += full * _firsts(task.units) * host.stall
+    blocking = sent.copy()
+    blocking[:, 1] -= hides
+    for i in sends.pieces:
+        product, group = times.each[list(sends.ops[i].beside)].sum(axis=0), task.program.messages[i].group
+        assert group is not None
+        blocking[of[i], phase[i], unit[i]] -= hidden_in_pieces(took[i], product, group.size)
+    for i in sends.kernels if stack.overlap.context else ():  # what the next step of a ring needs travels beside the kernel of this one
+        blocking[of[i], phase[i], unit[i]] -= np.minimum(took[i], sends.counts[i] * times.each[sends.ops[i].beside[0]])
+    blocking = np.maximum(blocking, 0.0)  # rounding may leave a difference of equal sums below zero
+    for forward_too in (sent.swapaxes(0, 1), blocking.swapaxes(0, 1), measured, calls, listed):
+        forward_too[1] += _once_more(full, forward_too[0])
+    device = np.stack([(parts * task.ahead).sum(axis=2), backward], axis=1)
+    if len(sends.exchanged):
+        busy = device.sum(axis=0)
+        busy[1] += parts[:, :, WEIGHT].sum(axis=0)
+        if job.training:
+            blocking = _beside_microbatch(job, layout, machine, task, blocking, busy)
+        else:
+            blocking = beside_half(job, layout, machine, task, times, blocking, took, busy[0])
+    launched = times.kernels + _more_launches(job, layout, stack)
+    issued = np.array([(launched * way).sum(axis=1) for way in (task.ahead, task.back)]) + calls
+    graphs = captured(task.units, stack) & job.training
+    return Passes(
+        device=device,
+        weight=parts[:, :, WEIGHT],
+        sent=sent,
+        blocking=blocking,
+        hides=hides,
+        measured=measured,
+        host=np.where(graphs, calls * host.kernel + host.graph, issued * host.kernel + host.layer) + listed * host.rank,
+        host_weight=np.where(graphs, 0.0, launched[:, WEIGHT] * host.kernel),
+    )
+
+
+def captured(names: tuple[str, ...], stack: SoftwareStack) -> Mask:
+    """Units whose kernels one captured graph launches, shape (units, 1)."""
+    return np.array([[name.split(".")[-1] in stack.graphs] for name in names])
+
+
+def _more_launches(job: Job, layout: Layout, stack: SoftwareStack) -> Array:
+    """Kernels of every unit and phase beyond those that are priced, where each expert has its own, shape (units, phases, n). [1]
+
+    Of every product of experts and of the casts of its operands one is priced for all experts of a rank. Streams side by side hide the
+    gaps between kernels of different experts, but the host launches each of them.
+    """
+    found = np.zeros((len(units(job.model)), len(PHASES), len(layout)))
+    if stack.expert_products != "each" or not job.training:
+        return found
+    casts = (2.0 if FORMATS[job.dtype].two_level else 1.0) * float(job.operand < job.element)
+    for unit, (_, part) in enumerate(units(job.model)):
+        if part.routing is None:
+            continue
+        products = sum(matrix.routed for matrix in part.matrices)
+        more = products * np.maximum(part.routing.experts / layout.ep - 1.0, 0.0)
+        for phase, kernels in (("forward", 1.0 + 2.0 * casts), ("input", 1.0 + casts), ("weight", 1.0)):
+            found[unit, PHASES.index(phase)] = more * kernels
+    return found
+
+
+def _beside_microbatch(job: Job, layout: Layout, machine: Machine, task: StepTables, blocking: Array, busy: Array) -> Array:
+    """What collectives block where tokens travel to experts beside the kernels of another microbatch, shape as `Passes.blocking`. [s]
+
+    A pass forward of one microbatch and a pass backward of another run together, layer by layer. The way to the experts and the way back of
+    the one are beside the experts and beside the rest of the layer of the other. What a way takes beyond them it blocks; meanwhile it takes
+    units of the device from the kernels. Some microbatches of a pipeline have no other beside them (`Layout.unpaired`). Halves of a step of
+    a service: `crossflow.engine.step.halves`.
+
+    Parameters
+    ----------
+    busy : time of kernels of every unit, forward and backward with the weights' gradients, shape (2, units, n). [s]
+    """
+    sends, exchange = task.sends, np.zeros_like(blocking)
+    mine = sends.exchanged
+    took = (sends.counts * machine.wires.times(sends.table)[0])[mine]
+    np.add.at(exchange, (sends.collective[mine], sends.backward[mine], sends.unit[mine]), took)
+    exchange[:, 1] += _once_more(task.recomputed, exchange[:, 0])
+    kernels = busy + (blocking - exchange).sum(axis=0)
+    starts, layers = unit_starts(job.model), np.zeros_like(kernels.swapaxes(0, 1))
+    np.add.at(layers, starts, kernels.swapaxes(0, 1))
+    beside = np.stack([kernels, layers[starts].swapaxes(0, 1) - kernels])[:, ::-1]  # of the other pass: its experts, the rest of its layer
+    way = exchange.sum(axis=0) / 2.0
+    left = exposed(way, beside, machine.stack.overlap.exchange_units).sum(axis=0)
+    alone = np.minimum(layout.unpaired / layout.microbatches, 1.0)
+    share = divide(left, 2.0 * way) * (1.0 - alone) + alone
+    return np.asarray(blocking - exchange * (1.0 - share))
+
+
+def hidden_in_pieces(sent: Array, product: Array, ranks: Array) -> Array:
+    """Part of the time of a gather or scatter that a product hides which takes or makes its pieces one by one. [s]
+
+    There is a piece a rank. Its own is there at once, or is made last, and does not travel: nothing moves beside the product of
+    one piece in so many (Wang et al., "Overlap Communication with Dependent Computation via Decomposition", ASPLOS 2023).
+    """
+    return np.minimum(sent, product * (ranks - 1.0) / ranks)
+
+
+def _once_more(often: Array, taken: Array) -> Array:
+    """What something takes that is done so often again: nothing where it is not, even if it never ends."""
+    return np.asarray(often * np.where(often > 0, taken, 0.0))
+
+
+@functools.lru_cache(maxsize=256)
+def _firsts(names: tuple[str, ...]) -> Mask:
+    """The first part of every layer, shape (units, 1): a layer has several parts, and stalls once."""
+    return np.array([".0." in name for name in names])[:, None]
+
+
+def _state(job: Job, layout: Layout, machine: Machine, weights: Weights) -> State:
+    """Time of the collectives that sharded or replicated weights need, and of the optimizer."""
+    shape = weights.parameters.shape
+    reduce, scatter = np.zeros((2, len(COLLECTIVES), *shape))
+    gather, regather = np.zeros((2, *shape))
+    for message in weights.messages:
+        time = machine.wires.time(message.collective, message.whole, message.group) * message.share
+        reductions = (scatter if message.sharded else reduce)[OF[message.collective]]
+        into = {"reduce": reductions, "gather": gather, "regather": regather}[message.role]
+        into += time
+    return State(
+        reduce=reduce, scatter=scatter, gather=gather, regather=regather,
+        optimizer=optimizer_costs(job, weights.owned * (1.0 - kept_on_host(layout, "optimizer")), machine),
+        copies=_copies(job, layout, machine, weights.owned),
+    )  # fmt: skip
+
+
+def _copies(job: Job, layout: Layout, machine: Machine, owned: Array) -> Copies | None:
+    """Copies to the host and back, where any plan keeps anything there."""
+    if not layout.offload:
+        return None
+    kept, _ = activations(job, layout, machine.stack)
+    return host_copies(
+        job, layout, machine, np.stack([kept[name] for name, _ in units(job.model)]), owned, weight_sizes(job, machine.stack)
+    )
+
+
+def host_copies(job: Job, layout: Layout, machine: Machine, kept: Array, owned: Array, weights: Array) -> Copies | None:
+    """Copies of a step; None where no plan keeps anything on the host.
+
+    Parameters
+    ----------
+    kept : activations that a microbatch leaves in each unit, shape (units, n). [B]
+    owned : parameters of which a rank updates the optimizer's states, shape (units, n). [1]
+    weights : size of a weight of each unit, shape (units, 1). [B]
+    """
+    if not layout.offload:
+        return None
+    host, stack = machine.host, machine.stack
+    assert host is not None  # the caller has looked
+    share = host.bandwidth / np.minimum(machine.node, layout.devices)
+    bus = np.minimum(machine.network.host.bandwidth * machine.network.parameters.pcie_efficiency, share)
+    gradient, working = stack.gradient_size(job.element), share * host.utilisation
+    optimizer, fetched = (kept_on_host(layout, what) for what in ("optimizer", "weights"))
+    summed = np.maximum(optimizer * (layout.zero >= 2), fetched) * float(job.training)  # gradients summed on the host
+    kept_weight = stack.weight_size(job.element)
+    # Gradients r1, master weights and states r1 w1 each, and the weights of the device w1 where they are not the master's.
+    updated = gradient + 2.0 * (MASTER + states_size(job, stack)) + (kept_weight if kept_weight < MASTER else 0.0)
+    return Copies(
+        activations=divide(activations_on_host(layout, job.model.depth) * kept, bus),
+        fetched=divide(fetched * owned * weights, bus),
+        stored=summed * owned * gradient * np.maximum(1.0 / bus, 3.0 / working),  # r2 w1 to add to the sum
+        gradients=divide((optimizer - summed) * owned * gradient, bus),
+        update=divide(optimizer * owned * updated, working),
+        renewed=divide((optimizer - fetched) * owned * weights, bus),
+    )
+
+
+def optimizer_costs(job: Job, owned: Array, machine: Machine) -> KernelCosts:
+    """Cost of the optimizer on `owned` parameters; or as measured.
+
+    Gradients are read twice (norm, step), states and what is kept of the fp32 weights are read and written, and so are the weights
+    themselves where these are a part of that; otherwise they are written.
+    """
+    weight, kept = machine.stack.weight_size(job.element), master_size(job, machine.stack)
+    master = 2.0 * kept + weight * (1.0 if kept == MASTER else 2.0)
+    moved = 2.0 * machine.stack.gradient_size(job.element) + master + 2.0 * states_size(job, machine.stack)
+    passes = 1.0 if machine.stack.fuses("optimizer", job.element) else 2.0
+    nothing = np.zeros_like(owned)
+    costs = pass_costs(passes * owned * moved, nothing, nothing, machine.architecture, job.dtype, least=machine.least)
+    if machine.profile is None:
+        return costs
+    return dataclasses.replace(costs, time=where_measured(costs.time, measured_optimizer(owned, machine.profile))[0])
+
+
+def measured_optimizer(owned: Array, profile: Profile) -> Array:
+    """Measured times of the optimizer on `owned` parameters, shape (units, n), NaN where they were not measured. [s]"""
+    return profile.kernels("optimizer", "", [[optimizer_shape(count) for count in row] for row in owned.tolist()])
+
+
+def between_measured(layout: Layout, machine: Machine, steps: Steps, handed: Array) -> tuple[Array, Array]:
+    """Time of transfers between stages and of a tied table's sum in a step, and what of it was measured, of shape (n,). [s]
+
+    `handed` are the transfers of all ranks inside nodes and between nodes, and the time of all of them with putting their parts
+    together, shape (3, n). [1], [1], [s]
+    """
+    near, far, time = handed
+    inside, outside, whole, tied = (machine.wires.measured(*one) for one in steps.task.between.each(layout))
+    both = 2.0 * layout.tp * layout.cp * layout.dp  # ends of a pipeline that hold a tied table
+    return time + both * steps.between.tied, near * inside + far * outside + (near + far) * whole + both * tied
+
+
+def weights_measured(layout: Layout, machine: Machine, steps: Steps, profile: Profile) -> tuple[Array, Array]:
+    """Time of the optimizer and the collectives of weights in a step, and what of it was measured, each of shape (units, n). [s]"""
+    onto = (1.0 - kept_on_host(layout, "optimizer")) * layout.updates
+    weights, update = steps.task.weights, steps.state.update
+    whole, known = update * layout.updates, np.nan_to_num(measured_optimizer(weights.owned, profile)) * onto
+    for message in weights.messages:
+        often = message.rounds(layout) * message.share
+        whole = whole + often * machine.wires.time(message.collective, message.whole, message.group)
+        known = known + often * machine.wires.measured(message.collective, message.whole, message.group)
+    return whole, known

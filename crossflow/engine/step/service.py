@@ -1,0 +1,392 @@
+"""A service in steady state: continuous batching with chunked prefill, and its queue in closed form.
+
+An engine holds many requests and writes one token for each in every step (Orca [1]_); beside them a step may read pieces of new prompts,
+no more tokens in all than a chunk (Sarathi-Serve [2]_). So there are two kinds of step, with and without pieces; how often each occurs
+follows from the balance of flows: the prompts that are read must be as many as the requests that end. Prompts wait for each other as in
+a queue with one server and equal services (Pollaczek-Khinchine [3]_), of which a fixed number of requests sees itself left out (mean value
+analysis [4]_). Where the cache has no room for all requests, or reading takes all that a step may compute, the others wait outside, and
+Little's law [5]_ says how long.
+
+References
+----------
+.. [1] Yu et al., "Orca: A Distributed Serving System for Transformer-Based Generative Models", OSDI 2022, Sec. 3.
+.. [2] Agrawal et al., "Taming Throughput-Latency Tradeoff in LLM Inference with Sarathi-Serve", OSDI 2024, Sec. 4.
+.. [3] Kleinrock, "Queueing Systems", vol. 1, 1975, Sec. 5.6.
+.. [4] Reiser and Lavenberg, "Mean-Value Analysis of Closed Multichain Queuing Networks", JACM 27(2), 1980.
+.. [5] Little, "A Proof for the Queuing Formula L = lambda W", Operations Research 9(3), 1961.
+.. [6] Leviathan, Kalman and Matias, "Fast Inference from Transformers via Speculative Decoding", ICML 2023, Eq. 1.
+.. [7] Zhong et al., "DistServe: Disaggregating Prefill and Decoding", OSDI 2024, Sec. 3 and 4.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+import numpy as np
+
+from crossflow.base.arrays import Array, Mask, divide
+from crossflow.engine.step.memory import ACTIVATIONS, CACHE, Memory, memory
+from crossflow.engine.step.outcome import Machine, Outcome
+from crossflow.engine.step.task import task_of
+from crossflow.engine.step.transformer import transformer_step
+from crossflow.parallel.strategy.layout import Layout
+from crossflow.program.groups import Group
+from crossflow.workload.job import Chunk, Job
+
+ROUNDS, CLOSE = 30, 1e-3  # rounds in which requests that decode are found at most, and how little they change in the last [1]
+LEAST, FULLEST = 1e-3, 1e-3  # requests that decode at least, and share of time that a queue is idle at least, while they are sought [1]
+OVERRUN = "requests arrive faster than the service can answer them; lower serving.arrival_rate, or add replicas"
+UNREAD = "a prompt does not fit in a worker of serving.prefill"
+NO_ROOM = "the memory has no room for the cache of a single request beside weights and the activations of a chunk (serving.chunk)"
+TAILS = {"p50": 0.5, "p90": 0.9, "p99": 0.99}
+NORMAL = {"p50": 0.0, "p90": 1.2816, "p99": 2.3263}  # quantiles of the normal distribution
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Prefill:
+    """Workers of their own that read prompts, each with a plan; arrays of shape (n,)."""
+
+    layout: Layout  # of one worker that reads one prompt
+    workers: Array  # [1]
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Service:
+    """Requests and how they are served; arrays of shape (n,)."""
+
+    requests: Array  # in flight at all times, over all replicas; of arrivals infinite. [1]
+    rate: Array  # that arrive in a second, over all replicas; of a fixed number in flight 0. [1/s]
+    prompt: Array  # tokens of a request that are read. [1]
+    hits: Array  # tokens before them that lie in the cache when it arrives. [1]
+    output: Array  # tokens that are written for it; the first of them by the step that reads the end of the prompt. [1]
+    chunk: Array  # tokens that a microbatch of a step computes at most. [1]
+    most: Array  # requests that a replica works on at most. [1]
+    gained: Array  # tokens that a step gives a request in the mean, more than one with speculation. [1]
+    drafts: Array  # time of guessing in a step, over that of the step. [1]
+    room: Array  # share of a device's memory that may be used. [1]
+    cache: Array  # share of what is left of that beside weights and activations that the cache takes. [1]
+    whole: bool  # whether a request waits until there is room for all that will be written of it
+    prefill: Prefill | None = None
+
+    @property
+    def left(self) -> Array:
+        """Share of a prompt that is read. [1]"""
+        return divide(self.prompt, self.prompt + self.hits)
+
+    @property
+    def writes(self) -> Array:
+        """Tokens that decoding gives a request: all but the first. [1]"""
+        return np.asarray(self.output - 1.0)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Steady:
+    """A service in steady state, figures of shape (n,)."""
+
+    outcome: Outcome  # of the mean step of all replicas
+    requests: Array  # that end in a step, all replicas. [1]
+    figures: Mapping[str, Array]  # by column
+
+
+def guessed(tokens: Array, acceptance: Array) -> Array:
+    """Tokens that a step gives where so many are guessed and each is right with a probability, (1 - a^(k+1)) / (1 - a) [6]_.
+
+    >>> guessed(np.array([3.0, 3.0]), np.array([0.5, 1.0])).tolist()
+    [1.875, 4.0]
+    """
+    return np.where(acceptance < 1.0, divide(1.0 - acceptance ** (tokens + 1.0), 1.0 - acceptance), tokens + 1.0)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class _StepKinds:
+    """The two kinds of step while so many requests decode in a replica; arrays of shape (n,)."""
+
+    decoding: Array  # requests of a replica that decode. [1]
+    plain: Outcome  # a step that writes
+    mixed: Outcome  # one that reads pieces of prompts too
+    factor: Array  # time of a step with its guesses, over that without. [1]
+    share: Array  # of steps that read. [1]
+    pieces: Array  # steps that read a part of one prompt. [1]
+    load: Array  # prompts that it reads. [1]
+    most: Array  # prompts that it can read at most. [1]
+
+    @functools.cached_property
+    def endless(self) -> Mask:
+        """Points whose steps never end; their times stand for any while the rest is sought."""
+        return np.asarray(~(np.isfinite(self.plain.total) & np.isfinite(self.mixed.total)))
+
+    @functools.cached_property
+    def writing(self) -> Array:
+        """Time of a step that writes, with its guesses. [s]"""
+        return np.where(self.endless, 1.0, self.plain.total) * self.factor
+
+    @functools.cached_property
+    def reading(self) -> Array:
+        """Time of a step that reads pieces of prompts too, with its guesses. [s]"""
+        return np.where(self.endless, 1.0, self.mixed.total) * self.factor
+
+    @property
+    def each(self) -> Array:
+        """Time that a prompt takes where steps read as much as they can: its own work, and its share of what a step takes without. [s]"""
+        return divide(self.reading - self.writing, self.load) + divide(self.writing, self.most)
+
+    @property
+    def reads(self) -> Array:
+        """Share of the time in which prompts are read. [1]"""
+        return divide(self.share * self.reading, self.mean)
+
+    @property
+    def mean(self) -> Array:
+        """Mean time of a step. [s]"""
+        return np.asarray(self.writing + self.share * (self.reading - self.writing))
+
+    @property
+    def rest(self) -> Array:
+        """Mean time until the step ends that runs when a request arrives. [s]"""
+        square = (1.0 - self.share) * self.writing**2 + self.share * self.reading**2
+        return divide(square, 2.0 * self.mean)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class _Flow:
+    """Balance of a service; arrays of shape (n,)."""
+
+    steps: _StepKinds
+    rate: Array  # requests of a replica that end in a second. [1/s]
+    writing: Array  # time in which a request is written. [s]
+    reading: Array  # time until a request that is first in the queue has its first token. [s]
+    queue: Array  # time in the queue of prompts. [s]
+    longest: Array  # time in the queue where all others are before it. [s]
+    each: Array  # time that a prompt takes of the readers. [s]
+    busy: Array  # share of what the readers of prompts can do that they do. [1]
+    outside: Array  # time for which requests wait until cache or chunk have room for them; infinite where they come too fast. [s]
+
+    @property
+    def first(self) -> Array:
+        """Time to the first token. [s]"""
+        return np.asarray(self.reading + self.queue + self.outside)
+
+
+def steady_state(job: Job, layout: Layout, machine: Machine, service: Service) -> Steady:
+    """A service of n points in steady state.
+
+    Parameters
+    ----------
+    job : writing of tokens (``task: decode``).
+    layout : plans of the replicas with all requests in flight.
+    """
+    held, most = _room(job, layout, machine, service)
+    flow = _balanced(job, layout, machine, service, held, np.minimum(most, service.most))
+    outcome = _mean(flow.steps)
+    ends = flow.rate * flow.steps.mean * layout.dp  # requests that end in a step
+    reading = task_of(job.reading, _single(layout), machine.stack).model_flops * service.left
+    stages = held.stages.copy()
+    stages[CACHE] *= np.minimum(flow.steps.decoding + flow.rate * flow.reading, np.minimum(most, service.most))
+    found = replace(held, stages=stages)
+    late = ~np.isfinite(flow.outside)
+    outcome = replace(
+        outcome, memory=found.kinds, model_flops=outcome.model_flops + ends * reading,
+        problems=((most < 1.0, NO_ROOM), (late & (most >= 1.0), OVERRUN)),
+    )  # fmt: skip
+    if service.prefill is not None:
+        outcome = _with_workers(job, machine, service, service.prefill, outcome, ends)
+    figures = _figures(service, flow, layout.dp)
+    never = (most < 1.0) | flow.steps.endless
+    if never.any():
+        figures = {
+            name: np.where(never, np.inf if name.endswith("_s") and "_per_" not in name else 0.0, values)
+            for name, values in figures.items()
+        }
+    return Steady(outcome=outcome, requests=np.where(never, 0.0, ends), figures=figures)
+
+
+def _single(layout: Layout) -> Layout:
+    """The same plans with one request in one replica."""
+    ones = np.ones(len(layout))
+    return replace(layout, dp=ones, micro_batch=ones, microbatches=ones)
+
+
+def _at(layout: Layout, decoding: Array) -> Layout:
+    """Plans with so many requests of a replica that decode, in as many microbatches as before. [1]"""
+    return replace(layout, micro_batch=decoding / layout.microbatches)
+
+
+def _room(job: Job, layout: Layout, machine: Machine, service: Service) -> tuple[Memory, Array]:
+    """Memory with one request in a replica, and how many there is room for. [1]
+
+    Activations are those of a step that computes a whole chunk. A request holds its mean length. An engine that evicts none keeps room
+    for all that will be written of it; one that evicts computes again what it wrote, which is not counted.
+    """
+    one = _at(layout, np.ones(len(layout)))
+    held = memory(job, one, machine)
+    if service.prefill is None:
+        pieces = divide(service.chunk, service.prompt + service.hits)
+        read = memory(job.reading, replace(layout, micro_batch=pieces, microbatches=np.ones(len(layout))), machine)
+        held = replace(held, stages=np.where(np.arange(len(held.stages))[:, None, None] == ACTIVATIONS, read.stages, held.stages))
+    more = 1.0 + machine.stack.memory.fragmentation
+    rest = held.total_of_stages - held.stages[CACHE] * more
+    left = held.capacity * service.room - rest
+    longest = memory(replace(job, staggered=False), one, machine) if service.whole else held
+    cache = longest.stages[CACHE] * more
+    room = left * service.cache / np.where(cache > 0, cache, 1.0)
+    most = np.where(cache > 0, room, np.where(left >= 0, np.inf, 0.0)).min(axis=0)
+    return held, np.asarray(np.maximum(np.floor(most), 0.0))
+
+
+def _chunk(service: Service, micro: Array, written: float) -> tuple[Chunk, Array, Array]:
+    """Pieces that a step reads beside `micro` requests that decode, how many steps read, and in how many a prompt is read. [1]"""
+    budget = np.maximum(service.chunk - micro * written, 1.0)
+    wanted = divide(micro * service.prompt * service.gained, service.writes)  # tokens of prompts a step
+    steps = np.ceil(service.prompt / budget - 1e-9)
+    length = service.prompt / steps  # a long prompt is cut into equal pieces
+    pieces = np.clip(divide(wanted, length), 1.0, np.maximum(divide(budget, length), 1.0))
+    chunk = Chunk(pieces=pieces, length=length, before=service.hits + (service.prompt - length) / 2.0)
+    return chunk, np.minimum(divide(wanted, chunk.tokens), 1.0), steps
+
+
+def _steps(job: Job, layout: Layout, machine: Machine, service: Service, held: Memory, decoding: Array) -> _StepKinds:
+    """Both kinds of step while so many requests of a replica decode."""
+    here = _at(layout, decoding)
+    plain = transformer_step(job, here, machine, held)
+    if service.prefill is not None:
+        none = np.zeros(len(layout))
+        return _StepKinds(
+            decoding=decoding, plain=plain, mixed=plain, factor=1.0 + service.drafts, share=none, pieces=none, load=none, most=none
+        )  # fmt: skip
+    chunk, share, pieces = _chunk(service, here.micro_batch, job.written)
+    mixed = transformer_step(replace(job, chunk=chunk), here, machine, held)
+    load = layout.microbatches * chunk.pieces / pieces
+    room = divide(np.maximum(service.chunk - here.micro_batch * job.written, chunk.tokens), chunk.tokens)
+    return _StepKinds(
+        decoding=decoding, plain=plain, mixed=mixed, factor=1.0 + service.drafts, share=share, pieces=pieces, load=load, most=load * room
+    )  # fmt: skip
+
+
+def _balanced(job: Job, layout: Layout, machine: Machine, service: Service, held: Memory, most: Array) -> _Flow:
+    """The number of requests that decode, such that as many begin as end."""
+    closed, flight, arrivals = service.rate == 0.0, divide(service.requests, layout.dp), service.rate / layout.dp
+    # No more prompts can be read than the rest of a chunk has room for.
+    full = divide(service.chunk * service.writes * layout.microbatches, service.prompt * service.gained + service.writes * job.written)
+    limit = most if service.prefill is not None else np.minimum(most, full)
+    limit = np.maximum(np.where(closed, np.minimum(limit, flight), limit), LEAST)
+    decoding = np.where(closed, limit, np.minimum(limit, 1.0))
+    before, missed = decoding, np.zeros(len(layout))
+    for _ in range(ROUNDS):
+        flow = _flow(job, layout, machine, service, held, decoding)
+        wanted = np.where(closed, flight * divide(flow.writing, flow.writing + flow.first), arrivals * flow.writing)
+        wanted = np.clip(wanted, LEAST, limit)
+        if (np.abs(wanted - decoding) <= CLOSE * decoding).all():
+            break
+        missing = wanted - decoding
+        slope = divide(missing - missed, decoding - before)  # a step of the secant method, where it goes the right way
+        following = decoding - missing / np.where(slope < -0.1, slope, -1.0)
+        before, missed = decoding, missing
+        decoding = np.clip(np.where(np.isfinite(following), following, wanted), LEAST, limit)
+    outside = np.where(closed, divide(flight, flow.rate) - flow.writing - flow.first, 0.0)
+    late = ~closed & ((arrivals > flow.rate * (1.0 + 3.0 * CLOSE)) | (flow.busy >= 1.0))
+    return replace(flow, outside=np.where(late, np.inf, np.maximum(outside, 0.0)))
+
+
+def _flow(job: Job, layout: Layout, machine: Machine, service: Service, held: Memory, decoding: Array) -> _Flow:
+    """Rates and times while so many requests of a replica decode."""
+    steps = _steps(job, layout, machine, service, held, decoding)
+    writing = divide(service.writes, service.gained) * steps.mean
+    rate = divide(decoding, writing)
+    if service.prefill is None:
+        reading, server = steps.rest + steps.pieces * steps.reading, steps.each
+        of_all, peers = rate, divide(service.requests, layout.dp)
+    else:
+        took = _reading(job, machine, service, service.prefill)
+        reading, server, of_all = took.sum(axis=0), took[0] / service.prefill.workers, rate * layout.dp
+        peers = service.requests
+    busy = np.minimum(of_all * server, 1.0)
+    others = np.maximum(peers - 1.0, 0.0)  # a request does not wait for itself
+    seen = busy * np.where(np.isfinite(peers), divide(others, np.where(np.isfinite(peers), peers, 1.0)), 1.0)
+    longest = others * server
+    queue = np.minimum(divide(0.5 * server * seen, np.maximum(1.0 - seen, FULLEST)), longest)
+    return _Flow(
+        steps=steps,
+        rate=rate,
+        writing=writing,
+        reading=reading,
+        queue=queue,
+        longest=longest,
+        each=server,
+        busy=busy,
+        outside=np.zeros(len(layout)),
+    )
+
+
+def _reading(job: Job, machine: Machine, service: Service, prefill: Prefill) -> Array:
+    """Time in which a worker reads a prompt, and in which its keys and values travel to a replica, shape (2, n). [s]"""
+    layout = prefill.layout
+    time = transformer_step(job.reading, layout, machine).total * service.left
+    pair, one = np.full(len(layout), 2.0), np.ones(len(layout))
+    group = Group(size=pair, per_node=one, stride=layout.devices, devices=pair * layout.devices, extent=pair)
+    sent = memory(job.reading, layout, machine).stages[CACHE].max(axis=0) * service.left
+    return np.stack([time, machine.wires.time("send_recv", sent, group)])
+
+
+def _mean(steps: _StepKinds) -> Outcome:
+    """The mean step, with its guesses; a step that never ends is the one that writes."""
+    parts = ((1.0 - steps.share) * steps.factor, steps.share * steps.factor)
+
+    def mean(one: Any, other: Any) -> Any:
+        if isinstance(one, Mapping):
+            nothing = np.zeros(1)
+            return {name: mean(one.get(name, nothing), other.get(name, nothing)) for name in dict.fromkeys([*one, *other])}
+        if isinstance(one, tuple):
+            return tuple(map(mean, one, other))
+        return np.where(steps.endless, one, parts[0] * np.where(steps.endless, 0.0, one) + parts[1] * np.where(steps.endless, 0.0, other))
+
+    kept = ("memory", "problems", "measured", "host_memory", "host_capacity", "least")
+    changed = {field.name: mean(getattr(steps.plain, field.name), getattr(steps.mixed, field.name))
+               for field in fields(Outcome) if field.name not in kept}  # fmt: skip
+    return replace(steps.plain, **changed)
+
+
+def _with_workers(job: Job, machine: Machine, service: Service, prefill: Prefill, outcome: Outcome, ends: Array) -> Outcome:
+    """The step of replicas with what workers do in the same time; where prompts do not fit in them, the service cannot run."""
+    read, held = transformer_step(job.reading, prefill.layout, machine), memory(job.reading, prefill.layout, machine)
+    more = ends * service.left
+    return replace(
+        outcome, energy=outcome.energy + more * read.energy, flops=outcome.flops + more * read.flops,
+        traffic=outcome.traffic + more * read.traffic, problems=(*outcome.problems, (~held.fits, UNREAD)),
+    )  # fmt: skip
+
+
+def _figures(service: Service, flow: _Flow, replicas: Array) -> dict[str, Array]:
+    """What users of a service see, and what its operators do, by column."""
+    steps, first = flow.steps, flow.first
+    each = flow.writing / service.writes
+    rounds = divide(service.writes, service.gained)
+    spread = np.sqrt(divide(steps.share * (1.0 - steps.share), rounds)) * (steps.reading - steps.writing)
+    requests = flow.rate * replicas
+    rest, waits = steps.rest if service.prefill is None else np.zeros(1), divide(flow.queue, flow.busy)
+    # What is left of a step is uniform; the wait of those that wait is exponential in the tail, and no longer than for all others.
+    tails = {
+        f"ttft_{name}_s": first
+        + (2.0 * share - 1.0) * rest
+        - flow.queue
+        + np.minimum(waits * np.log(np.maximum(flow.busy / (1.0 - share), 1.0)), flow.longest)
+        for name, share in TAILS.items()
+    }
+    slow = {
+        f"tpot_{name}_s": np.minimum(each + normal * spread / service.gained, steps.reading / service.gained)
+        for name, normal in NORMAL.items()
+    }
+    return {
+        "ttft_s": first, **tails, "tpot_s": each, **slow,
+        "itl_p99_s": np.where(steps.share > 1.0 - TAILS["p99"], steps.reading, steps.writing),
+        "e2el_s": first + flow.writing,
+        "input_throughput_tokens_per_s": requests * (service.prompt + service.hits),
+        "output_throughput_tokens_per_s": requests * service.output,
+        "request_throughput_per_s": requests,
+        "requests_decoding": steps.decoding * replicas,
+        "requests_waiting": requests * (flow.queue + flow.outside),
+        "prompt_time_s": flow.each,
+        "prefill_share": steps.reads if service.prefill is None else flow.busy,
+    }  # fmt: skip

@@ -1,0 +1,241 @@
+"""Pipelines of slots: when each ends, as longest paths over all design points.
+
+A slot (`crossflow.parallel.strategy.schedules`) starts when its stage is free and its input has arrived. Slots are sorted once by depth
+of dependence; then one pass over the depths, each a single array operation over slots and design points, gives every
+finishing time.
+
+A long 1F1B schedule repeats: a slot needs only what is at most one slot back on its own or a neighbouring stage, so that once
+a whole slice of the pipeline ends later than the slice some microbatches before it by one time everywhere, all later ones add that
+time too. The period is a round of `stages` microbatches or less: stages that wait for each other in a circle have so many in flight,
+and a system of maxima and sums repeats after the length of its slowest circle [1]_. Long schedules are walked to that point, longer
+and longer ones until it is found, and continued.
+
+References
+----------
+.. [1] Baccelli, Cohen, Olsder, Quadrat: "Synchronization and Linearity", Wiley 1992, Sec. 3.7.
+"""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass
+
+import numpy as np
+
+from crossflow.base.arrays import Array, Index, Mask
+from crossflow.parallel.strategy.schedules import NATURAL, PipelineOrder, ahead, pipeline_order
+
+ROUNDS = 3  # rounds of `stages` microbatches after which the repetition is looked for: warm-up, and two to compare
+PLAIN = 45  # slots times points of one depth up to which plain numbers are faster than arrays
+
+
+@dataclass(frozen=True, eq=False)
+class Walk:
+    """Slots of an order in a sequence that respects dependence."""
+
+    # before, source: place in the sequence of the slot before each on its stage, and of the one whose result it needs; one past the end
+    # where there is none
+    before: Index
+    source: Index
+    kind_row: Index  # kind x rows + row of each, into a table of durations
+    crosses: Mask  # whether what it needs comes from another stage, shape (slots,)
+    stages: tuple[Index, ...]  # places of the slots of every stage in its order, shape (stages, slots of a stage)
+    depths: tuple[slice, ...]  # places by depth: slots of one depth do not wait for each other
+
+    @functools.cached_property
+    def plain(self) -> list[tuple[int, int, int]]:
+        """The sequence slot by slot, with places from 1; 0 stands for nothing to wait for."""
+        before, source = ((part + 1) % (len(self.before) + 1) for part in (self.before, self.source))
+        return list(zip(*(part.tolist() for part in (before, source, self.kind_row)), strict=True))
+
+    @functools.cached_property
+    def layers(self) -> tuple[tuple[slice, Index, Index, Index], ...]:
+        """For each depth its slots, with what each comes after and takes."""
+        return tuple((at, self.before[at], self.source[at], self.kind_row[at]) for at in self.depths)
+
+
+@functools.lru_cache(maxsize=512)
+def walk_of(order: PipelineOrder) -> Walk:
+    """The slots of an order as a walk."""
+    count, lengths = 3 * order.rows * order.microbatches, [len(ids) for ids in order.ids]
+    # Two slots beyond all others: `count` stands for nothing to wait for, `never` for the end of a stage's slots.
+    never, unknown = count + 1, sum(lengths) + 1
+    source, depth = np.append(order.sources, never), np.full(count + 2, unknown)
+    depth[count] = -1
+    todo = np.full((order.stages, max(lengths) + 1), never)
+    for stage, ids in enumerate(order.ids):
+        todo[stage, : len(ids)] = ids
+    position, waves = np.arange(order.stages) * todo.shape[1], list[Index]()
+    left = sum(lengths)
+    while left:  # at each depth the next slot of every stage for which what it needs is there
+        following = todo.take(position)
+        ready = depth.take(source.take(following)) < len(waves)
+        slots = following[ready]
+        assert slots.size, "the schedule waits for itself"
+        depth[slots] = len(waves)
+        position += ready
+        waves.append(slots)
+        left -= slots.size
+    made = np.concatenate(waves)
+    total, places = len(made), np.full(count + 1, -1)
+    places[made], places[count] = np.arange(total), len(made)
+    kind_row = made // order.microbatches
+    stage_of, needed = kind_row % order.rows % order.stages, order.sources[made]
+    stages = tuple(places[ids] for ids in order.ids)
+    before = np.full(total, total)
+    for mine in stages:
+        before[mine[1:]] = mine[:-1]
+    crosses = (needed < count) & (needed // order.microbatches % order.rows % order.stages != stage_of)
+    ends = np.cumsum([slots.size for slots in waves]).tolist()
+    return Walk(
+        before=before, source=places[needed], kind_row=kind_row, crosses=crosses, stages=stages,
+        depths=tuple(map(slice, [0, *ends[:-1]], ends)),
+    )  # fmt: skip
+
+
+def pipeline_ends(
+    forward: Array,
+    backward: Array | None,
+    late: Array,
+    weight: Array | None = None,
+    *,
+    stages: int,
+    microbatches: int | Index,
+    chunks: int = 1,
+    schedule: str = "1f1b",
+) -> Array:
+    """Time at which every stage has finished its last slot, shape (stages, n). [s]
+
+    Points with other numbers of microbatches share what a long schedule repeats.
+
+    Parameters
+    ----------
+    forward, backward : time of a pass through every row, shape (rows, n); None where nothing comes back. [s]
+    late : time that what each row receives travels from another stage while no stage is held up, forward and backward, shape
+        (2, rows, n); 0 where nothing comes from another stage. [s]
+    weight : time of the weight gradients of every row where the schedule has them apart. [s]
+    microbatches : one number, or one for every point.
+    """
+    if backward is None and chunks == 1 and schedule in NATURAL:
+        return _flow_line(forward, late[0], microbatches)
+    durations = np.concatenate([part for part in (forward, backward, weight) if part is not None])
+    n, lags = forward.shape[1], np.zeros(durations.shape)  # what weight gradients need is on their own stage
+    travelling = late.reshape(-1, n)[: len(lags)]
+    lags[: len(travelling)] = travelling
+    result, many = np.zeros((stages, n)), np.broadcast_to(microbatches, (n,)).astype(int)
+
+    def walked(count: int) -> Walk:
+        order = pipeline_order(schedule, stages, chunks, count)
+        return walk_of(order if backward is not None else order.forward_only)
+
+    short = ROUNDS * stages + many % stages
+    first = np.where((short + stages < many) & (schedule == "1f1b"), short, many)
+    todo = _by_length(first, np.arange(n), np.full(n, np.nan))
+    while todo:
+        count, here, pace = todo.pop()
+        walk, further, period = walked(count), many[here] - count, np.ones(len(here), dtype=int)
+        ends = slot_ends(walk, durations[:, here], lags[:, here])
+        if further.any() and np.isnan(pace).any():
+            pace, period = _repetition(ends, walk, stages, chunks, kinds=1 if backward is None else 2)
+        unknown, rest = np.isnan(pace), further % period
+        result[:, here] = ends[[mine[-1] for mine in walk.stages]] + np.where((further == 0) | unknown, 0.0, pace * further)
+        if unknown.any() or rest.any():
+            longer = 2 * count - count % stages
+            following = np.where(unknown, np.where(longer + stages < many[here], longer, many[here]), count + rest)
+            left = np.flatnonzero(following != count)
+            todo += _by_length(following[left], here[left], pace[left])
+    return result
+
+
+def _by_length(lengths: Index, points: Index, pace: Array) -> list[tuple[int, Index, Array]]:
+    """Points by the microbatches that are walked, with what each further one adds where that is known, NaN elsewhere. [s]"""
+    return [(length, points[lengths == length], pace[lengths == length]) for length in set(lengths.tolist())]
+
+
+def _flow_line(forward: Array, late: Array, microbatches: int | Index) -> Array:
+    """Ends of stages that pass microbatches on and wait for nothing to come back, shape (stages, n). [s]
+
+    All microbatches take the same: the first goes through all stages, the others follow at the pace of the slowest one so far.
+    """
+    arrived = np.cumsum(forward, axis=0) + np.cumsum(late, axis=0)
+    further = np.asarray(microbatches) - 1
+    return arrived + further * np.maximum.accumulate(forward, axis=0) if further.any() else arrived
+
+
+def _repetition(ends: Array, walk: Walk, stages: int, chunks: int, kinds: int) -> tuple[Array, Index]:
+    """What a microbatch adds from here on, NaN where nothing repeats yet [s], and after how many that repeats, of shape (n,).
+
+    The last `stages` pairs of a forward and a backward pass on each stage, before it has no more forward passes, are compared
+    with those a period before: between them they hold a slice through all stages that all later slots come after. With one of the
+    `kinds` of slots alone, the last forward passes are, of the last chunk, through which a round ends on every stage.
+    """
+    slots, *before = _slices(walk, stages, chunks, kinds)
+    pace, period, last = np.full(ends.shape[1], np.nan), np.ones(ends.shape[1], dtype=int), ends[slots]
+    for shorter, earlier in enumerate(before):
+        with np.errstate(invalid="ignore"):  # a stage that never ends repeats nothing
+            added = last - ends[earlier]
+            most = added.max(axis=0)
+            same = np.isnan(pace) & (most - added.min(axis=0) <= 1e-9 * most)
+        pace[same], period[same] = most[same] / (stages - shorter), stages - shorter
+        if not np.isnan(pace).any():
+            break
+    return pace, period
+
+
+@functools.lru_cache(maxsize=512)
+def _slices(walk: Walk, stages: int, chunks: int, kinds: int) -> tuple[Index, ...]:
+    """The slots that `_repetition` compares, and those of each period before: a round of microbatches, and less where nothing is
+    interleaved.
+    """
+    found, total = np.stack(walk.stages), len(walk.stages[0])
+    stop = np.array([total - (ahead(stages, chunks, stage) if kinds > 1 else 0) for stage in range(stages)])
+    window = stop[:, None] - np.arange(1, kinds * stages + 1)
+    backs = [kinds * stages * chunks] if chunks > 1 else range(kinds * stages, 0, -kinds)
+    return tuple(np.take_along_axis(found, window - back, axis=1).ravel() for back in (0, *backs))
+
+
+def slot_ends(walk: Walk, durations: Array, lags: Array) -> Array:
+    """Finishing time of every slot, and a row of zeros, shape (slots + 1, n). [s]
+
+    durations, lags : time that slots take, and that what they need travels from another stage, by kind and row, shape
+        (kinds x rows, n). [s]
+    """
+    n, total = durations.shape[1], len(walk.before)
+    if total * n <= PLAIN * len(walk.depths):
+        return np.stack([_walked(walk, durations[:, i].tolist(), lags[:, i].tolist()) for i in range(n)], axis=1)
+    ends = np.zeros((total + 1, n))
+    late = bool(lags.any())
+    for slots, before, source, row in walk.layers:
+        arrived = ends.take(source, axis=0)
+        if late:
+            arrived += lags.take(row, axis=0)
+        np.maximum(arrived, ends.take(before, axis=0), out=arrived)
+        np.add(arrived, durations.take(row, axis=0), out=ends[slots])
+    return ends
+
+
+def uneven_times(walk: Walk, durations: Array, lags: Array) -> tuple[Array, Array]:
+    """Start and end of every slot where each takes a time of its own, and each result travels for one, all of shape (slots, n). [s]"""
+    lags = np.where(walk.crosses[:, None], lags, 0.0)
+    starts, ends = np.zeros(durations.shape), np.zeros((len(walk.before) + 1, durations.shape[1]))
+    for slots, before, source, _ in walk.layers:
+        arrived = ends.take(source, axis=0) + lags[slots]
+        np.maximum(arrived, ends.take(before, axis=0), out=starts[slots])
+        np.add(starts[slots], durations[slots], out=ends[slots])
+    return starts, ends[:-1]
+
+
+def _walked(walk: Walk, durations: list[float], lags: list[float]) -> Array:
+    """The same for one point, slot by slot in plain numbers."""
+    ends = [0.0]
+    add = ends.append
+    if not any(lags):
+        for before, source, row in walk.plain:
+            free, arrived = ends[before], ends[source]
+            add((free if free > arrived else arrived) + durations[row])
+        return np.array([*ends[1:], 0.0])
+    for before, source, row in walk.plain:
+        free, arrived = ends[before], ends[source] + lags[row]
+        add((free if free > arrived else arrived) + durations[row])
+    add(0.0)
+    return np.array(ends)[1:]

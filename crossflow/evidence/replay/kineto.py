@@ -1,0 +1,470 @@
+"""Kineto traces, as the PyTorch profiler writes them, read into columns.
+
+What the events mean is written down in the profiler's source only; what was found in traces of several versions:
+
+- An event's `tid` is a thread of the host, or a stream of the device, whose number is `pid`.
+- A runtime call and the work that it launched share a `correlation`; `External id` equals it there, and is no operation's.
+- An operation owns a call by time: the call lies inside of it on its thread.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import math
+from array import array
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from crossflow.base.arrays import Array, Index, Mask, rows_of
+from crossflow.base.errors import CrossflowError, Problem, SpecError
+from crossflow.evidence.replay.events import EventFile, event_files
+from crossflow.evidence.replay.tensors import TracedOperation
+
+KERNEL, COPY, SET = range(3)  # what a device does
+WORKS: Mapping[str, int] = {"kernel": KERNEL, "gpu_memcpy": COPY, "memcpy": COPY, "gpu_memset": SET, "memset": SET}
+OPS = ("cpu_op", "operator")
+CALLS = ("cuda_runtime", "cuda_driver", "runtime", "hip_runtime", "hip_driver")
+MARKS = ("user_annotation",)
+STEP, UPDATE = "ProfilerStep", "Optimizer.step"  # how annotations begin that mark steps
+SYNCS = ("cuda_sync",)
+FOREIGN: Mapping[str, str] = {"mtia": "MTIA", "xpu": "Intel", "hpu": "Gaudi", "privateuse1": "a custom device"}
+COLLECTIVE_KERNELS = ("ncclKernel", "ncclDevKernel", "rcclKernel", "ncclKernel_", "mscclKernel")
+UNIT = 1e-6  # of times in a trace [s]
+MOST = 1 << 53  # numbers beyond name nothing
+LATEST = 1e17  # times beyond are no times: the year 5138 [us]
+InputShapes = tuple[tuple[Any, ...], tuple[Any, ...], tuple[Any, ...]]  # sizes of every input, its type, and its value where recorded
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class HostSpans:
+    """What threads of the host do, in the order of their starts, longer ones first; arrays of shape (spans,)."""
+
+    name: Index  # in the names of the trace
+    thread: Index
+    start: Array  # [s]
+    end: Array  # [s]
+    correlation: Index  # of a call with the work that it launched, of an operation its `External id`; -1 for none
+    shape: Index  # of an operation in the shapes of the trace, -1 where none were recorded
+
+    def __len__(self) -> int:
+        return len(self.start)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class DeviceWorks:
+    """What the device does, in the order of starts; arrays of shape (works,)."""
+
+    name: Index
+    kind: Index  # `KERNEL`, `COPY` or `SET`
+    stream: Index
+    start: Array  # [s]
+    end: Array  # [s]
+    correlation: Index
+    warps: Array  # warps per multiprocessor that a kernel asks for, nan where not recorded. [1]
+    moved: Array  # bytes of a copy, nan where not recorded. [B]
+    collective: Mask  # whether it is a kernel of a collective
+    args: tuple[Mapping[str, Any] | None, ...]  # of collectives, what the profiler wrote beside
+
+    def __len__(self) -> int:
+        return len(self.start)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class StreamSyncs:
+    """Waits of the device as newer profilers record them, in the order of their starts; arrays of shape (syncs,), -1 for what is not said.
+
+    Attributes
+    ----------
+    stream, source : stream that waits, and stream that it waits for.
+    record : correlation of the call that recorded the event which is waited for.
+    correlation : of the call that asked for the wait.
+    """
+
+    stream: Index
+    source: Index
+    record: Index
+    correlation: Index
+
+    def __len__(self) -> int:
+        return len(self.stream)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Window:
+    """A step as the trace marks it."""
+
+    name: str
+    start: float  # [s]
+    end: float  # [s]
+    thread: int  # of the host, where it is marked
+
+    @property
+    def time(self) -> float:
+        """How long it takes. [s]"""
+        return self.end - self.start
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class RankTrace:
+    """The trace of one rank; times from the first event of all ranks that are read together.
+
+    Attributes
+    ----------
+    source : its file.
+    rank, world : as the trace says, else by its place among the files.
+    device : name of its device, "" where it is not recorded.
+    names : texts that the columns point to.
+    process : number of its process, "" where no operation was recorded.
+    ranked : whether it says its rank.
+    memory : of its device, nan where it is not recorded. [B]
+    shapes : sizes, types and values of the inputs of operations, as the profiler wrote them.
+    streams : numbers of the device's streams, as the trace has them.
+    ops, calls, marks : operations, calls of the device's runtime, and annotations of the host.
+    works : what the device did.
+    syncs : waits as newer profilers record them.
+    windows : its steps.
+    origin : when its time began. [s]
+    details : of operations, by their places among `ops`, what an execution trace says beside.
+    notes : what the reader found, as sentences.
+    """
+
+    source: str
+    rank: int
+    world: int
+    device: str
+    names: tuple[str, ...]
+    shapes: tuple[InputShapes, ...]
+    streams: tuple[str, ...]
+    ops: HostSpans
+    calls: HostSpans
+    marks: HostSpans
+    works: DeviceWorks
+    syncs: StreamSyncs
+    windows: tuple[Window, ...]
+    origin: float
+    process: str = ""
+    ranked: bool = False
+    memory: float = math.nan
+    details: Mapping[int, TracedOperation] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+
+    def name(self, place: int) -> str:
+        """A name of the trace."""
+        return self.names[place]
+
+
+# Numbers of events as they are collected, in eight bytes each, row after row: a trace has millions of them.
+SPAN = 6  # start, end, name, thread, correlation, shape
+WORK = 9  # start, end, name, stream, correlation, kind, warps, bytes, whether it is a collective
+SYNC = 5  # start, stream, stream that it waits for, correlations of the record and of the wait
+# Of collectives, what the profiler says beside that is used.
+SAID = (
+    "Collective name", "In msg nelems", "Out msg nelems", "In split size", "Out split size", "dtype", "Group size", "Process Group Name",
+    "Process Group Ranks",
+)  # fmt: skip
+
+
+def _numbers() -> array[float]:
+    return array("d")
+
+
+@dataclass(kw_only=True)
+class _TraceColumns:
+    """What is collected of a file while it is read."""
+
+    names: dict[str, int] = field(default_factory=dict)
+    shapes: dict[str, tuple[int, InputShapes]] = field(default_factory=dict)
+    threads: dict[tuple[Any, Any], int] = field(default_factory=dict)
+    streams: dict[tuple[Any, Any], int] = field(default_factory=dict)
+    ops: array[float] = field(default_factory=_numbers)  # rows of `SPAN` numbers, those of works of `WORK`
+    calls: array[float] = field(default_factory=_numbers)
+    marks: array[float] = field(default_factory=_numbers)
+    works: array[float] = field(default_factory=_numbers)
+    said: dict[int, Mapping[str, Any]] = field(default_factory=dict)  # of collectives, by their rows among works
+    syncs: array[float] = field(default_factory=_numbers)
+    texts: dict[str, Mapping[str, Any]] = field(default_factory=dict)  # what is said of collectives, once each
+    waited: dict[str, int] = field(default_factory=dict)  # streams that waits name
+    foreign: set[str] = field(default_factory=set)
+    odd: int = 0
+
+    def take(self, event: Mapping[str, Any]) -> None:
+        """Keep an event that matters."""
+        if event.get("ph") != "X":
+            return
+        category = event.get("cat", "")
+        try:
+            if category in MARKS or (category in OPS and str(event.get("name", "")).startswith(STEP)):  # older profilers mark steps as ops
+                self.marks.extend(self._span(event, "External id"))
+            elif category in OPS:
+                self.ops.extend(self._span(event, "External id"))
+            elif category in CALLS:
+                self.calls.extend(self._span(event, "correlation"))
+            elif category in WORKS:
+                self.works.extend(self._work(event, WORKS[category]))
+            elif category in SYNCS:
+                self.syncs.extend(self._sync(event))
+            elif isinstance(category, str) and (word := category.partition("_")[0]) in FOREIGN:
+                self.foreign.add(FOREIGN[word])
+        except (KeyError, TypeError, ValueError, AttributeError):
+            self.odd += 1
+
+    def _span(self, event: Mapping[str, Any], number: str) -> tuple[Any, ...]:
+        (start, end), args = _times(event), event.get("args") or {}
+        name = self.names.setdefault(_shown(str(event["name"])), len(self.names))
+        thread = self.threads.setdefault((event["pid"], event["tid"]), len(self.threads))
+        sizes = args.get("Input Dims")
+        types = args.get("Input type", args.get("Input Types", ()))
+        shape = self._shape(sizes, types, args.get("Concrete Inputs", ())) if sizes else -1
+        return start, end, name, thread, _number(args.get(number, -1)), shape
+
+    def _shape(self, *parts: Any) -> int:
+        text = f"{parts}"
+        if text not in self.shapes:
+            sizes, types, values = map(tuple, parts)
+            self.shapes[text] = len(self.shapes), (sizes, types, values)
+        return self.shapes[text][0]
+
+    def _work(self, event: Mapping[str, Any], kind: int) -> tuple[Any, ...]:
+        args = event.get("args") or {}
+        (start, end), text = _times(event), _shown(str(event["name"]))
+        collective = kind == KERNEL and text.startswith(COLLECTIVE_KERNELS)
+        name = self.names.setdefault(text, len(self.names))
+        stream = self.streams.setdefault((event["pid"], event["tid"]), len(self.streams))
+        if collective:
+            said = {name: args[name] for name in SAID if name in args}
+            self.said[len(self.works) // WORK] = self.texts.setdefault(f"{said}", said)
+        numbers = (float(args.get("warps per SM", math.nan)), float(args.get("bytes", math.nan)))
+        return start, end, name, stream, _number(args.get("correlation", -1)), kind, *numbers, collective
+
+    def _sync(self, event: Mapping[str, Any]) -> tuple[float, ...]:
+        args = event.get("args") or {}
+        streams = (self.waited.setdefault(str(args.get(name)), len(self.waited)) for name in ("stream", "wait_on_stream"))
+        numbers = (args.get(name) for name in ("wait_on_cuda_event_record_corr_id", "correlation"))
+        return _times(event)[0], *streams, *(_number(one) if isinstance(one, int) else -1 for one in numbers)
+
+
+def _times(event: Mapping[str, Any]) -> tuple[float, float]:
+    """Start and end of an event; ValueError where they are no times. [us]"""
+    start, length = float(event["ts"]), float(event["dur"])
+    if not (abs(start) < LATEST and 0.0 <= length < LATEST):
+        raise ValueError(event)
+    return start, start + length
+
+
+def _number(written: Any) -> int:
+    """A number by which events name each other; ValueError where it is none."""
+    found = int(written)
+    if abs(found) > MOST:
+        raise ValueError(written)
+    return found
+
+
+@functools.lru_cache(maxsize=1 << 16)
+def _shown(text: str) -> str:
+    """A name without characters that a terminal would obey."""
+    return text if text.isprintable() else "".join(one if one.isprintable() else "?" for one in text)
+
+
+def _table(numbers: array[float], width: int) -> tuple[Array, Index]:
+    """Rows of numbers, shape (rows, width), and their order by start, longer ones first."""
+    table = np.frombuffer(numbers, dtype=float).reshape(-1, width)
+    return table, np.lexsort((-table[:, 1], table[:, 0]))
+
+
+def _host_spans(numbers: array[float], origin: float) -> HostSpans:
+    table, order = _table(numbers, SPAN)
+    start, end = (UNIT * (table[order, i] - origin) for i in range(2))
+    name, thread, correlation, shape = (table[order, i].astype(np.intp) for i in range(2, SPAN))
+    return HostSpans(start=start, end=end, name=name, thread=thread, correlation=correlation, shape=shape)
+
+
+def _device_works(columns: _TraceColumns, origin: float) -> DeviceWorks:
+    table, order = _table(columns.works, WORK)
+    start, end = (UNIT * (table[order, i] - origin) for i in range(2))
+    name, stream, correlation, kind = (table[order, i].astype(np.intp) for i in range(2, 6))
+    return DeviceWorks(
+        start=start, end=end, name=name, stream=stream, correlation=correlation, kind=kind, warps=table[order, 6], moved=table[order, 7],
+        collective=table[order, 8] > 0, args=tuple(columns.said.get(row) for row in order.tolist()),
+    )  # fmt: skip
+
+
+def _stream_syncs(columns: _TraceColumns) -> StreamSyncs:
+    table = np.frombuffer(columns.syncs, dtype=float).reshape(-1, SYNC)
+    table = table[np.argsort(table[:, 0], kind="stable"), 1:].astype(np.intp)
+    place = {str(stream): i for i, (_, stream) in enumerate(columns.streams)}
+    known = np.array([*(place.get(text, -1) for text in columns.waited), -1])
+    return StreamSyncs(stream=known[table[:, 0]], source=known[table[:, 1]], record=table[:, 2], correlation=table[:, 3])
+
+
+def read_traces(paths: Iterable[str | Path]) -> tuple[RankTrace, ...]:
+    """Traces of the ranks of one job, by rank.
+
+    Parameters
+    ----------
+    paths : files (.json, .json.gz), archives (.tar.gz) or folders with a trace a rank.
+
+    Raises
+    ------
+    SpecError
+        For a file that is no Kineto trace, or one of a device that is not supported.
+    CrossflowError
+        Where two files are of one rank.
+    """
+    found: list[tuple[EventFile, _TraceColumns]] = []
+    for file in itertools.chain.from_iterable(event_files(Path(path)) for path in paths):
+        columns = _TraceColumns()
+        for event in file.events():
+            columns.take(event)
+        _check(file, columns)
+        found.append((file, columns))
+    origins = [_origin(file, columns) for file, columns in found]
+    zero = min(origins, default=0.0)
+    traces = []
+    for place, (file, _) in enumerate(tuple(found)):
+        traces.append(_rank_trace(file, found.pop(0)[1], place, zero))  # one after the other goes, for the sake of memory
+    worlds = sorted({trace.world for trace in traces})
+    if len(worlds) > 1:
+        raise CrossflowError(f"the traces are of worlds of {' and '.join(map(str, worlds))} ranks; give those of one job")
+    if len(traces) > 1 and not any(trace.ranked for trace in traces):
+        _refuse_cycles(traces)
+        told = "no trace says its rank; they count as ranks 0, 1 and so on in the order of the files"
+        traces[0] = replace(traces[0], notes=(*traces[0].notes, told))
+    by_rank = {trace.rank: trace for trace in traces}
+    if len(by_rank) < len(traces):
+        last = next(trace for trace in traces if by_rank[trace.rank] is not trace)
+        both = f"{last.source} and {by_rank[last.rank].source}"
+        raise CrossflowError(f"{both} are both of rank {last.rank}; give one trace of each rank of one job")
+    return tuple(by_rank[rank] for rank in sorted(by_rank))
+
+
+def _refuse_cycles(traces: Sequence[RankTrace]) -> None:
+    """CrossflowError where traces that say no rank are of one process, one after the other: cycles of its profiler, not ranks."""
+    for first, second in itertools.combinations(traces, 2):
+        (begin, end), (other, last) = (_span(trace) for trace in (first, second))
+        if first.process and first.process == second.process and (end <= other or last <= begin):
+            both = f"{first.source} and {second.source} are both of process {first.process}, one after the other, and say no rank"
+            raise CrossflowError(f"{both}; give one trace of each rank of one job")
+
+
+def _span(trace: RankTrace) -> tuple[float, float]:
+    """Begin and end of what a trace holds. [s]"""
+    kinds = [one for one in (trace.ops, trace.calls, trace.works) if len(one)]
+    return min(float(one.start[0]) for one in kinds), max(float(one.end.max()) for one in kinds)
+
+
+def _base(file: EventFile) -> float:
+    """What newer traces count their times from, 0 for those whose times are absolute. [us]"""
+    base = file.head.get("baseTimeNanoseconds", 0)
+    return float(base) / 1000.0 if isinstance(base, int | float) else 0.0
+
+
+def _origin(file: EventFile, columns: _TraceColumns) -> float:
+    """Time of the first event. [us]"""
+    kinds = ((columns.ops, SPAN), (columns.calls, SPAN), (columns.works, WORK), (columns.marks, SPAN))
+    return _base(file) + min((float(np.frombuffer(rows, dtype=float)[::width].min()) for rows, width in kinds if rows), default=0.0)
+
+
+def _check(file: EventFile, columns: _TraceColumns) -> None:
+    if columns.works or columns.ops:
+        return
+    if columns.foreign:
+        message = f"the trace is of {', '.join(sorted(columns.foreign))}, which is not supported; NVIDIA and AMD devices and the CPU are"
+    elif "schema" in file.head:
+        message = "this is an execution trace, which has no times of a device; give it as --execution beside the Kineto trace of its rank"
+    else:
+        message = "the trace has neither operations (cpu_op) nor work of a device (kernel); record it with torch.profiler"
+    raise SpecError([Problem(file=file.name, message=message)])
+
+
+def _rank_trace(file: EventFile, columns: _TraceColumns, place: int, zero: float) -> RankTrace:
+    origin = zero - _base(file)
+    known = file.head.get("distributedInfo")
+    info: Mapping[str, Any] = known if isinstance(known, Mapping) else {}
+    properties = _properties(file, columns)
+    memory = properties.get("totalGlobalMem")
+    trace = RankTrace(
+        source=file.name, rank=_whole(info.get("rank"), place), world=_whole(info.get("world_size"), 1),
+        device=_shown(str(properties.get("name", ""))), process=_process(columns), ranked="rank" in info,
+        memory=float(memory) if isinstance(memory, int | float) else math.nan,
+        names=tuple(columns.names), shapes=tuple(shapes for _, shapes in columns.shapes.values()),
+        streams=tuple(str(stream) for _, stream in columns.streams), ops=_host_spans(columns.ops, origin),
+        calls=_host_spans(columns.calls, origin), marks=_host_spans(columns.marks, origin), works=_device_works(columns, origin),
+        syncs=_stream_syncs(columns), windows=(), origin=zero * UNIT, notes=tuple(_notes(file, columns)),
+    )  # fmt: skip
+    windows = windows_of(trace)
+    if windows[0].name.startswith(STEP):
+        return replace(trace, windows=windows)
+    how = "all of it is one step" if len(windows) == 1 else f"a step goes from one {UPDATE} to the next"
+    return replace(trace, windows=windows, notes=(*trace.notes, f"{file.name} marks no steps ({STEP}); {how}"))
+
+
+def _whole(given: Any, otherwise: int) -> int:
+    return given if isinstance(given, int) and given >= 0 else otherwise
+
+
+def _notes(file: EventFile, columns: _TraceColumns) -> Iterable[str]:
+    if file.beside:
+        yield f"of its folder these hold no trace and were left out: {', '.join(file.beside)}"
+    if file.truncated:
+        yield f"{file.name} ends in the middle; what stands before was read"
+    if columns.odd:
+        yield f"{file.name}: {columns.odd} events without a name, a time or a thread, or with times that are none, were left out"
+    if columns.foreign:
+        yield f"{file.name}: events of {', '.join(sorted(columns.foreign))} were left out"
+    if not columns.works:
+        yield f"{file.name} has no work of a device: the host is all that it holds"
+
+
+def _properties(file: EventFile, columns: _TraceColumns) -> Mapping[str, Any]:
+    """Properties of the device that it used."""
+    listed = file.head.get("deviceProperties")
+    if not isinstance(listed, list) or not listed or not all(isinstance(one, Mapping) for one in listed):
+        return {}
+    used = {device for device, _ in columns.streams}
+    mine = [one for one in listed if one.get("id") in used] or listed
+    return dict(mine[0])
+
+
+def _process(columns: _TraceColumns) -> str:
+    """Process of the first operation."""
+    places = {place: process for (process, _), place in columns.threads.items()}
+    return str(places[int(columns.ops[3])]) if columns.ops else ""
+
+
+def windows_of(trace: RankTrace) -> tuple[Window, ...]:
+    """Steps of a trace: as the profiler marks them, else from the end of one optimizer step to that of the next, else all of it."""
+    marks = trace.marks
+    rows = [(trace.names[name], *row) for name, *row in rows_of(marks.name, marks.start, marks.end, marks.thread)]
+    steps = [Window(name=text, start=start, end=end, thread=thread) for text, start, end, thread in rows if text.startswith(STEP)]
+    if steps:
+        return tuple(steps)
+    begins = [(start, thread) for text, start, _, thread in rows if text.startswith(UPDATE)]
+    if len(begins) > 1:
+        return tuple(
+            Window(name=f"step {i}", start=first, end=second, thread=thread)
+            for i, ((first, thread), (second, _)) in enumerate(itertools.pairwise(begins))
+        )
+    ends = np.concatenate([trace.ops.end, trace.calls.end, trace.works.end])
+    starts = np.concatenate([trace.ops.start, trace.calls.start, trace.works.start])
+    thread = int(np.bincount(trace.ops.thread).argmax()) if len(trace.ops) else 0
+    return (Window(name="trace", start=float(starts.min()), end=float(ends.max()), thread=thread),)
+
+
+@functools.lru_cache(maxsize=4096)
+def short_name(kernel: str) -> str:
+    """A kernel's name without its arguments and template, for people.
+
+    >>> short_name("void at::native::vectorized_elementwise_kernel<4, at::native::FillFunctor<float>>(int, float)")
+    'vectorized_elementwise_kernel'
+    """
+    text = kernel.removeprefix("void ").replace("(anonymous namespace)::", "")
+    if text.startswith("cutlass::Kernel"):  # all of it is in the template
+        text = text.partition("<")[2].partition(">")[0]
+    for mark in ("<", "("):
+        text = text.partition(mark)[0] or text
+    return text.rpartition("::")[2] or text

@@ -1,0 +1,244 @@
+"""Bands of error from tables of predictions: the lines of ``crossflow/answers/errors.csv``, and how many rows kept aside lie within them."""
+
+from __future__ import annotations
+
+import functools
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from itertools import combinations, islice
+from pathlib import Path
+from zlib import crc32
+
+import numpy as np
+
+from crossflow.answers.bands import CHIPS, FEWEST, GENERATED, LAYOUTS, SHARED, UNMEASURED_CHIP, Band, Likeness, PairSpread, candidates
+from crossflow.base.arrays import Array, Mask
+from crossflow.evidence.validation.changes import BEFORE, earlier_families, instead
+from crossflow.evidence.validation.comparison import validate
+from crossflow.evidence.validation.likeness import likenesses
+from crossflow.evidence.validation.report import Table
+from crossflow.evidence.validation.tables import device_spec, template_of
+
+PERCENTILE = 0.9
+OF_A_GROUP, MANY, MOST_PAIRS = 40, 100, 100_000  # pairs of a group, in all where there are enough, and that one is drawn from
+FEW_ITEMS = 16  # models or shapes, below which those kept aside differ more than rows do
+WIDENED = 2.0  # times as wide as its rows say, the most that a band of few models is made, so that no outlier decides
+PARTS = 5  # of the models and shapes, each of which is kept aside once
+HEADER = (*Likeness.__dataclass_fields__, "n", "median", "p90", "bias", "tables")
+
+
+@dataclass(frozen=True, kw_only=True)
+class JudgedRow:
+    """A row of a table with its error, and what it is like."""
+
+    table: str
+    like: Likeness
+    error: float  # relative to what was measured
+    item: str  # what it is about: a model or a shape; rows of one are alike
+    chip: str = ""  # the device that was measured, also of a row that speaks for devices never seen
+
+
+def judged(tables: Iterable[Table]) -> Iterator[JudgedRow]:
+    """Rows of tables that were measured and predicted."""
+    for table in tables:
+        likes = likenesses(table)
+        for i in np.flatnonzero(np.isfinite(table.measured) & np.isfinite(table.predicted)).tolist():
+            if likes[i].kind:
+                item = table.items[i] if table.items else str(i)
+                error = float(table.predicted[i] / table.measured[i] - 1.0)
+                chip = likes[i].device or (table.groups["device"][i] if likes[i].seen == GENERATED else "")
+                yield JudgedRow(table=table.name, like=likes[i], error=error, item=item, chip=chip)
+
+
+def left_out(folder: Path | None) -> list[JudgedRow]:
+    """Rows of devices whose generation is left out: they are predicted by their datasheet and the parameters of the generation before."""
+    with instead(earlier_families()):
+        rows = list(judged(validate(folder, whole=True).tables))
+    late = [row for row in rows if row.like.device and getattr(device_spec(row.like.device), "family", "") in BEFORE]
+    return [replace(row, like=replace(row.like, device="", seen="none")) for row in late]
+
+
+def lines(rows: Sequence[JudgedRow], fewest: int = FEWEST) -> dict[Likeness, Band]:
+    """Bands of all sets of rows that share something, of `fewest` rows and more; the likest stand before what they are part of."""
+    found: dict[Likeness, list[JudgedRow]] = {}
+    for row in rows:
+        for names in SHARED:
+            left = not row.like.device and row.like.seen in ("none", GENERATED)  # what speaks for devices never seen alone
+            if all(getattr(row.like, name) for name in names) and not (left and not names):
+                found.setdefault(row.like.only(*names), []).append(row)
+    kept = {like: band(members) for like, members in found.items() if len(members) >= fewest and _speaks(like, members)}
+    items = {like: len({row.item for row in found[like]}) for like in kept}
+    widened = {like: replace(one, p90=_edge(like, kept, items, fewest)) for like, one in kept.items()}
+    return dict(sorted(widened.items(), key=lambda pair: tuple(asdict(pair[0]).values())))
+
+
+def _speaks(like: Likeness, rows: Sequence[JudgedRow]) -> bool:
+    """Whether rows speak for the next chip: of chips that nobody fitted some of the rows do where two generations have enough of them."""
+    if like.seen not in ("none", GENERATED) or like == like.only("seen"):
+        return True
+    return sum(n >= FEWEST for n in Counter(_generation(row.chip) for row in rows).values()) > 1
+
+
+@functools.cache
+def _generation(chip: str) -> str:
+    template = template_of(chip) if chip else None
+    return chip if template is None else getattr(device_spec(template), "family", "") or chip
+
+
+def _edge(like: Likeness, known: Mapping[Likeness, Band], items: Mapping[Likeness, int], fewest: int) -> float:
+    """Edge of a line's band: of few models or shapes at least that of the likest line that has enough of them, which holds for others."""
+    wider = (known[own].p90 for _, own in candidates(like, known) if items[own] >= fewest)
+    return known[like].p90 if items[like] >= fewest else max(known[like].p90, next(wider, 0.0))
+
+
+def band(rows: Sequence[JudgedRow]) -> Band:
+    """Band of rows: its edge is the error that one row in ten of others of the kind passes, as conformal prediction has it [1]_.
+
+    Of chips that nobody fitted it is that of the chip with the widest one.
+
+    References
+    ----------
+    .. [1] V. Vovk, A. Gammerman, G. Shafer, "Algorithmic Learning in a Random World", 2005: of n exchangeable errors the one of rank
+       0.9 (n + 1) holds nine of ten further ones.
+    """
+    errors = np.array([row.error for row in rows])
+    tables = " ".join(sorted({row.table for row in rows}))
+    edge, items = _rank(np.abs(errors)), _grouped(rows, _item)
+    if len(rows) >= FEWEST and len(items) < FEW_ITEMS:  # whose errors are alike: nine of ten of others are within their own edges
+        apart = [np.quantile([abs(row.error) for row in own], PERCENTILE) for own in items]
+        edge = float(np.clip(np.quantile(apart, PERCENTILE), edge, WIDENED * edge))
+    if rows[0].like.seen in ("none", GENERATED):  # the next chip may be as hard as the hardest of these
+        chips = np.array([row.chip for row in rows])
+        each = [np.abs(errors[chips == chip]) for chip in sorted(set(chips.tolist()))]
+        edge = max([_rank(own) for own in each if len(own) >= FEWEST], default=edge)
+    return Band(median=float(np.median(np.abs(errors))), p90=edge, bias=float(errors.mean()), n=len(errors), tables=tables)
+
+
+def _rank(sizes: Array) -> float:
+    ordered = np.sort(sizes)
+    return float(ordered[min(int(np.ceil(PERCENTILE * (len(ordered) + 1))), len(ordered)) - 1])
+
+
+def pairs(rows: Sequence[JudgedRow], late: Sequence[JudgedRow]) -> dict[tuple[str, str], PairSpread]:
+    """By kind, and by what they are pairs of, how much more one of two rows was overestimated than the other.
+
+    Rows of one model or shape are compared; where none were measured on two devices, rows of one table are.
+    `late` are those of `left_out`: pairs of one of them with a row of another device.
+    """
+    known = [row for row in rows if row.like.device]
+    found: dict[tuple[str, str], PairSpread] = {}
+    for kind in sorted({row.like.kind for row in known}):
+        mine, unseen = ([row for row in some if row.like.kind == kind] for some in (known, late))
+        layouts = [pair for group in _grouped(mine, _system) for pair in _some(combinations(group, 2))]
+        for between, drawn in ((LAYOUTS, layouts), (CHIPS, _across(mine, mine)), (UNMEASURED_CHIP, _across(unseen, mine))):
+            if len(drawn) >= FEWEST:
+                sizes = np.abs([np.log1p(one.error) - np.log1p(other.error) for one, other in drawn])
+                own = PairSpread(n=len(drawn), even=_ratio(sizes, 0.5), order=_ratio(sizes, 2.0 * PERCENTILE - 1.0))
+                if own.order >= found.get((kind, LAYOUTS), own).order:  # two systems share no more than one has by itself
+                    found[kind, between] = own
+    return found
+
+
+def _ratio(sizes: Array, quantile: float) -> float:
+    """A quantile of differences of logarithms, as a ratio less one."""
+    return float(np.expm1(np.quantile(sizes, quantile)))
+
+
+def _system(row: JudgedRow) -> tuple[str, ...]:
+    return row.table, row.like.device, row.like.stack, row.like.scale, row.item
+
+
+def _grouped(rows: Iterable[JudgedRow], key: Callable[[JudgedRow], object]) -> list[list[JudgedRow]]:
+    found: dict[object, list[JudgedRow]] = {}
+    for row in rows:
+        found.setdefault(key(row), []).append(row)
+    return list(found.values())
+
+
+def _across(some: Sequence[JudgedRow], others: Sequence[JudgedRow]) -> list[tuple[JudgedRow, JudgedRow]]:
+    """Pairs of rows on two chips: of one model or shape, else of one table."""
+    for key in (_item, _table):
+        against: dict[str, list[JudgedRow]] = {}
+        for row in others:
+            against.setdefault(key(row), []).append(row)
+        groups = _grouped(some, key)
+        most = max(OF_A_GROUP, MANY * MANY // max(len(groups), 1))
+        drawn = [pair for group in groups for pair in _some(_on_two(group, against.get(key(group[0]), [])), most)]
+        if len(drawn) >= MANY:
+            return drawn
+    return drawn
+
+
+def _item(row: JudgedRow) -> str:
+    return row.item
+
+
+def _table(row: JudgedRow) -> str:
+    return row.table
+
+
+def _on_two(some: Sequence[JudgedRow], others: Sequence[JudgedRow]) -> Iterator[tuple[JudgedRow, JudgedRow]]:
+    return ((one, other) for one in some for other in others if one.chip != other.chip)
+
+
+def _some(found: Iterable[tuple[JudgedRow, JudgedRow]], most: int = OF_A_GROUP) -> list[tuple[JudgedRow, JudgedRow]]:
+    """Some of the pairs of a group, drawn by chance with a seed, so that no large group decides."""
+    every = list(islice(found, MOST_PAIRS))
+    rng = np.random.default_rng(0)
+    chosen = rng.permutation(len(every))[:most]
+    return [every[int(i)] for i in np.sort(chosen)]
+
+
+def written_pairs(found: Mapping[tuple[str, str], PairSpread]) -> str:
+    """Spreads of pairs as the file has them."""
+    rows = (f'"{kind}",{between},{one.n},{one.even:.4g},{one.order:.4g}' for (kind, between), one in found.items())
+    return "\n".join(("kind,between,n,even,order", *rows)) + "\n"
+
+
+def written(found: Mapping[Likeness, Band]) -> str:
+    """The lines as the file has them."""
+    rows = [",".join(HEADER)]
+    for like, of in found.items():
+        cells = [f'"{cell}"' if "," in cell else cell for cell in asdict(like).values()]
+        rows.append(",".join((*cells, str(of.n), *(f"{value:.4g}" for value in (of.median, of.p90, of.bias)), of.tables)))
+    return "\n".join(rows) + "\n"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Coverage:
+    """Rows that were kept aside, and the share of them that lies within the band that is drawn without them."""
+
+    kind: str
+    chip: str  # empty for all chips
+    seen: str  # "" for rows of devices that were fitted to, "none" for chips predicted as if nobody had fitted them
+    n: int
+    share: float
+
+
+def coverage(rows: Sequence[JudgedRow], fewest: int = FEWEST) -> list[Coverage]:
+    """Shares of rows of models and shapes kept aside that lie within their band, by kind, and by kind and chip.
+
+    Bands are those of the other models and shapes; each part of them is kept aside once.
+    """
+    part = np.array([crc32(row.item.encode()) % PARTS for row in rows])
+    return _shares(rows, [(part == one, part != one) for one in range(PARTS)], "", fewest)
+
+
+def unseen_coverage(rows: Sequence[JudgedRow], fewest: int = FEWEST) -> list[Coverage]:
+    """The same of the rows of `left_out`: those of each chip are kept aside, and the band is drawn from the other chips."""
+    chips = np.array([row.chip for row in rows])
+    return _shares(rows, [(chips == chip, chips != chip) for chip in sorted(set(chips.tolist()))], "none", fewest)
+
+
+def _shares(rows: Sequence[JudgedRow], folds: Sequence[tuple[Mask, Mask]], seen: str, fewest: int) -> list[Coverage]:
+    within: dict[tuple[str, str], list[bool]] = {}
+    for aside, others in folds:
+        known = lines([rows[int(i)] for i in np.flatnonzero(others)], fewest)
+        for row in (rows[int(i)] for i in np.flatnonzero(aside)):
+            found = next(candidates(row.like, known), None)
+            if found is not None:
+                for chip in {"", row.chip}:
+                    within.setdefault((row.like.kind, chip), []).append(abs(row.error) <= found[0].p90)
+    shares = sorted((*key, len(told), float(np.mean(told))) for key, told in within.items())
+    return [Coverage(kind=kind, chip=chip, seen=seen, n=n, share=share) for kind, chip, n, share in shares]

@@ -1,0 +1,67 @@
+"""Every table of a folder of measured data, read and predicted."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from crossflow.base.errors import CrossflowError
+from crossflow.evidence.validation.kernels_attention import attention_table
+from crossflow.evidence.validation.kernels_experts import exchange_table, moe_table
+from crossflow.evidence.validation.kernels_products import products_table, training_kernels_table
+from crossflow.evidence.validation.likeness import with_fitted
+from crossflow.evidence.validation.power import kernel_power_table, power_table
+from crossflow.evidence.validation.published import mlperf_table, published_table, torchtitan_table
+from crossflow.evidence.validation.report import Report, Table
+from crossflow.evidence.validation.serving import serving_latency_table, serving_table, wide_experts_table
+from crossflow.evidence.validation.tables import collectives_table, gemm_table, generated_gemm_table, shipped
+from crossflow.evidence.validation.training import training_table
+
+# Files, without their ending, and what reads and predicts them. A reader gives what makes a row like others as groups where it knows
+# it: device, kind, type, stack and scale, in the words of `crossflow.answers.bands`.
+READERS: Mapping[str, Callable[[Path], Table]] = {
+    "gemm": gemm_table,
+    "gemm_graph": products_table,
+    "simumax_kernels": training_kernels_table,
+    "attention": attention_table,
+    "moe": moe_table,
+    "expert_exchange": exchange_table,
+    "collectives": collectives_table,
+    "training_runs": training_table,
+    "mlperf_training": mlperf_table,
+    "published_training": published_table,
+    "torchtitan_training": torchtitan_table,
+    "serving": serving_table,
+    "serving_latency": serving_latency_table,
+    "wide_experts": wide_experts_table,
+    "power": power_table,
+}
+
+WHOLE = ("torchtitan_training", "wide_experts")  # tables of which the package carries every row
+
+
+def validate(data: str | Path | None = None, *, whole: bool = False) -> Report:
+    """Compare predictions with every table in a folder; without one, with the small excerpt that the package carries.
+
+    Parameters
+    ----------
+    data : the folder.
+    whole : compare with the tables that the package carries whole as well, where the folder has no such table.
+
+    Raises
+    ------
+    CrossflowError
+        When the folder has no table, or a table lacks a column or holds a value that is no number.
+    """
+    folder = shipped() if data is None else Path(data)
+    if not folder.is_dir():
+        raise CrossflowError(f"{folder} is not a folder; give one with gemm.csv, collectives.csv or training_runs.csv as --data")
+    places = {name: folder if (folder / f"{name}.csv").is_file() or not (whole and name in WHOLE) else shipped() for name in READERS}
+    tables = [read(places[name]) for name, read in READERS.items() if (places[name] / f"{name}.csv").is_file()]
+    if not tables:
+        raise CrossflowError(f"{folder} holds none of {', '.join(f'{name}.csv' for name in READERS)}")
+    if (folder / "gemm.csv").is_file() and (generated := generated_gemm_table(folder)).measured.size:
+        tables.insert(1, generated)
+    if (watts := kernel_power_table(folder)).measured.size:
+        tables.append(watts)
+    return Report(data=folder, tables=[with_fitted(table) for table in tables])

@@ -1,0 +1,439 @@
+"""Measured services: ``serving.csv`` (a fixed number of requests in flight), ``serving_latency.csv`` (small published tables) and
+``wide_experts.csv`` (rates of one phase, with experts shared out over many nodes).
+
+Every row becomes a scenario of `task: serving`, of the last table of one phase; rows that differ in layout, lengths and requests are
+evaluated together.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from crossflow.answers.bands import experts_of, load_of, type_of
+from crossflow.answers.evaluation import evaluate
+from crossflow.answers.evaluation.likeness import PROMPTS, TOKENS, featured
+from crossflow.answers.scenario import Scenario, from_document
+from crossflow.answers.score import Score
+from crossflow.base import files
+from crossflow.base.errors import CrossflowError
+from crossflow.base.files import Document
+from crossflow.base.units import parse
+from crossflow.evidence.validation.report import Table
+from crossflow.evidence.validation.tables import (
+    TableRow,
+    device_architecture,
+    device_words,
+    measurements,
+    notes_of,
+    number,
+    read_rows,
+    shipped,
+    template_of,
+)
+from crossflow.hardware.architecture.software import load_stack
+
+SERVED = ("source", "engine", "model", "device", "mode", "isl", "osl", "concurrency", "ttft_ms", "tpot_ms")
+LATENCY = ("source", "engine", "device", "gpus", "model", "tp", "precision", "input", "output", "batch_or_concurrency")
+WIDE = (
+    "source", "device", "system", "nodes", "engine", "model", "precision", "phase", "input", "requests_per_gpu", "ep", "redundant",
+    "overlap", "load", "in_view", "tokens_per_s_node", "guessed", "left_out",
+)  # fmt: skip
+IN_VIEW = ("found afterwards", "in view")  # of rows, when the model of such services took its present form
+WRITTEN = 100  # tokens that are written for a request of `wide_experts.csv`, about
+GUESSED = 1536  # the same of rows whose steps guess tokens
+FEW = 8  # requests in flight up to which a service is mostly alone [1]
+# Data types of products and weights by what a row says of its checkpoint.
+TYPES: Mapping[str, tuple[str, str]] = {
+    "": ("bf16", ""), "bf16": ("bf16", ""), "16 bit": ("bf16", ""), "fp16": ("fp16", ""), "fp8": ("fp8", ""),
+    "fp8_block": ("fp8_block", ""), "fp4": ("nvfp4", ""), "nvfp4": ("nvfp4", ""), "int4": ("bf16", "int4"), "int4_wo": ("bf16", "int4"),
+    "mxfp4": ("bf16", "mxfp4"),
+}  # fmt: skip
+SKEW = 1.2  # exponent of the loads of experts, which no row states: the usual one of `moe.csv`
+VARIATION = 1.28  # of the loads of experts as they were measured of DeepSeek-R1 (`crossflow.program.loads`), of rows over many nodes
+READERS = {"workers": 64, "strategy": "tp8"}  # more than enough workers that read prompts, where guessed tokens make a row a service
+# Models whose makers' checkpoints of 8 bits have scales of blocks of 128, say their model cards; NVIDIA's have one a tensor.
+IN_BLOCKS = ("deepseek-v3", "kimi-k2", "qwen3-235b-a22b", "qwen3-30b-a3b", "qwen3-32b")
+UNMARKED = "speculative decoding is not marked in rows with workers of their own, which decide their times"
+UNFIT = "the service does not fit as predicted"
+NODES = ("dgx-{}", "{}-node", "{}-nvl72")  # what systems of one device are called
+ENDLESS = 2**16  # requests, more than any engine takes at once
+Fields = dict[str, Any]
+Case = tuple[Fields | str, Fields]  # what rows share of a scenario, or why there is none, and what is a row's own
+ServedPart = tuple[TableRow, Case, str, float, float]  # a row, its scenario, the kind of a figure, and it as measured and as predicted
+
+
+def serving_table(folder: Path) -> Table:
+    """Times to the first token and for each further one of services with a fixed number of requests in flight."""
+    file = folder / "serving.csv"
+    rows = read_rows(file, SERVED)
+    parts, skipped = list[ServedPart](), Counter[str]()
+    cases = [_case(row) if row["mode"] == "agg" else UNMARKED for row in rows]
+    scores = _scores(cases, skipped)
+    for row, case, score in zip(rows, cases, scores, strict=True):
+        if score is None or isinstance(case, str):
+            continue
+        users = _users(row)
+        few = f"time per token, up to {FEW} requests" if users <= FEW else f"time per token, more than {FEW} requests"
+        parts.append((row, case, few, number(file, row, "tpot_ms") * 1e-3, _further(score, row)))
+        parts.append((row, case, "first token", number(file, row, "ttft_ms") * 1e-3, _first(score, row, users / _replicas(case))))
+    return _table("serving", parts, skipped)
+
+
+def serving_latency_table(folder: Path) -> Table:
+    """Whole requests, times per token, first tokens and throughputs of small published tables."""
+    file = folder / "serving_latency.csv"
+    rows = read_rows(file, LATENCY)
+    parts, skipped = list[ServedPart](), Counter[str]()
+    cases = [_published(row) for row in rows]
+    scores = _scores(cases, skipped)
+    for row, case, score, times in zip(rows, cases, scores, _offline(rows, cases, scores), strict=True):
+        if score is None:
+            continue
+        doubtful = "suspicious" in (row.get("note") or "") or "doubled" in (row.get("note") or "")
+        if row.get("e2e_s"):
+            parts.append((row, case, "time per token and whole request", number(file, row, "e2e_s"), score["e2el_s"]))
+        elif row.get("itl_ms"):
+            parts.append((row, case, "time per token and whole request", number(file, row, "itl_ms") * 1e-3, score["tpot_s"]))
+            if row["batch_or_concurrency"] == "1" and not doubtful:
+                parts.append((row, case, "first token, one request", number(file, row, "ttft_ms") * 1e-3, score["ttft_s"]))
+        elif row.get("tokens_per_s"):
+            parts.append((row, case, "offline throughput", 1.0 / number(file, row, "tokens_per_s"), times))
+    return _table("serving_latency", parts, skipped)
+
+
+def wide_experts_table(folder: Path) -> Table:
+    """Time of a node for each token, of services that share experts out over many nodes. [s]"""
+    file = folder / "wide_experts.csv"
+    rows = read_rows(file, WIDE)
+    skipped = Counter(row["left_out"] for row in rows if row["left_out"])
+    kept = [row for row in rows if not row["left_out"]]
+    scores = [evaluate(_scenario(*_of_phase(row))) for row in kept]
+    return Table(
+        name="wide_experts",
+        measured=np.array([1.0 / number(file, row, "tokens_per_s_node") for row in kept]),
+        predicted=np.array([float(row["nodes"]) / _rate(row, score) for row, score in zip(kept, scores, strict=True)]),
+        groups={
+            "kind": [PROMPTS if row["phase"] == "prefill" else TOKENS for row in kept],
+            "source": [row["source"] for row in kept],
+            "device": [row["device"] for row in kept],
+            "load": [f"{row['phase']}, {row['load']}" for row in kept],
+            "seen": [IN_VIEW[row["in_view"] == "yes"] for row in kept],
+        },
+        items=[f"{row['model']}, {row['phase']}" for row in kept],
+        skipped=skipped,
+        notes=["one phase alone; experts that are used as they come: with the variation that was measured of DeepSeek-R1"],
+        alike={
+            "stack": [row["engine"] for row in kept],
+            "type": [type_of(TYPES[row["precision"]][0]) for row in kept],
+            "load": [load_of(int(row["requests_per_gpu"])) for row in kept],
+            "experts": [experts_of(int(row["ep"]), int(row["ep"]) / int(row["nodes"])) for row in kept],
+        },
+    )
+
+
+def _rate(row: TableRow, score: Score) -> float:
+    """Tokens a second of a step of one phase, or of all steps of a service whose guesses are not always right. [1/s]"""
+    return float((score.serving["output_throughput_tokens_per_s"] if row["guessed"] else score.tokens_per_second)[0])
+
+
+def _of_phase(row: TableRow) -> tuple[Fields, Fields]:
+    """A row of one phase as a scenario."""
+    ep, copies = int(row["ep"]), int(row["redundant"])
+    lengths = {"prompt": int(row["input"])} if row["phase"] == "prefill" else {"prompt": int(row["input"]), "output": WRITTEN}
+    shared = _shared(row["model"], row["device"], row["engine"], row["precision"])
+    assert not isinstance(shared, str)  # models and devices that there are
+    workload = {**shared["workload"], "task": row["phase"], **lengths, "global_batch": ep * int(row["requests_per_gpu"])}
+    uneven = {} if row["load"] == "balanced" else {"variation": VARIATION}
+    workload["experts"] = {**workload["experts"], "skew": 0.0, **uneven}
+    workload.pop("wide_layers", None)  # attention is narrow too
+    if row["guessed"]:
+        tokens, right = row["guessed"].split(" x ")
+        serving = {"speculation": {"tokens": int(tokens), "acceptance": float(right)}, "prefill": READERS}
+        workload |= {"task": "serving", "output": GUESSED, "serving": serving}
+    elif row["precision"] == "fp8":
+        workload["kv_dtype"] = "bf16"  # as all of them kept it
+    system = {"template": row["system"], "nodes": None, "devices": ep}
+    software = {"like": shared["software"], "overlap": {"experts": row["overlap"] == "yes"}, "engine": {"balances": True}}
+    return {"system": system, "workload": workload, "software": software}, {
+        "strategy": f"dp{ep}-ep{ep}" + (f"-re{copies}" if copies else "")
+    }
+
+
+def _table(name: str, parts: Sequence[ServedPart], skipped: Mapping[str, int]) -> Table:
+    """A table of figures of several kinds; throughputs are compared as time for each token. [s]"""
+    rows, cases, kinds = [row for row, *_ in parts], [case for _, case, *_ in parts], [kind for _, _, kind, *_ in parts]
+    return Table(
+        name=name,
+        measured=np.array([measured for *_, measured, _ in parts]),
+        predicted=np.array([predicted for *_, predicted in parts]),
+        groups={
+            "figure": kinds,
+            "source": [row["source"] for row in rows],
+            "device": [row["device"] for row in rows],
+            "engine and figure": [f"{row['engine']}, {kind}" for row, kind in zip(rows, kinds, strict=True)],
+            "model and figure": [f"{row['model']}, {kind}" for row, kind in zip(rows, kinds, strict=True)],
+        },
+        skipped=skipped,
+        notes=notes_of(row["source"] for row in rows),
+        items=[f"{row['model']}, {case[1]['workload.prompt']}/{case[1]['workload.output']}" for row, case in zip(rows, cases, strict=True)],
+        alike={
+            "kind": [_kind(figure, row["model"]) for figure, row in zip(kinds, rows, strict=True)],
+            "type": [type_of(case[0]["workload"]["dtype"]) for case in cases if not isinstance(case[0], str)],
+            "load": [load_of(case[1]["workload.global_batch"] / _replicas(case)) for case in cases],
+            "experts": [_experts(case) for case in cases],
+        },
+    )
+
+
+def _kind(figure: str, model: str) -> str:
+    """Kind of run that a figure is of, as predictions of it have it."""
+    return (PROMPTS if figure.startswith("first token") else TOKENS) + featured(_preset(model))
+
+
+def _experts(case: Case) -> str:
+    """How far apart the experts of a case lie; its devices are those of one node."""
+    degree = re.search(r"\bep(\d+)", case[1]["strategy"])
+    return experts_of(int(degree[1]) if degree else 1, case[1]["system.devices"])
+
+
+def _replicas(case: Case) -> int:
+    """Replicas of a case, which read prompts beside each other. [1]"""
+    degree = re.search(r"\bdp(\d+)", case[1]["strategy"])
+    return int(degree[1]) if degree else 1
+
+
+def _first(score: Mapping[str, float], row: TableRow, users: float) -> float:
+    """Mean time to the first token as a source measures it: with its front end, and with the burst in which its runs begin. [s]
+
+    All requests of a run come at once at first, `users` to a replica; where each user has few of them one after the other, that counts.
+    """
+    found = _run(row)
+    burst = 0.5 * max(users - 1.0, 0.0) * score["prompt_time_s"] / float(found.get("requests_a_user", np.inf))
+    return score["ttft_s"] + parse(found.get("front_end", "0 s"), "s") + burst
+
+
+def _further(score: Mapping[str, float], row: TableRow) -> float:
+    """Mean time for each further token as a source measures it, with the end of its runs. [s]
+
+    A request is written while prompts of all others are read, once each. The last request of each user sees those alone that came after
+    it in the burst: half of them in the mean.
+    """
+    mean, longest, reading = score["tpot_s"], score["itl_p99_s"], score["prefill_share"]
+    share = reading * mean / longest  # of steps that read; where they are less than a hundredth, the longest are those that only write
+    plain = min(longest, mean) if longest <= mean or share >= 1.0 else (1.0 - reading) * mean / (1.0 - share)
+    return mean - 0.5 * (mean - plain) / float(_run(row).get("requests_a_user", np.inf))
+
+
+def _offline(rows: Sequence[TableRow], cases: Sequence[Case], scores: Sequence[dict[str, float] | None]) -> list[float]:
+    """Time for each token that all requests together are written, of runs in which all are queued at once. [s]
+
+    As many as have room are written together and end together, for all are equally long; the last of these waves has what is left, and
+    takes nearly as long. Where a source does not say how many requests its runs have, they have no end.
+    """
+    found = [np.nan if score is None else 1.0 / score["output_throughput_tokens_per_s"] for score in scores]
+    known = [(i, _requests(row), score) for i, (row, score) in enumerate(zip(rows, scores, strict=True)) if score and _requests(row)]
+    left = [(count - 1) % max(int(score["requests_decoding"]), 1) + 1 for _, count, score in known]
+    ends = [
+        (cases[i][0], {**cases[i][1], "workload.global_batch": _divided(few, rows[i])}) for (i, *_), few in zip(known, left, strict=True)
+    ]
+    for (i, count, _), few, end in zip(known, left, _scores(ends, Counter()), strict=True):
+        assert end is not None  # fewer requests of a service that can run
+        found[i] = ((count - few) * found[i] + end["e2el_s"] / int(rows[i]["output"])) / count
+    return found
+
+
+def _requests(row: TableRow) -> int:
+    """Requests of a run in which all are queued at once, 0 where they are not known."""
+    known = measurements().get(row["source"], {}).get("requests", {})
+    return int(known.get(f"{row['input']}/{row['output']}", 0)) if row["batch_or_concurrency"] == "max" else 0
+
+
+def _divided(requests: int, row: TableRow) -> int:
+    """So many requests, or a few more, that the replicas of a row of a published table divide."""
+    ranks = replicas(row)
+    return -(-requests // ranks) * ranks
+
+
+def replicas(row: TableRow) -> int:
+    """Replicas in a row of a published table: TensorRT-LLM's own has mixtures with attention data parallel over the GPUs that share
+    the experts (its header).
+    """
+    return int(row["tp"]) if row["batch_or_concurrency"] == "max" and mixture(row["model"]) else 1
+
+
+def _run(row: TableRow) -> Mapping[str, Any]:
+    """What is known of the runs of a row's source with its engine, of the version where that is told apart."""
+    given = (given["service"] for source, given in measurements().items() if row["source"].startswith(source) and "service" in given)
+    engines: Mapping[str, Mapping[str, Any]] = next(given, {})
+    told = [name for name in engines if f"{row['engine']} {row['engine_version']}".startswith(name)]
+    return engines[max(told, key=len)] if told else {}
+
+
+# -------------------------------------------------------------------------------------------- rows as scenarios
+
+
+def _users(row: TableRow) -> int:
+    """Requests in flight, 0 where they are not stated; a batch is that of one replica."""
+    return int(row["concurrency"] or 0) or int(row.get("batch") or 0) * int(row.get("attention_dp") or 1)
+
+
+def _case(row: TableRow) -> Case | str:
+    """What rows share of a scenario, and what is this row's own; or why it cannot be predicted."""
+    users = _users(row)
+    if not users:
+        return "the number of requests in flight is not stated"
+    tensor, data, stages = (int(row.get(name) or 1) for name in ("tp", "attention_dp", "pp"))
+    of_experts, expert = (int(row.get(name) or 1) for name in ("moe_tp", "moe_ep"))
+    if of_experts == expert > 1 and tensor * data == expert**2:  # one dump multiplies degrees of the same ranks: runs that two dumps hold
+        tensor, data, of_experts = (max(degree // expert, 1) for degree in (tensor, data, of_experts))
+    strategy = "-".join(f"{name}{size}" for name, size in (("tp", tensor), ("dp", data), ("pp", stages)) if size > 1) or "tp1"
+    if data > 1 and expert > 1:  # inside a tensor group experts are as many bytes and the same sum, however they are divided
+        strategy += f"-ep{expert}-etp{of_experts}" if of_experts >= tensor else f"-ep{data}-etp{tensor}"
+    kept = row.get("moe_precision") or row.get("gemm_precision") or row.get("precision") or ""
+    own = {
+        "workload.prompt": int(row["isl"]), "workload.output": int(row["osl"]), "workload.global_batch": users,
+        "strategy": strategy, "system.devices": tensor * data * stages,
+    }  # fmt: skip
+    return _shared(row["model"], row["device"], row["engine"], kept, in_blocks=not row["model"].startswith("nvidia/")), own
+
+
+def _published(row: TableRow) -> Case:
+    """The same of a row of a published table; `max` are all requests that the engine takes at once."""
+    users, ranks = row["batch_or_concurrency"], replicas(row)
+    engine = row["engine"] or "fastertransformer"  # those that are not named were published in 2023
+    stages = f"-pp{row['pp']}" if int(row.get("pp") or 1) > 1 else ""
+    known = measurements().get(row["source"], {})
+    shared = _shared(row["model"], row["device"], engine, row["precision"], in_blocks=known.get("scales") != "tensor")
+    if not isinstance(shared, str):
+        shared |= {"system": {"template": known["system"]}} if "system" in known else {}
+        shared |= {"software": {"like": shared["software"], "host": known["host"]}} if "host" in known else {}
+    own = {
+        "workload.prompt": int(row["input"]), "workload.output": int(row["output"]),
+        "workload.global_batch": ENDLESS if users == "max" else int(users),
+        "strategy": (f"dp{ranks}-ep{ranks}" if ranks > 1 else f"tp{row['tp']}") + stages,
+        "system.devices": int(row["gpus"]),
+    }  # fmt: skip
+    return shared, own
+
+
+def mixture(model: str) -> bool:
+    """Whether a model that has a preset is a mixture of experts."""
+    return "experts" in _preset(model)
+
+
+def _preset(model: str) -> Mapping[str, Any]:
+    """Data of the preset of a model; nothing where there is none."""
+    preset = preset_of(model)
+    return {} if preset is None else files.read_yaml(files.catalogue("templates", "models")[preset]).data
+
+
+def _shared(model: str, device: str, engine: str, kept: str, *, in_blocks: bool = True) -> Fields | str:
+    """Model, device, software and data types; `in_blocks` says whether a checkpoint of 8 bits is the maker's own."""
+    preset, template, stack = preset_of(model), system_of(device), stack_of(engine)
+    if preset is None:
+        return f"no preset for model '{model}'"
+    if template is None:
+        return f"no template for device '{device}'"
+    if kept not in TYPES:
+        return f"data type '{kept}' is not known"
+    dtype, weight = TYPES[kept]
+    if dtype == "fp8" and preset in IN_BLOCKS and in_blocks:
+        dtype = "fp8_block"
+    known = device_architecture(device)
+    if dtype == "nvfp4" and known is not None and dtype not in known.throughput:
+        dtype, weight = "bf16", "nvfp4"
+    workload: Fields = {"model": preset, "task": "serving", "dtype": dtype}
+    if weight:
+        workload["weight_dtype"] = weight
+    if dtype in ("fp8", "fp8_block", "nvfp4"):
+        workload["kv_dtype"] = "fp8"
+    if mixture(model):
+        workload["experts"] = {**files.read_yaml(files.catalogue("templates", "models")[preset]).data["experts"], "skew": SKEW}
+        if weight or dtype == "nvfp4":  # checkpoints of 4 bits keep the attention of mixtures as it was
+            workload["wide_layers"] = ["attention"]
+    return {"system": {"template": template}, "workload": workload, "software": stack}
+
+
+@functools.cache
+def known_models() -> Mapping[str, str]:
+    """Presets by the names under which tables know them."""
+    return dict(files.read_yaml(shipped() / "models.yaml").data)
+
+
+def preset_of(model: str) -> str | None:
+    """Preset of a model as tables call it, with or without its maker, type and tuning; None where there is none."""
+    name = model.rsplit("/", 1)[-1].lower()
+    for ending in ("-fp8", "-fp4", "-nvfp4", "-instruct"):
+        name = name.removesuffix(ending)
+    found = known_models().get(name, name)
+    return found if found in files.catalogue("templates", "models") else None
+
+
+def system_of(device: str) -> str | None:
+    """System of a device as tables call it: a node or a rack of it where there is one, the device itself elsewhere; None for neither."""
+    name = template_of(device)
+    if name is None:
+        return None
+    systems = files.catalogue("templates", "systems")
+    nodes = (node.format(word) for node in NODES for word in sorted(device_words(name)))
+    return next((node for node in nodes if node in systems and files.read_yaml(systems[node]).data["device"] == name), name)
+
+
+def stack_of(engine: str) -> str:
+    """Software of an engine as tables call it."""
+    word = engine.lower().split()[0]
+    known = {name: load_stack(name)[0].known_as for name in files.catalogue("templates", "software")}
+    return next((name for name, others in known.items() if word == name or word in others), "vllm")
+
+
+def _scores(cases: Sequence[Case | str], skipped: Counter[str]) -> list[dict[str, float] | None]:
+    """Figures of every case, None where there are none; rows that share a scenario are evaluated together."""
+    found: list[dict[str, float] | None] = [None] * len(cases)
+    groups: dict[str, list[int]] = {}
+    for i, case in enumerate(cases):
+        problem = case if isinstance(case, str) else case[0] if isinstance(case[0], str) else None
+        if problem is not None:
+            skipped[problem] += 1
+        else:
+            groups.setdefault(repr(case[0]), []).append(i)
+    for places in groups.values():
+        for i, figures in zip(places, _evaluated([cases[i] for i in places], skipped), strict=True):  # type: ignore[misc]
+            found[i] = figures
+    return found
+
+
+def _evaluated(cases: Sequence[tuple[Fields, Fields]], skipped: Counter[str]) -> list[dict[str, float] | None]:
+    """Figures of cases that share a scenario."""
+    try:
+        return _together(cases, skipped)
+    except CrossflowError as error:
+        if len(cases) == 1:
+            skipped[str(error).splitlines()[0][:160]] += 1
+            return [None]
+    return [one for case in cases for one in _evaluated([case], skipped)]
+
+
+def _together(cases: Sequence[tuple[Fields, Fields]], skipped: Counter[str]) -> list[dict[str, float] | None]:
+    scenario = _scenario(*cases[0])
+    score = evaluate(scenario, {path: [own[path] for _, own in cases] for path in cases[0][1]})
+    if not score.feasible.all():
+        skipped[UNFIT] += int((~score.feasible).sum())
+    return [{name: float(values[i]) for name, values in score.serving.items()} if score.feasible[i] else None for i in range(len(cases))]
+
+
+def _scenario(shared: Fields, own: Fields) -> Scenario:
+    data = {name: dict(part) if isinstance(part, dict) else part for name, part in shared.items()}
+    for path, value in own.items():
+        head, *rest = path.split(".")
+        if rest:
+            data[head][rest[0]] = value
+        else:
+            data[head] = value
+    return from_document(Document(file="serving", data=data), None, "serving")

@@ -1,0 +1,545 @@
+"""Micro-architecture generator engine (AGE): budgets, technology and a template become an architecture [1]_.
+
+Each component gets its share of area, power and perimeter and makes the most of it. More of a budget never gives a component
+less: what does not pay is left unused. Every function works on all design points at once, arrays of shape (n,) or (1,).
+
+References
+----------
+.. [1] Ardalani et al., "DeepFlow", ACM TODAES 29(2), 2024, Sec. 4.4.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from crossflow.base.arrays import Array, Mask, divide
+from crossflow.base.files import FileModel
+from crossflow.hardware.architecture.model import Architecture, BudgetUse, Level, Limit, Port, Throttle
+from crossflow.hardware.architecture.packaging import Mounted, cooled, packaged, room
+from crossflow.hardware.architecture.template import Budgets, BudgetShares, GeneratedSystem, OnChipLevel
+from crossflow.hardware.architecture.voltage import OperatingPoint, frugal_voltage, operate
+from crossflow.hardware.technology.components import Bond, Compute, Link, LogicNode, OffChip, OnChip, Substrate
+from crossflow.hardware.technology.library import Choice, TechLibrary, disordered, gather, kind_of
+
+NOTHING, NO_LIMIT = np.zeros(1), np.full(1, np.inf)
+CHANGED = ("compute", "memory", "intra_link", "inter_link")  # roles of the technology whose entries a system may change
+DELIVERY_PASSES = 4  # each takes what is left undelivered down by memory's share of the power
+CELLS = 0.05  # share of an on-chip memory's area that is left for bits where its slices would take all
+
+
+@dataclass(frozen=True, kw_only=True)
+class Parts:
+    """The components of one design, at its logic node, with the template's and the scenario's changes."""
+
+    compute: Compute
+    on_chip: Mapping[str, OnChip]
+    memory: OffChip
+    intra_link: Link
+    inter_link: Link
+    die_link: Link
+    stacked: Mapping[str, OnChip]  # the on-chip memories once more, at the node of dies that stand on the compute die
+    bond: Bond
+    substrate: Substrate
+    node: LogicNode
+    stacked_node: LogicNode
+
+
+@dataclass(frozen=True, kw_only=True)
+class Allotment:
+    """What one component may use, or does use: area [m2], power [W] and die edge [m]; shape (n,)."""
+
+    area: Array
+    power: Array
+    perimeter: Array
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cores:
+    """The compute units that fit and run, and the bundles that they are spread over."""
+
+    mcus: Array
+    bundles: Array
+    peak: Array
+    frequency: Array
+    point: OperatingPoint
+    leakage_power: Array
+    used: Allotment
+    limit: Limit
+
+
+@dataclass(frozen=True, kw_only=True)
+class BuiltMemory:
+    """One level of memory as built, on the chip or off it."""
+
+    level: Level
+    static_power: Array
+    used: Allotment
+    limit: Limit
+    stacked_area: Array = field(default_factory=lambda: NOTHING)  # of its dies that stand on the compute dies. [m2]
+    vias_area: Array = field(default_factory=lambda: NOTHING)  # of the compute dies that the vias to those dies take. [m2]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Links:
+    """The links of one network level as built."""
+
+    port: Port
+    lanes: Array
+    used: Allotment
+    limit: Limit
+
+
+def generate(system: GeneratedSystem, library: TechLibrary, choices: Mapping[str, Choice] | None = None) -> Architecture:
+    """Generate the architecture of every design point.
+
+    Parameters
+    ----------
+    system : the template with the scenario's changes; its quantities may have shape (n,).
+    library : technology library to choose from.
+    choices : for roles of `system.technology` that differ between points, the entry chosen at each of the n points.
+    """
+    parts = choose_parts(system, library, choices or {})
+    budgets, bound = within_package(system, parts)
+    given = {name: allot(budgets, name) for name in ("compute", *system.levels, "memory", "intra_link", "inter_link")}
+    caches = {
+        name: build_on_chip(name, spec, parts.on_chip[name], given[name], system.bundles, (parts.stacked[name], parts.bond))
+        for name, spec in system.levels.items()
+    }
+    memory = build_memory(parts.memory, budgets, given["memory"], system)
+    intra = build_links("intra_link", parts.intra_link, given["intra_link"], parts.substrate.links_per_mm)
+    inter = build_links("inter_link", parts.inter_link, given["inter_link"], None)
+    others: dict[str, BuiltMemory | Links] = {**caches, "memory": memory, "intra_link": intra, "inter_link": inter}
+    given["compute"] = _with_spare(given, others) if system.shared_power else given["compute"]
+    cores = build_cores(parts.compute, given["compute"], system.bundles)
+    switched = (cores.used.power - cores.leakage_power) / np.maximum(cores.peak, 1.0)
+    built: dict[str, Cores | BuiltMemory | Links] = {"compute": cores, **others}
+    static = _resting(cores, caches.values(), memory)
+    package = packaged(
+        parts,
+        budgets,
+        system.packaged,
+        levels=tuple(level.level for level in (*caches.values(), memory)),
+        mounted=_mounted(parts, memory, tuple(caches.values())),
+        intra_lanes=intra.lanes,
+        inter_lanes=inter.lanes,
+    )
+    return Architecture(
+        name=system.name,
+        throughput={dtype: cores.peak * rate for dtype, rate in system.rates.items()},
+        vector_throughput={dtype: cores.peak * rate for dtype, rate in system.vector_rates.items()},
+        mcus=cores.mcus,
+        units=cores.bundles,
+        array_height=parts.compute.array_height,
+        array_width=parts.compute.array_width,
+        frequency=cores.frequency,
+        voltage=cores.point.voltage,
+        levels=package.levels,
+        intra=intra.port if np.any(intra.port.bandwidth > 0) else None,
+        inter=inter.port if np.any(inter.port.bandwidth > 0) else None,
+        energy_per_flop={dtype: divide(switched, rate) for dtype, rate in system.rates.items()},
+        static_power=static,
+        maximum_power=budgets.power,
+        throttle=_throttle(parts.compute, cores, budgets, static, sum((cache.stacked_area for cache in caches.values()), NOTHING)),
+        execution=system.execution,
+        dataflow=system.dataflow,
+        usage=_usage(given, {name: part.used for name, part in built.items()}),
+        limits=(*(part.limit for part in built.values()), bound),
+        problems=(*_problems(system, parts, cores, caches, memory), *package.problems),
+        cost=package.cost,
+        carbon=package.carbon,
+    )
+
+
+# ------------------------------------------------------------------------------------------ technology and budgets
+
+
+def choose_parts(system: GeneratedSystem, library: TechLibrary, choices: Mapping[str, Choice]) -> Parts:
+    """Gather the components that each design point names, changed as the template says, at the point's logic node."""
+    choice = {role: choices.get(role) or Choice.of((name,)) for role, name in system.technology.model_dump().items()}
+    changes = system.components
+    # Each unit is scaled from its own node, and only then do the points choose among them.
+    units = [
+        library.scale(_changed(library.component("compute", name), changes.compute), choice["logic"]) for name in choice["compute"].names
+    ]
+    caches = {
+        name: _changed(library.component("on_chip", spec.component), changes.on_chip.get(name)) for name, spec in system.levels.items()
+    }
+    bond: Bond = library.gather("bond", choice["bond"])
+    return Parts(
+        compute=gather(units, choice["compute"].index),
+        on_chip={name: library.scale(cache, choice["logic"]) for name, cache in caches.items()},
+        stacked={name: library.scale(cache, choice["stacked_logic"]) for name, cache in caches.items()},
+        bond=bond,
+        memory=_bonded(_changed(library.gather("memory", choice["memory"]), changes.memory), bond),
+        intra_link=_changed(library.gather("link", choice["intra_link"]), changes.intra_link),
+        inter_link=_changed(library.gather("link", choice["inter_link"]), changes.inter_link),
+        die_link=library.gather("link", choice["die_link"]),
+        substrate=library.gather("substrate", choice["substrate"]),
+        node=library.gather("logic", choice["logic"]),
+        stacked_node=library.gather("logic", choice["stacked_logic"]),
+    )
+
+
+def _bonded(memory: OffChip, bond: Bond) -> OffChip:
+    """Memory devices with the bonds of those that stand on the compute die: energy and time of an access, area of the vias."""
+    if not memory.on_logic.any():
+        return memory
+    vias = memory.links_per_device * bond.area_per_lane
+    return memory.model_copy(
+        update={
+            "interface_energy_per_bit": memory.interface_energy_per_bit + memory.on_logic * bond.energy_per_bit,
+            "access_latency": memory.access_latency + memory.on_logic * bond.latency,
+            "controller_area": memory.controller_area + memory.on_logic * vias,
+        }
+    )
+
+
+def for_choices(system: GeneratedSystem, library: TechLibrary, choices: Mapping[str, Choice], own: Mapping[str, Any]) -> GeneratedSystem:
+    """The system with its template's changes of library entries for the points that take the entry which the template names.
+
+    Changes that the scenario makes itself, `own`, hold whichever entry is taken.
+    """
+    changes = {}
+    for role in CHANGED:
+        given: FileModel | None = getattr(system.components, role)
+        if given is not None and role in choices:
+            choice = choices[role]
+            named = np.array([name == getattr(system.technology, role) for name in choice.names])[choice.index]
+            entries = library.gather(kind_of(role), choice)
+            fields = (
+                (name, getattr(given, name), getattr(entries, name)) for name in type(given).model_fields if name not in own.get(role, {})
+            )
+            figures = {
+                name: np.where(named, old, np.inf if new is None else new) for name, old, new in fields if isinstance(old, np.ndarray)
+            }
+            changes[role] = given.model_copy(update=figures)
+    return system.model_copy(update={"components": system.components.model_copy(update=changes)}) if changes else system
+
+
+def _changed(component: Any, changes: FileModel | None) -> Any:
+    """Component with the figures that a template or scenario replaces."""
+    if changes is None:
+        return component
+    given = {name: getattr(changes, name) for name in type(changes).model_fields if getattr(changes, name) is not None}
+    return component.model_copy(update=given)
+
+
+def _with_spare(given: Mapping[str, Allotment], others: Mapping[str, BuiltMemory | Links]) -> Allotment:
+    """The share of compute, with the power that the other components cannot use."""
+    spare = sum((given[name].power - part.used.power for name, part in others.items()), NOTHING)
+    return replace(given["compute"], power=np.asarray(given["compute"].power + spare))
+
+
+def _mounted(parts: Parts, memory: BuiltMemory, caches: tuple[BuiltMemory, ...]) -> Mounted:
+    """What stands beside and on the compute dies."""
+    return Mounted(
+        devices=memory.level.capacity / parts.memory.device_capacity,
+        stacked=tuple(cache.stacked_area for cache in caches),
+        vias_area=sum((cache.vias_area for cache in caches), NOTHING),
+    )
+
+
+def within_package(system: GeneratedSystem, parts: Parts) -> tuple[Budgets, Limit]:
+    """Budgets with no more power than the package cools and delivers, nor than the components draw together, and what bound it.
+
+    What supply bumps deliver bounds the power of the compute dies, so memory beside them comes on top. Its power follows from
+    that of the device, from below: after each pass the package delivers all that is drawn.
+    """
+    budgets, substrate, memory = system.budgets, parts.substrate, parts.memory
+    fits = [budgets.power, *(NO_LIMIT if bound is None else bound for bound in (budgets.peak_power, cooled(substrate, budgets)))]
+    power = np.minimum.reduce(np.broadcast_arrays(*fits))
+    delivered = NO_LIMIT if substrate.delivery_limit is None else substrate.delivery_limit * budgets.chip_area
+    fed = np.minimum(power, delivered)
+    for _ in range(DELIVERY_PASSES if np.any(power > delivered) else 0):
+        here = budgets.model_copy(update={"power": fed})
+        drawn = build_memory(memory, here, allot(here, "memory"), system).used.power
+        fed = np.minimum(power, delivered + np.where(memory.on_logic, 0.0, drawn))
+    names = ("budget", "peak_power", "cooling of the package (substrate.cooling_limit)", "delivery to the die (substrate.delivery_limit)")
+    code = np.where(fed < power, 3, np.argmin(np.broadcast_arrays(*fits), axis=0))
+    limit = Limit(component="power", names=names, code=np.asarray(code))
+    return budgets.model_copy(update={"power": np.asarray(fed)}), limit
+
+
+def perimeter(budgets: Budgets) -> Array:
+    """Edge of the compute die, taken as a square. [m]"""
+    return np.asarray(4.0 * np.sqrt(budgets.chip_area))
+
+
+def allot(budgets: Budgets, component: str) -> Allotment:
+    """Area, power and die edge that the breakdown gives to a component (Fig. 4); what is not named gets nothing."""
+    return Allotment(
+        area=_share(budgets.area, component) * budgets.chip_area,
+        power=_share(budgets.power_shares, component) * (budgets.power if budgets.peak_power is None else budgets.peak_power),
+        perimeter=_share(budgets.perimeter, component) * perimeter(budgets),
+    )
+
+
+def _share(shares: BudgetShares, component: str) -> Array:
+    value = shares.on_chip.get(component, getattr(shares, component, None))
+    return NOTHING if value is None else value
+
+
+def whole(value: Array) -> Array:
+    """Largest whole number of things that fit; a ratio that is whole but for rounding counts as whole."""
+    return np.asarray(np.floor(np.maximum(value, 0.0) * (1.0 + 1e-12) + 1e-9))
+
+
+# ------------------------------------------------------------------------------------------ components
+
+
+def build_cores(compute: Compute, given: Allotment, bundles: Array) -> Cores:
+    """As many MCUs as the area holds, at the voltage that the power allows (Sec. 4.4.1, Eq. 1), spread over the bundles.
+
+    A bundle is as wide as the MCUs allow, not in whole numbers of them: more area or denser logic widens the bundles, as
+    the units of one maker grow from chip to chip, and never takes cache from them. Where the power does not carry all MCUs
+    at the minimum voltage, or at the lower one of `frugal_voltage`, a part of each bundle is left dark.
+    """
+    built = given.area / compute.nominal_area
+    low = frugal_voltage(compute.nominal_voltage, compute.threshold_voltage, compute.leakage)
+    minimum = np.clip(low, compute.minimum_voltage, compute.maximum_voltage)
+    point = _operated(compute, given.power, built * compute.nominal_power, minimum, leakage=compute.leakage, divisible=True)
+    mcus, frequency = built * point.active, compute.nominal_frequency * point.frequency
+    return Cores(
+        mcus=mcus,
+        bundles=bundles,
+        peak=mcus * compute.nominal_flop_rate * frequency,
+        frequency=frequency,
+        point=point,
+        leakage_power=compute.leakage * mcus * compute.nominal_power * point.voltage / compute.nominal_voltage,
+        used=Allotment(area=built * compute.nominal_area, power=point.power, perimeter=NOTHING),
+        limit=Limit(
+            component="compute",
+            names=("area and power", "power: units left dark at the minimum voltage", "area: the maximum voltage is reached"),
+            code=np.where(point.at_minimum, 1, np.where(point.at_maximum, 2, 0)),
+        ),
+    )
+
+
+def _throttle(compute: Compute, cores: Cores, budgets: Budgets, static: Array, stacked: Array) -> Throttle | None:
+    """What switching and the leakage of the units may draw, and the voltages between which the chip may save. [W], [V]
+
+    None where components together draw no more than the device may: without `peak_power`, and without dies on the compute dies
+    (`stacked`, their area [m2]), to which accesses take energy beside the shares.
+    """
+    if budgets.peak_power is None and not stacked.any():
+        return None
+    power, voltage = budgets.power - static + cores.leakage_power, cores.point.voltage
+    return Throttle(
+        power=np.maximum(power, 0.0),
+        leakage=cores.leakage_power,
+        voltage=voltage,
+        threshold=compute.threshold_voltage,
+        minimum=np.minimum(compute.minimum_voltage, voltage),
+        nominal=compute.nominal_voltage,
+    )
+
+
+def build_on_chip(
+    name: str, level: OnChipLevel, part: OnChip, given: Allotment, bundles: Array, above: tuple[OnChip, Bond] | None = None
+) -> BuiltMemory:
+    """Bits and slices share the area; what is kept from leakage feeds accesses (Eq. 2 and 3, for a sliced memory).
+
+    The area holds the slices that the template asks for, with their ports on the network, and bits in the rest. A twentieth
+    at least is left for bits, in an area too small for all slices. Capacity stops where its leakage would take more than the
+    level's `static_share` of the power. The rest of the power always feeds accesses, so that bandwidth never falls with
+    capacity; it stops at what the slices deliver at their clock. What is then left of area and power is not used.
+
+    above : the component at the node of dies on the compute die, and their bonds. Such a die holds nothing but bits; slices and
+    network stay below. Addresses are spread over all bits, so the part of accesses that crosses is that of the capacity above.
+    What these take beyond an access below does not come out of the level's share, so that bandwidth does not fall (`_throttle`).
+    """
+    instances = bundles if level.scope == "bundle" else np.ones(1)
+    room = divide((1.0 - CELLS) * given.area, part.logic_area)
+    slices = np.where(part.logic_area > 0, np.minimum(level.slices * instances, room), level.slices * instances)
+    fits = (given.area - slices * part.logic_area) / area_of_byte(part)
+    kept = level.static_share * given.power
+    below = _held(part, fits, kept)
+    over, bond = (part, None) if above is None else above
+    wanted = level.stacked_area / area_of_byte(over)
+    stacked = _held(over, wanted, np.where(below < fits, 0.0, kept - below * part.static_power_per_bit))
+    capacity = below + stacked
+    share = divide(stacked, capacity)
+    mean = part if bond is None or not stacked.any() else _mean(part, over, bond, share)
+    fed = divide(given.power - kept, np.minimum(part.energy_per_bit, mean.energy_per_bit))
+    wide = NO_LIMIT if part.slice_width is None or part.frequency is None else slices * part.slice_width * part.frequency
+    bandwidth = np.where(capacity > 0, np.minimum(fed, wide), 0.0)
+    static = mean.static_power_per_bit * capacity
+    return BuiltMemory(
+        level=Level(
+            name=name,
+            scope=level.scope,
+            capacity=capacity / instances,
+            stacked=stacked / instances,
+            instances=instances,
+            bandwidth=bandwidth * level.utilisation,
+            latency=mean.latency + part.wire_latency * part.wire_length,
+            energy=mean.energy_per_bit,
+        ),
+        static_power=static,
+        used=Allotment(
+            area=np.where(capacity > 0, slices * part.logic_area, 0.0) + (given.area - slices * part.logic_area) * divide(below, fits),
+            power=static + bandwidth * np.minimum(part.energy_per_bit, mean.energy_per_bit),
+            perimeter=NOTHING,
+        ),
+        limit=Limit(
+            component=name,
+            names=tuple(f"capacity by {one}, bandwidth by {other}" for other in ("power", "slices") for one in ("area", "leakage")),
+            code=np.asarray(((below < fits) | (stacked < wanted)) + 2 * (wide < fed)),
+        ),
+        stacked_area=stacked * np.where(stacked > 0, area_of_byte(over), 0.0),
+        vias_area=NOTHING if bond is None else np.ceil(8.0 * bandwidth * share / bond.frequency - 1e-9) * bond.area_per_lane,
+    )
+
+
+def area_of_byte(part: OnChip) -> Array:
+    """Area of cells and their periphery. [m2/B]"""
+    return divide(part.area_per_bit, 1.0 - part.area_overhead)
+
+
+def _held(part: OnChip, fits: Array, power: Array) -> Array:
+    """Bytes that fit and whose leakage the power carries. [B]"""
+    return np.where(part.static_power_per_bit > 0, np.minimum(fits, divide(power, part.static_power_per_bit)), fits)
+
+
+def _mean(part: OnChip, above: OnChip, bond: Bond, share: Array) -> OnChip:
+    """A memory of which a share of the bits stands on the compute die: energy, time and leakage of a mean access and a mean bit."""
+    macro = above.dynamic_energy_per_bit + bond.energy_per_bit
+    return part.model_copy(
+        update={
+            "dynamic_energy_per_bit": part.dynamic_energy_per_bit + share * (macro - part.dynamic_energy_per_bit),
+            "static_power_per_bit": part.static_power_per_bit + share * (above.static_power_per_bit - part.static_power_per_bit),
+            "latency": part.latency + share * bond.latency,
+        }
+    )
+
+
+def build_memory(memory: OffChip, budgets: Budgets, given: Allotment, system: GeneratedSystem) -> BuiltMemory:
+    """As many devices as package, controllers and die edge allow (Eq. 4), their pins as fast as the power allows.
+
+    Idle and refresh may take `static_share` of the power and no more. Where whole devices would take more, they are of less
+    capacity, as stacks of fewer dies are; the rest of the power always feeds the pins. So another device, or one of more
+    capacity, never slows them.
+    """
+    kept = system.memory_static_share * given.power
+    stacked = sum((level.stacked_area for level in system.levels.values()), NOTHING)
+    fits = np.stack(
+        np.broadcast_arrays(
+            room(memory, budgets, stacked),
+            given.area / memory.controller_area,
+            given.perimeter * memory.links_per_mm / memory.links_per_device,
+        )
+    )
+    devices = whole(fits.min(axis=0))
+    pins, full = devices * memory.links_per_device, devices * memory.device_capacity
+    capacity = np.where(memory.static_power_per_bit > 0, np.minimum(full, divide(kept, memory.static_power_per_bit)), full)
+    static = memory.static_power_per_bit * capacity
+    peak = pins * memory.nominal_frequency / 8.0
+    point = _operated(memory, given.power - kept, peak * memory.access_energy, memory.minimum_voltage)
+    level = Level(
+        name="memory",
+        scope="global",
+        capacity=capacity,
+        instances=np.ones(1),
+        bandwidth=np.where(capacity > 0, peak * point.frequency * system.memory_utilisation, 0.0),
+        latency=memory.access_latency,
+        energy=memory.access_energy * (point.voltage / memory.nominal_voltage) ** 2,
+    )
+    used = Allotment(
+        area=devices * memory.controller_area,
+        power=static + point.power,
+        perimeter=pins / memory.links_per_mm,
+    )
+    names = ("package area", "controller area", "perimeter")
+    lower = (*names, *(f"{name}; idle power bounds their capacity" for name in names))
+    limits = (*lower, *(f"{name}; power slows its pins" for name in lower))
+    code = fits.argmin(axis=0) + 3 * (capacity < full * (1.0 - 1e-9)) + 6 * ((point.frequency < 1.0 - 1e-9) & (devices > 0))
+    limit = Limit(component="memory", names=limits, code=np.asarray(code))
+    return BuiltMemory(level=level, static_power=static, used=used, limit=limit)
+
+
+def build_links(component: str, link: Link, given: Allotment, wiring: Array | None) -> Links:
+    """As many lanes as area, die edge and the standard's port allow, as fast as the power allows (Sec. 4.4.4)."""
+    density = link.links_per_mm if wiring is None else np.minimum(link.links_per_mm, wiring)
+    port = np.array([np.inf]) if link.maximum_links is None else link.maximum_links
+    fits = np.stack(np.broadcast_arrays(given.area / link.area_per_link, given.perimeter * density, port))
+    lanes = whole(fits.min(axis=0))
+    peak = lanes * link.nominal_frequency / 8.0
+    point = _operated(link, given.power, peak * link.nominal_energy_per_bit, link.minimum_voltage)
+    names = ("area", "perimeter", "the standard's port")
+    limits = (*names, *(f"{name}; power slows its lanes" for name in names))
+    return Links(
+        port=Port(
+            bandwidth=peak * point.frequency,
+            latency=link.latency,
+            energy=link.nominal_energy_per_bit * (point.voltage / link.nominal_voltage) ** 2,
+        ),
+        lanes=lanes,
+        used=Allotment(area=lanes * link.area_per_link, power=point.power, perimeter=lanes / density),
+        limit=Limit(component=component, names=limits, code=fits.argmin(axis=0) + 3 * ((point.frequency < 1.0 - 1e-9) & (lanes > 0))),
+    )
+
+
+def _operated(
+    part: Compute | OffChip | Link,
+    power: Array,
+    nominal_power: Array,
+    minimum: Array,
+    *,
+    leakage: Array = NOTHING,
+    divisible: bool = False,
+) -> OperatingPoint:
+    """Operating point of a component; the lanes of a bus, which is not divisible, run alike: too little power slows all of them."""
+    return operate(
+        power,
+        nominal_power,
+        nominal=part.nominal_voltage,
+        threshold=part.threshold_voltage,
+        minimum=minimum,
+        maximum=part.maximum_voltage,
+        leakage=leakage,
+        divisible=divisible,
+    )
+
+
+# ------------------------------------------------------------------------------------------ reports
+
+
+def _usage(given: Mapping[str, Allotment], used: Mapping[str, Allotment]) -> tuple[BudgetUse, ...]:
+    return tuple(
+        BudgetUse(resource=resource, component=name, budget=getattr(given[name], resource), used=getattr(used[name], resource))
+        for resource in ("area", "power", "perimeter")
+        for name in given
+        if np.any(getattr(given[name], resource) > 0)
+    )
+
+
+def _resting(cores: Cores, caches: Iterable[BuiltMemory], memory: BuiltMemory) -> Array:
+    """Power that flows whatever is computed. [W]"""
+    return np.asarray(cores.leakage_power + memory.static_power + sum((cache.static_power for cache in caches), NOTHING))
+
+
+def _problems(
+    system: GeneratedSystem, parts: Parts, cores: Cores, caches: Mapping[str, BuiltMemory], memory: BuiltMemory
+) -> tuple[tuple[Mask, str], ...]:
+    """Design points that cannot be built, with the sentence that says why."""
+    budgets = system.budgets
+    found: list[tuple[Mask, str]] = []
+    for resource, shares in (("area", budgets.area), ("power", budgets.power_shares), ("perimeter", budgets.perimeter)):
+        names = ("compute", *caches, "memory", "intra_link", "inter_link")
+        total = sum((_share(shares, name) for name in names), NOTHING)
+        found.append((np.asarray(total > 1 + 1e-9), f"the {resource} shares add up to more than 1"))
+    found.append((np.asarray(budgets.chip_area >= budgets.node_area), "the chip leaves no package area for memory devices"))
+    package = budgets.node_area * system.packaged
+    found.append((np.asarray(package > parts.substrate.maximum_area), "the accelerators of a package exceed the area of its substrate"))
+    for name in ("compute", "memory", "intra_link", "inter_link"):
+        found.append((disordered(getattr(parts, name)), f"the voltages of {name} must satisfy threshold < minimum <= nominal <= maximum"))
+    found.append((np.asarray(cores.mcus < 1), "not one compute unit fits its area and power"))
+    found.append((np.asarray(memory.level.bandwidth <= 0), "not one memory device fits its package area, controller area, edge and power"))
+    resting = _resting(cores, caches.values(), memory)
+    found.append((np.asarray(resting >= budgets.power), "its power budget is no more than what it draws at rest"))
+    found += [(np.asarray(c.level.bandwidth <= 0), f"{name} has no bandwidth: area or power are missing") for name, c in caches.items()]
+    return tuple((mask, sentence) for mask, sentence in found if np.any(mask))

@@ -1,0 +1,181 @@
+"""The architecture that every later stage sees, whether it was generated from technology or read off a datasheet."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from crossflow.base.arrays import Array, Mask, plain
+from crossflow.hardware.architecture.execution import Execution
+
+
+@dataclass(frozen=True, kw_only=True)
+class Level:
+    """One level of the memory hierarchy; arrays of shape (n,)."""
+
+    name: str  # level name, also its key in budgets and reports
+    scope: str  # ``mcu``, ``bundle`` or ``global``: what shares one instance
+    capacity: Array  # capacity of one instance. [B]
+    instances: Array  # how many instances the device has. [1]
+    bandwidth: Array  # bandwidth of all instances together, as far as it can be used. [B/s]
+    latency: Array  # time of one access. [s]
+    energy: Array  # dynamic energy of a byte read or written. [J/B]
+    stacked: Array = field(default_factory=lambda: np.zeros(1))  # part of the capacity that stands on the compute die. [B]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Port:
+    """What one device sends into a network level, per direction, all lanes together; arrays of shape (n,)."""
+
+    bandwidth: Array  # [B/s]
+    latency: Array  # time until the first byte arrives over one hop. [s]
+    energy: Array  # energy of a byte sent. [J/B]
+    known: Array | None = None  # latency of such links, which the measured steps of a fabric hold, where another is given for this one. [s]
+
+
+@dataclass(frozen=True, kw_only=True)
+class BudgetUse:
+    """How much of one share of a budget is used: resource ``power`` [W], ``area`` [m2] or ``perimeter`` [m]; shape (n,)."""
+
+    resource: str
+    component: str
+    budget: Array
+    used: Array
+
+
+@dataclass(frozen=True, kw_only=True)
+class Limit:
+    """What bound a component: `names[code]` for each design point."""
+
+    component: str
+    names: tuple[str, ...]
+    code: Array
+
+    def name(self, point: int) -> str:
+        """What bound the component at a design point."""
+        return self.names[int(self.code[point if self.code.size > 1 else 0])]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Throttle:
+    """How a device that would draw more than its power slows down; arrays of shape (n,)."""
+
+    power: Array  # power that switching and the leakage of the compute units may draw. [W]
+    leakage: Array  # that of the compute units at `voltage`. [W]
+    voltage: Array  # operating point that its rates hold at. [V]
+    threshold: Array  # [V]
+    minimum: Array  # voltage below which units are left dark instead. [V]
+    nominal: Array  # voltage of the caches at the full clock. [V]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Repeats:
+    """How a benchmark calls one kernel over and over, where a program calls many in turn."""
+
+    copies: Array  # copies of B that the calls go through in turn, shape (n,); their operands may still lie in the last cache. [1]
+    settling: float = 0.0  # time of a call in which the clock has come half of the way down to what power sustains; 0 for long runs. [s]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Architecture:
+    """One accelerator and its ports; arrays of shape (n,) or (1,)."""
+
+    name: str
+    throughput: Mapping[str, Array]  # peak rate of the matrix units, by data type. [flop/s]
+    vector_throughput: Mapping[str, Array]  # of the vector units. [flop/s]
+    mcus: Array  # minimal compute units that run. [1]
+    units: Array  # bundles of them (SMs, CUs) that share a first cache. [1]
+    array_height: Array  # of the multiplier array of one unit, N_x of Eq. 5. [1]
+    array_width: Array  # N_y of Eq. 5. [1]
+    frequency: Array  # operating point. [Hz]
+    voltage: Array | None  # operating point; None where the maker does not state it. [V]
+    levels: tuple[Level, ...]  # memory levels from the nearest to main memory
+    intra: Port | None  # port inside a node (package, server)
+    inter: Port | None  # port out of it
+    # dynamic energy of one operation, by data type: at full rate all types draw the same power. [J/flop]
+    energy_per_flop: Mapping[str, Array]
+    static_power: Array  # power that flows whatever is computed. [W]
+    maximum_power: Array  # budget or TDP. [W]
+    execution: Execution  # how kernels run on it
+    # clock at which long matrix products draw the power limit, over `frequency`; above 1 it does not bind. [1]
+    power_clock: Array = field(default_factory=lambda: np.full(1, np.inf))
+    working_power: Array | None = None  # of all units while they work, beside their operations; None where it is in these [W]
+    repeats: Repeats | None = None  # for kernels that a benchmark repeats; None in programs
+    graphs: bool = False  # whether captured graphs launch its kernels
+    throttle: Throttle | None = None  # of a device whose components together may draw more than its power
+    dataflow: str = "best"
+    usage: tuple[BudgetUse, ...] = ()  # budgets used; empty for a datasheet device
+    limits: tuple[Limit, ...] = ()  # what bound each component; empty for a datasheet device
+    problems: tuple[tuple[Mask, str], ...] = ()  # design points that cannot be built, each with the sentence that says why
+    # price of one device with its share of package and network, by part; empty where it is not known. [USD]
+    cost: Mapping[str, Array] = field(default_factory=dict)
+    # embodied carbon of one device's dies and memory, by part; empty where it is not known. [kg]
+    carbon: Mapping[str, Array] = field(default_factory=dict)
+
+    @property
+    def sustained_clock(self) -> Array:
+        """Clock of long matrix products, over `frequency`: no more than the boost clock, nor than the power limit allows. [1]"""
+        return np.asarray(np.minimum(self.power_clock, 1.0))
+
+    @property
+    def memory(self) -> Level:
+        """Main memory: the farthest level."""
+        return self.levels[-1]
+
+    @functools.cached_property
+    def level_table(self) -> Array:
+        """Bandwidth [B/s], latency [s] and energy [J/B] of all levels, shape (3, levels, 1, n)."""
+        columns = [[level.bandwidth, level.latency, level.energy] for level in self.levels]
+        n = max(values.size for row in columns for values in row)
+        table = np.empty((3, len(self.levels), 1, n))
+        for i, row in enumerate(columns):
+            for j, values in enumerate(row):
+                table[j, i, 0] = values
+        return table
+
+    @functools.cached_property
+    def in_graphs(self) -> Architecture:
+        """The same device where captured graphs launch its kernels."""
+        launch = self.execution.graph_launch
+        execution = self.execution if launch is None else self.execution.model_copy(update={"kernel_launch": launch})
+        return replace(self, execution=execution, graphs=True)
+
+    def level(self, name: str) -> Level:
+        """Level by name."""
+        return next(level for level in self.levels if level.name == name)
+
+    @property
+    def bound_by(self) -> dict[str, str]:
+        """What bound each component at the first design point, by component."""
+        return {limit.component: limit.name(0) for limit in self.limits}
+
+    def budget_rows(self) -> list[dict[str, Any]]:
+        """Use of every budget at the first design point, as plain data."""
+        figures = ((use, *(plain(float(np.ravel(value)[0])) for value in (use.budget, use.used))) for use in self.usage)
+        return [{"resource": use.resource, "component": use.component, "budget": budget, "used": used} for use, budget, used in figures]
+
+    @functools.cached_property
+    def figures(self) -> Mapping[str, Array]:
+        """Figures of one device that people ask for, flat, in SI units; keys name the level or port."""
+        found: dict[str, Array] = {f"throughput.{dtype}": rate for dtype, rate in self.throughput.items()}
+        found |= {"units": self.units, "mcus": self.mcus, "frequency": self.frequency}
+        found["sustained_frequency"] = self.frequency * self.sustained_clock
+        if self.voltage is not None:
+            found["voltage"] = self.voltage
+        for level in self.levels:
+            found[f"{level.name}.capacity"] = level.capacity * level.instances
+            found[f"{level.name}.bandwidth"] = level.bandwidth
+            if level.stacked.any():
+                found[f"{level.name}.stacked"] = level.stacked * level.instances
+        for name, port in (("intra", self.intra), ("inter", self.inter)):
+            if port is not None:
+                found[f"{name}.bandwidth"] = port.bandwidth
+        for resource in dict.fromkeys(use.resource for use in self.usage):
+            found[f"used.{resource}"] = sum((use.used for use in self.usage if use.resource == resource), np.zeros(1))
+        found |= {f"cost.{part}": amount for part, amount in self.cost.items()}
+        found |= {f"carbon.{part}": amount for part, amount in self.carbon.items()}
+        return found

@@ -1,0 +1,114 @@
+"""Networks in files: two levels of fabric, the host bus, and how fabrics carry collectives beyond their line rates."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field
+
+from crossflow.base.files import FileModel
+from crossflow.base.limits import Finite, Whole
+from crossflow.base.units import Bandwidth, Information, Ratio, Time
+
+TopologyName = Literal[
+    "single", "ring", "mesh2d", "mesh3d", "torus2d", "torus3d", "optical-torus", "switch", "crossbar", "fat-tree", "dragonfly", "rail-only",
+    "fully-connected", "hybrid-cube-mesh",
+]  # fmt: skip
+FabricKind = Literal[
+    "ideal", "nvswitch", "nvswitch-sharp", "nvl72", "pairwise-nvlink", "hybrid-cube-mesh", "infinity-fabric", "pcie", "pcie-host",
+    "ethernet-mesh", "torus3d", "infiniband", "infiniband-sharp", "roce", "gpudirect-tcpxo", "efa", "ethernet", "ici", "none",
+]  # fmt: skip
+
+
+class FabricParameters(FileModel):
+    """What separates the achieved rate and the time of a step from the datasheet, by kind of fabric."""
+
+    launch: Time = Field(description="device time of a collective's kernel beside its steps; the host's time to issue it is the software's")
+    bulk_launch: Time = Field(description="further time of the protocol of long messages: fences and the first chunk of a slice")
+    launch_transfer: Time = Field(description="launch of a send/recv pair")
+    pcie5_step_ratio: Ratio = Field(description="steps through the host of PCIe-5 platforms (Hopper on) over those of older ones")
+    switch_efficiency: Ratio = Field(description="achieved over datasheet rate, NVSwitch or bonded NVLink")
+    reduction_copy: Ratio = Field(
+        description="all-reduce: time that a rank's own part of the buffer takes on the device, over its time on the link"
+    )
+    gather_copy: Ratio = Field(description="the same of an all-gather or reduce-scatter")
+    exchange_copy: Ratio = Field(description="the same of an all-to-all")
+    switch_fill: Time = Field(description="protocol of long messages: fill time of a step over NVSwitch / bonded NVLink")
+    switch_step: Time = Field(description="low-latency protocol: step of a ring over NVSwitch / bonded NVLink")
+    switch_low_latency_share: Ratio = Field(description="the same: rate over that of long messages")
+    switch_line_step: Time = Field(description="protocol of whole lines (LL128): step of a ring over NVSwitch / bonded NVLink")
+    switch_line_share: Ratio = Field(description="the same: rate over that of long messages")
+    exchange_fill: Time = Field(description="fill time of an all-to-all over NVSwitch: its sends are posted at once")
+    post: Time = Field(description="post of a send to one more peer of an all-to-all over ideal links; their latencies overlap")
+    in_switch_fill: Time = Field(description="in-switch reduction: fill time per rank")
+    in_switch_efficiency: Ratio = Field(description="in-switch reduction: achieved over datasheet rate of a link")
+    peer_launch: Time = Field(description="all-reduce of serving engines, each rank reads all buffers: start and flags")
+    peer_rank: Time = Field(description="the same: further time per rank")
+    peer_efficiency: Ratio = Field(description="the same: achieved over datasheet rate, whole buffers read (one shot)")
+    peer_phase: Time = Field(description="the same: further time of the second of two shots, a shard reduced and then gathered")
+    peer_phase_efficiency: Ratio = Field(description="the same: achieved over datasheet rate, shards (two shots)")
+    switch_transfer_efficiency: Ratio = Field(description="send/recv over NVSwitch")
+    bridge_transfer_efficiency: Ratio = Field(description="send/recv over a bridged pair (timed to the last hand-over, so > 1)")
+    direct_efficiency: Ratio = Field(description="achieved over raw rate of single direct NVLinks (cube mesh)")
+    direct_step: Time = Field(description="ring step over direct links or PCIe")
+    direct_low_latency_share: Ratio = Field(description="low-latency protocol over direct links or PCIe: rate over that of long messages")
+    xgmi_efficiency: Ratio = Field(description="achieved over raw rate of xGMI links, rings")
+    pcie_efficiency: Ratio = Field(description="achieved over raw PCIe rate, peer to peer through the host bridge")
+    host_memory_efficiency: Ratio = Field(description="same, through host memory: devices on the host's own ports, pcie-host")
+    rdma_efficiency: Ratio = Field(description="achieved over NIC line rate, whole nodes: infiniband, roce, gpudirect-tcpxo, unknown RDMA")
+    efa_efficiency: Ratio = Field(description="same, EFA")
+    ethernet_efficiency: Ratio = Field(description="same, TCP")
+    rdma_fill: Time = Field(description="trees: fill time per inter-node step, RDMA")
+    rdma_hop: Time = Field(description="rings of long messages: time of a step to another node")
+    node_hop: Time = Field(description="rings of long messages that leave the node: time of a step inside one")
+    tree_efficiency: Ratio = Field(description="trees over more than two nodes: rate over that of rings")
+    rdma_step: Time = Field(description="low-latency protocol: time per inter-node step, RDMA")
+    software_step: Time = Field(description="same, software transport (tcpxo)")
+    low_latency_share: Ratio = Field(description="low-latency protocol: rate over that of the full protocol")
+    software_fill: Time = Field(description="fill time per inter-node step, software transport (tcpxo)")
+    staged_efficiency: Ratio = Field(description="through host memory, over PCIe rate, one way (PCIe <= 4, part of a node)")
+    staged_duplex: Ratio = Field(description="host-memory path: rate each way when both ways run")
+    staged_step: Time = Field(description="ring step through host memory and NIC")
+    flow_efficiency: Ratio = Field(description="one GPU's flow over NIC line rate with GPUDirect (PCIe 5, part of a node)")
+    default_nic: Bandwidth = Field(description="network of a node for which none is given: 25 Gb/s Ethernet")
+    tree_threshold: Information = Field(description="all-reduce between two nodes: smaller messages take rings, verbs")
+    send_buffer_rate: Bandwidth = Field(description="rate into send buffers, sockets")
+    send_buffer_size: Information = Field(description="send buffers: larger messages run at the wire's rate")
+
+
+class NetworkLevel(FileModel):
+    """One level of the network: its fabric, its wiring and, for datasheet systems, its bandwidth.
+
+    `bandwidth` is that of one device and direction, all ports together: a torus of four links a device gives each of them a quarter.
+    Where it is absent the link technology gives it.
+    """
+
+    fabric: FabricKind = Field(default="ideal", description="kind of fabric; ideal links reach their rate")
+    topology: TopologyName | None = Field(default=None, description="wiring; the fabric's own where absent")
+    shape: tuple[Whole, ...] | None = None
+    ports: Whole | None = Field(
+        default=None,
+        gt=0,
+        description="links of a device on a direct topology, among which its bandwidth is divided; those in use where absent",
+    )
+    group: Whole | None = Field(default=None, gt=0, description="nodes on a leaf switch of a fat tree, or in a group of a dragonfly")
+    oversubscription: Finite | None = Field(
+        default=None, ge=1, description="bandwidth of the ports of such a group over that out of it; 1 where absent"
+    )
+    bandwidth: Bandwidth | None = None
+    latency: Time | None = None
+
+
+class HostLink(FileModel):
+    """The bus between a device and its host, over which devices without a direct link meet."""
+
+    bandwidth: Bandwidth
+
+
+class NetworkSpec(FileModel):
+    """Two levels of network: inside a node (a package or a server) and between nodes; the host's bus beside them."""
+
+    intra: NetworkLevel = NetworkLevel(topology="single")
+    inter: NetworkLevel = NetworkLevel(topology="switch")
+    host: HostLink
+    parameters: FabricParameters

@@ -1,0 +1,210 @@
+"""A scenario's `system` section becomes one specification: template, family and the scenario's own changes, merged."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from crossflow.base import files
+from crossflow.base.arrays import Array, points
+from crossflow.base.errors import CrossflowError, Problem, SpecError, did_you_mean, folded
+from crossflow.base.files import Document, Path_
+from crossflow.base.limits import shown
+from crossflow.hardware.architecture import divisions
+from crossflow.hardware.architecture.datasheet import from_datasheet
+from crossflow.hardware.architecture.generator import CHANGED, generate
+from crossflow.hardware.architecture.model import Architecture
+from crossflow.hardware.architecture.template import DatasheetSystem, GeneratedSystem, SystemSpec
+from crossflow.hardware.technology.library import Choice, TechLibrary, kind_of, load_library
+
+_KINDS: Mapping[str, type[GeneratedSystem] | type[DatasheetSystem]] = {"generated": GeneratedSystem, "datasheet": DatasheetSystem}
+REFERENCE = "a100-80gb"  # device that normalised device-hours are hours of
+TEMPLATES = ("systems", "devices", "generated")  # folders of what a scenario can name as its system
+# Keys of a system file that describe the file rather than the device that it is made of.
+_OF_THE_FILE = ("kind", "device")
+
+
+def resolve(document: Document, base: Path | None = None) -> tuple[SystemSpec, Document]:
+    """Specification of a system section, and the merged data behind it, each line still known.
+
+    Raises
+    ------
+    SpecError, CrossflowError
+        For problems in the section or in the files that it names.
+    """
+    below = _merged(document, base)
+    spec, merged = _read(below)
+    renamed = _technology_names(spec, merged, base)
+    return _read(files.replaced(below, renamed)) if renamed else (spec, merged)
+
+
+def _read(below: Document) -> tuple[SystemSpec, Document]:
+    merged = divisions.chosen(below)
+    spec: SystemSpec = files.validate(_KINDS[_kind(merged)], merged)
+    return spec, merged
+
+
+def _kind(document: Document) -> str:
+    """Kind of a merged template; SpecError at the file that says none."""
+    kind = document.data.get("kind")
+    if not isinstance(kind, str) or kind not in _KINDS:
+        known = (*_KINDS, "system")
+        raise document.error(("kind",), f"expected one of {', '.join(known)}, got {shown(kind)}{did_you_mean(str(kind), known)}")
+    return kind
+
+
+def _technology_names(spec: SystemSpec, document: Document, base: Path | None) -> dict[Path_, str]:
+    """Technology names of a system that its library writes otherwise, by path; SpecError with every one that the library does not have."""
+    _found("techlibs", spec.techlib, base, document, "techlib")
+    parts = load_library(spec.techlib, base)
+    named: list[tuple[Path_, str, str]] = [
+        (("technology", role), kind_of(role), name) for role, name in spec.technology.model_dump().items()
+    ]
+    if isinstance(spec, GeneratedSystem):
+        named += [(("levels", level, "component"), "on_chip", entry.component) for level, entry in spec.levels.items()]
+        tabled = enumerate(spec.budgets.divisions[:-1])  # the last one is for all others
+        named += [(("budgets", "divisions", i, role), role, getattr(row, role)) for i, row in tabled for role in divisions.ROLES]
+    problems: list[Problem] = []
+    renamed: dict[Path_, str] = {}
+    if (library := files.shipped_name("techlibs", spec.techlib)) not in (None, spec.techlib):
+        renamed["techlib",] = str(library)
+    for path, kind, name in named:
+        try:
+            if (known := parts.name_of(kind, name)) != name:
+                renamed[path] = known
+        except CrossflowError as error:
+            problems.append(document.problem(path, str(error)))
+    if problems:
+        raise SpecError(problems)
+    return renamed
+
+
+def _merged(document: Document, base: Path | None, above: tuple[Path, ...] = ()) -> Document:
+    """The section over its template, a system over its device, a datasheet device over its family; `above` are the files that led here."""
+    if isinstance(document.data, str):
+        document = Document(file=document.file, data={"template": document.data}, lines=document.lines)
+    if not isinstance(document.data, Mapping):
+        raise document.error((), f"expected a mapping with a template, got {document.data!r}")
+    if "template" in document.data:
+        below = _template(document, base, above)
+        own = document.without("template")
+    elif "kind" in document.data:
+        below, own = _with_device(document, base, above), None
+    else:
+        raise document.error((), "the key 'template' is missing: a template name, a path, or an inline template")
+    if own is None:
+        return below
+    if own.data.get("devices") is not None and own.data.get("nodes") is None:
+        below = below.without("nodes")
+    if own.data.get("nodes") is not None and own.data.get("devices") is None:
+        below = below.without("devices")
+    _check_overridden(below, own)
+    return divisions.over(_without_changes(below, own), own)
+
+
+def _without_changes(below: Document, own: Document) -> Document:
+    """The template without its changes of library entries in whose place the section names others."""
+    levels = files.held(below.data, ("levels",))
+    named: dict[tuple[str, ...], tuple[str, ...]] = {("components", role): ("technology", role) for role in CHANGED}
+    named |= {("components", "on_chip", name): ("levels", name, "component") for name in (levels if isinstance(levels, Mapping) else ())}
+    for (*above, last), entry in named.items():
+        given, changes = files.held(own.data, entry), files.held(below.data, above)
+        if not _same(given, files.held(below.data, entry)) and isinstance(changes, Mapping) and last in changes:
+            left = {name: change for name, change in changes.items() if name != last}
+            below = Document(file=below.file, data=files.replace(below.data, tuple(above), left, below.file), lines=below.lines)
+    return below
+
+
+def _same(given: Any, held: Any) -> bool:
+    """Whether a section names no other library entry than the template below it."""
+    return given in (None, held) or (isinstance(given, str) and isinstance(held, str) and folded(given) == folded(held))
+
+
+def template_name(name: str) -> str | None:
+    """The shipped system or device that a name stands for in any letter case; None where there is none."""
+    return files.shipped_name("templates", name, *TEMPLATES)
+
+
+def _template(document: Document, base: Path | None, above: tuple[Path, ...], key: str = "template") -> Document:
+    named = document.data[key]
+    if isinstance(named, Mapping):
+        return _with_device(document.under(key), base, above)
+    if not isinstance(named, str):
+        raise document.error((key,), f"expected a template name, a path or a mapping, got {shown(named)}")
+    path = _found("templates", named, base, document, key, *TEMPLATES)
+    led = (*above, path.resolve())
+    if led[-1] in above:
+        raise document.error((key,), f"a template cannot stand on itself: {' -> '.join(one.name for one in led)}")
+    return _with_device(divisions.read_divisions(files.read_yaml(path), path.parent), path.parent, led)
+
+
+def _found(kind: str, name: str, base: Path | None, document: Document, key: str, *folders: str) -> Path:
+    """Path of the file that a key of a document names; SpecError at that key when there is none."""
+    with document.telling(key):
+        return files.find(kind, name, base, *folders)
+
+
+def _with_device(document: Document, base: Path | None, above: tuple[Path, ...]) -> Document:
+    """A template with what it builds on: a file on its template, a system on its device, a datasheet device on its family."""
+    data = document.data
+    if not isinstance(data, Mapping):
+        raise document.error((), "expected a mapping with a template")
+    if "template" in data:  # another system, or a device, over which the file lays its own values
+        return _merged(document.without("kind"), base, above)
+    if data.get("kind") == "system":
+        if "device" not in data:
+            raise document.error((), "the key 'device' is missing: a system names the template of its devices")
+        device = _template(document, base, above, key="device")
+        _check_overridden(device, document)
+        return files.merge(device, document.without(*_OF_THE_FILE))
+    _kind(document)
+    fabrics = files.find("templates", "fabrics")
+    below = _fabrics(str(fabrics), files.read_text(fabrics))
+    if data.get("kind") == "datasheet" and "family" in data:
+        family = files.read_yaml(_found("templates", str(data["family"]), base, document, "family", "families"))
+        below = files.merge(below, family.without("kind", "name", "title"))
+    return files.merge(below, document)
+
+
+def _check_overridden(below: Document, own: Document) -> None:
+    """SpecError for what is wrong in a user's template where a system says something else, so that nobody would see it."""
+    kind = below.data.get("kind")
+    if Path(below.file).is_relative_to(files.data_folder("templates")) or not isinstance(kind, str) or kind not in _KINDS:
+        return  # a shipped one is right; a kind is told where the system is read
+    try:
+        files.validate(_KINDS[kind], divisions.chosen(below))
+    except SpecError as error:
+        kept = set(files.merge(below, own).lines.values())
+        if hidden := [problem for problem in error.problems if (problem.file, problem.line) not in kept]:
+            raise SpecError(hidden) from None
+
+
+@functools.lru_cache(maxsize=4)
+def _fabrics(file: str, text: str) -> Document:
+    """How fabrics carry collectives: under every system, like a family under its devices."""
+    return files.parse_yaml(text, file).without("kind", "name", "title")
+
+
+def architecture(spec: SystemSpec, library: TechLibrary | None = None, choices: Mapping[str, Choice] | None = None) -> Architecture:
+    """Architecture of a system's devices.
+
+    Parameters
+    ----------
+    spec : the system.
+    library : technology library; the shipped one that the system names where absent.
+    choices : the technology that differs between design points.
+    """
+    parts = load_library(spec.techlib) if library is None else library
+    return generate(spec, parts, choices) if isinstance(spec, GeneratedSystem) else from_datasheet(spec, parts)
+
+
+@functools.cache
+def reference_peak(dtype: str) -> Array:
+    """Peak rate of the A100 in a data type: of its matrix units, else of its vector units; NaN where it has none. [flop/s]"""
+    system, _ = resolve(Document(file=REFERENCE, data={"template": REFERENCE}))
+    assert isinstance(system, DatasheetSystem)  # it ships with the package
+    return system.product_rates.get(dtype, points(np.nan))

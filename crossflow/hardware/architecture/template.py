@@ -1,0 +1,411 @@
+"""Architecture templates as files: generated ones (budgets and technology) and datasheet ones (published figures) [1]_.
+
+References
+----------
+.. [1] Ardalani et al., "DeepFlow", ACM TODAES 29(2), 2024, Sec. 4.2 and 4.3.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Mapping
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, Field, create_model, model_validator
+
+from crossflow.base.arrays import Array, points
+from crossflow.base.errors import did_you_mean
+from crossflow.base.files import FileModel
+from crossflow.base.formats import FORMATS
+from crossflow.base.limits import DEVICES, Flag, Whole, shown
+from crossflow.base.units import (
+    Area,
+    AreaOrZero,
+    Bandwidth,
+    CarbonIntensity,
+    Duration,
+    EnergyPerBit,
+    EnergyPerFlop,
+    Frequency,
+    Information,
+    Overhead,
+    PositiveCount,
+    PositiveShare,
+    Power,
+    Ratio,
+    Rent,
+    Share,
+    Throughput,
+    Time,
+)
+from crossflow.hardware.architecture.execution import Execution
+from crossflow.hardware.architecture.network import NetworkSpec
+from crossflow.hardware.technology.components import Compute, Link, OffChip, OnChip
+
+Scope = Literal["bundle", "global"]
+ONE = points(1.0)
+BUDGETS = ("area", "power_shares", "perimeter")  # what is divided among the components of a device
+Dataflow = Literal["weight", "activation", "output", "best"]
+LEVELS = ("registers", "l1", "l2", "l3", "l4", "memory")
+
+
+def _one_of(what: str, known: Collection[str]) -> AfterValidator:
+    """Text that is one of the known names."""
+
+    def check(name: str) -> str:
+        if name not in known:
+            raise ValueError(f"expected {what}, one of {', '.join(known)}, got {shown(name)}{did_you_mean(name, known)}")
+        return name
+
+    return AfterValidator(check)
+
+
+LevelName = Annotated[str, _one_of("a memory level", LEVELS)]
+TypeName = Annotated[str, _one_of("a data type", FORMATS)]
+
+
+def _partial(model: type[FileModel]) -> type[FileModel]:
+    """Model with the same fields, each optional: what a template or scenario may change in a component."""
+    fields: dict[str, Any] = {}
+    for name, info in model.model_fields.items():
+        annotation = Annotated[(info.annotation, *info.metadata)] if info.metadata else info.annotation
+        fields[name] = (annotation | None, None)  # type: ignore[operator]
+    return create_model(f"{model.__name__}Changes", __base__=FileModel, **fields)
+
+
+ComputeChanges, OnChipChanges = _partial(Compute), _partial(OnChip)
+MemoryChanges, LinkChanges = _partial(OffChip), _partial(Link)
+
+
+class Host(FileModel):
+    """Main memory of a node beside its devices, which share it evenly."""
+
+    capacity: Information = Field(description="main memory of a node")
+    bandwidth: Bandwidth = Field(description="peak rate of a node's main memory, all channels of all sockets")
+    utilisation: PositiveShare = Field(description="share of that rate which an optimizer's update on all cores reaches")
+
+
+class OperationSpec(FileModel):
+    """Operation of a system; what is absent is not known. `crossflow.hardware.architecture.run_cost` turns it into the cost of a run."""
+
+    price: Rent | None = Field(default=None, description="rent of one device, its share of the node included")
+    device_power: Power | None = Field(default=None, description="power of one device under load; its TDP where absent")
+    host_power: Power | None = Field(default=None, description="power of a node beside its devices: processors, memory, network, fans")
+    pue: Overhead | None = Field(
+        default=None, description="power usage effectiveness: power of the data centre over that of its nodes; 1 where absent"
+    )
+    carbon_intensity: CarbonIntensity | None = Field(
+        default=None, description="CO2-equivalent that the electricity of the data centre emits per energy, such as 400 g/kWh"
+    )
+    lifetime: Duration | None = Field(
+        default=None, description="time in use over which a generated device pays off the carbon of making it, such as 5 years"
+    )
+
+
+class NodeLoad(FileModel):
+    """What a node draws while it runs: (base + (1 + fans) x what its devices draw) / supply."""
+
+    base: Power = Field(description="power of processors, memory, network cards, disks and switches of a node")
+    fans: Ratio = Field(description="power of the fans over that of the devices, whose heat they carry away")
+    supply: PositiveShare = Field(description="power behind the power supplies over power at the wall")
+
+
+class SystemFields(FileModel):
+    """What generated and datasheet systems have in common."""
+
+    name: str
+    title: str = ""
+    notes: str = ""
+    sources: Mapping[str, str] = {}
+    execution: Execution
+    network: NetworkSpec
+    devices: Whole | None = Field(default=None, gt=0, le=DEVICES, description="accelerators in the system")
+    nodes: Whole | None = Field(default=None, gt=0, le=DEVICES, description="packages or servers in the system")
+    devices_per_node: Whole = Field(default=1, gt=0, le=100_000)
+    devices_per_host: Whole | None = Field(
+        default=None, gt=0, le=100_000,
+        description="devices of one operating system, where a node has several: 4 in a rack of 72; launch files start processes on hosts",
+    )  # fmt: skip
+    max_nodes: PositiveCount | None = None
+    measured: tuple[str, ...] = Field(
+        default=(), description="kinds of measurement of this very device behind its parameters, or that a generated one was compared with"
+    )
+    node_power: Power | None = None
+    node_load: NodeLoad | None = Field(default=None, description="what a node draws while it runs, by what its devices draw")
+    profile: str | None = Field(
+        default=None,
+        description="file of measured event times of this system, beside its own file; those of a scenario's `profile` come first",
+    )
+    nearby: Flag = Field(
+        default=False, description="whether kernels whose sizes lie among those of measured kernels in `profile` take their time from these"
+    )
+    host: Host | None = Field(default=None, description="the host's memory, where a strategy may keep what devices have no room for")
+    operation: OperationSpec | None = Field(default=None, description="what it takes to run the system: rent, power of the hosts, PUE")
+
+    @property
+    def device_count(self) -> int:
+        """Accelerators in the system, from `devices` or from `nodes`."""
+        if self.devices is not None:
+            return self.devices
+        return (self.nodes or 1) * self.devices_per_node
+
+    @model_validator(mode="after")
+    def _hosts_fill_nodes(self) -> SystemFields:
+        host = self.devices_per_host
+        if host is not None and self.devices_per_node % host:
+            raise ValueError(f"devices_per_host = {host} does not divide devices_per_node = {self.devices_per_node}")
+        return self
+
+    @model_validator(mode="after")
+    def _devices_fill_nodes(self) -> SystemFields:
+        if self.device_count > DEVICES:
+            raise ValueError(f"nodes: {self.nodes} nodes of {self.devices_per_node} devices are more than {DEVICES:,} devices")
+        if self.devices is not None and self.nodes is not None and self.devices != self.nodes * self.devices_per_node:
+            raise ValueError(
+                f"devices = {self.devices} but nodes x devices_per_node = {self.nodes} x {self.devices_per_node}"
+                f" = {self.nodes * self.devices_per_node}; give one of the two"
+            )
+        if self.devices is not None and self.devices > self.devices_per_node and self.devices % self.devices_per_node:
+            raise ValueError(
+                f"devices = {self.devices} does not fill nodes of {self.devices_per_node} devices;"
+                f" give a multiple of {self.devices_per_node}, or fewer than that"
+            )
+        return self
+
+
+class TechnologyChoice(FileModel):
+    """Names of the library entries that a generated design is made of."""
+
+    logic: str
+    compute: str
+    memory: str
+    intra_link: str
+    inter_link: str
+    die_link: str = Field(default="UCIe-advanced", description="link between the dies of a chip that is divided (budgets.chiplets)")
+    stacked_logic: str = Field(default="N7", description="logic node of dies that stand on the compute die (levels.NAME.stacked_area)")
+    bond: str = Field(default="hybrid-bond", description="how dies and memory devices that stand on the compute die are bonded to it")
+    substrate: str
+
+
+class OnChipLevel(FileModel):
+    """A level of on-chip memory: its component, who shares it, and how much of its bandwidth kernels reach."""
+
+    component: str
+    scope: Scope
+    utilisation: Share
+    slices: PositiveCount = Field(default=ONE, description="parts of one instance that are read at once, as far as its area holds them")
+    static_share: Share = Field(
+        default=points(0.05),
+        description="share of the level's power kept for leakage: capacity stops where it is used up, the rest feeds accesses",
+    )
+    stacked_area: AreaOrZero = Field(
+        default=points(0.0), description="area of dies on the compute die that hold more of its bits, one die on each compute die"
+    )
+
+
+class BudgetShares(FileModel):
+    """Shares of one budget by component; on-chip levels by their names."""
+
+    compute: Share | None = None
+    memory: Share | None = None
+    intra_link: Share | None = None
+    inter_link: Share | None = None
+    on_chip: Mapping[str, Share] = {}
+
+
+class TechnologyDivision(FileModel):
+    """Shares of the budgets for one logic node and one memory."""
+
+    logic: str = Field(description="logic node that the shares are for")
+    memory: str = Field(description="memory that the shares are for")
+    area: BudgetShares = Field(default=BudgetShares(), description="shares of the area; the template's own where absent")
+    power_shares: BudgetShares = Field(default=BudgetShares(), description="shares of the power, likewise")
+    perimeter: BudgetShares = Field(default=BudgetShares(), description="shares of the die edge, likewise")
+
+
+class Budgets(FileModel):
+    """Area, power and perimeter of one accelerator and how they are divided (Sec. 4.3, Fig. 4)."""
+
+    node_area: Area = Field(description="package area of one accelerator: its die and its memory devices")
+    chip_area: Area = Field(description="area of the compute die, or of all of them")
+    chiplets: PositiveCount = Field(default=points(1.0), description="compute dies of equal size into which the chip is divided")
+    power: Power = Field(description="power that the accelerator may draw")
+    peak_power: Power | None = Field(
+        default=None,
+        description="power that the shares divide, where components are built for more than they may draw at once;"
+        " kernels that would draw more than `power` run slower",
+    )
+    area: BudgetShares
+    power_shares: BudgetShares
+    perimeter: BudgetShares
+    divisions: tuple[TechnologyDivision, ...] = Field(
+        default=(),
+        description="shares by logic node and memory, which replace the three above where they name the system's own; "
+        "`{file: TABLE.csv, source: ...}` reads them from a table beside the template",
+    )
+
+    @model_validator(mode="after")
+    def _rows_differ(self) -> Budgets:
+        named = Counter((row.logic, row.memory) for row in self.divisions)
+        if twice := next((pair for pair, count in named.items() if count > 1), None):
+            raise ValueError(f"divisions: two rows for {twice[0]} with {twice[1]}")
+        return self
+
+
+class ComponentChanges(FileModel):
+    """Figures of library components that a template or a scenario replaces."""
+
+    compute: ComputeChanges | None = None  # type: ignore[valid-type]
+    on_chip: Mapping[str, OnChipChanges] = {}  # type: ignore[valid-type]
+    memory: MemoryChanges | None = None  # type: ignore[valid-type]
+    intra_link: LinkChanges | None = None  # type: ignore[valid-type]
+    inter_link: LinkChanges | None = None  # type: ignore[valid-type]
+
+
+class GeneratedSystem(SystemFields):
+    """A system whose accelerators are generated from technology, a hierarchy and budgets."""
+
+    kind: Literal["generated"]
+    techlib: str = "standard"
+    technology: TechnologyChoice
+    components: ComponentChanges = ComponentChanges()
+    devices_per_package: Whole | None = Field(
+        default=None, gt=0, description="accelerators on one substrate, where a node holds several packages; all of a node where absent"
+    )
+    bundles: PositiveCount = Field(description="SMs, CUs or cores of one device; a larger compute area makes each of them wider")
+    levels: Mapping[LevelName, OnChipLevel] = Field(description="on-chip levels from the nearest to the farthest")
+    memory_utilisation: Share
+    memory_static_share: Share = Field(
+        default=points(0.1),
+        description="share of main memory's power kept for idle and refresh: it bounds their capacity, and the rest feeds their pins",
+    )
+    shared_power: Flag = Field(default=False, description="whether compute also gets the power that other components cannot use")
+    dataflow: Dataflow = "best"
+    rates: Mapping[TypeName, Ratio] = Field(description="matrix rate by data type, over the library's nominal rate")
+    vector_rates: Mapping[TypeName, Ratio] = Field(description="rate of pointwise work by data type, over the same")
+    budgets: Budgets
+
+    @property
+    def packaged(self) -> int:
+        """Accelerators that share a substrate."""
+        return self.devices_per_node if self.devices_per_package is None else self.devices_per_package
+
+    @model_validator(mode="after")
+    def _packages_fill_nodes(self) -> GeneratedSystem:
+        if self.devices_per_node % self.packaged:
+            raise ValueError(
+                f"devices_per_package: nodes of {self.devices_per_node} devices cannot be filled with packages of"
+                f" {self.devices_per_package}"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _shares_fit(self) -> GeneratedSystem:
+        if not self.levels:
+            raise ValueError("levels: at least one on-chip level is needed")
+        if self.execution.chip_power is not None:
+            raise ValueError("execution: chip_power: the clock of a generated device follows from its budgets; leave it out")
+        if self.execution.working_share is not None:
+            raise ValueError("execution: working_share: a generated device has the power of its parts; leave it out")
+        for field, what in zip(BUDGETS, ("chip area", "power", "perimeter"), strict=True):
+            shares: BudgetShares = getattr(self.budgets, field)
+            given = (shares.compute, shares.memory, shares.intra_link, shares.inter_link, *shares.on_chip.values())
+            total = sum(float(value[0]) for value in given if value is not None and value.size == 1)
+            if total > 1 + 1e-9:
+                raise ValueError(f"budgets.{field}: the shares of the {what} add up to {total:.4g}, more than 1")
+            for level in shares.on_chip:
+                if level not in self.levels:
+                    raise ValueError(f"budgets.{field}.on_chip: no level '{level}'; levels: {', '.join(self.levels)}")
+        return self
+
+    @model_validator(mode="after")
+    def _links_follow_from_technology(self) -> GeneratedSystem:
+        for name, level in (("intra", self.network.intra), ("inter", self.network.inter)):
+            for field in ("bandwidth", "latency"):
+                if getattr(level, field) is not None:
+                    raise ValueError(
+                        f"network.{name}.{field}: that of a generated device follows from technology.{name}_link and its budgets;"
+                        " leave it out, or change techlib.link"
+                    )
+        return self
+
+
+class DatasheetLevel(FileModel):
+    """A memory level as published; capacity of one instance, bandwidth of the whole device."""
+
+    scope: Literal["unit", "device"]
+    capacity: Information
+    bandwidth: Bandwidth | None = None
+    latency: Time | None = None
+    inline_ecc: Share | None = Field(
+        default=None, description="share of its capacity and traffic that check bits take, of memory without chips of their own for them"
+    )
+
+
+class DatasheetPower(FileModel):
+    """Board power as published."""
+
+    tdp: Power
+    idle: Power | None = None
+    active: Power | None = Field(default=None, description="power in a run while nothing is computed, clocks up; `idle` where absent")
+
+
+class DatasheetEnergy(FileModel):
+    """Energies of a datasheet device, where they are to differ from those of its technology."""
+
+    flop: EnergyPerFlop | None = None
+    memory: EnergyPerBit | None = None
+    intra_link: EnergyPerBit | None = None
+    inter_link: EnergyPerBit | None = None
+
+
+class DatasheetTechnology(FileModel):
+    """Names of the library entries whose energies hold for a datasheet device."""
+
+    logic: str
+    memory: str
+    link: str
+
+
+class DatasheetSystem(SystemFields):
+    """A system of devices known by their published figures."""
+
+    kind: Literal["datasheet"]
+    vendor: str = ""
+    family: str
+    generation: str = Field(default="", description="generation of the device, where its family's parameters serve several")
+    year: Whole | None = None
+    techlib: str = "devices"
+    technology: DatasheetTechnology
+    units: PositiveCount = Field(description="independently scheduled compute units: SMs, CUs")
+    clock: Frequency = Field(description="clock at which the peak rates hold")
+    throughput: Mapping[TypeName, Throughput]
+    vector_throughput: Mapping[TypeName, Throughput] = {}
+    levels: Mapping[LevelName, DatasheetLevel]
+    power: DatasheetPower
+    energy: DatasheetEnergy = DatasheetEnergy()
+    chip_area: Area | None = None
+    memory_utilisation: Share = Field(description="highest share of the peak memory bandwidth that a kernel reaches")
+
+    @model_validator(mode="after")
+    def _memory_is_complete(self) -> DatasheetSystem:
+        if self.execution.blocks:
+            raise ValueError("execution: blocks: tiles of a device with published figures are those of its library; give tiles")
+        memory = self.levels.get("memory")
+        if memory is None or memory.bandwidth is None:
+            raise ValueError("levels: a level 'memory' with capacity and bandwidth is needed")
+        if self.operation is not None and self.operation.lifetime is not None:
+            raise ValueError("operation.lifetime: the carbon of making a datasheet device is not known; leave it out")
+        others = [name for name, level in self.levels.items() if name != "memory" and level.inline_ecc is not None]
+        if others:
+            raise ValueError(f"levels: {others[0]}: inline_ecc is of the main memory alone; caches keep check bits beside their data")
+        return self
+
+    @property
+    def product_rates(self) -> Mapping[str, Array]:
+        """Peak rate of matrix products by data type: of the matrix units, or of the vector units for types that those lack. [flop/s]"""
+        rates = {**self.throughput, **{dtype: rate for dtype, rate in self.vector_throughput.items() if dtype not in self.throughput}}
+        return {**rates, **{dtype: rates[form.like] for dtype, form in FORMATS.items() if form.like in rates and dtype not in rates}}
+
+
+SystemSpec = GeneratedSystem | DatasheetSystem

@@ -1,0 +1,88 @@
+"""Topologies of a system's two network levels at the size in use."""
+
+from __future__ import annotations
+
+import functools
+import operator
+from typing import Literal
+
+from crossflow.base.errors import StrategyError
+from crossflow.hardware.architecture.network import NetworkSpec
+from crossflow.hardware.mapping.topology import Network, Topology
+
+# Wiring of each kind of fabric, where a scenario does not say otherwise.
+FABRIC_TOPOLOGY = {
+    "ideal": "switch", "nvswitch": "switch", "nvswitch-sharp": "switch", "nvl72": "switch", "pairwise-nvlink": "switch", "pcie": "switch",
+    "pcie-host": "switch", "hybrid-cube-mesh": "hybrid-cube-mesh", "infinity-fabric": "fully-connected",
+    "ethernet-mesh": "fully-connected", "torus3d": "torus3d",
+    "infiniband": "switch", "infiniband-sharp": "switch", "roce": "switch", "gpudirect-tcpxo": "switch", "efa": "switch",
+    "ethernet": "switch", "ici": "torus3d", "none": "switch",
+}  # fmt: skip
+
+
+# Fabrics inside nodes that are what they are measured as; others carry any topology.
+ANY_WIRING = ("ideal", "torus3d", "ici", "none")
+OPTICAL = "optical-torus"
+WhichLevel = Literal["intra", "inter"]
+LEVELS: tuple[WhichLevel, WhichLevel] = ("intra", "inter")
+
+
+@functools.lru_cache(maxsize=1024)
+def _built(kind: str, nodes: int, shape: tuple[int, ...], ports: int, group: int, oversubscription: float) -> Topology:
+    try:
+        return Topology(kind=kind, nodes=nodes, shape=shape, ports=ports, group=group, oversubscription=oversubscription)
+    except ValueError as error:
+        raise StrategyError(str(error)) from None
+
+
+def topology_of(spec: NetworkSpec, which: WhichLevel, nodes: int) -> Topology:
+    """Wiring of one level among so many nodes; StrategyError where it does not hold them."""
+    level = getattr(spec, which)
+    own = FABRIC_TOPOLOGY[level.fabric]
+    kind = level.topology or own
+    if which == "intra" and level.fabric not in ANY_WIRING and kind not in (own, "crossbar" if own == "switch" else own):
+        raise StrategyError(f"a node of fabric {level.fabric} is wired as {own}; topology {kind} needs fabric: ideal")
+    if kind == OPTICAL:
+        return _joined(spec, which, nodes)
+    given = {"ports": level.ports or 0, "group": level.group or 0, "oversubscription": level.oversubscription or 1.0}
+    if nodes == 1:
+        if kind != "single":
+            _built(kind, 1, (), **given)
+        return Topology(kind="single", nodes=1)
+    if kind == "single":
+        raise StrategyError(
+            f"{nodes} devices are to be connected, but the network's topology is 'single'; give a topology such as switch or mesh2d"
+        )
+    return _built(kind, nodes, level.shape or (), **given)
+
+
+def _joined(spec: NetworkSpec, which: str, nodes: int) -> Topology:
+    """Nodes that optical switches join to one torus, as a torus of nodes; StrategyError where they cannot be."""
+    inside, level = spec.intra, spec.inter
+    torus = inside.topology or FABRIC_TOPOLOGY[inside.fabric]
+    if which == "intra" or (nodes > 1 and torus not in ("ring", "torus2d", "torus3d")):
+        raise StrategyError("an optical-torus joins nodes that are tori each: it is a topology of inter, where that of intra is a torus")
+    if level.bandwidth is not None or level.latency is not None:
+        raise StrategyError("an optical-torus is made of the links of intra; leave out the bandwidth and latency of inter")
+    if level.ports or level.group or level.oversubscription:
+        raise StrategyError("an optical-torus has a shape only; ports, group and oversubscription have no meaning")
+    return _built(torus if nodes > 1 else "single", nodes, level.shape or (), 0, 0, 1.0)
+
+
+def wired(spec: NetworkSpec, per_node: int, nodes: int) -> Network:
+    """Network of `nodes` nodes (packages, servers) of `per_node` devices.
+
+    Nodes that optical switches join are one torus of devices: its sizes are those of a node times those of the torus of nodes, which may
+    have any shape (Jouppi et al., TPU v4, ISCA 2023, Sec. 2).
+    """
+    package, cluster = topology_of(spec, "intra", per_node), topology_of(spec, "inter", nodes)
+    if spec.inter.topology != OPTICAL or nodes == 1:
+        return Network(package=package, cluster=cluster)
+    inside = package.shape if package.nodes > 1 else (1,) * len(cluster.shape)
+    shape = tuple(map(operator.mul, inside, cluster.shape))
+    return Network(package=_built(cluster.kind, per_node * nodes, shape, package.ports, 0, 1.0))
+
+
+def switched(spec: NetworkSpec) -> bool:
+    """Whether nodes meet in one switch, so that only how many ranks share a node decides what their messages take."""
+    return (spec.inter.topology or FABRIC_TOPOLOGY[spec.inter.fabric]) in ("switch", "crossbar", "single")

@@ -1,0 +1,206 @@
+"""The components of a technology library: the attributes of the paper's Table 2, one model a component [1]_.
+
+Every quantity is a read-only array of shape (1,) as read from a file, or (n,) once design points differ in it.
+
+References
+----------
+.. [1] Ardalani et al., "DeepFlow", ACM TODAES 29(2), 2024, Sec. 4.1 and Table 2.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from pydantic import Field
+
+from crossflow.base.arrays import Array, Mask, points
+from crossflow.base.files import FileModel
+from crossflow.base.units import (
+    Area,
+    AreaOrZero,
+    AreaPerBit,
+    CarbonPerArea,
+    CarbonPerCapacity,
+    Cost,
+    CostPerArea,
+    EnergyPerBit,
+    EnergyPerBitLength,
+    FlopPerCycle,
+    Frequency,
+    Information,
+    Length,
+    LengthOrZero,
+    PerArea,
+    PerLength,
+    PositiveCount,
+    PositiveRatio,
+    PositiveShare,
+    Power,
+    PowerDensity,
+    PowerPerBit,
+    Ratio,
+    Share,
+    Time,
+    TimePerLength,
+    Voltage,
+)
+
+ZERO = points(0.0)
+
+
+class Compute(FileModel):
+    """A minimal compute unit (MCU): a matrix or vector unit, or a systolic array, at its own logic node."""
+
+    title: str = ""
+    node: str = Field(description="logic node at which the figures below hold")
+    nominal_power: Power = Field(description="power of one unit at nominal voltage and frequency")
+    nominal_flop_rate: FlopPerCycle = Field(description="operations of one unit per cycle")
+    nominal_area: Area = Field(description="die area of one unit")
+    nominal_voltage: Voltage
+    threshold_voltage: Voltage
+    minimum_voltage: Voltage = Field(description="below it the unit does not work: fewer units run instead")
+    maximum_voltage: Voltage = Field(description="above it the unit must not run: the frequency stops rising")
+    nominal_frequency: Frequency
+    leakage: Share = Field(description="share of the nominal power that flows without switching")
+    array_height: PositiveCount = Field(description="N_x of Eq. 5: rows of the unit's multiplier array")
+    array_width: PositiveCount = Field(description="N_y of Eq. 5: columns of the unit's multiplier array")
+
+
+class OnChip(FileModel):
+    """On-chip memory cut into slices, with the network between the slices and the units that share them."""
+
+    title: str = ""
+    node: str = Field(description="logic node at which the figures below hold")
+    area_per_bit: AreaPerBit
+    area_overhead: Share = Field(description="share of a macro's area that is periphery, not bit cells")
+    slice_area: AreaOrZero = Field(default=ZERO, description="logic of one slice: tags, queues, check bits")
+    port_area: AreaOrZero = Field(default=ZERO, description="port of one slice: its part of the routers and wires that lead to the units")
+    slice_width: Information | None = Field(default=None, description="what one slice delivers in a cycle; no limit where it is absent")
+    frequency: Frequency | None = Field(default=None, description="clock of the slices and of their network; no limit where it is absent")
+    dynamic_energy_per_bit: EnergyPerBit = Field(description="access to a macro")
+    control_energy_per_bit: EnergyPerBit = Field(
+        default=ZERO, description="tags, queues, arbitration and clocks, which scale as logic does"
+    )
+    wire_energy: EnergyPerBitLength = Field(default=ZERO, description="wires of the network, which do not scale with the node")
+    wire_length: LengthOrZero = Field(default=ZERO, description="mean way from a unit to the slice that holds its data")
+    wire_latency: TimePerLength = Field(default=ZERO, description="time that a signal takes along those wires, both ways")
+    static_power_per_bit: PowerPerBit
+    latency: Time = Field(description="time of an access without the way through the network")
+
+    @property
+    def energy_per_bit(self) -> Array:
+        """Energy of an access by a unit: macro, control and wires. [J/B]"""
+        return np.asarray(self.dynamic_energy_per_bit + self.control_energy_per_bit + self.wire_energy * self.wire_length)
+
+    @property
+    def logic_area(self) -> Array:
+        """Area of one slice beside its bits. [m2]"""
+        return np.asarray(self.slice_area + self.port_area)
+
+
+class OffChip(FileModel):
+    """An off-chip memory device (an HBM stack, a GDDR chip) and its controller on the compute die."""
+
+    title: str = ""
+    links_per_device: PositiveCount = Field(description="data pins of one device")
+    links_per_mm: PerLength = Field(description="data pins that a length of die edge lets through")
+    dynamic_energy_per_bit: EnergyPerBit = Field(description="energy of an access inside the memory device")
+    interface_energy_per_bit: EnergyPerBit = Field(
+        default=points(0.0), description="energy of the same access on the compute die: controller, I/O and the way to the last cache"
+    )
+    static_power_per_bit: PowerPerBit = Field(description="refresh and idle power")
+    device_capacity: Information
+    device_area: AreaOrZero = Field(description="package area that one device takes beside the die")
+    controller_area: Area = Field(description="die area of the controller and I/O of one device")
+    bump_pitch: Length | None = Field(default=None, description="pitch of its bumps, which the substrate must reach; any where absent")
+    nominal_voltage: Voltage
+    threshold_voltage: Voltage
+    minimum_voltage: Voltage
+    maximum_voltage: Voltage
+    nominal_frequency: Frequency = Field(description="one bit per pin and cycle: 2 Gbit/s pins are 2 GHz")
+    access_latency: Time
+    device_cost: Cost | None = Field(default=None, description="price of one device")
+    carbon_per_capacity: CarbonPerCapacity | None = Field(default=None, description="embodied carbon over capacity")
+    devices_per_area: PerArea | None = Field(
+        default=None, description="devices that stand on an area of the compute die, where they are stacked on it; else they lie beside it"
+    )
+
+    @property
+    def access_energy(self) -> Array:
+        """Energy of an access as the chip sees it: the device and the way to it on the compute die. [J/B]"""
+        return self.dynamic_energy_per_bit + self.interface_energy_per_bit
+
+    @property
+    def on_logic(self) -> Mask:
+        """Whether its devices stand on the compute die."""
+        return np.zeros(1, dtype=bool) if self.devices_per_area is None else np.isfinite(self.devices_per_area)
+
+
+class Bond(FileModel):
+    """How a die stands on the compute die, face to face: cells of a cache, or memory devices. A lane carries one bit a cycle."""
+
+    title: str = ""
+    frequency: Frequency = Field(description="one bit per lane and cycle")
+    energy_per_bit: EnergyPerBit = Field(description="energy of a bit that crosses from one die to the other")
+    area_per_lane: Area = Field(description="area of the compute die that the vias of one lane take, with their part of those for supply")
+    latency: Time = Field(description="time that an access takes longer, there and back")
+    bonding_yield: PositiveShare = Field(description="share of dies that survive being bonded; a broken one takes its accelerator along")
+    assembly_cost: Cost | None = Field(default=None, description="price of thinning and bonding one die")
+
+
+class Link(FileModel):
+    """One lane of an interconnect, one direction: on the package, off the package, or to the network."""
+
+    title: str = ""
+    kind: str = ""
+    nominal_voltage: Voltage
+    threshold_voltage: Voltage
+    minimum_voltage: Voltage
+    maximum_voltage: Voltage
+    nominal_frequency: Frequency = Field(description="one bit per lane and cycle")
+    nominal_energy_per_bit: EnergyPerBit
+    area_per_link: Area = Field(description="die area of the I/O of one lane")
+    links_per_mm: PerLength = Field(description="lanes that a length of die edge lets through")
+    latency: Time
+    link_cost: Cost | None = Field(default=None, description="price of one lane: its share of adapter, cable or optics, and switch port")
+    maximum_links: PositiveCount | None = Field(default=None, description="lanes of one port, where the standard fixes them")
+
+
+class Substrate(FileModel):
+    """What dies and memories are mounted on: it bounds the area of a package and the wires that leave a die."""
+
+    title: str = ""
+    maximum_area: Area
+    exposures: PositiveCount = Field(default=points(1.0), description="exposures that may be stitched into one die on it")
+    links_per_mm: PerLength
+    bump_pitch: Length | None = Field(default=None, description="finest pitch of bumps on it; memory devices may ask for as fine a one")
+    cost_per_area: CostPerArea | None = None
+    assembly_cost: Cost | None = Field(default=None, description="price of assembling one package")
+    device_cost: Cost = Field(
+        default=points(0.0), description="price of test and of what else the package needs for one accelerator: power modules, cold plate"
+    )
+    bonding_yield: PositiveShare = Field(
+        default=points(1.0),
+        description="share of dies and memory devices that survive being mounted; a broken one takes its accelerator along",
+    )
+    spare_share: Share = Field(
+        default=points(0.0), description="accelerators that may stand by for broken ones in a package, over those that are needed"
+    )
+    cooling_limit: PowerDensity | None = Field(default=None, description="power of an accelerator over its die area that can be cooled")
+    delivery_limit: PowerDensity | None = Field(
+        default=None, description="power of the die, without the memory devices, over its area that supply bumps or pads carry"
+    )
+
+
+class LogicNode(FileModel):
+    """A logic node: area and power of logic and of on-chip memory over those of a base node, and what its dies take to make."""
+
+    title: str = ""
+    area: PositiveRatio = Field(description="area of logic of equal function, base node = 1")
+    power: PositiveRatio = Field(description="power of logic of equal function at equal speed, base node = 1")
+    sram_area: Ratio = Field(description="area of a bit cell, base node = 1")
+    sram_energy: Ratio = Field(description="dynamic energy of an access, base node = 1")
+    sram_leakage: Ratio = Field(description="static power of a bit, base node = 1")
+    wafer_cost: CostPerArea | None = Field(default=None, description="price of a processed 300 mm wafer over its area")
+    defect_density: PerArea | None = Field(default=None, description="defects that kill a die, per area")
+    carbon_per_area: CarbonPerArea | None = Field(default=None, description="embodied carbon of a processed wafer over its area")
+    reticle: Area | None = Field(default=None, description="largest die that one exposure prints")

@@ -1,0 +1,259 @@
+"""Strategies of all workloads: from any notation to what a workload's builder takes, checked against it, and listed."""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+
+from crossflow.base.errors import StrategyError
+from crossflow.base.limits import shown
+from crossflow.hardware.architecture.template import SystemSpec
+from crossflow.parallel.strategy.again import levels
+from crossflow.parallel.strategy.graphs import graph_mesh, legal_meshes, mesh_of
+from crossflow.parallel.strategy.hierarchy import Hierarchy, hierarchy_of, hierarchy_problem, legal_hierarchies
+from crossflow.parallel.strategy.legality import legal_plans, neighbouring_plans, plan_problem
+from crossflow.parallel.strategy.mesh import Mesh, needs, sizes_text
+from crossflow.parallel.strategy.notation import TRANSFORMER, Written, is_by_types, parse, parse_any
+from crossflow.parallel.strategy.plan import Plan
+from crossflow.parallel.strategy.transformers import plan_of, plan_of_roles
+from crossflow.workload.dlrm import Dlrm
+from crossflow.workload.spec import DlrmSpec, GemmSpec, LstmSpec, ProgramSpec, TransformerSpec
+from crossflow.workload.transformer import Transformer
+
+DATA_PARALLEL = "d*"  # the strategy that is data parallel over all devices, however many
+NO_HOST = (
+    "it keeps tensors on the host, of which the system says nothing; give system.host its capacity, bandwidth and utilisation,"
+    " such as {capacity: 2 TiB, bandwidth: 400 GB/s, utilisation: 0.45}"
+)
+ANY = "any"  # the first strategy that divides a workload, where a study tries others anyway
+AUTO = "auto"  # the fastest strategy that fits, which `crossflow.answers.planning` chooses when it loads a scenario
+ARRIVING = "micro_batch: a step takes the requests that have arrived (serving.arrival_rate); leave it out"
+GIVEN = "a program says by itself how it is divided; leave strategy out, or write another program"
+Divided = LstmSpec | GemmSpec | TransformerSpec | DlrmSpec  # workloads that a strategy divides
+Workload = Divided | ProgramSpec
+AnyStrategy = Mesh | Plan | Hierarchy
+
+
+LONGEST = 2000  # characters of a strategy
+
+
+def read_strategy(written: Written | None, workload: Workload | None, system: SystemSpec | None) -> AnyStrategy | None:
+    """A strategy in the form that a workload's builder takes, from any notation; None where that takes what is not known."""
+    if written is None:
+        return None
+    if not isinstance(written, (str, Mapping)):
+        raise StrategyError(f"strategy: expected text or a mapping, got {written!r}")
+    if isinstance(written, str) and len(written) > LONGEST:
+        raise StrategyError(f"strategy: {shown(written)} has {len(written):,} characters, and {LONGEST:,} at most are read")
+    if written == "legal":
+        raise StrategyError("strategy: 'legal' stands for all that fit; it belongs in the space of a study, a scenario has one strategy")
+    if written == AUTO:
+        raise StrategyError(
+            "strategy: auto cannot be used here, where a strategy is read by itself; give one, such as the first that crossflow plan lists,"
+            " or search them all in a study: space: {strategy: legal}"
+        )
+    if workload is None:
+        if written not in (ANY, DATA_PARALLEL):
+            parse_any(written)  # the workload has its own problems by then; a strategy is wrong that none could have
+        return None
+    if isinstance(workload, ProgramSpec):
+        if written in (ANY, str(mesh_of(workload.program))):  # its own
+            return None
+        raise StrategyError(f"strategy: {GIVEN}")
+    if system is None:
+        return None if written in (ANY, DATA_PARALLEL) else _lowered(written, workload, None)
+    node = min(system.devices_per_node, system.device_count)
+    nodes = node, system.device_count // node
+    if written == ANY:
+        legal = every_strategy(workload, nodes)
+        if not legal:
+            raise StrategyError(undivided(workload, system.device_count))
+        written = legal[0]
+    return _lowered(f"d{system.device_count}" if written == DATA_PARALLEL else written, workload, nodes)
+
+
+def undivided(workload: Divided, devices: int) -> str:
+    """What to say where no strategy divides a workload over so many devices, with what would let one."""
+    said = f"no strategy divides this {workload.model} over {devices:,} devices"
+    if not isinstance(workload, TransformerSpec) or workload.arrives:
+        return said
+    return (
+        f"{said} with {workload.layers} layers, {workload.heads} heads and global_batch {workload.global_batch:,};"
+        f" give another number of devices, or a global_batch that is a multiple of {devices:,}"
+    )
+
+
+def _lowered(written: Written, workload: Divided, nodes: tuple[int, int] | None) -> AnyStrategy | None:
+    """What a strategy means for a workload, on so many devices of a node, and nodes."""
+    if isinstance(workload, DlrmSpec):
+        return hierarchy_of(written, nodes)
+    if not isinstance(workload, TransformerSpec):
+        return graph_mesh(written, nodes, table=isinstance(workload, LstmSpec))
+    if not is_by_types(written):
+        return read_plan(written, workload)
+    mesh = parse(written, TRANSFORMER)
+    if workload.arrives and "micro_batch" in dict(mesh.options):
+        raise StrategyError(f"strategy: {ARRIVING}")
+    if nodes is None:
+        return None
+    experts, training = workload.experts is not None, workload.task == "training"
+    batch = math.prod(nodes) ** 2 if workload.arrives else workload.global_batch
+    return _settled([plan_of_roles(mesh, batch, *nodes, experts=experts, training=training)], workload)[0]
+
+
+def read_plan(written: Written, workload: TransformerSpec) -> Plan:
+    """A plan; where it does not say, a service takes all requests of a replica at once, divided over the stages.
+
+    Requests that arrive have no number to divide; the plan has no microbatch of its own then.
+    """
+    plan, written_batch = plan_of(written), "micro_batch" in dict(parse(written, TRANSFORMER).options)
+    if workload.arrives:
+        if written_batch:
+            raise StrategyError(f"strategy: {ARRIVING}")
+        return plan
+    said = workload.task == "training" or written_batch
+    return plan if said or workload.global_batch % plan.dp else plan.serving(workload.global_batch)
+
+
+def as_text(strategy: AnyStrategy, workload: Workload) -> str:
+    """A strategy as text that reads back as itself: of a service with its microbatch, for what its plans mean by default is another."""
+    service = isinstance(workload, TransformerSpec) and workload.task != "training" and not workload.arrives
+    return strategy.text(always=("micro_batch",)) if service and isinstance(strategy, Plan) else str(strategy)
+
+
+def _alone(workload: Workload) -> AnyStrategy:
+    """The strategy of a workload on one device; a service takes all its requests at once."""
+    if isinstance(workload, DlrmSpec):
+        return Hierarchy()
+    if not isinstance(workload, TransformerSpec):
+        return graph_mesh("d1")
+    return Plan() if workload.task == "training" or workload.arrives else Plan().serving(workload.global_batch)
+
+
+def fitting(strategy: AnyStrategy | None, system: SystemSpec, workload: Workload) -> AnyStrategy:
+    """The strategy, if it fits the number of devices; on one device none is needed, then it is the trivial one."""
+    counted = system.devices is not None or system.nodes is not None
+    devices = system.device_count
+    if isinstance(workload, ProgramSpec):
+        strategy = mesh_of(workload.program)
+        if counted and strategy.devices != devices:
+            mesh = sizes_text(workload.program.axes)
+            raise StrategyError(f"the program is written for a mesh of {strategy.devices} devices ({mesh}), but the system has {devices}")
+    if strategy is None:
+        if counted and devices > 1:
+            plain = str(_alone(workload)) if isinstance(workload, DlrmSpec) else f"d{devices}"
+            raise StrategyError(
+                f"strategy: missing, and the system has {devices} devices; write strategy: auto for the fastest that fits,"
+                f" or {plain} for data parallelism over all of them"
+            )
+        return _alone(workload)
+    if isinstance(strategy, Hierarchy):
+        return strategy
+    if counted and strategy.devices != devices:
+        raise StrategyError(needs(strategy, strategy.axes, strategy.devices, devices))
+    if strategy.devices > system.devices_per_node and strategy.devices % system.devices_per_node:
+        raise StrategyError(f"strategy {strategy} needs {strategy.devices} devices, which do not fill nodes of {system.devices_per_node}")
+    return strategy
+
+
+def strategy_problem(
+    strategy: Plan | Hierarchy,
+    workload: Workload,
+    nodes: tuple[int, int],
+    *,
+    balanced: bool,
+    elements: bool = False,
+    hosted: bool = True,
+    model: Transformer | Dlrm | None = None,
+) -> str | None:
+    """Why a strategy cannot divide a layered model on nodes of devices, in a sentence; None where it can.
+
+    `hosted` says whether the system knows its host's memory, which offloading needs; `model` is the workload's, where it is at hand.
+    """
+    if isinstance(strategy, Hierarchy):
+        assert isinstance(workload, DlrmSpec)  # only such a model has one
+        dlrm = model if isinstance(model, Dlrm) else workload.dlrm()
+        return hierarchy_problem(strategy, dlrm, workload.global_batch, *nodes, sharded=workload.sharding is not None)
+    assert isinstance(workload, TransformerSpec)  # only such a model has one
+    if strategy.offload and not hosted:
+        return NO_HOST
+    transformer = model if isinstance(model, Transformer) else workload.transformer()
+    plan, batch = _divided(strategy, workload)
+    problem = plan_problem(plan, transformer, batch, balanced=balanced, elements=elements, task=workload.step)
+    return problem or (_worker_problem(workload, transformer) if workload.serving.prefill else None)
+
+
+def _divided(plan: Plan, workload: TransformerSpec) -> tuple[Plan, int]:
+    """A plan, and how many requests or samples it divides; those that arrive are as many as any plan of its devices divides."""
+    if not workload.arrives:
+        return plan, workload.global_batch
+    return replace(plan, micro_batch=plan.devices), plan.devices**2
+
+
+def _settled(plans: Iterable[Plan], workload: TransformerSpec) -> tuple[Plan, ...]:
+    """Plans as they are; of requests that arrive without a microbatch."""
+    return tuple(dict.fromkeys(replace(plan, micro_batch=1) for plan in plans) if workload.arrives else plans)
+
+
+def worker_plan(workload: TransformerSpec) -> Plan | None:
+    """The plan of a worker that reads prompts, one at a time; None where replicas read them. StrategyError for what is none."""
+    return None if workload.serving.prefill is None else plan_of(workload.serving.prefill.strategy)
+
+
+def _worker_problem(workload: TransformerSpec, model: Transformer) -> str | None:
+    """Why the plan of a worker that reads prompts is none, in a sentence."""
+    try:
+        plan = worker_plan(workload)
+    except StrategyError as error:
+        return f"serving.prefill.strategy: {error}"
+    assert plan is not None  # the caller has looked
+    if plan.dp > 1:
+        return f"serving.prefill.strategy: a worker has no replicas, and {plan} has {plan.dp}; give their number as workers"
+    problem = plan_problem(plan, model, 1, task="prefill")
+    return None if problem is None else f"serving.prefill.strategy: {problem}"
+
+
+def near_strategies(
+    strategy: AnyStrategy, workload: Workload, nodes: tuple[int, int], *, balanced: bool, elements: bool = False, fused: bool = False
+) -> Mapping[str, str]:
+    """Strategies of a layered model on as many devices that are worth comparing with one, as text, each with what it changes.
+
+    With `fused` attention no change to recomputation of scores is among them, which equals none.
+
+    Plans one change away from a transformer's; of a recommendation model all that divide it; of a graph of kernels none.
+    """
+    if isinstance(strategy, Hierarchy):
+        return {text: text for text in every_strategy(workload, nodes) if text != str(strategy)}
+    if not isinstance(strategy, Plan) or not isinstance(workload, TransformerSpec):
+        return {}
+    (plan, batch), model, task = _divided(strategy, workload), workload.transformer(), workload.step
+    near = neighbouring_plans(plan, model, batch, node=nodes[0], task=task, balanced=balanced, elements=elements, fused=fused)
+    return {as_text(plan, workload): strategy.changes(plan) for plan in _settled(near, workload) if plan != strategy}
+
+
+@functools.lru_cache(maxsize=16)
+def every_strategy(workload: Workload, nodes: tuple[int, int], *, fused: bool = False, placed: bool = False) -> tuple[str, ...]:
+    """Every strategy of `legal_strategies`, as text that reads back as itself."""
+    return tuple(as_text(found, workload) for found in legal_strategies(workload, nodes, fused=fused, placed=placed))
+
+
+def legal_strategies(workload: Workload, nodes: tuple[int, int], *, fused: bool = False, placed: bool = False) -> tuple[AnyStrategy, ...]:
+    """Every strategy that divides a workload over all devices of so many nodes; StrategyError for a program, which has its own.
+
+    With `fused` attention scores are not computed again: such attention never keeps them.
+    With `placed` plans of transformers are listed in every order of their ranks on the devices.
+    """
+    node, count = nodes
+    if isinstance(workload, ProgramSpec):
+        raise StrategyError(f"strategy: {GIVEN}")
+    if isinstance(workload, DlrmSpec):
+        return legal_hierarchies(workload.dlrm(), workload.global_batch, node, count, sharded=workload.sharding is not None)
+    if isinstance(workload, TransformerSpec):
+        model, task = workload.transformer(), workload.step
+        devices = node * count
+        batch = devices**2 if workload.arrives else workload.global_batch
+        again = levels(model, fused=fused)
+        return _settled(legal_plans(model, devices, batch, node=node, task=task, again=again, placed=placed), workload)
+    return legal_meshes(workload.graph(), node * count)
