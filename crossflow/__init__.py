@@ -14,6 +14,8 @@ import sys
 import types
 from typing import TYPE_CHECKING, Any
 
+from crossflow.base import moved as _moved
+
 if TYPE_CHECKING:  # what type checkers and editors know of the names below
     from crossflow.answers.catalogue.examples import example as example
     from crossflow.answers.catalogue.examples import examples as examples
@@ -34,7 +36,6 @@ if TYPE_CHECKING:  # what type checkers and editors know of the names below
     from crossflow.answers.interactive.sweeps import front as front
     from crossflow.answers.interactive.sweeps import sweep as sweep
     from crossflow.answers.planning.asking import explain as explain
-    from crossflow.answers.planning.asking import export as export
     from crossflow.answers.planning.asking import legal as legal
     from crossflow.answers.planning.asking import load as load
     from crossflow.answers.planning.asking import plan as plan
@@ -51,6 +52,7 @@ if TYPE_CHECKING:  # what type checkers and editors know of the names below
     from crossflow.base.errors import CrossflowError as CrossflowError
     from crossflow.base.errors import SpecError as SpecError
     from crossflow.base.errors import StrategyError as StrategyError
+    from crossflow.edges.launch.asking import export as export
     from crossflow.edges.trace.files import draw_timeline as draw_timeline
     from crossflow.edges.trace.files import write_timeline as write_timeline
     from crossflow.engine.step.uneven import Uneven as Uneven
@@ -91,7 +93,7 @@ _PUBLIC = {
     "load_uneven": "engine.step.uneven",
     "Explanation": "answers.explanation.answers",
     "explain": "answers.planning.asking",
-    "export": "answers.planning.asking",
+    "export": "edges.launch.asking",
     "run_study": "answers.study.run",
     "study": "answers.study.run:run_study",
     "sweep": "answers.interactive.sweeps",
@@ -136,6 +138,7 @@ class _Package(types.ModuleType):
 
 
 sys.modules[__name__].__class__ = _Package
+_moved.install()
 
 
 def __getattr__(name: str) -> Any:

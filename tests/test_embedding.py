@@ -5,7 +5,7 @@ from collections import OrderedDict
 import numpy as np
 import pytest
 
-from crossflow.program.embedding.caches import Stream, beyond
+from crossflow.program.embedding.caches import CachedLookups, beyond
 from crossflow.program.embedding.generators import indices
 from crossflow.program.embedding.reuse import (
     BINS,
@@ -41,7 +41,7 @@ def drawn(factors, lookups=100_000, seed=1):
 
 
 def stream(factors, lookups, share=1.0):
-    return Stream.of(factors[:, None], np.array([float(lookups)]), np.ones(1), np.array([share]))
+    return CachedLookups.of(factors[:, None], np.array([float(lookups)]), np.ones(1), np.array([share]))
 
 
 @pytest.mark.slow
@@ -105,7 +105,7 @@ def test_misses_are_densest_at_the_beginning_and_their_mean_is_that_of_all(share
 def test_tables_that_share_a_cache_are_those_of_a_simulated_one():
     first, second = drawn(META, 60_000), 10**6 + drawn(EVEN, 40_000, seed=2)
     mixed = np.random.default_rng(3).permutation(np.concatenate([first, second]))
-    shared = Stream.together([stream(index_factors(one), len(one)) for one in (first, second)])
+    shared = CachedLookups.together([stream(index_factors(one), len(one)) for one in (first, second)])
     for rows in (100, 2000, 8000):
         assert shared.missed(np.array([float(rows)]))[0] == pytest.approx(lru(mixed, rows), rel=0.02)
 
@@ -124,16 +124,16 @@ def test_rows_that_are_all_hit_alike_miss_as_the_closed_form_says():
     rows, hits = np.array([1.0, 100.0, 500.0, 900.0]), 8.0
     t = 1.0 - (1.0 - rows / 1000.0) ** (1.0 / hits)
     wanted = (1.0 - (1.0 - t) ** hits) / hits + (1.0 - t) ** hits
-    found = Stream.alike(np.full((1, 1), hits), np.full((1, 1), 8000.0), np.ones((1, 1)))
+    found = CachedLookups.alike(np.full((1, 1), hits), np.full((1, 1), 8000.0), np.ones((1, 1)))
     assert np.concatenate([found.missed(np.array([one])) for one in rows]) == pytest.approx(wanted, rel=1e-9)
 
 
 def test_a_larger_cache_never_misses_more_and_rows_of_several_lines_need_more_of_it():
     sizes = 2.0 ** np.arange(4, 24)
-    found = Stream.of(np.repeat(META[:, None], 20, axis=1), np.full(20, 1e6), np.full(20, 4.0), np.ones(20)).missed(sizes)
+    found = CachedLookups.of(np.repeat(META[:, None], 20, axis=1), np.full(20, 1e6), np.full(20, 4.0), np.ones(20)).missed(sizes)
     assert (np.diff(found) <= 1e-12).all()
     assert found[-1] < 0.2 < 0.9 < found[0]
-    narrow = Stream.of(np.repeat(META[:, None], 20, axis=1), np.full(20, 1e6), np.full(20, 1.0), np.ones(20)).missed(sizes / 4.0)
+    narrow = CachedLookups.of(np.repeat(META[:, None], 20, axis=1), np.full(20, 1e6), np.full(20, 1.0), np.ones(20)).missed(sizes / 4.0)
     assert found == pytest.approx(narrow, rel=1e-9)
 
 
@@ -146,9 +146,9 @@ def test_what_passes_a_cache_never_grows_on_the_way_to_memory():
 def test_points_together_are_points_one_by_one():
     room = np.array([10.0, 1e3, 1e5])
     table = np.stack([META, STEEP, EVEN], axis=1)
-    together = Stream.of(table, np.array([1e5, 1e6, 1e4]), np.array([1.0, 2.0, 3.0]), np.array([1.0, 0.5, 0.25])).missed(room)
+    together = CachedLookups.of(table, np.array([1e5, 1e6, 1e4]), np.array([1.0, 2.0, 3.0]), np.array([1.0, 0.5, 0.25])).missed(room)
     for i, (lookups, size, share) in enumerate([(1e5, 1.0, 1.0), (1e6, 2.0, 0.5), (1e4, 3.0, 0.25)]):
-        alone = Stream.of(table[:, [i]], np.array([lookups]), np.array([size]), np.array([share])).missed(room[[i]])
+        alone = CachedLookups.of(table[:, [i]], np.array([lookups]), np.array([size]), np.array([share])).missed(room[[i]])
         assert together[i] == pytest.approx(alone[0], rel=1e-12)
 
 
@@ -169,6 +169,6 @@ def test_the_window_fills_the_cache_for_any_factors():
     for spread in (0.05, 0.3, 1.0, 5.0):
         factors = rng.dirichlet(np.full(BINS, spread), size=200).T
         share = 10 ** rng.uniform(-5, 0, 200)
-        found = Stream.of(factors, 10 ** rng.uniform(2, 9, 200), 10 ** rng.uniform(0, 3, 200), share)
+        found = CachedLookups.of(factors, 10 ** rng.uniform(2, 9, 200), 10 ** rng.uniform(0, 3, 200), share)
         capacity = found.distinct(share) * 10 ** rng.uniform(-7, -0.001, 200)
         assert found.distinct(found.window(capacity)) == pytest.approx(capacity, rel=1e-9)

@@ -2,6 +2,7 @@
 
 import ast
 import functools
+import importlib
 from collections import Counter
 from pathlib import Path
 
@@ -11,56 +12,58 @@ import crossflow
 
 ROOT = Path(crossflow.__file__).parent
 MODULES = sorted(path for path in ROOT.rglob("*.py"))
-# From the bottom up (design.md, section 1); a module imports only what stands at or below its own line.
-LAYERS = (
-    ("errors", "arrays", "limits"),
-    ("contents", "names", "units", "files", "formats", "provenance", "paths", "locks", "signals", "packages", "results"),
-    ("rules", "bands"),
-    ("technology", "drawing", "embedding"),
-    ("architecture",),
-    ("program",),
-    ("workload",),
-    ("strategy", "parallel"),
-    ("mapping",),
-    ("cost",),
-    ("sharding",),
-    ("engine",),
-    ("timeline",),
-    ("step",),
-    ("settings",),
-    ("scenario", "score"),
-    ("points",),
-    ("evaluation",),
-    ("uses", "idle"),
-    ("prediction", "catalogue"),
-    ("search",),
-    ("explanation",),
-    ("planning", "launch"),
-    ("study", "validation", "trace"),
-    ("interactive",),
-    ("replay",),
-    ("calibration",),
-    ("torch", "emulation"),
-    ("measurement",),
-    ("explore",),
-    ("bench",),
-    ("cli",),
-    ("__main__",),
-)
-LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}
+# The wings from the bottom up, and in each its rooms: sub-packages, modules of wings whose modules are rooms of their own, and "" for the
+# other modules of a wing. A module imports only what stands at or below its own line.
+HOUSE = {
+    "base": (
+        ("errors", "arrays", "limits", "moved"),
+        ("contents", "names", "units", "files", "formats", "provenance", "paths", "locks", "signals", "packages", "results"),
+        ("rules", "drawing"),
+    ),
+    "hardware": (("technology",), ("architecture",), ("mapping",)),
+    "program": (("embedding",), ("",)),
+    "workload": (("",),),
+    "parallel": (("strategy", "sharding", ""),),
+    "cost": (("",),),
+    "engine": (("",), ("timeline",), ("step",)),
+    "answers": (
+        ("settings", "bands"),
+        ("scenario", "score"),
+        ("points",),
+        ("evaluation",),
+        ("uses", "idle"),
+        ("prediction", "catalogue"),
+        ("search",),
+        ("explanation",),
+        ("planning",),
+        ("study",),
+        ("interactive",),
+    ),
+    "evidence": (("validation",), ("replay",), ("calibration",), ("torch",), ("emulation",), ("measurement",)),
+    "edges": (("launch", "trace"), ("explore",), ("bench",), ("cli",)),
+}
+MOST_WINGS = 10
+HOUSE_ORDER = {wing: level for level, wing in enumerate(HOUSE)}
+LEVEL = {(wing, room): (level, floor) for level, wing in enumerate(HOUSE) for floor, rooms in enumerate(HOUSE[wing]) for room in rooms}
 # Heavy, and needed by few commands: imported inside the functions that use them.
 HEAVY = {"scipy", "optuna", "networkx", "matplotlib", "rich", "pandas", "dask", "distributed", "torch", "sklearn"}
-EDGE = ("__main__", "cli")
-# Packages that exist for an extra, and what they may import.
-EXTRAS = {"torch": ("torch", "transformers"), "emulation": ("torch",), "measurement": ("torch",)}
-EXTRAS_PACKAGES = tuple(f"crossflow.{name}" for name in EXTRAS)
+EDGE = (("__main__", ""), ("edges", "cli"))
+# Rooms that exist for an extra, and what they may import.
+EXTRAS = {("evidence", "torch"): ("torch", "transformers"), ("evidence", "emulation"): ("torch",), ("evidence", "measurement"): ("torch",)}
+EXTRAS_PACKAGES = tuple(f"crossflow.{wing}.{room}" for wing, room in EXTRAS)
 LONGEST_FUNCTION = 60  # lines, docstring included
 
 LONGEST_CHAIN = 20
 
 
-def name_of(path):
-    return path.relative_to(ROOT).parts[0].removesuffix(".py")
+def room_of(parts):
+    """Wing and room of a module, from the parts of its name without the package's own."""
+    wing, *inner = parts
+    return wing, inner[0] if inner and (wing, inner[0]) in LEVEL else ""
+
+
+def place_of(path):
+    return room_of([part for part in path.relative_to(ROOT).with_suffix("").parts if part != "__init__"] or ["__init__"])
 
 
 @functools.cache
@@ -111,24 +114,65 @@ def each(paths):
     return of_all
 
 
-@pytest.mark.slow
-@each(MODULES)
-def test_packages_import_only_what_is_below_them(path):
-    own = name_of(path)
-    if own == "__init__":
-        return  # it names everything and imports nothing until asked
+def needs(path):
+    """Line and dotted name of everything of crossflow that a module imports, but for what only type checkers are told of public names.
+
+    A method that is short for a public function says what it gives (`crossflow.base.results.public`).
+    """
     tree = tree_of(path)
     told = {node for outer in tree.body if is_typing_only(outer) for node in ast.walk(outer)}
     for node, name in imports(tree):
         parts = name.split(".")
-        if node in told and crossflow._PUBLIC.get(parts[-1]) == ".".join(parts[1:-1]):
-            continue  # what a method gives that is short for a public function (`crossflow.base.results.public`)
-        if parts[0] == "crossflow" and len(parts) > 1 and parts[1] in LEVEL:
-            assert parts[1] == own or LEVEL[parts[1]] <= LEVEL[own], f"{path.name}:{node.lineno} imports {name}"
+        if parts[0] == "crossflow" and len(parts) > 1 and not (node in told and crossflow._PUBLIC.get(parts[-1]) == ".".join(parts[1:-1])):
+            yield node.lineno, name
 
 
-def test_every_package_has_a_layer():
-    assert {name_of(path) for path in MODULES} - {"__init__"} <= set(LEVEL)
+@pytest.mark.slow
+@each([path for path in MODULES if path.parent != ROOT])  # `__init__` names everything and imports nothing until asked
+def test_rooms_import_only_what_is_below_them(path):
+    own = LEVEL.get(place_of(path), (HOUSE_ORDER[place_of(path)[0]], -1))
+    for line, name in needs(path):
+        parts = name.split(".")[1:]
+        if parts[0] in HOUSE:
+            assert LEVEL.get(room_of(parts), (HOUSE_ORDER[parts[0]], -1)) <= own, f"{path.name}:{line} imports {name}"
+
+
+DOORED = tuple(wing for wing in HOUSE if wing not in ("base", "edges"))  # everyone stands on `base`, and nobody on `edges`
+MOST_DOORS = 115  # names of a wing that others may import
+
+
+def entered():
+    """For each wing the names that others import from it, by module; "*" for a whole module."""
+    modules, found = {dotted(path) for path in MODULES}, {wing: {} for wing in DOORED}
+    for path in MODULES:
+        for _, name in needs(path) if path.parent != ROOT else ():
+            wing = name.split(".")[1]
+            if wing in found and wing != place_of(path)[0]:
+                module, what = (name, "*") if name in modules else name.rsplit(".", 1)
+                found[wing].setdefault(module.removeprefix(f"crossflow.{wing}").lstrip("."), set()).add(what)
+    return found
+
+
+@pytest.mark.slow
+def test_wings_are_entered_by_their_doors():
+    for wing, names in entered().items():
+        doors = {module: set(names) for module, names in importlib.import_module(f"crossflow.{wing}").DOORS.items()}
+        assert names == doors, f"DOORS in crossflow/{wing}/__init__.py"
+        assert sum(map(len, names.values())) <= MOST_DOORS, wing
+
+
+def test_every_wing_says_what_it_is_for():
+    for wing in HOUSE:
+        lines = importlib.import_module(f"crossflow.{wing}").__doc__.strip().splitlines()
+        assert 6 <= len(lines) <= 14, wing
+
+
+def test_every_module_stands_in_a_room_of_a_wing():
+    assert len(HOUSE) <= MOST_WINGS
+    assert {path.name for path in ROOT.iterdir() if path.is_dir() and path.name != "__pycache__"} == set(HOUSE)
+    assert {path.name for path in ROOT.glob("*.py")} == {"__init__.py", "__main__.py"}
+    rooms = {place_of(path) for path in MODULES if (path.parent != ROOT and path.parent.parent != ROOT) or path.name != "__init__.py"}
+    assert rooms - {("__init__", ""), ("__main__", "")} == set(LEVEL)
 
 
 def dotted(path):
@@ -176,10 +220,11 @@ def test_no_type_has_a_name_with_two_meanings():
     assert not [name for name, count in found.items() if count > 1]
 
 
-def test_the_map_of_packages_names_every_package():
+def test_the_map_names_every_wing_and_room():
     page = (ROOT.parent / "CONTRIBUTING.md").read_text(encoding="utf-8")
-    rows = [line.split("|")[1] for line in page.splitlines() if line.startswith("| `")]
-    assert {name.strip(" `") for row in rows for name in row.split(",")} == set(LEVEL)
+    rows = [line.split("|")[1].strip(" `") for line in page.splitlines() if line.startswith("| `")]
+    folders = [path.parent.relative_to(ROOT).as_posix() for path in ROOT.glob("*/*/__init__.py")]
+    assert sorted(rows) == sorted([*HOUSE, *folders, "__main__"])
 
 
 @pytest.mark.slow
@@ -189,7 +234,7 @@ def test_imports_are_absolute(path):
 
 
 @pytest.mark.slow
-@each([path for path in MODULES if name_of(path) not in EDGE])
+@each([path for path in MODULES if place_of(path) not in EDGE])
 def test_nothing_prints_or_exits_below_the_command_line(path):
     for call in calls(tree_of(path)):
         assert ast.unparse(call.func) not in (
@@ -212,17 +257,17 @@ def test_no_error_is_swallowed_whole(path):
             assert ast.unparse(node.type) != "BaseException", f"{path.name}:{node.lineno}"
 
 
-@each([path for path in MODULES if name_of(path) != "cli"])  # whose pages are themselves imported when asked for
+@each([path for path in MODULES if place_of(path) != ("edges", "cli")])  # whose pages are themselves imported when asked for
 def test_heavy_packages_are_imported_where_they_are_used(path):
     for node in module_level(tree_of(path)):
         for name in imported(node):
-            own = name_of(path)
+            own = place_of(path)
             assert name.split(".")[0] not in HEAVY - set(EXTRAS.get(own, ())), f"{path.name}:{node.lineno} imports {name}"
             assert own in EXTRAS or not name.startswith(EXTRAS_PACKAGES), f"{path.name}:{node.lineno} imports {name}"
 
 
 @pytest.mark.slow
-@each([path for path in MODULES if name_of(path) not in EDGE])
+@each([path for path in MODULES if place_of(path) not in EDGE])
 def test_random_numbers_come_from_a_seeded_generator(path):
     for call in calls(tree_of(path)):
         name = ast.unparse(call.func)
@@ -233,10 +278,10 @@ def test_random_numbers_come_from_a_seeded_generator(path):
         assert name != "np.random.default_rng" or call.args, f"{path.name}:{call.lineno}: no seed"
 
 
-STAGES = ("technology", "architecture", "workload", "strategy", "parallel", "mapping", "cost", "timeline")
+STAGES = ("hardware", "workload", "parallel", "cost", "engine/timeline")
 
 
-@each([path for path in MODULES if name_of(path) in STAGES])
+@each([path for path in MODULES if path.relative_to(ROOT).as_posix().startswith(STAGES)])
 def test_dataclasses_of_the_stages_are_frozen(path):
     """Objects between stages; builders that live inside one function are private."""
     for node in ast.walk(tree_of(path)):

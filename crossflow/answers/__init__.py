@@ -1,1 +1,55 @@
-"""answers."""
+"""From a scenario to what people ask of it.
+
+`scenario` reads files, data and settings; `evaluate(scenario, points)` (`evaluation`) is the one composition of the wings below and
+gives a `Score`, whose figures stand beside their trust (`bands`). On it stand a `Prediction` with all that one point has to say, `uses`
+and `idle` (what waits for a resource, which settings change nothing), `search` (spaces, objectives, searchers), `explanation`
+(elasticities, what-ifs, uncertainty), `planning` (the best strategies, comparisons, and the names of the Python interface), `study`
+(sweeps and searches as tables, plots and a record) and `interactive` (the same from Python without a file). `catalogue` says what is
+shipped.
+
+Takes names, files and settings; gives results that can say themselves as data, tables and pictures.
+"""
+
+# What other wings may import, by module; all else is this wing's own.
+DOORS = {
+    "bands": ("Band", "CHIPS", "FEWEST", "GENERATED", "LAYOUTS", "Likeness", "NO_STACK", "PairSpread", "SHARED", "TRAITS", "Trust",
+        "UNMEASURED_CHIP", "candidates", "experts_of", "load_of", "scale_of", "ties", "type_of"),
+    "catalogue.examples": ("TUTORIAL", "example", "examples", "is_study", "needed"),
+    "catalogue.listing": ("Listing", "entries"),
+    "catalogue.sheets": ("Figure", "Sheet", "look_up"),
+    "evaluation": ("evaluate",),
+    "evaluation.events": ("Event", "EventList", "events"),
+    "evaluation.likeness": ("AROUND", "PROMPTS", "TOKENS", "WATTS", "featured", "kind_of", "likeness", "seen", "trust"),
+    "evaluation.members": ("check_strategy",),
+    "evaluation.timelines": ("simulate",),
+    "explanation.alternatives": ("DIVIDED",),
+    "explanation.answers": ("Alternative", "Change", "Effect", "Explanation", "NextBottleneck", "WhatIf"),
+    "explanation.parameters": ("Parameter", "ParameterGroup", "in_use", "parameters"),
+    "explanation.sensitivity": ("explain", "other_strategies"),
+    "explanation.tornado": ("draw", "in_words", "tornado"),
+    "planning.asking": ("asked",),
+    "planning.comparing": ("ComparedSystem", "ComparedSystems", "compare"),
+    "planning.opening": ("Overrides", "ScenarioSource", "load", "unplanned"),
+    "planning.planner": ("plan",),
+    "planning.plans": ("Plans", "RankedPlan", "follows_from_time"),
+    "planning.question": ("INSTEAD", "Question", "names_program"),
+    "points": ("variant", "varied", "written"),
+    "prediction": ("Prediction", "predict"),
+    "scenario": ("SYSTEM_KINDS", "Scenario", "check_strategy", "from_dict", "from_document", "load", "model_name", "presets",
+        "spelled_out"),
+    "score": ("MARGIN", "Score", "larger_is_better", "unit_of", "words"),
+    "search.driver": ("search",),
+    "search.goals": ("Objective",),
+    "search.problem": ("SearchProblem",),
+    "search.settings": ("GradientSettings",),
+    "search.shares": ("SHARES",),
+    "settings": ("*",),
+    "study.findings": ("reach_of_ties",),
+    "study.reading": ("locate", "read_study"),
+    "study.records": ("POINTS", "RUN", "TABLE"),
+    "study.run": ("StudyResult", "run_study"),
+    "study.schema": ("schema",),
+    "study.searches": ("Reporter",),
+    "study.spaces": ("read_space",),
+    "study.spec": ("StudyFile",),
+}  # fmt: skip

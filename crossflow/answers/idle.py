@@ -1,8 +1,8 @@
 """Settings that a scenario writes and that change nothing in its prediction, as sentences that say why.
 
-What has no meaning for a workload or a strategy is refused where it is read (`crossflow.workload.idle`, `crossflow.parallel.strategy.legality`).
-Here are the settings that belong to another task, and those whose effect depends on everything else: how many ranks a group has, what
-hides behind what. The latter are found by leaving them out.
+What has no meaning for a workload or a strategy is refused where it is read (`crossflow.workload.idle`,
+`crossflow.parallel.strategy.legality`). Here are the settings that belong to another task, and those whose effect depends on everything
+else: how many ranks a group has, what hides behind what. The latter are found by leaving them out.
 """
 
 from __future__ import annotations

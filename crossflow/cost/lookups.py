@@ -21,7 +21,7 @@ import numpy as np
 from crossflow.base.arrays import Array, wide
 from crossflow.cost.roofline import KernelCosts, moving_costs
 from crossflow.hardware.architecture.model import Architecture
-from crossflow.program.embedding.caches import Stream, beyond
+from crossflow.program.embedding.caches import CachedLookups, beyond
 from crossflow.program.embedding.reuse import BINS, distinct_share, normalised
 from crossflow.program.kernels import SIZES, Lookup, filled
 
@@ -78,7 +78,7 @@ class LookupWork:
         """Different rows over looked-up rows. [1]"""
         return self.sizes["distinct"] if self.reuse is None else distinct_share(self.reuse, self.share)
 
-    def asked(self, stream: Stream | None, missed: Array) -> Array:
+    def asked(self, stream: CachedLookups | None, missed: Array) -> Array:
         """Share of the lookups that every level of memory serves or passes on, nearest first, shape (levels, kernels, n). [1]
 
         Parameters
@@ -159,22 +159,22 @@ def _gradient(work: LookupWork) -> Moved:
 PARTS: Mapping[str, Callable[[LookupWork], Moved]] = {"forward": _forward, "sort": _sort, "update": _update, "gradient": _gradient}
 
 
-def _rows(work: LookupWork, row: Array) -> Stream | None:
+def _rows(work: LookupWork, row: Array) -> CachedLookups | None:
     """Lookups of rows of one table after the other."""
     if work.reuse is None:
         return None
     lookups, share = work.times("counted", "pooling"), work.share
     factors = np.broadcast_to(work.reuse, (BINS, *lookups.shape)).reshape(BINS, -1)
-    return Stream.of(factors, lookups.ravel(), np.broadcast_to(row, lookups.shape).ravel(), share.ravel())
+    return CachedLookups.of(factors, lookups.ravel(), np.broadcast_to(row, lookups.shape).ravel(), share.ravel())
 
 
-def _gradients(work: LookupWork, gradient: Array) -> Stream | None:
+def _gradients(work: LookupWork, gradient: Array) -> CachedLookups | None:
     """Reads of the gradients of one table's pooled rows: each as often as its sample looks up rows, in the order of the rows."""
     if work.reuse is None:
         return None
     hits = np.maximum(work.sizes["pooling"], 1.0)
     reads = work.sizes["samples"] * hits
-    return Stream.alike(hits.ravel(), reads.ravel(), np.broadcast_to(gradient, hits.shape).ravel())
+    return CachedLookups.alike(hits.ravel(), reads.ravel(), np.broadcast_to(gradient, hits.shape).ravel())
 
 
 def _gone(size: Array, architecture: Architecture) -> Array:

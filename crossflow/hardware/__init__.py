@@ -1,1 +1,32 @@
-"""hardware."""
+"""Devices and the networks between them, from a technology library and budgets, or from datasheets.
+
+`technology` reads what can be built: logic nodes, memories, links, with area, power, voltage, energy and speed, scaled and gathered for
+a batch of design points. `architecture` makes an `Architecture` of it: divided and operated by the generator where a template is one
+of budgets, taken as published where it is a datasheet; with the software stack on it (`software`, `execution`), its packaging, its
+price and what a run costs. `mapping` lays the axes of a mesh on a topology: routes, and how many edges share a link.
+
+Takes YAML and arrays of budgets; gives frozen `Architecture` and `Placement`. It knows nothing of models.
+"""
+
+# What other wings may import, by module; all else is this wing's own.
+DOORS = {
+    "architecture.datasheet": ("OF_DATASHEETS", "REFERENCE_UNIT", "of_a_datasheet", "sizing_types"),
+    "architecture.divisions": ("*", "ROLES", "shares"),
+    "architecture.execution": ("AttentionLibraryName", "DecodeKernel", "ExchangeKernel", "ExchangeLibraryName", "ExpertLibrary",
+        "FusedKernel", "PrefillKernel", "ProductLibrary", "Quantising", "TileExecution", "USUAL", "preferred", "width_rate"),
+    "architecture.generator": ("for_choices",),
+    "architecture.model": ("Architecture", "BudgetUse", "Level", "Port", "Repeats"),
+    "architecture.network": ("FabricKind", "FabricParameters", "NetworkSpec"),
+    "architecture.run_cost": ("DAY", "KILOWATT_HOUR", "load_of", "node_power", "normalised", "operation_of", "product", "run_cost"),
+    "architecture.software": ("AttentionChoice", "EngineHabits", "Fusion", "Module", "PeerAllReduce", "SoftwareStack", "load_stack"),
+    "architecture.system": ("TEMPLATES", "architecture", "reference_peak", "resolve", "template_name"),
+    "architecture.template": ("BUDGETS", "DatasheetSystem", "GeneratedSystem", "Host", "SystemSpec"),
+    "architecture.voltage": ("throttled",),
+    "mapping.placement": ("AxisRoute", "GROUP", "Placement", "layouts", "level_bandwidths", "pair_route", "place", "place_group"),
+    "mapping.rings": ("has_chain", "rings"),
+    "mapping.spread": ("LinkSpread",),
+    "mapping.topology": ("Network", "Topology"),
+    "mapping.wiring": ("ANY_WIRING", "LEVELS", "switched", "topology_of", "wired"),
+    "technology.components": ("Link",),
+    "technology.library": ("Choice", "KINDS", "TechLibrary", "kind_of", "library_document", "load_library"),
+}  # fmt: skip

@@ -1,1 +1,26 @@
-"""Models as graphs of kernels."""
+"""Models, as their files describe them: layers, kernels and what a task does with them.
+
+Takes a preset, dimensions or a `config.json` of Hugging Face (`huggingface`, by the rules of `huggingface.yaml`); gives a `Graph` of
+kernels (`lstm`, `gemm`), a `Transformer` of layers, attention, experts and state-space parts (`transformer`, `operations`), or a
+`Dlrm` with its tables. `spec` is the file model with the meaning of every field; `job` is a model at work: batch, sequence, task;
+`conventions`, `released`, `quantised` and `towers` read what makers publish. `idle` tells fields without effect.
+
+A model knows neither devices nor strategies.
+"""
+
+# What other wings may import, by module; all else is this wing's own.
+DOORS = {
+    "dlrm": ("DLRM_LAYERS", "Dlrm", "DlrmJob", "DlrmLayer", "Linear", "SHARDERS", "SPLITS", "Sharder", "ShardingRule", "TableSplit",
+        "Tables"),
+    "frozen": ("frozen_layers",),
+    "graph": ("Graph", "GraphLayer", "Node", "Size"),
+    "huggingface": ("CONFIG", "MTP_NOTE", "file_notes", "huggingface_document"),
+    "idle": ("of_other_tasks", "without_meaning"),
+    "job": ("Chunk", "Job", "JobTask"),
+    "operations": ("*",),
+    "released": ("SERVED", "as_released", "release_notes"),
+    "spec": ("DlrmSpec", "GemmSpec", "ImageSpec", "LstmSpec", "MODELS", "OPTIMIZER_STATES", "ProgramSpec", "ReuseSpec", "TransformerSpec"),
+    "stacked": ("chosen", "stacked", "structures"),
+    "statespace": ("GATED", "SELECTIVE", "StateSpace", "UPDATE"),
+    "transformer": ("AttentionGeometry", "Cut", "Layer", "Matrix", "Part", "Routing", "Selection", "Transformer"),
+}  # fmt: skip

@@ -1,7 +1,7 @@
 """Reading a model's ``config.json``, as Hugging Face keeps it, into the keys of a transformer's file; offline.
 
 What a family of models calls its dimensions, and what holds for all of it, is data: one `Family` each, in
-``huggingface.yaml``, beside this module. A file whose family is not known, or that sets a switch that is not modelled, is an error that says
+``huggingface.yaml`` beside this module. A file whose family is not known, or that sets a switch that is not modelled, is an error that says
 what was read; every field of a file that is read comes back with what became of it.
 """
 

@@ -29,7 +29,7 @@ def warm() -> None:
         for words in (["predict", example], ["explain", example], ["timeline", example, "--text"], ["list"]):
             main(words)
     for name in ("calibrate", "events", "study", "trace"):
-        importlib.import_module(f"crossflow.cli.{name}")
+        importlib.import_module(f"crossflow.edges.cli.{name}")
     for name in (
         "matplotlib.pyplot",
         "scipy.optimize",

@@ -13,12 +13,12 @@ TESTS = {
     "attention_kernels experts expert_overlap products power",
     "program": "program_anchors program operations engine lookups statespace dlrm_program blocks windows formats transform replay_kernels",
     "engine": "engine_anchors engine dlrm events schedule sharded physics context transform",
-    "timeline": "pipeline timeline trace compare distsim schedules",
-    "mapping": "placement topology rings spread links plan collectives",
-    "architecture": "architecture_anchors evaluate generator templates datasheet chips voltage power divisions price operating "
+    "engine/timeline": "pipeline timeline trace compare distsim schedules",
+    "hardware/mapping": "placement topology rings spread links plan collectives",
+    "hardware/architecture": "architecture_anchors evaluate generator templates datasheet chips voltage power divisions price operating "
     "software paths",
-    "strategy": "strategy_anchors plan strategy strategies notations hierarchy schedules layer_types stages redivision sharding",
-    "step": "step_anchors dlrm_anchors transformer_step memory dlrm dlrm_program mtp offload sharded links timeline windows context "
+    "parallel/strategy": "strategy_anchors plan strategy strategies notations hierarchy schedules layer_types stages redivision sharding",
+    "engine/step": "step_anchors dlrm_anchors transformer_step memory dlrm dlrm_program mtp offload sharded links timeline windows context "
     "serving expert_overlap recomputed",
 }
 

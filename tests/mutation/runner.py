@@ -29,7 +29,7 @@ from tests.mutation.mutants import Mutant, Place, marked, planted
 from tests.mutation.packages import CASES, LIMIT, LONG, RECORDED, ROOT, files_of
 
 MEMORY = 8 * 2**30  # [B] of address space
-FILES = ("units", "technology", "embedding", "files")  # whose caches hold what was read, and are not mutated
+FILES = ("base.units", "base.files", "hardware.technology", "program.embedding")  # whose caches hold what was read, and are not mutated
 Key = tuple[str, int]
 
 
@@ -216,7 +216,11 @@ def _forget() -> None:
 @functools.cache
 def _caches() -> list[Any]:
     wrappers = [thing for thing in gc.get_objects() if type(thing) is functools._lru_cache_wrapper]
-    return [thing for thing in wrappers if str(thing.__module__).startswith("crossflow.") and thing.__module__.split(".")[1] not in FILES]
+    return [thing for thing in wrappers if _mutated(str(thing.__module__))]
+
+
+def _mutated(module: str) -> bool:
+    return module.startswith("crossflow.") and not module.removeprefix("crossflow.").startswith(FILES)
 
 
 def _plant(mutant: Mutant, live: dict[Key, list[Any]]) -> None:

@@ -73,7 +73,7 @@ def predict(scenario: ScenarioSource | None = None, settings: Overrides = (), **
     >>> crossflow.predict(model="llama3-8b", on="dgx-h100", nodes=2, strategy="tp8-dp2", batch=64).assumptions
     ()
     """
-    source, texts, assumed = _asked("predict", scenario, settings, named)
+    source, texts, assumed = asked("predict", scenario, settings, named)
     found = prediction.predict(opening.load(source, texts))
     return replace(found, assumptions=assumed) if assumed else found
 
@@ -93,12 +93,12 @@ def load(scenario: ScenarioSource | None = None, settings: Overrides = (), **nam
     >>> crossflow.load(crossflow.example("llama"), nodes=8, strategy="tp8-dp8").devices
     64
     """
-    return opening.load(*_asked("load", scenario, settings, named)[:2])
+    return opening.load(*asked("load", scenario, settings, named)[:2])
 
 
 def explain(scenario: ScenarioSource | None = None, objective: str = "step_time_s", settings: Overrides = (), **named: Any) -> Explanation:
     """What limits a scenario; see `crossflow.answers.explanation.sensitivity.explain`, and `predict` for how the scenario is given."""
-    return sensitivity.explain(opening.load(*_asked("explain", scenario, settings, named)[:2]), objective)
+    return sensitivity.explain(opening.load(*asked("explain", scenario, settings, named)[:2]), objective)
 
 
 def plan(
@@ -121,7 +121,7 @@ def plan(
     >>> plans.best is not None and plans.best.strategy == plans[0].strategy
     True
     """
-    source, texts, assumed = _asked("plan", scenario, settings, named)
+    source, texts, assumed = asked("plan", scenario, settings, named)
     found, notes = unplanned(source, texts)
     plans = planner.plan(found, top=top, objective=objective, margin=margin)
     return replace(plans, notes=(*(f"assumed: {sentence}" for sentence in assumed), *notes, *plans.notes))
@@ -129,7 +129,7 @@ def plan(
 
 def legal(scenario: ScenarioSource | None = None, settings: Overrides = (), **named: Any) -> tuple[str, ...]:
     """Every strategy that divides a scenario's workload over its devices, as text; see `predict` for how the scenario is given."""
-    found, _ = unplanned(*_asked("legal", scenario, settings, named)[:2])
+    found, _ = unplanned(*asked("legal", scenario, settings, named)[:2])
     return every_strategy(found.workload, found.nodes, fused=found.fused_attention)
 
 
@@ -144,29 +144,10 @@ def timeline(scenario: ScenarioSource | None = None, settings: Overrides = (), *
     ['stage 0', 'stage 1']
     >>> step.to_perfetto("step.json.gz")  # doctest: +SKIP
     """
-    return simulate(opening.load(*_asked("timeline", scenario, settings, named)[:2]), uneven)
+    return simulate(opening.load(*asked("timeline", scenario, settings, named)[:2]), uneven)
 
 
-def export(scenario: ScenarioSource | None = None, kind: str = "megatron", settings: Overrides = (), **named: Any) -> str:
-    """The launch file of a scenario's strategy as text: flags of ``megatron``, ``torchtitan``, ``deepspeed`` or ``vllm``.
-
-    Raises
-    ------
-    CrossflowError
-        Where the framework cannot express the strategy; with what it lacks.
-
-    Examples
-    --------
-    >>> import crossflow
-    >>> "--tensor-model-parallel-size" in crossflow.export(crossflow.example("llama"), "megatron")
-    True
-    """
-    from crossflow.edges.launch.launch import write  # with the tables of flags, which few need
-
-    return write(opening.load(*_asked("export", scenario, settings, named)[:2]), kind)
-
-
-def _asked(
+def asked(
     function: str, scenario: ScenarioSource | None, settings: Overrides, named: Mapping[str, Any]
 ) -> tuple[ScenarioSource, tuple[str, ...], tuple[str, ...]]:
     """What describes a scenario, all settings, and sentences on what was assumed."""
@@ -207,7 +188,7 @@ def of_question(function: str, scenario: ScenarioSource | None, named: Mapping[s
         return scenario, dict(named)
     lists = {key: value for key, value in named.items() if isinstance(value, Iterable) and not isinstance(value, str | Mapping)}
     first = {key: next(iter(value), None) for key, value in lists.items() if key in ("model", "on")}
-    source, _, _ = _asked(function, None, (), {key: value for key, value in {**named, **first}.items() if key in first or key not in lists})
+    source, _, _ = asked(function, None, (), {key: value for key, value in {**named, **first}.items() if key in first or key not in lists})
     if not isinstance(source, Document):
         raise CrossflowError(f"{function}: give a scenario, or a model and a system, such as model='llama3-70b', on='dgx-h100'")
     rest = {key: value for key, value in named.items() if key not in (*INSTEAD, *_DEGREES, "system") and key not in lists}

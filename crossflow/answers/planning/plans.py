@@ -119,9 +119,7 @@ class RankedPlan(PlainData):
         CrossflowError
             Where the framework cannot express the plan; with what it lacks.
         """
-        from crossflow.edges.launch.launch import write  # with the tables of flags, which few plans need
-
-        return write(self.scenario, kind)
+        return public("export")(self.scenario, kind)  # type: ignore[no-any-return]
 
     @property
     def needed(self) -> float:

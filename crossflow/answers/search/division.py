@@ -1,4 +1,4 @@
-"""Budgets of a generated device divided anew for many points at once: one batch of designs a step (`crossflow.answers.search.evolution`)."""
+"""Budgets of a generated device divided anew for many points at once, in one batch of designs a step (`evolution`)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a study's `redivide` asks for, and what its tables and plots say of the division of budgets (`crossflow.answers.search.division`)."""
+"""What a study's `redivide` asks for, and what its tables and plots say of the division of budgets (`search.division`)."""
 
 from __future__ import annotations
 

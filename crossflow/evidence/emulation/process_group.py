@@ -360,7 +360,7 @@ class StreamLink:
     device: torch.device
 
     def __post_init__(self) -> None:
-        self.stream = torch.cuda.Stream(self.device)
+        self.stream = torch.cuda.CachedLookups(self.device)
         self.rate = self._cycles()
 
     def close(self) -> None:

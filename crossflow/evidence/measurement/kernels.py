@@ -1,7 +1,7 @@
 """What is measured of single kernels: products, attention, passes over memory by operation, embedding bags, copies.
 
-Which event of a program a call is, its operation and its shape, is what the importer of PyTorch models (`crossflow.evidence.torch`) says of it, so
-that the names of measured and of imported kernels cannot differ.
+Which event of a program a call is, its operation and its shape, is what the importer of PyTorch models (`crossflow.evidence.torch`)
+says of it, so that the names of measured and of imported kernels cannot differ.
 """
 
 from __future__ import annotations

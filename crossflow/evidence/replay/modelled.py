@@ -1,8 +1,8 @@
 """Kernels of a trace priced by the model of a device: what they could reach there, and what they take on another.
 
-Every kernel belongs to the innermost operation around its launch whose sizes say what it does (`crossflow.evidence.replay.kernels`). The same
-prices as those of a prediction hold, and nothing in them is fitted to a trace. A price is the time of a kernel from its start to its end,
-its launch time from the start to its first block and from its last block to the end: what a profiler measures.
+Every kernel belongs to the innermost operation around its launch whose sizes say what it does (`kernels`). The same prices as those
+of a prediction hold, and nothing in them is fitted to a trace. A price is the time of a kernel from its start to its end, its launch time
+from the start to its first block and from its last block to the end: what a profiler measures.
 """
 
 from __future__ import annotations

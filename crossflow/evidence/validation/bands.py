@@ -1,4 +1,4 @@
-"""Bands of error from tables of predictions: the lines of ``crossflow/answers/errors.csv``, and how many rows kept aside lie within them."""
+"""Bands of error from tables of predictions (``answers/errors.csv``), and how many rows kept aside lie within them."""
 
 from __future__ import annotations
 

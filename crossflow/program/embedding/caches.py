@@ -33,7 +33,7 @@ ALL = 1.0 - 1e-15  # a window of the whole batch, as far as a logarithm can tell
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Stream:
+class CachedLookups:
     """Look-ups in random order of one table, or of several whose rows share a cache; arrays end in the design-point axis."""
 
     lookups: Array  # that go to rows of each class, of the whole batch, shape (classes, n). [1]
@@ -42,16 +42,16 @@ class Stream:
     share: Array  # of the batch that passes: a smaller batch, or what one of several units gets, shape (n,). [1]
 
     @classmethod
-    def of(cls, factors: Array, lookups: Array, size: Array, share: Array) -> Stream:
+    def of(cls, factors: Array, lookups: Array, size: Array, share: Array) -> CachedLookups:
         """Those of a table with reuse factors of indices, shape (bins, n), in a batch of so many look-ups."""
         return cls(lookups=by_class(factors) * lookups, hits=HITS[:, None], size=np.atleast_2d(size), share=share)
 
     @classmethod
-    def alike(cls, hits: Array, lookups: Array, size: Array) -> Stream:
+    def alike(cls, hits: Array, lookups: Array, size: Array) -> CachedLookups:
         """Those of rows that are all hit equally often."""
         return cls(lookups=np.atleast_2d(lookups), hits=np.atleast_2d(hits), size=np.atleast_2d(size), share=np.ones(1))
 
-    def in_blocks(self, rows: Array, others: Array) -> Stream:
+    def in_blocks(self, rows: Array, others: Array) -> CachedLookups:
         """The same look-ups of blocks of so many rows each, such as pages, which are hit with every row that they hold.
 
         Parameters
@@ -62,7 +62,7 @@ class Stream:
         return replace(self, hits=self.hits + (np.maximum(rows, 1.0) - 1.0) * others, size=np.ones((1, 1)))
 
     @classmethod
-    def together(cls, streams: Sequence[Stream]) -> Stream:
+    def together(cls, streams: Sequence[CachedLookups]) -> CachedLookups:
         """Those of several tables, mixed in random order; all pass the same share of their batch."""
         n = max(one.lookups.shape[-1] for one in streams)
         shapes = [(one.lookups.shape[0], n) for one in streams]
@@ -72,7 +72,7 @@ class Stream:
         }
         return cls(**joined, share=streams[0].share)
 
-    def divided(self, units: Array) -> Stream:
+    def divided(self, units: Array) -> CachedLookups:
         """What one of several units gets, which divide the look-ups among them."""
         return replace(self, share=self.share / units)
 
@@ -124,7 +124,7 @@ class Stream:
         return np.where(capacity > 0, np.clip((early + late) / share, 0.0, 1.0), 1.0)
 
 
-def beyond(stream: Stream, capacities: Sequence[Array], units: Sequence[Array]) -> Array:
+def beyond(stream: CachedLookups, capacities: Sequence[Array], units: Sequence[Array]) -> Array:
     """Share of the look-ups that go beyond each cache, nearest first, shape (caches, n). [1]
 
     Parameters
