@@ -425,7 +425,7 @@ def test_validate_measured_products(out, tmp_path):
 
 
 def test_bench_table(monkeypatch, out):
-    import crossflow
+    from crossflow import edges
 
     figures = {
         "points": {"value": 12345.6, "unit": "1/s", "meaning": "design points"},
@@ -434,7 +434,7 @@ def test_bench_table(monkeypatch, out):
     fake = types.ModuleType("crossflow.edges.bench")
     fake.run = lambda: figures
     monkeypatch.setitem(sys.modules, "crossflow.edges.bench", fake)
-    monkeypatch.setattr(crossflow, "bench", fake, raising=False)
+    monkeypatch.setattr(edges, "bench", fake, raising=False)
     monkeypatch.delitem(sys.modules, "crossflow.edges.cli.bench", raising=False)
     assert [line.split() for line in out("bench").splitlines()] == [
         ["points", "12,346", "1/s", "design", "points"],

@@ -106,7 +106,7 @@ import sys, signal
 for name in ("fcntl", "resource", "termios", "pwd", "grp"):
     sys.modules[name] = None
 del signal.SIGHUP
-import crossflow, crossflow.evidence.emulation.processes, crossflow.measurement, crossflow.evidence.measurement.results
+import crossflow, crossflow.evidence.emulation.processes, crossflow.evidence.measurement, crossflow.evidence.measurement.results
 from crossflow.answers.study.run import run_study
 print(len(run_study(sys.argv[1], out=sys.argv[2]).rows))
 """

@@ -37,7 +37,7 @@ from crossflow.cost.lookups import lookup_costs
 from crossflow.evidence.calibration.fit import SCALE
 from crossflow.hardware.architecture.model import Architecture, Level
 from crossflow.hardware.architecture.system import architecture, resolve
-from crossflow.program.embedding.caches import Stream
+from crossflow.program.embedding.caches import CachedLookups
 from crossflow.program.embedding.reuse import BINS
 from crossflow.program.kernels import SIZES, Lookup, filled
 
@@ -90,17 +90,17 @@ def columns(rows: Sequence[Row]) -> dict[str, Array]:
     return {name: np.array([row[name] for row in rows]) for name in rows[0]}
 
 
-def looked_up(own: Mapping[str, Array], size: Array) -> Stream:
+def looked_up(own: Mapping[str, Array], size: Array) -> CachedLookups:
     """The look-ups of every point, whose rows have so many bytes."""
-    return Stream.of(np.stack([own[f"reuse_{i}"] for i in range(BINS)]), own["lookups"], size, np.ones(1))
+    return CachedLookups.of(np.stack([own[f"reuse_{i}"] for i in range(BINS)]), own["lookups"], size, np.ones(1))
 
 
-def paged(own: Mapping[str, Array], extent: float) -> Stream:
+def paged(own: Mapping[str, Array], extent: float) -> CachedLookups:
     """The same of blocks of so many bytes: pages, and lines that say where eight of them are, are kept in caches like any other."""
     return looked_up(own, np.ones(1)).in_blocks(extent / (own["width"] * FP32), own["lookups"] / own["rows"])
 
 
-def waits(own: Mapping[str, Array], stream: Stream, capacity: float) -> Array:
+def waits(own: Mapping[str, Array], stream: CachedLookups, capacity: float) -> Array:
     """How often a core waits for what a cache does not hold, shape (points,). [1]"""
     missed = np.minimum(stream.missed_at(np.full(len(own["rows"]), capacity), PLACES), 1.0 - 1e-9)
     together = WINDOW / (LOOKUP + PER_LINE * np.maximum(own["width"] * FP32 / LINE, 1.0))

@@ -2,7 +2,7 @@
 
 ``python docs/scripts/make_bands.py --data DIR`` compares predictions with every table of DIR, once as they are and once with every
 generation of devices predicted by the parameters of the one before, and writes ``errors.csv`` and ``pairs.csv`` in
-``crossflow/evidence/validation/data``: bands of errors, and how far predictions must lie apart to be told apart. It prints what
+``crossflow/answers``: bands of errors, and how far predictions must lie apart to be told apart. It prints what
 share of rows of other models and shapes, and of chips that nobody fitted, lies within their 90 % band; ``--check`` writes nothing and fails where the file
 differs.
 """
