@@ -3,10 +3,12 @@
 import numpy as np
 import pytest
 
+import crossflow
 from crossflow.answers.evaluation import evaluate
 from crossflow.answers.explanation.parameters import parameters
 from crossflow.answers.points import varied
 from crossflow.answers.scenario import from_dict
+from crossflow.base.paths import value_at, with_quantities, with_quantity
 from crossflow.hardware.architecture.execution import width_rate
 
 GPU = {
@@ -36,3 +38,17 @@ def test_rates_between_widths_follow_a_power_law():
     assert width_rate(known, np.array([64.0])) == pytest.approx([0.8, 1.2])
     assert width_rate(known, np.array([64.0 * 2**0.5])) == pytest.approx([0.8**0.5, 1.2**0.5])
     assert width_rate(known, np.array([1024.0])) == pytest.approx([1.1, 1.1])
+
+
+def test_several_quantities_of_one_part_are_replaced_at_once():
+    system = crossflow.load(model="llama3-8b", on="dgx-h100", tp=8).system
+    values = {("network", "inter", "bandwidth"): np.array([1e9, 2e9]), ("network", "inter", "latency"): np.array([1e-6])}
+    at_once = with_quantities(system, values)
+    one_by_one = system
+    for path, value in values.items():
+        one_by_one = with_quantity(one_by_one, path, value)
+    for path, value in values.items():
+        assert value_at(at_once, path) is value_at(one_by_one, path) is value
+        assert value_at(system, path) is not value
+    assert at_once.network.intra is system.network.intra
+    assert with_quantities(system, {}) is system

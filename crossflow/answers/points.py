@@ -125,6 +125,7 @@ def split(scenario: Scenario, points: Points) -> Split:
     return Split(choices=choices, quantities=quantities, discrete=discrete)
 
 
+@functools.lru_cache(maxsize=16384)  # a search asks for its paths with every batch of designs
 def varied(scenario: Scenario, path: str) -> Quantity | None:
     """The quantity of the system or of its technology library at a path, None for any other path of a scenario."""
     root, *rest = path.split(".")

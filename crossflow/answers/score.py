@@ -314,6 +314,8 @@ class Score(PlainData, Tabular):
 
     def _reasons(self) -> list[str | None]:
         """Why each point is infeasible; points that share their figures share the sentence."""
+        if self.feasible.all():
+            return [None] * len(self)
         figures = (self.reason, self.memory_needed, self.memory_capacity, self.host_memory, self.host_capacity)
         keys = list(zip(*(values.tolist() for values in figures), strict=True))
         first = {key: i for i, key in reversed(list(enumerate(keys)))}
@@ -500,6 +502,8 @@ def refused(reasons: Sequence[str]) -> Score:
 
 def scatter(parts: Sequence[tuple[Index, Score]], n: int) -> Score:
     """One score of n points from scores of subsets, each with the indices of its points."""
+    if len(parts) == 1 and np.array_equal(parts[0][0], np.arange(n)):
+        return parts[0][1]
     reasons = tuple(dict.fromkeys(sentence for _, part in parts for sentence in part.reasons))
     merged: dict[str, Any] = {}
     for entry in fields(Score):

@@ -90,20 +90,32 @@ def _required(model: type[FileModel]) -> bool:
 
 def with_quantity(model: Any, path: Sequence[str], value: Array) -> Any:
     """Copy of a model with the quantity at a path replaced by one value a design point."""
-    head, rest = path[0], path[1:]
+    return with_quantities(model, {tuple(path): value})
+
+
+def with_quantities(model: Any, values: Mapping[tuple[str, ...], Array]) -> Any:
+    """Copy of a model with the quantities at some paths replaced; what several paths share is copied once."""
+    if () in values:
+        return values[()]
+    if not values:
+        return model
+    inside: dict[str, dict[tuple[str, ...], Array]] = {}
+    for (head, *rest), value in values.items():
+        inside.setdefault(head, {})[tuple(rest)] = value
     if isinstance(model, Mapping):
-        key = _key(model, head)
-        inner = value if not rest else with_quantity(model[key], rest, value)
-        return {**model, key: inner}
-    if not rest:
-        return model.model_copy(update={head: value})
+        return {**model, **{_key(model, head): with_quantities(model.get(_key(model, head)), held) for head, held in inside.items()}}
+    return model.model_copy(update={head: with_quantities(_held(model, head, held), held) for head, held in inside.items()})
+
+
+def _held(model: FileModel, head: str, values: Mapping[tuple[str, ...], Array]) -> Any:
+    """What a field of a model holds, empty where it does not hold what the paths lead to."""
     current = getattr(model, head)
-    if current is None:
+    if current is None and () not in values:
         empty = _model_in(type(model).model_fields[head].annotation)
         assert empty is not None  # quantity_at has found the path
-        current = empty()
-    elif isinstance(current, Mapping) and len(rest) > 1 and rest[0] not in current:
+        return empty()
+    if isinstance(current, Mapping) and (lacking := {_key(current, path[0]) for path in values if len(path) > 1} - {*current}):
         empty = _model_in(get_args(type(model).model_fields[head].annotation)[-1])
         assert empty is not None
-        current = {**current, rest[0]: empty()}
-    return model.model_copy(update={head: with_quantity(current, rest, value)})
+        return {**current, **{name: empty() for name in lacking}}
+    return current

@@ -28,7 +28,7 @@ from crossflow.base import files
 from crossflow.base.arrays import Array, Index, Mask
 from crossflow.base.errors import CrossflowError
 from crossflow.base.limits import shown
-from crossflow.base.paths import value_at, with_quantity
+from crossflow.base.paths import value_at, with_quantities
 from crossflow.hardware.architecture.generator import for_choices
 from crossflow.hardware.architecture.system import architecture
 from crossflow.hardware.architecture.template import GeneratedSystem, SystemSpec
@@ -191,12 +191,9 @@ def _batch(
     library = scenario.library
     if isinstance(system, GeneratedSystem):
         system = for_choices(system, library, choices, files.held(scenario.document.data, ("system", "components")) or {})
-    for path, values in quantities.items():
-        root, *rest = path.split(".")
-        if root == "techlib":
-            library = with_quantity(library, rest, values)
-        else:
-            system = with_quantity(system, rest, values)
+    paths = {path: tuple(path.split(".")) for path in quantities}
+    library = with_quantities(library, {path[1:]: quantities[name] for name, path in paths.items() if path[0] == "techlib"})
+    system = with_quantities(system, {path[1:]: quantities[name] for name, path in paths.items() if path[0] != "techlib"})
     device = architecture(system, library, choices) if quantities or choices else scenario.architecture
     if task_of(scenario) == "serving":
         score = serving_score(scenario, system, device, n, members, least=least)
