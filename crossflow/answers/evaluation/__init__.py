@@ -8,19 +8,20 @@ evaluated in one go.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import replace
 from typing import Literal, NamedTuple
 
 import numpy as np
 
+from crossflow.answers.evaluation.common import PointBatch, Ran, score_of
 from crossflow.answers.evaluation.figures import PROMPTS, task_of, with_figures
-from crossflow.answers.evaluation.layered import transformer_score
+from crossflow.answers.evaluation.layered import transformer_run
 from crossflow.answers.evaluation.likeness import AROUND, bands
 from crossflow.answers.evaluation.members import Members, together
-from crossflow.answers.evaluation.programs import program_score
-from crossflow.answers.evaluation.recommendation import dlrm_score
-from crossflow.answers.evaluation.serving import serving_score
+from crossflow.answers.evaluation.programs import program_run
+from crossflow.answers.evaluation.recommendation import dlrm_run
+from crossflow.answers.evaluation.serving import serving_run
 from crossflow.answers.points import Points, Split, as_shipped, groups, refusal, split, variant, varied
 from crossflow.answers.scenario import Scenario
 from crossflow.answers.score import OwnFigure, Score, refused, scatter
@@ -174,6 +175,14 @@ def _of_another_device(scenario: Scenario, choices: Mapping[str, Choice], quanti
     return found
 
 
+def _way(scenario: Scenario) -> Callable[[PointBatch], Ran]:
+    """How batches of a scenario run: as a service, in layers whose strategies are arrays, or as a program."""
+    if task_of(scenario) == "serving":
+        return serving_run
+    layered: dict[type, Callable[[PointBatch], Ran]] = {TransformerSpec: transformer_run, DlrmSpec: dlrm_run}
+    return layered.get(type(scenario.workload), program_run)
+
+
 @np.errstate(over="ignore", invalid="ignore")  # what leaves the floats is a step without end, which a score tells as infeasible
 def _batch(
     scenario: Scenario,
@@ -195,14 +204,8 @@ def _batch(
     library = with_quantities(library, {path[1:]: quantities[name] for name, path in paths.items() if path[0] == "techlib"})
     system = with_quantities(system, {path[1:]: quantities[name] for name, path in paths.items() if path[0] != "techlib"})
     device = architecture(system, library, choices) if quantities or choices else scenario.architecture
-    if task_of(scenario) == "serving":
-        score = serving_score(scenario, system, device, n, members, least=least)
-    elif isinstance(scenario.workload, TransformerSpec):
-        score = transformer_score(scenario, system, device, n, members, least=least, fitting=fitting)
-    elif isinstance(scenario.workload, DlrmSpec):
-        score = dlrm_score(scenario, system, device, n, members, least=least)
-    else:
-        score = program_score(scenario, system, device, n, members, least=least)
+    batch = PointBatch(scenario=scenario, system=system, device=device, n=n, members=members, least=least, fitting=fitting)
+    score = score_of(batch, _way(scenario)(batch))
     reading = None
     if prompts and task_of(scenario) == "decode":
         first, prompted = variant(scenario, {"workload.task": "prefill"}), None if members is None else members.reading

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -17,10 +19,47 @@ from crossflow.hardware.architecture.run_cost import normalised
 from crossflow.hardware.architecture.system import reference_peak
 from crossflow.hardware.architecture.template import SystemSpec
 
+if TYPE_CHECKING:
+    from crossflow.answers.evaluation.members import Members
+
 INCONSISTENT = "internal error: the predicted time is below a lower bound of its own inputs; please report this scenario"
 BEYOND = f"a step would take more than {LARGEST:g} s, or numbers leave what floats hold: a rate, a share or an efficiency is near zero"
 NO_BANDWIDTH = "no network or memory bandwidth where the strategy needs it"
 Causes = list[tuple[Mask, str]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class PointBatch:
+    """Points that are evaluated together: they share all but technology, quantities, and what their members have.
+
+    Attributes
+    ----------
+    scenario : that the points are of.
+    system, device : with the quantities that vary, one value a point.
+    n : points.
+    members : dimensions, strategies and numbers of devices that vary; None where they are the scenario's.
+    least, fitting : as of `crossflow.evaluate`.
+    """
+
+    scenario: Scenario
+    system: SystemSpec
+    device: Architecture
+    n: int
+    members: Members | None = None
+    least: bool = False
+    fitting: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ran:
+    """What came of running a batch, and what its score is related to."""
+
+    outcome: Outcome
+    devices: Array  # of every point, shape (n,). [1]
+    samples: int | Array  # of a step. [1]
+    tokens: int | Array  # of a sample. [1]
+    parameters: float | Array  # of the model. [1]
+    serving: Mapping[str, Array] = field(default_factory=dict)  # figures of a service by column
 
 
 def first_cause(causes: Causes) -> tuple[Mask, Index, tuple[str, ...]]:
@@ -48,18 +87,9 @@ def _energy(outcome: Outcome, device: Architecture, devices: Array, elapsed: Arr
     return np.minimum(drawn, limit) + links if device.working_power is None else np.minimum(drawn + links, limit)
 
 
-def score_of(
-    scenario: Scenario,
-    system: SystemSpec,
-    device: Architecture,
-    outcome: Outcome,
-    devices: Array,
-    *,
-    samples: int | Array,
-    tokens: int | Array,
-    parameters: float | Array,
-) -> Score:
-    """Score of an outcome: throughput, energy, use of the peak, what fits."""
+def score_of(batch: PointBatch, ran: Ran) -> Score:
+    """Score of a batch that ran: throughput, energy, use of the peak, what fits."""
+    scenario, device, outcome, devices = batch.scenario, batch.device, ran.outcome, ran.devices
     n, dtype = outcome.total.size, scenario.workload.dtype
     beyond = np.isnan(outcome.total) | (np.isfinite(outcome.total) & (outcome.total > LARGEST))
     total = np.where(beyond, np.inf, outcome.total)
@@ -75,8 +105,8 @@ def score_of(
     unrunnable = [(wide(beyond, n), BEYOND), *_unrunnable(outcome, held, capacity, ~np.isfinite(total))]
     unbuildable = [(wide(mask, n), f"cannot be built: {sentence}") for mask, sentence in device.problems]
     feasible, reason, reasons = first_cause([*unbuildable, *unrunnable, (wrong, INCONSISTENT)])
-    rate, bound = np.where(timed, samples / elapsed, 0.0), _table(outcome.bound, n)
-    rent, worth = rents(system, device, devices, dtype, n)
+    rate, bound = np.where(timed, ran.samples / elapsed, 0.0), _table(outcome.bound, n)
+    rent, worth = rents(batch.system, device, devices, dtype, n)
     return Score(
         step_time=total,
         feasible=feasible,
@@ -98,14 +128,15 @@ def score_of(
         devices=devices,
         rent=rent,
         normalised_devices=worth,
-        parameters=wide(np.asarray(parameters, dtype=float), n),
+        parameters=wide(np.asarray(ran.parameters, dtype=float), n),
         flops=wide(outcome.flops, n),
         memory_traffic=wide(outcome.traffic, n),
         mfu=np.where(timed, needed, 0.0),
         hfu=np.where(timed, used, 0.0),
         samples_per_second=rate,
-        tokens_per_second=rate * tokens,
+        tokens_per_second=rate * ran.tokens,
         trust=np.zeros(n, dtype=int),
+        serving=ran.serving,
         architecture={name: wide(value, n) for name, value in device.figures.items()},
     )
 

@@ -9,10 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from crossflow.answers.evaluation.common import score_of
-from crossflow.answers.evaluation.members import Members, check_strategy
+from crossflow.answers.evaluation.common import PointBatch, Ran
+from crossflow.answers.evaluation.members import check_strategy
 from crossflow.answers.scenario import Scenario, tokens_of
-from crossflow.answers.score import Score
 from crossflow.base.arrays import Index
 from crossflow.engine.step.batches import laid_out
 from crossflow.engine.step.memory import KINDS, Memory, host_share, memory
@@ -31,20 +30,12 @@ from crossflow.workload.stacked import chosen
 HELD = ("memory", "host_memory", "host_capacity", "problems", "least")  # of an outcome, what is known of points that are not timed
 
 
-def transformer_score(
-    scenario: Scenario,
-    system: SystemSpec,
-    device: Architecture,
-    n: int,
-    members: Members | None,
-    *,
-    least: bool = False,
-    fitting: bool = False,
-) -> Score:
-    """Score of n points of a transformer, those of a scenario or its members; with `fitting` those that do not fit are not timed."""
+def transformer_run(batch: PointBatch) -> Ran:
+    """Steps of a transformer; with `fitting` those that do not fit are not timed."""
+    scenario, system, device, n, members = batch.scenario, batch.system, batch.device, batch.n, batch.members
     job = scenario.job() if members is None else members.job
     runs_on = machine(scenario, device, system)
-    runs_on = replace(runs_on, least=True) if least else runs_on
+    runs_on = replace(runs_on, least=True) if batch.least else runs_on
     if members is None:
         layout, task, held = _repeated(scenario, runs_on.node, n)
         if device is not scenario.architecture or system is not scenario.system:
@@ -53,7 +44,7 @@ def transformer_score(
         layout, task = laid_out(job, members.strategies, members.batch, runs_on.node, runs_on.stack), None
         held = memory(job, layout, runs_on)
     devices = layout.devices
-    fits = held.fits if fitting else np.ones(n, dtype=bool)
+    fits = held.fits if batch.fitting else np.ones(n, dtype=bool)
     if fits.all():
         outcome = transformer_step(job, layout, runs_on, held, task)
     elif not fits.any():
@@ -61,7 +52,7 @@ def transformer_score(
     else:
         outcome = _partly(job, layout, runs_on, held, np.flatnonzero(fits))
     samples = scenario.workload_batch if members is None else members.batch
-    return score_of(scenario, system, device, outcome, devices, samples=samples, tokens=tokens_of(job), parameters=job.model.parameters)
+    return Ran(outcome=outcome, devices=devices, samples=samples, tokens=tokens_of(job), parameters=job.model.parameters)
 
 
 @functools.lru_cache(maxsize=64)

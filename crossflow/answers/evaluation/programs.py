@@ -9,10 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from crossflow.answers.evaluation.common import score_of
-from crossflow.answers.evaluation.members import Members
+from crossflow.answers.evaluation.common import PointBatch, Ran
 from crossflow.answers.scenario import Scenario
-from crossflow.answers.score import Score
 from crossflow.base.arrays import Array, Index, Mask, divide, summed, tally, wide
 from crossflow.cost.network import CostRows, MessageCosts, message_costs
 from crossflow.cost.price import Prices, price, stacked
@@ -22,7 +20,6 @@ from crossflow.engine.step.outcome import Outcome
 from crossflow.engine.tasks import PriceRows, copies, tasks_of
 from crossflow.hardware.architecture.model import Architecture
 from crossflow.hardware.architecture.network import NetworkSpec
-from crossflow.hardware.architecture.template import SystemSpec
 from crossflow.hardware.mapping.placement import Placement, layouts, place
 from crossflow.program.kernels import Timed
 from crossflow.program.program import HOST, HOST_TIMES, Program, fullest
@@ -32,13 +29,14 @@ Makespan = Callable[[Array], Array]  # of the time of every row of tasks
 Step = Callable[[Any], Array]  # of the messages that take no time
 
 
-def program_score(scenario: Scenario, system: SystemSpec, device: Architecture, n: int, members: Members | None, *, least: bool) -> Score:
-    """Score of n points that share a program but for its sizes; `system`, `device` and `members` hold what varies between them."""
-    program = scenario.program(unrolled=scenario.shares_devices) if members is None else members.job
-    prices, _, total = _placed_prices(scenario, program, system.network, device, least=least)
+def program_run(batch: PointBatch) -> Ran:
+    """Steps of points that share a program but for its sizes."""
+    scenario, n = batch.scenario, batch.n
+    program = scenario.program(unrolled=scenario.shares_devices) if batch.members is None else batch.members.job
+    prices, _, total = _placed_prices(scenario, program, batch.system.network, batch.device, least=batch.least)
     outcome = program_outcome(scenario, program, prices, n, total)
-    devices, parameters = np.full(n, float(scenario.devices)), program.parameters
-    return score_of(scenario, system, device, outcome, devices, samples=program.samples, tokens=program.tokens, parameters=parameters)
+    devices = np.full(n, float(scenario.devices))
+    return Ran(outcome=outcome, devices=devices, samples=program.samples, tokens=program.tokens, parameters=program.parameters)
 
 
 def placed(scenario: Scenario, program: Program, device: Architecture) -> Placement:

@@ -6,20 +6,17 @@ from dataclasses import replace
 
 import numpy as np
 
-from crossflow.answers.evaluation.common import score_of
+from crossflow.answers.evaluation.common import PointBatch, Ran
 from crossflow.answers.evaluation.layered import machine
-from crossflow.answers.evaluation.members import Members, check_strategy
+from crossflow.answers.evaluation.members import check_strategy
 from crossflow.answers.evaluation.programs import program_outcome
 from crossflow.answers.evaluation.sharding import chosen, joined_parts, rank_rows, sharded_outcome
 from crossflow.answers.scenario import Scenario
-from crossflow.answers.score import Score
 from crossflow.base.errors import CrossflowError, with_article
 from crossflow.cost.price import Prices
 from crossflow.engine.step.dlrm import DlrmStep, dlrm_job, dlrm_memory, dlrm_outcome, dlrm_prices, dlrm_program
 from crossflow.engine.step.dlrm_point import NODE, NODES, point_program
 from crossflow.engine.step.outcome import Machine, Outcome
-from crossflow.hardware.architecture.model import Architecture
-from crossflow.hardware.architecture.template import SystemSpec
 from crossflow.parallel.strategy.hierarchy import Hierarchy
 from crossflow.parallel.strategy.levels import Hierarchies
 from crossflow.program.program import Program
@@ -64,23 +61,22 @@ def replica_axes(strategy: Hierarchy) -> tuple[str, ...]:
     return tuple(name for name, role in zip((NODE, NODES), strategy.dense, strict=True) if role in ("batch", "shard"))
 
 
-def dlrm_score(
-    scenario: Scenario, system: SystemSpec, device: Architecture, n: int, members: Members | None, *, least: bool = False
-) -> Score:
-    """Score of n points of a recommendation model, those of a scenario or its members."""
+def dlrm_run(batch: PointBatch) -> Ran:
+    """Steps of a recommendation model."""
+    scenario, members = batch.scenario, batch.members
     workload, strategy, (node, nodes) = scenario.workload, scenario.strategy, scenario.nodes
     assert isinstance(workload, DlrmSpec)  # the caller has looked
     assert isinstance(strategy, Hierarchy)  # such a model's is
     if members is None:
         check_strategy(scenario, strategy, workload, scenario.nodes)
-        job, plans = dlrm_job(workload), Hierarchies.of([strategy] * n, workload.global_batch, node, nodes)
+        job, plans = dlrm_job(workload), Hierarchies.of([strategy] * batch.n, workload.global_batch, node, nodes)
     else:
         node = members.nodes[0][0]
         job, plans = members.job, Hierarchies.of(members.strategies, members.batch, node, members.node_counts)
-    runs_on = replace(machine(scenario, device, system), node=node, least=least)
+    runs_on = replace(machine(scenario, batch.device, batch.system), node=node, least=batch.least)
     with np.errstate(invalid="ignore", divide="ignore"):  # of a step without end, no part is worth a number
         outcome = sharded_outcome(scenario, job, plans, runs_on) if job.sharding else _outcome(scenario, job, plans, runs_on)
-    return score_of(scenario, system, device, outcome, plans.devices, samples=plans.batch, tokens=0, parameters=job.model.parameters)
+    return Ran(outcome=outcome, devices=plans.devices, samples=plans.batch, tokens=0, parameters=job.model.parameters)
 
 
 def _outcome(scenario: Scenario, job: DlrmJob, plans: Hierarchies, machine: Machine) -> Outcome:

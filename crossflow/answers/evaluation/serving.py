@@ -7,17 +7,13 @@ from dataclasses import replace
 
 import numpy as np
 
-from crossflow.answers.evaluation.common import score_of
+from crossflow.answers.evaluation.common import PointBatch, Ran
 from crossflow.answers.evaluation.layered import machine
-from crossflow.answers.evaluation.members import Members, check_strategy
-from crossflow.answers.scenario import Scenario
-from crossflow.answers.score import Score
+from crossflow.answers.evaluation.members import check_strategy
 from crossflow.base.arrays import Array, Index
 from crossflow.engine.step.batches import laid_out, overlaps
 from crossflow.engine.step.outcome import Machine
 from crossflow.engine.step.service import Prefill, Service, guessed, steady_state
-from crossflow.hardware.architecture.model import Architecture
-from crossflow.hardware.architecture.template import SystemSpec
 from crossflow.parallel.strategy.layout import Layout
 from crossflow.parallel.strategy.plan import Plan
 from crossflow.parallel.strategy.reading import worker_plan
@@ -25,14 +21,13 @@ from crossflow.workload.job import Job
 from crossflow.workload.spec import TransformerSpec
 
 
-def serving_score(
-    scenario: Scenario, system: SystemSpec, device: Architecture, n: int, members: Members | None, *, least: bool = False
-) -> Score:
-    """Score of n points of a service in steady state: a sample is a request, the step the mean one of all replicas."""
+def serving_run(batch: PointBatch) -> Ran:
+    """A service in steady state: a sample is a request, the step the mean one of all replicas."""
+    scenario, n, members = batch.scenario, batch.n, batch.members
     workload, plan = scenario.workload, scenario.strategy
     assert isinstance(workload, TransformerSpec)  # which alone are served
     job = scenario.job() if members is None else members.job
-    runs_on = replace(machine(scenario, device, system), least=least)
+    runs_on = replace(machine(scenario, batch.device, batch.system), least=batch.least)
     if members is None:
         assert isinstance(plan, Plan)  # a transformer has one
         check_strategy(scenario, plan, workload, scenario.nodes)
@@ -47,10 +42,10 @@ def serving_score(
     layout, service = replace(layout, microbatches=microbatches * parts), replace(service, chunk=np.maximum(service.chunk / parts, 1.0))
     steady = steady_state(job, layout, runs_on, service)
     devices = layout.devices if service.prefill is None else layout.devices + service.prefill.workers * service.prefill.layout.devices
-    score = score_of(
-        scenario, system, device, steady.outcome, devices, samples=steady.requests, tokens=service.output, parameters=job.model.parameters
-    )
-    return replace(score, serving=steady.figures)
+    return Ran(
+        outcome=steady.outcome, devices=devices, samples=steady.requests, tokens=service.output, parameters=job.model.parameters,
+        serving=steady.figures,
+    )  # fmt: skip
 
 
 def _microbatches(layout: Layout, service: Service) -> Array:
