@@ -29,6 +29,7 @@ def test_old_names_are_told_and_public_names_stay():
     assert said == ["crossflow.errors is crossflow.base.errors now", "True True"]
 
 
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_what_never_was_is_not_found():
     assert moved("crossflow.nothing") is moved("elsewhere.scenario") is moved("crossflow") is None
     with pytest.raises(ModuleNotFoundError, match=r"crossflow\.nothing"):

@@ -1,6 +1,6 @@
 """Decisions that are tried about a scenario, one step to each side: nodes, network, types, batch, and what an engine lets be set.
 
-Other strategies are of `crossflow.parallel.strategy.reading.near_strategies`, decisions about a generated chip of `explanation.alternatives`.
+Other strategies are of `crossflow.parallel.strategy.reading.near_strategies`, decisions about a generated chip of `alternatives`.
 """
 
 from __future__ import annotations
