@@ -11,6 +11,7 @@ import crossflow
 from crossflow.__main__ import main
 from crossflow.architecture.system import architecture
 from crossflow.errors import SpecError
+from crossflow.explanation import alternatives
 from crossflow.technology.library import load_library
 
 hypothesis.settings.register_profile("crossflow", deadline=None, derandomize=True, database=None, max_examples=60)
@@ -36,6 +37,15 @@ def problems():
         return [(problem.path, problem.message) for problem in caught.value.problems]
 
     return of
+
+
+@pytest.fixture(scope="module")
+def short_divisions():
+    """Short searches for other divisions of budgets, where a module explains scenarios."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(alternatives, "SEARCHED", 300)
+        patch.setattr(alternatives, "REFINED", 40)
+        yield
 
 
 @pytest.fixture(scope="session")

@@ -11,7 +11,7 @@ import pytest
 import crossflow
 from crossflow.__main__ import main
 from crossflow.errors import CrossflowError
-from crossflow.explanation import alternatives, sensitivity
+from crossflow.explanation import sensitivity
 from crossflow.explanation.parameters import GROUPS
 from crossflow.explanation.sensitivity import FACTORS, NOTHING, explain
 from crossflow.explanation.tornado import draw, tornado
@@ -32,13 +32,7 @@ KEYS = {
 }  # fmt: skip
 
 
-@pytest.fixture(scope="module", autouse=True)
-def brief():
-    """Short searches for other decisions."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(alternatives, "SEARCHED", 300)
-        patch.setattr(alternatives, "REFINED", 40)
-        yield
+pytestmark = pytest.mark.usefixtures("short_divisions")
 
 
 @pytest.fixture(scope="module")

@@ -15,14 +15,14 @@ from crossflow.interactive.sweeps import Direction, check_directed, sign_of
 from crossflow.planning.opening import ScenarioSource, load
 from crossflow.prediction import Prediction, predict
 from crossflow.results import PlainData, Tabular
-from crossflow.scenario import Scenario, from_document
+from crossflow.scenario import Scenario
 from crossflow.score import OwnFigure, larger_is_better, unit_of
 from crossflow.search.driver import search
 from crossflow.search.goals import Constraint, Objective
 from crossflow.search.oracle import Best
 from crossflow.search.problem import SearchProblem
 from crossflow.study.planning import planned
-from crossflow.study.searches import design
+from crossflow.study.searches import designed
 from crossflow.study.spaces import read_constraints
 from crossflow.study.spec import StudyFile
 
@@ -196,10 +196,8 @@ def _optimum(problem: SearchProblem, best: Best, blocks: Sequence[Mapping[str, A
     if best.row is None or not blocks:
         raise CrossflowError("optimise: no design was evaluated; give a larger number of evaluations")
     rows = {name: [value for block in blocks for value in np.asarray(block[name], dtype=object).tolist()] for name in blocks[0]}
-    start = problem.scenario
-    found = from_document(Document(file=start.document.file, data=design(problem, best.row)), start.base, start.name, like=start)
     return Optimum(
-        scenario=found,
+        scenario=designed(problem, best.row),
         row=best.row,
         front=best.front,
         evaluations=best.evaluations,

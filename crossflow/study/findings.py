@@ -21,7 +21,7 @@ from crossflow.explanation.parameters import parameters
 from crossflow.explanation.uncertainty import entry_of, importance, interval, probability_better
 from crossflow.names import file_name
 from crossflow.points import split, variant, varied
-from crossflow.scenario import Scenario, from_dict
+from crossflow.scenario import Scenario
 from crossflow.score import larger_is_better, unit_of
 from crossflow.search.division import SPREAD
 from crossflow.search.problem import ILLEGAL
@@ -229,7 +229,7 @@ def notes(study: Study, view: View, results: Sequence[searches.SearchResult]) ->
 def _trusted_best(results: Sequence[searches.SearchResult]) -> str:
     """How far the best designs of searches can be trusted, and a service's tails beside them; nothing where none fits."""
     bests = [
-        from_dict(searches.design(result.run.problem, result.best.row), base=result.run.problem.scenario.base)
+        searches.designed(result.run.problem, result.best.row)
         for result in results
         if result.best.row is not None and result.best.row["violation"] == 0
     ]

@@ -11,8 +11,9 @@ from typing import Any
 import numpy as np
 
 from crossflow import files
+from crossflow.files import Document
 from crossflow.points import varied, written
-from crossflow.scenario import moved
+from crossflow.scenario import Scenario, from_document, moved
 from crossflow.score import unit_of
 from crossflow.search.driver import search, solve
 from crossflow.search.goals import DesignOutcome
@@ -261,6 +262,12 @@ def design(problem: SearchProblem, row: Mapping[str, Any]) -> Any:
         if row.get(path) is not None:
             data = files.replace(data, tuple(path.split(".")), written(problem.scenario, path, row[path]), path)
     return data
+
+
+def designed(problem: SearchProblem, row: Mapping[str, Any]) -> Scenario:
+    """The scenario that a row of a search is of."""
+    start = problem.scenario
+    return from_document(Document(file=start.document.file, data=design(problem, row)), start.base, start.name, like=start)
 
 
 def convergence_rows(results: Sequence[SearchResult]) -> Iterator[dict[str, Any]]:
