@@ -9,6 +9,7 @@ import pytest
 
 import crossflow
 from crossflow.__main__ import main
+from crossflow.answers.explanation import alternatives
 from crossflow.base.errors import SpecError
 from crossflow.hardware.architecture.system import architecture
 from crossflow.hardware.technology.library import load_library
@@ -36,6 +37,15 @@ def problems():
         return [(problem.path, problem.message) for problem in caught.value.problems]
 
     return of
+
+
+@pytest.fixture(scope="module")
+def short_divisions():
+    """Short searches for other divisions of budgets, where a module explains scenarios."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(alternatives, "SEARCHED", 300)
+        patch.setattr(alternatives, "REFINED", 40)
+        yield
 
 
 @pytest.fixture(scope="session")

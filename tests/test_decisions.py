@@ -7,7 +7,6 @@ import yaml
 
 import crossflow
 from crossflow.__main__ import main
-from crossflow.answers.explanation import alternatives
 from crossflow.answers.explanation.answers import paces
 from crossflow.answers.explanation.decisions import KINDS, LEAST, overrides
 from crossflow.answers.explanation.designs import Design
@@ -33,13 +32,7 @@ CASES = {
 }  # fmt: skip
 
 
-@pytest.fixture(scope="module", autouse=True)
-def brief():
-    """Short searches for other divisions of budgets."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(alternatives, "SEARCHED", 200)
-        patch.setattr(alternatives, "REFINED", 40)
-        yield
+pytestmark = pytest.mark.usefixtures("short_divisions")
 
 
 @pytest.fixture(scope="module")

@@ -10,7 +10,7 @@ import pytest
 
 import crossflow
 from crossflow.__main__ import main
-from crossflow.answers.explanation import alternatives, sensitivity
+from crossflow.answers.explanation import sensitivity
 from crossflow.answers.explanation.parameters import GROUPS
 from crossflow.answers.explanation.sensitivity import FACTORS, NOTHING, explain
 from crossflow.answers.explanation.tornado import draw, tornado
@@ -32,13 +32,7 @@ KEYS = {
 }  # fmt: skip
 
 
-@pytest.fixture(scope="module", autouse=True)
-def brief():
-    """Short searches for other decisions."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(alternatives, "SEARCHED", 300)
-        patch.setattr(alternatives, "REFINED", 40)
-        yield
+pytestmark = pytest.mark.usefixtures("short_divisions")
 
 
 @pytest.fixture(scope="module")

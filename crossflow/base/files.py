@@ -465,13 +465,10 @@ def _problem(model: type[BaseModel], document: Document, detail: ErrorDetails) -
     elif kind == "union_tag_not_found":
         message = f"the key {detail['ctx']['discriminator']} is missing"
     elif kind == "union_tag_invalid":
-        tag, options = detail["ctx"]["tag"], re.findall(r"'([^']*)'", str(detail["ctx"]["expected_tags"]))
         location = (*location, str(detail["ctx"]["discriminator"]).strip("'"))
-        message = f"expected one of {', '.join(options)}, got {limits.shown(tag)}{did_you_mean(str(tag), options)}"
+        message = _one_of(str(detail["ctx"]["expected_tags"]), detail["ctx"]["tag"])
     elif kind == "literal_error":
-        expected = str(detail.get("ctx", {}).get("expected", ""))
-        options = re.findall(r"'([^']*)'", expected) or [expected]
-        message = f"expected one of {', '.join(options)}, got {limits.shown(given)}{did_you_mean(str(given), options)}"
+        message = _one_of(str(detail.get("ctx", {}).get("expected", "")), given)
     elif kind in _MAPPING:
         message = f"expected a mapping, got {limits.shown(given)}"
     elif kind in EXPECTED:
@@ -480,6 +477,12 @@ def _problem(model: type[BaseModel], document: Document, detail: ErrorDetails) -
     elif kind not in ("value_error", "assertion_error"):
         message = f"{message[0].lower()}{message[1:]}, got {shape}"
     return document.problem(location, message)
+
+
+def _one_of(expected: str, given: Any) -> str:
+    """Sentence on a value that is none of those that pydantic names in quotes."""
+    options = re.findall(r"'([^']*)'", expected) or [expected]
+    return f"expected one of {', '.join(options)}, got {limits.shown(given)}{did_you_mean(str(given), options)}"
 
 
 def _trim(location: tuple[str | int, ...], data: Any, *, missing: bool) -> tuple[Path_, Any]:

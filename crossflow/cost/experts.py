@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from crossflow.base.arrays import Array, Index, count, divide, wide
+from crossflow.base.arrays import Array, Index, count, divide
 from crossflow.base.formats import DTYPE_BYTES, HALF, kept_bytes
 from crossflow.cost.roofline import KernelCosts, pass_costs, product_costs, timed_costs
 from crossflow.hardware.architecture.execution import ExpertLibrary, preferred
@@ -74,7 +74,7 @@ def grouped_costs(
     rows, which = np.unique(np.concatenate([sizes, points[None]]).reshape(len(sizes) + 1, -1).T, axis=0, return_inverse=True)
     layers, on = rows[:, :-1].T, rows[:, -1].astype(int)
     loads = layer_loads(layers)
-    found = _times(layers, loads, device.at(on) if device.points > 1 else device, dtype, warm=warm, boosted=boosted)
+    found = _times(layers, loads, device.at(on), dtype, warm=warm, boosted=boosted)
     busy, compute, cache, memory, moved, working = found[:, which.ravel()].reshape(-1, *shape)
     multiplied, levels = loads.rows[which.ravel()].reshape(shape), len(architecture.levels)
     flops = 2.0 * multiplied * (sizes[3] + 1.0) * sizes[1] * sizes[2]
@@ -131,11 +131,10 @@ class _Device:
         return count(*own, *(value for _, value in self.library if isinstance(value, np.ndarray)))
 
     def at(self, points: Index) -> _Device:
-        """The devices of some points, one after the other."""
-        n = self.points
+        """The devices of some points, one after the other; what does not differ stays one value."""
 
         def taken(held: Iterable[tuple[str, Any]]) -> dict[str, Array]:
-            return {name: wide(value, n)[points] for name, value in held if isinstance(value, np.ndarray)}
+            return {name: value[points] for name, value in held if isinstance(value, np.ndarray) and value.size > 1}
 
         return replace(self, **taken(vars(self).items()), library=self.library.model_copy(update=taken(self.library)))
 
@@ -143,9 +142,8 @@ class _Device:
 def _times(sizes: Array, loads: RowLoads, device: _Device, dtype: str, *, warm: bool, boosted: bool) -> Array:
     """Times of layers without their start: whole, of computing, cache and memory [s], bytes [B], units at work [s]; (6, layers)."""
     chunks = [np.arange(start, min(start + CHUNK, sizes.shape[1])) for start in range(0, sizes.shape[1], CHUNK)]
-    on = [device.at(places) if device.points > 1 else device for places in chunks]
-    return np.concatenate([_layer_times(sizes[:, places], loads[places], one, dtype, warm, boosted)
-                           for places, one in zip(chunks, on, strict=True)], axis=1)  # fmt: skip
+    parts = [_layer_times(sizes[:, places], loads[places], device.at(places), dtype, warm, boosted) for places in chunks]
+    return np.concatenate(parts, axis=1)
 
 
 def _layer_times(sizes: Array, loads: RowLoads, device: _Device, dtype: str, warm: bool, boosted: bool) -> Array:

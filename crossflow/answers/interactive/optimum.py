@@ -12,14 +12,14 @@ import numpy as np
 from crossflow.answers.interactive.sweeps import Direction, check_directed, sign_of
 from crossflow.answers.planning.opening import ScenarioSource, load
 from crossflow.answers.prediction import Prediction, predict
-from crossflow.answers.scenario import Scenario, from_document
+from crossflow.answers.scenario import Scenario
 from crossflow.answers.score import OwnFigure, larger_is_better, unit_of
 from crossflow.answers.search.driver import search
 from crossflow.answers.search.goals import Constraint, Objective
 from crossflow.answers.search.oracle import Best
 from crossflow.answers.search.problem import SearchProblem
 from crossflow.answers.study.planning import planned
-from crossflow.answers.study.searches import design
+from crossflow.answers.study.searches import designed
 from crossflow.answers.study.spaces import read_constraints
 from crossflow.answers.study.spec import StudyFile
 from crossflow.base.errors import CrossflowError
@@ -196,10 +196,8 @@ def _optimum(problem: SearchProblem, best: Best, blocks: Sequence[Mapping[str, A
     if best.row is None or not blocks:
         raise CrossflowError("optimise: no design was evaluated; give a larger number of evaluations")
     rows = {name: [value for block in blocks for value in np.asarray(block[name], dtype=object).tolist()] for name in blocks[0]}
-    start = problem.scenario
-    found = from_document(Document(file=start.document.file, data=design(problem, best.row)), start.base, start.name, like=start)
     return Optimum(
-        scenario=found,
+        scenario=designed(problem, best.row),
         row=best.row,
         front=best.front,
         evaluations=best.evaluations,

@@ -15,7 +15,7 @@ from crossflow.answers.evaluation.likeness import likeness, trust, trusts
 from crossflow.answers.explanation.parameters import parameters
 from crossflow.answers.explanation.uncertainty import entry_of, importance, interval, probability_better
 from crossflow.answers.points import split, variant, varied
-from crossflow.answers.scenario import Scenario, from_dict
+from crossflow.answers.scenario import Scenario
 from crossflow.answers.score import larger_is_better, unit_of
 from crossflow.answers.search.division import SPREAD
 from crossflow.answers.search.problem import ILLEGAL
@@ -229,7 +229,7 @@ def notes(study: Study, view: View, results: Sequence[searches.SearchResult]) ->
 def _trusted_best(results: Sequence[searches.SearchResult]) -> str:
     """How far the best designs of searches can be trusted, and a service's tails beside them; nothing where none fits."""
     bests = [
-        from_dict(searches.design(result.run.problem, result.best.row), base=result.run.problem.scenario.base)
+        searches.designed(result.run.problem, result.best.row)
         for result in results
         if result.best.row is not None and result.best.row["violation"] == 0
     ]

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from crossflow.answers.points import varied, written
-from crossflow.answers.scenario import moved
+from crossflow.answers.scenario import Scenario, from_document, moved
 from crossflow.answers.score import unit_of
 from crossflow.answers.search.driver import search, solve
 from crossflow.answers.search.goals import DesignOutcome
@@ -26,6 +26,7 @@ from crossflow.answers.study.planning import PlannedSearch
 from crossflow.answers.study.tables import PointsTable, numbers
 from crossflow.answers.study.workers import Workers, in_order
 from crossflow.base import files
+from crossflow.base.files import Document
 from crossflow.base.units import show
 
 Reporter = Callable[[int, int | None, str], None]
@@ -261,6 +262,12 @@ def design(problem: SearchProblem, row: Mapping[str, Any]) -> Any:
         if row.get(path) is not None:
             data = files.replace(data, tuple(path.split(".")), written(problem.scenario, path, row[path]), path)
     return data
+
+
+def designed(problem: SearchProblem, row: Mapping[str, Any]) -> Scenario:
+    """The scenario that a row of a search is of."""
+    start = problem.scenario
+    return from_document(Document(file=start.document.file, data=design(problem, row)), start.base, start.name, like=start)
 
 
 def convergence_rows(results: Sequence[SearchResult]) -> Iterator[dict[str, Any]]:

@@ -93,7 +93,7 @@ def decisions(explanation: Explanation) -> Group:
     objective = () if explanation.objective == "step_time_s" else (in_words(explanation.objective), "gain")
     chip = ("+-", "kept") if searched else ()
     header = ("decision", "change", *objective, "step", "gain", "per device", "gain", *chip, "bound by")
-    now = f"now {show(explanation.step_time, 's')} a step, {_rate(explanation.throughput)} {rate}"
+    now = f"now {show(explanation.step_time, 's')} a step, {page.count(explanation.throughput)} {rate}"
     aside = f"{now}; +-: over the re-optimised chip" if searched else now
     return page.section("What you decide", rows, right=range(2, len(header) - 1), aside=aside, header=header, wraps=1)
 
@@ -103,12 +103,8 @@ def _decided(one: Decision, explanation: Explanation, *, searched: bool) -> list
     objective = [] if explanation.objective == "step_time_s" else [_figure(one.value, explanation), _signed(one.gain)]
     kept = "-" if one.kept is None or not math.isfinite(one.kept) else _signed(one.kept)
     chip = ["-" if one.spread is None else f"{100 * one.spread:.1f} %", kept] if searched else []
-    pace = [show(one.step_time, "s"), _signed(-one.time), _rate(one.throughput), _signed(one.rate)]
+    pace = [show(one.step_time, "s"), _signed(-one.time), page.count(one.throughput), _signed(one.rate)]
     return [one.kind, text, *objective, *pace, *chip, one.bound_by]
-
-
-def _rate(value: float) -> str:
-    return f"{value:,.0f}" if value >= 1000 else f"{value:.4g}"
 
 
 def slight(explanation: Explanation) -> Group:

@@ -22,6 +22,7 @@ from crossflow.edges.launch.models import by_huggingface, model_settings, names_
 from crossflow.edges.launch.settings import FlatSettings, of_model, several
 from crossflow.edges.launch.table import Found, Remark
 from crossflow.parallel.strategy.plan import Plan
+from crossflow.workload.huggingface import CONFIG
 
 ORDER = ("tp", "pp", "dp")  # of ranks [2]_
 # Types of products, or of weights, that --quantization stands for.
@@ -77,7 +78,7 @@ def meant_model(found: Found, flag: str, fields: dict[str, Any], missing: dict[s
     preset = told if told in presets() else by_huggingface(name) if name else None
     if preset is not None:
         fields["workload.model"] = preset
-    elif name and (Path(name) / "config.json").is_file():
+    elif name and (Path(name) / CONFIG).is_file():
         fields["workload.model"] = str(Path(name) / "config.json")
     else:
         missing["workload.model"] = f"no preset is known as {shown(name)}" if name else "the command names no model"
@@ -212,7 +213,7 @@ def said_model(
         which = f"with weights in {weights}" if weights else "of your own, as none is known that was released"
         remarks.append(f"put a checkpoint of {preset} {which} into {folder}, or its name in the place of {folder}")
         return {flag: folder}
-    if isinstance(named, str) and Path(named).name == "config.json":
+    if isinstance(named, str) and Path(named).name == CONFIG:
         folder, own = str(Path(named).parent), model_settings(named)
         if weights and weights not in (own.get("workload.weight_dtype"), own.get("workload.dtype")):
             remarks.append(

@@ -10,7 +10,7 @@ References
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -117,7 +117,7 @@ def generate(system: GeneratedSystem, library: TechLibrary, choices: Mapping[str
     cores = build_cores(parts.compute, given["compute"], system.bundles)
     switched = (cores.used.power - cores.leakage_power) / np.maximum(cores.peak, 1.0)
     built: dict[str, Cores | BuiltMemory | Links] = {"compute": cores, **others}
-    static = _resting(cores, caches.values(), memory)
+    static = np.asarray(cores.leakage_power + memory.static_power + sum((c.static_power for c in caches.values()), NOTHING))
     package = packaged(
         parts,
         budgets,
@@ -148,7 +148,7 @@ def generate(system: GeneratedSystem, library: TechLibrary, choices: Mapping[str
         dataflow=system.dataflow,
         usage=_usage(given, {name: part.used for name, part in built.items()}),
         limits=(*(part.limit for part in built.values()), bound),
-        problems=(*_problems(system, parts, cores, caches, memory), *package.problems),
+        problems=(*_problems(system, parts, cores, caches, memory, static), *package.problems),
         cost=package.cost,
         carbon=package.carbon,
     )
@@ -517,15 +517,10 @@ def _usage(given: Mapping[str, Allotment], used: Mapping[str, Allotment]) -> tup
     )
 
 
-def _resting(cores: Cores, caches: Iterable[BuiltMemory], memory: BuiltMemory) -> Array:
-    """Power that flows whatever is computed. [W]"""
-    return np.asarray(cores.leakage_power + memory.static_power + sum((cache.static_power for cache in caches), NOTHING))
-
-
 def _problems(
-    system: GeneratedSystem, parts: Parts, cores: Cores, caches: Mapping[str, BuiltMemory], memory: BuiltMemory
+    system: GeneratedSystem, parts: Parts, cores: Cores, caches: Mapping[str, BuiltMemory], memory: BuiltMemory, static: Array
 ) -> tuple[tuple[Mask, str], ...]:
-    """Design points that cannot be built, with the sentence that says why."""
+    """Design points that cannot be built, with the sentence that says why; `static` is the power that flows whatever is computed. [W]"""
     budgets = system.budgets
     found: list[tuple[Mask, str]] = []
     for resource, shares in (("area", budgets.area), ("power", budgets.power_shares), ("perimeter", budgets.perimeter)):
@@ -539,7 +534,6 @@ def _problems(
         found.append((disordered(getattr(parts, name)), f"the voltages of {name} must satisfy threshold < minimum <= nominal <= maximum"))
     found.append((np.asarray(cores.mcus < 1), "not one compute unit fits its area and power"))
     found.append((np.asarray(memory.level.bandwidth <= 0), "not one memory device fits its package area, controller area, edge and power"))
-    resting = _resting(cores, caches.values(), memory)
-    found.append((np.asarray(resting >= budgets.power), "its power budget is no more than what it draws at rest"))
+    found.append((np.asarray(static >= budgets.power), "its power budget is no more than what it draws at rest"))
     found += [(np.asarray(c.level.bandwidth <= 0), f"{name} has no bandwidth: area or power are missing") for name, c in caches.items()]
     return tuple((mask, sentence) for mask, sentence in found if np.any(mask))
