@@ -55,8 +55,8 @@ if TYPE_CHECKING:  # what type checkers and editors know of the names below
     from crossflow.edges.launch.asking import export as export
     from crossflow.edges.trace.files import draw_timeline as draw_timeline
     from crossflow.edges.trace.files import write_timeline as write_timeline
-    from crossflow.engine.step.uneven import Uneven as Uneven
-    from crossflow.engine.step.uneven import load_uneven as load_uneven
+    from crossflow.engine.runs.uneven import Uneven as Uneven
+    from crossflow.engine.runs.uneven import load_uneven as load_uneven
     from crossflow.engine.timeline.record import Timeline as Timeline
     from crossflow.evidence.calibration.calibrate import calibrate as calibrate
     from crossflow.evidence.validation.comparison import validate as validate

@@ -11,13 +11,13 @@ from crossflow.answers.evaluation import layered
 from crossflow.answers.evaluation.events import events
 from crossflow.answers.evaluation.timelines import simulate as timeline
 from crossflow.base.errors import CrossflowError, SpecError
+from crossflow.cost.passes import steps_of
 from crossflow.engine.events import run_tasks
-from crossflow.engine.step.passes import steps_of
-from crossflow.engine.step.task import OF, task_of
 from crossflow.evidence.validation.tables import shipped
 from crossflow.evidence.validation.training import training_table
 from crossflow.parallel.strategy.layout import Layout
 from crossflow.parallel.strategy.plan import Plan
+from crossflow.parallel.tables import OF, task_of
 from crossflow.program.kernels import Attention
 
 GPT = {

@@ -9,9 +9,9 @@ import pytest
 from crossflow.base import files
 from crossflow.base.files import Document
 from crossflow.cost.lookups import lookup_costs, row_bytes
+from crossflow.cost.machine import Machine
+from crossflow.engine.runs.dlrm import dlrm_outcome, dlrm_prices, dlrm_step
 from crossflow.engine.schedule import longest_path
-from crossflow.engine.step.dlrm import dlrm_job, dlrm_outcome, dlrm_prices, dlrm_program
-from crossflow.engine.step.outcome import Machine
 from crossflow.engine.streams import Streams
 from crossflow.hardware.architecture.software import load_stack
 from crossflow.hardware.architecture.system import architecture, resolve
@@ -19,6 +19,7 @@ from crossflow.parallel.strategy.hierarchy import Hierarchy, hierarchy_of, legal
 from crossflow.parallel.strategy.levels import Hierarchies
 from crossflow.program.collectives import sent_bytes
 from crossflow.program.kernels import SIZES, Lookup
+from crossflow.workload.jobs import dlrm_job
 from crossflow.workload.spec import DlrmSpec
 
 PRESETS = {name: path for name, path in files.catalogue("templates").items() if name.startswith("dlrm-")}
@@ -48,7 +49,7 @@ ZIONEX = machine()
 def step(spec, *strategies, on=ZIONEX, nodes=16, node=None):
     chosen = [one if isinstance(one, Hierarchy) else hierarchy_of(one) for one in strategies or (DDP,)]
     job, plans = dlrm_job(spec), Hierarchies.of(chosen, spec.global_batch, node or on.node, nodes)
-    made = dlrm_program(job, plans, on)
+    made = dlrm_step(job, plans, on)
     return dlrm_outcome(job, made, dlrm_prices(made.program, len(plans), on), on.stack)
 
 

@@ -9,15 +9,17 @@ import pytest
 
 from crossflow.base import files
 from crossflow.base.files import Document
-from crossflow.engine.step.dlrm import dlrm_job, dlrm_outcome, dlrm_prices, dlrm_program, embedding, rank_embeddings
-from crossflow.engine.step.outcome import Machine
-from crossflow.engine.step.units import Builder
+from crossflow.cost.machine import Machine
+from crossflow.engine.runs.dlrm import dlrm_outcome, dlrm_prices, dlrm_step
 from crossflow.hardware.architecture.software import load_stack
 from crossflow.hardware.architecture.system import architecture, resolve
+from crossflow.parallel.dlrm import rank_embeddings
+from crossflow.parallel.dlrm_units import Builder
 from crossflow.parallel.sharding.pieces import Piece, Sharding, singles
 from crossflow.parallel.strategy.hierarchy import hierarchy_of
 from crossflow.parallel.strategy.levels import Hierarchies
 from crossflow.program.kernels import Attention, Pass, Product
+from crossflow.workload.jobs import dlrm_job
 from crossflow.workload.spec import DlrmSpec
 
 near = functools.partial(pytest.approx, rel=1e-12, abs=0.0)
@@ -64,7 +66,7 @@ def products(unit, phase):
 def outcome(strategy=REPLICAS, nodes=1, node=1, on=None, **changes):
     spec, on = spec_of(**changes), on or machine(nodes, node)
     job, plans = dlrm_job(spec), plans_of(spec, strategy, nodes, node)
-    made = dlrm_program(job, plans, on)
+    made = dlrm_step(job, plans, on)
     return dlrm_outcome(job, made, dlrm_prices(made.program, 1, on), on.stack)
 
 
@@ -164,7 +166,7 @@ def test_two_ranks_that_share_the_experts_hold_whole_samples_where_the_layer_bef
 
 def looked_up(strategy, nodes=1, node=1, **changes):
     spec, on = spec_of(**changes), machine(nodes, node)
-    return embedding(dlrm_job(spec), plans_of(spec, strategy, nodes, node), on.wires)
+    return dlrm_step(dlrm_job(spec), plans_of(spec, strategy, nodes, node), on).tables[0]
 
 
 def test_tables_on_one_device_by_hand():
@@ -255,7 +257,7 @@ def test_memory_of_one_device_by_hand():
 def test_the_optimizer_reads_and_writes_its_states():
     """A step that trains the top alone less one that trains nothing in it: gradient r1, weight r1 w1, two states r1 w1, in fp32."""
     spec, on = spec_of(frozen=["embedding", "bottom"], optimizer="adam"), machine()
-    made = dlrm_program(dlrm_job(spec), plans_of(spec, REPLICAS), on)
+    made = dlrm_step(dlrm_job(spec), plans_of(spec, REPLICAS), on)
     updated = [made.program.kernels[i] for op in made.program.ops if op.phase == "optimizer" for i in op.kernels]
     top = 544 * 48 + 48 + 48 * 8 + 8 + 8 + 1
     once = 1 if on.stack.fuses("optimizer", 2) else 3
@@ -283,7 +285,7 @@ def test_sharded_weights_of_the_next_layer_travel_before_this_one_computes(ahead
     own = machine(1, 8)
     on = replace(own, stack=own.stack.model_copy(update={"overlap": own.stack.overlap.model_copy(update={"gather": ahead})}))
     spec = spec_of(task="forward")
-    made = dlrm_program(dlrm_job(spec), plans_of(spec, {"dense": ["fsdp"], "embedding": ["mp"]}, 1, 8), on)
+    made = dlrm_step(dlrm_job(spec), plans_of(spec, {"dense": ["fsdp"], "embedding": ["mp"]}, 1, 8), on)
     names = [op.name.removesuffix(" forward") for op in made.program.ops]
     tables, g = ["all_to_all", "embedding lookups", "all_to_all"], "all_gather"
     early = [g, *tables, g, "bottom.0", "bottom.1", g, "interaction", g, "top.0", g, "top.1", "top.2"]

@@ -10,8 +10,9 @@ from crossflow.answers.evaluation.events import events
 from crossflow.answers.evaluation.programs import _simulated, launches, table
 from crossflow.answers.evaluation.recommendation import dlrm_inputs
 from crossflow.base.errors import CrossflowError, SpecError
-from crossflow.engine.step.dlrm import dlrm_prices, dlrm_program
-from crossflow.engine.step.dlrm_point import point_program
+from crossflow.engine.runs.dlrm import dlrm_prices
+from crossflow.engine.runs.dlrm_point import point_program
+from crossflow.parallel.dlrm import dlrm_program
 from crossflow.program import DeviceGroup, Product, ProgramBuilder
 from crossflow.program.file import program_of
 

@@ -17,8 +17,8 @@ from crossflow.base.errors import CrossflowError, SpecError
 from crossflow.cost.price import price
 from crossflow.engine.events import run_tasks
 from crossflow.engine.kinds import kinds_of
+from crossflow.engine.runs.uneven import Uneven, load_uneven
 from crossflow.engine.schedule import durations, longest_path, schedule
-from crossflow.engine.step.uneven import Uneven, load_uneven
 from crossflow.engine.tasks import copies, tasks_of
 from crossflow.program.blocks import Block
 from crossflow.program.builder import ProgramBuilder

@@ -8,7 +8,7 @@ import pytest
 import crossflow
 from crossflow.answers.evaluation.events import events
 from crossflow.answers.evaluation.timelines import simulate
-from crossflow.engine.step.passes import NODE, slowest
+from crossflow.cost.passes import NODE, slowest
 
 MODEL = {
     "model": "transformer", "layers": 8, "hidden": 1024, "heads": 16, "ffn": 2048, "vocabulary": 32000, "sequence": 4096,

@@ -11,7 +11,7 @@ import yaml
 import crossflow
 from crossflow.answers.study.reading import read_study
 from crossflow.base import files
-from crossflow.engine.step.uneven import load_uneven
+from crossflow.engine.runs.uneven import load_uneven
 from crossflow.evidence.emulation.delays import delays_of
 from crossflow.hardware.architecture.system import resolve
 

@@ -25,7 +25,7 @@ HOUSE = {
     "workload": (("",),),
     "parallel": (("strategy", "sharding", ""),),
     "cost": (("",),),
-    "engine": (("",), ("timeline",), ("step",)),
+    "engine": (("",), ("timeline",), ("runs",)),
     "answers": (
         ("settings", "bands"),
         ("scenario", "score"),

@@ -10,20 +10,20 @@ import pytest
 import yaml
 
 import crossflow
+from crossflow.answers.evaluation.remedies import remedies
 from crossflow.base.files import Document
-from crossflow.engine.step.activations import activations
-from crossflow.engine.step.memory import FRAMEWORK, KINDS, MOMENTS, in_flight, memory
-from crossflow.engine.step.outcome import Machine
-from crossflow.engine.step.remedies import remedies
-from crossflow.engine.step.weights import weights_of
+from crossflow.cost.machine import Machine
+from crossflow.engine.runs.memory import FRAMEWORK, KINDS, MOMENTS, in_flight, memory
 from crossflow.hardware.architecture.software import load_stack
 from crossflow.hardware.architecture.system import architecture, resolve
+from crossflow.parallel.activations import activations
 from crossflow.parallel.blocks import parameters
 from crossflow.parallel.strategy.layout import Layout
 from crossflow.parallel.strategy.legality import plan_problem
 from crossflow.parallel.strategy.plan import Plan
 from crossflow.parallel.strategy.schedules import pipeline_order
 from crossflow.parallel.strategy.transformers import plan_of
+from crossflow.parallel.weights import weights_of
 from crossflow.workload.frozen import Frozen
 from crossflow.workload.job import Job
 from crossflow.workload.spec import TransformerSpec

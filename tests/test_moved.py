@@ -10,7 +10,10 @@ from crossflow.base.moved import WING, moved
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
-@pytest.mark.parametrize("name", ["scenario", "score", "study.run", "cost.price", "sharding.costs", "strategy.notation", "cli.parser"])
+@pytest.mark.parametrize(
+    "name",
+    ["scenario", "score", "study.run", "cost.price", "sharding.costs", "strategy.notation", "cli.parser", "step.memory", "step.task"],
+)
 def test_a_module_is_the_same_by_its_old_name(name):
     old = importlib.import_module(f"crossflow.{name}")
     assert old is importlib.import_module(moved(f"crossflow.{name}") or f"crossflow.{name}")

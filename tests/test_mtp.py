@@ -7,14 +7,14 @@ import crossflow
 from crossflow.answers.evaluation.events import events
 from crossflow.answers.evaluation.timelines import simulate as timeline
 from crossflow.base.errors import SpecError
-from crossflow.engine.step.activations import activations
-from crossflow.engine.step.stages import counts
-from crossflow.engine.step.task import task_of
 from crossflow.hardware.architecture.software import load_stack
+from crossflow.parallel.activations import activations
 from crossflow.parallel.blocks import parameters
+from crossflow.parallel.shapes import counts
 from crossflow.parallel.strategy.layout import Layout
 from crossflow.parallel.strategy.stages import Division
 from crossflow.parallel.strategy.transformers import plan_of
+from crossflow.parallel.tables import task_of
 from crossflow.workload.huggingface import MTP_NOTE
 from crossflow.workload.spec import TransformerSpec
 

@@ -7,8 +7,8 @@ import pytest
 
 import crossflow
 from crossflow.answers.evaluation import evaluate
-from crossflow.engine.step.activations import activations
 from crossflow.hardware.architecture.software import load_stack
+from crossflow.parallel.activations import activations
 from crossflow.parallel.blocks import block_program
 from crossflow.parallel.strategy.again import Again, further_levels, levels, repeatable
 from crossflow.parallel.strategy.layout import Layout

@@ -16,9 +16,9 @@ from crossflow.answers.evaluation.serving import service_of
 from crossflow.answers.scenario import from_document
 from crossflow.base.errors import SpecError
 from crossflow.base.files import Document
-from crossflow.engine.step.memory import memory
-from crossflow.engine.step.service import guessed
-from crossflow.engine.step.transformer import transformer_step
+from crossflow.engine.runs.memory import memory
+from crossflow.engine.runs.service import guessed
+from crossflow.engine.runs.transformer import transformer_step
 from crossflow.parallel.strategy.layout import Layout
 from crossflow.parallel.strategy.reading import every_strategy
 from crossflow.workload.job import Chunk

@@ -6,7 +6,7 @@ import pytest
 import crossflow
 from crossflow.answers.evaluation.timelines import simulate
 from crossflow.engine.maxplus import NO_PATH, applied, chained, repeated
-from crossflow.engine.step.sharded import UnitTimes, backward_pass, forward_pass
+from crossflow.engine.runs.sharded import UnitTimes, backward_pass, forward_pass
 
 LAYER = ((0,), (1, 2), (3,))  # embedding, attention and MLP, head
 

@@ -8,29 +8,29 @@ import numpy as np
 import pytest
 from blocks import block_kernels
 
+from crossflow.answers.evaluation.remedies import _changes
 from crossflow.base.files import Document
-from crossflow.engine.step.activations import _activation, _state_space, activations
-from crossflow.engine.step.handovers import boundaries
-from crossflow.engine.step.memory import KINDS, in_flight, memory
-from crossflow.engine.step.offload import flow
-from crossflow.engine.step.outcome import Machine
-from crossflow.engine.step.passes import host_copies, optimizer_costs, steps_of
-from crossflow.engine.step.remedies import _changes
-from crossflow.engine.step.sharded import UnitTimes, backward_pass, forward_pass
-from crossflow.engine.step.slot_events import Laid
-from crossflow.engine.step.task import task_of
-from crossflow.engine.step.transformer import transformer_step
-from crossflow.engine.step.uneven import Uneven, World, in_step
-from crossflow.engine.step.weights import weights_of
+from crossflow.cost.handovers import boundaries
+from crossflow.cost.machine import Machine
+from crossflow.cost.passes import host_copies, optimizer_costs, steps_of
+from crossflow.engine.runs.memory import KINDS, in_flight, memory
+from crossflow.engine.runs.sharded import UnitTimes, backward_pass, forward_pass
+from crossflow.engine.runs.slot_events import Laid
+from crossflow.engine.runs.transformer import transformer_step
+from crossflow.engine.runs.uneven import Uneven, World, in_step
 from crossflow.engine.timeline.pipeline import walk_of
 from crossflow.engine.timeline.record import TENSOR
 from crossflow.hardware.architecture.software import load_stack
 from crossflow.hardware.architecture.system import architecture, resolve
+from crossflow.parallel.activations import _activation, _state_space, activations
 from crossflow.parallel.blocks import PHASES, units
+from crossflow.parallel.offload import flow
 from crossflow.parallel.strategy.again import further_levels
 from crossflow.parallel.strategy.layout import Layout
 from crossflow.parallel.strategy.plan import Plan
 from crossflow.parallel.strategy.schedules import pipeline_order
+from crossflow.parallel.tables import task_of
+from crossflow.parallel.weights import weights_of
 from crossflow.workload.job import Job
 from crossflow.workload.spec import TransformerSpec
 

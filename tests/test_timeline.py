@@ -12,7 +12,7 @@ from crossflow.answers.evaluation.events import events
 from crossflow.answers.evaluation.timelines import simulate as timeline
 from crossflow.base.errors import CrossflowError, SpecError
 from crossflow.engine.events import run_tasks
-from crossflow.engine.step.uneven import Uneven, load_uneven
+from crossflow.engine.runs.uneven import Uneven, load_uneven
 from crossflow.engine.timeline.pipeline import slot_ends, uneven_times, walk_of
 from crossflow.engine.timeline.record import COMMUNICATION, COMPUTE, DATA, TENSOR, WAIT, WORK
 from crossflow.parallel.strategy.schedules import RULES, pipeline_order

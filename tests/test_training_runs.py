@@ -10,7 +10,7 @@ import pytest
 
 import crossflow
 from crossflow.base.errors import SpecError
-from crossflow.engine.step.transformer import transformer_step
+from crossflow.engine.runs.transformer import transformer_step
 from crossflow.evidence.validation.tables import read_rows, shipped
 from crossflow.evidence.validation.training import (
     COLUMNS,

@@ -12,15 +12,15 @@ import crossflow
 from crossflow.answers.evaluation import evaluate
 from crossflow.base import files
 from crossflow.base.files import Document
+from crossflow.cost.machine import Machine
+from crossflow.cost.passes import hidden_in_pieces
 from crossflow.engine.events import run_tasks
-from crossflow.engine.step.outcome import Machine
-from crossflow.engine.step.passes import hidden_in_pieces
-from crossflow.engine.step.sharded import UnitTimes, sharded_passes
-from crossflow.engine.step.stages import counts
-from crossflow.engine.step.transformer import FIGURES, transformer_step
+from crossflow.engine.runs.sharded import UnitTimes, sharded_passes
+from crossflow.engine.runs.transformer import FIGURES, transformer_step
 from crossflow.hardware.architecture.software import load_stack
 from crossflow.hardware.architecture.system import architecture, resolve
 from crossflow.parallel.blocks import block_program, unit_places, units
+from crossflow.parallel.shapes import counts
 from crossflow.parallel.strategy.layout import Layout
 from crossflow.parallel.strategy.legality import plan_problem
 from crossflow.parallel.strategy.mesh import TYPES

@@ -6,7 +6,7 @@ from blocks import block_kernels
 
 import crossflow
 from crossflow.cost.price import kernel_names
-from crossflow.engine.step.memory import kv_cache
+from crossflow.engine.runs.memory import kv_cache
 from crossflow.hardware.architecture.software import load_stack
 from crossflow.parallel.strategy.layout import Layout
 from crossflow.parallel.strategy.plan import Plan

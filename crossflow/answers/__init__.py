@@ -21,6 +21,7 @@ DOORS = {
     "evaluation.events": ("Event", "EventList", "events"),
     "evaluation.likeness": ("AROUND", "PROMPTS", "TOKENS", "WATTS", "featured", "kind_of", "likeness", "seen", "trust"),
     "evaluation.members": ("check_strategy",),
+    "evaluation.remedies": ("Remedy",),
     "evaluation.timelines": ("simulate",),
     "explanation.answers": ("Change", "DIVIDED", "Decision", "Effect", "Explanation", "NextBottleneck", "WhatIf"),
     "explanation.decisions": ("better_moves", "better_strategies"),

@@ -16,6 +16,7 @@ from crossflow.answers.evaluation.layered import machine, stage_memory
 from crossflow.answers.evaluation.likeness import told_trust, trust, trusts
 from crossflow.answers.evaluation.narrow import slower_experts
 from crossflow.answers.evaluation.recommendation import held_by_rank
+from crossflow.answers.evaluation.remedies import Remedy, remedies
 from crossflow.answers.idle import idle
 from crossflow.answers.points import variant
 from crossflow.answers.scenario import Scenario
@@ -23,7 +24,6 @@ from crossflow.answers.score import Score, money, no_column
 from crossflow.base.arrays import plain
 from crossflow.base.results import Amounts, DeviceMemory, PlainData, Tabular, known, public
 from crossflow.base.units import show
-from crossflow.engine.step.remedies import Remedy, remedies
 from crossflow.hardware.architecture.model import Architecture
 from crossflow.hardware.architecture.run_cost import DAY, KILOWATT_HOUR
 from crossflow.hardware.architecture.system import architecture

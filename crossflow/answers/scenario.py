@@ -10,12 +10,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-import numpy as np
 from pydantic import BeforeValidator, Field, model_validator
 
 from crossflow.answers.settings import pointed
 from crossflow.base import contents, files, provenance
-from crossflow.base.arrays import Array
 from crossflow.base.contents import Contents, Packed
 from crossflow.base.errors import CrossflowError, Problem, SpecError, StrategyError, among, did_you_mean, known_name, with_article
 from crossflow.base.files import Document, FileModel
@@ -38,13 +36,13 @@ from crossflow.parallel.strategy.schedules import hold_order
 from crossflow.parallel.transform import transform
 from crossflow.program.file import is_program
 from crossflow.program.program import Program
-from crossflow.workload.frozen import frozen_layers
 from crossflow.workload.graph import Graph
 from crossflow.workload.huggingface import CONFIG, huggingface_document
 from crossflow.workload.idle import without_meaning
 from crossflow.workload.job import Job
+from crossflow.workload.jobs import job_of, tokens_of
 from crossflow.workload.released import SERVED, as_released
-from crossflow.workload.spec import MODELS, OPTIMIZER_STATES, DlrmSpec, GemmSpec, LstmSpec, ProgramSpec, TransformerSpec
+from crossflow.workload.spec import MODELS, DlrmSpec, GemmSpec, LstmSpec, ProgramSpec, TransformerSpec
 
 if TYPE_CHECKING:
     from crossflow.answers.explanation.answers import Explanation
@@ -382,33 +380,6 @@ def _restored(version: str, data: str, base: Path | None, name: str, packed: Pac
 @functools.lru_cache(maxsize=64)
 def _graph(workload: LstmSpec | GemmSpec) -> Graph:
     return workload.graph()
-
-
-@functools.lru_cache(maxsize=64)
-def job_of(workload: TransformerSpec) -> Job:
-    """What a step of a transformer computes."""
-    model = workload.transformer()
-    prompt, output = workload.tokens, workload.output or 0
-    return Job(
-        model=model,
-        task=workload.step,
-        dtype=workload.dtype,
-        weight_dtype=workload.weight_dtype,
-        kv_dtype=workload.kv_dtype,
-        optimizer_states=OPTIMIZER_STATES[workload.optimizer],
-        dropout=workload.dropout and workload.task == "training",
-        frozen=frozen_layers(workload.frozen, model) if workload.frozen else None,
-        context=prompt + output // 2,
-        cached=prompt + output if workload.serves else 0,
-        staggered=workload.task == "serving",
-        apart=workload.task == "serving" and workload.serving.prefill is not None,
-        written=1 + (workload.serving.speculation.tokens if workload.task == "serving" and workload.serving.speculation else 0),
-    )
-
-
-def tokens_of(job: Job) -> Array | int:
-    """Tokens that one sample of a transformer counts in a step, 0 of a model of images."""
-    return job.tokens(job.model.tokens) if np.any(job.model.vocabulary) else 0
 
 
 def load(path: str | Path, settings: Iterable[str] = ()) -> Scenario:

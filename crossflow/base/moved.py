@@ -14,14 +14,27 @@ ROOMS = {
     "hardware": "architecture mapping technology",
     "program": "embedding",
     "parallel": "sharding strategy",
-    "engine": "step timeline",
+    "engine": "timeline",
     "answers": "bands catalogue evaluation explanation idle interactive planning points prediction scenario score search settings study "
     "uses",
     "evidence": "calibration emulation measurement replay torch validation",
     "edges": "bench cli explore launch trace",
 }
 WING = {room: wing for wing, rooms in ROOMS.items() for room in rooms.split()}
-APART = {"crossflow.sharding.costs": "crossflow.cost.sharding"}
+STEP = {  # of the package `crossflow.step`, whose modules are where what they do is done
+    "parallel": "activations batches offload weights",
+    "cost": "halves handovers passes",
+    "engine.runs": "dlrm dlrm_point memory outcome service sharded slot_events slots timeline transformer uneven",
+    "answers.evaluation": "larger remedies",
+}
+APART = {
+    "crossflow.sharding.costs": "crossflow.cost.sharding",
+    "crossflow.step.stages": "crossflow.parallel.shapes",
+    "crossflow.step.task": "crossflow.parallel.tables",
+    "crossflow.step.units": "crossflow.parallel.dlrm_units",
+    "crossflow.step": "crossflow.engine.runs",
+    **{f"crossflow.step.{module}": f"crossflow.{room}.{module}" for room, modules in STEP.items() for module in modules.split()},
+}
 
 
 def moved(name: str) -> str | None:
@@ -32,7 +45,7 @@ def moved(name: str) -> str | None:
     """
     package, _, rest = name.partition(".")
     wing = WING.get(rest.partition(".")[0])
-    return APART.get(name, f"{package}.{wing}.{rest}") if package == "crossflow" and wing else None
+    return APART.get(name, f"{package}.{wing}.{rest}" if package == "crossflow" and wing else None)
 
 
 class _Moved:

@@ -2,7 +2,8 @@
 
 `price` is the one way to price a program: rooflines over every level of memory with the best tiling (`roofline`, `tiling`, `waves`),
 attention, experts and look-ups by their own laws, messages by algorithm, fabric and shared links (`collectives`, `fabrics`, `network`,
-`exchange`), and measured events where a profile has them (`profile`). `ranks` tells what many ranks do at once, `nearby` which
+`exchange`), and measured events where a profile has them (`profile`). `passes` has
+those of a transformer's layers, `machine` what a step runs on. `ranks` tells what many ranks do at once, `nearby` which
 measured shapes are near.
 
 Takes a program, a placement and an architecture; gives `Prices`. When things start is of `engine`.
@@ -15,15 +16,18 @@ DOORS = {
     "exchange": ("Exchange", "exchange_time"),
     "experts": ("expert_library", "grouped_costs"),
     "fabrics": ("Fabric", "fabric_of", "path", "path_time"),
+    "handovers": ("Handed", "boundaries", "handed_of"),
     "lookups": ("RADIX",),
+    "machine": ("Machine",),
     "nearby": ("near_times",),
-    "network": ("CostRows", "MessageCosts", "PLACED", "Wires", "counted", "message_costs", "message_steps", "route_time"),
-    "price": ("LayerCosts", "Prices", "attention_kernels", "fused_attention", "host_calls", "kernel_names", "kernel_parts", "kernel_prices",
-        "layer_costs", "price", "stacked"),
+    "network": ("CostRows", "MessageCosts", "PLACED", "Wires", "message_costs", "message_steps", "route_time"),
+    "passes": ("Passes", "Steps", "between_measured", "optimizer_costs", "steps_of", "weights_measured"),
+    "price": ("Prices", "attention_kernels", "fused_attention", "host_calls", "kernel_names", "kernel_parts", "kernel_prices", "price",
+        "stacked"),
     "profile": ("COLUMNS", "KERNELS", "Key", "LONGEST", "LOOKUPS", "Measured", "PROFILED", "Profile", "SCOPES", "attention_shape",
         "gemm_shape", "kernel_of", "kernel_words", "lookup_shape", "message_shape", "message_size", "nearest", "optimizer_shape", "parties",
-        "pass_shape", "profile_at", "profile_event", "read_profile", "system_profile", "where_measured"),
+        "pass_shape", "profile_at", "profile_event", "read_profile", "system_profile"),
     "ranks": ("ELEMENT", "RankGroup", "SystemDelays", "Times"),
-    "roofline": ("KernelCosts", "WIDE", "pass_costs", "powered", "product_costs", "resources"),
+    "roofline": ("KernelCosts", "WIDE", "powered", "product_costs", "resources"),
     "sharding": ("Pricing", "piece_bytes"),
 }  # fmt: skip

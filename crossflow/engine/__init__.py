@@ -3,7 +3,7 @@
 The modules here are the engine itself: in-order streams as a longest path over segments (`schedule`, `streams`, `tasks`), blocks that
 repeat as max-plus matrices (`maxplus`, `loops`), kinds of ranks where devices differ (`kinds`), and a plain event engine for what
 cannot be ordered beforehand (`events`); on what both can do they agree to the last digit. `timeline` holds slots of a pipeline and what
-every device does and when. `step` runs layered models: passes, pipelines, gradients, offloading, memory and services.
+every device does and when. `runs` are what runs on it: steps of transformers and of recommendation models, and services.
 
 Takes prices; gives makespans, `Outcome`, `Timeline` and events.
 """
@@ -13,21 +13,15 @@ DOORS = {
     "events": ("run_shared",),
     "kinds": ("Kinds", "kinds_of", "split"),
     "loops": ("COPIES",),
+    "runs.dlrm": ("dlrm_outcome", "dlrm_prices", "dlrm_step"),
+    "runs.dlrm_point": ("NODE", "NODES", "point_program"),
+    "runs.memory": ("KINDS", "Memory", "host_share", "memory"),
+    "runs.outcome": ("BREAKDOWN", "Outcome"),
+    "runs.service": ("Prefill", "Service", "TAILS", "guessed", "steady_state"),
+    "runs.timeline": ("transformer_timeline",),
+    "runs.transformer": ("FIGURES", "transformer_step"),
+    "runs.uneven": ("EVEN", "Uneven", "check_places", "load_uneven"),
     "schedule": ("Schedule", "durations", "longest_path", "of_class", "schedule"),
-    "step.batches": ("laid_out", "overlaps"),
-    "step.dlrm": ("DlrmStep", "dlrm_job", "dlrm_memory", "dlrm_outcome", "dlrm_prices", "dlrm_program", "model_flops"),
-    "step.dlrm_point": ("NODE", "NODES", "point_program"),
-    "step.handovers": ("boundaries",),
-    "step.memory": ("KINDS", "Memory", "host_share", "memory"),
-    "step.offload": ("kept_on_host",),
-    "step.outcome": ("BREAKDOWN", "Machine", "Outcome"),
-    "step.passes": ("optimizer_costs",),
-    "step.remedies": ("Remedy", "remedies"),
-    "step.service": ("Prefill", "Service", "TAILS", "guessed", "steady_state"),
-    "step.task": ("COLLECTIVES", "StepTables", "task_of"),
-    "step.timeline": ("transformer_timeline",),
-    "step.transformer": ("FIGURES", "transformer_step"),
-    "step.uneven": ("EVEN", "Uneven", "check_places", "load_uneven"),
     "tasks": ("Copy", "PriceRows", "Task", "copies", "tasks_of"),
     "timeline.flat": ("Run", "timeline_of"),
     "timeline.pipeline": ("walk_of",),

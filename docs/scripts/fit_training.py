@@ -7,7 +7,7 @@ templates/software) or family (in templates/families) and leaves all others as t
 it finds beside what stands there, the errors on the rows of the fit with both, and the errors with the parameters found on
 a half of the models alone and tried on the other half. It writes nothing.
 
-The model is the package's own (`crossflow.engine.step.transformer`). The loss is the mean absolute logarithm of predicted over
+The model is the package's own (`crossflow.engine.runs.transformer`). The loss is the mean absolute logarithm of predicted over
 measured time, each row's bounded so that single bad runs do not decide, searched by Nelder-Mead over the logarithms of the
 parameters. Nothing is random.
 """
@@ -25,8 +25,8 @@ import numpy as np
 
 from crossflow.base.arrays import Array, Mask
 from crossflow.base.files import Document
-from crossflow.engine.step.outcome import Machine
-from crossflow.engine.step.transformer import transformer_step
+from crossflow.cost.machine import Machine
+from crossflow.engine.runs.transformer import transformer_step
 from crossflow.evidence.validation import training
 from crossflow.evidence.validation.report import errors
 from crossflow.evidence.validation.tables import TableRow, read_rows

@@ -46,7 +46,7 @@ from crossflow.base.units import Quantity, show
 from crossflow.edges.cli import parser
 from crossflow.edges.trace.compare import draw_comparison
 from crossflow.edges.trace.gantt import draw_gantt, gantt_of
-from crossflow.engine.step import uneven
+from crossflow.engine.runs import uneven
 from crossflow.evidence.emulation import delays, record
 from crossflow.evidence.measurement import results
 from crossflow.evidence.replay import overheads

@@ -17,7 +17,7 @@ from crossflow.answers.evaluation.recommendation import recommendation_program
 from crossflow.answers.scenario import Scenario, strategy_of
 from crossflow.base import files
 from crossflow.base.errors import CrossflowError
-from crossflow.engine.step.uneven import Uneven
+from crossflow.engine.runs.uneven import Uneven
 from crossflow.parallel.strategy.hierarchy import Hierarchy
 from crossflow.parallel.strategy.plan import Plan
 from crossflow.parallel.strategy.reading import as_text, every_strategy, fitting, near_strategies, strategy_problem

@@ -12,12 +12,12 @@ from crossflow.answers.scenario import Scenario
 from crossflow.answers.score import OVERFULL, OVERFULL_HOST, Score
 from crossflow.base.arrays import Array, Index, Mask, divide, wide
 from crossflow.base.limits import LARGEST
-from crossflow.engine.step.outcome import Outcome
-from crossflow.engine.step.task import COLLECTIVES
+from crossflow.engine.runs.outcome import Outcome
 from crossflow.hardware.architecture.model import Architecture
 from crossflow.hardware.architecture.run_cost import normalised
 from crossflow.hardware.architecture.system import reference_peak
 from crossflow.hardware.architecture.template import SystemSpec
+from crossflow.parallel.tables import COLLECTIVES
 
 if TYPE_CHECKING:
     from crossflow.answers.evaluation.members import Members

@@ -24,23 +24,23 @@ from crossflow.answers.scenario import Scenario, check_one_step, check_strategy
 from crossflow.base.arrays import Array, plain
 from crossflow.base.errors import CrossflowError
 from crossflow.base.names import cell
+from crossflow.cost.handovers import boundaries
+from crossflow.cost.machine import Machine
 from crossflow.cost.network import Wires, message_steps, route_time
+from crossflow.cost.passes import optimizer_costs
 from crossflow.cost.price import kernel_names, kernel_parts
 from crossflow.cost.profile import PROFILED, SCOPES, Profile, kernel_words, message_shape, nearest, optimizer_shape, parties
+from crossflow.engine.runs.transformer import transformer_step
 from crossflow.engine.schedule import schedule
-from crossflow.engine.step.batches import laid_out
-from crossflow.engine.step.handovers import boundaries
-from crossflow.engine.step.offload import kept_on_host
-from crossflow.engine.step.outcome import Machine
-from crossflow.engine.step.passes import optimizer_costs
-from crossflow.engine.step.task import StepTables, task_of
-from crossflow.engine.step.transformer import transformer_step
 from crossflow.hardware.architecture.model import Architecture
 from crossflow.hardware.architecture.software import SoftwareStack
+from crossflow.parallel.batches import laid_out
 from crossflow.parallel.blocks import PHASES, units
+from crossflow.parallel.offload import kept_on_host
 from crossflow.parallel.strategy.hierarchy import Hierarchy
 from crossflow.parallel.strategy.layout import Layout
 from crossflow.parallel.strategy.plan import Plan
+from crossflow.parallel.tables import StepTables, task_of
 from crossflow.program.groups import Group
 from crossflow.program.kernels import Timed
 from crossflow.program.program import Program

@@ -13,7 +13,7 @@ from crossflow.answers.scenario import Scenario
 from crossflow.answers.score import Score
 from crossflow.base.arrays import Array, wide
 from crossflow.base.errors import CrossflowError, did_you_mean, either, with_article
-from crossflow.engine.step.service import TAILS
+from crossflow.engine.runs.service import TAILS
 from crossflow.hardware.architecture.model import Architecture
 from crossflow.hardware.architecture.run_cost import load_of, node_power, operation_of, product, run_cost
 from crossflow.hardware.architecture.system import reference_peak

@@ -11,19 +11,21 @@ import numpy as np
 
 from crossflow.answers.evaluation.common import PointBatch, Ran
 from crossflow.answers.evaluation.members import check_strategy
-from crossflow.answers.scenario import Scenario, tokens_of
+from crossflow.answers.scenario import Scenario
 from crossflow.base.arrays import Index
-from crossflow.engine.step.batches import laid_out
-from crossflow.engine.step.memory import KINDS, Memory, host_share, memory
-from crossflow.engine.step.outcome import BREAKDOWN, Machine, Outcome
-from crossflow.engine.step.task import StepTables, task_of
-from crossflow.engine.step.transformer import transformer_step
+from crossflow.cost.machine import Machine
+from crossflow.engine.runs.memory import KINDS, Memory, host_share, memory
+from crossflow.engine.runs.outcome import BREAKDOWN, Outcome
+from crossflow.engine.runs.transformer import transformer_step
 from crossflow.hardware.architecture.model import Architecture
 from crossflow.hardware.architecture.template import SystemSpec
+from crossflow.parallel.batches import laid_out
 from crossflow.parallel.strategy.layout import Layout
 from crossflow.parallel.strategy.mesh import Mesh
 from crossflow.parallel.strategy.plan import Plan
+from crossflow.parallel.tables import StepTables, task_of
 from crossflow.workload.job import Job
+from crossflow.workload.jobs import tokens_of
 from crossflow.workload.spec import TransformerSpec
 from crossflow.workload.stacked import chosen
 

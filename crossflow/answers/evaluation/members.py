@@ -14,11 +14,10 @@ from typing import Any
 import numpy as np
 
 from crossflow.answers.points import groups, variant
-from crossflow.answers.scenario import COUNTS, Scenario, Sized, job_of, resized, tokens_of
+from crossflow.answers.scenario import COUNTS, Scenario, Sized, resized
 from crossflow.base.arrays import Array, Index, python
 from crossflow.base.errors import CrossflowError, StrategyError
 from crossflow.engine.loops import COPIES
-from crossflow.engine.step.dlrm import dlrm_job
 from crossflow.parallel.strategy.hierarchy import Hierarchy
 from crossflow.parallel.strategy.mesh import Mesh
 from crossflow.parallel.strategy.plan import Plan
@@ -26,6 +25,7 @@ from crossflow.parallel.strategy.reading import ANY, strategy_problem
 from crossflow.parallel.transform import assign_stages, divided
 from crossflow.workload.dlrm import DlrmJob
 from crossflow.workload.job import Job
+from crossflow.workload.jobs import dlrm_job, job_of, tokens_of
 from crossflow.workload.spec import DlrmSpec, GemmSpec, LstmSpec, TransformerSpec
 from crossflow.workload.stacked import chosen, stacked, structures
 

@@ -10,10 +10,10 @@ from crossflow.answers.evaluation.layered import machine
 from crossflow.answers.scenario import Scenario
 from crossflow.base.formats import DTYPE_BYTES, HALF
 from crossflow.cost.experts import expert_library, grouped_costs
-from crossflow.engine.step.batches import laid_out
-from crossflow.engine.step.outcome import Machine
+from crossflow.cost.machine import Machine
 from crossflow.hardware.architecture.execution import ExpertLibrary
 from crossflow.hardware.architecture.model import Architecture
+from crossflow.parallel.batches import laid_out
 from crossflow.parallel.blocks import block_program
 from crossflow.parallel.strategy.plan import Plan
 from crossflow.program.kernels import Experts, KernelTable

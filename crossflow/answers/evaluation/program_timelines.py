@@ -15,8 +15,8 @@ from crossflow.base.arrays import Array, Index
 from crossflow.base.errors import CrossflowError
 from crossflow.cost.price import Prices, price
 from crossflow.engine.kinds import Kinds, kinds_of, split
+from crossflow.engine.runs.uneven import EVEN, Uneven, check_places
 from crossflow.engine.schedule import durations, longest_path
-from crossflow.engine.step.uneven import EVEN, Uneven, check_places
 from crossflow.engine.tasks import Copy, PriceRows, Task, copies, tasks_of
 from crossflow.engine.timeline.flat import Run, timeline_of
 from crossflow.engine.timeline.record import COMPUTE, DATA, HOST, PIPELINE, TENSOR, Device, Timeline

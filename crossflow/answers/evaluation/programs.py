@@ -15,8 +15,8 @@ from crossflow.base.arrays import Array, Index, Mask, divide, summed, tally, wid
 from crossflow.cost.network import CostRows, MessageCosts, message_costs
 from crossflow.cost.price import Prices, price, stacked
 from crossflow.engine.events import run_shared
+from crossflow.engine.runs.outcome import Outcome
 from crossflow.engine.schedule import Schedule, durations, of_class, schedule
-from crossflow.engine.step.outcome import Outcome
 from crossflow.engine.tasks import PriceRows, copies, tasks_of
 from crossflow.hardware.architecture.model import Architecture
 from crossflow.hardware.architecture.network import NetworkSpec

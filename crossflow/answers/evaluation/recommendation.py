@@ -13,14 +13,17 @@ from crossflow.answers.evaluation.programs import program_outcome
 from crossflow.answers.evaluation.sharding import chosen, joined_parts, rank_rows, sharded_outcome
 from crossflow.answers.scenario import Scenario
 from crossflow.base.errors import CrossflowError, with_article
+from crossflow.cost.machine import Machine
 from crossflow.cost.price import Prices
-from crossflow.engine.step.dlrm import DlrmStep, dlrm_job, dlrm_memory, dlrm_outcome, dlrm_prices, dlrm_program
-from crossflow.engine.step.dlrm_point import NODE, NODES, point_program
-from crossflow.engine.step.outcome import Machine, Outcome
+from crossflow.engine.runs.dlrm import dlrm_outcome, dlrm_prices, dlrm_step
+from crossflow.engine.runs.dlrm_point import NODE, NODES, point_program
+from crossflow.engine.runs.outcome import Outcome
+from crossflow.parallel.dlrm import DlrmStep, dlrm_memory
 from crossflow.parallel.strategy.hierarchy import Hierarchy
 from crossflow.parallel.strategy.levels import Hierarchies
 from crossflow.program.program import Program
 from crossflow.workload.dlrm import DlrmJob
+from crossflow.workload.jobs import dlrm_job
 from crossflow.workload.spec import DlrmSpec
 
 
@@ -52,7 +55,7 @@ def recommendation_program(scenario: Scenario) -> Program:
     job, plans, runs_on = dlrm_inputs(scenario)
     if job.sharding:
         return next(steps for _, _, steps in chosen(job, plans, runs_on)).at(0)[0]
-    step = dlrm_program(job, plans, runs_on)
+    step = dlrm_step(job, plans, runs_on)
     return point_program(step, dlrm_prices(step.program, 1, runs_on), [dlrm_memory(job, step, runs_on.stack)])[0]
 
 
@@ -81,7 +84,7 @@ def dlrm_run(batch: PointBatch) -> Ran:
 
 def _outcome(scenario: Scenario, job: DlrmJob, plans: Hierarchies, machine: Machine) -> Outcome:
     """What comes out of a step of every point, whose ranks all have the mean of the look-ups."""
-    step = dlrm_program(job, plans, machine)
+    step = dlrm_step(job, plans, machine)
     prices = dlrm_prices(step.program, len(plans), machine)
     outcome = dlrm_outcome(job, step, prices, machine.stack)
     return _sharing(scenario, step, prices, outcome) if scenario.shares_devices else outcome

@@ -11,9 +11,9 @@ from crossflow.answers.evaluation.common import PointBatch, Ran
 from crossflow.answers.evaluation.layered import machine
 from crossflow.answers.evaluation.members import check_strategy
 from crossflow.base.arrays import Array, Index
-from crossflow.engine.step.batches import laid_out, overlaps
-from crossflow.engine.step.outcome import Machine
-from crossflow.engine.step.service import Prefill, Service, guessed, steady_state
+from crossflow.cost.machine import Machine
+from crossflow.engine.runs.service import Prefill, Service, guessed, steady_state
+from crossflow.parallel.batches import laid_out, overlaps
 from crossflow.parallel.strategy.layout import Layout
 from crossflow.parallel.strategy.plan import Plan
 from crossflow.parallel.strategy.reading import worker_plan

@@ -12,12 +12,14 @@ import numpy as np
 from crossflow.answers.evaluation.programs import launches, program_outcome, table
 from crossflow.answers.scenario import Scenario
 from crossflow.base.arrays import Array, Index, Mask, wide
+from crossflow.cost.machine import Machine
 from crossflow.cost.price import Prices
 from crossflow.cost.sharding import Pricing, piece_bytes
+from crossflow.engine.runs.dlrm import dlrm_prices, dlrm_step
+from crossflow.engine.runs.dlrm_point import point_program
+from crossflow.engine.runs.outcome import Outcome
 from crossflow.engine.schedule import schedule
-from crossflow.engine.step.dlrm import DlrmStep, dlrm_memory, dlrm_prices, dlrm_program, model_flops
-from crossflow.engine.step.dlrm_point import point_program
-from crossflow.engine.step.outcome import Machine, Outcome
+from crossflow.parallel.dlrm import DlrmStep, dlrm_memory, model_flops
 from crossflow.parallel.sharding.pieces import Piece, Sharding, singles
 from crossflow.parallel.sharding.sharders import cut, share_out
 from crossflow.parallel.strategy.levels import Hierarchies
@@ -37,7 +39,7 @@ class ShardedSteps(NamedTuple):
     @classmethod
     def of(cls, job: DlrmJob, plans: Hierarchies, machine: Machine, sharding: Sharding) -> ShardedSteps:
         """The step on every rank, priced."""
-        step = dlrm_program(job, plans, machine, sharding)
+        step = dlrm_step(job, plans, machine, sharding)
         memory = [dlrm_memory(job, step, machine.stack, rank) for rank in range(len(step.tables))]
         return cls(step, dlrm_prices(step.program, len(plans), machine), memory)
 

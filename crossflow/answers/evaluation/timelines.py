@@ -9,10 +9,10 @@ from crossflow.answers.evaluation.program_timelines import REPLICAS, program_tim
 from crossflow.answers.evaluation.recommendation import recommendation_program, replica_axes
 from crossflow.answers.scenario import Scenario, check_one_step, check_strategy
 from crossflow.base.errors import CrossflowError
-from crossflow.engine.step.batches import laid_out
-from crossflow.engine.step.timeline import transformer_timeline
-from crossflow.engine.step.uneven import EVEN, Uneven
+from crossflow.engine.runs.timeline import transformer_timeline
+from crossflow.engine.runs.uneven import EVEN, Uneven
 from crossflow.engine.timeline.record import Timeline
+from crossflow.parallel.batches import laid_out
 from crossflow.parallel.strategy.mesh import Mesh
 from crossflow.parallel.strategy.plan import Plan
 

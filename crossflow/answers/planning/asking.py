@@ -29,7 +29,7 @@ from crossflow.answers.score import MARGIN
 from crossflow.base import files
 from crossflow.base.errors import CrossflowError, did_you_mean
 from crossflow.base.files import YAML, Document
-from crossflow.engine.step.uneven import EVEN, Uneven
+from crossflow.engine.runs.uneven import EVEN, Uneven
 from crossflow.engine.timeline.record import Timeline
 from crossflow.parallel.strategy.notation import DEGREES, PLAN_KEYS
 from crossflow.parallel.strategy.reading import every_strategy

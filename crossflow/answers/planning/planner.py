@@ -10,6 +10,7 @@ import numpy as np
 from crossflow.answers.evaluation import evaluate
 from crossflow.answers.evaluation.figures import check_objective
 from crossflow.answers.evaluation.layered import machine
+from crossflow.answers.evaluation.remedies import remedies
 from crossflow.answers.planning.plans import Plans, RankedPlan, RefusedPlans, figure, ranked, with_ties
 from crossflow.answers.points import variant
 from crossflow.answers.scenario import Scenario
@@ -17,7 +18,6 @@ from crossflow.answers.score import MARGIN, OVERFULL, OVERFULL_HOST, Score, larg
 from crossflow.base.arrays import Array, Index
 from crossflow.base.errors import CrossflowError, StrategyError
 from crossflow.base.units import show
-from crossflow.engine.step.remedies import remedies
 from crossflow.parallel.strategy.mesh import Mesh
 from crossflow.parallel.strategy.plan import Plan
 from crossflow.parallel.strategy.reading import ANY, GIVEN, AnyStrategy, as_text, legal_strategies, undivided

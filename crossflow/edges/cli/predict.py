@@ -20,7 +20,7 @@ from crossflow.base.units import show
 from crossflow.edges.cli import device, page
 from crossflow.edges.cli.page import count, number, percent
 from crossflow.edges.cli.source import scenario_of
-from crossflow.engine.step.transformer import FIGURES
+from crossflow.engine.runs.transformer import FIGURES
 from crossflow.hardware.architecture.run_cost import KILOWATT_HOUR
 
 _LABEL = 21  # columns of the names beside bars

@@ -19,7 +19,7 @@ from crossflow.edges.trace.files import ENDINGS, PICTURES, TRACES
 from crossflow.edges.trace.gantt import draw_gantt, gantt_of
 from crossflow.edges.trace.perfetto import write_ranks, write_trace
 from crossflow.edges.trace.text import text_comparison, text_gantt
-from crossflow.engine.step.uneven import EVEN, load_uneven
+from crossflow.engine.runs.uneven import EVEN, load_uneven
 from crossflow.engine.timeline.record import Timeline
 
 _PATH = 12  # slots of the critical path that JSON has, from each end

@@ -9,13 +9,13 @@ import numpy as np
 
 from crossflow.answers.evaluation import evaluate
 from crossflow.answers.evaluation.likeness import AROUND, trust
+from crossflow.answers.evaluation.remedies import Remedy
 from crossflow.answers.explanation.designs import Design
 from crossflow.answers.prediction import Prediction
 from crossflow.answers.score import Score, larger_is_better, unit_of, words
 from crossflow.base.arrays import Array, plain
 from crossflow.base.units import Quantity
 from crossflow.edges.explore.controls import Control, controls, numbers
-from crossflow.engine.step.remedies import Remedy
 from crossflow.hardware.architecture.model import Architecture
 
 OBJECTIVES = ("step_time_s", "energy_j", "power_w", "memory_needed_bytes", "mfu", "cost_usd")  # that curves may show

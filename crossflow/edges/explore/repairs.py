@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from crossflow.answers.evaluation.remedies import Remedy
 from crossflow.answers.explanation.designs import AUTO, discrete_of, read_design
 from crossflow.answers.explanation.dividing import count_path, nearest
 from crossflow.answers.explanation.moves import names_of
@@ -13,7 +14,6 @@ from crossflow.answers.scenario import Scenario
 from crossflow.base.errors import CrossflowError
 from crossflow.base.formats import FORMATS
 from crossflow.edges.explore.controls import controls
-from crossflow.engine.step.remedies import Remedy
 from crossflow.parallel.strategy.hierarchy import Hierarchy
 from crossflow.parallel.strategy.reading import read_strategy
 from crossflow.workload.spec import ProgramSpec

@@ -21,8 +21,8 @@ from crossflow.base.drawing.canvas import new_figure, save_as, tidy
 from crossflow.base.drawing.palette import GREY, PALE
 from crossflow.base.drawing.words import number, prefixed, quantity, short
 from crossflow.base.units import show
-from crossflow.engine.step.task import COLLECTIVES
 from crossflow.engine.timeline.record import COMPUTE, HOST, WAIT, WORK, PassEvents, Timeline
+from crossflow.parallel.tables import COLLECTIVES
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

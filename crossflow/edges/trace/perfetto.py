@@ -25,8 +25,8 @@ import numpy as np
 
 from crossflow.base import files
 from crossflow.base.arrays import Array, plain
-from crossflow.engine.step.task import COLLECTIVES
 from crossflow.engine.timeline.record import CHUNK, HOST, STREAMS, WAIT, WORK, Events, Timeline
+from crossflow.parallel.tables import COLLECTIVES
 
 Ranks = Sequence[int] | Literal["all"] | None
 Watcher = Callable[[int, int], None]  # told how many events are written, and of how many

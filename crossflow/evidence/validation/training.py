@@ -23,9 +23,9 @@ from crossflow.base.errors import CrossflowError, SpecError
 from crossflow.base.files import Document
 from crossflow.base.units import parse
 from crossflow.cost.fabrics import fabric_of
-from crossflow.engine.step.memory import memory
-from crossflow.engine.step.outcome import Machine
-from crossflow.engine.step.transformer import transformer_step
+from crossflow.cost.machine import Machine
+from crossflow.engine.runs.memory import memory
+from crossflow.engine.runs.transformer import transformer_step
 from crossflow.evidence.validation.report import Table, errors
 from crossflow.evidence.validation.tables import TableRow, collective_times, measurements, number, positive, read_rows, template_of, wrong
 from crossflow.hardware.architecture.network import FabricKind

@@ -23,7 +23,7 @@ from crossflow.base.drawing.canvas import (
 )
 from crossflow.base.drawing.palette import RESOURCES, colours_of
 from crossflow.base.drawing.words import number, quantity
-from crossflow.engine.step.outcome import BREAKDOWN
+from crossflow.engine.runs.outcome import BREAKDOWN
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -1,8 +1,8 @@
-"""One step of a recommendation model under hierarchical strategies, for all design points at once [1]_.
+"""The step of a recommendation model under hierarchical strategies as a program, for all design points at once [1]_; what ranks hold.
 
 Layers become units; a unit has kernels forward and backward, collectives around them, and weights with their gradients. Units
-become operations of a program, which runs on in-order streams (`crossflow.engine.streams`): lookups first, the bottom MLP while pooled
-embeddings travel, interaction and top MLP, then all of it backwards, gradients reduced in buckets beside, optimizer last.
+become operations of a program: lookups first, the bottom MLP while pooled embeddings travel, interaction and top MLP, then all of it
+backwards, gradients reduced in buckets beside, optimizer last. `crossflow.engine.runs.dlrm` prices and runs it.
 
 References
 ----------
@@ -15,56 +15,25 @@ References
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
-from crossflow.base.arrays import Array, divide, wide
+from crossflow.base.arrays import Array
 from crossflow.base.formats import DTYPE_BYTES
-from crossflow.cost.network import MessageCosts, Wires
-from crossflow.cost.price import Prices, host_calls, kernel_prices, stacked
-from crossflow.cost.roofline import resources
-from crossflow.engine.step.outcome import Machine, Outcome
-from crossflow.engine.step.units import Builder, Send, Unit, UnitPhase
-from crossflow.engine.streams import run
 from crossflow.hardware.architecture.software import SoftwareStack
+from crossflow.parallel.dlrm_units import Builder, Send, Unit, UnitPhase
 from crossflow.parallel.sharding.pieces import Sharding, singles
 from crossflow.parallel.strategy.hierarchy import Kind
 from crossflow.parallel.strategy.levels import Hierarchies
 from crossflow.program.builder import ProgramBuilder
-from crossflow.program.collectives import Collective
 from crossflow.program.kernels import Kernel, Lookup, Number, Pass
-from crossflow.program.program import MessageTable, Program
+from crossflow.program.program import Program
 from crossflow.workload.dlrm import DLRM_LAYERS, DlrmJob, DlrmLayer, Linear, Tables
-from crossflow.workload.spec import OPTIMIZER_STATES, DlrmSpec
 
-COLLECTIVES: tuple[Collective, ...] = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all")
-Sent = tuple[DlrmLayer, Collective]  # collectives are told apart by the layer type that they serve
-SENT: tuple[Sent, ...] = tuple((layer, collective) for layer in DLRM_LAYERS for collective in COLLECTIVES)
 FP32 = 4
-
-
-def dlrm_job(spec: DlrmSpec) -> DlrmJob:
-    """What a step of a workload section computes."""
-    exchange = spec.exchange
-    return DlrmJob(
-        model=spec.dlrm(),
-        dtype=spec.dtype,
-        training=spec.task == "training",
-        optimizer_states=OPTIMIZER_STATES[spec.optimizer],
-        table_optimizer=spec.table_optimizer,
-        table=DTYPE_BYTES[spec.table_dtype],
-        forward=DTYPE_BYTES[exchange.forward],
-        backward=DTYPE_BYTES[exchange.backward],
-        index=DTYPE_BYTES["int32"] * (2 if exchange.indices == "int64" else 1),
-        ahead=exchange.ahead,
-        bucket=float(exchange.bucket[0]),
-        uneven=spec.uneven,
-        sharding=spec.sharding.rule() if spec.sharding else None,
-        frozen=frozenset(spec.frozen),
-    )
 
 
 # -------------------------------------------------------------------------------------------- lookups
@@ -78,7 +47,7 @@ class Embedding:
     ----------
     groups : kernels of tables that are served together: the lookups, and of their gradients the sorts and the updates.
     indices, forward, backward, updates : collectives of the looked-up indices, of pooled rows, of their gradients, and among
-        ranks that hold the same tables.
+        ranks that hold the same tables; of these both ways, of which one is taken (`crossflow.engine.runs.dlrm.dlrm_step`).
     parameters, rows : on the fullest device. [1]
     buffers : indices and what sorts them, pooled rows and their gradients. [B]
     """
@@ -93,7 +62,7 @@ class Embedding:
     buffers: Array
 
 
-def embedding(job: DlrmJob, plans: Hierarchies, wires: Wires) -> Embedding:
+def embedding(job: DlrmJob, plans: Hierarchies) -> Embedding:
     """Tables on the fullest device under each point's strategy.
 
     Pooled rows of all samples of a group of holders are scattered to the ranks whose samples they are: first summed over the
@@ -118,7 +87,6 @@ def embedding(job: DlrmJob, plans: Hierarchies, wires: Wires) -> Embedding:
     looked = samples * listed / (tables * rows)
     parameters = load * model.table_parameters / (tables * rows * columns)
     held_rows = load * sum(group.count * group.rows for group in model.tables) / (tables * rows)
-    dense, sparse = _updates(job, plans, parameters, wires)
     summing = Send(collective="reduce_scatter", size=pooled, group=summed)
     giving = Send(collective="all_gather", size=pooled, group=summed)
     exchange = Send(collective="all_to_all", size=pooled / rows, group=exchanged)
@@ -130,7 +98,7 @@ def embedding(job: DlrmJob, plans: Hierarchies, wires: Wires) -> Embedding:
         ),
         forward=(_times_bytes(summing, job.forward), _times_bytes(exchange, job.forward)),
         backward=(_times_bytes(exchange, job.backward), _times_bytes(giving, job.backward)),
-        updates=(dense, sparse),
+        updates=_updates(job, plans, parameters),
         parameters=parameters,
         rows=held_rows,
         buffers=2.0 * looked * load + pooled * (job.forward + job.backward * job.training) + looked * load * 2.0,
@@ -184,15 +152,13 @@ def _times_bytes(send: Send, element: float) -> Send:
     return replace(send, size=send.size * element)
 
 
-def _updates(job: DlrmJob, plans: Hierarchies, parameters: Array, wires: Wires) -> tuple[Send, Send]:
-    """Gradients among ranks that hold the same tables: of whole tables, or of the rows that each rank looked up, if that is faster."""
-    mesh, own = plans.embedding, plans.batch / plans.devices
+def _updates(job: DlrmJob, plans: Hierarchies, parameters: Array) -> tuple[Send, Send]:
+    """Gradients among ranks that hold the same tables, in either way: of whole tables, or of the rows that each rank looked up."""
+    copies, own = plans.embedding.copies, plans.batch / plans.devices
     share = own * sum(group.lookups * group.distinct_of(own) * (job.index + group.width * FP32) for group in job.model.tables)
-    dense, sparse = parameters * FP32, share * mesh.copies.size
-    whole = wires.time("all_reduce", dense, mesh.copies) < wires.time("all_gather", sparse, mesh.copies)
     return (
-        Send(collective="all_reduce", size=np.where(whole, dense, 0.0), group=mesh.copies),
-        Send(collective="all_gather", size=np.where(whole, 0.0, sparse), group=mesh.copies),
+        Send(collective="all_reduce", size=parameters * FP32, group=copies),
+        Send(collective="all_gather", size=share * copies.size, group=copies),
     )
 
 
@@ -226,15 +192,13 @@ class DlrmStep:
 RANKS = "ranks"  # axis along which ranks hold different tables
 
 
-def dlrm_program(job: DlrmJob, plans: Hierarchies, machine: Machine, sharding: Sharding | None = None) -> DlrmStep:
-    """One step of every design point as a program; with a sharding every rank is a class of its own, which meets the others to exchange."""
-    units = Builder(job=job, plans=plans, stack=machine.stack).build().units
-    tables = (embedding(job, plans, machine.wires),) if sharding is None else rank_embeddings(job, plans, sharding)
-    several = len(tables) > 1
+def dlrm_program(job: DlrmJob, plans: Hierarchies, stack: SoftwareStack, tables: Sequence[Embedding]) -> DlrmStep:
+    """One step of every design point as a program; each class of ranks with tables of its own meets the others to exchange."""
+    units, several = Builder(job=job, plans=plans, stack=stack).build().units, len(tables) > 1
     axes: dict[str, Any] = {"axes": {RANKS: len(tables)}, "stages": RANKS} if several else {}
     program, hooks = ProgramBuilder(name=job.model.name, dtype=job.dtype, shared=several, **axes), set[int]()
     for rank, mine in enumerate(tables):
-        writer = _StepWriter(job, plans, machine.stack, units, mine, program, rank if several else None)
+        writer = _StepWriter(job, plans, stack, units, mine, program, rank if several else None)
         writer.write()
         hooks |= writer.hooks
     return DlrmStep(
@@ -393,83 +357,7 @@ def owned(units: Sequence[Unit], plans: Hierarchies, layer: DlrmLayer) -> Array:
     return np.asarray(sum(found, np.zeros(len(plans))))
 
 
-# -------------------------------------------------------------------------------------------- the step
-
-
-def dlrm_prices(program: Program, n: int, machine: Machine) -> Prices:
-    """What the program of n design points costs; no lower bounds."""
-    messages = MessageTable.of(program.messages, n)
-    kernels, known = kernel_prices(program, machine.architecture, machine.stack, machine.profile, least=machine.least)
-    (sent, measured), moved = machine.wires.times(messages), messages.moved
-    return Prices(
-        resources=resources(machine.architecture),
-        kernels=kernels,
-        lower_bound=np.zeros((len(program.kernels), 1)),
-        messages=MessageCosts(time=sent, measured=measured, intra_bytes=moved[0], inter_bytes=moved[1]),
-        call=host_calls(machine.stack),
-        measured=stacked(wide(known, n), measured),
-    )
-
-
-def dlrm_outcome(job: DlrmJob, step: DlrmStep, prices: Prices, stack: SoftwareStack) -> Outcome:
-    """What comes out of a step of every design point."""
-    program, plans, n, costs, sent = step.program, step.plans, len(step.plans), prices.kernels, prices.messages.time
-    time, launched, none = wide(costs.time, n), wide(costs.launches, n), np.zeros_like(sent)
-    computing, durations = program.by_op(time, none), program.by_op(time, sent)
-    hooks = np.array([[float(i in step.hooks)] for i in range(len(program.ops))])
-    launches = program.by_op(launched, np.ones_like(sent))
-    issue = launches * float(stack.host.kernel[0]) + hooks * float(stack.host.layer[0])
-    groups = [None if op.message is None else program.messages[op.message].group for op in program.ops]
-    outside = [None if group is None else np.broadcast_to(group.size > group.per_node, (n,)) for group in groups]
-    names = [f"{op.layer}.{op.name}" for op in program.ops]
-    streams, last = run(program.ops, durations, outside, issue, names)
-    total = streams.finish((last,)) + float(stack.host.step[0])
-    waits = dict(zip(streams.names, streams.waits, strict=True))
-    host = waits["host"] + waits["nothing"] + float(stack.host.step[0])
-    places = {pair: [i for i, op in enumerate(program.ops) if (op.layer, op.name) == pair] for pair in SENT}
-    times: dict[Sent, Array] = {pair: durations[mine].sum(axis=0) for pair, mine in places.items()}
-    exposed = _exposed(times, waits)
-    network = np.asarray(sum((waits.get(".".join(pair), np.zeros(n)) for pair in times), np.zeros(n)))
-    bound, launch, devices = wide(costs.bound_times.sum(axis=1), n), wide(costs.launch.sum(axis=0), n), plans.devices
-    by_layer = {}
-    for layer in DLRM_LAYERS:
-        by_layer[f"{layer}.compute"] = computing[[i for i, op in enumerate(program.ops) if op.layer == layer]].sum(axis=0)
-        by_layer |= {f"{layer}.{what}": _summed(some, n, layer=layer) for what, some in (("communication", times), ("exposed", exposed))}
-    used = [name for name in COLLECTIVES if any(found.any() for (_, kind), found in times.items() if kind == name)]
-    return Outcome(
-        total=total,
-        breakdown={
-            "compute": bound[0], "memory_bound_compute": bound[1:].sum(axis=0), "exposed_communication": network, "bubble": np.zeros(n),
-            "other": launch + host,
-        },
-        communication={name: _summed(times, n, collective=name) for name in used},
-        exposed={name: _summed(exposed, n, collective=name) for name in used},
-        memory=dlrm_memory(job, step, stack),
-        flops=wide(costs.flops.sum(axis=0), n) * devices,
-        energy=wide(costs.energy.sum(axis=0), n) * devices,
-        model_flops=model_flops(job, plans),
-        traffic=wide(costs.traffic[-1].sum(axis=0), n) * devices,
-        sent=(prices.messages.intra_bytes.sum(axis=0), prices.messages.inter_bytes.sum(axis=0)),
-        bound={
-            **dict(zip(prices.resources, bound, strict=True)), "launch": launch, "host": host, "network": network,
-            "bubble": np.zeros(n),
-        },
-        by_layer={name: values for name, values in by_layer.items() if values.any()},
-        measured=divide(prices.measured.sum(axis=0), time.sum(axis=0) + sent.sum(axis=0)),
-    )  # fmt: skip
-
-
-def _exposed(times: Mapping[Sent, Array], waits: Mapping[str, Array]) -> dict[Sent, Array]:
-    """Waits for collectives of each layer type.
-
-    Each is for the one that ends it, as far as its own time goes; the rest is for those that it queued behind.
-    """
-    ended = {pair: waits.get(".".join(pair), np.zeros_like(time)) for pair, time in times.items()}
-    own = {pair: np.minimum(ended[pair], time) for pair, time in times.items()}
-    rest = np.asarray(sum(ended[pair] - own[pair] for pair in own))
-    room = {pair: time - own[pair] for pair, time in times.items()}
-    share = divide(rest, np.asarray(sum(room.values())))
-    return {pair: own[pair] + room[pair] * np.where(np.isfinite(share), share, 0.0) for pair in own}
+# -------------------------------------------------------------------------------------------- needs and holdings
 
 
 def model_flops(job: DlrmJob, plans: Hierarchies) -> Array:
@@ -508,9 +396,3 @@ def dlrm_memory(job: DlrmJob, step: DlrmStep, stack: SoftwareStack, rank: int = 
     }
     framework = float(stack.memory.context[0]) + float(stack.memory.fragmentation[0]) * sum(memory.values(), none)
     return {**memory, "framework": framework}
-
-
-def _summed(times: Mapping[Sent, Array], n: int, *, layer: str | None = None, collective: str | None = None) -> Array:
-    """Times of one layer type's collectives, or of one collective over all layer types, shape (n,). [s]"""
-    chosen = (time for (of, name), time in times.items() if layer in (None, of) and collective in (None, name))
-    return np.asarray(sum(chosen, np.zeros(n)))

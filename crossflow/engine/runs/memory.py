@@ -28,16 +28,16 @@ from dataclasses import dataclass, fields, replace
 import numpy as np
 
 from crossflow.base.arrays import Array, Index, Mask, by_point, once, summed
-from crossflow.engine.step.activations import activations
-from crossflow.engine.step.offload import MASTER, activations_on_host, kept_on_host, master_size, states_size
-from crossflow.engine.step.outcome import Machine
-from crossflow.engine.step.stages import Shape, alike, chunk_layers, row_counts
-from crossflow.engine.step.weights import weight_sizes
+from crossflow.cost.machine import Machine
 from crossflow.hardware.architecture.software import SoftwareStack
+from crossflow.parallel.activations import activations
 from crossflow.parallel.blocks import ends_of, parameters, type_of, units, wide_units
+from crossflow.parallel.offload import MASTER, activations_on_host, kept_on_host, master_size, states_size
+from crossflow.parallel.shapes import Shape, alike, chunk_layers, row_counts
 from crossflow.parallel.strategy.layout import Layout, Spread
 from crossflow.parallel.strategy.mesh import Type
 from crossflow.parallel.strategy.schedules import pipeline_order
+from crossflow.parallel.weights import weight_sizes
 from crossflow.workload.job import Job
 from crossflow.workload.transformer import Part
 

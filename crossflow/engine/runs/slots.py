@@ -1,7 +1,7 @@
 """Slots of a transformer's pipeline, and what every stage does after its last microbatch.
 
-Every overlap is the longest path of in-order streams: unit by unit where weights travel beside a pass (`crossflow.engine.step.sharded`),
-in closed form where pieces are alike (`crossflow.engine.step.offload.flow`).
+Every overlap is the longest path of in-order streams: unit by unit where weights travel beside a pass (`crossflow.engine.runs.sharded`),
+in closed form where pieces are alike (`crossflow.parallel.offload.flow`).
 """
 
 from __future__ import annotations
@@ -13,15 +13,14 @@ from dataclasses import dataclass
 import numpy as np
 
 from crossflow.base.arrays import Array, Index, by_point, share_of, summed
-from crossflow.engine.step.handovers import Handed, handed_of
-from crossflow.engine.step.offload import flow
-from crossflow.engine.step.outcome import Machine
-from crossflow.engine.step.passes import Passes, Steps
-from crossflow.engine.step.sharded import UnitTimes, sharded_passes, unit_groups
-from crossflow.engine.step.stages import Shape, row_counts
-from crossflow.engine.step.task import OF
+from crossflow.cost.handovers import Handed, handed_of
+from crossflow.cost.machine import Machine
+from crossflow.cost.passes import Passes, Steps
+from crossflow.engine.runs.sharded import UnitTimes, sharded_passes, unit_groups
 from crossflow.parallel.blocks import unit_places, unit_starts, units
+from crossflow.parallel.shapes import Shape, row_counts
 from crossflow.parallel.strategy.layout import Layout
+from crossflow.parallel.tables import OF
 from crossflow.workload.job import Job
 
 WHOLE = ("1f1b", "gpipe", "chimera", "pipedream")  # rules that leave weight gradients in the backward pass
@@ -320,3 +319,14 @@ def unit_times(steps: Steps, slots: SlotTimes, shape: Shape, counts: Counts, exp
     device = passes.device.sum(axis=0)[..., at]
     kernels = counts.forward * device[0] + counts.backward * device[1] + counts.weight * passes.weight.sum(axis=0)[:, at]
     return np.array([kernels + counts.update * state.update[:, at], communication, exposed])
+
+
+def flow(times: Sequence[Array], pieces: Array) -> Array:
+    """Time of several stages through which equal pieces pass one after the other, each stage one piece at a time. [s]
+
+    `times` are those of all pieces in each stage: one piece through all stages, then the slowest stage for the others.
+
+    >>> float(flow([np.array(4.0), np.array(8.0)], np.array(4.0)))
+    9.0
+    """
+    return np.asarray(sum(times) / pieces + functools.reduce(np.maximum, times) * (1.0 - 1.0 / pieces))

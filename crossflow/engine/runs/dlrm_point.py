@@ -1,6 +1,6 @@
 """A step of a recommendation model at one design point as a program of its own: on a mesh, with the host's work and what devices hold.
 
-The program of `crossflow.engine.step.dlrm` is that of many points, whose ranks communicate in groups that differ. At one point it is a
+The program of `crossflow.engine.runs.dlrm` is that of many points, whose ranks communicate in groups that differ. At one point it is a
 program like any other: it runs in uneven worlds, its kernels share devices, and it is written to a file.
 """
 
@@ -14,7 +14,7 @@ import numpy as np
 
 from crossflow.base.arrays import Array, Index, wide
 from crossflow.cost.price import Prices
-from crossflow.engine.step.dlrm import RANKS, DlrmStep
+from crossflow.parallel.dlrm import RANKS, DlrmStep
 from crossflow.program.groups import DeviceGroup, Group
 from crossflow.program.program import HOST, NETWORK, Message, Op, Program, Tensor
 

@@ -1,43 +1,13 @@
-"""What a step runs on and what comes out of it: the same for every layered workload."""
+"""What comes out of a step, whatever its workload."""
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
 
 from crossflow.base.arrays import Array, Mask
-from crossflow.cost.network import Wires
-from crossflow.cost.profile import Profile
-from crossflow.hardware.architecture.model import Architecture
-from crossflow.hardware.architecture.network import NetworkSpec
-from crossflow.hardware.architecture.software import SoftwareStack
-from crossflow.hardware.architecture.template import Host
-
-
-@dataclass(frozen=True, kw_only=True)
-class Machine:
-    """What a step runs on: device, network, devices of a node, software; the node's host and measured events where they are known.
-
-    With `least` every kernel takes its lower bound, and a step is not longer than any that runs there.
-    """
-
-    architecture: Architecture
-    network: NetworkSpec
-    node: int
-    stack: SoftwareStack
-    host: Host | None = None
-    profile: Profile | None = None
-    least: bool = False
-
-    @functools.cached_property
-    def wires(self) -> Wires:
-        """Collectives on its network; the paths that they take are worked out once."""
-        own = self.stack.peer_all_reduce
-        return Wires(network=self.network, architecture=self.architecture, node=self.node, profile=self.profile, all_reduce=own)
-
 
 # Parts of a step's time, in the order in which they are told and drawn.
 BREAKDOWN = ("compute", "memory_bound_compute", "exposed_communication", "bubble", "other")

@@ -8,10 +8,10 @@ from dataclasses import replace
 
 import numpy as np
 
-from crossflow.engine.step.batches import laid_out
-from crossflow.engine.step.memory import Memory, memory
-from crossflow.engine.step.outcome import Machine
-from crossflow.engine.step.transformer import transformer_step
+from crossflow.cost.machine import Machine
+from crossflow.engine.runs.memory import Memory, memory
+from crossflow.engine.runs.transformer import transformer_step
+from crossflow.parallel.batches import laid_out
 from crossflow.parallel.strategy.again import further_levels
 from crossflow.parallel.strategy.legality import plan_problem
 from crossflow.parallel.strategy.mesh import divisors

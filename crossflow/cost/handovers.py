@@ -9,9 +9,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from crossflow.base.arrays import Array, Index, Mask
+from crossflow.cost.machine import Machine
 from crossflow.cost.network import counted
-from crossflow.engine.step.outcome import Machine
-from crossflow.engine.step.stages import Between, Shape
+from crossflow.parallel.shapes import Between, Shape
 from crossflow.parallel.strategy.layout import Layout
 from crossflow.parallel.strategy.schedules import NATURAL, pipeline_order
 

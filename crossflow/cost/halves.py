@@ -1,4 +1,4 @@
-"""What exchanges of tokens block in a service that works on two halves of a step at once (`crossflow.engine.step.batches`).
+"""What exchanges of tokens block in a service that works on two halves of a step at once (`crossflow.parallel.batches`).
 
 Where prompts are read, a half attends, sends tokens to their experts, multiplies, sends results back, and so does the other one stage after
 it, so that each way is beside the experts of the other half for one of them, and beside the rest of its layer for the other [1]_. The
@@ -31,9 +31,9 @@ from crossflow.program.program import Program
 from crossflow.workload.job import Job
 
 if TYPE_CHECKING:  # what its arguments are; the chain of imports stays short
+    from crossflow.cost.machine import Machine
     from crossflow.cost.price import LayerCosts
-    from crossflow.engine.step.outcome import Machine
-    from crossflow.engine.step.task import Sends, StepTables
+    from crossflow.parallel.tables import Sends, StepTables
 
 
 def beside_half(

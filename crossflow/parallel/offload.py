@@ -13,8 +13,6 @@ References
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Sequence
 from dataclasses import dataclass, fields
 
 import numpy as np
@@ -67,14 +65,3 @@ def activations_on_host(layout: Layout, depth: Array | float) -> Array:
     """Share of a stage's activations that the host keeps, of a model of so many layers, shape (n,) or (1,). [1]"""
     share = np.minimum(layout.offload_layers * layout.pp / np.maximum(depth, 1.0), 1.0)
     return kept_on_host(layout, "activations") * np.where(layout.offload_layers > 0, share, 1.0)
-
-
-def flow(times: Sequence[Array], pieces: Array) -> Array:
-    """Time of several stages through which equal pieces pass one after the other, each stage one piece at a time. [s]
-
-    `times` are those of all pieces in each stage: one piece through all stages, then the slowest stage for the others.
-
-    >>> float(flow([np.array(4.0), np.array(8.0)], np.array(4.0)))
-    9.0
-    """
-    return np.asarray(sum(times) / pieces + functools.reduce(np.maximum, times) * (1.0 - 1.0 / pieces))

@@ -7,7 +7,7 @@ elements read and one written per element.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
@@ -52,16 +52,12 @@ class Unit:
     after_input: tuple[Send, ...] = ()
 
 
-@dataclass(kw_only=True)
 class Builder:
     """Collects units and their kernels under strategies and a software stack."""
 
-    job: DlrmJob
-    plans: Hierarchies
-    stack: SoftwareStack
-    units: list[Unit] = field(default_factory=list)
-
-    def __post_init__(self) -> None:
+    def __init__(self, *, job: DlrmJob, plans: Hierarchies, stack: SoftwareStack) -> None:
+        self.job, self.plans, self.stack = job, plans, stack
+        self.units: list[Unit] = []
         self._kernels: dict[str, dict[UnitPhase, list[Kernel]]] = {}
 
     @property

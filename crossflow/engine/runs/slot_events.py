@@ -15,13 +15,11 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from crossflow.base.arrays import Array
+from crossflow.cost.machine import Machine
+from crossflow.cost.passes import Steps
 from crossflow.cost.profile import SCOPES
-from crossflow.engine.step.outcome import Machine
-from crossflow.engine.step.passes import Steps
-from crossflow.engine.step.slots import Closing, SlotTimes
-from crossflow.engine.step.stages import Occurrence
-from crossflow.engine.step.task import COLLECTIVES
-from crossflow.engine.step.uneven import World
+from crossflow.engine.runs.slots import Closing, SlotTimes
+from crossflow.engine.runs.uneven import World
 from crossflow.engine.timeline.record import (
     COMMUNICATION,
     COMPUTE,
@@ -35,8 +33,10 @@ from crossflow.engine.timeline.record import (
     WORK,
     PassEvents,
 )
+from crossflow.parallel.shapes import Occurrence
 from crossflow.parallel.strategy.layout import Layout
 from crossflow.parallel.strategy.schedules import BACKWARD, FORWARD, LETTERS, WEIGHT, PipelineOrder
+from crossflow.parallel.tables import COLLECTIVES
 from crossflow.workload.job import Job
 
 # Collectives that bring what a unit's kernels read; the others carry what they have made.

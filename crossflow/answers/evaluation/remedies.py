@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from crossflow.engine.step.batches import laid_out
-from crossflow.engine.step.larger import fewer_requests, more_devices, possible
-from crossflow.engine.step.memory import memory
-from crossflow.engine.step.outcome import Machine
+from crossflow.answers.evaluation.larger import fewer_requests, more_devices, possible
+from crossflow.cost.machine import Machine
+from crossflow.engine.runs.memory import memory
+from crossflow.parallel.batches import laid_out
 from crossflow.parallel.strategy.again import Again, further_levels
 from crossflow.parallel.strategy.mesh import OFFLOADS, divisors
 from crossflow.parallel.strategy.plan import OWN_TENSOR, Plan

@@ -13,15 +13,16 @@ from dataclasses import dataclass
 import numpy as np
 
 from crossflow.base.arrays import Array, Index, divide, share_of, summed
-from crossflow.engine.step.memory import Memory, memory
-from crossflow.engine.step.outcome import BREAKDOWN, Machine, Outcome
-from crossflow.engine.step.passes import Steps, between_measured, steps_of, weights_measured
-from crossflow.engine.step.slots import Closing, Counts, Exposures, SlotTimes, by_stage, closing_of, slots_of, unit_times
-from crossflow.engine.step.stages import Shape
-from crossflow.engine.step.task import COLLECTIVES, OF, StepTables, task_of
+from crossflow.cost.machine import Machine
+from crossflow.cost.passes import Steps, between_measured, steps_of, weights_measured
+from crossflow.engine.runs.memory import Memory, memory
+from crossflow.engine.runs.outcome import BREAKDOWN, Outcome
+from crossflow.engine.runs.slots import Closing, Counts, Exposures, SlotTimes, by_stage, closing_of, slots_of, unit_times
 from crossflow.engine.timeline.pipeline import pipeline_ends
+from crossflow.parallel.shapes import Shape
 from crossflow.parallel.strategy.layout import Layout
 from crossflow.parallel.strategy.schedules import NATURAL
+from crossflow.parallel.tables import COLLECTIVES, OF, StepTables, task_of
 from crossflow.workload.job import Job
 
 LINES = ("waits", "behind", "grown", "sent", "gathered")  # of `SlotTimes` and what they hand over, forward and backward together

@@ -1,7 +1,7 @@
 """A transformer's step as a timeline: passes laid out unit by unit, slots by the schedule, then the replicas' collectives [1]_.
 
 The construction goes from the inside out, as the dependencies do: a tensor group runs a pass in step, unit by unit; passes are the
-slots of a pipeline; replicas of the pipeline meet where gradients are reduced. Times are those of `crossflow.engine.step.transformer`.
+slots of a pipeline; replicas of the pipeline meet where gradients are reduced. Times are those of `crossflow.engine.runs.transformer`.
 
 References
 ----------
@@ -18,15 +18,13 @@ import numpy as np
 
 from crossflow.base.arrays import Array, Index
 from crossflow.base.errors import CrossflowError
+from crossflow.cost.machine import Machine
+from crossflow.cost.passes import steps_of
 from crossflow.cost.profile import SCOPES
-from crossflow.engine.step.memory import ledger
-from crossflow.engine.step.outcome import Machine
-from crossflow.engine.step.passes import steps_of
-from crossflow.engine.step.slot_events import Laid, StepPasses, lone_pass
-from crossflow.engine.step.slots import Closing, closing_of, slots_of
-from crossflow.engine.step.stages import alike, sequence
-from crossflow.engine.step.task import COLLECTIVES, task_of
-from crossflow.engine.step.uneven import EVEN, Uneven, World, in_step
+from crossflow.engine.runs.memory import ledger
+from crossflow.engine.runs.slot_events import Laid, StepPasses, lone_pass
+from crossflow.engine.runs.slots import Closing, closing_of, slots_of
+from crossflow.engine.runs.uneven import EVEN, Uneven, World, in_step
 from crossflow.engine.timeline.pipeline import Walk, uneven_times, walk_of
 from crossflow.engine.timeline.record import (
     BACKWARDS,
@@ -44,8 +42,10 @@ from crossflow.engine.timeline.record import (
     Slots,
     Timeline,
 )
+from crossflow.parallel.shapes import alike, sequence
 from crossflow.parallel.strategy.layout import Layout
 from crossflow.parallel.strategy.schedules import BACKWARD, FORWARD, WEIGHT
+from crossflow.parallel.tables import COLLECTIVES, task_of
 from crossflow.workload.job import Job
 
 

@@ -8,13 +8,13 @@ from dataclasses import dataclass
 import numpy as np
 
 from crossflow.base.arrays import Array, Index, once
-from crossflow.engine.step.stages import Between, Shape, alike, row_counts
-from crossflow.engine.step.weights import Weights, weights_of
 from crossflow.hardware.architecture.software import SoftwareStack
 from crossflow.parallel.blocks import PHASES, block_program, ends_of, units
 from crossflow.parallel.repeated import WHOLE, repeats
+from crossflow.parallel.shapes import Between, Shape, alike, row_counts
 from crossflow.parallel.strategy.layout import Layout
 from crossflow.parallel.strategy.schedules import NATURAL
+from crossflow.parallel.weights import Weights, weights_of
 from crossflow.program.collectives import COLLECTIVES as KINDS
 from crossflow.program.kernels import repeated
 from crossflow.program.program import MessageTable, Op, Program

@@ -28,11 +28,12 @@ from typing import Any
 import numpy as np
 
 from crossflow.base.arrays import Array, Mask, divide
-from crossflow.engine.step.memory import ACTIVATIONS, CACHE, Memory, memory
-from crossflow.engine.step.outcome import Machine, Outcome
-from crossflow.engine.step.task import task_of
-from crossflow.engine.step.transformer import transformer_step
+from crossflow.cost.machine import Machine
+from crossflow.engine.runs.memory import ACTIVATIONS, CACHE, Memory, memory
+from crossflow.engine.runs.outcome import Outcome
+from crossflow.engine.runs.transformer import transformer_step
 from crossflow.parallel.strategy.layout import Layout
+from crossflow.parallel.tables import task_of
 from crossflow.program.groups import Group
 from crossflow.workload.job import Chunk, Job
 

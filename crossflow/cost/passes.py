@@ -11,19 +11,19 @@ import numpy as np
 
 from crossflow.base.arrays import Array, Mask, divide
 from crossflow.base.formats import FORMATS
+from crossflow.cost.halves import beside_half, exposed
+from crossflow.cost.machine import Machine
 from crossflow.cost.price import LayerCosts, layer_costs
 from crossflow.cost.profile import Profile, optimizer_shape, where_measured
 from crossflow.cost.roofline import KernelCosts, pass_costs
-from crossflow.engine.step.activations import activations
-from crossflow.engine.step.halves import beside_half, exposed
-from crossflow.engine.step.offload import MASTER, Copies, activations_on_host, kept_on_host, master_size, states_size
-from crossflow.engine.step.outcome import Machine
-from crossflow.engine.step.stages import Between
-from crossflow.engine.step.task import COLLECTIVES, OF, StepTables
-from crossflow.engine.step.weights import Weights, weight_sizes
 from crossflow.hardware.architecture.software import SoftwareStack
+from crossflow.parallel.activations import activations
 from crossflow.parallel.blocks import PHASES, unit_starts, units
+from crossflow.parallel.offload import MASTER, Copies, activations_on_host, kept_on_host, master_size, states_size
+from crossflow.parallel.shapes import Between
 from crossflow.parallel.strategy.layout import Layout
+from crossflow.parallel.tables import COLLECTIVES, OF, StepTables
+from crossflow.parallel.weights import Weights, weight_sizes
 from crossflow.program.program import Program
 from crossflow.workload.job import Job
 
@@ -214,7 +214,7 @@ def _beside_microbatch(job: Job, layout: Layout, machine: Machine, task: StepTab
     A pass forward of one microbatch and a pass backward of another run together, layer by layer. The way to the experts and the way back of
     the one are beside the experts and beside the rest of the layer of the other. What a way takes beyond them it blocks; meanwhile it takes
     units of the device from the kernels. Some microbatches of a pipeline have no other beside them (`Layout.unpaired`). Halves of a step of
-    a service: `crossflow.engine.step.halves`.
+    a service: `crossflow.cost.halves`.
 
     Parameters
     ----------

@@ -1,0 +1,62 @@
+"""What a step of a workload section computes: the `Job` of a transformer, the `DlrmJob` of a recommendation model."""
+
+from __future__ import annotations
+
+import functools
+
+import numpy as np
+
+from crossflow.base.arrays import Array
+from crossflow.base.formats import DTYPE_BYTES
+from crossflow.workload.dlrm import DlrmJob
+from crossflow.workload.frozen import frozen_layers
+from crossflow.workload.job import Job
+from crossflow.workload.spec import OPTIMIZER_STATES, DlrmSpec, TransformerSpec
+
+
+@functools.lru_cache(maxsize=64)
+def job_of(workload: TransformerSpec) -> Job:
+    """What a step of a transformer computes."""
+    model = workload.transformer()
+    prompt, output = workload.tokens, workload.output or 0
+    return Job(
+        model=model,
+        task=workload.step,
+        dtype=workload.dtype,
+        weight_dtype=workload.weight_dtype,
+        kv_dtype=workload.kv_dtype,
+        optimizer_states=OPTIMIZER_STATES[workload.optimizer],
+        dropout=workload.dropout and workload.task == "training",
+        frozen=frozen_layers(workload.frozen, model) if workload.frozen else None,
+        context=prompt + output // 2,
+        cached=prompt + output if workload.serves else 0,
+        staggered=workload.task == "serving",
+        apart=workload.task == "serving" and workload.serving.prefill is not None,
+        written=1 + (workload.serving.speculation.tokens if workload.task == "serving" and workload.serving.speculation else 0),
+    )
+
+
+def tokens_of(job: Job) -> Array | int:
+    """Tokens that one sample of a transformer counts in a step, 0 of a model of images."""
+    return job.tokens(job.model.tokens) if np.any(job.model.vocabulary) else 0
+
+
+def dlrm_job(spec: DlrmSpec) -> DlrmJob:
+    """What a step of a workload section computes."""
+    exchange = spec.exchange
+    return DlrmJob(
+        model=spec.dlrm(),
+        dtype=spec.dtype,
+        training=spec.task == "training",
+        optimizer_states=OPTIMIZER_STATES[spec.optimizer],
+        table_optimizer=spec.table_optimizer,
+        table=DTYPE_BYTES[spec.table_dtype],
+        forward=DTYPE_BYTES[exchange.forward],
+        backward=DTYPE_BYTES[exchange.backward],
+        index=DTYPE_BYTES["int32"] * (2 if exchange.indices == "int64" else 1),
+        ahead=exchange.ahead,
+        bucket=float(exchange.bucket[0]),
+        uneven=spec.uneven,
+        sharding=spec.sharding.rule() if spec.sharding else None,
+        frozen=frozenset(spec.frozen),
+    )
