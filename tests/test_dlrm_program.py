@@ -7,12 +7,11 @@ from test_program import broken, scenario_of
 
 from crossflow import Uneven, evaluate, from_dict, predict, recommendation_program, simulate
 from crossflow.answers.evaluation.events import events
-from crossflow.answers.evaluation.programs import _simulated, launches, table
 from crossflow.answers.evaluation.recommendation import dlrm_inputs
 from crossflow.base.errors import CrossflowError, SpecError
-from crossflow.engine.runs.dlrm import dlrm_prices
+from crossflow.engine.runs.dlrm import dlrm_prices, dlrm_step
 from crossflow.engine.runs.dlrm_point import point_program
-from crossflow.parallel.dlrm import dlrm_program
+from crossflow.engine.runs.programs import _simulated, launches, table
 from crossflow.program import DeviceGroup, Product, ProgramBuilder
 from crossflow.program.file import program_of
 
@@ -112,7 +111,7 @@ def test_groups_beside_the_mesh_have_uneven_worlds_too(tmp_path):
 def test_one_kernel_at_a_time_on_the_event_engine_is_the_step(strategy):
     given = recommendation(strategy, software=SLOW)
     job, plans, runs_on = dlrm_inputs(given)
-    step = dlrm_program(job, plans, runs_on)
+    step = dlrm_step(job, plans, runs_on)
     prices = dlrm_prices(step.program, 1, runs_on)
     program, messages = point_program(step, prices, [{}])
     prices = prices.at(0, messages)

@@ -189,6 +189,11 @@ class Scenario(PlainData):
         several = self.kernels_per_device > 1 and not isinstance(self.workload, TransformerSpec)  # whose kernels wait for each other
         return own or several
 
+    @property
+    def slots(self) -> int | None:
+        """Kernels of a stream that a device runs at once, which share it; None where every kernel waits for the one before."""
+        return self.kernels_per_device if self.shares_devices else None
+
     def job(self) -> Job:
         """What a step of a transformer computes."""
         if not isinstance(self.workload, TransformerSpec):

@@ -10,18 +10,18 @@ Takes prices; gives makespans, `Outcome`, `Timeline` and events.
 
 # What other wings may import, by module; all else is this wing's own.
 DOORS = {
-    "events": ("run_shared",),
     "kinds": ("Kinds", "kinds_of", "split"),
     "loops": ("COPIES",),
     "runs.dlrm": ("dlrm_outcome", "dlrm_prices", "dlrm_step"),
     "runs.dlrm_point": ("NODE", "NODES", "point_program"),
     "runs.memory": ("KINDS", "Memory", "host_share", "memory"),
     "runs.outcome": ("BREAKDOWN", "Outcome"),
+    "runs.programs": ("launches", "program_outcome", "table"),
     "runs.service": ("Prefill", "Service", "TAILS", "guessed", "steady_state"),
     "runs.timeline": ("transformer_timeline",),
     "runs.transformer": ("FIGURES", "transformer_step"),
     "runs.uneven": ("EVEN", "Uneven", "check_places", "load_uneven"),
-    "schedule": ("Schedule", "durations", "longest_path", "of_class", "schedule"),
+    "schedule": ("durations", "longest_path", "of_class", "schedule"),
     "tasks": ("Copy", "PriceRows", "Task", "copies", "tasks_of"),
     "timeline.flat": ("Run", "timeline_of"),
     "timeline.pipeline": ("walk_of",),

@@ -27,10 +27,10 @@ import numpy as np
 from make_docs import DOCS, FIGURES, markdown
 
 from crossflow import from_dict
-from crossflow.answers.evaluation.programs import launches, table
 from crossflow.answers.evaluation.recommendation import dlrm_inputs
 from crossflow.answers.evaluation.sharding import ShardedSteps, candidates, step_time
 from crossflow.cost.price import Prices
+from crossflow.engine.runs.programs import launches, table
 from crossflow.engine.schedule import schedule
 from crossflow.program.embedding.datasets import datasets
 from crossflow.program.program import Program

@@ -9,12 +9,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from crossflow.answers.evaluation.programs import launches, placed, table
+from crossflow.answers.evaluation.programs import placed
 from crossflow.answers.scenario import Scenario
 from crossflow.base.arrays import Array, Index
 from crossflow.base.errors import CrossflowError
 from crossflow.cost.price import Prices, price
 from crossflow.engine.kinds import Kinds, kinds_of, split
+from crossflow.engine.runs.programs import launches, table
 from crossflow.engine.runs.uneven import EVEN, Uneven, check_places
 from crossflow.engine.schedule import durations, longest_path
 from crossflow.engine.tasks import Copy, PriceRows, Task, copies, tasks_of

@@ -9,7 +9,6 @@ import numpy as np
 from crossflow.answers.evaluation.common import PointBatch, Ran
 from crossflow.answers.evaluation.layered import machine
 from crossflow.answers.evaluation.members import check_strategy
-from crossflow.answers.evaluation.programs import program_outcome
 from crossflow.answers.evaluation.sharding import chosen, joined_parts, rank_rows, sharded_outcome
 from crossflow.answers.scenario import Scenario
 from crossflow.base.errors import CrossflowError, with_article
@@ -18,6 +17,7 @@ from crossflow.cost.price import Prices
 from crossflow.engine.runs.dlrm import dlrm_outcome, dlrm_prices, dlrm_step
 from crossflow.engine.runs.dlrm_point import NODE, NODES, point_program
 from crossflow.engine.runs.outcome import Outcome
+from crossflow.engine.runs.programs import program_outcome
 from crossflow.parallel.dlrm import DlrmStep, dlrm_memory
 from crossflow.parallel.strategy.hierarchy import Hierarchy
 from crossflow.parallel.strategy.levels import Hierarchies
@@ -95,7 +95,7 @@ def _sharing(scenario: Scenario, step: DlrmStep, prices: Prices, alone: Outcome)
     found = []
     for point in range(len(step.plans)):
         program, messages = point_program(step, prices, [alone.memory], point)
-        found.append(program_outcome(scenario, program, prices.at(point, messages), 1))
+        found.append(program_outcome(program, prices.at(point, messages), 1, devices=scenario.devices, slots=scenario.slots))
     layers = {name: values for name, values in alone.by_layer.items() if not name.endswith(".exposed")}
     breakdown, exposed, bound = (joined_parts([getattr(one, what) for one in found]) for what in ("breakdown", "exposed", "bound"))
     total = np.where(np.isfinite(alone.total), np.concatenate([one.total for one in found]), alone.total)

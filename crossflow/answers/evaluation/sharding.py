@@ -9,7 +9,6 @@ from typing import NamedTuple
 
 import numpy as np
 
-from crossflow.answers.evaluation.programs import launches, program_outcome, table
 from crossflow.answers.scenario import Scenario
 from crossflow.base.arrays import Array, Index, Mask, wide
 from crossflow.cost.machine import Machine
@@ -18,6 +17,7 @@ from crossflow.cost.sharding import Pricing, piece_bytes
 from crossflow.engine.runs.dlrm import dlrm_prices, dlrm_step
 from crossflow.engine.runs.dlrm_point import point_program
 from crossflow.engine.runs.outcome import Outcome
+from crossflow.engine.runs.programs import launches, program_outcome, table
 from crossflow.engine.schedule import schedule
 from crossflow.parallel.dlrm import DlrmStep, dlrm_memory, model_flops
 from crossflow.parallel.sharding.pieces import Piece, Sharding, singles
@@ -118,7 +118,7 @@ def sharded_outcome(scenario: Scenario, job: DlrmJob, plans: Hierarchies, machin
     found, problems = dict[int, Outcome](), dict[str, Mask]()
     for sharding, points, steps in chosen(job, plans, machine):
         for point in points.tolist():
-            found[point] = program_outcome(scenario, *steps.at(point), 1)
+            found[point] = program_outcome(*steps.at(point), 1, devices=scenario.devices, slots=scenario.slots)
         if sharding.problem:
             problems.setdefault(sharding.problem, np.zeros(len(plans), dtype=bool))[points] = True
     whole = joined_outcomes([found[i] for i in range(len(plans))])
