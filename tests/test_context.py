@@ -17,7 +17,7 @@ from crossflow.evidence.validation.tables import shipped
 from crossflow.evidence.validation.training import training_table
 from crossflow.parallel.strategy.layout import Layout
 from crossflow.parallel.strategy.plan import Plan
-from crossflow.parallel.tables import OF, task_of
+from crossflow.parallel.tables import OF, tables_of
 from crossflow.program.kernels import Attention
 
 GPT = {
@@ -101,7 +101,7 @@ def test_what_a_ring_exposes_is_that_of_its_events():
     given = scenario("cp8-dp2", network={"inter": {"bandwidth": "2 GB/s"}, "intra": {"bandwidth": "20 GB/s"}}, kv_heads=16)
     runs_on, job = layered.machine(given, given.architecture), given.job()
     layout = Layout.of([given.strategy], np.array([16.0]), 8)
-    steps = steps_of(job, layout, runs_on, task_of(job, layout, runs_on.stack))
+    steps = steps_of(job, layout, runs_on, tables_of(job, layout, runs_on.stack))
     unit = next(i for i, name in enumerate(steps.times.layers) if name.endswith("attention"))
     fused = [i for i, kernel in enumerate(steps.task.program.kernels) if isinstance(kernel, Attention)]
     own, own_back, later, later_back = steps.times.each[fused, 0]

@@ -14,7 +14,7 @@ from crossflow.parallel.shapes import counts
 from crossflow.parallel.strategy.layout import Layout
 from crossflow.parallel.strategy.stages import Division
 from crossflow.parallel.strategy.transformers import plan_of
-from crossflow.parallel.tables import task_of
+from crossflow.parallel.tables import tables_of
 from crossflow.workload.huggingface import MTP_NOTE
 from crossflow.workload.spec import TransformerSpec
 
@@ -130,7 +130,7 @@ def test_one_copy_of_the_table_where_the_stage_has_none(strategy, changes, copie
 )
 def test_gradients_of_a_copied_table_are_added_up(strategy, changes, copies):
     job, stack = scenario(strategy, **{"mtp_layers": 1, **changes}).job(), load_stack("megatron-core")[0]
-    summed = task_of(job, layout(strategy), stack).between.tied
+    summed = tables_of(job, layout(strategy), stack).between.tied
     assert summed.tolist() == [copies * 32000 * 1024 * stack.gradient_size(2)]
 
 

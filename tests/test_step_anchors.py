@@ -29,7 +29,7 @@ from crossflow.parallel.strategy.again import further_levels
 from crossflow.parallel.strategy.layout import Layout
 from crossflow.parallel.strategy.plan import Plan
 from crossflow.parallel.strategy.schedules import pipeline_order
-from crossflow.parallel.tables import task_of
+from crossflow.parallel.tables import tables_of
 from crossflow.parallel.weights import weights_of
 from crossflow.workload.job import Job
 from crossflow.workload.spec import TransformerSpec
@@ -138,7 +138,7 @@ def test_the_host_issues_every_kernel_and_every_call(changes):
         for one in kernels:
             launches[names.index(one.unit), PHASES.index(one.phase)] += float(np.max(getattr(one, "launches", getattr(one, "number", 1.0))))
     forward = launches[:, [PHASES.index("forward"), PHASES.index("end")]].sum(axis=1)
-    steps = steps_of(job, layout, on, task_of(job, layout, on.stack))
+    steps = steps_of(job, layout, on, tables_of(job, layout, on.stack))
     kernel, layer = float(on.stack.host.kernel[0]), float(on.stack.host.layer[0])
     assert steps.passes.host[0, :, 0].tolist() == [near(count * kernel + layer) for count in forward]
     assert steps.passes.host[1, :, 0].tolist() == [near(count * kernel + layer) for count in launches[:, PHASES.index("input")]]
@@ -151,7 +151,7 @@ def test_a_layer_that_is_computed_again_stalls_the_device_once():
     for stall in (0.0, 1.0):
         own = machine_of()
         on = replace(own, stack=own.stack.model_copy(update={"host": own.stack.host.model_copy(update={"stall": np.array([stall])})}))
-        times.append(steps_of(job, layout, on, task_of(job, layout, on.stack)).passes.device[-1, 1, :, 0])
+        times.append(steps_of(job, layout, on, tables_of(job, layout, on.stack)).passes.device[-1, 1, :, 0])
     assert by_unit(job, (times[1] - times[0])[:, None]) == pytest.approx({"embedding": 0, "0.0.attention": 1, "0.1.mlp": 0, "head": 0})
 
 

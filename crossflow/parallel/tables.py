@@ -126,7 +126,7 @@ class StepTables:
     moved: Array
 
 
-def task_of(job: Job, layout: Layout, stack: SoftwareStack) -> StepTables:
+def tables_of(job: Job, layout: Layout, stack: SoftwareStack) -> StepTables:
     """What plans compute, send and hold."""
     names, program, even = tuple(name for name, _ in units(job.model)), block_program(job, layout, stack), job.model.even
     even = job.model.levelled if layout.redundant.any() else even

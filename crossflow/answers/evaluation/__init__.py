@@ -8,6 +8,7 @@ evaluated in one go.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import replace
 from typing import Literal, NamedTuple
@@ -183,6 +184,13 @@ def _way(scenario: Scenario) -> Callable[[PointBatch], Ran]:
     return layered.get(type(scenario.workload), program_run)
 
 
+@functools.lru_cache(maxsize=64)
+def _kept(scenario: Scenario, least: bool, fitting: bool) -> Ran:
+    """What comes of running a scenario as it stands, which no point changes: worked out once."""
+    batch = PointBatch(scenario=scenario, system=scenario.system, device=scenario.architecture, n=1, least=least, fitting=fitting)
+    return _way(scenario)(batch)
+
+
 @np.errstate(over="ignore", invalid="ignore")  # what leaves the floats is a step without end, which a score tells as infeasible
 def _batch(
     scenario: Scenario,
@@ -205,7 +213,7 @@ def _batch(
     system = with_quantities(system, {path[1:]: quantities[name] for name, path in paths.items() if path[0] != "techlib"})
     device = architecture(system, library, choices) if quantities or choices else scenario.architecture
     batch = PointBatch(scenario=scenario, system=system, device=device, n=n, members=members, least=least, fitting=fitting)
-    score = score_of(batch, _way(scenario)(batch))
+    score = score_of(batch, _kept(scenario, least, fitting) if batch.own and n == 1 else _way(scenario)(batch))
     reading = None
     if prompts and task_of(scenario) == "decode":
         first, prompted = variant(scenario, {"workload.task": "prefill"}), None if members is None else members.reading

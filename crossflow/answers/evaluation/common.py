@@ -49,6 +49,11 @@ class PointBatch:
     least: bool = False
     fitting: bool = False
 
+    @property
+    def own(self) -> bool:
+        """Whether nothing differs from the scenario as it stands."""
+        return self.members is None and self.device is self.scenario.architecture and self.system is self.scenario.system
+
 
 @dataclass(frozen=True, kw_only=True)
 class Ran:

@@ -40,7 +40,7 @@ from crossflow.parallel.offload import kept_on_host
 from crossflow.parallel.strategy.hierarchy import Hierarchy
 from crossflow.parallel.strategy.layout import Layout
 from crossflow.parallel.strategy.plan import Plan
-from crossflow.parallel.tables import StepTables, task_of
+from crossflow.parallel.tables import StepTables, tables_of
 from crossflow.program.groups import Group
 from crossflow.program.kernels import Timed
 from crossflow.program.program import Program
@@ -165,7 +165,7 @@ def _of_plan(scenario: Scenario, plan: Plan) -> Listed:
     runs_on = machine(scenario, scenario.architecture)
     job = scenario.job()
     layout = laid_out(job, [plan], np.array([float(scenario.workload_batch)]), runs_on.node, runs_on.stack)
-    case = _Case(plan=plan, layout=layout, job=job, machine=runs_on, task=task_of(job, layout, runs_on.stack))
+    case = _Case(plan=plan, layout=layout, job=job, machine=runs_on, task=tables_of(job, layout, runs_on.stack))
     step = float(transformer_step(job, layout, runs_on).total[0]) * plan.devices
     return (*_kernels(case), *_updates(case), *_messages(case)), step, runs_on.node
 

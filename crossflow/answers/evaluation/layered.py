@@ -16,14 +16,14 @@ from crossflow.base.arrays import Index
 from crossflow.cost.machine import Machine
 from crossflow.engine.runs.memory import KINDS, Memory, host_share, memory
 from crossflow.engine.runs.outcome import BREAKDOWN, Outcome
-from crossflow.engine.runs.transformer import transformer_step
+from crossflow.engine.runs.transformer import run_layers, transformer_step
 from crossflow.hardware.architecture.model import Architecture
 from crossflow.hardware.architecture.template import SystemSpec
 from crossflow.parallel.batches import laid_out
 from crossflow.parallel.strategy.layout import Layout
 from crossflow.parallel.strategy.mesh import Mesh
 from crossflow.parallel.strategy.plan import Plan
-from crossflow.parallel.tables import StepTables, task_of
+from crossflow.parallel.tables import StepTables, tables_of
 from crossflow.workload.job import Job
 from crossflow.workload.jobs import tokens_of
 from crossflow.workload.spec import TransformerSpec
@@ -34,27 +34,28 @@ HELD = ("memory", "host_memory", "host_capacity", "problems", "least")  # of an 
 
 def transformer_run(batch: PointBatch) -> Ran:
     """Steps of a transformer; with `fitting` those that do not fit are not timed."""
-    scenario, system, device, n, members = batch.scenario, batch.system, batch.device, batch.n, batch.members
-    job = scenario.job() if members is None else members.job
-    runs_on = machine(scenario, device, system)
+    scenario, n, members = batch.scenario, batch.n, batch.members
+    runs_on = machine(scenario, batch.device, batch.system)
     runs_on = replace(runs_on, least=True) if batch.least else runs_on
     if members is None:
-        layout, task, held = _repeated(scenario, runs_on.node, n)
-        if device is not scenario.architecture or system is not scenario.system:
-            held = replace(held, capacity=device.memory.capacity * np.ones(n), host_capacity=host_share(runs_on, layout))
+        job, (layout, tables, held) = scenario.job(), _repeated(scenario, runs_on.node, n)
+        if not batch.own:
+            held = replace(held, capacity=runs_on.architecture.memory.capacity * np.ones(n), host_capacity=host_share(runs_on, layout))
     else:
-        layout, task = laid_out(job, members.strategies, members.batch, runs_on.node, runs_on.stack), None
+        job, tables = members.job, None
+        layout = laid_out(job, members.strategies, members.batch, runs_on.node, runs_on.stack)
         held = memory(job, layout, runs_on)
-    devices = layout.devices
     fits = held.fits if batch.fitting else np.ones(n, dtype=bool)
-    if fits.all():
-        outcome = transformer_step(job, layout, runs_on, held, task)
-    elif not fits.any():
+    if not fits.any():
         outcome = untimed(held)
-    else:
+    elif not fits.all():
         outcome = _partly(job, layout, runs_on, held, np.flatnonzero(fits))
+    elif tables is None:
+        outcome = transformer_step(job, layout, runs_on, held)
+    else:
+        outcome = run_layers(job, layout, runs_on, tables, held)
     samples = scenario.workload_batch if members is None else members.batch
-    return Ran(outcome=outcome, devices=devices, samples=samples, tokens=tokens_of(job), parameters=job.model.parameters)
+    return Ran(outcome=outcome, devices=layout.devices, samples=samples, tokens=tokens_of(job), parameters=job.model.parameters)
 
 
 @functools.lru_cache(maxsize=64)
@@ -67,7 +68,7 @@ def _repeated(scenario: Scenario, node: int, n: int) -> tuple[Layout, StepTables
     check_strategy(scenario, plan, workload, (1, 1))
     layout = laid_out(job, [plan] * n, np.full(n, float(scenario.workload_batch)), node, scenario.stack)
     held = memory(job, layout, machine(scenario, scenario.architecture))
-    return layout, task_of(job, layout, scenario.stack), held
+    return layout, tables_of(job, layout, scenario.stack), held
 
 
 def _partly(job: Job, layout: Layout, runs_on: Machine, held: Memory, fits: Index) -> Outcome:

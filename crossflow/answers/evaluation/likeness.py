@@ -235,20 +235,23 @@ def bands(scenario: Scenario, devices: Array, members: Members | None, changed: 
     which = np.zeros(len(devices), dtype=int) if members is None else members.which
     columns, levels = np.full((len(FIGURES_OF_A_BAND), len(devices)), np.nan), np.zeros(len(devices), dtype=int)
     shapes, shape = _sharings([scenario.strategy] * len(devices) if members is None else members.strategies)
-    like = {other: likeness(scenario, changed=other) for other in (False, True)}
     codes = ((which * len(names) + np.searchsorted([most for most, _ in SCALES], devices)) * 2 + changed) * len(shapes) + shape
     for code in np.unique(codes):
         rest, mesh = divmod(int(code), len(shapes))
         (at, scale), other = divmod(rest // 2, len(names)), bool(rest % 2)
-        workload, run = workloads[at], replace(like[other], scale=names[scale])
-        if members is not None:
-            run = replace(run, kind=kind_of(workload), type=type_of(workload.dtype))
-        run = _divided(run, workload, scenario.nodes[0] if members is None else members.nodes[at][0], *shapes[mesh])
-        found = trust_of(run, problem(scenario, changed=other))
+        node = scenario.nodes[0] if members is None else members.nodes[at][0]
+        found = _trust_at(scenario, workloads[at], node, names[scale], shapes[mesh], changed=other)
         levels[codes == code] = LEVELS.index(found.level)
         if found.band is not None:
             columns[:, codes == code] = np.array(list(found.band.figures.values()))[:, None]
     return ({} if np.isnan(columns).all() else dict(zip(FIGURES_OF_A_BAND, columns, strict=True))), levels
+
+
+@functools.lru_cache(maxsize=4096)
+def _trust_at(scenario: Scenario, workload: Workload, node: int, scale: str, shape: Sharing, *, changed: bool) -> Trust:
+    """Trust of points of a scenario with a workload on so many devices, whose experts are divided in a way."""
+    like = replace(likeness(scenario, changed=changed), scale=scale, kind=kind_of(workload), type=type_of(workload.dtype))
+    return trust_of(_divided(like, workload, node, *shape), problem(scenario, changed=changed))
 
 
 Sharing = tuple[float, float, float]  # how often experts are divided, over how many ranks, and replicas

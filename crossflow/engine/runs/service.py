@@ -33,7 +33,7 @@ from crossflow.engine.runs.memory import ACTIVATIONS, CACHE, Memory, memory
 from crossflow.engine.runs.outcome import Outcome
 from crossflow.engine.runs.transformer import transformer_step
 from crossflow.parallel.strategy.layout import Layout
-from crossflow.parallel.tables import task_of
+from crossflow.parallel.tables import tables_of
 from crossflow.program.groups import Group
 from crossflow.workload.job import Chunk, Job
 
@@ -183,7 +183,7 @@ def steady_state(job: Job, layout: Layout, machine: Machine, service: Service) -
     flow = _balanced(job, layout, machine, service, held, np.minimum(most, service.most))
     outcome = _mean(flow.steps)
     ends = flow.rate * flow.steps.mean * layout.dp  # requests that end in a step
-    reading = task_of(job.reading, _single(layout), machine.stack).model_flops * service.left
+    reading = tables_of(job.reading, _single(layout), machine.stack).model_flops * service.left
     stages = held.stages.copy()
     stages[CACHE] *= np.minimum(flow.steps.decoding + flow.rate * flow.reading, np.minimum(most, service.most))
     found = replace(held, stages=stages)

@@ -45,7 +45,7 @@ from crossflow.engine.timeline.record import (
 from crossflow.parallel.shapes import alike, sequence
 from crossflow.parallel.strategy.layout import Layout
 from crossflow.parallel.strategy.schedules import BACKWARD, FORWARD, WEIGHT
-from crossflow.parallel.tables import COLLECTIVES, task_of
+from crossflow.parallel.tables import COLLECTIVES, tables_of
 from crossflow.workload.job import Job
 
 
@@ -60,7 +60,7 @@ def transformer_timeline(job: Job, layout: Layout, machine: Machine, title: str,
     """
     shape = replace(alike(layout)[0], microbatches=int(layout.microbatches[0]))
     with np.errstate(invalid="ignore", divide="ignore"):  # a step without end is told below
-        steps = steps_of(job, layout, machine, task_of(job, layout, machine.stack))
+        steps = steps_of(job, layout, machine, tables_of(job, layout, machine.stack))
         slots, order = slots_of(job, layout, machine, steps, shape), shape.order if job.training else shape.order.forward_only
         closing = closing_of(machine, steps, slots, shape)
     in_order = sequence(job, shape.stages, shape.chunks, shape.division, machine.stack.stages == "balanced")

@@ -22,7 +22,7 @@ from crossflow.engine.timeline.pipeline import pipeline_ends
 from crossflow.parallel.shapes import Shape
 from crossflow.parallel.strategy.layout import Layout
 from crossflow.parallel.strategy.schedules import NATURAL
-from crossflow.parallel.tables import COLLECTIVES, OF, StepTables, task_of
+from crossflow.parallel.tables import COLLECTIVES, OF, StepTables, tables_of
 from crossflow.workload.job import Job
 
 LINES = ("waits", "behind", "grown", "sent", "gathered")  # of `SlotTimes` and what they hand over, forward and backward together
@@ -31,22 +31,28 @@ FIGURES = ("compute", "communication", "exposed")  # of every layer type
 BETWEEN = "pipeline"  # stands for a layer type where stages hand over
 
 
-def transformer_step(job: Job, layout: Layout, machine: Machine, held: Memory | None = None, task: StepTables | None = None) -> Outcome:
-    """One step of every design point.
+def transformer_step(job: Job, layout: Layout, machine: Machine, held: Memory | None = None) -> Outcome:
+    """One step of every design point, from its program to its outcome.
 
     Parameters
     ----------
     job : model and task.
     layout : n plans.
     machine : device, network and software; its quantities may vary over the n points too.
-    held, task : memory of the step and what it computes, worked out here where they are not given.
+    held : memory of the step, worked out here where it is not given.
     """
+    tables = tables_of(job, layout, machine.stack)
+    return run_layers(job, layout, machine, tables, memory(job, layout, machine) if held is None else held)
+
+
+def run_layers(job: Job, layout: Layout, machine: Machine, tables: StepTables, held: Memory) -> Outcome:
+    """One step of every design point, of which is known what it computes and holds; other parameters as of `transformer_step`."""
     with np.errstate(invalid="ignore", divide="ignore"):  # of a step without end, no part is worth a number
-        steps = steps_of(job, layout, machine, task_of(job, layout, machine.stack) if task is None else task)
-        parts = [(shape.at, _pipeline(job, layout, machine, steps, shape)) for shape in steps.task.shapes]
+        prices = steps_of(job, layout, machine, tables)
+        parts = [(shape.at, _pipeline(job, layout, machine, prices, shape)) for shape in prices.task.shapes]
         found = parts[0][1] if len(parts) == 1 else _scattered(parts, len(layout))
         _endless(found)
-        return _outcome(layout, machine, steps, found, memory(job, layout, machine) if held is None else held)
+        return _outcome(layout, machine, prices, found, held)
 
 
 def _scattered(parts: Sequence[tuple[Index, Mapping[str, Array]]], n: int) -> dict[str, Array]:
