@@ -95,6 +95,19 @@ def wide(array: Any, n: int) -> Any:
     return whole
 
 
+def uniform(values: Array) -> Array:
+    """One value for all points where they have the same, shape (..., 1); the values themselves elsewhere, shape (..., n)."""
+    return values[..., :1] if values.shape[-1] > 1 and (values == values[..., :1]).all() else values
+
+
+def at_points(values: Array, points: Index) -> Array:
+    """Values of some points in their order, shape (..., points); the values themselves where they are all, or one for all points.
+
+    Every row is in one piece, unlike that of ``values[..., points]``, which is many times slower to read.
+    """
+    return values if values.shape[-1] in (1, len(points)) else values.take(points, axis=-1)
+
+
 def summed(often: Array, amounts: Array) -> Array:
     """Sums of what things amount to, by how often they occur in each row.
 

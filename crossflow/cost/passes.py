@@ -9,7 +9,7 @@ from statistics import NormalDist
 
 import numpy as np
 
-from crossflow.base.arrays import Array, Mask, divide
+from crossflow.base.arrays import Array, Index, Mask, at_points, divide
 from crossflow.base.formats import FORMATS
 from crossflow.cost.halves import beside_half, exposed
 from crossflow.cost.machine import Machine
@@ -20,7 +20,7 @@ from crossflow.hardware.architecture.software import SoftwareStack
 from crossflow.parallel.activations import activations
 from crossflow.parallel.blocks import PHASES, unit_starts, units
 from crossflow.parallel.offload import MASTER, Copies, activations_on_host, kept_on_host, master_size, states_size
-from crossflow.parallel.shapes import Between
+from crossflow.parallel.shapes import Between, Shape
 from crossflow.parallel.strategy.layout import Layout
 from crossflow.parallel.tables import COLLECTIVES, OF, StepTables
 from crossflow.parallel.weights import Weights, weight_sizes
@@ -56,6 +56,10 @@ class Passes:
     host: Array
     host_weight: Array
 
+    def at(self, points: Index) -> Passes:
+        """Passes of some of the points."""
+        return Passes(**{field.name: at_points(getattr(self, field.name), points) for field in dataclasses.fields(Passes)})
+
 
 @dataclass(frozen=True, kw_only=True)
 class State:
@@ -83,6 +87,11 @@ class State:
         """Time of the optimizer. [s]"""
         return self.optimizer.time
 
+    def at(self, points: Index) -> State:
+        """State of some of the points."""
+        arrays = {name: at_points(getattr(self, name), points) for name in ("reduce", "scatter", "gather", "regather")}
+        return State(**arrays, optimizer=self.optimizer.at(points), copies=None if self.copies is None else self.copies.at(points))
+
 
 @dataclass(frozen=True, kw_only=True)
 class Steps:
@@ -93,6 +102,12 @@ class Steps:
     passes: Passes
     state: State
     between: Between
+
+    def of(self, shape: Shape) -> Steps:
+        """With the passes and the state of points whose pipelines have one shape; all else is still of all points."""
+        if len(shape.at) == self.passes.sent.shape[-1]:
+            return self
+        return dataclasses.replace(self, passes=self.passes.at(shape.at), state=self.state.at(shape.at))
 
 
 def steps_of(job: Job, layout: Layout, machine: Machine, task: StepTables) -> Steps:

@@ -16,7 +16,7 @@ from dataclasses import dataclass, fields, replace
 
 import numpy as np
 
-from crossflow.base.arrays import Array, Index, Mask, divide
+from crossflow.base.arrays import Array, Index, Mask, at_points, divide
 from crossflow.base.formats import DTYPE_BYTES, HALF, kept_bytes
 from crossflow.cost.tiling import PowerLimit, register_accesses, traffic_by_level
 from crossflow.cost.waves import WIDENING, quantised, wave_times
@@ -62,6 +62,10 @@ class KernelCosts:
         """Costs of kernels with another gap before each. [s]"""
         launch = self.launches * gap
         return replace(self, time=self.time - self.launch + launch, launch=launch)
+
+    def at(self, points: Index) -> KernelCosts:
+        """Costs at some of the points."""
+        return KernelCosts(**{field.name: at_points(getattr(self, field.name), points) for field in fields(self)})
 
     def __getitem__(self, kernels: Index | list[int]) -> KernelCosts:
         """Costs of some of the kernels."""

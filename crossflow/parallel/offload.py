@@ -17,7 +17,7 @@ from dataclasses import dataclass, fields
 
 import numpy as np
 
-from crossflow.base.arrays import Array, Index
+from crossflow.base.arrays import Array, Index, at_points
 from crossflow.base.formats import DTYPE_BYTES
 from crossflow.hardware.architecture.software import SoftwareStack
 from crossflow.parallel.strategy.layout import Layout
@@ -40,7 +40,7 @@ class Copies:
 
     def at(self, points: Index) -> Copies:
         """Copies of some of the points."""
-        return Copies(**{field.name: getattr(self, field.name)[:, points] for field in fields(Copies)})
+        return Copies(**{field.name: at_points(getattr(self, field.name), points) for field in fields(Copies)})
 
 
 def states_size(job: Job, stack: SoftwareStack) -> float:

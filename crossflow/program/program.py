@@ -11,12 +11,12 @@ import functools
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated, Literal, get_args
 
 import numpy as np
 
-from crossflow.base.arrays import Array, Index
+from crossflow.base.arrays import Array, Index, uniform
 from crossflow.base.formats import DTYPE_BYTES, kept_bytes
 from crossflow.base.limits import NonNegativeInt
 from crossflow.program.blocks import Block, CopyPlaces
@@ -223,8 +223,9 @@ class Program:
 
     @functools.cached_property
     def kernel_tables(self) -> tuple[KernelTable, ...]:
-        """Kernels that are priced together."""
-        return kernel_tables(self.kernels, kept_bytes(self.dtype), narrow=kept_bytes(self.dtype) > self.element)
+        """Kernels that are priced together, once for all points where their sizes do not differ."""
+        tables = kernel_tables(self.kernels, kept_bytes(self.dtype), narrow=kept_bytes(self.dtype) > self.element)
+        return tuple(replace(table, sizes=uniform(table.sizes)) for table in tables)
 
     @functools.cached_property
     def _sending(self) -> tuple[Index, Index]:

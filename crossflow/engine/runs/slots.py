@@ -62,27 +62,27 @@ class SlotTimes:
 
 
 def slots_of(job: Job, layout: Layout, machine: Machine, steps: Steps, shape: Shape) -> SlotTimes:
-    """Slots of points whose pipelines have one shape."""
-    at, schedule, stack, training = shape.at, shape.schedule, machine.stack, job.training
+    """Slots of points whose pipelines have one shape; `steps` are theirs (`Steps.of`), as in the functions below."""
+    schedule, stack, training = shape.schedule, machine.stack, job.training
     passes, state = steps.passes, steps.state
     forward_of, input_of, weight_of = row_counts(job, shape, balanced=stack.stages == "balanced")
     split = schedule not in WHOLE and shape.order.split
-    device_f = summed(forward_of, passes.device[:, 0][..., at])
-    device_i, device_w = summed(input_of, passes.device[:, 1][..., at]), summed(weight_of, passes.weight[..., at])
-    hidden = passes.hides[..., at]
-    beside = np.zeros(1) if split else passes.weight[..., at].sum(axis=0)
+    device_f = summed(forward_of, passes.device[:, 0])
+    device_i, device_w = summed(input_of, passes.device[:, 1]), summed(weight_of, passes.weight)
+    hidden = passes.hides
+    beside = np.zeros(1) if split else passes.weight.sum(axis=0)
     spill = np.maximum(hidden.sum(axis=0) - beside, 0.0)
     share = share_of(spill, hidden.sum(axis=0))
     # What would hide beside a frozen weight's gradient has nothing to hide beside.
-    block_f, block_b, block_frozen = passes.blocking[:, 0][..., at], passes.blocking[:, 1][..., at] + share * hidden, (1.0 - share) * hidden
+    block_f, block_b, block_frozen = passes.blocking[:, 0], passes.blocking[:, 1] + share * hidden, (1.0 - share) * hidden
     net_f = summed(forward_of, block_f)
     net_b = summed(input_of, block_b) + summed(np.maximum(input_of - weight_of, 0.0), block_frozen)
     gpu_f, gpu_i, gpu_w = device_f.sum(axis=0) + net_f.sum(axis=0), device_i.sum(axis=0) + net_b.sum(axis=0), device_w.sum(axis=0)
-    host_f, host_i = (summed(many, passes.host[way][:, at]) for way, many in enumerate((forward_of, input_of)))
-    host_w = summed(weight_of, passes.host_weight[:, at])
+    host_f, host_i = (summed(many, passes.host[way]) for way, many in enumerate((forward_of, input_of)))
+    host_w = summed(weight_of, passes.host_weight)
     if not split:
         gpu_i, host_i = gpu_i + gpu_w, host_i + host_w
-    plain_f = np.maximum(gpu_f, host_f) if stack.token_counts == "device" else _in_step(job, forward_of, passes, block_f, at)
+    plain_f = np.maximum(gpu_f, host_f) if stack.token_counts == "device" else _in_step(job, forward_of, passes, block_f)
     plain_b = np.maximum(gpu_i, host_i) if training else np.zeros_like(gpu_i)
     plain_w = np.maximum(gpu_w, host_w)
     waits = np.array([plain_f - gpu_f, plain_b - (gpu_i if training else 0.0) + (plain_w - gpu_w if split else 0.0)])
@@ -90,9 +90,9 @@ def slots_of(job: Job, layout: Layout, machine: Machine, steps: Steps, shape: Sh
     if state.gather.any() or state.scatter.any() or state.copies is not None:
         often = np.array(row_counts(job, shape, balanced=stack.stages == "balanced", apart=True))
         blocks = block_f, block_b, block_frozen
-        forward, backward = _beside_weights(job, machine, steps, at, often, blocks, (plain_f, plain_b), split=split)
+        forward, backward = _beside_weights(job, machine, steps, often, blocks, (plain_f, plain_b), split=split)
     if state.copies is not None:  # each direction of the bus is a stream: activations and gradients down, weights and activations up
-        copied = state.copies.at(at)
+        copied = state.copies
         forward = np.maximum(forward, np.maximum(summed(forward_of, copied.activations), summed(forward_of, copied.fetched)))
         upwards = summed(input_of, copied.activations + copied.fetched)
         backward = np.maximum(backward, np.maximum(upwards, summed(weight_of, copied.stored)) * float(training))
@@ -101,8 +101,8 @@ def slots_of(job: Job, layout: Layout, machine: Machine, steps: Steps, shape: Sh
     busy_f = forward + float(stack.host.microbatch[0]) / shape.chunks + held[0]
     grown, renewing, update = np.zeros_like(backward), np.zeros_like(backward), np.zeros(1)
     if schedule == "pipedream":  # weights are updated after each pass, gradients reduced before that, or beside the next one
-        volume, update = summed(weight_of, state.reduce[..., at].sum(axis=0)), summed(weight_of, state.update[:, at])
-        gathers = summed(weight_of, state.regather[:, at])
+        volume, update = summed(weight_of, state.reduce.sum(axis=0)), summed(weight_of, state.update)
+        gathers = summed(weight_of, state.regather)
         renewing = np.maximum(gathers - forward, 0.0) if stack.overlap.optimizer else gathers  # the next pass forward hides them
         grown = np.maximum(volume - backward, 0.0) if stack.overlap.data else volume
     busy = [busy_f]
@@ -121,7 +121,7 @@ def slots_of(job: Job, layout: Layout, machine: Machine, steps: Steps, shape: Sh
     )  # fmt: skip
 
 
-def _in_step(job: Job, often: Array, passes: Passes, block: Array, at: Index) -> Array:
+def _in_step(job: Job, often: Array, passes: Passes, block: Array) -> Array:
     """Time of passes forward in which the host waits in every layer with experts for the number of their tokens, shape (rows, n). [s]
 
     From there host and device begin together: the host launches the experts' kernels, then those of the rest of a layer, and the
@@ -131,9 +131,8 @@ def _in_step(job: Job, often: Array, passes: Passes, block: Array, at: Index) ->
     ----------
     often : how often every unit occurs in a row, shape (rows, units) or (rows, units, n). [1]
     block : collectives that block, shape (collectives, units, n). [s]
-    at : the points.
     """
-    device, host = passes.device[:, 0].sum(axis=0)[:, at] + block.sum(axis=0), passes.host[0][:, at]
+    device, host = passes.device[:, 0].sum(axis=0) + block.sum(axis=0), passes.host[0]
     routed = np.array([[part.routing is not None and job.training] for _, part in units(job.model)])
     starts = unit_starts(job.model)
     with_experts = np.zeros_like(routed)
@@ -148,13 +147,12 @@ def _in_step(job: Job, often: Array, passes: Passes, block: Array, at: Index) ->
 
 
 def _beside_weights(
-    job: Job, machine: Machine, steps: Steps, at: Index, often: Array, blocks: Sequence[Array], plain: Sequence[Array], *, split: bool
+    job: Job, machine: Machine, steps: Steps, often: Array, blocks: Sequence[Array], plain: Sequence[Array], *, split: bool
 ) -> tuple[Array, Array]:
     """Time of passes forward and backward beside which weights, or their copies on the host, travel, shape (rows, n). [s]
 
     Parameters
     ----------
-    at : the points.
     often : how often parts of groups of layers occur in rows: forward, and with a gradient of their inputs and weights, shape
         (3, rows, parts). [1]
     blocks : collectives that block forward, backward, and where weights are frozen, shape (collectives, units, n). [s]
@@ -162,15 +160,15 @@ def _beside_weights(
     split : whether weight gradients are slots of their own.
     """
     passes, state, ahead = steps.passes, steps.state, machine.stack.overlap.gather
-    gather, reduce = state.gather[:, at], state.scatter[..., at].sum(axis=0)
-    arrive, leave, copied = gather, reduce, None if state.copies is None else state.copies.at(at)
+    gather, reduce = state.gather, state.scatter.sum(axis=0)
+    arrive, leave, copied = gather, reduce, state.copies
     if copied is not None:  # a shard comes from the host before it is gathered, and its gradients go there
         arrive, leave = fetched(gather, copied.fetched, ahead=ahead), fetched(reduce, copied.stored, ahead=ahead)
-    device, host, nothing = passes.device[..., at].sum(axis=0), passes.host[..., at], np.zeros_like(gather)
+    device, host, nothing = passes.device.sum(axis=0), passes.host, np.zeros_like(gather)
     before, block = [one[OF["all_gather"]] for one in blocks], [one.sum(axis=0) for one in blocks]
     forward = UnitTimes(before=before[0], compute=device[0] + block[0] - before[0], arrive=arrive, leave=nothing, host=host[0])
     backward = UnitTimes(before=before[1], compute=device[1] + block[1] - before[1], arrive=arrive, leave=leave, host=host[1])
-    weight, launched = (nothing, nothing) if split else (passes.weight[..., at].sum(axis=0), passes.host_weight[:, at])
+    weight, launched = (nothing, nothing) if split else (passes.weight.sum(axis=0), passes.host_weight)
     first = gather + (nothing if copied is None else copied.fetched) - arrive
     places = unit_places(job.model)  # layers run in the order of the model
     units = forward.at(places), backward.at(places), weight[places], block[2][places], launched[places]
@@ -212,24 +210,24 @@ class Closing:
 
 def closing_of(machine: Machine, steps: Steps, slots: SlotTimes, shape: Shape) -> Closing:
     """End of a step of points whose pipelines have one shape."""
-    stack, state, at, stages = machine.stack, steps.state, shape.at, shape.stages
+    stack, state, stages = machine.stack, steps.state, shape.stages
     forward, inputs, trained = slots.on_stage
-    copied = None if state.copies is None else state.copies.at(at)
-    none = np.zeros((stages, len(at)))
-    reductions = summed(trained, state.reduce[..., at])
+    copied = state.copies
+    none = np.zeros((stages, len(shape.at)))
+    reductions = summed(trained, state.reduce)
     layers = np.maximum(by_point(forward)[:, 1:-1].sum(axis=1), 1.0)
     lowered = none if copied is None else summed(trained, copied.gradients)
     final, volume = by_stage(slots.final, stages), reductions.sum(axis=0)
     beside = flow((final, volume, lowered), layers) - final if stack.overlap.data else volume + lowered
     # Behind gathers and reductions of sharded weights they have to wait on the same stream.
-    taken = summed(inputs, state.gather[:, at]) + summed(trained, state.scatter[..., at].sum(axis=0)) > 0
+    taken = summed(inputs, state.gather) + summed(trained, state.scatter.sum(axis=0)) > 0
     # On the host, updated weights go to the device while the next ones are updated.
     on_host = none if copied is None else summed(trained, copied.update)
     return Closing(
         reductions=reductions,
         lowered=lowered,
         exposed=np.where(taken, volume + lowered, beside),
-        update=summed(trained, state.update[:, at]),
+        update=summed(trained, state.update),
         on_host=on_host,
         renewed=none if copied is None else flow((on_host, summed(trained, copied.renewed)), layers) - on_host,
         regather=_renewing(machine, steps, slots, shape),
@@ -242,7 +240,7 @@ def _renewing(machine: Machine, steps: Steps, slots: SlotTimes, shape: Shape) ->
         return by_stage(slots.renewing, shape.stages)
     if machine.stack.overlap.optimizer:
         return np.zeros((shape.stages, len(shape.at)))
-    return summed(slots.on_stage[2], steps.state.regather[:, shape.at])
+    return summed(slots.on_stage[2], steps.state.regather)
 
 
 def fetched(one: Array, other: Array, *, ahead: bool) -> Array:
@@ -292,17 +290,17 @@ class Exposures:
     regather: Array
 
 
-def unit_times(steps: Steps, slots: SlotTimes, shape: Shape, counts: Counts, exposures: Exposures) -> Array:
+def unit_times(steps: Steps, slots: SlotTimes, counts: Counts, exposures: Exposures) -> Array:
     """`FIGURES` of every unit, shape (figures, units, n); what is exposed of a kind is shared out by the time of that kind. [s]
 
     Sums over units are the step's times of kernels, of collectives and of what is exposed of them, but for what stages hand over.
     """
-    passes, state, at = steps.passes, steps.state, shape.at
-    sent = passes.sent.sum(axis=0)[..., at]
-    gather, scatter = state.gather[:, at], state.scatter[..., at].sum(axis=0)
-    reduced, regathered, renewed = state.reduce[..., at].sum(axis=0), state.regather[:, at], np.zeros((1, 1))
+    passes, state = steps.passes, steps.state
+    sent = passes.sent.sum(axis=0)
+    gather, scatter = state.gather, state.scatter.sum(axis=0)
+    reduced, regathered, renewed = state.reduce.sum(axis=0), state.regather, np.zeros((1, 1))
     if state.copies is not None:
-        copies = state.copies.at(at)
+        copies = state.copies
         gather, scatter = gather + copies.activations + copies.fetched, scatter + copies.stored
         reduced, renewed = reduced + copies.gradients, copies.renewed
     exposed = counts.forward * slots.blocks[0] + counts.backward * slots.blocks[1] + counts.frozen * slots.blocks[2]
@@ -316,9 +314,9 @@ def unit_times(steps: Steps, slots: SlotTimes, shape: Shape, counts: Counts, exp
         if amount.any():
             communication = communication + amount
             exposed = exposed + shown * share_of(amount, amount.sum(axis=0))
-    device = passes.device.sum(axis=0)[..., at]
-    kernels = counts.forward * device[0] + counts.backward * device[1] + counts.weight * passes.weight.sum(axis=0)[:, at]
-    return np.array([kernels + counts.update * state.update[:, at], communication, exposed])
+    device = passes.device.sum(axis=0)
+    kernels = counts.forward * device[0] + counts.backward * device[1] + counts.weight * passes.weight.sum(axis=0)
+    return np.array([kernels + counts.update * state.update, communication, exposed])
 
 
 def flow(times: Sequence[Array], pieces: Array) -> Array:

@@ -49,7 +49,7 @@ def run_layers(job: Job, layout: Layout, machine: Machine, tables: StepTables, h
     """One step of every design point, of which is known what it computes and holds; other parameters as of `transformer_step`."""
     with np.errstate(invalid="ignore", divide="ignore"):  # of a step without end, no part is worth a number
         prices = steps_of(job, layout, machine, tables)
-        parts = [(shape.at, _pipeline(job, layout, machine, prices, shape)) for shape in prices.task.shapes]
+        parts = [(shape.at, _pipeline(job, layout, machine, prices.of(shape), shape)) for shape in prices.task.shapes]
         found = parts[0][1] if len(parts) == 1 else _scattered(parts, len(layout))
         _endless(found)
         return _outcome(layout, machine, prices, found, held)
@@ -124,17 +124,17 @@ class _Busiest:
     def of(cls, layout: Layout, steps: Steps, slots: SlotTimes, closing: Closing, shape: Shape, rounds: Array, stage: Index) -> _Busiest:
         """Of one stage at every point, which runs `rounds` slots of a kind in each of its rows."""
         at, points, state, trained = shape.at, np.arange(len(shape.at)), steps.state, slots.on_stage[2]
-        in_slots = rounds * by_stage(_in_slots(steps, slots, shape), shape.stages)[:, stage, points]
+        in_slots = rounds * by_stage(_in_slots(steps, slots), shape.stages)[:, stage, points]
         kinds, lines = len(slots.device), -len(LINES)
         net, sent, behind = in_slots[kinds:lines].reshape(3, len(COLLECTIVES), -1)
         final, copied = closing.reductions[:, stage, points], np.zeros(len(at))
         if state.copies is not None:
             final[OF["host_copy"]] = closing.lowered[stage, points]
-            copied = summed(trained, state.copies.at(at).renewed)[stage, points]
+            copied = summed(trained, state.copies.renewed)[stage, points]
         names = ("late", "update", "on_host", "renewed", "regather", "gathered")
         ends = (
             closing.exposed, closing.update, closing.on_host, closing.renewed, closing.regather,
-            summed(trained, state.regather[:, at]) * layout.updates[at],
+            summed(trained, state.regather) * layout.updates[at],
         )  # fmt: skip
         return cls(
             device=in_slots[:kinds], net=net, sent=sent, behind=behind, final=final, copied=copied,
@@ -192,7 +192,7 @@ def _pipeline(job: Job, layout: Layout, machine: Machine, steps: Steps, shape: S
     handed = np.zeros((3, len(at)))  # transfers between all stages inside nodes and between nodes, and the time of all of them
     if machine.profile is not None:
         handed[:] = rounds * np.stack([*slots.handed.scopes, slots.handed.onwards.sum(axis=(0, 1))])
-    of_units = unit_times(steps, slots, shape, Counts.of(slots, layout, shape, rounds, stage), shown)
+    of_units = unit_times(steps, slots, Counts.of(slots, layout, shape, rounds, stage), shown)
     of_units[1:, 0] += tied  # the first unit's is the table that the ends of a pipeline share
     return {
         "total": total, "compute": compute, "memory_bound_compute": memory_bound, "exposed_communication": outside, "bubble": bubble,
@@ -220,20 +220,20 @@ def _deciding(slots: SlotTimes, stages: int, after: Array) -> Index:
     return np.asarray(np.where(as_busy, after, -1.0).argmax(axis=0))
 
 
-def _in_slots(steps: Steps, slots: SlotTimes, shape: Shape) -> Array:
+def _in_slots(steps: Steps, slots: SlotTimes) -> Array:
     """What the rows of a pipeline take in a slot of each kind, shape (kinds, three times `COLLECTIVES` and `LINES`, rows, n).
 
     Collectives are those that block; all of passes; and behind the passes of sharded weights their gathers, reductions and copies.
     """
-    passes, state, at = steps.passes, steps.state, shape.at
+    passes, state = steps.passes, steps.state
     forward_of, input_of, weight_of = slots.forward_of, slots.input_of, slots.weight_of
-    behind = summed(weight_of, state.scatter[..., at])
-    behind[OF["all_gather"]] += summed(forward_of + input_of, state.gather[:, at])
+    behind = summed(weight_of, state.scatter)
+    behind[OF["all_gather"]] += summed(forward_of + input_of, state.gather)
     if state.copies is not None:
-        copied = state.copies.at(at)
+        copied = state.copies
         through = copied.activations + copied.fetched
         behind[OF["host_copy"]] = summed(forward_of, through) + summed(input_of, through) + summed(weight_of, copied.stored)
-    sent = summed(forward_of, passes.sent[:, 0][..., at]) + summed(input_of, passes.sent[:, 1][..., at])
+    sent = summed(forward_of, passes.sent[:, 0]) + summed(input_of, passes.sent[:, 1])
     handed = slots.handed
     gathered = handed.boundaries.often.sum(axis=1)[:, None] * handed.gathered
     lines = np.array([slots.waits.sum(axis=0), slots.behind.sum(axis=0), slots.grown, handed.boundaries.often @ handed.sent, gathered])

@@ -134,7 +134,7 @@ def pipeline_ends(
     while todo:
         count, here, pace = todo.pop()
         walk, further, period = walked(count), many[here] - count, np.ones(len(here), dtype=int)
-        ends = slot_ends(walk, durations[:, here], lags[:, here])
+        ends = slot_ends(walk, durations.take(here, axis=1), lags.take(here, axis=1))  # each row in one piece, unlike `[:, here]`
         if further.any() and np.isnan(pace).any():
             pace, period = _repetition(ends, walk, stages, chunks, kinds=1 if backward is None else 2)
         unknown, rest = np.isnan(pace), further % period
