@@ -25,11 +25,18 @@ def figures():
 def test_every_figure_has_value_unit_and_meaning(figures):
     units = {"predict_warm": "s", "points_per_second": "1/s", "memory_growth": "B", "scale_65536_over_8": "1", "gemms_100k": "s"}
     units |= {"study_points_per_second": "1/s", "gradient_search": "s"}
-    units |= {"transformer_warm": "s", "plans_per_second": "1/s"}
+    units |= {
+        "predict_changed": "s",
+        "transformer_warm": "s",
+        "transformer_changed": "s",
+        "transformer_points": "1/s",
+        "plans_per_second": "1/s",
+    }
     units |= {"timeline_64_stages": "s", "events_per_second": "1/s", "strategy_grid": "s"}
     assert {name: figure["unit"] for name, figure in figures.items()} == units
-    for figure in figures.values():
-        assert set(figure) == {"value", "unit", "meaning"}
+    for name, figure in figures.items():
+        speed = name not in ("memory_growth", "scale_65536_over_8", "events_per_second")
+        assert set(figure) == {"value", "unit", "meaning"} | ({"loops"} if speed else set())
         assert isinstance(figure["value"], float)
         assert np.isfinite(figure["value"])
         assert len(figure["meaning"].split()) > 3
@@ -37,6 +44,17 @@ def test_every_figure_has_value_unit_and_meaning(figures):
 
 def test_times_and_rates_are_positive(figures):
     assert all(figures[name]["value"] > 0 for name in ("predict_warm", "points_per_second", "scale_65536_over_8", "gemms_100k"))
+
+
+def test_figures_are_slower_where_they_take_more_loops_than_recorded(figures, tmp_path, refused):
+    one = {"gemms_100k": figures["gemms_100k"]}
+    assert bench.slower(figures, one, 1e3) == {}
+    fast = {"gemms_100k": {**one["gemms_100k"], "loops": one["gemms_100k"]["loops"] / 100.0}}
+    assert bench.slower(figures, fast, 1.3)["gemms_100k"] > 1.3
+    assert bench.slower(figures, {"gone": fast["gemms_100k"]}, 1.3) == {}
+    file = tmp_path / "bench.json"
+    file.write_text("[1]")
+    assert "expected figures of speed" in refused("bench", "--against", str(file))
 
 
 def test_65536_devices_cost_what_8_do():

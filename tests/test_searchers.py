@@ -13,6 +13,7 @@ import crossflow
 from crossflow.answers.search import evolution, gradient
 from crossflow.answers.search.deadline import Deadline
 from crossflow.answers.search.driver import search
+from crossflow.answers.search.evolution import evolve
 from crossflow.answers.search.goals import Constraint, Objective
 from crossflow.answers.search.pareto import non_dominated
 from crossflow.answers.search.problem import SearchProblem
@@ -419,6 +420,28 @@ def test_relaxed_coordinates_give_their_designs_again():
     again = MIXED.unrelaxed(MIXED.coordinates(designs))
     assert (again.discrete == designs.discrete).all()
     assert np.allclose(again.continuous, designs.continuous)
+
+
+def evolved_bowl(evaluations, scale=1.0):
+    """How many designs a search asks for and the end's distance from the best, of a bowl about one design of a space."""
+    asked, (best, start) = [], CONTINUOUS.sample(np.random.default_rng(1), 2).continuous.T
+
+    def merits(designs):
+        asked.append(designs.shape[1] * designs.shape[2])
+        return scale * (((designs - best[:, None, None]) / best[:, None, None]) ** 2).sum(axis=0)
+
+    known = start[:, None, None]
+    found = evolve(CONTINUOUS, merits, known, evaluations, np.random.default_rng(0), np.zeros((1, 1), dtype=np.intp))
+    return sum(asked), found.merit[0]
+
+
+def test_evolution_ends_when_its_designs_are_as_good_as_the_best():
+    """A larger budget asks for hardly more designs; while all designs are alike, as where none can be built, it goes on."""
+    for budget, asked in ((10_000, 8_000), (100_000, 20_000)):
+        found, distance = evolved_bowl(budget)
+        assert found < asked
+        assert distance < 1e-5
+    assert evolved_bowl(2_000, scale=0.0)[0] > 1_900
 
 
 @pytest.mark.slow

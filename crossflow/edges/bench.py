@@ -1,11 +1,17 @@
-"""The project's own speed figures, measured in CPU time; compare ratios, the machine is not yours alone."""
+"""The project's own speed figures, measured in CPU time, and how much slower they are than recorded ones.
+
+The machine is not yours alone, and yours is another one: figures are compared as multiples of a fixed loop of numpy calls, which is
+measured before and after each of them.
+"""
 
 from __future__ import annotations
 
+import itertools
 import tempfile
 import time
 import tracemalloc
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +30,9 @@ from crossflow.answers.search.settings import GradientSettings
 from crossflow.answers.search.shares import SHARES
 from crossflow.answers.study.spaces import read_space
 from crossflow.base import files
+from crossflow.base.errors import CrossflowError
 from crossflow.base.files import Document
+from crossflow.base.paths import value_at
 from crossflow.cost.roofline import product_costs
 from crossflow.engine.timeline.pipeline import walk_of
 from crossflow.engine.timeline.record import Timeline
@@ -33,49 +41,122 @@ from crossflow.parallel.strategy.reading import every_strategy
 
 POINTS, SAMPLED = 8192, 16384
 PRODUCTS = 100_000
+TRIES = 4  # measurements of a figure that seems slower than recorded, before it is
+
+
+@dataclass(frozen=True)
+class Speed:
+    """A figure of speed: CPU time of `work`, or how many of `count` things it does in a second of it."""
+
+    work: Callable[[], object]
+    meaning: str
+    count: int | None = None  # of things in one call; None for a figure that is a time
+    repeats: int = 5
+    warm: bool = True  # whether a call before the first measured one fills caches
+
+
+def speeds() -> dict[str, Speed]:
+    """Every figure by its name."""
+    case, gpt = _case_study(512), _gpt3(64, "tp8-pp8-dp8-v3-z1-sp-selective")
+    many = _gpt3(512, "tp8-pp8-dp64")
+    plans, bandwidths = every_strategy(many.workload, many.nodes), dict[str, Any]({BANDWIDTH: np.linspace(10e9, 50e9, POINTS)})
+    return {
+        "predict_warm": Speed(lambda: predict(case), "one prediction of the case study (LSTM language model, 512 nodes) again", repeats=25),
+        "predict_changed": Speed(_changing(case, POWER), "the same with another power budget each time", repeats=15),
+        "points_per_second": Speed(
+            lambda: evaluate(case, _points(POINTS)), "technology and budget points of the case study", POINTS, repeats=7
+        ),
+        "study_points_per_second": Speed(_sampled_study, "random designs of 14 shares, written to disk by a study", SAMPLED, repeats=3),
+        "gradient_search": Speed(_gradient_search, "projected gradient search of 14 shares, S = 10, T = 100", repeats=1, warm=False),
+        "transformer_warm": Speed(
+            lambda: evaluate(gpt), "one evaluation of GPT-3 175B on 512 GPUs again, interleaved pipeline and memory included", repeats=25
+        ),
+        "transformer_changed": Speed(_changing(gpt, BANDWIDTH), "the same with another bandwidth between nodes each time", repeats=15),
+        "transformer_points": Speed(lambda: evaluate(gpt, bandwidths), "the same with many bandwidths at once", POINTS, repeats=3),
+        "plans_per_second": Speed(
+            lambda: evaluate(many, {"strategy": plans}, fitting=True),
+            f"all {len(plans):,} plans that divide GPT-3 175B over 4096 GPUs, those that do not fit not timed",
+            len(plans),
+            repeats=3,
+        ),
+        "timeline_64_stages": Speed(
+            _deep_pipeline, "timeline of GPT-3 175B in 64 stages with 512 microbatches, 1F1B, its schedule worked out anew", repeats=3
+        ),
+        "strategy_grid": Speed(_strategy_grid, "timelines of all 15 strategies of BERT-exLarge on 16 A10", repeats=3),
+        "gemms_100k": Speed(_products, "100,000 distinct matrix products on a100-80gb", repeats=7),
+    }
 
 
 def run() -> dict[str, dict[str, Any]]:
-    """Measure every figure: name -> value, unit and meaning."""
-    case = _case_study(512)
-    warm = _cpu(lambda: predict(case), repeats=9)
-    gpt, many = _gpt3(64, "tp8-pp8-dp8-v3-z1-sp-selective"), _gpt3(512, "tp8-pp8-dp64")
-    plans = every_strategy(many.workload, many.nodes)
-    figures = {
-        "predict_warm": (warm, "s", "one warm prediction of the case study (LSTM language model, 512 nodes)"),
-        "points_per_second": (
-            POINTS / _cpu(lambda: evaluate(case, _points(POINTS)), repeats=7),
-            "1/s",
-            "technology and budget points of the case study",
-        ),
-        "memory_growth": (_memory_growth(case), "B", "peak memory per further point, the score itself included"),
+    """Measure every figure: name -> value, unit and meaning, and of speeds how many times the fixed loop they take."""
+    figures: dict[str, dict[str, Any]] = {name: _measured(speed) for name, speed in speeds().items()}
+    alone = {
+        "memory_growth": (_memory_growth(_case_study(512)), "B", "peak memory per further point, the score itself included"),
         "scale_65536_over_8": (_scale(), "1", "time of a prediction on 65,536 devices over that on 8"),
-        "study_points_per_second": (
-            SAMPLED / _cpu(_sampled_study, repeats=3),
-            "1/s",
-            "random designs of 14 shares, written to disk by a study",
-        ),
-        "gradient_search": (_cpu(_gradient_search, repeats=1, warm=False), "s", "projected gradient search of 14 shares, S = 10, T = 100"),
-        "transformer_warm": (
-            _cpu(lambda: evaluate(gpt), repeats=25),
-            "s",
-            "one warm evaluation of GPT-3 175B on 512 GPUs, interleaved pipeline and memory included",
-        ),
-        "plans_per_second": (
-            len(plans) / _cpu(lambda: evaluate(many, {"strategy": plans}, fitting=True), repeats=3),
-            "1/s",
-            f"all {len(plans):,} plans that divide GPT-3 175B over 4096 GPUs, those that do not fit not timed",
-        ),
-        "timeline_64_stages": (
-            _cpu(_deep_pipeline, repeats=3),
-            "s",
-            "timeline of GPT-3 175B in 64 stages with 512 microbatches, 1F1B, its schedule worked out anew",
-        ),
-        "events_per_second": (_events_per_second(), "1/s", "events of that timeline, built, timed and expanded"),
-        "strategy_grid": (_cpu(_strategy_grid, repeats=3), "s", "timelines of all 15 strategies of BERT-exLarge on 16 A10"),
-        "gemms_100k": (_cpu(_products, repeats=7), "s", "100,000 distinct matrix products on a100-80gb"),
+        "events_per_second": (_events_per_second(), "1/s", "events of the timeline in 64 stages, built, timed and expanded"),
     }
-    return {name: {"value": value, "unit": unit, "meaning": meaning} for name, (value, unit, meaning) in figures.items()}
+    return figures | {name: {"value": value, "unit": unit, "meaning": meaning} for name, (value, unit, meaning) in alone.items()}
+
+
+def slower(figures: Mapping[str, Mapping[str, Any]], recorded: Mapping[str, Mapping[str, Any]], within: float) -> dict[str, float]:
+    """Figures that take more than `within` times as many loops as recorded, measured again before they are: name -> how many times."""
+    every, found = speeds(), dict[str, float]()
+    for name, then in recorded.items():
+        if name not in every or "loops" not in then:
+            continue
+        again = (_measured(every[name])["loops"] for _ in range(TRIES))
+        times = (loops / then["loops"] for loops in itertools.chain((figures[name]["loops"],), again))
+        ratios = list(_until(times, within))
+        if min(ratios) > within:
+            found[name] = min(ratios)
+    return found
+
+
+def read(path: Path) -> Mapping[str, Mapping[str, Any]]:
+    """Figures that `crossflow bench --json` wrote; CrossflowError where a file holds something else."""
+    held = files.read_json(path, "figures of speed")
+    if not isinstance(held, dict) or not all(isinstance(one, dict) and isinstance(one.get("value"), float) for one in held.values()):
+        raise CrossflowError(f"{path}: expected figures of speed, as `crossflow bench --json > {path.name}` writes them")
+    return held
+
+
+def _until(values: Iterable[float], enough: float) -> Iterable[float]:
+    """Values up to the first that is no more than enough."""
+    for value in values:
+        yield value
+        if value <= enough:
+            return
+
+
+def _measured(speed: Speed) -> dict[str, Any]:
+    """Value, unit and meaning of a figure, and how many times the fixed loop one call takes."""
+    before = _cpu(_loop, repeats=3)
+    each = _cpu(speed.work, speed.repeats, warm=speed.warm)
+    loop = min(before, _cpu(_loop, repeats=3))
+    value, unit = (each, "s") if speed.count is None else (speed.count / each, "1/s")
+    return {"value": value, "unit": unit, "meaning": speed.meaning, "loops": each / loop}
+
+
+def _loop() -> None:
+    """A fixed loop of numpy calls on short and on long arrays, and of Python's own."""
+    short, long, table = np.arange(24.0), np.arange(65536.0), {i: float(i) for i in range(64)}
+    for _ in range(300):
+        np.maximum(short, short[::-1]).sum()
+        np.concatenate([short, short]).reshape(2, -1).argmax(axis=0)
+        sum(value for value in table.values() if value > 3.0)
+    for _ in range(20):
+        np.maximum(long * 1.5, long[::-1]).take(range(0, 65536, 64)).sum()
+
+
+POWER, BANDWIDTH = "system.budgets.power", "system.network.inter.bandwidth"
+
+
+def _changing(scenario: Scenario, path: str) -> Callable[[], object]:
+    """Evaluation of a scenario with another value of a quantity each time, so that nothing of its step is kept from the last time."""
+    own = value_at(scenario.system, path.split(".")[1:])
+    assert own is not None  # it is a quantity that the system has
+    factors = (1.0 + 1e-7 * i for i in itertools.count())
+    return lambda: evaluate(scenario, {path: [float(own[0]) * next(factors)]})
 
 
 def _case_study(devices: int, **workload: int) -> Scenario:
@@ -149,8 +230,8 @@ def _memory_growth(case: Scenario) -> float:
 
 
 def _scale() -> float:
-    small, large = _case_study(8), _case_study(65536, global_batch=65536)
-    return _cpu(lambda: predict(large), repeats=9) / _cpu(lambda: predict(small), repeats=9)
+    small, large = _changing(_case_study(8), POWER), _changing(_case_study(65536, global_batch=65536), POWER)
+    return _cpu(large, repeats=9) / _cpu(small, repeats=9)
 
 
 def _shares() -> SearchProblem:

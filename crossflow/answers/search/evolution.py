@@ -35,6 +35,7 @@ HISTORY, FIRST_F, FIRST_CR, SCATTER = 6, 0.5, 0.8, 0.1  # successes remembered, 
 EXCHANGE = 8  # generations between two looks at the neighbours
 NEAR, NEAR_RANGE = 0.5, 0.125  # spread of the designs about those that are known, of shares as a logarithm, and of ranges
 WARM = 0.3  # that spread, as a part of it, where what is known is near the best
+CONVERGED = 1e-5  # difference in merit between the designs of a population that have nothing left to find; of losses, a part of them
 ISLANDS, ISLAND_PART = 2, 0.4  # populations of a problem that do not see each other, and the part of the budget for each
 
 
@@ -154,7 +155,7 @@ def evolved(
     rng: np.random.Generator,
     neighbours: Index,
 ) -> Populations:
-    """Populations after so many evaluations of each, from the given ones on."""
+    """Populations after so many evaluations of each, from the given ones on, or when no problem has anything left to find."""
     here = Populations(designs=first, merit=merits(first))
     start = spent = first.shape[2]
     memory = _Memory.fresh(first.shape[1])
@@ -162,6 +163,8 @@ def evolved(
     while evaluations - spent >= SMALLEST:
         size = max(SMALLEST, round(start + (SMALLEST - start) * spent / evaluations))
         here = here.sorted(min(size, evaluations - spent))
+        if _converged(here):
+            break
         generation += 1
         factor, crossing = memory.drawn(here.merit.shape, rng)
         tried = _trials(space, here.designs, factor, crossing, rng)
@@ -173,6 +176,12 @@ def evolved(
         memory = memory.after(gain, factor, crossing)
         here = Populations(designs=np.where(gain > 0, tried, here.designs), merit=np.where(gain > 0, merit, here.merit))
     return here.sorted(here.merit.shape[1])
+
+
+def _converged(populations: Populations) -> bool:
+    """Whether the designs of each population are nearly as good as its best; those that are all alike tell nothing yet."""
+    difference = populations.merit[:, -1] - populations.merit[:, 0]
+    return bool(((difference > 0) & (difference <= CONVERGED)).all())
 
 
 def _trials(space: Space, designs: Array, factor: Array, crossing: Array, rng: np.random.Generator) -> Array:

@@ -365,7 +365,10 @@ _COMMANDS: dict[str, tuple[str, tuple[Argument, ...]]] = {
     "completion": ("write a script that completes words in a shell, names of models, templates and studies among them", (
         _argument("shell", choices=("bash", "zsh", "fish"), help="shell that reads the script"),
     )),
-    "bench": ("measure the speed of crossflow itself", ()),
+    "bench": ("measure the speed of crossflow itself", (
+        _argument("--against", type=Path, metavar="FILE", help="refuse figures that are slower than these, which `bench --json` wrote"),
+        _argument("--within", type=float, default=1.3, metavar="TIMES", help="how many times slower they may be (%(default)s)"),
+    )),
 }  # fmt: skip
 _USAGES = {
     "emulate": "crossflow emulate (--world-size N | --nodes N) [options] -- SCRIPT.py [its words]\n"
