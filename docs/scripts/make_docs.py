@@ -43,6 +43,7 @@ from crossflow.answers.study import size, spaces, spec
 from crossflow.answers.study.plots import spec as plots
 from crossflow.base import limits, units
 from crossflow.base.units import Quantity, show
+from crossflow.edges import bench
 from crossflow.edges.cli import parser
 from crossflow.edges.trace.compare import draw_comparison
 from crossflow.edges.trace.gantt import draw_gantt, gantt_of
@@ -86,6 +87,7 @@ def main() -> int:
         if page in chosen:
             text = refresh(page.read_text(encoding="utf-8"), place.relative_to(ROOT))
             text = between(text, "support", f"\n{support.compact()}\n") if "<!-- support -->" in text else text
+            text = between(text, "speed", f"\n{speed()}\n") if "<!-- speed -->" in text else text
             texts[page] = text if report is None else between(text, "accuracy", summary(report))
             broken += doctests(page, texts[page], place)
     if arguments.check:
@@ -878,6 +880,33 @@ def _published_memory(sheet: Architecture) -> Any:
 
     system, _ = resolve(Document(file="docs", data={"template": sheet.name}))
     return system.levels["memory"]
+
+
+# What the README says of some figures of `crossflow bench`, by name, and how it shows their values.
+SPEEDS = {
+    "predict_changed": "one prediction of the case study (LSTM language model, 512 devices; 65,536 devices take as long)",
+    "points_per_second": "technology and budget points of it",
+    "study_points_per_second": "random designs of it, written to disk by a study; a million take 140 MB of memory",
+    "gradient_search": "the paper's search of 14 budget shares (10 starts, 100 steps)",
+    "transformer_changed": "one evaluation of GPT-3 175B on 512 GPUs, interleaved pipeline and memory included",
+    "transformer_warm": "the same once more, with nothing changed",
+    "transformer_points": "the same with many values of a quantity at once",
+    "plans_per_second": "plans that divide GPT-3 175B over 4096 GPUs; half as many a second the first time in a process",
+    "gemms_100k": "100,000 distinct matrix products on an A100",
+}
+
+
+def speed() -> str:
+    """The table of speeds of the README, from the recorded figures."""
+    recorded = bench.read(DOCS / "bench.json")
+    rows = [[words, _speed(recorded[name]["value"], recorded[name]["unit"])] for name, words in SPEEDS.items()]
+    return markdown(["", ""], rows, right=[1])
+
+
+def _speed(value: float, unit: str) -> str:
+    """A figure with two digits."""
+    rounded = float(f"{value:.2g}")
+    return f"{rounded:,.0f} a second" if unit == "1/s" else show(rounded, "s")
 
 
 def summary(report: Report) -> str:
