@@ -11,8 +11,8 @@ from test_program import scenario_of
 
 from crossflow import evaluate, from_dict, predict, recommendation_program, simulate
 from crossflow.answers.evaluation.recommendation import dlrm_inputs
-from crossflow.answers.evaluation.sharding import candidates, chosen, step_time
 from crossflow.base.errors import CrossflowError
+from crossflow.engine.runs.dlrm_sharded import candidates, chosen, step_time
 from crossflow.parallel.sharding.exact import fullest, held, least_loaded
 from crossflow.parallel.sharding.pieces import Piece, singles
 from crossflow.parallel.sharding.sharders import RULES, cut, greedy, share_out

@@ -34,7 +34,7 @@ DOORS = {
         "pipeline_order"),
     "strategy.stages": ("stage_layers",),
     "strategy.transformers": ("plan_of",),
-    "tables": ("COLLECTIVES", "OF", "Sends", "StepTables", "task_of"),
+    "tables": ("COLLECTIVES", "OF", "Sends", "StepTables", "tables_of"),
     "transform": ("assign_stages", "divided", "transform"),
     "weights": ("Weights", "weight_sizes"),
 }  # fmt: skip

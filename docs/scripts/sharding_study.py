@@ -28,8 +28,8 @@ from make_docs import DOCS, FIGURES, markdown
 
 from crossflow import from_dict
 from crossflow.answers.evaluation.recommendation import dlrm_inputs
-from crossflow.answers.evaluation.sharding import ShardedSteps, candidates, step_time
 from crossflow.cost.price import Prices
+from crossflow.engine.runs.dlrm_sharded import ShardedSteps, candidates, step_time
 from crossflow.engine.runs.programs import launches, table
 from crossflow.engine.schedule import schedule
 from crossflow.program.embedding.datasets import datasets

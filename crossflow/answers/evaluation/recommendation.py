@@ -9,13 +9,13 @@ import numpy as np
 from crossflow.answers.evaluation.common import PointBatch, Ran
 from crossflow.answers.evaluation.layered import machine
 from crossflow.answers.evaluation.members import check_strategy
-from crossflow.answers.evaluation.sharding import chosen, joined_parts, rank_rows, sharded_outcome
 from crossflow.answers.scenario import Scenario
 from crossflow.base.errors import CrossflowError, with_article
 from crossflow.cost.machine import Machine
 from crossflow.cost.price import Prices
 from crossflow.engine.runs.dlrm import dlrm_outcome, dlrm_prices, dlrm_step
 from crossflow.engine.runs.dlrm_point import NODE, NODES, point_program
+from crossflow.engine.runs.dlrm_sharded import chosen, joined_parts, rank_rows, sharded_outcome
 from crossflow.engine.runs.outcome import Outcome
 from crossflow.engine.runs.programs import program_outcome
 from crossflow.parallel.dlrm import DlrmStep, dlrm_memory
@@ -78,24 +78,24 @@ def dlrm_run(batch: PointBatch) -> Ran:
         job, plans = members.job, Hierarchies.of(members.strategies, members.batch, node, members.node_counts)
     runs_on = replace(machine(scenario, batch.device, batch.system), node=node, least=batch.least)
     with np.errstate(invalid="ignore", divide="ignore"):  # of a step without end, no part is worth a number
-        outcome = sharded_outcome(scenario, job, plans, runs_on) if job.sharding else _outcome(scenario, job, plans, runs_on)
+        outcome = sharded_outcome(job, plans, runs_on, scenario.slots) if job.sharding else _outcome(job, plans, runs_on, scenario.slots)
     return Ran(outcome=outcome, devices=plans.devices, samples=plans.batch, tokens=0, parameters=job.model.parameters)
 
 
-def _outcome(scenario: Scenario, job: DlrmJob, plans: Hierarchies, machine: Machine) -> Outcome:
+def _outcome(job: DlrmJob, plans: Hierarchies, machine: Machine, slots: int | None) -> Outcome:
     """What comes out of a step of every point, whose ranks all have the mean of the look-ups."""
     step = dlrm_step(job, plans, machine)
     prices = dlrm_prices(step.program, len(plans), machine)
     outcome = dlrm_outcome(job, step, prices, machine.stack)
-    return _sharing(scenario, step, prices, outcome) if scenario.shares_devices else outcome
+    return outcome if slots is None else _sharing(step, prices, outcome, slots)
 
 
-def _sharing(scenario: Scenario, step: DlrmStep, prices: Prices, alone: Outcome) -> Outcome:
+def _sharing(step: DlrmStep, prices: Prices, alone: Outcome, slots: int) -> Outcome:
     """The same where kernels share a device: the program of each point on the event engine."""
     found = []
     for point in range(len(step.plans)):
         program, messages = point_program(step, prices, [alone.memory], point)
-        found.append(program_outcome(program, prices.at(point, messages), 1, devices=scenario.devices, slots=scenario.slots))
+        found.append(program_outcome(program, prices.at(point, messages), 1, devices=int(step.plans.devices[point]), slots=slots))
     layers = {name: values for name, values in alone.by_layer.items() if not name.endswith(".exposed")}
     breakdown, exposed, bound = (joined_parts([getattr(one, what) for one in found]) for what in ("breakdown", "exposed", "bound"))
     total = np.where(np.isfinite(alone.total), np.concatenate([one.total for one in found]), alone.total)

@@ -9,7 +9,6 @@ from typing import NamedTuple
 
 import numpy as np
 
-from crossflow.answers.scenario import Scenario
 from crossflow.base.arrays import Array, Index, Mask, wide
 from crossflow.cost.machine import Machine
 from crossflow.cost.price import Prices
@@ -113,12 +112,12 @@ def chosen(job: DlrmJob, plans: Hierarchies, machine: Machine) -> Iterator[tuple
         yield one, np.array(points), steps[one]
 
 
-def sharded_outcome(scenario: Scenario, job: DlrmJob, plans: Hierarchies, machine: Machine) -> Outcome:
-    """What comes out of a step of every design point, on all ranks."""
+def sharded_outcome(job: DlrmJob, plans: Hierarchies, machine: Machine, slots: int | None) -> Outcome:
+    """What comes out of a step of every design point, on all ranks; `slots` as of `program_outcome`."""
     found, problems = dict[int, Outcome](), dict[str, Mask]()
     for sharding, points, steps in chosen(job, plans, machine):
         for point in points.tolist():
-            found[point] = program_outcome(*steps.at(point), 1, devices=scenario.devices, slots=scenario.slots)
+            found[point] = program_outcome(*steps.at(point), 1, devices=int(plans.devices[point]), slots=slots)
         if sharding.problem:
             problems.setdefault(sharding.problem, np.zeros(len(plans), dtype=bool))[points] = True
     whole = joined_outcomes([found[i] for i in range(len(plans))])
