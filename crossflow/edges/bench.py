@@ -45,7 +45,7 @@ TRIES = 4  # measurements of a figure that seems slower than recorded, before it
 
 
 @dataclass(frozen=True)
-class SpeedFigure:
+class Gauge:
     """A figure of speed: CPU time of `work`, or how many of `count` things it does in a second of it."""
 
     work: Callable[[], object]
@@ -55,39 +55,35 @@ class SpeedFigure:
     warm: bool = True  # whether a call before the first measured one fills caches
 
 
-def speeds() -> dict[str, SpeedFigure]:
+def speeds() -> dict[str, Gauge]:
     """Every figure by its name."""
     case, gpt = _case_study(512), _gpt3(64, "tp8-pp8-dp8-v3-z1-sp-selective")
     many = _gpt3(512, "tp8-pp8-dp64")
     plans, bandwidths = every_strategy(many.workload, many.nodes), dict[str, Any]({BANDWIDTH: np.linspace(10e9, 50e9, POINTS)})
     return {
-        "predict_warm": SpeedFigure(lambda: predict(case), "one prediction of the case study (LSTM on 512 nodes) again", repeats=25),
-        "predict_changed": SpeedFigure(_changing(case, POWER), "the same with another power budget each time", repeats=15),
-        "points_per_second": SpeedFigure(
+        "predict_warm": Gauge(lambda: predict(case), "one prediction of the case study (LSTM on 512 nodes) again", repeats=25),
+        "predict_changed": Gauge(_changing(case, POWER), "the same with another power budget each time", repeats=15),
+        "points_per_second": Gauge(
             lambda: evaluate(case, _points(POINTS)), "technology and budget points of the case study", POINTS, repeats=7
         ),
-        "study_points_per_second": SpeedFigure(
-            _sampled_study, "random designs of 14 shares, written to disk by a study", SAMPLED, repeats=3
-        ),
-        "gradient_search": SpeedFigure(_gradient_search, "projected gradient search of 14 shares, S = 10, T = 100", repeats=1, warm=False),
-        "transformer_warm": SpeedFigure(
+        "study_points_per_second": Gauge(_sampled_study, "random designs of 14 shares, written to disk by a study", SAMPLED, repeats=3),
+        "gradient_search": Gauge(_gradient_search, "projected gradient search of 14 shares, S = 10, T = 100", repeats=1, warm=False),
+        "transformer_warm": Gauge(
             lambda: evaluate(gpt), "one evaluation of GPT-3 175B on 512 GPUs again, interleaved pipeline and memory included", repeats=25
         ),
-        "transformer_changed": SpeedFigure(
-            _changing(gpt, BANDWIDTH), "the same with another bandwidth between nodes each time", repeats=15
-        ),
-        "transformer_points": SpeedFigure(lambda: evaluate(gpt, bandwidths), "the same with many bandwidths at once", POINTS, repeats=3),
-        "plans_per_second": SpeedFigure(
+        "transformer_changed": Gauge(_changing(gpt, BANDWIDTH), "the same with another bandwidth between nodes each time", repeats=15),
+        "transformer_points": Gauge(lambda: evaluate(gpt, bandwidths), "the same with many bandwidths at once", POINTS, repeats=3),
+        "plans_per_second": Gauge(
             lambda: evaluate(many, {"strategy": plans}, fitting=True),
             f"all {len(plans):,} plans that divide GPT-3 175B over 4096 GPUs, those that do not fit not timed",
             len(plans),
             repeats=3,
         ),
-        "timeline_64_stages": SpeedFigure(
+        "timeline_64_stages": Gauge(
             _deep_pipeline, "timeline of GPT-3 175B in 64 stages with 512 microbatches, 1F1B, its schedule worked out anew", repeats=3
         ),
-        "strategy_grid": SpeedFigure(_strategy_grid, "timelines of all 15 strategies of BERT-exLarge on 16 A10", repeats=3),
-        "gemms_100k": SpeedFigure(_products, "100,000 distinct matrix products on a100-80gb", repeats=7),
+        "strategy_grid": Gauge(_strategy_grid, "timelines of all 15 strategies of BERT-exLarge on 16 A10", repeats=3),
+        "gemms_100k": Gauge(_products, "100,000 distinct matrix products on a100-80gb", repeats=7),
     }
 
 
@@ -132,7 +128,7 @@ def _until(values: Iterable[float], enough: float) -> Iterable[float]:
             return
 
 
-def _measured(speed: SpeedFigure) -> dict[str, Any]:
+def _measured(speed: Gauge) -> dict[str, Any]:
     """Value, unit and meaning of a figure, and how many times the fixed loop one call takes."""
     before = _cpu(_loop, repeats=3)
     each = _cpu(speed.work, speed.repeats, warm=speed.warm)
