@@ -23,7 +23,7 @@ from crossflow.program.blocks import Block, CopyPlaces
 from crossflow.program.collectives import Collective, sent_bytes
 from crossflow.program.forms import Bytes, Seconds
 from crossflow.program.groups import DeviceGroup, Group
-from crossflow.program.kernels import ONCE, Kernel, KernelTable, Number, Timed, filled, kernel_tables, repeated
+from crossflow.program.kernels import ONCE, Kernel, KernelTable, Lookup, Number, Timed, filled, kernel_tables, repeated
 
 OpPlaces = tuple[NonNegativeInt, ...]
 NOTHING = np.zeros((0, 1))
@@ -223,9 +223,9 @@ class Program:
 
     @functools.cached_property
     def kernel_tables(self) -> tuple[KernelTable, ...]:
-        """Kernels that are priced together, once for all points where their sizes do not differ."""
+        """Kernels that are priced together, once for all points where their sizes do not differ; look-ups have more than sizes."""
         tables = kernel_tables(self.kernels, kept_bytes(self.dtype), narrow=kept_bytes(self.dtype) > self.element)
-        return tuple(replace(table, sizes=uniform(table.sizes)) for table in tables)
+        return tuple(table if table.kind is Lookup else replace(table, sizes=uniform(table.sizes)) for table in tables)
 
     @functools.cached_property
     def _sending(self) -> tuple[Index, Index]:
