@@ -60,7 +60,7 @@ Place = tuple[str, int | None]  # file and line, the line None for what no file 
 class FileModel(BaseModel):
     """Base of every model that a file is read into: frozen, unknown keys forbidden."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, arbitrary_types_allowed=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, arbitrary_types_allowed=True, defer_build=True)
 
 
 Model = TypeVar("Model", bound=BaseModel)
