@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 # host, and both directions of the bus to it.
 STREAMS = ("compute", "tensor", "pipeline", "backwards", "data", "host", "to_host", "from_host")
 COMPUTE, TENSOR, PIPELINE, BACKWARDS, DATA, HOST, TO_HOST, FROM_HOST = range(len(STREAMS))
+MODELLED = "modelled by crossflow"  # device of the traces that timelines are written as
 # What an event is: kernels, a collective or transfer, or waiting in a collective for the last rank to arrive.
 WORK, COMMUNICATION, WAIT = range(3)
 # Where the time of a device goes; the parts add up to the step.
