@@ -19,7 +19,7 @@ from crossflow.answers.score import absent
 from crossflow.answers.search.division import SPREAD, BudgetDivision, Seen
 from crossflow.answers.search.evolution import Evolved
 from crossflow.answers.study import records
-from crossflow.answers.study.spec import Redivide, StudyFile, Uncertainty, recorded
+from crossflow.answers.study.spec import Redivide, StudyFile, Uncertainty, money, recorded
 from crossflow.answers.study.workers import Here, Processes, Workers
 from crossflow.base.arrays import Array
 from crossflow.base.errors import CrossflowError
@@ -231,7 +231,8 @@ def what_is_recorded(spec: StudyFile, known: Sequence[str]) -> tuple[str, ...] |
     if spec.record == "all" or (spec.record is None and spec.uncertainty is None):
         return None
     always = ("feasible", "bound_by", "trust", "reason")
-    return tuple(dict.fromkeys([*recorded(spec, known), *([] if spec.columns or spec.record else ["step_time_s"]), *always]))
+    usual = [*([] if spec.columns or spec.record else ["step_time_s"]), *money(spec, known)]
+    return tuple(dict.fromkeys([*recorded(spec, known), *usual, *always]))
 
 
 def run(parts: Sequence[SweepTask], done: Mapping[int, Any], workers: Workers, seen: Seen | None = None) -> Iterator[tuple[int, RowBlock]]:
