@@ -99,7 +99,7 @@ def test_an_overfull_design_has_a_time_and_a_reason(lstm):
     found = crossflow.predict(lstm("d512")).to_dict()
     assert found["memory"]["fits"] is found["feasible"] is False
     assert found["step_time_s"] > 0
-    assert found["reason"].startswith("needs 114.9 GiB of memory per device but has 32 GiB")
+    assert found["reason"].startswith("needs 114.9 GiB of memory per device, 82.91 GiB more than its 32 GiB")
 
 
 def test_a_prediction_reads_as_one_line(gemm):

@@ -134,7 +134,7 @@ def test_data_parallel_weights_fit_hbm4_alone_and_the_row_says_why_not(scaling):
     for row in scaling.rows:
         assert row["feasible"] is (row["system.technology.memory"] == "HBM4")
         assert (row["reason"] is None) is row["feasible"]
-    assert scaling.rows[0]["reason"] == "needs 114.9 GiB of memory per device but has 32 GiB: 82.91 GiB too much (3.59 times the capacity)"
+    assert scaling.rows[0]["reason"] == "needs 114.9 GiB of memory per device, 82.91 GiB more than its 32 GiB"
 
 
 def test_every_point_names_the_largest_share_as_its_bound(scaling):

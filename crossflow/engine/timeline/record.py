@@ -19,7 +19,7 @@ import numpy as np
 from crossflow.base.arrays import Array, Index, Mask
 from crossflow.base.errors import CrossflowError
 from crossflow.base.results import Guided, Tabular, public
-from crossflow.base.units import show
+from crossflow.base.units import show, show_beyond
 
 if TYPE_CHECKING:
     from crossflow.base.drawing.picture import Picture
@@ -320,7 +320,8 @@ class Timeline(Guided, Tabular):
         if peaks[most] <= self.capacity:
             return None
         name, excess = self.devices[most].name, show(peaks[most] - self.capacity, "B")
-        return f"does not fit: {name} needs {show(peaks[most], 'B')} of {show(self.capacity, 'B')}, {excess} too much"
+        needed, capacity = show_beyond(peaks[most], self.capacity, "B"), show(self.capacity, "B")
+        return f"does not fit: {name} needs {needed}, {excess} more than the {capacity} of a device"
 
     def critical_path(self) -> list[int]:
         """Slots that decide how long the step takes, from the first to the last: each starts as what it waited for is there."""
