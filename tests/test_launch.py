@@ -381,9 +381,11 @@ def test_megatron_takes_models_of_glm_from_their_configs(tmp_path, name):
     assert "--moe-router-score-function sigmoid" in write(scenario, "megatron")
 
 
-def test_sglang_does_not_exchange_tokens_of_gpt_oss():
-    data = {"system": {"template": "dgx-h100", "devices": 8}, "workload": {**SERVED, "model": "gpt-oss-120b"}, "strategy": "dp8-ep8"}
-    with pytest.raises(CrossflowError, match="SGLang's gpt-oss-120b does not exchange tokens of experts"):
+@pytest.mark.parametrize("own", [False, True])
+def test_sglang_does_not_exchange_tokens_of_experts_with_biases(tmp_path, own):
+    model = own_model(tmp_path / "own", "gpt-oss-20b") if own else "gpt-oss-120b"
+    data = {"system": {"template": "dgx-h100", "devices": 8}, "workload": {**SERVED, "model": model}, "strategy": "dp8-ep8"}
+    with pytest.raises(CrossflowError, match="SGLang does not exchange tokens of experts that have biases"):
         write(crossflow.from_dict({**data, "software": "sglang"}), "sglang")
     gathered = crossflow.from_dict({**data, "software": {"like": "sglang", "kernels": {"gathers": "always"}}})
     assert "--ep-size 8" in write(gathered, "sglang")
