@@ -23,7 +23,7 @@ from crossflow.answers.study import records, searches, tables
 from crossflow.answers.study.planning import PlannedSearch
 from crossflow.answers.study.plots.view import Convergence, Drawn, View
 from crossflow.answers.study.reading import Study
-from crossflow.answers.study.redivision import LOOSE, LOOSELY, missed, sentence
+from crossflow.answers.study.redivision import LOOSE, LOOSELY, missed, sentence, unmoved
 from crossflow.answers.study.spec import MONEY, StudyFile, money
 from crossflow.base import files
 from crossflow.base.arrays import plain
@@ -223,6 +223,7 @@ def notes(study: Study, view: View, results: Sequence[searches.SearchResult]) ->
         found += [of_a_datasheet(path, OF_DATASHEETS) for path in (*study.paths, *searched) if path.startswith("system.technology.")]
     found += [_trusted(study, view)] if not results and study.sampling is None else [_trusted_best(results)]
     found += [missed(study.redivision.problem.constraints, view.columns)] if study.bounded and study.redivision is not None else []
+    found += [unmoved(tables.numbers(view.columns[SPREAD]), study.spec.redivide.evaluations)] if study.spec.redivide is not None else []
     found = [text for text in found if text]
     return found + ([LOOSELY] if any(any(_loose(study, block)) for block in _blocks(study, view, results)[1]) else [])
 
