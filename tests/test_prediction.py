@@ -230,4 +230,4 @@ def test_a_device_has_more_power_than_it_draws_at_rest(share):
     resting = float(crossflow.predict(CHIP).device.static_power[0])
     found = crossflow.predict(CHIP, {"system.budgets.power": f"{share * resting} W"})
     assert float(found.device.static_power[0]) == pytest.approx(resting)  # which the budget of power does not change
-    assert found.reason == (None if share > 1 else "cannot be built: its power budget is no more than what it draws at rest")
+    assert found.reason == (None if share > 1 else "cannot be built: its power budget does not exceed the power that it draws at rest")
