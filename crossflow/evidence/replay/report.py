@@ -38,7 +38,9 @@ from crossflow.evidence.replay.reach import KernelModel, kernel_model, replaced,
 from crossflow.program.embedding.reuse import Reuse
 
 LARGEST = 10  # kernels and operations that a report lists
-MODELLED_NOTE = "crossflow wrote {}: nothing in it was measured, and `crossflow predict` says how far its scenario can be trusted"
+MODELLED_NOTE = (
+    "crossflow wrote {}: nothing in it was measured; `crossflow predict` says how far its scenario can be trusted, and what changes bring"
+)
 # What the parts of a predicted step are called where a measured one has its critical path.
 _ON_PATH = {
     "busy": "kernels", "copies": "copies", "exposed_communication": "collectives", "waiting": "waiting", "host": "host", "idle": "bubble",
