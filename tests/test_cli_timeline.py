@@ -77,6 +77,60 @@ def test_chosen_ranks_are_written(capsys, scenario, tmp_path):
     assert {event["pid"] for event in events if event["ph"] == "X"} == {0, 1, 5}
 
 
+def test_a_timeline_that_was_written_is_read_back_as_what_it_is(out, capsys, scenario, tmp_path):
+    assert main(["timeline", scenario, "-o", str(tmp_path / "step.json.gz"), "-q"]) == 0
+    predicted, drawn = (json.loads(out(command, scenario, "--json")) for command in ("predict", "timeline"))
+    found = json.loads(out("trace", str(tmp_path / "step.json.gz"), "--json"))
+    step = predicted["step_time_s"]
+    assert found["step_time_s"] == pytest.approx(step, abs=1e-9)
+    for part in ("exposed_communication", "bubble"):
+        assert found["breakdown_s"][part] == pytest.approx(predicted["breakdown_s"][part], abs=1e-6 * step)
+    for name, times in found["communication_s"].items():
+        assert times["total"] == pytest.approx(predicted["communication_s"][name]["total"], abs=1e-6 * step)
+    assert [(one["name"], one["steps_s"]) for one in found["ranks"]] == [
+        (f"stage {i}, 1 of 4 alike", [found["step_time_s"]]) for i in range(2)
+    ]
+    for one, other in zip(found["ranks"], drawn["devices"], strict=True):
+        idle = other["bubble_s"] + other["imbalance_s"]
+        for part in ("busy_s", "exposed_communication_s", "waiting_s", "host_s"):
+            assert one[part] == pytest.approx(other[part], abs=1e-6 * step)
+        assert one["idle_s"] == pytest.approx(idle, abs=1e-6 * step)
+    assert (found["trust"], found["replay"]) == ("unknown", None)
+
+
+def test_who_waits_and_what_the_host_holds_up_are_read_back(out, tmp_path):
+    (tmp_path / "slow.yaml").write_text("kind: uneven\nranks: {1: 0.5}\n")
+    (tmp_path / "small.yaml").write_text(SCENARIO)
+    words = [str(tmp_path / "small.yaml"), "--uneven", str(tmp_path / "slow.yaml")]
+    assert main(["timeline", *words, "-o", str(tmp_path / "step.json"), "-q"]) == 0
+    drawn = {one["first_rank"]: one for one in json.loads(out("timeline", *words, "--json"))["devices"]}
+    found = json.loads(out("trace", str(tmp_path / "step.json"), "--json"))["ranks"]
+    assert sum(one["waiting_s"] for one in found) > 0
+    for one in found:
+        assert one["waiting_s"] == pytest.approx(drawn[one["rank"]]["waiting_s"], abs=1e-7)
+        assert one["host_s"] == pytest.approx(drawn[one["rank"]]["host_s"], abs=1e-7)
+
+
+@pytest.mark.parametrize(
+    "words", [("--what-if", "compute*0.5"), ("--on", "dgx-h100"), ("--kernels", "model"), ("--write-overheads", "o.json")]
+)
+def test_a_step_that_crossflow_wrote_is_not_replayed(refused, scenario, monkeypatch, tmp_path, words):
+    monkeypatch.chdir(tmp_path)
+    assert main(["timeline", scenario, "-o", "step.json", "-q"]) == 0
+    assert "step.json was written by crossflow: its times are predicted" in refused("trace", "step.json", *words)
+    assert "crossflow predict FILE --set PATH=VALUE" in refused("import", "step.json", "-o", "step.program.json")
+    assert not (tmp_path / "o.json").exists()
+
+
+def test_a_step_that_was_measured_stands_beside_one_that_was_written(refused, out, scenario, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    assert main(["timeline", scenario, "-o", "step.json", "-q"]) == 0
+    event = {"ph": "X", "cat": "kernel", "name": "gemm", "pid": 0, "tid": 7, "ts": 0, "dur": 5}
+    (tmp_path / "real.json").write_text(json.dumps({"traceEvents": [event]}))
+    assert "step.json was written by crossflow, and real.json was measured; to see both" in refused("trace", "step.json", "real.json")
+    assert "real beside step" in out("trace", "real.json", "--compare", "step.json")
+
+
 @pytest.mark.slow
 def test_two_steps_are_compared(out, scenario, tmp_path):
     other = tmp_path / "other.yaml"

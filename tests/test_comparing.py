@@ -91,6 +91,29 @@ def test_what_cannot_run_stands_last_with_its_reason():
     assert math.isnan(found[1].figure("step_time_s"))
 
 
+def test_where_no_system_takes_the_model_each_says_why(refused):
+    words = ("compare", "--model", "llama3-8b", "--on", "dgx-a100,v100-ib-cluster", "--devices", "8", "--set", "workload.dtype=fp8")
+    told = refused(*words)
+    assert "none of these systems can run this" in told
+    for system in ("dgx-a100", "v100-ib-cluster"):
+        assert f"\n  {system}: workload.dtype: {system} has no throughput for fp8; it has" in told
+    with pytest.raises(CrossflowError, match="dgx-a100: a device costs 3 USD an hour, more than the budget"):
+        crossflow.compare("llama3-8b", "dgx-a100,dgx-h100", budget=1, prices="a100=3,h100=4")
+
+
+def test_plans_that_do_not_fit_are_an_answer_that_says_where_to_look():
+    found = crossflow.compare("llama3-70b", "dgx-a100,dgx-h200", devices=8, batch=16, **QUICK)
+    assert (found.best, [row.feasible for row in found]) == (None, [False, False])
+    assert found.notes[-1] == "what would help: crossflow plan --model llama3-70b --on dgx-h200 --devices 8"
+
+
+def test_the_note_on_ties_says_what_they_are_drawn_from(compared):
+    spread, between = bands.spread_of(run := bands.Likeness(kind="training of dense language models", seen="device"), run)
+    order = f"{100 * spread.order:.0f} %"
+    told = f"predictions less than {order} apart are tied: further apart, nine of ten measured pairs came out in the predicted order"
+    assert compared.notes == (f"{told} ({spread.n:,} pairs of {between})",)
+
+
 WRONG = [
     ({"on": "dgx-h100,foo", "devices": 8}, "unknown template 'foo'"),
     ({"on": "dgx-h100", "devices": 8}, "there is only dgx-h100 to compare; name two systems or more, such as --on dgx-h100,dgx-b200"),

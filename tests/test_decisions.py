@@ -1,14 +1,15 @@
 """Decisions of an explanation: they keep what they promise, the page tells the same ones, and what changes nothing is left out."""
 
 import json
+from dataclasses import replace
 
 import pytest
 import yaml
 
 import crossflow
 from crossflow.__main__ import main
-from crossflow.answers.explanation.answers import paces
-from crossflow.answers.explanation.decisions import KINDS, LEAST, overrides
+from crossflow.answers.explanation.answers import DIVIDED, paces
+from crossflow.answers.explanation.decisions import KINDS, LEAST, in_order, of_the_chip, overrides
 from crossflow.answers.explanation.designs import Design
 from crossflow.answers.explanation.moves import moves
 from crossflow.answers.explanation.sensitivity import explain
@@ -113,9 +114,27 @@ def test_software_that_a_scenario_leaves_to_its_default_is_named_with_its_settin
 
 def test_decisions_about_a_chip_stand_where_their_kind_does(explained):
     chip = [one for one in explained("lstm").decisions if one.spread is not None]
-    assert {one.kind for one in chip} >= {"network", "technology"}
+    assert {one.kind for one in chip} >= {"budgets", "network"}
+    assert all((one.kind == "budgets") == one.path.startswith("system.budgets") for one in chip)
     assert all((one.kind == "network") == one.path.endswith("_link") for one in chip)
     assert all(one.settings.keys() >= {"system.budgets.area.compute"} for one in chip)
+
+
+def test_the_new_division_stands_before_what_is_counted_over_it(explained):
+    found = explained("lstm")
+    divided, *others = found.alternatives
+    assert divided.path == DIVIDED
+    told = in_order(of_the_chip(found.scenario, crossflow.evaluate(found.scenario), [replace(divided, feasible=True, gain=0.2), *others]))
+    assert len(told) > 2
+    assert told[0].path == DIVIDED
+
+
+def test_the_biggest_lever_of_a_generated_design_is_a_number_that_a_reader_decides(explained):
+    found = explained("lstm")
+    assert found.effect(found.lever.changes[0].path).group == "decision"
+    gains = [effect.gain for effect in found.effects if effect.group == "decision" and effect.gain is not None]
+    assert found.lever.gain <= max(gains) + 1e-12
+    assert found.limiting.gain >= found.lever.gain  # which any number may be, fitted ones too
 
 
 def test_what_does_not_fit_is_not_offered():

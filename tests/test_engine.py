@@ -524,7 +524,7 @@ def test_memory_rises_and_falls_with_saved_activations(tmp_path):
 def test_what_does_not_fit_is_told(tmp_path):
     program = mlp(tensors=(Tensor(kind="weights", size=100e9), Tensor(kind="activations", size=2.0**30, made=0, last=3)))
     found = simulate(scenario_of(program, tmp_path))
-    assert found.overfull == "does not fit: stage 0 needs 94.13 GiB of 80 GiB, 14.13 GiB too much"
+    assert found.overfull == "does not fit: stage 0 needs 94.13 GiB, 14.13 GiB more than the 80 GiB of a device"
     assert not predict(scenario_of(program, tmp_path)).feasible
 
 

@@ -167,9 +167,10 @@ def test_overfull_memory_is_infeasible_with_its_numbers_and_a_time(lstm):
     score = evaluate(lstm("d512"))
     assert not score.feasible[0]
     assert np.isfinite(score.step_time[0])
-    barely = replace(score, memory_capacity=score.memory_needed / 1.00186)
-    assert barely.why(0).endswith("too much (1.002 times the capacity)")
-    assert score.why(0) == "needs 114.9 GiB of memory per device but has 32 GiB: 82.91 GiB too much (3.59 times the capacity)"
+    assert score.why(0) == "needs 114.9 GiB of memory per device, 82.91 GiB more than its 32 GiB"
+    whole = np.full(1, 180 * 2.0**30)
+    barely = replace(score, memory={"weights": whole + 623.7 * 1024}, memory_capacity=whole)
+    assert barely.why(0) == "needs 180.0006 GiB of memory per device, 623.7 KiB more than its 180 GiB"
 
 
 UNBUILDABLE = [

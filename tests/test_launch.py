@@ -381,9 +381,11 @@ def test_megatron_takes_models_of_glm_from_their_configs(tmp_path, name):
     assert "--moe-router-score-function sigmoid" in write(scenario, "megatron")
 
 
-def test_sglang_does_not_exchange_tokens_of_gpt_oss():
-    data = {"system": {"template": "dgx-h100", "devices": 8}, "workload": {**SERVED, "model": "gpt-oss-120b"}, "strategy": "dp8-ep8"}
-    with pytest.raises(CrossflowError, match="SGLang's gpt-oss-120b does not exchange tokens of experts"):
+@pytest.mark.parametrize("own", [False, True])
+def test_sglang_does_not_exchange_tokens_of_experts_with_biases(tmp_path, own):
+    model = own_model(tmp_path / "own", "gpt-oss-20b") if own else "gpt-oss-120b"
+    data = {"system": {"template": "dgx-h100", "devices": 8}, "workload": {**SERVED, "model": model}, "strategy": "dp8-ep8"}
+    with pytest.raises(CrossflowError, match="SGLang does not exchange tokens of experts that have biases"):
         write(crossflow.from_dict({**data, "software": "sglang"}), "sglang")
     gathered = crossflow.from_dict({**data, "software": {"like": "sglang", "kernels": {"gathers": "always"}}})
     assert "--ep-size 8" in write(gathered, "sglang")
@@ -403,9 +405,9 @@ def test_exchanges_that_devices_of_another_maker_lack_are_told(kind):
 @pytest.mark.parametrize(
     ("kind", "system", "cure"),
     [
-        ("tensorrt-llm", "mi300x-node", "tensorrt-llm runs on devices of nvidia, and these are of amd; export to vllm, sglang"),
-        ("dynamo", "mi300x-node", "dynamo runs on devices of nvidia, and these are of amd; export to vllm, sglang"),
-        ("megatron", "tpu-v4-pod", "megatron runs on devices of nvidia, amd, intel, and these are of google"),
+        ("tensorrt-llm", "mi300x-node", "tensorrt-llm does not run on devices of AMD, only on those of NVIDIA; export to vllm, sglang"),
+        ("dynamo", "mi300x-node", "dynamo does not run on devices of AMD, only on those of NVIDIA; export to vllm, sglang"),
+        ("megatron", "tpu-v4-pod", "megatron does not run on devices of Google, only on those of NVIDIA, AMD and Intel"),
     ],
 )
 def test_frameworks_that_do_not_run_on_the_devices_are_refused(kind, system, cure):
@@ -438,7 +440,7 @@ def test_types_of_torchtitan_come_back():
         ("dp64-z3-offload:optimizer+weights", "megatron", "offload: weights: Megatron's flags send the optimizer's states to the host alone"),
         ("dp64-z1", "torchtitan", "zero: 1: torchtitan shards weights too (zero: 3), keeps them gathered (zero: 2), or shards nothing (zero: 0, without cp)"),
         ("tp8-dp2-pp4-z2", "torchtitan", "sequence_parallel: false: torchtitan's tensor parallelism always divides the sequence; add sequence_parallel: true"),
-        ("tp8-dp2-pp4-sp", "torchtitan", "zero: 0 with tp: 8 and pp: 4: torchtitan has plain replicas without tensor ranks and stages alone; write zero: 2 or 3"),
+        ("tp8-dp2-pp4-sp", "torchtitan", "zero: 0 with tp: 8 and pp: 4: torchtitan trains unsharded replicas only where neither tp nor pp divides them; set zero: 2 or 3"),
         ("tp8-pp8-sp", "torchtitan", "zero: 0 with tp: 8 and pp: 8: torchtitan trains in fp32 where it shards no weights; use dp of 2 or more with zero: 2 or 3, or megatron"),
         ("tp8-dp2-pp4", "deepspeed", "pp: 4: the stages of DeepSpeed's pipelines are made in the training script; export to megatron"),
         ("dp64-sel:norm+mlp", "deepspeed", "recompute_modules: layernorm, mlp: the trainer computes whole layers again, or nothing"),

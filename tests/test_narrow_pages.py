@@ -70,3 +70,14 @@ def test_pieces_flow_between_lines(monkeypatch, capsys):
 def test_columns_without_a_title_are_left_out_in_silence():
     assert page.left_out(["", " "], "") == []
     assert page.left_out(["gain  ", ""], "")[0].plain == "left out, because the page is narrow: gain"
+
+
+def test_a_narrow_list_has_a_heading_for_each_group(shown, monkeypatch):
+    wide = shown("list", "templates").splitlines()
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True, raising=False)
+    lines = re.sub(r"\x1b\[[\d;]*m", "", shown("list", "templates")).splitlines()
+    assert max(map(cell_len, lines)) <= WIDTH
+    headings = [line.split("  ")[1] for line in lines if line.startswith("templates  ")]
+    assert headings == ["generated", "datasheet device", "system", "family", "software stack"]
+    assert [line.split()[0] for line in lines if re.match(r"  \S", line)] == [line.split()[0] for line in wide[1:]]
+    assert len(lines) < 3 * len(wide)

@@ -92,7 +92,7 @@ def test_more_than_the_host_holds_is_not_feasible():
     found = score("dp8-z1-offload:optimizer", host={**HOST, "capacity": "40 GB"})
     assert not found.feasible[0]
     assert found.buildable[0]
-    assert found.why() == "needs 10.98 GiB of the host's memory per device but has 4.657 GiB: 6.326 GiB too much"
+    assert found.why() == "needs 10.98 GiB of the host's memory per device, 6.326 GiB more than its share of 4.657 GiB"
 
 
 @pytest.mark.slow

@@ -99,7 +99,7 @@ def test_an_overfull_design_has_a_time_and_a_reason(lstm):
     found = crossflow.predict(lstm("d512")).to_dict()
     assert found["memory"]["fits"] is found["feasible"] is False
     assert found["step_time_s"] > 0
-    assert found["reason"].startswith("needs 114.9 GiB of memory per device but has 32 GiB")
+    assert found["reason"].startswith("needs 114.9 GiB of memory per device, 82.91 GiB more than its 32 GiB")
 
 
 def test_a_prediction_reads_as_one_line(gemm):
@@ -230,4 +230,4 @@ def test_a_device_has_more_power_than_it_draws_at_rest(share):
     resting = float(crossflow.predict(CHIP).device.static_power[0])
     found = crossflow.predict(CHIP, {"system.budgets.power": f"{share * resting} W"})
     assert float(found.device.static_power[0]) == pytest.approx(resting)  # which the budget of power does not change
-    assert found.reason == (None if share > 1 else "cannot be built: its power budget is no more than what it draws at rest")
+    assert found.reason == (None if share > 1 else "cannot be built: its power budget does not exceed the power that it draws at rest")

@@ -72,12 +72,20 @@ def test_table_plot_and_record_say_how_budgets_are_divided(kept, anew, capsys):
     assert kept.notes[0] in capsys.readouterr().out
 
 
-def test_a_loose_division_is_marked(run):
+def test_a_loose_division_is_marked_and_one_that_was_not_left_is_told(run):
     made = run(redivide={"evaluations": 60})
     spreads = [row[SPREAD] for row in made.rows]
     marked = [cells[1].startswith("~") for cells in made.table()[1]]
-    assert marked == [spread > 0.01 for spread in spreads]
+    assert marked == [spread is not None and spread > 0.01 for spread in spreads]
     assert any(marked)
+    told = f"In {spreads.count(None)} of 3 rows neither end of the search left the division that it began with"
+    assert spreads.count(None)
+    assert any(note.startswith(f"{told} (`redivide: {{evaluations: 60}}`)") for note in made.notes)
+
+
+def test_where_the_search_moved_nothing_is_told_of_its_ends(anew):
+    assert all(row[SPREAD] is not None for row in anew.rows)
+    assert not any("neither end" in note for note in anew.notes)
 
 
 def test_only_the_shares_asked_for_change(run):

@@ -125,7 +125,7 @@ def test_unknown_names_are_told_with_their_lines_and_with_the_rest(write):
         ("name: small", "nam: small", "s.yaml:1: nam: unknown key 'nam'; did you mean 'name'?"),
         ("strategy: RC-2-2-d2", "strategy: {dp: 8, tp: x}", "s.yaml:11: strategy: tp must be a positive whole number, got 'x'"),
         ("  model: lstm\n", "  modle: lstm\n",
-         "s.yaml:5: workload: the key 'model' is missing: one of lstm, gemm, transformer, dlrm, program, or a preset; did you mean it by 'modle'?"),
+         "s.yaml:5: workload: the key 'model' is missing: one of lstm, gemm, transformer, dlrm, program, or a preset; 'modle' looks like a misspelling of it"),
         ("  model: lstm\n", "", "s.yaml:5: workload: the key 'model' is missing: one of lstm, gemm, transformer, dlrm, program, or a preset"),
         ("  hidden: 512", "  hidden: 512.5", "s.yaml:7: workload.hidden: expected a whole number, got 512.5"),
         ("  hidden: 512", "  hidden: 512\n  dtype: fp4", "s.yaml:8: workload.dtype: expected one of fp64, fp32, tf32, fp16, bf16, int8, fp8, got 'fp4'; did you mean 'fp64'?"),

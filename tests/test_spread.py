@@ -13,7 +13,7 @@ from crossflow.base.errors import CrossflowError
 from crossflow.cost.network import Wires
 from crossflow.cost.ranks import SystemDelays
 from crossflow.hardware.architecture.system import architecture
-from crossflow.hardware.mapping.placement import place, place_group
+from crossflow.hardware.mapping.placement import GROUP, place, place_group
 from crossflow.hardware.mapping.spread import _partitions, among, around, ring_row
 from crossflow.hardware.mapping.topology import Network, Topology
 from crossflow.program.groups import Group
@@ -202,6 +202,34 @@ def tapered(op, **level):
 )
 def test_what_leaves_a_group_of_nodes_passes_its_uplinks(level, gather, exchange):
     assert (tapered("all_reduce", **level), tapered("all_to_all", **level)) == pytest.approx((gather, exchange))
+
+
+@pytest.mark.parametrize(
+    ("nodes", "leaf", "size", "stride", "straddles"),
+    [
+        (24, 16, 24, 1, False), (24, 16, 3, 8, False), (24, 16, 8, 1, False), (20, 8, 20, 1, False),
+        (20, 8, 5, 4, False), (5, 4, 5, 1, False),
+        (24, 16, 12, 1, True), (24, 16, 8, 3, True), (40, 16, 10, 1, True),
+    ],
+)  # fmt: skip
+def test_a_last_leaf_with_fewer_nodes_has_uplinks_in_proportion(nodes, leaf, size, stride, straddles):
+    """Against a count of all that leaves each leaf; where groups straddle leaves it is a bound."""
+    over = 4.0
+    network = Network(
+        package=Topology(kind="single", nodes=1), cluster=Topology(kind="fat-tree", nodes=nodes, group=leaf, oversubscription=over)
+    )
+    found = place_group(size, stride, network).route(GROUP).cluster_spread
+    blocks = range(0, nodes, size * stride)
+    groups = [[first + place + stride * i for i in range(size)] for first in blocks for place in range(stride)]
+    for op in ("all_reduce", "all_to_all"):
+        leaving = np.zeros(-(-nodes // leaf))
+        for group in groups:
+            for i, node in enumerate(group):
+                others = group if op == "all_to_all" else [group[(i + 1) % size]]
+                leaving[node // leaf] += np.mean([other // leaf != node // leaf for other in others if other != node])
+        uplinks = np.array([min(leaf, nodes - first) / over for first in range(0, nodes, leaf)])
+        counted = max(1.0, float((leaving / uplinks).max()))
+        assert found.of(op) >= counted * (1 - 1e-9) if straddles else found.of(op) == pytest.approx(counted)
 
 
 def predicted(inter, strategy="dp32"):

@@ -134,7 +134,7 @@ def test_data_parallel_weights_fit_hbm4_alone_and_the_row_says_why_not(scaling):
     for row in scaling.rows:
         assert row["feasible"] is (row["system.technology.memory"] == "HBM4")
         assert (row["reason"] is None) is row["feasible"]
-    assert scaling.rows[0]["reason"] == "needs 114.9 GiB of memory per device but has 32 GiB: 82.91 GiB too much (3.59 times the capacity)"
+    assert scaling.rows[0]["reason"] == "needs 114.9 GiB of memory per device, 82.91 GiB more than its 32 GiB"
 
 
 def test_every_point_names_the_largest_share_as_its_bound(scaling):
@@ -439,3 +439,29 @@ def test_a_study_that_asks_for_no_plot_has_one_that_suits_it(sections, plot):
     plots = read_study({"scenario": PRODUCT, **sections}).spec.plots
     assert len(plots) == (plot is not None)
     assert all((plot or {}).items() <= drawn.model_dump().items() for drawn in plots)
+
+
+PRICED = {"system": {"template": "v100", "operation": {"price": "2 USD/hour"}}, "workload": PRODUCT["workload"]}
+
+
+@pytest.mark.parametrize(
+    ("sections", "names"),
+    [
+        ({"sweep": {POWER: ["300 W", "400 W"]}}, ["power", "step_time_s", "usd_per_million_samples", "bound_by", "reason"]),
+        ({"space": {POWER: ["300 W", "400 W"]}}, ["search", "power", "step_time_s", "usd_per_million_samples", "feasible", "bound_by", "evaluations"]),
+        ({"sweep": {POWER: ["300 W"]}, "columns": ["mfu"]}, ["power", "mfu"]),
+        ({"sweep": {"system.operation.price": ["1 USD/hour", "3 USD/hour"]}, "scenario": PRODUCT}, ["price", "step_time_s", "usd_per_million_samples", "bound_by", "reason"]),
+        ({"sweep": {POWER: ["300 W"]}, "scenario": PRODUCT}, ["power", "step_time_s", "bound_by", "reason"]),
+    ],
+)  # fmt: skip
+def test_a_study_with_a_price_shows_what_its_points_cost(tmp_path, sections, names):
+    made = run_study({"name": "s", "scenario": PRICED, "plots": [], **sections}, out=tmp_path / "out")
+    assert made.listing.headers == names
+    header = (tmp_path / "out" / "points.csv").read_text().partition("\n")[0].split(",")
+    assert ("usd_per_million_samples" in header) == (sections.get("scenario") is not PRODUCT or "price" in names)
+
+
+def test_the_price_of_a_point_is_rent_over_throughput(tmp_path):
+    made = run_study({"name": "s", "scenario": PRICED, "sweep": {POWER: ["200 W", "300 W"]}, "plots": []}, out=tmp_path / "out")
+    for row in made.rows:
+        assert row["usd_per_million_samples"] == pytest.approx(1e6 / row["samples_per_second"] * row["devices"] * 2.0 / 3600.0)

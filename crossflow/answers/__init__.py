@@ -27,7 +27,7 @@ DOORS = {
     "explanation.decisions": ("better_moves", "better_strategies"),
     "explanation.designs": ("AUTO", "Design", "best_first", "chosen_first", "discrete_of", "fastest", "ranked", "read_design", "thinned",
         "written"),
-    "explanation.dividing": ("count_path", "legal", "nearest"),
+    "explanation.dividing": ("count_path", "legal", "nearest", "undecided"),
     "explanation.moves": ("names_of",),
     "explanation.parameters": ("Parameter", "ParameterGroup", "in_use", "parameters"),
     "explanation.sensitivity": ("explain", "other_strategies"),

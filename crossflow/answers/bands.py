@@ -235,6 +235,15 @@ def spread_of(one: Likeness, other: Likeness, *, same: bool = False) -> tuple[Pa
     return next(((found, name) for name in named if (found := _pairs().get((one.kind, name))) is not None), None)
 
 
+def order_of_pairs(spread: PairSpread, between: str) -> str:
+    """What ties are drawn from, in words.
+
+    >>> order_of_pairs(PairSpread(n=1587, even=0.1, order=0.26), "layouts of one system")
+    'further apart, nine of ten measured pairs came out in the predicted order (1,587 pairs of layouts of one system)'
+    """
+    return f"further apart, nine of ten measured pairs came out in the predicted order ({spread.n:,} pairs of {between})"
+
+
 def ties(values: Sequence[float], runs: Sequence[Likeness], *, same: bool = False) -> list[tuple[int, ...] | None]:
     """Of every design those whose figure is too near to tell which one is better; None where no pairs tell how near that is."""
     found: list[tuple[int, ...] | None] = []

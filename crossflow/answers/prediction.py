@@ -482,7 +482,11 @@ def _strategies_that_fit(scenario: Scenario) -> tuple[Remedy, ...]:
     fitting = np.flatnonzero(score.feasible)
     if not len(fitting):
         most = int(spare.argmax())
-        return (Remedy(f"no strategy fits: {texts[most]} needs least, {show(-spare[most], 'B')} too much"),) if spare[most] < 0 else ()
+        return (
+            (Remedy(f"no strategy fits: {texts[most]} needs least, {show(-spare[most], 'B')} more than there is"),)
+            if spare[most] < 0
+            else ()
+        )
     fastest = fitting[np.argsort(score.step_time[fitting], kind="stable")][:3]
     return tuple(
         Remedy(

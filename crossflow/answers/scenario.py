@@ -863,7 +863,7 @@ def _workload(document: Document, base: Path | None, rates: Collection[str]) -> 
     model = data.get("model")
     if model is None:
         near = next((key for key in data if isinstance(key, str) and did_you_mean(key, ["model"])), None)
-        for_it = "" if near is None else f"; did you mean it by '{near}'?"
+        for_it = "" if near is None else f"; '{near}' looks like a misspelling of it"
         raise document.error((), f"the key 'model' is missing: one of {', '.join(MODELS)}, or a preset{for_it}")
     if not isinstance(model, str):
         raise document.error(("model",), f"expected one of {', '.join(MODELS)}, or a preset, got {model!r}")

@@ -16,7 +16,7 @@ from crossflow.base.arrays import Array, Index, Mask, divide, plain
 from crossflow.base.errors import CrossflowError
 from crossflow.base.packages import pandas
 from crossflow.base.results import PlainData, Tabular
-from crossflow.base.units import KINDS, SUFFIXES, show
+from crossflow.base.units import KINDS, SUFFIXES, show, show_beyond
 
 if TYPE_CHECKING:
     from crossflow.base.drawing.picture import Picture
@@ -30,8 +30,8 @@ UNIT_SUFFIX = {
 }  # fmt: skip
 PARTS = ("breakdown", "communication", "exposed_communication", "by_layer", "bound", "memory")  # groups of which a point may have no part
 UNTOLD = ("reason", "trust", "rent", "normalised_devices", "points", "units")  # of which other columns are made, and what is no figure
-OVERFULL = "needs {needed} of memory per device but has {capacity}: {excess} too much ({over} times the capacity)"
-OVERFULL_HOST = "needs {host} of the host's memory per device but has {room}: {lack} too much"
+OVERFULL = "needs {needed} of memory per device, {excess} more than its {capacity}"
+OVERFULL_HOST = "needs {host} of the host's memory per device, {lack} more than its share of {room}"
 UNPREFIXED = ("serving", "operation", "node", "own")  # groups whose names are columns as they are
 MILLION = "_per_million_"  # between a figure and what it is counted for, samples or tokens
 MARGIN = 0.05  # share of memory below which what is left is little: fragments and libraries that no model counts may need it
@@ -301,13 +301,11 @@ class Score(PlainData, Tabular):
             return None
         needed, capacity = float(self.memory_needed[point]), float(self.memory_capacity[point])
         host, room = float(self.host_memory[point]), float(self.host_capacity[point])
-        over = needed / capacity if capacity > 0 else np.inf
         return self.reasons[code].format(
-            needed=show(needed, "B"),
+            needed=show_beyond(needed, capacity, "B"),
             capacity=show(capacity, "B"),
             excess=show(needed - capacity, "B"),
-            over=next((text for digits in (3, 4, 5) if (text := f"{over:.{digits}g}") != "1"), f"{over:.6g}"),
-            host=show(host, "B"),
+            host=show_beyond(host, room, "B"),
             room=show(room, "B"),
             lack=show(host - room, "B"),
         )

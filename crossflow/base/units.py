@@ -8,6 +8,7 @@ model's annotation (`Quantity("B/s")`) is the unit of the float that the model h
 from __future__ import annotations
 
 import functools
+import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -380,6 +381,16 @@ def show(value: float, unit: str, digits: int = 4) -> str:
     scales = _scales(unit)
     factor, name = next((pair for pair in scales if abs(value) >= pair[0] * _NEARLY), scales[-1]) if value else _of_zero(scales)
     return f"{value / factor:.{digits}g} {name}".strip()
+
+
+def show_beyond(value: float, limit: float, unit: str) -> str:
+    """Write an SI float as `show` does, with as many digits as tell it from a limit that it exceeds.
+
+    >>> show_beyond(115 * 2.0**30, 80 * 2.0**30, "B"), show_beyond(180 * 2.0**30 + 638_669, 180 * 2.0**30, "B")
+    ('115 GiB', '180.0006 GiB')
+    """
+    excess = (value - limit) / value if value > 0 and np.isfinite(value) else 0.0
+    return show(value, unit, min(max(math.ceil(1.0 - math.log10(excess)), 4), 15) if excess > 0 else 4)
 
 
 def show_all(values: Array, unit: str) -> list[str]:

@@ -31,7 +31,7 @@ DOORS = {
     "replay.overheads": ("overheads_of", "read_overheads", "write_overheads"),
     "replay.program": ("traced_program",),
     "replay.reach": ("KernelLoss",),
-    "replay.report": ("LARGEST", "TraceReport", "accuracy", "report_of", "report_on"),
+    "replay.report": ("LARGEST", "TraceReport", "accuracy", "not_replayed", "report_of", "report_on"),
     "replay.timeline": ("traced_timeline",),
     "torch.importer": ("record",),
     "torch.installed": ("require_torch",),

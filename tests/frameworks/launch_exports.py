@@ -19,6 +19,7 @@ NODES, SERVERS = 8, 2  # of eight devices each
 THOROUGH = {
     "megatron": ("llama3-8b", "mixtral-8x7b", "deepseek-v3", "gpt-oss-120b"), "torchtitan": ("llama3-8b",), "deepspeed": ("llama3-8b",),
     "vllm": ("llama3.1-405b", "deepseek-v3", "gpt-oss-120b"),
+    "sglang": ("llama3.1-405b", "deepseek-v3", "gpt-oss-120b", "mixtral-8x7b", "bloom-176b"),
 }  # fmt: skip
 # Models of DeepSpeed's files, which say nothing of a model but its name.
 DESCRIBED = ("llama3-8b", "gpt3-175b", "bert-large", "mixtral-8x7b", "deepseek-v3", "vit-h", "t5-large", "megatron-22b", "mamba2-2.7b")
@@ -48,6 +49,10 @@ PLANS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
         ("tp8-dp2", "tp2-dp8", "tp4-dp2-pp2-placed:tp+pp+dp", "tp8-pp2", "dp16"),
         ("tp8-dp2-ep16-etp1-sp", "tp8-dp2-etp16-sp", "dp16-ep16-etp1"),
     ),
+    "sglang": (
+        ("tp16", "tp8-pp2", "tp4-pp4", "tp8-dp2-sp"),
+        ("dp16-ep16", "tp4-dp4-ep16-etp1-sp", "dp16-etp16", "tp16-ep16-etp1-sp", "dp8-ep8-pp2"),
+    ),
 }  # fmt: skip
 # Settings of a run beside the plan, by the plan: data types, and what else changes flags.
 RUNS: dict[str, tuple[tuple[str, str, dict[str, Any]], ...]] = {
@@ -69,6 +74,11 @@ RUNS: dict[str, tuple[tuple[str, str, dict[str, Any]], ...]] = {
         ("tp8-pp2", "dgx-h100", {"weight_dtype": "int4"}), ("tp8-dp2", "dgx-b200", {"dtype": "nvfp4"}),
         ("tp8-dp2", "dgx-h100", {"serving": {"speculation": {"tokens": 2, "acceptance": 0.7}}}),
         ("tp8-dp2-ep16-etp1-sp", "dgx-h100", {"serving": {"arrival_rate": "2 1/s", "chunk": 4096}}),
+    ),
+    "sglang": (
+        ("tp16", "dgx-h100", {"kv_dtype": "fp8"}), ("tp16", "dgx-h100", {"serving": {"arrival_rate": "2 1/s", "chunk": 4096}}),
+        ("tp16", "dgx-h100", {"serving": {"speculation": {"tokens": 2, "acceptance": 0.7}}}),
+        ("dp16-ep16", "dgx-h100", {"serving": {"speculation": {"tokens": 3, "acceptance": 0.7}}}),
     ),
 }  # fmt: skip
 
@@ -110,7 +120,9 @@ def exports(kind: str, preset: str) -> Iterator[Export]:
         workload |= {"mtp_layers": 0} if kind == "torchtitan" else {}  # which it has not
         nodes = NODES if kind in TRAINING else SERVERS
         try:
-            scenario = crossflow.from_dict({"system": {"template": system, "nodes": nodes}, "workload": workload, "strategy": plan})
+            software = {"software": kind} if kind == "sglang" else {}
+            system_ = {"template": system, "nodes": nodes}
+            scenario = crossflow.from_dict({"system": system_, "workload": workload, "strategy": plan, **software})
             text = write(scenario, kind)
         except CrossflowError:
             continue

@@ -4,9 +4,9 @@ import dataclasses
 import importlib.util
 import shutil
 import types
-from pathlib import Path
 
 import pytest
+from configs import CONFIGS, FILES  # models without a file are taken by the parser alone
 from launch_exports import THOROUGH, exports, transformers, words_of
 
 if importlib.util.find_spec("vllm") is None:
@@ -15,13 +15,6 @@ if importlib.util.find_spec("vllm") is None:
 from standins import StandIns
 
 pytestmark = [pytest.mark.filterwarnings("ignore"), pytest.mark.slow]
-FILES = Path(__file__).parents[1] / "data" / "huggingface"
-# The file of each preset whose own one is at hand; the others are taken without a model, by the parser alone.
-CONFIGS = {
-    "bloom-176b": "bloom-176b", "deepseek-v3": "deepseek-v3", "gemma3-27b": "gemma-3-27b", "gpt-oss-120b": "gpt-oss-120b",
-    "kimi-k2": "kimi-k2", "llama2-7b": "llama-2-7b", "llama3.1-405b": "llama-3.1-405b", "llama4-scout": "llama-4-scout",
-    "mistral-7b": "mistral-7b", "mixtral-8x7b": "mixtral-8x7b", "nemotron-h-8b": "nemotron-h-8b", "qwen3-30b-a3b": "qwen3-30b-a3b",
-}  # fmt: skip
 NODE = 8
 # Kernels, and Ray, which is 70 MB and of which nothing is asked.
 ABSENT = ("vllm._C", "vllm._C_stable_libtorch", "vllm._moe_C", "vllm.vllm_flash_attn", "ray")

@@ -53,7 +53,8 @@ def _templates(paths: Mapping[str, Path]) -> list[Listing]:
 
 
 def _summary(model: Any) -> str:
-    return str(model.__doc__ or "").strip().splitlines()[0].rstrip(".")
+    """The first clause of what a model is."""
+    return re.split(r"[.;](?:\s|$)", " ".join(str(model.__doc__ or "").split()), maxsplit=1)[0]
 
 
 def title(path: Path) -> str:

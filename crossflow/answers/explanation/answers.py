@@ -25,8 +25,8 @@ DIVIDED = "system.budgets"  # path of the decision that only divides budgets ane
 
 Owner = Literal["architect", "technology"]
 Sides = Literal["both", "below", "above", "none"]
-# What is decided, in the order in which decisions are told.
-DecisionKind = Literal["strategy", "nodes", "network", "memory", "type", "batch", "engine", "technology"]
+# What is decided, in the order in which decisions are told: budgets before what a chip has else, which is counted over their new division.
+DecisionKind = Literal["strategy", "nodes", "budgets", "network", "memory", "type", "batch", "engine", "technology"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -230,7 +230,8 @@ class Explanation(PlainData, Tabular):
     fixed : paths of those that cannot, because their value is zero.
     limiting : the parameter that gains most when improved by 10 %, among those that stay as feasible as the scenario
         itself; None where none gains.
-    lever : the same among those that the reader, another device or another technology can change; constants are left out.
+    lever : the same among those that the reader can change: budgets, shares and the network of a generated device, else all but
+        constants, which another device has otherwise.
     what_ifs : the parameters that gain most, alone, by each of the factors; of those that act alike only the first.
     pairs : the best pairs of them, by each of the factors.
     next_bottlenecks : how far the first of them lead.

@@ -31,7 +31,7 @@ KINDS: tuple[DecisionKind, ...] = get_args(DecisionKind)
 CHIP: Mapping[str, DecisionKind] = {
     **dict.fromkeys(("system.technology.inter_link", "system.technology.intra_link"), "network"),
     "system.technology.memory": "memory",
-}  # kinds of decisions about a generated chip; the others are of technology
+}  # kinds of decisions about a generated chip; the others are of budgets, or of technology
 _BESIDE = ("strategy", "software.like")  # settings that come with another
 
 
@@ -139,8 +139,9 @@ def _of_the_chip(scenario: Scenario, one: Alternative, before: tuple[float, floa
     design = Design(settings={}, scenario=scenario, quantities={})
     name = one.path.removeprefix("system.").removeprefix("technology.").replace("_", " ")
     text = f"{name} {one.after if one.path == DIVIDED else f'{one.before} to {one.after}'}"
+    kind: DecisionKind = "budgets" if one.path.startswith(DIVIDED) else CHIP.get(one.path, "technology")
     return Decision(
-        kind=CHIP.get(one.path, "technology"), path=one.path, text=text, settings=one.settings,
+        kind=kind, path=one.path, text=text, settings=one.settings,
         overrides=overrides(design, one.settings), value=one.value, gain=_brings(one), bound_by=one.bound_by, feasible=True, reason=None,
         spread=one.spread, kept=None if one.path == DIVIDED else one.kept, **_pace((one.step_time, one.throughput), before),
     )  # fmt: skip

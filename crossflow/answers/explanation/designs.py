@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from crossflow.answers.evaluation import evaluate
-from crossflow.answers.explanation.dividing import checked, count_path, legal
+from crossflow.answers.explanation.dividing import checked, count_path, legal, undecided
 from crossflow.answers.points import variant, varied
 from crossflow.answers.scenario import Scenario
 from crossflow.answers.score import Score
@@ -25,6 +25,7 @@ from crossflow.hardware.architecture.generator import for_choices
 from crossflow.hardware.architecture.model import Architecture
 from crossflow.hardware.architecture.system import architecture
 from crossflow.hardware.architecture.template import GeneratedSystem, SystemSpec
+from crossflow.parallel.strategy.reading import ANY
 from crossflow.workload.spec import DlrmSpec, ProgramSpec, TransformerSpec
 
 AUTO = "auto"  # the strategy that is the fastest of those that fit
@@ -169,14 +170,12 @@ def _divided(
         if asked != AUTO or wanted is not None:
             here = variant(scenario, {**discrete, "strategy": wanted} if wanted is not None else discrete)
             return checked(here), None, ""
-        return variant(scenario, {**discrete, "strategy": "any"}), AUTO, ""
+        return variant(scenario, {**discrete, "strategy": ANY}), AUTO, ""
     except (StrategyError, SpecError) as error:
-        if kept:
-            raise
-        try:
-            here = variant(scenario, {**discrete, "strategy": "any"})
-        except CrossflowError:
+        left = None if kept else undecided(scenario, discrete)
+        if left is None:
             raise error from None
+        here = left
     if asked == AUTO:
         return here, AUTO, ""
     told = scenario.strategy_text if wanted is None else str(wanted)

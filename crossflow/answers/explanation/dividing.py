@@ -10,7 +10,7 @@ from crossflow.answers.points import variant
 from crossflow.answers.scenario import Scenario, check_strategy
 from crossflow.base.errors import CrossflowError
 from crossflow.parallel.strategy.plan import Plan
-from crossflow.parallel.strategy.reading import AnyStrategy, as_text, every_strategy, legal_strategies
+from crossflow.parallel.strategy.reading import ANY, AnyStrategy, as_text, every_strategy, legal_strategies
 from crossflow.workload.spec import ProgramSpec, TransformerSpec
 
 DEGREES = ("tp", "cp", "ep", "dp", "pp")  # of a plan
@@ -69,6 +69,14 @@ def divides(scenario: Scenario, settings: Mapping[str, Any], strategy: str) -> b
     except CrossflowError:
         return False
     return True
+
+
+def undecided(scenario: Scenario, settings: Mapping[str, Any]) -> Scenario | None:
+    """The scenario with other settings, its strategy left open; None where the settings make no scenario."""
+    try:
+        return variant(scenario, {**settings, "strategy": ANY})
+    except CrossflowError:
+        return None
 
 
 def checked(scenario: Scenario) -> Scenario:

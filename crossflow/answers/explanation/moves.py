@@ -11,10 +11,9 @@ from fractions import Fraction
 from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin
 
 from crossflow.answers.explanation.answers import DecisionKind
-from crossflow.answers.explanation.dividing import count_path, divides, nearest
-from crossflow.answers.points import variant, varied
+from crossflow.answers.explanation.dividing import count_path, divides, nearest, undecided
+from crossflow.answers.points import varied
 from crossflow.answers.scenario import Scenario
-from crossflow.base.errors import CrossflowError
 from crossflow.base.formats import FORMATS
 from crossflow.base.paths import value_at
 from crossflow.base.units import show
@@ -79,11 +78,8 @@ def _strategy(design: Design, settings: Mapping[str, Any], factor: Fraction) -> 
     more = _replicas(scenario, factor)
     if more is not None and divides(scenario, settings, more):
         return {"strategy": more}
-    try:
-        here = variant(scenario, {**settings, "strategy": "any"})
-    except CrossflowError:
-        return {}
-    near = nearest(here, scenario.strategy)
+    here = undecided(scenario, settings)
+    near = None if here is None else nearest(here, scenario.strategy)
     return {} if near is None else {"strategy": near}
 
 

@@ -124,7 +124,7 @@ def explain(scenario: Scenario, objective: str = "step_time_s", *, tried: bool =
         effects=_with_alike(sorted(effects, key=_order)),
         fixed=tuple(number.path for number in numbers if number.value == 0.0),
         limiting=next((what_if for _, what_if in leading if not what_if.obstructed), None),
-        lever=next((what_if for _, what_if in changeable if not what_if.obstructed), None),
+        lever=_lever(changeable, groups, scenario),
         what_ifs=tuple(singles),
         pairs=_pairs(singles, trials, base),
         next_bottlenecks=tuple(_next_bottleneck(n, w, farther, base, trials) for n, w in scanned),
@@ -143,6 +143,13 @@ def _leading(first: Mapping[Parameter, WhatIf], groups: Mapping[Parameter, Param
     """Parameters that gain, the largest gain first; of equal ones those that the reader decides."""
     gaining = ((n, w) for n, w in first.items() if w.gain > NOTHING)
     return sorted(gaining, key=lambda pair: (-round(pair[1].gain, 9), GROUPS.index(groups[pair[0]])))
+
+
+def _lever(changeable: Sequence[tuple[Parameter, WhatIf]], groups: Mapping[Parameter, ParameterGroup], scenario: Scenario) -> WhatIf | None:
+    """The largest gain of what can be built: of a generated device that of a decision, where any gains, else of all but constants."""
+    built = [(number, what_if) for number, what_if in changeable if not what_if.obstructed]
+    decided = [pair for pair in built if groups[pair[0]] == "decision" and isinstance(scenario.system, GeneratedSystem)]
+    return next((what_if for _, what_if in decided or built), None)
 
 
 def _chosen(

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from crossflow.answers.bands import spread_of, ties
+from crossflow.answers.bands import order_of_pairs, spread_of, ties
 from crossflow.answers.evaluation.likeness import likeness, told_trust
 from crossflow.answers.planning.asking import paths
 from crossflow.answers.planning.opening import Overrides, as_settings, load, unplanned
@@ -266,7 +266,8 @@ def compare(
     Raises
     ------
     CrossflowError
-        For a name that is no system, a price of something else, neither devices nor a budget, both, and a budget without prices.
+        For a name that is no system, a price of something else, neither devices nor a budget, both, a budget without prices, and where
+        no system takes the model at all. Plans that do not fit are an answer.
 
     Notes
     -----
@@ -286,8 +287,8 @@ def compare(
     texts = (*as_settings(settings), *_keywords(named))
     asked = [_Asked(model=model, system=name, task=task, batch=batch, settings=_priced(texts, known.get(name))) for name in systems]
     made = [one.best(devices, rent) for one in asked]
-    if not any(row.prediction for row, _, error in made) and (error := next((error for *_, error in made if error), None)):
-        raise error
+    if not any(row.prediction for row, *_ in made):
+        raise _nowhere(made)
     rows = [row for row, *_ in made]
     kept = _whole_nodes(rows, devices)
     ordered_by, why = _order(rows)
@@ -297,8 +298,29 @@ def compare(
         rows=_ranked(rows, ordered_by),
         ordered_by=ordered_by,
         assumptions=tuple(dict.fromkeys(sentence for _, assumed, _ in made for sentence in assumed)),
-        notes=(*why, *kept, *_told_ties(rows)),
+        notes=(*why, *kept, *_told_ties(rows), *_what_helps(rows, model, task)),
     )
+
+
+def _nowhere(made: Sequence[tuple[ComparedSystem, tuple[str, ...], CrossflowError | None]]) -> CrossflowError:
+    """Why no system has any plan: of each its own reason, or the one that they share."""
+    errors = [error for *_, error in made]
+    if errors[0] is not None and all(error is not None and error.said == errors[0].said for error in errors):
+        return errors[0]
+    lines = (f"{row.system}: {row.reason}" for row, *_ in made)
+    return CrossflowError("\n".join(("none of these systems can run this", *lines)))
+
+
+def _what_helps(rows: Sequence[ComparedSystem], model: str, task: str) -> tuple[str, ...]:
+    """Where to look for what would make a plan fit, where none does."""
+    if any(row.feasible for row in rows):
+        return ()
+    near = min(
+        (row for row in rows if row.prediction is not None),
+        key=lambda row: row.figure("memory_bytes") / row.figure("memory_capacity_bytes"),
+    )
+    asked = "" if task == "training" else f" --task {task}"
+    return (f"what would help: crossflow plan --model {model} --on {near.system} --devices {near.devices}{asked}",)
 
 
 def _keywords(named: Mapping[str, Any]) -> tuple[str, ...]:
@@ -489,9 +511,6 @@ def _told_ties(rows: Sequence[ComparedSystem]) -> Iterator[str]:
     runs = [likeness(row.prediction.scenario) for row in rows if row.feasible and row.prediction is not None]
     found = {spread_of(one, other) for i, one in enumerate(runs) for other in runs[:i]}
     for spread, between in sorted((one for one in found if one is not None), key=lambda one: one[0].order):
-        yield (
-            f"tied ({between}): of {spread.n:,} pairs of measured runs nine of ten that were predicted more than "
-            f"{100 * spread.order:.0f} % apart are in this order"
-        )
+        yield f"predictions less than {100 * spread.order:.0f} % apart are tied: {order_of_pairs(spread, between)}"
     if None in found:
         yield "where no ties are told, nothing was measured that tells how reliable the order is"

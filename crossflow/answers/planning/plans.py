@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
 
-from crossflow.answers.bands import Trust, spread_of, ties
+from crossflow.answers.bands import Trust, order_of_pairs, spread_of, ties
 from crossflow.answers.evaluation.likeness import likeness, told_trust, trust
 from crossflow.answers.points import variant
 from crossflow.answers.scenario import Scenario
@@ -209,7 +209,7 @@ class Plans(PlainData, Tabular):
         are = "is" if len(first.tied_with) == 1 else "are"
         return (
             f"{len(first.tied_with)} of the others below {are} within {100 * found[0].order:.0f} % of the best and cannot be told from it: "
-            f"of {found[0].n:,} pairs of measured {found[1]} nine of ten that differ by more are in the predicted order"
+            f"{order_of_pairs(*found)}"
         )
 
     @property

@@ -25,7 +25,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from crossflow.answers.search.space import Space
-from crossflow.base.arrays import Array, Index
+from crossflow.base.arrays import Array, Index, Mask
 
 # Merits of designs, smaller is better: shape (dimensions, problems, designs) in, (problems, designs) out.
 Merits = Callable[[Array], Array]
@@ -47,6 +47,8 @@ class Evolved:
     merit: Array  # its merit, shape (problems,)
     # by how much the ends of populations that did not see each other differ in merit, shape (problems,); None where there was one each
     spread: Array | None
+    # whether these populations ended at one design, which only one that both began with can be, shape (problems,); None likewise
+    still: Mask | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,7 +101,9 @@ def _joined(space: Space, merits: Merits, first: Array, evaluations: int, rng: n
     rest = max(evaluations - ISLANDS * part, 2 * SMALLEST)
     start = _about(space, together, max(size_of(space, rest), together.shape[2]), rng, WARM)
     end = evolved(space, merits, start, rest, rng, neighbours)
-    return Evolved(designs=end.designs[:, :, 0], merit=end.merit[:, 0], spread=best.max(axis=0) - best.min(axis=0))
+    each = ends.designs[:, :, 0].reshape(d, ISLANDS, problems)
+    still = (each == each[:, :1]).all(axis=(0, 1))
+    return Evolved(designs=end.designs[:, :, 0], merit=end.merit[:, 0], spread=best.max(axis=0) - best.min(axis=0), still=still)
 
 
 def refine(space: Space, merits: Merits, known: Array, evaluations: int, rng: np.random.Generator, neighbours: Index) -> Evolved:

@@ -23,7 +23,8 @@ from crossflow.answers.study import records, searches, tables
 from crossflow.answers.study.planning import PlannedSearch
 from crossflow.answers.study.plots.view import Convergence, Drawn, View
 from crossflow.answers.study.reading import Study
-from crossflow.answers.study.redivision import LOOSE, LOOSELY, missed, sentence
+from crossflow.answers.study.redivision import LOOSE, LOOSELY, missed, sentence, unmoved
+from crossflow.answers.study.spec import MONEY, StudyFile, money
 from crossflow.base import files
 from crossflow.base.arrays import plain
 from crossflow.base.drawing.words import label
@@ -222,6 +223,7 @@ def notes(study: Study, view: View, results: Sequence[searches.SearchResult]) ->
         found += [of_a_datasheet(path, OF_DATASHEETS) for path in (*study.paths, *searched) if path.startswith("system.technology.")]
     found += [_trusted(study, view)] if not results and study.sampling is None else [_trusted_best(results)]
     found += [missed(study.redivision.problem.constraints, view.columns)] if study.bounded and study.redivision is not None else []
+    found += [unmoved(tables.numbers(view.columns[SPREAD]), study.spec.redivide.evaluations)] if study.spec.redivide is not None else []
     found = [text for text in found if text]
     return found + ([LOOSELY] if any(any(_loose(study, block)) for block in _blocks(study, view, results)[1]) else [])
 
@@ -338,10 +340,18 @@ def _blocks(study: Study, view: View, results: Sequence[searches.SearchResult]) 
         return _search_rows(study, results)
     if study.sampling is not None:
         return _interval_rows(study, view)
-    names = [*study.values, *study.shown]
+    names = [*study.values, *_with_money(study.spec, study.shown, view.columns)]
     held = (*names, *(name for name in (SPREAD,) if study.redivision is not None))
     starts = range(0, len(study.grid), records.BLOCK)
     return names, ({name: view.columns[name][first : first + records.BLOCK] for name in held} for first in starts)
+
+
+def _with_money(spec: StudyFile, shown: Sequence[str], columns: Mapping[str, Any]) -> list[str]:
+    """Columns of a table, with the money of a token or sample behind the step time where the study has a price and names no columns."""
+    known = [name for name in MONEY if name in columns and np.isfinite(tables.numbers(columns[name])).any()]
+    priced = money(spec, known)
+    place = shown.index("step_time_s") + 1 if "step_time_s" in shown else len(shown)
+    return [*shown[:place], *priced, *shown[place:]]
 
 
 def _search_rows(study: Study, results: Sequence[searches.SearchResult]) -> Blocks:
@@ -349,12 +359,13 @@ def _search_rows(study: Study, results: Sequence[searches.SearchResult]) -> Bloc
     first = study.runs[0].problem
     options = tuple(dict.fromkeys(option.path for run in study.runs for option in run.problem.space.options))
     figures = (*(o.name for o in first.objectives), *study.spec.shown, "feasible", "bound_by", "evaluations")
-    names = list(dict.fromkeys((*study.values, "search", *options, *figures)))
     rows = []
     for result in results:
         told = {"search": result.run.name, "evaluations": result.best.evaluations, "spread": result.best.spread}
         row = {**result.run.point, **(result.best.row or {}), **told}
         rows.append(row)
+    priced = {name: [row.get(name) for row in rows] for name in MONEY if any(name in row for row in rows)}
+    names = list(dict.fromkeys((*study.values, "search", *options, *_with_money(study.spec, figures, priced))))
     return names, [{name: [row.get(name) for row in rows] for name in (*names, "spread")}]
 
 

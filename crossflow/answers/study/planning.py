@@ -16,7 +16,7 @@ from crossflow.answers.search.problem import SearchProblem, standing
 from crossflow.answers.search.settings import BEST, GivenSettings, SearchSettings
 from crossflow.answers.search.space import Options, Space
 from crossflow.answers.study.spaces import checked_columns, read_constraints, read_space
-from crossflow.answers.study.spec import StudyFile, recorded
+from crossflow.answers.study.spec import StudyFile, money, recorded
 from crossflow.base.drawing.words import label
 from crossflow.base.files import Document
 
@@ -111,7 +111,7 @@ def read_problem(spec: StudyFile, scenario: Scenario, space: Space, document: Do
         objectives=tuple(_objectives(spec)),
         constraints=tuple(read_constraints(spec, document)),
         fits=bool(spec.constraints.get("fits", True)),
-        columns=recorded(spec, known.columns),
+        columns=tuple(dict.fromkeys((*recorded(spec, known.columns), *money(spec, known.columns)))),
     )
 
 

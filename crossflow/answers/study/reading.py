@@ -23,7 +23,7 @@ from crossflow.answers.study.plots.spec import BoxPlot, ImportancePlot, Interval
 from crossflow.answers.study.redivision import caption, keeps_division, redivision
 from crossflow.answers.study.size import check_size
 from crossflow.answers.study.spaces import TEXTS, Asked, Known, check_names, check_path, column_problems, known_columns
-from crossflow.answers.study.spec import StudyFile, plot_columns, sweep_values
+from crossflow.answers.study.spec import MONEY, StudyFile, money, plot_columns, sweep_values
 from crossflow.base import files
 from crossflow.base.drawing.words import label
 from crossflow.base.errors import CrossflowError, Problem, SpecError, StrategyError
@@ -126,7 +126,7 @@ class Study:
         names += [path for run in self.runs for path in run.problem.space.paths] if "parallel" in kinds else []
         shown = [name for plot in spec.plots for name in (getattr(plot, "x", None), *getattr(plot, "where", {}))]
         names += ["strategy"] if "heatmap" in kinds or any(name in PARTS for name in shown) else []
-        names += self.sampling_columns if self.sampling is not None else []
+        names += self.sampling_columns if self.sampling is not None else [] if spec.columns else MONEY
         return tuple(dict.fromkeys(names))
 
     @property
@@ -139,7 +139,8 @@ class Study:
     @property
     def told(self) -> tuple[str, ...]:
         """Columns whose intervals the table shows, and in which designs are compared."""
-        return tuple(name for name in self.spec.shown if name in self.sampling_columns) or ("step_time_s",)
+        known = self.sampling_columns
+        return (*(tuple(name for name in self.spec.shown if name in known) or ("step_time_s",)), *money(self.spec, known))
 
 
 def read_study(path: str | Path | Mapping[str, Any], settings: Iterable[str] = (), *, yes: bool = False, base: Path | None = None) -> Study:

@@ -17,6 +17,7 @@ from crossflow.answers.search.shares import SHARES, budget_shares, held_shares, 
 from crossflow.answers.search.space import Space
 from crossflow.answers.study.spaces import checked_columns, read_constraints
 from crossflow.answers.study.spec import Redivide, StudyFile
+from crossflow.base.arrays import Array
 from crossflow.base.errors import CrossflowError
 from crossflow.base.files import Document
 from crossflow.hardware.architecture.divisions import ROLES
@@ -65,6 +66,21 @@ def missed(constraints: Sequence[Constraint], columns: Mapping[str, Any]) -> str
         return ""
     return (
         f"No division was found that keeps the constraints ({', '.join(names)}) in {rows.sum():,} of {len(rows):,} rows; these miss them."
+    )
+
+
+def unmoved(spread: Array, evaluations: int) -> str:
+    """In how many rows no end of the search left the division that it began with; "" where in none.
+
+    spread : of the ends of each row, NaN where neither moved. [1]
+    """
+    rows = int(np.isnan(spread).sum())
+    if not rows:
+        return ""
+    where = "In all rows" if rows == len(spread) else f"In {rows:,} of {len(spread):,} rows"
+    return (
+        f"{where} neither end of the search left the division that it began with (`redivide: {{evaluations: {evaluations:,}}}`): how far"
+        " two searches differ is not known there, and more evaluations may find a better design."
     )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Annotated, Any, Literal
 
 import numpy as np
@@ -50,6 +50,7 @@ class Uncertainty(FileModel):
     interval: Annotated[Finite, Field(gt=0, lt=1)] = Field(default=0.9, description="share of the draws that an interval holds")
 
 
+MONEY = ("usd_per_million_tokens", "usd_per_million_samples")  # columns that a study with a price has
 PER_DRAW = ("each", "draw_evaluations")  # fields of `redivide` that only draws of uncertain numbers have a use for
 
 
@@ -226,6 +227,11 @@ def spaced(described: SpacedRange, document: Document, place: tuple[str, str]) -
     if unit == "%":
         return [f"{100 * number:.12g} %" for number in numbers]
     return numbers if plain else [f"{number:.12g} {unit}" for number in numbers]
+
+
+def money(spec: StudyFile, known: Collection[str]) -> tuple[str, ...]:
+    """The column of money that a study has where it names no columns: that of tokens where there are any; none without a price."""
+    return () if spec.columns or isinstance(spec.record, tuple) else tuple(name for name in MONEY if name in known)[:1]
 
 
 def recorded(spec: StudyFile, known: Sequence[str]) -> tuple[str, ...]:

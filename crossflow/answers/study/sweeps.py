@@ -19,7 +19,7 @@ from crossflow.answers.score import absent
 from crossflow.answers.search.division import SPREAD, BudgetDivision, Seen
 from crossflow.answers.search.evolution import Evolved
 from crossflow.answers.study import records
-from crossflow.answers.study.spec import Redivide, StudyFile, Uncertainty, recorded
+from crossflow.answers.study.spec import Redivide, StudyFile, Uncertainty, money, recorded
 from crossflow.answers.study.workers import Here, Processes, Workers
 from crossflow.base.arrays import Array
 from crossflow.base.errors import CrossflowError
@@ -195,12 +195,15 @@ def _divided(part: SweepTask, given: Mapping[str, Sequence[Any]], count: int, se
     else:
         point = part.first // part.grid.draws
         known = part.division.designs[:, point : point + 1]
-        spread = None if part.division.spread is None else np.repeat(part.division.spread[point], count)
-        found = Evolved(designs=np.repeat(known, count, axis=1), merit=np.zeros(count), spread=spread)
+        of_point = part.division
+        spread, still = (None if one is None else np.repeat(one[point], count) for one in (of_point.spread, of_point.still))
+        found = Evolved(designs=np.repeat(known, count, axis=1), merit=np.zeros(count), spread=spread, still=still)
         if settings.each == "draw":
-            found = replace(redivision.about(given, known, count, settings.draw_evaluations, part.first, seen), spread=spread)
+            anew = redivision.about(given, known, count, settings.draw_evaluations, part.first, seen)
+            found = replace(anew, spread=spread, still=still)
     spread = np.zeros(count) if found.spread is None else found.spread
-    return {**dict(zip(redivision.paths, found.designs, strict=True)), SPREAD: np.expm1(spread)}
+    unknown = np.zeros(count, dtype=bool) if found.still is None else found.still
+    return {**dict(zip(redivision.paths, found.designs, strict=True)), SPREAD: np.where(unknown, np.nan, np.expm1(spread))}
 
 
 def _inner(sizes: Sequence[int], first: int, count: int) -> tuple[int, ...]:
@@ -231,7 +234,8 @@ def what_is_recorded(spec: StudyFile, known: Sequence[str]) -> tuple[str, ...] |
     if spec.record == "all" or (spec.record is None and spec.uncertainty is None):
         return None
     always = ("feasible", "bound_by", "trust", "reason")
-    return tuple(dict.fromkeys([*recorded(spec, known), *([] if spec.columns or spec.record else ["step_time_s"]), *always]))
+    usual = [*([] if spec.columns or spec.record else ["step_time_s"]), *money(spec, known)]
+    return tuple(dict.fromkeys([*recorded(spec, known), *usual, *always]))
 
 
 def run(parts: Sequence[SweepTask], done: Mapping[int, Any], workers: Workers, seen: Seen | None = None) -> Iterator[tuple[int, RowBlock]]:

@@ -73,10 +73,13 @@ def _of_traces(arguments: argparse.Namespace, sources: Sequence[Path]) -> Progra
     from crossflow.evidence.replay.graph import graph_of
     from crossflow.evidence.replay.kineto import read_traces
     from crossflow.evidence.replay.program import traced_program
+    from crossflow.evidence.replay.report import not_replayed
 
     _refuse_options(arguments, "rank")
     _refuse_those_of_models(arguments, "a trace says it itself")
     graph = graph_of(joined(read_traces(sources), read_executions(arguments.execution)))
+    if graph.traces[0].modelled:
+        raise CrossflowError(not_replayed(graph.traces[0]))
     for note in (*(note for trace in graph.traces for note in trace.notes), *graph.notes):
         page.log(note)
     return traced_program(graph, arguments.name or _name(arguments), modelled=arguments.collectives == "modelled")

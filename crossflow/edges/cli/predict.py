@@ -16,7 +16,7 @@ from crossflow.answers.prediction import Prediction, predict
 from crossflow.answers.score import MARGIN, unit_of, words
 from crossflow.base import files
 from crossflow.base.drawing.palette import RESOURCES, resource
-from crossflow.base.units import show
+from crossflow.base.units import show, show_beyond
 from crossflow.edges.cli import device, page
 from crossflow.edges.cli.page import count, number, percent
 from crossflow.edges.cli.source import scenario_of
@@ -297,7 +297,7 @@ def sharding(prediction: Prediction) -> Group:
 def _memory_title(needed: float, capacity: float, *, tight: bool) -> Text:
     over = f", {show(needed - capacity, 'B')} too much" if needed > capacity else ""
     little = f", tight: less than {percent(MARGIN)} left" if tight else ""
-    words = f"  {show(needed, 'B')} of {show(capacity, 'B')} a device{over}{little}"
+    words = f"  {show_beyond(needed, capacity, 'B') if over else show(needed, 'B')} of {show(capacity, 'B')} a device{over}{little}"
     return Text.assemble("\n", ("Memory", "bold"), (words, "red" if over else "yellow" if tight else "dim"))
 
 

@@ -21,7 +21,7 @@ from crossflow.evidence.replay.breakdown import PARTS
 from crossflow.evidence.replay.kernels import plain_name
 from crossflow.evidence.replay.overheads import overheads_of, read_overheads, write_overheads
 from crossflow.evidence.replay.reach import KernelLoss
-from crossflow.evidence.replay.report import LARGEST, TraceReport, accuracy, report_of
+from crossflow.evidence.replay.report import LARGEST, TraceReport, accuracy, not_replayed, report_of
 from crossflow.evidence.replay.timeline import traced_timeline
 from crossflow.program.embedding.datasets import named
 from crossflow.program.embedding.reuse import Reuse
@@ -48,6 +48,8 @@ def run(arguments: argparse.Namespace) -> None:
         contention=not arguments.no_contention, kernels=arguments.kernels, on=arguments.on, device=arguments.device,
         reuse=None if arguments.reuse is None else _reuse(arguments.reuse),
     )  # fmt: skip
+    if found.modelled and arguments.write_overheads is not None:
+        raise CrossflowError(not_replayed(found.graph.traces[0]))
     if arguments.write_overheads is not None:
         with named_by("--write-overheads"):
             write_overheads(overheads_of([found.graph], arguments.host), arguments.write_overheads)
@@ -128,10 +130,14 @@ def headline(found: TraceReport) -> RenderableType:
         rows["what if"] = Text(found.changes)
         without = f"{show(found.unchanged, 's')} replayed without it ({change:+.1%}), {show(found.measured, 's')} measured"
         rows["step"] = Text(f"{show(found.step_time, 's')} of the slowest rank; {without}")
+    elif found.modelled:
+        rows["step"] = Text(f"{show(found.step_time, 's')}; below, rank {found.slowest.rank} stands for it, which idles least")
     else:
         rows["step"] = Text(f"{show(found.step_time, 's')} of the slowest rank, {found.slowest.rank}")
     largest = found.bound_by[:2]
-    rows["decided by"] = Text(", ".join(f"{name.replace('_', ' ')} {share:.0%}" for name, share in largest))
+    rows["made of" if found.modelled else "decided by"] = Text(
+        ", ".join(f"{name.replace('_', ' ')} {share:.0%}" for name, share in largest)
+    )
     return page.pairs(rows)
 
 
@@ -139,9 +145,11 @@ def ranks(found: TraceReport) -> RenderableType:
     """Where the step of every rank goes."""
     header = ["rank", "step", *(_PART_NAMES.get(part, part) for part in PARTS)]
     listed = sorted(found.ranks, key=lambda one: -one.time)[:_SHOWN]
-    rows = [[str(one.rank), show(one.time, "s"), *(f"{one.parts[part] / (one.time or 1.0):.1%}" for part in PARTS)] for one in listed]
+    named = {trace.rank: f"{trace.rank} {trace.label}".strip() for trace in found.graph.traces}
+    rows = [[named[one.rank], show(one.time, "s"), *(f"{one.parts[part] / (one.time or 1.0):.1%}" for part in PARTS)] for one in listed]
     aside = f"the slowest {_SHOWN} of {len(found.ranks)}" if len(found.ranks) > _SHOWN else "mean step of each rank"
-    return page.section("Where the time goes", [[Text(cell) for cell in row] for row in rows], range(8), aside=aside, header=header)
+    right = range(1 if found.modelled else 0, 8)
+    return page.section("Where the time goes", [[Text(cell) for cell in row] for row in rows], right, aside=aside, header=header)
 
 
 def waits(found: TraceReport) -> RenderableType:
@@ -225,7 +233,7 @@ def replay(found: TraceReport) -> RenderableType:
     }
     rows = [
         [Text(texts[name]), Text(f"{figures['mean']:.1%}"), Text(f"at most {figures['largest']:.1%}")]
-        for name, figures in accuracy(found.graph).items()
+        for name, figures in ({} if found.modelled else accuracy(found.graph)).items()
         if figures["mean"] is not None
     ]
     return page.section("Replay", rows, (1, 2), aside="mean error of a step")

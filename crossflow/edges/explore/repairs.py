@@ -7,9 +7,8 @@ from typing import Any
 
 from crossflow.answers.evaluation.remedies import Remedy
 from crossflow.answers.explanation.designs import AUTO, discrete_of, read_design
-from crossflow.answers.explanation.dividing import count_path, nearest
+from crossflow.answers.explanation.dividing import count_path, nearest, undecided
 from crossflow.answers.explanation.moves import names_of
-from crossflow.answers.points import variant
 from crossflow.answers.scenario import Scenario
 from crossflow.base.errors import CrossflowError
 from crossflow.base.formats import FORMATS
@@ -64,12 +63,12 @@ def _about_strategy(scenario: Scenario, settings: Mapping[str, Any]) -> Iterator
     text = settings.get("strategy", scenario.strategy_text)
     if isinstance(scenario.workload, ProgramSpec) or text == AUTO:
         return
+    here = undecided(scenario, discrete_of(scenario, settings))
     try:
-        here = variant(scenario, {**discrete_of(scenario, settings), "strategy": "any"})
-        wanted = read_strategy(text, here.workload, here.system)
+        wanted = None if here is None else read_strategy(text, here.workload, here.system)
     except CrossflowError:
         return
-    if wanted is None:
+    if here is None or wanted is None:
         return
     near = nearest(here, wanted)
     if near is not None and near != text:

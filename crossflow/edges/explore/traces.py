@@ -66,6 +66,7 @@ class _Page:
         return {
             "first": shown(self._report),
             "device": traces[0].device or "",
+            "modelled": self._report.modelled,
             "steps": len(traces[0].windows),
             "world": max(max(trace.world for trace in traces), len(traces)),
             "read": len(traces),
@@ -107,7 +108,13 @@ def shown(report: TraceReport) -> dict[str, Any]:
         "step_time_s", "measured_step_time_s", "replayed_step_time_s", "what_if", "communication_s", "bound_by", "waited_for", "kernels",
         "critical_path", "device_template", "modelled_share", "losses", "kernel_kinds", "not_modelled", "notes",
     )  # fmt: skip
-    return {**{name: found[name] for name in kept}, "changes": report.changes, "ranks": ranks[:RANKS], "left": max(0, len(ranks) - RANKS)}
+    return {
+        **{name: found[name] for name in kept},
+        "changes": report.changes,
+        "stands_for": report.slowest.rank,
+        "ranks": ranks[:RANKS],
+        "left": max(0, len(ranks) - RANKS),
+    }
 
 
 def _changes(body: Mapping[str, Any]) -> str:

@@ -425,7 +425,14 @@ def _made_for(scenario: Scenario, known: FlagTable, kind: str) -> list[str]:
         return []
     able = [one for one in KINDS if (one in TRAINING) == (kind in TRAINING) and (not table(one).vendors or vendor in table(one).vendors)]
     cure = f"; export to {', '.join(able)}" if able else ""
-    return [f"system: {scenario.system.name}: {kind} runs on devices of {', '.join(known.vendors)}, and these are of {vendor}{cure}"]
+    *most, last = map(_maker, known.vendors)
+    theirs = f"{', '.join(most)} and {last}" if most else last
+    return [f"system: {scenario.system.name}: {kind} does not run on devices of {_maker(vendor)}, only on those of {theirs}{cure}"]
+
+
+def _maker(vendor: str) -> str:
+    """The name of a maker as it writes itself."""
+    return vendor.upper() if vendor in ("nvidia", "amd") else vendor.capitalize()
 
 
 def _foreign(scenario: Scenario, values: Mapping[str, Any]) -> list[str]:

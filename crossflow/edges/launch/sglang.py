@@ -6,7 +6,7 @@ experts; without it, ``dp-size`` counts whole replicas [1]_.
 References
 ----------
 .. [1] sglang 0.5.23, sglang/srt/arg_groups/parallel_hook.py and validation_hook.py, 2026.
-.. [2] The same, moe_hook.py: what an exchange of tokens asks of the ranks that share experts out.
+.. [2] The same, moe_hook.py: what an exchange of tokens asks of the ranks that share experts out; models/gpt_oss.py.
 .. [3] The same, speculative_hook.py.
 """
 
@@ -25,7 +25,6 @@ from crossflow.edges.launch.vllm import lengths_missing, meant_model, meant_type
 from crossflow.hardware.architecture.software import EngineHabits
 from crossflow.parallel.strategy.plan import Plan
 
-WITHOUT_DEEPEP = ("gpt-oss-120b",)  # models whose layers of experts stop where tokens are to be exchanged, up to SGLang 0.5.19
 REPLICAS = ("tp", "pp", "dp")  # order of ranks where replicas are whole, the nearest first [1]_
 QUANTIZED: Mapping[str, tuple[str, str]] = {
     "fp8": ("dtype", "fp8"), "w8a8_fp8": ("dtype", "fp8"), "modelopt": ("dtype", "fp8"), "modelopt_fp8": ("dtype", "fp8"),
@@ -182,9 +181,9 @@ def flags(settings: FlatSettings, plan: Plan, named: Any, hosts: int = 1, nodes:
     ranks = ranks_of(settings, plan, "SGLang", unsaid)
     unsaid += own_batches(settings, plan, "SGLang")
     values |= _say_ranks(plan, ranks, hosts, unsaid) | _say_experts(settings, ranks, nodes or hosts, remarks)
-    if preset in WITHOUT_DEEPEP and "moe-a2a-backend" in values:
+    if _biased_experts(settings) and "moe-a2a-backend" in values:
         unsaid.append(
-            f"ep: {plan.ep}: SGLang's {preset} does not exchange tokens of experts (DeepEP); set software.kernels.gathers: always, "
+            f"ep: {plan.ep}: SGLang does not exchange tokens of experts that have biases (DeepEP); set software.kernels.gathers: always, "
             "which gathers them, or export to vllm"
         )
     values |= _say_requests(settings, ranks) | _say_speculation(settings, preset, ranks, said, remarks, unsaid)
@@ -225,6 +224,12 @@ def _say_experts(settings: FlatSettings, ranks: ServerRanks, nodes: int, remarks
         else:
             remarks.append(f"dense layers are predicted divided over {ranks.tp} ranks, as attention is; SGLang divides them over all")
     return values
+
+
+def _biased_experts(settings: FlatSettings) -> bool:
+    """Whether MLPs of experts have biases, as in gpt-oss: the layer of SGLang that has them stops where tokens are exchanged [2]_."""
+    own = settings.get("workload.mlp_bias")
+    return bool(settings["workload.biases"] if own is None else own)
 
 
 def _say_requests(settings: FlatSettings, ranks: ServerRanks) -> dict[str, Any]:

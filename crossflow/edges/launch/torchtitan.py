@@ -265,7 +265,7 @@ def _unsharded(settings: FlatSettings, plan: Plan) -> list[str]:
         return []
     beside = f"zero: 0 with {' and '.join(divided)}"
     if plan.dp > 1:
-        return [f"{beside}: torchtitan has plain replicas without tensor ranks and stages alone; write zero: 2 or 3"]
+        return [f"{beside}: torchtitan trains unsharded replicas only where neither tp nor pp divides them; set zero: 2 or 3"]
     if settings["workload.dtype"] == "fp32":
         return []
     return [f"{beside}: torchtitan trains in fp32 where it shards no weights; use dp of 2 or more with zero: 2 or 3, or megatron"]

@@ -25,7 +25,7 @@ import numpy as np
 
 from crossflow.base import files
 from crossflow.base.arrays import Array, plain
-from crossflow.engine.timeline.record import CHUNK, HOST, STREAMS, WAIT, WORK, Events, Timeline
+from crossflow.engine.timeline.record import CHUNK, HOST, MODELLED, STREAMS, WAIT, WORK, Events, Timeline
 from crossflow.parallel.tables import COLLECTIVES
 
 Ranks = Sequence[int] | Literal["all"] | None
@@ -135,7 +135,7 @@ def _top(timeline: Timeline, chosen: Mapping[int, Sequence[int]]) -> dict[str, A
     """What stands before the events [2]_."""
     return {
         "schemaVersion": 1,
-        "deviceProperties": [{"id": 0, "name": "modelled by crossflow", "totalGlobalMem": plain(timeline.capacity)}],
+        "deviceProperties": [{"id": 0, "name": MODELLED, "totalGlobalMem": plain(timeline.capacity)}],
         "distributedInfo": {
             "rank": next((rank for mine in chosen.values() for rank in mine), 0),
             "world_size": timeline.world,

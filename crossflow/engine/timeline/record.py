@@ -19,7 +19,7 @@ import numpy as np
 from crossflow.base.arrays import Array, Index, Mask
 from crossflow.base.errors import CrossflowError
 from crossflow.base.results import Guided, Tabular, public
-from crossflow.base.units import show
+from crossflow.base.units import show, show_beyond
 
 if TYPE_CHECKING:
     from crossflow.base.drawing.picture import Picture
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 # host, and both directions of the bus to it.
 STREAMS = ("compute", "tensor", "pipeline", "backwards", "data", "host", "to_host", "from_host")
 COMPUTE, TENSOR, PIPELINE, BACKWARDS, DATA, HOST, TO_HOST, FROM_HOST = range(len(STREAMS))
+MODELLED = "modelled by crossflow"  # device of the traces that timelines are written as
 # What an event is: kernels, a collective or transfer, or waiting in a collective for the last rank to arrive.
 WORK, COMMUNICATION, WAIT = range(3)
 # Where the time of a device goes; the parts add up to the step.
@@ -319,7 +320,8 @@ class Timeline(Guided, Tabular):
         if peaks[most] <= self.capacity:
             return None
         name, excess = self.devices[most].name, show(peaks[most] - self.capacity, "B")
-        return f"does not fit: {name} needs {show(peaks[most], 'B')} of {show(self.capacity, 'B')}, {excess} too much"
+        needed, capacity = show_beyond(peaks[most], self.capacity, "B"), show(self.capacity, "B")
+        return f"does not fit: {name} needs {needed}, {excess} more than the {capacity} of a device"
 
     def critical_path(self) -> list[int]:
         """Slots that decide how long the step takes, from the first to the last: each starts as what it waited for is there."""

@@ -10,7 +10,7 @@ import numpy as np
 from crossflow.base.arrays import Array, Mask, rows_of
 from crossflow.evidence.replay.edges import LATE
 from crossflow.evidence.replay.graph import GraphStep, StepGraph
-from crossflow.evidence.replay.kineto import KERNEL, RankTrace
+from crossflow.evidence.replay.kineto import KERNEL, STEP, DeviceWorks, HostSpans, RankTrace
 from crossflow.evidence.replay.owners import call_of_works
 
 PARTS = ("busy", "copies", "exposed_communication", "waiting", "host", "idle")
@@ -90,6 +90,8 @@ def _launched_late(graph: StepGraph, times: Array) -> Mask:
 
 def _share(graph: StepGraph, step: GraphStep, times: Array, come: Array, late: Mask) -> RankShare:
     begin, end = float(times[step.begin]), float(times[step.end])
+    if graph.traces[step.rank].modelled:
+        return _modelled_share(graph.traces[step.rank], begin, end)
     first, last = graph.first[step.rank : step.rank + 2].tolist()
     trace = graph.traces[step.rank]
     inside = np.flatnonzero((times[graph.ends[first:last]] > begin) & (times[graph.starts[first:last]] < end))
@@ -99,15 +101,61 @@ def _share(graph: StepGraph, step: GraphStep, times: Array, come: Array, late: M
         (starts, ends, (kinds == KERNEL) & ~collective), (starts, ends, kinds != KERNEL), (here, ends, collective),
         (starts, here, collective),
     )  # fmt: skip
-    spans: list[tuple[float, float]] = []
-    covered = [0.0]
-    for one, two, chosen in groups:
-        clipped = np.stack([np.clip(one[chosen], begin, end), np.clip(two[chosen], begin, end)], axis=1)
-        spans = union(np.concatenate([np.reshape(spans, (-1, 2)), clipped]))
-        covered.append(length(spans))
+    added, spans = _added([np.stack([one[chosen], two[chosen]], axis=1) for one, two, chosen in groups], begin, end)
     host = _host(spans, begin, end, starts, late[mine])
-    parts = [*np.diff(covered).tolist(), host, max(end - begin - covered[-1] - host, 0.0)]
+    parts = [*added, host, max(end - begin - sum(added) - host, 0.0)]
     return RankShare(rank=trace.rank, time=end - begin, parts=dict(zip(PARTS, parts, strict=True)))
+
+
+def _added(groups: Sequence[Array], begin: float, end: float) -> tuple[list[float], list[tuple[float, float]]]:
+    """What each group of spans covers between two moments beside the groups before it, and all that they cover. [s]"""
+    spans, covered = list[tuple[float, float]](), [0.0]
+    for group in groups:
+        spans = union(np.concatenate([np.reshape(spans, (-1, 2)), np.clip(group, begin, end)]))
+        covered.append(length(spans))
+    return np.diff(covered).tolist(), spans
+
+
+def _modelled_share(trace: RankTrace, begin: float, end: float) -> RankShare:
+    """Where a step goes that crossflow wrote: as in `Timeline.activity`, passes of which nothing else is known exchange data.
+
+    Between passes a device waits for others, so that a transfer there is part of the bubble.
+    """
+    works, waits = trace.works, modelled_waits(trace)
+    groups = (
+        _spans(works, (works.kind == KERNEL) & ~works.collective), _spans(works, waits), modelled_host(trace), modelled_passes(trace),
+    )  # fmt: skip
+    busy, waiting, host, exposed = _added(groups, begin, end)[0]
+    parts = (busy, 0.0, exposed, waiting, host, max(end - begin - busy - exposed - waiting - host, 0.0))
+    return RankShare(rank=trace.rank, time=end - begin, parts=dict(zip(PARTS, parts, strict=True)))
+
+
+def _spans(rows: DeviceWorks | HostSpans, chosen: Mask) -> Array:
+    return np.stack([rows.start[chosen], rows.end[chosen]], axis=1)
+
+
+def modelled_waits(trace: RankTrace) -> Mask:
+    """Works of a trace that crossflow wrote in which a rank waits for others, shape (works,)."""
+    named = np.array([*("waiting" in name for name in trace.names), False])
+    return np.asarray(trace.works.collective & named[trace.works.name])
+
+
+def modelled_host(trace: RankTrace) -> Array:
+    """When the host of a trace that crossflow wrote keeps its device waiting, shape (waits, 2). [s]"""
+    return _spans(trace.ops, np.ones(len(trace.ops), dtype=bool))
+
+
+def modelled_gaps(trace: RankTrace) -> Array:
+    """What lies between the passes of a trace that crossflow wrote, and around them, shape (gaps, 2). [s]"""
+    passes = np.reshape(union(modelled_passes(trace)), (-1, 2))
+    begin, end = float(trace.works.start.min(initial=0.0)), float(trace.works.end.max(initial=trace.windows[-1].end))
+    return np.stack([np.concatenate([[begin], passes[:, 1]]), np.concatenate([passes[:, 0], [end]])], axis=1)
+
+
+def modelled_passes(trace: RankTrace) -> Array:
+    """Begins and ends of the passes of a trace that crossflow wrote, shape (passes, 2). [s]"""
+    named = np.array([*(not name.startswith(STEP) for name in trace.names), False])
+    return _spans(trace.marks, named[trace.marks.name])
 
 
 def _host(spans: Sequence[tuple[float, float]], begin: float, end: float, starts: Array, late: Mask) -> float:

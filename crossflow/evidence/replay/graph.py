@@ -342,7 +342,7 @@ def meetings_of(traces: Sequence[RankTrace], first: Index, time: Array) -> tuple
     Works of a process group meet in the order in which each rank ran them; where traces name no group, all collectives are one. They
     meet where all ranks ran kernels of the same names.
     """
-    if len(traces) < 2:
+    if len(traces) < 2 or any(trace.modelled for trace in traces):  # what crossflow wrote says itself who waits
         return (), []
     runs: dict[str, dict[int, list[int]]] = defaultdict(lambda: defaultdict(list))
     for rank, trace in enumerate(traces):

@@ -22,6 +22,7 @@ import numpy as np
 
 from crossflow.base.arrays import Array, Index, Mask, rows_of
 from crossflow.base.errors import CrossflowError, Problem, SpecError
+from crossflow.engine.timeline.record import MODELLED
 from crossflow.evidence.replay.events import EventFile, event_files
 from crossflow.evidence.replay.tensors import TracedOperation
 
@@ -32,6 +33,7 @@ CALLS = ("cuda_runtime", "cuda_driver", "runtime", "hip_runtime", "hip_driver")
 MARKS = ("user_annotation",)
 STEP, UPDATE = "ProfilerStep", "Optimizer.step"  # how annotations begin that mark steps
 SYNCS = ("cuda_sync",)
+ABOUT = ("process_name", "process_labels")  # metadata that say what a process is
 FOREIGN: Mapping[str, str] = {"mtia": "MTIA", "xpu": "Intel", "hpu": "Gaudi", "privateuse1": "a custom device"}
 COLLECTIVE_KERNELS = ("ncclKernel", "ncclDevKernel", "rcclKernel", "ncclKernel_", "mscclKernel")
 UNIT = 1e-6  # of times in a trace [s]
@@ -119,6 +121,7 @@ class RankTrace:
     rank, world : as the trace says, else by its place among the files.
     device : name of its device, "" where it is not recorded.
     names : texts that the columns point to.
+    label : what it stands for, of traces that crossflow wrote: "stage 3, 1 of 8 alike".
     process : number of its process, "" where no operation was recorded.
     ranked : whether it says its rank.
     memory : of its device, nan where it is not recorded. [B]
@@ -147,6 +150,7 @@ class RankTrace:
     syncs: StreamSyncs
     windows: tuple[Window, ...]
     origin: float
+    label: str = ""
     process: str = ""
     ranked: bool = False
     memory: float = math.nan
@@ -156,6 +160,11 @@ class RankTrace:
     def name(self, place: int) -> str:
         """A name of the trace."""
         return self.names[place]
+
+    @property
+    def modelled(self) -> bool:
+        """Whether crossflow wrote it: a prediction, in which nothing was measured and no host launches anything."""
+        return self.device == MODELLED
 
 
 # Numbers of events as they are collected, in eight bytes each, row after row: a trace has millions of them.
@@ -189,19 +198,24 @@ class _TraceColumns:
     syncs: array[float] = field(default_factory=_numbers)
     texts: dict[str, Mapping[str, Any]] = field(default_factory=dict)  # what is said of collectives, once each
     waited: dict[str, int] = field(default_factory=dict)  # streams that waits name
+    rank: int | None = None  # that all of it is of, where the file holds several
     foreign: set[str] = field(default_factory=set)
+    passes: dict[str, list[tuple[float, float]]] = field(default_factory=dict)  # begins and ends of annotations, by name [us]
+    called: dict[str, str] = field(default_factory=dict)  # the process, by the names of its metadata
     odd: int = 0
 
     def take(self, event: Mapping[str, Any]) -> None:
         """Keep an event that matters."""
         if event.get("ph") != "X":
+            self._meta(event)
             return
         category = event.get("cat", "")
         try:
             if category in MARKS or (category in OPS and str(event.get("name", "")).startswith(STEP)):  # older profilers mark steps as ops
                 self.marks.extend(self._span(event, "External id"))
+                self.passes.setdefault(str(event["name"]), []).append(_times(event))
             elif category in OPS:
-                self.ops.extend(self._span(event, "External id"))
+                self.ops.extend(self._span(event if self.rank is None else self._held(event), "External id"))
             elif category in CALLS:
                 self.calls.extend(self._span(event, "correlation"))
             elif category in WORKS:
@@ -212,6 +226,20 @@ class _TraceColumns:
                 self.foreign.add(FOREIGN[word])
         except (KeyError, TypeError, ValueError, AttributeError):
             self.odd += 1
+
+    def _meta(self, event: Mapping[str, Any]) -> None:
+        """Keep what a process is called."""
+        said, args = event.get("name"), event.get("args")
+        if event.get("ph") == "M" and said in ABOUT and isinstance(args, Mapping):
+            self.called[str(said)] = _shown(", ".join(map(str, args.values())))
+
+    def _held(self, event: Mapping[str, Any]) -> Mapping[str, Any]:
+        """An event of the host as long as it holds up its pass: what it began beside an earlier one kept nobody waiting there."""
+        (start, end), args = _times(event), event["args"]
+        mine = self.passes.get(f"{args['pass']} {args['microbatch']}", self.passes.get(args["pass"], ()))
+        inside = ((max(start, begin), min(end, done)) for begin, done in mine)
+        first, last = max(inside, key=lambda span: span[1] - span[0], default=(start, end))
+        return {**event, "ts": first, "dur": max(last - first, 0.0)}
 
     def _span(self, event: Mapping[str, Any], number: str) -> tuple[Any, ...]:
         (start, end), args = _times(event), event.get("args") or {}
@@ -317,16 +345,15 @@ def read_traces(paths: Iterable[str | Path]) -> tuple[RankTrace, ...]:
     """
     found: list[tuple[EventFile, _TraceColumns]] = []
     for file in itertools.chain.from_iterable(event_files(Path(path)) for path in paths):
-        columns = _TraceColumns()
-        for event in file.events():
-            columns.take(event)
-        _check(file, columns)
-        found.append((file, columns))
+        for columns in _collected(file):
+            _check(file, columns)
+            found.append((file, columns))
     origins = [_origin(file, columns) for file, columns in found]
     zero = min(origins, default=0.0)
     traces = []
     for place, (file, _) in enumerate(tuple(found)):
         traces.append(_rank_trace(file, found.pop(0)[1], place, zero))  # one after the other goes, for the sake of memory
+    _refuse_mixtures(traces)
     worlds = sorted({trace.world for trace in traces})
     if len(worlds) > 1:
         raise CrossflowError(f"the traces are of worlds of {' and '.join(map(str, worlds))} ranks; give those of one job")
@@ -340,6 +367,28 @@ def read_traces(paths: Iterable[str | Path]) -> tuple[RankTrace, ...]:
         both = f"{last.source} and {by_rank[last.rank].source}"
         raise CrossflowError(f"{both} are both of rank {last.rank}; give one trace of each rank of one job")
     return tuple(by_rank[rank] for rank in sorted(by_rank))
+
+
+def _collected(file: EventFile) -> Sequence[_TraceColumns]:
+    """The events of a file: those of one rank, or of a rank a process where crossflow wrote it."""
+    events = file.events()
+    first = next(events, {})
+    modelled = any(isinstance(one, Mapping) and one.get("name") == MODELLED for one in _listed(file.head.get("deviceProperties")))
+    of_rank: dict[int | None, _TraceColumns] = {}
+    for event in itertools.chain([first], events):
+        rank = _whole(event.get("pid"), 0) if modelled else None
+        if rank not in of_rank:
+            of_rank[rank] = _TraceColumns(rank=rank)
+        of_rank[rank].take(event)
+    return tuple(of_rank.values())
+
+
+def _refuse_mixtures(traces: Sequence[RankTrace]) -> None:
+    """CrossflowError for a step that was measured on some ranks, and written by crossflow for others."""
+    made = {trace.modelled: trace.source for trace in traces}
+    if len(made) > 1:
+        apart = f"{made[True]} was written by crossflow, and {made[False]} was measured"
+        raise CrossflowError(f"{apart}; to see both steps beside each other: crossflow trace MEASURED --compare WRITTEN")
 
 
 def _refuse_cycles(traces: Sequence[RankTrace]) -> None:
@@ -388,8 +437,10 @@ def _rank_trace(file: EventFile, columns: _TraceColumns, place: int, zero: float
     properties = _properties(file, columns)
     memory = properties.get("totalGlobalMem")
     trace = RankTrace(
-        source=file.name, rank=_whole(info.get("rank"), place), world=_whole(info.get("world_size"), 1),
-        device=_shown(str(properties.get("name", ""))), process=_process(columns), ranked="rank" in info,
+        source=file.name, rank=_whole(info.get("rank") if columns.rank is None else columns.rank, place),
+        world=_whole(info.get("world_size"), 1),
+        device=_shown(str(properties.get("name", ""))), label=_label(columns),
+        process=_process(columns), ranked="rank" in info,
         memory=float(memory) if isinstance(memory, int | float) else math.nan,
         names=tuple(columns.names), shapes=tuple(shapes for _, shapes in columns.shapes.values()),
         streams=tuple(str(stream) for _, stream in columns.streams), ops=_host_spans(columns.ops, origin),
@@ -422,12 +473,21 @@ def _notes(file: EventFile, columns: _TraceColumns) -> Iterable[str]:
 
 def _properties(file: EventFile, columns: _TraceColumns) -> Mapping[str, Any]:
     """Properties of the device that it used."""
-    listed = file.head.get("deviceProperties")
-    if not isinstance(listed, list) or not listed or not all(isinstance(one, Mapping) for one in listed):
+    listed = _listed(file.head.get("deviceProperties"))
+    if not listed or not all(isinstance(one, Mapping) for one in listed):
         return {}
     used = {device for device, _ in columns.streams}
     mine = [one for one in listed if one.get("id") in used] or listed
     return dict(mine[0])
+
+
+def _listed(written: Any) -> Sequence[Any]:
+    return written if isinstance(written, list) else ()
+
+
+def _label(columns: _TraceColumns) -> str:
+    """What the process of a rank says that it is, where the file holds several."""
+    return "" if columns.rank is None else ", ".join(filter(None, map(columns.called.get, ABOUT)))
 
 
 def _process(columns: _TraceColumns) -> str:

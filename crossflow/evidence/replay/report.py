@@ -15,19 +15,36 @@ from crossflow.base import provenance
 from crossflow.base.arrays import Array, Index
 from crossflow.base.errors import CrossflowError
 from crossflow.evidence.replay.batch import batch_change
-from crossflow.evidence.replay.breakdown import RankShare, device_span, length, mean_shares, shares_of, union
+from crossflow.evidence.replay.breakdown import (
+    RankShare,
+    device_span,
+    length,
+    mean_shares,
+    modelled_gaps,
+    modelled_host,
+    modelled_waits,
+    shares_of,
+    union,
+)
 from crossflow.evidence.replay.changes import BATCH, changed, read_trace_changes
 from crossflow.evidence.replay.collectives import traced_collectives
 from crossflow.evidence.replay.critical import CriticalPath, LateRank, critical_path, late_ranks, owners
 from crossflow.evidence.replay.edges import RankEdges
 from crossflow.evidence.replay.execution import joined, read_executions
 from crossflow.evidence.replay.graph import GraphStep, GraphTimes, StepGraph, graph_of, taken, times_of
-from crossflow.evidence.replay.kineto import KERNEL, read_traces, short_name
+from crossflow.evidence.replay.kineto import KERNEL, RankTrace, read_traces, short_name
 from crossflow.evidence.replay.overheads import Overheads, overheads_of
 from crossflow.evidence.replay.reach import KernelModel, kernel_model, replaced, summary
 from crossflow.program.embedding.reuse import Reuse
 
 LARGEST = 10  # kernels and operations that a report lists
+MODELLED_NOTE = (
+    "crossflow wrote {}: nothing in it was measured; `crossflow predict` says how far its scenario can be trusted, and what changes bring"
+)
+# What the parts of a predicted step are called where a measured one has its critical path.
+_ON_PATH = {
+    "busy": "kernels", "copies": "copies", "exposed_communication": "collectives", "waiting": "waiting", "host": "host", "idle": "bubble",
+}  # fmt: skip
 OF_DEVICE = ("stream_wait", "collective_wait", "host_wait", "copy_wait", "contention")
 
 
@@ -99,8 +116,13 @@ class TraceReport:
 
     @functools.cached_property
     def slowest(self) -> RankShare:
-        """The mean step of the slowest rank."""
-        return max(self.ranks, key=lambda one: one.time)
+        """The mean step of the slowest rank; of those that take the same, as all do that crossflow wrote, the one that idles least."""
+        return max(self.ranks, key=lambda one: (one.time, -one.parts["idle"]))
+
+    @property
+    def modelled(self) -> bool:
+        """Whether the step is a prediction that crossflow wrote as a trace."""
+        return self.graph.traces[0].modelled
 
     @property
     def _slowest_place(self) -> int:
@@ -124,7 +146,10 @@ class TraceReport:
 
     @functools.cached_property
     def path(self) -> CriticalPath:
-        """The critical path of the longest step of the slowest rank."""
+        """The critical path of the longest step of the slowest rank; of a prediction, where that rank's time goes."""
+        if self.modelled:
+            parts = {_ON_PATH[part]: time for part, time in self.slowest.parts.items()}
+            return CriticalPath(nodes=(), time=parts, names={}, ranks={self.slowest.rank: self.slowest.time})
         times = self.times if self.replayed else times_of(self.graph)
         mine = [step for step in self.graph.steps if self.graph.traces[step.rank].rank == self.slowest.rank]
         longest = max(mine, key=lambda step: float(times[step.end] - times[step.begin]))
@@ -149,19 +174,27 @@ class TraceReport:
 
     @functools.cached_property
     def communication(self) -> Mapping[str, tuple[float, float]]:
-        """Time of collectives in a step of the slowest rank, and what of it no kernel covers, by name. [s], [s]"""
+        """Time of collectives in a step of the slowest rank, and what of it no kernel covers, by name. [s], [s]
+
+        Of a step that crossflow wrote as a prediction has them: one collective beside another counts twice, and exposed is what
+        lengthens a pass.
+        """
         rank = self._slowest_place
         graph, trace = self.graph, self.graph.traces[rank]
         mine = slice(int(graph.first[rank]), int(graph.first[rank + 1]))
         spans = np.stack([self.times[graph.starts[mine]], self.times[graph.ends[mine]]], axis=1)
-        computing = union(spans[(trace.works.kind == KERNEL) & ~trace.works.collective])
+        hiding = spans[(trace.works.kind == KERNEL) & ~trace.works.collective]
+        computing = union(np.concatenate([hiding, modelled_host(trace), modelled_gaps(trace)]) if self.modelled else hiding)
+        waits = modelled_waits(trace) if self.modelled else np.zeros(len(spans), dtype=bool)
         by_name: dict[str, list[int]] = defaultdict(list)
         for work, one in traced_collectives(graph.edges[rank]).items():
-            by_name[one.op].append(work)
+            if not waits[work]:
+                by_name[one.op].append(work)
         steps, found = len(trace.windows), {}
         for name, works in by_name.items():
             own = union(spans[works])
-            found[name] = length(own) / steps, (length(union([*own, *computing])) - length(computing)) / steps
+            total = float((spans[works, 1] - spans[works, 0]).sum()) if self.modelled else length(own)
+            found[name] = total / steps, (length(union([*own, *computing])) - length(computing)) / steps
         return found
 
     @property
@@ -188,8 +221,8 @@ class TraceReport:
             "on": self.on or None,
             "feasible": True,
             "reason": None,
-            "extrapolated": False,
-            "trust": "measured",
+            "extrapolated": self.modelled,
+            "trust": "unknown" if self.modelled else "measured",
             "notes": list(self.notes),
             "breakdown_s": {
                 "compute": parts["busy"], "memory_bound_compute": 0.0,
@@ -211,7 +244,7 @@ class TraceReport:
                               "longest": [{"name": name, "time_s": time} for name, time in [*self.path.names.items()][:LARGEST]]},
             "kernels": [vars(one) for one in self.kernels[:LARGEST]],
             **summary(self.model, LARGEST),
-            "replay": accuracy(self.graph) if judged else None,
+            "replay": accuracy(self.graph) if judged and not self.modelled else None,
             "inferred": {name: sum(edges.inferred[name] for edges in self.graph.edges) for name in self.graph.edges[0].inferred},
             "unexplained_s": float(sum(edges.unexplained.sum() for edges in self.graph.edges)),
             "provenance": provenance.record(traces=[trace.source for trace in self.graph.traces], what_if=self.changes),
@@ -222,6 +255,12 @@ class TraceReport:
         """What the critical path of the step runs over, with shares, largest first."""
         whole = sum(self.path.time.values())
         return sorted(((kind, time / whole) for kind, time in self.path.time.items() if time > 0), key=lambda pair: -pair[1])
+
+
+def not_replayed(trace: RankTrace) -> str:
+    """Why a trace that crossflow wrote cannot be replayed, and what to do."""
+    why = "its times are predicted, and no host launches anything in it, so that there is nothing to replay"
+    return f"{trace.source} was written by crossflow: {why}; change the scenario that it is of: crossflow predict FILE --set PATH=VALUE"
 
 
 def _slowest_mean(graph: StepGraph, times: Array) -> float:
@@ -237,7 +276,8 @@ def _rank(report: TraceReport, share: RankShare) -> dict[str, Any]:
     span = device_span(trace)
     mine = [step.time for step in report.steps if step.rank == share.rank]
     return {
-        "rank": share.rank, "step_time_s": share.time, **{f"{part}_s": time for part, time in share.parts.items()}, "steps_s": mine,
+        "rank": share.rank, **({"name": trace.label} if trace.label else {}), "step_time_s": share.time,
+        **{f"{part}_s": time for part, time in share.parts.items()}, "steps_s": mine,
         "device_span": {"time_s": span.time, "idle_s": span.idle, "compute_s": span.compute, "non_compute_s": span.other,
                         "exposed_communication_s": span.exposed_communication},
     }  # fmt: skip
@@ -248,6 +288,9 @@ def _notes(report: TraceReport) -> Iterable[str]:
     for trace in graph.traces:
         yield from trace.notes
     yield from graph.notes
+    if report.modelled:
+        yield MODELLED_NOTE.format(graph.traces[0].source)
+        return
     worlds = {trace.world for trace in graph.traces}
     if max(worlds) > len(graph.traces) and graph.collective.any():
         read = f"traces of {len(graph.traces)} of {max(worlds)} ranks were read"
@@ -301,6 +344,8 @@ def report_on(
     device : template of the device of the trace, that of its name where empty.
     reuse : how often rows of embedding tables are hit; drawn evenly where absent.
     """
+    if graph.traces[0].modelled and (what_if or overheads or kernels != "trace" or on or device or reuse):
+        raise CrossflowError(not_replayed(graph.traces[0]))
     base = taken(graph)
     host = base.host if overheads is None else overheads.host_times(graph)
     rules = read_trace_changes(what_if)

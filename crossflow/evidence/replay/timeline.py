@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
 from crossflow.base.arrays import Array
 from crossflow.engine.timeline.flat import Run, timeline_of
 from crossflow.engine.timeline.record import COMPUTE, DATA, HOST, Device, Timeline
-from crossflow.evidence.replay.breakdown import last_to_come, union
+from crossflow.evidence.replay.breakdown import last_to_come, modelled_host, modelled_waits, union
 from crossflow.evidence.replay.graph import StepGraph
 from crossflow.evidence.replay.kineto import short_name
 
@@ -42,6 +42,7 @@ def _runs(graph: StepGraph, times: Array, come: Array, rank: int, span: tuple[fl
     begin, end = span
     works = np.arange(first, first + len(trace.works))
     starts, ends = times[graph.starts[works]], times[graph.ends[works]]
+    waits = modelled_waits(trace) if trace.modelled else np.zeros(len(works), dtype=bool)
     at = begin
     for work in np.argsort(starts, kind="stable").tolist():
         start, stop = max(float(starts[work]), begin), min(float(ends[work]), end)
@@ -49,16 +50,24 @@ def _runs(graph: StepGraph, times: Array, come: Array, rank: int, span: tuple[fl
             continue
         name = short_name(trace.names[int(trace.works.name[work])])
         if trace.works.collective[work]:
-            met = min(max(float(come[first + work]), start), stop)
+            met = stop if waits[work] else min(max(float(come[first + work]), start), stop)
             if met > start:
                 yield Run(device=rank, stream=DATA, name=name, start=start - begin, end=met - begin, waits=True)
-            yield Run(device=rank, stream=DATA, name=name, start=met - begin, end=stop - begin)
+            if stop > met:
+                yield Run(device=rank, stream=DATA, name=name, start=met - begin, end=stop - begin)
         elif stop > at:
             yield Run(device=rank, stream=COMPUTE, name=name, start=max(start, at) - begin, end=stop - begin)
             at = stop
     busy = union(np.stack([np.clip(starts, begin, end), np.clip(ends, begin, end)], axis=1))
+    held = union(modelled_host(trace)) if trace.modelled else _between(busy, begin, end)
+    for start, stop in held:
+        yield Run(device=rank, stream=HOST, name="host", start=start - begin, end=stop - begin, beside=True)
+
+
+def _between(busy: Sequence[tuple[float, float]], begin: float, end: float) -> Iterator[tuple[float, float]]:
+    """What lies between two moments and in none of some spans in order."""
     at = begin
     for start, stop in [*busy, (end, end)]:
         if start > at:
-            yield Run(device=rank, stream=HOST, name="host", start=at - begin, end=start - begin, beside=True)
+            yield at, start
         at = max(at, stop)

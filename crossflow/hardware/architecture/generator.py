@@ -534,6 +534,6 @@ def _problems(
         found.append((disordered(getattr(parts, name)), f"the voltages of {name} must satisfy threshold < minimum <= nominal <= maximum"))
     found.append((np.asarray(cores.mcus < 1), "not one compute unit fits its area and power"))
     found.append((np.asarray(memory.level.bandwidth <= 0), "not one memory device fits its package area, controller area, edge and power"))
-    found.append((np.asarray(static >= budgets.power), "its power budget is no more than what it draws at rest"))
+    found.append((np.asarray(static >= budgets.power), "its power budget does not exceed the power that it draws at rest"))
     found += [(np.asarray(c.level.bandwidth <= 0), f"{name} has no bandwidth: area or power are missing") for name, c in caches.items()]
     return tuple((mask, sentence) for mask, sentence in found if np.any(mask))

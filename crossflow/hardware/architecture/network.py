@@ -91,7 +91,11 @@ class NetworkLevel(FileModel):
         gt=0,
         description="links of a device on a direct topology, among which its bandwidth is divided; those in use where absent",
     )
-    group: Whole | None = Field(default=None, gt=0, description="nodes on a leaf switch of a fat tree, or in a group of a dragonfly")
+    group: Whole | None = Field(
+        default=None,
+        gt=0,
+        description="nodes on a leaf switch of a fat tree, of which the last may have fewer, or in a group of a dragonfly",
+    )
     oversubscription: Finite | None = Field(
         default=None, ge=1, description="bandwidth of the ports of such a group over that out of it; 1 where absent"
     )

@@ -123,8 +123,9 @@ def behind_switches(topology: Topology, ranks: int, per_group: int, sharing: flo
     """Spread of groups of ranks of which so many share a leaf switch of a fat tree, or a group of a dragonfly.
 
     What leaves a leaf passes its uplinks, 1 / oversubscription of the ports below. Of a ring over g ranks of a leaf one edge leaves it,
-    and the leaf's other groups have as many; in an all-to-all, p - g of p - 1 parts do. Two groups of a dragonfly share a small part
-    of its links; traffic between them goes through third groups too, and then uses twice the links [4]_.
+    and the leaf's other groups have as many; in an all-to-all, p - g of p - 1 parts do. A last leaf with fewer nodes has uplinks as
+    they have ports: ranks that divide the nodes fill it with whole runs of g, and what leaves it takes longest. Two groups of a dragonfly
+    share a small part of its links; traffic between them goes through third groups too, and then uses twice the links [4]_.
     """
     if topology.kind not in GROUPED or per_group >= ranks:
         return LinkSpread(gather=sharing, reduce=sharing, exchange=sharing, broadcast=sharing, transfer=sharing)

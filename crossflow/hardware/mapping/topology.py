@@ -107,7 +107,7 @@ def _check_groups(kind: str, nodes: int, group: int, oversubscription: float) ->
             raise ValueError(f"group and oversubscription are those of a {' or a '.join(sorted(GROUPED))}, the topology is {kind}")
     elif group < 1:
         raise ValueError(f"{kind} needs a group, the number of nodes {_GROUP_WORDS[kind]}")
-    elif nodes > group and nodes % group:
+    elif kind != "fat-tree" and nodes > group and nodes % group:
         below, above = nodes - nodes % group, nodes - nodes % group + group
         sizes = ", ".join(str(size) for size in range(group, 0, -1) if nodes % size == 0)
         raise ValueError(
@@ -135,7 +135,7 @@ class Topology:
     kind: str
     nodes: int  # number of nodes
     shape: tuple[int, ...] = ()  # sizes along x, y, z. Left out, the most square one, longest first.
-    group: int = 0  # nodes on one leaf switch of a fat tree, in one group of a dragonfly
+    group: int = 0  # nodes on one leaf switch of a fat tree, the last of which may have fewer; in one group of a dragonfly
     oversubscription: float = 1.0  # bandwidth of the ports of a group over that out of it. [1]
     ports: int = 0  # link ports of a node, among which its bandwidth is divided; 0: as many as its best connected node uses
 

@@ -44,18 +44,19 @@ function drawHead() {
   const change = now.step_time_s / now.replayed_step_time_s - 1;
   replace(view.told, now.changes
     ? el("span", {}, `replayed with ${now.changes}: `, el("b", { class: change < -5e-6 ? "good" : change > 5e-6 ? "bad" : "soft" }, signed(change)), ` against ${show(now.replayed_step_time_s, "s")} without; ${show(now.measured_step_time_s, "s")} were measured`)
+    : start.modelled ? el("span", { class: "soft" }, `a prediction that crossflow wrote; rank ${now.stands_for} stands for it, which idles least`)
     : el("span", { class: "soft" }, `measured, of the slowest rank (${now.ranks[0].rank}); mean of ${start.steps} step${start.steps === 1 ? "" : "s"}`));
-  view.decided.textContent = `decided by ${now.bound_by.slice(0, 3).map(({ resource, share }) => `${resource.replaceAll("_", " ")} ${percent(share, 2)}`).join(", ")} (critical path)`;
+  view.decided.textContent = `${start.modelled ? "made of" : "decided by"} ${now.bound_by.slice(0, 3).map(({ resource, share }) => `${resource.replaceAll("_", " ")} ${percent(share, 2)}`).join(", ")}${start.modelled ? "" : " (critical path)"}`;
 }
 
 function drawRanks() {
   const colours = coloursOf(start.parts.map((part) => DRAWN[part]));
   const longest = Math.max(...now.ranks.map((rank) => rank.step_time_s));
-  const rows = now.ranks.map((rank) => el("div", { class: "rank" }, el("span", {}, `rank ${rank.rank}`),
+  const rows = now.ranks.map((rank) => el("div", { class: "rank" }, el("span", { title: rank.name ?? "" }, rank.name ? rank.name.split(",")[0] : `rank ${rank.rank}`),
     el("div", { class: "bar", role: "img", "aria-label": start.parts.map((part) => `${PART_NAMES[part]} ${percent(rank[`${part}_s`] / (rank.step_time_s || 1))}`).join(", ") },
       start.parts.map((part, i) => hinted(el("div", { class: "cell", style: { width: `${(100 * rank[`${part}_s`]) / longest}%`, background: colours[i] } }), () => `${PART_NAMES[part]}: ${show(rank[`${part}_s`], "s")}, ${percent(rank[`${part}_s`] / (rank.step_time_s || 1))}\n${ABOUT[part]}`))),
     el("span", { class: "right" }, show(rank.step_time_s, "s"))));
-  const slowest = now.ranks[0];
+  const slowest = now.ranks.find((rank) => rank.rank === now.stands_for) ?? now.ranks[0];
   const legend = el("div", { class: "legend" }, start.parts.map((part, i) => el("span", { class: "entry", title: ABOUT[part] }, el("span", { class: "key", style: { background: colours[i] } }), `${PART_NAMES[part]} ${percent(slowest[`${part}_s`] / (slowest.step_time_s || 1))}`)));
   const left = now.left ? el("p", { class: "soft" }, `the slowest ${now.ranks.length} of ${grouped(now.ranks.length + now.left)} ranks`) : null;
   replace(view.ranks, rows, legend, el("p", { class: "soft" }, `shares of rank ${slowest.rank}`), left);
@@ -128,17 +129,20 @@ function build() {
   });
   const of = `${start.device || "an unnamed device"}, ${start.read} of ${start.world} ranks`;
   const header = el("header", { class: "top" }, el("h1", {}, start.title, " ", el("span", { class: "soft what" }, of)), theme);
-  const plain = start.offline ? el("p", { class: "notice plain" }, `This page is a file made by crossflow ${start.version}: other changes need ${start.command} --what-if CHANGES, or crossflow explore.`) : null;
+  const plain = start.offline && !start.modelled ? el("p", { class: "notice plain" }, `This page is a file made by crossflow ${start.version}: other changes need ${start.command} --what-if CHANGES, or crossflow explore.`) : null;
   const asked = el("form", { class: "whatif", onsubmit: (event) => { event.preventDefault(); change(field.value); } }, field,
     el("button", { type: "submit", class: "main", disabled: start.offline }, "Replay"), el("button", { type: "button", disabled: start.offline, onclick: () => change("") }, "As measured"));
   const first = el("section", { class: "card" }, el("h2", {}, "Step"), view.time, view.told, view.decided, el("h2", { class: "next" }, "Where the time goes", el("small", {}, " mean step of each rank")), view.ranks);
   const what = el("section", { class: "card" }, el("h2", {}, "What if"), asked, view.error, view.usual);
-  replace(document.getElementById("app"), header, plain, el("div", { class: "trace" }, first, what,
-    Object.assign(view.strip.element, { className: "card wide" }),
-    card("Kinds of kernels", "all ranks and steps, against the model", view.kinds), card("Communication", "of the slowest rank, waiting included", view.communication),
-    card("Largest kernels", "all steps of the slowest rank", view.kernels), card("Who the others wait for", "all ranks together", view.waits),
+  const communication = card("Communication", start.modelled ? `of rank ${now.stands_for}` : "of the slowest rank, waiting included", view.communication);
+  const kernels = card("Largest kernels", start.modelled ? `of rank ${now.stands_for}` : "all steps of the slowest rank", view.kernels);
+  const timeline = Object.assign(view.strip.element, { className: "card wide" }), commands = card("Commands", "", view.commands);
+  const cards = start.modelled ? [first, commands, timeline, communication, kernels] : [
+    first, what, timeline, card("Kinds of kernels", "all ranks and steps, against the model", view.kinds), communication,
+    kernels, card("Who the others wait for", "all ranks together", view.waits),
     card("Kernels that lose most against the model", "", Object.assign(view.losses, { className: "broad" })), card("Longest on the critical path", "", view.path),
-    card("Not modelled", "", view.unmodelled), card("Commands", "", view.commands)), view.notes);
+    card("Not modelled", "", view.unmodelled), commands];
+  replace(document.getElementById("app"), header, plain, el("div", { class: "trace" }, cards), view.notes);
   view.notes.className = "trace-notes soft";
 }
 
@@ -152,7 +156,7 @@ function begin() {
   }
   if (state.w) change(state.w);
   else timed({ what_if: "" });
-  call("usual").then(drawUsual).catch((error) => replace(view.usual, el("p", { class: "bad" }, error.message)));
+  if (!start.modelled) call("usual").then(drawUsual).catch((error) => replace(view.usual, el("p", { class: "bad" }, error.message)));
 }
 
 onState((found) => {
