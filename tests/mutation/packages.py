@@ -18,9 +18,9 @@ TESTS = {
     "hardware/architecture": "architecture_anchors evaluate generator templates datasheet chips voltage power divisions price operating "
     "software paths",
     "parallel/strategy": "strategy_anchors plan strategy strategies notations hierarchy schedules layer_types stages redivision sharding",
-    "parallel": "step_anchors dlrm_anchors strategy_anchors transformer_step memory dlrm dlrm_program mtp offload blocks windows stages "
+    "parallel": "step_anchors dlrm_anchors strategy_anchors transformer_step memory dlrm dlrm_program mtp offload offload_anchors blocks windows stages "
     "recomputed transform repeated_modules sharding expert_overlap",
-    "engine/runs": "step_anchors dlrm_anchors transformer_step memory dlrm dlrm_program mtp offload sharded links timeline windows context "
+    "engine/runs": "step_anchors dlrm_anchors transformer_step memory dlrm dlrm_program mtp offload offload_anchors sharded links timeline windows context "
     "serving expert_overlap recomputed",
 }
 
