@@ -8,9 +8,10 @@ import pytest
 from test_step_anchors import job_of, layout_of, machine_of, near
 
 from crossflow.cost.passes import host_copies
-from crossflow.engine.runs.memory import ACTIVATIONS, memory
+from crossflow.engine.runs.memory import ACTIVATIONS, ledger, memory
 from crossflow.parallel.activations import activations
 from crossflow.parallel.offload import activations_on_host
+from crossflow.parallel.shapes import alike
 from crossflow.parallel.strategy.plan import Plan
 
 ALL = ("optimizer", "weights", "activations")
@@ -95,6 +96,14 @@ def test_weights_on_the_host_leave_a_device_neither_weights_nor_gradients():
     assert (found.host * [1, 2, 4, 8]).tolist() == [near(job.model.parameters * (2 + 12 + 2))] * 4
     for kind in ("weights", "gradients", "optimizer"):
         assert found.kinds[kind].tolist() == [0.0] * 4
+
+
+@pytest.mark.parametrize("layers", [0, 1, 2, 5])
+def test_a_timeline_holds_at_most_what_memory_says_with_a_host(layers):
+    """One stage: what stays, what a microbatch keeps, and the fullest backward pass are the memory of the step."""
+    job, layout = job_of(layers=8), layout_of(Plan(offload=("activations",), offload_layers=layers))
+    book = ledger(job, layout, machine_of(), alike(layout)[0])
+    assert book.still[0] + book.kept.sum() + book.working.max() == near(memory(job, layout, machine_of()).total[0])
 
 
 # ------------------------------------------------------------------------------------------ copies
