@@ -97,7 +97,7 @@ def test_ends_of_a_pipeline_sum_what_they_hold_of_a_tied_table(tp, embedding_tp)
 # ------------------------------------------------------------------------------------------ messages
 
 MESSAGES = [
-    # plan, collectives of the table: what, why, bytes, ranks, how far apart, how often in a step of 16 samples; weights of 2 B, gradients of 4
+    # plan, collectives of the table: what, why, bytes, ranks, how far apart, how often for 16 samples; weights of 2 B, gradients of 4
     ({"dp": 4}, [("all_reduce", "reduce", 4 * TABLE, 4, 1, 1)]),
     ({"dp": 4, "zero": 1}, [("all_gather", "regather", 2 * TABLE, 4, 1, 1), ("reduce_scatter", "reduce", 4 * TABLE, 4, 1, 1)]),
     ({"dp": 4, "zero": 2}, [("all_gather", "regather", 2 * TABLE, 4, 1, 1), ("reduce_scatter", "reduce", 4 * TABLE, 4, 1, 4)]),
@@ -107,7 +107,7 @@ MESSAGES = [
         ("reduce_scatter", "reduce", 4 * TABLE, 2, 1, 2),
     ]),
     ({"dp": 8, "zero": 3, "unsharded": ("embedding",)}, [("all_reduce", "reduce", 4 * TABLE, 8, 1, 1)]),
-    ({"tp": 2, "dp": 4, "zero": 1}, [("all_gather", "regather", 2 * TABLE / 2, 4, 2, 1), ("reduce_scatter", "reduce", 4 * TABLE / 2, 4, 2, 1)]),
+    ({"tp": 2, "dp": 4, "zero": 1}, [("all_gather", "regather", TABLE, 4, 2, 1), ("reduce_scatter", "reduce", 2 * TABLE, 4, 2, 1)]),
     ({"tp": 4, "dp": 2, "embedding_tp": 2, "zero": 1}, [
         ("all_gather", "regather", 2 * TABLE / 2, 4, 2, 1), ("reduce_scatter", "reduce", 4 * TABLE / 2, 4, 2, 1),
     ]),
