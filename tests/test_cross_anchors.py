@@ -10,6 +10,7 @@ from test_step_anchors import by_unit, job_of, layout_of, machine_of, near, stac
 from crossflow.engine.runs.memory import ACTIVATIONS, CACHE, KINDS, kv_cache, memory
 from crossflow.parallel.activations import activations
 from crossflow.parallel.strategy.plan import Plan
+from crossflow.workload.frozen import Frozen
 
 # One encoder layer of 48 tokens; two decoder layers of 32; 64 elements in two bytes, four heads of 16.
 E, D, WIDTH, HEADS = 48, 32, 64, 4
@@ -84,6 +85,19 @@ def test_memory_of_training_counts_every_layer_once():
     decoder = 2 * sum(values[0] for name, values in kept.items() if name.startswith("1.")) + kept["head"][0]
     encoder = sum(values[0] for name, values in kept.items() if name.startswith("0."))
     assert found.stages[ACTIVATIONS, 0, 0] == near(decoder + encoder + max(values[0] for values in working.values()))
+
+
+def test_layers_that_gradients_pass_keep_activations_though_they_do_not_train():
+    """A frozen decoder before an encoder that trains; of a frozen encoder, below which nothing trains, nothing is kept."""
+
+    def held(*layers):
+        job = replace(both(), frozen=Frozen(types=frozenset({"embedding"}), layers=frozenset(layers)))
+        return memory(job, layout_of(Plan()), machine_of()).stages[ACTIVATIONS, 0, 0]
+
+    kept, _ = activations(both(), layout_of(Plan()), machine_of().stack)
+    whole = memory(both(), layout_of(Plan()), machine_of()).stages[ACTIVATIONS, 0, 0]
+    assert held() == held(1, 2) == near(whole)
+    assert held(0) == near(whole - kept["0.0.attention"][0] - kept["0.1.mlp"][0])
 
 
 # ------------------------------------------------------------------------------------------ the cache

@@ -13,6 +13,7 @@ from crossflow.cost.price import kernel_prices
 from crossflow.cost.roofline import KernelCosts, pass_costs, powered, product_costs, quantised_costs
 from crossflow.cost.tiling import LAST_SHARE, register_accesses
 from crossflow.evidence.validation.tables import device_architecture
+from crossflow.hardware.architecture.model import Throttle
 from crossflow.program.builder import ProgramBuilder
 from crossflow.program.kernels import Attention, Lookup, kernel_tables
 
@@ -192,6 +193,34 @@ def test_units_at_work_take_power_as_far_as_the_limit_lets_them(energy, working,
     chip = SimpleNamespace(working_power=np.array([10.0]), maximum_power=np.array([100.0]), static_power=np.array([40.0]))
     assert powered(costs_of(energy=energy, working=working), chip).energy[0, 0] == near(expected)
     assert powered(costs_of(energy=energy), SimpleNamespace(working_power=None)).energy[0, 0] == energy
+
+
+def test_caches_follow_the_clock_under_a_limit_and_memory_does_not(v100):
+    """Half the clock and, without a threshold, half the voltage: a quarter of 1 + 2 + 3 pJ a byte, all of 4, over twice the time."""
+    free = pass_costs(one(1e9), one(0.0), one(1.0), device(v100), "fp16")
+    busy = (free.time - free.launch)[0, 0]
+    values = {
+        "power": 0.5 * 1e9 * (6e-12 / 4 + 4e-12) / busy,
+        "leakage": 0.0,
+        "voltage": 1.0,
+        "threshold": 0.0,
+        "minimum": 0.1,
+        "nominal": 1.0,
+    }
+    chip = dataclasses.replace(device(v100), throttle=Throttle(**{name: np.array([value]) for name, value in values.items()}))
+    slow = pass_costs(one(1e9), one(0.0), one(1.0), chip, "fp16")
+    assert slow.time[0, 0] - slow.launch[0, 0] == pytest.approx(2 * busy, rel=1e-5)
+    assert slow.energy[0, 0] == pytest.approx(1e9 * (6e-12 / 4 + 4e-12), rel=1e-5)
+
+
+def test_attention_of_a_narrow_model_multiplies_in_a_wide_type(v100):
+    chip = dataclasses.replace(
+        device(v100),
+        throughput={**v100.throughput, "fp8": v100.throughput["fp16"]},
+        energy_per_flop={"fp8": np.array([1e-12]), "fp16": np.array([2e-12])},
+    )
+    costs = priced(Attention(samples=1.0, heads=4.0, length=256.0, seen=256.0, width=64.0, causal=False), chip, "fp8")
+    assert costs.energy[0, 0] == near(paid(costs) + costs.flops[0, 0] * 1e-12)
 
 
 # ------------------------------------------------------------------------------------------ look-ups

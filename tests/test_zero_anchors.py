@@ -42,7 +42,8 @@ PLANS = [
     # a plan of eight ranks, ranks that share the embedding, that hold the same of it, and over which zero 3 shards it
     ({"dp": 8}, 1, 8, 8), ({"dp": 8, "shard_group": 4}, 1, 8, 4), ({"dp": 8, "embedding_shard_group": 2}, 1, 8, 2),
     ({"tp": 2, "dp": 4}, 2, 4, 4), ({"tp": 4, "dp": 2, "embedding_tp": 2}, 2, 4, 4), ({"tp": 4, "dp": 2, "embedding_tp": 1}, 1, 8, 8),
-    ({"tp": 2, "dp": 2, "cp": 2}, 2, 4, 4), ({"tp": 4, "dp": 2, "embedding_tp": 2, "embedding_shard_group": 2}, 2, 4, 2),
+    ({"tp": 2, "dp": 4, "embedding_tp": 1, "shard_group": 2}, 1, 8, 4), ({"tp": 2, "dp": 2, "cp": 2}, 2, 4, 4),
+    ({"tp": 4, "dp": 2, "embedding_tp": 2, "embedding_shard_group": 2}, 2, 4, 2),
 ]  # fmt: skip
 
 
@@ -157,6 +158,18 @@ def test_experts_and_what_is_beside_them_are_shared_out_among_ranks_of_their_own
     assert reduced == {2.0: near(2 * experts), 8.0: near(2 * beside)}
 
 
+@pytest.mark.parametrize("ep", [1, 2])
+@pytest.mark.parametrize("unit", ["part", "layer"])
+def test_experts_are_counted_once_however_weights_are_gathered(unit, ep):
+    """All ranks together update each parameter once; what the same ranks share out goes in one message a layer."""
+    job, layout = job_of(**MOE), layout_of(Plan(dp=4, ep=ep, zero=3))
+    found = weights_of(job, layout, stack_of().model_copy(update={"sharing": WeightSharing(unit=unit)}))
+    counts = np.array([1.0, 2.0, 2.0, 1.0])[:, None]  # two layers
+    assert (found.owned * counts).sum() * 4 == near(job.model.parameters)
+    gathered = sum((one.size * counts).sum() for one in found.messages if one.role == "gather")
+    assert gathered == near(2 * (found.parameters * counts).sum())
+
+
 @pytest.mark.parametrize(("tp", "copies"), [(1, 1), (2, 1), (4, 2), (8, 4)])
 @pytest.mark.parametrize("zero", [0, 1])
 def test_ranks_that_repeat_heads_sum_what_they_own_of_them(zero, tp, copies):
@@ -171,6 +184,26 @@ def test_ranks_that_repeat_heads_sum_what_they_own_of_them(zero, tp, copies):
 
 
 # ------------------------------------------------------------------------------------------ buffers
+
+
+NOTHING = {"buckets": False, "workspaces": np.zeros(1), "library": np.zeros(1), "gathered_copy": False, "late_gradients": False}
+
+
+@pytest.mark.parametrize("vocabulary", [1000, 8])
+@pytest.mark.parametrize("zero", range(4))
+def test_buffers_of_a_backward_pass_by_hand(zero, vocabulary):
+    """The gradient of the largest matrix, where ranks keep all of it; gradients of a layer from ZeRO 2 on, and of ZeRO 3 weights as well.
+
+    Two layers' weights are there where the next is fetched ahead; embedding and head all the time.
+    """
+    own, job = machine_of().stack, job_of(vocabulary=vocabulary)
+    on = replace(machine_of(), stack=own.model_copy(update={"memory": own.memory.model_copy(update=NOTHING)}))
+    found = memory(job, layout_of(Plan(dp=4, zero=zero)), on)
+    assert found.moment[0, 0] == 0
+    layer, ends = sum(LAYER.values()), 2 * vocabulary * 64 + NORM
+    largest = max(vocabulary * 64, 64 * 256)
+    ahead = 2 if own.overlap.gather else 1
+    assert found.stages[5, 0, 0] == near(2 * [largest, largest, layer, (ahead + 1) * layer + ends][zero])
 
 
 def buffers(plan, **habits):
