@@ -237,3 +237,11 @@ def test_the_first_token_comes_when_the_last_piece_has_been_read():
     for found, share in ((alone, 1.0), (hits, 0.75)):
         writes = found.requests[0] * 100 * task_of(job, one, on.stack).model_flops[0]
         assert found.outcome.model_flops[0] == pytest.approx(found.requests[0] * whole * share + writes, rel=1e-6)
+
+
+@pytest.mark.parametrize(("written", "gained"), [(1, 1.0), (3, 1.0), (3, 1.5)])
+def test_no_more_requests_decode_than_leave_room_to_read_the_prompts_that_follow(written, gained):
+    """In every step each takes its tokens of the chunk, and a hundredth of a prompt of 1000 for every token that it gains."""
+    asked = service(requests=1e5, most=1e6, gained=gained)
+    found = steady_state(decoding(written=written), served(), machine_of("vllm"), asked)
+    assert found.figures["requests_decoding"][0] == pytest.approx(256 / (written + 1000 * gained / 100), rel=1e-6)
