@@ -5,6 +5,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from blocks import block_kernels
+from test_sparse import SPARSE
+from test_sparse import made as sparse_model
 from test_step_anchors import GPT, job_of, layout_of, machine_of, near, stack_of
 
 from crossflow.engine.runs import service as services
@@ -134,6 +136,23 @@ def test_a_written_token_sees_its_context_and_itself():
     for written in (1, 3):
         own, _ = beside(piece(), written=written)
         assert own.flops[0] == near(2 * 8 * written * 101 * HEADS * 2 * HEAD)
+
+
+SPARSE_PIECES = [
+    # tokens before a piece of 256, keys that the indexer scores for a query, keys that it attends to, elements of a query and a value
+    (2048, 2048 + 128, 1024, 288 + 256),  # to the latents of the cache as they are
+    (0, 128, 128, 96 + 64),  # no more than may be chosen: to the heads' own keys and values
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("before", "scored", "chosen", "elements"), SPARSE_PIECES)
+def test_an_indexer_scores_all_keys_before_a_piece_and_leaves_the_chosen_ones(before, scored, chosen, elements):
+    """Two pieces; eight heads of 64 elements give a score a key each, sixteen attend to 1,024 keys at most."""
+    scenario = sparse_model(task="decode", prompt=4096, output=8, sparse=SPARSE)
+    job = replace(scenario.job(), chunk=piece(2, 256, before))
+    found = block_kernels(job, Layout.of([Plan()], np.array([8.0]), 8), scenario.stack)
+    rows = [row for row in found.scores if (row.unit, row.phase) == ("0.0.attention", "forward") and row.kernel.length[0] == 256]
+    assert [float(row.flops[0]) for row in rows] == [near(2 * 2 * 256 * scored * 8 * 64), near(2 * 2 * 256 * chosen * 16 * elements)]
 
 
 # ------------------------------------------------------------------------------------------ tokens of a piece
