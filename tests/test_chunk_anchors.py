@@ -223,7 +223,7 @@ def served(pp=1, requests=32):
 
 
 def test_a_step_of_several_microbatches_reads_pieces_in_each():
-    """Two microbatches of 8 with pieces of 200: two of ten pieces of... five make a prompt; as much room is left for 1.2."""
+    """Two microbatches of 16 requests: each reads a piece of 200, a fifth of a prompt, and has room for 1.2 of them."""
     steps = made(decoding(), served(2), service(), 32)
     assert (steps.pieces[0], steps.load[0], steps.most[0]) == (5.0, near(2 * 1 / 5), near(2 / 5 * 240 / 200))
     assert steps.mixed.total[0] > steps.plain.total[0]
