@@ -6,7 +6,7 @@ import pytest
 import crossflow
 from crossflow.answers.evaluation import evaluate
 from crossflow.base.errors import SpecError, StrategyError
-from crossflow.parallel.offload import flow
+from crossflow.engine.runs.slots import flow
 from crossflow.parallel.strategy.plan import Plan
 from crossflow.parallel.strategy.transformers import plan_of
 

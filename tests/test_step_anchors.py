@@ -16,6 +16,7 @@ from crossflow.cost.passes import host_copies, optimizer_costs, steps_of
 from crossflow.engine.runs.memory import KINDS, in_flight, memory
 from crossflow.engine.runs.sharded import UnitTimes, backward_pass, forward_pass
 from crossflow.engine.runs.slot_events import Laid
+from crossflow.engine.runs.slots import flow
 from crossflow.engine.runs.transformer import transformer_step
 from crossflow.engine.runs.uneven import Uneven, World, in_step
 from crossflow.engine.timeline.pipeline import walk_of
@@ -24,7 +25,6 @@ from crossflow.hardware.architecture.software import load_stack
 from crossflow.hardware.architecture.system import architecture, resolve
 from crossflow.parallel.activations import _activation, _state_space, activations
 from crossflow.parallel.blocks import PHASES, units
-from crossflow.parallel.offload import flow
 from crossflow.parallel.strategy.again import further_levels
 from crossflow.parallel.strategy.layout import Layout
 from crossflow.parallel.strategy.plan import Plan

@@ -173,6 +173,8 @@ class _BlockBuilder:
         else:
             rows = heads if self.cached and attention.shares_latent else 1.0  # of all heads that share what they attend to
             self._unfused(unit, attention, samples * heads / rows, rows * length, keys)
+            if self.job.chunk is not None:
+                self._unfused_beside(unit, read, self.job.chunk, heads)
         if layout.cp.max() > 1 and not self._rings(attention):
             # A softmax through memory waits for all keys and values; within a window Transformer Engine gathers them too (#1060).
             chosen = attention.selection
@@ -191,6 +193,11 @@ class _BlockBuilder:
             self._index(unit, attention.selection, samples, chunk.length, attention.whole.seen(chunk.before, last), keys)
             attention, kv, kept = self._absorbed(attention, last, kv, kept, written=False)
         self._compute(unit, "forward", self._attend(attention, samples, heads, kv, kept, chunk.length, keys, seen))
+
+    def _unfused_beside(self, unit: str, attention: AttentionGeometry, chunk: Chunk, heads: Array) -> None:
+        """The same through memory."""
+        pieces = chunk.pieces * self.layout.tensor_share("attention")
+        self._unfused(unit, attention, pieces * heads, chunk.length, chunk.before + chunk.length)
 
     def _absorbed(
         self, attention: AttentionGeometry, tokens: Array, groups: Array, kept: Array, *, written: bool | None = None

@@ -144,7 +144,7 @@ def tables_of(job: Job, layout: Layout, stack: SoftwareStack) -> StepTables:
     often = np.where(sends.backward[:, None] > 0, inputs[sends.unit], (forward + recomputed * inputs)[sends.unit])
     moved = layout.microbatches * (volumes * often).sum(axis=1) + (held * layout.directions * weights.moved).sum(axis=1)
     return StepTables(
-        units=names, program=program, mean=mean, sends=sends, weights=weights, between=_between(job, layout, weights, stack), shapes=shapes,
+        units=names, program=program, mean=mean, sends=sends, weights=weights, between=_between(job, layout, stack), shapes=shapes,
         occurs=occurs, recomputed=recomputed, phases=_phases(occurs, recomputed, names, layout, stack),
         ahead=_phases((once, none, none), recomputed, names, layout, stack),
         back=_phases((none, once, none), recomputed, names, layout, stack),
@@ -186,12 +186,12 @@ def _phases(
     return np.stack([counts[phase] for phase in PHASES], axis=1)
 
 
-def _between(job: Job, layout: Layout, weights: Weights, stack: SoftwareStack) -> Between:
+def _between(job: Job, layout: Layout, stack: SoftwareStack) -> Between:
     """Sizes of what goes between stages, nothing where there is one."""
     several = layout.pp > 1
     boundary = job.element * layout.micro_batch * job.tokens(job.model.tokens) / layout.cp * job.model.carried
     model, trains = job.model, job.training and not job.is_frozen("embedding", None)
-    table = weights.parameters[-1] if model.tied else _copied_table(model) / layout.tensor_of("embedding")
+    table = (model.head.width * model.vocabulary if model.tied else _copied_table(model)) / layout.tensor_of("embedding")
     table = table * stack.gradient_size(job.element) * trains
     return Between(
         transfer=np.where(several, boundary / layout.tp, 0.0),

@@ -9,19 +9,20 @@ LONG = 3  # seconds of processor time; tests that take as long are not asked
 LIMIT = 5  # seconds of processor time that a test may take beyond five times what it takes
 
 TESTS = {
-    "cost": "cost_anchors emulation collectives fabrics roofline tiling waves lookups nearby one_price spread software events_list "
-    "attention_kernels experts expert_overlap products power",
+    "cost": "cost_anchors energy_anchors sharding_anchors offload_anchors emulation collectives fabrics roofline tiling waves lookups "
+    "nearby one_price spread software events_list attention_kernels experts expert_overlap products power",
     "program": "program_anchors program operations engine lookups statespace dlrm_program blocks windows formats transform replay_kernels",
     "engine": "engine_anchors engine dlrm events schedule sharded physics context transform",
     "engine/timeline": "pipeline timeline trace compare distsim schedules",
     "hardware/mapping": "placement topology rings spread links plan collectives",
-    "hardware/architecture": "architecture_anchors evaluate generator templates datasheet chips voltage power divisions price operating "
-    "software paths",
+    "hardware/architecture": "architecture_anchors voltage_anchors evaluate generator templates datasheet chips voltage power divisions "
+    "price operating software paths",
     "parallel/strategy": "strategy_anchors plan strategy strategies notations hierarchy schedules layer_types stages redivision sharding",
-    "parallel": "step_anchors dlrm_anchors strategy_anchors transformer_step memory dlrm dlrm_program mtp offload blocks windows stages "
-    "recomputed transform repeated_modules sharding expert_overlap",
-    "engine/runs": "step_anchors dlrm_anchors transformer_step memory dlrm dlrm_program mtp offload sharded links timeline windows context "
-    "serving expert_overlap recomputed",
+    "parallel": "step_anchors offload_anchors zero_anchors chunk_anchors cross_anchors sharding_anchors dlrm_anchors strategy_anchors "
+    "transformer_step memory dlrm dlrm_program mtp offload blocks windows stages recomputed transform repeated_modules sharding "
+    "expert_overlap",
+    "engine/runs": "step_anchors offload_anchors chunk_anchors cross_anchors zero_anchors dlrm_anchors transformer_step memory dlrm "
+    "dlrm_program mtp offload sharded links timeline windows context serving expert_overlap recomputed",
 }
 
 

@@ -373,11 +373,11 @@ def ledger(job: Job, layout: Layout, machine: Machine, shape: Shape) -> Ledger:
     passed = np.maximum(inputs, weights) if job.training else forward
     state, moments, _ = _pipeline(job, layout, stack, held, shape)
     kept, working = (passed @ held.kept)[:, 0], np.where(passed > 0, held.working[:, 0], 0.0).max(axis=1)
-    if "activations" in layout.offload:  # two units stay while a pass runs, or all that there are
+    if "activations" in layout.offload:  # two units stay while a pass runs, or all that the host has
         flight = in_flight(shape.schedule, shape.stages, shape.chunks, shape.microbatches)[0]
         ahead = (flight.ravel() * kept).reshape(flight.shape).sum(axis=0)
-        stays = np.minimum(2.0 * np.where(passed > 0, held.kept[:, 0], 0.0).max(axis=1), np.resize(ahead, len(kept)))
         away = float(np.ravel(activations_on_host(layout, job.model.depth))[0])
+        stays = np.minimum(2.0 * np.where(passed > 0, held.kept[:, 0], 0.0).max(axis=1), np.resize(away * ahead, len(kept)))
         kept, working = (1.0 - away) * kept, working + stays
     backward, finished, update = (moments[moment, BUFFERS, :, 0] for moment in (BACKWARD, FINISHED, UPDATE))
     more = 1.0 + float(stack.memory.fragmentation[0])

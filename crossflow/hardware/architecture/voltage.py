@@ -113,20 +113,20 @@ def throttled(time: Array, compute: Array, switched: Array, cached: Array, moved
 def _clock_within(work: Array) -> Array:
     """Clock at which work draws the power of its limit, which it exceeds at the full clock; by regula falsi (Illinois). [1]
 
-    At a lower clock a step of work takes no more energy. So the clock at which it would draw that power with the energy of the
-    full clock is below the root, and with the energy of this one above it.
+    Where the root is twice on one side of the new clock, the end that stays counts half, so that it moves as well. What is found
+    draws no more than the limit.
     """
     power = _limit(work).power
-    low = np.maximum(divide(power, _drawn(np.ones_like(power), work)), LEAST)
-    under = _drawn(low, work)
-    high = np.minimum(divide(low * power, under), 1.0)
-    under, over = under - power, _drawn(high, work) - power
+    low, high, before = np.full_like(power, LEAST), np.ones_like(power), np.zeros_like(power)
+    under, over = -power, _drawn(high, work) - power
     for _ in range(ITERATIONS):
-        clock = low - under * divide(high - low, over - under)
+        clock = low - under * np.where(over > under, divide(high - low, over - under), 0.0)
         found = _drawn(clock, work) - power
         above = found > 0.0
-        under, over = np.where(above, 0.5 * under, found), np.where(above, found, 0.5 * over)
-        low, high = np.where(above, low, clock), np.where(above, clock, high)
+        side = np.where(above, 1.0, -1.0)
+        stays = np.where(side == before, 0.5, 1.0)
+        under, over = np.where(above, stays * under, found), np.where(above, found, stays * over)
+        low, high, before = np.where(above, low, clock), np.where(above, clock, high), side
     return low
 
 
