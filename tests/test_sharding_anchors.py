@@ -8,8 +8,8 @@ from test_sharding import model as scenario_of
 from test_sharding import tables_of
 
 from crossflow.answers.evaluation.recommendation import dlrm_inputs
-from crossflow.answers.evaluation.sharding import candidates, chosen, pricing, rank_rows
 from crossflow.cost.sharding import PieceCosts, piece_bytes
+from crossflow.engine.runs.dlrm_sharded import candidates, chosen, pricing, rank_rows
 from crossflow.parallel.sharding import sharders
 from crossflow.parallel.sharding.exact import LeastLoaded, _bounds, fullest, held
 from crossflow.parallel.sharding.pieces import Piece, Sharding, checked, singles
