@@ -8,7 +8,7 @@ import yaml
 
 import crossflow
 from crossflow.answers import bands
-from crossflow.answers.bands import Band, Likeness
+from crossflow.answers.bands import Likeness
 from crossflow.answers.evaluation.likeness import likeness
 from crossflow.answers.study.run import run_study
 from crossflow.evidence.validation import comparison
