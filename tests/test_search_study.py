@@ -237,7 +237,7 @@ TRANSFORMER = {"system": {"template": "dgx-h100", "nodes": 2}, "workload": {"mod
 @pytest.mark.slow
 def test_legal_plans_are_searched_in_every_order_of_their_ranks(write):
     """With placement: all a plan of k blocks of several ranks is there k! times, and another order than the default may be faster."""
-    found, scenario = {}, {**TRANSFORMER, "workload": {**TRANSFORMER["workload"], "global_batch": 8}, "strategy": "tp2-dp8"}
+    found, scenario = {}, {**TRANSFORMER, "workload": {**TRANSFORMER["workload"], "heads": 2, "global_batch": 8}, "strategy": "tp2-dp8"}
     for placement in ({}, {"placement": "all"}):
         space = {"strategy": "legal", "workload.layers": [24], **placement}
         path = write(scenario=scenario, space=space, searches={"all": {"searcher": "exhaustive", "prune": False}})
