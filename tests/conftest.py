@@ -28,7 +28,6 @@ def pytest_sessionstart():
 
 
 def pytest_collection_finish():
-    gc.freeze()
     gc.enable()
 
 
