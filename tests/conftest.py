@@ -1,5 +1,6 @@
 """Scenarios and devices that several test modules start from; hypothesis draws the same examples in every run."""
 
+import gc
 import os
 import re
 import sys
@@ -19,6 +20,15 @@ hypothesis.settings.load_profile("crossflow")
 os.environ.pop("COLUMNS", None)  # pages are as wide as it says
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # the many processes that tests start would compile all of the package each
 sys.dont_write_bytecode = False
+
+
+def pytest_sessionstart():
+    """Some ten thousand tests that are collected are no garbage, and looking at them again and again takes a second."""
+    gc.disable()
+
+
+def pytest_collection_finish():
+    gc.enable()
 
 
 @pytest.fixture(scope="session")

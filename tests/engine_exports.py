@@ -6,6 +6,8 @@ import functools
 from collections.abc import Iterator
 from typing import Any
 
+from sampled import every
+
 import crossflow
 from crossflow.answers.scenario import Scenario
 from crossflow.base.errors import CrossflowError
@@ -35,14 +37,18 @@ def software(kind: str) -> tuple[Any, ...]:
 
 @functools.cache
 def exports(kind: str) -> tuple[tuple[Scenario, str], ...]:
-    """Every launch file that crossflow writes of these; plans and settings that it refuses are passed over."""
+    """Every launch file that crossflow writes of these, by default of a third of plans and runs that differs by model and stack.
+
+    Plans and settings that it refuses are passed over.
+    """
     return tuple(_exports(kind))
 
 
 def _exports(kind: str) -> Iterator[tuple[Scenario, str]]:
     for model in MODELS:
-        for stack in software(kind):
-            for plan, run in [*((plan, {}) for plan in PLANS), *((plan, run) for run in RUNS for plan in PLANS[::5])]:
+        for turn, stack in enumerate(software(kind)):
+            runs = [*((plan, {}) for plan in PLANS), *((plan, run) for run in RUNS for plan in PLANS[::5])]
+            for plan, run in every(3, runs, MODELS.index(model) + turn):
                 workload = {"model": model, "task": "serving", "prompt": 512, "output": 128, "global_batch": 64, **run}
                 try:
                     data = {

@@ -1,6 +1,7 @@
 # ruff: noqa: E501  (exact sentences)
 """Calibration: parameters recovered, what rows cannot decide, errors of held-out rows, the curve of Lin et al., files, sentences."""
 
+import contextlib
 import dataclasses
 import importlib
 import json
@@ -11,10 +12,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 from nccl_logs import ROWS, log, logs, measured
+from sampled import fewer
 
 import crossflow
 from crossflow.__main__ import main
 from crossflow.base.files import Document
+from crossflow.evidence.calibration import fit as fitting
 from crossflow.evidence.calibration import writing
 from crossflow.evidence.calibration.calibrate import BEFORE, FITTED, MEASURED, PAPER, WRITTEN, calibrate
 from crossflow.evidence.calibration.curve import PiecewiseCurve, fit_curve
@@ -39,7 +42,7 @@ def remembered():
     found = {}
 
     def once(*given):
-        key = pickle.dumps(given)
+        key = pickle.dumps((given, fitting.STARTS))
         if key not in found:
             found[key] = fit(*given)
         return found[key]
@@ -47,6 +50,20 @@ def remembered():
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(MODULE, "fit", once)
         yield found
+
+
+@contextlib.contextmanager
+def near_the_template():
+    """Fits that begin at the template alone, where it does not matter whether another optimum is better."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(fitting, "STARTS", fitting.STARTS[: fewer(len(fitting.STARTS), 1)])
+        yield
+
+
+@pytest.fixture
+def near():
+    with near_the_template():
+        yield
 
 
 def system(name):
@@ -124,6 +141,7 @@ def test_parameters_of_a_device_without_tiles_are_recovered():
     assert found.values == pytest.approx(true, rel=0.02)
 
 
+@pytest.mark.usefixtures("near")
 def test_parameters_that_rows_do_not_move_stay_as_they_are():
     """Inside switched nodes nothing tells of networks, and all-gathers of two ranks do not tell a link from what is copied beside it."""
     found = fit(system("dgx-a100"), FABRIC, list(collectives(system("dgx-a100"), (2,), "all_gather", "reduce_scatter", noise=0.02)))
@@ -136,6 +154,7 @@ def test_parameters_that_rows_do_not_move_stay_as_they_are():
     assert ("network", "parameters", "gather_copy") not in found.values
 
 
+@pytest.mark.usefixtures("near")
 def test_values_keep_to_their_physical_ranges():
     spec = system("dgx-a100")
     fast = [
@@ -167,7 +186,8 @@ def test_a_shape_that_was_measured_twice_is_held_out_whole(tmp_path):
 @pytest.fixture(scope="module")
 def curved(tmp_path_factory):
     """A calibration to logs of a system that needs curves, too."""
-    return calibrate(logs(tmp_path_factory.mktemp("logs"), measured()["aic-a100-sxm"]), "dgx-a100")
+    with near_the_template():
+        return calibrate(logs(tmp_path_factory.mktemp("logs"), measured()["aic-a100-sxm"]), "dgx-a100")
 
 
 @pytest.mark.parametrize(("name", "base"), [("dgx-a100", "dgx-a100"), ("a100-sxm4-40gb oci", "a100-ib-cluster")])
@@ -189,6 +209,7 @@ def test_curves_are_written_where_parameters_are_not_enough(curved):
         assert (one.predicted[WRITTEN] == one.predicted[MEASURED if one.curved else FITTED]).all()
 
 
+@pytest.mark.usefixtures("near")
 def test_sets_that_were_better_before_are_told(run, tmp_path):
     """Half of the rows are of this system, the others of one half as fast."""
     spec = system("dgx-a100")
@@ -202,6 +223,7 @@ def test_sets_that_were_better_before_are_told(run, tmp_path):
     assert not [note for note in notes if note.startswith("all_gather")]
 
 
+@pytest.mark.usefixtures("near")
 def test_logs_and_tables_of_one_system_calibrate_alike(tmp_path):
     cases = measured()["dgx-a100"]
     of_logs = calibrate(logs(tmp_path, cases, version="2.17"), "dgx-a100")
@@ -209,6 +231,7 @@ def test_logs_and_tables_of_one_system_calibrate_alike(tmp_path):
     assert [fit.values for fit in of_logs.fits] == [fit.values for fit in of_table.fits]
 
 
+@pytest.mark.usefixtures("near")
 def test_every_law_is_scored_on_the_same_rows(tmp_path):
     found = calibrate(logs(tmp_path, measured()["dgx-a100"]), "dgx-a100").to_dict()
     for one in found["sets"]:
@@ -279,6 +302,7 @@ def test_few_sizes_have_no_curve():
 # ------------------------------------------------------------------------------------------ files
 
 
+@pytest.mark.usefixtures("near")
 def test_the_written_system_inherits_all_but_what_changed(tmp_path):
     """Over a file of the user's, which builds on one that ships."""
     (tmp_path / "base.yaml").write_text(
@@ -298,6 +322,7 @@ def test_the_written_system_inherits_all_but_what_changed(tmp_path):
     assert "55 rows fitted; median error on 50 held-out rows 1.4 %, 2.0 % before" in source
 
 
+@pytest.mark.usefixtures("near")
 def test_a_system_with_a_profile_is_scored_and_kept_with_it(tmp_path, curved, run):
     """Its curves are part of `before`; what is measured again replaces them, what is not stays."""
     writing.write_system(curved, tmp_path / "mine.yaml")
@@ -364,6 +389,7 @@ def table(tmp_path):
     return Path(shutil.copy(ROWS, tmp_path / "collectives.csv"))
 
 
+@pytest.mark.usefixtures("near")
 def test_the_command_writes_a_system_that_predicts(run, table, tmp_path, capsys):
     path = tmp_path / "mine.yaml"
     found = json.loads(run(table, "--system", "dgx-a100", "--rows", "dgx-a100", "-o", path, "--json"))
@@ -375,6 +401,7 @@ def test_the_command_writes_a_system_that_predicts(run, table, tmp_path, capsys)
     assert json.loads(capsys.readouterr().out)["system"]["name"] == "mine"
 
 
+@pytest.mark.usefixtures("near")
 def test_the_page_has_errors_parameters_and_reasons(run, table):
     page = run(table, "--system", "dgx-a100", "--rows", "dgx-a100")
     for words in (
@@ -459,6 +486,7 @@ def test_tables_that_cannot_be_read_are_told(run, tmp_path, text, sentence):
     assert run(tmp_path / "t.csv", "--system", "dgx-a100") == sentence
 
 
+@pytest.mark.usefixtures("near")
 def test_files_that_are_there_are_not_replaced(run, table, tmp_path):
     path = tmp_path / "mine.yaml"
     path.write_text("mine: yes\n")
@@ -514,6 +542,7 @@ def test_rows_of_a_profile_calibrate_too(tmp_path, run):
         ("NVIDIA A100-SXM4-40GB", "in-place times differ by 1.0 % (median)"),
     ],
 )
+@pytest.mark.usefixtures("near")
 def test_logs_of_other_devices_are_told(run, tmp_path, device, told):
     rows = [(2.0**i, 30.0 + 2.0**i / 2e5) for i in range(10, 30)]
     (tmp_path / "all_reduce_perf.log").write_text(log("all_reduce", 8, 8, rows, device=device))
@@ -528,6 +557,7 @@ def test_logs_of_more_ranks_than_a_node_has_are_left_out_with_the_reason(run, tm
     )
 
 
+@pytest.mark.usefixtures("near")
 def test_times_of_another_unit_are_told(run, tmp_path):
     rows = "".join(f"all_reduce,8,8,{2.0**i},{(30 + 2.0**i / 2e5) * 1e4}\n" for i in range(10, 30))
     (tmp_path / "t.csv").write_text("collective,ranks,ranks_per_node,size_bytes,time_us\n" + rows)
@@ -539,6 +569,7 @@ def test_times_of_another_unit_are_told(run, tmp_path):
     )
 
 
+@pytest.mark.usefixtures("near")
 def test_what_a_table_says_beside_is_told(run, tmp_path):
     spec = system("a100-80gb")
     (one,) = products(spec)

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from sampled import fewer
 
 import crossflow
 from crossflow import evaluate
@@ -135,7 +136,7 @@ def read(scenario, points):
 
 
 @pytest.mark.slow
-@settings(max_examples=7)
+@settings(max_examples=fewer(7, 4))
 @given(data=st.data())
 @pytest.mark.parametrize(("given_", "axes"), MIXES)
 def test_any_mix_of_dimensions_is_as_one_by_one(given_, axes, data):

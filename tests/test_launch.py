@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from sampled import fewer
 
 import crossflow
 from crossflow.base.errors import CrossflowError, SpecError
@@ -109,7 +110,7 @@ def test_plans_come_back_from_what_is_written(kind, model):
         assert settings(again) == settings(scenario), text
         assert body(write(again, kind)) == body(text)
         came += 1
-        if came == 4:
+        if came == fewer(4, 2):
             return
     assert came >= 2
 

@@ -77,8 +77,14 @@ def imported(node):
     return [f"{node.module}.{alias.name}" for alias in node.names] if isinstance(node, ast.ImportFrom) and node.module else []
 
 
-def imports(tree):
-    return [(node, name) for node in ast.walk(tree) for name in imported(node)]
+@functools.cache
+def nodes_of(path):
+    """All nodes of a module, for the laws that look at each."""
+    return list(ast.walk(tree_of(path)))
+
+
+def imports(path):
+    return [(node, name) for node in nodes_of(path) for name in imported(node)]
 
 
 def is_typing_only(node):
@@ -91,8 +97,8 @@ def module_level(tree):
         yield from () if is_typing_only(node) or isinstance(node, ast.FunctionDef | ast.ClassDef) else ast.walk(node)
 
 
-def calls(tree):
-    return [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
+def calls(path):
+    return [node for node in nodes_of(path) if isinstance(node, ast.Call)]
 
 
 def each(paths):
@@ -114,17 +120,18 @@ def each(paths):
     return of_all
 
 
+@functools.cache
 def needs(path):
     """Line and dotted name of everything of crossflow that a module imports, but for what only type checkers are told of public names.
 
     A method that is short for a public function says what it gives (`crossflow.base.results.public`).
     """
-    tree = tree_of(path)
-    told = {node for outer in tree.body if is_typing_only(outer) for node in ast.walk(outer)}
-    for node, name in imports(tree):
+    told, found = {node for outer in tree_of(path).body if is_typing_only(outer) for node in ast.walk(outer)}, []
+    for node, name in imports(path):
         parts = name.split(".")
         if parts[0] == "crossflow" and len(parts) > 1 and not (node in told and crossflow._PUBLIC.get(parts[-1]) == ".".join(parts[1:-1])):
-            yield node.lineno, name
+            found.append((node.lineno, name))
+    return found
 
 
 @pytest.mark.slow
@@ -201,7 +208,7 @@ def test_the_longest_chain_of_imports_is_short():
 @pytest.mark.slow
 @each(MODULES)
 def test_functions_are_short(path):
-    for node in ast.walk(tree_of(path)):
+    for node in nodes_of(path):
         if isinstance(node, ast.FunctionDef):
             length = node.end_lineno - node.lineno + 1
             assert length <= LONGEST_FUNCTION, f"{path.name}:{node.lineno}: {node.name} has {length} lines"
@@ -230,13 +237,13 @@ def test_the_map_names_every_wing_and_room():
 @pytest.mark.slow
 @each(MODULES)
 def test_imports_are_absolute(path):
-    assert not [node for node in ast.walk(tree_of(path)) if isinstance(node, ast.ImportFrom) and node.level]
+    assert not [node for node in nodes_of(path) if isinstance(node, ast.ImportFrom) and node.level]
 
 
 @pytest.mark.slow
 @each([path for path in MODULES if place_of(path) not in EDGE])
 def test_nothing_prints_or_exits_below_the_command_line(path):
-    for call in calls(tree_of(path)):
+    for call in calls(path):
         assert ast.unparse(call.func) not in (
             "print",
             "exit",
@@ -251,7 +258,7 @@ def test_nothing_prints_or_exits_below_the_command_line(path):
 @pytest.mark.slow
 @each(MODULES)
 def test_no_error_is_swallowed_whole(path):
-    for node in ast.walk(tree_of(path)):
+    for node in nodes_of(path):
         if isinstance(node, ast.ExceptHandler):
             assert node.type is not None, f"{path.name}:{node.lineno}: bare except"
             assert ast.unparse(node.type) != "BaseException", f"{path.name}:{node.lineno}"
@@ -269,7 +276,7 @@ def test_heavy_packages_are_imported_where_they_are_used(path):
 @pytest.mark.slow
 @each([path for path in MODULES if place_of(path) not in EDGE])
 def test_random_numbers_come_from_a_seeded_generator(path):
-    for call in calls(tree_of(path)):
+    for call in calls(path):
         name = ast.unparse(call.func)
         assert not name.startswith(("random.", "np.random.")) or name in (
             "np.random.default_rng",
@@ -284,7 +291,7 @@ STAGES = ("hardware", "workload", "parallel", "cost", "engine/timeline")
 @each([path for path in MODULES if path.relative_to(ROOT).as_posix().startswith(STAGES)])
 def test_dataclasses_of_the_stages_are_frozen(path):
     """Objects between stages; builders that live inside one function are private."""
-    for node in ast.walk(tree_of(path)):
+    for node in nodes_of(path):
         if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
             for decorator in node.decorator_list:
                 text = ast.unparse(decorator)

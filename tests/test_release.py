@@ -1,6 +1,7 @@
 """What a release holds: addresses, a description that works elsewhere, examples, notes, and an installation without heavy packages."""
 
 import importlib.util
+import json
 import re
 import subprocess
 import sys
@@ -119,13 +120,35 @@ class Absent:
 sys.meta_path.insert(0, Absent())
 import importlib.util
 find, importlib.util.find_spec = importlib.util.find_spec, lambda name: None if name in {LEFT_OUT} else find(name)
-from crossflow.__main__ import main
-sys.exit(main(sys.argv[1:]))
+import json, os
+import crossflow.edges.cli.predict, crossflow.edges.cli.study  # which have nearly all modules
+from tests.forks import command
+for line in sys.stdin:
+    words, log = json.loads(line)
+    if not (child := os.fork()):
+        os._exit(command(words, os.getcwd(), *(os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND) for _ in range(2))))
+    print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
 """
 
 
-def lightly(*words, folder=ROOT):
-    return subprocess.run([sys.executable, "-c", LIGHT, *words], cwd=folder, capture_output=True, text=True, check=False)
+@pytest.fixture(scope="module")
+def light():
+    """A process without the heavy packages, which reads commands and runs each in a fork."""
+    with subprocess.Popen([sys.executable, "-c", LIGHT], cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        yield process
+
+
+@pytest.fixture
+def lightly(light, tmp_path_factory):
+    """Exit status of a command, and what it wrote."""
+
+    def run(words):
+        log = tmp_path_factory.mktemp("light") / "log"
+        light.stdin.write(json.dumps(([word.replace("~", " ") for word in words.split()], str(log))) + "\n")
+        light.stdin.flush()
+        return int(light.stdout.readline()), log.read_text(encoding="utf-8")
+
+    return run
 
 
 @pytest.mark.slow
@@ -136,9 +159,9 @@ def lightly(*words, folder=ROOT):
      "explore docs/examples/llama.yaml --export {out}/page.html",
      "study docs/examples/plans.yaml --set plots=[] --out {out}/study"],
 )  # fmt: skip
-def test_commands_run_without_heavy_packages(words, tmp_path):
-    said = lightly(*words.format(out=tmp_path).split())
-    assert said.returncode == 0, said.stderr
+def test_commands_run_without_heavy_packages(lightly, words, tmp_path):
+    status, said = lightly(words.format(out=tmp_path))
+    assert status == 0, said
 
 
 PICTURES = "pictures need matplotlib, which is not installed; run: pip install 'matplotlib'"
@@ -151,9 +174,9 @@ SEARCHERS = "the searchers tpe, cma-es and nsga2 need optuna, which is not insta
     [("study technology-scaling --out {out}/new", PICTURES), ("timeline docs/examples/llama.yaml -o {out}/new.png", PICTURES),
      ("study docs/examples/divide.yaml --set plots=[] --set searches.tpe={{searcher:~tpe}} --out {out}/new", SEARCHERS)],
 )  # fmt: skip
-def test_what_is_missing_is_named_before_anything_is_written(words, sentence, tmp_path):
-    said = lightly(*(word.format(out=tmp_path).replace("~", " ") for word in words.split()))
-    assert (said.returncode, said.stderr.splitlines()[-1]) == (2, f"crossflow: {sentence}")
+def test_what_is_missing_is_named_before_anything_is_written(lightly, words, sentence, tmp_path):
+    status, said = lightly(words.format(out=tmp_path))
+    assert (status, said.splitlines()[-1]) == (2, f"crossflow: {sentence}")
     assert not list(tmp_path.iterdir())
 
 

@@ -172,12 +172,6 @@ def test_pandas_reads_the_points(swept):
     assert len(swept.to_frame()) == len(frame)
 
 
-@pytest.mark.slow
-def test_the_same_study_gives_the_same_bytes_on_any_workers(swept, tmp_path):
-    run_study(swept.out.parent / "s.yaml", out=tmp_path, jobs=2)
-    assert contents(tmp_path) == contents(swept.out)
-
-
 def test_several_objectives_give_a_front(write):
     path = write(
         objectives={"step_time_s": "minimise", "cost_usd": "minimise", "mfu": "maximise"},
@@ -243,10 +237,10 @@ TRANSFORMER = {"system": {"template": "dgx-h100", "nodes": 2}, "workload": {"mod
 @pytest.mark.slow
 def test_legal_plans_are_searched_in_every_order_of_their_ranks(write):
     """With placement: all a plan of k blocks of several ranks is there k! times, and another order than the default may be faster."""
-    found = {}
+    found, scenario = {}, {**TRANSFORMER, "workload": {**TRANSFORMER["workload"], "heads": 2, "global_batch": 8}, "strategy": "tp2-dp8"}
     for placement in ({}, {"placement": "all"}):
         space = {"strategy": "legal", "workload.layers": [24], **placement}
-        path = write(scenario=TRANSFORMER, space=space, searches={"all": {"searcher": "exhaustive", "prune": False}})
+        path = write(scenario=scenario, space=space, searches={"all": {"searcher": "exhaustive", "prune": False}})
         found[bool(placement)] = {row["strategy"]: row["step_time_s"] for row in run_study(path, out=path.parent / "o").rows}
     plans = [plan_of(text) for text in found[False]]
     assert len(found[True]) == sum(math.factorial(sum(size > 1 for size in (plan.tp, plan.dp, plan.pp))) for plan in plans)
@@ -291,8 +285,9 @@ def test_an_optuna_storage_that_is_not_there_is_told(write):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("keep", "jobs"), [(0.0, 1), (0.77, 2), (0.995, 1), (1.0, 1)])
+@pytest.mark.parametrize(("keep", "jobs"), [(0.0, 2), (0.77, 1), (0.995, 1), (1.0, 1)])
 def test_resumed_from_any_part_of_the_points(swept, tmp_path, keep, jobs):
+    """Also from none, on other workers: they change no byte."""
     whole = (swept.out / "points.jsonl").read_bytes()
     (tmp_path / "points.jsonl").write_bytes(whole[: int(keep * len(whole))])
     (tmp_path / "run.json").write_text((swept.out / "run.json").read_text().replace('"finished": true', '"finished": false'))

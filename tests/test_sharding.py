@@ -13,6 +13,7 @@ from crossflow import evaluate, from_dict, predict, recommendation_program, simu
 from crossflow.answers.evaluation.recommendation import dlrm_inputs
 from crossflow.base.errors import CrossflowError
 from crossflow.engine.runs.dlrm_sharded import candidates, chosen, step_time
+from crossflow.parallel.sharding import exact
 from crossflow.parallel.sharding.exact import fullest, held, least_loaded
 from crossflow.parallel.sharding.pieces import Piece, singles
 from crossflow.parallel.sharding.sharders import RULES, cut, greedy, share_out
@@ -138,8 +139,9 @@ def test_parts_of_a_table_share_its_lookups_by_rows_and_repeat_them_by_columns()
 
 
 @pytest.mark.slow
-def test_more_choices_than_are_searched_are_shared_out_greedily_and_the_gap_is_told():
-    many = [{"count": 5999, "rows": 100, "width": 8, "pooling": 1}, {"count": 9, "rows": 2_000_000, "width": 128, "pooling": 90}]
+def test_more_choices_than_are_searched_are_shared_out_greedily_and_the_gap_is_told(monkeypatch):
+    monkeypatch.setattr(exact, "MOST", 2000)
+    many = [{"count": 599, "rows": 100, "width": 8, "pooling": 1}, {"count": 9, "rows": 2_000_000, "width": 128, "pooling": 90}]
     found, greedily = (predict(model({"by": by, "split": "none"}, many)) for by in ("exact", "cost"))
     assert found.feasible
     assert found.sharding[0].startswith("exact, at most ")

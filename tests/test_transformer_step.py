@@ -120,20 +120,24 @@ def possible(stack="megatron-lm-2022", model=None):
 # -------------------------------------------------------------------------------------------- what adds up
 
 
+@pytest.fixture(
+    scope="module", params=[(stack, kind) for stack in STACKS for kind in ("gpt", "moe")], ids=lambda given: f"{given[0]}-{given[1]}"
+)
+def found(request):
+    """Steps of all plans that a stack can run, of two models."""
+    stack, kind = request.param
+    return step(*possible(stack), job=job_of(**({} if kind == "gpt" else MOE)), machine=machine_of(stack))
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("changes", [{}, MOE], ids=["gpt", "moe"])
-@pytest.mark.parametrize("stack", STACKS)
-def test_parts_of_a_step_add_up(stack, changes):
-    found = step(*possible(stack), job=job_of(**changes), machine=machine_of(stack))
+def test_parts_of_a_step_add_up(found):
     for parts in (found.breakdown, found.bound):
         np.testing.assert_allclose(sum(parts.values()), found.total, rtol=1e-12)
         assert all((part >= -1e-12 * found.total).all() for part in parts.values())
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("stack", STACKS)
-def test_no_more_communication_is_exposed_than_there_is(stack):
-    found = step(*possible(stack), machine=machine_of(stack))
+def test_no_more_communication_is_exposed_than_there_is(found):
     for name, exposed in found.exposed.items():
         assert (exposed <= found.communication[name] * (1 + 1e-9)).all(), name
         assert (exposed >= 0).all()
@@ -141,10 +145,7 @@ def test_no_more_communication_is_exposed_than_there_is(stack):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("changes", [{}, MOE], ids=["gpt", "moe"])
-@pytest.mark.parametrize("stack", STACKS)
-def test_layer_types_and_what_stages_hand_over_add_up_to_the_step(stack, changes):
-    found = step(*possible(stack), job=job_of(**changes), machine=machine_of(stack))
+def test_layer_types_and_what_stages_hand_over_add_up_to_the_step(found):
     sums = {what: sum(values for name, values in found.by_layer.items() if name.endswith(what)) for what in FIGURES}
     kernels = sum(time for name, time in found.bound.items() if name not in ("host", "network", "bubble"))
     np.testing.assert_allclose(sums["compute"], kernels, rtol=1e-9)

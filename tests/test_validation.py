@@ -1,13 +1,17 @@
 # ruff: noqa: E501  (exact sentences)
 """Accuracy told honestly: errors by hand, the excerpt's figures under the project's floors, every row counted."""
 
+import csv
 import json
 
 import numpy as np
 import pytest
 
 import crossflow
+from crossflow.answers import bands
+from crossflow.answers.bands import Band, Likeness
 from crossflow.base.errors import CrossflowError
+from crossflow.evidence.validation.bands import coverage, judged, lines, written
 from crossflow.evidence.validation.comparison import READERS, validate
 from crossflow.evidence.validation.report import Table, errors
 from crossflow.evidence.validation.tables import device_architecture, numbers, shipped, template_of
@@ -39,6 +43,11 @@ def folder(tmp_path):
         return {table.name: table.to_dict() for table in validate(tmp_path).tables}
 
     return check
+
+
+def shipped_bands():
+    with bands.FILE.open(encoding="utf-8") as file:
+        return list(csv.DictReader(file))
 
 
 def data_rows(path):
@@ -140,6 +149,45 @@ def test_products_are_validated_as_they_are_predicted(device, system, type_, fol
     assert told["n"] == len(relative) >= 8
     assert told["bias"] == pytest.approx(np.mean(relative), rel=1e-9)
     assert told["mean_abs_error"] == pytest.approx(np.mean(np.abs(relative)), rel=1e-9)
+
+
+# ------------------------------------------------------------------------------------------ bands of error of its rows
+
+DENSE = "training of dense language models"
+
+
+@pytest.fixture(scope="module")
+def rows(report):
+    return list(judged(report.tables))
+
+
+@pytest.mark.slow
+def test_rows_of_the_excerpt_that_are_kept_aside_lie_within_their_band_by_kind_and_chip(rows):
+    found = coverage(rows)
+    assert {one.chip for one in found} >= {"", "a100-80gb", "h100-sxm", "b200", "h200"}
+    assert {one.kind for one in found} >= {"matrix products", DENSE, "training of mixtures of experts", "collectives"}
+    assert all(0.85 <= one.share <= 0.97 for one in found if one.n >= 100)
+
+
+@pytest.mark.slow
+def test_the_shipped_file_is_what_the_script_writes_of_the_full_data(rows):
+    """Of the excerpt it writes lines of the same kinds and form, whose medians are near where they have rows enough."""
+    made = {Likeness(**{key: line[key] for key in Likeness.__dataclass_fields__}): line for line in shipped_bands()}
+    ours = lines(rows)
+    assert written({like: Band(**figures(line)) for like, line in made.items()}) == bands.FILE.read_text(encoding="utf-8")
+    for like, band in ours.items():
+        if band.n >= 40 and like.kind != "collectives":  # of which the excerpt has other sources
+            assert 0.4 < float(made[like]["median"]) / band.median < 2.5, like
+
+
+def figures(line):
+    return {
+        "median": float(line["median"]),
+        "p90": float(line["p90"]),
+        "bias": float(line["bias"]),
+        "n": int(line["n"]),
+        "tables": line["tables"],
+    }
 
 
 # ------------------------------------------------------------------------------------------ devices and systems

@@ -7,35 +7,13 @@ import signal
 import time
 
 import pytest
+from tasks import always_deadly, deadly, slowly, square
 
 from crossflow.answers.study import workers as hands
 from crossflow.answers.study.workers import in_order, workers
 from crossflow.base.errors import CrossflowError
 
 distributed = pytest.importorskip("distributed")
-
-
-def square(number):
-    return number * number
-
-
-def deadly(task):
-    """Kill the own process the first time that a task comes by."""
-    number, marker = task
-    with contextlib.suppress(FileExistsError):
-        if number == 5:
-            os.close(os.open(marker, os.O_CREAT | os.O_EXCL))
-            os.kill(os.getpid(), signal.SIGKILL)
-    return number * number
-
-
-def always_deadly(_):
-    os.kill(os.getpid(), signal.SIGKILL)
-
-
-def slowly(number):
-    time.sleep(0.2)
-    return number * number
 
 
 @contextlib.contextmanager

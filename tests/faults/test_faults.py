@@ -11,4 +11,5 @@ from tests.faults.__main__ import main
 
 @pytest.mark.slow
 def test_killed_runs_go_on_to_the_same_bytes_and_one_of_several_writes(capsys):
-    assert main(["--kills", "1", "--together", "2", "--kinds", "sweep", "--jobs", "2", "--seed", "3"]) == 0, capsys.readouterr().out
+    """By the seed the terminal of the first closes halfway; two begin together, and two resume."""
+    assert main(["--kills", "1", "--together", "2", "--kinds", "draws", "--jobs", "2", "--seed", "48"]) == 0, capsys.readouterr().out
