@@ -14,7 +14,7 @@ from crossflow.engine.runs.memory import ACTIVATIONS, CACHE, memory
 from crossflow.engine.runs.service import Service, _chunk, _room, _steps, steady_state
 from crossflow.parallel.strategy.layout import Layout
 from crossflow.parallel.strategy.plan import Plan
-from crossflow.parallel.tables import task_of
+from crossflow.parallel.tables import tables_of
 from crossflow.program.kernels import masked_pairs
 from crossflow.workload.job import Chunk, Job
 from crossflow.workload.spec import TransformerSpec
@@ -252,9 +252,9 @@ def test_the_first_token_comes_when_the_last_piece_has_been_read():
     flow = services._flow(job, layout, on, service(), memory(job, layout, on), of(16))
     assert flow.reading[0] == near(flow.steps.rest[0] + 5 * flow.steps.reading[0])
     one = Layout.of([Plan()], np.ones(1), 8)
-    whole = task_of(job.reading, one, on.stack).model_flops[0]
+    whole = tables_of(job.reading, one, on.stack).model_flops[0]
     for found, share in ((alone, 1.0), (hits, 0.75)):
-        writes = found.requests[0] * 100 * task_of(job, one, on.stack).model_flops[0]
+        writes = found.requests[0] * 100 * tables_of(job, one, on.stack).model_flops[0]
         assert found.outcome.model_flops[0] == pytest.approx(found.requests[0] * whole * share + writes, rel=1e-6)
 
 

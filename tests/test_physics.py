@@ -172,9 +172,9 @@ def test_devices_beyond_count_cost_what_a_few_do(lstm):
 def test_many_points_cost_little_more_than_one(lstm):
     """A batch of 500 designs in less than 30 times the time of one."""
     scenario, power = lstm("CR-8-d64"), np.linspace(200.0, 400.0, 500)
-    evaluate(scenario)
+    evaluate(scenario, {"system.budgets.power": power[:1]})
     began = time.process_time()
-    evaluate(scenario)
+    evaluate(scenario, {"system.budgets.power": power[1:2]})
     one, began = time.process_time() - began, time.process_time()
     evaluate(scenario, {"system.budgets.power": power})
     assert time.process_time() - began < 30 * one

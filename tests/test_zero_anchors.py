@@ -9,7 +9,7 @@ from test_step_anchors import ATTENTION, MLP, MOE, NORM, TABLE, by_unit, job_of,
 from crossflow.engine.runs.memory import GRADIENTS, OPTIMIZER, WEIGHTS, memory
 from crossflow.hardware.architecture.software import WeightSharing
 from crossflow.parallel.strategy.plan import Plan
-from crossflow.parallel.tables import task_of
+from crossflow.parallel.tables import tables_of
 from crossflow.parallel.weights import weights_of
 
 LAYER = {"0.0.attention": ATTENTION + NORM, "0.1.mlp": MLP + NORM}
@@ -88,11 +88,11 @@ def test_a_tied_table_is_held_once_where_both_ends_are_one_device(pp, tp, embedd
 def test_ends_of_a_pipeline_sum_what_they_hold_of_a_tied_table(tp, embedding_tp):
     """In the type of gradients, and nothing else of the head: the last norm is on one end alone."""
     job, layout, _ = whole_of(Plan(tp=tp, embedding_tp=embedding_tp, pp=2), job_of(tied_embeddings=True))
-    tied = task_of(job, layout, stack_of()).between.tied[0]
+    tied = tables_of(job, layout, stack_of()).between.tied[0]
     assert tied == near(2 * TABLE / (embedding_tp or tp))
     apart = job_of()
-    assert task_of(apart, layout, stack_of()).between.tied[0] == 0.0
-    assert task_of(job, layout_of(Plan(tp=tp, embedding_tp=embedding_tp)), stack_of()).between.tied[0] == 0.0
+    assert tables_of(apart, layout, stack_of()).between.tied[0] == 0.0
+    assert tables_of(job, layout_of(Plan(tp=tp, embedding_tp=embedding_tp)), stack_of()).between.tied[0] == 0.0
 
 
 # ------------------------------------------------------------------------------------------ messages

@@ -131,7 +131,7 @@ def _until(values: Iterable[float], enough: float) -> Iterable[float]:
 def _measured(speed: Gauge) -> dict[str, Any]:
     """Value, unit and meaning of a figure, and how many times the fixed loop one call takes."""
     before = _cpu(_loop, repeats=3)
-    each = _cpu(speed.work, speed.repeats, warm=speed.warm)
+    each = _cpu(speed.work, repeats=speed.repeats, warm=speed.warm)
     loop = min(before, _cpu(_loop, repeats=3))
     value, unit = (each, "s") if speed.count is None else (speed.count / each, "1/s")
     return {"value": value, "unit": unit, "meaning": speed.meaning, "loops": each / loop}
