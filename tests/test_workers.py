@@ -4,6 +4,8 @@ import contextlib
 import os
 import re
 import signal
+import struct
+import threading
 import time
 
 import pytest
@@ -55,6 +57,33 @@ def test_a_killed_process_is_replaced_and_its_tasks_done_again(tmp_path):
     with workers(2) as made:
         assert sorted(made.completed(deadly, tasks)) == [(i, i * i) for i in range(12)]
     assert (tmp_path / "marker").exists()
+
+
+def begun(pool):
+    """Let the pool have read the beginning of a result that is never sent to its end."""
+    pool._result_queue._writer._send(struct.pack("!i", 1_000_000))
+
+
+@pytest.mark.slow
+def test_a_pool_ends_though_a_process_died_in_the_middle_of_its_result():
+    pool = hands._Pool(1)
+    assert pool.submit(square, 3).result() == 9
+    begun(pool)
+    ending = threading.Thread(target=pool.end, daemon=True)
+    ending.start()
+    ending.join(30)
+    assert not ending.is_alive()
+
+
+@pytest.mark.slow
+def test_a_process_that_died_in_the_middle_of_its_result_is_replaced(tmp_path, monkeypatch):
+    monkeypatch.setattr(hands, "PULSE", 0.5)
+    tasks, made = [(i, str(tmp_path / "marker")) for i in (5, 1, 2)], hands.Processes(jobs=1)
+    begun(made._open())
+    try:
+        assert sorted(made.completed(deadly, tasks)) == [(0, 25), (1, 1), (2, 4)]
+    finally:
+        made.close()
 
 
 @pytest.mark.slow

@@ -24,6 +24,7 @@ from crossflow.base.signals import end_with_parent, undisturbed
 Given = TypeVar("Given")
 Made = TypeVar("Made")
 LOSSES = 3  # times in a row that workers may die before a task is given up
+PULSE = 5.0  # how often a pool is looked at from which nothing comes [s]
 PATIENCE = 20.0  # how long a cluster may be out of reach [s]
 KEPT = "finished points are kept, continue with --resume"
 
@@ -83,11 +84,12 @@ class Processes:
         """Results as they are done; a pool whose process was killed is replaced."""
         flight = Flight(function=function, waiting=enumerate(tasks), window=2 * self.jobs + 2)
         losses = 0
-        while flight.launch(self._open()):
+        while flight.launch(pool := self._open()):
             try:
-                for number, result in flight.land():
+                for number, result in flight.land(PULSE):
                     losses = 0
                     yield number, result
+                pool.check(flight)
             except BrokenProcessPool:
                 losses += 1
                 self.close()
@@ -96,7 +98,7 @@ class Processes:
                         f"worker processes died {LOSSES} times in a row (out of memory?); {KEPT} and fewer --jobs"
                     ) from None
 
-    def _open(self) -> Executor:
+    def _open(self) -> _Pool:
         if self._pool is None:
             self._pool = _Pool(self.jobs)
         return self._pool
@@ -126,11 +128,20 @@ class _Pool(ProcessPoolExecutor):
         with undisturbed():
             return super().submit(function, *given, **named)
 
+    def check(self, flight: Flight) -> None:
+        """BrokenProcessPool where a process has died unseen: in the middle of its result, of which the pool waits for the rest."""
+        if flight.stuck and any(process.exitcode is not None for process in (self._processes or {}).values()):
+            flight.lose()
+            raise BrokenProcessPool("a process died while it sent its result")
+
     def end(self) -> None:
         """Kill the processes, which hold nothing that is not on disk, and wait for them."""
         with undisturbed():
             for process in list((self._processes or {}).values()):
                 process.kill()
+            # Of a result that one of them has sent in part, the pool would wait for the rest as long as anyone can write it.
+            if (results := self._result_queue) is not None:
+                results._writer.close()  # type: ignore[attr-defined] # which has no other way to be closed
             self.shutdown(wait=True, cancel_futures=True)
 
 
@@ -141,6 +152,7 @@ class Flight:
     function: Callable[[Any], Any]
     waiting: Iterator[tuple[int, Any]]
     window: int
+    stuck: bool = False  # whether nothing had come when it last landed
     running: dict[Future[Any], tuple[int, Any]] = field(default_factory=dict)
     again: list[tuple[int, Any]] = field(default_factory=list)
 
@@ -158,6 +170,7 @@ class Flight:
     def land(self, timeout: float | None = None) -> Iterator[tuple[int, Any]]:
         """Results that are there; a task that failed because its worker was lost is put back with all others on their way."""
         done, _ = wait(self.running, timeout=timeout, return_when=FIRST_COMPLETED)
+        self.stuck = not done
         for future in done:
             number, task = self.running.pop(future)
             try:
