@@ -54,3 +54,41 @@ def present(*roots: str) -> Iterator[None]:
         sys.meta_path.remove(finder)
         for name in [name for name in sys.modules if finder.has(name)]:
             del sys.modules[name]
+
+
+NODE = 8
+# Of vLLM: kernels, and Ray, which is 70 MB and of which nothing is asked.
+ABSENT = ("vllm._C", "vllm._C_stable_libtorch", "vllm._moe_C", "vllm.vllm_flash_attn", "ray")
+
+
+def pass_as_hopper():
+    """Let vLLM find a node of H100, which asks no driver, and kernels whose names can be taken."""
+    sys.meta_path.insert(0, StandIns(ABSENT))
+    import vllm.platforms
+    from vllm.platforms import cuda, interface
+
+    class Hopper(cuda.NonNvmlCudaPlatform):
+        @classmethod
+        def get_device_capability(cls, device_id=0):
+            del device_id
+            return interface.DeviceCapability(9, 0)
+
+        @classmethod
+        def get_device_name(cls, device_id=0):
+            del device_id
+            return "NVIDIA H100"
+
+        @classmethod
+        def get_device_total_memory(cls, device_id=0):
+            del device_id
+            return 80 * 2**30
+
+        @classmethod
+        def device_count(cls):
+            return NODE
+
+        @classmethod
+        def is_fully_connected(cls, *_):
+            return True
+
+    vllm.platforms._current_platform = Hopper()

@@ -6,6 +6,7 @@ import json
 
 import pytest
 from engine_exports import exports
+from standins import pass_as_hopper
 
 from crossflow.edges.launch.workers import deployment
 
@@ -38,6 +39,7 @@ def engine_parser(backend):
 
             ServerArgs.add_cli_args(made)
         elif backend == "vllm":
+            pass_as_hopper()
             from vllm.engine.arg_utils import AsyncEngineArgs
             from vllm.utils.argparse_utils import FlexibleArgumentParser
 

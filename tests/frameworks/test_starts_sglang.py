@@ -1,10 +1,14 @@
 """Commands for SGLang taken by its own parser and resolved into what a server starts with, from the model's own config.json."""
 
+import argparse
 import importlib.util
 import shutil
 import types
 
+import engine_exports
 import pytest
+import test_engine_options as engine_options
+import yaml
 from configs import CONFIGS, FILES
 from launch_exports import THOROUGH, exports, transformers, words_of
 
@@ -32,11 +36,11 @@ def sglang():
     from sglang.srt.layers import quantization
     from sglang.srt.layers.quantization.mxfp4 import Mxfp4Config
     from sglang.srt.runtime_context import override_platform
-    from sglang.srt.server_args import prepare_server_args
+    from sglang.srt.server_args import ServerArgs, prepare_server_args
 
     quantization.QUANTIZATION_METHODS["mxfp4"] = Mxfp4Config  # which is left out where the machine has no GPU
     with override_platform(is_cuda=True, is_sm90=True):
-        yield types.SimpleNamespace(prepare=prepare_server_args)
+        yield types.SimpleNamespace(prepare=prepare_server_args, arguments=ServerArgs)
     sys.meta_path.remove(finder)
     for name in [name for name in sys.modules if finder.has(name)]:
         del sys.modules[name]
@@ -101,6 +105,29 @@ def test_this_server_refuses(sglang, tmp_path, words, message):
     shutil.copy(FILES / "gpt-oss-120b.json", tmp_path / "config.json")
     with pytest.raises((ValueError, AssertionError), match=message):
         resolved(sglang, ["--model-path", "x", "--tp-size", "16", *words], tmp_path)
+
+
+@pytest.fixture(scope="module")
+def parser(sglang):
+    made = argparse.ArgumentParser(exit_on_error=False)
+    sglang.arguments.add_cli_args(made)
+    return made
+
+
+def test_flags_keep_to_the_rules_of_the_table(parser):
+    """For more plans and settings than are resolved above; the rules are those that commands are checked with where SGLang is not."""
+    for scenario, text in engine_exports.exports("sglang"):
+        found = parser.parse_args(engine_options.words(text, "sglang.launch_server")[0])
+        engine_options.check_sglang(found)
+        assert found.tp_size * found.pp_size * (1 if found.enable_dp_attention else found.dp_size) == scenario.devices
+
+
+def test_the_table_has_the_options_of_the_package(parser):
+    for option, row in engine_options.OPTIONS["sglang"]["options"].items():
+        action = parser._option_string_actions[option]
+        assert (action.nargs == 0) == (row["type"] == "switch"), option
+        assert set(row.get("choices", ())) <= set(map(str, action.choices or ())), option
+        assert yaml.safe_load(str(action.default)) == row["default"] if "default" in row and row["default"] != "null" else True, option
 
 
 def test_layers_of_experts_with_biases_exchange_no_tokens():

@@ -12,23 +12,15 @@ from launch_exports import THOROUGH, exports, transformers, words_of
 if importlib.util.find_spec("vllm") is None:
     pytest.skip("vllm is not installed", allow_module_level=True)
 
-from standins import StandIns
+from standins import pass_as_hopper
 
 pytestmark = [pytest.mark.filterwarnings("ignore"), pytest.mark.slow]
-NODE = 8
-# Kernels, and Ray, which is 70 MB and of which nothing is asked.
-ABSENT = ("vllm._C", "vllm._C_stable_libtorch", "vllm._moe_C", "vllm.vllm_flash_attn", "ray")
 
 
 @pytest.fixture(scope="module")
 def vllm():
     """vLLM's parser and arguments on a node of H100, of which classes of models and kernels are not loaded."""
-    import sys
-
-    sys.meta_path.insert(0, StandIns(ABSENT))
-    import vllm.platforms
-
-    vllm.platforms._current_platform = _hopper()()
+    pass_as_hopper()
     from vllm.config import vllm as whole
     from vllm.engine.arg_utils import AsyncEngineArgs, EngineArgs
     from vllm.model_executor.layers import quantization
@@ -39,36 +31,6 @@ def vllm():
     whole.VllmConfig._get_quantization_config = staticmethod(lambda *_: None)
     registry._LazyRegisteredModel.inspect_model_cls = lambda lazy: _decoder(registry, lazy.class_name)
     return types.SimpleNamespace(parser=AsyncEngineArgs.add_cli_args(FlexibleArgumentParser()), engine=EngineArgs)
-
-
-def _hopper():
-    from vllm.platforms import cuda, interface
-
-    class Hopper(cuda.NonNvmlCudaPlatform):
-        @classmethod
-        def get_device_capability(cls, device_id=0):
-            del device_id
-            return interface.DeviceCapability(9, 0)
-
-        @classmethod
-        def get_device_name(cls, device_id=0):
-            del device_id
-            return "NVIDIA H100"
-
-        @classmethod
-        def get_device_total_memory(cls, device_id=0):
-            del device_id
-            return 80 * 2**30
-
-        @classmethod
-        def device_count(cls):
-            return NODE
-
-        @classmethod
-        def is_fully_connected(cls, *_):
-            return True
-
-    return Hopper
 
 
 def _decoder(registry, name):
