@@ -101,7 +101,7 @@ def uniform(values: Array) -> Array:
 
 
 def at_points(values: Array, points: Index) -> Array:
-    """Values of some points in their order, shape (..., points); the values themselves where they are all, or one for all points.
+    """Values of some points, whose numbers rise, shape (..., points); the values themselves where they are of all, or one for all.
 
     Every row is in one piece, unlike that of ``values[..., points]``, which is many times slower to read.
     """

@@ -24,10 +24,11 @@ from __future__ import annotations
 import functools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
+from typing import Any
 
 import numpy as np
 
-from crossflow.base.arrays import Array, Index, Mask, by_point, once, summed
+from crossflow.base.arrays import Array, Index, Mask, at_points, by_point, once, summed
 from crossflow.cost.machine import Machine
 from crossflow.hardware.architecture.software import SoftwareStack
 from crossflow.parallel.activations import activations
@@ -113,7 +114,8 @@ class Memory:
 
     def at(self, points: Index) -> Memory:
         """Memory of some of the points."""
-        return Memory(**{field.name: getattr(self, field.name)[..., points] for field in fields(Memory)})
+        taken: dict[str, Any] = {field.name: at_points(getattr(self, field.name), points) for field in fields(Memory)}
+        return Memory(**taken)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -291,7 +293,7 @@ def _pipeline(job: Job, layout: Layout, stack: SoftwareStack, held: Holdings, sh
     at, flight = shape.at, in_flight(shape.schedule, shape.stages, shape.chunks, shape.microbatches, every=every)
     _, chunks, stages = flight.shape
     forward, inputs, weights = row_counts(job, shape, balanced=stack.stages == "balanced")
-    here = replace(held, **{field.name: getattr(held, field.name)[:, at] for field in fields(Holdings)})
+    here = replace(held, **{field.name: at_points(getattr(held, field.name), at) for field in fields(Holdings)})
     if job.model.tied and stages == 1:
         here = _untied(job, layout, here, at)
     passed = np.maximum(inputs, weights) if job.training else forward  # units that keep or need activations

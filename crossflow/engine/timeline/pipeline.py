@@ -22,7 +22,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from crossflow.base.arrays import Array, Index, Mask
+from crossflow.base.arrays import Array, Index, Mask, at_points
 from crossflow.parallel.strategy.schedules import NATURAL, PipelineOrder, ahead, pipeline_order
 
 ROUNDS = 3  # rounds of `stages` microbatches after which the repetition is looked for: warm-up, and two to compare
@@ -134,7 +134,7 @@ def pipeline_ends(
     while todo:
         count, here, pace = todo.pop()
         walk, further, period = walked(count), many[here] - count, np.ones(len(here), dtype=int)
-        ends = slot_ends(walk, durations.take(here, axis=1), lags.take(here, axis=1))  # each row in one piece, unlike `[:, here]`
+        ends = slot_ends(walk, at_points(durations, here), at_points(lags, here))
         if further.any() and np.isnan(pace).any():
             pace, period = _repetition(ends, walk, stages, chunks, kinds=1 if backward is None else 2)
         unknown, rest = np.isnan(pace), further % period
