@@ -103,7 +103,7 @@ def test_what_a_ring_exposes_is_that_of_its_events():
     layout = Layout.of([given.strategy], np.array([16.0]), 8)
     steps = steps_of(job, layout, runs_on, tables_of(job, layout, runs_on.stack))
     unit = next(i for i, name in enumerate(steps.times.layers) if name.endswith("attention"))
-    fused = [i for i, kernel in enumerate(steps.task.program.kernels) if isinstance(kernel, Attention)]
+    fused = [i for i, kernel in enumerate(steps.tables.program.kernels) if isinstance(kernel, Attention)]
     own, own_back, later, later_back = steps.times.each[fused, 0]
     one, two = (float(runs_on.wires.time("send_recv", np.array([n * 512 * 2 * 16 * 128 * 2.0]), layout.context)[0]) for n in (1, 2))
     for way, kernels, transfers in (

@@ -37,7 +37,7 @@ if TYPE_CHECKING:  # what its arguments are; the chain of imports stays short
 
 
 def beside_half(
-    job: Job, layout: Layout, machine: Machine, task: StepTables, times: LayerCosts, blocking: Array, took: Array, busy: Array
+    job: Job, layout: Layout, machine: Machine, tables: StepTables, times: LayerCosts, blocking: Array, took: Array, busy: Array
 ) -> Array:
     """What collectives block where tokens travel beside the kernels of the other half of a step, shape as `Passes.blocking`. [s]
 
@@ -46,7 +46,7 @@ def beside_half(
     took : time of every message of the program, all equal ones of it, shape (messages, n). [s]
     busy : time of the kernels of every unit, shape (units, n). [s]
     """
-    sends, starts = task.sends, unit_starts(job.model)
+    sends, starts = tables.sends, unit_starts(job.model)
     exchange, held = np.zeros((2, *blocking.shape)), np.zeros((2, *busy.shape))
     kept = sends.counts * machine.wires.held(sends.table)
     for way, both in enumerate((sends.experts, sends.results)):
@@ -54,7 +54,7 @@ def beside_half(
         np.add.at(exchange[way], (sends.collective[mine], 0, sends.unit[mine]), took[mine])
         np.add.at(held[way], sends.unit[mine], kept[mine])
     ways, others = exchange[:, :, 0].sum(axis=1), (blocking - exchange.sum(axis=0))[:, 0].sum(axis=0)
-    own, core = _own_and_core(sends, task.program, task.units, times)
+    own, core = _own_and_core(sends, tables.program, tables.units, times)
     rest = _of_layers(busy + others, starts) - own
     writes = job.task == "decode" and job.chunk is None
     taken = _taken(machine, fast=writes)

@@ -97,7 +97,7 @@ class State:
 class Steps:
     """What steps consist of: kernels and passes of every unit, what keeps weights in step, and times of what goes between stages. [s]"""
 
-    task: StepTables
+    tables: StepTables
     times: LayerCosts
     passes: Passes
     state: State
@@ -110,24 +110,24 @@ class Steps:
         return dataclasses.replace(self, passes=self.passes.at(shape.at), state=self.state.at(shape.at))
 
 
-def steps_of(job: Job, layout: Layout, machine: Machine, task: StepTables) -> Steps:
+def steps_of(job: Job, layout: Layout, machine: Machine, tables: StepTables) -> Steps:
     """What the steps of all design points consist of."""
 
     def times_of(program: Program) -> LayerCosts:
         runs_on = machine.architecture, machine.stack, machine.profile
-        return layer_costs(program, task.units, PHASES, len(layout), *runs_on, least=machine.least)
+        return layer_costs(program, tables.units, PHASES, len(layout), *runs_on, least=machine.least)
 
-    times = times_of(task.program)
-    if task.mean is not None:  # the fullest rank takes the time, all ranks together do what they do in the mean
-        mean = times_of(task.mean)
+    times = times_of(tables.program)
+    if tables.mean is not None:  # the fullest rank takes the time, all ranks together do what they do in the mean
+        mean = times_of(tables.mean)
         times = dataclasses.replace(times, flops=mean.flops, energy=mean.energy, traffic=mean.traffic)
-    inside, outside, whole, tied = (machine.wires.time(*one) for one in task.between.each(layout))
+    inside, outside, whole, tied = (machine.wires.time(*one) for one in tables.between.each(layout))
     if job.training and machine.architecture.execution.variation.any():
         bound = times.bound.copy()
         bound[0] *= slowest(layout.devices, machine.architecture.execution.variation)
         times = dataclasses.replace(times, bound=bound)
     return Steps(
-        task=task, times=times, passes=_passes(job, layout, machine, task, times), state=_state(job, layout, machine, task.weights),
+        tables=tables, times=times, passes=_passes(job, layout, machine, tables, times), state=_state(job, layout, machine, tables.weights),
         between=Between(transfer=np.array([inside, outside]), whole=whole, tied=tied),
     )  # fmt: skip
 
@@ -145,10 +145,10 @@ def slowest(devices: Array, variation: Array) -> Array:
     return np.asarray(1.0 + variation * beyond)
 
 
-def _passes(job: Job, layout: Layout, machine: Machine, task: StepTables, times: LayerCosts) -> Passes:
+def _passes(job: Job, layout: Layout, machine: Machine, tables: StepTables, times: LayerCosts) -> Passes:
     """Passes of every unit, with what is computed and sent again."""
-    stack, host, full = machine.stack, machine.stack.host, task.recomputed
-    sends, shape = task.sends, full.shape
+    stack, host, full = machine.stack, machine.stack.host, tables.recomputed
+    sends, shape = tables.sends, full.shape
     of, phase, unit = sends.collective, sends.backward, sends.unit
     took, known = (sends.counts * part for part in machine.wires.times(sends.table))
     sent = np.zeros((len(COLLECTIVES), 2, *shape))
@@ -162,12 +162,12 @@ def _passes(job: Job, layout: Layout, machine: Machine, task: StepTables, times:
     if machine.profile is not None:
         np.add.at(measured, (phase, unit), known)
     parts = np.concatenate([times.bound, times.launch[None]])
-    backward = (parts * task.back).sum(axis=2)
-    backward[-1] += full * _firsts(task.units) * host.stall
+    backward = (parts * tables.back).sum(axis=2)
+    backward[-1] += full * _firsts(tables.units) * host.stall
     blocking = sent.copy()
     blocking[:, 1] -= hides
     for i in sends.pieces:
-        product, group = times.each[list(sends.ops[i].beside)].sum(axis=0), task.program.messages[i].group
+        product, group = times.each[list(sends.ops[i].beside)].sum(axis=0), tables.program.messages[i].group
         assert group is not None
         blocking[of[i], phase[i], unit[i]] -= hidden_in_pieces(took[i], product, group.size)
     for i in sends.kernels if stack.overlap.context else ():  # what the next step of a ring needs travels beside the kernel of this one
@@ -175,17 +175,17 @@ def _passes(job: Job, layout: Layout, machine: Machine, task: StepTables, times:
     blocking = np.maximum(blocking, 0.0)  # rounding may leave a difference of equal sums below zero
     for forward_too in (sent.swapaxes(0, 1), blocking.swapaxes(0, 1), measured, calls, listed):
         forward_too[1] += _once_more(full, forward_too[0])
-    device = np.stack([(parts * task.ahead).sum(axis=2), backward], axis=1)
+    device = np.stack([(parts * tables.ahead).sum(axis=2), backward], axis=1)
     if len(sends.exchanged):
         busy = device.sum(axis=0)
         busy[1] += parts[:, :, WEIGHT].sum(axis=0)
         if job.training:
-            blocking = _beside_microbatch(job, layout, machine, task, blocking, busy)
+            blocking = _beside_microbatch(job, layout, machine, tables, blocking, busy)
         else:
-            blocking = beside_half(job, layout, machine, task, times, blocking, took, busy[0])
+            blocking = beside_half(job, layout, machine, tables, times, blocking, took, busy[0])
     launched = times.kernels + _more_launches(job, layout, stack)
-    issued = np.array([(launched * way).sum(axis=1) for way in (task.ahead, task.back)]) + calls
-    graphs = captured(task.units, stack) & job.training
+    issued = np.array([(launched * way).sum(axis=1) for way in (tables.ahead, tables.back)]) + calls
+    graphs = captured(tables.units, stack) & job.training
     return Passes(
         device=device,
         weight=parts[:, :, WEIGHT],
@@ -223,7 +223,7 @@ def _more_launches(job: Job, layout: Layout, stack: SoftwareStack) -> Array:
     return found
 
 
-def _beside_microbatch(job: Job, layout: Layout, machine: Machine, task: StepTables, blocking: Array, busy: Array) -> Array:
+def _beside_microbatch(job: Job, layout: Layout, machine: Machine, tables: StepTables, blocking: Array, busy: Array) -> Array:
     """What collectives block where tokens travel to experts beside the kernels of another microbatch, shape as `Passes.blocking`. [s]
 
     A pass forward of one microbatch and a pass backward of another run together, layer by layer. The way to the experts and the way back of
@@ -235,11 +235,11 @@ def _beside_microbatch(job: Job, layout: Layout, machine: Machine, task: StepTab
     ----------
     busy : time of kernels of every unit, forward and backward with the weights' gradients, shape (2, units, n). [s]
     """
-    sends, exchange = task.sends, np.zeros_like(blocking)
+    sends, exchange = tables.sends, np.zeros_like(blocking)
     mine = sends.exchanged
     took = (sends.counts * machine.wires.times(sends.table)[0])[mine]
     np.add.at(exchange, (sends.collective[mine], sends.backward[mine], sends.unit[mine]), took)
-    exchange[:, 1] += _once_more(task.recomputed, exchange[:, 0])
+    exchange[:, 1] += _once_more(tables.recomputed, exchange[:, 0])
     kernels = busy + (blocking - exchange).sum(axis=0)
     starts, layers = unit_starts(job.model), np.zeros_like(kernels.swapaxes(0, 1))
     np.add.at(layers, starts, kernels.swapaxes(0, 1))
@@ -358,7 +358,7 @@ def between_measured(layout: Layout, machine: Machine, steps: Steps, handed: Arr
     together, shape (3, n). [1], [1], [s]
     """
     near, far, time = handed
-    inside, outside, whole, tied = (machine.wires.measured(*one) for one in steps.task.between.each(layout))
+    inside, outside, whole, tied = (machine.wires.measured(*one) for one in steps.tables.between.each(layout))
     both = 2.0 * layout.tp * layout.cp * layout.dp  # ends of a pipeline that hold a tied table
     return time + both * steps.between.tied, near * inside + far * outside + (near + far) * whole + both * tied
 
@@ -366,7 +366,7 @@ def between_measured(layout: Layout, machine: Machine, steps: Steps, handed: Arr
 def weights_measured(layout: Layout, machine: Machine, steps: Steps, profile: Profile) -> tuple[Array, Array]:
     """Time of the optimizer and the collectives of weights in a step, and what of it was measured, each of shape (units, n). [s]"""
     onto = (1.0 - kept_on_host(layout, "optimizer")) * layout.updates
-    weights, update = steps.task.weights, steps.state.update
+    weights, update = steps.tables.weights, steps.state.update
     whole, known = update * layout.updates, np.nan_to_num(measured_optimizer(weights.owned, profile)) * onto
     for message in weights.messages:
         often = message.rounds(layout) * message.share

@@ -165,7 +165,7 @@ def _of_plan(scenario: Scenario, plan: Plan) -> Listed:
     runs_on = machine(scenario, scenario.architecture)
     job = scenario.job()
     layout = laid_out(job, [plan], np.array([float(scenario.workload_batch)]), runs_on.node, runs_on.stack)
-    case = _Case(plan=plan, layout=layout, job=job, machine=runs_on, task=tables_of(job, layout, runs_on.stack))
+    case = _Case(plan=plan, layout=layout, job=job, machine=runs_on, tables=tables_of(job, layout, runs_on.stack))
     step = float(transformer_step(job, layout, runs_on).total[0]) * plan.devices
     return (*_kernels(case), *_updates(case), *_messages(case)), step, runs_on.node
 
@@ -207,7 +207,7 @@ class _Case:
     layout: Layout
     job: Job
     machine: Machine
-    task: StepTables
+    tables: StepTables
 
     @property
     def ranks(self) -> int:
@@ -217,23 +217,23 @@ class _Case:
     @functools.cached_property
     def occurs(self) -> Array:
         """How often units run forward, and with gradients of their inputs and of their weights, on all devices, shape (3, units). [1]"""
-        return np.asarray(self.task.occurs[..., 0] * float(self.layout.microbatches[0]) * self.ranks)
+        return np.asarray(self.tables.occurs[..., 0] * float(self.layout.microbatches[0]) * self.ranks)
 
     @functools.cached_property
     def phases(self) -> Mapping[str, Array]:
         """The same of kernels and collectives of a phase, with what is computed again, by phase; shape (units,). [1]"""
-        often = self.task.phases[..., 0].T * float(self.layout.microbatches[0]) * self.ranks
+        often = self.tables.phases[..., 0].T * float(self.layout.microbatches[0]) * self.ranks
         return dict(zip(PHASES, often, strict=True))
 
     @property
     def held(self) -> Array:
         """Units that devices hold with weights that train, each once, shape (units,). [1]"""
-        return np.asarray(self.task.occurs[2, :, 0] * float(self.layout.directions[0]) * self.ranks)
+        return np.asarray(self.tables.occurs[2, :, 0] * float(self.layout.directions[0]) * self.ranks)
 
 
 def _kernels(case: _Case) -> Iterator[FoundEvent]:
     """Kernels with their times and counts."""
-    runs_on, program, phases, places = case.machine, case.task.program, case.phases, _places(case.job)
+    runs_on, program, phases, places = case.machine, case.tables.program, case.phases, _places(case.job)
     often = np.zeros(len(program.kernels))
     for op in program.ops:
         often[list(op.kernels)] = phases[op.phase][places[op.layer]] * np.broadcast_to(op.count, (1,)) if op.kernels else 0.0
@@ -244,7 +244,7 @@ def _updates(case: _Case) -> Iterator[FoundEvent]:
     """Steps of the optimizer, one for every unit that a device holds and updates itself."""
     if not case.job.training:
         return
-    owned = case.task.weights.owned
+    owned = case.tables.weights.owned
     times, here = optimizer_costs(case.job, owned, case.machine).time, float(1.0 - kept_on_host(case.layout, "optimizer")[0])
     for size, time, held in zip(owned[:, 0].tolist(), times[:, 0].tolist(), case.held.tolist(), strict=True):
         if size > 0:
@@ -253,15 +253,15 @@ def _updates(case: _Case) -> Iterator[FoundEvent]:
 
 def _messages(case: _Case) -> Iterator[FoundEvent]:
     """Collectives of passes, of weights and between stages, each once for all of its ranks."""
-    job, runs_on, plan, layout, task = case.job, case.machine, case.plan, case.layout, case.task
+    job, runs_on, plan, layout, tables = case.job, case.machine, case.plan, case.layout, case.tables
     names, phases, (forward, backward, weight) = _places(job), case.phases, case.occurs
-    sizes, counts = (values[:, 0].tolist() for values in (task.sends.table.sizes, task.sends.counts))
-    for op, message, size, count in zip(task.sends.ops, task.program.messages, sizes, counts, strict=True):
+    sizes, counts = (values[:, 0].tolist() for values in (tables.sends.table.sizes, tables.sends.counts))
+    for op, message, size, count in zip(tables.sends.ops, tables.program.messages, sizes, counts, strict=True):
         assert message.group is not None
         yield from _message(runs_on, message.collective, size, message.group, phases[op.phase][names[op.layer]] * count)
     # Sharded weights come with every pass, and their gradients go with every microbatch; the rest comes with every update.
     updates = float(layout.updates[0]) * case.held
-    for shared in task.weights.messages:
+    for shared in tables.weights.messages:
         passes = forward + backward if shared.role == "gather" else weight
         often = passes if shared.sharded else updates
         for size, count in zip(shared.whole[:, 0].tolist(), (often * shared.share[:, 0]).tolist(), strict=True):
@@ -271,7 +271,7 @@ def _messages(case: _Case) -> Iterator[FoundEvent]:
     often = found.often.sum(axis=0) * microbatches / float(layout.directions[0]) * case.ranks
     handed, outside = float(often.sum()), float(often @ layout.crosses(found.first, found.last)[:, 0])
     counts = (handed - outside, outside, handed, 2.0 * case.ranks)
-    for (collective, size_, group), count in zip(task.between.each(layout), counts, strict=True):
+    for (collective, size_, group), count in zip(tables.between.each(layout), counts, strict=True):
         yield from _message(runs_on, collective, float(size_[0]), group, count)
 
 

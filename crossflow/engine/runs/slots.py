@@ -96,7 +96,7 @@ def slots_of(job: Job, layout: Layout, machine: Machine, steps: Steps, shape: Sh
         forward = np.maximum(forward, np.maximum(summed(forward_of, copied.activations), summed(forward_of, copied.fetched)))
         upwards = summed(input_of, copied.activations + copied.fetched)
         backward = np.maximum(backward, np.maximum(upwards, summed(weight_of, copied.stored)) * float(training))
-    handed, none = handed_of(layout, machine, steps.task.between, steps.between, shape, training=training), np.zeros((2, *gpu_f.shape))
+    handed, none = handed_of(layout, machine, steps.tables.between, steps.between, shape, training=training), np.zeros((2, *gpu_f.shape))
     held, late = (none, handed.inwards) if stack.overlap.pipeline else (handed.onwards, none)
     busy_f = forward + float(stack.host.microbatch[0]) / shape.chunks + held[0]
     grown, renewing, update = np.zeros_like(backward), np.zeros_like(backward), np.zeros(1)

@@ -49,7 +49,7 @@ def run_layers(job: Job, layout: Layout, machine: Machine, tables: StepTables, h
     """One step of every design point, of which is known what it computes and holds; other parameters as of `transformer_step`."""
     with np.errstate(invalid="ignore", divide="ignore"):  # of a step without end, no part is worth a number
         prices = steps_of(job, layout, machine, tables)
-        parts = [(shape.at, _pipeline(job, layout, machine, prices.of(shape), shape)) for shape in prices.task.shapes]
+        parts = [(shape.at, _pipeline(job, layout, machine, prices.of(shape), shape)) for shape in prices.tables.shapes]
         found = parts[0][1] if len(parts) == 1 else _scattered(parts, len(layout))
         _endless(found)
         return _outcome(layout, machine, prices, found, held)
@@ -242,20 +242,20 @@ def _in_slots(steps: Steps, slots: SlotTimes) -> Array:
 
 def _outcome(layout: Layout, machine: Machine, steps: Steps, found: Mapping[str, Array], held: Memory) -> Outcome:
     """Totals over all devices, and the names that people read."""
-    task, times = steps.task, steps.times
+    tables, times = steps.tables, steps.times
     passes_run = layout.microbatches * layout.tp * layout.cp * layout.dp
 
     def done(amount: Array) -> Array:
         """Sum over all units, passes and devices of what a unit does in a pass, shape (units, phases, n)."""
-        return np.asarray((amount * task.phases).sum(axis=(0, 1)) * passes_run)
+        return np.asarray((amount * tables.phases).sum(axis=(0, 1)) * passes_run)
 
     def updated(amount: Array) -> Array:
         """Sum over all devices and updates of what the optimizer does for each unit, shape (units, n)."""
-        return np.asarray((task.occurs[2] * amount).sum(axis=0) * layout.directions * layout.tp * layout.cp * layout.dp * layout.updates)
+        return np.asarray((tables.occurs[2] * amount).sum(axis=0) * layout.directions * layout.tp * layout.cp * layout.dp * layout.updates)
 
     measured = np.zeros(1)
     if machine.profile is not None:
-        forward, inputs, weights = task.occurs
+        forward, inputs, weights = tables.occurs
         passes, ranks = steps.passes, layout.tp * layout.cp * layout.dp
         sent = (forward * passes.sent[:, 0] + inputs * passes.sent[:, 1]).sum(axis=(0, 1)) * passes_run
         known = (forward * passes.measured[0] + inputs * passes.measured[1]).sum(axis=0) * passes_run
@@ -277,9 +277,9 @@ def _outcome(layout: Layout, machine: Machine, steps: Steps, found: Mapping[str,
         memory=held.kinds,
         flops=done(times.flops),
         energy=done(times.energy) + updated(steps.state.optimizer.energy),
-        model_flops=task.model_flops,
+        model_flops=tables.model_flops,
         traffic=done(times.traffic) + updated(steps.state.optimizer.traffic[-1]),
-        sent=(task.moved[0], task.moved[1]),
+        sent=(tables.moved[0], tables.moved[1]),
         bound={
             **dict(zip((*times.resources, "launch"), found["device"], strict=True)), "host": host,
             "network": found["exposed_communication"], "bubble": found["bubble"],
