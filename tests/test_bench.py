@@ -59,6 +59,10 @@ def test_figures_are_slower_where_they_take_more_loops_than_recorded(figures, tm
     file = tmp_path / "bench.json"
     file.write_text("[1]")
     assert "expected figures of speed" in refused("bench", "--against", str(file))
+    file.write_text('{"gemms_100k": {"value": 1.0, "loops": "many"}}')
+    assert "expected figures of speed" in refused("bench", "--against", str(file))
+    assert "--within says how much slower than --against FILE is allowed" in refused("bench", "--within", "2")
+    assert "expected a positive number of times, such as 1.3, got '-1'" in refused("bench", "--within=-1")
 
 
 def test_65536_devices_cost_what_8_do():

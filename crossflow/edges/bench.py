@@ -10,7 +10,7 @@ import itertools
 import tempfile
 import time
 import tracemalloc
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -100,32 +100,26 @@ def run() -> dict[str, dict[str, Any]]:
 
 def slower(figures: Mapping[str, Mapping[str, Any]], recorded: Mapping[str, Mapping[str, Any]], within: float) -> dict[str, float]:
     """Figures that take more than `within` times as many loops as recorded, measured again before they are: name -> how many times."""
-    every, found = speeds(), dict[str, float]()
-    for name, then in recorded.items():
-        if name not in every or "loops" not in then:
-            continue
-        again = (_measured(every[name])["loops"] for _ in range(TRIES))
-        times = (loops / then["loops"] for loops in itertools.chain((figures[name]["loops"],), again))
-        ratios = list(_until(times, within))
-        if min(ratios) > within:
-            found[name] = min(ratios)
-    return found
+    loops = {name: then["loops"] for name, then in recorded.items() if "loops" in then and "loops" in figures.get(name, {})}
+    times = {name: figures[name]["loops"] / then for name, then in loops.items()}
+    every = speeds() if max(times.values(), default=0.0) > within else {}
+    for name in every.keys() & times.keys():
+        for _ in range(TRIES):
+            if times[name] > within:
+                times[name] = min(times[name], _measured(every[name])["loops"] / loops[name])
+    return {name: often for name, often in times.items() if often > within}
 
 
 def read(path: Path) -> Mapping[str, Mapping[str, Any]]:
     """Figures that `crossflow bench --json` wrote; CrossflowError where a file holds something else."""
     held = files.read_json(path, "figures of speed")
-    if not isinstance(held, dict) or not all(isinstance(one, dict) and isinstance(one.get("value"), float) for one in held.values()):
+    if not isinstance(held, dict) or not all(map(_is_figure, held.values())):
         raise CrossflowError(f"{path}: expected figures of speed, as `crossflow bench --json > {path.name}` writes them")
     return held
 
 
-def _until(values: Iterable[float], enough: float) -> Iterable[float]:
-    """Values up to the first that is no more than enough."""
-    for value in values:
-        yield value
-        if value <= enough:
-            return
+def _is_figure(held: Any) -> bool:
+    return isinstance(held, dict) and all(isinstance(held.get(name, 1.0), float) and held.get(name, 1.0) > 0 for name in ("value", "loops"))
 
 
 def _measured(speed: Gauge) -> dict[str, Any]:

@@ -117,6 +117,13 @@ def _rank(text: str) -> int:
     return int(text)
 
 
+def _times(text: str) -> float:
+    number = float(text) if text.replace(".", "", 1).isdecimal() else 0.0
+    if number <= 0.0:
+        raise argparse.ArgumentTypeError(f"expected a positive number of times, such as 1.3, got '{text}'")
+    return number
+
+
 def _argument(*names: str, **options: Any) -> Argument:
     return names, options
 
@@ -367,7 +374,7 @@ _COMMANDS: dict[str, tuple[str, tuple[Argument, ...]]] = {
     )),
     "bench": ("measure the speed of crossflow itself", (
         _argument("--against", type=Path, metavar="FILE", help="refuse figures that are slower than these, which `bench --json` wrote"),
-        _argument("--within", type=float, default=1.3, metavar="TIMES", help="how many times slower they may be (%(default)s)"),
+        _argument("--within", type=_times, metavar="TIMES", help="how many times as slow as in FILE is allowed; 1.3 where absent"),
     )),
 }  # fmt: skip
 _USAGES = {
