@@ -48,9 +48,9 @@ def run(arguments: argparse.Namespace) -> None:
         contention=not arguments.no_contention, kernels=arguments.kernels, on=arguments.on, device=arguments.device,
         reuse=None if arguments.reuse is None else _reuse(arguments.reuse),
     )  # fmt: skip
-    if found.modelled and arguments.write_overheads is not None:
-        raise CrossflowError(not_replayed(found.graph.traces[0]))
     if arguments.write_overheads is not None:
+        if found.modelled:
+            raise CrossflowError(not_replayed(found.graph.traces[0]))
         with named_by("--write-overheads"):
             write_overheads(overheads_of([found.graph], arguments.host), arguments.write_overheads)
         page.log(f"wrote {arguments.write_overheads}")

@@ -79,7 +79,7 @@ def meant_model(found: Found, flag: str, fields: dict[str, Any], missing: dict[s
     if preset is not None:
         fields["workload.model"] = preset
     elif name and (Path(name) / CONFIG).is_file():
-        fields["workload.model"] = str(Path(name) / "config.json")
+        fields["workload.model"] = str(Path(name) / CONFIG)
     else:
         missing["workload.model"] = f"no preset is known as {shown(name)}" if name else "the command names no model"
     return preset

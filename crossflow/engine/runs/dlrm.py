@@ -25,7 +25,6 @@ from crossflow.workload.dlrm import DLRM_LAYERS, DlrmJob, DlrmLayer
 COLLECTIVES: tuple[Collective, ...] = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all")
 Sent = tuple[DlrmLayer, Collective]  # collectives are told apart by the layer type that they serve
 SENT: tuple[Sent, ...] = tuple((layer, collective) for layer in DLRM_LAYERS for collective in COLLECTIVES)
-FP32 = 4
 
 
 def dlrm_step(job: DlrmJob, plans: Hierarchies, machine: Machine, sharding: Sharding | None = None) -> DlrmStep:

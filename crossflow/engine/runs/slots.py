@@ -1,7 +1,7 @@
 """Slots of a transformer's pipeline, and what every stage does after its last microbatch.
 
 Every overlap is the longest path of in-order streams: unit by unit where weights travel beside a pass (`crossflow.engine.runs.sharded`),
-in closed form where pieces are alike (`crossflow.parallel.offload.flow`).
+in closed form where pieces are alike (`flow`).
 """
 
 from __future__ import annotations
