@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from crossflow import evaluate, load, predict
+from crossflow import evaluate, from_dict, load, predict
 from crossflow.base.errors import SpecError
 from crossflow.base.files import Document
 from crossflow.hardware.architecture.system import resolve
@@ -34,9 +34,10 @@ def scenario(tmp_path):
     (tmp_path / "table.csv").write_text(TABLE)
     (tmp_path / "chip.yaml").write_text(TEMPLATE)
 
-    def make(logic="N7", more=""):
+    def make(logic="N7", more="", memory="HBM3"):
         path = tmp_path / "scenario.yaml"
-        path.write_text(SCENARIO.replace("LOGIC", logic).replace("  devices: 1", f"  devices: 1\n{more}"))
+        text = SCENARIO.replace("LOGIC", logic).replace("HBM3", memory)
+        path.write_text(text.replace("  devices: 1", f"  devices: 1\n{more}"))
         return load(path)
 
     return make
@@ -51,9 +52,64 @@ def test_a_system_takes_the_row_of_its_node_and_memory(scenario):
     assert shares(scenario("N7")) == (0.30, 0.12)
 
 
-def test_without_a_row_the_shares_of_the_template_hold(scenario):
+def test_without_a_row_for_its_memory_the_shares_of_the_template_hold_and_a_note_says_so(scenario):
     plain, _ = resolve(Document(file="here", data={"template": "pathfinder"}))
-    assert scenario("N3").system.budgets.area == plain.budgets.area
+    case = scenario("N3", memory="HBM2")
+    assert case.system.budgets.area == plain.budgets.area
+    assert "for N3 with HBM2, nor for that memory; it keeps the shares of its template" in " ".join(predict(case).notes)
+
+
+def test_a_node_beyond_all_rows_takes_the_nearest_and_a_note_says_so(scenario):
+    case = scenario("N3")
+    assert shares(case) == (0.30, 0.12)
+    assert "no division of its budgets for N3 with HBM3; it takes that of N7, the nearest node" in " ".join(predict(case).notes)
+    assert not any("division" in note for note in predict(scenario("N7")).notes)
+
+
+def test_a_node_between_two_rows_takes_what_lies_between_them(scenario, tmp_path):
+    """By the logarithm of the area of logic: alone, in a batch and for whole numbers; 0.30 and 0.20 at N7 and N3."""
+    (tmp_path / "table.csv").write_text(
+        "logic,memory,area.compute,power_shares.compute,bundles\nN7,HBM3,0.30,0.27,60\nN3,HBM3,0.20,0.20,240\n"
+    )
+    (tmp_path / "chip.yaml").write_text(f"{TEMPLATE}microarchitecture: {{bundles: {{from: 1, to: 1000}}}}\n")
+    case = scenario("N5")
+    areas = {name: float(case.library.logic[name].area[0]) for name in ("N7", "N5", "N3")}
+    part = np.log(areas["N5"] / areas["N3"]) / np.log(areas["N7"] / areas["N3"])
+    assert float(case.system.budgets.area.compute[0]) == pytest.approx(0.20 + 0.10 * part, rel=1e-12)
+    assert float(case.system.bundles[0]) == round(240.0 * (60.0 / 240.0) ** part)
+    together = evaluate(scenario("N7"), {"system.technology.logic": ["N7", "N5", "N3"]}).step_time
+    assert together == pytest.approx([predict(scenario(node)).step_time for node in ("N7", "N5", "N3")], rel=1e-12)
+    assert "it takes what lies between those of N7 and N3" in " ".join(predict(case).notes)
+    given = scenario("N5", "  bundles: 77")
+    assert float(given.system.bundles[0]) == 77.0
+
+
+def test_a_value_beside_the_shares_has_a_path_of_the_microarchitecture(scenario, tmp_path):
+    (tmp_path / "table.csv").write_text("logic,memory,bundles\nN7,HBM3,1.5\n")
+    (tmp_path / "chip.yaml").write_text(f"{TEMPLATE}microarchitecture: {{bundles: {{from: 1, to: 1000}}}}\n")
+    with pytest.raises(SpecError, match=r"table\.csv:2: system\.bundles: expected a whole number, got 1\.5"):
+        scenario("N7")
+    (tmp_path / "table.csv").write_text(TABLE)
+    (tmp_path / "chip.yaml").write_text(f"{TEMPLATE}microarchitecture: {{technology.logic: {{from: 1, to: 2}}}}\n")
+    with pytest.raises(SpecError, match=r"microarchitecture: technology\.logic is no quantity of the device"):
+        scenario("N7")
+
+
+@pytest.mark.parametrize("template", ["reference-training", "reference-serving", "reference-recommendation"])
+@pytest.mark.parametrize("memory", ["HBM2", "HBM3", "HBM4E"])
+def test_a_denser_node_never_makes_a_shipped_reference_slower(template, memory):
+    """As a user types it: with whatever division the template has for each node, nodes without a row among them."""
+    works = {
+        "reference-training": ({"model": "llama3-70b", "global_batch": 512}, "tp8-pp4-dp16-z1-sp", 512),
+        "reference-serving": ({"model": "llama3-70b", "task": "decode", "global_batch": 256, "sequence": 4096}, "tp8-dp8", 64),
+        "reference-recommendation": ({"model": "dlrm-a", "dtype": "bf16"}, "dense (fsdp, ddp), embedding mp", 128),
+    }
+    workload, strategy, devices = works[template]
+    data = {"system": {"template": template, "devices": devices, "technology": {"memory": memory}}, "workload": workload}
+    case = from_dict(data | ({"strategy": strategy} if strategy else {}))
+    nodes = sorted(case.library.logic, key=lambda name: -float(case.library.logic[name].area[0]))
+    times = evaluate(case, {"system.technology.logic": nodes}).step_time
+    assert (times[1:] <= times[:-1] * 1.002).all(), dict(zip(nodes, times, strict=True))
 
 
 def test_a_share_that_the_scenario_gives_holds_over_every_row(scenario):

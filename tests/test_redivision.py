@@ -151,3 +151,35 @@ def test_what_cannot_be_divided_is_told(run, sections, sentence):
 
 def test_neighbours_lie_beside_one_another_along_every_path():
     assert beside((2, 3), 6)[4].tolist() == [1, 4, 3, 5]  # row 1, column 1
+
+
+def test_a_study_tells_the_nodes_that_its_template_has_no_division_for(run):
+    budgets = {"divisions": [{"logic": node, "memory": "HBM4", "area": {"compute": 0.5}} for node in ("N7", "N3")]}
+    scenario = {**SCENARIO, "system": {**SCENARIO["system"], "budgets": budgets}}
+    notes = run(scenario=scenario, sweep={"system.technology.logic": ["N16", "N12", "N7", "N5", "N3", "N2"]}).notes
+    lacks = "Pathfinder has no division of its budgets for"
+    assert notes[:4] == [
+        f"{lacks} N16 with HBM4; it takes that of N7, the nearest node.",
+        f"{lacks} N12 with HBM4; it takes that of N7, the nearest node.",
+        f"{lacks} N5 with HBM4; it takes what lies between those of N7 and N3.",
+        "One further pair of a node and a memory has none either.",
+    ]
+
+
+FREE = {"levels.l2.slices": {"from": 8, "to": 800, "scale": "log"}, "bundles": {"from": 40, "to": 300}}
+
+
+def test_the_microarchitecture_is_chosen_with_the_shares(run):
+    scenario = {**SCENARIO, "system": {**SCENARIO["system"], "microarchitecture": FREE}}
+    paths = [f"system.{path}" for path in FREE]
+    held, free, swept = (
+        run(scenario=scenario, redivide={**LITTLE, "evaluations": 3000, **more}, **sweep).rows
+        for more, sweep in (({"microarchitecture": False}, {}), ({}, {}), ({}, {"sweep": {paths[1]: [132, 250]}}))
+    )
+    assert all(path not in row for row in held for path in paths)
+    assert all(row[path] == round(row[path]) for row in free for path in paths)
+    assert [row[paths[1]] for row in swept] == [132, 250]
+    assert any(row[paths[0]] != swept[0][paths[0]] for row in free)
+    better = [a["step_time_s"] / b["step_time_s"] for a, b in zip(free, held, strict=True)]
+    assert max(better) < 1.005
+    assert min(better) < 0.999

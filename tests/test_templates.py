@@ -69,7 +69,7 @@ def test_every_shipped_template_resolves(name):
 @pytest.mark.parametrize("name", TEMPLATES)
 def test_every_number_of_a_template_has_a_known_source(name):
     data = section(template=name)[1].data
-    holders = {path: value for path, value in files.walk(data) if isinstance(value, dict) and "value" in value}
+    holders = {path: value for path, value in files.walk(data) if isinstance(value, dict) and {"value", "from"} & set(value)}
     for path, value in quantities(data):
         assert path[:-1] in holders, f"{name}: {files.dotted(path)} = {value} has no source"
     assert all("source" in value for value in holders.values())

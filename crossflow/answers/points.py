@@ -6,9 +6,11 @@ Technology names and quantities vary inside one batch; other settings may make a
 from __future__ import annotations
 
 import functools
+import itertools
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -120,9 +122,35 @@ def split(scenario: Scenario, points: Points) -> Split:
             quantities[path] = _read(path, quantity, values)
         else:
             discrete[path] = values
-    if isinstance(scenario.system, GeneratedSystem):
-        quantities = {**divisions.varied(scenario.system, choices), **quantities}
+    if choices:
+        quantities = {**_divisions(scenario, choices), **quantities}
     return Split(choices=choices, quantities=quantities, discrete=discrete)
+
+
+def _divisions(scenario: Scenario, choices: Mapping[str, Choice]) -> dict[str, Array]:
+    """Divisions of a generated device for the points that choose among nodes or memories, by path; empty where it has no table of them."""
+    system = scenario.system
+    if not isinstance(system, GeneratedSystem) or not system.budgets.divisions or not set(choices) & set(divisions.ROLES):
+        return {}
+    logic, memory = (choices.get(role, Choice.of((getattr(system.technology, role),))) for role in divisions.ROLES)
+    return {path: table[logic.index, memory.index] for path, table in _tabled(scenario, logic.names, memory.names).items()}
+
+
+def division_notes(scenario: Scenario, technology: Mapping[str, Sequence[str]] = MappingProxyType({})) -> Iterator[str]:
+    """Divisions of a generated device that its template's table does not hold, for its own technology or for each of several, by role."""
+    system = scenario.system
+    if not isinstance(system, GeneratedSystem) or not system.budgets.divisions:
+        return
+    named = (dict.fromkeys(technology.get(role, (getattr(system.technology, role),))) for role in divisions.ROLES)
+    for node, memory in itertools.product(*named):
+        if note := divisions.origin(system, node, memory, scenario.library).note:
+            yield note
+
+
+@functools.lru_cache(maxsize=256)  # a search asks with every batch of designs
+def _tabled(scenario: Scenario, nodes: tuple[str, ...], memories: tuple[str, ...]) -> dict[str, Array]:
+    assert isinstance(scenario.system, GeneratedSystem)  # the caller has looked
+    return divisions.tables(scenario.system, nodes, memories, scenario.library)
 
 
 @functools.lru_cache(maxsize=16384)  # a search asks for its paths with every batch of designs

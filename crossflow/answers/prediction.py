@@ -18,7 +18,7 @@ from crossflow.answers.evaluation.narrow import slower_experts
 from crossflow.answers.evaluation.recommendation import held_by_rank
 from crossflow.answers.evaluation.remedies import Remedy, remedies
 from crossflow.answers.idle import idle
-from crossflow.answers.points import variant
+from crossflow.answers.points import division_notes, variant
 from crossflow.answers.scenario import Scenario
 from crossflow.answers.score import Score, money, no_column
 from crossflow.base.arrays import plain
@@ -354,7 +354,7 @@ class Prediction(PlainData, Tabular):
         """What the scenario leaves to the file of its model, what of the model does not run, and settings without effect, as sentences."""
         workload = self.scenario.workload
         found = [*idle(self.scenario, self.score), *(unmatched(self.scenario) if np.isfinite(self.step_time) else ()), *self._unused()]
-        found += self._projected()
+        found += [*self._projected(), *division_notes(self.scenario)]
         if not isinstance(workload, TransformerSpec):
             return tuple(found)
         found += slower_experts(self.scenario, self.device)

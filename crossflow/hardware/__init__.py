@@ -20,7 +20,7 @@ DOORS = {
     "architecture.run_cost": ("DAY", "KILOWATT_HOUR", "load_of", "node_power", "normalised", "operation_of", "product", "run_cost"),
     "architecture.software": ("AttentionChoice", "EngineHabits", "Fusion", "Module", "PeerAllReduce", "SoftwareStack", "load_stack"),
     "architecture.system": ("TEMPLATES", "architecture", "reference_peak", "resolve", "template_name"),
-    "architecture.template": ("BUDGETS", "DatasheetSystem", "GeneratedSystem", "Host", "SystemSpec"),
+    "architecture.template": ("BUDGETS", "DatasheetSystem", "Ends", "GeneratedSystem", "Host", "SystemSpec"),
     "architecture.voltage": ("throttled",),
     "mapping.placement": ("AxisRoute", "GROUP", "Placement", "layouts", "level_bandwidths", "pair_route", "place", "place_group"),
     "mapping.rings": ("has_chain", "rings"),

@@ -19,8 +19,7 @@ from crossflow.answers.score import Score, larger_is_better
 from crossflow.answers.search.division import BudgetDivision
 from crossflow.answers.search.goals import Objective
 from crossflow.answers.search.problem import SearchProblem, standing
-from crossflow.answers.search.shares import SHARES, budget_shares, held_shares, shares_of
-from crossflow.answers.search.space import Space
+from crossflow.answers.search.shares import choices_of, whole_device
 from crossflow.base.arrays import Array
 from crossflow.base.units import show
 from crossflow.hardware.architecture.template import GeneratedSystem
@@ -53,7 +52,7 @@ def alternatives(scenario: Scenario, objective: str, value: float) -> tuple[Alte
     spread = np.zeros(count) if found.spread is None else np.expm1(found.spread)
 
     def divided_as(designs: Array) -> Score:
-        return evaluate(scenario, {**whole, **dict(zip(division.paths, designs, strict=True))}, columns=(objective,))
+        return evaluate(scenario, {**whole, **division.values(designs)}, columns=(objective,))
 
     designs = found.designs
     anew = divided_as(designs)
@@ -62,11 +61,12 @@ def alternatives(scenario: Scenario, objective: str, value: float) -> tuple[Alte
         gains[0] = [gain if feasible else -np.inf for gain, feasible in zip(gains[0], kept.feasible, strict=True)]
     worse = np.array([*gains[0], 0.0]) > gains[1]
     if worse.any():  # a short search may end behind the division that the template has for it
-        designs = np.where(worse, _own_divisions(scenario, decided, division.paths), designs)
+        designs = np.where(worse, _own_divisions(scenario, decided, division), designs)
         anew = divided_as(designs)
         gains[1] = _gains(anew, objective, value)
     marginal = _gains(anew, objective, float(anew.columns()[objective][-1]))
-    shares = [dict(zip(division.paths, column.tolist(), strict=True)) for column in designs.T]
+    values = division.values(designs)
+    shares = [{path: float(column[i]) for path, column in values.items()} for i in range(count)]
     rows = [
         Alternative(path=path, before=_text(scenario, path, own[path]), after=_text(scenario, path, to), kept=gains[0][i],
                     marginal=marginal[i], spread=float(spread[i]), settings={path: to, **shares[i]},
@@ -96,11 +96,11 @@ def _in_order(rows: Sequence[Alternative]) -> list[Alternative]:
     return [one for group in groups for one in sorted(group, key=lambda one: -one.kept)]
 
 
-def _own_divisions(scenario: Scenario, decided: Sequence[tuple[str, Any]], paths: Sequence[str]) -> Array:
-    """Shares that the template has for each decision, and last for the scenario itself, shape (paths, decisions + 1)."""
-    own = shares_of(scenario)
-    shares = [shares_of(variant(scenario, {path: to})) if path.startswith("system.technology.") else own for path, to in decided]
-    return np.array([[one[path] for one in (*shares, own)] for path in paths])
+def _own_divisions(scenario: Scenario, decided: Sequence[tuple[str, Any]], division: BudgetDivision) -> Array:
+    """Divisions that the template has for each decision, and last for the scenario itself, shape (dimensions, decisions + 1)."""
+    own = choices_of(scenario)
+    each = [choices_of(variant(scenario, {path: to})) if path.startswith("system.technology.") else own for path, to in decided]
+    return division.problem.space.placed({path: np.array([one[path] for one in (*each, own)]) for path in division.paths})
 
 
 def _more(scenario: Scenario) -> list[tuple[str, Any]]:
@@ -144,12 +144,8 @@ def _points(own: Mapping[str, Any], decided: Sequence[tuple[str, Any]]) -> dict[
 
 
 def _division(scenario: Scenario, objective: str) -> BudgetDivision:
-    held = {path: tuple(held_shares(scenario, path)) for path in SHARES}
-    space = Space(shares=tuple(budget_shares(scenario, path, names) for path, names in held.items() if names))
     goal = Objective(name=objective, maximise=larger_is_better(objective))
-    values = shares_of(scenario)
-    start = np.array([[values[path]] for path in space.paths])
-    return BudgetDivision(problem=SearchProblem(scenario=scenario, space=space, objectives=(goal,)), start=start)
+    return BudgetDivision(problem=SearchProblem(scenario=scenario, space=whole_device(scenario), objectives=(goal,)))
 
 
 def _gains(score: Score, objective: str, value: float) -> list[float]:

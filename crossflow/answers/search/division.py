@@ -1,4 +1,7 @@
-"""Budgets of a generated device divided anew for many points at once, in one batch of designs a step (`evolution`)."""
+"""Budgets of a generated device divided anew for many points at once, and its microarchitecture chosen, in one batch of designs a step.
+
+Designs are coordinates of a space without options (`evolution`).
+"""
 
 from __future__ import annotations
 
@@ -13,6 +16,7 @@ from crossflow.answers.evaluation import evaluate
 from crossflow.answers.points import Points, split
 from crossflow.answers.score import Score
 from crossflow.answers.search.evolution import Evolved, evolve, refine
+from crossflow.answers.search.shares import choices_of
 from crossflow.base.arrays import Array, Index
 
 if TYPE_CHECKING:
@@ -25,11 +29,15 @@ STRANGERS = 2  # points that are no neighbours, whose divisions are tried too
 
 @dataclass(frozen=True, kw_only=True)
 class BudgetDivision:
-    """How points divide the budgets of a generated device: `problem` over the shares, `start` the scenario's own, shape (shares, 1)."""
+    """How points divide the budgets of a generated device: `problem` over the shares and the microarchitecture, all else stays."""
 
     problem: SearchProblem
-    start: Array
     seed: int = 0
+
+    @property
+    def start(self) -> Array:
+        """The scenario's own division, shape (dimensions, 1)."""
+        return self.problem.space.placed(choices_of(self.problem.scenario))
 
     @property
     def goal(self) -> str:
@@ -38,8 +46,12 @@ class BudgetDivision:
 
     @property
     def paths(self) -> tuple[str, ...]:
-        """Paths of the shares."""
+        """Paths of what is chosen."""
         return self.problem.space.paths
+
+    def values(self, designs: Array) -> dict[str, Any]:
+        """What designs have by path, of shape (dimensions, ...)."""
+        return self.problem.space.by_path(designs)
 
     def points(self, given: Points, count: int, sizes: Sequence[int], evaluations: int, seed: int = 0, seen: Seen | None = None) -> Evolved:
         """Divide the budgets of points from scratch; `sizes` are those of the sweep of which these are the rows, in order.
@@ -52,24 +64,24 @@ class BudgetDivision:
         return evolve(self.problem.space, self._merits(given, count, seen), known, evaluations, rng, neighbours)
 
     def _tabled(self, given: Points, count: int) -> list[Array]:
-        """The division of each point that the template has a table of, shape (shares, count); none where it has no table."""
+        """The division of each point that the template has a table of, shape (dimensions, count); none where it has no table."""
         if not given:
             return []
         tabled = split(self.problem.scenario, dict(given)).quantities
         if not any(path in tabled for path in self.paths):
             return []
-        rows = zip(self.paths, self.start, strict=True)
-        return [np.stack([np.broadcast_to(tabled.get(path, own), (count,)) for path, own in rows])]
+        own = choices_of(self.problem.scenario)
+        return [self.problem.space.placed({path: np.broadcast_to(tabled.get(path, own[path]), (count,)) for path in self.paths})]
 
     def about(self, given: Points, known: Array, count: int, evaluations: int, seed: int = 0, seen: Seen | None = None) -> Evolved:
-        """Divide the budgets of points from known divisions of one like them on, shape (shares, divisions)."""
+        """Divide the budgets of points from known divisions of one like them on, shape (dimensions, divisions)."""
         rng = np.random.default_rng((self.seed, seed))
         strangers = rng.integers(0, count, (count, STRANGERS))
         starts = np.repeat(known[:, None, :], count, axis=1)
         return refine(self.problem.space, self._merits(given, count, seen), starts, evaluations, rng, strangers)
 
     def anew(self, given: Points, known: Array, count: int, evaluations: int, seed: int = 0) -> Evolved:
-        """Divide the budgets of points from scratch, with divisions that may be good among the first, shape (shares, divisions)."""
+        """Divide the budgets of points from scratch, with divisions that may be good among the first, shape (dimensions, divisions)."""
         rng = np.random.default_rng((self.seed, seed))
         strangers = rng.integers(0, count, (count, STRANGERS))
         starts = np.repeat(known[:, None, :], count, axis=1)
@@ -79,8 +91,9 @@ class BudgetDivision:
         def found(designs: Array) -> Array:
             each = designs.shape[2]
             points = {path: _each(values, each) for path, values in given.items()}
-            shares: Points = dict(zip(self.paths, designs.reshape(len(designs), -1), strict=True))
-            score = evaluate(self.problem.scenario, {**points, **shares}, columns=self.problem.figures)
+            score = evaluate(
+                self.problem.scenario, {**points, **self.values(designs.reshape(len(designs), -1))}, columns=self.problem.figures
+            )
             if seen is not None:
                 seen(score)
             return self.problem.merit(self.problem.judged(score)).reshape(count, each)

@@ -88,6 +88,7 @@ class SearchProblem:
             {
                 **{f"system.technology.{role}": getattr(row, role) for role in chosen},
                 **{f"system.budgets.{path}": float(value[0]) for path, value in shares(row).items()},
+                **{f"system.{path}": float(system.free(path).read(value)[0]) for path, value in row.microarchitecture.items()},
             }
             for row in rows
         ]

@@ -1,4 +1,4 @@
-"""Shares of the budgets of generated devices, as dimensions of a space."""
+"""What may be chosen of a generated device, as dimensions of a space: shares of its budgets, and its microarchitecture."""
 
 from __future__ import annotations
 
@@ -6,12 +6,14 @@ from collections.abc import Sequence
 
 from crossflow.answers.points import varied
 from crossflow.answers.scenario import Scenario
-from crossflow.answers.search.space import SMALLEST_SHARE, Shares
+from crossflow.answers.search.space import SMALLEST_SHARE, Range, Shares, Space
 from crossflow.base.errors import CrossflowError, did_you_mean
+from crossflow.base.paths import value_at
 from crossflow.hardware.architecture.divisions import shares
 from crossflow.hardware.architecture.template import BUDGETS, GeneratedSystem
 
 SHARES = tuple(f"system.budgets.{name}" for name in BUDGETS)
+MICROARCHITECTURE = "system.microarchitecture"
 
 
 def held_shares(scenario: Scenario, path: str) -> dict[str, float]:
@@ -36,3 +38,27 @@ def shares_of(scenario: Scenario) -> dict[str, float]:
     if not isinstance(scenario.system, GeneratedSystem):
         return {}
     return {f"system.budgets.{path}": float(value[0]) for path, value in shares(scenario.system.budgets).items()}
+
+
+def free_ranges(scenario: Scenario) -> tuple[Range, ...]:
+    """Quantities beside its budgets that a generated device lets searches choose, between the ends that its template gives."""
+    system, found = scenario.system, list[Range]()
+    if not isinstance(system, GeneratedSystem):
+        return ()
+    for path, ends in system.microarchitecture.items():
+        quantity = system.free(path)
+        low, high = ends.read(quantity)
+        found.append(Range(path=f"system.{path}", low=low, high=high, log=ends.scale == "log", whole=quantity.whole))
+    return tuple(found)
+
+
+def choices_of(scenario: Scenario) -> dict[str, float]:
+    """Every share and every free quantity of a generated device that has a value, by path."""
+    values = {one.path: value_at(scenario.system, one.path.split(".")[1:]) for one in free_ranges(scenario)}
+    return {**{path: float(value[0]) for path, value in values.items() if value is not None}, **shares_of(scenario)}
+
+
+def whole_device(scenario: Scenario) -> Space:
+    """The space of all that may be chosen of a generated device."""
+    held = {path: tuple(held_shares(scenario, path)) for path in SHARES}
+    return Space(ranges=free_ranges(scenario), shares=tuple(budget_shares(scenario, path, names) for path, names in held.items() if names))

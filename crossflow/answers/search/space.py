@@ -27,26 +27,27 @@ _NOTHING = object()  # the value of an option that has no meaning
 
 @dataclass(frozen=True, kw_only=True)
 class Range:
-    """A quantity between two ends, in SI units; `count` values of it where it is enumerated."""
+    """A quantity between two ends, in SI units; `count` values of it where it is enumerated, whole numbers alone where it counts things."""
 
     path: str
     low: float
     high: float
     log: bool = False
+    whole: bool = False
     count: int | None = None
     when: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
 
-    def coordinate(self, value: float) -> float:
+    def coordinate(self, value: float | Array) -> Array:
         """Coordinate of a quantity, which is not in [0, 1] where the quantity lies outside."""
         if self.log:
-            return math.log(value / self.low) / math.log(self.high / self.low) if value > 0 else -1.0
-        return (value - self.low) / (self.high - self.low)
+            positive = np.maximum(value, np.finfo(float).tiny)
+            return np.asarray(np.log(positive / self.low) / np.log(self.high / self.low))
+        return np.asarray((value - self.low) / (self.high - self.low))
 
     def value(self, coordinate: Array) -> Array:
-        """Quantity at coordinates in [0, 1]."""
-        if self.log:
-            return np.asarray(np.clip(self.low * (self.high / self.low) ** coordinate, self.low, self.high))
-        return np.asarray(np.clip(self.low + (self.high - self.low) * coordinate, self.low, self.high))
+        """Quantity at coordinates in [0, 1], the nearest whole number where it is one."""
+        found = self.low * (self.high / self.low) ** coordinate if self.log else self.low + (self.high - self.low) * coordinate
+        return np.asarray(np.clip(np.rint(found) if self.whole else found, self.low, self.high))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -181,7 +182,7 @@ class Space:
 
         Paths without a value have no meaning beside the others, or none at all: the first of options, the middle of ranges.
         """
-        coordinates = [r.coordinate(values[r.path]) if values.get(r.path) is not None else 0.5 for r in self.ranges]
+        coordinates = [float(r.coordinate(values[r.path])) if values.get(r.path) is not None else 0.5 for r in self.ranges]
         chosen = [option.place(values.get(option.path)) for option in self.options]
         shares = [path for group in self.shares for path in group.paths]
         if None in chosen or any(values.get(path) is None for path in shares):
@@ -194,6 +195,18 @@ class Space:
             return None
         discrete = self.canonical(np.array(chosen, dtype=np.intp).reshape(-1, 1))
         return Designs(continuous=self.project(continuous), discrete=discrete)
+
+    def placed(self, values: Mapping[str, float | Array]) -> Array:
+        """Coordinates of values by path, in SI units, or the nearest that the space holds; shape (dimensions, n)."""
+        ranges = [r.coordinate(values[r.path]) for r in self.ranges]
+        shares = [values[path] for group in self.shares for path in group.paths]
+        return self.project(np.array(np.broadcast_arrays(*map(np.atleast_1d, (*ranges, *shares))), dtype=float))
+
+    def by_path(self, coordinates: Array) -> dict[str, Any]:
+        """Values by path at coordinates of shape (dimensions, ...), where no option is left: what `placed` reads."""
+        flat = coordinates.reshape(len(coordinates), -1)
+        found = self.values(self.designs(flat))
+        return {path: found[path].reshape(coordinates.shape[1:]) for path in self.paths[: self.dimensions]}
 
     def relaxed(self) -> Space:
         """The space whose options are ranges of their places: for searchers that move coordinates alone (`unrelaxed`)."""

@@ -15,7 +15,6 @@ import numpy as np
 from crossflow.answers.search.oracle import Oracle
 from crossflow.answers.search.settings import OptunaSettings
 from crossflow.answers.search.space import Designs, Space
-from crossflow.base.arrays import Array
 from crossflow.base.errors import CrossflowError
 
 TPE_BATCH = 8  # trials asked before they are told; the sampler keeps them apart (constant liar)
@@ -91,9 +90,12 @@ def _study(oracle: Oracle, settings: OptunaSettings, name: str) -> Iterator[Any]
 
 
 def _distributions(space: Space) -> dict[str, Any]:
-    from optuna.distributions import CategoricalDistribution, FloatDistribution
+    from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
 
-    found: dict[str, Any] = {r.path: FloatDistribution(r.low, r.high, log=r.log) for r in space.ranges}
+    found: dict[str, Any] = {
+        r.path: IntDistribution(int(r.low), int(r.high), log=r.log) if r.whole else FloatDistribution(r.low, r.high, log=r.log)
+        for r in space.ranges
+    }
     for number, group in enumerate(space.shares):
         names = (*group.paths, f"rest of budget {number + 1}")
         found |= {f"weight {name}": FloatDistribution(1e-6, 1.0) for name in names}
@@ -102,7 +104,7 @@ def _distributions(space: Space) -> dict[str, Any]:
 
 def _designs(space: Space, trials: list[Mapping[str, Any]]) -> Designs:
     """Designs of the samplers' suggestions."""
-    rows = [_coordinate(r.low, r.high, r.log, np.array([trial[r.path] for trial in trials])) for r in space.ranges]
+    rows = [r.coordinate(np.array([trial[r.path] for trial in trials], dtype=float)) for r in space.ranges]
     for number, group in enumerate(space.shares):
         names = (*group.paths, f"rest of budget {number + 1}")
         # Exponential variates of uniform weights: uniform on the simplex, as random designs are.
@@ -118,16 +120,11 @@ def _designs(space: Space, trials: list[Mapping[str, Any]]) -> Designs:
 def _params(space: Space, design: Designs) -> dict[str, Any]:
     """What a sampler would suggest for a design."""
     values = {path: listed[0] for path, listed in space.values(design).items()}
-    found = {r.path: float(values[r.path]) for r in space.ranges} | {option.path: str(values[option.path]) for option in space.options}
+    found: dict[str, Any] = {r.path: (int if r.whole else float)(values[r.path]) for r in space.ranges}
+    found |= {option.path: str(values[option.path]) for option in space.options}
     for number, group in enumerate(space.shares):
         parts = np.array([values[path] for path in group.paths]) / group.total
         names = (*group.paths, f"rest of budget {number + 1}")
         weights = np.clip(np.exp(-np.append(parts, max(1.0 - parts.sum(), 0.0))), 1e-6, 1.0)
         found |= {f"weight {name}": float(weight) for name, weight in zip(names, weights, strict=True)}
     return found
-
-
-def _coordinate(low: float, high: float, log: bool, values: Array) -> Array:
-    if log:
-        return np.asarray(np.log(values / low) / np.log(high / low))
-    return np.asarray((values - low) / (high - low))

@@ -14,7 +14,7 @@ from crossflow.answers.bands import DESIGNED, GENERATED, LEVELS, rounded, spread
 from crossflow.answers.evaluation.likeness import likeness, trust, trusts
 from crossflow.answers.explanation.parameters import parameters
 from crossflow.answers.explanation.uncertainty import entry_of, importance, interval, probability_better
-from crossflow.answers.points import split, variant, varied
+from crossflow.answers.points import division_notes, split, variant, varied
 from crossflow.answers.scenario import Scenario
 from crossflow.answers.score import larger_is_better, unit_of
 from crossflow.answers.search.division import SPREAD
@@ -38,6 +38,8 @@ Blocks = tuple[list[str], Iterable[Mapping[str, Sequence[Any]]]]  # names of the
 BEST = "best"  # folder of the best designs of several searches
 _LONG = re.compile(r"[+-]?\d{1,5}\.\d+")
 TIED = 5  # points that are named which cannot be told from the fastest
+TOLD = 3  # pairs of a node and a memory without a division that are named
+TECHNOLOGY = "system.technology."
 COMPARED = 64  # swept points up to which every pair is compared
 
 
@@ -220,12 +222,26 @@ def notes(study: Study, view: View, results: Sequence[searches.SearchResult]) ->
     found = [sentence(study.scenario)] if study.keeps_division else []
     searched = dict.fromkeys(option.path for run in study.runs for option in run.problem.space.options)
     if isinstance(study.scenario.system, DatasheetSystem) and "system" not in study.paths:
-        found += [of_a_datasheet(path, OF_DATASHEETS) for path in (*study.paths, *searched) if path.startswith("system.technology.")]
+        found += [of_a_datasheet(path, OF_DATASHEETS) for path in (*study.paths, *searched) if path.startswith(TECHNOLOGY)]
+    found += _undivided(study)
     found += [_trusted(study, view)] if not results and study.sampling is None else [_trusted_best(results)]
     found += [missed(study.redivision.problem.constraints, view.columns)] if study.bounded and study.redivision is not None else []
     found += [unmoved(tables.numbers(view.columns[SPREAD]), study.spec.redivide.evaluations)] if study.spec.redivide is not None else []
     found = [text for text in found if text]
     return found + ([LOOSELY] if any(any(_loose(study, block)) for block in _blocks(study, view, results)[1]) else [])
+
+
+def _undivided(study: Study) -> list[str]:
+    """Nodes and memories of the study for which the template's table has no division, where nothing divides the budgets anew."""
+    swept = dict(study.grid.values)
+    searched = {option.path: option.values for run in study.runs for option in run.problem.space.options}
+    if study.redivision is not None or any(run.problem.space.shares for run in study.runs):
+        return []
+    values = {path.removeprefix(TECHNOLOGY): chosen for path, chosen in {**swept, **searched}.items() if path.startswith(TECHNOLOGY)}
+    told = list(division_notes(study.scenario, values))
+    left = len(told) - TOLD
+    more = "One further pair of a node and a memory has" if left == 1 else f"{left:,} further pairs of a node and a memory have"
+    return [*(f"{note[0].upper()}{note[1:]}." for note in told[:TOLD]), *([f"{more} none either."] if left > 0 else [])]
 
 
 def _trusted_best(results: Sequence[searches.SearchResult]) -> str:

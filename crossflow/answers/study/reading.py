@@ -14,7 +14,7 @@ from crossflow.answers.evaluation.members import together
 from crossflow.answers.points import STRATEGY, Together, as_shipped, by_path, is_together, read_together, split, variant
 from crossflow.answers.scenario import Scenario, check_no_part, check_strategy, from_document, scenario_document, spelled_out, strategy_of
 from crossflow.answers.search.division import SPREAD, BudgetDivision
-from crossflow.answers.search.shares import shares_of
+from crossflow.answers.search.shares import choices_of
 from crossflow.answers.settings import pointed
 from crossflow.answers.study import sweeps
 from crossflow.answers.study.planning import PlannedSearch, planned
@@ -396,7 +396,7 @@ def _column_problems(spec: StudyFile, scenario: Scenario, swept: _Swept, documen
 
 def _shares(spec: StudyFile, scenario: Scenario) -> list[str]:
     """Columns that only rows with budgets divided anew have; whether they can be is told later."""
-    return [SPREAD, *shares_of(scenario)] if spec.redivide is not None else []
+    return [SPREAD, *choices_of(scenario)] if spec.redivide is not None else []
 
 
 def _known(spec: StudyFile, scenario: Scenario, swept: Mapping[str, Sequence[Any]], together: Mapping[str, Together]) -> Known:

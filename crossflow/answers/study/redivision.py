@@ -13,7 +13,7 @@ from crossflow.answers.score import larger_is_better
 from crossflow.answers.search.division import BudgetDivision
 from crossflow.answers.search.goals import Constraint, Objective
 from crossflow.answers.search.problem import SearchProblem
-from crossflow.answers.search.shares import SHARES, budget_shares, held_shares, shares_of
+from crossflow.answers.search.shares import SHARES, budget_shares, free_ranges, held_shares
 from crossflow.answers.search.space import Space
 from crossflow.answers.study.spaces import checked_columns, read_constraints
 from crossflow.answers.study.spec import Redivide, StudyFile
@@ -94,8 +94,7 @@ def redivision(spec: StudyFile, scenario: Scenario, values: Mapping[str, Sequenc
     with document.telling("redivide"):
         spaces = [_space(spec.redivide, here, values) for here in _systems(scenario, values)]
         if any(space != spaces[0] for space in spaces):
-            raise CrossflowError("the templates that are swept have different shares; make a study of each")
-    held = shares_of(scenario)
+            raise CrossflowError("the templates that are swept have different shares, or another microarchitecture; make a study of each")
     goal = spec.redivide.goal
     checked_columns(spec, scenario, document, {("redivide", "goal"): goal}, values)
     problem = SearchProblem(
@@ -105,7 +104,7 @@ def redivision(spec: StudyFile, scenario: Scenario, values: Mapping[str, Sequenc
         constraints=tuple(read_constraints(spec, document)),
         fits=bool(spec.constraints.get("fits", True)),
     )
-    return BudgetDivision(problem=problem, start=np.array([[held[path]] for path in spaces[0].paths]), seed=spec.redivide.seed)
+    return BudgetDivision(problem=problem, seed=spec.redivide.seed)
 
 
 def _systems(scenario: Scenario, values: Mapping[str, Sequence[Any]]) -> Iterator[Scenario]:
@@ -114,7 +113,7 @@ def _systems(scenario: Scenario, values: Mapping[str, Sequence[Any]]) -> Iterato
 
 
 def _space(settings: Redivide, scenario: Scenario, values: Mapping[str, Sequence[Any]]) -> Space:
-    """The shares that are divided anew."""
+    """The shares that are divided anew, and the microarchitecture that is chosen with them, but for what is swept."""
     if not isinstance(scenario.system, GeneratedSystem):
         raise CrossflowError(f"{scenario.system.name} is known by its datasheet and has no budgets to divide")
     wanted = [WORDS.get(name, name) for name in settings.shares]
@@ -130,4 +129,5 @@ def _space(settings: Redivide, scenario: Scenario, values: Mapping[str, Sequence
     lost = next((n for n, w in zip(settings.shares, wanted, strict=True) if not any(f"{p}.".startswith(f"{w}.") for p in every)), None)
     if lost is not None:
         raise CrossflowError(f"shares: '{lost}' is no budget and no share of {scenario.system.name}; budgets: {', '.join(WORDS)}")
-    return Space(shares=tuple(groups))
+    free = free_ranges(scenario) if settings.microarchitecture else ()
+    return Space(ranges=tuple(one for one in free if one.path not in values), shares=tuple(groups))

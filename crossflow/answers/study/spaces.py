@@ -16,15 +16,15 @@ from crossflow.answers.points import SECTIONS, Split, path_as_shipped, split, va
 from crossflow.answers.scenario import Scenario, check_strategy, strategy_of
 from crossflow.answers.score import listed, no_column, unit_of
 from crossflow.answers.search.goals import Constraint
-from crossflow.answers.search.shares import SHARES, budget_shares, held_shares
+from crossflow.answers.search.shares import MICROARCHITECTURE, SHARES, budget_shares, held_shares
 from crossflow.answers.search.space import SMALLEST_SHARE, Options, Range, Shares, Space
 from crossflow.answers.study.spec import SpacedRange, StudyFile, spaced
 from crossflow.base import errors, files
 from crossflow.base.errors import CrossflowError, SpecError, did_you_mean, with_article
 from crossflow.base.files import Document, FileModel, Path_
-from crossflow.base.limits import Finite, PositiveInt, Whole
+from crossflow.base.limits import Finite, PositiveInt
 from crossflow.base.units import parse
-from crossflow.hardware.architecture.template import GeneratedSystem
+from crossflow.hardware.architecture.template import Ends, GeneratedSystem
 from crossflow.hardware.technology.library import kind_of
 from crossflow.parallel.strategy.mesh import Mesh
 from crossflow.parallel.strategy.plan import Plan
@@ -50,13 +50,10 @@ class SharesEntry(FileModel):
     max: Annotated[Finite, Field(gt=0, le=1)] = 1.0
 
 
-class RangeEntry(FileModel):
-    """A quantity between two ends."""
+class RangeEntry(Ends):
+    """The same, in a space."""
 
-    start: str | Whole | Finite = Field(alias="from")
-    stop: str | Whole | Finite = Field(alias="to")
     count: PositiveInt | None = Field(default=None, le=10**6, description="values, where it is enumerated")
-    scale: Literal["linear", "log"] = "linear"
     when: Mapping[str, Any] = Field(default={}, description="only where options have these values, by path")
 
 
@@ -79,6 +76,7 @@ def read_space(entries: Mapping[str, Any], scenario: Scenario, document: Documen
     if placed and entries.get("strategy") != "legal":
         message = "the order of a transformer's ranks is part of its strategy; give strategy: legal, or list strategies with their orders"
         raise SpecError([document.problem(("space", "placement"), message)])
+    entries = _with_microarchitecture(entries, scenario, document)
     # Strategies come last: which are legal depends on the devices and models to choose from.
     for path, given in sorted(entries.items(), key=lambda entry: entry[0] == "strategy"):
         if placed and path == "placement":
@@ -94,6 +92,25 @@ def read_space(entries: Mapping[str, Any], scenario: Scenario, document: Documen
     _check_conditions(space, document)
     _check_paths(space, document)
     return space
+
+
+def _with_microarchitecture(entries: Mapping[str, Any], scenario: Scenario, document: Document) -> Mapping[str, Any]:
+    """Entries with a range for each quantity that `system.microarchitecture` stands for, but for those that have an entry of their own."""
+    if MICROARCHITECTURE not in entries:
+        return entries
+    given, system = entries[MICROARCHITECTURE], scenario.system
+    free = system.microarchitecture if isinstance(system, GeneratedSystem) else {}
+    names = list(free) if given == "all" else given
+    if not isinstance(names, list) or not names or (lost := [name for name in names if name not in free]):
+        known = f"paths are {', '.join(free)}" if free else f"{system.name} names none under `microarchitecture`"
+        words = f"there is no {lost[0]!r}" if isinstance(names, list) and names else f"expected 'all' or a list of paths, got {given!r}"
+        raise document.error(("space", MICROARCHITECTURE), f"{words}; {known}")
+    ranges = {
+        f"system.{name}": free[name].model_dump(by_alias=True, include={"start", "stop", "scale"})
+        for name in names
+        if f"system.{name}" not in entries
+    }
+    return {**{path: entry for path, entry in entries.items() if path != MICROARCHITECTURE}, **ranges}
 
 
 def _check_paths(space: Space, document: Document) -> None:
@@ -189,18 +206,16 @@ def _check_values(path: str, values: tuple[Any, ...], scenario: Scenario) -> Non
 
 def _range(path: str, entry: RangeEntry, document: Document, scenario: Scenario) -> Range | Options:
     quantity = varied(scenario, path)
-    if quantity is None or quantity.whole:
+    if quantity is None or (quantity.whole and entry.count is not None):
         if entry.count is None:
             raise CrossflowError("a setting that is no quantity needs a count, or a list of values")
         described = SpacedRange.model_validate({"from": entry.start, "to": entry.stop, "count": entry.count, "scale": entry.scale})
         numbers = [round(value) if isinstance(value, float) else value for value in spaced(described, document, ("space", path))]
         return _options(path, tuple(dict.fromkeys(numbers)), entry.when, scenario)
-    low, high = (quantity.checked(parse(end, quantity.unit), end) for end in (entry.start, entry.stop))
-    if not low < high:
-        raise CrossflowError(f"from must be less than to, got {entry.start} and {entry.stop}")
-    if entry.scale == "log" and low <= 0:
-        raise CrossflowError("a logarithmic scale needs ends greater than zero")
-    return Range(path=path, low=low, high=high, log=entry.scale == "log", count=entry.count, when=_conditions(entry.when))
+    low, high = entry.read(quantity)
+    return Range(
+        path=path, low=low, high=high, log=entry.scale == "log", whole=quantity.whole, count=entry.count, when=_conditions(entry.when)
+    )
 
 
 def _conditions(when: Mapping[str, Any]) -> dict[str, tuple[Any, ...]]:

@@ -14,7 +14,7 @@ from crossflow.answers.search.settings import BEST, SearchSettings
 from crossflow.answers.study.plots.spec import Plot
 from crossflow.base import files
 from crossflow.base.files import Document, FileModel
-from crossflow.base.limits import Finite, PositiveInt, Seed
+from crossflow.base.limits import Finite, Flag, PositiveInt, Seed
 from crossflow.base.units import parse
 
 MOST_POINTS = 10**7  # of one study, unless more are asked for
@@ -62,6 +62,9 @@ class Redivide(FileModel):
         default=("area", "power", "perimeter"),
         description="`area`, `power` and `perimeter` for all shares of these budgets that the device has, or paths of shares or "
         "beginnings of paths; the others stay as they are",
+    )
+    microarchitecture: Flag = Field(
+        default=True, description="whether the quantities that the template's `microarchitecture` names are chosen with the shares"
     )
     evaluations: PositiveInt = Field(default=20_000, description="designs to evaluate for each swept point")
     each: Literal["draw", "point"] = Field(

@@ -185,7 +185,7 @@ def evaluated(part: SweepTask, seen: Seen | None = None) -> RowBlock:
 
 
 def _divided(part: SweepTask, given: Mapping[str, Sequence[Any]], count: int, seen: Seen | None) -> dict[str, Array]:
-    """The shares of each row by path, and how far ends of the search differ there; nothing where nothing is divided anew."""
+    """What is chosen for each row by path, and how far ends of the search differ there; nothing where nothing is divided anew."""
     redivision, settings = part.redivision, part.settings
     if redivision is None or settings is None:
         return {}
@@ -203,7 +203,7 @@ def _divided(part: SweepTask, given: Mapping[str, Sequence[Any]], count: int, se
             found = replace(anew, spread=spread, still=still)
     spread = np.zeros(count) if found.spread is None else found.spread
     unknown = np.zeros(count, dtype=bool) if found.still is None else found.still
-    return {**dict(zip(redivision.paths, found.designs, strict=True)), SPREAD: np.where(unknown, np.nan, np.expm1(spread))}
+    return {**redivision.values(found.designs), SPREAD: np.where(unknown, np.nan, np.expm1(spread))}
 
 
 def _inner(sizes: Sequence[int], first: int, count: int) -> tuple[int, ...]:

@@ -1,11 +1,14 @@
 """Divisions of a template's budgets: the shares of each logic node and memory, in a table beside the template.
 
-A share that a system or a scenario gives itself stands in every row, so that it holds whatever node and memory are chosen.
+A row may hold values of the template's `microarchitecture` too, such as the slices of a cache. What a system or a scenario gives itself
+stands in every row, so that it holds whatever node and memory are chosen. A node without a row takes what lies between those of the
+next coarser and the next finer one, by the logarithm of the area of logic; one beyond all rows takes the nearest.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -19,16 +22,18 @@ from crossflow.base.files import Document, Path_, Place
 from crossflow.base.limits import shown
 from crossflow.base.paths import quantities
 from crossflow.hardware.architecture.template import BUDGETS, Budgets, GeneratedSystem, TechnologyDivision
-from crossflow.hardware.technology.library import Choice
+from crossflow.hardware.technology.library import TechLibrary
 
 ROLES = ("logic", "memory")  # roles of the technology that name a row
+MICROARCHITECTURE = "microarchitecture"
 ANY = "any"
 
 
 def read_divisions(document: Document, folder: Path) -> Document:
     """The template with the rows of the table that its `budgets.divisions` names.
 
-    The table is CSV with the columns `logic`, `memory` and a share in each further one, such as `area.on_chip.l2`.
+    The table is CSV with the columns `logic`, `memory` and in each further one a share, such as `area.on_chip.l2`, or a path of the
+    template's `microarchitecture`.
 
     Raises
     ------
@@ -44,21 +49,28 @@ def read_divisions(document: Document, folder: Path) -> Document:
     found = list(files.table_rows(path))
     if not found:
         raise document.error(("budgets", "divisions", "file"), f"{path} holds no row: a logic node, a memory and their shares in each")
-    columns = (name for _, cells in found for name in cells)
-    if (wrong := next((name for name in columns if name not in ROLES and name.split(".")[0] not in BUDGETS), None)) is not None:
-        expected = f"logic, memory and shares that begin with {', '.join(BUDGETS)}, such as area.on_chip.l2"
+    columns, others = (name for _, cells in found for name in cells), (*ROLES, *_named(document))
+    if (wrong := next((name for name in columns if name not in others and name.split(".")[0] not in BUDGETS), None)) is not None:
+        expected = f"logic, memory, shares that begin with {', '.join(BUDGETS)}, such as area.on_chip.l2, and paths of microarchitecture"
         raise SpecError([Problem(file=str(path), message=f"unknown column {shown(wrong)}; expected {expected}")])
     rows = [_row(cells, named.get("source")) for _, cells in found]
     places: dict[Path_, Place] = {("budgets", "divisions", i): (str(path), line) for i, (line, _) in enumerate(found)}
     return files.merge(document, Document(file=str(path), data={"budgets": {"divisions": rows}}, lines=places))
 
 
+def _named(document: Document) -> tuple[str, ...]:
+    """Paths of a template's `microarchitecture`, as far as it is one."""
+    held = files.held(document.data, (MICROARCHITECTURE,))
+    return tuple(held) if isinstance(held, Mapping) else ()
+
+
 def _row(cells: Mapping[str, str], source: Any) -> dict[str, Any]:
     row: dict[str, Any] = {role: cells[role] for role in ROLES if role in cells}
     for column, text in cells.items():
         if column not in ROLES:
-            share = files.scalar(text)
-            row = files.replace(row, tuple(column.split(".")), share if source is None else {"value": share, "source": source}, column)
+            path = tuple(column.split(".")) if column.split(".")[0] in BUDGETS else (MICROARCHITECTURE, column)
+            value = files.scalar(text)
+            row = files.replace(row, path, value if source is None else {"value": value, "source": source}, column)
     return row
 
 
@@ -70,28 +82,62 @@ def _are_rows(rows: Any) -> bool:
 def over(below: Document, own: Document) -> Document:
     """A template with the changes of a system or scenario over it; shares that these give stand in every row of its divisions."""
     merged = files.merge(below, own)
-    rows, given = files.held(below.data, ("budgets", "divisions")), files.held(own.data, ("budgets",))
+    rows, given = files.held(below.data, ("budgets", "divisions")), files.held(own.data, ("budgets",)) or {}
     if not _are_rows(rows) or not isinstance(given, Mapping) or "divisions" in given:
         return merged
+    rows = _left(rows, own.data)
     shares = Document(file=own.file, data={name: given[name] for name in BUDGETS if name in given})
     return _with(merged, {"divisions": [files.merge(Document(file=below.file, data=row), shares).data for row in rows]})
 
 
-def chosen(document: Document) -> Document:
-    """The system with the shares of its own node and memory, and its divisions completed by the template's own shares.
+def _left(rows: Sequence[Mapping[str, Any]], own: Any) -> list[Mapping[str, Any]]:
+    """The rows without those values of the microarchitecture that a system gives itself."""
+    return [
+        {**row, MICROARCHITECTURE: {path: value for path, value in row[MICROARCHITECTURE].items() if _held(own, path) is None}}
+        if isinstance(row.get(MICROARCHITECTURE), Mapping)
+        else row
+        for row in rows
+    ]
 
-    The shares of the template fill what a row leaves out and hold for nodes and memories that no row names: a last row, `ANY`.
+
+def _held(data: Any, path: str) -> Any:
+    return files.held(data, tuple(path.split(".")))
+
+
+def chosen(document: Document) -> Document:
+    """The system with the division of its own node and memory, and its divisions completed by what the template has itself.
+
+    That fills what a row leaves out and holds for memories that no row names: a last row, `ANY`.
     """
     rows = files.held(document.data, ("budgets", "divisions"))
     if not _are_rows(rows):
         return document
-    own = Document(file=document.file, data={name: document.data["budgets"].get(name, {}) for name in BUDGETS})
+    own = Document(file=document.file, data={name: document.data["budgets"].get(name, {}) for name in BUDGETS} | _standing(document))
     complete = [files.merge(own, Document(file=document.file, data=row)).data for row in rows]
     complete.append({**own.data, "logic": ANY, "memory": ANY})
     wanted = [files.held(document.data, ("technology", role)) for role in ROLES]
     here = next((i for i, row in enumerate(rows) if [row.get(role) for role in ROLES] == wanted), len(rows))
     budgets = {**{name: complete[here][name] for name in BUDGETS}, "divisions": complete}
-    return _with(document, budgets, _places(document, rows[here], here) if here < len(rows) else {})
+    found = _with(document, budgets, _places(document, rows[here], here) if here < len(rows) else {})
+    values = rows[here].get(MICROARCHITECTURE) if here < len(rows) else None
+    return _placed(found, values, here) if isinstance(values, Mapping) else found
+
+
+def _placed(document: Document, values: Mapping[str, Any], number: int) -> Document:
+    """A system with the values of a row of its divisions, each at the place of the row."""
+    paths = {tuple(path.split(".")): value for path, value in values.items()}
+    place = document.lines.get(("budgets", "divisions", number))
+    found = files.replaced(document, paths)
+    if place is None:
+        return found
+    lines = document.lines
+    return Document(file=found.file, data=found.data, lines=files.LatePlaces(lambda: {**lines, **dict.fromkeys(paths, place)}))
+
+
+def _standing(document: Document) -> dict[str, Any]:
+    """What a system has at the paths of its microarchitecture."""
+    values = {path: _held(document.data, path) for path in _named(document)}
+    return {MICROARCHITECTURE: {path: value for path, value in values.items() if value is not None}} if values else {}
 
 
 def _places(document: Document, row: Mapping[str, Any], number: int) -> Mapping[Path_, Place]:
@@ -109,20 +155,77 @@ def _with(document: Document, budgets: Mapping[str, Any], places: Mapping[Path_,
     return files.merge(document, Document(file=document.file, data={"budgets": budgets}, lines=lines))
 
 
-def varied(system: GeneratedSystem, choices: Mapping[str, Choice]) -> dict[str, Array]:
-    """Shares of the points that choose among nodes or memories, by path; shape (n,) each. Empty where nothing is divided."""
+def tables(system: GeneratedSystem, nodes: Sequence[str], memories: Sequence[str], library: TechLibrary) -> dict[str, Array]:
+    """What a template's table of divisions has for each node and memory, by path, shape (nodes, memories)."""
     rows = system.budgets.divisions
-    if not rows or not set(choices) & set(ROLES):
+    origins = [[origin(system, node, memory, library) for memory in memories] for node in nodes]
+    weights = np.zeros((len(nodes), len(memories), len(rows)))
+    for i, held in enumerate(origins):
+        for j, one in enumerate(held):
+            weights[i, j, list(one.rows)] = one.weights
+    shared, none = [shares(row) for row in rows], np.zeros(1)
+    divided = {path: weights @ np.concatenate([row.get(path, none) for row in shared]) for path in {p: None for row in shared for p in row}}
+    found = {f"system.budgets.{path}": table for path, table in divided.items()}
+    for path in system.microarchitecture:
+        quantity = system.free(path)
+        values = np.concatenate([quantity.read(row.microarchitecture[path]) for row in rows])
+        table = np.exp(weights @ np.log(np.maximum(values, np.finfo(float).tiny)))
+        found[f"system.{path}"] = np.rint(table) if quantity.whole else table
+    return found
+
+
+@dataclass(frozen=True, kw_only=True)
+class DivisionOrigin:
+    """Where the division for a node and a memory comes from: rows of the table and their weights."""
+
+    rows: tuple[int, ...]
+    weights: tuple[float, ...]
+    note: str | None  # what there is to say where no row names both
+
+
+def origin(system: GeneratedSystem, node: str, memory: str, library: TechLibrary) -> DivisionOrigin:
+    """Where a system has the division for a node and a memory from, of a table that its template has."""
+    rows = system.budgets.divisions
+    exact = next((i for i, row in enumerate(rows) if (row.logic, row.memory) == (node, memory)), None)
+    if exact is not None:
+        return DivisionOrigin(rows=(exact,), weights=(1.0,), note=None)
+    area = {name: float(np.log(entry.area[0])) for name, entry in library.logic.items()}
+    known = sorted((area[row.logic], i) for i, row in enumerate(rows) if row.memory == memory and row.logic in area)
+    lacks = f"{system.name} has no division of its budgets for {node} with {memory}"
+    if not known:
+        return DivisionOrigin(
+            rows=(len(rows) - 1,), weights=(1.0,), note=f"{lacks}, nor for that memory; it keeps the shares of its template"
+        )
+    finer, coarser = ([(at, i) for at, i in known if sign * (at - area[node]) <= 0.0] for sign in (1.0, -1.0))
+    if not finer or not coarser:
+        nearest = known[0] if not finer else known[-1]
+        return DivisionOrigin(
+            rows=(nearest[1],), weights=(1.0,), note=f"{lacks}; it takes that of {rows[nearest[1]].logic}, the nearest node"
+        )
+    (low, one), (high, other) = finer[-1], coarser[0]
+    part = 0.0 if high == low else (area[node] - low) / (high - low)
+    names = f"{rows[other].logic} and {rows[one].logic}"
+    return DivisionOrigin(rows=(one, other), weights=(1.0 - part, part), note=f"{lacks}; it takes what lies between those of {names}")
+
+
+def interpolated(system: GeneratedSystem, library: TechLibrary) -> DivisionOrigin | None:
+    """Where a system has its own division from, if no row of its template's table names its node and memory; None where one does."""
+    if not system.budgets.divisions:
+        return None
+    found = origin(system, system.technology.logic, system.technology.memory, library)
+    return None if found.note is None else found
+
+
+def between(system: GeneratedSystem, library: TechLibrary) -> dict[Path_, str]:
+    """Values of a system whose node has no row for its memory, as a file gives them, by path; empty where nothing is to be taken."""
+    found = interpolated(system, library)
+    if found is None or found.rows == (len(system.budgets.divisions) - 1,):
         return {}
-    logic, memory = (choices.get(role, Choice.of((getattr(system.technology, role),))) for role in ROLES)
-    place = {(row.logic, row.memory): number for number, row in enumerate(rows)}
-    rest = place[ANY, ANY]
-    index = np.array([[place.get((node, stack), rest) for stack in memory.names] for node in logic.names])[logic.index, memory.index]
-    tables = [shares(row) for row in rows]
-    none = np.zeros(1)
+    technology = system.technology
+    units = {f"system.{path}": system.free(path).unit for path in system.microarchitecture}
     return {
-        f"system.budgets.{path}": np.concatenate([table.get(path, none) for table in tables])[index]
-        for path in {path: None for table in tables for path in table}
+        tuple(path.split(".")[1:]): f"{float(table[0, 0])!r} {units.get(path, '')}".removesuffix(" 1").rstrip()
+        for path, table in tables(system, [technology.logic], [technology.memory], library).items()
     }
 
 

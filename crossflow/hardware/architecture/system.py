@@ -38,8 +38,12 @@ def resolve(document: Document, base: Path | None = None) -> tuple[SystemSpec, D
     """
     below = _merged(document, base)
     spec, merged = _read(below)
-    renamed = _technology_names(spec, merged, base)
-    return _read(files.replaced(below, renamed)) if renamed else (spec, merged)
+    if renamed := _technology_names(spec, merged, base):
+        spec, merged = _read(files.replaced(below, renamed))
+    if isinstance(spec, GeneratedSystem) and (values := divisions.between(spec, load_library(spec.techlib, base))):
+        merged = files.replaced(merged, values)
+        spec = files.validate(_KINDS[_kind(merged)], merged)
+    return spec, merged
 
 
 def _read(below: Document) -> tuple[SystemSpec, Document]:

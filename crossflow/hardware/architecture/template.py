@@ -17,7 +17,8 @@ from crossflow.base.arrays import Array, points
 from crossflow.base.errors import did_you_mean
 from crossflow.base.files import FileModel
 from crossflow.base.formats import FORMATS
-from crossflow.base.limits import DEVICES, Flag, Whole, shown
+from crossflow.base.limits import DEVICES, Finite, Flag, Whole, shown
+from crossflow.base.paths import quantity_at
 from crossflow.base.units import (
     Area,
     AreaOrZero,
@@ -32,11 +33,13 @@ from crossflow.base.units import (
     PositiveCount,
     PositiveShare,
     Power,
+    Quantity,
     Ratio,
     Rent,
     Share,
     Throughput,
     Time,
+    parse,
 )
 from crossflow.hardware.architecture.execution import Execution
 from crossflow.hardware.architecture.network import NetworkSpec
@@ -45,6 +48,8 @@ from crossflow.hardware.technology.components import Compute, Link, OffChip, OnC
 Scope = Literal["bundle", "global"]
 ONE = points(1.0)
 BUDGETS = ("area", "power_shares", "perimeter")  # what is divided among the components of a device
+# Parts of a system that are not of its device.
+NOT_FREE = ("microarchitecture", "technology", "network", "operation", "host", "node_load", "node_power")
 Dataflow = Literal["weight", "activation", "output", "best"]
 LEVELS = ("registers", "l1", "l2", "l3", "l4", "memory")
 
@@ -203,6 +208,25 @@ class OnChipLevel(FileModel):
     )
 
 
+class Ends(FileModel):
+    """A quantity between two ends, or whole numbers of things."""
+
+    start: str | Whole | Finite = Field(alias="from")
+    stop: str | Whole | Finite = Field(alias="to")
+    scale: Literal["linear", "log"] = "linear"
+    source: str = Field(default="", description="where the ends are from, a key of the file's `sources`")
+    note: str = ""
+
+    def read(self, quantity: Quantity) -> tuple[float, float]:
+        """Both ends in SI units; ValueError where they are none, or none that rise."""
+        low, high = (quantity.checked(parse(end, quantity.unit), end) for end in (self.start, self.stop))
+        if not low < high:
+            raise ValueError(f"from must be less than to, got {self.start} and {self.stop}")
+        if self.scale == "log" and low <= 0:
+            raise ValueError("a logarithmic scale needs ends greater than zero")
+        return low, high
+
+
 class BudgetShares(FileModel):
     """Shares of one budget by component; on-chip levels by their names."""
 
@@ -221,6 +245,9 @@ class TechnologyDivision(FileModel):
     area: BudgetShares = Field(default=BudgetShares(), description="shares of the area; the template's own where absent")
     power_shares: BudgetShares = Field(default=BudgetShares(), description="shares of the power, likewise")
     perimeter: BudgetShares = Field(default=BudgetShares(), description="shares of the die edge, likewise")
+    microarchitecture: Mapping[str, str | Whole | Finite | Mapping[str, Any]] = Field(
+        default={}, description="values of the paths that the template's `microarchitecture` names, likewise"
+    )
 
 
 class Budgets(FileModel):
@@ -284,6 +311,11 @@ class GeneratedSystem(SystemFields):
     rates: Mapping[TypeName, Ratio] = Field(description="matrix rate by data type, over the library's nominal rate")
     vector_rates: Mapping[TypeName, Ratio] = Field(description="rate of pointwise work by data type, over the same")
     budgets: Budgets
+    microarchitecture: Mapping[str, Ends] = Field(
+        default={},
+        description="quantities that searches may choose beside the division of the budgets, by path below `system`, such as "
+        "`levels.l2.slices: {from: 24, to: 400}`",
+    )
 
     @property
     def packaged(self) -> int:
@@ -317,6 +349,32 @@ class GeneratedSystem(SystemFields):
                 if level not in self.levels:
                     raise ValueError(f"budgets.{field}.on_chip: no level '{level}'; levels: {', '.join(self.levels)}")
         return self
+
+    @model_validator(mode="after")
+    def _microarchitecture_is_of_the_device(self) -> GeneratedSystem:
+        for path, ends in self.microarchitecture.items():
+            quantity = None if path.split(".")[0] in NOT_FREE else quantity_at(self, path.split("."))
+            if quantity is None:
+                raise ValueError(f"microarchitecture: {path} is no quantity of the device, such as bundles or levels.l2.slices")
+            try:
+                ends.read(quantity)
+            except ValueError as error:
+                raise ValueError(f"microarchitecture.{path}: {error}") from None
+        for row in self.budgets.divisions:
+            for path, value in row.microarchitecture.items():
+                if path not in self.microarchitecture:
+                    raise ValueError(f"budgets.divisions: {path} is none of the paths of `microarchitecture`")
+                try:
+                    self.free(path).read(value)
+                except ValueError as error:
+                    raise ValueError(f"budgets.divisions: {row.logic} with {row.memory}: {path}: {error}") from None
+        return self
+
+    def free(self, path: str) -> Quantity:
+        """The quantity at a path of `microarchitecture`."""
+        found = quantity_at(self, path.split("."))
+        assert found is not None  # the file is checked
+        return found
 
     @model_validator(mode="after")
     def _links_follow_from_technology(self) -> GeneratedSystem:
