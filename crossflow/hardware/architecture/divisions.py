@@ -125,7 +125,7 @@ def chosen(document: Document) -> Document:
 
 def _placed(document: Document, values: Mapping[str, Any], number: int) -> Document:
     """A system with the values of a row of its divisions, each at the place of the row."""
-    paths = {tuple(path.split(".")): value for path, value in values.items()}
+    paths: dict[Path_, Any] = {tuple(path.split(".")): value for path, value in values.items()}
     place = document.lines.get(("budgets", "divisions", number))
     found = files.replaced(document, paths)
     if place is None:
