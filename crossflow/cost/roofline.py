@@ -19,7 +19,7 @@ import numpy as np
 from crossflow.base.arrays import Array, Index, Mask, at_points, divide
 from crossflow.base.formats import DTYPE_BYTES, HALF, kept_bytes
 from crossflow.cost.tiling import PowerLimit, register_accesses, traffic_by_level
-from crossflow.cost.waves import WIDENING, quantised, wave_times
+from crossflow.cost.waves import WIDENING, padded, quantised, wave_times
 from crossflow.hardware.architecture.execution import ProductLibrary, Quantising, TileExecution
 from crossflow.hardware.architecture.model import Architecture
 from crossflow.hardware.architecture.voltage import throttled
@@ -186,7 +186,7 @@ def _nested_costs(sizes: Array, flops: Array, added: Array, architecture: Archit
     traffic = every(traffic_by_level(m, n, k, element, levels, second=ratio, added=more, often=batch, busy=busy, limit=limit))
     if len(rows) < len(flops) or (np.diff(which.ravel()) != 1).any():
         traffic = traffic[:, which.ravel()]
-    waves = quantised(sizes[0], sizes[1], sizes[3], architecture)
+    waves = np.maximum(quantised(sizes[0], sizes[1], sizes[3], architecture), padded(sizes[0], sizes[1], sizes[2], architecture))
     return _slowest(divide(flops, rate) * waves, traffic, flops, architecture, energy, launches=np.ones((len(flops), 1)))
 
 

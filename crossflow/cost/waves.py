@@ -41,7 +41,32 @@ WIDENING = 2.0 * 13.0 / 8.0
 # Rows and columns of further tiles of kernels that widen B, which are made for few rows (MARLIN, arXiv:2408.11743, Sec. 3.4).
 FEW_ROWS = ((16, 64), (16, 128), (16, 256), (32, 128), (32, 256))
 STRIP = 16  # rows or columns in which tiles of small products come
+STATIONARY = {
+    "weight": (1, 2, 0),
+    "activation": (0, 2, 1),
+    "output": (0, 1, 2),
+}  # sides (m, n, k) of what stays in an array, and the one that streams
 CHUNK = 16384  # matrix products a batch: temporaries stay in cache
+
+
+def padded(m: Array, n: Array, k: Array, architecture: Architecture) -> Array:
+    """Time of products on arrays of multipliers over that on arrays which every product fills, shape (kernels, n). [1]
+
+    One operand stays in an array, in pieces of its rows and columns, while the third side streams past it. Pieces at the edges take as
+    long as others. The next piece is loaded meanwhile, a row in a cycle, so that a stream shorter than the array has rows waits for it.
+    One for devices that are known by their datasheets, which do not say how many arrays of what shape a unit has.
+    """
+    if architecture.voltage is None:
+        return np.ones(1)
+    sides: list[Array] = [m, n, k]
+    rows, columns = architecture.array_height, architecture.array_width
+    flows = STATIONARY.values() if architecture.dataflow == "best" else [STATIONARY[architecture.dataflow]]
+    cycles = [
+        np.ceil(sides[one] / height) * np.ceil(sides[other] / width) * np.maximum(sides[streamed], height)
+        for one, other, streamed in flows
+        for height, width in ((rows, columns), (columns, rows))
+    ]
+    return divide(np.minimum.reduce(np.broadcast_arrays(*cycles)) * rows * columns, m * n * k)
 
 
 def quantised(m: Array, n: Array, often: Array, architecture: Architecture) -> Array:

@@ -100,7 +100,7 @@ def _own_divisions(scenario: Scenario, decided: Sequence[tuple[str, Any]], divis
     """Divisions that the template has for each decision, and last for the scenario itself, shape (dimensions, decisions + 1)."""
     own = choices_of(scenario)
     each = [choices_of(variant(scenario, {path: to})) if path.startswith("system.technology.") else own for path, to in decided]
-    return division.problem.space.placed({path: np.array([one[path] for one in (*each, own)]) for path in division.paths})
+    return division.problem.space.placed({path: np.array([one[path] for one in (*each, own)]) for path in division.paths if path in own})
 
 
 def _more(scenario: Scenario) -> list[tuple[str, Any]]:

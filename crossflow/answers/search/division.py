@@ -71,7 +71,8 @@ class BudgetDivision:
         if not any(path in tabled for path in self.paths):
             return []
         own = choices_of(self.problem.scenario)
-        return [self.problem.space.placed({path: np.broadcast_to(tabled.get(path, own[path]), (count,)) for path in self.paths})]
+        held = {path: tabled[path] if path in tabled else own[path] for path in self.paths if path in tabled or path in own}
+        return [self.problem.space.placed({path: np.broadcast_to(value, (count,)) for path, value in held.items()})]
 
     def about(self, given: Points, known: Array, count: int, evaluations: int, seed: int = 0, seen: Seen | None = None) -> Evolved:
         """Divide the budgets of points from known divisions of one like them on, shape (dimensions, divisions)."""

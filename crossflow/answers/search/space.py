@@ -197,8 +197,11 @@ class Space:
         return Designs(continuous=self.project(continuous), discrete=discrete)
 
     def placed(self, values: Mapping[str, float | Array]) -> Array:
-        """Coordinates of values by path, in SI units, or the nearest that the space holds; shape (dimensions, n)."""
-        ranges = [r.coordinate(values[r.path]) for r in self.ranges]
+        """Coordinates of values by path, in SI units, or the nearest that the space holds; shape (dimensions, n).
+
+        A range without a value has its middle.
+        """
+        ranges = [r.coordinate(values[r.path]) if r.path in values else 0.5 for r in self.ranges]
         shares = [values[path] for group in self.shares for path in group.paths]
         return self.project(np.array(np.broadcast_arrays(*map(np.atleast_1d, (*ranges, *shares))), dtype=float))
 

@@ -74,6 +74,23 @@ def _row(cells: Mapping[str, str], source: Any) -> dict[str, Any]:
     return row
 
 
+def without_levels(document: Document, names: Sequence[str]) -> Document:
+    """A template without some of its cache levels: their shares, in every row, their changes and their microarchitecture."""
+
+    def left(data: Any, above: Path_ = ()) -> Any:
+        if isinstance(data, list):
+            return [left(one, above) for one in data]
+        if not isinstance(data, Mapping):
+            return data
+        if above[-1:] in (("on_chip",), ("levels",)):
+            return {key: held for key, held in data.items() if key not in names}
+        if above[-1:] == (MICROARCHITECTURE,):
+            return {path: held for path, held in data.items() if not (path.startswith("levels.") and path.split(".")[1] in names)}
+        return {key: left(held, (*above, key)) for key, held in data.items()}
+
+    return Document(file=document.file, data=left(document.data), lines=document.lines) if names else document
+
+
 def _are_rows(rows: Any) -> bool:
     """Whether these are divisions; what is wrong with others is told where the system is read."""
     return isinstance(rows, Sequence) and all(isinstance(row, Mapping) for row in rows)

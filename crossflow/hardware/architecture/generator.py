@@ -20,6 +20,7 @@ from crossflow.base.arrays import Array, Mask, divide
 from crossflow.base.files import FileModel
 from crossflow.hardware.architecture.model import Architecture, BudgetUse, Level, Limit, Port, Throttle
 from crossflow.hardware.architecture.packaging import Mounted, cooled, packaged, room
+from crossflow.hardware.architecture.shaping import edges, shaped_cache, shaped_unit
 from crossflow.hardware.architecture.template import Budgets, BudgetShares, GeneratedSystem, OnChipLevel
 from crossflow.hardware.architecture.voltage import OperatingPoint, frugal_voltage, operate
 from crossflow.hardware.technology.components import Bond, Compute, Link, LogicNode, OffChip, OnChip, Substrate
@@ -36,6 +37,7 @@ class Parts:
     """The components of one design, at its logic node, with the template's and the scenario's changes."""
 
     compute: Compute
+    vector_part: Array  # vector units for each operation of the matrix units, over those of the library's unit. [1]
     on_chip: Mapping[str, OnChip]
     memory: OffChip
     intra_link: Link
@@ -130,7 +132,7 @@ def generate(system: GeneratedSystem, library: TechLibrary, choices: Mapping[str
     return Architecture(
         name=system.name,
         throughput={dtype: cores.peak * rate for dtype, rate in system.rates.items()},
-        vector_throughput={dtype: cores.peak * rate for dtype, rate in system.vector_rates.items()},
+        vector_throughput={dtype: cores.peak * parts.vector_part * rate for dtype, rate in system.vector_rates.items()},
         mcus=cores.mcus,
         units=cores.bundles,
         array_height=parts.compute.array_height,
@@ -169,10 +171,14 @@ def choose_parts(system: GeneratedSystem, library: TechLibrary, choices: Mapping
         name: _changed(library.component("on_chip", spec.component), changes.on_chip.get(name)) for name, spec in system.levels.items()
     }
     bond: Bond = library.gather("bond", choice["bond"])
+    unit = gather(units, choice["compute"].index)
+    compute = shaped_unit(unit, system.matrix_unit)
+    formed = {name: shaped_cache(cache, system.levels[name], compute) for name, cache in caches.items()}
     return Parts(
-        compute=gather(units, choice["compute"].index),
-        on_chip={name: library.scale(cache, choice["logic"]) for name, cache in caches.items()},
-        stacked={name: library.scale(cache, choice["stacked_logic"]) for name, cache in caches.items()},
+        compute=compute,
+        vector_part=edges(unit, compute),
+        on_chip={name: library.scale(cache, choice["logic"]) for name, cache in formed.items()},
+        stacked={name: library.scale(cache, choice["stacked_logic"]) for name, cache in formed.items()},
         bond=bond,
         memory=_bonded(_changed(library.gather("memory", choice["memory"]), changes.memory), bond),
         intra_link=_changed(library.gather("link", choice["intra_link"]), changes.intra_link),

@@ -107,7 +107,23 @@ def _merged(document: Document, base: Path | None, above: tuple[Path, ...] = ())
     if own.data.get("nodes") is not None and own.data.get("devices") is None:
         below = below.without("devices")
     _check_overridden(below, own)
+    below, own = _without_levels(below, own)
     return divisions.over(_without_changes(below, own), own)
+
+
+def _without_levels(below: Document, own: Document) -> tuple[Document, Document]:
+    """A generated template without the cache levels that are null in the section, their shares and their microarchitecture."""
+    given, held = files.held(own.data, ("levels",)), files.held(below.data, ("levels",))
+    if not isinstance(given, Mapping) or not isinstance(held, Mapping) or below.data.get("kind") != "generated":
+        return below, own
+    gone = [name for name, level in given.items() if level is None]
+    if lost := next((name for name in gone if name not in held), None):
+        message = f"null leaves out nothing: there is no level '{lost}'{did_you_mean(lost, held)}; levels: {', '.join(held)}"
+        raise own.error(("levels", lost), message)
+    if not gone:
+        return below, own
+    kept = files.replace(own.data, ("levels",), {name: level for name, level in given.items() if name not in gone}, own.file)
+    return divisions.without_levels(below, gone), Document(file=own.file, data=kept, lines=own.lines)
 
 
 def _without_changes(below: Document, own: Document) -> Document:

@@ -203,6 +203,12 @@ class OnChipLevel(FileModel):
         default=points(0.05),
         description="share of the level's power kept for leakage: capacity stops where it is used up, the rest feeds accesses",
     )
+    slice_width: Information | None = Field(
+        default=None, description="what one slice delivers in a cycle, its port as wide; that of the component where absent"
+    )
+    frequency: Frequency | None = Field(
+        default=None, description="clock of the slices, at the voltage that it takes; that of the component where absent"
+    )
     stacked_area: AreaOrZero = Field(
         default=points(0.0), description="area of dies on the compute die that hold more of its bits, one die on each compute die"
     )
@@ -225,6 +231,13 @@ class Ends(FileModel):
         if self.scale == "log" and low <= 0:
             raise ValueError("a logarithmic scale needs ends greater than zero")
         return low, high
+
+
+class MatrixUnit(FileModel):
+    """Shape of the multiplier array of one unit, where it is another one than that of the library."""
+
+    height: PositiveCount | None = Field(default=None, description="rows of the array")
+    width: PositiveCount | None = Field(default=None, description="columns of the array")
 
 
 class BudgetShares(FileModel):
@@ -300,6 +313,9 @@ class GeneratedSystem(SystemFields):
         default=None, gt=0, description="accelerators on one substrate, where a node holds several packages; all of a node where absent"
     )
     bundles: PositiveCount = Field(description="SMs, CUs or cores of one device; a larger compute area makes each of them wider")
+    matrix_unit: MatrixUnit | None = Field(
+        default=None, description="another array of multipliers for each unit; its area, power and rate follow"
+    )
     levels: Mapping[LevelName, OnChipLevel] = Field(description="on-chip levels from the nearest to the farthest")
     memory_utilisation: Share
     memory_static_share: Share = Field(

@@ -63,6 +63,12 @@ class Compute(FileModel):
     leakage: Share = Field(description="share of the nominal power that flows without switching")
     array_height: PositiveCount = Field(description="N_x of Eq. 5: rows of the unit's multiplier array")
     array_width: PositiveCount = Field(description="N_y of Eq. 5: columns of the unit's multiplier array")
+    edge_area: Share | None = Field(
+        default=None,
+        description="share of the unit's area along the edges of its array: registers and feeds of operands, accumulators, control;"
+        " it grows with rows plus columns, the rest with rows times columns; not known where absent",
+    )
+    edge_power: Share | None = Field(default=None, description="share of the unit's power there")
 
 
 class OnChip(FileModel):

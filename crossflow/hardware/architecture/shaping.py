@@ -1,0 +1,93 @@
+"""Components of a library in another shape than theirs: arrays of multipliers, slices of caches; area, power and energy follow."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from crossflow.base.arrays import Array
+from crossflow.base.errors import CrossflowError
+from crossflow.hardware.architecture.template import MatrixUnit, OnChipLevel
+from crossflow.hardware.architecture.voltage import relative_frequency, voltage_at
+from crossflow.hardware.technology.components import Compute, OnChip
+
+
+def shaped_unit(unit: Compute, shape: MatrixUnit | None) -> Compute:
+    """A unit with another array of multipliers; itself where no shape is given.
+
+    What lies along the edges of the array (registers and feeds of operands, accumulators, control) grows with rows plus columns, the
+    multipliers with rows times columns: one large array is denser and more frugal than many small ones, and fits small products worse.
+
+    Raises
+    ------
+    CrossflowError
+        Where the library does not know how much of the unit lies along its edges.
+    """
+    if shape is None or (shape.height is None and shape.width is None):
+        return unit
+    height, width = (own if given is None else given for given, own in ((shape.height, unit.array_height), (shape.width, unit.array_width)))
+    known = [share for share in (unit.edge_area, unit.edge_power) if share is not None and np.isfinite(share).all()]
+    if len(known) < 2:
+        raise CrossflowError(
+            f"matrix_unit: the library does not say which part of the unit '{unit.title}' lies along the edges of its array (edge_area,"
+            " edge_power), so that another shape has no area; choose another technology.compute"
+        )
+    inside = height * width / (unit.array_height * unit.array_width)
+    along = (height + width) / (unit.array_height + unit.array_width)
+    area, power = ((1.0 - share) * inside + share * along for share in known)
+    return unit.model_copy(
+        update={
+            "nominal_flop_rate": unit.nominal_flop_rate * inside,
+            "nominal_area": unit.nominal_area * area,
+            "nominal_power": unit.nominal_power * power,
+            "array_height": height,
+            "array_width": width,
+        }
+    )
+
+
+def edges(unit: Compute, shaped: Compute) -> Array:
+    """Edges of arrays for each multiplier, over those of the unit that they were made of, shape (n,). [1]
+
+    Vector units lie along the edges: for each operation of a larger array there are fewer of them.
+    """
+
+    def each(one: Compute) -> Array:
+        return np.asarray((one.array_height + one.array_width) / (one.array_height * one.array_width))
+
+    return each(shaped) / each(unit)
+
+
+def shaped_cache(cache: OnChip, level: OnChipLevel, unit: Compute) -> OnChip:
+    """A cache with slices of another width or clock; itself where its level gives neither.
+
+    The port of a slice, its part of routers and wires, is as wide as the slice. A faster clock takes a higher voltage, by the law of the
+    units' logic up to their largest voltage, where the clock stops; accesses take the square of it. A slower clock saves down to their
+    least voltage.
+
+    Raises
+    ------
+    CrossflowError
+        Where the library gives the slices of the component no width, or no clock.
+    """
+    if level.slice_width is None and level.frequency is None:
+        return cache
+    if cache.slice_width is None or cache.frequency is None:
+        raise CrossflowError(
+            f"levels: slices of '{level.component}' have no width and clock in the library; leave slice_width and frequency out"
+        )
+    nominal, threshold = unit.nominal_voltage, unit.threshold_voltage
+    width = cache.slice_width if level.slice_width is None else level.slice_width
+    fastest = cache.frequency * relative_frequency(unit.maximum_voltage, nominal, threshold)
+    clock = cache.frequency if level.frequency is None else np.minimum(level.frequency, fastest)
+    voltage = np.maximum(voltage_at(clock / cache.frequency, nominal, threshold), unit.minimum_voltage)
+    switching = (voltage / nominal) ** 2 if level.frequency is not None else np.ones(1)
+    return cache.model_copy(
+        update={
+            "slice_width": width,
+            "frequency": clock,
+            "port_area": cache.port_area * width / cache.slice_width,
+            "dynamic_energy_per_bit": cache.dynamic_energy_per_bit * switching,
+            "control_energy_per_bit": cache.control_energy_per_bit * switching,
+            "wire_energy": cache.wire_energy * switching,
+        }
+    )
