@@ -7,6 +7,7 @@ import yaml
 from crossflow.__main__ import main
 from crossflow.answers.explanation.uncertainty import technology_of
 from crossflow.answers.search.division import SPREAD, beside
+from crossflow.answers.study.headlines import headlines, table
 from crossflow.answers.study.run import run_study
 from crossflow.base.errors import CrossflowError
 
@@ -173,7 +174,7 @@ def test_the_microarchitecture_is_chosen_with_the_shares(run):
     scenario = {**SCENARIO, "system": {**SCENARIO["system"], "microarchitecture": FREE}}
     paths = [f"system.{path}" for path in FREE]
     held, free, swept = (
-        run(scenario=scenario, redivide={**LITTLE, "evaluations": 3000, **more}, **sweep).rows
+        run(scenario=scenario, redivide={**LITTLE, "evaluations": 8000, **more}, **sweep).rows
         for more, sweep in (({"microarchitecture": False}, {}), ({}, {}), ({}, {"sweep": {paths[1]: [132, 250]}}))
     )
     assert all(path not in row for row in held for path in paths)
@@ -183,3 +184,46 @@ def test_the_microarchitecture_is_chosen_with_the_shares(run):
     better = [a["step_time_s"] / b["step_time_s"] for a, b in zip(free, held, strict=True)]
     assert max(better) < 1.005
     assert min(better) < 0.999
+
+
+# ------------------------------------------------------------------------------------------ what an answer hangs on
+
+
+MEMORIES = {"system.technology.logic": ["N7", "N3"], "system.technology.memory": ["HBM2", "HBM4"]}
+THIN = {**SCENARIO, "workload": {"model": "gemm", "m": 64, "n": 16384, "k": 16384}}
+
+
+def test_headlines_tell_who_wins_along_each_path_and_by_how_much():
+    found = headlines({"a": ["x", "x", "y", "y"], "b": [1, 2, 1, 2], "c": [0] * 4}, np.array([4.0, 3.0, 2.5, 2.0]))
+    assert [(one.path, one.winner, one.margin) for one in found] == [("a", "y", 0.5), ("b", 2, 0.25)]
+    assert headlines({"a": ["x", "y"]}, np.array([np.inf, np.inf])) == ()
+
+
+def test_what_an_answer_hangs_on_is_what_a_study_with_that_constant_finds(run):
+    """A product that waits for memory: newer memory wins, unless little of its bandwidth is reached."""
+    made = run(scenario=THIN, sweep=MEMORIES)
+    found = made.hinges()
+    assert {one.path: one.winner for one in found.headlines}["system.technology.memory"] == "HBM4"
+    mine = next(one for one in found.hinges if one.constant == "levels.l2.utilisation" and one.factor == 0.5)
+    level = {"levels": {"l2": {"utilisation": 0.45 * 0.5}}}
+    again = run(scenario={**THIN, "system": {**THIN["system"], **level}}, sweep=MEMORIES).rows
+    margin = next(one for one in mine.headlines if one.path == "system.technology.memory").margin
+    times = {memory: min(row["step_time_s"] for row in again if row["system.technology.memory"] == memory) for memory in ("HBM2", "HBM4")}
+    assert margin == pytest.approx(times["HBM2"] / times["HBM4"] - 1.0, rel=1e-9)
+    assert not any(one.constant.startswith("budgets.area") for one in found.hinges)
+
+
+def test_constants_are_judged_with_budgets_divided_anew(run):
+    made = run(scenario=THIN, sweep=MEMORIES, redivide=LITTLE)
+    own, found = run(scenario=THIN, sweep=MEMORIES).hinges(), made.hinges()
+    assert found.constants == own.constants - len(made.study.scenario.system.microarchitecture)
+    head, rows = table(found)
+    assert [row[:2] for row in rows] == [(one.path.rpartition(".")[2], one.winner) for one in found.headlines]
+    least, most = found.range(found.headlines[0])
+    assert least <= found.headlines[0].margin <= most
+    assert head[-1] == "another wins with"
+
+
+def test_searches_and_datasheets_have_no_headlines(run):
+    with pytest.raises(CrossflowError, match="who wins is told of sweeps of generated devices"):
+        run(uncertainty={"samples": 4}, record=["step_time_s"]).hinges()

@@ -418,3 +418,15 @@ def test_wrong_studies_are_told_before_anything_is_written(write, tmp_path, sect
         run_study(path, out=tmp_path / "out")
     assert sentence in str(caught.value).replace(f"{path}:", "s.yaml:")
     assert not (tmp_path / "out").exists()
+
+
+def test_microarchitecture_in_a_space_is_what_the_template_names(write):
+    case = {**SCENARIO, "system": {**SCENARIO["system"], "microarchitecture": {"bundles": {"from": 40, "to": 300}}}}
+    space = {"system.budgets.area": "shares", "system.microarchitecture": "all"}
+    searches = {"all": {"searcher": "evolution", "evaluations": 60}, "one": {"searcher": "evolution", "evaluations": 60, "over": ["system.microarchitecture"]}}
+    found = run_study(write(scenario=case, space=space, searches=searches, sweep={}, objectives=["step_time_s"]))
+    rows = [row for row in found.rows if row["search"] == "one"]
+    assert {row["system.bundles"] for row in rows} <= set(range(40, 301))
+    assert len({row["system.bundles"] for row in rows}) > 10
+    with pytest.raises(SpecError, match=r"space.*expected 'all' or a list of its paths, got \['levels'\]; paths: bundles"):
+        run_study(write(scenario=case, space={"system.microarchitecture": ["levels"]}, searches=searches, sweep={}, objectives=["step_time_s"]))

@@ -21,8 +21,10 @@ import yaml
 from make_docs import DOCS, FIGURES, GENERATED, ROOT, markdown
 from pages import slug
 
+from crossflow.answers.study.headlines import table
 from crossflow.answers.study.run import StudyResult, run_study
 from crossflow.base import files
+from crossflow.hardware.architecture.template import GeneratedSystem
 
 PROSE = Path(__file__).parent / "studies.yaml"
 PAGE = DOCS / "studies.md"
@@ -105,7 +107,18 @@ def section(result: StudyResult, words: Mapping[str, Any]) -> Iterator[str]:
     keep = [i for i, header in enumerate(headers) if header not in words.get("without", ())]
     kept = [[row[i] for i in keep] for row in rows]
     yield markdown([headers[i] for i in keep], kept, right=[i for i in range(len(keep)) if _numeric(kept, i)])
+    yield from hanging(result)
     yield f"\n{words['findings'].strip()}\n"
+
+
+def hanging(result: StudyResult) -> Iterator[str]:
+    """What the answer of a sweep of generated devices hangs on; nothing of other studies."""
+    study = result.study
+    if isinstance(study.scenario.system, GeneratedSystem) and study.paths and not study.runs and study.sampling is None:
+        found = result.hinges()
+        if found.headlines:
+            yield f"\nWho wins, again with each of {found.constants} constants of the device halved and doubled:\n\n"
+            yield markdown(*table(found))
 
 
 def _numeric(rows: list[list[str]], column: int) -> bool:

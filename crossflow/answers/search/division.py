@@ -81,6 +81,13 @@ class BudgetDivision:
         starts = np.repeat(known[:, None, :], count, axis=1)
         return refine(self.problem.space, self._merits(given, count, seen), starts, evaluations, rng, strangers)
 
+    def from_each(self, given: Points, known: Array, evaluations: int, seed: int = 0) -> Evolved:
+        """Divide the budgets of points from a division of each on, shape (dimensions, points)."""
+        count = known.shape[1]
+        rng = np.random.default_rng((self.seed, seed))
+        strangers = rng.integers(0, count, (count, STRANGERS))
+        return refine(self.problem.space, self._merits(given, count, None), known[:, :, None], evaluations, rng, strangers)
+
     def anew(self, given: Points, known: Array, count: int, evaluations: int, seed: int = 0) -> Evolved:
         """Divide the budgets of points from scratch, with divisions that may be good among the first, shape (dimensions, divisions)."""
         rng = np.random.default_rng((self.seed, seed))

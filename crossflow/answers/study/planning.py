@@ -14,6 +14,7 @@ from crossflow.answers.search.driver import check
 from crossflow.answers.search.goals import Objective
 from crossflow.answers.search.problem import SearchProblem, standing
 from crossflow.answers.search.settings import BEST, GivenSettings, SearchSettings
+from crossflow.answers.search.shares import MICROARCHITECTURE, free_ranges
 from crossflow.answers.search.space import Options, Space
 from crossflow.answers.study.spaces import checked_columns, read_constraints, read_space
 from crossflow.answers.study.spec import StudyFile, money, recorded
@@ -53,7 +54,7 @@ def planned(
         if "searches" not in document.data:
             _check_small(space, document)
         for name, settings in spec.searches.items():
-            lost = [path for path in settings.over or () if not space.only((path,)).paths]
+            lost = [path for path in settings.over or () if not space.only(_paths((path,), here)).paths]
             if lost:
                 raise document.error(("searches", name, "over"), f"over: '{lost[0]}' is not in the space; space: {', '.join(spec.space)}")
             with document.telling("searches", name):
@@ -99,7 +100,13 @@ def _own_space(space: Space, settings: SearchSettings, scenario: Scenario) -> Sp
     """The part of the space that a search may change; the scenario's own strategy alone where nothing is searched."""
     if isinstance(settings, GivenSettings):
         return Space(options=(Options(path="strategy", values=(scenario.strategy_text,)),))
-    return space if settings.over is None else space.only(settings.over)
+    return space if settings.over is None else space.only(_paths(settings.over, scenario))
+
+
+def _paths(over: Iterable[str], scenario: Scenario) -> tuple[str, ...]:
+    """Paths of a space that a search may change, those that `system.microarchitecture` stands for among them."""
+    free = tuple(one.path for one in free_ranges(scenario))
+    return tuple(path for name in over for path in (free if name == MICROARCHITECTURE else (name,)))
 
 
 def read_problem(spec: StudyFile, scenario: Scenario, space: Space, document: Document) -> SearchProblem:

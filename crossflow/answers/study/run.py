@@ -13,6 +13,7 @@ import numpy as np
 
 from crossflow.answers.score import Score
 from crossflow.answers.study import findings, records, searches, sweeps, tables
+from crossflow.answers.study.headlines import Hinges, hinges
 from crossflow.answers.study.planning import PlannedSearch
 from crossflow.answers.study.plots import draw
 from crossflow.answers.study.plots.view import View
@@ -75,6 +76,15 @@ class StudyResult(Guided):
         """Column headers and rows of text."""
         found = self.listing
         return found.headers, list(map(list, found.rows))
+
+    def hinges(self) -> Hinges:
+        """What the answer of a sweep of generated devices hangs on: who wins with each constant of the device halved and doubled.
+
+        Raises CrossflowError for other studies.
+        """
+        columns = (*self.study.paths, *self.study.divided)
+        rows = [[row[name] for name in columns] for row in records.rows(self.out / records.POINTS)]
+        return hinges(self.study, dict(zip(columns, zip(*rows, strict=True), strict=True)))
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data: the study's name, what was found, the files; the rows themselves of a plain sweep."""

@@ -16,7 +16,7 @@ from crossflow.answers.points import SECTIONS, Split, path_as_shipped, split, va
 from crossflow.answers.scenario import Scenario, check_strategy, strategy_of
 from crossflow.answers.score import listed, no_column, unit_of
 from crossflow.answers.search.goals import Constraint
-from crossflow.answers.search.shares import MICROARCHITECTURE, SHARES, budget_shares, held_shares
+from crossflow.answers.search.shares import MICROARCHITECTURE, SHARES, budget_shares, free_ranges, held_shares
 from crossflow.answers.search.space import SMALLEST_SHARE, Options, Range, Shares, Space
 from crossflow.answers.study.spec import SpacedRange, StudyFile, spaced
 from crossflow.base import errors, files
@@ -69,17 +69,16 @@ class OptionsEntry(FileModel):
 
 def read_space(entries: Mapping[str, Any], scenario: Scenario, document: Document) -> Space:
     """Space of a study's entries; SpecError with the line of the first that cannot be read."""
-    ranges: list[Range] = []
+    ranges = list(_microarchitecture(entries, scenario, document))
     shares: list[Shares] = []
     options: list[Options] = []
     placed = isinstance(scenario.strategy, Plan) and entries.get("placement") == "all"
     if placed and entries.get("strategy") != "legal":
         message = "the order of a transformer's ranks is part of its strategy; give strategy: legal, or list strategies with their orders"
         raise SpecError([document.problem(("space", "placement"), message)])
-    entries = _with_microarchitecture(entries, scenario, document)
     # Strategies come last: which are legal depends on the devices and models to choose from.
     for path, given in sorted(entries.items(), key=lambda entry: entry[0] == "strategy"):
-        if placed and path == "placement":
+        if (placed and path == "placement") or path == MICROARCHITECTURE:
             continue
         try:
             entry = _entry(path, given, document, scenario, options, placed=placed)
@@ -94,23 +93,16 @@ def read_space(entries: Mapping[str, Any], scenario: Scenario, document: Documen
     return space
 
 
-def _with_microarchitecture(entries: Mapping[str, Any], scenario: Scenario, document: Document) -> Mapping[str, Any]:
-    """Entries with a range for each quantity that `system.microarchitecture` stands for, but for those that have an entry of their own."""
+def _microarchitecture(entries: Mapping[str, Any], scenario: Scenario, document: Document) -> Iterator[Range]:
+    """Ranges of what `system.microarchitecture` stands for in a space, but for what has an entry of its own."""
     if MICROARCHITECTURE not in entries:
-        return entries
-    given, system = entries[MICROARCHITECTURE], scenario.system
-    free = system.microarchitecture if isinstance(system, GeneratedSystem) else {}
+        return
+    given, free = entries[MICROARCHITECTURE], {one.path.removeprefix("system."): one for one in free_ranges(scenario)}
     names = list(free) if given == "all" else given
-    if not isinstance(names, list) or not names or (lost := [name for name in names if name not in free]):
-        known = f"paths are {', '.join(free)}" if free else f"{system.name} names none under `microarchitecture`"
-        words = f"there is no {lost[0]!r}" if isinstance(names, list) and names else f"expected 'all' or a list of paths, got {given!r}"
-        raise document.error(("space", MICROARCHITECTURE), f"{words}; {known}")
-    ranges = {
-        f"system.{name}": free[name].model_dump(by_alias=True, include={"start", "stop", "scale"})
-        for name in names
-        if f"system.{name}" not in entries
-    }
-    return {**{path: entry for path, entry in entries.items() if path != MICROARCHITECTURE}, **ranges}
+    if not isinstance(names, list) or not names or any(name not in free for name in names):
+        known = ", ".join(free) or f"{scenario.system.name} names none under `microarchitecture`"
+        raise document.error(("space", MICROARCHITECTURE), f"expected 'all' or a list of its paths, got {given!r}; paths: {known}")
+    yield from (free[name] for name in names if f"system.{name}" not in entries)
 
 
 def _check_paths(space: Space, document: Document) -> None:
