@@ -421,12 +421,16 @@ def test_wrong_studies_are_told_before_anything_is_written(write, tmp_path, sect
 
 
 def test_microarchitecture_in_a_space_is_what_the_template_names(write):
-    case = {**SCENARIO, "system": {**SCENARIO["system"], "microarchitecture": {"bundles": {"from": 40, "to": 300}}}}
-    space = {"system.budgets.area": "shares", "system.microarchitecture": "all"}
-    searches = {"all": {"searcher": "evolution", "evaluations": 60}, "one": {"searcher": "evolution", "evaluations": 60, "over": ["system.microarchitecture"]}}
-    found = run_study(write(scenario=case, space=space, searches=searches, sweep={}, objectives=["step_time_s"]))
+    free = {"bundles": {"from": 40, "to": 300}}
+    case = {**SCENARIO, "system": {**SCENARIO["system"], "microarchitecture": free}}
+    space = {"system.budgets.area": "shares", "system.microarchitecture": ["bundles"]}
+    evolution = {"searcher": "evolution", "evaluations": 60}
+    searches = {"all": evolution, "one": {**evolution, "over": ["system.microarchitecture"]}}
+    common = {"scenario": case, "searches": searches, "objectives": ["step_time_s"]}
+    found = run_study(write(space=space, **common))
     rows = [row for row in found.rows if row["search"] == "one"]
     assert {row["system.bundles"] for row in rows} <= set(range(40, 301))
     assert len({row["system.bundles"] for row in rows}) > 10
-    with pytest.raises(SpecError, match=r"space.*expected 'all' or a list of its paths, got \['levels'\]; paths: bundles"):
-        run_study(write(scenario=case, space={"system.microarchitecture": ["levels"]}, searches=searches, sweep={}, objectives=["step_time_s"]))
+    assert not any(path.startswith("system.budgets") for path in rows[0])
+    with pytest.raises(CrossflowError, match=r"expected 'all' or a list of its paths, got \['levels'\]; paths: bundles"):
+        run_study(write(space={"system.microarchitecture": ["levels"]}, **common))
