@@ -112,9 +112,11 @@ def test_a_faster_clock_of_slices_takes_voltage_and_stops_at_the_largest():
     assert most.energy[0] / own.energy[0] == pytest.approx((1.1 / 0.8) ** 2)
 
 
-def test_slices_without_a_width_in_the_library_cannot_be_widened():
-    with pytest.raises(CrossflowError, match="slices of 'registers' have no width and clock in the library"):
-        predict(case(levels={"registers": {"slice_width": "64 B"}}))
+def test_slices_without_a_width_in_the_library_have_that_of_the_level_as_a_limit():
+    given = {"levels": {"registers": {"slice_width": "64 B", "frequency": "1 GHz"}}}
+    level = predict(case(**given)).device.levels[0]
+    assert level.bandwidth[0] == pytest.approx(132 * 64 * 1e9, rel=1e-12)
+    assert level.energy[0] == predict(case()).device.levels[0].energy[0]
 
 
 # ------------------------------------------------------------------------------------------ which levels there are

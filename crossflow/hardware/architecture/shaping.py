@@ -10,6 +10,8 @@ from crossflow.hardware.architecture.template import MatrixUnit, OnChipLevel
 from crossflow.hardware.architecture.voltage import relative_frequency, voltage_at
 from crossflow.hardware.technology.components import Compute, OnChip
 
+SWITCHED = ("dynamic_energy_per_bit", "control_energy_per_bit", "wire_energy")  # energies of an access, which go with the voltage's square
+
 
 def shaped_unit(unit: Compute, shape: MatrixUnit | None) -> Compute:
     """A unit with another array of multipliers; itself where no shape is given.
@@ -62,32 +64,20 @@ def shaped_cache(cache: OnChip, level: OnChipLevel, unit: Compute) -> OnChip:
 
     The port of a slice, its part of routers and wires, is as wide as the slice. A faster clock takes a higher voltage, by the law of the
     units' logic up to their largest voltage, where the clock stops; accesses take the square of it. A slower clock saves down to their
-    least voltage.
-
-    Raises
-    ------
-    CrossflowError
-        Where the library gives the slices of the component no width, or no clock.
+    least voltage. Where the library gives the slices of a component no width or clock of their own, what a level gives is their limit, and
+    nothing follows from it.
     """
-    if level.slice_width is None and level.frequency is None:
-        return cache
-    if cache.slice_width is None or cache.frequency is None:
-        raise CrossflowError(
-            f"levels: slices of '{level.component}' have no width and clock in the library; leave slice_width and frequency out"
-        )
-    nominal, threshold = unit.nominal_voltage, unit.threshold_voltage
-    width = cache.slice_width if level.slice_width is None else level.slice_width
-    fastest = cache.frequency * relative_frequency(unit.maximum_voltage, nominal, threshold)
-    clock = cache.frequency if level.frequency is None else np.minimum(level.frequency, fastest)
-    voltage = np.maximum(voltage_at(clock / cache.frequency, nominal, threshold), unit.minimum_voltage)
-    switching = (voltage / nominal) ** 2 if level.frequency is not None else np.ones(1)
-    return cache.model_copy(
-        update={
-            "slice_width": width,
-            "frequency": clock,
-            "port_area": cache.port_area * width / cache.slice_width,
-            "dynamic_energy_per_bit": cache.dynamic_energy_per_bit * switching,
-            "control_energy_per_bit": cache.control_energy_per_bit * switching,
-            "wire_energy": cache.wire_energy * switching,
-        }
-    )
+    changes: dict[str, Array] = {}
+    if level.slice_width is not None:
+        changes["slice_width"] = level.slice_width
+        if cache.slice_width is not None:
+            changes["port_area"] = cache.port_area * level.slice_width / cache.slice_width
+    if level.frequency is not None and cache.frequency is None:
+        changes["frequency"] = level.frequency
+    elif level.frequency is not None and cache.frequency is not None:
+        nominal, threshold = unit.nominal_voltage, unit.threshold_voltage
+        fastest = cache.frequency * relative_frequency(unit.maximum_voltage, nominal, threshold)
+        changes["frequency"] = clock = np.minimum(level.frequency, fastest)
+        voltage = np.maximum(voltage_at(clock / cache.frequency, nominal, threshold), unit.minimum_voltage)
+        changes |= {name: getattr(cache, name) * (voltage / nominal) ** 2 for name in SWITCHED}
+    return cache.model_copy(update=changes)
