@@ -156,6 +156,17 @@ def alike(table: Any) -> list[tuple[Any, Index]]:
     return [(columns[:, i], np.flatnonzero(which.ravel() == i)) for i in range(columns.shape[1])]
 
 
+def distinct(table: Array) -> tuple[Index, Index]:
+    """The first of every kind of equal columns of a table of shape (rows, n), and of which of these each column is a copy.
+
+    >>> distinct(np.array([[1.0, 2.0, 1.0], [0.0, 0.0, 0.0]]))
+    (array([0, 1]), array([0, 1, 0]))
+    """
+    known: dict[bytes, int] = {}
+    which = np.array([known.setdefault(column.tobytes(), len(known)) for column in np.ascontiguousarray(table.T)], dtype=np.intp)
+    return np.unique(which, return_index=True)[1], which
+
+
 def divide(numerator: Array, denominator: Array) -> Array:
     """Quotient where anything over zero is infinite and zero over zero is zero (no traffic over no link takes no time)."""
     nothing = np.equal(denominator, 0)
