@@ -163,8 +163,9 @@ def distinct(table: Array) -> tuple[Index, Index]:
     (array([0, 1]), array([0, 1, 0]))
     """
     known: dict[bytes, int] = {}
-    which = np.array([known.setdefault(column.tobytes(), len(known)) for column in np.ascontiguousarray(table.T)], dtype=np.intp)
-    return np.unique(which, return_index=True)[1], which
+    first = [known.setdefault(column.tobytes(), i) for i, column in enumerate(np.ascontiguousarray(table.T))]
+    once_each = np.array(list(known.values()), dtype=np.intp)
+    return once_each, np.searchsorted(once_each, first)
 
 
 def divide(numerator: Array, denominator: Array) -> Array:
