@@ -228,7 +228,6 @@ def _read(base: Scenario, ours: Mapping[str, Sequence[Any]], n: int) -> _Read:
     """What n points have in `ours`; an error is that of the first point that cannot be."""
     sizes = {path: values for path, values in ours.items() if path != "strategy"}
     read, jobs = _Read(which=np.full(n, -1), strategies=[None] * n), dict[str, Job | DlrmJob]()
-    same = dict[Plan | Hierarchy, Plan | Hierarchy]()  # equal ones are one object
     for settings, points in groups(sizes, n):
         sized = _sized(base, settings, ours, points)
         if sized is None:
@@ -244,8 +243,7 @@ def _read(base: Scenario, ours: Mapping[str, Sequence[Any]], n: int) -> _Read:
             written = ours["strategy"][i] if "strategy" in ours else sized.written
             key = written if isinstance(written, (str, Plan, Hierarchy)) else repr(written)
             if key not in known:
-                found = _divided(base, sized, jobs[model], written, ours, i)
-                known[key] = same.setdefault(found, found)
+                known[key] = _divided(base, sized, jobs[model], written, ours, i)
             read.strategies[i] = known[key]
     return read
 

@@ -118,8 +118,11 @@ def _busiest(total: Array, slots: SlotTimes, closing: Closing, shape: Shape, rou
     sent, gathered = crossed @ handed.sent, crossed.sum(axis=1)[:, None] * handed.gathered
     lines = by_stage(np.array([slots.waits.sum(axis=0), slots.behind.sum(axis=0), slots.grown, sent, gathered]), shape.stages)
     waits, beside, grown, transfer, whole = rounds * lines[:, stage, points]
-    # Counts that differ between points have an axis of these, the others get it here.
-    often = slots.on_stage[:, stage, :, points].transpose(1, 2, 0) if slots.on_stage.ndim > 3 else slots.on_stage[:, stage].swapaxes(1, 2)
+    counts = slots.on_stage
+    if counts.ndim > 3:  # which differ between points
+        often = np.take_along_axis(counts, stage[None, None, None], axis=1)[:, 0]
+    else:
+        often = counts.swapaxes(1, 2).take(stage, axis=2)
     late, renewed, regather = (each[stage, points] for each in (closing.exposed, closing.renewed, closing.regather))
     return Busiest(
         total=total, often=rounds * often, weights=often[2], waits=waits, beside=beside, grown=grown, transfer=transfer, whole=whole,

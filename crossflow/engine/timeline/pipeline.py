@@ -124,7 +124,7 @@ def pipeline_ends(
     lags[: len(travelling)] = travelling
     many = np.broadcast_to(microbatches, forward.shape[1:])
     one_each, which = distinct(np.concatenate([durations, lags, many[None]]))  # plans may differ in what no slot has
-    durations, lags, many = durations[:, one_each], lags[:, one_each], many[one_each].astype(int)
+    durations, lags, many = at_points(durations, one_each), at_points(lags, one_each), many[one_each].astype(int)
     n = len(one_each)
     result = np.zeros((stages, n))
 
@@ -148,7 +148,7 @@ def pipeline_ends(
             following = np.where(unknown, np.where(longer + stages < many[here], longer, many[here]), count + rest)
             left = np.flatnonzero(following != count)
             todo += _by_length(following[left], here[left], pace[left])
-    return result[:, which]
+    return result.take(which, axis=1)
 
 
 def _by_length(lengths: Index, points: Index, pace: Array) -> list[tuple[int, Index, Array]]:
