@@ -175,15 +175,23 @@ def _repetition(ends: Array, walk: Walk, stages: int, chunks: int, kinds: int) -
     """
     slots, *before = _slices(walk, stages, chunks, kinds)
     pace, period, last = np.full(ends.shape[1], np.nan), np.ones(ends.shape[1], dtype=int), ends[slots]
-    for shorter, earlier in enumerate(before):
-        with np.errstate(invalid="ignore"):  # a stage that never ends repeats nothing
-            added = last - ends[earlier]
-            most = added.max(axis=0)
-            same = np.isnan(pace) & (most - added.min(axis=0) <= 1e-9 * most)
-        pace[same], period[same] = most[same] / (stages - shorter), stages - shorter
-        if not np.isnan(pace).any():
-            break
-    return pace, period
+    few = slice(None, None, stages)  # slots that tell most periods from one that repeats
+    with np.errstate(invalid="ignore"):  # a stage that never ends repeats nothing
+        for shorter, earlier in enumerate(before):
+            here = np.flatnonzero(np.isnan(pace) & ~np.isnan(_added(last[few] - ends[earlier[few]])))
+            if not here.size:
+                continue
+            pace[here] = _added(at_points(last - ends.take(earlier, axis=0), here)) / (stages - shorter)
+            period[here] = stages - shorter
+            if not np.isnan(pace).any():
+                break
+    return pace, np.where(np.isnan(pace), 1, period)
+
+
+def _added(later: Array) -> Array:
+    """What slots end later by, shape (n,), NaN where they do not end later by one time everywhere. [s]"""
+    most = later.max(axis=0)
+    return np.where(most - later.min(axis=0) <= 1e-9 * most, most, np.nan)
 
 
 @functools.lru_cache(maxsize=512)

@@ -45,7 +45,7 @@ class Choice:
         """Choice of one name a point."""
         distinct = tuple(dict.fromkeys(names))
         rank = {name: i for i, name in enumerate(distinct)}
-        return cls(names=distinct, index=np.array([rank[name] for name in names]))
+        return cls(names=distinct, index=np.array([*map(rank.__getitem__, names)]))
 
     def at(self, points: Index) -> Choice:
         """The same choice for some of the points."""
