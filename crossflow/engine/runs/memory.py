@@ -72,10 +72,10 @@ class Memory:
     host: Array
     host_capacity: Array
 
-    @property
+    @functools.cached_property
     def fullest(self) -> Index:
         """Stage whose devices hold most, shape (n,)."""
-        return np.asarray(self.stages.sum(axis=0).argmax(axis=0))
+        return np.asarray(self.total_of_stages.argmax(axis=0))
 
     @functools.cached_property
     def kinds(self) -> Mapping[str, Array]:
@@ -83,12 +83,12 @@ class Memory:
         chosen = np.take_along_axis(self.stages, self.fullest[None, None], axis=1)[:, 0]
         return dict(zip(KINDS, chosen, strict=True))
 
-    @property
+    @functools.cached_property
     def total_of_stages(self) -> Array:
         """Bytes of a device of every stage, shape (stages, n). [B]"""
         return np.asarray(self.stages.sum(axis=0))
 
-    @property
+    @functools.cached_property
     def total(self) -> Array:
         """Bytes of the fullest device, shape (n,). [B]"""
         return np.asarray(self.total_of_stages.max(axis=0))
