@@ -51,7 +51,7 @@ class Busiest:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Collectives:
+class StageCollectives:
     """What the collectives of the busiest stage take in a step, shape (collectives, n). [s]"""
 
     net: Array  # those that block in passes
@@ -60,7 +60,7 @@ class Collectives:
     final: Array  # reductions of gradients after the last pass, copies to the host among them
 
     @classmethod
-    def of(cls, steps: Steps, sums: UnitSums, found: Busiest, updates: Array) -> Collectives:
+    def of(cls, steps: Steps, sums: UnitSums, found: Busiest, updates: Array) -> StageCollectives:
         """Of all points, whose weights are updated so often."""
         passes, state, copies = steps.passes, steps.state, steps.state.copies
         forward, backward, weight, frozen = found.often
@@ -85,7 +85,7 @@ def _taken(often: Array, amounts: Array) -> Array:
 def parts_of(layout: Layout, machine: Machine, steps: Steps, sums: UnitSums, found: Busiest) -> dict[str, Array]:
     """Time of every point's step and its parts on the busiest stage. [s]"""
     stack, state, tied, updates = machine.stack, steps.state, steps.between.tied, layout.updates
-    sent = Collectives.of(steps, sums, found, updates)
+    sent = StageCollectives.of(steps, sums, found, updates)
     forward, backward, weight, _ = found.often
     trained = found.weights * updates
     on_host = copied = np.zeros_like(found.total)
@@ -113,7 +113,7 @@ def parts_of(layout: Layout, machine: Machine, steps: Steps, sums: UnitSums, fou
     }  # fmt: skip
 
 
-def _all_sent(sent: Collectives, found: Busiest, tied: Array, copied: Array, regathered: Array) -> Array:
+def _all_sent(sent: StageCollectives, found: Busiest, tied: Array, copied: Array, regathered: Array) -> Array:
     """Time of all collectives, with the sum of a tied table and what follows an update, hidden or not. [s]"""
     whole = sent.sent + sent.behind + sent.final
     more = {"send_recv": found.transfer, "all_gather": found.whole + regathered, "all_reduce": tied, "host_copy": copied}
@@ -122,7 +122,7 @@ def _all_sent(sent: Collectives, found: Busiest, tied: Array, copied: Array, reg
     return whole
 
 
-def _exposed(sent: Collectives, found: Busiest, tied: Array, *, blocks: bool) -> Array:
+def _exposed(sent: StageCollectives, found: Busiest, tied: Array, *, blocks: bool) -> Array:
     """Of them, what lengthens the step; transfers between stages where each `blocks` its stage. [s]"""
     whole = (
         sent.net
