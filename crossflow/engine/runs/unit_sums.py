@@ -56,6 +56,8 @@ class UnitSums:
         )  # fmt: skip
 
     def at(self, points: Index) -> UnitSums:
-        """Those of some of the points."""
+        """Those of some of the points, whose numbers rise."""
+        if len(points) == self.device.shape[-1]:
+            return self
         arrays = {field.name: at_points(getattr(self, field.name), points) for field in fields(UnitSums) if field.name != "copies"}
         return UnitSums(**arrays, copies=None if self.copies is None else self.copies.at(points))
