@@ -27,7 +27,7 @@ CONTRACT = {
     "step_time_s", "feasible", "reason", "breakdown_s", "communication_s", "memory", "throughput", "mfu", "energy_j",
     "power_w", "bound_by", "architecture", "provenance",
 }  # fmt: skip
-HEAVY = ("numpy", "pydantic", "rich", "matplotlib", "yaml", "scipy", "networkx", "optuna")
+HEAVY = ("numpy", "pydantic", "rich", "matplotlib", "pint", "yaml", "scipy", "networkx", "optuna")
 SCENARIO = """\
 system: {template: pathfinder}
 workload: {model: lstm-16k}
