@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import errno
 import gc
@@ -31,7 +32,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     words = sys.argv[1:] if argv is None else list(argv)
     if argv is None:  # what a command imports and reads stays until it ends: looking for garbage in it takes a tenth of a short one
-        gc.set_threshold(100_000)
+        gc.set_threshold(500_000)
+        atexit.register(gc.freeze)  # nor is any looked for at the end
     _open_closed_streams()
     # Products of small matrices: threads would only wait for one another, and change last digits from machine to machine.
     for library in ("OPENBLAS", "OMP", "MKL") if words[:1] != ["emulate"] else ():  # whose script has its own

@@ -325,6 +325,15 @@ def test_1f1b_keeps_at_most_the_stages_that_follow(stages):
         assert (in_flight("gpipe", stages, 1, microbatches) == microbatches).all()
 
 
+@pytest.mark.parametrize("every", [False, True])
+@pytest.mark.parametrize(("schedule", "stages", "chunks"), [("1f1b", 4, 1), ("1f1b", 4, 3), ("gpipe", 3, 1), ("pipedream", 4, 1)])
+def test_flights_of_many_points_are_those_of_each(schedule, stages, chunks, every):
+    many = np.array([4.0, 8.0, 12.0, 64.0])
+    found = in_flight(schedule, stages, chunks, many, every=every)
+    for i, microbatches in enumerate(many):
+        assert np.array_equal(found[..., i], in_flight(schedule, stages, chunks, int(microbatches), every=every))
+
+
 @pytest.mark.parametrize(
     ("stages", "chunks", "microbatches"), [(1, 1, 4), (4, 1, 3), (4, 1, 12), (2, 2, 4), (4, 3, 8), (4, 2, 4), (8, 2, 16)]
 )

@@ -288,3 +288,16 @@ def test_long_services_are_walked_ones(schedule, chunks, microbatches):
     walk = pipeline.walk_of(order)
     ends = pipeline.slot_ends(walk, forward, by_slot(order, transfer, forward))
     np.testing.assert_allclose(found, ends[[slots[-1] for slots in walk.stages]], rtol=1e-9)
+
+
+def test_points_alike_are_walked_once(monkeypatch):
+    """Columns that are equal share a walk, and each still has its own ends."""
+    draw, walked = np.random.default_rng(7), []
+    f, b, late = draw.random((4, 3)), draw.random((4, 3)), 0.1 * draw.random((2, 4, 3))
+    many, which = np.array([6, 40, 6]), np.array([0, 1, 0, 2, 2, 1, 0])
+    alone = [pipeline_ends(f[:, [i]], b[:, [i]], late[..., [i]], stages=4, microbatches=many[[i]])[:, 0] for i in which]
+    slots = pipeline.slot_ends
+    monkeypatch.setattr(pipeline, "slot_ends", lambda walk, times, lags: walked.append(times.shape[1]) or slots(walk, times, lags))
+    found = pipeline_ends(f[:, which], b[:, which], late[..., which], stages=4, microbatches=many[which])
+    np.testing.assert_allclose(found.T, alone, rtol=1e-14)
+    assert max(walked) <= 3

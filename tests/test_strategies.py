@@ -3,6 +3,7 @@
 import itertools
 import re
 
+import numpy as np
 import pytest
 import yaml
 
@@ -12,6 +13,8 @@ from crossflow.answers.scenario import check_strategy, divides, from_dict
 from crossflow.answers.study.run import run_study
 from crossflow.base.errors import CrossflowError, SpecError, StrategyError
 from crossflow.parallel.strategy.graphs import graph_mesh, legal_meshes
+from crossflow.parallel.strategy.layout import Layout
+from crossflow.parallel.strategy.plan import Plan
 from crossflow.parallel.strategy.reading import ANY, every_strategy
 from crossflow.parallel.transform import transform
 
@@ -215,3 +218,33 @@ def test_a_strategy_of_a_space_that_is_none_is_told(workload, tmp_path):
     (tmp_path / "x.yaml").write_text(yaml.safe_dump({**study, "searches": {"every": {"searcher": "exhaustive"}}}))
     with pytest.raises(SpecError, match="strategy: expected text or a mapping, got 5"):
         run_study(tmp_path / "x.yaml", out=tmp_path / "out")
+
+
+def test_columns_of_plans_are_what_each_says():
+    plans = [
+        Plan(tp=4, pp=2, dp=3, micro_batch=2, zero=1, sequence_parallel=True, recompute="full", recompute_layers=2),
+        Plan(pp=4, virtual_stages=2, recompute="selective", offload=("optimizer",), placement=("pp", "tp", "dp")),
+        Plan(tp=4, attention_tp=2, dp=8, zero=3, unsharded=("mlp",), shard_group=4, sequence_parallel=True),
+        Plan(pp=2, schedule="gpipe", stage_layers=(3, 5)),
+    ]
+    found = Layout.of([*plans, plans[0]], np.array([24.0, 8.0, 16.0, 4.0, 48.0]), 8)
+    for i, plan in enumerate([*plans, plans[0]]):
+        numbers = (found.tp, found.pp, found.dp, found.chunks, found.micro_batch, found.zero, found.shard_group, found.recompute_layers)
+        said = (plan.tp, plan.pp, plan.dp, plan.virtual_stages, plan.micro_batch, plan.zero, plan.shard_group, plan.recompute_layers)
+        assert tuple(part[i] for part in numbers) == said
+        assert found.schedules[found.schedule[i]] == plan.schedule
+        assert found.placements[found.placement[i]] == plan.placement
+        assert found.divisions[found.division[i]] == plan.division
+        assert found.full[i] == (plan.recompute == "full")
+        assert found.sequence_parallel[i] == plan.sequence_parallel
+        assert found.tensor_of("attention")[i] == plan.tensor_of("attention")
+        assert {name for name, points in found.repeated.items() if points[i]} == set(plan.repeated)
+        assert {name for name, points in found.offload.items() if points[i]} == set(plan.offload)
+        assert {name for name, points in found.unsharded.items() if points[i]} == set(plan.unsharded)
+    assert found.microbatches.tolist() == [4.0, 8.0, 2.0, 4.0, 8.0]
+
+
+@pytest.mark.parametrize("model", ["llama3-8b", "lstm-16k", "dlrm-a"])
+def test_any_strategy_is_the_first_that_is_listed(model):
+    made = from_dict({"system": {"template": "dgx-h100", "nodes": 2}, "workload": model, "strategy": "any"})
+    assert made.strategy_text == every_strategy(made.workload, made.nodes)[0]

@@ -145,3 +145,9 @@ def test_many_numbers_are_written_as_one_is(unit):
     draw = np.random.default_rng(3)
     values = np.concatenate([10 ** draw.uniform(-14, 17, 300) * draw.choice([-1, 1], 300), [0.0, -0.0, 1.0, 1e3, 999.99, np.inf, np.nan]])
     assert show_all(values, unit) == [show(value, unit) for value in values]
+
+
+def test_two_prefixes_are_refused_and_leave_other_units_as_they_are():
+    with pytest.raises(ValueError, match="'kilokilogram' is not a known unit"):
+        parse("5 kilokilogram", "kg")
+    assert parse("5 kg", "kg") == 5.0

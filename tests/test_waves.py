@@ -204,3 +204,20 @@ def test_every_figure_of_a_datasheet_can_vary_alone(path):
     times = crossflow.evaluate(scenario, {path: np.array([1.0, 0.5]) * value}).step_time
     assert times[0] == pytest.approx(crossflow.evaluate(scenario).step_time[0], rel=1e-12)
     assert times[1] != times[0]
+
+
+def test_points_alike_on_one_device_are_timed_once(a100, monkeypatch):
+    """Points may differ in what no product sees; where the device differs too, each is timed by itself."""
+    sizes = np.array([[128.0, 512.0, 128.0, 4096.0, 512.0], [1024.0, 64.0, 1024.0, 64.0, 64.0]])
+    alone = [waves.wave_times(sizes[:, [i]], sizes[:, [i]], sizes[:, [i]], a100, "fp16", 2.0) for i in range(sizes.shape[1])]
+    timed, plain = [], waves._wave_times
+    monkeypatch.setattr(waves, "_wave_times", lambda m, *given: timed.append(m.shape[-1]) or plain(m, *given))
+    for part, parts in zip(waves.wave_times(sizes, sizes, sizes, a100, "fp16", 2.0), zip(*alone, strict=True), strict=True):
+        np.testing.assert_array_equal(part, np.concatenate(parts, axis=1))
+    assert timed == [3]
+    faster = dataclasses.replace(a100, frequency=a100.frequency * np.linspace(1.0, 2.0, 5))
+    assert a100.single
+    assert not faster.single
+    cache = waves.wave_times(sizes, sizes, sizes, faster, "fp16", 2.0)[1]
+    assert timed[-1] == 5
+    assert cache[0, 2] < cache[0, 0]

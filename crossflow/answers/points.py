@@ -117,7 +117,7 @@ def split(scenario: Scenario, points: Points) -> Split:
             if parts[2] not in type(scenario.system.technology).model_fields:
                 known = type(scenario.system.technology).model_fields
                 raise CrossflowError(f"{path}: no such technology role{did_you_mean(parts[2], known)}; known: {', '.join(known)}")
-            choices[parts[2]] = Choice.of([str(value) for value in values])
+            choices[parts[2]] = Choice.of([*map(str, values)])
         elif (quantity := varied(scenario, path)) is not None:
             quantities[path] = _read(path, quantity, values)
         else:

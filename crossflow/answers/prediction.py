@@ -11,11 +11,9 @@ import numpy as np
 
 from crossflow.answers.bands import Band, Trust, full_text, slowdown
 from crossflow.answers.evaluation import evaluate
-from crossflow.answers.evaluation.events import unmatched
 from crossflow.answers.evaluation.layered import machine, stage_memory
 from crossflow.answers.evaluation.likeness import told_trust, trust, trusts
 from crossflow.answers.evaluation.narrow import slower_experts
-from crossflow.answers.evaluation.recommendation import held_by_rank
 from crossflow.answers.evaluation.remedies import Remedy, remedies
 from crossflow.answers.idle import idle
 from crossflow.answers.points import division_notes, variant
@@ -34,7 +32,7 @@ from crossflow.parallel.strategy.plan import Plan
 from crossflow.parallel.strategy.reading import every_strategy
 from crossflow.workload.huggingface import MTP_NOTE, file_notes
 from crossflow.workload.released import release_notes
-from crossflow.workload.spec import TransformerSpec
+from crossflow.workload.spec import DlrmSpec, TransformerSpec
 
 if TYPE_CHECKING:
     from crossflow.answers.explanation.answers import Explanation
@@ -333,6 +331,10 @@ class Prediction(PlainData, Tabular):
     @functools.cached_property
     def sharding(self) -> tuple[str, list[dict[str, float]]] | None:
         """Who gave the tables of a recommendation model to ranks, and what every rank holds and takes; None where nobody did."""
+        if not isinstance(self.scenario.workload, DlrmSpec):
+            return None
+        from crossflow.answers.evaluation.recommendation import held_by_rank
+
         return held_by_rank(self.scenario)
 
     @functools.cached_property
@@ -349,12 +351,19 @@ class Prediction(PlainData, Tabular):
         others = is_by_types(written) or (isinstance(written, Mapping) and any(key in PAPER_KEYS for key in written))  # keys than a plan's
         return remedies(scenario.job(), scenario.strategy, scenario.workload_batch, machine(scenario, self.device), whole=others)
 
+    def _unmatched(self) -> Iterator[str]:
+        """Rows of the profile that give no event its time, as sentences."""
+        if self.scenario.profile is not None and np.isfinite(self.step_time):
+            from crossflow.answers.evaluation.events import unmatched
+
+            yield from unmatched(self.scenario)
+
     @functools.cached_property
     def notes(self) -> tuple[str, ...]:
         """What the scenario leaves to the file of its model, what of the model does not run, and settings without effect, as sentences."""
         workload = self.scenario.workload
-        found = [*idle(self.scenario, self.score), *(unmatched(self.scenario) if np.isfinite(self.step_time) else ()), *self._unused()]
-        found += [*self._projected(), *division_notes(self.scenario)]
+        found = [*idle(self.scenario, self.score), *self._unmatched(), *self._unused(), *self._projected()]
+        found += division_notes(self.scenario)
         if not isinstance(workload, TransformerSpec):
             return tuple(found)
         found += slower_experts(self.scenario, self.device)

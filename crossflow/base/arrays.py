@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -154,6 +154,34 @@ def alike(table: Any) -> list[tuple[Any, Index]]:
         return [(table[:, 0], np.arange(table.shape[1]))]
     columns, which = np.unique(table, axis=1, return_inverse=True)
     return [(columns[:, i], np.flatnonzero(which.ravel() == i)) for i in range(columns.shape[1])]
+
+
+def distinct(table: Array) -> tuple[Index, Index]:
+    """The first of every kind of equal columns of a table of shape (rows, n), and of which of these each column is a copy.
+
+    >>> distinct(np.array([[1.0, 2.0, 1.0], [0.0, 0.0, 0.0]]))
+    (array([0, 1]), array([0, 1, 0]))
+    """
+    known: dict[bytes, int] = {}
+    first = [known.setdefault(column.tobytes(), i) for i, column in enumerate(np.ascontiguousarray(table.T))]
+    once_each = np.array(list(known.values()), dtype=np.intp)
+    return once_each, np.searchsorted(once_each, first)
+
+
+def arrays_in(held: Any) -> Iterator[NDArray[Any]]:
+    """All arrays in an object, its fields, and what these hold.
+
+    >>> [array.size for array in arrays_in(({"one": np.zeros(1)}, [np.zeros(3), "text"]))]
+    [1, 3]
+    """
+    if isinstance(held, np.ndarray):
+        yield held
+        return
+    if isinstance(held, (str, float, int, type)) or held is None:
+        return
+    inside = held if isinstance(held, (tuple, list)) else (held if isinstance(held, Mapping) else getattr(held, "__dict__", {})).values()
+    for one in inside:
+        yield from arrays_in(one)
 
 
 def divide(numerator: Array, denominator: Array) -> Array:

@@ -886,4 +886,7 @@ def walk(data: Any, path: Path_ = ()) -> Iterator[tuple[Path_, Any]]:
     yield path, data
     items = data.items() if isinstance(data, Mapping) else enumerate(data) if isinstance(data, list) else ()
     for key, value in items:
-        yield from walk(value, (*path, key))
+        if value is None or isinstance(value, (str, float, int)):  # as most are, which hold nothing
+            yield (*path, key), value
+        else:
+            yield from walk(value, (*path, key))

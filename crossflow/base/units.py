@@ -76,6 +76,7 @@ _NAME = r"(?:[kM]?[gt] ?CO2eq?|(?:watt_hour|[A-Za-zµ]{1,16})(?:(?:\*\*|\^)?2|\*
 _VENDORS = {"Bps": "B/s", "bps": "b/s", "FLOPS": "flop/s", "FLOP/s": "flop/s", "FLOPs": "flop", "FLOP": "flop", "OPS": "op/s"}
 _VENDOR = re.compile(rf"(?<![A-Za-z])([kMGTPE]i?)?({'|'.join(_VENDORS)})(?![A-Za-z/])")
 _UNIT = re.compile(rf"(?:1(?= ?/)|{_NAME})(?: ?[*/] ?{_NAME}){{0,7}}")
+_TWICE = re.compile(r"(?:yotta|zetta|exa|peta|tera|giga|mega|kilo|centi|milli|micro|nano|pico|femto|atto|kibi|mebi|gibi|tebi){2}")
 TEXT = 200  # characters of a quantity, the longest that is read
 FLOAT = float("inf")
 KEPT = 2**13  # quantities whose reading is kept: templates and libraries are read again and again
@@ -102,7 +103,8 @@ def _factor(unit: str, target: str) -> float:
 
     registry = _registry()
     spelled = _spelled(unit)
-    if not (_UNIT.fullmatch(spelled) and _UNIT.fullmatch(target)):
+    # Pint takes `kilokilogram` for a unit of itself, and recurses with every mass from then on.
+    if not (_UNIT.fullmatch(spelled) and _UNIT.fullmatch(target)) or _TWICE.search(spelled):
         raise ValueError(f"{shown(unit)} is not a known unit")
     try:
         return float(registry.Quantity(1.0, registry.Unit(_expand(spelled))).to(registry.Unit(_expand(target))).magnitude)

@@ -20,7 +20,7 @@ DOORS = {
     "machine": ("Machine",),
     "nearby": ("near_times",),
     "network": ("CostRows", "MessageCosts", "PLACED", "Wires", "message_costs", "message_steps", "route_time"),
-    "passes": ("Passes", "Steps", "between_measured", "optimizer_costs", "steps_of", "weights_measured"),
+    "passes": ("Steps", "between_measured", "optimizer_costs", "steps_of", "weights_measured"),
     "price": ("Prices", "attention_kernels", "fused_attention", "host_calls", "kernel_names", "kernel_parts", "kernel_prices", "price",
         "stacked"),
     "profile": ("COLUMNS", "KERNELS", "Key", "LONGEST", "LOOKUPS", "Measured", "PROFILED", "Profile", "SCOPES", "attention_shape",

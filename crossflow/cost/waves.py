@@ -29,7 +29,7 @@ import functools
 
 import numpy as np
 
-from crossflow.base.arrays import Array, Index, divide
+from crossflow.base.arrays import Array, Index, at_points, distinct, divide
 from crossflow.hardware.architecture.execution import ProductLibrary, TileExecution
 from crossflow.hardware.architecture.model import Architecture
 
@@ -121,14 +121,18 @@ def wave_times(
     many = np.asarray(batch, dtype=float)
     many = many if many.shape == m.shape else np.broadcast_to(many, m.shape)
     ratio, slots = np.asarray(second), np.asarray(widening)
+    again = functools.partial(wave_times, architecture=architecture, dtype=dtype, element=element, tiles=tiles)
     if m.shape[-1] > 1 and len(m) > 1:  # of many points, products alike are timed once
         first, which = _distinct(m, n, k, many, ratio, slots)
         if len(first) < len(m):
-            found = wave_times(
-                m[first], n[first], k[first], architecture, dtype, element, tiles,
-                batch=many[first], second=_some(ratio, first), widening=_some(slots, first),
-            )  # fmt: skip
+            found = again(m[first], n[first], k[first], batch=many[first], second=_some(ratio, first), widening=_some(slots, first))
             return tuple(part[which] for part in found)  # type: ignore[return-value]
+    if m.shape[-1] > 1 and architecture.single:  # and so are points alike on one device
+        tables = m, n, k, many, ratio, slots
+        first, which = distinct(np.concatenate([np.atleast_2d(table) for table in tables if table.shape[-1:] == m.shape[-1:]]))
+        if len(first) < len(which):
+            m, n, k, many, ratio, slots = (at_points(np.atleast_1d(table), first) for table in tables)
+            return tuple(at_points(part, which) for part in again(m, n, k, batch=many, second=ratio, widening=slots))  # type: ignore[return-value]
     chunks = (slice(start, start + CHUNK) for start in range(0, len(m), CHUNK))
     parts = [_wave_times(m[i], n[i], k[i], many[i], _some(ratio, i), _some(slots, i), architecture, dtype, element, tiles) for i in chunks]
     if len(parts) == 1:

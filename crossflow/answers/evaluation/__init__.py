@@ -20,9 +20,6 @@ from crossflow.answers.evaluation.figures import PROMPTS, task_of, with_figures
 from crossflow.answers.evaluation.layered import transformer_run
 from crossflow.answers.evaluation.likeness import AROUND, bands
 from crossflow.answers.evaluation.members import Members, together
-from crossflow.answers.evaluation.programs import program_run
-from crossflow.answers.evaluation.recommendation import dlrm_run
-from crossflow.answers.evaluation.serving import serving_run
 from crossflow.answers.points import Points, Split, as_shipped, groups, refusal, split, variant, varied
 from crossflow.answers.scenario import Scenario
 from crossflow.answers.score import OwnFigure, Score, refused, scatter
@@ -177,11 +174,23 @@ def _of_another_device(scenario: Scenario, choices: Mapping[str, Choice], quanti
 
 
 def _way(scenario: Scenario) -> Callable[[PointBatch], Ran]:
-    """How batches of a scenario run: as a service, in layers whose strategies are arrays, or as a program."""
+    """How batches of a scenario run: as a service, in layers whose strategies are arrays, or as a program.
+
+    A scenario has one way, and a first prediction does not wait for the import of the others.
+    """
     if task_of(scenario) == "serving":
+        from crossflow.answers.evaluation.serving import serving_run
+
         return serving_run
-    layered: dict[type, Callable[[PointBatch], Ran]] = {TransformerSpec: transformer_run, DlrmSpec: dlrm_run}
-    return layered.get(type(scenario.workload), program_run)
+    if isinstance(scenario.workload, TransformerSpec):
+        return transformer_run
+    if isinstance(scenario.workload, DlrmSpec):
+        from crossflow.answers.evaluation.recommendation import dlrm_run
+
+        return dlrm_run
+    from crossflow.answers.evaluation.programs import program_run
+
+    return program_run
 
 
 @functools.lru_cache(maxsize=64)

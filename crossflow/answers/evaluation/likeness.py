@@ -234,10 +234,10 @@ def bands(scenario: Scenario, devices: Array, members: Members | None, changed: 
     workloads = (scenario.workload,) if members is None else members.workloads
     which = np.zeros(len(devices), dtype=int) if members is None else members.which
     columns, levels = np.full((len(FIGURES_OF_A_BAND), len(devices)), np.nan), np.zeros(len(devices), dtype=int)
-    shapes, shape = _sharings([scenario.strategy] * len(devices) if members is None else members.strategies)
+    shapes, shape = ([_sharing(scenario.strategy)], which) if members is None else _sharings(members.strategies)
     codes = ((which * len(names) + np.searchsorted([most for most, _ in SCALES], devices)) * 2 + changed) * len(shapes) + shape
-    for code in np.unique(codes):
-        rest, mesh = divmod(int(code), len(shapes))
+    for code in sorted(set(codes.tolist())):
+        rest, mesh = divmod(code, len(shapes))
         (at, scale), other = divmod(rest // 2, len(names)), bool(rest % 2)
         node = scenario.nodes[0] if members is None else members.nodes[at][0]
         found = _trust_at(scenario, workloads[at], node, names[scale], shapes[mesh], changed=other)

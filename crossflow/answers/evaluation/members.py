@@ -77,21 +77,12 @@ def check_strategy(
     scenario: Scenario, strategy: Plan | Hierarchy, workload: Layered, nodes: tuple[int, int], job: Job | DlrmJob | None = None
 ) -> None:
     """StrategyError for a strategy that cannot divide a workload on nodes of a scenario's devices; its `job` where it is at hand."""
-    habits = scenario.balanced, scenario.elements, scenario.system.host is not None
-    if workload is scenario.workload or job is None:  # many strategies of one workload, over and over
-        problem = _problem(strategy, workload, nodes, *habits)
-    else:
-        balanced, elements, hosted = habits
-        problem = strategy_problem(strategy, workload, nodes, balanced=balanced, elements=elements, hosted=hosted, model=job.model)
+    problem = strategy_problem(
+        strategy, workload, nodes, balanced=scenario.balanced, elements=scenario.elements, hosted=scenario.system.host is not None,
+        model=None if job is None else job.model,
+    )  # fmt: skip
     if problem is not None:
         raise StrategyError(f"strategy {strategy}: {problem}")
-
-
-@functools.lru_cache(maxsize=65536)
-def _problem(
-    strategy: Plan | Hierarchy, workload: Layered, nodes: tuple[int, int], balanced: bool, elements: bool, hosted: bool
-) -> str | None:
-    return strategy_problem(strategy, workload, nodes, balanced=balanced, elements=elements, hosted=hosted)
 
 
 Batch = tuple[Scenario, Members | None, Index]  # a scenario, what its points compute where that differs, and which points they are
@@ -237,7 +228,6 @@ def _read(base: Scenario, ours: Mapping[str, Sequence[Any]], n: int) -> _Read:
     """What n points have in `ours`; an error is that of the first point that cannot be."""
     sizes = {path: values for path, values in ours.items() if path != "strategy"}
     read, jobs = _Read(which=np.full(n, -1), strategies=[None] * n), dict[str, Job | DlrmJob]()
-    same = dict[Plan | Hierarchy, Plan | Hierarchy]()  # equal ones are one object
     for settings, points in groups(sizes, n):
         sized = _sized(base, settings, ours, points)
         if sized is None:
@@ -253,8 +243,7 @@ def _read(base: Scenario, ours: Mapping[str, Sequence[Any]], n: int) -> _Read:
             written = ours["strategy"][i] if "strategy" in ours else sized.written
             key = written if isinstance(written, (str, Plan, Hierarchy)) else repr(written)
             if key not in known:
-                found = _divided(base, sized, jobs[model], written, ours, i)
-                known[key] = same.setdefault(found, found)
+                known[key] = _divided(base, sized, jobs[model], written, ours, i)
             read.strategies[i] = known[key]
     return read
 
@@ -281,9 +270,20 @@ def _job(base: Scenario, sized: Sized) -> Job | DlrmJob:
 def _divided(base: Scenario, sized: Sized, job: Job | DlrmJob, written: Any, ours: Mapping[str, Sequence[Any]], i: int) -> Plan | Hierarchy:
     """The strategy of a point, which divides its workload; an error, as its own scenario would have it, where it does not."""
     try:
-        strategy = sized.strategy(written)
-        check_strategy(base, strategy, sized.workload, sized.nodes, job)  # type: ignore[arg-type] # of a layered model
+        return _own(base, written) if isinstance(written, str) and not sized.settings else _checked(base, sized, job, written)
     except CrossflowError:
         _with(base, {}, ours, i)
         raise
+
+
+@functools.lru_cache(maxsize=65536)
+def _own(base: Scenario, written: str) -> Plan | Hierarchy:
+    """What a text means for a scenario's workload, which it divides: searches and studies ask for the same over and over."""
+    return _checked(base, resized(base, {}), None, written)
+
+
+def _checked(base: Scenario, sized: Sized, job: Job | DlrmJob | None, written: Any) -> Plan | Hierarchy:
+    """What a strategy means for dimensions of a scenario's workload, which it divides; an error where it does not."""
+    strategy = sized.strategy(written)
+    check_strategy(base, strategy, sized.workload, sized.nodes, job)  # type: ignore[arg-type] # of a layered model
     return strategy

@@ -44,6 +44,7 @@ from crossflow.workload.transformer import Part
 
 KINDS = ("weights", "gradients", "optimizer", "activations", "kv_cache", "buffers", "framework")
 MOMENTS = ("backward", "finished", "update")
+COUNTED = ("1f1b", "gpipe")  # schedules that need not be walked to know what is kept
 BACKWARD, FINISHED, UPDATE = range(len(MOMENTS))
 WEIGHTS, GRADIENTS, OPTIMIZER, ACTIVATIONS, CACHE, BUFFERS, FRAMEWORK = range(len(KINDS))
 
@@ -71,10 +72,10 @@ class Memory:
     host: Array
     host_capacity: Array
 
-    @property
+    @functools.cached_property
     def fullest(self) -> Index:
         """Stage whose devices hold most, shape (n,)."""
-        return np.asarray(self.stages.sum(axis=0).argmax(axis=0))
+        return np.asarray(self.total_of_stages.argmax(axis=0))
 
     @functools.cached_property
     def kinds(self) -> Mapping[str, Array]:
@@ -82,12 +83,12 @@ class Memory:
         chosen = np.take_along_axis(self.stages, self.fullest[None, None], axis=1)[:, 0]
         return dict(zip(KINDS, chosen, strict=True))
 
-    @property
+    @functools.cached_property
     def total_of_stages(self) -> Array:
         """Bytes of a device of every stage, shape (stages, n). [B]"""
         return np.asarray(self.stages.sum(axis=0))
 
-    @property
+    @functools.cached_property
     def total(self) -> Array:
         """Bytes of the fullest device, shape (n,). [B]"""
         return np.asarray(self.total_of_stages.max(axis=0))
@@ -165,10 +166,7 @@ def memory(job: Job, layout: Layout, machine: Machine) -> Memory:
     deepest = int(layout.pp.max())
     stages, moments, update = np.zeros((len(KINDS), deepest, n)), np.zeros((deepest, n), dtype=np.intp), np.zeros(n)
     host = np.zeros(n)
-    # More microbatches than can be in flight change nothing; without them more plans have pipelines of one shape.
-    few = np.minimum(layout.microbatches, layout.pp * (layout.chunks + 2))
-    most = np.where(np.array([name == "1f1b" for name in layout.schedules])[layout.schedule], few, layout.microbatches)
-    for shape in _told_apart(job, alike(replace(layout, microbatches=most)), balanced=stack.stages == "balanced"):
+    for shape in _told_apart(job, alike(layout, together=COUNTED), balanced=stack.stages == "balanced"):
         state, beside, host[shape.at] = _pipeline(job, layout, stack, held, shape)
         moment = beside.sum(axis=1).argmax(axis=0)
         moments[: shape.stages, shape.at] = moment
@@ -255,28 +253,32 @@ def _shared(amount: Array, spread: Spread, level: int) -> Array:
 # -------------------------------------------------------------------------------------------- pipelines
 
 
-def in_flight(schedule: str, stages: int, chunks: int, microbatches: int, *, every: bool = False) -> Array:
+def in_flight(schedule: str, stages: int, chunks: int, microbatches: int | Array, *, every: bool = False) -> Array:
     """Microbatches whose activations each row of each stage keeps when it keeps most, shape (moments, rows of a stage, stages). [1]
 
     1F1B keeps the p - i of the passes that stage i runs ahead of the first backward pass, and never more than there are;
     interleaved, a stage runs 2 (p - i - 1) + (v - 1) p passes of its v chunks ahead, p microbatches of one after those of
     the one before [3]_; GPipe keeps all; of other schedules their orders are counted. There is one moment, but where chunks are
-    interleaved and `every` one of a round is asked for: as many are kept at each, of other chunks.
+    interleaved and `every` one of a round is asked for: as many are kept at each, of other chunks. Microbatches may be those of several
+    points, where no order is counted; the result has an axis of points then.
 
     >>> in_flight("1f1b", 4, 1, 8)[0], in_flight("1f1b", 2, 2, 8).sum(axis=1)
     (array([[4., 3., 2., 1.]]), array([[5., 3.]]))
     """
+    if np.ndim(microbatches) == 0:
+        if schedule not in (*COUNTED, "pipedream"):
+            return pipeline_order(schedule, stages, chunks, int(microbatches)).kept().astype(float)[None]
+        return in_flight(schedule, stages, chunks, np.array([float(microbatches)]), every=every)[..., 0]
+    many = np.asarray(microbatches)
     if schedule == "gpipe":
-        return np.full((1, chunks, stages), float(microbatches))
-    if schedule not in ("1f1b", "pipedream"):
-        return pipeline_order(schedule, stages, chunks, microbatches).kept().astype(float)[None]
-    later = stages - 1.0 - np.arange(stages)
+        return np.tile(many, (1, chunks, stages, 1))
+    later = (stages - 1.0 - np.arange(stages))[:, None]
     if chunks == 1:
-        return np.asarray(np.minimum(later + 1.0, microbatches)[None, None])
-    ahead = np.minimum(2.0 * later + (chunks - 1) * stages + 1.0, microbatches * chunks)
-    back = np.arange(float(stages * chunks) if every else 1.0)[:, None]  # backward passes done; each lets one more forward pass begin
-    back = np.minimum(back, microbatches * chunks - ahead)
-    order = np.arange(float(chunks))[:, None]
+        return np.asarray(np.minimum(later + 1.0, many)[None, None])
+    ahead = np.minimum(2.0 * later + (chunks - 1) * stages + 1.0, many * chunks)
+    back = np.arange(float(stages * chunks) if every else 1.0)[:, None, None]  # backward passes done; each lets one more forward pass begin
+    back = np.minimum(back, many * chunks - ahead)
+    order = np.arange(float(chunks))[:, None, None]
 
     def done(passes: Array, place: Array) -> Array:
         """Of so many passes, those of each chunk, which comes at its place in a round."""
@@ -286,12 +288,19 @@ def in_flight(schedule: str, stages: int, chunks: int, microbatches: int, *, eve
     return np.asarray(done(ahead + back, order) - done(back, order[::-1]))
 
 
+def _in_flight(layout: Layout, shape: Shape, *, every: bool) -> Array:
+    """`in_flight` of points whose pipelines have one shape, shape (moments, rows of a stage, stages, n), or 1 for n."""
+    many: int | Array = layout.microbatches[shape.at] if shape.schedule in COUNTED and shape.stages > 1 else shape.microbatches
+    found = in_flight(shape.schedule, shape.stages, shape.chunks, many, every=every)
+    return found if np.ndim(many) else found[..., None]
+
+
 def _pipeline(job: Job, layout: Layout, stack: SoftwareStack, held: Holdings, shape: Shape) -> tuple[Array, Array, Array]:
     """Tensors of points whose pipelines have one shape, by kind and stage: those that stay, those of moments, those on the host. [B]"""
     sizes = chunk_layers(job, replace(shape, at=shape.at[:1]), balanced=stack.stages == "balanced")
     every = bool((sizes != sizes[0]).any())  # chunks of other layers: which are kept matters
-    at, flight = shape.at, in_flight(shape.schedule, shape.stages, shape.chunks, shape.microbatches, every=every)
-    _, chunks, stages = flight.shape
+    at, flight = shape.at, _in_flight(layout, shape, every=every)
+    _, chunks, stages, _ = flight.shape
     forward, inputs, weights = row_counts(job, shape, balanced=stack.stages == "balanced")
     here = replace(held, **{field.name: at_points(getattr(held, field.name), at) for field in fields(Holdings)})
     if job.model.tied and stages == 1:
@@ -310,7 +319,7 @@ def _pipeline(job: Job, layout: Layout, stack: SoftwareStack, held: Holdings, sh
         present = by_stage(row_counts(job.reading, shape, balanced=stack.stages == "balanced")[0])
     state = np.zeros((FRAMEWORK, stages, len(at)))
     # Weights that a microbatch passed forward wait for its backward pass (PipeDream); otherwise there is one version.
-    versions = flight.max(axis=(0, 1))[:, None] if shape.schedule == "pipedream" else 1.0
+    versions = flight.max(axis=(0, 1)) if shape.schedule == "pipedream" else 1.0
     state[WEIGHTS] = summed(present, here.weights) * versions
     if job.training and job.operand < job.element and job.dtype in stack.memory.narrow_weights:
         state[WEIGHTS] -= summed(trained, _narrow(job) * here.weights) * versions
@@ -320,7 +329,7 @@ def _pipeline(job: Job, layout: Layout, stack: SoftwareStack, held: Holdings, sh
     state[CACHE] = summed(present, here.cache)
     state[BUFFERS] = _buffers(job, layout, stack, here, at, present, trained)
     kept = summed(passed, here.kept)
-    rounds = np.stack([by_stage(moment.reshape(-1, 1) * kept) for moment in flight])
+    rounds = np.stack([by_stage(moment.reshape(chunks * stages, -1) * kept) for moment in flight])
     ahead, working = rounds.max(axis=0), most(here.working, passed)
     running = ahead + working  # a backward pass begins
     of_chunk = kept.reshape(chunks, stages, -1)

@@ -171,6 +171,7 @@ class StepPasses:
     slots: SlotTimes
     order: PipelineOrder
     closing: Closing
+    reductions: Array  # of gradients after the last microbatch, by collective, shape (collectives, stages, n). [s]
     rows: tuple[tuple[Occurrence, ...], ...]
     names: dict[str, int]
     link: World | None = None
@@ -258,7 +259,7 @@ class StepPasses:
     def _at_once(self, made: Laid, row: int) -> None:
         """Where weights are updated after each pass (PipeDream): gradients are reduced, or those of the pass before beside it."""
         stage = row % self.order.stages
-        reductions = _sends(self.closing.reductions[:, stage, 0])
+        reductions = _sends(self.reductions[:, stage, 0])
         if self.machine.stack.overlap.data:
             for name, time in reductions:
                 made.data = made.add(name, DATA, COMMUNICATION, made.data, time, -1)

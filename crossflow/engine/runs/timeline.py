@@ -23,8 +23,9 @@ from crossflow.cost.passes import steps_of
 from crossflow.cost.profile import SCOPES
 from crossflow.engine.runs.memory import ledger
 from crossflow.engine.runs.slot_events import Laid, StepPasses, lone_pass
-from crossflow.engine.runs.slots import Closing, closing_of, slots_of
+from crossflow.engine.runs.slots import Closing, closing_of, is_split, reductions_of, slots_of
 from crossflow.engine.runs.uneven import EVEN, Uneven, World, in_step
+from crossflow.engine.runs.unit_sums import UnitSums
 from crossflow.engine.timeline.pipeline import Walk, uneven_times, walk_of
 from crossflow.engine.timeline.record import (
     BACKWARDS,
@@ -61,13 +62,14 @@ def transformer_timeline(job: Job, layout: Layout, machine: Machine, title: str,
     shape = replace(alike(layout)[0], microbatches=int(layout.microbatches[0]))
     with np.errstate(invalid="ignore", divide="ignore"):  # a step without end is told below
         steps = steps_of(job, layout, machine, tables_of(job, layout, machine.stack))
-        slots, order = slots_of(job, layout, machine, steps, shape), shape.order if job.training else shape.order.forward_only
-        closing = closing_of(machine, steps, slots, shape)
+        sums = UnitSums.of(steps, np.array([is_split(shape)]))
+        slots, order = slots_of(job, layout, machine, steps, sums, shape), shape.order if job.training else shape.order.forward_only
+        closing, reductions = closing_of(machine, sums, slots, shape), reductions_of(steps, slots)
     in_order = sequence(job, shape.stages, shape.chunks, shape.division, machine.stack.stages == "balanced")
     names: dict[str, int] = {}
     step = StepPasses(
         job=job, layout=layout, machine=machine, steps=steps, slots=slots, order=order,
-        closing=closing, rows=tuple(in_order[chunk] for chunk in order.chunk), names=names,
+        closing=closing, reductions=reductions, rows=tuple(in_order[chunk] for chunk in order.chunk), names=names,
     )  # fmt: skip
     if not np.isfinite(slots.busy).all() or not np.isfinite(step.closing.exposed + step.closing.update).all():
         raise CrossflowError(f"{title}: the step never ends, so it has no timeline; `crossflow predict` says why")
@@ -234,7 +236,7 @@ class _Filler:
             max((i for i, one in enumerate(self.classes) if one.stage == stage), key=lambda i: ends[stage, self.classes[i].kind])
             for stage in range(step.order.stages)
         ]
-        replicas = closing.reductions.any()
+        replicas = self.step.reductions.any()
         for device, one in enumerate(self.classes):
             own = float(ends[one.stage, one.kind])
             begin = float(there[one.stage]) if replicas else own
@@ -267,10 +269,10 @@ class _Filler:
     def _reduce_pass(self, closing: Closing, stage: int) -> PassEvents:
         """Reductions of a stage's gradients, which may have begun beside the last pass: what is exposed is the time of the pass."""
         made = Laid(self.step.names)
-        exposed, volume = float(closing.exposed[stage, 0]), float(closing.reductions[:, stage].sum() + closing.lowered[stage, 0])
+        exposed, volume = float(closing.exposed[stage, 0]), float(self.step.reductions[:, stage].sum() + closing.lowered[stage, 0])
         at = exposed - volume
-        for which in np.flatnonzero(closing.reductions[:, stage, 0]):
-            at = made.add(COLLECTIVES[which], DATA, COMMUNICATION, at, float(closing.reductions[which, stage, 0]), -1)
+        for which in np.flatnonzero(self.step.reductions[:, stage, 0]):
+            at = made.add(COLLECTIVES[which], DATA, COMMUNICATION, at, float(self.step.reductions[which, stage, 0]), -1)
         made.add("host_copy", TO_HOST, COMMUNICATION, at, float(closing.lowered[stage, 0]), -1)
         made.units = exposed
         return made.made("reduction")

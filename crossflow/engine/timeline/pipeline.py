@@ -22,7 +22,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from crossflow.base.arrays import Array, Index, Mask, at_points
+from crossflow.base.arrays import Array, Index, Mask, at_points, distinct
 from crossflow.parallel.strategy.schedules import NATURAL, PipelineOrder, ahead, pipeline_order
 
 ROUNDS = 3  # rounds of `stages` microbatches after which the repetition is looked for: warm-up, and two to compare
@@ -119,10 +119,14 @@ def pipeline_ends(
     if backward is None and chunks == 1 and schedule in NATURAL:
         return _flow_line(forward, late[0], microbatches)
     durations = np.concatenate([part for part in (forward, backward, weight) if part is not None])
-    n, lags = forward.shape[1], np.zeros(durations.shape)  # what weight gradients need is on their own stage
-    travelling = late.reshape(-1, n)[: len(lags)]
+    lags = np.zeros(durations.shape)  # what weight gradients need is on their own stage
+    travelling = late.reshape(-1, forward.shape[1])[: len(lags)]
     lags[: len(travelling)] = travelling
-    result, many = np.zeros((stages, n)), np.broadcast_to(microbatches, (n,)).astype(int)
+    many = np.broadcast_to(microbatches, forward.shape[1:])
+    one_each, which = distinct(np.concatenate([durations, lags, many[None]]))  # plans may differ in what no slot has
+    durations, lags, many = at_points(durations, one_each), at_points(lags, one_each), many[one_each].astype(int)
+    n = len(one_each)
+    result = np.zeros((stages, n))
 
     def walked(count: int) -> Walk:
         order = pipeline_order(schedule, stages, chunks, count)
@@ -144,7 +148,7 @@ def pipeline_ends(
             following = np.where(unknown, np.where(longer + stages < many[here], longer, many[here]), count + rest)
             left = np.flatnonzero(following != count)
             todo += _by_length(following[left], here[left], pace[left])
-    return result
+    return result.take(which, axis=1)
 
 
 def _by_length(lengths: Index, points: Index, pace: Array) -> list[tuple[int, Index, Array]]:
@@ -171,15 +175,23 @@ def _repetition(ends: Array, walk: Walk, stages: int, chunks: int, kinds: int) -
     """
     slots, *before = _slices(walk, stages, chunks, kinds)
     pace, period, last = np.full(ends.shape[1], np.nan), np.ones(ends.shape[1], dtype=int), ends[slots]
-    for shorter, earlier in enumerate(before):
-        with np.errstate(invalid="ignore"):  # a stage that never ends repeats nothing
-            added = last - ends[earlier]
-            most = added.max(axis=0)
-            same = np.isnan(pace) & (most - added.min(axis=0) <= 1e-9 * most)
-        pace[same], period[same] = most[same] / (stages - shorter), stages - shorter
-        if not np.isnan(pace).any():
-            break
-    return pace, period
+    few = slice(None, None, stages)  # slots that tell most periods from one that repeats
+    with np.errstate(invalid="ignore"):  # a stage that never ends repeats nothing
+        for shorter, earlier in enumerate(before):
+            here = np.flatnonzero(np.isnan(pace) & ~np.isnan(_added(last[few] - ends[earlier[few]])))
+            if not here.size:
+                continue
+            pace[here] = _added(at_points(last - ends.take(earlier, axis=0), here)) / (stages - shorter)
+            period[here] = stages - shorter
+            if not np.isnan(pace).any():
+                break
+    return pace, np.where(np.isnan(pace), 1, period)
+
+
+def _added(later: Array) -> Array:
+    """What slots end later by, shape (n,), NaN where they do not end later by one time everywhere. [s]"""
+    most = later.max(axis=0)
+    return np.where(most - later.min(axis=0) <= 1e-9 * most, most, np.nan)
 
 
 @functools.lru_cache(maxsize=512)

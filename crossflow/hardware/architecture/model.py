@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from crossflow.base.arrays import Array, Mask, plain
+from crossflow.base.arrays import Array, Mask, arrays_in, plain
 from crossflow.hardware.architecture.execution import Execution
 
 
@@ -115,6 +115,11 @@ class Architecture:
     cost: Mapping[str, Array] = field(default_factory=dict)
     # embodied carbon of one device's dies and memory, by part; empty where it is not known. [kg]
     carbon: Mapping[str, Array] = field(default_factory=dict)
+
+    @functools.cached_property
+    def single(self) -> bool:
+        """Whether this is one device for all design points."""
+        return all(array.shape[-1:] in ((), (1,)) for array in arrays_in(self))
 
     @property
     def sustained_clock(self) -> Array:

@@ -45,7 +45,7 @@ class Choice:
         """Choice of one name a point."""
         distinct = tuple(dict.fromkeys(names))
         rank = {name: i for i, name in enumerate(distinct)}
-        return cls(names=distinct, index=np.array([rank[name] for name in names]))
+        return cls(names=distinct, index=np.array([*map(rank.__getitem__, names)]))
 
     def at(self, points: Index) -> Choice:
         """The same choice for some of the points."""
@@ -250,21 +250,26 @@ def _check_stated(document: Document) -> None:
     """Numbers of the sections named under `stated` that leave open how they are known, or between which bounds they lie."""
     problems, said = [], document.data.get("stated")
     stated = said if isinstance(said, list) else ()  # what else it may be is told when the library is read
-    for path, value in files.walk(document.data):
-        if path[:1] and path[0] in stated and isinstance(value, Mapping) and "value" in value:
-            missing = [key for key in ("status", "low", "high") if key not in value]
+    for section in (name for name in document.data if name in stated):
+        for path, value in files.walk(document.data[section], (section,)):
+            missing = [key for key in ("status", "low", "high") if key not in value] if _is_number(value) else []
             if missing:
-                message = f"expected the key '{missing[0]}': the file says under `stated` that every number of '{path[0]}' has it"
+                message = f"expected the key '{missing[0]}': the file says under `stated` that every number of '{section}' has it"
                 problems.append(document.problem(path, message))
     if problems:
         raise SpecError(problems)
+
+
+def _is_number(value: Any) -> bool:
+    """Whether a value of plain data is a number with its source."""
+    return isinstance(value, dict) and "value" in value
 
 
 def _check(library: TechLibrary, document: Document) -> None:
     """Problems that no single field shows: unknown sources and nodes, voltages out of order."""
     problems = []
     for path, value in files.walk(document.data):
-        if isinstance(value, Mapping) and "value" in value and value.get("source") not in library.sources:
+        if _is_number(value) and value.get("source") not in library.sources:
             message = (
                 f"source '{value.get('source')}' is not among the file's sources{did_you_mean(str(value.get('source')), library.sources)}"
             )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any, TypeVar
 
@@ -11,12 +11,13 @@ import numpy as np
 
 from crossflow.base.arrays import Array, Index, Mask
 from crossflow.parallel.strategy.mesh import BIDIRECTIONAL, BLOCKS, OFFLOADS, REPEATED, TYPES, Offload, RankBlock, RepeatedModule, Type
-from crossflow.parallel.strategy.plan import OWN_SHARDS, Plan
+from crossflow.parallel.strategy.plan import NUMBERS, OWN_SHARDS, OWN_TENSOR, Plan, PlanWords
 from crossflow.parallel.strategy.stages import Division
 from crossflow.program.groups import Group, Pair
 from crossflow.workload.transformer import Routing
 
 Named = TypeVar("Named", bound=str)
+Value = TypeVar("Value", bound=Hashable)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -84,32 +85,24 @@ class Layout:
             found = cls.of(tuple(different.values()), np.ones(len(different)), node).at(np.array([places[id(plan)] for plan in plans]))
             return replace(found, microbatches=batch / (found.dp * found.micro_batch))
 
-        def column(name: str) -> Array:
-            return np.array([getattr(plan, name) for plan in plans], dtype=float)
-
-        dp, micro = column("dp"), column("micro_batch")
-        schedules, placements, divisions = (
-            tuple(dict.fromkeys(getattr(plan, name) for plan in plans)) for name in ("schedule", "placement", "division")
-        )
-        recompute, hosted = [plan.recompute for plan in plans], {what for plan in plans for what in plan.offload}
-        own = {kind: np.array([float(plan.tensor_of(kind)) for plan in plans]) for kind in TYPES}
-        shards = {kind: column(key) for kind, key in OWN_SHARDS.items()}
-        tp = column("tp")
+        table = np.frombuffer(b"".join([plan.numbers for plan in plans])).reshape(len(plans), len(NUMBERS))
+        number = dict(zip(NUMBERS, table.T.copy(), strict=True))
+        tp, dp, micro = number["tp"], number["dp"], number["micro_batch"]
+        words = _Spoken.of(plans)
+        (schedules, schedule), (placements, placement), (divisions, division) = map(words.numbered, ("schedule", "placement", "division"))
+        own = {kind: np.where(number[key] > 0, number[key], tp) for kind, key in OWN_TENSOR.items()}
         return cls(
-            tp=tp, cp=column("cp"), ep=column("ep"), dp=dp, pp=column("pp"), chunks=column("virtual_stages"),
-            micro_batch=micro, microbatches=batch / (dp * micro), redundant=column("redundant_experts"), zero=column("zero"),
-            shard_group=column("shard_group"),
-            own_shards={kind: ranks for kind, ranks in shards.items() if ranks.any()},
-            apart=_named(plans, "apart", TYPES), own_tensor={kind: ranks for kind, ranks in own.items() if (ranks != tp).any()},
-            unsharded=_named(plans, "unsharded", TYPES), distant=_named(plans, "distant", TYPES),
-            sequence_parallel=(column("sequence_parallel") > 0) | ((tp == 1) & (own["experts"] > 1)),
-            full=np.array([r == "full" for r in recompute]), recompute_layers=column("recompute_layers"),
-            repeated=_named(plans, "repeated", REPEATED),
-            schedule=np.array([schedules.index(plan.schedule) for plan in plans]), schedules=schedules,
-            offload={what: np.array([what in plan.offload for plan in plans]) for what in OFFLOADS if what in hosted},
-            offload_layers=column("offload_layers"),
-            placement=np.array([placements.index(plan.placement) for plan in plans]), placements=placements,
-            division=np.array([divisions.index(plan.division) for plan in plans]), divisions=divisions, node=node,
+            tp=tp, cp=number["cp"], ep=number["ep"], dp=dp, pp=number["pp"], chunks=number["virtual_stages"],
+            micro_batch=micro, microbatches=batch / (dp * micro), redundant=number["redundant_experts"], zero=number["zero"],
+            shard_group=number["shard_group"],
+            own_shards={kind: number[key] for kind, key in OWN_SHARDS.items() if number[key].any()},
+            apart=words.named("apart", TYPES), own_tensor={kind: ranks for kind, ranks in own.items() if (ranks != tp).any()},
+            unsharded=words.named("unsharded", TYPES), distant=words.named("distant", TYPES),
+            sequence_parallel=(number["sequence_parallel"] > 0) | ((tp == 1) & (own["experts"] > 1)),
+            full=np.array([said.recompute == "full" for said in words.different])[words.which], recompute_layers=number["recompute_layers"],
+            repeated=words.named("repeated", REPEATED), schedule=schedule, schedules=schedules,
+            offload=words.named("offload", OFFLOADS), offload_layers=number["offload_layers"],
+            placement=placement, placements=placements, division=division, divisions=divisions, node=node,
         )  # fmt: skip
 
     def __len__(self) -> int:
@@ -351,8 +344,31 @@ class Layout:
         return stride, whole, np.minimum(self.devices / whole, turns)
 
 
-def _named(plans: Sequence[Plan], name: str, words: Sequence[Named]) -> dict[Named, Mask]:
-    """Plans that name a word in one of their lists, by word; what none names is not there."""
-    lists = [getattr(plan, name) for plan in plans]
-    named = {word for listed in set(lists) for word in listed}
-    return {word: np.array([word in listed for listed in lists]) for word in words if word in named}
+@dataclass(frozen=True, kw_only=True)
+class _Spoken:
+    """Different words of plans, and which of them each plan has."""
+
+    different: tuple[PlanWords, ...]
+    which: Index
+
+    @classmethod
+    def of(cls, plans: Sequence[Plan]) -> _Spoken:
+        different, which = _numbered([plan.words for plan in plans])
+        return cls(different=different, which=which)
+
+    def numbered(self, name: str) -> tuple[tuple[Any, ...], Index]:
+        """Different words of a name, and which of them each plan has."""
+        different, which = _numbered([getattr(words, name) for words in self.different])
+        return different, which[self.which]
+
+    def named(self, name: str, known: Sequence[Named]) -> dict[Named, Mask]:
+        """Plans that name a word in one of their lists, by word; what none names is not there."""
+        found = {word for words in self.different for word in getattr(words, name)}
+        return {word: np.array([word in getattr(words, name) for words in self.different])[self.which] for word in known if word in found}
+
+
+def _numbered(values: Sequence[Value]) -> tuple[tuple[Value, ...], Index]:
+    """Different values in the order in which they come, and which of them each is."""
+    known: dict[Value, int] = {}
+    which = np.array([known.setdefault(value, len(known)) for value in values], dtype=np.intp)
+    return tuple(known), which

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from typing import Any
 
 from crossflow.parallel.strategy.again import NOTHING, Again, levels, not_again
 from crossflow.parallel.strategy.mesh import BIDIRECTIONAL, SCHEDULES, TYPES, RankBlock, Type, divisors
@@ -319,7 +320,7 @@ def legal_plans(
     virtual_stages: Sequence[int] = (1, 2, 3, 4, 6, 8),
     again: Sequence[Again] | None = None,
     placed: bool = False,
-) -> tuple[Plan, ...]:
+) -> Iterator[Plan]:
     """Plans that use all devices and divide model and batch evenly, data parallelism first.
 
     Parameters
@@ -341,7 +342,6 @@ def legal_plans(
     training = task == "training"
     repeated = (NOTHING,) if not training else levels(model) if again is None else again
     shardings = zeros if training else tuple(zero for zero in zeros if zero in (0, 3))
-    found: list[Plan] = []
     for pp, tp, ep, etp in _degrees(model, devices, node, task):
         dp = devices // (pp * tp)
         if batch % dp or (dp * (tp if etp else 1)) % ep:
@@ -351,21 +351,18 @@ def legal_plans(
             if (batch // dp) % micro:
                 continue
             copies = -max(model.experts, default=0) % ep
-            first = Plan(
-                tp=tp, pp=pp, dp=dp, ep=ep, etp=etp, micro_batch=micro, sequence_parallel=etp > 0, redundant_experts=copies
-            )  # fmt: skip
-            if plan_problem(first, model, batch, task=task) is not None:
+            degrees: dict[str, Any] = {
+                "tp": tp, "pp": pp, "dp": dp, "ep": ep, "etp": etp, "micro_batch": micro, "redundant_experts": copies,
+            }  # fmt: skip
+            if plan_problem(Plan(**degrees, sequence_parallel=etp > 0), model, batch, task=task) is not None:
                 continue
             chunks = _chunks(model.depth, pp, virtual_stages if training else (1,), batch // dp // micro)
             tokens = {micro} if task == "decode" else {layer.tokens for layer in model.layers}
             divided = (True,) if etp else (False, True) if tp > 1 and not any(some % tp for some in tokens) else (False,)
-            options = itertools.product(chunks, shardings, divided, repeated)
-            found += [
-                replace(first, virtual_stages=v, zero=zero, sequence_parallel=sp, **level.options)
-                for v, zero, sp, level in options
-                if not (zero and dp == 1) and not (zero == 3 and pp > 1)
-            ]
-    return tuple(other for plan in found for other in (plan, *_replaced(plan))) if placed else tuple(found)
+            for v, zero, sp, level in itertools.product(chunks, shardings, divided, repeated):
+                if not (zero and dp == 1) and not (zero == 3 and pp > 1):
+                    plan = Plan(**degrees, virtual_stages=v, zero=zero, sequence_parallel=sp, **level.options)
+                    yield from (plan, *_replaced(plan)) if placed else (plan,)
 
 
 def neighbouring_plans(

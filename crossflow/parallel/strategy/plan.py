@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import functools
+import operator
+import struct
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, fields, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from crossflow.parallel.strategy.mesh import (
     AXIS_ROLES,
@@ -20,6 +23,20 @@ from crossflow.parallel.strategy.mesh import (
     said,
 )
 from crossflow.parallel.strategy.stages import Division
+
+
+class PlanWords(NamedTuple):
+    """What of a plan is no number, as its fields and properties of these names."""
+
+    recompute: Recompute
+    repeated: tuple[RepeatedModule, ...]
+    schedule: str
+    division: Division
+    placement: tuple[RankBlock, ...]
+    offload: tuple[Offload, ...]
+    apart: tuple[Type, ...]
+    unsharded: tuple[Type, ...]
+    distant: tuple[Type, ...]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,6 +108,16 @@ class Plan:
         """What it says of how layers are divided over stages, or chunks."""
         return Division(first=self.first_stage, last=self.last_stage, listed=self.stage_layers)
 
+    @functools.cached_property
+    def numbers(self) -> bytes:
+        """Its `NUMBERS` as doubles, of which columns of many plans are made at once."""
+        return struct.pack(f"{len(NUMBERS)}d", *_numbers_of(self))
+
+    @functools.cached_property
+    def words(self) -> PlanWords:
+        """What else it says, which few of many plans say differently."""
+        return PlanWords(*(getattr(self, name) for name in PlanWords._fields))
+
     @property
     def axes(self) -> tuple[Axis, ...]:
         """Axes of the device mesh, nearest neighbours first."""
@@ -136,3 +163,9 @@ OWN_TENSOR: Mapping[Type, str] = {"attention": "attention_tp", "mlp": "mlp_tp", 
 OWN_SHARDS: Mapping[Type, str] = {
     "attention": "attention_shard_group", "mlp": "mlp_shard_group", "experts": "experts_shard_group", "embedding": "embedding_shard_group",
 }  # fmt: skip
+# What of a plan is a number, or a switch.
+NUMBERS = (
+    "tp", "cp", "ep", "dp", "pp", "virtual_stages", "micro_batch", "redundant_experts", "zero", "shard_group", "sequence_parallel",
+    "recompute_layers", "offload_layers", *OWN_TENSOR.values(), *OWN_SHARDS.values(),
+)  # fmt: skip
+_numbers_of = operator.attrgetter(*NUMBERS)

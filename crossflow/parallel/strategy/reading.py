@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 
 from crossflow.base.errors import StrategyError
@@ -67,10 +68,10 @@ def read_strategy(written: Written | None, workload: Workload | None, system: Sy
     node = min(system.devices_per_node, system.device_count)
     nodes = node, system.device_count // node
     if written == ANY:
-        legal = every_strategy(workload, nodes)
-        if not legal:
+        first = _first_strategy(workload, nodes)
+        if first is None:
             raise StrategyError(undivided(workload, system.device_count))
-        written = legal[0]
+        written = as_text(first, workload)
     return _lowered(f"d{system.device_count}" if written == DATA_PARALLEL else written, workload, nodes)
 
 
@@ -251,9 +252,20 @@ def legal_strategies(workload: Workload, nodes: tuple[int, int], *, fused: bool 
     if isinstance(workload, DlrmSpec):
         return legal_hierarchies(workload.dlrm(), workload.global_batch, node, count, sharded=workload.sharding is not None)
     if isinstance(workload, TransformerSpec):
-        model, task = workload.transformer(), workload.step
-        devices = node * count
-        batch = devices**2 if workload.arrives else workload.global_batch
-        again = levels(model, fused=fused)
-        return _settled(legal_plans(model, devices, batch, node=node, task=task, again=again, placed=placed), workload)
+        return _settled(_plans(workload, nodes, fused=fused, placed=placed), workload)
     return legal_meshes(workload.graph(), node * count)
+
+
+def _plans(workload: TransformerSpec, nodes: tuple[int, int], *, fused: bool = False, placed: bool = False) -> Iterator[Plan]:
+    """Every plan that divides a transformer over all devices of so many nodes, with a microbatch though requests arrive."""
+    node, count = nodes
+    model, devices = workload.transformer(), node * count
+    batch = devices**2 if workload.arrives else workload.global_batch
+    return legal_plans(model, devices, batch, node=node, task=workload.step, again=levels(model, fused=fused), placed=placed)
+
+
+def _first_strategy(workload: Divided, nodes: tuple[int, int]) -> AnyStrategy | None:
+    """The first of `legal_strategies`, for which those of a transformer are not all listed; None where there is none."""
+    if isinstance(workload, TransformerSpec):
+        return next(iter(_settled(itertools.islice(_plans(workload, nodes), 1), workload)), None)
+    return next(iter(legal_strategies(workload, nodes)), None)

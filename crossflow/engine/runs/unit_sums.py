@@ -1,0 +1,63 @@
+"""What one microbatch takes on every unit of a transformer, collectives of all kinds and what binds kernels summed up.
+
+It is worked out once for all design points, whatever the shapes of their pipelines.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from crossflow.base.arrays import Array, Index, Mask, at_points, share_of
+from crossflow.parallel.offload import Copies
+from crossflow.parallel.tables import OF
+
+if TYPE_CHECKING:
+    from crossflow.cost.passes import Steps
+
+
+@dataclass(frozen=True, kw_only=True)
+class UnitSums:
+    """Times of every unit; kinds of passes are forward, backward without gradients of weights, and these gradients. [s]"""
+
+    device: Array  # of kernels, shape (3, units, n)
+    # of collectives that the device waits for: forward, backward, and in a pass backward what there is more where weights are frozen, which
+    # has no gradient to hide beside, shape (3, units, n)
+    blocks: Array
+    gathers: Array  # of them, all-gathers forward and backward, shape (2, units, n)
+    shown: Array  # share of the collectives that run beside gradients of weights that these do not hide, shape (units, n). [1]
+    host: Array  # for the host, shape (3, units, n)
+    # gather, scatter, reduce, regather, update, copies: as of `State`, all collectives together, shape (units, n)
+    gather: Array
+    scatter: Array
+    reduce: Array
+    regather: Array
+    update: Array
+    copies: Copies | None
+
+    @classmethod
+    def of(cls, steps: Steps, split: Mask) -> UnitSums:
+        """Of all points; `split` are those whose gradients of weights are slots of their own, which hide nothing, shape (n,)."""
+        passes, state = steps.passes, steps.state
+        weight, hides = passes.weight.sum(axis=0), passes.hides.sum(axis=0)
+        shown = share_of(np.maximum(hides - np.where(split, 0.0, weight), 0.0), hides)
+        forward, backward = passes.blocking.sum(axis=0)
+        gathers = passes.blocking[OF["all_gather"]]
+        return cls(
+            device=np.array([*passes.device.sum(axis=0), weight]),
+            blocks=np.array([forward, backward + shown * hides, (1.0 - shown) * hides]),
+            gathers=np.array([gathers[0], gathers[1] + shown * passes.hides[OF["all_gather"]]]),
+            shown=shown,
+            host=np.array([*passes.host, passes.host_weight]),
+            gather=state.gather, scatter=state.scatter.sum(axis=0), reduce=state.reduce.sum(axis=0), regather=state.regather,
+            update=state.update, copies=state.copies,
+        )  # fmt: skip
+
+    def at(self, points: Index) -> UnitSums:
+        """Those of some of the points, whose numbers rise."""
+        if len(points) == self.device.shape[-1]:
+            return self
+        arrays = {field.name: at_points(getattr(self, field.name), points) for field in fields(UnitSums) if field.name != "copies"}
+        return UnitSums(**arrays, copies=None if self.copies is None else self.copies.at(points))
