@@ -722,7 +722,7 @@ def _told(problems: list[Problem], section: str = "") -> Iterator[None]:
 
 def _multiplied(system: SystemSpec) -> Collection[str]:
     """Types that the devices of a system multiply in."""
-    return (system.rates if isinstance(system, GeneratedSystem) else system.product_rates).keys()
+    return system.product_rates.keys()
 
 
 def _check_types(system: SystemSpec, workload: Workload, stack: SoftwareStack | None, document: Document) -> None:

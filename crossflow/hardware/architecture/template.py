@@ -8,16 +8,15 @@ References
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, Field, create_model, model_validator
+from pydantic import Field, create_model, model_validator
 
 from crossflow.base.arrays import Array, points
-from crossflow.base.errors import did_you_mean
-from crossflow.base.files import FileModel
+from crossflow.base.files import FileModel, one_of
 from crossflow.base.formats import FORMATS
-from crossflow.base.limits import DEVICES, Flag, Whole, shown
+from crossflow.base.limits import DEVICES, Flag, Whole
 from crossflow.base.units import (
     Area,
     AreaOrZero,
@@ -40,7 +39,7 @@ from crossflow.base.units import (
 )
 from crossflow.hardware.architecture.execution import Execution
 from crossflow.hardware.architecture.network import NetworkSpec
-from crossflow.hardware.technology.components import Compute, Link, OffChip, OnChip
+from crossflow.hardware.technology.components import Compute, Link, OffChip, OnChip, TypeName
 
 Scope = Literal["bundle", "global"]
 ONE = points(1.0)
@@ -49,19 +48,7 @@ Dataflow = Literal["weight", "activation", "output", "best"]
 LEVELS = ("registers", "l1", "l2", "l3", "l4", "memory")
 
 
-def _one_of(what: str, known: Collection[str]) -> AfterValidator:
-    """Text that is one of the known names."""
-
-    def check(name: str) -> str:
-        if name not in known:
-            raise ValueError(f"expected {what}, one of {', '.join(known)}, got {shown(name)}{did_you_mean(name, known)}")
-        return name
-
-    return AfterValidator(check)
-
-
-LevelName = Annotated[str, _one_of("a memory level", LEVELS)]
-TypeName = Annotated[str, _one_of("a data type", FORMATS)]
+LevelName = Annotated[str, one_of("a memory level", LEVELS)]
 
 
 def _partial(model: type[FileModel]) -> type[FileModel]:
@@ -281,9 +268,16 @@ class GeneratedSystem(SystemFields):
     )
     shared_power: Flag = Field(default=False, description="whether compute also gets the power that other components cannot use")
     dataflow: Dataflow = "best"
-    rates: Mapping[TypeName, Ratio] = Field(description="matrix rate by data type, over the library's nominal rate")
+    rates: Mapping[TypeName, Ratio] = Field(
+        description="matrix rate by data type, over the library's nominal rate; what the unit was not published with takes area and power"
+    )
     vector_rates: Mapping[TypeName, Ratio] = Field(description="rate of pointwise work by data type, over the same")
     budgets: Budgets
+
+    @property
+    def product_rates(self) -> Mapping[str, Array]:
+        """Rate of matrix products by data type, over the library's nominal one, with the types that multiply like a listed one. [1]"""
+        return _with_like(self.rates)
 
     @property
     def packaged(self) -> int:
@@ -405,7 +399,12 @@ class DatasheetSystem(SystemFields):
     def product_rates(self) -> Mapping[str, Array]:
         """Peak rate of matrix products by data type: of the matrix units, or of the vector units for types that those lack. [flop/s]"""
         rates = {**self.throughput, **{dtype: rate for dtype, rate in self.vector_throughput.items() if dtype not in self.throughput}}
-        return {**rates, **{dtype: rates[form.like] for dtype, form in FORMATS.items() if form.like in rates and dtype not in rates}}
+        return _with_like(rates)
+
+
+def _with_like(rates: Mapping[str, Array]) -> Mapping[str, Array]:
+    """Rates with those of the types that multiply like a listed one and are not listed themselves."""
+    return {**rates, **{dtype: rates[form.like] for dtype, form in FORMATS.items() if form.like in rates and dtype not in rates}}
 
 
 SystemSpec = GeneratedSystem | DatasheetSystem
