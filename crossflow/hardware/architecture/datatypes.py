@@ -38,6 +38,7 @@ class TypedUnits:
 
     unit: Compute
     operations: Rates  # operations that take the energy of one at the nominal rate, over the time of one. [1]
+    larger: Array  # area of the unit over that without the types that it was not published with. [1]
     refused: tuple[tuple[Mask, str], ...]  # points whose rates cannot be had, with the sentence that says why
 
 
@@ -120,15 +121,18 @@ def with_types(unit: Compute, rates: Rates, library: TechLibrary) -> TypedUnits:
     beyond = {dtype: rate for dtype, rate in rates.items() if np.any(rate > unit.types.get(dtype, NOTHING) * ROUNDING)}
     if not unit.types or unit.datapath is None:
         silent = {dtype: rate for dtype, rate in beyond.items() if unit.types or FORMATS[dtype].bits < HALF}
-        return TypedUnits(unit=unit, operations=rates, refused=tuple(_unknown(dtype, rate, unit) for dtype, rate in silent.items()))
+        refused = tuple(_unknown(dtype, rate, unit) for dtype, rate in silent.items())
+        return TypedUnits(unit=unit, operations=rates, larger=ONE, refused=refused)
     path: Datapath = library.component("datapath", unit.datapath)
     widest = max(FORMATS[dtype].significand for dtype in unit.types)
     parted = {dtype: rate for dtype, rate in beyond.items() if FORMATS[dtype].significand > widest}
     added = {dtype: rate for dtype, rate in beyond.items() if dtype not in parted}
     drawn = draws({dtype: rate for dtype, rate in rates.items() if dtype not in parted}, unit, path)
     most = np.maximum.reduce(np.broadcast_arrays(ONE, *drawn.values()))
+    larger = _growth(unit, added, path)
     return TypedUnits(
-        unit=_grown(unit, added, path, most) if added else unit,
+        unit=_grown(unit, larger, most) if added else unit,
+        larger=larger,
         operations={dtype: divide(rate * most, drawn.get(dtype, ONE)) for dtype, rate in rates.items()},
         refused=tuple(_too_wide(dtype, rate, unit) for dtype, rate in parted.items()),
     )
@@ -141,14 +145,19 @@ def gathered(units: Sequence[TypedUnits], index: Index) -> TypedUnits:
     return TypedUnits(
         unit=gather([one.unit for one in units], index),
         operations={dtype: taken([one.operations[dtype] for one in units], index) for dtype in units[0].operations},
+        larger=taken([one.larger for one in units], index),
         refused=tuple((mask & (index == i), sentence) for i, one in enumerate(units) for mask, sentence in one.refused),
     )
 
 
-def _grown(unit: Compute, added: Rates, path: Datapath, drawn: Array) -> Compute:
-    """A unit with the cells of further types: its area and its leakage grow with them, its switched power as `drawn` says."""
+def _growth(unit: Compute, added: Rates, path: Datapath) -> Array:
+    """Area of a unit with the cells of further types, over its published one. [1]"""
     every = {**unit.types, **{dtype: np.maximum(rate, unit.types.get(dtype, NOTHING)) for dtype, rate in added.items()}}
-    larger = 1.0 + unit.datapath_area * (datapath_cells(every, path) / datapath_cells(unit.types, path) - 1.0)
+    return np.asarray(1.0 + unit.datapath_area * (datapath_cells(every, path) / datapath_cells(unit.types, path) - 1.0))
+
+
+def _grown(unit: Compute, larger: Array, drawn: Array) -> Compute:
+    """A unit with further types: its area and its leakage grow with their cells, its switched power with what the hottest draws."""
     hotter = 1.0 + (1.0 - unit.leakage) * (drawn - 1.0) + unit.leakage * (larger - 1.0)
     return unit.model_copy(
         update={
