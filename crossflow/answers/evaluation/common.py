@@ -108,7 +108,11 @@ def score_of(batch: PointBatch, ran: Ran) -> Score:
     held = {kind: wide(amount, n) for kind, amount in outcome.memory.items()}
     capacity = wide(device.memory.capacity * device.memory.instances, n)
     wrong = timed & ((used > 1.0 + 1e-6) | (total < outcome.least * (1.0 - 1e-6)))
-    unrunnable = [(wide(beyond, n), BEYOND), (wide(~np.isfinite(total) & (peak == 0), n), NO_RATE), *_unrunnable(outcome, held, capacity, ~np.isfinite(total))]
+    unrunnable = [
+        (wide(beyond, n), BEYOND),
+        (wide(~np.isfinite(total) & (peak == 0), n), NO_RATE),
+        *_unrunnable(outcome, held, capacity, ~np.isfinite(total)),
+    ]
     unbuildable = [(wide(mask, n), f"cannot be built: {sentence}") for mask, sentence in device.problems]
     feasible, reason, reasons = first_cause([*unbuildable, *unrunnable, (wrong, INCONSISTENT)])
     rate, bound = np.where(timed, ran.samples / elapsed, 0.0), _table(outcome.bound, n)
