@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import TypeVar
+
+Rate = TypeVar("Rate")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,6 +53,15 @@ FORMATS: Mapping[str, Format] = {
 }  # fmt: skip
 DTYPE_BYTES: Mapping[str, float] = {name: one.size for name, one in FORMATS.items()}
 HALF = 2.0  # size of an element in 16 bits [B]
+
+
+def with_like(rates: Mapping[str, Rate]) -> dict[str, Rate]:
+    """Rates by data type with those of the types that multiply like a listed one and are not listed themselves.
+
+    >>> with_like({"fp8": 2.0})
+    {'fp8': 2.0, 'fp8_block': 2.0}
+    """
+    return {**rates, **{dtype: rates[form.like] for dtype, form in FORMATS.items() if form.like in rates and dtype not in rates}}
 
 
 def kept_bytes(dtype: str) -> float:

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from crossflow.base.arrays import Array, Index, Mask, divide
-from crossflow.base.formats import FORMATS, Format
+from crossflow.base.formats import FORMATS, Format, with_like
 from crossflow.hardware.technology.components import Compute, Datapath
 from crossflow.hardware.technology.library import TechLibrary, gather, taken
 
@@ -104,21 +104,24 @@ def draws(rates: Rates, unit: Compute, path: Datapath) -> Rates:
     """Switched power of a unit that multiplies in each type at its rate, over its nominal one. [1]
 
     What is not datapath (control, operands' way) switches at every cycle. Types of 16 bits and more take all of the published power,
-    or more where their rate needs more of the datapath than the published ones; narrower ones take what their cells do.
+    or more where their rate needs more of the datapath than the published ones; narrower ones take what their cells do. None that
+    the unit was published with takes more than the published power.
     """
     own = {dtype: rate for dtype, rate in unit.types.items() if FORMATS[dtype].bits >= HALF} or unit.types
     base = np.maximum.reduce(np.broadcast_arrays(*(rate * cells(FORMATS[dtype], path).sum(axis=0) for dtype, rate in own.items())))
-    found = {}
+    held, found = with_like(unit.types), {}
     for dtype, rate in rates.items():
         form = FORMATS[dtype]
         more = rate * cells(form, path).sum(axis=0) / base - 1.0
+        more = np.where(rate > held.get(dtype, NOTHING) * ROUNDING, more, np.minimum(more, 0.0))
         found[dtype] = 1.0 + unit.datapath_power * (np.maximum(more, 0.0) if form.bits >= HALF else more)
     return found
 
 
 def with_types(unit: Compute, rates: Rates, library: TechLibrary) -> TypedUnits:
     """A unit that multiplies in the types of a template at their rates: larger and hotter by what it was not published with."""
-    beyond = {dtype: rate for dtype, rate in rates.items() if np.any(rate > unit.types.get(dtype, NOTHING) * ROUNDING)}
+    held = with_like(unit.types)
+    beyond = {dtype: rate for dtype, rate in rates.items() if np.any(rate > held.get(dtype, NOTHING) * ROUNDING)}
     if not unit.types or unit.datapath is None:
         silent = {dtype: rate for dtype, rate in beyond.items() if unit.types or FORMATS[dtype].bits < HALF}
         refused = tuple(_unknown(dtype, rate, unit) for dtype, rate in silent.items())
@@ -170,8 +173,8 @@ def _grown(unit: Compute, larger: Array, drawn: Array) -> Compute:
 
 def priced(unit: Compute, rates: Rates) -> bool:
     """Whether the cost of types counts for a unit: a template asks for narrow ones, or for more than it was published with."""
-    narrow = any(FORMATS[dtype].bits < HALF for dtype in rates)
-    return unit.datapath is not None and (narrow or any(np.any(rate > unit.types.get(dtype, NOTHING)) for dtype, rate in rates.items()))
+    held, narrow = with_like(unit.types), any(FORMATS[dtype].bits < HALF for dtype in rates)
+    return unit.datapath is not None and (narrow or any(np.any(rate > held.get(dtype, NOTHING)) for dtype, rate in rates.items()))
 
 
 def _too_wide(dtype: str, rate: Array, unit: Compute) -> tuple[Mask, str]:

@@ -152,7 +152,7 @@ def generate(system: GeneratedSystem, library: TechLibrary, choices: Mapping[str
         throttle=_throttle(parts.compute, cores, budgets, static, sum((cache.stacked_area for cache in caches.values()), NOTHING)),
         execution=system.execution,
         dataflow=system.dataflow,
-        types_area=cores.used.area * (1.0 - 1.0 / parts.typed.larger),
+        types_area=cores.used.area * (1.0 - 1.0 / parts.typed.larger) if np.any(parts.typed.larger > 1.0) else None,
         usage=_usage(given, {name: part.used for name, part in built.items()}),
         limits=(*(part.limit for part in built.values()), bound),
         problems=(*_problems(system, parts, cores, caches, memory, static), *package.problems),

@@ -108,8 +108,7 @@ class Architecture:
     graphs: bool = False  # whether captured graphs launch its kernels
     throttle: Throttle | None = None  # of a device whose components together may draw more than its power
     dataflow: str = "best"
-    # of the compute units, for data types that their library entry was not published with. [m2]
-    types_area: Array = field(default_factory=lambda: np.zeros(1))
+    types_area: Array | None = None  # of the compute units, for types that these were not published with; None without any. [m2]
     usage: tuple[BudgetUse, ...] = ()  # budgets used; empty for a datasheet device
     limits: tuple[Limit, ...] = ()  # what bound each component; empty for a datasheet device
     problems: tuple[tuple[Mask, str], ...] = ()  # design points that cannot be built, each with the sentence that says why
@@ -176,7 +175,7 @@ class Architecture:
         for name, port in (("intra", self.intra), ("inter", self.inter)):
             if port is not None:
                 found[f"{name}.bandwidth"] = port.bandwidth
-        if self.types_area.any():
+        if self.types_area is not None:
             found["types.area"] = self.types_area
         for resource in dict.fromkeys(use.resource for use in self.usage):
             found[f"used.{resource}"] = sum((use.used for use in self.usage if use.resource == resource), np.zeros(1))

@@ -15,7 +15,7 @@ from pydantic import Field, create_model, model_validator
 
 from crossflow.base.arrays import Array, points
 from crossflow.base.files import FileModel, one_of
-from crossflow.base.formats import FORMATS
+from crossflow.base.formats import with_like
 from crossflow.base.limits import DEVICES, Flag, Whole
 from crossflow.base.units import (
     Area,
@@ -277,7 +277,7 @@ class GeneratedSystem(SystemFields):
     @property
     def product_rates(self) -> Mapping[str, Array]:
         """Rate of matrix products by data type, over the library's nominal one, with the types that multiply like a listed one. [1]"""
-        return _with_like(self.rates)
+        return with_like(self.rates)
 
     @property
     def packaged(self) -> int:
@@ -399,12 +399,7 @@ class DatasheetSystem(SystemFields):
     def product_rates(self) -> Mapping[str, Array]:
         """Peak rate of matrix products by data type: of the matrix units, or of the vector units for types that those lack. [flop/s]"""
         rates = {**self.throughput, **{dtype: rate for dtype, rate in self.vector_throughput.items() if dtype not in self.throughput}}
-        return _with_like(rates)
-
-
-def _with_like(rates: Mapping[str, Array]) -> Mapping[str, Array]:
-    """Rates with those of the types that multiply like a listed one and are not listed themselves."""
-    return {**rates, **{dtype: rates[form.like] for dtype, form in FORMATS.items() if form.like in rates and dtype not in rates}}
+        return with_like(rates)
 
 
 SystemSpec = GeneratedSystem | DatasheetSystem
