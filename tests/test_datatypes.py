@@ -214,6 +214,12 @@ def test_b300_has_half_as_much_fp4_again_in_the_area_that_int8_and_fp64_leave(pa
     assert datapath_cells(kept, path)[0] > 1.03 * before  # which does not fit beside them
 
 
+def test_b300_draws_as_much_more_as_its_fp4_does(library, unit):
+    """Blind: 1,100 for 1,000 W at equal rates of all other types."""
+    before, after = (with_types(unit, chips()[name][1], library).unit.nominal_power[0] for name in ("B200", "B300"))
+    assert after / before == pytest.approx(1100 / 1000, rel=0.03)
+
+
 @pytest.mark.parametrize(("old", "new", "low", "high"), [
     ("A100", "H100", 0.6, 1.0), ("H100", "B200", 0.9, 1.05), ("B200", "B300", 0.97, 1.03), ("MI300X", "MI355X", 0.7, 1.0),
 ])  # fmt: skip

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TypeVar
 
-Rate = TypeVar("Rate")
+RateOf = TypeVar("RateOf")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,7 +55,7 @@ DTYPE_BYTES: Mapping[str, float] = {name: one.size for name, one in FORMATS.item
 HALF = 2.0  # size of an element in 16 bits [B]
 
 
-def with_like(rates: Mapping[str, Rate]) -> dict[str, Rate]:
+def with_like(rates: Mapping[str, RateOf]) -> dict[str, RateOf]:
     """Rates by data type with those of the types that multiply like a listed one and are not listed themselves.
 
     >>> with_like({"fp8": 2.0})
