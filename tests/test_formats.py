@@ -43,7 +43,7 @@ def moved(found, phase, of="0."):
 
 
 @pytest.mark.parametrize(
-    ("name", "bits"), [("bf16", 16), ("fp8", 8), ("mxfp8", 8.25), ("mxfp4", 4.25), ("nvfp4", 4.5), ("int4", 4 + 20 / 128)]
+    ("name", "bits"), [("bf16", 16), ("fp8", 8), ("mxfp8", 8.25), ("mxfp6", 6.25), ("mxfp4", 4.25), ("nvfp4", 4.5), ("int4", 4 + 20 / 128)]
 )
 def test_an_element_takes_its_bits_and_its_share_of_the_scales(name, bits):
     assert DTYPE_BYTES[name] * 8 == bits
