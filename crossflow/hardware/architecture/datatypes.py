@@ -16,16 +16,19 @@ References
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
-from crossflow.base.arrays import Array, Index, Mask, divide
+from crossflow.base.arrays import Array, Index, Mask, divide, points
 from crossflow.base.formats import FORMATS, Format, with_like
 from crossflow.hardware.technology.components import Compute, Datapath
 from crossflow.hardware.technology.library import TechLibrary, gather, taken
 
+SIZES = ("shift", "flip_flop", "window", "accumulator", "lanes", "split")  # of a datapath, from which cells follow
 PARTS = ("multiplier", "exponent", "aligner", "adder", "operands", "accumulator", "scale")  # rows of `cells`
 HALF, NOTHING, ONE = 16, np.zeros(1), np.ones(1)  # bits of the types that units are published for
 ROUNDING = 1.0 + 1e-9
@@ -52,6 +55,23 @@ def cells(form: Format, path: Datapath) -> Array:
     exponents nor shifters, and an accumulator of theirs does not normalise. Sums of twice as many elements of half the bits reach an
     accumulator together.
     """
+    sizes = [getattr(path, name) for name in SIZES]
+    if all(size.size == 1 for size in sizes):
+        return _cells_of_one(form, *(float(size[0]) for size in sizes))
+    return _counted(form, path)
+
+
+@functools.lru_cache(maxsize=1024)
+def _cells_of_one(form: Format, *sizes: float) -> Array:
+    """Cells in a datapath that is the same at all points: searches ask for the same ones at every call."""
+    given: dict[str, Any] = dict(zip(SIZES, map(points, sizes), strict=True))
+    found = _counted(form, Datapath.model_construct(**given))
+    found.setflags(write=False)
+    return found
+
+
+def _counted(form: Format, path: Datapath) -> Array:
+    """See `cells`."""
     bits, floating = 2.0 * form.significand, form.exponent > 0
     window = np.minimum(np.maximum(path.window, bits), bits + 2.0 * (2.0**form.exponent - 2.0)) if floating else bits * ONE
     lanes = path.lanes * HALF / form.bits
@@ -126,6 +146,8 @@ def with_types(unit: Compute, rates: Rates, library: TechLibrary) -> TypedUnits:
         silent = {dtype: rate for dtype, rate in beyond.items() if unit.types or FORMATS[dtype].bits < HALF}
         refused = tuple(_unknown(dtype, rate, unit) for dtype, rate in silent.items())
         return TypedUnits(unit=unit, operations=rates, larger=ONE, refused=refused)
+    if not beyond and all(FORMATS[dtype].bits >= HALF for dtype in rates):
+        return TypedUnits(unit=unit, operations=rates, larger=ONE, refused=())
     path: Datapath = library.component("datapath", unit.datapath)
     widest = max(FORMATS[dtype].significand for dtype in unit.types)
     parted = {dtype: rate for dtype, rate in beyond.items() if FORMATS[dtype].significand > widest}
