@@ -51,13 +51,17 @@ def test_a_denser_node_is_never_slower(technology):
 @pytest.mark.slow
 @pytest.mark.parametrize(("template", "workload"), list(itertools.product(TEMPLATES, WORKLOADS)))
 def test_a_better_part_makes_no_random_design_slower_nor_dearer(template, workload):
-    """Within 0.1 % in time. A faster tiling may move more: one comparison in some 1,600 takes more energy."""
+    """Within 0.1 % in time, but where a power limit changes the choice among tilings that are nearly as fast: 1 in some 10,000, up to 1 %.
+
+    A faster tiling may move more: one comparison in some 1,600 takes more energy.
+    """
     count = fewer(100, 60)
     found = list(changes(template, workload, count, seed=11))
     slower = np.concatenate([one.slower for one in found if not one.stacks])
     dearer = np.concatenate([one.dearer for one in found if one.frugal])
     assert len(slower) > 30 * count
-    assert slower.max() < LIMIT
+    assert (slower > LIMIT).mean() < 4e-4
+    assert slower.max() < 10 * LIMIT
     assert (dearer > LIMIT).mean() < 4e-3
     assert np.median(dearer[np.abs(dearer) > 1e-6]) < 0.0
 

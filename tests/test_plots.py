@@ -58,6 +58,14 @@ def test_every_row_is_a_point_of_its_line_and_panel():
             assert series.y == [row(panel.name, series.name, tick)["step_time_s"] for tick in data.x.names]
 
 
+def test_lines_stand_at_the_first_value_or_at_that_of_where():
+    first, other = (shown(panels=None, where=where) for where in ({}, {LINK: "XDR"}))
+    for data, link in ((first, "NDR"), (other, "XDR")):
+        assert [series.y for series in data.panels[0].series] == [
+            [row(link, memory, tick)["step_time_s"] for tick in VALUES[LOGIC]] for memory in VALUES[MEMORY]
+        ]
+
+
 def test_points_carry_what_bounds_them_and_whether_they_fit():
     old, new = shown().panels[0].series
     assert (old.bound, old.feasible) == (["memory"] * 3, [False] * 3)

@@ -296,6 +296,14 @@ def test_a_plot_over_what_is_not_swept_is_told(refused):
     assert sentence == "s.yaml:14: plots: q: series is 'strategy', which is not swept; swept: system.budgets.power"
 
 
+@pytest.mark.parametrize(("where", "sentence"), [
+    ({"strategy": "d1"}, "where has 'strategy', which is not swept; swept: system.budgets.power"),
+    ({POWER: "31 W"}, "where has system.budgets.power at 31 W; swept: "),
+])  # fmt: skip
+def test_lines_at_a_value_that_is_not_swept_are_told(refused, where, sentence):
+    assert sentence in refused(plots=[{"name": "p", "x": POWER, "where": where}])
+
+
 @pytest.mark.parametrize("section", [{"plots": [{"name": "p", "x": POWER, "y": "step_tmie_s"}]}, {"columns": ["step_tmie_s"]}], ids=str)
 def test_a_column_that_no_score_has_is_told(refused, section):
     assert "step_time_s" in refused(**section)

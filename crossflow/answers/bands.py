@@ -23,8 +23,8 @@ SCALES = ((1, "1 device"), (8, "2 to 8 devices"), (128, "9 to 128 devices"), (10
 LARGEST = "more than 1,024 devices"
 FIGURES_OF_A_BAND = ("median", "p90", "bias", "n")
 TYPES = {
-    "fp64": "64 bits", "fp32": "32 bits", "tf32": "32 bits", "fp8": "8 bits", "mxfp8": "8 bits", "int8": "8 bits", "mxfp4": "4 bits",
-    "nvfp4": "4 bits",
+    "fp64": "64 bits", "fp32": "32 bits", "tf32": "32 bits", "fp8": "8 bits", "mxfp8": "8 bits", "int8": "8 bits", "mxfp6": "6 bits",
+    "mxfp4": "4 bits", "nvfp4": "4 bits",
 }  # fmt: skip
 # What parameters of the device were fitted to: rows of it, of others of its family, of none (rows of those have the family before theirs).
 SEEN = ("device", "family", "none")

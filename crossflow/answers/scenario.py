@@ -721,8 +721,8 @@ def _told(problems: list[Problem], section: str = "") -> Iterator[None]:
 
 
 def _multiplied(system: SystemSpec) -> Collection[str]:
-    """Types that the devices of a system multiply in."""
-    return (system.rates if isinstance(system, GeneratedSystem) else system.product_rates).keys()
+    """Types that the devices of a system multiply in; a rate of 0 is as one that is left out."""
+    return {dtype: rate for dtype, rate in system.product_rates.items() if (rate > 0).any()}.keys()
 
 
 def _check_types(system: SystemSpec, workload: Workload, stack: SoftwareStack | None, document: Document) -> None:

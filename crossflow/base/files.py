@@ -22,14 +22,14 @@ import sys
 import tempfile
 import zlib
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType, ModuleType
 from typing import IO, TYPE_CHECKING, Any, TypeVar
 
 import yaml
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, ValidationError
 
 from crossflow.base import contents, limits
 from crossflow.base.errors import LISTED, CrossflowError, Problem, SpecError, among, did_you_mean, known_name, shortened
@@ -55,6 +55,17 @@ _LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 Path_ = tuple[str | int, ...]
 Place = tuple[str, int | None]  # file and line, the line None for what no file says
+
+
+def one_of(what: str, known: Collection[str]) -> AfterValidator:
+    """Text of a file that is one of the known names."""
+
+    def check(name: str) -> str:
+        if name not in known:
+            raise ValueError(f"expected {what}, one of {', '.join(known)}, got {limits.shown(name)}{did_you_mean(name, known)}")
+        return name
+
+    return AfterValidator(check)
 
 
 class FileModel(BaseModel):

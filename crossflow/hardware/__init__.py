@@ -11,6 +11,7 @@ Takes YAML and arrays of budgets; gives frozen `Architecture` and `Placement`. I
 # What other wings may import, by module; all else is this wing's own.
 DOORS = {
     "architecture.datasheet": ("OF_DATASHEETS", "REFERENCE_UNIT", "of_a_datasheet", "sizing_types"),
+    "architecture.datatypes": ("priced",),
     "architecture.divisions": ("*", "ROLES", "shares"),
     "architecture.execution": ("AttentionLibraryName", "DecodeKernel", "ExchangeKernel", "ExchangeLibraryName", "ExpertLibrary",
         "FusedKernel", "PrefillKernel", "ProductLibrary", "Quantising", "TileExecution", "USUAL", "preferred", "width_rate"),
@@ -27,6 +28,6 @@ DOORS = {
     "mapping.spread": ("LinkSpread",),
     "mapping.topology": ("Network", "Topology"),
     "mapping.wiring": ("ANY_WIRING", "LEVELS", "switched", "topology_of", "wired"),
-    "technology.components": ("Link",),
+    "technology.components": ("Compute", "Link"),
     "technology.library": ("Choice", "KINDS", "TechLibrary", "kind_of", "library_document", "load_library"),
 }  # fmt: skip

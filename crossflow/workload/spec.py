@@ -81,8 +81,8 @@ from crossflow.workload.transformer import (
 )
 
 DType = Literal["fp64", "fp32", "tf32", "fp16", "bf16", "int8", "fp8"]
-ProductType = Literal["fp64", "fp32", "tf32", "fp16", "bf16", "int8", "fp8", "mxfp8", "mxfp4", "nvfp4", "fp8_block"]
-WeightType = Literal["fp16", "bf16", "int8", "fp8", "mxfp8", "int4", "mxfp4", "nvfp4", "fp8_block"]
+ProductType = Literal["fp64", "fp32", "tf32", "fp16", "bf16", "int8", "fp8", "mxfp8", "mxfp6", "mxfp4", "nvfp4", "fp8_block"]
+WeightType = Literal["fp16", "bf16", "int8", "fp8", "mxfp8", "mxfp6", "int4", "mxfp4", "nvfp4", "fp8_block"]
 CacheType = Literal["fp16", "bf16", "int8", "fp8", "nvfp4"]
 StateType = Literal["fp32", "fp16", "bf16"]
 Optimizer = Literal["sgd", "momentum", "adam"]

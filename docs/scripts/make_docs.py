@@ -341,6 +341,7 @@ SECTIONS: tuple[tuple[str, tuple[tuple[str, type[BaseModel], type[BaseModel] | N
         ("Top level", library.TechLibrary, None),
         ("`logic.NAME`", components.LogicNode, None),
         ("`compute.NAME`", components.Compute, None),
+        ("`datapath.NAME`", components.Datapath, None),
         ("`on_chip.NAME`", components.OnChip, None),
         ("`memory.NAME`", components.OffChip, None),
         ("`link.NAME`", components.Link, None),

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 INCONSISTENT = "internal error: the predicted time is below a lower bound of its own inputs; please report this scenario"
 BEYOND = f"a step would take more than {LARGEST:g} s, or numbers leave what floats hold: a rate, a share or an efficiency is near zero"
+NO_RATE = "the device's rate in the data type of the workload is 0"
 NO_BANDWIDTH = "no network or memory bandwidth where the strategy needs it"
 Causes = list[tuple[Mask, str]]
 
@@ -107,7 +108,11 @@ def score_of(batch: PointBatch, ran: Ran) -> Score:
     held = {kind: wide(amount, n) for kind, amount in outcome.memory.items()}
     capacity = wide(device.memory.capacity * device.memory.instances, n)
     wrong = timed & ((used > 1.0 + 1e-6) | (total < outcome.least * (1.0 - 1e-6)))
-    unrunnable = [(wide(beyond, n), BEYOND), *_unrunnable(outcome, held, capacity, ~np.isfinite(total))]
+    unrunnable = [
+        (wide(beyond, n), BEYOND),
+        (wide(~np.isfinite(total) & (peak == 0), n), NO_RATE),
+        *_unrunnable(outcome, held, capacity, ~np.isfinite(total)),
+    ]
     unbuildable = [(wide(mask, n), f"cannot be built: {sentence}") for mask, sentence in device.problems]
     feasible, reason, reasons = first_cause([*unbuildable, *unrunnable, (wrong, INCONSISTENT)])
     rate, bound = np.where(timed, ran.samples / elapsed, 0.0), _table(outcome.bound, n)

@@ -12,7 +12,9 @@ from crossflow.base.files import held
 from crossflow.base.paths import quantities
 from crossflow.base.units import Quantity, parse
 from crossflow.hardware.architecture.datasheet import REFERENCE_UNIT, sizing_types
+from crossflow.hardware.architecture.datatypes import priced
 from crossflow.hardware.architecture.template import DatasheetSystem, GeneratedSystem, SystemSpec
+from crossflow.hardware.technology.components import Compute
 from crossflow.hardware.technology.library import TechLibrary, kind_of
 
 ParameterKind = Literal["technology", "architecture", "budget", "system"]
@@ -126,7 +128,12 @@ def _generated(
         yield entry, _fields(library, entry) - _given(changes.on_chip.get(level))
         yield ("logic", library.component(*entry).node), {*CELLS, *LOGIC}
     for chosen in dict.fromkeys((system.technology.compute, *choices.get("compute", ()))):
-        yield ("logic", library.component("compute", chosen).node), set(LOGIC)
+        unit: Compute = library.component("compute", chosen)
+        yield ("logic", unit.node), set(LOGIC)
+        yield ("compute", chosen), set() if "types" in _given(changes.compute) else {*unit.types}
+        if unit.datapath is not None and priced(unit, system.product_rates):
+            yield ("compute", chosen), {"datapath_area", "datapath_power"} - _given(changes.compute)
+            yield ("datapath", unit.datapath), _fields(library, ("datapath", unit.datapath))
 
 
 def _datasheet(system: DatasheetSystem, library: TechLibrary) -> Iterator[tuple[ComponentPath, set[str]]]:
@@ -153,7 +160,8 @@ def _datasheet(system: DatasheetSystem, library: TechLibrary) -> Iterator[tuple[
 
 
 def _fields(library: TechLibrary, entry: ComponentPath) -> set[str]:
-    return set(type(library.component(*entry)).model_fields)
+    """Fields of an entry; without those that count only where further types are priced."""
+    return set(type(library.component(*entry)).model_fields) - {"datapath_area", "datapath_power"}
 
 
 def _given(changes: Any) -> set[str]:
@@ -176,6 +184,8 @@ def _read_for(path: tuple[str, ...], scenario: Scenario) -> bool:
     """Whether a figure counts for the workload's data type; vector units without its rate work in fp32."""
     system, dtype = scenario.system, scenario.workload.dtype
     if path[0] in ("rates", "throughput"):
+        if isinstance(system, GeneratedSystem) and _takes_area(path[1], system, scenario.library):
+            return True
         if isinstance(system, DatasheetSystem) and system.execution.chip_power is not None and path[1] in sizing_types(system):
             return True  # the size of the matrix units, from which the power that they draw follows
         return path[1] == dtype
@@ -183,6 +193,12 @@ def _read_for(path: tuple[str, ...], scenario: Scenario) -> bool:
         widens = path[1] == "fp32" and getattr(scenario.workload, "weight_dtype", None) is not None
         return widens or path[1] == (dtype if dtype in getattr(system, path[0]) else "fp32")
     return True
+
+
+def _takes_area(dtype: str, system: GeneratedSystem, library: TechLibrary) -> bool:
+    """Whether a type's rate counts whatever type the workload has: units are larger or hotter for it."""
+    unit: Compute = library.component("compute", system.technology.compute)
+    return priced(unit, {dtype: system.product_rates[dtype]})
 
 
 # ------------------------------------------------------------------------------------------ files

@@ -30,7 +30,7 @@ BETTER_UNITS = ("Hz", "B", "B/s", "flop/s", "1/m")
 BETTER_NAMES = (
     "maximum_voltage", "maximum_links", "per_step", "utilisation", "efficiency", "flop_rate", "rates.", "throughput.",
     "bonding_yield", "spare_share", "exposures", "cooling_limit", "delivery_limit", "devices_per_area", "maximum_area", "reticle",
-    "power.tdp",
+    "power.tdp", "lanes",
 )  # fmt: skip
 # What does not turn out well because a technology performs well: markets and production decide it, and the fab's supply of energy.
 APART = {

@@ -156,6 +156,17 @@ class StudyFile(FileModel):
         return self
 
     @model_validator(mode="after")
+    def _lines_are_at_swept_values(self) -> StudyFile:
+        for plot in self.plots:
+            for path, value in plot.where.items() if plot.kind == "lines" else ():
+                if path not in self.sweep:
+                    raise ValueError(f"plots: {plot.name}: where has '{path}', which is not swept; swept: {', '.join(self.sweep)}")
+                values = self.sweep[path]
+                if isinstance(values, list) and value not in values:
+                    raise ValueError(f"plots: {plot.name}: where has {path} at {value}; swept: {', '.join(map(str, values))}")
+        return self
+
+    @model_validator(mode="after")
     def _plots_have_files_of_their_own(self) -> StudyFile:
         names = [plot.name.casefold() for plot in self.plots]
         if twice := next((plot.name for i, plot in enumerate(self.plots) if plot.name.casefold() in names[:i]), None):

@@ -68,7 +68,9 @@ def _units(device: Architecture) -> str:
     if not device.usage:  # a datasheet does not tell what its units are made of
         return units
     array = f"{count(number(device.array_height))} x {count(number(device.array_width))} multipliers"
-    return f"{mcus} of {array} in {units} bundles"
+    types = 0.0 if device.types_area is None else number(device.types_area)
+    further = f"; {show(types, 'm2')} for types that they were not published with" if types else ""
+    return f"{mcus} of {array} in {units} bundles{further}"
 
 
 def _levels(device: Architecture) -> RenderableType:

@@ -18,13 +18,14 @@ import numpy as np
 
 from crossflow.base.arrays import Array, Mask, divide
 from crossflow.base.files import FileModel
+from crossflow.hardware.architecture.datatypes import TypedUnits, gathered, with_types
 from crossflow.hardware.architecture.model import Architecture, BudgetUse, Level, Limit, Port, Throttle
 from crossflow.hardware.architecture.packaging import Mounted, cooled, packaged, room
 from crossflow.hardware.architecture.shaping import edges, shaped_cache, shaped_unit
 from crossflow.hardware.architecture.template import Budgets, BudgetShares, GeneratedSystem, OnChipLevel
 from crossflow.hardware.architecture.voltage import OperatingPoint, frugal_voltage, operate
 from crossflow.hardware.technology.components import Bond, Compute, Link, LogicNode, OffChip, OnChip, Substrate
-from crossflow.hardware.technology.library import Choice, TechLibrary, disordered, gather, kind_of
+from crossflow.hardware.technology.library import Choice, TechLibrary, disordered, kind_of, taken
 
 NOTHING, NO_LIMIT = np.zeros(1), np.full(1, np.inf)
 CHANGED = ("compute", "memory", "intra_link", "inter_link")  # roles of the technology whose entries a system may change
@@ -36,7 +37,7 @@ CELLS = 0.05  # share of an on-chip memory's area that is left for bits where it
 class Parts:
     """The components of one design, at its logic node, with the template's and the scenario's changes."""
 
-    compute: Compute
+    typed: TypedUnits  # the compute unit with the types of the template, and the energy of each
     vector_part: Array  # vector units for each operation of the matrix units, over those of the library's unit. [1]
     on_chip: Mapping[str, OnChip]
     memory: OffChip
@@ -48,6 +49,11 @@ class Parts:
     substrate: Substrate
     node: LogicNode
     stacked_node: LogicNode
+
+    @property
+    def compute(self) -> Compute:
+        """The compute unit, as large as its types make it."""
+        return self.typed.unit
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -131,7 +137,7 @@ def generate(system: GeneratedSystem, library: TechLibrary, choices: Mapping[str
     )
     return Architecture(
         name=system.name,
-        throughput={dtype: cores.peak * rate for dtype, rate in system.rates.items()},
+        throughput={dtype: cores.peak * rate for dtype, rate in system.product_rates.items()},
         vector_throughput={dtype: cores.peak * parts.vector_part * rate for dtype, rate in system.vector_rates.items()},
         mcus=cores.mcus,
         units=cores.bundles,
@@ -142,12 +148,13 @@ def generate(system: GeneratedSystem, library: TechLibrary, choices: Mapping[str
         levels=package.levels,
         intra=intra.port if np.any(intra.port.bandwidth > 0) else None,
         inter=inter.port if np.any(inter.port.bandwidth > 0) else None,
-        energy_per_flop={dtype: divide(switched, rate) for dtype, rate in system.rates.items()},
+        energy_per_flop={dtype: divide(switched, done) for dtype, done in parts.typed.operations.items()},
         static_power=static,
         maximum_power=budgets.power,
         throttle=_throttle(parts.compute, cores, budgets, static, sum((cache.stacked_area for cache in caches.values()), NOTHING)),
         execution=system.execution,
         dataflow=system.dataflow,
+        types_area=cores.used.area * (1.0 - 1.0 / parts.typed.larger) if np.any(parts.typed.larger > 1.0) else None,
         usage=_usage(given, {name: part.used for name, part in built.items()}),
         limits=(*(part.limit for part in built.values()), bound),
         problems=(*_problems(system, parts, cores, caches, memory, static), *package.problems),
@@ -163,20 +170,19 @@ def choose_parts(system: GeneratedSystem, library: TechLibrary, choices: Mapping
     """Gather the components that each design point names, changed as the template says, at the point's logic node."""
     choice = {role: choices.get(role) or Choice.of((name,)) for role, name in system.technology.model_dump().items()}
     changes = system.components
-    # Each unit is scaled from its own node, and only then do the points choose among them.
-    units = [
-        library.scale(_changed(library.component("compute", name), changes.compute), choice["logic"]) for name in choice["compute"].names
-    ]
+    # Each unit is scaled from its own node, and gets its shape and its types, and only then do the points choose among them.
+    named = (_changed(library.component("compute", name), changes.compute) for name in choice["compute"].names)
+    units = [library.scale(unit, choice["logic"]) for unit in named]
+    shaped = [shaped_unit(unit, system.matrix_unit) for unit in units]
+    typed = gathered([with_types(unit, system.product_rates, library) for unit in shaped], choice["compute"].index)
     caches = {
         name: _changed(library.component("on_chip", spec.component), changes.on_chip.get(name)) for name, spec in system.levels.items()
     }
     bond: Bond = library.gather("bond", choice["bond"])
-    unit = gather(units, choice["compute"].index)
-    compute = shaped_unit(unit, system.matrix_unit)
-    formed = {name: shaped_cache(cache, system.levels[name], compute) for name, cache in caches.items()}
+    formed = {name: shaped_cache(cache, system.levels[name], typed.unit) for name, cache in caches.items()}
     return Parts(
-        compute=compute,
-        vector_part=edges(unit, compute),
+        typed=typed,
+        vector_part=taken([edges(*pair) for pair in zip(units, shaped, strict=True)], choice["compute"].index),
         on_chip={name: library.scale(cache, choice["logic"]) for name, cache in formed.items()},
         stacked={name: library.scale(cache, choice["stacked_logic"]) for name, cache in formed.items()},
         bond=bond,
@@ -538,6 +544,7 @@ def _problems(
     found.append((np.asarray(package > parts.substrate.maximum_area), "the accelerators of a package exceed the area of its substrate"))
     for name in ("compute", "memory", "intra_link", "inter_link"):
         found.append((disordered(getattr(parts, name)), f"the voltages of {name} must satisfy threshold < minimum <= nominal <= maximum"))
+    found += parts.typed.refused
     found.append((np.asarray(cores.mcus < 1), "not one compute unit fits its area and power"))
     found.append((np.asarray(memory.level.bandwidth <= 0), "not one memory device fits its package area, controller area, edge and power"))
     found.append((np.asarray(static >= budgets.power), "its power budget does not exceed the power that it draws at rest"))

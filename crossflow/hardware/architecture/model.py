@@ -96,7 +96,7 @@ class Architecture:
     levels: tuple[Level, ...]  # memory levels from the nearest to main memory
     intra: Port | None  # port inside a node (package, server)
     inter: Port | None  # port out of it
-    # dynamic energy of one operation, by data type: at full rate all types draw the same power. [J/flop]
+    # dynamic energy of one operation, by data type: at full rate types of 16 bits and more draw the same power. [J/flop]
     energy_per_flop: Mapping[str, Array]
     static_power: Array  # power that flows whatever is computed. [W]
     maximum_power: Array  # budget or TDP. [W]
@@ -108,6 +108,7 @@ class Architecture:
     graphs: bool = False  # whether captured graphs launch its kernels
     throttle: Throttle | None = None  # of a device whose components together may draw more than its power
     dataflow: str = "best"
+    types_area: Array | None = None  # of the compute units, for types that these were not published with; None without any. [m2]
     usage: tuple[BudgetUse, ...] = ()  # budgets used; empty for a datasheet device
     limits: tuple[Limit, ...] = ()  # what bound each component; empty for a datasheet device
     problems: tuple[tuple[Mask, str], ...] = ()  # design points that cannot be built, each with the sentence that says why
@@ -179,6 +180,8 @@ class Architecture:
         for name, port in (("intra", self.intra), ("inter", self.inter)):
             if port is not None:
                 found[f"{name}.bandwidth"] = port.bandwidth
+        if self.types_area is not None:
+            found["types.area"] = self.types_area
         for resource in dict.fromkeys(use.resource for use in self.usage):
             found[f"used.{resource}"] = sum((use.used for use in self.usage if use.resource == resource), np.zeros(1))
         found |= {f"cost.{part}": amount for part, amount in self.cost.items()}

@@ -41,6 +41,8 @@ def shaped_unit(unit: Compute, shape: MatrixUnit | None) -> Compute:
             "nominal_flop_rate": unit.nominal_flop_rate * inside,
             "nominal_area": unit.nominal_area * area,
             "nominal_power": unit.nominal_power * power,
+            "datapath_area": np.minimum(unit.datapath_area * inside / area, 1.0),
+            "datapath_power": np.minimum(unit.datapath_power * inside / power, 1.0),
             "array_height": height,
             "array_width": width,
         }

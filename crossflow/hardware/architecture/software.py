@@ -20,7 +20,7 @@ from crossflow.base.formats import HALF
 from crossflow.base.limits import Flag, Whole
 from crossflow.base.units import Information, PositiveShare, Ratio, Share, Time
 from crossflow.hardware.architecture.execution import AttentionLibraryName, ExchangeLibraryName, ExpertLibraryName, ProductLibraryName
-from crossflow.hardware.architecture.template import TypeName
+from crossflow.hardware.technology.components import TypeName
 
 Module = Literal["norm", "activation", "latent", "product", "mlp", "experts"]
 RowPass = Literal["sorted", "padded"]

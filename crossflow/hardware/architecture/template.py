@@ -8,16 +8,15 @@ References
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, Field, create_model, model_validator
+from pydantic import Field, create_model, model_validator
 
 from crossflow.base.arrays import Array, points
-from crossflow.base.errors import did_you_mean
-from crossflow.base.files import FileModel
-from crossflow.base.formats import FORMATS
-from crossflow.base.limits import DEVICES, Finite, Flag, Whole, shown
+from crossflow.base.files import FileModel, one_of
+from crossflow.base.formats import with_like
+from crossflow.base.limits import DEVICES, Finite, Flag, Whole
 from crossflow.base.paths import quantity_at
 from crossflow.base.units import (
     Area,
@@ -43,7 +42,7 @@ from crossflow.base.units import (
 )
 from crossflow.hardware.architecture.execution import Execution
 from crossflow.hardware.architecture.network import NetworkSpec
-from crossflow.hardware.technology.components import Compute, Link, OffChip, OnChip
+from crossflow.hardware.technology.components import Compute, Link, OffChip, OnChip, TypeName
 
 Scope = Literal["bundle", "global"]
 ONE = points(1.0)
@@ -54,19 +53,7 @@ Dataflow = Literal["weight", "activation", "output", "best"]
 LEVELS = ("registers", "l1", "l2", "l3", "l4", "memory")
 
 
-def _one_of(what: str, known: Collection[str]) -> AfterValidator:
-    """Text that is one of the known names."""
-
-    def check(name: str) -> str:
-        if name not in known:
-            raise ValueError(f"expected {what}, one of {', '.join(known)}, got {shown(name)}{did_you_mean(name, known)}")
-        return name
-
-    return AfterValidator(check)
-
-
-LevelName = Annotated[str, _one_of("a memory level", LEVELS)]
-TypeName = Annotated[str, _one_of("a data type", FORMATS)]
+LevelName = Annotated[str, one_of("a memory level", LEVELS)]
 
 
 def _partial(model: type[FileModel]) -> type[FileModel]:
@@ -324,7 +311,9 @@ class GeneratedSystem(SystemFields):
     )
     shared_power: Flag = Field(default=False, description="whether compute also gets the power that other components cannot use")
     dataflow: Dataflow = "best"
-    rates: Mapping[TypeName, Ratio] = Field(description="matrix rate by data type, over the library's nominal rate")
+    rates: Mapping[TypeName, Ratio] = Field(
+        description="matrix rate by data type, over the library's nominal rate; what the unit was not published with takes area and power"
+    )
     vector_rates: Mapping[TypeName, Ratio] = Field(description="rate of pointwise work by data type, over the same")
     budgets: Budgets
     microarchitecture: Mapping[str, Ends] = Field(
@@ -332,6 +321,11 @@ class GeneratedSystem(SystemFields):
         description="quantities that searches may choose beside the division of the budgets, by path below `system`, such as "
         "`levels.l2.slices: {from: 24, to: 400}`",
     )
+
+    @property
+    def product_rates(self) -> Mapping[str, Array]:
+        """Rate of matrix products by data type, over the library's nominal one, with the types that multiply like a listed one. [1]"""
+        return with_like(self.rates)
 
     @property
     def packaged(self) -> int:
@@ -479,7 +473,7 @@ class DatasheetSystem(SystemFields):
     def product_rates(self) -> Mapping[str, Array]:
         """Peak rate of matrix products by data type: of the matrix units, or of the vector units for types that those lack. [flop/s]"""
         rates = {**self.throughput, **{dtype: rate for dtype, rate in self.vector_throughput.items() if dtype not in self.throughput}}
-        return {**rates, **{dtype: rates[form.like] for dtype, form in FORMATS.items() if form.like in rates and dtype not in rates}}
+        return with_like(rates)
 
 
 SystemSpec = GeneratedSystem | DatasheetSystem

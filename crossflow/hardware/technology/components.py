@@ -9,11 +9,15 @@ References
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Annotated
+
 import numpy as np
 from pydantic import Field
 
 from crossflow.base.arrays import Array, Mask, points
-from crossflow.base.files import FileModel
+from crossflow.base.files import FileModel, one_of
+from crossflow.base.formats import FORMATS
 from crossflow.base.units import (
     Area,
     AreaOrZero,
@@ -45,6 +49,7 @@ from crossflow.base.units import (
 )
 
 ZERO = points(0.0)
+TypeName = Annotated[str, one_of("a data type", FORMATS)]
 
 
 class Compute(FileModel):
@@ -69,6 +74,27 @@ class Compute(FileModel):
         " it grows with rows plus columns, the rest with rows times columns; not known where absent",
     )
     edge_power: Share | None = Field(default=None, description="share of the unit's power there")
+    types: Mapping[TypeName, Ratio] = Field(
+        default={}, description="data types that the unit has at the area and power above, each with its rate over the nominal one"
+    )
+    datapath: str | None = Field(
+        default=None, description="entry of `datapath` that prices further types of a template's `rates`; none can be had where absent"
+    )
+    datapath_area: Share = Field(default=ZERO, description="share of the unit's area that its multiply-accumulate datapath takes")
+    datapath_power: Share = Field(default=ZERO, description="share of the unit's switched power that its datapath takes")
+
+
+class Datapath(FileModel):
+    """A dot-product datapath of several data types, in cells of one full adder; `architecture.datatypes` counts them."""
+
+    title: str = ""
+    shift: Ratio = Field(description="cells of one bit of one stage of a shifter that aligns products")
+    flip_flop: Ratio = Field(description="cells of one bit of a register")
+    window: PositiveCount = Field(description="bits to which products of long exponents are aligned before they are added")
+    accumulator: PositiveCount = Field(description="bits of an accumulator, or those of the type where it has more")
+    lanes: PositiveCount = Field(description="products of 16 bits that are added before they reach an accumulator; of 8 bits twice as many")
+    split: Ratio = Field(description="further cells of a multiplier that narrow types have from a wider one, over their own")
+    apart: Share = Field(description="share of a type's cells that types of another width cannot use")
 
 
 class OnChip(FileModel):

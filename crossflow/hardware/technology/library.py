@@ -17,10 +17,10 @@ from crossflow.base.errors import CrossflowError, SpecError, among, did_you_mean
 from crossflow.base.files import Document, FileModel
 from crossflow.base.paths import quantity_at
 from crossflow.base.units import Quantity
-from crossflow.hardware.technology.components import Bond, Compute, Link, LogicNode, OffChip, OnChip, Substrate
+from crossflow.hardware.technology.components import Bond, Compute, Datapath, Link, LogicNode, OffChip, OnChip, Substrate
 
 Component = TypeVar("Component", bound=FileModel)
-KINDS = ("logic", "compute", "on_chip", "memory", "link", "bond", "substrate")  # sections of a library
+KINDS = ("logic", "compute", "datapath", "on_chip", "memory", "link", "bond", "substrate")  # sections of a library
 Scaled = TypeVar("Scaled", Compute, OnChip)
 
 
@@ -67,6 +67,7 @@ class TechLibrary(FileModel):
     stated: tuple[str, ...] = ()
     logic: Mapping[str, LogicNode]
     compute: Mapping[str, Compute] = {}
+    datapath: Mapping[str, Datapath] = {}
     on_chip: Mapping[str, OnChip] = {}
     memory: Mapping[str, OffChip] = {}
     link: Mapping[str, Link] = {}
@@ -74,7 +75,7 @@ class TechLibrary(FileModel):
     substrate: Mapping[str, Substrate] = {}
 
     def names(self, kind: str) -> tuple[str, ...]:
-        """Names of the components of a kind (compute, on_chip, memory, link, bond, substrate, logic)."""
+        """Names of the components of a kind (compute, datapath, on_chip, memory, link, bond, substrate, logic)."""
         return tuple(getattr(self, kind))
 
     def component(self, kind: str, name: str) -> Any:
@@ -144,12 +145,15 @@ def gather(components: Sequence[Component], index: Index) -> Component:
     for name in type(components[0]).model_fields:
         values = [getattr(component, name) for component in components]
         if any(isinstance(value, np.ndarray) for value in values):
-            figures = [np.atleast_1d(np.inf if value is None else value) for value in values]
-            alike = all(figure.size == 1 for figure in figures)
-            changed[name] = (
-                np.concatenate(figures)[index] if alike else np.stack(np.broadcast_arrays(*figures))[index, np.arange(index.size)]
-            )
+            changed[name] = taken([np.atleast_1d(np.inf if value is None else value) for value in values], index)
     return components[0].model_copy(update=changed)
+
+
+def taken(figures: Sequence[Array], index: Index) -> Array:
+    """Of some arrays of shape (1,) or (n,) the one that each design point takes: `figures[index[i]]` at point i."""
+    if all(figure.size == 1 for figure in figures):
+        return np.concatenate(figures)[index]
+    return np.asarray(np.stack(np.broadcast_arrays(*figures))[index, np.arange(index.size)])
 
 
 def load_library(name: str, base: Path | None = None) -> TechLibrary:
@@ -283,6 +287,10 @@ def _check(library: TechLibrary, document: Document) -> None:
                 problems.append(
                     document.problem((kind, name, "node"), f"no logic node '{part.node}'{did_you_mean(part.node, library.logic)}")
                 )
+    for name, unit in library.compute.items():
+        if unit.datapath is not None and unit.datapath not in library.datapath:
+            known = did_you_mean(unit.datapath, library.datapath)
+            problems.append(document.problem(("compute", name, "datapath"), f"no datapath '{unit.datapath}'{known}"))
     for kind in ("compute", "memory", "link"):
         problems += [document.problem((kind, name), DISORDER) for name, part in getattr(library, kind).items() if disordered(part).any()]
     if problems:

@@ -50,13 +50,17 @@ def still(view: View, plot: Plot) -> str:
     >>> view = View(columns={}, values={"system.devices": [8, 16], "system.technology.memory": ["HBM2", "HBM3"], "strategy": ["d8"]})
     >>> still(view, LinePlot(kind="lines", name="p", x="system.devices", y="mfu"))
     'shown at memory HBM2, the first of 2 values'
+    >>> still(view, LinePlot(kind="lines", name="p", x="system.devices", where={"system.technology.memory": "HBM3"}))
+    'shown at memory HBM3'
     """
     if plot.kind not in KEPT:
         return ""
-    named = {getattr(plot, field, None) for field in ("x", "series", "panels")}
+    where = {path: value for path, value in getattr(plot, "where", {}).items() if len(view.values.get(path, ())) > 1}
+    named = {*where, *(getattr(plot, field, None) for field in ("x", "series", "panels"))}
     counts = {path: len(values) for path, values in view.values.items() if path not in named and len(values) > 1}
-    told = [f"{path.rpartition('.')[2]} {label(view.values[path][0])}" for path in counts]
-    if not told:
-        return ""
-    words = f"the first of {next(iter(counts.values()))} values" if len(told) == 1 else "the first of their values"
+    chosen = [f"{path.rpartition('.')[2]} {label(value)}" for path, value in where.items()]
+    told = [*chosen, *(f"{path.rpartition('.')[2]} {label(view.values[path][0])}" for path in counts)]
+    if not counts:
+        return f"shown at {', '.join(told)}" if told else ""
+    words = f"the first of {next(iter(counts.values()))} values" if len(counts) == 1 else "the first of their values"
     return f"shown at {', '.join(told)}, {words}"

@@ -84,11 +84,12 @@ class LineData(NamedTuple):
 def line_data(view: View, plot: LinePlot) -> LineData:
     """Lines of a study: the points of a sweep, the best designs of searches.
 
-    What the plot does not name stays at its first value; points without a finite value are left out.
+    What the plot does not name stays at its first value, or that of `where`; points without a finite value are left out.
     """
     rows, axis = shown(view), ticks(view, plot.x, plot.labels, plot.x_label)
     values = floats(rows, plot.y) * (floats(rows, plot.times) if plot.times is not None else 1.0)
-    chosen = rows_with(rows, fixed(view, plot.x, plot.series, plot.panels)) & np.isfinite(values)
+    wanted = {**fixed(view, plot.x, plot.series, plot.panels), **plot.where}
+    chosen = rows_with(rows, wanted) & np.isfinite(values)
     at = places_of(rows, plot.x, values_of(view, plot.x))
     found = []
     for panel in values_of(view, plot.panels):

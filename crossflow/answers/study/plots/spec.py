@@ -33,6 +33,9 @@ class LinePlot(PlotFields):
     )
     series: str | None = None
     panels: str | None = None
+    where: Mapping[str, str | Whole | Finite | Flag] = Field(
+        default={}, description="only rows with these values; of a swept path that nothing names, those with its first one"
+    )
     scale: Literal["linear", "log"] | None = Field(
         default=None, description="of y; logarithmic where absent and the values spread over more than a decade"
     )
