@@ -1,7 +1,8 @@
 """Search the design of every chip that is predicted blind, and write what is found beside the files of their facts.
 
 ``python docs/scripts/make_hindcasts.py [NAME ...]`` runs the rule of ``crossflow.evidence.validation.hindcast_search`` for the files of
-``templates/hindcasts``, or for those named, some twenty seconds each, and writes ``designs.csv`` there.
+``templates/hindcasts``, or for those named, some ten seconds each, and writes ``designs.csv`` there. ``--tried`` writes ``tried.csv``
+instead: how fast a product of each chip is predicted, over what was measured, under other rules.
 """
 
 from __future__ import annotations
@@ -10,40 +11,66 @@ import argparse
 import csv
 import io
 import sys
+from collections.abc import Mapping, Sequence
 
 from crossflow.base import files
-from crossflow.evidence.validation.hindcast_files import DESIGNS, designs, folder, hindcasts
-from crossflow.evidence.validation.hindcast_search import search
+from crossflow.evidence.validation.hindcast_files import DESIGNS, TRIED, designs, folder, hindcasts, system_of, with_design
+from crossflow.evidence.validation.hindcast_search import RULE, DesignRule, search
+from crossflow.evidence.validation.hindcasts import answered, figures
 
-DIGITS = 5  # of a share; rounded down, so that no sum exceeds 1
+RULES: Mapping[str, DesignRule | None] = {
+    "the predecessor's division": None,
+    "shortest step alone": DesignRule(memory=False, balance=False, explained=False),
+    "memory fed (1)": DesignRule(balance=False, explained=False),
+    "balance of the cache kept (1, 2)": DesignRule(explained=False),
+    "known share of the die (1 to 3), the rule": RULE,
+    "clock of the node as well": DesignRule(clock=True),
+    "clock, without 3": DesignRule(explained=False, clock=True),
+}
+SHOWN = ("product", "memory bandwidth", "l2 bandwidth", "training, 7B", "training, 70B", "decoding, 7B", "decoding, 70B", "peak")
 
 
 def main() -> None:
-    """Write the table."""
+    """Write the table of designs, or that of rules."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("names", nargs="*", metavar="NAME", help="chips to search; all where absent")
-    names = parser.parse_args().names or list(hindcasts())
+    parser.add_argument("--tried", action="store_true", help="compare rules, and write tried.csv")
+    arguments = parser.parse_args()
+    if arguments.tried:
+        files.write_text(folder() / TRIED, tried())
+        return
     found = dict(designs()) if (folder() / DESIGNS).is_file() else {}
-    for name in names:
+    for name in arguments.names or list(hindcasts()):
         best = search(hindcasts()[name])
         sys.stdout.write(f"{name}: {best}\n")
         if best.feasible:
-            found[name] = {path: rounded(path, value) for path, value in best.row.items() if path.startswith("system.")}
-    files.write_text(folder() / DESIGNS, table(found))
+            found[name] = {path: float(value) for path, value in best.row.items() if path.startswith("system.")}
+    rows = [(name, path, repr(value)) for name in hindcasts() if name in found for path, value in found[name].items()]
+    files.write_text(folder() / DESIGNS, table("Designs of the chips in this folder, found by their search", ("chip", "path", "value"), rows))
 
 
-def rounded(path: str, value: float) -> float:
-    """A share to a few digits, never more than it was; a count as it is."""
-    return int(value * 10**DIGITS) / 10**DIGITS if ".budgets." in path else value
+def tried() -> str:
+    """Ratios of figures under each rule, of the chips that have answers."""
+    rows = []
+    for title, rule in RULES.items():
+        for name, file in hindcasts().items():
+            if file.forecast:
+                continue
+            best = None if rule is None else search(file, rule)
+            design = {} if best is None else {path: value for path, value in best.row.items() if path.startswith("system.")}
+            made, known = figures(with_design(system_of(file), design)), answered(file)
+            ratios = [f"{made[figure] / known[figure][0]:.3f}" if figure in known else "" for figure in SHOWN]
+            rows.append((title, name, *ratios))
+            sys.stdout.write(f"{', '.join(rows[-1])}\n")
+    return table("Predicted over measured or published figures under other rules", ("rule", "chip", *SHOWN), rows)
 
 
-def table(found: dict[str, dict[str, float]]) -> str:
-    """The designs as the file has them."""
+def table(title: str, header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """Rows as the files have them."""
     text = io.StringIO()
-    text.write("# Designs of the chips in this folder, found by their search; written by docs/scripts/make_hindcasts.py\n")
+    text.write(f"# {title}; written by docs/scripts/make_hindcasts.py\n")
     writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(("chip", "path", "value"))
-    writer.writerows((name, path, f"{value:g}") for name in hindcasts() if name in found for path, value in found[name].items())
+    writer.writerows([header, *rows])
     return text.getvalue()
 
 

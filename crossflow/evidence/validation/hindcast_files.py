@@ -25,7 +25,7 @@ from crossflow.hardware.architecture.system import architecture, resolve
 from crossflow.hardware.architecture.template import GeneratedSystem
 from crossflow.hardware.technology.library import TechLibrary, load_library
 
-FOLDER, DESIGNS = "hindcasts", "designs.csv"
+FOLDER, DESIGNS, TRIED = "hindcasts", "designs.csv", "tried.csv"
 DENSE = "training of dense language models"
 TRAINED: Mapping[str, Any] = {"global_batch": 32, "sequence": 4096, "dtype": "bf16"}
 WRITTEN: Mapping[str, Any] = {"task": "decode", "global_batch": 32, "prompt": 2048, "output": 256, "dtype": "bf16"}
@@ -173,9 +173,14 @@ def designs() -> Mapping[str, Mapping[str, float]]:
 
 def designed(file: HindcastFile) -> dict[str, Any]:
     """The system of a chip with the design that the search found."""
-    data: Any = {"system": system_of(file)}
-    for path, value in designs()[file.name].items():
-        data = files.replace(data, tuple(path.split(".")), value, file.name)
+    return with_design(system_of(file), designs()[file.name])
+
+
+def with_design(system: Mapping[str, Any], design: Mapping[str, float]) -> dict[str, Any]:
+    """A system with values by path, which begins with `system`."""
+    data: Any = {"system": dict(system)}
+    for path, value in design.items():
+        data = files.replace(data, tuple(path.split(".")), value, "design")
     return dict(data["system"])
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -49,6 +49,14 @@ def steps(system: Mapping[str, Any] | str) -> dict[str, float]:
 # ------------------------------------------------------------------------------------------ table
 
 
+class KnownFigure(NamedTuple):
+    """A figure as it came out."""
+
+    answer: float
+    kind: str  # measured, published, announced, or datasheet: predicted from the published figures of the chip
+    source: str
+
+
 @dataclass(frozen=True, kw_only=True)
 class HindcastRow:
     """A figure of a chip: as predicted, as it came out, and what it came out by."""
@@ -57,7 +65,7 @@ class HindcastRow:
     figure: str
     predicted: float
     answer: float
-    kind: str  # measured, published, announced, or datasheet: predicted from the published figures of the chip
+    kind: str  # as of `KnownFigure`
     source: str
 
     @property
@@ -128,18 +136,17 @@ def hindcast_table() -> HindcastTable:
 
 
 def _rows(file: HindcastFile, made: Mapping[str, float]) -> list[HindcastRow]:
-    told = {
-        name: (parse(answer.value, FIGURES[name].unit), answer.kind, file.sources[answer.source])
-        for name, answer in file.answers.items()
-    }  # fmt: skip
-    if file.datasheet is not None:
-        sheet = {name: (value, "datasheet", f"predicted for {file.datasheet}") for name, value in steps(file.datasheet).items()}
-        told = {**sheet, **told}
-    return [
-        HindcastRow(chip=file.name, figure=name, predicted=made[name], answer=told[name][0], kind=told[name][1], source=told[name][2])
-        for name in FIGURES
-        if name in told
-    ]
+    told = answered(file)
+    return [HindcastRow(chip=file.name, figure=name, predicted=made[name], **told[name]._asdict()) for name in FIGURES if name in told]
+
+
+def answered(file: HindcastFile) -> dict[str, KnownFigure]:
+    """What is known of a chip by figure; steps that nobody measured are predicted from its published figures."""
+    given = file.answers.items()
+    told = {name: KnownFigure(parse(one.value, FIGURES[name].unit), one.kind, file.sources[one.source]) for name, one in given}
+    if file.datasheet is None:
+        return told
+    return {name: KnownFigure(value, "datasheet", f"predicted for {file.datasheet}") for name, value in steps(file.datasheet).items()} | told
 
 
 def _times(rows: Sequence[HindcastRow], values: Sequence[float]) -> Array:
