@@ -12,6 +12,7 @@ import csv
 import io
 import sys
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from crossflow.base import files
 from crossflow.evidence.validation.hindcast_files import DESIGNS, TRIED, designs, folder, hindcasts, system_of, with_design
@@ -41,12 +42,19 @@ def main() -> None:
         return
     found = dict(designs()) if (folder() / DESIGNS).is_file() else {}
     for name in arguments.names or list(hindcasts()):
-        best = search(hindcasts()[name])
-        sys.stdout.write(f"{name}: {best}\n")
-        if best.feasible:
-            found[name] = {path: float(value) for path, value in best.row.items() if path.startswith("system.")}
+        row = search(hindcasts()[name])
+        sys.stdout.write(f"{name}: {row['step_time_s']:.6g} s, feasible: {row['feasible']}\n")
+        if row["feasible"]:
+            found[name] = designs_of(row)
     rows = [(name, path, repr(value)) for name in hindcasts() if name in found for path, value in found[name].items()]
-    files.write_text(folder() / DESIGNS, table("Designs of the chips in this folder, found by their search", ("chip", "path", "value"), rows))
+    files.write_text(
+        folder() / DESIGNS, table("Designs of the chips in this folder, found by their search", ("chip", "path", "value"), rows)
+    )
+
+
+def designs_of(row: Mapping[str, Any]) -> dict[str, float]:
+    """The design of a row of a search: values by path."""
+    return {path: float(value) for path, value in row.items() if path.startswith("system.")}
 
 
 def tried() -> str:
@@ -56,8 +64,7 @@ def tried() -> str:
         for name, file in hindcasts().items():
             if file.forecast:
                 continue
-            best = None if rule is None else search(file, rule)
-            design = {} if best is None else {path: value for path, value in best.row.items() if path.startswith("system.")}
+            design = {} if rule is None else designs_of(search(file, rule))
             made, known = figures(with_design(system_of(file), design)), answered(file)
             ratios = [f"{made[figure] / known[figure][0]:.3f}" if figure in known else "" for figure in SHOWN]
             rows.append((title, name, *ratios))

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from crossflow.answers.bands import DESIGNED, GENERATED, LEVELS, rounded, spread_of
+from crossflow.answers.bands import GENERATED, LEVELS, rounded, spread_of
 from crossflow.answers.evaluation.likeness import likeness, trust, trusts
 from crossflow.answers.explanation.parameters import parameters
 from crossflow.answers.explanation.uncertainty import entry_of, importance, interval, probability_better
@@ -306,7 +306,7 @@ def reach_of_ties(scenario: Scenario, paths: Collection[str], levels: Collection
     if any(path.split(".")[0] in ("workload", "software") for path in paths):
         return None
     run = likeness(scenario)
-    if "extrapolated" in levels and run.seen not in (GENERATED, DESIGNED):
+    if "extrapolated" in levels and run.seen != GENERATED:
         run = replace(run, seen="none")
     found = spread_of(run, run, same=set(paths) <= {"strategy"})
     return None if found is None else found[0].order

@@ -34,7 +34,7 @@ PEAK_POWER = 6.0  # times the power of its class that all components may draw to
 
 
 class ComparedFigure(NamedTuple):
-    """What is compared of a chip: its unit, how far off it may be, the kind of run that it is of; a run, where it is one of eight devices."""
+    """What is compared of a chip: its unit, how far off it may be, the kind of run that it is of, and the run if eight devices make it."""
 
     unit: str
     gate: float | None = None
@@ -88,15 +88,17 @@ class Facts(FileModel):
     capacity: Fact = Field(description="of a memory device")
     pin_rate: Fact | None = Field(
         default=None,
-        description="rate of this generation in products that were on sale; where absent that of the standard, times the share of it at which "
-        "the predecessor's pins run",
+        description="rate of this generation in products that were on sale; where absent that of the standard, times the share of it at "
+        "which the predecessor's pins run",
     )
     link: Fact = Field(description="links between devices, of the technology library")
     substrate: Fact | None = Field(default=None, description="of its package; the predecessor's where absent")
-    speed: Fact = Field(description="clock that its node gains over the predecessor's at equal power, as the foundry claims")
+    speed: Fact = Field(
+        description="factor of the clock that its node gains at equal power, as the foundry claims; for a rule that was tried"
+    )
 
 
-class Answer(FileModel):
+class LaterFigure(FileModel):
     """A figure that was published or measured later; nothing of it is an input."""
 
     value: str | int | float
@@ -129,7 +131,7 @@ class HindcastFile(FileModel):
     rests_on: str = Field(default="", description="what of the technology library was measured on the chip itself, or after it")
     divided_for: DatedWorkload
     datasheet: str | None = Field(default=None, description="system whose predicted steps are the answers where none was measured")
-    answers: Mapping[str, Answer] = {}
+    answers: Mapping[str, LaterFigure] = {}
 
     @model_validator(mode="after")
     def _blind(self) -> HindcastFile:

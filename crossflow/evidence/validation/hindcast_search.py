@@ -17,7 +17,14 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from crossflow.answers.interactive.optimum import Optimum, optimise
+from crossflow.answers.scenario import from_dict
+from crossflow.answers.search.driver import search as run
+from crossflow.answers.search.goals import Constraint, Objective
+from crossflow.answers.search.problem import SearchProblem
+from crossflow.answers.search.settings import GradientSettings
+from crossflow.answers.study.spaces import read_space
+from crossflow.base.arrays import Array
+from crossflow.base.files import Document
 from crossflow.evidence.validation.hindcast_files import (
     HindcastFile,
     alone,
@@ -44,7 +51,7 @@ ANNOUNCED: Mapping[str, str] = {
     "chip-h200": "2023-11-13",
     "chip-b200": "2024-03-18",
 }
-Columns = Mapping[str, Any]
+BoundFigure = Callable[[Mapping[str, Any]], Any]  # of the columns of a score
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,42 +67,42 @@ class DesignRule:
 RULE = DesignRule()
 
 
-def search(file: HindcastFile, rule: DesignRule = RULE, evaluations: int = EVALUATIONS, seed: int = 0) -> Optimum:
-    """The design of a chip."""
-    system, before = system_of(file) | alone(file.divided_for.devices), template_of(file.predecessor)
+def search(file: HindcastFile, rule: DesignRule = RULE, evaluations: int = EVALUATIONS, seed: int = 0) -> Mapping[str, Any]:
+    """The design of a chip: values by path, and other columns of a row of a search."""
+    system, entries = system_of(file) | alone(file.divided_for.devices), space(template_of(file.predecessor))
     if rule.explained:  # what is left is held by links without an edge, of which none is built
         system["budgets"]["area"] = {"inter_link": 1.0 - explained(file)}
-    bounds = {name: (figure, bound) for name, figure, bound in _bounds(file, rule)}
-    return optimise(
-        {"system": system, "workload": dict(file.divided_for.workload), "strategy": file.divided_for.strategy},
-        space(before),
-        "step_time_s",
-        figures={name: figure for name, (figure, _) in bounds.items()},
-        constraints={"fits": False, **{name: bound for name, (_, bound) in bounds.items()}},
-        searcher="gradient",
-        evaluations=evaluations,
-        seed=seed,
+    scenario = from_dict({"system": system, "workload": dict(file.divided_for.workload), "strategy": file.divided_for.strategy})
+    bounds = list(_bounds(file, rule))
+    problem = SearchProblem(
+        scenario=scenario,
+        space=read_space(entries, scenario, Document(file=file.name, data={"space": entries})),
+        objectives=(Objective(name="step_time_s"),),
+        constraints=tuple(bound for _, bound in bounds),
+        fits=False,
+        own={bound.name: figure for figure, bound in bounds} or None,
     )
+    row = run(problem, GradientSettings(evaluations=evaluations, seed=seed)).row
+    return {} if row is None else row
 
 
-def _bounds(file: HindcastFile, rule: DesignRule) -> Iterator[tuple[str, Callable[[Columns], Any], str]]:
+def _bounds(file: HindcastFile, rule: DesignRule) -> Iterator[tuple[BoundFigure, Constraint]]:
     """Figures of a design that a rule bounds, with their bounds."""
     before, utilisation = predecessor(file), float(template_of(file.predecessor).memory_utilisation[0])
-    last = f"architecture.{before.levels[-2].name}.bandwidth"
-    memory = "architecture.memory.bandwidth"
+    last, memory = (f"architecture.{level.name}.bandwidth" for level in before.levels[-2:])
     if rule.memory:
-        yield "memory_rate", lambda columns: columns[memory], f">= {FED * utilisation * memory_rate(file):.6g}"
+        yield lambda columns: columns[memory], Constraint(name="memory", bound=FED * utilisation * memory_rate(file), at_most=False)
     if rule.balance:
         kept = float(before.levels[-2].bandwidth[0] / before.memory.bandwidth[0])
-        yield "balance", lambda columns: columns[last] / columns[memory], f">= {kept:.6g}"
+        yield lambda columns: columns[last] / columns[memory], Constraint(name="balance", bound=kept, at_most=False)
     if rule.clock:
-        yield "clock", lambda columns: columns["architecture.frequency"], f"<= {clock_limit(file):.6g}"
+        yield lambda columns: columns["architecture.frequency"], Constraint(name="clock", bound=clock_limit(file))
 
 
 def space(before: GeneratedSystem) -> dict[str, Any]:
     """What the search may change: shares of all budgets, slices of the last cache and bundles of units."""
     last = list(before.levels)[-1]
-    named = [path.removeprefix("area.") for path in shares(before.budgets) if path.startswith("area.")]
+    named = [path.removeprefix("area.") for path, _ in _areas(before)]
     counts = {f"system.levels.{last}.slices": before.levels[last].slices[0], "system.bundles": before.bundles[0]}
     ranges = {path: {"from": max(round(n / FEWER), 1), "to": round(n * MORE)} for path, n in counts.items()}
     return {
@@ -109,4 +116,9 @@ def space(before: GeneratedSystem) -> dict[str, Any]:
 def explained(file: HindcastFile) -> float:
     """Largest share of the die that the components of a chip take which was announced before. [1]"""
     known = [name for name, day in ANNOUNCED.items() if day < file.announced.isoformat()]
-    return max(sum(float(share[0]) for path, share in shares(template_of(name).budgets).items() if path.startswith("area.")) for name in known)
+    return max(sum(float(share[0]) for _, share in _areas(template_of(name))) for name in known)
+
+
+def _areas(spec: GeneratedSystem) -> Iterator[tuple[str, Array]]:
+    """Shares of the die of a generated chip, by path."""
+    return ((path, share) for path, share in shares(spec.budgets).items() if path.startswith("area."))

@@ -14,11 +14,10 @@ from crossflow.answers.evaluation import evaluate
 from crossflow.answers.scenario import from_dict
 from crossflow.base.arrays import Array
 from crossflow.base.units import parse
-from crossflow.evidence.validation.hindcast_files import FIGURES, MEAN_GATE, HindcastFile, alone, designed, hindcasts
+from crossflow.evidence.validation.hindcast_files import FIGURES, FOLDER, MEAN_GATE, HindcastFile, alone, designed, hindcasts
 from crossflow.evidence.validation.report import Table
 from crossflow.hardware.architecture.system import architecture
 
-NAME = "hindcasts"  # of the table
 SIDE = 8192  # of the product that is compared
 
 
@@ -30,7 +29,7 @@ def figures(system: Mapping[str, Any]) -> dict[str, float]:
     last = device.levels[-2]
     found = {
         "product": 2.0 * SIDE**3 / evaluate(scenario).step_time[0],
-        "memory bandwidth": device.memory.bandwidth[0] / scenario.system.memory_utilisation[0],  # type: ignore[union-attr]
+        "memory bandwidth": device.memory.bandwidth[0] / scenario.system.memory_utilisation[0],
         "l2 bandwidth": last.bandwidth[0],
         "l2 capacity": (last.capacity * last.instances)[0],
         "peak": device.throughput["fp16"][0],
@@ -122,7 +121,7 @@ def hindcast_table() -> HindcastTable:
         rows += _rows(file, made)
     known = [row for row in rows if row.kind != "announced"]
     return HindcastTable(
-        name=NAME,
+        name=FOLDER,
         measured=_times(known, [row.answer for row in known]),
         predicted=_times(known, [row.predicted for row in known]),
         groups={"figure": [row.figure for row in known], "chip": [row.chip for row in known]},
@@ -146,7 +145,9 @@ def answered(file: HindcastFile) -> dict[str, KnownFigure]:
     told = {name: KnownFigure(parse(one.value, FIGURES[name].unit), one.kind, file.sources[one.source]) for name, one in given}
     if file.datasheet is None:
         return told
-    return {name: KnownFigure(value, "datasheet", f"predicted for {file.datasheet}") for name, value in steps(file.datasheet).items()} | told
+    return {
+        name: KnownFigure(value, "datasheet", f"predicted for {file.datasheet}") for name, value in steps(file.datasheet).items()
+    } | told
 
 
 def _times(rows: Sequence[HindcastRow], values: Sequence[float]) -> Array:
