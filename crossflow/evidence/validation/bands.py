@@ -227,6 +227,7 @@ def coverage(rows: Sequence[JudgedRow], fewest: int = FEWEST) -> list[Coverage]:
 
     Bands are those of the other models and shapes; each part of them is kept aside once.
     """
+    rows = [row for row in rows if row.like.seen != GENERATED]  # each of which is a chip of its own
     part = np.array([crc32(row.item.encode()) % PARTS for row in rows])
     return _shares(rows, [(part == one, part != one) for one in range(PARTS)], "", fewest)
 

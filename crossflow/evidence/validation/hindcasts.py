@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -109,7 +108,6 @@ def gates(rows: Sequence[HindcastRow]) -> dict[str, dict[str, Any]]:
     return found
 
 
-@functools.cache
 def hindcast_table() -> HindcastTable:
     """Every chip that has a design: figures as times, so that all errors are of times, and forecasts apart."""
     rows: list[HindcastRow] = []
