@@ -69,11 +69,11 @@ Status = Literal["read", "second-hand", "recalled", "derived", "kept"]
 class Fact(FileModel):
     """Something that was public, and since when."""
 
-    value: str | int | float
+    value: str | int | float = Field(description="a quantity, a number, or a name of the technology library")
     date: Day = Field(description="since when it was public")
     source: str = Field(description="one of the file's sources")
     status: Status = Field(description="how it was read; `derived` is arithmetic on others, `kept` the predecessor's figure")
-    note: str = ""
+    note: str = Field(default="", description="what else is to be known")
 
 
 class Facts(FileModel):
@@ -101,37 +101,37 @@ class Facts(FileModel):
 class LaterFigure(FileModel):
     """A figure that was published or measured later; nothing of it is an input."""
 
-    value: str | int | float
-    source: str
-    status: Status
-    kind: Literal["measured", "published", "announced"]
-    note: str = ""
+    value: str | int | float = Field(description="a quantity, or a number of units")
+    source: str = Field(description="one of the file's sources")
+    status: Status = Field(description="how it was read")
+    kind: Literal["measured", "published", "announced"] = Field(description="`announced` is no answer yet, and keeps or misses no gate")
+    note: str = Field(default="", description="what else is to be known")
 
 
 class DatedWorkload(FileModel):
     """The workload of its day, for which the chip is divided."""
 
-    workload: Mapping[str, Any]
-    strategy: str
-    devices: PositiveInt = 8
-    date: Day
-    source: str
+    workload: Mapping[str, Any] = Field(description="as in a scenario")
+    strategy: str = Field(description="as in a scenario")
+    devices: PositiveInt = Field(default=8, description="that it runs on, in one node")
+    date: Day = Field(description="since when it was public")
+    source: str = Field(description="one of the file's sources")
 
 
 class HindcastFile(FileModel):
     """A chip to predict from what was public before its announcement."""
 
     kind: Literal["hindcast"]
-    name: str
-    title: str
+    name: str = Field(description="of its row")
+    title: str = Field(description="the chip, its predecessor, and as of when it is predicted")
     predecessor: str = Field(description="generated template of the chip before it")
-    announced: Day
-    sources: Mapping[str, str]
-    facts: Facts
+    announced: Day = Field(description="day of its announcement; of a forecast the day on which it is made")
+    sources: Mapping[str, str] = Field(description="of facts and answers, by key")
+    facts: Facts = Field(description="the only inputs beside the predecessor's template, each older than the announcement")
     rests_on: str = Field(default="", description="what of the technology library was measured on the chip itself, or after it")
-    divided_for: DatedWorkload
+    divided_for: DatedWorkload = Field(description="what its design makes fast")
     datasheet: str | None = Field(default=None, description="system whose predicted steps are the answers where none was measured")
-    answers: Mapping[str, LaterFigure] = {}
+    answers: Mapping[str, LaterFigure] = Field(default={}, description="what was known later, by the name of the figure")
 
     @model_validator(mode="after")
     def _blind(self) -> HindcastFile:
