@@ -211,11 +211,11 @@ class OnChipLevel(FileModel):
 class Ends(FileModel):
     """A quantity between two ends, or whole numbers of things."""
 
-    start: str | Whole | Finite = Field(alias="from")
-    stop: str | Whole | Finite = Field(alias="to")
-    scale: Literal["linear", "log"] = "linear"
+    start: str | Whole | Finite = Field(alias="from", description="least value")
+    stop: str | Whole | Finite = Field(alias="to", description="largest value")
+    scale: Literal["linear", "log"] = Field(default="linear", description="along which values lie evenly")
     source: str = Field(default="", description="where the ends are from, a key of the file's `sources`")
-    note: str = ""
+    note: str = Field(default="", description="what there is to say of the ends")
 
     def read(self, quantity: Quantity) -> tuple[float, float]:
         """Both ends in SI units; ValueError where they are none, or none that rise."""
