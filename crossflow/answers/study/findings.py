@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from crossflow.answers.bands import GENERATED, LEVELS, rounded, spread_of
+from crossflow.answers.bands import CHANGED, GENERATED, LEVELS, rounded, spread_of
 from crossflow.answers.evaluation.likeness import likeness, trust, trusts
 from crossflow.answers.explanation.parameters import parameters
 from crossflow.answers.explanation.uncertainty import entry_of, importance, interval, probability_better
@@ -273,7 +273,9 @@ def _trusted(study: Study, view: View) -> str:
     edges = edges[np.isfinite(edges)]
     if edges.size:
         least, most = rounded(edges.min()), rounded(edges.max())
-        told += f"; 9 of 10 similar measured runs were within {least if least == most else f'{least} to {most}'} %"
+        blind = likeness(study.scenario).seen in (GENERATED, CHANGED)
+        runs = "figures of chips that were predicted blind" if blind else "9 of 10 similar measured runs"
+        told += f"; {runs} were within {least if least == most else f'{least} to {most}'} %"
     return f"trust: {told}{_ties(study, view)}"
 
 
