@@ -47,8 +47,8 @@ def test_the_likest_line_is_taken_and_unknown_devices_have_no_other():
         ({}, "h100-sxm", "device"),
         ({"template": "dgx-h200"}, "h200", "family"),
         ({"template": "gaudi2-node"}, "gaudi2", "none"),
-        ({"template": "chip-h100", "system": {"template": "chip-h100", "devices": 8}}, "", "designed"),  # compared in products alone
-        ({"system": {"template": "dgx-h100", "power": {"tdp": "500 W"}}}, "", "none"),
+        ({"template": "chip-h100", "system": {"template": "chip-h100", "devices": 8}}, "", "generated"),
+        ({"system": {"template": "dgx-h100", "power": {"tdp": "500 W"}}}, "", "changed"),
         ({"system": {"template": "dgx-h100", "network": {"inter": {"bandwidth": "25 GB/s"}}}}, "h100-sxm", "device"),
     ],
 )
@@ -165,17 +165,24 @@ def service():
     return crossflow.predict(scenario(workload=workload, software="vllm", strategy="tp8"))
 
 
-def test_generated_chips_are_told_by_generated_chips_alone():
+def test_generated_and_changed_chips_are_told_by_chips_that_were_predicted_blind_alone():
     product = {"model": "gemm", "m": 8192, "n": 8192, "k": 8192, "dtype": "fp16"}
     chip = {"template": "chip-h100", "devices": 1}
     found = crossflow.predict(crossflow.from_dict({"system": chip, "workload": product, "strategy": "d1"}))
-    assert (found.trust.level, found.trust.basis) == ("extrapolated", "matrix products on generated chips, 16 bits")
-    assert found.error_band.tables == "generated_gemm"
-    changed = {"system": {**chip, "budgets": {"power": "500 W"}}, "workload": product, "strategy": "d1"}
-    assert crossflow.predict(crossflow.from_dict(changed)).error_band is None
+    told = "matrix products on chips that were predicted before they were announced"
+    assert (found.trust.level, found.trust.basis) == ("extrapolated", told)
+    assert found.error_band.tables == "hindcasts"
+    sheet = {"template": "h100-sxm", "devices": 1, "power": {"tdp": "500 W"}}
+    changed = crossflow.predict(crossflow.from_dict({"system": sheet, "workload": product, "strategy": "d1"}))
+    assert changed.error_band == found.error_band
     trained = crossflow.predict(scenario(system={**chip, "devices": 8}))
-    assert (trained.trust.level, trained.error_band) == ("extrapolated", None)
-    assert trained.trust.reason == bands.NEVER_GENERATED
+    assert (trained.trust.level, trained.error_band.tables) == ("extrapolated", "hindcasts")
+
+
+def test_a_generated_chip_has_no_band_for_a_workload_of_which_no_chip_was_predicted_blind():
+    mixed = {"model": "mixtral-8x7b", "global_batch": 16}
+    found = crossflow.predict(scenario(system={"template": "reference", "devices": 8}, workload=mixed)).trust
+    assert (found.level, found.band, found.reason) == ("extrapolated", None, bands.NEVER_HINDCAST)
 
 
 def test_designs_that_differ_less_than_pairs_of_measured_runs_are_ties():

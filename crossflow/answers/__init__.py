@@ -44,7 +44,7 @@ DOORS = {
         "spelled_out"),
     "score": ("MARGIN", "Score", "larger_is_better", "unit_of", "words"),
     "search.driver": ("search",),
-    "search.goals": ("Objective",),
+    "search.goals": ("Constraint", "Objective"),
     "search.problem": ("SearchProblem",),
     "search.settings": ("GradientSettings",),
     "search.shares": ("SHARES",),

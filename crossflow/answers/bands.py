@@ -28,9 +28,10 @@ TYPES = {
 }  # fmt: skip
 # What parameters of the device were fitted to: rows of it, of others of its family, of none (rows of those have the family before theirs).
 SEEN = ("device", "family", "none")
-# Of devices that are generated from budgets, which share nothing with the rows of others: those that were compared with measurements of
-# the chip that they are meant to be, and designs of which there is no chip.
-GENERATED, DESIGNED = "generated", "designed"
+# Of devices that are generated from budgets, and of datasheet devices that someone changed. Rows of other devices say nothing of either,
+# but chips that were predicted from what was public before they were announced do.
+GENERATED, CHANGED = "generated", "changed"
+BLIND = "hindcasts"  # the table of these chips
 LOADS = ((8, "up to 8 requests at once"), (64, "9 to 64 requests at once"))
 HIGHEST = "more than 64 requests at once"  # of one replica of a service
 NO_STACK = "no engine"  # of rows and scenarios that name no software
@@ -57,14 +58,14 @@ SEEN_AS = {
     "device": "devices that were fitted to",
     "family": "devices of which no row was fitted to",
     "none": "a generation that was left out, predicted with the parameters of the one before",
-    GENERATED: "generated chips",
+    GENERATED: "chips that were predicted before they were announced",
 }
 # Of the measured training runs (31 of nanotron, llm-foundry and vTrain) of which more than this share of the memory was predicted, how many
 # there are, how many took more than 1.3 times as long as predicted, and how many times as long one in ten took at least: the allocator
 # frees and asks again. Those of nanotron alone were slow, the others were not.
 NEARLY_FULL, FULL_RUNS, FULL_SLOW, FULL_SLOWDOWN = 0.9, 31, 8, 6.9
-# Of a device that has no generation in the rows, and of one that is changed or generated.
-NEVER_GENERATED = "of generated chips matrix products of known ones alone were compared with measurements"
+# Of a device that has no generation in the rows, and of one that is changed or generated, where no chip was predicted for such a workload.
+NEVER_HINDCAST = "no chip was ever predicted blind for such a workload, so its error is not known"
 UNSEEN = "for unmeasured devices we quote the error made when predicting one GPU generation from the one before"
 FEWEST = 12  # rows of a line: of fewer the 90th percentile is hardly known
 
@@ -100,7 +101,7 @@ class Likeness:
     experts: str = ""  # how far apart the experts of a mixture lie; nothing where no ranks share them out
     load: str = ""  # requests that one replica of a service works on at once
     scale: str = ""  # number of devices
-    seen: str = ""  # what is known of the device, one of `SEEN`, `GENERATED` or `DESIGNED`
+    seen: str = ""  # what is known of the device, one of `SEEN`, `GENERATED` or `CHANGED`
 
     @property
     def text(self) -> str:
@@ -140,6 +141,9 @@ class Band:
         >>> Band(median=0.062, p90=0.21, bias=0.0, n=629, tables="training_runs").text
         'typical error 6 %; 9 of 10 of 629 similar measured runs were within 21 %'
         """
+        if self.tables == BLIND:
+            rows = f"all {self.n} figures of chips that were predicted blind"
+            return f"typical error {rounded(self.median)} %; {rows} were within {rounded(self.p90)} %"
         return f"typical error {rounded(self.median)} %; 9 of 10 of {self.n:,} similar measured runs were within {rounded(self.p90)} %"
 
 
@@ -228,9 +232,9 @@ class PairSpread:
 
 def spread_of(one: Likeness, other: Likeness, *, same: bool = False) -> tuple[PairSpread, str] | None:
     """PairSpread of pairs like two runs, and what they are pairs of; `same` says that both run on one system. None where there are none."""
-    if one.kind != other.kind or {GENERATED, DESIGNED} & {one.seen, other.seen}:
+    if one.kind != other.kind or GENERATED in (one.seen, other.seen):
         return None
-    between = LAYOUTS if same else UNMEASURED_CHIP if "none" in (one.seen, other.seen) else CHIPS
+    between = LAYOUTS if same else UNMEASURED_CHIP if {"none", CHANGED} & {one.seen, other.seen} else CHIPS
     named = (between, LAYOUTS) if between != LAYOUTS else (between,)  # which two systems share no more than
     return next(((found, name) for name in named if (found := _pairs().get((one.kind, name))) is not None), None)
 
@@ -282,7 +286,7 @@ def _trust(run: Likeness, problem: str) -> Trust:
         return Trust(level="unknown", band=None, reason=f"no {run.kind or 'such workload'} was ever compared with a measurement")
     found = band_of(run)
     if found is None:
-        return Trust(level="extrapolated", band=None, reason=problem or NEVER_GENERATED)
+        return Trust(level="extrapolated", band=None, reason=NEVER_HINDCAST if run.seen in (GENERATED, CHANGED) else problem)
     band, shared = found
     if reason := problem or (UNSEEN if run.seen == "none" else ""):
         return Trust(level="extrapolated", band=band, basis=shared.text, reason=reason)
@@ -346,7 +350,7 @@ def candidates(run: Likeness, lines: Mapping[Likeness, Band]) -> Iterator[tuple[
 
 def _candidates(run: Likeness, lines: Mapping[Likeness, Band]) -> Iterator[tuple[Band, Likeness]]:
     for names in SHARED:
-        if run.seen in (GENERATED, DESIGNED) and "seen" not in names:
+        if run.seen in (GENERATED, CHANGED) and "seen" not in names:
             continue
         for seen in _seen(run.seen, names) if "seen" in names else ("",):
             own = run.only(*names)
@@ -357,7 +361,7 @@ def _candidates(run: Likeness, lines: Mapping[Likeness, Band]) -> Iterator[tuple
 
 def _seen(seen: str, names: Sequence[str]) -> tuple[str, ...]:
     """What is known of devices that may speak for one, the likest first; chips that nobody fitted do for others when all else fails."""
-    known = SEEN[SEEN.index(seen) :] if seen in SEEN else (seen,)
+    known = SEEN[SEEN.index(seen) :] if seen in SEEN else (GENERATED,)
     return known if len(names) == 1 or len(known) == 1 else known[:-1]
 
 

@@ -36,6 +36,7 @@ from pydantic import BaseModel
 
 import crossflow
 from crossflow.answers import bands, scenario
+from crossflow.answers.evaluation.likeness import TOKENS
 from crossflow.answers.evaluation.timelines import simulate
 from crossflow.answers.scenario import ScenarioFile
 from crossflow.answers.search import settings
@@ -51,8 +52,12 @@ from crossflow.engine.runs import uneven
 from crossflow.evidence.emulation import delays, record
 from crossflow.evidence.measurement import results
 from crossflow.evidence.replay import overheads
+from crossflow.evidence.validation import hindcast_files
 from crossflow.evidence.validation.bands import Coverage, coverage, judged, left_out, unseen_coverage
 from crossflow.evidence.validation.comparison import validate
+from crossflow.evidence.validation.hindcast_files import FIGURES as BLIND_FIGURES
+from crossflow.evidence.validation.hindcast_files import TRIED, folder, hindcasts
+from crossflow.evidence.validation.hindcasts import HindcastTable
 from crossflow.evidence.validation.report import Report, Table, errors
 from crossflow.evidence.validation.tables import device_architecture
 from crossflow.evidence.validation.training import TrainingTable
@@ -336,6 +341,13 @@ SECTIONS: tuple[tuple[str, tuple[tuple[str, type[BaseModel], type[BaseModel] | N
         ("`network.intra`, `network.inter`", network.NetworkLevel, None),
         ("`network.host`", network.HostLink, None),
         ("`network.parameters`", network.FabricParameters, None),
+    )),
+    ("Chips before their announcement", (
+        ("A chip: `kind: hindcast`", hindcast_files.HindcastFile, None),
+        ("What was public: `facts`", hindcast_files.Facts, None),
+        ("One of them: `facts.NAME`", hindcast_files.Fact, None),
+        ("The workload of its day: `divided_for`", hindcast_files.DatedWorkload, None),
+        ("What was known later: `answers.NAME`", hindcast_files.LaterFigure, None),
     )),
     ("Technology library", (
         ("Top level", library.TechLibrary, None),
@@ -642,11 +654,81 @@ def validation_page(report: Report, *, full: bool) -> str:
     text += f"## What these errors are\n\n{prose()['accuracy']}\n\n## Bands of error\n\n{prose()['bands']}\n\n{_bands(report)}\n"
     text += "## Sources\n\n" + "".join(f"- {line}\n" for line in _sources(report)) + "\n"
     for table in report.tables:
-        text += f"## {TITLES.get(table.name, table.name)}\n\n{_table(table)}"
+        text += "" if isinstance(table, HindcastTable) else f"## {TITLES.get(table.name, table.name)}\n\n{_table(table)}"
     text += f"## Runs that NVIDIA publishes\n\n{prose()['published']}\n\n{_published()}\n"
     text += f"## Points that MAD-Max prints\n\n{prose()['points']}\n\n{_points()}\n"
     text += f"## Generated devices against datasheets\n\n{_anchors()}\n"
-    return text + f"## Generated chips against published figures\n\n{prose()['chips']}\n\n{_chips()}"
+    text += f"## Generated chips against published figures\n\n{prose()['chips']}\n\n{_chips()}\n"
+    return text + "".join(_blind(table) for table in report.tables if isinstance(table, HindcastTable))
+
+
+def _blind(table: HindcastTable) -> str:
+    """Chips that were predicted from what was public before they were announced: ratios, gates, rules, inputs and forecasts."""
+    words = prose()["blind"]
+    text = f"## Chips predicted before they were announced\n\n{words['intro']}\n\n{_ratios(table)}\n{words['ratios']}\n\n"
+    text += f"### Rules that were tried\n\n{words['rules']}\n\n{_tried()}\n"
+    text += f"### Forecasts\n\n{words['forecasts']}\n\n{_forecasts(table)}\n"
+    return text + f"### What was known, and since when\n\n{words['facts']}\n\n{_facts()}"
+
+
+def _ratios(table: HindcastTable) -> str:
+    """Predicted over later figures by chip, what is beyond its gate in bold, and the gates."""
+    told = table.to_dict()
+    chips = {name: found for name, found in told["chips"].items() if not hindcasts()[name].forecast}
+    rows = [[name, *(_mark(found.get(figure)) for figure in BLIND_FIGURES)] for name, found in chips.items()]
+    known = told["gates"]
+    rows.append(["gate", *(f"{100 * known[name]['within']:.0f} %" if name in known else "" for name in BLIND_FIGURES)])
+    rows.append(["held by", *(f"{known[name]['held']} of {known[name]['chips']}" if name in known else "" for name in BLIND_FIGURES)])
+    rows.append(["mean size of the logarithm", *(_percent(known[name]["mean_log"]) if name in known else "" for name in BLIND_FIGURES)])
+    return markdown(("", *BLIND_FIGURES), rows, right=range(1, len(BLIND_FIGURES) + 1))
+
+
+def _mark(found: Mapping[str, Any] | None) -> str:
+    if found is None:
+        return "-"
+    return f"**{found['ratio']:.2f}**" if found["holds"] is False else f"{found['ratio']:.2f}"
+
+
+def _tried() -> str:
+    """Mean size of the logarithm of ratios under each rule, over the chips that have the figure."""
+    with (folder() / TRIED).open(encoding="utf-8") as file:
+        found = list(csv.DictReader(line for line in file if not line.startswith("#")))
+    figures = [name for name in found[0] if name not in ("rule", "chip")]
+    rows = []
+    for rule in dict.fromkeys(row["rule"] for row in found):
+        values = {name: [abs(np.log(float(row[name]))) for row in found if row["rule"] == rule and row[name]] for name in figures}
+        rows.append((rule, *(_percent(float(np.mean(logs))) for logs in values.values())))
+    return markdown(("rule", *figures), rows, right=range(1, len(figures) + 1))
+
+
+def _forecasts(table: HindcastTable) -> str:
+    rows = [
+        (hindcasts()[name].title, *(show(made[figure], BLIND_FIGURES[figure].unit) if figure in made else "-" for figure in BLIND_FIGURES))
+        for name, made in table.forecasts.items()
+    ]
+    return markdown(("", *BLIND_FIGURES), rows, right=range(1, len(BLIND_FIGURES) + 1))
+
+
+def _facts() -> str:
+    """Inputs of every chip."""
+    rows = [
+        (
+            file.name,
+            name.replace("_", " "),
+            str(fact.value),
+            fact.date.isoformat(),
+            fact.status,
+            f"{file.sources[fact.source]}{_noted(fact.note)}",
+        )
+        for file in hindcasts().values()
+        for name, fact in file.facts
+        if fact is not None
+    ]
+    return markdown(("chip", "fact", "value", "public since", "status", "source"), rows)
+
+
+def _noted(note: str) -> str:
+    return f"; {note}" if note else ""
 
 
 def _worst(report: Report) -> str:
@@ -941,6 +1023,12 @@ def summary(report: Report) -> str:
                 rows.append((f"rates that NVIDIA publishes, {title}; {_fitted(title)}", str(len(found)), *shown))
         elif table.name == "generated_gemm":
             rows.append(("the same on generated A100 and H100, 100 us and more", *_short(table.measured, table.predicted)))
+        elif isinstance(table, HindcastTable):
+            names = {"matrix products": "matrix products", "training of dense language models": "training", TOKENS: "decoding"}
+            for kind, mask in _masks(table.alike["kind"]):
+                if kind in names:
+                    title = f"{names[kind]} of chips predicted before they were announced; nothing fitted"
+                    rows.append((title, *_short(table.measured[mask], table.predicted[mask])))
         elif table.name == "collectives":
             names = {
                 "inside NVSwitch nodes, >= 1 MiB": "collectives inside NVSwitch nodes, 1 MiB and more",
@@ -1006,7 +1094,7 @@ def draw_figures(report: Report | None) -> None:
     for name in ("timeline.svg", "timeline-compare.svg"):  # of thousands of slots, too large for a repository
         (FIGURES / name).unlink()
     for table in report.tables if report is not None else ():
-        if table.measured.size:
+        if table.measured.size and not isinstance(table, HindcastTable):
             _draw(table, next(way for way in (*DRAWN.get(table.name, ()), "regime", "device", "source") if way in table.groups))
 
 

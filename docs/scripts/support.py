@@ -113,4 +113,4 @@ INTRO = """For each device, kind of run and engine, how far a prediction can be 
 
 A cell is the best that any size, data type, load or placement of experts reaches. What holds for your run is the line `trust` of
 `crossflow predict`, with its error. [Can I trust the number?](how-to/trust.md) says how to read it, and [Accuracy](validation.md) has all errors.
-Queues and their tails were compared with nothing, and generated chips with matrix products alone."""
+Queues and their tails were compared with nothing, and generated chips only as chips that were predicted before they were announced."""

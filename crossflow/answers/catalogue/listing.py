@@ -13,7 +13,10 @@ from crossflow.base import files
 from crossflow.workload.spec import MODELS
 
 # Groups of templates by the folder that they are shipped in.
-GROUPS = {"generated": "generated", "devices": "datasheet device", "systems": "system", "families": "family", "software": "software stack"}
+GROUPS = {
+    "generated": "generated", "devices": "datasheet device", "systems": "system", "families": "family", "software": "software stack",
+    "hindcasts": "chip before its announcement",
+}  # fmt: skip
 _HEAD = re.compile(r"^title:[ ].*$", re.MULTILINE)
 
 

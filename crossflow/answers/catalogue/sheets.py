@@ -207,6 +207,8 @@ def template(name: str) -> Sheet:
     kind = str(own.data.get("kind", "")) if isinstance(own.data, Mapping) else ""
     if path.parent.name == "families" or kind == "family":
         return plain(name, "family of devices", path)
+    if kind == "hindcast":
+        return plain(name, "facts of a chip before its announcement", path)
     if kind == "software":
         stack, read = load_stack(name)
         return _sheet(stack.name, "software stack", str(path), read, stack)

@@ -11,14 +11,13 @@ from typing import Any
 import numpy as np
 
 from crossflow.answers.bands import (
-    DESIGNED,
+    CHANGED,
     FIGURES_OF_A_BAND,
     GENERATED,
     LARGEST,
     LEVELS,
     NO_STACK,
     SCALES,
-    UNSEEN,
     Likeness,
     Trust,
     experts_of,
@@ -64,8 +63,8 @@ UNMEASURED: Mapping[str, str] = {
     "variants": "layers of different dimensions", "residual_block": "attention residuals", "per_layer": "embeddings of each layer",
 }  # fmt: skip
 FROZEN = "no fine-tuning of some layers alone was measured in this way"
-CHANGED = f"the device is changed; {UNSEEN}"
-OF_GENERATED = "generated chips were compared with measured ones of A100 and H100, whose division of the budgets is given"
+OF_CHANGED = "the device is changed"
+OF_GENERATED = "the device is generated"
 ARRIVING = "queues and tails were never compared with a measurement"
 WATTS, WATTS_ALONE = "watts of kernels", "watts of kernels were compared with measurements, those of whole steps were not"
 
@@ -102,10 +101,10 @@ def featured(keys: Collection[str]) -> str:
 def likeness(scenario: Scenario, *, changed: bool = False) -> Likeness:
     """What a scenario is like; with `changed` its device is another one than its template's."""
     kind, system = kind_of(scenario.workload), scenario.system
-    same = not changed and not set(scenario.document.data["system"]) - AROUND
-    device = device_of(scenario.document.data["system"], scenario.base) if same else ""
-    compared = same and not set(MEASURED.get(kind, ())).isdisjoint(system.measured)
-    made = (GENERATED if compared else DESIGNED) if isinstance(system, GeneratedSystem) else "none"
+    given = scenario.document.data["system"]
+    other = changed or is_changed(given)
+    device = "" if other or isinstance(system, GeneratedSystem) else device_of(given, scenario.base)
+    made = GENERATED if isinstance(system, GeneratedSystem) else CHANGED if other else "none"
     return _divided(
         Likeness(
             kind=kind,
@@ -119,6 +118,11 @@ def likeness(scenario: Scenario, *, changed: bool = False) -> Likeness:
         scenario.nodes[0],
         *_sharing(scenario.strategy),
     )
+
+
+def is_changed(system: Mapping[str, Any]) -> bool:
+    """Whether a system section changes the device of the template that it names."""
+    return "template" in system and bool(set(system) - AROUND)
 
 
 def _divided(run: Likeness, workload: Workload, node: int, ep: float, span: float, dp: float) -> Likeness:
@@ -195,10 +199,10 @@ def trust(scenario: Scenario, *, changed: bool = False) -> Trust:
 def problem(scenario: Scenario, *, changed: bool = False) -> str:
     """Why a scenario is not what was measured though its kind and size are, in a sentence; nothing where nothing speaks against it."""
     if isinstance(scenario.system, GeneratedSystem):
-        return OF_GENERATED if likeness(scenario, changed=changed).seen == GENERATED else ""
+        return OF_GENERATED
     if getattr(scenario.workload, "frozen", ()):
         return FROZEN
-    return CHANGED if changed or set(scenario.document.data["system"]) - AROUND else ""
+    return OF_CHANGED if changed or is_changed(scenario.document.data["system"]) else ""
 
 
 def trusts(scenario: Scenario) -> dict[str, Trust]:

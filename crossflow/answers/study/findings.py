@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from crossflow.answers.bands import DESIGNED, GENERATED, LEVELS, rounded, spread_of
+from crossflow.answers.bands import CHANGED, GENERATED, LEVELS, rounded, spread_of
 from crossflow.answers.evaluation.likeness import likeness, trust, trusts
 from crossflow.answers.explanation.parameters import parameters
 from crossflow.answers.explanation.uncertainty import entry_of, importance, interval, probability_better
@@ -273,7 +273,9 @@ def _trusted(study: Study, view: View) -> str:
     edges = edges[np.isfinite(edges)]
     if edges.size:
         least, most = rounded(edges.min()), rounded(edges.max())
-        told += f"; 9 of 10 similar measured runs were within {least if least == most else f'{least} to {most}'} %"
+        blind = likeness(study.scenario).seen in (GENERATED, CHANGED)
+        runs = "figures of chips that were predicted blind" if blind else "9 of 10 similar measured runs"
+        told += f"; {runs} were within {least if least == most else f'{least} to {most}'} %"
     return f"trust: {told}{_ties(study, view)}"
 
 
@@ -306,7 +308,7 @@ def reach_of_ties(scenario: Scenario, paths: Collection[str], levels: Collection
     if any(path.split(".")[0] in ("workload", "software") for path in paths):
         return None
     run = likeness(scenario)
-    if "extrapolated" in levels and run.seen not in (GENERATED, DESIGNED):
+    if "extrapolated" in levels and run.seen != GENERATED:
         run = replace(run, seen="none")
     found = spread_of(run, run, same=set(paths) <= {"strategy"})
     return None if found is None else found[0].order

@@ -9,6 +9,7 @@ from typing import Any
 from rich.console import Group, RenderableType
 from rich.text import Text
 
+from crossflow.base.units import show
 from crossflow.edges.cli import page
 from crossflow.evidence.validation.changes import SHOWN, droppable, effects
 from crossflow.evidence.validation.comparison import validate
@@ -17,6 +18,14 @@ from crossflow.evidence.validation.comparison import validate
 _ERRORS = {"median_abs_error": "median", "mean_abs_error": "mean", "p90_abs_error": "p90", "bias": "bias"}
 _SHARES = {"memory_median_abs_error": "memory median", "oom_accuracy": "fits told right"}
 _REASONS = 5  # reasons told on a page
+
+# Figures of chips that are shown, and the words above their columns; JSON has all.
+BLIND_FIGURES = {
+    "product": "product", "memory bandwidth": "memory", "l2 bandwidth": "L2", "training, 7B": "train 7B", "training, 70B": "train 70B",
+    "decoding, 7B": "decode 7B", "decoding, 70B": "decode 70B", "peak": "peak",
+}  # fmt: skip
+# Figures of a forecast that are shown, and their units; JSON has all.
+FORECAST = {"product": "flop/s", "memory bandwidth": "B/s", "l2 bandwidth": "B/s", "training, 70B": "1/s", "decoding, 70B": "1/s"}
 
 PageRow = tuple[str, Mapping[str, Any]]
 
@@ -68,7 +77,46 @@ def _count(number: int | None) -> str:
 
 def sections(tables: Mapping[str, Any]) -> list[RenderableType]:
     """One table of errors for each table of data."""
-    return [table(name, entry) for name, entry in tables.items()] or [Text("no table of measured data to compare with")]
+    shown = [blind(entry) if "chips" in entry else table(name, entry) for name, entry in tables.items()]
+    return [*shown] or [Text("no table of measured data to compare with")]
+
+
+def blind(entry: Mapping[str, Any]) -> Group:
+    """Chips that were predicted before they were announced: predicted over measured figures, which gates hold, and forecasts."""
+    gates = entry["gates"]
+    names = list(BLIND_FIGURES)
+    body = [[chip, *(_ratio(found.get(name)) for name in names)] for chip, found in entry["chips"].items()]
+    body.append(["gate", *(f"{100 * gates[name]['within']:.0f} %" if name in gates else "" for name in names)])
+    body.append(["held by", *(f"{gates[name]['held']} of {gates[name]['chips']}" if name in gates else "" for name in names)])
+    body.append(["mean |log|", *(_percent(gates[name]["mean_log"]) if name in gates else "" for name in names)])
+    forecast = [Text(f"forecast {chip}: {_told(found)}") for chip, found in entry["forecasts"].items()]
+    held = sum(gate["kept"] for gate in gates.values())
+    title = page.heading("hindcasts", aside=f"predicted over measured or published figures; {held} of {len(gates)} gates are kept")
+    marks = "! beyond its gate; ~ announced, no answer; steps are compared with those predicted from the chip's published figures"
+    shown = page.grid(body, right=range(1, len(names) + 1), header=("", *BLIND_FIGURES.values()), wraps=0)
+    return Group(
+        title, page.indented(Group(shown, *(Text(line, "dim") for line in (marks, *_mean_gates(gates), *entry["notes"])), *forecast))
+    )
+
+
+def _ratio(found: Mapping[str, Any] | None) -> str:
+    if found is None:
+        return "-"
+    mark = "~" if found["kind"] == "announced" else "!" if found["holds"] is False else ""
+    return f"{mark}{found['ratio']:.2f}"
+
+
+def _mean_gates(gates: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
+    """What the mean of a figure must keep to, and does or does not."""
+    for name, gate in gates.items():
+        if (most := gate["mean_log_within"]) is not None:
+            verb = "is" if gate["mean_log"] <= most else "is not"
+            yield f"{name}: the mean size of the logarithm, {_percent(gate['mean_log'])}, {verb} within {_percent(most)}"
+
+
+def _told(found: Mapping[str, float]) -> str:
+    """Figures of a forecast in their units."""
+    return ", ".join(f"{name} {show(found[name], unit)}" for name, unit in FORECAST.items() if name in found)
 
 
 def table(name: str, entry: Mapping[str, Any]) -> Group:

@@ -22,6 +22,7 @@ from crossflow.evidence.validation.tables import device_spec, template_of
 
 PERCENTILE = 0.9
 OF_A_GROUP, MANY, MOST_PAIRS = 40, 100, 100_000  # pairs of a group, in all where there are enough, and that one is drawn from
+FEWEST_BLIND = 4  # rows of chips that were predicted before they were announced
 FEW_ITEMS = 16  # models or shapes, below which those kept aside differ more than rows do
 WIDENED = 2.0  # times as wide as its rows say, the most that a band of few models is made, so that no outlier decides
 PARTS = 5  # of the models and shapes, each of which is kept aside once
@@ -47,7 +48,7 @@ def judged(tables: Iterable[Table]) -> Iterator[JudgedRow]:
             if likes[i].kind:
                 item = table.items[i] if table.items else str(i)
                 error = float(table.predicted[i] / table.measured[i] - 1.0)
-                chip = likes[i].device or (table.groups["device"][i] if likes[i].seen == GENERATED else "")
+                chip = likes[i].device or (table.groups["chip"][i] if likes[i].seen == GENERATED else "")
                 yield JudgedRow(table=table.name, like=likes[i], error=error, item=item, chip=chip)
 
 
@@ -67,10 +68,15 @@ def lines(rows: Sequence[JudgedRow], fewest: int = FEWEST) -> dict[Likeness, Ban
             left = not row.like.device and row.like.seen in ("none", GENERATED)  # what speaks for devices never seen alone
             if all(getattr(row.like, name) for name in names) and not (left and not names):
                 found.setdefault(row.like.only(*names), []).append(row)
-    kept = {like: band(members) for like, members in found.items() if len(members) >= fewest and _speaks(like, members)}
+    kept = {like: band(members) for like, members in found.items() if len(members) >= _least(like, fewest) and _speaks(like, members)}
     items = {like: len({row.item for row in found[like]}) for like in kept}
     widened = {like: replace(one, p90=_edge(like, kept, items, fewest)) for like, one in kept.items()}
     return dict(sorted(widened.items(), key=lambda pair: tuple(asdict(pair[0]).values())))
+
+
+def _least(like: Likeness, fewest: int) -> int:
+    """Rows that a line must have: of chips that were predicted blind there are few, and their band is as wide as the worst of them."""
+    return FEWEST_BLIND if like.seen == GENERATED else fewest
 
 
 def _speaks(like: Likeness, rows: Sequence[JudgedRow]) -> bool:
@@ -89,7 +95,7 @@ def _generation(chip: str) -> str:
 def _edge(like: Likeness, known: Mapping[Likeness, Band], items: Mapping[Likeness, int], fewest: int) -> float:
     """Edge of a line's band: of few models or shapes at least that of the likest line that has enough of them, which holds for others."""
     wider = (known[own].p90 for _, own in candidates(like, known) if items[own] >= fewest)
-    return known[like].p90 if items[like] >= fewest else max(known[like].p90, next(wider, 0.0))
+    return known[like].p90 if items[like] >= _least(like, fewest) else max(known[like].p90, next(wider, 0.0))
 
 
 def band(rows: Sequence[JudgedRow]) -> Band:
@@ -221,6 +227,7 @@ def coverage(rows: Sequence[JudgedRow], fewest: int = FEWEST) -> list[Coverage]:
 
     Bands are those of the other models and shapes; each part of them is kept aside once.
     """
+    rows = [row for row in rows if row.like.seen != GENERATED]  # each of which is a chip of its own
     part = np.array([crc32(row.item.encode()) % PARTS for row in rows])
     return _shares(rows, [(part == one, part != one) for one in range(PARTS)], "", fewest)
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from crossflow.base.errors import CrossflowError
+from crossflow.evidence.validation.hindcasts import hindcast_table
 from crossflow.evidence.validation.kernels_attention import attention_table
 from crossflow.evidence.validation.kernels_experts import exchange_table, moe_table
 from crossflow.evidence.validation.kernels_products import products_table, training_kernels_table
@@ -45,8 +46,8 @@ def validate(data: str | Path | None = None, *, whole: bool = False) -> Report:
 
     Parameters
     ----------
-    data : the folder.
-    whole : compare with the tables that the package carries whole as well, where the folder has no such table.
+    data : the folder; where absent the chips that the package predicts blind (`hindcast_table`) are compared as well.
+    whole : compare with the tables that the package carries whole as well, where the folder has no such table, and the chips.
 
     Raises
     ------
@@ -64,4 +65,6 @@ def validate(data: str | Path | None = None, *, whole: bool = False) -> Report:
         tables.insert(1, generated)
     if (watts := kernel_power_table(folder)).measured.size:
         tables.append(watts)
+    if data is None or whole:
+        tables.append(hindcast_table())
     return Report(data=folder, tables=[with_fitted(table) for table in tables])

@@ -19,10 +19,9 @@ KINDS: Mapping[str, str] = {
     "attention": "attention kernels",
     "moe": "expert kernels",
     "simumax_kernels": "kernels of training",
-    "generated_gemm": "matrix products",
     "kernel_power": WATTS,
 }
-GENERATED_TABLE = "generated_gemm"
+GENERATED_TABLE = "generated_gemm"  # without a kind: chips whose division is given say nothing of those that are designed
 # Software stacks by how tables of services call engines.
 ENGINES: Mapping[str, str] = {"vllm": "vllm", "sglang": "sglang", "trtllm": "tensorrt-llm", "tensorrt-llm": "tensorrt-llm"}
 # What the parameters of a row's device were fitted to, in words.
@@ -42,8 +41,8 @@ def _like(table: str, groups: Mapping[str, str]) -> Likeness:
     told = {trait: groups.get(trait, "") for trait in TRAITS}
     told["stack"] = told["stack"] or ENGINES.get(engine, "")
     template = template_of(groups["device"].partition(",")[0]) if "device" in groups else None
-    if table == GENERATED_TABLE:
-        return Likeness(kind=kind, seen=GENERATED, type=told["type"])
+    if table == GENERATED_TABLE or groups.get("seen") == GENERATED:
+        return Likeness(kind=kind, seen=GENERATED)
     if template is None:
         return Likeness(kind=kind, **told)
     return Likeness(kind=kind, device=template, seen=seen(device_spec(template), kind), **told)

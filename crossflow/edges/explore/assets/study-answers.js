@@ -123,7 +123,7 @@ function notes({ fitting, rows, near, equal }, reach, figure) {
   if (near > 0) told.push(`= less than ${digits(100 * reach, 2)} % slower than the first, and not to be told from it by measured runs: ${grouped(near)} ${near === 1 ? "design" : "designs"}.`);
   const trust = column("trust"), band = column("error_band.p90");
   if (trust?.isConstant && trust.values[0] === trust.values[0]) {
-    const near9 = band && Number.isFinite(band.stats.low) ? `; 9 of 10 similar measured runs were within ${digits(100 * band.stats.low, 2)}${band.stats.high > band.stats.low ? ` to ${digits(100 * band.stats.high, 2)}` : ""} %` : "";
+    const near9 = band && Number.isFinite(band.stats.low) ? `; ${trust.text(0) === "extrapolated" ? "the nearest figures that were ever compared" : "9 of 10 similar measured runs"} were within ${digits(100 * band.stats.low, 2)}${band.stats.high > band.stats.low ? ` to ${digits(100 * band.stats.high, 2)}` : ""} %` : "";
     told.push(start.trust && !near9 ? `Trust: ${start.trust}.` : `Trust of all points: ${trust.text(0)}${near9}.`);
   }
   if (start.searches.length) told.push("Designs whose settings agree to two digits are listed once.");

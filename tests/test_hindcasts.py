@@ -1,0 +1,190 @@
+"""Chips predicted from what was public before they were announced: dated facts, one rule, and answers that only the comparison reads."""
+
+import numpy as np
+import pytest
+import yaml
+
+import crossflow
+from crossflow.answers import bands
+from crossflow.answers.bands import GENERATED, Likeness
+from crossflow.base import files
+from crossflow.base.errors import SpecError
+from crossflow.base.files import Document
+from crossflow.evidence.validation import hindcasts as made
+from crossflow.evidence.validation.bands import coverage, judged, lines
+from crossflow.evidence.validation.hindcast_files import (
+    FIGURES,
+    HindcastFile,
+    clock_limit,
+    designed,
+    designs,
+    hindcasts,
+    memory_rate,
+    pin_rate,
+    predecessor,
+    system_of,
+    template_of,
+)
+from crossflow.evidence.validation.hindcast_search import ANNOUNCED, explained, search, space
+from crossflow.evidence.validation.hindcasts import HindcastRow, figures, gates, hindcast_table
+from crossflow.hardware.architecture.system import architecture
+
+NAMES = list(hindcasts())
+BLIND = [name for name, file in hindcasts().items() if not file.forecast]
+
+
+@pytest.fixture(scope="module")
+def table():
+    return hindcast_table()
+
+
+def read(name, **changes):
+    data = files.read_yaml(files.find("templates", name)).data
+    return files.validate(HindcastFile, Document(file="own", data={**data, **changes}))
+
+
+def test_known_chips_and_forecasts_are_there():
+    assert set(BLIND) == {"t4", "a100", "h100", "mi300x", "tpu-v5p", "b200"}
+    assert set(NAMES) - set(BLIND) == {"rubin", "mi455x", "ironwood"}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_input_is_older_than_the_announcement(name):
+    file = hindcasts()[name]
+    dated = [fact for _, fact in file.facts if fact is not None] + [file.divided_for]
+    assert len(dated) >= 9
+    assert all(one.date < file.announced for one in dated)
+    assert ANNOUNCED[file.predecessor] < file.announced.isoformat()
+
+
+def test_a_fact_that_was_public_too_late_is_refused():
+    late = files.read_yaml(files.find("templates", "hindcast-h100")).data["facts"]
+    with pytest.raises(SpecError, match="power was public on 2022-03-22 only, and the chip was announced on 2022-03-22"):
+        read("hindcast-h100", facts={**late, "power": {**late["power"], "date": "2022-03-22"}})
+
+
+def test_a_fact_without_its_source_and_a_figure_that_is_not_compared_are_refused():
+    facts = files.read_yaml(files.find("templates", "hindcast-h100")).data["facts"]
+    with pytest.raises(SpecError, match="there is no source 'rumour'"):
+        read("hindcast-h100", facts={**facts, "power": {**facts["power"], "source": "rumour"}})
+    answer = {"value": 1, "source": "h100-wp", "status": "read", "kind": "published"}
+    with pytest.raises(SpecError, match="'prestige' is not compared; known: product"):
+        read("hindcast-h100", answers={"prestige": answer})
+
+
+def test_answers_change_no_input():
+    file = hindcasts()["h100"]
+    blank = file.model_copy(update={"answers": {}, "datasheet": None})
+    assert system_of(blank) == system_of(file)
+    assert "answers" not in yaml.safe_dump(system_of(file))
+    assert explained(blank) == explained(file)
+
+
+def test_the_predecessor_gives_the_share_of_the_rate_at_which_memory_runs():
+    """A100's pins ran at 3.186 of 3.6 Gbit/s, so HBM3 of 6.4 at 5.664; that of MI300X is what H100 sold."""
+    assert pin_rate(hindcasts()["h100"]) == pytest.approx(6.4e9 * 3.186 / 3.6)
+    assert memory_rate(hindcasts()["h100"]) == pytest.approx(5 * 1024 * 6.4e9 * 3.186 / 3.6 / 8)
+    assert pin_rate(hindcasts()["mi300x"]) == pytest.approx(5.234e9)
+    assert clock_limit(hindcasts()["h100"]) == pytest.approx(1.15 * 1.41e9, rel=1e-3)
+
+
+def test_no_more_of_the_die_is_used_than_of_the_best_chip_that_was_known():
+    """V100 0.89; H200 0.98 counts for B200."""
+    found = {name: explained(hindcasts()[name]) for name in ("a100", "h100", "b200")}
+    assert found["a100"] == found["h100"] == pytest.approx(0.89, abs=0.005)
+    assert found["b200"] == pytest.approx(0.981, abs=0.005)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_designs_keep_the_rule(name):
+    file, system = hindcasts()[name], designed(hindcasts()[name])
+    spec = crossflow.from_dict({"system": system, "workload": {"model": "gemm", "m": 8, "n": 8, "k": 8}, "strategy": "d8"}).system
+    device, before = architecture(spec), predecessor(file)
+    areas = [value for path, value in designs()[name].items() if path.startswith("system.budgets.area.")]
+    assert sum(areas) <= explained(file) + 1e-9
+    assert device.memory.bandwidth[0] / spec.memory_utilisation[0] >= 0.979 * memory_rate(file)
+    balance, kept = (one.levels[-2].bandwidth[0] / one.memory.bandwidth[0] for one in (device, before))
+    assert balance >= kept * (1 - 1e-4)
+    for path, ends in space(template_of(file.predecessor)).items():
+        if isinstance(ends, dict) and "from" in ends:
+            assert ends["from"] <= designs()[name][path] <= ends["to"]
+
+
+@pytest.mark.slow
+def test_a_search_finds_the_design_again():
+    """Libraries of linear algebra promise no last digits, of which searches make others: what comes out of it is compared."""
+    row = search(hindcasts()["h100"])
+    assert row["feasible"]
+    again = {path: value for path, value in row.items() if path.startswith("system.")}
+    assert set(again) == set(designs()["h100"])
+    system = system_of(hindcasts()["h100"])
+    for path, value in again.items():
+        system = files.replace({"system": system}, tuple(path.split(".")), float(value), path)["system"]
+    found, shipped = figures(system), figures(designed(hindcasts()["h100"]))
+    for name in ("product", "memory bandwidth", "l2 bandwidth", "training, 70B", "decoding, 70B"):
+        assert found[name] == pytest.approx(shipped[name], rel=0.03)
+
+
+def test_ratios_and_gates_by_hand():
+    def row(chip, figure, ratio, kind="measured"):
+        return HindcastRow(chip=chip, figure=figure, predicted=ratio * 4.0, answer=4.0, kind=kind, source="s")
+
+    rows = [row("a", "product", 1.15), row("b", "product", 0.84), row("c", "product", 2.0, "announced"), row("a", "peak", 3.0)]
+    assert [one.holds for one in rows] == [True, False, None, None]
+    found = gates(rows)
+    assert list(found) == ["product"]
+    assert (found["product"]["chips"], found["product"]["held"], found["product"]["kept"]) == (2, 1, False)
+    assert found["product"]["mean_log"] == pytest.approx((np.log(1.15) - np.log(0.84)) / 2)
+    assert not gates([row("a", "product", 1.14), row("b", "product", 1.14)])["product"]["kept"]  # each holds, their mean does not
+    assert gates([row("a", "product", 1.05)])["product"]["kept"]
+
+
+def test_the_table_has_every_chip_and_no_figure_of_forecasts(table):
+    told = table.to_dict()
+    assert set(told["chips"]) == set(NAMES)
+    assert set(told["forecasts"]) == set(NAMES) - set(BLIND)
+    assert set(table.groups["chip"]) == set(BLIND)
+    assert all(set(FIGURES) == set(made) for made in told["forecasts"].values())
+    assert {name: round(told["chips"][name]["product"]["ratio"], 1) for name in ("a100", "h100", "b200", "mi300x")} == {
+        "a100": 1.4, "h100": 0.9, "b200": 0.9, "mi300x": 1.0,
+    }  # fmt: skip
+
+
+def test_bands_of_generated_devices_are_the_errors_of_this_table(table):
+    """As the shipped file has them, each as wide as the worst of its chips."""
+    found = lines(list(judged([table])))
+    assert {like.kind for like in found} == {"matrix products", "training of dense language models", "serving, writing tokens"}
+    assert all(like.seen == GENERATED for like in found)
+    for like, band in found.items():
+        mine = np.array([kind == like.kind for kind in table.alike["kind"]])
+        sizes = np.abs(table.predicted[mine] / table.measured[mine] - 1.0)
+        assert (band.n, band.p90) == (mine.sum(), pytest.approx(sizes.max()))
+        shipped, _ = bands.band_of(Likeness(kind=like.kind, seen=GENERATED))
+        assert (shipped.n, shipped.tables) == (band.n, "hindcasts")
+        assert shipped.p90 == pytest.approx(band.p90, rel=0.03)
+    assert coverage(list(judged([table]))) == []
+
+
+def test_steps_are_compared_with_the_chip_s_own_datasheet(table):
+    rows = {(row.chip, row.figure): row for row in table.rows}
+    assert rows["h100", "training, 7B"].kind == "datasheet"
+    assert rows["h100", "training, 7B"].answer == pytest.approx(made.steps("dgx-h100")["training, 7B"])
+    assert ("t4", "training, 7B") not in rows
+
+
+def test_validate_prints_the_table_and_the_forecasts(capsys, monkeypatch):
+    from crossflow.edges.cli import page, validate
+
+    monkeypatch.setenv("COLUMNS", "110")
+    page.emit(*validate.sections({"hindcasts": hindcast_table().to_dict()}))
+    text = capsys.readouterr().out
+    assert "1 of 7 gates are kept" in text
+    assert "forecast rubin: product " in text
+    assert "!1.36" in text
+    assert "mean |log|" in text
+
+
+def test_a_file_of_facts_can_be_shown_and_listed():
+    sheet = crossflow.show("hindcast-a100")
+    assert sheet.kind == "facts of a chip before its announcement"
+    assert "hindcast-a100" in crossflow.templates()
