@@ -54,6 +54,7 @@ def test_rows_hold_the_shares_and_give_their_figures_again(anew, run):
     row = anew.rows[1]
     shares = {path: value for path, value in row.items() if path.startswith("system.budgets.")}
     assert len(shares) == 14
+    shares |= {path: row[path] for path in ("system.bundles", "system.levels.l2.slices")}
     assert sum(value for path, value in shares.items() if path.startswith("system.budgets.area.")) <= 1.0 + 1e-9
     again = run(sweep={path: [value] for path, value in {"system.technology.logic": "N7", **shares}.items()})
     assert again.rows[0]["step_time_s"] == pytest.approx(row["step_time_s"], rel=1e-9)
@@ -74,7 +75,7 @@ def test_table_plot_and_record_say_how_budgets_are_divided(kept, anew, capsys):
 
 
 def test_a_loose_division_is_marked_and_one_that_was_not_left_is_told(run):
-    made = run(redivide={"evaluations": 60})
+    made = run(redivide={"evaluations": 60, "microarchitecture": False})
     spreads = [row[SPREAD] for row in made.rows]
     marked = [cells[1].startswith("~") for cells in made.table()[1]]
     assert marked == [spread is not None and spread > 0.01 for spread in spreads]

@@ -342,7 +342,7 @@ def test_what_no_range_is_is_told_with_its_path(refused):
     assert "sweep.workload.sequence: the key 'from' is missing" in refused({"workload.sequence": {"space": 4}}, scenario=LAYERED)
     path, searches = "system.budgets.power", {"every": {"searcher": "exhaustive"}}
     said = refused({}, scenario=LAYERED, space={path: {"low": "1 W", "high": "6 W"}}, objectives="step_time_s", searches=searches)
-    assert f"space.{path}.low: unknown key 'low'; known keys: count, from, scale, to, when" in said
+    assert f"space.{path}.low: unknown key 'low'; known keys: count, from, note, scale, source, to, when" in said
     assert "'legal' belongs in the space of a search" in refused({"strategy": "legal"}, scenario=LAYERED)
 
 

@@ -1,7 +1,7 @@
 """Run the studies that divide the budgets of the reference accelerator, and write what they find beside its templates.
 
 ``python docs/scripts/make_references.py [--out DIR]`` runs reference-training, reference-serving and reference-recommendation, some
-minutes on one core, and writes templates/generated/reference-*.csv: the shares of each logic node and memory.
+minutes on one core, and writes templates/generated/reference-*.csv: the shares and the microarchitecture of each logic node and memory.
 """
 
 from __future__ import annotations
@@ -10,10 +10,15 @@ import argparse
 import csv
 import io
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
 
 from crossflow.answers.study.run import run_study
 from crossflow.base import files
+from crossflow.base.files import Document
+from crossflow.base.units import Quantity
+from crossflow.hardware.architecture.system import resolve
+from crossflow.hardware.architecture.template import GeneratedSystem
 
 PURPOSES = ("training", "serving", "recommendation")
 ROLES = {"system.technology.logic": "logic", "system.technology.memory": "memory"}
@@ -32,19 +37,35 @@ def main() -> None:
         name = f"reference-{purpose}"
         run_study(files.find("studies", name), out=out / name)
         table = files.find("templates", name, None, "generated").with_suffix(".csv")
-        files.write_text(table, divisions(name, files.read_text(out / name / "points.csv")))
+        files.write_text(table, divisions(name, free(), files.read_text(out / name / "points.csv")))
 
 
-def divisions(name: str, points: str) -> str:
+def free() -> dict[str, Quantity]:
+    """Quantities of the reference's microarchitecture by the columns of a study."""
+    system, _ = resolve(Document(file="reference", data={"template": "reference"}))
+    assert isinstance(system, GeneratedSystem)
+    return {f"system.{path}": system.free(path) for path in system.microarchitecture}
+
+
+def divisions(name: str, others: Mapping[str, Quantity], points: str) -> str:
     """The table of a template from the points of its study."""
     text = io.StringIO()
-    text.write(f"# Shares of the budgets by logic node and memory, found by the study {name}; written by docs/scripts/make_references.py\n")
+    what = "Shares of the budgets, and the microarchitecture, by logic node and memory"
+    text.write(f"# {what}, found by the study {name}; written by docs/scripts/make_references.py\n")
     rows = list(csv.DictReader(io.StringIO(points)))
-    columns = [*ROLES, *(column for column in rows[0] if column.startswith(SHARES))]
+    columns = [*ROLES, *(column for column in rows[0] if column.startswith(SHARES) or column in others)]
     writer = csv.writer(text, lineterminator="\n")
-    writer.writerow([ROLES.get(column, column.removeprefix(SHARES)) for column in columns])
-    writer.writerows([row[column] if column in ROLES else rounded(row[column]) for column in columns] for row in rows)
+    writer.writerow([ROLES.get(column, column.removeprefix(SHARES).removeprefix("system.")) for column in columns])
+    writer.writerows([_cell(column, row[column], others) for column in columns] for row in rows)
     return text.getvalue()
+
+
+def _cell(column: str, value: str, others: Mapping[str, Quantity]) -> str:
+    if column in ROLES:
+        return value
+    if column not in others:
+        return rounded(value)
+    return f"{float(value):.4g} {others[column].unit}".removesuffix(" 1")
 
 
 def rounded(share: str) -> str:

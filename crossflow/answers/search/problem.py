@@ -16,6 +16,7 @@ from crossflow.answers.search.goals import ENDLESS, PENALTY, Constraint, DesignO
 from crossflow.answers.search.space import Designs, Space, picked
 from crossflow.base.arrays import Array
 from crossflow.hardware.architecture.divisions import ROLES, shares
+from crossflow.hardware.architecture.shaping import own_value
 from crossflow.hardware.architecture.template import GeneratedSystem
 from crossflow.workload.spec import DlrmSpec, TransformerSpec
 
@@ -207,6 +208,8 @@ def standing(scenario: Scenario, path: str) -> Any:
     value: Any = {"system": scenario.system, "techlib": scenario.library, "workload": scenario.workload}.get(root)
     for part in rest:
         value = value.get(part) if isinstance(value, Mapping) else getattr(value, part, None)
+    if value is None and root == "system" and isinstance(scenario.system, GeneratedSystem):
+        value = own_value(scenario.system, scenario.library, ".".join(rest))
     if isinstance(value, np.ndarray) and value.size == 1:
         return float(value[0])
     return value if isinstance(value, str | int | float) else None

@@ -8,8 +8,8 @@ from crossflow.answers.points import varied
 from crossflow.answers.scenario import Scenario
 from crossflow.answers.search.space import SMALLEST_SHARE, Range, Shares, Space
 from crossflow.base.errors import CrossflowError, did_you_mean
-from crossflow.base.paths import value_at
 from crossflow.hardware.architecture.divisions import shares
+from crossflow.hardware.architecture.shaping import own_value
 from crossflow.hardware.architecture.template import BUDGETS, GeneratedSystem
 
 SHARES = tuple(f"system.budgets.{name}" for name in BUDGETS)
@@ -54,7 +54,9 @@ def free_ranges(scenario: Scenario) -> tuple[Range, ...]:
 
 def choices_of(scenario: Scenario) -> dict[str, float]:
     """Every share and every free quantity of a generated device that has a value, by path."""
-    values = {one.path: value_at(scenario.system, one.path.split(".")[1:]) for one in free_ranges(scenario)}
+    system = scenario.system
+    free = system.microarchitecture if isinstance(system, GeneratedSystem) else ()
+    values = {f"system.{path}": own_value(system, scenario.library, path) for path in free}  # type: ignore[arg-type] # a generated one
     return {**{path: float(value[0]) for path, value in values.items() if value is not None}, **shares_of(scenario)}
 
 

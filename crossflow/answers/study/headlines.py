@@ -130,10 +130,10 @@ def headlines(points: Mapping[str, Sequence[Any]], loss: Array) -> tuple[Headlin
     return tuple(found)
 
 
-Case = tuple[str, float, float]  # a path, the factor on its value, and the value in SI units
+Changed = tuple[str, float, float]  # a path, the factor on its value, and the value in SI units
 
 
-def constants(study: Study) -> Iterator[Case]:
+def constants(study: Study) -> Iterator[Changed]:
     """Quantities of the generated device that a study neither sweeps nor chooses, each with other values."""
     system = study.scenario.system
     chosen = {*study.every, *(study.redivision.paths if study.redivision else ())}
@@ -166,7 +166,7 @@ def _goal(study: Study) -> tuple[str, str | None]:
     return (study.redivision.goal if study.redivision else "step_time_s"), None
 
 
-def _changed(points: Mapping[str, Any], cases: Sequence[Case], count: int) -> dict[str, Any]:
+def _changed(points: Mapping[str, Any], cases: Sequence[Changed], count: int) -> dict[str, Any]:
     """Points for each case, one block of `count` after the other."""
     found: dict[str, Any] = {
         path: np.tile(values, len(cases)) if isinstance(values, np.ndarray) else [*values] * len(cases) for path, values in points.items()
@@ -177,7 +177,7 @@ def _changed(points: Mapping[str, Any], cases: Sequence[Case], count: int) -> di
     return found
 
 
-def _orders(study: Study, points: Mapping[str, Any], designs: Mapping[str, Array], cases: Sequence[Case], count: int) -> Iterator[Array]:
+def _orders(study: Study, points: Mapping[str, Any], designs: Mapping[str, Array], cases: Sequence[Changed], count: int) -> Iterator[Array]:
     """Losses with each constant changed and the designs as they are, shape (count,) each."""
     for start in range(0, len(cases), BLOCK):
         some = cases[start : start + BLOCK]
@@ -193,7 +193,7 @@ def _differ(one: Array, other: Array) -> bool:
     return bool(ratio.max() / ratio.min() - 1.0 > MOVES)
 
 
-def _again(study: Study, points: Mapping[str, Any], designs: Mapping[str, Array], cases: Sequence[Case], count: int) -> Iterator[Array]:
+def _again(study: Study, points: Mapping[str, Any], designs: Mapping[str, Array], cases: Sequence[Changed], count: int) -> Iterator[Array]:
     """Losses with each constant changed and budgets divided anew where the study does so, shape (count,) each."""
     division = study.redivision
     if division is None:

@@ -17,10 +17,11 @@ import numpy as np
 
 from crossflow.base import contents, files
 from crossflow.base.arrays import Array
-from crossflow.base.errors import Problem, SpecError
+from crossflow.base.errors import CrossflowError, Problem, SpecError
 from crossflow.base.files import Document, Path_, Place
 from crossflow.base.limits import shown
 from crossflow.base.paths import quantities
+from crossflow.hardware.architecture.shaping import own_value
 from crossflow.hardware.architecture.template import BUDGETS, Budgets, GeneratedSystem, TechnologyDivision
 from crossflow.hardware.technology.library import TechLibrary
 
@@ -129,7 +130,7 @@ def chosen(document: Document) -> Document:
     rows = files.held(document.data, ("budgets", "divisions"))
     if not _are_rows(rows):
         return document
-    own = Document(file=document.file, data={name: document.data["budgets"].get(name, {}) for name in BUDGETS} | _standing(document))
+    own = Document(file=document.file, data={name: document.data["budgets"].get(name, {}) for name in BUDGETS})
     complete = [files.merge(own, Document(file=document.file, data=row)).data for row in rows]
     complete.append({**own.data, "logic": ANY, "memory": ANY})
     wanted = [files.held(document.data, ("technology", role)) for role in ROLES]
@@ -149,12 +150,6 @@ def _placed(document: Document, values: Mapping[str, Any], number: int) -> Docum
         return found
     lines = document.lines
     return Document(file=found.file, data=found.data, lines=files.LatePlaces(lambda: {**lines, **dict.fromkeys(paths, place)}))
-
-
-def _standing(document: Document) -> dict[str, Any]:
-    """What a system has at the paths of its microarchitecture."""
-    values = {path: _held(document.data, path) for path in _named(document)}
-    return {MICROARCHITECTURE: {path: value for path, value in values.items() if value is not None}} if values else {}
 
 
 def _places(document: Document, row: Mapping[str, Any], number: int) -> Mapping[Path_, Place]:
@@ -183,11 +178,21 @@ def tables(system: GeneratedSystem, nodes: Sequence[str], memories: Sequence[str
     shared, none = [shares(row) for row in rows], np.zeros(1)
     divided = {path: weights @ np.concatenate([row.get(path, none) for row in shared]) for path in {p: None for row in shared for p in row}}
     found = {f"system.budgets.{path}": table for path, table in divided.items()}
-    for path in system.microarchitecture:
+    for path in {path: None for row in rows for path in row.microarchitecture}:
         quantity = system.free(path)
-        values = np.concatenate([quantity.read(row.microarchitecture[path]) for row in rows])
+        values = np.concatenate([_value(system, library, row, path) for row in rows])
         table = np.exp(weights @ np.log(np.maximum(values, np.finfo(float).tiny)))
         found[f"system.{path}"] = np.rint(table) if quantity.whole else table
+    return found
+
+
+def _value(system: GeneratedSystem, library: TechLibrary, row: TechnologyDivision, path: str) -> Array:
+    """What a row has at a path of the microarchitecture: its own value, or that of the template or its library."""
+    found = system.free(path).read(row.microarchitecture[path]) if path in row.microarchitecture else own_value(system, library, path)
+    if found is None:
+        raise CrossflowError(
+            f"{system.name}: the division for {row.logic} with {row.memory} lacks {path}, of which the template has no value"
+        )
     return found
 
 

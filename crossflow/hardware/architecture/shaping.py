@@ -6,11 +6,27 @@ import numpy as np
 
 from crossflow.base.arrays import Array
 from crossflow.base.errors import CrossflowError
-from crossflow.hardware.architecture.template import MatrixUnit, OnChipLevel
+from crossflow.base.paths import value_at
+from crossflow.hardware.architecture.template import GeneratedSystem, MatrixUnit, OnChipLevel
 from crossflow.hardware.architecture.voltage import relative_frequency, voltage_at
 from crossflow.hardware.technology.components import Compute, OnChip
+from crossflow.hardware.technology.library import TechLibrary
 
 SWITCHED = ("dynamic_energy_per_bit", "control_energy_per_bit", "wire_energy")  # energies of an access, which go with the voltage's square
+
+
+def own_value(system: GeneratedSystem, library: TechLibrary, path: str) -> Array | None:
+    """What a generated device has at a path below `system`: its own value, or that of the library's component that stands in for it."""
+    found = value_at(system, path.split("."))
+    match path.split("."):
+        case _ if found is not None:
+            return found
+        case ["matrix_unit", "height" | "width" as side]:
+            return np.asarray(getattr(library.component("compute", system.technology.compute), f"array_{side}"))
+        case ["levels", level, "slice_width" | "frequency" as field] if level in system.levels:
+            held: Array | None = getattr(library.component("on_chip", system.levels[level].component), field)
+            return held
+    return None
 
 
 def shaped_unit(unit: Compute, shape: MatrixUnit | None) -> Compute:
@@ -27,6 +43,8 @@ def shaped_unit(unit: Compute, shape: MatrixUnit | None) -> Compute:
     if shape is None or (shape.height is None and shape.width is None):
         return unit
     height, width = (own if given is None else given for given, own in ((shape.height, unit.array_height), (shape.width, unit.array_width)))
+    if np.all(height == unit.array_height) and np.all(width == unit.array_width):
+        return unit
     known = [share for share in (unit.edge_area, unit.edge_power) if share is not None and np.isfinite(share).all()]
     if len(known) < 2:
         raise CrossflowError(
