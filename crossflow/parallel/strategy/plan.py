@@ -145,8 +145,8 @@ class Plan:
 
     def text(self, always: Collection[str] = ()) -> str:
         """The plan as text: what differs from the defaults, and the numbers named in `always`."""
-        told = {field.name: getattr(self, field.name) for field in fields(self)}
-        return "-".join(said({key: value for key, value in told.items() if key in always or value != _DEFAULTS[key]})) or "dp1"
+        told = {key: value for key, value in vars(self).items() if value != _DEFAULTS[key] or key in always}
+        return "-".join(said(told)) or "dp1"
 
 
 def _word(value: Any) -> str:
