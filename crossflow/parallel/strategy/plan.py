@@ -145,7 +145,7 @@ class Plan:
 
     def text(self, always: Collection[str] = ()) -> str:
         """The plan as text: what differs from the defaults, and the numbers named in `always`."""
-        told = {key: value for key, value in vars(self).items() if value != _DEFAULTS[key] or key in always}
+        told = {key: own for key, default in _DEFAULTS.items() if (own := getattr(self, key)) != default or key in always}
         return "-".join(said(told)) or "dp1"
 
 
