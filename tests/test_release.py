@@ -121,7 +121,11 @@ sys.meta_path.insert(0, Absent())
 import importlib.util
 find, importlib.util.find_spec = importlib.util.find_spec, lambda name: None if name in {LEFT_OUT} else find(name)
 import json, os
-import crossflow.edges.cli.predict, crossflow.edges.cli.study  # which have nearly all modules
+import crossflow
+from crossflow.edges.cli import explain, explore, plan, predict, study, timeline  # which have nearly all modules
+crossflow.predict("docs/examples/llama.yaml").to_dict()  # what is read and worked out once, the forks share
+from crossflow.answers.explanation import alternatives
+alternatives.SEARCHED, alternatives.REFINED = 300, 40  # a short search has the same modules
 from tests.forks import command
 for line in sys.stdin:
     words, log = json.loads(line)
@@ -156,8 +160,8 @@ def lightly(light, tmp_path_factory):
     "words",
     ["predict docs/examples/llama.yaml", "predict docs/examples/serving.yaml", "plan docs/examples/llama.yaml",
      "explain docs/examples/case-study.yaml", "timeline docs/examples/llama.yaml --text", "list", "show h100-sxm",
-     "explore docs/examples/llama.yaml --export {out}/page.html",
-     "study docs/examples/plans.yaml --set plots=[] --out {out}/study"],
+     "explore docs/examples/gemm-h100.yaml --export {out}/page.html",
+     "study docs/examples/plans.yaml --set plots=[] --set scenario.system.nodes=4 scenario.workload.model=gpt2-345m --out {out}/study"],
 )  # fmt: skip
 def test_commands_run_without_heavy_packages(lightly, words, tmp_path):
     status, said = lightly(words.format(out=tmp_path))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, get_args
 
@@ -58,14 +59,20 @@ def quantities(model: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[s
         return
     if not isinstance(model, FileModel):
         return
-    for name, info in type(model).model_fields.items():
-        value, quantity = getattr(model, name), _quantity((*info.metadata, *_nested(info.annotation)))
+    for name, quantity in _measured(type(model)):
+        value = getattr(model, name)
         if quantity is not None and isinstance(value, Mapping):
             yield from (((*path, name, str(key)), quantity, held) for key, held in value.items())
         elif quantity is not None and value is not None:
             yield (*path, name), quantity, value
         else:
             yield from quantities(value, (*path, name))
+
+
+@functools.cache
+def _measured(model: type[FileModel]) -> tuple[tuple[str, Quantity | None], ...]:
+    """Fields of a model with what each measures, None of one that holds no quantity itself."""
+    return tuple((name, _quantity((*info.metadata, *_nested(info.annotation)))) for name, info in model.model_fields.items())
 
 
 def _quantity(annotations: Iterable[Any]) -> Quantity | None:

@@ -73,14 +73,14 @@ def expert_loads(
     """
     given = (tokens, active, experts, ranks, load, skew, reached, slots, variation)
     shape = np.broadcast_shapes(*(np.shape(one) for one in given))
-    table = np.stack([np.broadcast_to(one, shape).ravel() for one in given], axis=1)
+    table = np.stack([np.broadcast_to(one, shape).ravel() for one in given], axis=1, dtype=float)
     rows, which = np.unique(table, axis=0, return_inverse=True)
     filled = np.where(rows[:, 7] > 0, rows[:, 7], rows[:, 2])
     found = _even(rows[:, 0], rows[:, 1], filled, rows[:, 3], rows[:, 4], rows[:, 6])
     for skewed in _alike(rows):
-        some, each, power, varied = rows[skewed][:, [0, 1, 5, 8]].T
-        law = _Lognormal(some, each, varied) if varied[0] > 0 else _PowerLaw(some, each, power)
-        found[:, skewed] = _drawn(law, *map(int, rows[skewed[0], [2, 3, 7]]))
+        law, parameter = (_Lognormal, 8) if rows[skewed[0], 8] > 0 else (_PowerLaw, 5)
+        sizes = rows[skewed][:, [0, 1, parameter]].T
+        found[:, skewed] = _drawn_once(law, sizes.tobytes(), *map(int, rows[skewed[0], [2, 3, 7]]))
     found = found[:, which.ravel()].reshape(-1, *shape)
     return RowLoads(experts=found[0], rows=found[1], tiles=found[2:])
 
@@ -174,6 +174,12 @@ class _Lognormal:
 _Law = _PowerLaw | _Lognormal
 
 
+@functools.lru_cache(maxsize=1024)
+def _drawn_once(law: type[_Law], given: bytes, experts: int, ranks: int, slots: int) -> Array:
+    """`_drawn` of a law with the three arrays that it takes, worked out once."""
+    return _drawn(law(*np.frombuffer(given).reshape(3, -1)), experts, ranks, slots)
+
+
 def _drawn(law: _Law, experts: int, ranks: int, slots: int) -> Array:
     """Means over draws of a law, of which no expert has more rows than there are tokens."""
     places, found = np.arange(len(law.tokens)), np.zeros((2 + len(TILE_ROWS), len(law.tokens)))
@@ -203,9 +209,10 @@ def _balanced(rows: Array, known: Array, ranks: int, slots: int) -> Array:
     Shape (layers, ranks, places). [1]
     """
     found = np.empty((len(rows), ranks, slots // ranks))
-    for seen in np.unique(known, axis=0):
-        mine = (known == seen).all(axis=1)
-        expert, copy, copies = _packed_once(seen.tobytes(), ranks, slots)
+    seen = [one.tobytes() for one in known]
+    for alike in dict.fromkeys(seen):
+        mine = np.array([one == alike for one in seen])
+        expert, copy, copies = _packed_once(alike, ranks, slots)
         each, more = np.divmod(rows[mine], copies)
         found[mine] = each[:, expert] + (copy < more[:, expert])
     return found

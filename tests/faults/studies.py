@@ -30,7 +30,7 @@ KINDS: dict[str, dict[str, Any]] = {
         "record": ["step_time_s", "energy_j"],
         "plots": [{"name": "p", "x": "system.budgets.power", "y": "step_time_s"}],
     },
-    "draws": {"sweep": MEMORIES, "columns": ["step_time_s"], "uncertainty": {"samples": 1500, "seed": 4}},
+    "draws": {"sweep": MEMORIES, "columns": ["step_time_s"], "plots": [], "uncertainty": {"samples": 1500, "seed": 4}},
     "random": searched({"searcher": "random", "evaluations": 6000}),
     "gradient": searched({"searcher": "gradient", "starts": 4, "steps": 20}),
     "evolution": searched({"searcher": "evolution", "evaluations": 3000, "population": 100}),

@@ -17,8 +17,9 @@ import numpy as np
 
 from crossflow.base.arrays import Array, Mask
 from crossflow.evidence.calibration.measurements import MeasuredRows
-from crossflow.evidence.calibration.parameters import FitParameter, parameters, with_values
+from crossflow.evidence.calibration.parameters import FABRIC, FitParameter, parameters, with_values
 from crossflow.evidence.calibration.pricing import PricedSystem, predicted
+from crossflow.hardware.architecture.system import architecture
 from crossflow.hardware.architecture.template import SystemSpec
 from crossflow.hardware.technology.library import load_library
 
@@ -77,10 +78,11 @@ def fit(spec: SystemSpec, part: str, sets: Sequence[MeasuredRows]) -> Fit:
     measured = np.log(np.concatenate([one.time[mask] for one, mask in zip(sets, kept, strict=True)]))
 
     library, own = load_library(spec.techlib), np.log([one.value for one in known])
+    device = architecture(spec, library) if part == FABRIC else None  # which no parameter of a fabric changes
 
     def logs(x: Array) -> Array:
         changed = {one.path: float(np.exp(x[i])) for i, one in enumerate(known) if x[i] != own[i]}
-        system = PricedSystem(with_values(spec, changed), library)
+        system = PricedSystem(with_values(spec, changed), library, device)
         return np.asarray(np.log(np.concatenate([predicted(system, one)[mask] for one, mask in zip(sets, kept, strict=True)])))
 
     start = np.log([np.clip(one.value, one.low, one.high) for one in known])

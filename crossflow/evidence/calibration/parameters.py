@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from crossflow.base.paths import quantities, with_quantity
+from crossflow.base.paths import quantities, with_quantities
 from crossflow.hardware.architecture.template import SystemSpec
 
 FABRIC, DEVICE = "fabric", "device"
@@ -72,6 +72,5 @@ def parameters(spec: SystemSpec, part: str) -> Iterator[FitParameter]:
 
 def with_values(spec: SystemSpec, values: Mapping[tuple[str, ...], float]) -> SystemSpec:
     """The system with other values of some of its quantities."""
-    for path, value in values.items():
-        spec = with_quantity(spec, path, np.array([value]))
-    return spec
+    found: SystemSpec = with_quantities(spec, {path: np.array([value]) for path, value in values.items()})
+    return found

@@ -25,15 +25,19 @@ from crossflow.program.program import Program
 
 @dataclass(frozen=True, eq=False)
 class PricedSystem:
-    """A system with what its rows are priced by, worked out once for many rows; `library` as in `architecture`."""
+    """A system with what its rows are priced by, worked out once for many rows; `library` as in `architecture`.
+
+    `known` is the architecture of its devices where that is at hand, as systems have one that differ in their fabrics alone.
+    """
 
     spec: SystemSpec
     library: TechLibrary | None = None
+    known: Architecture | None = None
 
     @functools.cached_property
     def device(self) -> Architecture:
         """Architecture of a device."""
-        return architecture(self.spec, self.library)
+        return architecture(self.spec, self.library) if self.known is None else self.known
 
     @functools.cached_property
     def fabric(self) -> Fabric:

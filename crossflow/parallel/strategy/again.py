@@ -32,6 +32,8 @@ def not_again(plan: Plan, model: Transformer) -> str | None:
     if plan.recompute_modules and plan.recompute != "selective":
         what = "whole layers" if plan.recompute == "full" else "nothing"
         return f"recompute_modules says what recompute: selective computes again, and {plan.recompute} is {what}; leave one of them out"
+    if not plan.recompute_modules:
+        return None
     lacks = {name: sentence for name, sentence in MODULE_OF.items() if name not in repeatable(model)}
     missing = [name for name in plan.recompute_modules if name in lacks]
     return f"recompute_modules: {missing[0]}, but the model has no {lacks[missing[0]]}; leave it out" if missing else None

@@ -72,6 +72,7 @@ LISTS: Mapping[str, str] = {
 MODULE_WORDS: Mapping[str, RepeatedModule] = {
     "attn": "core_attn", "norm": "layernorm", "up": "mla_up_proj", "act": "moe_act", "shared": "shared_experts", "mlp": "mlp", "moe": "moe",
 }  # fmt: skip
+_SHORT_OF = {module: word for word, module in MODULE_WORDS.items()}
 ORDER = "order:"  # before the path of a schedule's file, to the end of the text
 
 
@@ -138,8 +139,7 @@ def said(values: Mapping[str, Any]) -> list[str]:
     >>> "-".join(said({"recompute": "selective", "recompute_modules": ("layernorm", "moe_act")}))
     'sel:norm+act'
     """
-    short = {module: word for word, module in MODULE_WORDS.items()}
-    modules = tuple(short[name] for name in values.get("recompute_modules", ()))
+    modules = tuple(_SHORT_OF[name] for name in values.get("recompute_modules", ()))
     values = {**values, "recompute_modules": modules} if modules else values
     numbers = [f"{word}{values[key]}" for word, key in NUMBERS.items() if key in values]
     listed = "selective" if modules else ""  # its list says so

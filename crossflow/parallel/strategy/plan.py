@@ -145,8 +145,8 @@ class Plan:
 
     def text(self, always: Collection[str] = ()) -> str:
         """The plan as text: what differs from the defaults, and the numbers named in `always`."""
-        told = {field.name: getattr(self, field.name) for field in fields(self)}
-        return "-".join(said({key: value for key, value in told.items() if key in always or value != _DEFAULTS[key]})) or "dp1"
+        told = {key: own for key, default in _DEFAULTS.items() if (own := getattr(self, key)) != default or key in always}
+        return "-".join(said(told)) or "dp1"
 
 
 def _word(value: Any) -> str:
