@@ -109,7 +109,7 @@ def test_a_denser_node_never_makes_a_shipped_reference_slower(template, memory):
     case = from_dict(data | ({"strategy": strategy} if strategy else {}))
     nodes = sorted(case.library.logic, key=lambda name: -float(case.library.logic[name].area[0]))
     times = evaluate(case, {"system.technology.logic": nodes}).step_time
-    assert (times[1:] <= times[:-1] * 1.002).all(), dict(zip(nodes, times, strict=True))
+    assert (times[1:] <= times[:-1] * 1.001).all(), dict(zip(nodes, times, strict=True))
 
 
 def test_a_share_that_the_scenario_gives_holds_over_every_row(scenario):
@@ -175,7 +175,7 @@ def test_the_reference_for_training_beats_the_start_of_its_search(logic, tmp_pat
         ("logic,memory,area.compute\n\n# a note\nN99,HBM3,0.3\n", r"table\.csv:4: .*divisions\[0\]\.logic: .*has no logic 'N99'"),
         ("logic,memory,area.compute\nN7,HBM3,1.3\n", r"table\.csv:2: .*area\.compute: expected at most 1, got 1\.3"),
         ("logic,memory,area.compute\nN7,HBM3,0.95\n", r"table\.csv:2: .*the shares of the chip area add up to"),
-        ("logic,memory,aera.compute\nN7,HBM3,0.3\nN5,HBM3,0.3\n", r"table\.csv: .*unknown column 'aera\.compute'; expected logic, .*"),
+        ("logic,memory,aera.compute\nN7,HBM3,0.3\nN5,HBM3,0.3\n", r"table\.csv:2: .*unknown column 'aera\.compute'; expected logic, .*"),
         ("logic,memory,area.compute\nN7,HBM3,0.3\nN7,HBM3,0.2\n", "divisions: two rows for N7 with HBM3"),
         ("logic,memory,area.compute\n", r"chip\.yaml:6: .*divisions\.file: .*table\.csv holds no row"),
     ],

@@ -17,7 +17,7 @@ import numpy as np
 
 from crossflow.base import contents, files
 from crossflow.base.arrays import Array
-from crossflow.base.errors import CrossflowError, Problem, SpecError
+from crossflow.base.errors import CrossflowError
 from crossflow.base.files import Document, Path_, Place
 from crossflow.base.limits import shown
 from crossflow.base.paths import quantities
@@ -39,7 +39,7 @@ def read_divisions(document: Document, folder: Path) -> Document:
     Raises
     ------
     SpecError
-        For a table that is missing, holds no row, has other columns, or is none.
+        For a table that is missing, holds no row, or is none.
     """
     named = files.held(document.data, ("budgets", "divisions"))
     if not isinstance(named, Mapping) or "file" not in named:
@@ -50,10 +50,6 @@ def read_divisions(document: Document, folder: Path) -> Document:
     found = list(files.table_rows(path))
     if not found:
         raise document.error(("budgets", "divisions", "file"), f"{path} holds no row: a logic node, a memory and their shares in each")
-    columns, others = (name for _, cells in found for name in cells), (*ROLES, *_named(document))
-    if (wrong := next((name for name in columns if name not in others and name.split(".")[0] not in BUDGETS), None)) is not None:
-        expected = f"logic, memory, shares that begin with {', '.join(BUDGETS)}, such as area.on_chip.l2, and paths of microarchitecture"
-        raise SpecError([Problem(file=str(path), message=f"unknown column {shown(wrong)}; expected {expected}")])
     rows = [_row(cells, named.get("source")) for _, cells in found]
     places: dict[Path_, Place] = {("budgets", "divisions", i): (str(path), line) for i, (line, _) in enumerate(found)}
     return files.merge(document, Document(file=str(path), data={"budgets": {"divisions": rows}}, lines=places))
@@ -133,12 +129,26 @@ def chosen(document: Document) -> Document:
     own = Document(file=document.file, data={name: document.data["budgets"].get(name, {}) for name in BUDGETS})
     complete = [files.merge(own, Document(file=document.file, data=row)).data for row in rows]
     complete.append({**own.data, "logic": ANY, "memory": ANY})
+    _check_columns(document, rows)
     wanted = [files.held(document.data, ("technology", role)) for role in ROLES]
     here = next((i for i, row in enumerate(rows) if [row.get(role) for role in ROLES] == wanted), len(rows))
     budgets = {**{name: complete[here][name] for name in BUDGETS}, "divisions": complete}
     found = _with(document, budgets, _places(document, rows[here], here) if here < len(rows) else {})
     values = rows[here].get(MICROARCHITECTURE) if here < len(rows) else None
     return _placed(found, values, here) if isinstance(values, Mapping) else found
+
+
+def _check_columns(document: Document, rows: Sequence[Mapping[str, Any]]) -> None:
+    """SpecError for a value of a row that is neither a share nor on a path of the template's microarchitecture."""
+    named = _named(document)
+    for i, row in enumerate(rows):
+        held = row.get(MICROARCHITECTURE)
+        lost = next((path for path in held if path not in named), None) if isinstance(held, Mapping) else None
+        if lost is not None:
+            shares = (
+                f"logic, memory, shares that begin with {', '.join(BUDGETS)}, such as area.on_chip.l2, and paths of `microarchitecture`"
+            )
+            raise document.error(("budgets", "divisions", i), f"unknown column {shown(lost)}; expected {shares}")
 
 
 def _placed(document: Document, values: Mapping[str, Any], number: int) -> Document:
