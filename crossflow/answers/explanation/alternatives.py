@@ -30,7 +30,7 @@ MORE = 1.1  # times as much of a budget
 STACKED = 0.4  # part of the chip under a cache on top of it, about that of V-Cache (36 of 81 mm2)
 REACH = 4.0  # times the latency of a link, up to which another one is for such distances
 CHEAPEST = 0.1  # part of the price of a link, below which another one lacks what it takes for them
-SEARCHED, REFINED = 1500, 600  # designs for the scenario's own division, and for each alternative
+SEARCHED, REFINED = 3000, 800  # designs for the scenario's own division, and for each alternative
 
 
 def alternatives(scenario: Scenario, objective: str, value: float) -> tuple[Alternative, ...]:
