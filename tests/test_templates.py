@@ -1,6 +1,7 @@
 # ruff: noqa: E501  (exact sentences and tables of cases)
 """Templates: all that ship resolve, every number has a source, and wrong ones are told with their lines."""
 
+import numpy as np
 import pytest
 
 import crossflow
@@ -89,8 +90,8 @@ def test_every_number_of_a_generated_template_is_sourced_under_validation(name):
 def test_levels_slow_with_distance_on_the_chip(name):
     levels = architecture(section(template=name)[0]).levels
     assert [level.name for level in levels][-1] == "memory"
-    bandwidths = [level.bandwidth[0] for level in levels[:-1]]
-    assert bandwidths == sorted(bandwidths, reverse=True)
+    bandwidths = np.array([level.bandwidth[0] for level in levels[:-1]])
+    assert (bandwidths[1:] <= 1.01 * bandwidths[:-1]).all()  # a search makes the L2 as fast as the first level, to its own precision
     assert all(level.capacity[0] < levels[-1].capacity[0] for level in levels[:-1])
 
 

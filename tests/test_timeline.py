@@ -546,7 +546,13 @@ def test_any_layers_over_any_stages_take_as_long_as_predicted(seed):
 def test_a_step_without_end_has_no_timeline(exactly):
     """Devices without links to each other."""
     workload = {"model": "gemm", "m": 4096, "n": 4096, "k": 4096, "task": "training"}
-    given = crossflow.from_dict({"system": {"template": "chip-h100", "devices": 16}, "workload": workload, "strategy": "RC-4-2-d2"})
+    given = crossflow.from_dict(
+        {
+            "system": {"template": "chip-h100", "devices": 16, "budgets": {"area": {"inter_link": 0}}},
+            "workload": workload,
+            "strategy": "RC-4-2-d2",
+        }
+    )
     sentence = "scenario: the step never ends, so it has no timeline; `crossflow predict` says why"
     with pytest.raises(CrossflowError, match=exactly(sentence)):
         timeline(given)

@@ -310,7 +310,7 @@ def _figures(data: Any, read: Any, document: Document, citations: Mapping[str, s
         if not isinstance(value, Mapping) or "value" not in value:
             continue
         file, line = document.lines.get(path, (document.file, None))
-        known = _citations(file) if citations is None else citations
+        known = _citations(document.file if file.endswith(".csv") else file) if citations is None else citations  # a table has none itself
         more = _texts(value) | _in_si(value, path, read) | {"citation": known.get(str(value.get("source")))}
         yield Figure(path=files.dotted(path), projected=bool(value.get("projected")), file=file, line=line, **more)
 

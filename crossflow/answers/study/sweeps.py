@@ -233,7 +233,7 @@ def what_is_recorded(spec: StudyFile, known: Sequence[str]) -> tuple[str, ...] |
     """Columns of a row beside its values, of those that a score has; None for all of them."""
     if spec.record == "all" or (spec.record is None and spec.uncertainty is None):
         return None
-    always = ("feasible", "bound_by", "trust", "reason")
+    always = ("feasible", "bound_by", "trust", "error_band.p90", "reason")
     usual = [*([] if spec.columns or spec.record else ["step_time_s"]), *money(spec, known)]
     return tuple(dict.fromkeys([*recorded(spec, known), *usual, *always]))
 

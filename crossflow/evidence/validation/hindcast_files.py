@@ -18,7 +18,7 @@ from pydantic import BeforeValidator, Field, model_validator
 from crossflow.answers.evaluation.likeness import TOKENS
 from crossflow.base import files
 from crossflow.base.files import Document, FileModel
-from crossflow.base.limits import PositiveInt
+from crossflow.base.limits import Finite, PositiveInt, Whole
 from crossflow.base.units import parse
 from crossflow.hardware.architecture.model import Architecture
 from crossflow.hardware.architecture.system import architecture, resolve
@@ -69,7 +69,7 @@ Status = Literal["read", "second-hand", "recalled", "derived", "kept"]
 class Fact(FileModel):
     """Something that was public, and since when."""
 
-    value: str | int | float = Field(description="a quantity, a number, or a name of the technology library")
+    value: str | Whole | Finite = Field(description="a quantity, a number, or a name of the technology library")
     date: Day = Field(description="since when it was public")
     source: str = Field(description="one of the file's sources")
     status: Status = Field(description="how it was read; `derived` is arithmetic on others, `kept` the predecessor's figure")
@@ -101,7 +101,7 @@ class Facts(FileModel):
 class LaterFigure(FileModel):
     """A figure that was published or measured later; nothing of it is an input."""
 
-    value: str | int | float = Field(description="a quantity, or a number of units")
+    value: str | Whole | Finite = Field(description="a quantity, or a number of units")
     source: str = Field(description="one of the file's sources")
     status: Status = Field(description="how it was read")
     kind: Literal["measured", "published", "announced"] = Field(description="`announced` is no answer yet, and keeps or misses no gate")
