@@ -131,8 +131,9 @@ class Study:
 
     @property
     def sampling_columns(self) -> tuple[str, ...]:
-        """Columns of which a study with draws tells intervals."""
-        kept = self.columns if self.recorded is None else self.recorded
+        """Columns of which a study with draws tells intervals; bands of error that are kept for its ties have none."""
+        given = (*self.spec.columns, *(self.spec.record or ()))
+        kept = self.columns if self.recorded is None else [name for name in self.recorded if name != sweeps.BAND or name in given]
         asked = [name for name in self.divided if name in self.spec.shown or any(getattr(p, "y", None) == name for p in self.spec.plots)]
         return (*(name for name in kept if name not in (*TEXTS, "feasible")), *asked)
 

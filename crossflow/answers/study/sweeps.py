@@ -27,6 +27,7 @@ from crossflow.base.errors import CrossflowError
 # Points a task: boundaries depend neither on the workers nor on resuming, so that the same study gives the same bytes.
 # Small studies show progress often; in large ones a task is long enough to pay for its way to another process.
 TASK, LARGE_TASK, LARGE = 512, 4096, 50_000
+BAND = "error_band.p90"  # which ties are told by, also of points from an earlier run
 SEARCHED = 128  # points of a task whose budgets are divided anew
 PLANNED = 1  # of one whose strategy is the planner's, which takes a second or so
 
@@ -233,7 +234,7 @@ def what_is_recorded(spec: StudyFile, known: Sequence[str]) -> tuple[str, ...] |
     """Columns of a row beside its values, of those that a score has; None for all of them."""
     if spec.record == "all" or (spec.record is None and spec.uncertainty is None):
         return None
-    always = ("feasible", "bound_by", "trust", "error_band.p90", "reason")
+    always = ("feasible", "bound_by", "trust", BAND, "reason")
     usual = [*([] if spec.columns or spec.record else ["step_time_s"]), *money(spec, known)]
     return tuple(dict.fromkeys([*recorded(spec, known), *usual, *always]))
 
