@@ -337,6 +337,7 @@ def test_timelines_are_rectangles_within_the_step(chip):
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("short_divisions")
 def test_what_explanations_offer_can_be_applied(chip):
     found = explained(chip, {"settings": {}})
     base = evaluate(chip).step_time[0]
@@ -446,7 +447,8 @@ def test_colours_of_a_timeline_are_those_of_no_resource(chip):
 
 
 @pytest.mark.slow
-def test_the_grid_of_an_exported_page_holds_the_scenario_itself(chip):
+def test_the_grid_of_an_exported_page_holds_the_scenario_itself():
+    chip = from_dict({**CHIP, "system": {**CHIP["system"], "devices": 16}, "strategy": "tp8-dp2"})
     found = offline(chip)
     sizes, own = [len(axis["values"]) for axis in found["axes"]], by_path(chip)
     assert [axis["path"] for axis in found["axes"]][:2] == ["system.devices", "strategy"]
