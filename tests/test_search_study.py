@@ -48,7 +48,7 @@ def write(tmp_path_factory):
     numbers = itertools.count()
 
     def written(**sections):
-        whole = {"name": "s", "scenario": SCENARIO, "space": SPACE, "searches": SEARCHES, **sections}
+        whole = {"name": "s", "scenario": SCENARIO, "space": SPACE, "searches": SEARCHES, "plots": [], **sections}
         path = tmp_path_factory.mktemp(f"study{next(numbers)}") / "s.yaml"
         path.write_text(yaml.safe_dump({name: given for name, given in whole.items() if given is not None}, sort_keys=False))
         return path
