@@ -35,7 +35,7 @@ SPACE = {
 SEARCHES = {
     "strategy": {"searcher": "exhaustive", "over": ["strategy"]},
     "budgets": {"searcher": "gradient", "starts": 2, "steps": 4, "over": ["system.budgets"]},
-    "both": {"searcher": "gradient", "starts": 1, "steps": 3, "finalists": 2},
+    "both": {"searcher": "gradient", "starts": 1, "steps": 2, "finalists": 1},
     "random": {"searcher": "random", "evaluations": 50},
     "tpe": {"searcher": "tpe", "evaluations": 20, "over": ["strategy", "system.budgets.power_shares"]},
 }

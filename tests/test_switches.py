@@ -442,12 +442,12 @@ def served(engine, task):
 def test_no_key_of_a_service_s_stack_is_ignored_in_silence(engine, task):
     """A stack with a setting of its own is like other measured runs; how well its figures are known is no effect of the setting.
 
-    Every key is asked about with every engine and for every task, as in a Latin square.
+    A ninth of the keys is asked about with each engine and for each task, so that each is asked about once.
     """
     document = served(engine, task)
     stack = crossflow.from_dict(document).stack.model_dump(mode="json")
     table = {path: value for path, (value, _) in below("software", STACK).items()}
-    asked = every(3, list(table), ENGINES.index(engine) + SERVICES.index(task))
+    asked = every(9, list(table), 3 * ENGINES.index(engine) + SERVICES.index(task))
     other = {path: table[path] for path in asked if files.held({"software": stack}, path.split(".")) != table[path]}
     assert len(other) > len(asked) / 2
     assert {path for path, value in other.items() if not answer(document, path, value)} == set()
