@@ -67,10 +67,10 @@ def read_strategy(written: Written | None, workload: Workload | None, system: Sy
     node = min(system.devices_per_node, system.device_count)
     nodes = node, system.device_count // node
     if written == ANY:
-        legal = every_strategy(workload, nodes)
-        if not legal:
+        first = _first_strategy(workload, nodes)
+        if first is None:
             raise StrategyError(undivided(workload, system.device_count))
-        written = legal[0]
+        written = first
     return _lowered(f"d{system.device_count}" if written == DATA_PARALLEL else written, workload, nodes)
 
 
@@ -231,6 +231,12 @@ def near_strategies(
     (plan, batch), model, task = _divided(strategy, workload), workload.transformer(), workload.step
     near = neighbouring_plans(plan, model, batch, node=nodes[0], task=task, balanced=balanced, elements=elements, fused=fused)
     return {as_text(plan, workload): strategy.changes(plan) for plan in _settled(near, workload) if plan != strategy}
+
+
+@functools.lru_cache(maxsize=256)
+def _first_strategy(workload: Workload, nodes: tuple[int, int]) -> str | None:
+    """The first of `every_strategy`, for which the others need no text; None where there is none."""
+    return next((as_text(found, workload) for found in legal_strategies(workload, nodes)), None)
 
 
 @functools.lru_cache(maxsize=16)
