@@ -279,7 +279,10 @@ def test_searches_under_objectives_of_a_service(study, task, constraints, object
     workload = {**({"model": "megatron-1.7b"} if task == "training" else LLAMA), "global_batch": 32, "task": task}
     found = study(
         scenario={**DECODE, "workload": workload},
-        space={"strategy": "legal", "workload.global_batch": [16, 32]},
+        space={
+            "strategy": "legal" if task != "training" else ["dp8", "tp2-dp4", "tp8", "tp4-dp2-z1", "pp2-dp4", "dp8-z3"],
+            "workload.global_batch": [16, 32],
+        },
         searches={"all": {"searcher": "exhaustive"}},
         objectives=objective,
         constraints=constraints,

@@ -75,7 +75,7 @@ OVERLAPS = {
 }
 
 
-@pytest.mark.parametrize("seed", [10, 11])
+@pytest.mark.parametrize("seed", every(2, [10, 11]))
 def test_what_runs_beside_something_lengthens_no_step(seed):
     """Where an exchange of tokens takes no units from kernels; ring attention with unfused attention has nothing to run beside."""
     for scenario, strategies in drawn(seed, 6, fewer(24, 10)):

@@ -76,7 +76,7 @@ def best(path):
     "settings", [{"searcher": "gradient", "starts": 1, "steps": 1}, {"searcher": "evolution", "evaluations": 20}], ids=str
 )
 def test_a_larger_space_that_starts_from_the_best_of_a_smaller_one_is_never_worse(write, settings):
-    small = best(write("small", {"system.budgets.power_shares": "shares"}, searcher="evolution", evaluations=600))
+    small = best(write("small", {"system.budgets.power_shares": "shares"}, searcher="evolution", evaluations=300))
     large = {**SHARES, "system.technology.memory": ["HBM2", "HBM2e"]}
     assert best(write("large", large, **settings, start=["small/best.yaml"])) <= small * (1 + 1e-9)
 

@@ -1,6 +1,7 @@
 """Pages of 60 columns: no line is longer, no cell is cut, and pieces that belong together stay on one line."""
 
 import re
+import sys
 
 import pytest
 from rich.cells import cell_len
@@ -14,13 +15,22 @@ STEP = ("--model", "llama3-70b", "--on", "h100-ib-cluster", "--nodes", "4", "--s
 DESIGN = ("--model", "lstm-16k", "--on", "pathfinder", "--devices", "8", "--strategy", "d8")
 
 
+@pytest.fixture(scope="module")
+def pages():
+    """Pages by the words of their commands, which several tests look at."""
+    return {}
+
+
 @pytest.fixture
-def shown(monkeypatch, capsys):
+def shown(pages, monkeypatch, capsys):
     monkeypatch.setenv("COLUMNS", str(WIDTH))
 
     def run(*words):
-        assert main(list(words)) == 0
-        return capsys.readouterr().out
+        key = *words, sys.stdout.isatty()
+        if key not in pages:
+            assert main(list(words)) == 0
+            pages[key] = capsys.readouterr().out
+        return pages[key]
 
     return run
 

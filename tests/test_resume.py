@@ -23,6 +23,7 @@ scenario: {system: {template: v100}, workload: {model: gemm, m: 1024, n: 1024, k
 sweep:
   workload.k: [1024, 2048]
   system.budgets.power: {from: 150 W, to: 400 W, count: 12}
+plots: []
 """
 TASK = 8  # points a task in these tests, so that a short study has several
 # The command line, whose tasks after the first take their time so that a signal finds it at work.
@@ -44,13 +45,15 @@ def study(tmp_path_factory):
     return path
 
 
-@pytest.fixture(autouse=True)
-def short_tasks(monkeypatch):
-    monkeypatch.setattr(sweeps, "TASK", TASK)
+@pytest.fixture(scope="module", autouse=True)
+def short_tasks():
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sweeps, "TASK", TASK)
+        yield
 
 
-@pytest.fixture
-def undisturbed(study):
+@pytest.fixture(scope="module")
+def undisturbed(study, short_tasks):
     made = run_study(study, out=study.parent / "whole")
     assert len(made.rows) == 3 * TASK
     return {name: (made.out / name).read_bytes() for name in NAMES}

@@ -137,7 +137,7 @@ SIZED = ["d8", "RC-2-1", "RC-1-4", "CR-4", "p2", "p3", "d4-p4", "p6", "RC-1-4-p2
 
 
 @pytest.mark.slow
-@settings(max_examples=fewer(30, 12), deadline=None)
+@settings(max_examples=fewer(30, 8), deadline=None)
 @given(data=st.data())
 @pytest.mark.parametrize("strategy", SIZED)
 def test_time_steps_that_repeat_are_those_that_are_written_out(strategy, data):

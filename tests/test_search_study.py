@@ -35,7 +35,7 @@ SPACE = {
 SEARCHES = {
     "strategy": {"searcher": "exhaustive", "over": ["strategy"]},
     "budgets": {"searcher": "gradient", "starts": 2, "steps": 4, "over": ["system.budgets"]},
-    "both": {"searcher": "gradient", "starts": 1, "steps": 3, "finalists": 2},
+    "both": {"searcher": "gradient", "starts": 1, "steps": 2, "finalists": 1},
     "random": {"searcher": "random", "evaluations": 50},
     "tpe": {"searcher": "tpe", "evaluations": 20, "over": ["strategy", "system.budgets.power_shares"]},
 }
@@ -48,7 +48,7 @@ def write(tmp_path_factory):
     numbers = itertools.count()
 
     def written(**sections):
-        whole = {"name": "s", "scenario": SCENARIO, "space": SPACE, "searches": SEARCHES, **sections}
+        whole = {"name": "s", "scenario": SCENARIO, "space": SPACE, "searches": SEARCHES, "plots": [], **sections}
         path = tmp_path_factory.mktemp(f"study{next(numbers)}") / "s.yaml"
         path.write_text(yaml.safe_dump({name: given for name, given in whole.items() if given is not None}, sort_keys=False))
         return path

@@ -39,9 +39,9 @@ COUNTED = Space(
     options=(MEMORY, Options(path="strategy", values=("d1", "d2", "d3", "RC-1-2", "CR-2"))),
 )
 SEARCHERS = {
-    "gradient": (MIXED, GradientSettings(starts=3, steps=6)),
-    "gradient, quantities alone": (CONTINUOUS, GradientSettings(starts=3, steps=6)),
-    "slsqp": (CONTINUOUS, ScipySettings(searcher="slsqp", starts=2, steps=8)),
+    "gradient": (MIXED, GradientSettings(starts=2, steps=4)),
+    "gradient, quantities alone": (CONTINUOUS, GradientSettings(starts=2, steps=4)),
+    "slsqp": (CONTINUOUS, ScipySettings(searcher="slsqp", starts=2, steps=5)),
     "trust-constr": (CONTINUOUS, ScipySettings(searcher="trust-constr", starts=1, steps=8)),
     "tpe": (MIXED, OptunaSettings(searcher="tpe", evaluations=30)),
     "cma-es": (CONTINUOUS, OptunaSettings(searcher="cma-es", evaluations=40, population=10)),

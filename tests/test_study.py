@@ -41,7 +41,7 @@ def written(tmp_path):
 
     def write(sweep, **sections):
         path = tmp_path / "s.yaml"
-        path.write_text(yaml.safe_dump({"name": "s", "scenario": PRODUCT, "sweep": sweep, **sections}, sort_keys=False))
+        path.write_text(yaml.safe_dump({"name": "s", "scenario": PRODUCT, "sweep": sweep, "plots": [], **sections}, sort_keys=False))
         return path
 
     return write
@@ -316,7 +316,7 @@ def test_a_scenario_that_is_not_there_is_told(refused):
 
 
 def test_unknown_keys_of_a_study_are_told_with_what_was_meant(refused):
-    assert refused(swep={}) == "s.yaml:14: swep: unknown key 'swep'; did you mean 'sweep'?"
+    assert refused(swep={}) == "s.yaml:15: swep: unknown key 'swep'; did you mean 'sweep'?"
 
 
 def test_no_jobs_are_refused(written, tmp_path):

@@ -112,7 +112,7 @@ def test_a_cluster_whose_worker_is_killed_finishes():
 
 @pytest.mark.slow
 def test_a_scheduler_that_goes_away_ends_with_an_error(monkeypatch):
-    monkeypatch.setattr(hands, "PATIENCE", 3.0)
+    monkeypatch.setattr(hands, "PATIENCE", 1.5)
     with (
         distributed.LocalCluster(n_workers=1, threads_per_worker=1, processes=True, dashboard_address=":0", silence_logs=50) as made,
         workers(dask=made.scheduler_address) as cluster_workers,

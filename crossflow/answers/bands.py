@@ -11,7 +11,7 @@ import csv
 import functools
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, Self
 
@@ -350,12 +350,12 @@ def candidates(run: Likeness, lines: Mapping[Likeness, Band]) -> Iterator[tuple[
 
 def _candidates(run: Likeness, lines: Mapping[Likeness, Band]) -> Iterator[tuple[Band, Likeness]]:
     for names in SHARED:
-        if run.seen in (GENERATED, CHANGED) and "seen" not in names:
+        shared = {name: getattr(run, name) for name in names}
+        if not all(shared.values()) or (run.seen in (GENERATED, CHANGED) and "seen" not in names):
             continue
         for seen in _seen(run.seen, names) if "seen" in names else ("",):
-            own = run.only(*names)
-            own = replace(own, seen=seen) if seen else own
-            if own in lines and all(getattr(own, name) for name in names):
+            own = Likeness(kind=run.kind, **{**shared, "seen": seen})
+            if own in lines:
                 yield lines[own], own
 
 

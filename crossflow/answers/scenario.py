@@ -27,7 +27,7 @@ from crossflow.hardware.architecture.system import architecture, resolve, templa
 from crossflow.hardware.architecture.template import GeneratedSystem, SystemSpec
 from crossflow.hardware.mapping.topology import Network
 from crossflow.hardware.mapping.wiring import LEVELS, topology_of, wired
-from crossflow.hardware.technology.library import KINDS, TechLibrary, library_document, load_library
+from crossflow.hardware.technology.library import KINDS, TechLibrary, library_digest, library_document, load_library
 from crossflow.parallel.strategy.hierarchy import Hierarchy
 from crossflow.parallel.strategy.mesh import ORDER, Mesh
 from crossflow.parallel.strategy.plan import Plan
@@ -317,9 +317,9 @@ class Scenario(PlainData):
 
     def provenance(self) -> dict[str, Any]:
         """Version of the program, and hashes of all that a result of this scenario is made of."""
-        return provenance.record(
-            scenario=self.document.data, system=self.system_document.data, techlib=self.library_document().data
-        )  # fmt: skip
+        found = provenance.record(scenario=self.document.data, system=self.system_document.data)
+        with self.contents.used():
+            return {**found, "inputs": {**found["inputs"], "techlib": library_digest(self.system.techlib, self.base)}}
 
     def library_document(self, name: str | None = None) -> Document:
         """Plain data of the technology library that the system names, or of another one."""

@@ -30,5 +30,5 @@ DOORS = {
     "mapping.topology": ("Network", "Topology"),
     "mapping.wiring": ("ANY_WIRING", "LEVELS", "switched", "topology_of", "wired"),
     "technology.components": ("Compute", "Link"),
-    "technology.library": ("Choice", "KINDS", "TechLibrary", "kind_of", "library_document", "load_library"),
+    "technology.library": ("Choice", "KINDS", "TechLibrary", "kind_of", "library_digest", "library_document", "load_library"),
 }  # fmt: skip

@@ -16,6 +16,7 @@ from crossflow.base.arrays import Array, Index, Mask
 from crossflow.base.errors import CrossflowError, SpecError, among, did_you_mean, known_name
 from crossflow.base.files import Document, FileModel
 from crossflow.base.paths import quantity_at
+from crossflow.base.provenance import digest
 from crossflow.base.units import Quantity
 from crossflow.hardware.technology.components import Bond, Compute, Datapath, Link, LogicNode, OffChip, OnChip, Substrate
 
@@ -166,6 +167,11 @@ def library_document(name: str, base: Path | None = None) -> Document:
     return _merged(_chain(name, base))
 
 
+def library_digest(name: str, base: Path | None = None) -> str:
+    """`digest` of that data, worked out once for a library: it is long, and every result has it."""
+    return _digested(_chain(name, base))
+
+
 Texts = tuple[tuple[str, str], ...]  # files and what they hold
 
 
@@ -208,6 +214,11 @@ def _merged(chain: Texts) -> Document:
         return _with_nodes(_own(file, text))
     below = _merged(tuple(rest))
     return _with_nodes(_without_null(files.merge(below, _own(file, text)), below))
+
+
+@functools.lru_cache(maxsize=32)
+def _digested(chain: Texts) -> str:
+    return digest(_merged(chain).data)
 
 
 @functools.lru_cache(maxsize=32)
