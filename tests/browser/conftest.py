@@ -41,7 +41,7 @@ def opened(browser, problems):
         context = browser.new_context(viewport={"width": width, "height": 900}, color_scheme=scheme)
         contexts.append(context)
         page = context.new_page()
-        page.set_default_timeout(60_000)  # machines that do much else beside
+        page.set_default_timeout(240_000)  # machines that do much else beside
         page.on("console", lambda message: problems.append(message.text) if message.type in ("error", "warning") else None)
         page.on("pageerror", lambda error: problems.append(str(error)))
         page.on("request", lambda request: asked.append(request.url))

@@ -162,7 +162,7 @@ def test_a_curve_is_enlarged_and_the_timeline_and_the_explanation_come(opened, u
     page.wait_for_selector(".uplot canvas")
     page.wait_for_selector(".strip")
     until(page, "document.querySelector('canvas.strip').height > 20")
-    page.wait_for_selector(".explained li", timeout=60_000)
+    page.wait_for_selector(".explained li", timeout=240_000)
 
 
 def test_a_cure_is_a_button_that_makes_it_fit(opened, served, files):
