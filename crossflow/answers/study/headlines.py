@@ -114,7 +114,8 @@ def _told(flips: Sequence[Hinge], own: Headline) -> str:
 
 
 def _percent(margin: float) -> str:
-    return f"{100.0 * margin:.3g} %"
+    """A margin; without end where no point with another value runs."""
+    return f"{100.0 * margin:.3g} %" if np.isfinite(margin) else "without end"
 
 
 def headlines(points: Mapping[str, Sequence[Any]], loss: Array) -> tuple[Headline, ...]:
