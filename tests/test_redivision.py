@@ -166,6 +166,8 @@ def test_a_study_tells_the_nodes_that_its_template_has_no_division_for(run):
         f"{lacks} N5 with HBM4; it takes what lies between those of N7 and N3.",
         "One further pair of a node and a memory has none either.",
     ]
+    together = {"chip": {name: {"system.technology.logic": name} for name in ("N7", "N5")}}
+    assert run(scenario=scenario, sweep=together).notes[0] == f"{lacks} N5 with HBM4; it takes what lies between those of N7 and N3."
 
 
 FREE = {"levels.l2.slices": {"from": 8, "to": 800, "scale": "log"}, "bundles": {"from": 40, "to": 300}}

@@ -233,11 +233,10 @@ def notes(study: Study, view: View, results: Sequence[searches.SearchResult]) ->
 
 def _undivided(study: Study) -> list[str]:
     """Nodes and memories of the study for which the template's table has no division, where nothing divides the budgets anew."""
-    swept = dict(study.grid.values)
     searched = {option.path: option.values for run in study.runs for option in run.problem.space.options}
     if study.redivision is not None or any(run.problem.space.shares for run in study.runs):
         return []
-    values = {path.removeprefix(TECHNOLOGY): chosen for path, chosen in {**swept, **searched}.items() if path.startswith(TECHNOLOGY)}
+    values = {path.removeprefix(TECHNOLOGY): chosen for path, chosen in {**study.every, **searched}.items() if path.startswith(TECHNOLOGY)}
     told = list(division_notes(study.scenario, values))
     left = len(told) - TOLD
     more = "One further pair of a node and a memory has" if left == 1 else f"{left:,} further pairs of a node and a memory have"
