@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -15,6 +15,7 @@ Array = NDArray[np.float64]
 Index = NDArray[np.intp]
 Mask = NDArray[np.bool_]
 Result = TypeVar("Result")
+Value = TypeVar("Value", bound=Hashable)
 
 
 BLOCK = 1 << 14  # rows that are plain numbers at once
@@ -154,6 +155,16 @@ def alike(table: Any) -> list[tuple[Any, Index]]:
         return [(table[:, 0], np.arange(table.shape[1]))]
     columns, which = np.unique(table, axis=1, return_inverse=True)
     return [(columns[:, i], np.flatnonzero(which.ravel() == i)) for i in range(columns.shape[1])]
+
+
+def numbered(values: Sequence[Value]) -> tuple[tuple[Value, ...], Index]:
+    """Different values in the order in which they come, and which of them each is.
+
+    >>> numbered("abca")
+    (('a', 'b', 'c'), array([0, 1, 2, 0]))
+    """
+    known = {value: i for i, value in enumerate(dict.fromkeys(values))}
+    return tuple(known), np.array([*map(known.__getitem__, values)], dtype=np.intp)
 
 
 def distinct(table: Array) -> tuple[Index, Index]:

@@ -21,10 +21,9 @@ import yaml
 from make_docs import DOCS, FIGURES, GENERATED, ROOT, markdown
 from pages import slug
 
-from crossflow.answers.study.headlines import table
+from crossflow.answers.study.headlines import has_headlines, table
 from crossflow.answers.study.run import StudyResult, run_study
 from crossflow.base import files
-from crossflow.hardware.architecture.template import GeneratedSystem
 
 PROSE = Path(__file__).parent / "studies.yaml"
 PAGE = DOCS / "studies.md"
@@ -113,8 +112,7 @@ def section(result: StudyResult, words: Mapping[str, Any]) -> Iterator[str]:
 
 def hanging(result: StudyResult) -> Iterator[str]:
     """What the answer of a sweep of generated devices hangs on; nothing of other studies."""
-    study = result.study
-    if isinstance(study.scenario.system, GeneratedSystem) and study.paths and not study.runs and study.sampling is None:
+    if has_headlines(result.study):
         found = result.hinges()
         if found.headlines:
             yield f"\nWho wins, again with each of {found.constants} constants of the device halved and doubled:\n\n"

@@ -71,6 +71,11 @@ def _of(hinge: Hinge, path: str) -> Headline | None:
     return next((one for one in hinge.headlines if one.path == path), None)
 
 
+def has_headlines(study: Study) -> bool:
+    """Whether a study is a sweep of a generated device, without draws and searches."""
+    return isinstance(study.scenario.system, GeneratedSystem) and bool(study.paths) and not study.runs and study.sampling is None
+
+
 def hinges(study: Study, columns: Mapping[str, Sequence[Any]]) -> Hinges:
     """What the headlines of a finished study hang on; `columns` are those of its rows, as its table has them.
 
@@ -79,7 +84,7 @@ def hinges(study: Study, columns: Mapping[str, Sequence[Any]]) -> Hinges:
     CrossflowError
         For a study without a sweep of a generated device, and for one that draws uncertain numbers or searches a space.
     """
-    if not isinstance(study.scenario.system, GeneratedSystem) or not study.paths or study.runs or study.sampling is not None:
+    if not has_headlines(study):
         raise CrossflowError(f"{study.scenario.name}: who wins is told of sweeps of generated devices, without draws and searches")
     points: dict[str, Any] = {path: list(columns[path]) for path in study.paths}
     designs = {path: np.array(columns[path], dtype=float) for path in (study.redivision.paths if study.redivision else ())}

@@ -106,16 +106,12 @@ def over(below: Document, own: Document) -> Document:
 
 def _left(rows: Sequence[Mapping[str, Any]], own: Any) -> list[Mapping[str, Any]]:
     """The rows without those values of the microarchitecture that a system gives itself."""
-    return [
-        {**row, MICROARCHITECTURE: {path: value for path, value in row[MICROARCHITECTURE].items() if _held(own, path) is None}}
-        if isinstance(row.get(MICROARCHITECTURE), Mapping)
-        else row
-        for row in rows
-    ]
+    free = [{path: value for path, value in _free_values(row).items() if files.held(own, _path(path)) is None} for row in rows]
+    return [{**row, MICROARCHITECTURE: kept} if MICROARCHITECTURE in row else row for row, kept in zip(rows, free, strict=True)]
 
 
-def _held(data: Any, path: str) -> Any:
-    return files.held(data, tuple(path.split(".")))
+def _path(name: str) -> Path_:
+    return tuple(name.split("."))
 
 
 def chosen(document: Document) -> Document:
@@ -133,17 +129,22 @@ def chosen(document: Document) -> Document:
     wanted = [files.held(document.data, ("technology", role)) for role in ROLES]
     here = next((i for i, row in enumerate(rows) if [row.get(role) for role in ROLES] == wanted), len(rows))
     budgets = {**{name: complete[here][name] for name in BUDGETS}, "divisions": complete}
-    found = _with(document, budgets, _places(document, rows[here], here) if here < len(rows) else {})
-    values = rows[here].get(MICROARCHITECTURE) if here < len(rows) else None
-    return _placed(found, values, here) if isinstance(values, Mapping) else found
+    if here == len(rows):
+        return _with(document, budgets)
+    return _placed(_with(document, budgets, _places(document, rows[here], here)), rows[here], here)
+
+
+def _free_values(row: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Values of a row on paths of the microarchitecture, as far as it has them."""
+    held = row.get(MICROARCHITECTURE)
+    return held if isinstance(held, Mapping) else {}
 
 
 def _check_columns(document: Document, rows: Sequence[Mapping[str, Any]]) -> None:
     """SpecError for a value of a row that is neither a share nor on a path of the template's microarchitecture."""
     named = _named(document)
     for i, row in enumerate(rows):
-        held = row.get(MICROARCHITECTURE)
-        lost = next((path for path in held if path not in named), None) if isinstance(held, Mapping) else None
+        lost = next((path for path in _free_values(row) if path not in named), None)
         if lost is not None:
             shares = (
                 f"logic, memory, shares that begin with {', '.join(BUDGETS)}, such as area.on_chip.l2, and paths of `microarchitecture`"
@@ -151,15 +152,14 @@ def _check_columns(document: Document, rows: Sequence[Mapping[str, Any]]) -> Non
             raise document.error(("budgets", "divisions", i), f"unknown column {shown(lost)}; expected {shares}")
 
 
-def _placed(document: Document, values: Mapping[str, Any], number: int) -> Document:
-    """A system with the values of a row of its divisions, each at the place of the row."""
-    paths: dict[Path_, Any] = {tuple(path.split(".")): value for path, value in values.items()}
-    place = document.lines.get(("budgets", "divisions", number))
-    found = files.replaced(document, paths)
+def _placed(document: Document, row: Mapping[str, Any], number: int) -> Document:
+    """A system with the microarchitecture of a row of its divisions, each value at the place of the row."""
+    values = {_path(name): value for name, value in _free_values(row).items()}
+    place, lines = document.lines.get(("budgets", "divisions", number)), document.lines
+    found = files.replaced(document, values)
     if place is None:
         return found
-    lines = document.lines
-    return Document(file=found.file, data=found.data, lines=files.LatePlaces(lambda: {**lines, **dict.fromkeys(paths, place)}))
+    return Document(file=found.file, data=found.data, lines=files.LatePlaces(lambda: {**lines, **dict.fromkeys(values, place)}))
 
 
 def _places(document: Document, row: Mapping[str, Any], number: int) -> Mapping[Path_, Place]:
@@ -240,20 +240,12 @@ def origin(system: GeneratedSystem, node: str, memory: str, library: TechLibrary
     return DivisionOrigin(rows=(one, other), weights=(1.0 - part, part), note=f"{lacks}; it takes what lies between those of {names}")
 
 
-def interpolated(system: GeneratedSystem, library: TechLibrary) -> DivisionOrigin | None:
-    """Where a system has its own division from, if no row of its template's table names its node and memory; None where one does."""
-    if not system.budgets.divisions:
-        return None
-    found = origin(system, system.technology.logic, system.technology.memory, library)
-    return None if found.note is None else found
-
-
 def between(system: GeneratedSystem, library: TechLibrary) -> dict[Path_, str]:
     """Values of a system whose node has no row for its memory, as a file gives them, by path; empty where nothing is to be taken."""
-    found = interpolated(system, library)
-    if found is None or found.rows == (len(system.budgets.divisions) - 1,):
+    rows, technology = system.budgets.divisions, system.technology
+    found = origin(system, technology.logic, technology.memory, library) if rows else None
+    if found is None or found.note is None or found.rows == (len(rows) - 1,):
         return {}
-    technology = system.technology
     units = {f"system.{path}": system.free(path).unit for path in system.microarchitecture}
     return {
         tuple(path.split(".")[1:]): f"{float(table[0, 0])!r} {units.get(path, '')}".removesuffix(" 1").rstrip()

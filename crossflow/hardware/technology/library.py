@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from crossflow.base import files, limits
-from crossflow.base.arrays import Array, Index, Mask
+from crossflow.base.arrays import Array, Index, Mask, numbered
 from crossflow.base.errors import CrossflowError, SpecError, among, did_you_mean, known_name
 from crossflow.base.files import Document, FileModel
 from crossflow.base.paths import quantity_at
@@ -44,9 +44,8 @@ class Choice:
     @classmethod
     def of(cls, names: Sequence[str]) -> Choice:
         """Choice of one name a point."""
-        distinct = tuple(dict.fromkeys(names))
-        rank = {name: i for i, name in enumerate(distinct)}
-        return cls(names=distinct, index=np.array([*map(rank.__getitem__, names)]))
+        different, index = numbered(names)
+        return cls(names=different, index=index)
 
     def at(self, points: Index) -> Choice:
         """The same choice for some of the points."""

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any, TypeVar
 
 import numpy as np
 
-from crossflow.base.arrays import Array, Index, Mask
+from crossflow.base.arrays import Array, Index, Mask, numbered
 from crossflow.parallel.strategy.mesh import BIDIRECTIONAL, BLOCKS, OFFLOADS, REPEATED, TYPES, Offload, RankBlock, RepeatedModule, Type
 from crossflow.parallel.strategy.plan import NUMBERS, OWN_SHARDS, OWN_TENSOR, Plan, PlanWords
 from crossflow.parallel.strategy.stages import Division
@@ -17,7 +17,6 @@ from crossflow.program.groups import Group, Pair
 from crossflow.workload.transformer import Routing
 
 Named = TypeVar("Named", bound=str)
-Value = TypeVar("Value", bound=Hashable)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -353,22 +352,15 @@ class _Spoken:
 
     @classmethod
     def of(cls, plans: Sequence[Plan]) -> _Spoken:
-        different, which = _numbered([plan.words for plan in plans])
+        different, which = numbered([plan.words for plan in plans])
         return cls(different=different, which=which)
 
     def numbered(self, name: str) -> tuple[tuple[Any, ...], Index]:
         """Different words of a name, and which of them each plan has."""
-        different, which = _numbered([getattr(words, name) for words in self.different])
+        different, which = numbered([getattr(words, name) for words in self.different])
         return different, which[self.which]
 
     def named(self, name: str, known: Sequence[Named]) -> dict[Named, Mask]:
         """Plans that name a word in one of their lists, by word; what none names is not there."""
         found = {word for words in self.different for word in getattr(words, name)}
         return {word: np.array([word in getattr(words, name) for words in self.different])[self.which] for word in known if word in found}
-
-
-def _numbered(values: Sequence[Value]) -> tuple[tuple[Value, ...], Index]:
-    """Different values in the order in which they come, and which of them each is."""
-    known: dict[Value, int] = {}
-    which = np.array([known.setdefault(value, len(known)) for value in values], dtype=np.intp)
-    return tuple(known), which
