@@ -120,7 +120,7 @@ def _told(flips: Sequence[Hinge], own: Headline) -> str:
 
 def _percent(margin: float) -> str:
     """A margin; without end where no point with another value runs."""
-    return f"{100.0 * margin:.3g} %" if np.isfinite(margin) else "without end"
+    return f"{100.0 * margin + 0.0:.3g} %" if np.isfinite(margin) else "without end"
 
 
 def headlines(points: Mapping[str, Sequence[Any]], loss: Array) -> tuple[Headline, ...]:
