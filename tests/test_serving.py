@@ -244,7 +244,7 @@ def test_the_closed_form_is_what_a_simulation_of_the_engine_has(flight, rate):
     score = evaluate(case)
     assert score.serving["tpot_s"][0] == pytest.approx(tpot, rel=0.06)
     assert score.serving["ttft_s"][0] == pytest.approx(ttft, rel=0.25)
-    assert service_of(case.job(), (case.workload,), np.zeros(1, dtype=int), layout, runs_on).prompt[0] == 1000
+    assert service_of(case.job(), (case.workload,), np.zeros(1, dtype=int), runs_on, runs_on).prompt[0] == 1000
 
 
 def test_a_service_in_steady_state_has_no_single_step():

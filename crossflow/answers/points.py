@@ -38,7 +38,7 @@ Together = Mapping[str, Mapping[str, Any]]  # settings by path that change toget
 class Split:
     """Points by kind of path: technology choices, quantities of system and library, and what makes another scenario."""
 
-    choices: Mapping[str, Choice]
+    choices: Mapping[str, Choice]  # by path
     quantities: Mapping[str, Array]
     discrete: Mapping[str, Sequence[Any]]
 
@@ -97,8 +97,10 @@ def values_as_shipped(scenario: Scenario, path: str, values: Sequence[Any]) -> S
     """Values of a path with the names among them as the shipped files, or the library, have them."""
     parts = tuple(path.split("."))
     known: Callable[[str], str | None] | None = SHIPPED.get(parts) or SHIPPED.get((*parts, SHORT.get(path, "")))
-    if parts[:2] == ("system", "technology") and len(parts) == 3 and kind_of(parts[2]) in KINDS:
-        known = functools.partial(known_name, known=scenario.library.names(kind_of(parts[2])))
+    place, _, role = path.rpartition(".technology.")
+    if place in scenario.system.places and kind_of(role) in KINDS:
+        library = scenario.library_of(scenario.system.places[place])
+        known = functools.partial(known_name, known=library.names(kind_of(role)))
     if known is None:
         return values
     names = {value: known(value) for value in {value for value in values if isinstance(value, str)}}
@@ -112,12 +114,12 @@ def split(scenario: Scenario, points: Points) -> Split:
     quantities: dict[str, Array] = {}
     discrete: dict[str, Sequence[Any]] = {}
     for path, values in points.items():
-        parts = path.split(".")
-        if parts[:2] == ["system", "technology"] and len(parts) == 3 and isinstance(scenario.system, GeneratedSystem):
-            if parts[2] not in type(scenario.system.technology).model_fields:
-                known = type(scenario.system.technology).model_fields
-                raise CrossflowError(f"{path}: no such technology role{did_you_mean(parts[2], known)}; known: {', '.join(known)}")
-            choices[parts[2]] = Choice.of([*map(str, values)])
+        place, role = technology_of(scenario, path)
+        if role is not None:
+            known = type(scenario.system.places[place].technology).model_fields
+            if role not in known:
+                raise CrossflowError(f"{path}: no such technology role{did_you_mean(role, known)}; known: {', '.join(known)}")
+            choices[path] = Choice.of([*map(str, values)])
         elif (quantity := varied(scenario, path)) is not None:
             quantities[path] = _read(path, quantity, values)
         else:
@@ -127,30 +129,57 @@ def split(scenario: Scenario, points: Points) -> Split:
     return Split(choices=choices, quantities=quantities, discrete=discrete)
 
 
+def technology_of(scenario: Scenario, path: str) -> tuple[str, str | None]:
+    """The generated system and the role of its technology that a path chooses an entry for; None for a path that chooses none.
+
+    >>> technology_of(crossflow.load({"system": "reference", "workload": "llama3-8b", "strategy": "tp8"}), "system.technology.memory")
+    ('system', 'memory')
+    """
+    place, _, role = path.rpartition(".technology.")
+    chooses = role and "." not in role and isinstance(scenario.system.places.get(place), GeneratedSystem)
+    return place, role if chooses else None
+
+
+def chosen_of(scenario: Scenario, choices: Mapping[str, Choice]) -> dict[str, dict[str, Choice]]:
+    """Choices of technology of every generated system, by role."""
+    found: dict[str, dict[str, Choice]] = {place: {} for place in scenario.system.places}
+    for path, choice in choices.items():
+        place, role = technology_of(scenario, path)
+        if role is not None:
+            found[place][role] = choice
+    return found
+
+
 def _divisions(scenario: Scenario, choices: Mapping[str, Choice]) -> dict[str, Array]:
-    """Divisions of a generated device for the points that choose among nodes or memories, by path; empty where it has no table of them."""
-    system = scenario.system
-    if not isinstance(system, GeneratedSystem) or not system.budgets.divisions or not set(choices) & set(divisions.ROLES):
-        return {}
-    logic, memory = (choices.get(role, Choice.of((getattr(system.technology, role),))) for role in divisions.ROLES)
-    return {path: table[logic.index, memory.index] for path, table in _tabled(scenario, logic.names, memory.names).items()}
+    """Divisions of generated devices for the points that choose among nodes or memories, by path; empty where none has a table of them."""
+    found: dict[str, Array] = {}
+    for place, mine in chosen_of(scenario, choices).items():
+        system = scenario.system.places[place]
+        if not isinstance(system, GeneratedSystem) or not system.budgets.divisions or not set(mine) & set(divisions.ROLES):
+            continue
+        logic, memory = (mine.get(role, Choice.of((getattr(system.technology, role),))) for role in divisions.ROLES)
+        tables = _tabled(scenario, place, logic.names, memory.names)
+        found |= {f"{place}.{path}": table[logic.index, memory.index] for path, table in tables.items()}
+    return found
 
 
 def division_notes(scenario: Scenario, technology: Mapping[str, Sequence[str]] = MappingProxyType({})) -> Iterator[str]:
-    """Divisions of a generated device that its template's table does not hold, for its own technology or for each of several, by role."""
-    system = scenario.system
-    if not isinstance(system, GeneratedSystem) or not system.budgets.divisions:
-        return
-    named = (dict.fromkeys(technology.get(role, (getattr(system.technology, role),))) for role in divisions.ROLES)
-    for node, memory in itertools.product(*named):
-        if note := divisions.origin(system, node, memory, scenario.library).note:
-            yield note
+    """Divisions of generated devices that their templates' tables do not hold, for their own technology or for each of several, by path."""
+    for place, system in scenario.system.places.items():
+        if not isinstance(system, GeneratedSystem) or not system.budgets.divisions:
+            continue
+        own = {role: (getattr(system.technology, role),) for role in divisions.ROLES}
+        named = (dict.fromkeys(technology.get(f"{place}.technology.{role}", own[role])) for role in divisions.ROLES)
+        for node, memory in itertools.product(*named):
+            if note := divisions.origin(system, node, memory, scenario.library_of(system)).note:
+                yield note
 
 
 @functools.lru_cache(maxsize=256)  # a search asks with every batch of designs
-def _tabled(scenario: Scenario, nodes: tuple[str, ...], memories: tuple[str, ...]) -> dict[str, Array]:
-    assert isinstance(scenario.system, GeneratedSystem)  # the caller has looked
-    return divisions.tables(scenario.system, nodes, memories, scenario.library)
+def _tabled(scenario: Scenario, place: str, nodes: tuple[str, ...], memories: tuple[str, ...]) -> dict[str, Array]:
+    system = scenario.system.places[place]
+    assert isinstance(system, GeneratedSystem)  # the caller has looked
+    return divisions.tables(system, nodes, memories, scenario.library_of(system))
 
 
 @functools.lru_cache(maxsize=16384)  # a search asks for its paths with every batch of designs

@@ -8,7 +8,7 @@ import json
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 
 from pydantic import BeforeValidator, Field, model_validator
 
@@ -24,7 +24,7 @@ from crossflow.cost.profile import Profile, profile_at, read_profile, system_pro
 from crossflow.hardware.architecture.model import Architecture
 from crossflow.hardware.architecture.software import SoftwareStack, load_stack
 from crossflow.hardware.architecture.system import architecture, resolve, template_name
-from crossflow.hardware.architecture.template import GeneratedSystem, SystemSpec
+from crossflow.hardware.architecture.template import GeneratedSystem, PoolName, SystemSpec
 from crossflow.hardware.mapping.topology import Network
 from crossflow.hardware.mapping.wiring import LEVELS, topology_of, wired
 from crossflow.hardware.technology.library import KINDS, TechLibrary, library_digest, library_document, load_library
@@ -207,8 +207,20 @@ class Scenario(PlainData):
 
     @functools.cached_property
     def architecture(self) -> Architecture:
-        """Architecture of the system's devices."""
+        """Architecture of the system's devices, those of its pools apart."""
         return architecture(self.system, self.library)
+
+    @functools.cached_property
+    def pool_architectures(self) -> Mapping[str, Architecture]:
+        """Architecture of the devices of every pool of the system."""
+        return {name: architecture(pool, self.library_of(pool)) for name, pool in self.system.pooled.items()}
+
+    def library_of(self, system: SystemSpec) -> TechLibrary:
+        """The technology library that the system names, or one of its pools; the scenario's changes are of that of the system."""
+        if system.techlib == self.system.techlib:
+            return self.library
+        with self.contents.used():
+            return load_library(system.techlib, self.base)
 
     @property
     def workload_batch(self) -> int:
@@ -591,8 +603,11 @@ def spelled_out(document: Document) -> Document:
     data = document.data
     if not isinstance(data, Mapping):
         return document
-    named = {section: {key: data[section]} for section, key in SHORT.items() if isinstance(data.get(section), str)}
-    return Document(file=document.file, data={**data, **named}, lines=document.lines) if named else document
+    named: dict[files.Path_, Any] = {(section,): {key: data[section]} for section, key in SHORT.items() if isinstance(data.get(section), str)}
+    pools = files.held(data, ("system", "pools"))
+    if isinstance(pools, Mapping):
+        named |= {("system", "pools", name): {"template": pool} for name, pool in pools.items() if isinstance(pool, str)}
+    return files.replaced(document, named) if named else document
 
 
 def from_dict(data: Mapping[str, Any], name: str = "scenario", base: Path | None = None) -> Scenario:
@@ -663,8 +678,8 @@ def _resolved(document: Document, base: Path | None, name: str, like: Scenario |
         elif "system" in given:
             system, system_document = resolve(document.under("system"), base)
     with _told(problems, "workload"):
-        rates = () if system is None else _multiplied(system)
-        if like is not None and like.document.data["workload"] == given.get("workload") and _multiplied(like.system) == rates:
+        rates = () if system is None else _multiplied_by_all(system)
+        if like is not None and like.document.data["workload"] == given.get("workload") and _multiplied_by_all(like.system) == rates:
             workload = like.workload
         elif "workload" in given:
             workload = _workload(document.under("workload"), base, rates)
@@ -688,6 +703,7 @@ def _resolved(document: Document, base: Path | None, name: str, like: Scenario |
     document = _with_components(document, system, system_document, base)
     _check_meaning(top, workload, document)
     _check_types(system, workload, stack, document)
+    _check_pools(system, workload, top, document)
     strategy = fitting(strategy, system, workload)
     scenario = Scenario(
         name=top.name or name,
@@ -725,13 +741,35 @@ def _multiplied(system: SystemSpec) -> Collection[str]:
     return {dtype: rate for dtype, rate in system.product_rates.items() if (rate > 0).any()}.keys()
 
 
+def _multiplied_by_all(system: SystemSpec) -> Collection[str]:
+    """Types that every kind of device of a system multiplies in."""
+    pools = [_multiplied(pool) for pool in system.pooled.values()]
+    return dict.fromkeys(dtype for dtype in _multiplied(system) if all(dtype in rates for rates in pools)).keys()
+
+
 def _check_types(system: SystemSpec, workload: Workload, stack: SoftwareStack | None, document: Document) -> None:
     """SpecError for data types that the device does not compute in, or the software does not keep weights in."""
-    dtypes, what = _multiplied(system), "rates" if isinstance(system, GeneratedSystem) else "throughput"
-    if workload.dtype not in dtypes:
-        raise document.error(("workload", "dtype"), f"{system.name} has no {what} for {workload.dtype}; it has {', '.join(dtypes)}")
+    for one in system.places.values():
+        dtypes, what = _multiplied(one), "rates" if isinstance(one, GeneratedSystem) else "throughput"
+        if workload.dtype not in dtypes:
+            raise document.error(("workload", "dtype"), f"{one.name} has no {what} for {workload.dtype}; it has {', '.join(dtypes)}")
     if isinstance(workload, TransformerSpec) and workload.weight_dtype and stack is not None and stack.weight == "fp32":
         raise document.error(("workload", "weight_dtype"), f"{stack.name} keeps weights in fp32; leave it out, or name other software")
+
+
+def _check_pools(system: SystemSpec, workload: Workload, top: ScenarioFile, document: Document) -> None:
+    """SpecError for pools that nothing runs on, and for what is not known of systems of several kinds of devices."""
+    if not system.pools:
+        return
+    if not isinstance(workload, TransformerSpec) or workload.task != "serving" or workload.serving.prefill is None:
+        message = "its devices read the prompts of a service; give workload.task: serving and workload.serving.prefill, or leave it out"
+        raise document.error(("system", "pools", "prefill"), message)
+    if top.run is not None:
+        raise document.error(("run",), "a whole run is priced on devices of one kind only; leave it out, or system.pools")
+    for place, one in system.places.items():
+        if one.operation is not None and one.operation.lifetime is not None:
+            message = "the carbon of making devices is counted for one kind only; leave it out, or system.pools"
+            raise document.error((*place.split("."), "operation", "lifetime"), message)
 
 
 def _order(placement: tuple[str, ...] | str, strategy: AnyStrategy, workload: Workload, document: Document) -> tuple[str, ...] | None:
@@ -905,6 +943,7 @@ SHIPPED: Mapping[files.Path_, Callable[[str], str | None]] = {
     ("system", "template", "template"): template_name,
     ("system", "template", "device"): template_name,
     ("system", "techlib"): functools.partial(files.shipped_name, "techlibs"),
+    **{("system", "pools", name, "template"): template_name for name in get_args(PoolName)},
     ("workload", "model"): model_name,
     ("software", "like"): stack_name,
 }

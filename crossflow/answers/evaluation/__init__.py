@@ -15,12 +15,12 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
-from crossflow.answers.evaluation.common import PointBatch, Ran, score_of
+from crossflow.answers.evaluation.common import Fleet, PointBatch, Ran, score_of
 from crossflow.answers.evaluation.figures import PROMPTS, task_of, with_figures
 from crossflow.answers.evaluation.layered import transformer_run
 from crossflow.answers.evaluation.likeness import AROUND, bands
 from crossflow.answers.evaluation.members import Members, together
-from crossflow.answers.points import Points, Split, as_shipped, groups, refusal, split, variant, varied
+from crossflow.answers.points import Points, Split, as_shipped, chosen_of, groups, refusal, split, technology_of, variant, varied
 from crossflow.answers.scenario import Scenario
 from crossflow.answers.score import OwnFigure, Score, refused, scatter
 from crossflow.base import files
@@ -29,9 +29,10 @@ from crossflow.base.errors import CrossflowError
 from crossflow.base.limits import shown
 from crossflow.base.paths import value_at, with_quantities
 from crossflow.hardware.architecture.generator import for_choices
+from crossflow.hardware.architecture.model import Architecture
 from crossflow.hardware.architecture.system import architecture
 from crossflow.hardware.architecture.template import GeneratedSystem, SystemSpec
-from crossflow.hardware.technology.library import Choice
+from crossflow.hardware.technology.library import Choice, TechLibrary
 from crossflow.workload.spec import DlrmSpec, TransformerSpec
 
 CHUNK = 4096  # points a batch: memory stays flat, and the cost of the interpreter is spread over many points
@@ -136,7 +137,7 @@ def _parts(scenario: Scenario, points: Split, which: Index, options: _Options) -
         for start in range(0, len(index), CHUNK):
             some = np.arange(start, min(start + CHUNK, len(index)))
             chosen = which[index[some]]
-            choices = {role: choice.at(chosen) for role, choice in points.choices.items()}
+            choices = {path: choice.at(chosen) for path, choice in points.choices.items()}
             quantities = {path: values[chosen] for path, values in points.quantities.items()}
             mine = members if members is None or len(some) == len(index) else members.at(some)
             fits = options.fitting and not varying
@@ -162,12 +163,13 @@ def _possible(scenario: Scenario, points: Split, n: int, options: _Options) -> l
 def _of_another_device(scenario: Scenario, choices: Mapping[str, Choice], quantities: Mapping[str, Array], n: int) -> Mask:
     """Points whose device is not that of the scenario, shape (n,)."""
     found = np.zeros(n, dtype=bool)
-    for role, choice in choices.items():
-        own = getattr(scenario.system.technology, role)
+    for path, choice in choices.items():
+        place, role = technology_of(scenario, path)
+        own = getattr(scenario.system.places[place].technology, str(role))
         found |= np.array([name != own for name in choice.names])[choice.index]
     for path, values in quantities.items():
         root, *rest = path.split(".")
-        if rest[0] not in AROUND:
+        if rest[2 if rest[0] == "pools" else 0] not in AROUND:
             own = value_at(scenario.library if root == "techlib" else scenario.system, rest)
             found |= True if own is None else np.asarray(values != own)
     return found
@@ -196,8 +198,44 @@ def _way(scenario: Scenario) -> Callable[[PointBatch], Ran]:
 @functools.lru_cache(maxsize=64)
 def _kept(scenario: Scenario, least: bool, fitting: bool) -> Ran:
     """What comes of running a scenario as it stands, which no point changes: worked out once."""
-    batch = PointBatch(scenario=scenario, system=scenario.system, device=scenario.architecture, n=1, least=least, fitting=fitting)
+    batch = PointBatch(
+        scenario=scenario, system=scenario.system, device=scenario.architecture, pools=_pools(scenario), n=1, least=least, fitting=fitting
+    )  # fmt: skip
     return _way(scenario)(batch)
+
+
+def _pools(scenario: Scenario) -> dict[str, Fleet]:
+    """Pools of a scenario's system as they stand."""
+    built = scenario.pool_architectures
+    return {name: Fleet(pool=name, system=pool, device=built[name]) for name, pool in scenario.system.pooled.items()}
+
+
+def _built(
+    scenario: Scenario, choices: Mapping[str, Choice], quantities: Mapping[str, Array]
+) -> tuple[SystemSpec, Architecture, Mapping[str, Fleet]]:
+    """System, device and pools of points that differ in technology and quantities."""
+    if not quantities and not choices:
+        return scenario.system, scenario.architecture, _pools(scenario)
+    paths = {path: tuple(path.split(".")) for path in quantities}
+    library = with_quantities(scenario.library, {path[1:]: quantities[name] for name, path in paths.items() if path[0] == "techlib"})
+    chosen = chosen_of(scenario, choices)
+
+    def library_of(place: str) -> TechLibrary:
+        own = scenario.library_of(scenario.system.places[place])
+        return library if own is scenario.library else own
+
+    def with_choices(place: str) -> SystemSpec:
+        spec, section = scenario.system.places[place], place.split(".")
+        own = files.held(scenario.document.data, (*section, "components")) or {}
+        return for_choices(spec, library_of(place), chosen[place], own) if isinstance(spec, GeneratedSystem) else spec
+
+    system = with_choices("system")
+    if system.pools:
+        system = system.model_copy(update={"pools": {name: with_choices(f"system.pools.{name}") for name in system.pools}})
+    system = with_quantities(system, {path[1:]: quantities[name] for name, path in paths.items() if path[0] != "techlib"})
+    built = {place: architecture(spec, library_of(place), chosen[place]) for place, spec in system.places.items()}
+    pools = {name: Fleet(pool=name, system=pool, device=built[f"system.pools.{name}"]) for name, pool in system.pooled.items()}
+    return system, built["system"], pools
 
 
 @np.errstate(over="ignore", invalid="ignore")  # what leaves the floats is a step without end, which a score tells as infeasible
@@ -213,15 +251,10 @@ def _batch(
     prompts: bool,
 ) -> Score:
     """Score of points that share all but technology, quantities and what their members have; with `prompts` those of decode are read."""
-    system: SystemSpec = scenario.system
-    library = scenario.library
-    if isinstance(system, GeneratedSystem):
-        system = for_choices(system, library, choices, files.held(scenario.document.data, ("system", "components")) or {})
-    paths = {path: tuple(path.split(".")) for path in quantities}
-    library = with_quantities(library, {path[1:]: quantities[name] for name, path in paths.items() if path[0] == "techlib"})
-    system = with_quantities(system, {path[1:]: quantities[name] for name, path in paths.items() if path[0] != "techlib"})
-    device = architecture(system, library, choices) if quantities or choices else scenario.architecture
-    batch = PointBatch(scenario=scenario, system=system, device=device, n=n, members=members, least=least, fitting=fitting)
+    system, device, pools = _built(scenario, choices, quantities)
+    batch = PointBatch(
+        scenario=scenario, system=system, device=device, pools=pools, n=n, members=members, least=least, fitting=fitting
+    )  # fmt: skip
     score = score_of(batch, _kept(scenario, least, fitting) if batch.own and n == 1 else _way(scenario)(batch))
     reading = None
     if prompts and task_of(scenario) == "decode":

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -26,7 +26,19 @@ INCONSISTENT = "internal error: the predicted time is below a lower bound of its
 BEYOND = f"a step would take more than {LARGEST:g} s, or numbers leave what floats hold: a rate, a share or an efficiency is near zero"
 NO_RATE = "the device's rate in the data type of the workload is 0"
 NO_BANDWIDTH = "no network or memory bandwidth where the strategy needs it"
+NOTHING = np.zeros(1)
 Causes = list[tuple[Mask, str]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fleet:
+    """Devices of one kind, and what they do in a step; arrays of shape (n,) or (1,)."""
+
+    system: SystemSpec
+    device: Architecture
+    pool: str = ""  # name of the pool that they are; none where they are as those of the system itself
+    devices: Array = field(default_factory=lambda: np.zeros(1))  # how many there are. [1]
+    energy: Array = field(default_factory=lambda: np.zeros(1))  # of their operations and traffic in a step. [J]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,6 +51,7 @@ class PointBatch:
     system, device : with the quantities that vary, one value a point.
     n : points.
     members : dimensions, strategies and numbers of devices that vary; None where they are the scenario's.
+    pools : the pools of the system, likewise.
     least, fitting : as of `crossflow.evaluate`.
     """
 
@@ -47,6 +60,7 @@ class PointBatch:
     device: Architecture
     n: int
     members: Members | None = None
+    pools: Mapping[str, Fleet] = field(default_factory=dict)
     least: bool = False
     fitting: bool = False
 
@@ -65,6 +79,7 @@ class Ran:
     samples: int | Array  # of a step. [1]
     tokens: int | Array  # of a sample. [1]
     parameters: float | Array  # of the model. [1]
+    beside: tuple[Fleet, ...] = ()  # further devices, which `devices` counts too, and whose energy the outcome does not have
     serving: Mapping[str, Array] = field(default_factory=dict)  # figures of a service by column
 
 
@@ -75,21 +90,22 @@ def first_cause(causes: Causes) -> tuple[Mask, Index, tuple[str, ...]]:
     return feasible, np.where(feasible, -1, against.argmax(axis=0)), tuple(sentence for _, sentence in causes)
 
 
-def rents(system: SystemSpec, device: Architecture, devices: Array, dtype: str, n: int) -> tuple[Array, Array]:
+def rents(fleets: Sequence[Fleet], dtype: str, n: int) -> tuple[Array, Array]:
     """Rent of all devices, and how many of the reference's they are worth by peak rate; NaN where it is not known. [USD/s], [1]"""
-    operation = system.operation
-    rent = devices * (np.nan if operation is None or operation.price is None else operation.price)
-    worth = normalised(devices, device.throughput[dtype], reference_peak(dtype))
+    prices = [None if fleet.system.operation is None else fleet.system.operation.price for fleet in fleets]
+    rent = sum((fleet.devices * (np.nan if price is None else price) for fleet, price in zip(fleets, prices, strict=True)), NOTHING)
+    worth = sum((normalised(fleet.devices, fleet.device.throughput[dtype], reference_peak(dtype)) for fleet in fleets), NOTHING)
     return wide(rent, n), wide(worth, n)
 
 
-def _energy(outcome: Outcome, device: Architecture, devices: Array, elapsed: Array) -> Array:
-    """Energy of all devices with their links in a step of some length. [J]"""
-    intra, inter = (np.zeros(1) if port is None else port.energy for port in (device.intra, device.inter))
-    links = devices * (outcome.sent[0] * intra + outcome.sent[1] * inter)
+def _energy(fleet: Fleet, sent: tuple[Array, Array], elapsed: Array) -> Array:
+    """Energy of devices with their links in a step of some length, in which each sends so much. [J]"""
+    device, devices = fleet.device, fleet.devices
+    intra, inter = (NOTHING if port is None else port.energy for port in (device.intra, device.inter))
+    links = devices * (sent[0] * intra + sent[1] * inter)
     # No more than the power limit allows: memory that is busy beside long products shares it with them, and so do the links of a device
     # whose limit was measured with them.
-    drawn, limit = outcome.energy + devices * device.static_power * elapsed, devices * device.maximum_power * elapsed
+    drawn, limit = fleet.energy + devices * device.static_power * elapsed, devices * device.maximum_power * elapsed
     return np.minimum(drawn, limit) + links if device.working_power is None else np.minimum(drawn + links, limit)
 
 
@@ -97,12 +113,17 @@ def score_of(batch: PointBatch, ran: Ran) -> Score:
     """Score of a batch that ran: throughput, energy, use of the peak, what fits."""
     scenario, device, outcome, devices = batch.scenario, batch.device, ran.outcome, ran.devices
     n, dtype = outcome.total.size, scenario.workload.dtype
+    main = Fleet(
+        system=batch.system, device=device, devices=devices - sum((one.devices for one in ran.beside), NOTHING), energy=outcome.energy
+    )
+    fleets = (main, *ran.beside)
     beyond = np.isnan(outcome.total) | (np.isfinite(outcome.total) & (outcome.total > LARGEST))
     total = np.where(beyond, np.inf, outcome.total)
     timed = np.isfinite(total) & (total > 0)
     elapsed = np.where(timed, total, 1.0)
-    energy = wide(np.where(timed, _energy(outcome, device, devices, elapsed), np.inf), n)
-    peak = device.throughput[dtype] * devices
+    drawn = sum((_energy(one, (NOTHING, NOTHING), elapsed) for one in ran.beside), _energy(main, outcome.sent, elapsed))
+    energy = wide(np.where(timed, drawn, np.inf), n)
+    peak = sum((one.device.throughput[dtype] * one.devices for one in fleets), NOTHING)
     used = divide(wide(outcome.flops, n), wide(peak * elapsed, n))
     needed = divide(wide(outcome.model_flops, n), wide(peak * elapsed, n))
     held = {kind: wide(amount, n) for kind, amount in outcome.memory.items()}
@@ -113,10 +134,13 @@ def score_of(batch: PointBatch, ran: Ran) -> Score:
         (wide(~np.isfinite(total) & (peak == 0), n), NO_RATE),
         *_unrunnable(outcome, held, capacity, ~np.isfinite(total)),
     ]
-    unbuildable = [(wide(mask, n), f"cannot be built: {sentence}") for mask, sentence in device.problems]
+    unbuildable = [
+        (wide(mask, n), f"{'' if not one.pool else f'{one.pool}: '}cannot be built: {sentence}")
+        for one in fleets if one.pool or one is main for mask, sentence in one.device.problems
+    ]  # fmt: skip
     feasible, reason, reasons = first_cause([*unbuildable, *unrunnable, (wrong, INCONSISTENT)])
     rate, bound = np.where(timed, ran.samples / elapsed, 0.0), _table(outcome.bound, n)
-    rent, worth = rents(batch.system, device, devices, dtype, n)
+    rent, worth = rents(fleets, dtype, n)
     return Score(
         step_time=total,
         feasible=feasible,
@@ -134,7 +158,7 @@ def score_of(batch: PointBatch, ran: Ran) -> Score:
         host_capacity=wide(outcome.host_capacity, n),
         energy=energy,
         power=wide(np.where(timed, energy, 0.0) / elapsed, n),
-        cost=wide(devices * sum(device.cost.values(), np.zeros(1)) if device.cost else np.nan, n),
+        cost=wide(_cost(fleets), n),
         devices=devices,
         rent=rent,
         normalised_devices=worth,
@@ -147,8 +171,19 @@ def score_of(batch: PointBatch, ran: Ran) -> Score:
         tokens_per_second=rate * ran.tokens,
         trust=np.zeros(n, dtype=int),
         serving=ran.serving,
-        architecture={name: wide(value, n) for name, value in device.figures.items()},
+        architecture={
+            f"{one.pool}.{name}" if one.pool else name: wide(value, n)
+            for one in fleets
+            if one.pool or one is main
+            for name, value in one.device.figures.items()
+        },
     )
+
+
+def _cost(fleets: Sequence[Fleet]) -> Array:
+    """Price of all devices; NaN where that of some is not known. [USD]"""
+    each = (fleet.devices * sum(fleet.device.cost.values(), NOTHING) if fleet.device.cost else np.full(1, np.nan) for fleet in fleets)
+    return sum(each, NOTHING)
 
 
 def _unrunnable(outcome: Outcome, held: Mapping[str, Array], capacity: Array, endless: Mask) -> Causes:

@@ -115,7 +115,7 @@ def with_figures(
     """The score with the figures that not every scenario has; see `serving` for `reading`, `whole_run` for the others."""
     served, operated = serving(scenario, score, reading, members), operation(system, device, score)
     score = replace(score, serving=served, operation=operated) if served or operated else score
-    if system.node_load is not None:
+    if system.node_load is not None and not system.pools:
         each = node_power(system.node_load, score.power / score.devices, system.devices_per_node)
         score = replace(score, node={"node_power_w": wide(each, len(score))})
     return replace(score, run=whole_run(scenario, system, device, score, members)) if scenario.run else score
@@ -179,6 +179,7 @@ def check_objective(scenario: Scenario, columns: Mapping[str, Any], objective: s
 
 def _needs(scenario: Scenario, column: str) -> Iterator[str]:
     system, workload = scenario.system, scenario.workload
+    places = {"system": system} | {place: one for place, one in system.places.items() if column.startswith("usd_per_million_")}
     tasks, task = SERVING.get(column), task_of(scenario)
     if tasks is not None and task not in tasks:
         wanted = f"workload.task: {either(tasks)}"
@@ -188,12 +189,17 @@ def _needs(scenario: Scenario, column: str) -> Iterator[str]:
     if column.endswith("_per_million_tokens") and not scenario.tokens_per_sample:
         yield f"a model with tokens; this {workload.model} has none"
     for names, (given, example) in OPERATION.items():
-        if column.startswith(names) and getattr(system.operation, given, None) is None:
-            yield f"system.operation.{given}, such as {example}; {system.name} gives none"
-    if column == "node_power_w" and system.node_load is None:
+        lacks = [place for place, one in places.items() if getattr(one.operation, given, None) is None]
+        if column.startswith(names) and lacks:
+            yield f"{lacks[0]}.operation.{given}, such as {example}; {places[lacks[0]].name} gives none"
+    if column == "node_power_w" and system.pools:
+        yield "devices of one kind; leave system.pools out"
+    elif column == "node_power_w" and system.node_load is None:
         yield f"system.node_load; {system.name} gives none"
-    if column == "cost_usd" and not scenario.architecture.cost:
-        yield f"prices of parts; the cost of {system.name} is not known"
+    built = {"system": scenario.architecture, **{f"system.pools.{name}": one for name, one in scenario.pool_architectures.items()}}
+    unpriced = [place for place, device in built.items() if not device.cost]
+    if column == "cost_usd" and unpriced:
+        yield f"prices of parts; the cost of {system.places[unpriced[0]].name} is not known"
     if "normalised_device_hours" in column and np.isnan(reference_peak(workload.dtype)).all():
         yield f"a dtype that an A100 has; {workload.dtype} is none"
     if column == "measured_share" and scenario.profile is None:

@@ -114,6 +114,11 @@ def _own_machine(scenario: Scenario) -> Machine:
     return _machine(scenario, scenario.architecture, scenario.system)
 
 
+def pool_machine(scenario: Scenario, device: Architecture, pool: SystemSpec) -> Machine:
+    """What a transformer of a scenario runs on in a pool of its system."""
+    return replace(_machine(scenario, device, pool), profile=None)  # which is of the devices of the system
+
+
 def _machine(scenario: Scenario, device: Architecture, found: SystemSpec) -> Machine:
     assert scenario.stack is not None  # layered models have one
     return Machine(

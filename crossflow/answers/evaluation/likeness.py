@@ -40,7 +40,7 @@ PROMPTS, TOKENS = "serving, reading prompts", "serving, writing tokens"
 # Of a scenario's system, what leaves the device itself as it is in its template.
 AROUND = {
     "template", "name", "title", "notes", "devices", "nodes", "devices_per_node", "devices_per_host", "max_nodes", "network", "host",
-    "operation", "node_power", "node_load",
+    "operation", "node_power", "node_load", "pools",
 }  # fmt: skip
 OF_A_FILE = {"kind", "device", "sources"}  # and of the file of a system
 # Kinds of runs, and what `measured` of a device's template calls the measurements that predictions of the kind rest on.
@@ -64,6 +64,7 @@ UNMEASURED: Mapping[str, str] = {
 }  # fmt: skip
 FROZEN = "no fine-tuning of some layers alone was measured in this way"
 OF_CHANGED = "the device is changed"
+OF_POOLS = "no service whose prompts are read by other devices was measured"
 OF_GENERATED = "the device is generated"
 ARRIVING = "queues and tails were never compared with a measurement"
 WATTS, WATTS_ALONE = "watts of kernels", "watts of kernels were compared with measurements, those of whole steps were not"
@@ -102,9 +103,9 @@ def likeness(scenario: Scenario, *, changed: bool = False) -> Likeness:
     """What a scenario is like; with `changed` its device is another one than its template's."""
     kind, system = kind_of(scenario.workload), scenario.system
     given = scenario.document.data["system"]
-    other = changed or is_changed(given)
-    device = "" if other or isinstance(system, GeneratedSystem) else device_of(given, scenario.base)
-    made = GENERATED if isinstance(system, GeneratedSystem) else CHANGED if other else "none"
+    other, generated = changed or is_changed(given), any(isinstance(one, GeneratedSystem) for one in system.places.values())
+    device = "" if other or generated else device_of(given, scenario.base)
+    made = GENERATED if generated else CHANGED if other else "none"
     return _divided(
         Likeness(
             kind=kind,
@@ -120,9 +121,11 @@ def likeness(scenario: Scenario, *, changed: bool = False) -> Likeness:
     )
 
 
-def is_changed(system: Mapping[str, Any]) -> bool:
-    """Whether a system section changes the device of the template that it names."""
-    return "template" in system and bool(set(system) - AROUND)
+def is_changed(system: Any) -> bool:
+    """Whether a system section changes the device of the template that it names, or a pool of it."""
+    if not isinstance(system, Mapping):
+        return False
+    return ("template" in system and bool(set(system) - AROUND)) or any(map(is_changed, (system.get("pools") or {}).values()))
 
 
 def _divided(run: Likeness, workload: Workload, node: int, ep: float, span: float, dp: float) -> Likeness:
@@ -198,11 +201,13 @@ def trust(scenario: Scenario, *, changed: bool = False) -> Trust:
 
 def problem(scenario: Scenario, *, changed: bool = False) -> str:
     """Why a scenario is not what was measured though its kind and size are, in a sentence; nothing where nothing speaks against it."""
-    if isinstance(scenario.system, GeneratedSystem):
+    if any(isinstance(one, GeneratedSystem) for one in scenario.system.places.values()):
         return OF_GENERATED
     if getattr(scenario.workload, "frozen", ()):
         return FROZEN
-    return OF_CHANGED if changed or is_changed(scenario.document.data["system"]) else ""
+    if changed or is_changed(scenario.document.data["system"]):
+        return OF_CHANGED
+    return OF_POOLS if scenario.system.pools else ""
 
 
 def trusts(scenario: Scenario) -> dict[str, Trust]:

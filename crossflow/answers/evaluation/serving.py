@@ -7,8 +7,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from crossflow.answers.evaluation.common import PointBatch, Ran
-from crossflow.answers.evaluation.layered import machine
+from crossflow.answers.evaluation.common import Fleet, PointBatch, Ran
+from crossflow.answers.evaluation.layered import machine, pool_machine
 from crossflow.answers.evaluation.members import check_strategy
 from crossflow.base.arrays import Array, Index
 from crossflow.cost.machine import Machine
@@ -28,23 +28,29 @@ def serving_run(batch: PointBatch) -> Ran:
     assert isinstance(workload, TransformerSpec)  # which alone are served
     job = scenario.job() if members is None else members.job
     runs_on = replace(machine(scenario, batch.device, batch.system), least=batch.least)
+    pool = batch.pools.get("prefill")
+    reads_on = runs_on if pool is None else replace(pool_machine(scenario, pool.device, pool.system), least=batch.least)
     if members is None:
         assert isinstance(plan, Plan)  # a transformer has one
         check_strategy(scenario, plan, workload, scenario.nodes)
         layout = Layout.of([plan] * n, np.full(n, float(workload.global_batch)), runs_on.node)
-        service = service_of(job, (workload,), np.zeros(n, dtype=np.intp), layout, runs_on)
+        service = service_of(job, (workload,), np.zeros(n, dtype=np.intp), runs_on, reads_on)
     else:
         layout = Layout.of(members.strategies, members.batch, runs_on.node)
-        service = service_of(job, members.workloads, members.which, layout, runs_on)  # type: ignore[arg-type] # of transformers
+        service = service_of(job, members.workloads, members.which, runs_on, reads_on)  # type: ignore[arg-type] # of transformers
     microbatches = _microbatches(layout, service)
     requests = np.where(service.rate > 0, 2.0, layout.micro_batch * layout.microbatches / microbatches)  # of arrivals any number
     parts = np.where(overlaps(job, replace(layout, micro_batch=requests), runs_on.stack), 2.0, 1.0)
     layout, service = replace(layout, microbatches=microbatches * parts), replace(service, chunk=np.maximum(service.chunk / parts, 1.0))
     steady = steady_state(job, layout, runs_on, service)
-    devices = layout.devices if service.prefill is None else layout.devices + service.prefill.workers * service.prefill.layout.devices
+    beside: tuple[Fleet, ...] = ()
+    if service.prefill is not None:
+        fleet = pool or Fleet(system=batch.system, device=batch.device)
+        devices = service.prefill.workers * service.prefill.layout.devices
+        beside = (replace(fleet, devices=devices, energy=steady.reading),)
     return Ran(
-        outcome=steady.outcome, devices=devices, samples=steady.requests, tokens=service.output, parameters=job.model.parameters,
-        serving=steady.figures,
+        outcome=steady.outcome, devices=sum((one.devices for one in beside), layout.devices), samples=steady.requests,
+        tokens=service.output, parameters=job.model.parameters, beside=beside, serving=steady.figures,
     )  # fmt: skip
 
 
@@ -57,8 +63,8 @@ def _microbatches(layout: Layout, service: Service) -> Array:
     return np.where(service.rate > 0, layout.pp, np.where(whole, np.minimum(flight, layout.pp), layout.microbatches))
 
 
-def service_of(job: Job, workloads: Sequence[TransformerSpec], which: Index, layout: Layout, runs_on: Machine) -> Service:
-    """How the requests of every point are served, `which` of the workloads it has, by replicas of a layout."""
+def service_of(job: Job, workloads: Sequence[TransformerSpec], which: Index, runs_on: Machine, reads_on: Machine) -> Service:
+    """How the requests of every point are served, `which` of the workloads it has; workers of their own for prompts on `reads_on`."""
     engine, ones = runs_on.stack.engine, np.ones(len(which))
 
     def column(value: Callable[[TransformerSpec], float]) -> Array:
@@ -74,7 +80,9 @@ def service_of(job: Job, workloads: Sequence[TransformerSpec], which: Index, lay
         output=column(lambda one: one.output or 0), chunk=column(lambda one: one.serving.chunk or engine.chunk),
         most=engine.requests * ones, room=engine.memory * ones, cache=engine.cache * ones,
         whole=engine.admits == "whole", gained=column(_gained), drafts=column(_drafts),
-        prefill=Prefill(layout=laid_out(job.reading, readers, ones, layout.node, runs_on.stack), workers=workers) if readers else None,
+        prefill=None if not readers else Prefill(
+            machine=reads_on, layout=laid_out(job.reading, readers, ones, reads_on.node, reads_on.stack), workers=workers
+        ),
     )  # fmt: skip
 
 

@@ -73,7 +73,7 @@ def parameters(scenario: Scenario, choices: Mapping[str, Sequence[str]] | None =
     Parameters
     ----------
     scenario : the scenario.
-    choices : by role of `system.technology`, further library entries that design points choose.
+    choices : by path, such as ``system.technology.memory``, further library entries that design points choose.
 
     Notes
     -----
@@ -88,7 +88,12 @@ def parameters(scenario: Scenario, choices: Mapping[str, Sequence[str]] | None =
 def _technology(scenario: Scenario, choices: Mapping[str, Sequence[str]]) -> Iterator[Parameter]:
     library, changes = scenario.library, scenario.document.data.get("techlib", {})
     written = scenario.library_document().data
-    for entry, fields in in_use(scenario.system, library, choices).items():
+    used: dict[ComponentPath, set[str]] = {}
+    for place, system in scenario.system.places.items():
+        mine = {path.rpartition(".")[2]: names for path, names in choices.items() if path.startswith(f"{place}.technology.")}
+        for entry, fields in in_use(system, library, mine).items() if system.techlib == scenario.system.techlib else ():
+            used.setdefault(entry, set()).update(fields)
+    for entry, fields in used.items():
         for path, quantity, value in quantities(library.component(*entry), entry):
             if path[-1] in fields:
                 own = held(changes, path)

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from crossflow.answers.evaluation import evaluate
-from crossflow.answers.points import groups, refusal
+from crossflow.answers.points import groups, refusal, technology_of
 from crossflow.answers.scenario import Scenario
 from crossflow.answers.score import OwnFigure, Score, absent
 from crossflow.answers.search.goals import ENDLESS, PENALTY, Constraint, DesignOutcome, Objective
@@ -136,7 +136,7 @@ class SearchProblem:
 
     def _technology(self, path: str) -> bool:
         """Whether a path chooses a component by name, which makes no other scenario."""
-        return path.startswith("system.technology.") and isinstance(self.scenario.system, GeneratedSystem)
+        return technology_of(self.scenario, path)[1] is not None
 
     def illegal(self, settings: Mapping[str, Any]) -> str | None:
         """Why settings make no scenario, None where they do."""
@@ -208,8 +208,11 @@ def standing(scenario: Scenario, path: str) -> Any:
     value: Any = {"system": scenario.system, "techlib": scenario.library, "workload": scenario.workload}.get(root)
     for part in rest:
         value = value.get(part) if isinstance(value, Mapping) else getattr(value, part, None)
-    if value is None and root == "system" and isinstance(scenario.system, GeneratedSystem):
-        value = own_value(scenario.system, scenario.library, ".".join(rest))
+    if value is None and root == "system":
+        place = "system" if rest[0] != "pools" else ".".join((root, *rest[:2]))
+        system = scenario.system.places.get(place)
+        own = isinstance(system, GeneratedSystem)
+        value = own_value(system, scenario.library_of(system), path.removeprefix(f"{place}.")) if own else None  # type: ignore[arg-type]
     if isinstance(value, np.ndarray) and value.size == 1:
         return float(value[0])
     return value if isinstance(value, str | int | float) else None

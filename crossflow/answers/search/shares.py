@@ -12,8 +12,18 @@ from crossflow.hardware.architecture.divisions import shares
 from crossflow.hardware.architecture.shaping import own_value
 from crossflow.hardware.architecture.template import BUDGETS, GeneratedSystem
 
-SHARES = tuple(f"system.budgets.{name}" for name in BUDGETS)
-MICROARCHITECTURE = "system.microarchitecture"
+SHARES = tuple(f"system.budgets.{name}" for name in BUDGETS)  # of the system's own devices; pools have theirs below their place
+FREE = "microarchitecture"  # what a space and searches may name, below the place of a device, for all that its template lets them choose
+
+
+def generated(scenario: Scenario) -> dict[str, GeneratedSystem]:
+    """Generated devices of a scenario by their place: of its system, and of pools."""
+    return {place: one for place, one in scenario.system.places.items() if isinstance(one, GeneratedSystem)}
+
+
+def share_paths(scenario: Scenario) -> tuple[str, ...]:
+    """Paths of all budgets that are divided."""
+    return tuple(f"{place}.budgets.{name}" for place in generated(scenario) for name in BUDGETS)
 
 
 def held_shares(scenario: Scenario, path: str) -> dict[str, float]:
@@ -34,33 +44,34 @@ def budget_shares(scenario: Scenario, path: str, names: Sequence[str], low: floa
 
 
 def shares_of(scenario: Scenario) -> dict[str, float]:
-    """Every share of the budgets of a generated device by path; none of a device known by its datasheet."""
-    if not isinstance(scenario.system, GeneratedSystem):
-        return {}
-    return {f"system.budgets.{path}": float(value[0]) for path, value in shares(scenario.system.budgets).items()}
+    """Every share of the budgets of generated devices by path; none of a device known by its datasheet."""
+    return {
+        f"{place}.budgets.{path}": float(value[0])
+        for place, system in generated(scenario).items() for path, value in shares(system.budgets).items()
+    }  # fmt: skip
 
 
 def free_ranges(scenario: Scenario) -> tuple[Range, ...]:
-    """Quantities beside its budgets that a generated device lets searches choose, between the ends that its template gives."""
-    system, found = scenario.system, list[Range]()
-    if not isinstance(system, GeneratedSystem):
-        return ()
-    for path, ends in system.microarchitecture.items():
-        quantity = system.free(path)
-        low, high = ends.read(quantity)
-        found.append(Range(path=f"system.{path}", low=low, high=high, log=ends.scale == "log", whole=quantity.whole))
+    """Quantities beside their budgets that generated devices let searches choose, between the ends that their templates give."""
+    found = list[Range]()
+    for place, system in generated(scenario).items():
+        for path, ends in system.microarchitecture.items():
+            quantity = system.free(path)
+            low, high = ends.read(quantity)
+            found.append(Range(path=f"{place}.{path}", low=low, high=high, log=ends.scale == "log", whole=quantity.whole))
     return tuple(found)
 
 
 def choices_of(scenario: Scenario) -> dict[str, float]:
-    """Every share and every free quantity of a generated device that has a value, by path."""
-    system = scenario.system
-    free = system.microarchitecture if isinstance(system, GeneratedSystem) else ()
-    values = {f"system.{path}": own_value(system, scenario.library, path) for path in free}  # type: ignore[arg-type] # a generated one
+    """Every share and every free quantity of generated devices that has a value, by path."""
+    values = {
+        f"{place}.{path}": own_value(system, scenario.library_of(system), path)
+        for place, system in generated(scenario).items() for path in system.microarchitecture
+    }  # fmt: skip
     return {**{path: float(value[0]) for path, value in values.items() if value is not None}, **shares_of(scenario)}
 
 
 def whole_device(scenario: Scenario) -> Space:
-    """The space of all that may be chosen of a generated device."""
-    held = {path: tuple(held_shares(scenario, path)) for path in SHARES}
+    """The space of all that may be chosen of generated devices."""
+    held = {path: tuple(held_shares(scenario, path)) for path in share_paths(scenario)}
     return Space(ranges=free_ranges(scenario), shares=tuple(budget_shares(scenario, path, names) for path, names in held.items() if names))

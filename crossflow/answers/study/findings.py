@@ -118,7 +118,7 @@ def _in_use(study: Study, point: Mapping[str, Any]) -> set[str]:
     """What is drawn and counts at a swept point: numbers behind its technologies, and these technologies."""
     numbers = study.sampling.numbers  # type: ignore[union-attr]
     chosen = split(study.scenario, {path: [value] for path, value in study.grid.settings(point).items()}).choices
-    settings = {f"system.technology.{role}": choice.names[0] for role, choice in chosen.items()}
+    settings = {path: choice.names[0] for path, choice in chosen.items()}
     there = {number.path for number in parameters(variant(study.scenario, settings))}
     return {name for number in numbers if number.path in there for name in (number.path, entry_of(number.path))}
 
@@ -236,8 +236,7 @@ def _undivided(study: Study) -> list[str]:
     searched = {option.path: option.values for run in study.runs for option in run.problem.space.options}
     if study.redivision is not None or any(run.problem.space.shares for run in study.runs):
         return []
-    values = {path.removeprefix(TECHNOLOGY): chosen for path, chosen in {**study.every, **searched}.items() if path.startswith(TECHNOLOGY)}
-    told = list(division_notes(study.scenario, values))
+    told = list(division_notes(study.scenario, {**study.every, **searched}))
     left = len(told) - TOLD
     more = "One further pair of a node and a memory has" if left == 1 else f"{left:,} further pairs of a node and a memory have"
     return [*(f"{note[0].upper()}{note[1:]}." for note in told[:TOLD]), *([f"{more} none either."] if left > 0 else [])]

@@ -14,7 +14,7 @@ from crossflow.answers.search.driver import check
 from crossflow.answers.search.goals import Objective
 from crossflow.answers.search.problem import SearchProblem, standing
 from crossflow.answers.search.settings import BEST, GivenSettings, SearchSettings
-from crossflow.answers.search.shares import MICROARCHITECTURE, free_ranges
+from crossflow.answers.search.shares import FREE, generated
 from crossflow.answers.search.space import Options, Space
 from crossflow.answers.study.spaces import checked_columns, read_constraints, read_space
 from crossflow.answers.study.spec import StudyFile, money, recorded
@@ -104,9 +104,9 @@ def _own_space(space: Space, settings: SearchSettings, scenario: Scenario) -> Sp
 
 
 def _paths(over: Iterable[str], scenario: Scenario) -> tuple[str, ...]:
-    """Paths of a space that a search may change, those that `system.microarchitecture` stands for among them."""
-    free = tuple(one.path for one in free_ranges(scenario))
-    return tuple(path for name in over for path in (free if name == MICROARCHITECTURE else (name,)))
+    """Paths of a space that a search may change, those that the `microarchitecture` of a device stands for among them."""
+    free = {f"{place}.{FREE}": [f"{place}.{path}" for path in one.microarchitecture] for place, one in generated(scenario).items()}
+    return tuple(path for name in over for path in free.get(name, (name,)))
 
 
 def read_problem(spec: StudyFile, scenario: Scenario, space: Space, document: Document) -> SearchProblem:

@@ -13,7 +13,7 @@ from crossflow.answers.score import larger_is_better
 from crossflow.answers.search.division import BudgetDivision
 from crossflow.answers.search.goals import Constraint, Objective
 from crossflow.answers.search.problem import SearchProblem
-from crossflow.answers.search.shares import SHARES, budget_shares, free_ranges, held_shares
+from crossflow.answers.search.shares import budget_shares, free_ranges, generated, held_shares, share_paths
 from crossflow.answers.search.space import Space
 from crossflow.answers.study.spaces import checked_columns, read_constraints
 from crossflow.answers.study.spec import Redivide, StudyFile
@@ -21,13 +21,12 @@ from crossflow.base.arrays import Array
 from crossflow.base.errors import CrossflowError
 from crossflow.base.files import Document
 from crossflow.hardware.architecture.divisions import ROLES
-from crossflow.hardware.architecture.template import GeneratedSystem
+from crossflow.hardware.architecture.template import BUDGETS
 
 LOOSE = 0.01  # spread above which a division is marked as loose
-WORDS = dict(zip(("area", "power", "perimeter"), SHARES, strict=True))  # what a study calls the budgets
+WORDS = dict(zip(("area", "power", "perimeter"), BUDGETS, strict=True))  # what a study calls the budgets
 TEMPLATE = "system.template"
-MOVING = ("system.technology.", "system.techlib", "system.components.", "system.budgets.", "techlib.")  # what moves the best division
-TABLED = tuple(f"system.technology.{role}" for role in ROLES)  # what a template may have a table of divisions for
+MOVING = ("technology.", "techlib", "components.", "budgets.")  # parts of a device that move its best division
 LOOSELY = "~ ends of the search that did not see each other differ by more than 1 % there; more evaluations may find a better design."
 
 
@@ -43,17 +42,19 @@ def caption(settings: Redivide | None, draws: bool) -> str:
 
 def keeps_division(scenario: Scenario, varied_paths: Iterable[str], drawn: bool) -> bool:
     """Whether technology or budgets of a generated device change and the division of its budgets does not."""
-    paths = tuple(varied_paths)
-    if not isinstance(scenario.system, GeneratedSystem) or any(path.startswith(SHARES) for path in paths):
+    paths, places = tuple(varied_paths), generated(scenario)
+    if not places or any(path.startswith(share_paths(scenario)) for path in paths):
         return False
-    tabled = TABLED if scenario.system.budgets.divisions else ()
-    return drawn or any(path.startswith(MOVING) and path not in tabled for path in paths)
+    moving = ("techlib.", *(f"{place}.{part}" for place in places for part in MOVING))
+    tabled = [f"{place}.technology.{role}" for place, one in places.items() if one.budgets.divisions for role in ROLES]
+    return drawn or any(path.startswith(moving) and path not in tabled for path in paths)
 
 
 def sentence(scenario: Scenario) -> str:
     """What a study that keeps a division is told."""
+    names = " and ".join(one.name for one in generated(scenario).values())
     return (
-        f"The budgets keep the division of {scenario.system.name} at every point. Where technology or budgets change, another division"
+        f"The budgets keep the division of {names} at every point. Where technology or budgets change, another division"
         " may be better: `redivide: {}` in the study divides them anew at each point."
     )
 
@@ -114,11 +115,13 @@ def _systems(scenario: Scenario, values: Mapping[str, Sequence[Any]]) -> Iterato
 
 def _space(settings: Redivide, scenario: Scenario, values: Mapping[str, Sequence[Any]]) -> Space:
     """The shares that are divided anew, and the microarchitecture that is chosen with them, but for what is swept."""
-    if not isinstance(scenario.system, GeneratedSystem):
+    places = generated(scenario)
+    if not places:
         raise CrossflowError(f"{scenario.system.name} is known by its datasheet and has no budgets to divide")
-    wanted = [WORDS.get(name, name) for name in settings.shares]
+    named = {name: [f"{place}.budgets.{WORDS[name]}" for place in places] if name in WORDS else [name] for name in settings.shares}
+    wanted = [path for paths in named.values() for path in paths]
     groups = []
-    for path in SHARES:
+    for path in share_paths(scenario):
         held = [f"{path}.{name}" for name in held_shares(scenario, path)]
         chosen = tuple(share.removeprefix(f"{path}.") for share in held if any(share == w or share.startswith(f"{w}.") for w in wanted))
         swept = next((share for share in values if chosen and share.startswith(f"{path}.")), None)
@@ -126,7 +129,7 @@ def _space(settings: Redivide, scenario: Scenario, values: Mapping[str, Sequence
             raise CrossflowError(f"'{swept}' is swept, and the rest of its budget would be divided anew; leave this budget out of shares")
         groups += [budget_shares(scenario, path, chosen)] if chosen else []
     every = [path for group in groups for path in group.paths]
-    lost = next((n for n, w in zip(settings.shares, wanted, strict=True) if not any(f"{p}.".startswith(f"{w}.") for p in every)), None)
+    lost = next((name for name, paths in named.items() if not any(f"{p}.".startswith(f"{w}.") for w in paths for p in every)), None)
     if lost is not None:
         raise CrossflowError(f"shares: '{lost}' is no budget and no share of {scenario.system.name}; budgets: {', '.join(WORDS)}")
     free = free_ranges(scenario) if settings.microarchitecture else ()

@@ -12,11 +12,11 @@ from pydantic import Field
 
 from crossflow.answers.evaluation import evaluate
 from crossflow.answers.evaluation.figures import lacking
-from crossflow.answers.points import SECTIONS, Split, path_as_shipped, split, values_as_shipped, variant, varied, written
+from crossflow.answers.points import SECTIONS, Split, path_as_shipped, split, technology_of, values_as_shipped, variant, varied, written
 from crossflow.answers.scenario import Scenario, check_strategy, strategy_of
 from crossflow.answers.score import listed, no_column, unit_of
 from crossflow.answers.search.goals import Constraint
-from crossflow.answers.search.shares import MICROARCHITECTURE, SHARES, budget_shares, free_ranges, held_shares
+from crossflow.answers.search.shares import FREE, budget_shares, free_ranges, held_shares
 from crossflow.answers.search.space import SMALLEST_SHARE, Options, Range, Shares, Space
 from crossflow.answers.study.spec import SpacedRange, StudyFile, spaced
 from crossflow.base import errors, files
@@ -24,7 +24,7 @@ from crossflow.base.errors import CrossflowError, SpecError, did_you_mean, with_
 from crossflow.base.files import Document, FileModel, Path_
 from crossflow.base.limits import Finite, PositiveInt
 from crossflow.base.units import parse
-from crossflow.hardware.architecture.template import Ends, GeneratedSystem
+from crossflow.hardware.architecture.template import BUDGETS, Ends, GeneratedSystem
 from crossflow.hardware.technology.library import kind_of
 from crossflow.parallel.strategy.mesh import Mesh
 from crossflow.parallel.strategy.plan import Plan
@@ -78,7 +78,7 @@ def read_space(entries: Mapping[str, Any], scenario: Scenario, document: Documen
         raise SpecError([document.problem(("space", "placement"), message)])
     # Strategies come last: which are legal depends on the devices and models to choose from.
     for path, given in sorted(entries.items(), key=lambda entry: entry[0] == "strategy"):
-        if (placed and path == "placement") or path == MICROARCHITECTURE:
+        if (placed and path == "placement") or _names_free(path, scenario):
             continue
         try:
             entry = _entry(path, given, document, scenario, options, placed=placed)
@@ -94,15 +94,24 @@ def read_space(entries: Mapping[str, Any], scenario: Scenario, document: Documen
 
 
 def _microarchitecture(entries: Mapping[str, Any], scenario: Scenario, document: Document) -> Iterator[Range]:
-    """Ranges of what `system.microarchitecture` stands for in a space, but for what has an entry of its own."""
-    if MICROARCHITECTURE not in entries:
-        return
-    given, free = entries[MICROARCHITECTURE], {one.path.removeprefix("system."): one for one in free_ranges(scenario)}
-    names = list(free) if given == "all" else given
-    if not isinstance(names, list) or not names or any(name not in free for name in names):
-        known = ", ".join(free) or f"{scenario.system.name} names none under `microarchitecture`"
-        raise document.error(("space", MICROARCHITECTURE), f"expected 'all' or a list of its paths, got {given!r}; paths: {known}")
-    yield from (free[name] for name in names if f"system.{name}" not in entries)
+    """Ranges of what `microarchitecture` of the system or of a pool stands for in a space, but for what has an entry of its own."""
+    every = {one.path: one for one in free_ranges(scenario)}
+    for path, given in entries.items():
+        place = path.removesuffix(f".{FREE}")
+        if not _names_free(path, scenario):
+            continue
+        system = scenario.system.places[place]
+        own = list(system.microarchitecture) if isinstance(system, GeneratedSystem) else []
+        names = own if given == "all" else given
+        if not isinstance(names, list) or not names or any(name not in own for name in names):
+            known = ", ".join(own) or f"{system.name} names none under `{FREE}`"
+            raise document.error(("space", path), f"expected 'all' or a list of its paths, got {given!r}; paths: {known}")
+        yield from (every[f"{place}.{name}"] for name in names if f"{place}.{name}" not in entries)
+
+
+def _names_free(path: str, scenario: Scenario) -> bool:
+    """Whether an entry of a space stands for what a template lets searches choose."""
+    return path.endswith(f".{FREE}") and path.removesuffix(f".{FREE}") in scenario.system.places
 
 
 def _check_paths(space: Space, document: Document) -> None:
@@ -122,9 +131,10 @@ def check_path(path: str) -> None:
 def check_names(scenario: Scenario, path: str, values: Sequence[Any]) -> Split:
     """The values of a path by kind; CrossflowError for one that cannot be read, or names what the library lacks."""
     found = split(scenario, {path: list(values)})
-    for role, choice in found.choices.items():
+    for chosen, choice in found.choices.items():
+        place, role = technology_of(scenario, chosen)
         for name in choice.names:
-            scenario.library.component(kind_of(role), name)
+            scenario.library_of(scenario.system.places[place]).component(kind_of(str(role)), name)
     return found
 
 
@@ -133,8 +143,9 @@ def _entry(
 ) -> Range | Shares | Options:
     check_path(path)
     path = path_as_shipped(scenario, path)
-    if path in SHARES:
-        return _shares(path, given, document, scenario)
+    place, _, budget = path.rpartition(".budgets.")
+    if budget in BUDGETS and place in scenario.system.places:
+        return _shares(path, given, document, scenario, place)
     if path == "strategy" and given == "legal":
         return Options(path=path, values=_strategies(scenario, options, placed=placed))
     if path == "placement" and given == "all":
@@ -157,9 +168,10 @@ def _axes(strategy: Mesh) -> tuple[str, ...]:
     return tuple(axis.name for axis in strategy.axes if axis.role == "given") or AXES
 
 
-def _shares(path: str, given: Any, document: Document, scenario: Scenario) -> Shares:
-    if not isinstance(scenario.system, GeneratedSystem):
-        raise CrossflowError(f"{scenario.system.name} is known by its datasheet and has no budgets to divide")
+def _shares(path: str, given: Any, document: Document, scenario: Scenario, place: str) -> Shares:
+    system = scenario.system.places[place]
+    if not isinstance(system, GeneratedSystem):
+        raise CrossflowError(f"{system.name} is known by its datasheet and has no budgets to divide")
     if given != "shares" and not isinstance(given, Mapping):
         raise CrossflowError(f"expected 'shares', or {{shares: [...], min: ..., max: ...}}; got {given!r}")
     entry = SharesEntry(shares="all") if given == "shares" else files.validate_at(SharesEntry, document, "space", path)

@@ -216,7 +216,7 @@ def sampling(spec: StudyFile, scenario: Scenario, values: Mapping[str, Sequence[
     """The uncertain numbers of a study, those behind every technology that it sweeps among them."""
     if spec.uncertainty is None:
         return None
-    chosen = {role: list(choice.names) for role, choice in split(scenario, dict(values)).choices.items()} if values else {}
+    chosen = {path: list(choice.names) for path, choice in split(scenario, dict(values)).choices.items()} if values else {}
     numbers = tuple(p for p in uncertain(scenario, chosen, spec.uncertainty.parameters) if p.path not in values)
     if not numbers:
         raise CrossflowError("uncertainty: every uncertain number is swept")

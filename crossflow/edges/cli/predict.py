@@ -93,8 +93,11 @@ def headline(prediction: Prediction) -> Group:
 
 
 def _fleet(prediction: Prediction) -> str:
-    devices, name = prediction.scenario.devices, prediction.scenario.system.name
-    return f"one {name}" if devices == 1 else f"{count(devices)} x {name}"
+    devices, system = prediction.scenario.devices, prediction.scenario.system
+    fleet = f"one {system.name}" if devices == 1 else f"{count(devices)} x {system.name}"
+    beside = round(number(prediction.score.devices)) - devices
+    readers = system.pools["prefill"].name if "prefill" in system.pools else system.name
+    return f"{fleet} and {count(beside)} x {readers} for prompts" if beside else fleet
 
 
 def _answers(prediction: Prediction) -> dict[str, RenderableType]:
@@ -165,10 +168,11 @@ def _throughput(prediction: Prediction) -> str:
 
 
 def _energy(prediction: Prediction) -> str:
-    score, devices = prediction.score, prediction.scenario.devices
-    power = number(score.power)
-    each = device.watts_per_device(power, devices, prediction.device)
-    return f"{show(number(score.energy), 'J')} a step, {show(power, 'W')} in all; {each}"
+    score, power = prediction.score, number(prediction.score.power)
+    energy = f"{show(number(score.energy), 'J')} a step, {show(power, 'W')} in all"
+    if prediction.scenario.system.pools:
+        return energy
+    return f"{energy}; {device.watts_per_device(power, round(number(score.devices)), prediction.device)}"
 
 
 def _bar_width() -> int:

@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 import numpy as np
@@ -48,8 +48,9 @@ NORMAL = {"p50": 0.0, "p90": 1.2816, "p99": 2.3263}  # quantiles of the normal d
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Prefill:
-    """Workers of their own that read prompts, each with a plan; arrays of shape (n,)."""
+    """Workers of their own that read prompts, each with a plan, on devices that may be others; arrays of shape (n,)."""
 
+    machine: Machine
     layout: Layout  # of one worker that reads one prompt
     workers: Array  # [1]
 
@@ -90,6 +91,8 @@ class Steady:
     outcome: Outcome  # of the mean step of all replicas
     requests: Array  # that end in a step, all replicas. [1]
     figures: Mapping[str, Array]  # by column
+    # energy of what the workers of `prefill` compute and move in the time of that step, which the outcome does not have. [J]
+    reading: Array = field(default_factory=lambda: np.zeros(1))
 
 
 def guessed(tokens: Array, acceptance: Array) -> Array:
@@ -192,8 +195,9 @@ def steady_state(job: Job, layout: Layout, machine: Machine, service: Service) -
         outcome, memory=found.kinds, model_flops=outcome.model_flops + ends * reading,
         problems=((most < 1.0, NO_ROOM), (late & (most >= 1.0), OVERRUN)),
     )  # fmt: skip
+    energy = np.zeros(1)
     if service.prefill is not None:
-        outcome = _with_workers(job, machine, service, service.prefill, outcome, ends)
+        outcome, energy = _with_workers(job, service, service.prefill, outcome, ends)
     figures = _figures(service, flow, layout.dp)
     never = (most < 1.0) | flow.steps.endless
     if never.any():
@@ -201,7 +205,7 @@ def steady_state(job: Job, layout: Layout, machine: Machine, service: Service) -
             name: np.where(never, np.inf if name.endswith("_s") and "_per_" not in name else 0.0, values)
             for name, values in figures.items()
         }
-    return Steady(outcome=outcome, requests=np.where(never, 0.0, ends), figures=figures)
+    return Steady(outcome=outcome, requests=np.where(never, 0.0, ends), figures=figures, reading=energy)
 
 
 def _single(layout: Layout) -> Layout:
@@ -274,18 +278,19 @@ def _balanced(job: Job, layout: Layout, machine: Machine, service: Service, held
     limit = most if service.prefill is not None else np.minimum(most, full)
     limit = np.maximum(np.where(closed, np.minimum(limit, flight), limit), LEAST)
     decoding = np.where(closed, limit, np.minimum(limit, 1.0))
-    before, missed = decoding, np.zeros(len(layout))
+    before, missed, settled = decoding, np.zeros(len(layout)), np.zeros(len(layout), dtype=bool)
     for _ in range(ROUNDS):
         flow = _flow(job, layout, machine, service, held, decoding)
         wanted = np.where(closed, flight * divide(flow.writing, flow.writing + flow.first), arrivals * flow.writing)
         wanted = np.clip(wanted, LEAST, limit)
-        if (np.abs(wanted - decoding) <= CLOSE * decoding).all():
+        settled |= np.abs(wanted - decoding) <= CLOSE * decoding  # such a point stays, so that it does not depend on the others
+        if settled.all():
             break
         missing = wanted - decoding
         slope = divide(missing - missed, decoding - before)  # a step of the secant method, where it goes the right way
         following = decoding - missing / np.where(slope < -0.1, slope, -1.0)
         before, missed = decoding, missing
-        decoding = np.clip(np.where(np.isfinite(following), following, wanted), LEAST, limit)
+        decoding = np.where(settled, decoding, np.clip(np.where(np.isfinite(following), following, wanted), LEAST, limit))
     outside = np.where(closed, divide(flight, flow.rate) - flow.writing - flow.first, 0.0)
     late = ~closed & ((arrivals > flow.rate * (1.0 + 3.0 * CLOSE)) | (flow.busy >= 1.0))
     return replace(flow, outside=np.where(late, np.inf, np.maximum(outside, 0.0)))
@@ -322,13 +327,17 @@ def _flow(job: Job, layout: Layout, machine: Machine, service: Service, held: Me
 
 
 def _reading(job: Job, machine: Machine, service: Service, prefill: Prefill) -> Array:
-    """Time in which a worker reads a prompt, and in which its keys and values travel to a replica, shape (2, n). [s]"""
+    """Time in which a worker reads a prompt, and in which its keys and values travel to a replica, shape (2, n). [s]
+
+    They leave by the network of the worker and arrive by that of the replica: the slower of both decides.
+    """
     layout = prefill.layout
-    time = transformer_step(job.reading, layout, machine).total * service.left
+    time = transformer_step(job.reading, layout, prefill.machine).total * service.left
     pair, one = np.full(len(layout), 2.0), np.ones(len(layout))
     group = Group(size=pair, per_node=one, stride=layout.devices, devices=pair * layout.devices, extent=pair)
-    sent = memory(job.reading, layout, machine).stages[CACHE].max(axis=0) * service.left
-    return np.stack([time, machine.wires.time("send_recv", sent, group)])
+    sent = memory(job.reading, layout, prefill.machine).stages[CACHE].max(axis=0) * service.left
+    ends = [prefill.machine] if prefill.machine is machine else [prefill.machine, machine]
+    return np.stack([time, np.maximum.reduce([end.wires.time("send_recv", sent, group) for end in ends])])
 
 
 def _mean(steps: _StepKinds) -> Outcome:
@@ -349,14 +358,19 @@ def _mean(steps: _StepKinds) -> Outcome:
     return replace(steps.plain, **changed)
 
 
-def _with_workers(job: Job, machine: Machine, service: Service, prefill: Prefill, outcome: Outcome, ends: Array) -> Outcome:
-    """The step of replicas with what workers do in the same time; where prompts do not fit in them, the service cannot run."""
-    read, held = transformer_step(job.reading, prefill.layout, machine), memory(job.reading, prefill.layout, machine)
+def _with_workers(job: Job, service: Service, prefill: Prefill, outcome: Outcome, ends: Array) -> tuple[Outcome, Array]:
+    """The step of replicas with what workers do in the same time, and the energy that these take [J].
+
+    Where prompts do not fit in them, the service cannot run.
+    """
+    on = (job.reading, prefill.layout, prefill.machine)
+    read, held = transformer_step(*on), memory(*on)
     more = ends * service.left
-    return replace(
-        outcome, energy=outcome.energy + more * read.energy, flops=outcome.flops + more * read.flops,
-        traffic=outcome.traffic + more * read.traffic, problems=(*outcome.problems, (~held.fits, UNREAD)),
+    outcome = replace(
+        outcome, flops=outcome.flops + more * read.flops, traffic=outcome.traffic + more * read.traffic,
+        problems=(*outcome.problems, (~held.fits, UNREAD)),
     )  # fmt: skip
+    return outcome, np.asarray(more * read.energy)
 
 
 def _figures(service: Service, flow: _Flow, replicas: Array) -> dict[str, Array]:

@@ -83,7 +83,7 @@ def without_levels(document: Document, names: Sequence[str]) -> Document:
             return {key: held for key, held in data.items() if key not in names}
         if above[-1:] == (MICROARCHITECTURE,):
             return {path: held for path, held in data.items() if not (path.startswith("levels.") and path.split(".")[1] in names)}
-        return {key: left(held, (*above, key)) for key, held in data.items()}
+        return {key: held if (*above, key) == ("pools",) else left(held, (*above, key)) for key, held in data.items()}
 
     return Document(file=document.file, data=left(document.data), lines=document.lines) if names else document
 
@@ -178,7 +178,7 @@ def _with(document: Document, budgets: Mapping[str, Any], places: Mapping[Path_,
 
 
 def tables(system: GeneratedSystem, nodes: Sequence[str], memories: Sequence[str], library: TechLibrary) -> dict[str, Array]:
-    """What a template's table of divisions has for each node and memory, by path, shape (nodes, memories)."""
+    """What a template's table of divisions has for each node and memory, by path below the system, shape (nodes, memories)."""
     rows = system.budgets.divisions
     origins = [[origin(system, node, memory, library) for memory in memories] for node in nodes]
     weights = np.zeros((len(nodes), len(memories), len(rows)))
@@ -187,12 +187,12 @@ def tables(system: GeneratedSystem, nodes: Sequence[str], memories: Sequence[str
             weights[i, j, list(one.rows)] = one.weights
     shared, none = [shares(row) for row in rows], np.zeros(1)
     divided = {path: weights @ np.concatenate([row.get(path, none) for row in shared]) for path in {p: None for row in shared for p in row}}
-    found = {f"system.budgets.{path}": table for path, table in divided.items()}
+    found = {f"budgets.{path}": table for path, table in divided.items()}
     for path in {path: None for row in rows for path in row.microarchitecture}:
         quantity = system.free(path)
         values = np.concatenate([_value(system, library, row, path) for row in rows])
         table = np.exp(weights @ np.log(np.maximum(values, np.finfo(float).tiny)))
-        found[f"system.{path}"] = np.rint(table) if quantity.whole else table
+        found[path] = np.rint(table) if quantity.whole else table
     return found
 
 
@@ -246,9 +246,9 @@ def between(system: GeneratedSystem, library: TechLibrary) -> dict[Path_, str]:
     found = origin(system, technology.logic, technology.memory, library) if rows else None
     if found is None or found.note is None or found.rows == (len(rows) - 1,):
         return {}
-    units = {f"system.{path}": system.free(path).unit for path in system.microarchitecture}
+    units = {path: system.free(path).unit for path in system.microarchitecture}
     return {
-        tuple(path.split(".")[1:]): f"{float(table[0, 0])!r} {units.get(path, '')}".removesuffix(" 1").rstrip()
+        _path(path): f"{float(table[0, 0])!r} {units.get(path, '')}".removesuffix(" 1").rstrip()
         for path, table in tables(system, [technology.logic], [technology.memory], library).items()
     }
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 
@@ -18,7 +18,7 @@ from crossflow.hardware.architecture import divisions
 from crossflow.hardware.architecture.datasheet import from_datasheet
 from crossflow.hardware.architecture.generator import CHANGED, generate
 from crossflow.hardware.architecture.model import Architecture
-from crossflow.hardware.architecture.template import DatasheetSystem, GeneratedSystem, SystemSpec
+from crossflow.hardware.architecture.template import DatasheetSystem, GeneratedSystem, PoolName, SystemSpec
 from crossflow.hardware.technology.library import Choice, TechLibrary, kind_of, load_library
 
 _KINDS: Mapping[str, type[GeneratedSystem] | type[DatasheetSystem]] = {"generated": GeneratedSystem, "datasheet": DatasheetSystem}
@@ -28,15 +28,57 @@ TEMPLATES = ("systems", "devices", "generated")  # folders of what a scenario ca
 _OF_THE_FILE = ("kind", "device")
 
 
+# Keys of a pool that its own system has, and what they follow from.
+OF_A_POOL = {"pools": "a pool has none", "devices": "the workers of serving.prefill say how many it has"}
+OF_A_POOL["nodes"] = OF_A_POOL["devices"]
+
+
 def resolve(document: Document, base: Path | None = None) -> tuple[SystemSpec, Document]:
     """Specification of a system section, and the merged data behind it, each line still known.
 
     Raises
     ------
     SpecError, CrossflowError
-        For problems in the section or in the files that it names.
+        For problems in the section, in its pools or in the files that they name.
     """
     below = _merged(document, base)
+    spec, merged = _of_one_kind(below.without("pools"), base)
+    return _with_pools(spec, merged, below, base) if below.data.get("pools") else (spec, merged)
+
+
+def _with_pools(spec: SystemSpec, merged: Document, below: Document, base: Path | None) -> tuple[SystemSpec, Document]:
+    """A system with its pools, each read as a section of its own."""
+    sections = below.data["pools"]
+    if not isinstance(sections, Mapping):
+        raise below.error(("pools",), f"expected systems by name, such as prefill; got {shown(sections)}")
+    pools, problems = dict[str, SystemSpec](), list[Problem]()
+    for name in sections:
+        if name not in get_args(PoolName):
+            problems.append(below.problem(("pools", name), f"unknown pool '{name}'; known: {', '.join(get_args(PoolName))}"))
+            continue
+        try:
+            pools[name], found = _pool(below.under("pools", name), base)
+        except SpecError as error:
+            problems += [problem.below(f"pools.{name}") for problem in error.problems]
+        else:
+            merged = files.merge(merged, found.at("pools", name))
+    if problems:
+        raise SpecError(problems)
+    return spec.model_copy(update={"pools": pools}), merged
+
+
+def _pool(section: Document, base: Path | None) -> tuple[SystemSpec, Document]:
+    """A pool of a system; SpecError for what only a whole system has."""
+    data = {"template": section.data} if isinstance(section.data, str) else section.data
+    wrong = [key for key in OF_A_POOL if isinstance(data, Mapping) and key in data]
+    if wrong:
+        raise SpecError([section.problem((key,), f"{OF_A_POOL[key]}; leave it out") for key in wrong])
+    below = _merged(section, base)
+    return _of_one_kind(below.without(*OF_A_POOL), base)
+
+
+def _of_one_kind(below: Document, base: Path | None) -> tuple[SystemSpec, Document]:
+    """Specification of a merged section of devices of one kind, and its data."""
     spec, merged = _read(below)
     if renamed := _technology_names(spec, merged, base):
         spec, merged = _read(files.replaced(below, renamed))

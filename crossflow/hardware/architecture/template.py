@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, cast
 
 from pydantic import Field, create_model, model_validator
 
@@ -48,8 +48,9 @@ Scope = Literal["bundle", "global"]
 ONE = points(1.0)
 BUDGETS = ("area", "power_shares", "perimeter")  # what is divided among the components of a device
 # Parts of a system that are not of its device.
-NOT_FREE = ("microarchitecture", "technology", "network", "operation", "host", "node_load", "node_power")
+NOT_FREE = ("microarchitecture", "technology", "network", "operation", "host", "node_load", "node_power", "pools")
 Dataflow = Literal["weight", "activation", "output", "best"]
+PoolName = Literal["prefill"]
 LEVELS = ("registers", "l1", "l2", "l3", "l4", "memory")
 
 
@@ -133,6 +134,22 @@ class SystemFields(FileModel):
     )
     host: Host | None = Field(default=None, description="the host's memory, where a strategy may keep what devices have no room for")
     operation: OperationSpec | None = Field(default=None, description="what it takes to run the system: rent, power of the hosts, PUE")
+    pools: Mapping[PoolName, SystemFields] = Field(
+        default={},
+        description="systems of other devices for a part of the work, each a section as `system` itself: `prefill` for the workers of "
+        "`serving.prefill`, which say how many devices it has",
+    )
+
+    @property
+    def places(self) -> Mapping[str, SystemSpec]:
+        """Its kinds of devices by their path in a scenario: `system`, and its pools, such as `system.pools.prefill`."""
+        pools = {f"system.pools.{name}": pool for name, pool in self.pooled.items()}
+        return {"system": cast("SystemSpec", self), **pools}
+
+    @property
+    def pooled(self) -> Mapping[str, SystemSpec]:
+        """Its pools by name; each is a generated or a datasheet system."""
+        return cast("Mapping[str, SystemSpec]", self.pools)
 
     @property
     def device_count(self) -> int:
