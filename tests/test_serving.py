@@ -314,3 +314,25 @@ def test_a_service_executes_what_its_model_needs(seed):
     made = {"system": "dgx-h100", "workload": workload, "strategy": "dp8", "software": str(rng.choice(["vllm", "sglang"]))}
     score = crossflow.predict(crossflow.from_dict(made)).score
     assert 0.0 < score.mfu[0] <= score.hfu[0] <= 1.0
+
+
+def test_a_service_is_judged_by_the_whole_request_and_not_by_its_mean_step():
+    """The step of a service is shorter where its prompts are read slowly, for fewer requests write then."""
+    data = {
+        "system": {"template": "dgx-h100", "devices": 8},
+        "workload": {
+            "model": "llama3-70b", "task": "serving", "prompt": 4096, "output": 256, "global_batch": 64,
+            "serving": {"prefill": {"workers": 4, "strategy": "tp4"}},
+        },
+        "strategy": "tp8",
+    }  # fmt: skip
+    many, few = (crossflow.predict(data, {"workload.serving.prefill.workers": workers}) for workers in (4, 1))
+    assert few.step_time < many.step_time  # which is no reason to want fewer
+    assert few.serving["output_throughput_tokens_per_s"] < 0.7 * many.serving["output_throughput_tokens_per_s"]
+    best = crossflow.optimise(data, {"workload.serving.prefill.workers": [1, 2, 4]})
+    assert best.row["workload.serving.prefill.workers"] == 4
+    plans = crossflow.plan(data)
+    assert [plans.objective, plans.as_usual] == ["e2el_s", True]
+    times = [plan.value for plan in plans if plan.feasible]
+    assert times == sorted(times)
+    assert crossflow.load({**data, "strategy": "auto"}).strategy_text == plans[0].strategy

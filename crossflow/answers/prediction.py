@@ -185,7 +185,7 @@ class Prediction(PlainData, Tabular):
         """Time of each further token of a service, on average; None for all else. [s]"""
         return self.serving.get("tpot_s")
 
-    def explain(self, objective: str = "step_time_s") -> Explanation:
+    def explain(self, objective: str | None = None) -> Explanation:
         """What limits it: `crossflow.explain` of its scenario."""
         return public("explain")(self.scenario, objective)  # type: ignore[no-any-return]
 

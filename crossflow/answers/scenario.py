@@ -31,7 +31,7 @@ from crossflow.hardware.technology.library import KINDS, TechLibrary, library_di
 from crossflow.parallel.strategy.hierarchy import Hierarchy
 from crossflow.parallel.strategy.mesh import ORDER, Mesh
 from crossflow.parallel.strategy.plan import Plan
-from crossflow.parallel.strategy.reading import AnyStrategy, Workload, as_text, fitting, read_strategy, strategy_problem
+from crossflow.parallel.strategy.reading import AnyStrategy, Workload, as_text, fitting, read_strategy, strategy_problem, worker_plan
 from crossflow.parallel.strategy.schedules import hold_order
 from crossflow.parallel.transform import transform
 from crossflow.program.file import is_program
@@ -152,6 +152,19 @@ class Scenario(PlainData):
     def devices(self) -> int:
         """Accelerators in use."""
         return self.system.device_count if isinstance(self.strategy, Hierarchy) else self.strategy.devices
+
+    @property
+    def readers(self) -> int:
+        """Accelerators beside them: those of the workers that read the prompts of a service."""
+        plan = worker_plan(self.workload) if isinstance(self.workload, TransformerSpec) else None
+        return 0 if plan is None else plan.devices * self.workload.serving.prefill.workers  # type: ignore[union-attr] # it has workers
+
+    @property
+    def fleet(self) -> str:
+        """Its devices in words, such as `8 x dgx-h100 and 4 x dgx-b200 for prompts`."""
+        own = f"{self.devices:,} x {self.system.name}" if self.devices > 1 or self.readers else f"one {self.system.name}"
+        pool = self.system.pooled.get("prefill", self.system)
+        return f"{own} and {self.readers:,} x {pool.name} for prompts" if self.readers else own
 
     @property
     def nodes(self) -> tuple[int, int]:
@@ -603,7 +616,9 @@ def spelled_out(document: Document) -> Document:
     data = document.data
     if not isinstance(data, Mapping):
         return document
-    named: dict[files.Path_, Any] = {(section,): {key: data[section]} for section, key in SHORT.items() if isinstance(data.get(section), str)}
+    named: dict[files.Path_, Any] = {
+        (section,): {key: data[section]} for section, key in SHORT.items() if isinstance(data.get(section), str)
+    }
     pools = files.held(data, ("system", "pools"))
     if isinstance(pools, Mapping):
         named |= {("system", "pools", name): {"template": pool} for name, pool in pools.items() if isinstance(pool, str)}
@@ -702,8 +717,7 @@ def _resolved(document: Document, base: Path | None, name: str, like: Scenario |
         raise SpecError(map(pointed, problems))
     document = _with_components(document, system, system_document, base)
     _check_meaning(top, workload, document)
-    _check_types(system, workload, stack, document)
-    _check_pools(system, workload, top, document)
+    _check_system(system, workload, stack, top, document)
     strategy = fitting(strategy, system, workload)
     scenario = Scenario(
         name=top.name or name,
@@ -755,6 +769,12 @@ def _check_types(system: SystemSpec, workload: Workload, stack: SoftwareStack | 
             raise document.error(("workload", "dtype"), f"{one.name} has no {what} for {workload.dtype}; it has {', '.join(dtypes)}")
     if isinstance(workload, TransformerSpec) and workload.weight_dtype and stack is not None and stack.weight == "fp32":
         raise document.error(("workload", "weight_dtype"), f"{stack.name} keeps weights in fp32; leave it out, or name other software")
+
+
+def _check_system(system: SystemSpec, workload: Workload, stack: SoftwareStack | None, top: ScenarioFile, document: Document) -> None:
+    """SpecError for a workload that the devices of a system do not compute, or that its pools have no part in."""
+    _check_types(system, workload, stack, document)
+    _check_pools(system, workload, top, document)
 
 
 def _check_pools(system: SystemSpec, workload: Workload, top: ScenarioFile, document: Document) -> None:

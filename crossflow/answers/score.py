@@ -70,12 +70,17 @@ def unit_of(column: str) -> str:
     return _NAMED.get(head) or next((unit for ending, unit in SUFFIXES.items() if measured.endswith(ending)), "1")
 
 
+SAID = {"e2el_s": "whole request"}  # figures whose names are no words
+
+
 def words(name: str) -> str:
     """The name of a figure in words, without the unit in it.
 
     >>> words("step_time_s"), words("device_hours_per_million_tokens"), words("exposed_share")
     ('step time', 'device hours per million tokens', 'exposed')
     """
+    if name in SAID:
+        return SAID[name]
     head, *amount = name.partition(MILLION)
     ending = next((ending for ending in (*SUFFIXES, "_share") if head.endswith(ending)), "")
     return "".join((head.removesuffix(ending), *amount)).replace("_", " ")

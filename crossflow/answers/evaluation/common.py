@@ -39,6 +39,12 @@ class Fleet:
     pool: str = ""  # name of the pool that they are; none where they are as those of the system itself
     devices: Array = field(default_factory=lambda: np.zeros(1))  # how many there are. [1]
     energy: Array = field(default_factory=lambda: np.zeros(1))  # of their operations and traffic in a step. [J]
+    # what each sends in its node, and out of it, of what is counted apart from `energy`. [B]
+    sent: tuple[Array, Array] = field(default_factory=lambda: (np.zeros(1), np.zeros(1)))
+
+    def prefix(self, mark: str) -> str:
+        """What names of figures of its devices begin with."""
+        return f"{self.pool}{mark}" if self.pool else ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -98,9 +104,15 @@ def rents(fleets: Sequence[Fleet], dtype: str, n: int) -> tuple[Array, Array]:
     return wide(rent, n), wide(worth, n)
 
 
-def _energy(fleet: Fleet, sent: tuple[Array, Array], elapsed: Array) -> Array:
-    """Energy of devices with their links in a step of some length, in which each sends so much. [J]"""
-    device, devices = fleet.device, fleet.devices
+def _fleets(batch: PointBatch, ran: Ran) -> tuple[Fleet, ...]:
+    """All devices of a batch, those of the system itself first."""
+    own, outcome = ran.devices - sum((one.devices for one in ran.beside), NOTHING), ran.outcome
+    return (Fleet(system=batch.system, device=batch.device, devices=own, energy=outcome.energy, sent=outcome.sent), *ran.beside)
+
+
+def _energy(fleet: Fleet, elapsed: Array) -> Array:
+    """Energy of devices with their links in a step of some length. [J]"""
+    device, devices, sent = fleet.device, fleet.devices, fleet.sent
     intra, inter = (NOTHING if port is None else port.energy for port in (device.intra, device.inter))
     links = devices * (sent[0] * intra + sent[1] * inter)
     # No more than the power limit allows: memory that is busy beside long products shares it with them, and so do the links of a device
@@ -113,16 +125,13 @@ def score_of(batch: PointBatch, ran: Ran) -> Score:
     """Score of a batch that ran: throughput, energy, use of the peak, what fits."""
     scenario, device, outcome, devices = batch.scenario, batch.device, ran.outcome, ran.devices
     n, dtype = outcome.total.size, scenario.workload.dtype
-    main = Fleet(
-        system=batch.system, device=device, devices=devices - sum((one.devices for one in ran.beside), NOTHING), energy=outcome.energy
-    )
-    fleets = (main, *ran.beside)
+    fleets = _fleets(batch, ran)
+    kinds = [one for one in fleets if one.pool or one is fleets[0]]
     beyond = np.isnan(outcome.total) | (np.isfinite(outcome.total) & (outcome.total > LARGEST))
     total = np.where(beyond, np.inf, outcome.total)
     timed = np.isfinite(total) & (total > 0)
     elapsed = np.where(timed, total, 1.0)
-    drawn = sum((_energy(one, (NOTHING, NOTHING), elapsed) for one in ran.beside), _energy(main, outcome.sent, elapsed))
-    energy = wide(np.where(timed, drawn, np.inf), n)
+    energy = wide(np.where(timed, sum((_energy(one, elapsed) for one in fleets), NOTHING), np.inf), n)
     peak = sum((one.device.throughput[dtype] * one.devices for one in fleets), NOTHING)
     used = divide(wide(outcome.flops, n), wide(peak * elapsed, n))
     needed = divide(wide(outcome.model_flops, n), wide(peak * elapsed, n))
@@ -135,9 +144,8 @@ def score_of(batch: PointBatch, ran: Ran) -> Score:
         *_unrunnable(outcome, held, capacity, ~np.isfinite(total)),
     ]
     unbuildable = [
-        (wide(mask, n), f"{'' if not one.pool else f'{one.pool}: '}cannot be built: {sentence}")
-        for one in fleets if one.pool or one is main for mask, sentence in one.device.problems
-    ]  # fmt: skip
+        (wide(mask, n), f"{one.prefix(': ')}cannot be built: {sentence}") for one in kinds for mask, sentence in one.device.problems
+    ]
     feasible, reason, reasons = first_cause([*unbuildable, *unrunnable, (wrong, INCONSISTENT)])
     rate, bound = np.where(timed, ran.samples / elapsed, 0.0), _table(outcome.bound, n)
     rent, worth = rents(fleets, dtype, n)
@@ -171,12 +179,7 @@ def score_of(batch: PointBatch, ran: Ran) -> Score:
         tokens_per_second=rate * ran.tokens,
         trust=np.zeros(n, dtype=int),
         serving=ran.serving,
-        architecture={
-            f"{one.pool}.{name}" if one.pool else name: wide(value, n)
-            for one in fleets
-            if one.pool or one is main
-            for name, value in one.device.figures.items()
-        },
+        architecture={f"{one.prefix('.')}{name}": wide(value, n) for one in kinds for name, value in one.device.figures.items()},
     )
 
 

@@ -54,6 +54,15 @@ def task_of(scenario: Scenario) -> str:
     return scenario.workload.task if isinstance(scenario.workload, TransformerSpec) else ""
 
 
+def usual_objective(scenario: Scenario) -> str:
+    """Column to make small where nobody names one: the step; of a service the whole request.
+
+    The mean step of a service is shorter where fewer requests write at once, as where prompts are read slowly. A whole request takes
+    shortest where the most are answered: of a fixed number in flight, by Little's law, one is the inverse of the other.
+    """
+    return "e2el_s" if task_of(scenario) == "serving" else "step_time_s"
+
+
 def serving(scenario: Scenario, score: Score, reading: Score | None, members: Members | None = None) -> dict[str, Array]:
     """Figures of a service by column: time to first token, time per output token, throughput; none for other tasks.
 

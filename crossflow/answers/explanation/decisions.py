@@ -25,7 +25,8 @@ CHOICES = 2  # of each setting of a chip
 LEAST = 5e-4  # relative change that is worth a row
 ARRIVING = 5e-3  # the same of the rate of requests that arrive by themselves, which settles to about a thousandth
 TIMED = ("step_time_s", "samples_per_second", "tokens_per_second")  # objectives that follow the pace of a step
-OF_A_STEP = ("energy_j", "carbon_kg", "embodied_carbon_kg")  # objectives that a smaller batch makes smaller, as it does less in a step
+# Objectives that a smaller batch makes smaller, as it does less in a step, or answers fewer requests at once.
+OF_A_STEP = ("energy_j", "carbon_kg", "embodied_carbon_kg", "e2el_s")
 LESS = ("batch", "engine")  # kinds of which a shorter step may only do less
 KINDS: tuple[DecisionKind, ...] = get_args(DecisionKind)
 CHIP: Mapping[str, DecisionKind] = {

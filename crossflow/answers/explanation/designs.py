@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from crossflow.answers.evaluation import evaluate
+from crossflow.answers.evaluation.figures import usual_objective
 from crossflow.answers.explanation.dividing import checked, count_path, legal, undecided
 from crossflow.answers.points import variant, varied
 from crossflow.answers.scenario import Scenario
@@ -192,7 +193,7 @@ def ranked(design: Design) -> tuple[tuple[str, ...], Score]:
     if not isinstance(design.scenario.workload, TransformerSpec | DlrmSpec):
         texts = thinned(texts, APART)
     points = {**design.points(len(texts)), "strategy": list(texts)}
-    return texts, evaluate(design.scenario, points, columns=("step_time_s",), fitting=True)
+    return texts, evaluate(design.scenario, points, columns=(usual_objective(design.scenario),), fitting=True)
 
 
 def thinned(texts: tuple[str, ...], count: int) -> tuple[str, ...]:
@@ -216,7 +217,8 @@ def _fastest(scenario: Scenario, quantities: tuple[tuple[str, float], ...]) -> s
 
 def best_first(score: Score) -> Index:
     """Places of points, those that fit first and the fastest of them; the others, and equals, by the memory that they need."""
-    return np.lexsort((score.memory_needed, np.where(score.feasible, score.step_time, np.inf)))
+    time = score.serving["e2el_s"] if "requests_decoding" in score.serving else score.step_time  # of a service a request, not its step
+    return np.lexsort((score.memory_needed, np.where(score.feasible, time, np.inf)))
 
 
 def chosen_first(score: Score) -> Index:

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from crossflow.answers.evaluation import evaluate
-from crossflow.answers.evaluation.figures import check_objective
+from crossflow.answers.evaluation.figures import check_objective, usual_objective
 from crossflow.answers.explanation.alternatives import REFINED, SEARCHED, alternatives
 from crossflow.answers.explanation.answers import (
     FINE_STEP,
@@ -77,13 +77,14 @@ PROFILED = (
 Move = Mapping[str, float]  # new values by path
 
 
-def explain(scenario: Scenario, objective: str = "step_time_s", *, tried: bool = True) -> Explanation:
+def explain(scenario: Scenario, objective: str | None = None, *, tried: bool = True) -> Explanation:
     """Explain what limits a scenario.
 
     Parameters
     ----------
     scenario : the scenario.
-    objective : numeric column of a score to explain; see `crossflow.answers.score.larger_is_better` for what counts as improving it.
+    objective : numeric column of a score to explain; see `crossflow.answers.score.larger_is_better` for what counts as improving it. The
+        step time where absent, of a service the time of a whole request.
     tried : whether decisions beside those about a generated chip are tried; a page asks for them by themselves.
 
     Raises
@@ -96,8 +97,7 @@ def explain(scenario: Scenario, objective: str = "step_time_s", *, tried: bool =
     Elasticities are central differences of the logarithms at +-1 % of each parameter (+-1 for whole numbers); on one side,
     through both steps to second order, where the range of the quantity forbids the other.
     """
-    start = evaluate(scenario)
-    _check(scenario, start, objective)
+    start, objective = _start(scenario, objective)
     numbers = parameters(scenario)
     trials = _Trials(scenario=scenario, objective=objective, values={number.path: number.value for number in numbers})
     movable = [number for number in numbers if number.value != 0.0]
@@ -205,10 +205,9 @@ def _of_another_node(number: Parameter, scenario: Scenario) -> bool:
     return number.path.startswith("techlib.logic.") and not number.path.startswith(f"techlib.logic.{scenario.system.technology.logic}.")
 
 
-def other_strategies(scenario: Scenario, objective: str = "step_time_s") -> tuple[OtherStrategy, ...]:
+def other_strategies(scenario: Scenario, objective: str | None = None) -> tuple[OtherStrategy, ...]:
     """What other strategies on the same devices bring, those that fit first: that part of `explain` alone, which takes a moment."""
-    start = evaluate(scenario)
-    _check(scenario, start, objective)
+    start, objective = _start(scenario, objective)
     trials = _Trials(scenario=scenario, objective=objective, values={})
     return _strategies(trials, trials.outcomes(start)[0])
 
@@ -230,8 +229,9 @@ def _strategies(trials: _Trials, base: _Outcome) -> tuple[OtherStrategy, ...]:
     return tuple(sorted(found, key=lambda other: (not other.feasible, -other.gain)))
 
 
-def _check(scenario: Scenario, start: Score, objective: str) -> None:
-    """CrossflowError unless the scenario has a positive, finite value of the objective."""
+def _start(scenario: Scenario, objective: str | None) -> tuple[Score, str]:
+    """Score of a scenario, and what is explained of it; CrossflowError unless it has a positive, finite value of that."""
+    start, objective = evaluate(scenario), objective or usual_objective(scenario)
     columns = start.columns()
     check_objective(scenario, columns, objective)
     if not math.isfinite(float(start.step_time[0])):
@@ -239,6 +239,7 @@ def _check(scenario: Scenario, start: Score, objective: str) -> None:
     value = float(columns[objective][0])
     if not (math.isfinite(value) and value > 0.0):
         raise CrossflowError(f"the {objective} of the scenario is {value:g}; only a positive, finite objective can be explained")
+    return start, objective
 
 
 def _notes(scenario: Scenario, base: _Outcome, *, rated: bool) -> tuple[str, ...]:

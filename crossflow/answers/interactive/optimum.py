@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
+from crossflow.answers.evaluation.figures import usual_objective
 from crossflow.answers.interactive.sweeps import Direction, check_directed, sign_of
 from crossflow.answers.planning.opening import ScenarioSource, load
 from crossflow.answers.prediction import Prediction, predict
@@ -106,7 +107,7 @@ class Optimum(PlainData, Tabular):
 def optimise(
     scenario: ScenarioSource,
     space: Mapping[str, Any],
-    objectives: str | Sequence[str] | Mapping[str, Direction] = "step_time_s",
+    objectives: str | Sequence[str] | Mapping[str, Direction] | None = None,
     *,
     constraints: Mapping[str, Any] | None = None,
     figures: Mapping[str, OwnFigure] | None = None,
@@ -122,7 +123,7 @@ def optimise(
     scenario : where the search starts from: a scenario, its file or its plain data.
     space : what may change, by path, as in the `space` of a study: lists of values, ``{"from": ..., "to": ...}``, ``"shares"``,
         and ``"legal"`` for strategies.
-    objectives : columns to make as good as can be; or each with its direction, which own figures need.
+    objectives : columns to make as good as can be, or each with its direction, which own figures need; what `plan` orders by where absent.
     constraints : bounds by column, such as ``{"power_w": "<= 160 kW"}``; ``{"fits": False}`` ignores memory.
     figures : own columns by name, functions of the columns of a score, which objectives and constraints may name.
     searcher : as the searches of a study; where absent exhaustive for lists of values, evolution of several objectives or with
@@ -144,8 +145,8 @@ def optimise(
     >>> best.evaluations, best.scenario.workload_batch
     (4, 8)
     """
-    start, own, goals = load(scenario), dict(figures or {}), _goals(objectives)
-    check_directed(objectives, own)
+    start, own = load(scenario), dict(figures or {})
+    goals = _goals(objectives or usual_objective(start), own)
     named = [goal.name for goal in goals if goal.name not in own] or ["step_time_s"]
     data: dict[str, Any] = {
         "name": start.name,
@@ -165,8 +166,9 @@ def optimise(
     return _optimum(problem, best, blocks)
 
 
-def _goals(objectives: str | Sequence[str] | Mapping[str, Direction]) -> list[Objective]:
-    """Objectives in order."""
+def _goals(objectives: str | Sequence[str] | Mapping[str, Direction], own: Mapping[str, OwnFigure]) -> list[Objective]:
+    """Objectives in order; CrossflowError for an own figure without a direction."""
+    check_directed(objectives, own)
     if isinstance(objectives, Mapping):
         return [Objective(name=name, maximise=sign_of(name, way) < 0) for name, way in objectives.items()]
     listed = [objectives] if isinstance(objectives, str) else list(objectives)

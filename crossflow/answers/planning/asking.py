@@ -96,7 +96,7 @@ def load(scenario: ScenarioSource | None = None, settings: Overrides = (), **nam
     return opening.load(*asked("load", scenario, settings, named)[:2])
 
 
-def explain(scenario: ScenarioSource | None = None, objective: str = "step_time_s", settings: Overrides = (), **named: Any) -> Explanation:
+def explain(scenario: ScenarioSource | None = None, objective: str | None = None, settings: Overrides = (), **named: Any) -> Explanation:
     """What limits a scenario; see `crossflow.answers.explanation.sensitivity.explain`, and `predict` for how the scenario is given."""
     return sensitivity.explain(opening.load(*asked("explain", scenario, settings, named)[:2]), objective)
 
@@ -106,7 +106,7 @@ def plan(
     settings: Overrides = (),
     *,
     top: int = 10,
-    objective: str = "step_time_s",
+    objective: str | None = None,
     margin: float = MARGIN,
     **named: Any,
 ) -> Plans:

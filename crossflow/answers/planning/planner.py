@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from crossflow.answers.evaluation import evaluate
-from crossflow.answers.evaluation.figures import check_objective
+from crossflow.answers.evaluation.figures import check_objective, usual_objective
 from crossflow.answers.evaluation.layered import machine
 from crossflow.answers.evaluation.remedies import remedies
 from crossflow.answers.planning.plans import Plans, RankedPlan, RefusedPlans, figure, ranked, with_ties
@@ -59,14 +59,15 @@ class _Survey:
         return found[short[found]] if short.any() else found
 
 
-def plan(scenario: Scenario, *, top: int = 10, objective: str = "step_time_s", margin: float = MARGIN) -> Plans:
+def plan(scenario: Scenario, *, top: int = 10, objective: str | None = None, margin: float = MARGIN) -> Plans:
     """The best strategies of a scenario's workload on its devices, and why the others fail.
 
     Parameters
     ----------
     scenario : what is divided, on what; its own strategy is set beside the best ones.
     top : how many plans are listed.
-    objective : column of a score that orders them, the largest value first where larger is better.
+    objective : column of a score that orders them, the largest value first where larger is better; the step time where absent, of a
+        service the time of a whole request.
     margin : share of a device's memory that should be left. Plans that leave less are marked as tight, and none of them is chosen
         while another fits. [1]
 
@@ -85,6 +86,7 @@ def plan(scenario: Scenario, *, top: int = 10, objective: str = "step_time_s", m
         raise ValueError(f"top: expected at least one plan, got {top}")
     if not 0.0 <= margin < 1.0:
         raise ValueError(f"margin: expected a share of memory from 0 to below 1, got {margin:g}")
+    objective = objective or usual_objective(scenario)
     legal = _legal(scenario)
     made, unmade = _makeable(scenario, legal)
     if not made:

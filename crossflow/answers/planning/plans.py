@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Any, overload
 import numpy as np
 
 from crossflow.answers.bands import Trust, order_of_pairs, spread_of, ties
+from crossflow.answers.evaluation.figures import usual_objective
 from crossflow.answers.evaluation.likeness import likeness, told_trust, trust
 from crossflow.answers.points import variant
 from crossflow.answers.scenario import Scenario
-from crossflow.answers.score import MILLION, Score, larger_is_better, money, unit_of
+from crossflow.answers.score import MARGIN, MILLION, Score, larger_is_better, money, unit_of
 from crossflow.base.arrays import plain
 from crossflow.base.results import DeviceMemory, PlainData, Tabular, public
 from crossflow.base.units import show
@@ -218,6 +219,11 @@ class Plans(PlainData, Tabular):
         return self.chosen
 
     @property
+    def as_usual(self) -> bool:
+        """Whether they are in the order in which `strategy: auto` takes them."""
+        return self.objective == usual_objective(self.scenario) and self.margin == MARGIN
+
+    @property
     def counts(self) -> str:
         """How many strategies were tried, and how many fit, in a sentence."""
         tried = (
@@ -303,12 +309,12 @@ def with_ties(scenario: Scenario, plans: Sequence[RankedPlan], objective: str) -
 
 
 def follows_from_time(objective: str) -> bool:
-    """Whether a column is the time of a step, or in proportion to it or its inverse.
+    """Whether a column is the time of a step, or of a request of many steps, or in proportion to it or its inverse.
 
     >>> [follows_from_time(name) for name in ("step_time_s", "usd_per_million_tokens", "mfu", "memory_needed_bytes")]
     [True, True, True, False]
     """
-    return objective in ("step_time_s", "samples_per_second", "tokens_per_second", "mfu", "hfu") or MILLION in objective
+    return objective in ("step_time_s", "e2el_s", "samples_per_second", "tokens_per_second", "mfu", "hfu") or MILLION in objective
 
 
 def _flat(data: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, Any]]:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from crossflow.answers.evaluation.figures import usual_objective
 from crossflow.answers.evaluation.members import together
 from crossflow.answers.points import STRATEGY, Together, as_shipped, by_path, is_together, read_together, split, variant
 from crossflow.answers.scenario import Scenario, check_no_part, check_strategy, from_document, scenario_document, spelled_out, strategy_of
@@ -184,6 +185,7 @@ def _read(path: str | Path | Mapping[str, Any], base: Path | None, yes: bool, se
         raise document.error(("scenario", "strategy"), str(error).removeprefix("strategy: ")) from None
     if planned_ and isinstance(scenario.workload, ProgramSpec):
         raise document.error(("scenario", "strategy"), GIVEN)
+    spec = _with_goals(spec, scenario)
     swept = _Swept.read(spec, scenario, document)
     _check_values(spec, scenario, swept, document)
     every = swept.by_path
@@ -197,6 +199,15 @@ def _read(path: str | Path | Mapping[str, Any], base: Path | None, yes: bool, se
         spec=spec, scenario=scenario, values=swept.values, together=swept.together, planned=planned_,
         document=document, runs=runs, sampling=sampling, redivision=anew,
     )  # fmt: skip
+
+
+def _with_goals(spec: StudyFile, scenario: Scenario) -> StudyFile:
+    """A study with what a scenario like its own is judged by, where the file names no objective, and none to divide budgets for."""
+    usual, given = usual_objective(scenario), spec.model_fields_set
+    changes: dict[str, Any] = {} if "objectives" in given else {"objectives": (usual,)}
+    if spec.redivide is not None and "goal" not in spec.redivide.model_fields_set:
+        changes["redivide"] = spec.redivide.model_copy(update={"goal": usual})
+    return spec.model_copy(update=changes)
 
 
 def _without_plan(spec: StudyFile, document: Document) -> tuple[Document, bool]:

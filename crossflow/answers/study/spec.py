@@ -57,7 +57,9 @@ PER_DRAW = ("each", "draw_evaluations")  # fields of `redivide` that only draws 
 class Redivide(FileModel):
     """Budgets of a generated device, divided anew at every point of the study."""
 
-    goal: str = Field(default="step_time_s", description="column to make small, or large where more of it is better")
+    goal: str = Field(
+        default="step_time_s", description="column to make small, or large where more of it is better; for services `e2el_s` where absent"
+    )
     shares: Annotated[tuple[str, ...], Field(min_length=1)] = Field(
         default=("area", "power", "perimeter"),
         description="`area`, `power` and `perimeter` for all shares of these budgets that the device has, or paths of shares or "
@@ -95,7 +97,9 @@ class StudyFile(FileModel):
     )
     space: Mapping[str, Any] = Field(default={}, description="what searches may change, by path")
     objectives: Annotated[tuple[str, ...] | Mapping[str, Literal["minimise", "maximise"]], BeforeValidator(_listed)] = Field(
-        default=("step_time_s",), min_length=1, description="columns to make small; or each with its direction"
+        default=("step_time_s",),
+        min_length=1,
+        description="columns to make small; or each with its direction; for services `e2el_s` where absent",
     )
     constraints: Mapping[str, Any] = Field(default={}, description="bounds by column, such as `<= 160 kW`; `fits: false` ignores memory")
     searches: Mapping[str, SearchSettings] = Field(

@@ -62,7 +62,7 @@ def headline(explanation: Explanation) -> Group:
     """Scenario, objective, what bounds it now and what limits it most."""
     scenario = explanation.scenario
     chosen = f", {scenario.auto}" if scenario.auto is not None else ""
-    fleet = f"{page.count(scenario.devices)} x {scenario.system.name}, strategy {scenario.strategy_text}{chosen}"
+    fleet = f"{scenario.fleet}, strategy {scenario.strategy_text}{chosen}"
     title = page.first_line(scenario.name, f"  {scenario.workload.model} on {fleet}")
     rows: dict[str, RenderableType] = {in_words(explanation.objective): Text(_figure(explanation.value, explanation), "bold")}
     if explanation.reason is not None:

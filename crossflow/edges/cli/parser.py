@@ -168,7 +168,10 @@ _MOVED = (
     "with --export: what can be moved on the page, such as system.nodes,strategy,system.network.inter.bandwidth "
     "(default: the number of nodes, the best strategies, and the network)"
 )
-_OBJECTIVE = "what to improve, a column of a score such as step_time_s, energy_j, cost_usd or mfu"
+_OBJECTIVE = (
+    "what to improve, a column of a score such as step_time_s, energy_j, cost_usd or mfu; the step time where not given, of a service the"
+    " time of a whole request"
+)
 _MARGIN = "share of memory that should be left, 0.05 where not given: plans that leave less are marked as tight, and not chosen"
 _WRITTEN = "trace (.json, .json.gz), picture (.png, .svg) or, without ending, folder of a trace a rank; may be given several times"
 _CHANGES = "changes such as all_reduce+2ms,bandwidth*0.5,latency+5us,all*1.1,rank[7]*1.2"
@@ -231,7 +234,7 @@ _COMMANDS: dict[str, tuple[str, tuple[Argument, ...]]] = {
     "plan": ("find the best strategies of a scenario: time, memory, peak use, and why others fail", (
         *_ABOUT_WHAT,
         _argument("--top", type=_positive, default=10, metavar="N", help="plans to list, 10 where not given"),
-        _argument("--objective", default="step_time_s", metavar="NAME", help=_OBJECTIVE),
+        _argument("--objective", metavar="NAME", help=_OBJECTIVE),
         _argument("--margin", type=_share, default=0.05, metavar="SHARE", help=_MARGIN),
         _argument("--export", choices=FRAMEWORKS, metavar="FRAMEWORK", help=f"{_EXPORT}: {', '.join(FRAMEWORKS)}"),
         _argument("--diff", action="store_true", help=_DIFF),
@@ -252,7 +255,7 @@ _COMMANDS: dict[str, tuple[str, tuple[Argument, ...]]] = {
     )),
     "explain": ("explain what limits a scenario: elasticities, what-ifs, the next bottleneck", (
         *_ABOUT_WHAT,
-        _argument("--objective", default="step_time_s", metavar="NAME", help=_OBJECTIVE),
+        _argument("--objective", metavar="NAME", help=_OBJECTIVE),
         _argument("--top", type=_positive, default=15, metavar="N", help="parameters to show, 15 where not given"),
         _argument("--all", action="store_true", help="show constants too, which were fitted or restate the device"),
         _argument("--plot", type=Path, metavar="FILE", help="also draw a tornado plot, as FILE.png and FILE.svg"),

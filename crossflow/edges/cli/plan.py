@@ -14,7 +14,7 @@ from rich.text import Text
 from crossflow.answers.planning.opening import unplanned
 from crossflow.answers.planning.planner import plan
 from crossflow.answers.planning.plans import Plans, RankedPlan
-from crossflow.answers.score import MARGIN, larger_is_better, unit_of, words
+from crossflow.answers.score import larger_is_better, unit_of, words
 from crossflow.base import files
 from crossflow.base.errors import CrossflowError
 from crossflow.base.units import show
@@ -95,7 +95,7 @@ def sections(plans: Plans, assumed: Sequence[str] = (), written: WrittenPlan | N
 def headline(plans: Plans) -> Group:
     """What is planned, on what, and how many strategies fit."""
     scenario = plans.scenario
-    title = page.first_line(scenario.name, f"  {scenario.workload.model} on {count(scenario.devices)} x {scenario.system.name}")
+    title = page.first_line(scenario.name, f"  {scenario.workload.model} on {scenario.fleet}")
     rows: dict[str, RenderableType] = {"plans": Text(plans.counts, "bold" if plans.fitting else "bold red")}
     rows["memory"] = f"{show(plans[0].capacity, 'B')} a device"
     if plans.tight:
@@ -123,7 +123,7 @@ def listed(plans: Plans, written: WrittenPlan | None = None) -> Group:
         row += [_time(one), show(one.needed, "B"), _left(one), percent(one.mfu) if one.feasible else "-"]
         row += [] if money is None else [dollars(one.money[money]).removesuffix(" USD") if money in one.money else "-"]
         rows.append([*row, show(one.power, "W"), *([] if written is None else ["no" if one.strategy in written[2] else "yes"])])
-    automatic = "that `strategy: auto` takes" if timed and plans.margin == MARGIN else "to take"
+    automatic = "that `strategy: auto` takes" if plans.as_usual else "to take"
     title, aside = "Best plans", f"{_fancy('>')} marks the plan {automatic}"
     if written is not None:
         named = f"{_fancy('>')} marks the plan" if written[1] in [one.strategy for one in plans] else f"{written[1]} is the plan"

@@ -86,18 +86,10 @@ def headline(prediction: Prediction) -> Group:
     """Scenario, verdict and the figures asked for first."""
     scenario = prediction.scenario
     chosen = f", {scenario.auto}" if scenario.auto is not None else ""
-    what = f"{scenario.workload.model} on {_fleet(prediction)}, strategy {scenario.strategy_text}{chosen}"
+    what = f"{scenario.workload.model} on {scenario.fleet}, strategy {scenario.strategy_text}{chosen}"
     title = page.first_line(scenario.name, "  ", what)
     notes = [page.indented(Text(f"note: {note}", "yellow")) for note in prediction.notes]
     return Group(title, Text(), page.indented(page.pairs(_answers(prediction))), *notes)
-
-
-def _fleet(prediction: Prediction) -> str:
-    devices, system = prediction.scenario.devices, prediction.scenario.system
-    fleet = f"one {system.name}" if devices == 1 else f"{count(devices)} x {system.name}"
-    beside = round(number(prediction.score.devices)) - devices
-    readers = system.pools["prefill"].name if "prefill" in system.pools else system.name
-    return f"{fleet} and {count(beside)} x {readers} for prompts" if beside else fleet
 
 
 def _answers(prediction: Prediction) -> dict[str, RenderableType]:

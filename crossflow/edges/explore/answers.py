@@ -35,7 +35,7 @@ def answer(design: Design, score: Score, point: int = 0) -> dict[str, Any]:
     return {
         "strategy": scenario.strategy_text,
         "devices": scenario.devices,
-        "what": f"{scenario.workload.model} on {scenario.devices:,} x {scenario.system.name}",
+        "what": f"{scenario.workload.model} on {scenario.fleet}",
         "note": design.note,
         "step_time": _plain(score.step_time, point),
         "feasible": bool(score.feasible[point]),
