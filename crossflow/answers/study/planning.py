@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from crossflow.answers.points import variant
@@ -12,10 +13,13 @@ from crossflow.answers.scenario import Scenario, load
 from crossflow.answers.score import larger_is_better
 from crossflow.answers.search.driver import check
 from crossflow.answers.search.goals import Objective
+from crossflow.answers.search.own import Effort
+from crossflow.answers.search.portfolio import PortfolioProblem
 from crossflow.answers.search.problem import SearchProblem, standing
 from crossflow.answers.search.settings import BEST, GivenSettings, SearchSettings
 from crossflow.answers.search.shares import MICROARCHITECTURE, free_ranges
 from crossflow.answers.search.space import Options, Space
+from crossflow.answers.study.portfolios import Judged, efforts, judged_by, portfolio_problem, shared_space
 from crossflow.answers.study.spaces import checked_columns, read_constraints, read_space
 from crossflow.answers.study.spec import StudyFile, money, recorded
 from crossflow.base.drawing.words import label
@@ -35,6 +39,8 @@ class PlannedSearch:
     problem: SearchProblem
     there: Mapping[str, Any] = field(default_factory=dict)  # the swept point by path
     start: tuple[Mapping[str, Any], ...] = ()  # designs of other studies to start from, their values by path
+    whole: PortfolioProblem | None = None  # the problem over the whole space, where members or draws judge designs, and their own bests do
+    efforts: tuple[Effort, Effort] | None = None  # for the own bests of members and of draws
 
     @property
     def title(self) -> str:
@@ -43,14 +49,27 @@ class PlannedSearch:
 
 
 def planned(
-    spec: StudyFile, scenario: Scenario, points: Iterable[tuple[Mapping[str, Any], Mapping[str, Any]]], document: Document
+    spec: StudyFile,
+    scenario: Scenario,
+    points: Iterable[tuple[Mapping[str, Any], Mapping[str, Any]]],
+    document: Document,
+    swept: Mapping[str, Sequence[Any]] = MappingProxyType({}),
 ) -> list[PlannedSearch]:
-    """All searches of a study at its swept points, as it names them and by path; SpecError for what cannot be searched."""
+    """All searches of a study at its swept points, as it names them and by path; SpecError for what cannot be searched.
+
+    swept : all values of the sweep by path.
+    """
     runs: list[PlannedSearch] = []
+    judged: Judged | None = None
     starts = {name: tuple(_starts(settings, name, document)) for name, settings in spec.searches.items()}
     for point, there in points:
         here = variant(scenario, there)
         space = read_space(spec.space, here, document)
+        judged = judged or judged_by(spec, here, {**swept, **_choices(space)}, document)
+        if judged is not None:
+            with document.telling("portfolio"):
+                space = shared_space([read_space(spec.space, member.of(here), document) for member in judged.members], judged.members)
+        whole = None if judged is None else read_problem(spec, here, space, document, judged)
         if "searches" not in document.data:
             _check_small(space, document)
         for name, settings in spec.searches.items():
@@ -60,9 +79,11 @@ def planned(
             with document.telling("searches", name):
                 own = _own_space(space, settings, here)
                 check(own, settings)
-            problem = read_problem(spec, here, own, document)
+            problem = read_problem(spec, here, own, document, judged)
             start = tuple(_design(own, file, values, name, document) for file, values in starts[name])
             run = PlannedSearch(number=len(runs), name=name, point=point, there=there, settings=settings, problem=problem, start=start)
+            if isinstance(whole, PortfolioProblem):
+                run = replace(run, whole=whole, efforts=efforts(spec))
             runs.append(run)
     return runs
 
@@ -109,8 +130,11 @@ def _paths(over: Iterable[str], scenario: Scenario) -> tuple[str, ...]:
     return tuple(path for name in over for path in (free if name == MICROARCHITECTURE else (name,)))
 
 
-def read_problem(spec: StudyFile, scenario: Scenario, space: Space, document: Document) -> SearchProblem:
+def read_problem(spec: StudyFile, scenario: Scenario, space: Space, document: Document, judged: Judged | None = None) -> SearchProblem:
     """Search problem of a study at one of its swept points."""
+    if judged is not None:
+        goals, bounds = tuple(_objectives(spec)), tuple(read_constraints(spec, document))
+        return portfolio_problem(spec, scenario, space, judged, _choices(space), goals, bounds, document)
     known = checked_columns(spec, scenario, document, {("objectives", name): name for name in spec.objectives}, _choices(space))
     return SearchProblem(
         scenario=scenario,

@@ -189,9 +189,11 @@ def _read(path: str | Path | Mapping[str, Any], base: Path | None, yes: bool, se
     every = swept.by_path
     layout = sweeps.Grid(values=swept.values, together=swept.together)
     points = (layout.point(i) for i in range(layout.points))
-    runs = planned(spec, scenario, ((point, layout.settings(point)) for point in points), document) if spec.searches else ()
-    with document.telling("uncertainty"):
-        sampling = sweeps.sampling(spec, scenario, every)
+    runs = planned(spec, scenario, ((point, layout.settings(point)) for point in points), document, every) if spec.searches else ()
+    sampling = None
+    if spec.uncertainty is not None and not spec.searches:
+        with document.telling("uncertainty"):
+            sampling = sweeps.sampling(spec.uncertainty, [scenario], every)
     anew = redivision(spec, scenario, every, document)
     return Study(
         spec=spec, scenario=scenario, values=swept.values, together=swept.together, planned=planned_,
