@@ -12,7 +12,7 @@ from crossflow.answers.study.reading import read_study
 from crossflow.answers.study.run import run_study
 from crossflow.base.errors import CrossflowError
 
-DECODE = {"model": "llama3-8b", "task": "decode", "global_batch": 32, "prompt": 2000, "output": 500}
+DECODE = {"model": "llama3-8b", "task": "decode", "global_batch": 4, "prompt": 2000, "output": 500}
 STUDY = {
     "name": "p",
     "scenario": {
@@ -21,8 +21,8 @@ STUDY = {
         "strategy": "tp8",
     },
     "space": {
-        "system.budgets.power_shares.compute": [0.1, 0.2, 0.45],
-        "system.budgets.power_shares.memory": [0.06, 0.19, 0.4],
+        "system.budgets.power_shares.compute": [0.1, 0.25, 0.45],
+        "system.budgets.power_shares.memory": [0.1, 0.19, 0.5],
         "strategy": ["tp8", "tp4-dp2"],
     },
     "portfolio": {"members": {"train": {"weight": 2}, "decode": {"workload": DECODE}}},

@@ -57,8 +57,9 @@ def joined(parts: Sequence[DesignOutcome]) -> DesignOutcome:
     """Outcomes of some designs after those of others."""
     if len(parts) == 1:
         return parts[0]
+    rows: dict[str, Any] = {name: np.concatenate([np.asarray(part.rows[name]) for part in parts]) for name in parts[0].rows}
     return DesignOutcome(
         objectives=np.concatenate([part.objectives for part in parts], axis=1),
         violation=np.concatenate([part.violation for part in parts]),
-        rows={name: np.concatenate([np.asarray(part.rows[name]) for part in parts]) for name in parts[0].rows},
+        rows=rows,
     )

@@ -21,6 +21,7 @@ from crossflow.answers.search.space import Designs, Space
 from crossflow.base.arrays import Array, Index, Mask
 
 # Runs tasks that do not depend on one another, perhaps in other processes, and gives what they make in order.
+Judgement = tuple[Array, Array]  # violation and value of designs in cases
 Shared = Callable[[Callable[[Any], Any], Iterable[Any]], Iterator[Any]]
 TOGETHER = 32  # cases that are searched side by side in one task, wherever it runs
 STARTS = 4  # of the designs for single cases, those that are best for all, for the search to start from
@@ -143,7 +144,7 @@ def _looked_at(problem: PortfolioProblem, cases: Sequence[Case], shared: Shared)
     designs = exhaustive.every(problem.space)
     tasks = [(problem, cases, part) for part in problem.parts(designs)]
     larger = _larger(problem, cases)[:, None]
-    merits = np.concatenate([_merit(*found, larger) for found in shared(_in_cases, tasks)], axis=1)
+    merits = np.concatenate([_merit(found, larger) for found in shared(_in_cases, tasks)], axis=1)
     return problem.space.coordinates(designs.take(np.argmin(merits, axis=1)))
 
 
@@ -156,7 +157,7 @@ def _evolved(task: tuple[PortfolioProblem, tuple[Case, ...], Array, int, tuple[i
         d, _, size = designs.shape
         which = np.repeat(np.arange(len(cases)), size)
         found = _paired(problem, cases, problem.space.unrelaxed(designs.reshape(d, -1)), which)
-        return _merit(*found, larger[which]).reshape(len(cases), size)
+        return _merit(found, larger[which]).reshape(len(cases), size)
 
     known = np.repeat(starts[:, None], len(cases), axis=1)
     strangers = rng.integers(0, len(cases), (len(cases), STRANGERS))
@@ -166,7 +167,7 @@ def _evolved(task: tuple[PortfolioProblem, tuple[Case, ...], Array, int, tuple[i
 # ------------------------------------------------------------------------------------------ evaluating
 
 
-def _paired(problem: PortfolioProblem, cases: Sequence[Case], designs: Designs, which: Index) -> tuple[Array, Array]:
+def _paired(problem: PortfolioProblem, cases: Sequence[Case], designs: Designs, which: Index) -> Judgement:
     """Violation and value of designs, each in its case, shape (n,); the cases are all members, or all draws."""
     violation, values = np.full(len(designs), np.inf), np.full(len(designs), np.nan)
     numbers = np.array([case.number for case in cases])[which]
@@ -179,14 +180,14 @@ def _paired(problem: PortfolioProblem, cases: Sequence[Case], designs: Designs, 
     return violation, values
 
 
-def _in_draws(problem: PortfolioProblem, designs: Designs, draw: Index) -> tuple[Array, Array]:
+def _in_draws(problem: PortfolioProblem, designs: Designs, draw: Index) -> Judgement:
     """Violation and J of designs, each in the draw with its number, shape (n,)."""
     found = problem.outcomes(designs, draw)
     violation = together(np.array([outcome.violation for outcome in found])[:, :, None])
     return violation, problem.combined(np.array([outcome.objectives[0] for outcome in found]), problem.goals[0])
 
 
-def _in_cases(task: tuple[PortfolioProblem, Sequence[Case], Designs]) -> tuple[Array, Array]:
+def _in_cases(task: tuple[PortfolioProblem, Sequence[Case], Designs]) -> Judgement:
     """Violation and value of every design in every case, shape (cases, n)."""
     problem, cases, designs = task
     found = []
@@ -199,14 +200,15 @@ def _in_cases(task: tuple[PortfolioProblem, Sequence[Case], Designs]) -> tuple[A
     return violation, values
 
 
-def _merit(violation: Array, values: Array, larger: Mask) -> Array:
+def _merit(found: Judgement, larger: Mask) -> Array:
     """Merits of designs in a case, smaller is better, as `SearchProblem.merit` has them."""
+    violation, values = found
     with np.errstate(divide="ignore", invalid="ignore"):
         logarithm = np.where(larger, -1.0, 1.0) * np.log(values)
     return np.asarray(np.minimum(np.clip(np.nan_to_num(logarithm, nan=ENDLESS), -ENDLESS, ENDLESS) + PENALTY * violation, ENDLESS))
 
 
-def _table(problem: PortfolioProblem, cases: Sequence[Case], found: Sequence[tuple[Array, Array]]) -> Array:
+def _table(problem: PortfolioProblem, cases: Sequence[Case], found: Sequence[Judgement]) -> Array:
     """Values of designs (rows) in cases (columns), of those that cannot run the worst there is."""
     violation, values = (np.concatenate([one[i] for one in found], axis=1) for i in (0, 1))
     worst = np.where(_larger(problem, cases), 0.0, np.inf)[:, None]
@@ -219,5 +221,5 @@ def _leading(problem: PortfolioProblem, cases: Sequence[Case], designs: Array, s
     tasks = [(problem, cases, part) for part in problem.parts(problem.space.unrelaxed(pool))]
     found = list(shared(_in_cases, tasks))
     larger = _larger(problem, cases)[:, None]
-    best = np.argmin(np.concatenate([_merit(*one, larger) for one in found], axis=1), axis=1)
+    best = np.argmin(np.concatenate([_merit(one, larger) for one in found], axis=1), axis=1)
     return pool[:, best], _table(problem, cases, found)[best]

@@ -24,6 +24,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from crossflow.answers.points import Points
 from crossflow.answers.scenario import Scenario
 from crossflow.answers.search.goals import Constraint, DesignOutcome, Objective, joined
 from crossflow.answers.search.problem import ILLEGAL, SearchProblem
@@ -90,7 +91,7 @@ class PortfolioProblem(SearchProblem):
         """What became of designs for each member, each in the draw with its number; with the library's values without draws."""
         found = []
         for member in self.members:
-            beside = {} if draw is None else {path: self.draws[path][draw] for path in member.drawn}
+            beside: dict[str, Any] = {} if draw is None else {path: self.draws[path][draw] for path in member.drawn}
             found.append(self.of_member(member).evaluate(designs, beside))
         return found
 
@@ -157,7 +158,7 @@ class PortfolioProblem(SearchProblem):
         """Columns of a member."""
         return self.of_member(self.members[0]).figures if self.members else ()
 
-    def evaluate(self, designs: Designs, beside: Mapping[str, Array] | None = None) -> DesignOutcome:
+    def evaluate(self, designs: Designs, beside: Points | None = None) -> DesignOutcome:
         """Objectives, violation and rows of designs over all members and draws."""
         del beside
         return joined([self._evaluated(part) for part in self.parts(designs)])
@@ -227,8 +228,9 @@ class PortfolioProblem(SearchProblem):
         result = np.full(n, None, dtype=object)
         for member, outcome in zip(self.members, found, strict=True):
             reasons = np.asarray(outcome.rows["reason"], dtype=object).reshape(n, -1)
-            for i in np.flatnonzero([value is None for value in result] & np.not_equal(reasons, None).any(axis=1)):
-                result[i] = _reason(member.name, [reason for reason in reasons[i] if reason is not None], self.count if self.draws else 0)
+            told = [[reason for reason in row if reason is not None] for row in reasons]
+            for i in [i for i in range(n) if told[i] and result[i] is None]:
+                result[i] = _reason(member.name, told[i], self.count if self.draws else 0)
         return result
 
     def illegal(self, settings: Mapping[str, Any]) -> str | None:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from crossflow.answers.evaluation import evaluate
-from crossflow.answers.points import groups, refusal
+from crossflow.answers.points import Points, groups, refusal
 from crossflow.answers.scenario import Scenario
 from crossflow.answers.score import OwnFigure, Score, absent
 from crossflow.answers.search.goals import ENDLESS, PENALTY, Constraint, DesignOutcome, Objective
@@ -51,7 +51,7 @@ class SearchProblem:
         """Designs in parts that are worth a task each."""
         yield designs
 
-    def evaluate(self, designs: Designs, beside: Mapping[str, Array] | None = None) -> DesignOutcome:
+    def evaluate(self, designs: Designs, beside: Points | None = None) -> DesignOutcome:
         """Objectives, violation and rows of designs; one that makes no scenario is infeasible, not an exception.
 
         beside : quantities of each design that are not of the space, such as draws of uncertain numbers, by path and of shape (n,).

@@ -59,7 +59,7 @@ def _variant(name: str, given: Mapping[str, Any], spec: StudyFile, scenario: Sce
     weight = given.get(WEIGHT, 1)
     if isinstance(weight, bool) or not isinstance(weight, int | float) or not 0 <= weight < float("inf"):
         raise document.error((*place, WEIGHT), f"expected a number from 0 on, got {shown(weight)}")
-    settings = {}
+    settings: dict[str, Any] = {}
     for path, value in given.items():
         if path != WEIGHT:
             with document.telling(*place, path):
@@ -117,12 +117,12 @@ def known_of(members: Sequence[Variant], scenario: Scenario, settings: Mapping[s
     return [known_columns(member.of(scenario), settings, plain) for member in members]
 
 
-def known_together(members: Sequence[Variant], known: Sequence[Known]) -> Known:
+def known_together(spec: StudyFile, members: Sequence[Variant], known: Sequence[Known]) -> Known:
     """Columns of rows that are judged by members: what any of them has, and that of each with its name."""
     columns, figures = (dict.fromkeys(name for one in known for name in getattr(one, what)) for what in ("columns", "figures"))
     lacks = {name: why for one in known for name, why in one.lacks.items() if name not in figures}
     ended = [f"{name}.{member.name}" for member, one in zip(members, known, strict=True) if member.name for name in one.figures]
-    return Known((*columns, *ended, REGRET, LOSS), (*figures, *ended), lacks)
+    return Known((*columns, *ended, *(one.name for one in _measured(spec, ()))), (*figures, *ended), lacks)
 
 
 def _check_columns(spec: StudyFile, members: Sequence[Variant], known: Sequence[Known], document: Document) -> None:
@@ -135,9 +135,9 @@ def _check_columns(spec: StudyFile, members: Sequence[Variant], known: Sequence[
         problems += _lacking(("objectives", name), name, members, known, document)
     for name in spec.constraints:
         if name != "fits":
-            mine = [one for one in zip(members, known, strict=True) if name.endswith(f".{one[0].name}") and one[0].name]
-            some = mine or list(zip(members, known, strict=True))
-            problems += _lacking(("constraints", name), plain_name(name, members), *zip(*some, strict=True), document)
+            mine = [i for i, one in enumerate(members) if plain_name(name, [one]) != name] or range(len(members))
+            some, columns = [members[i] for i in mine], [known[i] for i in mine]
+            problems += _lacking(("constraints", name), plain_name(name, members), some, columns, document)
     if taken := [m.name for m, one in zip(members, known, strict=True) if any(f"{name}.{m.name}" in one.columns for name in one.columns)]:
         problems = [document.problem(("portfolio", "members", taken[0]), f"columns end with '{taken[0]}' already; give it another name")]
     if problems:
@@ -192,7 +192,7 @@ def portfolio_problem(
     asked = [name for name in (*spec.objectives, *spec.constraints) if name != "fits"]
     known = known_of(members, scenario, choices, asked)
     _check_columns(spec, members, known, document)
-    found = known_together(members, known)
+    found = known_together(spec, members, known)
     columns = [plain_name(name, members) for name in (*recorded(spec, found.columns), *money(spec, found.columns))]
     measured = _measured(spec, goals)
     return PortfolioProblem(

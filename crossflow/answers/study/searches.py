@@ -320,9 +320,8 @@ def _best(run: PlannedSearch, told: Mapping[str, Any]) -> Best:
     )
 
 
-def best_scenario(result: SearchResult, folder: Path) -> str:
-    """The best design as a scenario file of a folder."""
-    problem = result.run.problem
+def best_scenario(problem: SearchProblem, result: SearchResult, folder: Path) -> str:
+    """The best design of a search, in the scenario of a problem, as a scenario file of a folder."""
     return files.yaml_text(moved(design(problem, result.best.row or {}), problem.scenario, folder))
 
 
