@@ -11,6 +11,7 @@ import crossflow
 from crossflow.answers.study.reading import read_study
 from crossflow.answers.study.run import run_study
 from crossflow.base.errors import CrossflowError
+from crossflow.base.errors import CrossflowError
 
 DECODE = {"model": "llama3-8b", "task": "decode", "global_batch": 4, "prompt": 2000, "output": 500}
 STUDY = {
@@ -181,3 +182,137 @@ def test_the_worst_loss_is_that_of_the_members_own_bests(run, brute):
         losses = [row[f"step_time_s.{member}"] / least - 1 for member, least in zip(MEMBERS, own, strict=True)]
         assert row["loss"] == pytest.approx(max(2 * losses[0], losses[1]), abs=1e-12)
     assert found.best["loss"] == min(row["loss"] for row in rows)
+
+
+# ------------------------------------------------------------------------------------------ constraints
+
+
+def test_a_constraint_holds_for_all_members_or_for_the_one_that_it_names(run, brute):
+    bound = float(np.sort(brute[np.isfinite(brute)].ravel())[-4])  # between step times of training
+    train = brute[:, 0].max(axis=1)
+    both = run(constraints={"step_time_s": f"<= {bound} s"})
+    one = run(constraints={"step_time_s.decode": f"<= {bound} s"})
+    kept = {tuple(row[path] for path in SPACE): row["feasible"] for row in both.rows}
+    assert [kept[tuple(design.values())] for design in DESIGNS] == [bool(time <= bound) for time in train]
+    assert sum(row["feasible"] for row in one.rows) == np.isfinite(train).sum() > sum(kept.values())
+    worst = {tuple(row[path] for path in SPACE): row["step_time_s"] for row in both.rows}
+    assert worst.keys() == kept.keys()
+
+
+def test_a_member_without_weight_keeps_its_constraints_and_counts_for_nothing(run):
+    members = {"train": {}, "decode": {"workload": DECODE, "weight": 0}}
+    free = run(portfolio={"members": members}, uncertainty=None)
+    least = min(row["step_time_s.decode"] for row in free.rows if row["feasible"])
+    bound = run(portfolio={"members": members}, uncertainty=None, constraints={"step_time_s.decode": f"<= {least * 1.0001} s"})
+    assert free.best["step_time_s"] == free.best["step_time_s.train"] == min(r["step_time_s.train"] for r in free.rows if r["feasible"])
+    assert bound.best["step_time_s.decode"] == pytest.approx(least)
+    assert bound.best["step_time_s.train"] > free.best["step_time_s.train"]
+
+
+# ------------------------------------------------------------------------------------------ files
+
+
+def contents(folder):
+    return {path.relative_to(folder): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
+
+
+SEARCHED = {
+    "space": {"system.budgets.power_shares": "shares", "system.technology.memory": ["HBM3", "HBM4"]},
+    "searches": {"evolution": {"searcher": "evolution", "evaluations": 120}, "random": {"searcher": "random", "evaluations": 40}},
+    "uncertainty": {"samples": 4, "measure": "regret", "draw_evaluations": 60},
+    "portfolio": {"members": STUDY["portfolio"]["members"], "member_evaluations": 60},
+}
+
+
+@pytest.fixture(scope="module")
+def searched(run):
+    return run(**SEARCHED, plots=[{"kind": "losses", "name": "losses"}])
+
+
+def test_files_name_draws_losses_and_the_best_design_of_each_member(searched):
+    names = {path.as_posix() for path in contents(searched.out)}
+    assert {"draws.csv", "losses.csv", "losses.png", "best/evolution.yaml", "best/evolution-train.yaml", "best/random-decode.yaml"} <= names
+    for member in ("train", "decode"):
+        nominal = crossflow.predict(str(searched.out / "best" / f"evolution-{member}.yaml"))
+        losses = searched.results[0].losses
+        place = [case.name for case in losses.cases].index(member)
+        assert nominal.step_time == pytest.approx(losses.own[place] * (1 + losses.loss[0, place]), rel=1e-9)
+
+
+def test_more_workers_and_a_run_that_goes_on_give_the_same_bytes(searched, tmp_path):
+    given = study(**SEARCHED, plots=[{"kind": "losses", "name": "losses"}])
+    whole = contents(searched.out)
+    assert contents(run_study(given, out=tmp_path / "jobs", jobs=2).out) == whole
+    left = tmp_path / "left"
+
+    def stop(done, total, best):
+        if done >= 130:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run_study(given, out=left, progress=stop)
+    assert contents(left) != whole
+    assert contents(run_study(given, out=left, resume=True).out) == whole
+    again = run_study(given, out=left, resume=True)
+    assert contents(again.out) == whole
+    assert again.results[0].losses.loss == pytest.approx(searched.results[0].losses.loss, rel=1e-12)
+    assert again.notes == searched.notes
+
+
+def test_python_finds_the_design_of_the_study(run):
+    told = {"samples": 3, "seed": 5, "measure": "regret"}
+    found = crossflow.optimise(STUDY["scenario"], SPACE, portfolio=STUDY["portfolio"], uncertainty=told)
+    wanted = run(uncertainty=told)
+    assert found.row["regret"] == wanted.best["regret"]
+    assert {path: found.row[path] for path in SPACE} == best(wanted)
+    assert [row["loss"] for row in found.losses if row["design"] == "best for all"] == wanted.results[0].losses.loss[0].tolist()
+
+
+def test_draws_of_two_technologies_that_vary_are_drawn():
+    scenario = {**STUDY["scenario"], "system": {"template": "reference-training", "devices": 8}}
+    sweep = {"system.technology.logic": ["N5", "N3"], "system.technology.memory": ["HBM3", "HBM4", "HBM4E"]}
+    data = study(scenario=scenario, space=None, portfolio=None, sweep=sweep)
+    paths = {number.path.split(".")[2] for number in read_study(data).sampling.numbers}
+    assert {"N5", "N3", "HBM3", "HBM4", "HBM4E"} <= paths
+
+
+# ------------------------------------------------------------------------------------------ wrong files
+
+
+def members(**changed):
+    return {"portfolio": {"members": {**STUDY["portfolio"]["members"], **changed}}}
+
+
+WRONG = [
+    (members(train={"weight": -1}), "portfolio.members.train.weight: expected a number from 0 on, got -1"),
+    (members(train={"weight": 0}, decode={"workload": DECODE, "weight": 0}), "portfolio.members: all weights are 0; one at least must count"),
+    (members(train={"strategy": "tp8"}), "train.strategy: the space changes 'strategy'; a member differs in what nothing else changes"),
+    (members(train={"system": {"budgets": {"power_shares": {"memory": 0.2}}}}), "the space changes 'system.budgets.power_shares.memory'"),
+    (members(train={"workload.tsak": "decode"}), "'tsak'"),
+    (members(train={"wrkload.task": "decode"}), "'wrkload.task' is not a path of a scenario"),
+    (members(**{"a.b": {}}), "cannot end the name of a column"),
+    ({"portfolio": {"members": {}}}, "members"),
+    ({"portfolio": {"members": {"train": {}}, "mean": "harmonic"}}, "portfolio.mean: expected one of geometric, arithmetic, worst, got 'harmonic'"),
+    ({"constraints": {"step_time_s.serve": "<= 1 s"}}, "no column 'step_time_s.serve'"),
+    ({"constraints": {"tpot_s": "<= 1 s"}}, "bound a member that has it: tpot_s.decode"),
+    ({"objectives": ["step_time_s.decode"]}, "an objective is one of all members; give step_time_s, or bound the member"),
+    ({"columns": ["power_w.serve"]}, "no column 'power_w.serve'"),
+    ({"columns": ["regret"]}, "no column 'regret'"),
+    ({"uncertainty": {"samples": 3, "measure": "median"}}, "measure"),
+    ({"uncertainty": {"samples": 3, "quantile": 0.9}}, "`measure: mean` has none; give measure: quantile, or regret"),
+    ({"uncertainty": {"samples": 3, "interval": 0.9}}, "interval: it is told of swept points"),
+    ({"objectives": ["step_time_s", "energy_j"], "uncertainty": {"samples": 3, "measure": "regret"}}, "own bests are of one objective"),
+    ({"objectives": ["step_time_s", "energy_j"], "portfolio": {**STUDY["portfolio"], "mean": "worst"}}, "own bests are of one objective"),
+    ({"space": None, "sweep": {"system.devices": [8]}, "uncertainty": None}, "portfolio: only searches judge designs by it"),
+    ({"space": None, "redivide": {}, "uncertainty": None}, "add `system.budgets.area: shares` to it in the place of `redivide`"),
+    ({"space": None, "portfolio": None, "uncertainty": {"measure": "regret"}}, "measure: it is about searches, and this study has none"),
+    ({"uncertainty": {"samples": 3, "parameters": ["techlib.nothing"]}}, "techlib.nothing: no number with low and high stands there"),
+    ({"uncertainty": {"samples": 10**6}}, "designs to evaluate for members and draws"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("sections", "message"), WRONG)
+def test_wrong_studies_are_told_in_a_sentence(sections, message):
+    with pytest.raises(CrossflowError) as caught:
+        read_study(study(**sections))
+    assert message in str(caught.value)

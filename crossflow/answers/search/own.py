@@ -21,7 +21,7 @@ from crossflow.answers.search.space import Designs, Space
 from crossflow.base.arrays import Array, Index, Mask
 
 # Runs tasks that do not depend on one another, perhaps in other processes, and gives what they make in order.
-Judgement = tuple[Array, Array]  # violation and value of designs in cases
+Reached = tuple[Array, Array]  # violation and value of designs in cases
 Shared = Callable[[Callable[[Any], Any], Iterable[Any]], Iterator[Any]]
 TOGETHER = 32  # cases that are searched side by side in one task, wherever it runs
 STARTS = 4  # of the designs for single cases, those that are best for all, for the search to start from
@@ -167,7 +167,7 @@ def _evolved(task: tuple[PortfolioProblem, tuple[Case, ...], Array, int, tuple[i
 # ------------------------------------------------------------------------------------------ evaluating
 
 
-def _paired(problem: PortfolioProblem, cases: Sequence[Case], designs: Designs, which: Index) -> Judgement:
+def _paired(problem: PortfolioProblem, cases: Sequence[Case], designs: Designs, which: Index) -> Reached:
     """Violation and value of designs, each in its case, shape (n,); the cases are all members, or all draws."""
     violation, values = np.full(len(designs), np.inf), np.full(len(designs), np.nan)
     numbers = np.array([case.number for case in cases])[which]
@@ -180,14 +180,14 @@ def _paired(problem: PortfolioProblem, cases: Sequence[Case], designs: Designs, 
     return violation, values
 
 
-def _in_draws(problem: PortfolioProblem, designs: Designs, draw: Index) -> Judgement:
+def _in_draws(problem: PortfolioProblem, designs: Designs, draw: Index) -> Reached:
     """Violation and J of designs, each in the draw with its number, shape (n,)."""
     found = problem.outcomes(designs, draw)
     violation = together(np.array([outcome.violation for outcome in found])[:, :, None])
     return violation, problem.combined(np.array([outcome.objectives[0] for outcome in found]), problem.goals[0])
 
 
-def _in_cases(task: tuple[PortfolioProblem, Sequence[Case], Designs]) -> Judgement:
+def _in_cases(task: tuple[PortfolioProblem, Sequence[Case], Designs]) -> Reached:
     """Violation and value of every design in every case, shape (cases, n)."""
     problem, cases, designs = task
     found = []
@@ -200,7 +200,7 @@ def _in_cases(task: tuple[PortfolioProblem, Sequence[Case], Designs]) -> Judgeme
     return violation, values
 
 
-def _merit(found: Judgement, larger: Mask) -> Array:
+def _merit(found: Reached, larger: Mask) -> Array:
     """Merits of designs in a case, smaller is better, as `SearchProblem.merit` has them."""
     violation, values = found
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -208,7 +208,7 @@ def _merit(found: Judgement, larger: Mask) -> Array:
     return np.asarray(np.minimum(np.clip(np.nan_to_num(logarithm, nan=ENDLESS), -ENDLESS, ENDLESS) + PENALTY * violation, ENDLESS))
 
 
-def _table(problem: PortfolioProblem, cases: Sequence[Case], found: Sequence[Judgement]) -> Array:
+def _table(problem: PortfolioProblem, cases: Sequence[Case], found: Sequence[Reached]) -> Array:
     """Values of designs (rows) in cases (columns), of those that cannot run the worst there is."""
     violation, values = (np.concatenate([one[i] for one in found], axis=1) for i in (0, 1))
     worst = np.where(_larger(problem, cases), 0.0, np.inf)[:, None]

@@ -166,7 +166,7 @@ def contents(view: View, results: Sequence[searches.SearchResult], compared: Seq
             texts[name] = searches.best_scenario(result.run.problem, result, (folder / name).parent)
             for own, problem in _of_members(result.run, name).items():
                 texts[own] = searches.best_scenario(problem, result, (folder / own).parent)
-        rows = [{"search": result.run.title, **row} for result in results for row in searches.loss_rows(result)]
+        rows = [{"search": result.run.title, **row} for result in results if result.losses for row in searches.loss_rows(result.losses)]
         drawn = getattr(results[0].run.problem, "draws", {})
         texts |= {"losses.csv": records.csv_text(rows)} if rows else {}
         texts |= {"draws.csv": records.csv_text(_draw_rows(drawn))} if drawn else {}

@@ -68,7 +68,7 @@ class SearchResult:
             "best": self.best.row,
             "front": list(self.best.front),
             "convergence": list(improvements(self)),
-            **({} if self.losses is None else {"losses": list(loss_rows(self))}),
+            **({} if self.losses is None else {"losses": list(loss_rows(self.losses))}),
         }
 
 
@@ -199,9 +199,9 @@ def run_all(runs: Sequence[PlannedSearch], book: Book, workers: Workers, study: 
         yield from in_order(workers.completed(solve, tasks))
 
     best_of: list[SearchResult] = []
-    judged: _Judged | None = None
+    judged: Judgement | None = None
     for run in runs:
-        judged = _judged(run, judged, shared)
+        judged = judgement(run, judged, shared)
         problem = run.problem if judged is None else judged.problem(run)
         known = [
             *run.start,
@@ -222,7 +222,7 @@ def run_all(runs: Sequence[PlannedSearch], book: Book, workers: Workers, study: 
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Judged:
+class Judgement:
     """Own bests of the members and draws of a swept point, which its searches have in common."""
 
     point: Mapping[str, Any]
@@ -247,14 +247,14 @@ class _Judged:
         return None if design is None or self.bests is None else losses(problem, self.bests, design)  # type: ignore[arg-type]
 
 
-def _judged(run: PlannedSearch, before: _Judged | None, shared: Shared) -> _Judged | None:
+def judgement(run: PlannedSearch, before: Judgement | None, shared: Shared) -> Judgement | None:
     """Own bests of a search's swept point, those of the search before it where it is the same point."""
     if run.whole is None or run.efforts is None:
         return None
     if before is not None and before.point == run.point:
         return before
     whole, bests = own_bests(run.whole, run.efforts, shared)
-    return _Judged(point=run.point, whole=whole, bests=bests)
+    return Judgement(point=run.point, whole=whole, bests=bests)
 
 
 def smaller(one: PlannedSearch, other: PlannedSearch) -> bool:
@@ -340,11 +340,8 @@ def designed(problem: SearchProblem, row: Mapping[str, Any]) -> Scenario:
     return from_document(Document(file=start.document.file, data=design(problem, row)), start.base, start.name, like=start)
 
 
-def loss_rows(result: SearchResult) -> Iterator[dict[str, Any]]:
+def loss_rows(found: Losses) -> Iterator[dict[str, Any]]:
     """Rows of losses.csv: how far the best design, and the own best of each case, are from the own best of each case."""
-    found = result.losses
-    if found is None:
-        return
     for name, row in zip((BEST_FOR_ALL, *(case.name for case in found.cases)), found.loss, strict=True):
         for case, own, loss in zip(found.cases, found.own, row, strict=True):
             yield {"design": name, "case": case.name, "draw": case.draw, "own_best": plain(own), "loss": plain(loss)}
