@@ -1,3 +1,4 @@
+# ruff: noqa: E501  (exact sentences)
 """Portfolios and draws in searches: equal to brute force by single predictions, the law of regrets, limits, what wrong files are told."""
 
 import copy
@@ -5,12 +6,10 @@ import itertools
 
 import numpy as np
 import pytest
-import yaml
 
 import crossflow
 from crossflow.answers.study.reading import read_study
 from crossflow.answers.study.run import run_study
-from crossflow.base.errors import CrossflowError
 from crossflow.base.errors import CrossflowError
 
 DECODE = {"model": "llama3-8b", "task": "decode", "global_batch": 4, "prompt": 2000, "output": 500}

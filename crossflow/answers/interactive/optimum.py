@@ -155,22 +155,36 @@ def optimise(
     """
     start, own, goals = load(scenario), dict(figures or {}), _goals(objectives)
     check_directed(objectives, own)
+    bounds = constraints or {}
+    beside = {name: dict(given) for name, given in (("portfolio", portfolio), ("uncertainty", uncertainty)) if given is not None}
+    found = {"search": _settings(searcher, space, goals, evaluations, seed, settings)}
+    document = Document(file="optimise", data={**_study(start, space, goals, bounds, own), "searches": found, **beside})
+    return _searched(document, start, goals, bounds, own)
+
+
+def _study(
+    start: Scenario, space: Mapping[str, Any], goals: Sequence[Objective], bounds: Mapping[str, Any], own: Mapping[str, OwnFigure]
+) -> dict[str, Any]:
+    """Sections of a study, less what is said of own figures."""
     named = [goal.name for goal in goals if goal.name not in own] or ["step_time_s"]
-    data: dict[str, Any] = {
+    return {
         "name": start.name,
         "scenario": dict(start.document.data),
         "space": {path: list(given) if isinstance(given, tuple | range | np.ndarray) else given for path, given in space.items()},
         "objectives": {goal.name: "maximise" if goal.maximise else "minimise" for goal in goals if goal.name in named}
         or {"step_time_s": "minimise"},
-        "constraints": {name: bound for name, bound in (constraints or {}).items() if name not in own},
-        "searches": {"search": _settings(searcher, space, goals, evaluations, seed, settings)},
-        **{name: dict(given) for name, given in (("portfolio", portfolio), ("uncertainty", uncertainty)) if given is not None},
+        "constraints": {name: bound for name, bound in bounds.items() if name not in own},
     }
-    document = Document(file="optimise", data=data)
+
+
+def _searched(
+    document: Document, start: Scenario, goals: Sequence[Objective], constraints: Mapping[str, Any], own: Mapping[str, OwnFigure]
+) -> Optimum:
+    """The best design of a study with one search, with objectives and bounds that are own figures."""
     run = planned(validate(StudyFile, document), start, [({}, {})], document)[0]
     if own and run.whole is not None:
         raise CrossflowError("optimise: own figures are functions of the columns of one workload; leave out portfolio and uncertainty")
-    bounds = tuple(_own_bounds(document, {name: bound for name, bound in (constraints or {}).items() if name in own}))
+    bounds = tuple(_own_bounds(document, {name: bound for name, bound in constraints.items() if name in own}))
     judged = judgement(run, None, map)
     problem = judged.problem(run) if judged is not None else run.problem
     if own:

@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 
 from crossflow.answers.search import evolution, exhaustive
-from crossflow.answers.search.goals import ENDLESS, PENALTY
+from crossflow.answers.search.goals import ENDLESS, PENALTY, Losses, OwnCase
 from crossflow.answers.search.portfolio import PortfolioProblem, ratio, together
-from crossflow.answers.search.settings import BEST
+from crossflow.answers.search.settings import BEST, Effort
 from crossflow.answers.search.space import Designs, Space
 from crossflow.base.arrays import Array, Index, Mask
 
@@ -29,27 +29,10 @@ STRANGERS = 2  # cases whose best designs a case tries
 
 
 @dataclass(frozen=True, kw_only=True)
-class Case:
-    """A member with the library's values, or all members in a draw."""
-
-    name: str
-    number: int  # of the member, or of the draw
-    draw: bool
-
-
-@dataclass(frozen=True, kw_only=True)
-class Effort:
-    """What is spent on a case whose designs cannot be listed."""
-
-    evaluations: int  # designs
-    seed: int
-
-
-@dataclass(frozen=True, kw_only=True)
 class OwnBests:
     """The best design for each case."""
 
-    cases: tuple[Case, ...]
+    cases: tuple[OwnCase, ...]
     designs: Designs  # one for each case
     values: Array  # of each of them (rows) in each case (columns), infinite, or 0 where more is better, where it cannot run
     larger: Mask  # in which cases larger values are better
@@ -61,22 +44,13 @@ class OwnBests:
         return np.diagonal(self.values)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Losses:
-    """How far designs are from each case's own best: that of the search, then the own best of each case."""
-
-    cases: tuple[Case, ...]
-    own: Array  # what the own best of each case reaches, shape (cases,)
-    loss: Array  # shape (1 + cases, cases), 0 where none is better, infinite where a design cannot run. [1]
-
-
 def own_bests(problem: PortfolioProblem, efforts: tuple[Effort, Effort], shared: Shared) -> tuple[PortfolioProblem, OwnBests | None]:
     """The best design for each case, and the problem with what these reach; None where there is one case, which is the problem itself.
 
     efforts : for the cases that are members, and for those that are draws.
     """
-    members = [Case(name=member.name, number=i, draw=False) for i, member in enumerate(problem.members)]
-    draws = [Case(name=f"draw {i + 1}", number=i, draw=True) for i in range(problem.count)] if problem.draws else []
+    members = [OwnCase(name=member.name, number=i, draw=False) for i, member in enumerate(problem.members)]
+    draws = [OwnCase(name=f"draw {i + 1}", number=i, draw=True) for i in range(problem.count)] if problem.draws else []
     if len(members) + len(draws) < 2:
         return problem, None
     named = members if len(members) > 1 or problem.mean == "worst" else []
@@ -105,7 +79,7 @@ def losses(problem: PortfolioProblem, bests: OwnBests, design: Designs) -> Losse
     return Losses(cases=bests.cases, own=own, loss=np.nan_to_num(ratios - 1.0, nan=np.inf, posinf=np.inf))
 
 
-def _larger(problem: PortfolioProblem, cases: Sequence[Case]) -> Mask:
+def _larger(problem: PortfolioProblem, cases: Sequence[OwnCase]) -> Mask:
     """In which cases larger values are better, shape (cases,)."""
     goal = problem.goals[0]
     return np.array([not problem.rises(goal) if case.draw else goal.maximise for case in cases])
@@ -121,7 +95,7 @@ def _best_for_all(problem: PortfolioProblem, bests: Designs, members: int) -> In
 # ------------------------------------------------------------------------------------------ searching
 
 
-def _searched(problem: PortfolioProblem, cases: Sequence[Case], start: Array, effort: Effort, shared: Shared) -> Array:
+def _searched(problem: PortfolioProblem, cases: Sequence[OwnCase], start: Array, effort: Effort, shared: Shared) -> Array:
     """A design for each case, coordinates of the relaxed space, shape (dimensions, cases)."""
     space = problem.space.relaxed()
     if not cases:
@@ -139,7 +113,7 @@ def listed(space: Space) -> bool:
     return not space.shares and all(r.count is not None for r in space.ranges) and space.size <= BEST
 
 
-def _looked_at(problem: PortfolioProblem, cases: Sequence[Case], shared: Shared) -> Array:
+def _looked_at(problem: PortfolioProblem, cases: Sequence[OwnCase], shared: Shared) -> Array:
     """The best of all designs for each case."""
     designs = exhaustive.every(problem.space)
     tasks = [(problem, cases, part) for part in problem.parts(designs)]
@@ -148,7 +122,7 @@ def _looked_at(problem: PortfolioProblem, cases: Sequence[Case], shared: Shared)
     return problem.space.coordinates(designs.take(np.argmin(merits, axis=1)))
 
 
-def _evolved(task: tuple[PortfolioProblem, tuple[Case, ...], Array, int, tuple[int, ...]]) -> Array:
+def _evolved(task: tuple[PortfolioProblem, tuple[OwnCase, ...], Array, int, tuple[int, ...]]) -> Array:
     """A design for each of some cases, searched side by side from the same starts."""
     problem, cases, starts, evaluations, seed = task
     rng, larger = np.random.default_rng(seed), _larger(problem, cases)
@@ -167,7 +141,7 @@ def _evolved(task: tuple[PortfolioProblem, tuple[Case, ...], Array, int, tuple[i
 # ------------------------------------------------------------------------------------------ evaluating
 
 
-def _paired(problem: PortfolioProblem, cases: Sequence[Case], designs: Designs, which: Index) -> Reached:
+def _paired(problem: PortfolioProblem, cases: Sequence[OwnCase], designs: Designs, which: Index) -> Reached:
     """Violation and value of designs, each in its case, shape (n,); the cases are all members, or all draws."""
     violation, values = np.full(len(designs), np.inf), np.full(len(designs), np.nan)
     numbers = np.array([case.number for case in cases])[which]
@@ -187,7 +161,7 @@ def _in_draws(problem: PortfolioProblem, designs: Designs, draw: Index) -> Reach
     return violation, problem.combined(np.array([outcome.objectives[0] for outcome in found]), problem.goals[0])
 
 
-def _in_cases(task: tuple[PortfolioProblem, Sequence[Case], Designs]) -> Reached:
+def _in_cases(task: tuple[PortfolioProblem, Sequence[OwnCase], Designs]) -> Reached:
     """Violation and value of every design in every case, shape (cases, n)."""
     problem, cases, designs = task
     found = []
@@ -208,14 +182,14 @@ def _merit(found: Reached, larger: Mask) -> Array:
     return np.asarray(np.minimum(np.clip(np.nan_to_num(logarithm, nan=ENDLESS), -ENDLESS, ENDLESS) + PENALTY * violation, ENDLESS))
 
 
-def _table(problem: PortfolioProblem, cases: Sequence[Case], found: Sequence[Reached]) -> Array:
+def _table(problem: PortfolioProblem, cases: Sequence[OwnCase], found: Sequence[Reached]) -> Array:
     """Values of designs (rows) in cases (columns), of those that cannot run the worst there is."""
     violation, values = (np.concatenate([one[i] for one in found], axis=1) for i in (0, 1))
     worst = np.where(_larger(problem, cases), 0.0, np.inf)[:, None]
     return np.where((violation > 0) | np.isnan(values), worst, values).T
 
 
-def _leading(problem: PortfolioProblem, cases: Sequence[Case], designs: Array, shared: Shared) -> tuple[Array, Array]:
+def _leading(problem: PortfolioProblem, cases: Sequence[OwnCase], designs: Array, shared: Shared) -> tuple[Array, Array]:
     """Of designs for single cases, shape (dimensions, designs), the best for each; with the values of these in every case."""
     pool = np.unique(designs, axis=1)
     tasks = [(problem, cases, part) for part in problem.parts(problem.space.unrelaxed(pool))]

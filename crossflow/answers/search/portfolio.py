@@ -20,7 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
@@ -28,13 +28,10 @@ from crossflow.answers.points import Points
 from crossflow.answers.scenario import Scenario
 from crossflow.answers.search.goals import Constraint, DesignOutcome, Objective, joined
 from crossflow.answers.search.problem import ILLEGAL, SearchProblem
+from crossflow.answers.search.settings import TAIL, Mean, Measure
 from crossflow.answers.search.space import Designs
 from crossflow.base.arrays import Array, Index
 
-Mean = Literal["geometric", "arithmetic", "worst"]
-Measure = Literal["mean", "quantile", "worst", "regret"]
-REGRET, LOSS = "regret", "loss"  # objectives that are ratios to own bests, as columns
-TAIL = 0.9  # quantile of the draws where none is given
 PART = 8192  # points, of a design for a member in a draw, that are evaluated together
 
 

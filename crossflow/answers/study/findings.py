@@ -18,7 +18,8 @@ from crossflow.answers.points import division_notes, split, variant, varied
 from crossflow.answers.scenario import Scenario
 from crossflow.answers.score import larger_is_better, unit_of
 from crossflow.answers.search.division import SPREAD
-from crossflow.answers.search.portfolio import LOSS, REGRET, PortfolioProblem
+from crossflow.answers.search.goals import LOSS, REGRET
+from crossflow.answers.search.portfolio import PortfolioProblem
 from crossflow.answers.search.problem import ILLEGAL, SearchProblem
 from crossflow.answers.study import records, searches, tables
 from crossflow.answers.study.losses import OFF_DRAWS, OFF_MEMBERS, furthest, percent, told_of

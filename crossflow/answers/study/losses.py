@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from crossflow.answers.search.own import Losses
-from crossflow.answers.study.searches import SearchResult
+from crossflow.answers.search.goals import Losses
 from crossflow.base.arrays import Array
 
+if TYPE_CHECKING:
+    from crossflow.answers.study.searches import SearchResult
+
 OFF_MEMBERS, OFF_DRAWS = "off members", "off draws"  # columns of a study's table: the largest loss against own bests
+LEAST = 1e-4  # loss below which no digits are told. [1]
 SAME = 1e-9  # loss that is rounding. [1]
 
 
@@ -39,11 +43,13 @@ def told_of(result: SearchResult, *, several: bool) -> Iterator[str]:
 def percent(loss: float) -> str:
     """A loss in words.
 
-    >>> percent(0.0613), percent(float("inf")), percent(1e-12)
-    ('6.1 %', 'cannot run', '0 %')
+    >>> percent(0.0613), percent(float("inf")), percent(1e-12), percent(1e-5)
+    ('6.1 %', 'cannot run', '0 %', 'less than 0.01 %')
     """
     if not np.isfinite(loss):
         return "cannot run"
+    if SAME < abs(loss) < LEAST:
+        return f"less than {100 * LEAST:g} %"
     return f"{100 * loss if abs(loss) > SAME else 0.0:.{2 if abs(loss) < 0.995 else 3}g} %"
 
 

@@ -9,9 +9,8 @@ from typing import Any
 
 from crossflow.answers.points import STRATEGY, as_shipped, is_together, variant
 from crossflow.answers.scenario import Scenario, check_strategy
-from crossflow.answers.search.goals import Constraint, Objective
-from crossflow.answers.search.own import Effort
-from crossflow.answers.search.portfolio import LOSS, REGRET, Member, PortfolioProblem
+from crossflow.answers.search.goals import LOSS, REGRET, Constraint, Objective
+from crossflow.answers.search.portfolio import Member, PortfolioProblem
 from crossflow.answers.search.space import Space
 from crossflow.answers.study import sweeps
 from crossflow.answers.study.spaces import Known, check_path, column_problems, known_columns
@@ -172,10 +171,8 @@ class Judged:
         return {} if self.sampling is None else self.sampling.every()
 
 
-def judged_by(spec: StudyFile, scenario: Scenario, values: Mapping[str, Sequence[Any]], document: Document) -> Judged | None:
-    """What designs are judged by, None for a study of one workload without draws; `values` are swept or searched, by path."""
-    if not spec.searches or (spec.portfolio is None and spec.uncertainty is None):
-        return None
+def judged_by(spec: StudyFile, scenario: Scenario, values: Mapping[str, Sequence[Any]], document: Document) -> Judged:
+    """What designs are judged by; `values` are swept or searched, by path."""
     members, sampling = members_of(spec, scenario, document), None
     if spec.uncertainty is not None:
         with document.telling("uncertainty"):
@@ -232,15 +229,6 @@ def _member(
         there = {number.path for number in sweeps.numbers_of([here], choices, judged.sampling.settings.parameters)}
         drawn = tuple(n.path for n in judged.sampling.numbers if n.path in there and n.path not in member.settings)
     return Member(name=member.name, scenario=here, weight=member.weight, constraints=tuple(mine), drawn=drawn)
-
-
-def efforts(spec: StudyFile) -> tuple[Effort, Effort]:
-    """What is spent on each member's own best, and on each draw's."""
-    members, draws = spec.portfolio, spec.uncertainty
-    return (
-        Effort(evaluations=0, seed=0) if members is None else Effort(evaluations=members.member_evaluations, seed=members.seed),
-        Effort(evaluations=0, seed=0) if draws is None else Effort(evaluations=draws.draw_evaluations, seed=draws.seed),
-    )
 
 
 def shared_space(spaces: Sequence[Space], members: Sequence[Variant]) -> Space:

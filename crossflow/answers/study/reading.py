@@ -20,7 +20,6 @@ from crossflow.answers.study import sweeps
 from crossflow.answers.study.planning import PlannedSearch, planned
 from crossflow.answers.study.plots.columns import PARTS
 from crossflow.answers.study.plots.spec import BoxPlot, ImportancePlot, IntervalPlot, LinePlot
-from crossflow.answers.study.portfolios import known_of, known_together, members_of
 from crossflow.answers.study.redivision import caption, keeps_division, redivision
 from crossflow.answers.study.size import check_size
 from crossflow.answers.study.spaces import TEXTS, Asked, Known, check_names, check_path, column_problems, known_columns
@@ -414,5 +413,7 @@ def _known(
     settings = {**values, **{path: v for path, v in spec.space.items() if isinstance(v, list)}}
     if not spec.searches or (spec.portfolio is None and spec.uncertainty is None):
         return known_columns(scenario, settings, asked)
+    from crossflow.answers.study.portfolios import known_of, known_together, members_of  # which few studies need
+
     members = members_of(spec, scenario, document)
     return known_together(spec, members, known_of(members, scenario, settings, asked))

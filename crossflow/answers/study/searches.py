@@ -6,7 +6,7 @@ from array import array
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -14,12 +14,10 @@ from crossflow.answers.points import varied, written
 from crossflow.answers.scenario import Scenario, from_document, moved
 from crossflow.answers.score import unit_of
 from crossflow.answers.search.driver import search, solve
-from crossflow.answers.search.goals import DesignOutcome
+from crossflow.answers.search.goals import DesignOutcome, Losses, OwnCase
 from crossflow.answers.search.gradient import planned as planned_steps
 from crossflow.answers.search.nested import InnerResult, InnerSearch
 from crossflow.answers.search.oracle import Best
-from crossflow.answers.search.own import Case, Losses, OwnBests, Shared, losses, own_bests
-from crossflow.answers.search.portfolio import PortfolioProblem
 from crossflow.answers.search.problem import SearchProblem
 from crossflow.answers.search.settings import ExhaustiveSettings, GivenSettings, GradientSettings
 from crossflow.answers.search.space import Designs
@@ -31,6 +29,10 @@ from crossflow.base import files
 from crossflow.base.arrays import plain
 from crossflow.base.files import Document
 from crossflow.base.units import show
+
+if TYPE_CHECKING:
+    from crossflow.answers.search.own import OwnBests, Shared
+    from crossflow.answers.search.portfolio import PortfolioProblem
 
 BEST_FOR_ALL = "best for all"  # how the best design of a search is named beside own bests
 Reporter = Callable[[int, int | None, str], None]
@@ -243,6 +245,8 @@ class Judgement:
 
     def losses(self, problem: SearchProblem, best: Best) -> Losses | None:
         """How far the best design of a search and each own best are from these; None where nothing was found."""
+        from crossflow.answers.search.own import losses
+
         design = None if best.row is None or self.bests is None else problem.space.located(best.row)
         return None if design is None or self.bests is None else losses(problem, self.bests, design)  # type: ignore[arg-type]
 
@@ -253,6 +257,8 @@ def judgement(run: PlannedSearch, before: Judgement | None, shared: Shared) -> J
         return None
     if before is not None and before.point == run.point:
         return before
+    from crossflow.answers.search.own import own_bests  # which few studies need
+
     whole, bests = own_bests(run.whole, run.efforts, shared)
     return Judgement(point=run.point, whole=whole, bests=bests)
 
@@ -299,7 +305,7 @@ def _losses(told: Mapping[str, Any]) -> Losses | None:
     cases = list(dict.fromkeys(names))
     loss = np.array([np.inf if row["loss"] is None else row["loss"] for row in told["losses"]], dtype=float).reshape(-1, len(cases))
     own = [np.nan if row["own_best"] is None else row["own_best"] for row in told["losses"][: len(cases)]]
-    known = tuple(Case(name=name, number=i, draw=draw) for i, (name, draw) in enumerate(cases))
+    known = tuple(OwnCase(name=name, number=i, draw=draw) for i, (name, draw) in enumerate(cases))
     return Losses(cases=known, own=np.array(own, dtype=float), loss=loss)
 
 

@@ -10,8 +10,7 @@ from pydantic import BeforeValidator, Field, model_validator
 
 from crossflow.answers.explanation.uncertainty import Distribution, Movement
 from crossflow.answers.points import is_together
-from crossflow.answers.search.portfolio import TAIL, Mean, Measure
-from crossflow.answers.search.settings import BEST, SearchSettings
+from crossflow.answers.search.settings import BEST, TAIL, Mean, Measure, SearchSettings
 from crossflow.answers.study.plots.spec import Plot
 from crossflow.base import files
 from crossflow.base.files import Document, FileModel
@@ -87,7 +86,7 @@ class Portfolio(FileModel):
         description="designs to evaluate for each member's own best, with the library's values; a space of at most "
         f"{BEST:,} designs is looked at as a whole",
     )
-    seed: Seed = Field(default=0, description="of the searches for own bests")
+    seed: Seed = Field(default=0, description="of the searches for members' own bests")
 
 
 MONEY = ("usd_per_million_tokens", "usd_per_million_samples")  # columns that a study with a price has
