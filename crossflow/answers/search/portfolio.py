@@ -221,11 +221,14 @@ class PortfolioProblem(SearchProblem):
         return result
 
     def _why(self, found: Sequence[DesignOutcome], n: int) -> Array:
-        """Why each design is infeasible: the reason of the first member that has one."""
+        """Why each design is infeasible: the reason of the first member that has one, or a constraint that it misses."""
         result = np.full(n, None, dtype=object)
         for member, outcome in zip(self.members, found, strict=True):
             reasons = np.asarray(outcome.rows["reason"], dtype=object).reshape(n, -1)
             told = [[reason for reason in row if reason is not None] for row in reasons]
+            for constraint in member.constraints if self.cost > 1 else ():
+                missed = (constraint.violation(_each(outcome, constraint.name, n)) > 0.0).sum(axis=1)
+                told = [one or [f"{constraint.name} misses its bound"] * int(count) for one, count in zip(told, missed, strict=True)]
             for i in [i for i in range(n) if told[i] and result[i] is None]:
                 result[i] = _reason(member.name, told[i], self.count if self.draws else 0)
         return result

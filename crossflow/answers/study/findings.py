@@ -42,6 +42,7 @@ Blocks = tuple[list[str], Iterable[Mapping[str, Sequence[Any]]]]  # names of the
 BEST = "best"  # folder of the best designs of several searches
 _LONG = re.compile(r"[+-]?\d{1,5}\.\d+")
 TIED = 5  # points that are named which cannot be told from the fastest
+SPOKEN = 3  # searches whose losses are told in sentences; those of all are in the table
 TOLD = 3  # pairs of a node and a memory without a division that are named
 TECHNOLOGY = "system.technology."
 COMPARED = 64  # swept points up to which every pair is compared
@@ -258,13 +259,13 @@ def listing(study: Study, view: View, results: Sequence[searches.SearchResult]) 
 
 def notes(study: Study, view: View, results: Sequence[searches.SearchResult]) -> list[str]:
     """What the table's reader must know."""
-    found = [sentence(study.scenario)] if study.keeps_division else []
+    found = [sentence(study.scenario, searched=bool(study.runs))] if study.keeps_division else []
     searched = dict.fromkeys(option.path for run in study.runs for option in run.problem.space.options)
     if isinstance(study.scenario.system, DatasheetSystem) and "system" not in study.paths:
         found += [of_a_datasheet(path, OF_DATASHEETS) for path in (*study.paths, *searched) if path.startswith(TECHNOLOGY)]
     found += _undivided(study)
     found += [_trusted(study, view)] if not results and study.sampling is None else [_trusted_best(results)]
-    found += [told for result in results for told in told_of(result, several=len(results) > 1)]
+    found += [told for result in results[:SPOKEN] for told in told_of(result, several=len(results) > 1)]
     found += [missed(study.redivision.problem.constraints, view.columns)] if study.bounded and study.redivision is not None else []
     found += [unmoved(tables.numbers(view.columns[SPREAD]), study.spec.redivide.evaluations)] if study.spec.redivide is not None else []
     found = [text for text in found if text]

@@ -29,10 +29,13 @@ def furthest(result: SearchResult) -> dict[str, float]:
 
 def told_of(result: SearchResult, *, several: bool) -> Iterator[str]:
     """Sentences on the losses of a search; `several` says whether there are others, so that it is named."""
-    found = result.losses
-    if found is None or result.best.row is None or result.best.row["violation"] > 0:
+    found, row = result.losses, result.best.row
+    if found is None or row is None:
         return
     start = f"{result.run.title}: " if several else ""
+    if row["violation"] > 0:
+        yield f"{start}No design was found that suits all members and draws; of the one that misses least: {row['reason']}."
+        return
     members, draws = _numbers(found, draws=False), _numbers(found, draws=True)
     if members:
         yield f"{start}{_of_members(found, members)}"
