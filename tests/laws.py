@@ -93,7 +93,7 @@ def better(scenario, points):
     system, library = scenario.system, scenario.library
     given = {library.component("compute", system.technology.compute).node}
     given |= {library.component("on_chip", spec.component).node for spec in system.levels.values()}
-    for number in parameters(scenario, {"logic": LOGIC, "memory": MEMORY}):
+    for number in parameters(scenario, {"system.technology.logic": LOGIC, "system.technology.memory": MEMORY}):
         *above, field = number.path.split(".")
         way = {**BETTER, **MORE}.get(field)
         # A better node at which parts are given makes them no better: it makes the step from it to others smaller.

@@ -140,7 +140,7 @@ def test_the_same_as_data(mine, capsys):
     diff = found["diff"]
     assert diff["own"]["strategy"] == "tp16-mb256"
     assert diff["best"]["strategy"] == found["chosen"]
-    assert diff["gain"] == pytest.approx(1.0 - diff["best"]["step_time_s"] / diff["own"]["step_time_s"])
+    assert diff["gain"] == pytest.approx(1.0 - diff["best"]["e2el_s"] / diff["own"]["e2el_s"])
     first = next(change for change in diff["changes"] if change["flag"] == "--dp-size")
     assert (first["what"], first["before"], first["after"], first["fields"]) == ("add", None, "16", ["strategy.dp"])
     assert [one["flag"] for one in diff["kept"]["unmodelled"]] == ["--disable-radix-cache"]

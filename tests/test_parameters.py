@@ -111,7 +111,7 @@ def test_a_range_gives_way_with_the_value_that_it_belongs_to():
 
 def test_choices_add_the_components_that_points_choose():
     case = scenario("pathfinder")
-    more = by_path(case, {"memory": ["HBM2", "HBM4"], "logic": ["N3"]}).keys() - by_path(case).keys()
+    more = by_path(case, {"system.technology.memory": ["HBM2", "HBM4"], "system.technology.logic": ["N3"]}).keys() - by_path(case).keys()
     assert {path.rsplit(".", 1)[0] for path in more} == {"techlib.memory.HBM4", "techlib.logic.N3"}
     assert "techlib.memory.HBM4.nominal_frequency" in more
 

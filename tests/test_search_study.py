@@ -404,7 +404,6 @@ WRONG = [
     ({"searches": {"x": {"searcher": "exhaustive"}}}, "searches.x: searcher exhaustive: the space holds quantities without an end"),
     ({"searches": {"x": {"searcher": "nsga2", "population": 1}}}, "searches.x"),
     ({"searches": None}, "it has no end of values; give `count` or a list of values, or say how it is searched"),
-    ({"uncertainty": {"samples": 10}}, "a study with searches cannot sample uncertain numbers"),
     ({"space": None, "searches": None, "uncertainty": {"parameters": ["techlib.memory.HBM2.device_capacity"]}}, "techlib.memory.HBM2.device_capacity: no number with low and high stands there"),
     ({"scenario": {"system": "dgx-h100", "workload": SCENARIO["workload"]}}, "dgx-h100 is known by its datasheet and has no budgets to divide"),
 ]  # fmt: skip

@@ -57,7 +57,7 @@ def test_what_carries_no_spread_is_told(lstm, exactly):
 
 
 def test_swept_technologies_bring_their_own_numbers(lstm):
-    found = {number.path for number in uncertain(lstm("d8"), {"memory": ["HBM2", "HBM4"]})}
+    found = {number.path for number in uncertain(lstm("d8"), {"system.technology.memory": ["HBM2", "HBM4"]})}
     assert "techlib.memory.HBM4.dynamic_energy_per_bit" in found
 
 
@@ -109,7 +109,7 @@ ENTRIES = ("techlib.logic.N7", "techlib.logic.N5", "techlib.logic.N3", "techlib.
 
 @pytest.fixture(scope="module")
 def nodes(lstm):
-    chosen = uncertain(lstm("d8"), {"logic": ["N7", "N5", "N3"], "memory": ["HBM4"]})
+    chosen = uncertain(lstm("d8"), {"system.technology.logic": ["N7", "N5", "N3"], "system.technology.memory": ["HBM4"]})
     return [number for number in chosen if entry_of(number.path) in ENTRIES]
 
 

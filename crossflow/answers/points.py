@@ -114,7 +114,7 @@ def split(scenario: Scenario, points: Points) -> Split:
     quantities: dict[str, Array] = {}
     discrete: dict[str, Sequence[Any]] = {}
     for path, values in points.items():
-        place, role = technology_of(scenario, path)
+        place, role = technology_at(scenario, path)
         if role is not None:
             known = type(scenario.system.places[place].technology).model_fields
             if role not in known:
@@ -129,10 +129,10 @@ def split(scenario: Scenario, points: Points) -> Split:
     return Split(choices=choices, quantities=quantities, discrete=discrete)
 
 
-def technology_of(scenario: Scenario, path: str) -> tuple[str, str | None]:
+def technology_at(scenario: Scenario, path: str) -> tuple[str, str | None]:
     """The generated system and the role of its technology that a path chooses an entry for; None for a path that chooses none.
 
-    >>> technology_of(crossflow.load({"system": "reference", "workload": "llama3-8b", "strategy": "tp8"}), "system.technology.memory")
+    >>> technology_at(crossflow.load({"system": "reference", "workload": "llama3-8b", "strategy": "tp8"}), "system.technology.memory")
     ('system', 'memory')
     """
     place, _, role = path.rpartition(".technology.")
@@ -144,7 +144,7 @@ def chosen_of(scenario: Scenario, choices: Mapping[str, Choice]) -> dict[str, di
     """Choices of technology of every generated system, by role."""
     found: dict[str, dict[str, Choice]] = {place: {} for place in scenario.system.places}
     for path, choice in choices.items():
-        place, role = technology_of(scenario, path)
+        place, role = technology_at(scenario, path)
         if role is not None:
             found[place][role] = choice
     return found

@@ -365,6 +365,7 @@ SECTIONS: tuple[tuple[str, tuple[tuple[str, type[BaseModel], type[BaseModel] | N
         ("Ranges: `sweep.PATH`", spec.SpacedRange, None),
         ("Budgets divided anew: `redivide`", spec.Redivide, None),
         ("Uncertain numbers: `uncertainty`", spec.Uncertainty, None),
+        ("Several workloads: `portfolio`", spec.Portfolio, None),
     )),
     ("Searches", (
         ("Quantities: `space.PATH`", spaces.RangeEntry, None),
@@ -390,6 +391,7 @@ SECTIONS: tuple[tuple[str, tuple[tuple[str, type[BaseModel], type[BaseModel] | N
         ("`kind: breakdown`", plots.BreakdownPlot, plots.PlotFields),
         ("`kind: importance`", plots.ImportancePlot, plots.PlotFields),
         ("`kind: intervals`", plots.IntervalPlot, plots.PlotFields),
+        ("`kind: losses`", plots.LossPlot, plots.PlotFields),
     )),
 )  # fmt: skip
 

@@ -20,7 +20,7 @@ from crossflow.answers.evaluation.figures import PROMPTS, task_of, with_figures
 from crossflow.answers.evaluation.layered import transformer_run
 from crossflow.answers.evaluation.likeness import AROUND, bands
 from crossflow.answers.evaluation.members import Members, together
-from crossflow.answers.points import Points, Split, as_shipped, chosen_of, groups, refusal, split, technology_of, variant, varied
+from crossflow.answers.points import Points, Split, as_shipped, chosen_of, groups, refusal, split, technology_at, variant, varied
 from crossflow.answers.scenario import Scenario
 from crossflow.answers.score import OwnFigure, Score, refused, scatter
 from crossflow.base import files
@@ -164,7 +164,7 @@ def _of_another_device(scenario: Scenario, choices: Mapping[str, Choice], quanti
     """Points whose device is not that of the scenario, shape (n,)."""
     found = np.zeros(n, dtype=bool)
     for path, choice in choices.items():
-        place, role = technology_of(scenario, path)
+        place, role = technology_at(scenario, path)
         own = getattr(scenario.system.places[place].technology, str(role))
         found |= np.array([name != own for name in choice.names])[choice.index]
     for path, values in quantities.items():

@@ -12,6 +12,7 @@ from typing import Any, get_args
 
 import numpy as np
 
+from crossflow.answers.evaluation.figures import usual_objective
 from crossflow.answers.explanation.answers import DIVIDED, Alternative, Decision, DecisionKind, OtherStrategy, paces
 from crossflow.answers.explanation.designs import Design, read_design, text_of
 from crossflow.answers.explanation.moves import PREFILL, Attempt, moves
@@ -55,12 +56,13 @@ def better_strategies(base: Score, others: Iterable[OtherStrategy]) -> tuple[Dec
     )  # fmt: skip
 
 
-def better_moves(scenario: Scenario, design: Design, base: Score, objective: str = "step_time_s") -> tuple[Decision, ...]:
+def better_moves(scenario: Scenario, design: Design, base: Score, objective: str | None = None) -> tuple[Decision, ...]:
     """Other decisions that improve a design of a scenario, whose score is `base`; of the types of one thing the best is told.
 
     A decision is told where it fits, and shortens the step or brings more a second and device; for an objective that does not follow the
     pace of a step, where it improves that. Whatever fits is told of a design that does not.
     """
+    objective = objective or usual_objective(scenario)
     tried = [one for move in moves(design) if (one := _tried(scenario, design, base, move, objective)) is not None]
     timed = objective in TIMED
     types = sorted((one for one in tried if one.kind == "type"), key=lambda one: (round(one.time if timed else -one.gain, 1), one.text))

@@ -20,7 +20,7 @@ from crossflow.answers.search.goals import Constraint, Objective
 from crossflow.answers.search.oracle import Best
 from crossflow.answers.search.problem import SearchProblem
 from crossflow.answers.study.planning import planned
-from crossflow.answers.study.searches import designed
+from crossflow.answers.study.searches import Judgement, designed, judgement, loss_rows
 from crossflow.answers.study.spaces import read_constraints
 from crossflow.answers.study.spec import StudyFile
 from crossflow.base.errors import CrossflowError
@@ -43,6 +43,8 @@ class Optimum(PlainData, Tabular):
     row : its values by path of the space, and its objectives and other columns.
     front : rows that no other design beats in all objectives; none with one objective.
     evaluations : designs that were evaluated. [1]
+    losses : with a portfolio or uncertainty, rows that say how far the best design, and the own best of each member and draw, are from
+        these (`loss`, relative).
     spread : by how much ends of the search from other starts differ, None where there is one end. [1]
     rows : columns of all designs that were evaluated, in order.
     objective : column that comes first.
@@ -55,6 +57,7 @@ class Optimum(PlainData, Tabular):
     spread: float | None
     objective: str
     rows: Mapping[str, Sequence[Any]] = field(repr=False)
+    losses: tuple[Mapping[str, Any], ...] = field(default=(), repr=False)
 
     @property
     def feasible(self) -> bool:
@@ -74,7 +77,8 @@ class Optimum(PlainData, Tabular):
     def to_dict(self) -> dict[str, Any]:
         """Plain data: the best design, the front, the effort."""
         told = {"evaluations": self.evaluations, "spread": self.spread, "best": dict(self.row), "front": [dict(row) for row in self.front]}
-        return {**told, "scenario": self.scenario.to_dict()}
+        losses = {"losses": [dict(row) for row in self.losses]} if self.losses else {}
+        return {**told, **losses, "scenario": self.scenario.to_dict()}
 
     def table(self) -> Mapping[str, Sequence[Any]]:
         """Columns of all designs that were evaluated."""
@@ -111,6 +115,8 @@ def optimise(
     *,
     constraints: Mapping[str, Any] | None = None,
     figures: Mapping[str, OwnFigure] | None = None,
+    portfolio: Mapping[str, Any] | None = None,
+    uncertainty: Mapping[str, Any] | None = None,
     searcher: Searcher | None = None,
     evaluations: int | None = None,
     seed: int = 0,
@@ -126,6 +132,9 @@ def optimise(
     objectives : columns to make as good as can be, or each with its direction, which own figures need; what `plan` orders by where absent.
     constraints : bounds by column, such as ``{"power_w": "<= 160 kW"}``; ``{"fits": False}`` ignores memory.
     figures : own columns by name, functions of the columns of a score, which objectives and constraints may name.
+    portfolio : workloads that one design is to serve, as the `portfolio` of a study: ``{"members": {"train": {}, "serve": {...}}}``.
+    uncertainty : draws of uncertain numbers that designs are judged over, as the `uncertainty` of a study with searches:
+        ``{"samples": 50, "measure": "regret"}``.
     searcher : as the searches of a study; where absent exhaustive for lists of values, evolution of several objectives or with
         options beside quantities, gradient for quantities.
     evaluations : designs to evaluate at most.
@@ -147,23 +156,50 @@ def optimise(
     """
     start, own = load(scenario), dict(figures or {})
     goals = _goals(objectives or usual_objective(start), own)
+    bounds = constraints or {}
+    beside = {name: dict(given) for name, given in (("portfolio", portfolio), ("uncertainty", uncertainty)) if given is not None}
+    found = {"search": _settings(searcher, space, goals, evaluations, seed, settings)}
+    document = Document(file="optimise", data={**_study(start, space, goals, bounds, own), "searches": found, **beside})
+    return _searched(document, start, goals, bounds, own)
+
+
+def _study(
+    start: Scenario, space: Mapping[str, Any], goals: Sequence[Objective], bounds: Mapping[str, Any], own: Mapping[str, OwnFigure]
+) -> dict[str, Any]:
+    """Sections of a study, less what is said of own figures."""
     named = [goal.name for goal in goals if goal.name not in own] or ["step_time_s"]
-    data: dict[str, Any] = {
+    return {
         "name": start.name,
         "scenario": dict(start.document.data),
         "space": {path: list(given) if isinstance(given, tuple | range | np.ndarray) else given for path, given in space.items()},
         "objectives": {goal.name: "maximise" if goal.maximise else "minimise" for goal in goals if goal.name in named}
         or {"step_time_s": "minimise"},
-        "constraints": {name: bound for name, bound in (constraints or {}).items() if name not in own},
-        "searches": {"search": _settings(searcher, space, goals, evaluations, seed, settings)},
+        "constraints": {name: bound for name, bound in bounds.items() if name not in own},
     }
-    document = Document(file="optimise", data=data)
+
+
+def _searched(
+    document: Document, start: Scenario, goals: Sequence[Objective], constraints: Mapping[str, Any], own: Mapping[str, OwnFigure]
+) -> Optimum:
+    """The best design of a study with one search, with objectives and bounds that are own figures."""
     run = planned(validate(StudyFile, document), start, [({}, {})], document)[0]
-    bounds = tuple(_own_bounds(document, {name: bound for name, bound in (constraints or {}).items() if name in own}))
-    problem = replace(run.problem, objectives=tuple(goals), constraints=(*run.problem.constraints, *bounds), own=own or None)
+    if own and run.whole is not None:
+        raise CrossflowError("optimise: own figures are functions of the columns of one workload; leave out portfolio and uncertainty")
+    bounds = tuple(_own_bounds(document, {name: bound for name, bound in constraints.items() if name in own}))
+    judged = judgement(run, None, map)
+    problem = judged.problem(run) if judged is not None else run.problem
+    if own:
+        problem = replace(problem, objectives=tuple(goals), constraints=(*problem.constraints, *bounds), own=own)
     blocks: list[Mapping[str, Any]] = []
-    best = search(problem, run.settings, record=lambda _, columns: blocks.append(columns))
-    return _optimum(problem, best, blocks)
+    known = [] if judged is None else judged.starts
+    best = search(problem, run.settings, record=lambda _, columns: blocks.append(columns), known=known)
+    return replace(_optimum(problem, best, blocks), losses=() if judged is None else _losses(judged, problem, best))
+
+
+def _losses(judged: Judgement, problem: SearchProblem, best: Best) -> tuple[Mapping[str, Any], ...]:
+    """Rows that say how far the best design, and each own best, are from own bests."""
+    found = judged.losses(problem, best)
+    return () if found is None else tuple(loss_rows(found))
 
 
 def _goals(objectives: str | Sequence[str] | Mapping[str, Direction], own: Mapping[str, OwnFigure]) -> list[Objective]:

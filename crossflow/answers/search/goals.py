@@ -11,6 +11,7 @@ import numpy as np
 from crossflow.base.arrays import Array
 
 PENALTY = 10.0  # weight of the violation against the logarithm of an objective
+REGRET, LOSS = "regret", "loss"  # objectives that are ratios to own bests, as columns
 ENDLESS = 60.0  # merit, and logarithm, beyond which nothing is told apart
 
 
@@ -51,3 +52,33 @@ class DesignOutcome:
 
     def __len__(self) -> int:
         return int(self.violation.size)
+
+
+def joined(parts: Sequence[DesignOutcome]) -> DesignOutcome:
+    """Outcomes of some designs after those of others."""
+    if len(parts) == 1:
+        return parts[0]
+    rows: dict[str, Any] = {name: np.concatenate([np.asarray(part.rows[name]) for part in parts]) for name in parts[0].rows}
+    return DesignOutcome(
+        objectives=np.concatenate([part.objectives for part in parts], axis=1),
+        violation=np.concatenate([part.violation for part in parts]),
+        rows=rows,
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class OwnCase:
+    """What a design may be the best for alone: a member with the library's values, or all members in a draw."""
+
+    name: str
+    number: int  # of the member, or of the draw
+    draw: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class Losses:
+    """How far designs are from each case's own best: that of the search, then the own best of each case."""
+
+    cases: tuple[OwnCase, ...]
+    own: Array  # what the own best of each case reaches, shape (cases,)
+    loss: Array  # shape (1 + cases, cases), 0 where none is better, infinite where a design cannot run. [1]

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from crossflow.answers.search.deadline import Deadline
-from crossflow.answers.search.goals import DesignOutcome
+from crossflow.answers.search.goals import DesignOutcome, joined
 from crossflow.answers.search.pareto import beaten, non_dominated
 from crossflow.answers.search.space import Designs
 from crossflow.base.arrays import Array, Mask, plain
@@ -86,11 +86,20 @@ class Oracle:
         asked = designs if allowed == len(designs) else designs.take(slice(allowed))
         outcome = self._recalled(asked)
         if outcome is None:
-            outcome = self.problem.evaluate(asked)
+            outcome = self._evaluated(asked)
             self._keep(asked, outcome, np.ones(len(asked), dtype=int))
         if allowed < len(designs):
             raise BudgetSpent
         return outcome
+
+    def _evaluated(self, designs: Designs) -> DesignOutcome:
+        """Outcome of designs, in parts where each is many points."""
+        parts = list(self.problem.parts(designs))
+        return (
+            joined([outcome for _, outcome in (self.mapper or _in_turn)(self.problem, parts)])
+            if len(parts) > 1
+            else self.problem.evaluate(designs)
+        )
 
     def each(self, batches: Iterable[Designs]) -> None:
         """Evaluate batches that do not depend on one another, in order, as many as the budget allows."""

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from crossflow.answers.evaluation import evaluate
-from crossflow.answers.points import groups, refusal, technology_of
+from crossflow.answers.points import Points, groups, refusal, technology_at
 from crossflow.answers.scenario import Scenario
 from crossflow.answers.score import OwnFigure, Score, absent
 from crossflow.answers.search.goals import ENDLESS, PENALTY, Constraint, DesignOutcome, Objective
@@ -47,12 +47,20 @@ class SearchProblem:
         """Columns of each row, in order."""
         return (*self.figures, "feasible", "violation", "bound_by", "reason")
 
-    def evaluate(self, designs: Designs) -> DesignOutcome:
-        """Objectives, violation and rows of designs; one that makes no scenario is infeasible, not an exception."""
+    def parts(self, designs: Designs) -> Iterator[Designs]:
+        """Designs in parts that are worth a task each."""
+        yield designs
+
+    def evaluate(self, designs: Designs, beside: Points | None = None) -> DesignOutcome:
+        """Objectives, violation and rows of designs; one that makes no scenario is infeasible, not an exception.
+
+        beside : quantities of each design that are not of the space, such as draws of uncertain numbers, by path and of shape (n,).
+        """
         n = len(designs)
         table: dict[str, Any] = {name: np.full(n, np.nan) for name in self.figures}
         violation, bound, reasons = np.full(n, ILLEGAL), np.full(n, "-", dtype=object), np.full(n, None, dtype=object)
-        for index, points in self.space.points(designs):
+        for index, chosen in self.space.points(designs):
+            points = {**chosen, **picked(beside or {}, index)}
             for members, reason in self._legal(points, index):
                 if reason is not None:
                     reasons[index[members]] = reason
@@ -136,7 +144,7 @@ class SearchProblem:
 
     def _technology(self, path: str) -> bool:
         """Whether a path chooses a component by name, which makes no other scenario."""
-        return technology_of(self.scenario, path)[1] is not None
+        return technology_at(self.scenario, path)[1] is not None
 
     def illegal(self, settings: Mapping[str, Any]) -> str | None:
         """Why settings make no scenario, None where they do."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Annotated, Literal
 
 from pydantic import Field
@@ -9,10 +10,21 @@ from pydantic import Field
 from crossflow.base.files import FileModel
 from crossflow.base.limits import Finite, Flag, PositiveInt, Seed
 
+Mean = Literal["geometric", "arithmetic", "worst"]  # of the members of a portfolio
+Measure = Literal["mean", "quantile", "worst", "regret"]  # over draws of uncertain numbers
+TAIL = 0.9  # quantile of the draws where none is given
 MANY = 100_000  # starts, steps or designs of a generation at most
 
 
 BEST, FRONT = 20_000, 100_000  # designs that evolution evaluates where nobody says how many, of one objective and of several
+
+
+@dataclass(frozen=True, kw_only=True)
+class Effort:
+    """What is spent on a case whose designs cannot be listed."""
+
+    evaluations: int  # designs
+    seed: int
 
 
 class Common(FileModel):

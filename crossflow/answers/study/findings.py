@@ -18,10 +18,13 @@ from crossflow.answers.points import division_notes, split, variant, varied
 from crossflow.answers.scenario import Scenario
 from crossflow.answers.score import larger_is_better, unit_of
 from crossflow.answers.search.division import SPREAD
-from crossflow.answers.search.problem import ILLEGAL
+from crossflow.answers.search.goals import LOSS, REGRET
+from crossflow.answers.search.portfolio import PortfolioProblem
+from crossflow.answers.search.problem import ILLEGAL, SearchProblem
 from crossflow.answers.study import records, searches, tables
+from crossflow.answers.study.losses import OFF_DRAWS, OFF_MEMBERS, furthest, percent, told_of
 from crossflow.answers.study.planning import PlannedSearch
-from crossflow.answers.study.plots.view import Convergence, Drawn, View
+from crossflow.answers.study.plots.view import Convergence, Drawn, LossTable, View
 from crossflow.answers.study.reading import Study
 from crossflow.answers.study.redivision import LOOSE, LOOSELY, missed, sentence, unmoved
 from crossflow.answers.study.spec import MONEY, StudyFile, money
@@ -33,11 +36,13 @@ from crossflow.base.units import show, show_all
 from crossflow.hardware.architecture.datasheet import OF_DATASHEETS, of_a_datasheet
 from crossflow.hardware.architecture.template import DatasheetSystem
 
+RATIOS = (REGRET, LOSS, OFF_MEMBERS, OFF_DRAWS)  # columns that are written in per cent
 WORDS = ("search", "bound_by", "trust", "reason")  # columns of words
 Blocks = tuple[list[str], Iterable[Mapping[str, Sequence[Any]]]]  # names of the columns that are shown, and columns of some rows each
 BEST = "best"  # folder of the best designs of several searches
 _LONG = re.compile(r"[+-]?\d{1,5}\.\d+")
 TIED = 5  # points that are named which cannot be told from the fastest
+SPOKEN = 3  # searches whose losses are told in sentences; those of all are in the table
 TOLD = 3  # pairs of a node and a memory without a division that are named
 TECHNOLOGY = "system.technology."
 COMPARED = 64  # swept points up to which every pair is compared
@@ -79,6 +84,16 @@ def view(study: Study, columns: Mapping[str, Any], results: Sequence[searches.Se
         drawn=tuple(_drawn(study, columns)) if study.sampling is not None else (),
         draws=0 if study.sampling is None else study.sampling.settings.samples,
         interval=0.0 if study.sampling is None else study.sampling.settings.interval,
+        losses=tuple(
+            LossTable(
+                search=result.run.title,
+                cases=tuple(case.name for case in result.losses.cases),
+                draw=tuple(case.draw for case in result.losses.cases),
+                loss=result.losses.loss,
+            )
+            for result in results
+            if result.losses is not None
+        ),
         caption=study.caption,
     )
 
@@ -149,7 +164,14 @@ def contents(view: View, results: Sequence[searches.SearchResult], compared: Seq
         texts["best.json"] = files.json_text([result.to_dict() for result in results])
         texts["convergence.csv"] = records.csv_text(searches.convergence_rows(results))
         names = _best_names([result.run for result in results])
-        texts |= {name: searches.best_scenario(result, (folder / name).parent) for name, result in zip(names, results, strict=True)}
+        for name, result in zip(names, results, strict=True):
+            texts[name] = searches.best_scenario(result.run.problem, result, (folder / name).parent)
+            for own, problem in _of_members(result.run, name).items():
+                texts[own] = searches.best_scenario(problem, result, (folder / own).parent)
+        rows = [{"search": result.run.title, **row} for result in results if result.losses for row in searches.loss_rows(result.losses)]
+        drawn = getattr(results[0].run.problem, "draws", {})
+        texts |= {"losses.csv": records.csv_text(rows)} if rows else {}
+        texts |= {"draws.csv": records.csv_text(_draw_rows(drawn))} if drawn else {}
     if view.drawn:
         texts["intervals.csv"] = records.csv_text(interval_rows(view))
         texts["importance.csv"] = records.csv_text(importance_rows(view))
@@ -175,7 +197,25 @@ def names(study: Study) -> list[str]:
     found = [tables.COLUMNS, *(f"{plot.name}.{ending}" for plot in study.spec.plots for ending in ("png", "svg"))]
     if study.sampling is not None:
         found += ["intervals.csv", "importance.csv", "comparisons.csv"]
-    return found + (["best.json", "convergence.csv", *_best_names(study.runs)] if study.runs else [])
+    if not study.runs:
+        return found
+    best = _best_names(study.runs)
+    found += ["best.json", "convergence.csv", "losses.csv", "draws.csv", *best]
+    return found + [own for run, name in zip(study.runs, best, strict=True) for own in _of_members(run, name)]
+
+
+def _draw_rows(draws: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    """Rows of draws.csv: every number in every draw of a study with searches, in SI units."""
+    count = len(next(iter(draws.values())))
+    yield from ({"draw": f"draw {i + 1}", **{path: plain(values[i]) for path, values in draws.items()}} for i in range(count))
+
+
+def _of_members(run: PlannedSearch, name: str) -> dict[str, SearchProblem]:
+    """The file of a search's best design for each member of a portfolio, beside that of the scenario; the problem of each."""
+    if not isinstance(run.problem, PortfolioProblem):
+        return {}
+    start = f"{BEST}/" if name == "best.yaml" else f"{name.removesuffix('.yaml')}-"
+    return {f"{start}{file_name(member.name)}.yaml": run.problem.of_member(member) for member in run.problem.members if member.name}
 
 
 def _best_names(runs: Sequence[PlannedSearch]) -> list[str]:
@@ -219,12 +259,13 @@ def listing(study: Study, view: View, results: Sequence[searches.SearchResult]) 
 
 def notes(study: Study, view: View, results: Sequence[searches.SearchResult]) -> list[str]:
     """What the table's reader must know."""
-    found = [sentence(study.scenario)] if study.keeps_division else []
+    found = [sentence(study.scenario, searched=bool(study.runs))] if study.keeps_division else []
     searched = dict.fromkeys(option.path for run in study.runs for option in run.problem.space.options)
     if isinstance(study.scenario.system, DatasheetSystem) and "system" not in study.paths:
         found += [of_a_datasheet(path, OF_DATASHEETS) for path in (*study.paths, *searched) if path.startswith(TECHNOLOGY)]
     found += _undivided(study)
     found += [_trusted(study, view)] if not results and study.sampling is None else [_trusted_best(results)]
+    found += [told for result in results[:SPOKEN] for told in told_of(result, several=len(results) > 1)]
     found += [missed(study.redivision.problem.constraints, view.columns)] if study.bounded and study.redivision is not None else []
     found += [unmoved(tables.numbers(view.columns[SPREAD]), study.spec.redivide.evaluations)] if study.spec.redivide is not None else []
     found = [text for text in found if text]
@@ -245,9 +286,10 @@ def _undivided(study: Study) -> list[str]:
 def _trusted_best(results: Sequence[searches.SearchResult]) -> str:
     """How far the best designs of searches can be trusted, and a service's tails beside them; nothing where none fits."""
     bests = [
-        searches.designed(result.run.problem, result.best.row)
+        searches.designed(problem, result.best.row)
         for result in results
         if result.best.row is not None and result.best.row["violation"] == 0
+        for problem in (*_of_members(result.run, BEST).values(),) or (result.run.problem,)
     ]
     told = list(dict.fromkeys(trust(best).text for best in bests))
     tails = list(dict.fromkeys(f"; tails {beside['tails'].text}" for best in bests if "tails" in (beside := trusts(best))))
@@ -377,11 +419,12 @@ def _search_rows(study: Study, results: Sequence[searches.SearchResult]) -> Bloc
     figures = (*(o.name for o in first.objectives), *study.spec.shown, "feasible", "bound_by", "evaluations")
     rows = []
     for result in results:
-        told = {"search": result.run.name, "evaluations": result.best.evaluations, "spread": result.best.spread}
+        told = {"search": result.run.name, "evaluations": result.best.evaluations, "spread": result.best.spread, **furthest(result)}
         row = {**result.run.point, **(result.best.row or {}), **told}
         rows.append(row)
     priced = {name: [row.get(name) for row in rows] for name in MONEY if any(name in row for row in rows)}
-    names = list(dict.fromkeys((*study.values, "search", *options, *_with_money(study.spec, figures, priced))))
+    off = [name for name in (OFF_MEMBERS, OFF_DRAWS) if any(name in row for row in rows)]
+    names = list(dict.fromkeys((*study.values, "search", *options, *_with_money(study.spec, figures, priced), *off)))
     return names, [{name: [row.get(name) for row in rows] for name in (*names, "spread")}]
 
 
@@ -430,6 +473,8 @@ def _search_summary(results: Sequence[searches.SearchResult]) -> str:
 
 
 def _cell(name: str, value: Any) -> str:
+    if name in RATIOS and value is not None:
+        return percent(value)
     unit = unit_of(name)
     if value is None:
         return "" if name == "reason" else "-"

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
 
 from crossflow.answers.points import variant
 from crossflow.answers.scenario import Scenario, load
@@ -13,13 +14,17 @@ from crossflow.answers.score import larger_is_better
 from crossflow.answers.search.driver import check
 from crossflow.answers.search.goals import Objective
 from crossflow.answers.search.problem import SearchProblem, standing
-from crossflow.answers.search.settings import BEST, GivenSettings, SearchSettings
+from crossflow.answers.search.settings import BEST, Effort, GivenSettings, SearchSettings
 from crossflow.answers.search.shares import FREE, generated
 from crossflow.answers.search.space import Options, Space
 from crossflow.answers.study.spaces import checked_columns, read_constraints, read_space
 from crossflow.answers.study.spec import StudyFile, money, recorded
 from crossflow.base.drawing.words import label
 from crossflow.base.files import Document
+
+if TYPE_CHECKING:
+    from crossflow.answers.search.portfolio import PortfolioProblem
+    from crossflow.answers.study.portfolios import Judged
 
 UNSTARTED = ("given", "random", "exhaustive")  # searchers that start from no design
 
@@ -35,6 +40,8 @@ class PlannedSearch:
     problem: SearchProblem
     there: Mapping[str, Any] = field(default_factory=dict)  # the swept point by path
     start: tuple[Mapping[str, Any], ...] = ()  # designs of other studies to start from, their values by path
+    whole: PortfolioProblem | None = None  # the problem over the whole space, where members or draws judge designs, and their own bests do
+    efforts: tuple[Effort, Effort] | None = None  # for the own bests of members and of draws
 
     @property
     def title(self) -> str:
@@ -43,14 +50,26 @@ class PlannedSearch:
 
 
 def planned(
-    spec: StudyFile, scenario: Scenario, points: Iterable[tuple[Mapping[str, Any], Mapping[str, Any]]], document: Document
+    spec: StudyFile,
+    scenario: Scenario,
+    points: Iterable[tuple[Mapping[str, Any], Mapping[str, Any]]],
+    document: Document,
+    swept: Mapping[str, Sequence[Any]] = MappingProxyType({}),
 ) -> list[PlannedSearch]:
-    """All searches of a study at its swept points, as it names them and by path; SpecError for what cannot be searched."""
+    """All searches of a study at its swept points, as it names them and by path; SpecError for what cannot be searched.
+
+    swept : all values of the sweep by path.
+    """
     runs: list[PlannedSearch] = []
+    judged: Judged | None = None
     starts = {name: tuple(_starts(settings, name, document)) for name, settings in spec.searches.items()}
     for point, there in points:
         here = variant(scenario, there)
         space = read_space(spec.space, here, document)
+        whole: SearchProblem | None = None
+        if spec.portfolio is not None or spec.uncertainty is not None:
+            judged, space = _for_all(spec, here, space, judged, swept, document)
+            whole = read_problem(spec, here, space, document, judged)
         if "searches" not in document.data:
             _check_small(space, document)
         for name, settings in spec.searches.items():
@@ -60,11 +79,32 @@ def planned(
             with document.telling("searches", name):
                 own = _own_space(space, settings, here)
                 check(own, settings)
-            problem = read_problem(spec, here, own, document)
+            problem = read_problem(spec, here, own, document, judged)
             start = tuple(_design(own, file, values, name, document) for file, values in starts[name])
-            run = PlannedSearch(number=len(runs), name=name, point=point, there=there, settings=settings, problem=problem, start=start)
-            runs.append(run)
+            told: dict[str, Any] = {} if whole is None else {"whole": whole, "efforts": _efforts(spec)}
+            planned_: dict[str, Any] = {"point": point, "there": there, "settings": settings, "problem": problem, "start": start, **told}
+            runs.append(PlannedSearch(number=len(runs), name=name, **planned_))
     return runs
+
+
+def _for_all(
+    spec: StudyFile, here: Scenario, space: Space, judged: Judged | None, swept: Mapping[str, Sequence[Any]], document: Document
+) -> tuple[Judged, Space]:
+    """What designs of a study are judged by, which all swept points have in common, and the space of all members."""
+    from crossflow.answers.study.portfolios import judged_by, shared_space  # which few studies need
+
+    found = judged or judged_by(spec, here, {**swept, **_choices(space)}, document)
+    with document.telling("portfolio"):
+        return found, shared_space([read_space(spec.space, member.of(here), document) for member in found.members], found.members)
+
+
+def _efforts(spec: StudyFile) -> tuple[Effort, Effort]:
+    """What is spent on each member's own best, and on each draw's."""
+    members, draws = spec.portfolio, spec.uncertainty
+    return (
+        Effort(evaluations=0, seed=0) if members is None else Effort(evaluations=members.member_evaluations, seed=members.seed),
+        Effort(evaluations=0, seed=0) if draws is None else Effort(evaluations=draws.draw_evaluations, seed=draws.seed),
+    )
 
 
 def _check_small(space: Space, document: Document) -> None:
@@ -109,8 +149,13 @@ def _paths(over: Iterable[str], scenario: Scenario) -> tuple[str, ...]:
     return tuple(path for name in over for path in free.get(name, (name,)))
 
 
-def read_problem(spec: StudyFile, scenario: Scenario, space: Space, document: Document) -> SearchProblem:
+def read_problem(spec: StudyFile, scenario: Scenario, space: Space, document: Document, judged: Judged | None = None) -> SearchProblem:
     """Search problem of a study at one of its swept points."""
+    if judged is not None:
+        from crossflow.answers.study.portfolios import portfolio_problem
+
+        goals, bounds = tuple(_objectives(spec)), tuple(read_constraints(spec, document))
+        return portfolio_problem(spec, scenario, space, judged, _choices(space), goals, bounds, document)
     known = checked_columns(spec, scenario, document, {("objectives", name): name for name in spec.objectives}, _choices(space))
     return SearchProblem(
         scenario=scenario,

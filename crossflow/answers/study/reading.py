@@ -96,7 +96,7 @@ class Study:
     def keeps_division(self) -> bool:
         """Whether technology or budgets of a generated device change and the division of its budgets does not."""
         searched = (path for run in self.runs for path in run.problem.space.paths)
-        return self.redivision is None and keeps_division(self.scenario, (*self.paths, *searched), self.sampling is not None)
+        return self.redivision is None and keeps_division(self.scenario, (*self.paths, *searched), self.spec.uncertainty is not None)
 
     @property
     def caption(self) -> str:
@@ -107,7 +107,7 @@ class Study:
     @functools.cached_property
     def columns(self) -> tuple[str, ...]:
         """Columns of scores of the study's points."""
-        return _known(self.spec, self.scenario, self.values, self.together).columns
+        return _known(self.spec, self.scenario, self.values, self.together, self.document).columns
 
     @property
     def recorded(self) -> tuple[str, ...] | None:
@@ -191,9 +191,11 @@ def _read(path: str | Path | Mapping[str, Any], base: Path | None, yes: bool, se
     every = swept.by_path
     layout = sweeps.Grid(values=swept.values, together=swept.together)
     points = (layout.point(i) for i in range(layout.points))
-    runs = planned(spec, scenario, ((point, layout.settings(point)) for point in points), document) if spec.searches else ()
-    with document.telling("uncertainty"):
-        sampling = sweeps.sampling(spec, scenario, every)
+    runs = planned(spec, scenario, ((point, layout.settings(point)) for point in points), document, every) if spec.searches else ()
+    sampling = None
+    if spec.uncertainty is not None and not spec.searches:
+        with document.telling("uncertainty"):
+            sampling = sweeps.sampling(spec.uncertainty, [scenario], every)
     anew = redivision(spec, scenario, every, document)
     return Study(
         spec=spec, scenario=scenario, values=swept.values, together=swept.together, planned=planned_,
@@ -392,7 +394,7 @@ def _blamed(settings: Mapping[str, Any], error: CrossflowError) -> str:
 
 def _column_problems(spec: StudyFile, scenario: Scenario, swept: _Swept, document: Document) -> list[Problem]:
     """Names of columns in the table and the plots that no point has, and names of settings that are columns already."""
-    known = _known(spec, scenario, swept.values, swept.together)
+    known = _known(spec, scenario, swept.values, swept.together, document)
     if taken := [name for name in swept.together if name in (*known.columns, "id", "run")]:
         return [document.problem(("sweep", taken[0]), f"'{taken[0]}' is a column of the results; give what changes together another name")]
     values = (*swept.values, *swept.by_path, STRATEGY)
@@ -411,10 +413,18 @@ def _shares(spec: StudyFile, scenario: Scenario) -> list[str]:
     return [SPREAD, *choices_of(scenario)] if spec.redivide is not None else []
 
 
-def _known(spec: StudyFile, scenario: Scenario, swept: Mapping[str, Sequence[Any]], together: Mapping[str, Together]) -> Known:
+def _known(
+    spec: StudyFile, scenario: Scenario, swept: Mapping[str, Sequence[Any]], together: Mapping[str, Together], document: Document
+) -> Known:
     """Columns of scores of the study's points."""
     values = by_path(swept, together)
     named = (*spec.columns, *(spec.record if isinstance(spec.record, tuple) else ()), *(p.y for p in spec.plots if isinstance(p, DRAWN)))
     others = (*swept, *values, STRATEGY, *spec.space, *_shares(spec, scenario), *TEXTS, "feasible", "search", "evaluations", "violation")
     asked = [name for name in named if name not in others]
-    return known_columns(scenario, {**values, **{path: v for path, v in spec.space.items() if isinstance(v, list)}}, asked)
+    settings = {**values, **{path: v for path, v in spec.space.items() if isinstance(v, list)}}
+    if not spec.searches or (spec.portfolio is None and spec.uncertainty is None):
+        return known_columns(scenario, settings, asked)
+    from crossflow.answers.study.portfolios import known_of, known_together, members_of  # which few studies need
+
+    members = members_of(spec, scenario, document)
+    return known_together(spec, members, known_of(members, scenario, settings, asked))

@@ -50,12 +50,14 @@ def keeps_division(scenario: Scenario, varied_paths: Iterable[str], drawn: bool)
     return drawn or any(path.startswith(moving) and path not in tabled for path in paths)
 
 
-def sentence(scenario: Scenario) -> str:
-    """What a study that keeps a division is told."""
+def sentence(scenario: Scenario, *, searched: bool = False) -> str:
+    """What a study that keeps a division is told; one that searches divides in its space."""
     names = " and ".join(one.name for one in generated(scenario).values())
+    cure = "`system.budgets.area: shares` in the space divides" if searched else "`redivide: {}` in the study divides"
+    each = "with each design" if searched else "at each point"
     return (
         f"The budgets keep the division of {names} at every point. Where technology or budgets change, another division"
-        " may be better: `redivide: {}` in the study divides them anew at each point."
+        f" may be better: {cure} them anew {each}."
     )
 
 

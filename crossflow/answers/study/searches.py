@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -14,7 +14,7 @@ from crossflow.answers.points import varied, written
 from crossflow.answers.scenario import Scenario, from_document, moved
 from crossflow.answers.score import unit_of
 from crossflow.answers.search.driver import search, solve
-from crossflow.answers.search.goals import DesignOutcome
+from crossflow.answers.search.goals import DesignOutcome, Losses, OwnCase
 from crossflow.answers.search.gradient import planned as planned_steps
 from crossflow.answers.search.nested import InnerResult, InnerSearch
 from crossflow.answers.search.oracle import Best
@@ -26,9 +26,15 @@ from crossflow.answers.study.planning import PlannedSearch
 from crossflow.answers.study.tables import PointsTable, numbers
 from crossflow.answers.study.workers import Workers, in_order
 from crossflow.base import files
+from crossflow.base.arrays import plain
 from crossflow.base.files import Document
 from crossflow.base.units import show
 
+if TYPE_CHECKING:
+    from crossflow.answers.search.own import OwnBests, Shared
+    from crossflow.answers.search.portfolio import PortfolioProblem
+
+BEST_FOR_ALL = "best for all"  # how the best design of a search is named beside own bests
 Reporter = Callable[[int, int | None, str], None]
 
 
@@ -38,6 +44,7 @@ class SearchResult:
 
     run: PlannedSearch
     best: Best
+    losses: Losses | None = None  # of the best design and of the own bests of members and draws, against these
 
     @property
     def convergence(self) -> list[tuple[int, float, float | None]]:
@@ -63,6 +70,7 @@ class SearchResult:
             "best": self.best.row,
             "front": list(self.best.front),
             "convergence": list(improvements(self)),
+            **({} if self.losses is None else {"losses": list(loss_rows(self.losses))}),
         }
 
 
@@ -112,6 +120,11 @@ class Book:
         self.evaluations += int(np.sum(columns["evaluations"]))
         if self.report is not None:
             self.report(self.evaluations, self.total, self._best(run, columns))
+
+    def say(self, words: str) -> None:
+        """Report what is done between designs of the record."""
+        if self.report is not None:
+            self.report(self.evaluations, self.total, words)
 
     def end(self, expected: int | None, evaluations: int) -> None:
         """Note that a search ended, perhaps after fewer designs than were expected."""
@@ -179,23 +192,75 @@ def run_all(runs: Sequence[PlannedSearch], book: Book, workers: Workers, study: 
     def mapper(problem: SearchProblem, batches: Iterable[Designs]) -> Iterator[tuple[Designs, DesignOutcome]]:
         yield from in_order(workers.completed(_evaluated, ((problem, designs) for designs in batches)))
 
+    def shared(function: Callable[[Any], Any], tasks: Iterable[Any]) -> Iterator[Any]:
+        for found in in_order(workers.completed(function, tasks)):
+            book.say("own bests of members and draws")
+            yield found
+
     def solved(tasks: Iterable[InnerSearch]) -> Iterator[InnerResult]:
         yield from in_order(workers.completed(solve, tasks))
 
     best_of: list[SearchResult] = []
+    judged: Judgement | None = None
     for run in runs:
-        known = [*run.start, *(row for result in best_of if smaller(result.run, run) and (row := result.best.row) is not None)]
+        judged = judgement(run, judged, shared)
+        problem = run.problem if judged is None else judged.problem(run)
+        known = [
+            *run.start,
+            *(() if judged is None else judged.starts),
+            *(row for result in best_of if smaller(result.run, run) and (row := result.best.row) is not None),
+        ]
         rows = nothing if fresh else left[run.number]
         recorder = _Recorder(book=book, run=run, left=rows)
         title = "-".join([study, run.name, *(str(value) for value in run.point.values())])
         best = search(
-            run.problem, run.settings, name=title, record=recorder, replay=rows, mapper=mapper, known=known, timed=timed, solved=solved
+            problem, run.settings, name=title, record=recorder, replay=rows, mapper=mapper, known=known, timed=timed, solved=solved
         )
         recorder.begin(best.rows)
         fresh |= recorder.fresh
         book.end(expected(run), best.evaluations)
-        best_of.append(SearchResult(run=run, best=best))
+        best_of.append(SearchResult(run=run, best=best, losses=None if judged is None else judged.losses(problem, best)))
         yield best_of[-1]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Judgement:
+    """Own bests of the members and draws of a swept point, which its searches have in common."""
+
+    point: Mapping[str, Any]
+    whole: PortfolioProblem  # over the whole space
+    bests: OwnBests | None  # None where the one member without draws is the problem itself
+
+    def problem(self, run: PlannedSearch) -> SearchProblem:
+        """The problem of a search, with what own bests reach."""
+        return replace(run.problem, own_members=self.whole.own_members, own_draws=self.whole.own_draws)  # type: ignore[call-arg]
+
+    @property
+    def starts(self) -> list[dict[str, Any]]:
+        """Designs for single cases that are best for all, by path."""
+        if self.bests is None:
+            return []
+        table = self.whole.space.values(self.bests.starts)
+        return [{path: plain(values[i]) for path, values in table.items()} for i in range(len(self.bests.starts))]
+
+    def losses(self, problem: SearchProblem, best: Best) -> Losses | None:
+        """How far the best design of a search and each own best are from these; None where nothing was found."""
+        from crossflow.answers.search.own import losses
+
+        design = None if best.row is None or self.bests is None else problem.space.located(best.row)
+        return None if design is None or self.bests is None else losses(problem, self.bests, design)  # type: ignore[arg-type]
+
+
+def judgement(run: PlannedSearch, before: Judgement | None, shared: Shared) -> Judgement | None:
+    """Own bests of a search's swept point, those of the search before it where it is the same point."""
+    if run.whole is None or run.efforts is None:
+        return None
+    if before is not None and before.point == run.point:
+        return before
+    from crossflow.answers.search.own import own_bests  # which few studies need
+
+    whole, bests = own_bests(run.whole, run.efforts, shared)
+    return Judgement(point=run.point, whole=whole, bests=bests)
 
 
 def smaller(one: PlannedSearch, other: PlannedSearch) -> bool:
@@ -229,7 +294,19 @@ def _left(file: records.PointsFile, runs: int) -> list[records.Rows]:
 def recalled(runs: Sequence[PlannedSearch], path: Path) -> list[SearchResult]:
     """Results of finished searches, from the file of their best designs."""
     found = files.json_data(path)
-    return [SearchResult(run=run, best=_best(run, told)) for run, told in zip(runs, found, strict=True)]
+    return [SearchResult(run=run, best=_best(run, told), losses=_losses(told)) for run, told in zip(runs, found, strict=True)]
+
+
+def _losses(told: Mapping[str, Any]) -> Losses | None:
+    """Losses as `loss_rows` tells them; None where there are none."""
+    if "losses" not in told:
+        return None
+    names = [(row["case"], row["draw"]) for row in told["losses"]]
+    cases = list(dict.fromkeys(names))
+    loss = np.array([np.inf if row["loss"] is None else row["loss"] for row in told["losses"]], dtype=float).reshape(-1, len(cases))
+    own = [np.nan if row["own_best"] is None else row["own_best"] for row in told["losses"][: len(cases)]]
+    known = tuple(OwnCase(name=name, number=i, draw=draw) for i, (name, draw) in enumerate(cases))
+    return Losses(cases=known, own=np.array(own, dtype=float), loss=loss)
 
 
 def _best(run: PlannedSearch, told: Mapping[str, Any]) -> Best:
@@ -249,9 +326,8 @@ def _best(run: PlannedSearch, told: Mapping[str, Any]) -> Best:
     )
 
 
-def best_scenario(result: SearchResult, folder: Path) -> str:
-    """The best design as a scenario file of a folder."""
-    problem = result.run.problem
+def best_scenario(problem: SearchProblem, result: SearchResult, folder: Path) -> str:
+    """The best design of a search, in the scenario of a problem, as a scenario file of a folder."""
     return files.yaml_text(moved(design(problem, result.best.row or {}), problem.scenario, folder))
 
 
@@ -268,6 +344,13 @@ def designed(problem: SearchProblem, row: Mapping[str, Any]) -> Scenario:
     """The scenario that a row of a search is of."""
     start = problem.scenario
     return from_document(Document(file=start.document.file, data=design(problem, row)), start.base, start.name, like=start)
+
+
+def loss_rows(found: Losses) -> Iterator[dict[str, Any]]:
+    """Rows of losses.csv: how far the best design, and the own best of each case, are from the own best of each case."""
+    for name, row in zip((BEST_FOR_ALL, *(case.name for case in found.cases)), found.loss, strict=True):
+        for case, own, loss in zip(found.cases, found.own, row, strict=True):
+            yield {"design": name, "case": case.name, "draw": case.draw, "own_best": plain(own), "loss": plain(loss)}
 
 
 def convergence_rows(results: Sequence[SearchResult]) -> Iterator[dict[str, Any]]:

@@ -12,7 +12,7 @@ from pydantic import Field
 
 from crossflow.answers.evaluation import evaluate
 from crossflow.answers.evaluation.figures import lacking
-from crossflow.answers.points import SECTIONS, Split, path_as_shipped, split, technology_of, values_as_shipped, variant, varied, written
+from crossflow.answers.points import SECTIONS, Split, path_as_shipped, split, technology_at, values_as_shipped, variant, varied, written
 from crossflow.answers.scenario import Scenario, check_strategy, strategy_of
 from crossflow.answers.score import listed, no_column, unit_of
 from crossflow.answers.search.goals import Constraint
@@ -132,7 +132,7 @@ def check_names(scenario: Scenario, path: str, values: Sequence[Any]) -> Split:
     """The values of a path by kind; CrossflowError for one that cannot be read, or names what the library lacks."""
     found = split(scenario, {path: list(values)})
     for chosen, choice in found.choices.items():
-        place, role = technology_of(scenario, chosen)
+        place, role = technology_at(scenario, chosen)
         for name in choice.names:
             scenario.library_of(scenario.system.places[place]).component(kind_of(str(role)), name)
     return found

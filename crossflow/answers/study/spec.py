@@ -10,7 +10,7 @@ from pydantic import BeforeValidator, Field, model_validator
 
 from crossflow.answers.explanation.uncertainty import Distribution, Movement
 from crossflow.answers.points import is_together
-from crossflow.answers.search.settings import BEST, SearchSettings
+from crossflow.answers.search.settings import BEST, TAIL, Mean, Measure, SearchSettings
 from crossflow.answers.study.plots.spec import Plot
 from crossflow.base import files
 from crossflow.base.files import Document, FileModel
@@ -31,9 +31,11 @@ class SpacedRange(FileModel):
 
 
 class Uncertainty(FileModel):
-    """Numbers that carry low and high, drawn together for every point of the study."""
+    """Numbers that carry low and high, drawn together for every point of the study, or for every design of its searches."""
 
-    samples: Annotated[PositiveInt, Field(ge=2)] = Field(default=1000, description="draws of all uncertain numbers")
+    samples: Annotated[PositiveInt, Field(ge=2)] = Field(
+        default=1000, description="draws of all uncertain numbers; each design of a search is evaluated in all of them"
+    )
     seed: Seed = Field(default=0, description="of the draws")
     distribution: Distribution = Field(default="triangular", description="between low and high: value as mode, or flat")
     numbers: Movement = Field(
@@ -47,10 +49,48 @@ class Uncertainty(FileModel):
     parameters: tuple[str, ...] | None = Field(
         default=None, description="paths, or the beginnings of paths, of the numbers to draw; every one with low and high where absent"
     )
-    interval: Annotated[Finite, Field(gt=0, lt=1)] = Field(default=0.9, description="share of the draws that an interval holds")
+    interval: Annotated[Finite, Field(gt=0, lt=1)] = Field(
+        default=0.9, description="share of the draws that an interval of a swept point holds"
+    )
+    measure: Measure = Field(
+        default="mean",
+        description="what searches make as good as can be: the mean of the objective over the draws; a `quantile` of it, on its bad "
+        "side; the worst draw; or the regret, the largest loss in any draw against that draw's own best design (column `regret`)",
+    )
+    quantile: Annotated[Finite, Field(gt=0, lt=1)] | None = Field(
+        default=None,
+        description=f"of the draws, for `measure: quantile` ({TAIL} where absent) and `measure: regret` (the largest regret where absent)",
+    )
+    draw_evaluations: PositiveInt = Field(
+        default=1000,
+        description="designs to evaluate for each draw's own best, with searches; a space of at most "
+        f"{BEST:,} designs is looked at as a whole",
+    )
+
+
+class Portfolio(FileModel):
+    """Workloads that one design of the searches is to serve, each a variant of the scenario."""
+
+    members: Annotated[Mapping[str, Mapping[str, Any]], Field(min_length=1)] = Field(
+        description="by name, what differs from the scenario: settings by path, as in `sweep` (`workload.task: decode` sets one field, "
+        "`workload: {...}` the whole section), and `weight` (1 where absent)"
+    )
+    mean: Mean = Field(
+        default="geometric",
+        description="how an objective of the members becomes one number, by their weights: the geometric mean, which depends on no units; "
+        "arithmetic, where weights are numbers of runs; or worst, the largest loss against a member's own best design, times its weight "
+        "(column `loss`)",
+    )
+    member_evaluations: PositiveInt = Field(
+        default=5000,
+        description="designs to evaluate for each member's own best, with the library's values; a space of at most "
+        f"{BEST:,} designs is looked at as a whole",
+    )
+    seed: Seed = Field(default=0, description="of the searches for members' own bests")
 
 
 MONEY = ("usd_per_million_tokens", "usd_per_million_samples")  # columns that a study with a price has
+OF_SEARCHES = ("measure", "quantile", "draw_evaluations")  # fields of `uncertainty` that only searches have a use for
 PER_DRAW = ("each", "draw_evaluations")  # fields of `redivide` that only draws of uncertain numbers have a use for
 
 
@@ -106,7 +146,10 @@ class StudyFile(FileModel):
         default={}, description=f"searches by name, one after the other; exhaustive where absent and the space has at most {BEST:,} designs"
     )
     redivide: Redivide | None = Field(default=None, description="divide the budgets of a generated device anew at every point")
-    uncertainty: Uncertainty | None = Field(default=None, description="draw the numbers that carry low and high at every point")
+    uncertainty: Uncertainty | None = Field(
+        default=None, description="draw the numbers that carry low and high at every point, or for every design of the searches"
+    )
+    portfolio: Portfolio | None = Field(default=None, description="search one design for several workloads")
     record: tuple[str, ...] | Literal["all"] | None = Field(
         default=None, description="columns of a point to write; all in a sweep, else those that the study names, where absent"
     )
@@ -134,8 +177,7 @@ class StudyFile(FileModel):
             raise ValueError("space: missing; a search needs what it may change")
         if not self.sweep and not self.space and self.uncertainty is None and self.redivide is None:
             raise ValueError("sweep: a study needs a sweep, searches with a space, redivide, or uncertainty")
-        if self.searches and self.uncertainty is not None:
-            raise ValueError("uncertainty: a study with searches cannot sample uncertain numbers; make a study of the designs it finds")
+        self._draws_and_members_agree()
         if self.searches and self.redivide is not None:
             raise ValueError("redivide: a study with searches divides budgets in its space: add `system.budgets.area: shares` there")
         ignored = [] if self.redivide is None else [name for name in PER_DRAW if name in self.redivide.model_fields_set]
@@ -149,6 +191,25 @@ class StudyFile(FileModel):
             words = "; name the column in `redivide: {goal: ...}`" if self.redivide is not None else ""
             raise ValueError(f"objectives: they are those of searches, and this study has none{words}")
         return self
+
+    def _draws_and_members_agree(self) -> None:
+        """ValueError for sections about draws and members of which something would change nothing."""
+        drawn = self.uncertainty
+        if self.portfolio is not None and not self.searches:
+            cure = "give a space, or sweep the workloads by name: sweep: {work: {train: {...}, serve: {...}}}"
+            told = "; add `system.budgets.area: shares` to it in the place of `redivide`" if self.redivide is not None else ""
+            raise ValueError(f"portfolio: only searches judge designs by it, and this study has none; {cure}{told}")
+        unused = [] if drawn is None or self.searches else [name for name in OF_SEARCHES if name in drawn.model_fields_set]
+        if unused:
+            raise ValueError(f"uncertainty: {unused[0]}: it is about searches, and this study has none; draws of points have an `interval`")
+        if drawn is not None and self.searches and "interval" in drawn.model_fields_set:
+            raise ValueError("uncertainty: interval: it is told of swept points; a search has `measure: quantile` with a `quantile`")
+        if drawn is not None and drawn.quantile is not None and drawn.measure not in ("quantile", "regret"):
+            raise ValueError(f"uncertainty: quantile: `measure: {drawn.measure}` has none; give measure: quantile, or regret")
+        ratios = (drawn is not None and drawn.measure == "regret", self.portfolio is not None and self.portfolio.mean == "worst")
+        if any(ratios) and len(self.objectives) > 1:
+            what = "uncertainty: measure: regret" if ratios[0] else "portfolio: mean: worst"
+            raise ValueError(f"{what}: own bests are of one objective, and this study has {len(self.objectives)}; give one")
 
     @model_validator(mode="after")
     def _plots_use_the_sweep(self) -> StudyFile:
@@ -196,12 +257,14 @@ def _suiting(given: Mapping[str, Any]) -> list[dict[str, Any]]:
     lines = dict(zip(("x", "series", "panels"), swept, strict=False))
     if space and len(goals) > 1:
         return [{"name": "front", "kind": "pareto", "x": goals[0], "y": goals[1]}]
-    if swept and given.get("uncertainty") is not None:
+    if swept and not space and given.get("uncertainty") is not None:
         return [{"name": figure, "kind": "intervals", "y": figure, **{key: lines[key] for key in ("x", "series") if key in lines}}]
     if swept:
         return [{"name": figure, "y": figure, **lines}]
-    if given.get("uncertainty") is not None:
+    if given.get("uncertainty") is not None and not space:
         return [{"name": "importance", "kind": "importance"}]
+    if space and (given.get("uncertainty") is not None or given.get("portfolio") is not None):
+        return [{"name": "losses", "kind": "losses"}]
     if space:
         return [{"name": "designs", "kind": "parallel"} if len(space) > 1 else {"name": "convergence", "kind": "convergence"}]
     return []

@@ -13,7 +13,7 @@ import numpy as np
 from crossflow.answers.evaluation import evaluate
 from crossflow.answers.explanation.parameters import Parameter, uncertain
 from crossflow.answers.explanation.uncertainty import GENERATIONS, drawn_together, draws, entry_of, quantiles, technology_of
-from crossflow.answers.points import Together, by_path, split
+from crossflow.answers.points import Together, by_path, technology_at
 from crossflow.answers.scenario import Scenario
 from crossflow.answers.score import absent
 from crossflow.answers.search.division import SPREAD, BudgetDivision, Seen
@@ -100,6 +100,11 @@ class Sampling:
         if self.settings.numbers == "independent":
             return draws(self.numbers, count, self.settings.distribution, seed)
         return quantiles(self.entries, count, self.settings.correlation, seed)
+
+    def every(self) -> dict[str, Array]:
+        """All draws, as a sweep has them: every number by path, shape (samples,)."""
+        parts = [self.drawn(first, end - first) for first, end in Grid(values={}, draws=self.settings.samples).parts()]
+        return {path: np.concatenate([part[path] for part in parts]) for path in parts[0]}
 
     def drawn(self, start: int, count: int) -> dict[str, Array]:
         """The draws of a task: every number by path."""
@@ -212,15 +217,30 @@ def _inner(sizes: Sequence[int], first: int, count: int) -> tuple[int, ...]:
     return tuple(sizes) if first == 0 and count == int(np.prod(sizes, dtype=np.int64)) else (count,)
 
 
-def sampling(spec: StudyFile, scenario: Scenario, values: Mapping[str, Sequence[Any]]) -> Sampling | None:
-    """The uncertain numbers of a study, those behind every technology that it sweeps among them."""
-    if spec.uncertainty is None:
-        return None
-    chosen = {path: list(choice.names) for path, choice in split(scenario, dict(values)).choices.items()} if values else {}
-    numbers = tuple(p for p in uncertain(scenario, chosen, spec.uncertainty.parameters) if p.path not in values)
+def sampling(settings: Uncertainty, scenarios: Sequence[Scenario], values: Mapping[str, Sequence[Any]]) -> Sampling:
+    """The uncertain numbers of some scenarios, those behind every technology that a study varies among them, less what it varies itself.
+
+    Raises CrossflowError where none of them has any.
+    """
+    numbers = tuple(number for number in numbers_of(scenarios, values, settings.parameters) if number.path not in values)
     if not numbers:
         raise CrossflowError("uncertainty: every uncertain number is swept")
-    return Sampling(numbers=numbers, settings=spec.uncertainty, entries=_generations(numbers, scenario))
+    return Sampling(numbers=numbers, settings=settings, entries=_generations(numbers, scenarios[0]))
+
+
+def numbers_of(scenarios: Sequence[Scenario], values: Mapping[str, Sequence[Any]], wanted: Sequence[str] | None) -> tuple[Parameter, ...]:
+    """Uncertain numbers of some scenarios, each once; CrossflowError where none of them has any."""
+    found: dict[str, Parameter] = {}
+    problems: list[CrossflowError] = []
+    for scenario in scenarios:
+        chosen = {path: names for path, names in values.items() if technology_at(scenario, path)[1] is not None}
+        try:
+            found = {**{p.path: p for p in uncertain(scenario, chosen, wanted)}, **found}
+        except CrossflowError as error:
+            problems.append(error)
+    if not found:
+        raise problems[0]
+    return tuple(found.values())
 
 
 def _generations(numbers: Sequence[Parameter], scenario: Scenario) -> tuple[str, ...]:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from crossflow.answers.study.plots import boxes, breakdown, convergence, heatmap, lines, parallel, pareto, uncertainty
+from crossflow.answers.study.plots import boxes, breakdown, convergence, heatmap, lines, losses, parallel, pareto, uncertainty
 from crossflow.answers.study.plots.spec import Plot
 from crossflow.answers.study.plots.view import Convergence, Drawn, View
 from crossflow.base.drawing.canvas import caption_below, save
@@ -25,6 +25,7 @@ _STEPS: dict[str, tuple[Callable[[View, Any], Any], Callable[[Any], Any]]] = {
     "heatmap": (heatmap.heatmap_data, heatmap.draw_heatmap),
     "breakdown": (breakdown.breakdown_data, breakdown.draw_breakdown),
     "importance": (uncertainty.importance_data, uncertainty.draw_importance),
+    "losses": (losses.loss_data, losses.draw_losses),
     "intervals": (uncertainty.interval_data, uncertainty.draw_intervals),
 }
 

@@ -122,11 +122,19 @@ class IntervalPlot(PlotFields):
     scale: Literal["linear", "log"] = Field(default="linear", description="of y")
 
 
+class LossPlot(PlotFields):
+    """How far the best design of a search, and each own best, are from the own bests of members and draws."""
+
+    kind: Literal["losses"]
+    search: str | None = Field(default=None, description="name of the search; the first where absent")
+
+
 def _with_kind(given: Any) -> Any:
     return {"kind": "lines", **given} if isinstance(given, Mapping) else given
 
 
 _Kinds = (
     LinePlot | BoxPlot | ConvergencePlot | ParetoPlot | ParallelPlot | HeatmapPlot | BreakdownPlot | ImportancePlot | IntervalPlot
+    | LossPlot
 )  # fmt: skip
 Plot = Annotated[Annotated[_Kinds, Field(discriminator="kind")], BeforeValidator(_with_kind)]

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from crossflow.answers.explanation.uncertainty import Interval
+from crossflow.base.arrays import Array
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,6 +34,16 @@ class Drawn:
 
 
 @dataclass(frozen=True, kw_only=True)
+class LossTable:
+    """How far designs are from own bests: that of a search first, then the own best of each case. [1]"""
+
+    search: str
+    cases: tuple[str, ...]  # members, then draws
+    draw: tuple[bool, ...]  # which of them are draws
+    loss: Array  # shape (1 + cases, cases)
+
+
+@dataclass(frozen=True, kw_only=True)
 class View:
     """A finished study."""
 
@@ -49,4 +60,5 @@ class View:
     drawn: tuple[Drawn, ...] = ()
     draws: int = 0  # draws at every swept point; 0 where that is not known
     interval: float = 0.0  # share of the draws that an interval holds, 0 where that is not known. [1]
+    losses: tuple[LossTable, ...] = ()  # of searches whose designs are judged by several members or draws
     caption: str = ""  # what stands below every plot
