@@ -311,7 +311,7 @@ def test_a_scenario_whose_members_all_have_strategies_needs_none():
     space = {"system.technology.memory": ["HBM3", "HBM4"]}
     given = {"train": {"strategy": "tp4-dp2"}, "decode": {"workload": DECODE, "strategy": "tp8"}}
     read = read_study(study(scenario=scenario, space=space, portfolio={"members": given}))
-    assert [member.scenario.strategy_text for member in read.runs[0].problem.members] == ["tp4-dp2", "tp8"]
+    assert [member.scenario.document.data["strategy"] for member in read.runs[0].problem.members] == ["tp4-dp2", "tp8"]
     assert [member.weight for member in read.runs[0].problem.members] == [1.0, 1.0]
     del given["train"]["strategy"]
     with pytest.raises(CrossflowError, match="strategy"):
