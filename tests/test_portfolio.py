@@ -10,7 +10,7 @@ import pytest
 
 import crossflow
 from crossflow.answers.search.exhaustive import every
-from crossflow.answers.search.portfolio import Listed
+from crossflow.answers.search.portfolio import ListedDesigns
 from crossflow.answers.search.space import Designs
 from crossflow.answers.study.reading import read_study
 from crossflow.answers.study.run import run_study
@@ -286,7 +286,7 @@ def test_python_finds_the_design_of_the_study(run):
 def test_a_list_of_all_designs_answers_as_their_evaluation_does():
     problem = read_study(study()).runs[0].problem
     designs = every(problem.space)
-    list_ = Listed.of_all(designs, [problem.in_draws(part) for part in problem.parts(designs)])
+    list_ = ListedDesigns.of_all(designs, [problem.in_draws(part) for part in problem.parts(designs)])
     some = designs.take(np.array([7, 3, 7]))
     plain, known = problem.evaluate(some), dataclasses.replace(problem, listed=list_).evaluate(some)
     assert known.objectives.tolist() == plain.objectives.tolist()

@@ -15,7 +15,7 @@ import numpy as np
 
 from crossflow.answers.search import evolution, exhaustive
 from crossflow.answers.search.goals import ENDLESS, PENALTY, Losses, OwnCase
-from crossflow.answers.search.portfolio import DrawnFigures, Listed, PortfolioProblem, ratio, together
+from crossflow.answers.search.portfolio import DrawnFigures, ListedDesigns, PortfolioProblem, ratio, together
 from crossflow.answers.search.settings import BEST, Effort
 from crossflow.answers.search.space import Designs, Space
 from crossflow.base.arrays import Array, Index, Mask
@@ -111,10 +111,10 @@ def _searched(problem: PortfolioProblem, cases: Sequence[OwnCase], start: Array,
     return np.concatenate(list(shared(_evolved, tasks)), axis=1)
 
 
-def _in_all_draws(problem: PortfolioProblem, shared: Shared) -> tuple[Listed, Array]:
+def _in_all_draws(problem: PortfolioProblem, shared: Shared) -> tuple[ListedDesigns, Array]:
     """All designs of a space in all draws, and the best for each draw, coordinates of the relaxed space."""
     designs = exhaustive.every(problem.space)
-    list_ = Listed.of_all(designs, list(shared(_judged, [(problem, part) for part in problem.parts(designs)])))
+    list_ = ListedDesigns.of_all(designs, list(shared(_judged, [(problem, part) for part in problem.parts(designs)])))
     rises = np.full(problem.count, problem.rises(problem.goals[0]))
     violation = np.array([together(list_.found.violation[:, :, k : k + 1]) for k in range(problem.count)])
     merits = _merit((violation, list_.found.figures[0].T), ~rises[:, None])

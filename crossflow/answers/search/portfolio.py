@@ -60,14 +60,14 @@ class DrawnFigures(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Listed:
+class ListedDesigns:
     """All designs of a space with what they come to, so that a search need not evaluate them again."""
 
     place: Mapping[bytes, int]  # of each design, by its coordinates
     found: DrawnFigures
 
     @classmethod
-    def of_all(cls, designs: Designs, parts: Sequence[DrawnFigures]) -> Listed:
+    def of_all(cls, designs: Designs, parts: Sequence[DrawnFigures]) -> ListedDesigns:
         """The list of designs that were judged in parts."""
         table: dict[str, Any] = {name: np.concatenate([np.asarray(part.table[name]) for part in parts]) for name in parts[0].table}
         figures, violation = (np.concatenate([part[i] for part in parts], axis=1) for i in (0, 1))
@@ -95,7 +95,7 @@ class PortfolioProblem(SearchProblem):
     quantile: float | None = None  # of the draws; the largest regret where absent
     own_members: Array | None = None  # what the best design of each member alone reaches, shape (members,); None where nobody asks
     own_draws: Array | None = None  # the least J of each draw, shape (draws,); likewise
-    listed: Listed | None = None  # all designs of the space, where own bests were looked for among them
+    listed: ListedDesigns | None = None  # all designs of the space, where own bests were looked for among them
 
     # ------------------------------------------------------------------------------ members and draws
 
