@@ -12,6 +12,7 @@ import crossflow
 from crossflow.answers.search.exhaustive import every
 from crossflow.answers.search.portfolio import ListedDesigns
 from crossflow.answers.search.space import Designs
+from crossflow.answers.study.plots.losses import loss_data
 from crossflow.answers.study.reading import read_study
 from crossflow.answers.study.run import run_study
 from crossflow.base.errors import CrossflowError
@@ -252,6 +253,16 @@ def test_files_name_draws_losses_and_the_best_design_of_each_member(searched):
         losses = searched.results[0].losses
         place = [case.name for case in losses.cases].index(member)
         assert nominal.step_time == pytest.approx(losses.own[place] * (1 + losses.loss[0, place]), rel=1e-9)
+
+
+def test_the_picture_has_the_losses_of_the_first_search(searched):
+    losses = searched.results[0].losses
+    shown = loss_data(searched.view, searched.study.spec.plots[0])
+    members, draws = shown.panels
+    assert [line.name for line in members.named] == ["best for all", "best for train", "best for decode"]
+    assert members.named[0].times == (1 + losses.loss[0, :2]).tolist()
+    assert draws.named[0].times == sorted((1 + losses.loss[0, 2:]).tolist())
+    assert len(draws.others) == len(draws.cases) == 4
 
 
 def test_more_workers_and_a_run_that_goes_on_give_the_same_bytes(searched, tmp_path):
