@@ -86,7 +86,7 @@ def test_keys_in_comments_can_be_given(setting):
 
 
 # Alternatives that need each other, and settings that others need: a search is in the place of a sweep, and so on.
-TOGETHER = (("topology", "group", "oversubscription"), ("space", "objectives", "constraints", "searches"))
+TOGETHER = (("topology", "group", "oversubscription"), ("space", "objectives", "constraints", "searches", "portfolio"))
 NEEDED = {
     ("training", "frozen"): ["strategy=tp8-dp8-z3-sp"],
     ("serving", "prefill"): ["workload.serving.chunk=null"],

@@ -2,12 +2,17 @@
 """Portfolios and draws in searches: equal to brute force by single predictions, the law of regrets, limits, what wrong files are told."""
 
 import copy
+import dataclasses
 import itertools
 
 import numpy as np
 import pytest
 
 import crossflow
+from crossflow.answers.search.exhaustive import every
+from crossflow.answers.search.portfolio import ListedDesigns
+from crossflow.answers.search.space import Designs
+from crossflow.answers.study.plots.losses import loss_data
 from crossflow.answers.study.reading import read_study
 from crossflow.answers.study.run import run_study
 from crossflow.base.errors import CrossflowError
@@ -183,6 +188,18 @@ def test_the_worst_loss_is_that_of_the_members_own_bests(run, brute):
     assert found.best["loss"] == min(row["loss"] for row in rows)
 
 
+@pytest.mark.parametrize("measure", ["quantile", "worst", "regret"])
+def test_a_column_that_is_made_large_has_its_bad_side_below(run, measure):
+    told = {"samples": 3, "seed": 5, "measure": measure, **({"quantile": 0.7} if measure == "quantile" else {})}
+    found = run(objectives=["samples_per_second"], portfolio=None, uncertainty=told, columns=["step_time_s"])
+    times = run(portfolio=None, uncertainty=told)
+    assert best(found) == best(times)  # a step has the same samples in every design
+    if measure == "regret":
+        assert found.best["regret"] == pytest.approx(times.best["regret"], rel=1e-9, abs=1e-12)
+    elif measure == "worst":
+        assert found.best["samples_per_second"] == pytest.approx(16 / times.best["step_time_s"], rel=1e-9)
+
+
 # ------------------------------------------------------------------------------------------ constraints
 
 
@@ -238,6 +255,16 @@ def test_files_name_draws_losses_and_the_best_design_of_each_member(searched):
         assert nominal.step_time == pytest.approx(losses.own[place] * (1 + losses.loss[0, place]), rel=1e-9)
 
 
+def test_the_picture_has_the_losses_of_the_first_search(searched):
+    losses = searched.results[0].losses
+    shown = loss_data(searched.view, searched.study.spec.plots[0])
+    members, draws = shown.panels
+    assert [line.name for line in members.named] == ["best for all", "best for train", "best for decode"]
+    assert members.named[0].times == (1 + losses.loss[0, :2]).tolist()
+    assert draws.named[0].times == sorted((1 + losses.loss[0, 2:]).tolist())
+    assert len(draws.others) == len(draws.cases) == 4
+
+
 def test_more_workers_and_a_run_that_goes_on_give_the_same_bytes(searched, tmp_path):
     given = study(**SEARCHED, plots=[{"kind": "losses", "name": "losses"}])
     whole = contents(searched.out)
@@ -267,6 +294,18 @@ def test_python_finds_the_design_of_the_study(run):
     assert [row["loss"] for row in found.losses if row["design"] == "best for all"] == wanted.results[0].losses.loss[0].tolist()
 
 
+def test_a_list_of_all_designs_answers_as_their_evaluation_does():
+    problem = read_study(study()).runs[0].problem
+    designs = every(problem.space)
+    list_ = ListedDesigns.of_all(designs, [problem.in_draws(part) for part in problem.parts(designs)])
+    some = designs.take(np.array([7, 3, 7]))
+    plain, known = problem.evaluate(some), dataclasses.replace(problem, listed=list_).evaluate(some)
+    assert known.objectives.tolist() == plain.objectives.tolist()
+    assert {name: list(values) for name, values in known.rows.items()} == {name: list(values) for name, values in plain.rows.items()}
+    elsewhere = Designs(continuous=some.continuous, discrete=some.discrete + 100)
+    assert list_.of(elsewhere) is None
+
+
 def test_draws_of_two_technologies_that_vary_are_drawn():
     scenario = {**STUDY["scenario"], "system": {"template": "reference-training", "devices": 8}}
     sweep = {"system.technology.logic": ["N5", "N3"], "system.technology.memory": ["HBM3", "HBM4", "HBM4E"]}
@@ -276,6 +315,18 @@ def test_draws_of_two_technologies_that_vary_are_drawn():
 
 
 # ------------------------------------------------------------------------------------------ wrong files
+
+
+def test_a_scenario_whose_members_all_have_strategies_needs_none():
+    scenario = {name: given for name, given in STUDY["scenario"].items() if name != "strategy"}
+    space = {"system.technology.memory": ["HBM3", "HBM4"]}
+    given = {"train": {"strategy": "tp4-dp2"}, "decode": {"workload": DECODE, "strategy": "tp8"}}
+    read = read_study(study(scenario=scenario, space=space, portfolio={"members": given}))
+    assert [member.scenario.document.data["strategy"] for member in read.runs[0].problem.members] == ["tp4-dp2", "tp8"]
+    assert [member.weight for member in read.runs[0].problem.members] == [1.0, 1.0]
+    del given["train"]["strategy"]
+    with pytest.raises(CrossflowError, match="strategy"):
+        read_study(study(scenario=scenario, space=space, portfolio={"members": given}))
 
 
 def members(**changed):

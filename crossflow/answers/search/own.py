@@ -8,14 +8,14 @@ then tried in all others, and each takes the best of all, so that no case has a 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from crossflow.answers.search import evolution, exhaustive
 from crossflow.answers.search.goals import ENDLESS, PENALTY, Losses, OwnCase
-from crossflow.answers.search.portfolio import PortfolioProblem, ratio, together
+from crossflow.answers.search.portfolio import DrawnFigures, ListedDesigns, PortfolioProblem, ratio, together
 from crossflow.answers.search.settings import BEST, Effort
 from crossflow.answers.search.space import Designs, Space
 from crossflow.base.arrays import Array, Index, Mask
@@ -59,10 +59,13 @@ def own_bests(problem: PortfolioProblem, efforts: tuple[Effort, Effort], shared:
     if named:
         reached = _leading(problem, named, found, shared)[1]
         problem = problem.with_own(np.diagonal(reached), None)
-    found = np.concatenate([found, _searched(problem, draws, np.concatenate([start, found], axis=1), efforts[1], shared)], axis=1)
+    list_, in_draws = _in_all_draws(problem, shared) if draws and listed(problem.space) else (None, None)
+    if in_draws is None:
+        in_draws = _searched(problem, draws, np.concatenate([start, found], axis=1), efforts[1], shared)
+    found = np.concatenate([found, in_draws], axis=1)
     cases = (*named, *draws)
     designs, values = _leading(problem, cases, found, shared)
-    problem = problem.with_own(problem.own_members, np.diagonal(values)[len(named) :] if draws else None)
+    problem = replace(problem.with_own(problem.own_members, np.diagonal(values)[len(named) :] if draws else None), listed=list_)
     bests = problem.space.unrelaxed(designs)
     starts = bests.take(_best_for_all(problem, bests, len(named)))
     return problem, OwnBests(cases=cases, designs=bests, values=values, larger=_larger(problem, cases), starts=starts)
@@ -106,6 +109,21 @@ def _searched(problem: PortfolioProblem, cases: Sequence[OwnCase], start: Array,
     parts = [tuple(cases[at : at + TOGETHER]) for at in range(0, len(cases), TOGETHER)]
     tasks = [(problem, part, starts, effort.evaluations, (effort.seed, i)) for i, part in enumerate(parts)]
     return np.concatenate(list(shared(_evolved, tasks)), axis=1)
+
+
+def _in_all_draws(problem: PortfolioProblem, shared: Shared) -> tuple[ListedDesigns, Array]:
+    """All designs of a space in all draws, and the best for each draw, coordinates of the relaxed space."""
+    designs = exhaustive.every(problem.space)
+    list_ = ListedDesigns.of_all(designs, list(shared(_judged, [(problem, part) for part in problem.parts(designs)])))
+    rises = np.full(problem.count, problem.rises(problem.goals[0]))
+    violation = np.array([together(list_.found.violation[:, :, k : k + 1]) for k in range(problem.count)])
+    merits = _merit((violation, list_.found.figures[0].T), ~rises[:, None])
+    return list_, problem.space.coordinates(designs.take(np.argmin(merits, axis=1)))
+
+
+def _judged(task: tuple[PortfolioProblem, Designs]) -> DrawnFigures:
+    problem, designs = task
+    return problem.in_draws(designs)
 
 
 def listed(space: Space) -> bool:

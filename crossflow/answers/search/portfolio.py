@@ -20,7 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -46,6 +46,43 @@ class Member:
     drawn: tuple[str, ...] = ()  # paths of uncertain numbers that it has
 
 
+class DrawnFigures(NamedTuple):
+    """What n designs come to: J of each objective, and violations of each member, in each draw; and columns of rows."""
+
+    figures: Array  # shape (goals, n, draws)
+    violation: Array  # shape (members, n, draws)
+    table: Mapping[str, Any]
+
+    def take(self, index: Index) -> DrawnFigures:
+        """Those of some designs."""
+        table = {name: np.asarray(values)[index] for name, values in self.table.items()}
+        return DrawnFigures(self.figures[:, index], self.violation[:, index], table)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ListedDesigns:
+    """All designs of a space with what they come to, so that a search need not evaluate them again."""
+
+    place: Mapping[bytes, int]  # of each design, by its coordinates
+    found: DrawnFigures
+
+    @classmethod
+    def of_all(cls, designs: Designs, parts: Sequence[DrawnFigures]) -> ListedDesigns:
+        """The list of designs that were judged in parts."""
+        table: dict[str, Any] = {name: np.concatenate([np.asarray(part.table[name]) for part in parts]) for name in parts[0].table}
+        figures, violation = (np.concatenate([part[i] for part in parts], axis=1) for i in (0, 1))
+        return cls(place={key: i for i, key in enumerate(_keys(designs))}, found=DrawnFigures(figures, violation, table))
+
+    def of(self, designs: Designs) -> DrawnFigures | None:
+        """What designs come to, None where one of them is not in the list."""
+        places = [self.place.get(key) for key in _keys(designs)]
+        return None if None in places else self.found.take(np.array(places, dtype=np.intp))
+
+
+def _keys(designs: Designs) -> list[bytes]:
+    return [column.tobytes() for column in np.concatenate([designs.continuous, designs.discrete.astype(float)]).T.copy()]
+
+
 @dataclass(frozen=True, kw_only=True)
 class PortfolioProblem(SearchProblem):
     """A search problem over members and draws; `objectives` are columns of its rows, made of the members' `goals`."""
@@ -58,6 +95,7 @@ class PortfolioProblem(SearchProblem):
     quantile: float | None = None  # of the draws; the largest regret where absent
     own_members: Array | None = None  # what the best design of each member alone reaches, shape (members,); None where nobody asks
     own_draws: Array | None = None  # the least J of each draw, shape (draws,); likewise
+    listed: ListedDesigns | None = None  # all designs of the space, where own bests were looked for among them
 
     # ------------------------------------------------------------------------------ members and draws
 
@@ -158,28 +196,40 @@ class PortfolioProblem(SearchProblem):
     def evaluate(self, designs: Designs, beside: Points | None = None) -> DesignOutcome:
         """Objectives, violation and rows of designs over all members and draws."""
         del beside
-        return joined([self._evaluated(part) for part in self.parts(designs)])
+        known = None if self.listed is None else self.listed.of(designs)
+        if known is not None:
+            return self._outcome(known)
+        return joined([self._outcome(self.in_draws(part)) for part in self.parts(designs)])
 
     def parts(self, designs: Designs) -> Iterator[Designs]:
         """Designs in parts that are worth a task each, the same wherever they are evaluated."""
         size = max(PART // self.cost, 1)
         yield from (designs.take(slice(at, at + size)) for at in range(0, max(len(designs), 1), size))
 
-    def _evaluated(self, designs: Designs) -> DesignOutcome:
+    def in_draws(self, designs: Designs) -> DrawnFigures:
+        """What designs come to in each draw."""
         n, draws = len(designs), self.count
         found = self.outcomes(*self._paired(designs))
         shape = (len(self.members), len(self.goals), n, draws)
         values = np.array([outcome.objectives for outcome in found]).reshape(shape)
-        violation = together(np.array([outcome.violation for outcome in found]).reshape(len(found), n, draws))
-        objectives = np.array([self.measured(self.combined(values[:, i], goal), goal) for i, goal in enumerate(self.goals)])
-        table = {
+        violation = np.array([outcome.violation for outcome in found]).reshape(len(found), n, draws)
+        table: dict[str, Any] = {
             **self._common(found, n),
             **{goal.name: _over(self._averaged(values[:, i])) for i, goal in enumerate(self.goals)},
-            **{objective.name: values for objective, values in zip(self.objectives, objectives, strict=True)},
             **self._of_each(found, n),
+            "bound_by": self._bounds_by(found, n),
+            "reason": self._why(found, n),
         }
+        figures = np.array([self.combined(values[:, i], goal) for i, goal in enumerate(self.goals)])
+        return DrawnFigures(figures, violation, table)
+
+    def _outcome(self, found: DrawnFigures) -> DesignOutcome:
+        """What becomes of designs over all draws."""
+        objectives = np.array([self.measured(figure, goal) for figure, goal in zip(found.figures, self.goals, strict=True)])
+        violation = together(found.violation)
+        table = {**found.table, **{one.name: values for one, values in zip(self.objectives, objectives, strict=True)}}
         rows = {name: table[name] for name in self.figures}
-        rows |= {"feasible": violation == 0.0, "violation": violation, "bound_by": self._bounds_by(found, n), "reason": self._why(found, n)}
+        rows |= {"feasible": violation == 0.0, "violation": violation, "bound_by": table["bound_by"], "reason": table["reason"]}
         return DesignOutcome(objectives=objectives, violation=violation, rows=rows)
 
     def _paired(self, designs: Designs) -> tuple[Designs, Index | None]:

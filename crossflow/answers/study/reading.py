@@ -215,11 +215,14 @@ def _with_goals(spec: StudyFile, scenario: Scenario) -> StudyFile:
 def _without_plan(spec: StudyFile, document: Document) -> tuple[Document, bool]:
     """The study with a scenario that has some strategy, and whether each point is to have that of the planner.
 
-    So it is with ``strategy: auto``. Strategies that are swept or searched replace that of the scenario, which may leave it out.
+    So it is with ``strategy: auto``. Strategies that are swept or searched, and those of all members of a portfolio, replace that of the
+    scenario, which may leave it out.
     """
     written = spec.scenario.get(STRATEGY)
     settings = [one for given in spec.sweep.values() if is_together(given) for one in given.values()]
+    members = () if spec.portfolio is None else spec.portfolio.members.values()
     others = STRATEGY in (*spec.space, *spec.sweep, *(path for one in settings for path in one))
+    others |= bool(members) and all(STRATEGY in one for one in members)
     named = next((name for name, given in spec.sweep.items() if is_together(given) and _says_auto(given)), None)
     if written != AUTO and not (others and written is None):
         return document, named is not None

@@ -248,11 +248,16 @@ def _run_record(study: Study) -> dict[str, Any]:
     inputs = provenance.record(scenario=scenario.document.data, system=scenario.system_document.data, techlib=libraries)
     seeds = {name: settings.seed for name, settings in study.spec.searches.items()}
     seed: Any = study.sampling.settings.seed if study.sampling is not None else (seeds or None)
+    if study.runs and study.spec.uncertainty is not None:
+        seed = {**seeds, "uncertainty": study.spec.uncertainty.seed}
     if study.redivision is not None:
         seed = {"redivide": study.redivision.seed, **({} if seed is None else {"uncertainty": seed})}
+    whole = study.runs[0].whole if study.runs else None
+    members = [] if whole is None else [[m.scenario.document.data, m.scenario.system_document.data] for m in whole.members]
+    contents = [study.document.data, scenario.document.data, scenario.system_document.data, libraries, *members]
     return {
         "name": study.spec.name,
-        "study": provenance.digest([study.document.data, scenario.document.data, scenario.system_document.data, libraries]),
+        "study": provenance.digest(contents),
         **({"searches": [_search_record(run) for run in study.runs]} if study.runs else {"points": len(study.grid)}),
         **inputs,
         "division": study.caption or None,

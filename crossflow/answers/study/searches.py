@@ -190,7 +190,9 @@ def run_all(runs: Sequence[PlannedSearch], book: Book, workers: Workers, study: 
     fresh = False
 
     def mapper(problem: SearchProblem, batches: Iterable[Designs]) -> Iterator[tuple[Designs, DesignOutcome]]:
-        yield from in_order(workers.completed(_evaluated, ((problem, designs) for designs in batches)))
+        tasks = ((problem, designs) for designs in batches)
+        near = getattr(problem, "listed", None) is not None  # which is no work, and more to send than to look up
+        yield from map(_evaluated, tasks) if near else in_order(workers.completed(_evaluated, tasks))
 
     def shared(function: Callable[[Any], Any], tasks: Iterable[Any]) -> Iterator[Any]:
         for found in in_order(workers.completed(function, tasks)):
@@ -233,7 +235,10 @@ class Judgement:
 
     def problem(self, run: PlannedSearch) -> SearchProblem:
         """The problem of a search, with what own bests reach."""
-        return replace(run.problem, own_members=self.whole.own_members, own_draws=self.whole.own_draws)  # type: ignore[call-arg]
+        known: dict[str, Any] = {name: getattr(self.whole, name) for name in ("own_members", "own_draws")}
+        if isinstance(run.settings, ExhaustiveSettings) and run.problem.space == self.whole.space:
+            known["listed"] = self.whole.listed
+        return replace(run.problem, **known)
 
     @property
     def starts(self) -> list[dict[str, Any]]:

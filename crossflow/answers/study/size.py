@@ -13,6 +13,7 @@ from crossflow.base.files import Document
 MOST_BYTES = 1 << 30
 # Measured with a million points of a sweep, with as many random designs, and with a thousand searches. [B]
 ROW, DESIGN, SEARCH = 400, 100, 20_000
+KEPT = 16  # of a listed design for a member in a draw [B]
 FASTEST = 100_000  # designs a second, more than any search evaluates
 
 
@@ -23,7 +24,10 @@ def check_size(spec: StudyFile, document: Document) -> None:
     if spec.searches:
         designs = sum(_designs(settings, len(spec.objectives)) for settings in spec.searches.values())
         rows = max(points, points * (designs if _cases(spec) == 1 else _judged(spec, designs)))
-        memory = points * (designs * DESIGN + len(spec.searches) * SEARCH)
+        listed = _listed(spec.space) if _cases(spec) > 1 else None
+        memory = points * (designs * DESIGN + len(spec.searches) * SEARCH) + (
+            0 if listed is None else KEPT * min(listed, BEST) * _cases(spec)
+        )
     elif spec.uncertainty is not None:
         rows, memory = rows * spec.uncertainty.samples, memory * spec.uncertainty.samples
     if spec.redivide is not None:
@@ -43,9 +47,10 @@ def _cases(spec: StudyFile) -> int:
 
 
 def _judged(spec: StudyFile, designs: int) -> int:
-    """Points that searches evaluate of so many designs and for own bests; a search of a listed space has its size."""
+    """Points that searches evaluate of so many designs and for own bests; a listed space is evaluated once for all draws."""
     listed, (members, drawn) = _listed(spec.space), (spec.portfolio, spec.uncertainty)
-    every = designs + (listed or 0) * sum(isinstance(settings, ExhaustiveSettings) for settings in spec.searches.values())
+    again = 0 if drawn is not None and (listed or 0) <= BEST else (listed or 0)
+    every = designs + again * sum(isinstance(settings, ExhaustiveSettings) for settings in spec.searches.values())
     count = 1 if members is None else len(members.members)
     if listed is not None and listed <= BEST:
         return every * _cases(spec) + listed * (_cases(spec) + count)

@@ -84,7 +84,7 @@ class StudyPage:
     def draws(self) -> int:
         """How many times uncertain numbers were drawn for each point, the same draws for all; 0 where none were."""
         spec = None if self.source is None else self.source.spec
-        return 0 if spec is None or spec.uncertainty is None else spec.uncertainty.samples
+        return 0 if spec is None or spec.uncertainty is None or spec.searches else spec.uncertainty.samples
 
     def tie(self, found: PointRows) -> float | None:
         """By how much more time a point must take than the best one to be told from it; None where nothing tells. [1]"""
