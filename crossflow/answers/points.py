@@ -132,6 +132,7 @@ def split(scenario: Scenario, points: Points) -> Split:
 def technology_at(scenario: Scenario, path: str) -> tuple[str, str | None]:
     """The generated system and the role of its technology that a path chooses an entry for; None for a path that chooses none.
 
+    >>> import crossflow
     >>> technology_at(crossflow.load({"system": "reference", "workload": "llama3-8b", "strategy": "tp8"}), "system.technology.memory")
     ('system', 'memory')
     """
