@@ -56,6 +56,7 @@ kilogram = [mass] = kg
 gram = kilogram / 1000 = g
 tonne = 1000 * kilogram = t
 ampere = [current] = A
+kelvin = [temperature] = K
 byte = [information] = B
 bit = byte / 8 = b
 flop = [computation]
@@ -305,6 +306,7 @@ PositiveRatio = Annotated[Array, Quantity("1", gt=0)]
 Share = Annotated[Array, Quantity("1", ge=0, le=1)]
 Count = Annotated[Array, Quantity("1", ge=0)]
 PositiveCount = Annotated[Array, Quantity("1", gt=0, whole=True)]
+WholeCount = Annotated[Array, Quantity("1", ge=0, whole=True)]
 Time = Annotated[Array, _amount("s")]
 Frequency = Annotated[Array, _positive("Hz")]
 Voltage = Annotated[Array, _positive("V")]
@@ -334,6 +336,8 @@ CarbonIntensity = Annotated[Array, _amount("kg/J")]
 CarbonPerArea = Annotated[Array, _amount("kg/m2")]
 CarbonPerCapacity = Annotated[Array, _amount("kg/B")]
 PowerDensity = Annotated[Array, _positive("W/m2")]
+Temperature = Annotated[Array, _positive("K")]
+ThermalResistance = Annotated[Array, _amount("K*m2/W")]
 
 SCALES = {
     "s": ((86400, "days"), (1, "s"), (1e-3, "ms"), (1e-6, "us"), (1e-9, "ns")),
@@ -357,6 +361,8 @@ SCALES = {
     "kg/m2": ((1e4, "kg CO2e/cm2"),),
     "kg/B": ((1e-12, "g CO2e/GB"),),
     "W/m2": ((1e6, "W/mm2"),),
+    "K": ((1, "K"),),
+    "K*m2/W": ((1e-6, "K*mm2/W"),),
     "kg/J": ((1e-3 / 3.6e6, "g/kWh"),),
     "1/s": ((1e9, "G/s"), (1e6, "M/s"), (1e3, "k/s"), (1, "1/s")),
     "1": ((1, ""),),
