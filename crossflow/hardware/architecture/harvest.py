@@ -15,7 +15,7 @@ from crossflow.hardware.architecture.template import GeneratedSystem
 
 def lit(system: GeneratedSystem, component: str) -> Array:
     """Share of a component's area that works: that of the bundles which do, where it stands in bundles. [1]"""
-    return np.asarray(system.bundles / (system.bundles + system.spare_bundles)) if component in in_bundles(system) else np.ones(1)
+    return np.asarray(1.0 / (1.0 + system.harvest)) if component in in_bundles(system) else np.ones(1)
 
 
 def in_bundles(system: GeneratedSystem) -> tuple[str, ...]:
@@ -25,11 +25,11 @@ def in_bundles(system: GeneratedSystem) -> tuple[str, ...]:
 
 def spares_of(system: GeneratedSystem) -> Spares | None:
     """What of a die is bundles, and how many of them may be broken; None where none may."""
-    if not np.any(system.spare_bundles > 0):
+    if not np.any(system.harvest > 0):
         return None
-    dies = system.budgets.chiplets
+    bundles = system.bundles / system.budgets.chiplets
     return Spares(
         area=sum((system.budgets.area.of(name) for name in in_bundles(system)), np.zeros(1)),
-        bundles=(system.bundles + system.spare_bundles) / dies,
-        broken=system.spare_bundles / dies,
+        bundles=(1.0 + system.harvest) * bundles,
+        broken=system.harvest * bundles,
     )

@@ -23,7 +23,7 @@ class Spares:
 
     area: Array  # share of the die that its bundles take; the rest has to work. [1]
     bundles: Array  # bundles of a die. [1]
-    broken: Array  # of them that may be broken. [1]
+    broken: Array  # of them that may be broken; between whole numbers the sum of `die_yield` is continued. [1]
 
 
 def die_cost(area: Array, node: LogicNode, spares: Spares | None = None) -> Array | None:

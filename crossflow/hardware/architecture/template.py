@@ -39,7 +39,6 @@ from crossflow.base.units import (
     Share,
     Throughput,
     Time,
-    WholeCount,
     parse,
 )
 from crossflow.hardware.architecture.execution import Execution
@@ -310,9 +309,10 @@ class GeneratedSystem(SystemFields):
         default=None, gt=0, description="accelerators on one substrate, where a node holds several packages; all of a node where absent"
     )
     bundles: PositiveCount = Field(description="SMs, CUs or cores of one device; a larger compute area makes each of them wider")
-    spare_bundles: WholeCount = Field(
+    harvest: Ratio = Field(
         default=points(0.0),
-        description="bundles on the dies beside those that work: they take area and no power, and a die with so many broken ones is sold",
+        description="bundles on the dies that are switched off, over those that work (12 / 132 on H100): they take area and no power, and"
+        " a die with so many broken ones is sold",
     )
     matrix_unit: MatrixUnit | None = Field(
         default=None, description="another array of multipliers for each unit; its area, power and rate follow"
