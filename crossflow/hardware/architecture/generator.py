@@ -120,10 +120,7 @@ def generate(system: GeneratedSystem, library: TechLibrary, choices: Mapping[str
     budgets, bound = within_package(system, parts)
     lost = losses(budgets.power / budgets.chip_area, parts.unit_delivery, parts.delivery, parts.node, parts.substrate)
     given = _given(system, budgets)
-    caches = {
-        name: build_on_chip(name, spec, parts.on_chip[name], given[name], system.bundles, (parts.stacked[name], parts.bond))
-        for name, spec in system.levels.items()
-    }
+    caches = _caches(system, parts, given)
     memory = build_memory(parts.memory, budgets, given["memory"], system)
     intra = build_links("intra_link", parts.intra_link, given["intra_link"], parts.substrate.links_per_mm)
     inter = build_links("inter_link", parts.inter_link, given["inter_link"], None)
@@ -156,6 +153,7 @@ def generate(system: GeneratedSystem, library: TechLibrary, choices: Mapping[str
         inter=inter.port if np.any(inter.port.bandwidth > 0) else None,
         energy_per_flop=_energies(parts.typed, cores, lost),
         static_power=static,
+        temperature=lost.temperature,
         maximum_power=budgets.power,
         throttle=_throttle(parts.compute, cores, budgets, static, _sum_of_stacks(caches), lost),
         execution=system.execution,
@@ -255,6 +253,14 @@ def _with_spare(given: Mapping[str, Allotment], others: Mapping[str, BuiltMemory
     """The share of compute, with the power that the other components cannot use."""
     spare = sum((given[name].power - part.used.power for name, part in others.items()), NOTHING)
     return replace(given["compute"], power=np.asarray(given["compute"].power + spare))
+
+
+def _caches(system: GeneratedSystem, parts: Parts, given: Mapping[str, Allotment]) -> dict[str, BuiltMemory]:
+    """The levels of on-chip memory by name."""
+    return {
+        name: build_on_chip(name, spec, parts.on_chip[name], given[name], system.bundles, (parts.stacked[name], parts.bond))
+        for name, spec in system.levels.items()
+    }
 
 
 def _given(system: GeneratedSystem, budgets: Budgets) -> dict[str, Allotment]:

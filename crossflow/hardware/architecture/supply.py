@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from crossflow.base.arrays import Array, Index
+from crossflow.base.errors import CrossflowError
 from crossflow.hardware.technology.components import Delivery, LogicNode, Substrate
 from crossflow.hardware.technology.library import Choice, TechLibrary, gather
 
@@ -41,7 +42,19 @@ NO_LOSSES = Losses(switched=np.ones(1), leaked=np.ones(1), temperature=None)
 
 
 def delivered(library: TechLibrary, nodes: Choice, chosen: Choice | None) -> tuple[Delivery, Array]:
-    """Delivery of each point, its node's where it chooses none, and area of logic over that with the node's: rails stand among gates."""
+    """Delivery of each point, its node's where it chooses none, and area of logic over that with the node's: rails stand among gates.
+
+    Raises
+    ------
+    CrossflowError
+        Where a delivery is chosen for a node that does not say with which one its figures hold.
+    """
+    silent = [name for name in nodes.names if library.component("logic", name).delivery is None]
+    if chosen is not None and silent:
+        raise CrossflowError(
+            f"technology.delivery: the logic node '{silent[0]}' of the library '{library.name}' does not say with which delivery its own"
+            f" figures hold (logic.{silent[0]}.delivery); leave technology.delivery out, or take techlib: standard"
+        )
     own = delivery_of(library, nodes.names, nodes.index)
     used: Delivery = own if chosen is None else library.gather("delivery", chosen)
     return used, np.asarray((1.0 - own.rail_area) / (1.0 - used.rail_area))
