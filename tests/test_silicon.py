@@ -7,14 +7,14 @@ import pytest
 
 import crossflow
 from crossflow.answers.evaluation import evaluate
-from crossflow.base.errors import CrossflowError
+from crossflow.base.errors import CrossflowError, SpecError
 from crossflow.base.files import Document
 from crossflow.hardware.architecture.price import CLUSTERING, Spares, die_cost, die_yield
 from crossflow.hardware.architecture.supply import DENSITY, heated, junction, losses
 from crossflow.hardware.architecture.system import architecture, resolve
 from crossflow.hardware.architecture.voltage import voltage_for
 from crossflow.hardware.technology.alpha_power import relative_frequency, relative_power, voltage_at
-from crossflow.hardware.technology.library import Choice
+from crossflow.hardware.technology.library import Choice, load_library
 
 ONE = np.ones(1)
 # Speed at equal power, and power at equal speed, as TSMC claims them of a step (techlibs/standard.yaml has the sources).
@@ -96,8 +96,6 @@ def test_scaling_to_mixed_nodes_is_scaling_to_each(standard):
 
 @pytest.mark.parametrize("name", ["deepflow-2024", "devices"])
 def test_a_library_that_says_nothing_of_speeds_has_one_clock_at_every_node(name):
-    from crossflow.hardware.technology.library import load_library
-
     library = load_library(name)
     own = library.component("compute", "volta-tensor-core")
     for node in library.logic:
@@ -105,6 +103,22 @@ def test_a_library_that_says_nothing_of_speeds_has_one_clock_at_every_node(name)
         assert scaled.nominal_frequency[0] == own.nominal_frequency[0]
         assert scaled.nominal_voltage[0] == own.nominal_voltage[0]
         assert scaled.nominal_power[0] == (own.nominal_power * library.logic[node].power / library.logic[own.node].power)[0]
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("minimum_voltage: {value: 0.9 V, source: mine}", "logic.N5: voltages must satisfy threshold < minimum <= nominal <= maximum"),
+        ("delivery: behind", "logic.N5.delivery: no delivery 'behind'"),
+        ("leakage_doubling: {value: 25 C, source: mine}", "expected a quantity in K (40 C are 313 K), got '25 C'"),
+    ],
+)
+def test_wrong_nodes_are_told_at_their_place(tmp_path, text, told):
+    path = tmp_path / "mine.yaml"
+    path.write_text(f"name: mine\nextends: standard\nsources: {{mine: 'a wrong library, for a test'}}\nlogic:\n  N5:\n    {text}\n")
+    with pytest.raises(SpecError) as caught:
+        load_library(str(path))
+    assert told in str(caught.value)
 
 
 # ------------------------------------------------------------------------------------------ supply and heat

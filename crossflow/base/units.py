@@ -181,7 +181,8 @@ def _finite(number: float, text: str | float) -> float:
 
 
 def _wanted(unit: str) -> str:
-    return "a number" if unit == "1" else f"a quantity in {'USD/hour' if unit == 'USD/s' else unit}"  # as people write it
+    spelled = {"USD/s": "USD/hour", "K": "K (40 C are 313 K)"}  # as people write it
+    return "a number" if unit == "1" else f"a quantity in {spelled.get(unit, unit)}"
 
 
 @dataclass(frozen=True)

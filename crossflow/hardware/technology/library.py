@@ -336,6 +336,8 @@ def _check(library: TechLibrary, document: Document) -> None:
         if node.delivery is not None and node.delivery not in library.delivery:
             known = did_you_mean(node.delivery, library.delivery)
             problems.append(document.problem(("logic", name, "delivery"), f"no delivery '{node.delivery}'{known}"))
+        if all(getattr(node, field) is not None for field in VOLTAGES) and disordered(node).any():
+            problems.append(document.problem(("logic", name), DISORDER))
     for kind in ("compute", "memory", "link"):
         problems += [document.problem((kind, name), DISORDER) for name, part in getattr(library, kind).items() if disordered(part).any()]
     if problems:
@@ -345,7 +347,7 @@ def _check(library: TechLibrary, document: Document) -> None:
 DISORDER = "voltages must satisfy threshold < minimum <= nominal <= maximum"
 
 
-def disordered(part: Compute | OffChip | Link) -> Mask:
-    """Design points at which the voltages of a component are out of order."""
+def disordered(part: Any) -> Mask:
+    """Design points at which the voltages of a unit, memory, link or node are out of order."""
     rising = (part.threshold_voltage < part.minimum_voltage) & (part.minimum_voltage <= part.nominal_voltage)
     return np.asarray(~(rising & (part.nominal_voltage <= part.maximum_voltage)))
