@@ -7,6 +7,7 @@ import pytest
 
 import crossflow
 from crossflow.answers.evaluation import evaluate
+from crossflow.answers.explanation.parameters import parameters
 from crossflow.base.errors import CrossflowError, SpecError
 from crossflow.base.files import Document
 from crossflow.hardware.architecture.price import CLUSTERING, Spares, die_cost, die_yield
@@ -227,6 +228,17 @@ def test_nodes_with_different_deliveries_are_their_designs_one_by_one():
     names = ["N2", "A16", "A14"]
     together = evaluate(product(), {"system.technology.logic": names}).step_time
     assert together == pytest.approx([evaluate(product(technology={"logic": name})).step_time[0] for name in names], rel=1e-12)
+
+
+def test_cooling_is_told_to_change_nothing_where_leakage_does_not_grow():
+    work = {"model": "gemm", "m": 4096, "n": 4096, "k": 4096}
+    case = crossflow.from_dict(
+        {"system": "v100", "workload": work, "strategy": "d1", "techlib": {"substrate": {"silicon-interposer": {"coolant": "300 K"}}}}
+    )
+    substrate = case.system.technology.substrate
+    named = [number.path for number in parameters(case)]
+    assert f"techlib.substrate.{substrate}.coolant" not in named
+    assert "techlib.substrate.silicon-interposer.coolant" in [number.path for number in parameters(product())]
 
 
 # ------------------------------------------------------------------------------------------ bundles that are switched off

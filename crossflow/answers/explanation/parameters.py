@@ -26,6 +26,7 @@ ComponentPath = tuple[str, ...]  # path of a component in the library, such as (
 
 VOLTAGES = ("speed", "nominal_voltage", "threshold_voltage", "minimum_voltage", "maximum_voltage")
 LOGIC = ("area", "power", *VOLTAGES)  # what logic takes from its own node, and from that of the design
+HEAT = ("coolant", "thermal_resistance", "leakage_temperature")  # what counts only where leakage grows with the temperature
 CELLS = ("sram_area", "sram_energy", "sram_leakage")  # what on-chip memory takes from its own node
 MADE = ("wafer_cost", "defect_density", "carbon_per_area")  # what a die takes from its node to be made
 KINDS: Mapping[str, ParameterKind] = {
@@ -117,15 +118,17 @@ def _generated(
         "stacked_logic": beside,
         "bond": beside and not any(library.component("memory", name).on_logic.any() for name in memories),
     }
+    nodes = (system.technology.logic, *choices.get("logic", ()))
+    still = set() if any(library.component("logic", name).leakage_doubling is not None for name in nodes) else set(HEAT)
     for role, name in system.technology.model_dump(exclude_none=True).items():
         if unused.get(role):
             continue
         kind = kind_of(role)
         for chosen in dict.fromkeys((name, *choices.get(role, ()))):
-            held = {*CELLS, *MADE} if role == "stacked_logic" else _fields(library, (kind, chosen))
+            held = {*CELLS, *MADE} if role == "stacked_logic" else _fields(library, (kind, chosen)) - still
             yield (kind, chosen), held - _given(getattr(changes, role, None))
     if system.technology.delivery is None:
-        yield from (_delivered(library, name) for name in (system.technology.logic, *choices.get("logic", ())))
+        yield from (_delivered(library, name) for name in nodes)
     for level, spec in system.levels.items():
         entry = ("on_chip", spec.component)
         yield entry, _fields(library, entry) - _given(changes.on_chip.get(level))
