@@ -230,15 +230,11 @@ def test_nodes_with_different_deliveries_are_their_designs_one_by_one():
     assert together == pytest.approx([evaluate(product(technology={"logic": name})).step_time[0] for name in names], rel=1e-12)
 
 
-def test_cooling_is_told_to_change_nothing_where_leakage_does_not_grow():
+def test_the_temperature_of_the_leakage_counts_only_where_it_grows():
     work = {"model": "gemm", "m": 4096, "n": 4096, "k": 4096}
-    case = crossflow.from_dict(
-        {"system": "v100", "workload": work, "strategy": "d1", "techlib": {"substrate": {"silicon-interposer": {"coolant": "300 K"}}}}
-    )
-    substrate = case.system.technology.substrate
-    named = [number.path for number in parameters(case)]
-    assert f"techlib.substrate.{substrate}.coolant" not in named
-    assert "techlib.substrate.silicon-interposer.coolant" in [number.path for number in parameters(product())]
+    paper = crossflow.from_dict({"system": "v100", "workload": work, "strategy": "d1"})
+    assert not any(number.path.endswith("leakage_temperature") for number in parameters(paper))
+    assert "techlib.logic.N5.leakage_temperature" in [number.path for number in parameters(product())]
 
 
 # ------------------------------------------------------------------------------------------ bundles that are switched off

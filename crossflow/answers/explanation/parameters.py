@@ -26,7 +26,7 @@ ComponentPath = tuple[str, ...]  # path of a component in the library, such as (
 
 VOLTAGES = ("speed", "nominal_voltage", "threshold_voltage", "minimum_voltage", "maximum_voltage")
 LOGIC = ("area", "power", *VOLTAGES)  # what logic takes from its own node, and from that of the design
-HEAT = ("coolant", "thermal_resistance", "leakage_temperature")  # what counts only where leakage grows with the temperature
+HEAT = ("leakage_temperature",)  # what counts only where leakage grows with the temperature
 CELLS = ("sram_area", "sram_energy", "sram_leakage")  # what on-chip memory takes from its own node
 MADE = ("wafer_cost", "defect_density", "carbon_per_area")  # what a die takes from its node to be made
 KINDS: Mapping[str, ParameterKind] = {
