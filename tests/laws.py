@@ -28,7 +28,7 @@ BETTER = {
     "nominal_power": LOWER, "nominal_flop_rate": HIGHER, "nominal_frequency": HIGHER, "power": LOWER, "dynamic_energy_per_bit": LOWER,
     "control_energy_per_bit": LOWER, "wire_energy": LOWER, "wire_length": LOWER, "wire_latency": LOWER, "static_power_per_bit": LOWER,
     "latency": LOWER, "access_latency": LOWER, "interface_energy_per_bit": LOWER, "nominal_energy_per_bit": LOWER, "sram_energy": LOWER,
-    "sram_leakage": LOWER,
+    "sram_leakage": LOWER, "supply_drop": LOWER, "coolant": LOWER, "thermal_resistance": LOWER,
 }  # fmt: skip
 MORE = {
     "nominal_area": LOWER, "area_per_bit": LOWER, "area_overhead": LOWER, "slice_area": LOWER, "port_area": LOWER, "controller_area": LOWER,

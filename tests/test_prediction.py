@@ -220,14 +220,16 @@ def test_most_figures_of_a_future_component_are_told_to_be_projected():
 
     assert notes(logic="N5", memory="HBM3") == []
     assert notes(logic="N1", memory="HBM4E") == [
-        "logic N1: 8 of its 9 figures are projected, not published; crossflow show N1 has them",
+        "logic N1: 14 of its 16 figures are projected, not published; crossflow show N1 has them",
         "memory HBM4E: 15 of its 17 figures are projected, not published; crossflow show HBM4E has them",
     ]
 
 
 @pytest.mark.parametrize("share", [0.9, 1.1])
 def test_a_device_has_more_power_than_it_draws_at_rest(share):
-    resting = float(crossflow.predict(CHIP).device.static_power[0])
+    resting = 50.0
+    for _ in range(8):  # cooler dies leak less: what is drawn at rest where no more may be drawn
+        resting = float(crossflow.predict(CHIP, {"system.budgets.power": f"{resting} W"}).device.static_power[0])
     found = crossflow.predict(CHIP, {"system.budgets.power": f"{share * resting} W"})
-    assert float(found.device.static_power[0]) == pytest.approx(resting)  # which the budget of power does not change
+    assert float(found.device.static_power[0]) == pytest.approx(resting, rel=0.01)
     assert found.reason == (None if share > 1 else "cannot be built: its power budget does not exceed the power that it draws at rest")

@@ -5,7 +5,8 @@ import numpy as np
 import pytest
 from hypothesis import given
 
-from crossflow.hardware.architecture.voltage import operate, relative_frequency, relative_power, voltage_for
+from crossflow.hardware.architecture.voltage import operate, voltage_for
+from crossflow.hardware.technology.alpha_power import relative_frequency, relative_power
 
 # V100 of deepflow.md 1.1: core of 643 units of 0.13 W, and the inter-node link of 57.05 mm x 20 lanes at 13 pJ/bit.
 CORE = {"nominal": 0.8, "threshold": 0.2, "minimum": 0.55, "maximum": 1.1}

@@ -15,12 +15,10 @@ from crossflow.hardware.architecture.system import architecture
 from crossflow.hardware.architecture.voltage import (
     _drawn,
     frugal_voltage,
-    relative_frequency,
-    relative_power,
     throttled,
-    voltage_at,
     voltage_for,
 )
+from crossflow.hardware.technology.alpha_power import relative_frequency, relative_power, voltage_at
 from crossflow.hardware.technology.library import load_library
 
 near = functools.partial(pytest.approx, rel=1e-9, abs=0.0)

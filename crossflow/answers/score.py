@@ -41,7 +41,7 @@ _NAMED = {
     "flops": "flop", "intensity_flop_per_byte": "flop/B", "samples_per_second": "1/s", "tokens_per_second": "1/s",
 }  # fmt: skip
 _OF_A_DEVICE = {
-    "throughput": "flop/s", "frequency": "Hz", "sustained_frequency": "Hz", "voltage": "V", "area": "m2", "power": "W",
+    "throughput": "flop/s", "frequency": "Hz", "sustained_frequency": "Hz", "voltage": "V", "temperature": "K", "area": "m2", "power": "W",
     "perimeter": "m", "capacity": "B", "bandwidth": "B/s", "cost": "USD", "carbon": "kg",
 }  # fmt: skip
 _LARGER = (
@@ -53,6 +53,7 @@ _SMALLER = (
     "architecture.cost.",
     "architecture.carbon.",
     "architecture.voltage",
+    "architecture.temperature",
 )  # figures of a device of which less is better
 
 

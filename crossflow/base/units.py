@@ -56,6 +56,7 @@ kilogram = [mass] = kg
 gram = kilogram / 1000 = g
 tonne = 1000 * kilogram = t
 ampere = [current] = A
+kelvin = [temperature] = K
 byte = [information] = B
 bit = byte / 8 = b
 flop = [computation]
@@ -180,7 +181,8 @@ def _finite(number: float, text: str | float) -> float:
 
 
 def _wanted(unit: str) -> str:
-    return "a number" if unit == "1" else f"a quantity in {'USD/hour' if unit == 'USD/s' else unit}"  # as people write it
+    spelled = {"USD/s": "USD/hour", "K": "K (40 C are 313 K)"}  # as people write it
+    return "a number" if unit == "1" else f"a quantity in {spelled.get(unit, unit)}"
 
 
 @dataclass(frozen=True)
@@ -334,6 +336,8 @@ CarbonIntensity = Annotated[Array, _amount("kg/J")]
 CarbonPerArea = Annotated[Array, _amount("kg/m2")]
 CarbonPerCapacity = Annotated[Array, _amount("kg/B")]
 PowerDensity = Annotated[Array, _positive("W/m2")]
+Temperature = Annotated[Array, _positive("K")]
+ThermalResistance = Annotated[Array, _amount("K*m2/W")]
 
 SCALES = {
     "s": ((86400, "days"), (1, "s"), (1e-3, "ms"), (1e-6, "us"), (1e-9, "ns")),
@@ -357,6 +361,8 @@ SCALES = {
     "kg/m2": ((1e4, "kg CO2e/cm2"),),
     "kg/B": ((1e-12, "g CO2e/GB"),),
     "W/m2": ((1e6, "W/mm2"),),
+    "K": ((1, "K"),),
+    "K*m2/W": ((1e-6, "K*mm2/W"),),
     "kg/J": ((1e-3 / 3.6e6, "g/kWh"),),
     "1/s": ((1e9, "G/s"), (1e6, "M/s"), (1e3, "k/s"), (1, "1/s")),
     "1": ((1, ""),),

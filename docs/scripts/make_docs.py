@@ -352,6 +352,7 @@ SECTIONS: tuple[tuple[str, tuple[tuple[str, type[BaseModel], type[BaseModel] | N
     ("Technology library", (
         ("Top level", library.TechLibrary, None),
         ("`logic.NAME`", components.LogicNode, None),
+        ("`delivery.NAME`", components.Delivery, None),
         ("`compute.NAME`", components.Compute, None),
         ("`datapath.NAME`", components.Datapath, None),
         ("`on_chip.NAME`", components.OnChip, None),

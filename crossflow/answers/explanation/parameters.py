@@ -24,7 +24,9 @@ ParameterGroup = Literal["decision", "device", "technology", "constant"]
 GROUPS: tuple[ParameterGroup, ...] = get_args(ParameterGroup)
 ComponentPath = tuple[str, ...]  # path of a component in the library, such as (memory, HBM3)
 
-LOGIC = ("area", "power")  # what logic takes from its own node, and from that of the design
+VOLTAGES = ("speed", "nominal_voltage", "threshold_voltage", "minimum_voltage", "maximum_voltage")
+LOGIC = ("area", "power", *VOLTAGES)  # what logic takes from its own node, and from that of the design
+HEAT = ("leakage_temperature",)  # what counts only where leakage grows with the temperature
 CELLS = ("sram_area", "sram_energy", "sram_leakage")  # what on-chip memory takes from its own node
 MADE = ("wafer_cost", "defect_density", "carbon_per_area")  # what a die takes from its node to be made
 KINDS: Mapping[str, ParameterKind] = {
@@ -121,24 +123,35 @@ def _generated(
         "stacked_logic": beside,
         "bond": beside and not any(library.component("memory", name).on_logic.any() for name in memories),
     }
-    for role, name in system.technology.model_dump().items():
+    nodes = (system.technology.logic, *choices.get("logic", ()))
+    still = set() if any(library.component("logic", name).leakage_doubling is not None for name in nodes) else set(HEAT)
+    for role, name in system.technology.model_dump(exclude_none=True).items():
         if unused.get(role):
             continue
         kind = kind_of(role)
         for chosen in dict.fromkeys((name, *choices.get(role, ()))):
-            held = {*CELLS, *MADE} if role == "stacked_logic" else _fields(library, (kind, chosen))
+            held = {*CELLS, *MADE} if role == "stacked_logic" else _fields(library, (kind, chosen)) - still
             yield (kind, chosen), held - _given(getattr(changes, role, None))
+    if system.technology.delivery is None:
+        yield from (_delivered(library, name) for name in nodes)
     for level, spec in system.levels.items():
         entry = ("on_chip", spec.component)
         yield entry, _fields(library, entry) - _given(changes.on_chip.get(level))
-        yield ("logic", library.component(*entry).node), {*CELLS, *LOGIC}
+        yield ("logic", library.component(*entry).node), {*CELLS, "area", "power"}
     for chosen in dict.fromkeys((system.technology.compute, *choices.get("compute", ()))):
         unit: Compute = library.component("compute", chosen)
         yield ("logic", unit.node), set(LOGIC)
+        yield _delivered(library, unit.node)
         yield ("compute", chosen), set() if "types" in _given(changes.compute) else {*unit.types}
         if unit.datapath is not None and priced(unit, system.product_rates):
             yield ("compute", chosen), {"datapath_area", "datapath_power"} - _given(changes.compute)
             yield ("datapath", unit.datapath), _fields(library, ("datapath", unit.datapath))
+
+
+def _delivered(library: TechLibrary, node: str) -> tuple[ComponentPath, set[str]]:
+    """How power reaches the transistors of a node, with what is read of it; nothing where the node does not say."""
+    name = library.component("logic", node).delivery
+    return (("logic", node), set()) if name is None else (("delivery", name), {"supply_drop", "rail_area"})
 
 
 def _datasheet(system: DatasheetSystem, library: TechLibrary) -> Iterator[tuple[ComponentPath, set[str]]]:

@@ -14,6 +14,7 @@ from crossflow.edges.cli.page import count, number, percent
 from crossflow.hardware.architecture.model import Architecture, BudgetUse, Level, Port
 
 UNITS = {"area": "m2", "power": "W", "perimeter": "m"}
+ZERO_CELSIUS = 273.15  # [K]
 SLOTS = {"intra": "link in node", "inter": "link to nodes"}
 
 
@@ -38,10 +39,15 @@ def _figures(device: Architecture) -> dict[str, RenderableType]:
         "pointwise": _rates(device.vector_throughput),
         "units": _units(device),
         "runs at": show(number(device.frequency), "Hz") + voltage + _sustained(device),
-        "power": f"at most {show(power, 'W')}, {show(static, 'W')} of it at rest{_bound(device)}",
+        "power": f"at most {show(power, 'W')}, {show(static, 'W')} of it at rest{_warm(device)}{_bound(device)}",
     }
     limit = device.bound_by.get("compute")
     return rows if limit is None else rows | {"limited by": limit}
+
+
+def _warm(device: Architecture) -> str:
+    """How warm its dies are at that power, where their cooling is known."""
+    return "" if device.temperature is None else f"; its dies are then at {number(device.temperature) - ZERO_CELSIUS:.0f} C"
 
 
 def _bound(device: Architecture) -> str:

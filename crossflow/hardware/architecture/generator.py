@@ -19,12 +19,15 @@ import numpy as np
 from crossflow.base.arrays import Array, Mask, divide
 from crossflow.base.files import FileModel
 from crossflow.hardware.architecture.datatypes import TypedUnits, gathered, with_types
+from crossflow.hardware.architecture.harvest import lit, spares_of
 from crossflow.hardware.architecture.model import Architecture, BudgetUse, Level, Limit, Port, Throttle
 from crossflow.hardware.architecture.packaging import Mounted, cooled, packaged, room
+from crossflow.hardware.architecture.price import Spares
 from crossflow.hardware.architecture.shaping import edges, shaped_cache, shaped_unit
-from crossflow.hardware.architecture.template import Budgets, BudgetShares, GeneratedSystem, OnChipLevel
+from crossflow.hardware.architecture.supply import NO_LOSSES, Losses, delivered, delivery_of, losses
+from crossflow.hardware.architecture.template import Budgets, GeneratedSystem, OnChipLevel
 from crossflow.hardware.architecture.voltage import OperatingPoint, frugal_voltage, operate
-from crossflow.hardware.technology.components import Bond, Compute, Link, LogicNode, OffChip, OnChip, Substrate
+from crossflow.hardware.technology.components import Bond, Compute, Delivery, Link, LogicNode, OffChip, OnChip, Substrate
 from crossflow.hardware.technology.library import Choice, TechLibrary, disordered, kind_of, taken
 
 NOTHING, NO_LIMIT = np.zeros(1), np.full(1, np.inf)
@@ -49,6 +52,9 @@ class Parts:
     substrate: Substrate
     node: LogicNode
     stacked_node: LogicNode
+    delivery: Delivery
+    unit_delivery: Delivery  # that of the node which the unit's figures are for
+    spares: Spares | None = None  # broken bundles that a die may have, where it may have any
 
     @property
     def compute(self) -> Compute:
@@ -112,20 +118,17 @@ def generate(system: GeneratedSystem, library: TechLibrary, choices: Mapping[str
     """
     parts = choose_parts(system, library, choices or {})
     budgets, bound = within_package(system, parts)
-    given = {name: allot(budgets, name) for name in ("compute", *system.levels, "memory", "intra_link", "inter_link")}
-    caches = {
-        name: build_on_chip(name, spec, parts.on_chip[name], given[name], system.bundles, (parts.stacked[name], parts.bond))
-        for name, spec in system.levels.items()
-    }
+    lost = losses(budgets.power / budgets.chip_area, parts.unit_delivery, parts.delivery, parts.node, parts.substrate)
+    given = _given(system, budgets)
+    caches = _caches(system, parts, given)
     memory = build_memory(parts.memory, budgets, given["memory"], system)
     intra = build_links("intra_link", parts.intra_link, given["intra_link"], parts.substrate.links_per_mm)
     inter = build_links("inter_link", parts.inter_link, given["inter_link"], None)
     others: dict[str, BuiltMemory | Links] = {**caches, "memory": memory, "intra_link": intra, "inter_link": inter}
     given["compute"] = _with_spare(given, others) if system.shared_power else given["compute"]
     cores = build_cores(parts.compute, given["compute"], system.bundles)
-    switched = (cores.used.power - cores.leakage_power) / np.maximum(cores.peak, 1.0)
     built: dict[str, Cores | BuiltMemory | Links] = {"compute": cores, **others}
-    static = np.asarray(cores.leakage_power + memory.static_power + sum((c.static_power for c in caches.values()), NOTHING))
+    static = _static(cores, caches, memory, lost)
     package = packaged(
         parts,
         budgets,
@@ -145,17 +148,18 @@ def generate(system: GeneratedSystem, library: TechLibrary, choices: Mapping[str
         array_width=parts.compute.array_width,
         frequency=cores.frequency,
         voltage=cores.point.voltage,
-        levels=package.levels,
+        levels=_supplied(package.levels, caches, lost),
         intra=intra.port if np.any(intra.port.bandwidth > 0) else None,
         inter=inter.port if np.any(inter.port.bandwidth > 0) else None,
-        energy_per_flop={dtype: divide(switched, done) for dtype, done in parts.typed.operations.items()},
+        energy_per_flop=_energies(parts.typed, cores, lost),
         static_power=static,
+        temperature=lost.temperature,
         maximum_power=budgets.power,
-        throttle=_throttle(parts.compute, cores, budgets, static, sum((cache.stacked_area for cache in caches.values()), NOTHING)),
+        throttle=_throttle(parts.compute, cores, budgets, static, _sum_of_stacks(caches), lost),
         execution=system.execution,
         dataflow=system.dataflow,
-        types_area=cores.used.area * (1.0 - 1.0 / parts.typed.larger) if np.any(parts.typed.larger > 1.0) else None,
-        usage=_usage(given, {name: part.used for name, part in built.items()}),
+        types_area=_types_area(system, parts.typed, cores),
+        usage=_usage(system, given, {name: part.used for name, part in built.items()}),
         limits=(*(part.limit for part in built.values()), bound),
         problems=(*_problems(system, parts, cores, caches, memory, static), *package.problems),
         cost=package.cost,
@@ -168,11 +172,13 @@ def generate(system: GeneratedSystem, library: TechLibrary, choices: Mapping[str
 
 def choose_parts(system: GeneratedSystem, library: TechLibrary, choices: Mapping[str, Choice]) -> Parts:
     """Gather the components that each design point names, changed as the template says, at the point's logic node."""
-    choice = {role: choices.get(role) or Choice.of((name,)) for role, name in system.technology.model_dump().items()}
+    named_roles = system.technology.model_dump(exclude_none=True)
+    choice = {**{role: Choice.of((name,)) for role, name in named_roles.items()}, **choices}
+    delivery, grown = delivered(library, choice["logic"], choice.get("delivery"))
     changes = system.components
     # Each unit is scaled from its own node, and gets its shape and its types, and only then do the points choose among them.
-    named = (_changed(library.component("compute", name), changes.compute) for name in choice["compute"].names)
-    units = [library.scale(unit, choice["logic"]) for unit in named]
+    named = [_changed(library.component("compute", name), changes.compute) for name in choice["compute"].names]
+    units = [library.scale(unit, choice["logic"], grown) for unit in named]
     shaped = [shaped_unit(unit, system.matrix_unit) for unit in units]
     typed = gathered([with_types(unit, system.product_rates, library) for unit in shaped], choice["compute"].index)
     caches = {
@@ -183,7 +189,7 @@ def choose_parts(system: GeneratedSystem, library: TechLibrary, choices: Mapping
     return Parts(
         typed=typed,
         vector_part=taken([edges(*pair) for pair in zip(units, shaped, strict=True)], choice["compute"].index),
-        on_chip={name: library.scale(cache, choice["logic"]) for name, cache in formed.items()},
+        on_chip={name: library.scale(cache, choice["logic"], grown) for name, cache in formed.items()},
         stacked={name: library.scale(cache, choice["stacked_logic"]) for name, cache in formed.items()},
         bond=bond,
         memory=_bonded(_changed(library.gather("memory", choice["memory"]), changes.memory), bond),
@@ -193,6 +199,9 @@ def choose_parts(system: GeneratedSystem, library: TechLibrary, choices: Mapping
         substrate=library.gather("substrate", choice["substrate"]),
         node=library.gather("logic", choice["logic"]),
         stacked_node=library.gather("logic", choice["stacked_logic"]),
+        delivery=delivery,
+        unit_delivery=delivery_of(library, [unit.node for unit in named], choice["compute"].index),
+        spares=spares_of(system),
     )
 
 
@@ -246,6 +255,54 @@ def _with_spare(given: Mapping[str, Allotment], others: Mapping[str, BuiltMemory
     return replace(given["compute"], power=np.asarray(given["compute"].power + spare))
 
 
+def _caches(system: GeneratedSystem, parts: Parts, given: Mapping[str, Allotment]) -> dict[str, BuiltMemory]:
+    """The levels of on-chip memory by name."""
+    return {
+        name: build_on_chip(name, spec, parts.on_chip[name], given[name], system.bundles, (parts.stacked[name], parts.bond))
+        for name, spec in system.levels.items()
+    }
+
+
+def _given(system: GeneratedSystem, budgets: Budgets) -> dict[str, Allotment]:
+    """What the working bundles, and all else, get of the budgets."""
+    names = ("compute", *system.levels, "memory", "intra_link", "inter_link")
+    return _dark(system, {name: allot(budgets, name) for name in names}, left_out=True)
+
+
+def _dark(system: GeneratedSystem, parts: Mapping[str, Allotment], *, left_out: bool) -> dict[str, Allotment]:
+    """Area, power and edge by component without what dark bundles take (`left_out`), or with it again; they take area alone."""
+    share = {name: lit(system, name) if left_out else 1.0 / lit(system, name) for name in parts}
+    return {name: replace(part, area=part.area * share[name]) for name, part in parts.items()}
+
+
+def _energies(typed: TypedUnits, cores: Cores, lost: Losses) -> dict[str, Array]:
+    """Energy that an operation of each type switches, with what the supply loses. [J/flop]"""
+    switched = lost.switched * (cores.used.power - cores.leakage_power) / np.maximum(cores.peak, 1.0)
+    return {dtype: divide(switched, done) for dtype, done in typed.operations.items()}
+
+
+def _types_area(system: GeneratedSystem, typed: TypedUnits, cores: Cores) -> Array | None:
+    """Area of what units have for types that they were not published with; None where it is none. [m2]"""
+    return cores.used.area / lit(system, "compute") * (1.0 - 1.0 / typed.larger) if np.any(typed.larger > 1.0) else None
+
+
+def _sum_of_stacks(caches: Mapping[str, BuiltMemory]) -> Array:
+    """Area of all dies of caches that stand on the compute dies. [m2]"""
+    return sum((cache.stacked_area for cache in caches.values()), NOTHING)
+
+
+def _static(cores: Cores, caches: Mapping[str, BuiltMemory], memory: BuiltMemory, lost: Losses) -> Array:
+    """Power that flows whatever is computed: leakage of units and caches, as warm as they are, and main memory at rest. [W]"""
+    leaked = cores.leakage_power + sum((cache.static_power for cache in caches.values()), NOTHING)
+    return np.asarray(lost.leaked * leaked + memory.static_power)
+
+
+def _supplied(levels: tuple[Level, ...], caches: Mapping[str, BuiltMemory], lost: Losses) -> tuple[Level, ...]:
+    """Levels whose accesses on the dies take what the supply loses as well; links between dies and main memory have their own supply."""
+    more = {name: (lost.switched - 1.0) * cache.level.energy for name, cache in caches.items()}
+    return tuple(replace(level, energy=np.asarray(level.energy + more[level.name])) if level.name in more else level for level in levels)
+
+
 def _mounted(parts: Parts, memory: BuiltMemory, caches: tuple[BuiltMemory, ...]) -> Mounted:
     """What stands beside and on the compute dies."""
     return Mounted(
@@ -284,15 +341,10 @@ def perimeter(budgets: Budgets) -> Array:
 def allot(budgets: Budgets, component: str) -> Allotment:
     """Area, power and die edge that the breakdown gives to a component (Fig. 4); what is not named gets nothing."""
     return Allotment(
-        area=_share(budgets.area, component) * budgets.chip_area,
-        power=_share(budgets.power_shares, component) * (budgets.power if budgets.peak_power is None else budgets.peak_power),
-        perimeter=_share(budgets.perimeter, component) * perimeter(budgets),
+        area=budgets.area.of(component) * budgets.chip_area,
+        power=budgets.power_shares.of(component) * (budgets.power if budgets.peak_power is None else budgets.peak_power),
+        perimeter=budgets.perimeter.of(component) * perimeter(budgets),
     )
-
-
-def _share(shares: BudgetShares, component: str) -> Array:
-    value = shares.on_chip.get(component, getattr(shares, component, None))
-    return NOTHING if value is None else value
 
 
 def whole(value: Array) -> Array:
@@ -331,18 +383,18 @@ def build_cores(compute: Compute, given: Allotment, bundles: Array) -> Cores:
     )
 
 
-def _throttle(compute: Compute, cores: Cores, budgets: Budgets, static: Array, stacked: Array) -> Throttle | None:
+def _throttle(compute: Compute, cores: Cores, budgets: Budgets, static: Array, stacked: Array, lost: Losses = NO_LOSSES) -> Throttle | None:
     """What switching and the leakage of the units may draw, and the voltages between which the chip may save. [W], [V]
 
-    None where components together draw no more than the device may: without `peak_power`, and without dies on the compute dies
-    (`stacked`, their area [m2]), to which accesses take energy beside the shares.
+    None where components together draw no more than the device may: without `peak_power`, without losses, and without dies on the
+    compute dies (`stacked`, their area [m2]), to which accesses take energy beside the shares.
     """
-    if budgets.peak_power is None and not stacked.any():
+    if budgets.peak_power is None and not stacked.any() and not lost.any:
         return None
-    power, voltage = budgets.power - static + cores.leakage_power, cores.point.voltage
+    leaked, voltage = lost.leaked * cores.leakage_power, cores.point.voltage
     return Throttle(
-        power=np.maximum(power, 0.0),
-        leakage=cores.leakage_power,
+        power=np.maximum(budgets.power - static + leaked, 0.0),
+        leakage=leaked,
         voltage=voltage,
         threshold=compute.threshold_voltage,
         minimum=np.minimum(compute.minimum_voltage, voltage),
@@ -520,7 +572,8 @@ def _operated(
 # ------------------------------------------------------------------------------------------ reports
 
 
-def _usage(given: Mapping[str, Allotment], used: Mapping[str, Allotment]) -> tuple[BudgetUse, ...]:
+def _usage(system: GeneratedSystem, given: Mapping[str, Allotment], used: Mapping[str, Allotment]) -> tuple[BudgetUse, ...]:
+    given, used = (_dark(system, each, left_out=False) for each in (given, used))
     return tuple(
         BudgetUse(resource=resource, component=name, budget=getattr(given[name], resource), used=getattr(used[name], resource))
         for resource in ("area", "power", "perimeter")
@@ -537,7 +590,7 @@ def _problems(
     found: list[tuple[Mask, str]] = []
     for resource, shares in (("area", budgets.area), ("power", budgets.power_shares), ("perimeter", budgets.perimeter)):
         names = ("compute", *caches, "memory", "intra_link", "inter_link")
-        total = sum((_share(shares, name) for name in names), NOTHING)
+        total = sum((shares.of(name) for name in names), NOTHING)
         found.append((np.asarray(total > 1 + 1e-9), f"the {resource} shares add up to more than 1"))
     found.append((np.asarray(budgets.chip_area >= budgets.node_area), "the chip leaves no package area for memory devices"))
     package = budgets.node_area * system.packaged

@@ -109,6 +109,7 @@ class Architecture:
     throttle: Throttle | None = None  # of a device whose components together may draw more than its power
     dataflow: str = "best"
     types_area: Array | None = None  # of the compute units, for types that these were not published with; None without any. [m2]
+    temperature: Array | None = None  # of the dies at that power; None where nothing is known of their cooling. [K]
     usage: tuple[BudgetUse, ...] = ()  # budgets used; empty for a datasheet device
     limits: tuple[Limit, ...] = ()  # what bound each component; empty for a datasheet device
     problems: tuple[tuple[Mask, str], ...] = ()  # design points that cannot be built, each with the sentence that says why
@@ -172,6 +173,8 @@ class Architecture:
         found["sustained_frequency"] = self.frequency * self.sustained_clock
         if self.voltage is not None:
             found["voltage"] = self.voltage
+        if self.temperature is not None:
+            found["temperature"] = self.temperature
         for level in self.levels:
             found[f"{level.name}.capacity"] = level.capacity * level.instances
             found[f"{level.name}.bandwidth"] = level.bandwidth

@@ -166,7 +166,11 @@ def bill(parts: Parts, budgets: Budgets, sharing: int, mounted: Mounted) -> tupl
     `loss` is what mounting breaks, and spares. Where a price is missing there is none, and spares are as many as save accelerators.
     """
     substrate, dies = parts.substrate, budgets.chiplets
-    chip, stack, above = die_cost(budgets.chip_area / dies, parts.node), parts.memory.device_cost, _stack_cost(parts, budgets, mounted)
+    chip, stack, above = (
+        die_cost(budgets.chip_area / dies, parts.node, parts.spares),
+        parts.memory.device_cost,
+        _stack_cost(parts, budgets, mounted),
+    )
     if chip is None or stack is None or above is None or substrate.cost_per_area is None or substrate.assembly_cost is None:
         return {}, good_package(parts, budgets, sharing, mounted, ONE, np.zeros(1))[1]
     cost = {
@@ -233,7 +237,7 @@ def embodied(parts: Parts, budgets: Budgets, mounted: Mounted, begun: Array) -> 
     .. [1] U. Gupta et al., "ACT: Designing Sustainable Computer Systems with an Architectural Carbon Modeling Tool", ISCA 2022.
     """
     memory, dies = parts.memory, budgets.chiplets
-    chip, stack = die_carbon(budgets.chip_area / dies, parts.node), _stacked(die_carbon, parts, budgets, mounted)
+    chip, stack = die_carbon(budgets.chip_area / dies, parts.node, parts.spares), _stacked(die_carbon, parts, budgets, mounted)
     if chip is None or stack is None or memory.carbon_per_capacity is None:
         return {}
     (area, wafer), (above, theirs) = dies * chip, np.zeros((2, 1)) + stack

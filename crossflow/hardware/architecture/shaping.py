@@ -8,7 +8,7 @@ from crossflow.base.arrays import Array
 from crossflow.base.errors import CrossflowError
 from crossflow.base.paths import value_at
 from crossflow.hardware.architecture.template import GeneratedSystem, MatrixUnit, OnChipLevel
-from crossflow.hardware.architecture.voltage import relative_frequency, voltage_at
+from crossflow.hardware.technology.alpha_power import relative_frequency, voltage_at
 from crossflow.hardware.technology.components import Compute, OnChip
 from crossflow.hardware.technology.library import TechLibrary
 

@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal, cast
 
+import numpy as np
 from pydantic import Field, create_model, model_validator
 
 from crossflow.base.arrays import Array, points
@@ -194,6 +195,9 @@ class TechnologyChoice(FileModel):
     stacked_logic: str = Field(default="N7", description="logic node of dies that stand on the compute die (levels.NAME.stacked_area)")
     bond: str = Field(default="hybrid-bond", description="how dies and memory devices that stand on the compute die are bonded to it")
     substrate: str
+    delivery: str | None = Field(
+        default=None, description="how power reaches the transistors, an entry of the library; as the logic node has it where absent"
+    )
 
 
 class OnChipLevel(FileModel):
@@ -252,6 +256,11 @@ class BudgetShares(FileModel):
     intra_link: Share | None = None
     inter_link: Share | None = None
     on_chip: Mapping[str, Share] = {}
+
+    def of(self, component: str) -> Array:
+        """Share of a component, by its role or the name of its level; nothing where it has none. [1]"""
+        value = self.on_chip.get(component, getattr(self, component, None))
+        return np.zeros(1) if value is None else value
 
 
 class TechnologyDivision(FileModel):
@@ -317,6 +326,11 @@ class GeneratedSystem(SystemFields):
         default=None, gt=0, description="accelerators on one substrate, where a node holds several packages; all of a node where absent"
     )
     bundles: PositiveCount = Field(description="SMs, CUs or cores of one device; a larger compute area makes each of them wider")
+    harvest: Ratio = Field(
+        default=points(0.0),
+        description="bundles on the dies that are switched off, over those that work (12 / 132 on H100): they take area and no power, and"
+        " a die with so many broken ones is sold",
+    )
     matrix_unit: MatrixUnit | None = Field(
         default=None, description="another array of multipliers for each unit; its area, power and rate follow"
     )

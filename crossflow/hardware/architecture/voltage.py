@@ -16,6 +16,7 @@ import numpy as np
 
 from crossflow.base.arrays import Array, Mask, divide
 from crossflow.hardware.architecture.model import Throttle
+from crossflow.hardware.technology.alpha_power import headroom, relative_frequency, relative_power, voltage_at
 
 ITERATIONS, LEAST = 9, 1e-12  # steps towards the clock within a power limit, and the least one [1]
 
@@ -32,29 +33,13 @@ class OperatingPoint:
     at_maximum: Mask  # whether the largest one did
 
 
-def _headroom(nominal: Array, threshold: Array) -> Array:
-    """Nominal voltage above the threshold; NaN where there is none, as in designs whose voltages are out of order. [V]"""
-    return np.where(np.greater(nominal, threshold), nominal - threshold, np.nan)
-
-
-def relative_frequency(voltage: Array, nominal: Array, threshold: Array) -> Array:
-    """Frequency at a voltage over the frequency at the nominal one: [(V-Vt)^2/V] / [(Vn-Vt)^2/Vn]. [1]"""
-    return np.asarray((voltage - threshold) ** 2 / voltage * nominal / _headroom(nominal, threshold) ** 2)
-
-
-def relative_power(voltage: Array, nominal: Array, threshold: Array, leakage: Array) -> Array:
-    """Power at a voltage over the power at the nominal one, at the frequency that the voltage allows. [1]"""
-    dynamic = voltage * (voltage - threshold) ** 2 / (nominal * _headroom(nominal, threshold) ** 2)
-    return np.asarray((1.0 - leakage) * dynamic + leakage * voltage / nominal)
-
-
 def voltage_for(power: Array, nominal: Array, threshold: Array, leakage: Array) -> Array:
     """Voltage at which `relative_power` is `power`: the root above the threshold of its cubic, by Cardano. [V]
 
     With x = V/Vt the dynamic term is a x (x-1)^2; the cubic x^3 - 2x^2 + (1+b)x - q = 0 is monotone above x = 1.
     Where q is so small that the root lies below the threshold, the threshold is returned.
     """
-    a = (1.0 - leakage) * threshold**3 / (nominal * _headroom(nominal, threshold) ** 2)
+    a = (1.0 - leakage) * threshold**3 / (nominal * headroom(nominal, threshold) ** 2)
     b = leakage * threshold / nominal / a
     q = power / a
     shift = 2.0 / 3.0  # x = y + 2/3 removes the square term: y^3 + p y + r = 0
@@ -78,12 +63,6 @@ def frugal_voltage(nominal: Array, threshold: Array, leakage: Array) -> Array:
     zero where (V - Vt)^3 = leak Vt (Vn - Vt)^2 / (1 - leak).
     """
     return np.asarray(threshold + np.cbrt(leakage * threshold * (nominal - threshold) ** 2 / np.maximum(1.0 - leakage, 1e-9)))
-
-
-def voltage_at(frequency: Array, nominal: Array, threshold: Array) -> Array:
-    """Voltage at which `relative_frequency` is `frequency`: the larger root of its quadratic. [V]"""
-    half = threshold + 0.5 * frequency * (nominal - threshold) ** 2 / nominal
-    return np.asarray(half + np.sqrt(np.maximum(half**2 - threshold**2, 0.0)))
 
 
 def throttled(time: Array, compute: Array, switched: Array, cached: Array, moved: Array, limit: Throttle) -> tuple[Array, Array]:

@@ -43,6 +43,8 @@ from crossflow.base.units import (
     PowerPerBit,
     Ratio,
     Share,
+    Temperature,
+    ThermalResistance,
     Time,
     TimePerLength,
     Voltage,
@@ -221,6 +223,23 @@ class Substrate(FileModel):
     delivery_limit: PowerDensity | None = Field(
         default=None, description="power of the die, without the memory devices, over its area that supply bumps or pads carry"
     )
+    coolant: Temperature | None = Field(
+        default=None, description="temperature of the air or water that cools the dies; leakage is as the units have it where it is absent"
+    )
+    thermal_resistance: ThermalResistance | None = Field(
+        default=None, description="rise of the dies over the coolant for the power of the accelerator over its die area, likewise"
+    )
+
+
+class Delivery(FileModel):
+    """How power reaches the transistors from the bumps: above them, among the wires of signals, or from behind."""
+
+    title: str = ""
+    supply_drop: Share = Field(
+        description="share of the voltage that is lost on the way where the accelerator draws 0.5 W over a mm2 of its dies, as the chips"
+        " do whose energies are known; it grows with that density, and the supply is higher by what is lost"
+    )
+    rail_area: Share = Field(description="share of the area of logic that its rails and taps take")
 
 
 class LogicNode(FileModel):
@@ -236,3 +255,19 @@ class LogicNode(FileModel):
     defect_density: PerArea | None = Field(default=None, description="defects that kill a die, per area")
     carbon_per_area: CarbonPerArea | None = Field(default=None, description="embodied carbon of a processed wafer over its area")
     reticle: Area | None = Field(default=None, description="largest die that one exposure prints")
+    speed: PositiveRatio | None = Field(
+        default=None,
+        description="frequency of logic of equal function at the nominal voltage, base node = 1; units that come from another node keep"
+        " their clock and their voltages where one of the two lacks the figure, as for the four voltages",
+    )
+    nominal_voltage: Voltage | None = Field(default=None, description="supply at which `speed` holds")
+    threshold_voltage: Voltage | None = Field(default=None, description="threshold of the alpha-power law, not of a transistor")
+    minimum_voltage: Voltage | None = Field(default=None, description="least supply at which logic works")
+    maximum_voltage: Voltage | None = Field(default=None, description="largest supply that transistors bear")
+    leakage_temperature: Temperature | None = Field(default=None, description="temperature at which the leakage of units and cells holds")
+    leakage_doubling: Temperature | None = Field(
+        default=None, description="rise of the temperature that doubles the leakage; it does not change where this is absent"
+    )
+    delivery: str | None = Field(
+        default=None, description="entry of `delivery`: how power reaches its transistors, with which `area` holds; no loss where absent"
+    )

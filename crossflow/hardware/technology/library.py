@@ -18,11 +18,13 @@ from crossflow.base.files import Document, FileModel
 from crossflow.base.paths import quantity_at
 from crossflow.base.provenance import digest
 from crossflow.base.units import Quantity
-from crossflow.hardware.technology.components import Bond, Compute, Datapath, Link, LogicNode, OffChip, OnChip, Substrate
+from crossflow.hardware.technology.alpha_power import relative_power, voltage_at
+from crossflow.hardware.technology.components import Bond, Compute, Datapath, Delivery, Link, LogicNode, OffChip, OnChip, Substrate
 
 Component = TypeVar("Component", bound=FileModel)
-KINDS = ("logic", "compute", "datapath", "on_chip", "memory", "link", "bond", "substrate")  # sections of a library
+KINDS = ("logic", "delivery", "compute", "datapath", "on_chip", "memory", "link", "bond", "substrate")  # sections of a library
 Scaled = TypeVar("Scaled", Compute, OnChip)
+ONE = np.ones(1)
 
 
 def kind_of(role: str) -> str:
@@ -66,6 +68,7 @@ class TechLibrary(FileModel):
     sources: Mapping[str, str]
     stated: tuple[str, ...] = ()
     logic: Mapping[str, LogicNode]
+    delivery: Mapping[str, Delivery] = {}
     compute: Mapping[str, Compute] = {}
     datapath: Mapping[str, Datapath] = {}
     on_chip: Mapping[str, OnChip] = {}
@@ -75,7 +78,7 @@ class TechLibrary(FileModel):
     substrate: Mapping[str, Substrate] = {}
 
     def names(self, kind: str) -> tuple[str, ...]:
-        """Names of the components of a kind (compute, datapath, on_chip, memory, link, bond, substrate, logic)."""
+        """Names of the components of a kind (compute, datapath, on_chip, memory, link, bond, substrate, logic, delivery)."""
         return tuple(getattr(self, kind))
 
     def component(self, kind: str, name: str) -> Any:
@@ -107,21 +110,23 @@ class TechLibrary(FileModel):
         """Component whose fields hold, for each design point, the figures of the component chosen there."""
         return gather([self.component(kind, name) for name in choice.names], choice.index)
 
-    def scale(self, component: Scaled, nodes: Choice) -> Scaled:
+    def scale(self, component: Scaled, nodes: Choice, grown: Array = ONE) -> Scaled:
         """Component carried from its own logic node to the node of each design point.
 
         Logic takes the node's factors of area and power at equal speed; bit cells have factors of their own, because they
         shrink less than logic [1]_. What stands beside the bits (slices, ports, control) is logic; the energy and delay of a
-        wire of given length stay.
+        wire of given length stay. Units take the node's voltages and speed as well, see `_operated`.
+
+        grown : area of logic over what the factors of the nodes say, where power reaches it another way. [1]
 
         References
         ----------
         .. [1] Ardalani et al., "DeepFlow", ACM TODAES 29(2), 2024, Sec. 9.
         """
         own, target = self.component("logic", component.node), self.gather("logic", nodes)
-        area, power = target.area / own.area, target.power / own.power
+        area, power = grown * target.area / own.area, target.power / own.power
         if isinstance(component, Compute):
-            changed = {"nominal_area": component.nominal_area * area, "nominal_power": component.nominal_power * power}
+            changed = {"nominal_area": component.nominal_area * area, **_operated(component, own, target, power)}
         else:
             changed = {
                 "area_per_bit": component.area_per_bit * target.sram_area / own.sram_area,
@@ -132,6 +137,32 @@ class TechLibrary(FileModel):
                 "control_energy_per_bit": component.control_energy_per_bit * power,
             }
         return component.model_copy(update=changed)
+
+
+VOLTAGES = ("nominal_voltage", "threshold_voltage", "minimum_voltage", "maximum_voltage")
+
+
+def _operated(unit: Compute, own: LogicNode, target: LogicNode, power: Array) -> dict[str, Array]:
+    """Voltages, clock and power of a unit at a node; its own, but for the power, where one of the nodes does not say them.
+
+    Foundries publish the power at equal speed, which is met exactly: the node reaches the unit's clock at the voltage at which
+    f(V) = 1 / speed, and draws `power` times the unit's power there. What it draws at its nominal voltage follows by the law.
+    Leakage stays the same share of it.
+    """
+    speed, *factors = (_over(getattr(target, name), getattr(own, name)) for name in ("speed", *VOLTAGES))
+    found = {name: getattr(unit, name) * factor for name, factor in zip(VOLTAGES, factors, strict=True)}
+    nominal, threshold = found["nominal_voltage"], found["threshold_voltage"]
+    equal = np.where(speed == 1.0, nominal, voltage_at(1.0 / speed, nominal, threshold))
+    drawn = np.where(speed == 1.0, 1.0, relative_power(equal, nominal, threshold, unit.leakage))
+    return {**found, "nominal_frequency": unit.nominal_frequency * speed, "nominal_power": unit.nominal_power * power / drawn}
+
+
+def _over(target: Array | None, own: Array | None) -> Array:
+    """A figure of a node over that of another; 1 at points where one of them lacks it, which `gather` writes as infinite. [1]"""
+    if target is None or own is None:
+        return np.ones(1)
+    known = np.isfinite(target) & np.isfinite(own)
+    return np.where(known, np.where(known, target, 1.0) / np.where(known, own, 1.0), 1.0)
 
 
 def gather(components: Sequence[Component], index: Index) -> Component:
@@ -301,6 +332,12 @@ def _check(library: TechLibrary, document: Document) -> None:
         if unit.datapath is not None and unit.datapath not in library.datapath:
             known = did_you_mean(unit.datapath, library.datapath)
             problems.append(document.problem(("compute", name, "datapath"), f"no datapath '{unit.datapath}'{known}"))
+    for name, node in library.logic.items():
+        if node.delivery is not None and node.delivery not in library.delivery:
+            known = did_you_mean(node.delivery, library.delivery)
+            problems.append(document.problem(("logic", name, "delivery"), f"no delivery '{node.delivery}'{known}"))
+        if all(getattr(node, field) is not None for field in VOLTAGES) and disordered(node).any():
+            problems.append(document.problem(("logic", name), DISORDER))
     for kind in ("compute", "memory", "link"):
         problems += [document.problem((kind, name), DISORDER) for name, part in getattr(library, kind).items() if disordered(part).any()]
     if problems:
@@ -310,7 +347,7 @@ def _check(library: TechLibrary, document: Document) -> None:
 DISORDER = "voltages must satisfy threshold < minimum <= nominal <= maximum"
 
 
-def disordered(part: Compute | OffChip | Link) -> Mask:
-    """Design points at which the voltages of a component are out of order."""
+def disordered(part: Any) -> Mask:
+    """Design points at which the voltages of a unit, memory, link or node are out of order."""
     rising = (part.threshold_voltage < part.minimum_voltage) & (part.minimum_voltage <= part.nominal_voltage)
     return np.asarray(~(rising & (part.nominal_voltage <= part.maximum_voltage)))
