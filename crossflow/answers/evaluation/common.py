@@ -84,13 +84,14 @@ def rents(system: SystemSpec, device: Architecture, devices: Array, dtype: str, 
 
 
 def _energy(outcome: Outcome, device: Architecture, devices: Array, elapsed: Array) -> Array:
-    """Energy of all devices with their links in a step of some length. [J]"""
+    """Energy of all devices with their links, and of the switches that the system names, in a step of some length. [J]"""
     intra, inter = (np.zeros(1) if port is None else port.energy for port in (device.intra, device.inter))
     links = devices * (outcome.sent[0] * intra + outcome.sent[1] * inter)
     # No more than the power limit allows: memory that is busy beside long products shares it with them, and so do the links of a device
     # whose limit was measured with them.
     drawn, limit = outcome.energy + devices * device.static_power * elapsed, devices * device.maximum_power * elapsed
-    return np.minimum(drawn, limit) + links if device.working_power is None else np.minimum(drawn + links, limit)
+    beside = devices * device.network_power * elapsed  # of named switches, which have a supply of their own
+    return beside + (np.minimum(drawn, limit) + links if device.working_power is None else np.minimum(drawn + links, limit))
 
 
 def score_of(batch: PointBatch, ran: Ran) -> Score:

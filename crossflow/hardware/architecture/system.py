@@ -66,7 +66,7 @@ def _technology_names(spec: SystemSpec, document: Document, base: Path | None) -
     _found("techlibs", spec.techlib, base, document, "techlib")
     parts = load_library(spec.techlib, base)
     named: list[tuple[Path_, str, str]] = [
-        (("technology", role), kind_of(role), name) for role, name in spec.technology.model_dump().items()
+        (("technology", role), kind_of(role), name) for role, name in spec.technology.model_dump(exclude_none=True).items()
     ]
     if isinstance(spec, GeneratedSystem):
         named += [(("levels", level, "component"), "on_chip", entry.component) for level, entry in spec.levels.items()]
