@@ -34,6 +34,7 @@ SETTINGS: Mapping[str, str] = {
     "system.technology.die_link": "the chip is one die (system.budgets.chiplets)",
     **dict.fromkeys(("system.technology.stacked_logic", "system.technology.bond"), "nothing stands on the compute die (stacked_area)"),
     "system.network": "no message takes this way, or it hides behind longer work",
+    "system.room": "no link that it lengthens has a reach or goes through a named switch",
     "system.levels": "kernels were measured with the device's own, or none of them waits for it",
     "system.operation": "powers enter the energy of a whole run only; give a run: section",
     "system.host": "no strategy.offload keeps anything on the host",

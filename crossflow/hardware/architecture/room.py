@@ -40,6 +40,15 @@ class Room(FileModel):
         """Longest link between any two of so many devices, or switches beside them. [m]"""
         return np.asarray(self.rack_cable + self._extent(devices))
 
+    def within(self, length: Array) -> Array:
+        """Devices whose switches in the middle of their racks are no farther than a length, endless where no rack is so near. [1]"""
+        left = 2.0 * (length - self.rack_cable)
+        along = np.floor(left / self.rack_pitch + 1e-9) + 1.0
+        row = (self.racks_per_row - 1.0) * self.rack_pitch
+        rows = np.floor((left - row) / self.row_pitch + 1e-9) + 1.0
+        racks = np.where(along < self.racks_per_row, along, self.racks_per_row * np.maximum(rows, 1.0))
+        return np.asarray(np.where(left < -1e-9, np.inf, racks * self.devices_per_rack))
+
     def to_neighbour(self, devices: Array, *, wraps: bool) -> Array:
         """Longest link between neighbours of a grid of so many devices. [m]
 

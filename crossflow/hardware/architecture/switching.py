@@ -15,7 +15,7 @@ import numpy as np
 
 from crossflow.base.arrays import Array, divide, most_square
 from crossflow.hardware.architecture.network import CLOS, OPTICAL, UNSWITCHED, NetworkLevel
-from crossflow.hardware.architecture.wires import Cause, Span, Wiring, dragonfly, folded_clos, optical_torus
+from crossflow.hardware.architecture.wires import ENDLESS, Cause, Span, Wiring, dragonfly, folded_clos, optical_torus
 from crossflow.hardware.technology.library import Choice, TechLibrary, kind_of
 
 if TYPE_CHECKING:
@@ -112,7 +112,9 @@ def _wiring(system: GeneratedSystem, one: Levelled, switch: Switch) -> Wiring | 
     taper = level.oversubscription or 1.0
     devices, ports = np.full(1, float(one.endpoints)), np.ceil(one.lanes / switch.lanes_per_port - 1e-9)
     if kind in CLOS:
-        return folded_clos(devices, ports, switch.ports, room, taper=taper, tiers=level.tiers or 1, abreast=one.abreast)
+        reach = one.link.reach if one.own else None
+        near = ENDLESS if reach is None else np.maximum(np.floor(room.within(reach) / one.abreast + 1e-9), 1.0)
+        return folded_clos(devices, ports, switch.ports, room, taper=taper, tiers=level.tiers or 1, abreast=one.abreast, near=near)
     if kind == "dragonfly":
         group = np.full(1, float((level.group or 1) * (1 if one.name == "intra" else system.devices_per_node)))
         return dragonfly(devices, group, ports, switch.ports, room, taper=taper)
@@ -253,14 +255,16 @@ def with_switches(system: GeneratedSystem, parts: Parts, intra: Links, inter: Li
     both = levels_of(system, parts, (intra.lanes, inter.lanes))
     switches = (parts.intra_switch, parts.inter_switch)
     found = [switching(system, one, switch) for one, switch in zip(both, switches, strict=True)]
-    return (_switched(intra, found[0]), _switched(inter, found[1]))
+    return _switched(intra, found[0], both[0].level.spare), _switched(inter, found[1], both[1].level.spare)
 
 
-def _switched(links: Links, found: Switching) -> Links:
+def _switched(links: Links, found: Switching, spare: Array | None) -> Links:
     """Links with the latency of their switches in the place of that of one hop."""
     port = links.port
     if found.latency is not None:
         port = replace(port, latency=found.latency, known=port.latency, reduction=found.reduction)
+    if spare is not None and found.figures:
+        found = replace(found, figures={**found.figures, "spare": np.asarray(links.lanes - working(links.lanes, spare))})
     return replace(links, port=port, switching=found)
 
 

@@ -185,7 +185,7 @@ class TechnologyChoice(FileModel):
     intra_uplink: str | None = Field(
         default=None,
         description="link between tiers of switches inside nodes, where it is another one than `intra_link`: copper in racks and optics"
-        " between them",
+        " between them; leaves then have no more devices than `intra_link` reaches",
     )
     inter_uplink: str | None = Field(
         default=None,

@@ -21,7 +21,8 @@ from crossflow.base.arrays import Array, Mask
 from crossflow.hardware.architecture.network import MOST_TIERS
 from crossflow.hardware.architecture.room import Room
 
-ZERO = np.zeros(1)
+ZERO, ENDLESS = np.zeros(1), np.full(1, np.inf)
+MOST_PLANES = 64  # that one chip may have ports of
 TOO_FEW = "its groups have too few ports for links to all others: take a switch of more ports"
 NARROW = "an optical switch has fewer ports than two for each node: take one of more ports, or fewer nodes"
 Cause = tuple[Mask, str]
@@ -49,36 +50,45 @@ class Wiring:
     problems: tuple[Cause, ...] = ()
 
 
-def folded_clos(devices: Array, ports: Array, radix: Array, room: Room, *, taper: float = 1.0, tiers: int = 1, abreast: int = 1) -> Wiring:
+def folded_clos(
+    devices: Array, ports: Array, radix: Array, room: Room, *, taper: float = 1.0, tiers: int = 1, abreast: int = 1, near: Array = ENDLESS
+) -> Wiring:
     """Fewest tiers of a folded Clos network that hold the devices [1]_, no fewer than `tiers`.
 
     One chip holds R devices, two tiers d R with d = R taper / (1 + taper) ports of a leaf for devices, each further one R / 2 times as
-    many. A chip that has ports to spare serves several planes. Uplinks are as many as the devices need.
+    many. A chip may have ports of several planes, as far as that takes fewer chips. Uplinks are as many as the devices need.
 
     Parameters
     ----------
     devices, ports, radix : shape (n,) or (1,). Devices of the network, ports of each, ports of a switch chip. [1]
     taper : bandwidth of the ports of a leaf over that of its uplinks. [1]
     abreast : networks of the kind side by side, one for each device of a node; it counts for lengths only. [1]
+    near : devices that a leaf may have where its links reach no more, and uplinks of another kind go on from there. [1]
     """
     half, down = np.floor(radix / 2.0), np.maximum(np.floor(radix * taper / (1.0 + taper) + 1e-9), 1.0)
-    holds = [radix, *(down * half ** (t - 2) * radix for t in range(2, MOST_TIERS + 1))]
-    fewest = 1.0 + sum((devices > held for held in holds), ZERO)
+    fewest = _fewest(devices, np.minimum(radix, near), np.minimum(down, near), half, radix)
     used = np.minimum(np.maximum(fewest, tiers), MOST_TIERS)
     up = np.ceil(devices / taper - 1e-9)
     shared = np.maximum(np.floor(radix / devices + 1e-9), 1.0)
-    plane = np.ceil(devices / down) + (used - 2.0) * np.ceil(up / half) + np.ceil(up / radix)
-    leaf = np.where(used > 1, np.minimum(devices, down), devices)
-    lengths = room.to_switch(leaf * abreast), room.to_switch(devices * abreast)
+    chips, leaf = np.full(1, np.inf), devices
+    for planes in range(1, int(min(ports.max(), down.max(), MOST_PLANES)) + 1):
+        held = np.minimum(np.floor(down / planes), near)
+        found = np.where(
+            (held >= 1) & (planes <= np.maximum(ports, 1.0)) & (held * half ** (used - 2.0) * radix >= devices),
+            _chips(devices, ports, float(planes), held, half, radix, up, used), np.inf,
+        )  # fmt: skip
+        chips, leaf = np.where(found < chips, found, chips), np.where(found < chips, np.minimum(held, devices), leaf)
+    single = used <= 1
+    lengths = room.to_switch(np.where(single, devices, leaf) * abreast), room.to_switch(devices * abreast)
     return Wiring(
         tiers=used,
         hops=2.0 * used - 1.0,
-        chips=np.where(used > 1, ports * plane, np.ceil(ports / shared - 1e-9)),
+        chips=np.where(single, np.ceil(ports / shared - 1e-9), np.where(np.isfinite(chips), chips, 0.0)),
         spans=(
             Span(name="from devices to switches", share=np.ones(1), length=lengths[0], passes=np.full(1, 2.0)),
             Span(
                 name="between tiers of switches",
-                share=np.where(used > 1, (used - 1.0) * up / devices, 0.0),
+                share=np.where(single, 0.0, (used - 1.0) * up / devices),
                 length=lengths[1],
                 passes=2.0 * (used - 1.0),
                 upper=True,
@@ -86,6 +96,23 @@ def folded_clos(devices: Array, ports: Array, radix: Array, room: Room, *, taper
         ),
         problems=((fewest > MOST_TIERS, f"{MOST_TIERS} tiers of its switches do not hold the devices: take a switch of more ports"),),
     )
+
+
+def _fewest(devices: Array, single: Array, leaf: Array, half: Array, radix: Array) -> Array:
+    """Fewest tiers that hold the devices, where one chip holds `single` of them and a leaf of several tiers `leaf`. [1]"""
+    holds = [single, *(leaf * half ** (t - 2) * radix for t in range(2, MOST_TIERS + 1))]
+    return np.asarray(1.0 + sum((devices > held for held in holds), ZERO))
+
+
+def _chips(devices: Array, ports: Array, planes: float, leaf: Array, half: Array, radix: Array, up: Array, tiers: Array) -> Array:
+    """Chips of several tiers whose leaves have `leaf` devices, and of each as many ports as `planes`; the last have what is left. [1]"""
+    whole, left = np.divmod(ports, planes)
+    leaves = np.ceil(devices / np.maximum(leaf, 1.0) - 1e-9)
+
+    def above(count: Array | float) -> Array:
+        return np.asarray((tiers - 2.0) * np.ceil(count * up / half) + np.ceil(count * up / radix))
+
+    return np.asarray(whole * (leaves + above(planes)) + np.where(left > 0, leaves + above(left), 0.0))
 
 
 def dragonfly(devices: Array, group: Array, ports: Array, radix: Array, room: Room, *, taper: float = 1.0) -> Wiring:
