@@ -371,6 +371,59 @@ def test_fast_lanes_through_a_slow_switch_cannot_be_built():
     )
 
 
+def test_mirrors_switch_no_messages_and_a_leaf_holds_its_group():
+    assert crossflow.predict(scenario(64, switch="Palomar")).reason == (
+        "cannot be built: technology.intra_switch has mirrors that turn light and cannot switch messages: it is for an optical-torus"
+    )
+    tree = {"topology": "fat-tree", "group": 72, "oversubscription": 2}
+    assert crossflow.predict(scenario(576, uplink="CPO-200G", network=tree)).reason == (
+        "cannot be built: network.intra: a leaf switch has fewer ports for devices than its group: take a smaller group, or more ports"
+    )
+    fits = scenario(576, uplink="CPO-200G", network={**tree, "group": 48})
+    assert crossflow.predict(fits).feasible
+    assert fits.architecture.networks["intra.switches"][0] < scenario(576, uplink="CPO-200G").architecture.networks["intra.switches"][0]
+
+
+@pytest.mark.parametrize(("role", "name"), [("inter_switch", "Quantum-3"), ("intra_uplink", "CPO-200G")])
+def test_what_no_link_goes_through_is_told(role, name):
+    data = scenario(72).to_dict()
+    data["system"] = {**data["system"], "technology": {**data["system"]["technology"], role: name}}
+    notes = crossflow.predict(crossflow.from_dict(data)).notes
+    assert any(note.startswith(f"system.technology.{role} changes nothing here: ") for note in notes)
+
+
+def pod(cubes=8, **technology):
+    """TPU v4 chips in cubes of 4 x 4 x 4, joined by optical switches."""
+    return crossflow.from_dict(
+        {
+            "system": {
+                "template": "reference",
+                "nodes": cubes,
+                "devices_per_node": 64,
+                "room": {"devices_per_rack": 64},
+                "technology": {"intra_link": "ICI", "inter_switch": "Palomar", "inter_uplink": "ICI-optical", **technology},
+                "network": {"intra": {"topology": "torus3d", "ports": 6}, "inter": {"topology": "optical-torus"}},
+            },
+            "workload": {"model": "llama3-8b", "global_batch": 64 * cubes, "sequence": 2048},
+            "strategy": f"dp{64 * cubes}-z1",
+        }
+    )
+
+
+def test_cubes_that_optical_switches_join_count_and_reach():
+    made = pod(64).architecture
+    assert made.networks["inter.switches"][0] == 48
+    assert made.networks["inter.length"][0] > 2  # cubes are racks; the links between them leave these
+    # USD a lane of 48: a quarter of the ends of links lead to switches by optics, the others lie in a cube
+    assert made.cost["intra_link"][0] == pytest.approx(48 * (0.125 * 125 + 0.375 * 12.5))
+    assert made.cost["inter_switch"][0] == pytest.approx(48 * 30000 / 4096)
+    of_the_library = 28 * 48  # what the library reckons a lane of ICI with its optics and switches, another way
+    assert made.networks["network.cost"][0] == pytest.approx(of_the_library, rel=0.02)
+    assert crossflow.predict(pod(8)).feasible
+    assert "more ports, or fewer nodes" in crossflow.predict(pod(80)).reason
+    assert "switches messages" in crossflow.predict(pod(8, inter_switch="Quantum-3")).reason
+
+
 def test_a_reach_holds_without_a_switch_too():
     far = crossflow.predict(scenario(512, switch=None))
     assert far.reason == (

@@ -99,7 +99,7 @@ def switching(system: GeneratedSystem, one: Levelled, switch: Switch | None) -> 
         reduction=switch.reduction,
         power=np.asarray(chips * switch.power / devices + _media_power(one, wiring)),
         cost=_cost(one, wiring, switch, chips / devices),
-        problems=(*_told(one, wiring), *_slow(one, switch), *_short(one, wiring)),
+        problems=(*_told(one, wiring), *_unfit(system, one, switch), *_slow(one, switch), *_short(one, wiring)),
     )
 
 
@@ -114,10 +114,10 @@ def _wiring(system: GeneratedSystem, one: Levelled, switch: Switch) -> Wiring | 
     if kind in CLOS:
         reach = one.link.reach if one.own else None
         near = ENDLESS if reach is None else np.maximum(np.floor(room.within(reach) / one.abreast + 1e-9), 1.0)
+        near = np.minimum(near, _group(system, one)) if kind == "fat-tree" else near
         return folded_clos(devices, ports, switch.ports, room, taper=taper, tiers=level.tiers or 1, abreast=one.abreast, near=near)
     if kind == "dragonfly":
-        group = np.full(1, float((level.group or 1) * (1 if one.name == "intra" else system.devices_per_node)))
-        return dragonfly(devices, group, ports, switch.ports, room, taper=taper)
+        return dragonfly(devices, _group(system, one), ports, switch.ports, room, taper=taper)
     torus = system.network.intra
     axes = GRIDS.get(torus.wiring)
     if kind != OPTICAL or axes is None:
@@ -125,6 +125,11 @@ def _wiring(system: GeneratedSystem, one: Levelled, switch: Switch) -> Wiring | 
     shape = torus.shape or most_square(system.devices_per_node, axes)
     ports = np.ceil(one.lanes / (torus.ports or 2 * axes) / switch.lanes_per_port - 1e-9)
     return optical_torus(np.full(1, float(one.nodes)), shape, ports, switch.ports, room)
+
+
+def _group(system: GeneratedSystem, one: Levelled) -> Array:
+    """Devices on a leaf of a fat tree, or in a group of a dragonfly, as the system says. [1]"""
+    return np.full(1, float((one.level.group or 1) * (1 if one.name == "intra" else system.devices_per_node)))
 
 
 def _unswitched(system: GeneratedSystem, one: Levelled) -> Wiring:
@@ -190,6 +195,19 @@ def _lengths(wiring: Wiring) -> dict[str, Array]:
 def _told(one: Levelled, wiring: Wiring) -> Iterator[Cause]:
     """What the wiring cannot be, with the level that it is about."""
     yield from ((mask, f"network.{one.name}: {sentence}") for mask, sentence in wiring.problems)
+
+
+def _unfit(system: GeneratedSystem, one: Levelled, switch: Switch) -> Iterator[Cause]:
+    """A switch that is none for the wiring of its level."""
+    mirrors = np.ones(1, dtype=bool) if switch.frequency is None else np.isinf(switch.frequency)
+    if one.level.wiring == OPTICAL:
+        yield ~mirrors, f"technology.{one.name}_switch switches messages, but an optical-torus has mirrors that turn light: take Palomar"
+        return
+    yield mirrors, f"technology.{one.name}_switch has mirrors that turn light and cannot switch messages: it is for an optical-torus"
+    if one.level.wiring == "fat-tree":
+        taper = one.level.oversubscription or 1.0
+        small = np.minimum(_group(system, one), float(one.endpoints)) > np.floor(switch.ports * taper / (1.0 + taper) + 1e-9)
+        yield small, f"network.{one.name}: a leaf switch has fewer ports for devices than its group: take a smaller group, or more ports"
 
 
 def _slow(one: Levelled, switch: Switch) -> Iterator[Cause]:

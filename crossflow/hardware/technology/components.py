@@ -221,7 +221,9 @@ class Switch(FileModel):
     ports: PositiveCount = Field(description="ports of one chip, its radix")
     lanes_per_port: PositiveCount = Field(default=points(1.0), description="lanes of a device that one port takes together")
     frequency: Frequency | None = Field(
-        default=None, description="fastest lane, one bit per lane and cycle; any where absent, as through mirrors that turn light"
+        default=None,
+        description="fastest lane, one bit per lane and cycle; absent of mirrors that turn light of any rate, which join the nodes of an"
+        " optical-torus and cannot switch messages",
     )
     latency: Time = Field(description="time of one hop through the chip")
     power: Power = Field(description="power that it draws, whatever passes")
