@@ -259,6 +259,15 @@ def test_a_link_without_a_price_of_its_medium_leaves_the_price_unknown():
     assert np.isnan(evaluate(scenario(64, link="NDR-x8", switch="Quantum-3")).cost[0])
 
 
+def test_prices_of_a_batch_are_as_they_are_alone():
+    """An entry without a price of its medium beside one that has it; and a switch without a price."""
+    links = ["CPO-200G", "NDR-x8", "Copper-200G"]
+    both = evaluate(scenario(64, switch="Quantum-3"), {"system.technology.intra_link": links})
+    alone = [evaluate(scenario(64, switch="Quantum-3", link=link)).cost[0] for link in links]
+    assert both.cost == pytest.approx(alone, nan_ok=True)
+    assert np.isnan(alone).tolist() == [False, True, False]
+
+
 def test_spare_lanes_cost_and_carry_nothing():
     plain, spared = (scenario(72, network=network) for network in ({}, {"spare": 0.25}))
     one, two = plain.architecture, spared.architecture

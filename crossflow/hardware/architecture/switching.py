@@ -180,8 +180,10 @@ def _cost(one: Levelled, wiring: Wiring, switch: Switch, chips: Array) -> dict[s
     used = [(medium.medium_cost, span.share) for span in wiring.spans if np.any(span.share > 0) for medium in (_medium(one, span),)]
     if switch.cost is None or any(price is None for price, _ in used):
         return {}
-    links = sum((np.where(share > 0, price, 0.0) * share * one.lanes for price, share in used if price is not None), ZERO)
-    return {f"{_made_of(one)}_link": np.asarray(links), f"{one.name}_switch": np.asarray(switch.cost * chips)}
+    # In a batch the price that an entry does not have is endless.
+    prices = ((np.where(share > 0, np.where(np.isinf(price), np.nan, price), 0.0), share) for price, share in used if price is not None)
+    links = sum((price * share * one.lanes for price, share in prices), ZERO)
+    return {f"{_made_of(one)}_link": np.asarray(links), f"{one.name}_switch": np.where(np.isinf(switch.cost), np.nan, switch.cost) * chips}
 
 
 # ------------------------------------------------------------------------------------------ what cannot be
@@ -261,8 +263,16 @@ def of_their_number(system: SystemSpec, library: TechLibrary, choices: Mapping[s
     if system.kind != "generated":
         return False
     named = [(role, (name,)) for role, name in system.technology.model_dump(exclude_none=True).items()]
-    used = [(kind_of(role), name) for role, names in (*named, *((role, one.names) for role, one in choices.items())) for name in names]
-    return any(kind == "switch" or (kind == "link" and library.component("link", name).reach is not None) for kind, name in used)
+    used = [(role, name) for role, names in (*named, *((role, one.names) for role, one in choices.items())) for name in names]
+    if any(kind_of(role) == "switch" for role, _ in used):
+        return True
+    # Inside a rack links are as long with fewer devices.
+    far = [
+        role
+        for role, apart in (("intra_link", bool((system.room.racks(system.devices_per_node) > 1).any())), ("inter_link", True))
+        if apart
+    ]
+    return any(role in far and library.component("link", name).reach is not None for role, name in used)
 
 
 # ------------------------------------------------------------------------------------------ links with their switches
