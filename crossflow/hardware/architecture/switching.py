@@ -267,11 +267,8 @@ def of_their_number(system: SystemSpec, library: TechLibrary, choices: Mapping[s
     if any(kind_of(role) == "switch" for role, _ in used):
         return True
     # Inside a rack links are as long with fewer devices.
-    far = [
-        role
-        for role, apart in (("intra_link", bool((system.room.racks(system.devices_per_node) > 1).any())), ("inter_link", True))
-        if apart
-    ]
+    apart = system.room.racks(np.full(1, float(system.devices_per_node))) > 1
+    far = ("intra_link", "inter_link") if apart.any() else ("inter_link",)
     return any(role in far and library.component("link", name).reach is not None for role, name in used)
 
 
