@@ -8,6 +8,7 @@ import pytest
 
 import crossflow
 from crossflow.answers.evaluation import evaluate
+from crossflow.answers.explanation import alternatives
 from crossflow.base.errors import CrossflowError
 from crossflow.base.units import points
 from crossflow.cost.collectives import best, in_network_all_reduce
@@ -455,6 +456,14 @@ def test_figures_are_columns_that_know_what_is_better():
         assert f"architecture.{name}" in columns
         assert unit_of(f"architecture.{name}") == unit
         assert not larger_is_better(f"architecture.{name}")
+
+
+def test_a_network_is_offered_no_link_of_a_domain():
+    """A link from a package to the switches of its own node has a price of another scope than one with adapter and network."""
+    links = scenario(72).library.link
+    assert not alternatives._reaches(links["XDR"], links["CPO-200G"])
+    assert alternatives._reaches(links["XDR"], links["CPO"])
+    assert alternatives._reaches(links["NVLink6"], links["CPO-200G"])
 
 
 def test_lengths_are_quantities_of_a_room():
