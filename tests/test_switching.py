@@ -92,7 +92,7 @@ def test_a_tpu_pod_has_as_many_optical_links_as_published():
 
 
 def test_a_v5p_pod_does_not_fit_the_optical_switch_of_v4():
-    """8,960 chips are 140 cubes, which take 280 ports of each switch. How many those of v5p have is not published: no check, a lower bound."""
+    """8,960 chips are 140 cubes, which take 280 ports of each switch. What those of v5p have is not published: a bound, no check."""
     found = optical_torus(of(140), (4, 4, 4), of(1), of(136), ROOM)
     assert [sentence for mask, sentence in found.problems if mask.any()] == [
         "an optical switch has fewer ports than two for each node: take one of more ports, or fewer nodes"
