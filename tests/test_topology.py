@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 from routing import hops, route
 
-from crossflow.hardware.mapping.topology import Network, Topology, most_square
+from crossflow.base.arrays import most_square
+from crossflow.hardware.mapping.topology import Network, Topology
 
 TOPOLOGIES = [
     Topology(kind="single", nodes=1),

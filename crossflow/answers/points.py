@@ -119,6 +119,8 @@ def split(scenario: Scenario, points: Points) -> Split:
             known = type(scenario.system.places[place].technology).model_fields
             if role not in known:
                 raise CrossflowError(f"{path}: no such technology role{did_you_mean(role, known)}; known: {', '.join(known)}")
+            if place != "system" and kind_of(role) == "switch":
+                raise CrossflowError(f"{path}: named switches are counted for the devices of the system itself only")
             choices[path] = Choice.of([*map(str, values)])
         elif (quantity := varied(scenario, path)) is not None:
             quantities[path] = _read(path, quantity, values)

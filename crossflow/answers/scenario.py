@@ -787,6 +787,9 @@ def _check_pools(system: SystemSpec, workload: Workload, top: ScenarioFile, docu
     if top.run is not None:
         raise document.error(("run",), "a whole run is priced on devices of one kind only; leave it out, or system.pools")
     for place, one in system.places.items():
+        if place != "system" and isinstance(one, GeneratedSystem) and (one.technology.intra_switch or one.technology.inter_switch):
+            message = "named switches are counted for the devices of the system itself only; leave them out, or use network.topology"
+            raise document.error((*place.split("."), "technology"), message)
         if one.operation is not None and one.operation.lifetime is not None:
             message = "the carbon of making devices is counted for one kind only; leave it out, or system.pools"
             raise document.error((*place.split("."), "operation", "lifetime"), message)

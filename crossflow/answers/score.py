@@ -42,7 +42,7 @@ _NAMED = {
 }  # fmt: skip
 _OF_A_DEVICE = {
     "throughput": "flop/s", "frequency": "Hz", "sustained_frequency": "Hz", "voltage": "V", "temperature": "K", "area": "m2", "power": "W",
-    "perimeter": "m", "capacity": "B", "bandwidth": "B/s", "cost": "USD", "carbon": "kg",
+    "perimeter": "m", "length": "m", "capacity": "B", "bandwidth": "B/s", "cost": "USD", "carbon": "kg",
 }  # fmt: skip
 _LARGER = (
     "mfu", "hfu", "samples_per_second", "tokens_per_second", "intensity_flop_per_byte", "memory_capacity_bytes", "host_capacity_bytes",
@@ -54,7 +54,11 @@ _SMALLER = (
     "architecture.carbon.",
     "architecture.voltage",
     "architecture.temperature",
+    "architecture.network.",
 )  # figures of a device of which less is better
+
+
+_FEWER = (".tiers", ".hops", ".switches", ".length")  # of a network level, likewise
 
 
 @functools.cache
@@ -93,7 +97,8 @@ def larger_is_better(column: str) -> bool:
     >>> larger_is_better("mfu"), larger_is_better("step_time_s"), larger_is_better("architecture.l2.bandwidth")
     (True, False, True)
     """
-    return column in _LARGER or (column.startswith("architecture.") and not column.startswith(_SMALLER))
+    of_a_device = column.startswith("architecture.") and not column.startswith(_SMALLER) and not column.endswith(_FEWER)
+    return column in _LARGER or of_a_device
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -218,3 +218,19 @@ def tally(counts: Array, amounts: Array) -> Array:
 def share_of(some: Array, whole: Array) -> Array:
     """Share of a whole, zero of nothing."""
     return np.asarray(np.divide(some, whole, out=np.zeros(np.broadcast(some, whole).shape), where=whole > 0))
+
+
+def most_square(nodes: int, dimensions: int) -> tuple[int, ...]:
+    """The shape of `nodes` nodes with the smallest sum of sizes, longest first: 48 in two dimensions is 8 x 6."""
+    return min(_shapes(nodes, dimensions), key=lambda shape: (sum(shape), shape))
+
+
+def _shapes(nodes: int, dimensions: int) -> Iterator[tuple[int, ...]]:
+    """Every way to write `nodes` as a product of `dimensions` sizes, none larger than the one before."""
+    if dimensions == 1:
+        yield (nodes,)
+        return
+    # The smallest of k sizes is at most the k-th root; the margin absorbs its rounding.
+    for last in range(1, int(nodes ** (1 / dimensions) + 1e-6) + 1):
+        if nodes % last == 0:
+            yield from ((*rest, last) for rest in _shapes(nodes // last, dimensions - 1) if rest[-1] >= last)

@@ -44,6 +44,19 @@ def halving_doubling_all_reduce(size: Array, ranks: int, bandwidth: Array, laten
     return np.asarray(steps * latency + divide((2 * (power - 1) / power + fold) * size, bandwidth))
 
 
+def in_network_all_reduce(size: Array, ranks: int, bandwidth: Array, latency: Array) -> Array:
+    """All-reduce in switches that reduce on the way up and copy on the way down: 2 latency + (1 + 1/p) S / bandwidth [4]_. [s]
+
+    Each rank sends its buffer to the switches, which reduce a part of it for each rank, and each part is sent once to all. So a link
+    carries the buffer once and a part once more.
+
+    References
+    ----------
+    .. [4] Klenk et al.: An In-Network Architecture for Accelerating Shared-Memory Multiprocessor Collectives. ISCA 2020.
+    """
+    return np.asarray(2.0 * latency + divide((1.0 + 1.0 / ranks) * size, bandwidth))
+
+
 def all_at_once(size: Array, ranks: int, bandwidth: Array, latency: Array, post: Array) -> Array:
     """All-to-all whose sends are all posted before the first arrives: latency + (p - 2) post + (p-1)/p S / bandwidth [1]_. [s]
 

@@ -63,6 +63,7 @@ class Fabric:
     # parameters is one hop. [s]
     near: Array = field(default_factory=lambda: ZERO)
     far: Array = field(default_factory=lambda: ZERO)
+    reduction: Array | None = None  # rate at which named switches of a node reduce, over that of the links; None where none is named. [1]
 
     @property
     def recent(self) -> Mask:
@@ -81,7 +82,9 @@ class Fabric:
 
     @property
     def reduces(self) -> Mask:
-        """Whether the switches of a node reduce, which those of NVLink 4 on do."""
+        """Whether the switches of a node reduce: those that are named as they say, others from NVLink 4 on."""
+        if self.reduction is not None:
+            return np.asarray(self.reduction > 0)
         return np.asarray(self.intra in ("nvswitch-sharp", "nvl72", "ideal") or (self.intra == "nvswitch") & (self.link >= NVLINK4))
 
     @property
@@ -139,6 +142,7 @@ def fabric_of(network: NetworkSpec, architecture: Architecture, devices_per_node
         all_reduce=all_reduce,
         near=near,
         far=far,
+        reduction=None if architecture.intra is None else architecture.intra.reduction,
     )
 
 

@@ -44,6 +44,7 @@ SWITCHED = ("nvswitch", "nvswitch-sharp", "nvl72", "pcie", "pcie-host")
 PHASES = {"all_reduce": ("reduce_scatter", "all_gather"), "reduce_scatter": ("reduce_scatter",), "all_gather": ("all_gather",)}
 CostRows = dict[tuple[object, ...], tuple[Array, Array, Array, Array]]  # of a message by the routes that it takes
 MessageModel = Callable[[Array], Array]  # times of collectives of so many bytes [B] -> [s]
+INFINITE = np.full(1, np.inf)
 NO_PORT = Port(bandwidth=np.zeros(1), latency=np.zeros(1), energy=np.zeros(1))
 
 
@@ -184,11 +185,20 @@ def _level_time(collective: str, size: Array, ranks: int, spread: LinkSpread | N
         return np.zeros(np.shape(size))
     rate = port.bandwidth / spread.of(collective)
     if not spread.steps:
-        return collectives.best(collective, size, ranks, rate, hops * port.latency, any_to_any=True, post=post)
+        time = collectives.best(collective, size, ranks, rate, hops * port.latency, any_to_any=True, post=post)
+        return np.minimum(time, _in_switches(collective, size, ranks, rate, port))
     if collective in TRANSFERS:
         return collectives.ring(collective, size, ranks, rate, hops * port.latency)
     steps = spread.steps * (2 if collective == "all_reduce" else 1)
     return np.asarray(steps * port.latency + divide(ring_volume(collective, ranks) * size, rate))
+
+
+def _in_switches(collective: str, size: Array, ranks: int, rate: Array, port: Port) -> Array:
+    """Time of an all-reduce in switches that are named and reduce, endless where there is none; two ranks have nothing to gain. [s]"""
+    if port.reduction is None or collective != "all_reduce" or ranks < 3 or not port.reduction.any():
+        return INFINITE
+    found = collectives.in_network_all_reduce(size, ranks, rate * port.reduction, port.latency)
+    return np.where(port.reduction > 0, found, np.inf)
 
 
 # -------------------------------------------------------------------------------------------- groups

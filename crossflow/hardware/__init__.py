@@ -21,6 +21,7 @@ DOORS = {
     "architecture.run_cost": ("DAY", "KILOWATT_HOUR", "load_of", "node_power", "normalised", "operation_of", "product", "run_cost"),
     "architecture.shaping": ("own_value",),
     "architecture.software": ("AttentionChoice", "EngineHabits", "Fusion", "Module", "PeerAllReduce", "SoftwareStack", "load_stack"),
+    "architecture.switching": ("of_their_number",),
     "architecture.system": ("TEMPLATES", "architecture", "reference_peak", "resolve", "template_name"),
     "architecture.template": ("BUDGETS", "DatasheetSystem", "Ends", "GeneratedSystem", "Host", "PoolName", "SystemSpec"),
     "architecture.voltage": ("throttled",),

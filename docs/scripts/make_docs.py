@@ -61,7 +61,7 @@ from crossflow.evidence.validation.hindcasts import HindcastTable
 from crossflow.evidence.validation.report import Report, Table, errors
 from crossflow.evidence.validation.tables import device_architecture
 from crossflow.evidence.validation.training import TrainingTable
-from crossflow.hardware.architecture import execution, network, software, template
+from crossflow.hardware.architecture import execution, network, room, software, template
 from crossflow.hardware.architecture.model import Architecture
 from crossflow.hardware.technology import components, library
 from crossflow.parallel.strategy import mesh, notation, plan, schedules
@@ -314,6 +314,7 @@ SECTIONS: tuple[tuple[str, tuple[tuple[str, type[BaseModel], type[BaseModel] | N
         ("What running it takes: `operation`", template.OperationSpec, None),
         ("`kind: generated`", template.GeneratedSystem, template.SystemFields),
         ("Technology choice: `technology`", template.TechnologyChoice, None),
+        ("Where devices stand: `room`", room.Room, None),
         ("Arrays of multipliers: `matrix_unit`", template.MatrixUnit, None),
         ("On-chip levels: `levels.NAME`", template.OnChipLevel, None),
         ("Ends of what may be chosen: `microarchitecture.PATH`", template.Ends, None),
@@ -358,6 +359,7 @@ SECTIONS: tuple[tuple[str, tuple[tuple[str, type[BaseModel], type[BaseModel] | N
         ("`on_chip.NAME`", components.OnChip, None),
         ("`memory.NAME`", components.OffChip, None),
         ("`link.NAME`", components.Link, None),
+        ("`switch.NAME`", components.Switch, None),
         ("`bond.NAME`", components.Bond, None),
         ("`substrate.NAME`", components.Substrate, None),
     )),

@@ -133,7 +133,7 @@ def _parts(scenario: Scenario, points: Split, which: Index, options: _Options) -
     varying = bool(points.quantities or points.choices)
     whole = all(len(values) == len(which) for values in points.discrete.values())
     discrete = points.discrete if whole else {path: [values[i] for i in which] for path, values in points.discrete.items()}
-    for here, members, index in together(scenario, discrete, len(which)):
+    for here, members, index in together(scenario, discrete, len(which), points.choices):
         for start in range(0, len(index), CHUNK):
             some = np.arange(start, min(start + CHUNK, len(index)))
             chosen = which[index[some]]

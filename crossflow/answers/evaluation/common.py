@@ -111,14 +111,15 @@ def _fleets(batch: PointBatch, ran: Ran) -> tuple[Fleet, ...]:
 
 
 def _energy(fleet: Fleet, elapsed: Array) -> Array:
-    """Energy of devices with their links in a step of some length. [J]"""
+    """Energy of devices with their links, and of the switches that their system names, in a step of some length. [J]"""
     device, devices, sent = fleet.device, fleet.devices, fleet.sent
     intra, inter = (NOTHING if port is None else port.energy for port in (device.intra, device.inter))
     links = devices * (sent[0] * intra + sent[1] * inter)
     # No more than the power limit allows: memory that is busy beside long products shares it with them, and so do the links of a device
     # whose limit was measured with them.
     drawn, limit = fleet.energy + devices * device.static_power * elapsed, devices * device.maximum_power * elapsed
-    return np.minimum(drawn, limit) + links if device.working_power is None else np.minimum(drawn + links, limit)
+    beside = devices * device.network_power * elapsed  # of named switches, which have a supply of their own
+    return beside + (np.minimum(drawn, limit) + links if device.working_power is None else np.minimum(drawn + links, limit))
 
 
 def score_of(batch: PointBatch, ran: Ran) -> Score:

@@ -9,15 +9,18 @@ from __future__ import annotations
 import functools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 
-from crossflow.answers.points import groups, variant
+from crossflow.answers.points import chosen_of, groups, variant
 from crossflow.answers.scenario import COUNTS, Scenario, Sized, resized
 from crossflow.base.arrays import Array, Index, python
 from crossflow.base.errors import CrossflowError, StrategyError
 from crossflow.engine.loops import COPIES
+from crossflow.hardware.architecture.switching import of_their_number
+from crossflow.hardware.technology.library import Choice
 from crossflow.parallel.strategy.hierarchy import Hierarchy
 from crossflow.parallel.strategy.mesh import Mesh
 from crossflow.parallel.strategy.plan import Plan
@@ -34,6 +37,7 @@ Settings = Mapping[str, Any]
 DIMENSIONS = ("hidden", "vocabulary", "projection", "global_batch", "sequence", "m", "n", "k")  # of graphs, which change no node
 STEPS = 1 + COPIES  # of a sequence whose time steps repeat: the first, and as many copies of a block as are laid out
 BESIDE = ("workload.global_batch", *COUNTS)  # settings that a model does not depend on
+NO_CHOICES: Mapping[str, Choice] = MappingProxyType({})
 APART = ("workload.model",)  # settings of a workload that make a model of another kind
 
 
@@ -88,9 +92,12 @@ def check_strategy(
 Batch = tuple[Scenario, Members | None, Index]  # a scenario, what its points compute where that differs, and which points they are
 
 
-def together(scenario: Scenario, discrete: Mapping[str, Sequence[Any]], n: int) -> Iterator[Batch]:
-    """Points that are evaluated in one batch each, for any settings but quantities and technology."""
-    others = {path: values for path, values in discrete.items() if not _inside(scenario, path)}
+def together(
+    scenario: Scenario, discrete: Mapping[str, Sequence[Any]], n: int, choices: Mapping[str, Choice] = NO_CHOICES
+) -> Iterator[Batch]:
+    """Points that are evaluated in one batch each, for any settings but quantities and technology, of which the `choices` are."""
+    alike = not of_their_number(scenario.system, scenario.library, chosen_of(scenario, choices)["system"])
+    others = {path: values for path, values in discrete.items() if not _inside(scenario, path, alike=alike)}
     for settings, index in groups(others, n):
         ours = {path: [python(values[i]) for i in index] for path, values in discrete.items() if path not in others}
         base = _with(scenario, settings, ours, 0) if settings and ours else variant(scenario, settings)
@@ -102,10 +109,11 @@ def together(scenario: Scenario, discrete: Mapping[str, Sequence[Any]], n: int) 
         yield from ((made, members, index[points]) for made, members, points in found)
 
 
-def _inside(scenario: Scenario, path: str) -> bool:
-    """Whether a setting may differ inside a batch: dimensions, and of layered models strategies and numbers of devices."""
+def _inside(scenario: Scenario, path: str, *, alike: bool) -> bool:
+    """Whether a setting may differ inside a batch: dimensions, and of layered models strategies and numbers of `alike` devices."""
     dimension = path.startswith("workload.") and path not in APART
-    return dimension or (isinstance(scenario.workload, Layered) and path in ("strategy", *COUNTS))
+    inside = path == "strategy" or (path in COUNTS and alike)
+    return dimension or (isinstance(scenario.workload, Layered) and inside)
 
 
 def _with(scenario: Scenario, settings: Settings, ours: Mapping[str, Sequence[Any]], i: int) -> Scenario:

@@ -129,7 +129,12 @@ def _others(scenario: Scenario) -> list[tuple[str, Any]]:
 
 
 def _reaches(link: Link, other: Link) -> bool:
-    """Whether another link is for distances like those of a link, as far as latency and price (of adapters, cables, switches) tell."""
+    """Whether another link is for distances like those of a link, as far as kind, latency and price (of adapters, switches) tell.
+
+    In the place of a link of a network there is none that leads from a package to the switches of its own node.
+    """
+    if link.kind == "network" and other.kind not in ("network", ""):
+        return False
     one, two = float(link.latency[0]), float(other.latency[0])
     price, theirs = (0.0 if entry.link_cost is None else float(entry.link_cost[0]) for entry in (link, other))
     return max(one, two) <= REACH * min(one, two) and theirs >= CHEAPEST * price

@@ -16,6 +16,8 @@ from crossflow.hardware.architecture.model import Architecture, BudgetUse, Level
 UNITS = {"area": "m2", "power": "W", "perimeter": "m"}
 ZERO_CELSIUS = 273.15  # [K]
 SLOTS = {"intra": "link in node", "inter": "link to nodes"}
+SWITCHES = {"intra": "switches in node", "inter": "switches outside"}
+FIGURES = ("switches", "tiers", "hops", "length", "spare")  # of the switches of a level
 
 
 def derived(device: Architecture) -> Group:
@@ -41,6 +43,9 @@ def _figures(device: Architecture) -> dict[str, RenderableType]:
         "runs at": show(number(device.frequency), "Hz") + voltage + _sustained(device),
         "power": f"at most {show(power, 'W')}, {show(static, 'W')} of it at rest{_warm(device)}{_bound(device)}",
     }
+    rows |= {SWITCHES[name]: told for name in SWITCHES if (told := _switches(device, name))}
+    if number(device.network_power) or "network.cost" in device.networks:
+        rows["its network"] = _share(device)
     limit = device.bound_by.get("compute")
     return rows if limit is None else rows | {"limited by": limit}
 
@@ -48,6 +53,32 @@ def _figures(device: Architecture) -> dict[str, RenderableType]:
 def _warm(device: Architecture) -> str:
     """How warm its dies are at that power, where their cooling is known."""
     return "" if device.temperature is None else f"; its dies are then at {number(device.temperature) - ZERO_CELSIUS:.0f} C"
+
+
+def _switches(device: Architecture, name: str) -> str:
+    """Named switches of a network level: tiers, the longest way, how many there are; empty where none are named."""
+    told = {figure: number(device.networks[key]) for figure in FIGURES if (key := f"{name}.{figure}") in device.networks}
+    if not told:
+        return ""
+    several = (_several(told[figure], one) for figure, one in (("switches", "chip"), ("tiers", "tier"), ("hops", "hop")))
+    spare = f", {_several(told['spare'], 'lane')} to spare" if told.get("spare") else ""
+    return f"{', '.join(several)} on the longest way, links of at most {told['length']:.3g} m{spare}"
+
+
+def _several(amount: float, one: str) -> str:
+    """A number of things.
+
+    >>> _several(1.0, "tier"), _several(1296.0, "chip")
+    ('1 tier', '1,296 chips')
+    """
+    return f"{count(amount)} {one}{'' if amount == 1 else 's'}"
+
+
+def _share(device: Architecture) -> str:
+    """What a device's share of switches and links draws and costs."""
+    price = device.networks.get("network.cost")
+    cost = "" if price is None else f", {show(number(price), 'USD')} with its ports"
+    return f"{show(number(device.network_power), 'W')} of switches and links a device{cost}"
 
 
 def _bound(device: Architecture) -> str:
@@ -164,6 +195,7 @@ def _cell(used: float, budget: float, resource: str) -> list[RenderableType]:
 
 def watts_per_device(power: float, devices: int, device: Architecture) -> str:
     """Mean power of one device against what it may take."""
-    allowed = number(device.maximum_power)
-    share = f", {percent(power / devices / allowed)} of its {show(allowed, 'W')}" if allowed else ""
-    return f"{show(power / devices, 'W')} a device{share}"
+    allowed, beside = number(device.maximum_power), number(device.network_power)
+    own = power / devices - beside
+    share = f", {percent(own / allowed)} of its {show(allowed, 'W')}" if allowed else ""
+    return f"{show(own, 'W')} a device{share}" + (f", and {show(beside, 'W')} of switches and links" if beside else "")

@@ -25,12 +25,15 @@ from crossflow.hardware.architecture.packaging import Mounted, cooled, packaged,
 from crossflow.hardware.architecture.price import Spares
 from crossflow.hardware.architecture.shaping import edges, shaped_cache, shaped_unit
 from crossflow.hardware.architecture.supply import NO_LOSSES, Losses, delivered, delivery_of, losses
+from crossflow.hardware.architecture.switching import NOTHING as UNSWITCHED
+from crossflow.hardware.architecture.switching import Switching, with_switches, working
 from crossflow.hardware.architecture.template import Budgets, GeneratedSystem, OnChipLevel
 from crossflow.hardware.architecture.voltage import OperatingPoint, frugal_voltage, operate
-from crossflow.hardware.technology.components import Bond, Compute, Delivery, Link, LogicNode, OffChip, OnChip, Substrate
+from crossflow.hardware.technology.components import Bond, Compute, Delivery, Link, LogicNode, OffChip, OnChip, Substrate, Switch
 from crossflow.hardware.technology.library import Choice, TechLibrary, disordered, kind_of, taken
 
 NOTHING, NO_LIMIT = np.zeros(1), np.full(1, np.inf)
+OPTIONAL = ("intra_switch", "inter_switch", "intra_uplink", "inter_uplink")  # roles that a system may leave open
 CHANGED = ("compute", "memory", "intra_link", "inter_link")  # roles of the technology whose entries a system may change
 DELIVERY_PASSES = 4  # each takes what is left undelivered down by memory's share of the power
 CELLS = 0.05  # share of an on-chip memory's area that is left for bits where its slices would take all
@@ -46,6 +49,10 @@ class Parts:
     memory: OffChip
     intra_link: Link
     inter_link: Link
+    intra_switch: Switch | None
+    inter_switch: Switch | None
+    intra_uplink: Link | None
+    inter_uplink: Link | None
     die_link: Link
     stacked: Mapping[str, OnChip]  # the on-chip memories once more, at the node of dies that stand on the compute die
     bond: Bond
@@ -105,6 +112,7 @@ class Links:
     lanes: Array
     used: Allotment
     limit: Limit
+    switching: Switching = UNSWITCHED
 
 
 def generate(system: GeneratedSystem, library: TechLibrary, choices: Mapping[str, Choice] | None = None) -> Architecture:
@@ -122,8 +130,7 @@ def generate(system: GeneratedSystem, library: TechLibrary, choices: Mapping[str
     given = _given(system, budgets)
     caches = _caches(system, parts, given)
     memory = build_memory(parts.memory, budgets, given["memory"], system)
-    intra = build_links("intra_link", parts.intra_link, given["intra_link"], parts.substrate.links_per_mm)
-    inter = build_links("inter_link", parts.inter_link, given["inter_link"], None)
+    intra, inter = network_links(system, parts, given)
     others: dict[str, BuiltMemory | Links] = {**caches, "memory": memory, "intra_link": intra, "inter_link": inter}
     given["compute"] = _with_spare(given, others) if system.shared_power else given["compute"]
     cores = build_cores(parts.compute, given["compute"], system.bundles)
@@ -135,8 +142,7 @@ def generate(system: GeneratedSystem, library: TechLibrary, choices: Mapping[str
         system.packaged,
         levels=tuple(level.level for level in (*caches.values(), memory)),
         mounted=_mounted(parts, memory, tuple(caches.values())),
-        intra_lanes=intra.lanes,
-        inter_lanes=inter.lanes,
+        links={"intra_link": (intra.lanes, intra.switching.cost), "inter_link": (inter.lanes, inter.switching.cost)},
     )
     return Architecture(
         name=system.name,
@@ -161,7 +167,9 @@ def generate(system: GeneratedSystem, library: TechLibrary, choices: Mapping[str
         types_area=_types_area(system, parts.typed, cores),
         usage=_usage(system, given, {name: part.used for name, part in built.items()}),
         limits=(*(part.limit for part in built.values()), bound),
-        problems=(*_problems(system, parts, cores, caches, memory, static), *package.problems),
+        problems=(*_problems(system, parts, cores, caches, memory, static), *package.problems, *_refused(intra, inter)),
+        network_power=intra.switching.power + inter.switching.power,
+        networks=network_figures(intra, inter, package.cost),
         cost=package.cost,
         carbon=package.carbon,
     )
@@ -195,6 +203,7 @@ def choose_parts(system: GeneratedSystem, library: TechLibrary, choices: Mapping
         memory=_bonded(_changed(library.gather("memory", choice["memory"]), changes.memory), bond),
         intra_link=_changed(library.gather("link", choice["intra_link"]), changes.intra_link),
         inter_link=_changed(library.gather("link", choice["inter_link"]), changes.inter_link),
+        **{role: library.gather(kind_of(role), choice[role]) if role in choice else None for role in OPTIONAL},
         die_link=library.gather("link", choice["die_link"]),
         substrate=library.gather("substrate", choice["substrate"]),
         node=library.gather("logic", choice["logic"]),
@@ -525,13 +534,40 @@ def build_memory(memory: OffChip, budgets: Budgets, given: Allotment, system: Ge
     return BuiltMemory(level=level, static_power=static, used=used, limit=limit)
 
 
-def build_links(component: str, link: Link, given: Allotment, wiring: Array | None) -> Links:
-    """As many lanes as area, die edge and the standard's port allow, as fast as the power allows (Sec. 4.4.4)."""
+def network_links(system: GeneratedSystem, parts: Parts, given: Mapping[str, Allotment]) -> tuple[Links, Links]:
+    """Links inside nodes and between them, with the switches that the system names."""
+    wires, network = parts.substrate.links_per_mm, system.network
+    intra = build_links("intra_link", parts.intra_link, given["intra_link"], wires, network.intra.spare)
+    inter = build_links("inter_link", parts.inter_link, given["inter_link"], None, network.inter.spare)
+    return with_switches(system, parts, intra, inter)
+
+
+def _refused(*links: Links) -> tuple[tuple[Mask, str], ...]:
+    """Design points whose switches and links cannot be."""
+    return tuple((mask, sentence) for one in links for mask, sentence in one.switching.problems if np.any(mask))
+
+
+def network_figures(intra: Links, inter: Links, cost: Mapping[str, Array]) -> dict[str, Array]:
+    """What there is to tell of the switches and of the lengths of both levels, by level and figure; power and price of a device's share."""
+    levels = {"intra": intra, "inter": inter}
+    found = {f"{name}.{figure}": value for name, links in levels.items() for figure, value in links.switching.figures.items()}
+    if any(links.switching.latency is not None or links.switching.power.any() for links in levels.values()):
+        found["network.power"] = np.asarray(intra.switching.power + inter.switching.power)
+        parts = [cost[part] for level in levels for part in (f"{level}_link", f"{level}_switch") if part in cost]
+        found |= {"network.cost": np.asarray(sum(parts, NOTHING))} if parts else {}
+    return found
+
+
+def build_links(component: str, link: Link, given: Allotment, wiring: Array | None, spare: Array | None = None) -> Links:
+    """As many lanes as area, die edge and the standard's port allow, as fast as the power allows (Sec. 4.4.4).
+
+    spare : lanes that stand by, over those that work. [1]
+    """
     density = link.links_per_mm if wiring is None else np.minimum(link.links_per_mm, wiring)
     port = np.array([np.inf]) if link.maximum_links is None else link.maximum_links
     fits = np.stack(np.broadcast_arrays(given.area / link.area_per_link, given.perimeter * density, port))
     lanes = whole(fits.min(axis=0))
-    peak = lanes * link.nominal_frequency / 8.0
+    peak = working(lanes, spare) * link.nominal_frequency / 8.0
     point = _operated(link, given.power, peak * link.nominal_energy_per_bit, link.minimum_voltage)
     names = ("area", "perimeter", "the standard's port")
     limits = (*names, *(f"{name}; power slows its lanes" for name in names))

@@ -35,6 +35,7 @@ class Port:
     latency: Array  # time until the first byte arrives over one hop. [s]
     energy: Array  # energy of a byte sent. [J/B]
     known: Array | None = None  # latency of such links, which the measured steps of a fabric hold, where another is given for this one. [s]
+    reduction: Array | None = None  # rate at which its switches reduce, over that of the links; None where they are not named. [1]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -117,6 +118,9 @@ class Architecture:
     cost: Mapping[str, Array] = field(default_factory=dict)
     # embodied carbon of one device's dies and memory, by part; empty where it is not known. [kg]
     carbon: Mapping[str, Array] = field(default_factory=dict)
+    # of levels whose switches are named: tiers, hops, switches, length of the longest link [m], by level and figure
+    networks: Mapping[str, Array] = field(default_factory=dict)
+    network_power: Array = field(default_factory=lambda: np.zeros(1))  # of named switches and their links, beside the device's own. [W]
 
     @functools.cached_property
     def single(self) -> bool:
@@ -183,6 +187,7 @@ class Architecture:
         for name, port in (("intra", self.intra), ("inter", self.inter)):
             if port is not None:
                 found[f"{name}.bandwidth"] = port.bandwidth
+        found |= self.networks
         if self.types_area is not None:
             found["types.area"] = self.types_area
         for resource in dict.fromkeys(use.resource for use in self.usage):

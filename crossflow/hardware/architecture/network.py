@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Literal
 
 from pydantic import Field
 
 from crossflow.base.files import FileModel
 from crossflow.base.limits import Finite, Whole
-from crossflow.base.units import Bandwidth, Information, Ratio, Time
+from crossflow.base.units import Bandwidth, Information, Ratio, Share, Time
 
 TopologyName = Literal[
     "single", "ring", "mesh2d", "mesh3d", "torus2d", "torus3d", "optical-torus", "switch", "crossbar", "fat-tree", "dragonfly", "rail-only",
@@ -18,6 +19,16 @@ FabricKind = Literal[
     "ideal", "nvswitch", "nvswitch-sharp", "nvl72", "pairwise-nvlink", "hybrid-cube-mesh", "infinity-fabric", "pcie", "pcie-host",
     "ethernet-mesh", "torus3d", "infiniband", "infiniband-sharp", "roce", "gpudirect-tcpxo", "efa", "ethernet", "ici", "none",
 ]  # fmt: skip
+
+
+# Wiring of each kind of fabric, where a scenario does not say otherwise.
+FABRIC_TOPOLOGY: Mapping[FabricKind, TopologyName] = {
+    "ideal": "switch", "nvswitch": "switch", "nvswitch-sharp": "switch", "nvl72": "switch", "pairwise-nvlink": "switch", "pcie": "switch",
+    "pcie-host": "switch", "hybrid-cube-mesh": "hybrid-cube-mesh", "infinity-fabric": "fully-connected",
+    "ethernet-mesh": "fully-connected", "torus3d": "torus3d",
+    "infiniband": "switch", "infiniband-sharp": "switch", "roce": "switch", "gpudirect-tcpxo": "switch", "efa": "switch",
+    "ethernet": "switch", "ici": "torus3d", "none": "switch",
+}  # fmt: skip
 
 
 class FabricParameters(FileModel):
@@ -76,6 +87,12 @@ class FabricParameters(FileModel):
     send_buffer_size: Information = Field(description="send buffers: larger messages run at the wire's rate")
 
 
+MOST_TIERS = 4  # of switches; five would be nine hops
+OPTICAL: TopologyName = "optical-torus"
+CLOS: tuple[TopologyName, ...] = ("switch", "crossbar", "fat-tree", "rail-only")  # wirings of tiers of switches
+UNSWITCHED = "technology.{name}_switch names a switch, but network.{name} is wired as {wiring}: leave it out, or take topology switch"
+
+
 class NetworkLevel(FileModel):
     """One level of the network: its fabric, its wiring and, for datasheet systems, its bandwidth.
 
@@ -101,6 +118,37 @@ class NetworkLevel(FileModel):
     )
     bandwidth: Bandwidth | None = None
     latency: Time | None = None
+    tiers: Whole | None = Field(
+        default=None, ge=1, le=MOST_TIERS,
+        description="tiers of the named switches (`technology.intra_switch`, `inter_switch`); as few as hold the devices where absent",
+    )  # fmt: skip
+    spare: Share | None = Field(
+        default=None,
+        description="lanes of a device that stand by for broken ones, over those that work: they take area, edge, switches and money, and"
+        " carry nothing until one breaks; needs a named switch; 0 where absent",
+    )
+
+    @property
+    def wiring(self) -> TopologyName:
+        """Its topology, given or the fabric's own."""
+        return self.topology or FABRIC_TOPOLOGY[self.fabric]
+
+
+def refusal(name: str, level: NetworkLevel, *, switch: str | None, uplink: str | None) -> str | None:
+    """Why a level cannot have what its file says of switches; None where it can."""
+    tiered = level.wiring in CLOS
+    if switch is not None and level.wiring not in (*CLOS, "dragonfly", OPTICAL):
+        return UNSWITCHED.format(name=name, wiring=level.wiring)
+    if level.tiers is not None and not tiered:
+        return f"network.{name}.tiers: a {level.wiring} has no tiers; leave it out"
+    said = {f"network.{name}.tiers": level.tiers, f"network.{name}.spare": level.spare}
+    if switch is None and (key := next((key for key, value in said.items() if value is not None), None)):
+        return f"{key} is of switches, and none is named: give technology.{name}_switch, or leave it out"
+    if switch is None and uplink is not None and level.wiring != OPTICAL:
+        return f"technology.{name}_uplink is a link between switches, and none is named: give technology.{name}_switch, or leave it out"
+    if level.wiring == OPTICAL and level.spare is not None:
+        return f"network.{name}.spare: the links of an optical-torus are those inside nodes; leave it out"
+    return None
 
 
 class HostLink(FileModel):

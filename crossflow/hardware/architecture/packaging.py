@@ -80,8 +80,7 @@ def packaged(
     *,
     levels: tuple[Level, ...],
     mounted: Mounted,
-    intra_lanes: Array,
-    inter_lanes: Array,
+    links: Mapping[str, tuple[Array, Mapping[str, Array] | None]],
 ) -> Packaged:
     """Price, carbon and limits of one accelerator.
 
@@ -92,13 +91,11 @@ def packaged(
     sharing : accelerators that work in one package. [1]
     levels : its memory levels, as if it were one die.
     mounted : its memory devices, and its dies that stand on compute dies.
-    intra_lanes, inter_lanes : shape (n,). Lanes of its ports inside the package and out of it. [1]
+    links : lanes of its ports inside the package and out of it [1], and price by part where the system names switches for them [USD].
     """
     cost, begun = bill(parts, budgets, sharing, mounted)
-    links = {"intra_link": (parts.intra_link.link_cost, intra_lanes), "inter_link": (parts.inter_link.link_cost, inter_lanes)}
-    if any(price is None and np.any(lanes > 0) for price, lanes in links.values()):
-        cost = {}
-    prices = {name: np.asarray(price * lanes) for name, (price, lanes) in links.items() if price is not None}
+    prices, known = _ports(parts, links)
+    cost = cost if known else {}
     seen, ports = across_dies(levels, parts, budgets)
     return Packaged(
         levels=seen,
@@ -106,6 +103,22 @@ def packaged(
         carbon=embodied(parts, budgets, mounted, begun),
         problems=(*limits(parts, budgets, mounted), *_roomless(budgets, ports, mounted.vias_area)),
     )
+
+
+def _ports(parts: Parts, links: Mapping[str, tuple[Array, Mapping[str, Array] | None]]) -> tuple[dict[str, Array], bool]:
+    """Price of its ports by part, and whether all that it has of them have one. [USD]"""
+    prices: dict[str, Array] = {}
+    for name, (lanes, switched) in links.items():
+        price = getattr(parts, name).link_cost
+        if switched is not None and not switched:
+            return {}, False
+        if switched is not None:
+            prices |= switched
+        elif price is not None:
+            prices[name] = np.asarray(price * lanes)
+        elif np.any(lanes > 0):
+            return {}, False
+    return prices, True
 
 
 def room(memory: OffChip, budgets: Budgets, stacked: Array) -> Array:

@@ -165,10 +165,12 @@ def load_of(system: SystemSpec) -> NodeLoad | None:
 def operation_of(system: SystemSpec, device: Architecture) -> OperationSpec:
     """Operation of a system with what its file leaves open taken from elsewhere in the file.
 
-    The power of a device is its TDP, or what a generated one may draw; that of a host what `node_power` leaves beside the devices.
+    The power of a device is its TDP, or what a generated one may draw with its share of the switches that the system names; that of a
+    host what `node_power` leaves beside the devices.
     """
     given = OperationSpec() if system.operation is None else system.operation
-    rated, host = device.maximum_power if given.device_power is None else given.device_power, given.host_power
+    rated = device.maximum_power + device.network_power if given.device_power is None else given.device_power
+    host = given.host_power
     if host is None and system.node_power is not None:
         host = np.maximum(system.node_power - system.devices_per_node * rated, 0.0)
     return given.model_copy(update={"device_power": rated, "host_power": host})

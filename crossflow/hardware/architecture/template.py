@@ -42,14 +42,15 @@ from crossflow.base.units import (
     parse,
 )
 from crossflow.hardware.architecture.execution import Execution
-from crossflow.hardware.architecture.network import NetworkSpec
+from crossflow.hardware.architecture.network import NetworkLevel, NetworkSpec, refusal
+from crossflow.hardware.architecture.room import Room
 from crossflow.hardware.technology.components import Compute, Link, OffChip, OnChip, TypeName
 
 Scope = Literal["bundle", "global"]
 ONE = points(1.0)
 BUDGETS = ("area", "power_shares", "perimeter")  # what is divided among the components of a device
 # Parts of a system that are not of its device.
-NOT_FREE = ("microarchitecture", "technology", "network", "operation", "host", "node_load", "node_power", "pools")
+NOT_FREE = ("microarchitecture", "technology", "network", "room", "operation", "host", "node_load", "node_power", "pools")
 Dataflow = Literal["weight", "activation", "output", "best"]
 PoolName = Literal["prefill"]
 LEVELS = ("registers", "l1", "l2", "l3", "l4", "memory")
@@ -191,6 +192,23 @@ class TechnologyChoice(FileModel):
     memory: str
     intra_link: str
     inter_link: str
+    intra_switch: str | None = Field(
+        default=None,
+        description="switch of the network inside nodes: tiers, latency, power and price follow from its ports; where absent, the"
+        " latency and the price of a lane are those of the link, whatever the number of devices",
+    )
+    inter_switch: str | None = Field(
+        default=None, description="switch of the network between nodes, likewise; of an optical-torus the optical switches"
+    )
+    intra_uplink: str | None = Field(
+        default=None,
+        description="link between tiers of switches inside nodes, where it is another one than `intra_link`: copper in racks and optics"
+        " between them; leaves then have no more devices than `intra_link` reaches",
+    )
+    inter_uplink: str | None = Field(
+        default=None,
+        description="the same between nodes; also between groups of a dragonfly, and of an optical-torus the links that leave nodes",
+    )
     die_link: str = Field(default="UCIe-advanced", description="link between the dies of a chip that is divided (budgets.chiplets)")
     stacked_logic: str = Field(default="N7", description="logic node of dies that stand on the compute die (levels.NAME.stacked_area)")
     bond: str = Field(default="hybrid-bond", description="how dies and memory devices that stand on the compute die are bonded to it")
@@ -347,6 +365,9 @@ class GeneratedSystem(SystemFields):
     )
     vector_rates: Mapping[TypeName, Ratio] = Field(description="rate of pointwise work by data type, over the same")
     budgets: Budgets
+    room: Room = Field(
+        default=Room(), description="where devices stand: lengths of links follow, for switches that are named and links that have a reach"
+    )
     microarchitecture: Mapping[str, Ends] = Field(
         default={},
         description="quantities that searches may choose beside the division of the budgets, by path below `system`, such as "
@@ -428,6 +449,15 @@ class GeneratedSystem(SystemFields):
                     )
         return self
 
+    @model_validator(mode="after")
+    def _switches_have_a_wiring(self) -> GeneratedSystem:
+        for name in ("intra", "inter"):
+            switch, uplink = (getattr(self.technology, f"{name}_{role}") for role in ("switch", "uplink"))
+            problem = refusal(name, getattr(self.network, name), switch=switch, uplink=uplink)
+            if problem is not None:
+                raise ValueError(problem)
+        return self
+
 
 class DatasheetLevel(FileModel):
     """A memory level as published; capacity of one instance, bandwidth of the whole device."""
@@ -493,6 +523,10 @@ class DatasheetSystem(SystemFields):
         memory = self.levels.get("memory")
         if memory is None or memory.bandwidth is None:
             raise ValueError("levels: a level 'memory' with capacity and bandwidth is needed")
+        for name in ("intra", "inter"):
+            level: NetworkLevel = getattr(self.network, name)
+            if level.tiers is not None or level.spare is not None:
+                raise ValueError(f"network.{name}: tiers and spare are of generated systems, whose switches are named; leave them out")
         if self.operation is not None and self.operation.lifetime is not None:
             raise ValueError("operation.lifetime: the carbon of making a datasheet device is not known; leave it out")
         others = [name for name, level in self.levels.items() if name != "memory" and level.inline_ecc is not None]

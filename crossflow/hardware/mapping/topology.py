@@ -20,6 +20,8 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from crossflow.base.arrays import most_square
+
 NodePair: TypeAlias = tuple[int, int]
 Ints: TypeAlias = NDArray[np.int64]
 
@@ -63,22 +65,6 @@ _CUBE_MESH = (
 # distances 2 and 4, are linked directly: the second half is the first one mirrored.
 _CUBE_MESH_RING = (0, 3, 2, 1, 5, 6, 7, 4)
 _CUBE_MESH_QUADS = (0, 3, 2, 1, 4, 7, 6, 5)
-
-
-def most_square(nodes: int, dimensions: int) -> tuple[int, ...]:
-    """The shape of `nodes` nodes with the smallest sum of sizes, longest first: 48 in two dimensions is 8 x 6."""
-    return min(_shapes(nodes, dimensions), key=lambda shape: (sum(shape), shape))
-
-
-def _shapes(nodes: int, dimensions: int) -> Iterator[tuple[int, ...]]:
-    """Every way to write `nodes` as a product of `dimensions` sizes, none larger than the one before."""
-    if dimensions == 1:
-        yield (nodes,)
-        return
-    # The smallest of k sizes is at most the k-th root; the margin absorbs its rounding.
-    for last in range(1, int(nodes ** (1 / dimensions) + 1e-6) + 1):
-        if nodes % last == 0:
-            yield from ((*rest, last) for rest in _shapes(nodes // last, dimensions - 1) if rest[-1] >= last)
 
 
 def _check_kind(kind: str, nodes: int) -> None:

@@ -7,22 +7,11 @@ import operator
 from typing import Literal
 
 from crossflow.base.errors import StrategyError
-from crossflow.hardware.architecture.network import NetworkSpec
+from crossflow.hardware.architecture.network import FABRIC_TOPOLOGY, OPTICAL, NetworkSpec
 from crossflow.hardware.mapping.topology import Network, Topology
-
-# Wiring of each kind of fabric, where a scenario does not say otherwise.
-FABRIC_TOPOLOGY = {
-    "ideal": "switch", "nvswitch": "switch", "nvswitch-sharp": "switch", "nvl72": "switch", "pairwise-nvlink": "switch", "pcie": "switch",
-    "pcie-host": "switch", "hybrid-cube-mesh": "hybrid-cube-mesh", "infinity-fabric": "fully-connected",
-    "ethernet-mesh": "fully-connected", "torus3d": "torus3d",
-    "infiniband": "switch", "infiniband-sharp": "switch", "roce": "switch", "gpudirect-tcpxo": "switch", "efa": "switch",
-    "ethernet": "switch", "ici": "torus3d", "none": "switch",
-}  # fmt: skip
-
 
 # Fabrics inside nodes that are what they are measured as; others carry any topology.
 ANY_WIRING = ("ideal", "torus3d", "ici", "none")
-OPTICAL = "optical-torus"
 WhichLevel = Literal["intra", "inter"]
 LEVELS: tuple[WhichLevel, WhichLevel] = ("intra", "inter")
 
@@ -39,7 +28,7 @@ def topology_of(spec: NetworkSpec, which: WhichLevel, nodes: int) -> Topology:
     """Wiring of one level among so many nodes; StrategyError where it does not hold them."""
     level = getattr(spec, which)
     own = FABRIC_TOPOLOGY[level.fabric]
-    kind = level.topology or own
+    kind = level.wiring
     if which == "intra" and level.fabric not in ANY_WIRING and kind not in (own, "crossbar" if own == "switch" else own):
         raise StrategyError(f"a node of fabric {level.fabric} is wired as {own}; topology {kind} needs fabric: ideal")
     if kind == OPTICAL:
@@ -59,7 +48,7 @@ def topology_of(spec: NetworkSpec, which: WhichLevel, nodes: int) -> Topology:
 def _joined(spec: NetworkSpec, which: str, nodes: int) -> Topology:
     """Nodes that optical switches join to one torus, as a torus of nodes; StrategyError where they cannot be."""
     inside, level = spec.intra, spec.inter
-    torus = inside.topology or FABRIC_TOPOLOGY[inside.fabric]
+    torus = inside.wiring
     if which == "intra" or (nodes > 1 and torus not in ("ring", "torus2d", "torus3d")):
         raise StrategyError("an optical-torus joins nodes that are tori each: it is a topology of inter, where that of intra is a torus")
     if level.bandwidth is not None or level.latency is not None:
@@ -85,4 +74,4 @@ def wired(spec: NetworkSpec, per_node: int, nodes: int) -> Network:
 
 def switched(spec: NetworkSpec) -> bool:
     """Whether nodes meet in one switch, so that only how many ranks share a node decides what their messages take."""
-    return (spec.inter.topology or FABRIC_TOPOLOGY[spec.inter.fabric]) in ("switch", "crossbar", "single")
+    return spec.inter.wiring in ("switch", "crossbar", "single")

@@ -197,6 +197,42 @@ class Link(FileModel):
     latency: Time
     link_cost: Cost | None = Field(default=None, description="price of one lane: its share of adapter, cable or optics, and switch port")
     maximum_links: PositiveCount | None = Field(default=None, description="lanes of one port, where the standard fixes them")
+    reach: Length | None = Field(default=None, description="longest link that it works on; any length where absent")
+    direct_latency: Time | None = Field(
+        default=None,
+        description="`latency` without a switch between the two ends; where it is absent, `latency` holds one hop of the named switch",
+    )
+    delay: TimePerLength = Field(default=ZERO, description="time that a signal takes along cable or fibre; counted where a switch is named")
+    medium_latency: Time = Field(default=ZERO, description="time in retimers or modules of one link, both ends; counted likewise")
+    medium_energy_per_bit: EnergyPerBit = Field(
+        default=ZERO,
+        description="energy of a bit in retimers, modules or optical engines of one link, both ends, beside the die; they draw it at the"
+        " full rate whether bits travel or not; counted where a switch is named",
+    )
+    medium_cost: Cost | None = Field(
+        default=None,
+        description="price of the cable or the optics of one lane over one link, both ends; in the place of `link_cost` where a switch is"
+        " named, which has a price of its own",
+    )
+
+
+class Switch(FileModel):
+    """One switch chip with its share of tray, supply and cooling; a port carries lanes both ways."""
+
+    title: str = ""
+    ports: PositiveCount = Field(description="ports of one chip, its radix")
+    lanes_per_port: PositiveCount = Field(default=points(1.0), description="lanes of a device that one port takes together")
+    frequency: Frequency | None = Field(
+        default=None,
+        description="fastest lane, one bit per lane and cycle; absent of mirrors that turn light of any rate, which join the nodes of an"
+        " optical-torus and cannot switch messages",
+    )
+    latency: Time = Field(description="time of one hop through the chip")
+    power: Power = Field(description="power that it draws, whatever passes")
+    cost: Cost | None = Field(default=None, description="price of one chip with its share of the tray")
+    reduction: Share = Field(
+        default=ZERO, description="rate at which it reduces messages that pass, over the rate of its ports; 0: it only forwards"
+    )
 
 
 class Substrate(FileModel):

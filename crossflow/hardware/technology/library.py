@@ -19,10 +19,22 @@ from crossflow.base.paths import quantity_at
 from crossflow.base.provenance import digest
 from crossflow.base.units import Quantity
 from crossflow.hardware.technology.alpha_power import relative_power, voltage_at
-from crossflow.hardware.technology.components import Bond, Compute, Datapath, Delivery, Link, LogicNode, OffChip, OnChip, Substrate
+from crossflow.hardware.technology.components import (
+    Bond,
+    Compute,
+    Datapath,
+    Delivery,
+    Link,
+    LogicNode,
+    OffChip,
+    OnChip,
+    Substrate,
+    Switch,
+)
 
 Component = TypeVar("Component", bound=FileModel)
-KINDS = ("logic", "delivery", "compute", "datapath", "on_chip", "memory", "link", "bond", "substrate")  # sections of a library
+# Sections of a library.
+KINDS = ("logic", "delivery", "compute", "datapath", "on_chip", "memory", "link", "switch", "bond", "substrate")
 Scaled = TypeVar("Scaled", Compute, OnChip)
 ONE = np.ones(1)
 
@@ -30,10 +42,10 @@ ONE = np.ones(1)
 def kind_of(role: str) -> str:
     """Section of the library from which a role of `system.technology` takes its entry.
 
-    >>> kind_of("die_link"), kind_of("stacked_logic"), kind_of("memory")
-    ('link', 'logic', 'memory')
+    >>> kind_of("die_link"), kind_of("stacked_logic"), kind_of("memory"), kind_of("intra_switch")
+    ('link', 'logic', 'memory', 'switch')
     """
-    return next((kind for kind in ("link", "logic") if role.endswith(kind)), role)
+    return next((kind for kind in ("link", "logic", "switch") if role.endswith(kind)), role)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,11 +86,12 @@ class TechLibrary(FileModel):
     on_chip: Mapping[str, OnChip] = {}
     memory: Mapping[str, OffChip] = {}
     link: Mapping[str, Link] = {}
+    switch: Mapping[str, Switch] = {}
     bond: Mapping[str, Bond] = {}
     substrate: Mapping[str, Substrate] = {}
 
     def names(self, kind: str) -> tuple[str, ...]:
-        """Names of the components of a kind (compute, datapath, on_chip, memory, link, bond, substrate, logic, delivery)."""
+        """Names of the components of a kind (compute, datapath, on_chip, memory, link, switch, bond, substrate, logic, delivery)."""
         return tuple(getattr(self, kind))
 
     def component(self, kind: str, name: str) -> Any:
