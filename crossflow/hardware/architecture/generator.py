@@ -24,7 +24,7 @@ from crossflow.hardware.architecture.model import Architecture, BudgetUse, Level
 from crossflow.hardware.architecture.packaging import Mounted, cooled, packaged, room
 from crossflow.hardware.architecture.price import Spares
 from crossflow.hardware.architecture.shaping import edges, shaped_cache, shaped_unit
-from crossflow.hardware.architecture.supply import NO_LOSSES, Losses, delivered, delivery_of, losses
+from crossflow.hardware.architecture.supply import NO_LOSSES, PowerLosses, delivered, delivery_of, losses
 from crossflow.hardware.architecture.switching import NOTHING as UNSWITCHED
 from crossflow.hardware.architecture.switching import Switching, with_switches, working
 from crossflow.hardware.architecture.template import Budgets, GeneratedSystem, OnChipLevel
@@ -284,7 +284,7 @@ def _dark(system: GeneratedSystem, parts: Mapping[str, Allotment], *, left_out: 
     return {name: replace(part, area=part.area * share[name]) for name, part in parts.items()}
 
 
-def _energies(typed: TypedUnits, cores: Cores, lost: Losses) -> dict[str, Array]:
+def _energies(typed: TypedUnits, cores: Cores, lost: PowerLosses) -> dict[str, Array]:
     """Energy that an operation of each type switches, with what the supply loses. [J/flop]"""
     switched = lost.switched * (cores.used.power - cores.leakage_power) / np.maximum(cores.peak, 1.0)
     return {dtype: divide(switched, done) for dtype, done in typed.operations.items()}
@@ -300,13 +300,13 @@ def _sum_of_stacks(caches: Mapping[str, BuiltMemory]) -> Array:
     return sum((cache.stacked_area for cache in caches.values()), NOTHING)
 
 
-def _static(cores: Cores, caches: Mapping[str, BuiltMemory], memory: BuiltMemory, lost: Losses) -> Array:
+def _static(cores: Cores, caches: Mapping[str, BuiltMemory], memory: BuiltMemory, lost: PowerLosses) -> Array:
     """Power that flows whatever is computed: leakage of units and caches, as warm as they are, and main memory at rest. [W]"""
     leaked = cores.leakage_power + sum((cache.static_power for cache in caches.values()), NOTHING)
     return np.asarray(lost.leaked * leaked + memory.static_power)
 
 
-def _supplied(levels: tuple[Level, ...], caches: Mapping[str, BuiltMemory], lost: Losses) -> tuple[Level, ...]:
+def _supplied(levels: tuple[Level, ...], caches: Mapping[str, BuiltMemory], lost: PowerLosses) -> tuple[Level, ...]:
     """Levels whose accesses on the dies take what the supply loses as well; links between dies and main memory have their own supply."""
     more = {name: (lost.switched - 1.0) * cache.level.energy for name, cache in caches.items()}
     return tuple(replace(level, energy=np.asarray(level.energy + more[level.name])) if level.name in more else level for level in levels)
@@ -392,7 +392,9 @@ def build_cores(compute: Compute, given: Allotment, bundles: Array) -> Cores:
     )
 
 
-def _throttle(compute: Compute, cores: Cores, budgets: Budgets, static: Array, stacked: Array, lost: Losses = NO_LOSSES) -> Throttle | None:
+def _throttle(
+    compute: Compute, cores: Cores, budgets: Budgets, static: Array, stacked: Array, lost: PowerLosses = NO_LOSSES
+) -> Throttle | None:
     """What switching and the leakage of the units may draw, and the voltages between which the chip may save. [W], [V]
 
     None where components together draw no more than the device may: without `peak_power`, without losses, and without dies on the

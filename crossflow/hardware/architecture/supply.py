@@ -25,7 +25,7 @@ NONE = Delivery(supply_drop=np.zeros(1), rail_area=np.zeros(1))
 
 
 @dataclass(frozen=True, kw_only=True)
-class Losses:
+class PowerLosses:
     """What dies draw over what they would without losses; arrays of shape (n,) or (1,)."""
 
     switched: Array  # of energies of switching on the dies. [1]
@@ -38,7 +38,7 @@ class Losses:
         return bool(np.any(self.switched != 1.0) or np.any(self.leaked != 1.0))
 
 
-NO_LOSSES = Losses(switched=np.ones(1), leaked=np.ones(1), temperature=None)
+NO_LOSSES = PowerLosses(switched=np.ones(1), leaked=np.ones(1), temperature=None)
 
 
 def delivered(library: TechLibrary, nodes: Choice, chosen: Choice | None) -> tuple[Delivery, Array]:
@@ -66,8 +66,8 @@ def delivery_of(library: TechLibrary, nodes: Sequence[str], index: Index) -> Del
     return gather([NONE if name is None else library.component("delivery", name) for name in named], index)
 
 
-def losses(density: Array, unit: Delivery, chosen: Delivery, node: LogicNode, substrate: Substrate) -> Losses:
-    """Losses of dies that draw a power over their area. [W/m2]
+def losses(density: Array, unit: Delivery, chosen: Delivery, node: LogicNode, substrate: Substrate) -> PowerLosses:
+    """PowerLosses of dies that draw a power over their area. [W/m2]
 
     A part of the logic sees the whole drop and still has to keep up, so the supply is 1 / (1 - drop) times what it needs [1]_, and the
     logic that sees none of the drop draws the square of that. The figures of a unit hold with the drop of its own node at `DENSITY`.
@@ -88,7 +88,7 @@ def losses(density: Array, unit: Delivery, chosen: Delivery, node: LogicNode, su
     drop = np.minimum(chosen.supply_drop * density / DENSITY, MOST)
     supply = np.asarray((1.0 - unit.supply_drop) / (1.0 - drop)) if np.any(chosen.supply_drop) or np.any(unit.supply_drop) else np.ones(1)
     temperature = junction(density, substrate)
-    return Losses(switched=supply**2, leaked=supply * heated(temperature, node), temperature=temperature)
+    return PowerLosses(switched=supply**2, leaked=supply * heated(temperature, node), temperature=temperature)
 
 
 def junction(density: Array, substrate: Substrate) -> Array | None:
