@@ -23,7 +23,7 @@ from crossflow.base.files import Document
 from crossflow.base.paths import quantity_at
 from crossflow.base.units import Quantity
 from crossflow.hardware.architecture import divisions
-from crossflow.hardware.architecture.template import GeneratedSystem
+from crossflow.hardware.architecture.template import GeneratedSystem, is_none
 from crossflow.hardware.technology.library import KINDS, Choice, kind_of
 
 # Sections of a scenario that vary from point to point.
@@ -117,6 +117,9 @@ def split(scenario: Scenario, points: Points) -> Split:
             if parts[2] not in type(scenario.system.technology).model_fields:
                 known = type(scenario.system.technology).model_fields
                 raise CrossflowError(f"{path}: no such technology role{did_you_mean(parts[2], known)}; known: {', '.join(known)}")
+            if parts[2] == "memory" and (scenario.system.on_chip_only or any(map(is_none, values))):
+                discrete[path] = values  # a chip without main memory has other levels, and no figures of it
+                continue
             choices[parts[2]] = Choice.of([*map(str, values)])
         elif (quantity := varied(scenario, path)) is not None:
             quantities[path] = _read(path, quantity, values)

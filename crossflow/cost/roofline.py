@@ -183,7 +183,10 @@ def _nested_costs(sizes: Array, flops: Array, added: Array, architecture: Archit
             least=divide(throttle.minimum, throttle.voltage) ** 2,
             price=lambda outer: _busy(compute, every(outer), switched, architecture)[1:],
         )
-    traffic = every(traffic_by_level(m, n, k, element, levels, second=ratio, added=more, often=batch, busy=busy, limit=limit))
+    outer = np.empty((0, *nearest.shape))  # of a single level, from which the units read
+    if len(levels) > 1:
+        outer = traffic_by_level(m, n, k, element, levels, second=ratio, added=more, often=batch, busy=busy, limit=limit)
+    traffic = every(outer)
     if len(rows) < len(flops) or (np.diff(which.ravel()) != 1).any():
         traffic = traffic[:, which.ravel()]
     waves = np.maximum(quantised(sizes[0], sizes[1], sizes[3], architecture), padded(sizes[0], sizes[1], sizes[2], architecture))

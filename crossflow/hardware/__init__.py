@@ -22,7 +22,7 @@ DOORS = {
     "architecture.shaping": ("own_value",),
     "architecture.software": ("AttentionChoice", "EngineHabits", "Fusion", "Module", "PeerAllReduce", "SoftwareStack", "load_stack"),
     "architecture.system": ("TEMPLATES", "architecture", "reference_peak", "resolve", "template_name"),
-    "architecture.template": ("BUDGETS", "DatasheetSystem", "Ends", "GeneratedSystem", "Host", "SystemSpec"),
+    "architecture.template": ("BUDGETS", "DatasheetSystem", "Ends", "GeneratedSystem", "Host", "SystemSpec", "is_none"),
     "architecture.voltage": ("throttled",),
     "mapping.placement": ("AxisRoute", "GROUP", "Placement", "layouts", "level_bandwidths", "pair_route", "place", "place_group"),
     "mapping.rings": ("has_chain", "rings"),

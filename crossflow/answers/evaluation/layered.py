@@ -40,7 +40,7 @@ def transformer_run(batch: PointBatch) -> Ran:
     if members is None:
         job, (layout, tables, held) = scenario.job(), _repeated(scenario, runs_on.node, n)
         if not batch.own:
-            held = replace(held, capacity=runs_on.architecture.memory.capacity * np.ones(n), host_capacity=host_share(runs_on, layout))
+            held = replace(held, capacity=runs_on.architecture.memory_capacity * np.ones(n), host_capacity=host_share(runs_on, layout))
     else:
         job, tables = members.job, None
         layout = laid_out(job, members.strategies, members.batch, runs_on.node, runs_on.stack)
@@ -116,11 +116,13 @@ def _own_machine(scenario: Scenario) -> Machine:
 
 def _machine(scenario: Scenario, device: Architecture, found: SystemSpec) -> Machine:
     assert scenario.stack is not None  # layered models have one
+    # What a driver and its libraries hold lies on the host where the device's memory is on the chip.
+    stack = scenario.stack.on_host if device.on_chip_only else scenario.stack
     return Machine(
         architecture=device,
         network=found.network,
         node=found.devices_per_node,
-        stack=scenario.stack,
+        stack=stack,
         host=found.host,
         profile=scenario.profile,
     )

@@ -22,7 +22,7 @@ from crossflow.answers.search.problem import SearchProblem, standing
 from crossflow.answers.search.shares import choices_of, whole_device
 from crossflow.base.arrays import Array
 from crossflow.base.units import show
-from crossflow.hardware.architecture.template import GeneratedSystem
+from crossflow.hardware.architecture.template import GeneratedSystem, is_none
 from crossflow.hardware.technology.components import Link
 
 BUDGETS = ("system.budgets.power", "system.budgets.chip_area", "system.budgets.node_area")
@@ -120,6 +120,8 @@ def _others(scenario: Scenario) -> list[tuple[str, Any]]:
     used: dict[str, str] = scenario.system.technology.model_dump(exclude_none=True)
     if scenario.system.devices_per_node == 1:
         used.pop("intra_link", None)
+    if is_none(used["memory"]):  # another memory needs shares of the budgets
+        used.pop("memory")
     return [
         (f"system.technology.{role}", name)
         for role, kind in roles.items()

@@ -175,7 +175,7 @@ def memory(job: Job, layout: Layout, machine: Machine) -> Memory:
     present = np.arange(deepest)[:, None] < layout.pp
     stages[FRAMEWORK] = np.where(present, stack.memory.context + stack.memory.fragmentation * stages[:FRAMEWORK].sum(axis=0), 0.0)
     return Memory(
-        stages=stages, moment=moments, update=update, capacity=machine.architecture.memory.capacity * np.ones(n), host=host,
+        stages=stages, moment=moments, update=update, capacity=machine.architecture.memory_capacity * np.ones(n), host=host,
         host_capacity=host_share(machine, layout),
     )  # fmt: skip
 

@@ -20,9 +20,9 @@ from crossflow.base.arrays import Array, Mask, divide
 from crossflow.base.files import FileModel
 from crossflow.hardware.architecture.datatypes import TypedUnits, gathered, with_types
 from crossflow.hardware.architecture.model import Architecture, BudgetUse, Level, Limit, Port, Throttle
-from crossflow.hardware.architecture.packaging import Mounted, cooled, packaged, room
+from crossflow.hardware.architecture.packaging import Mounted, cooled, on_logic, packaged, room
 from crossflow.hardware.architecture.shaping import edges, shaped_cache, shaped_unit
-from crossflow.hardware.architecture.template import Budgets, BudgetShares, GeneratedSystem, OnChipLevel
+from crossflow.hardware.architecture.template import Budgets, BudgetShares, GeneratedSystem, OnChipLevel, is_none
 from crossflow.hardware.architecture.voltage import OperatingPoint, frugal_voltage, operate
 from crossflow.hardware.technology.components import Bond, Compute, Link, LogicNode, OffChip, OnChip, Substrate
 from crossflow.hardware.technology.library import Choice, TechLibrary, disordered, kind_of, taken
@@ -40,7 +40,7 @@ class Parts:
     typed: TypedUnits  # the compute unit with the types of the template, and the energy of each
     vector_part: Array  # vector units for each operation of the matrix units, over those of the library's unit. [1]
     on_chip: Mapping[str, OnChip]
-    memory: OffChip
+    memory: OffChip | None  # None where the farthest on-chip level is main memory
     intra_link: Link
     inter_link: Link
     die_link: Link
@@ -54,6 +54,12 @@ class Parts:
     def compute(self) -> Compute:
         """The compute unit, as large as its types make it."""
         return self.typed.unit
+
+    @property
+    def sharing(self) -> tuple[str, ...]:
+        """Components among which the budgets are divided."""
+        beside = () if self.memory is None else ("memory",)
+        return ("compute", *self.on_chip, *beside, "intra_link", "inter_link")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -112,25 +118,23 @@ def generate(system: GeneratedSystem, library: TechLibrary, choices: Mapping[str
     """
     parts = choose_parts(system, library, choices or {})
     budgets, bound = within_package(system, parts)
-    given = {name: allot(budgets, name) for name in ("compute", *system.levels, "memory", "intra_link", "inter_link")}
-    caches = {
-        name: build_on_chip(name, spec, parts.on_chip[name], given[name], system.bundles, (parts.stacked[name], parts.bond))
-        for name, spec in system.levels.items()
-    }
-    memory = build_memory(parts.memory, budgets, given["memory"], system)
+    given = {name: allot(budgets, name) for name in parts.sharing}
+    stores = build_stores(system, parts, budgets, given)
+    caches, memory = {name: stores[name] for name in system.levels}, stores.get("memory")
     intra = build_links("intra_link", parts.intra_link, given["intra_link"], parts.substrate.links_per_mm)
     inter = build_links("inter_link", parts.inter_link, given["inter_link"], None)
-    others: dict[str, BuiltMemory | Links] = {**caches, "memory": memory, "intra_link": intra, "inter_link": inter}
-    given["compute"] = _with_spare(given, others) if system.shared_power else given["compute"]
+    others: dict[str, BuiltMemory | Links] = {**stores, "intra_link": intra, "inter_link": inter}
+    if system.shared_power:
+        given["compute"] = _with_spare(given, others)
     cores = build_cores(parts.compute, given["compute"], system.bundles)
     switched = (cores.used.power - cores.leakage_power) / np.maximum(cores.peak, 1.0)
     built: dict[str, Cores | BuiltMemory | Links] = {"compute": cores, **others}
-    static = np.asarray(cores.leakage_power + memory.static_power + sum((c.static_power for c in caches.values()), NOTHING))
+    static = np.asarray(cores.leakage_power + sum((store.static_power for store in stores.values()), NOTHING))
     package = packaged(
         parts,
         budgets,
         system.packaged,
-        levels=tuple(level.level for level in (*caches.values(), memory)),
+        levels=tuple(store.level for store in stores.values()),
         mounted=_mounted(parts, memory, tuple(caches.values())),
         intra_lanes=intra.lanes,
         inter_lanes=inter.lanes,
@@ -186,7 +190,7 @@ def choose_parts(system: GeneratedSystem, library: TechLibrary, choices: Mapping
         on_chip={name: library.scale(cache, choice["logic"]) for name, cache in formed.items()},
         stacked={name: library.scale(cache, choice["stacked_logic"]) for name, cache in formed.items()},
         bond=bond,
-        memory=_bonded(_changed(library.gather("memory", choice["memory"]), changes.memory), bond),
+        memory=_main_memory(library, choice["memory"], changes.memory, bond),
         intra_link=_changed(library.gather("link", choice["intra_link"]), changes.intra_link),
         inter_link=_changed(library.gather("link", choice["inter_link"]), changes.inter_link),
         die_link=library.gather("link", choice["die_link"]),
@@ -194,6 +198,13 @@ def choose_parts(system: GeneratedSystem, library: TechLibrary, choices: Mapping
         node=library.gather("logic", choice["logic"]),
         stacked_node=library.gather("logic", choice["stacked_logic"]),
     )
+
+
+def _main_memory(library: TechLibrary, choice: Choice, changes: FileModel | None, bond: Bond) -> OffChip | None:
+    """The memory devices of each point; None where there are none, at all points or at none."""
+    if any(map(is_none, choice.names)):
+        return None
+    return _bonded(_changed(library.gather("memory", choice), changes), bond)
 
 
 def _bonded(memory: OffChip, bond: Bond) -> OffChip:
@@ -246,10 +257,10 @@ def _with_spare(given: Mapping[str, Allotment], others: Mapping[str, BuiltMemory
     return replace(given["compute"], power=np.asarray(given["compute"].power + spare))
 
 
-def _mounted(parts: Parts, memory: BuiltMemory, caches: tuple[BuiltMemory, ...]) -> Mounted:
+def _mounted(parts: Parts, memory: BuiltMemory | None, caches: tuple[BuiltMemory, ...]) -> Mounted:
     """What stands beside and on the compute dies."""
     return Mounted(
-        devices=memory.level.capacity / parts.memory.device_capacity,
+        devices=NOTHING if memory is None or parts.memory is None else memory.level.capacity / parts.memory.device_capacity,
         stacked=tuple(cache.stacked_area for cache in caches),
         vias_area=sum((cache.vias_area for cache in caches), NOTHING),
     )
@@ -268,8 +279,8 @@ def within_package(system: GeneratedSystem, parts: Parts) -> tuple[Budgets, Limi
     fed = np.minimum(power, delivered)
     for _ in range(DELIVERY_PASSES if np.any(power > delivered) else 0):
         here = budgets.model_copy(update={"power": fed})
-        drawn = build_memory(memory, here, allot(here, "memory"), system).used.power
-        fed = np.minimum(power, delivered + np.where(memory.on_logic, 0.0, drawn))
+        drawn = NOTHING if memory is None else build_memory(memory, here, allot(here, "memory"), system).used.power
+        fed = np.minimum(power, delivered + np.where(on_logic(memory), 0.0, drawn))
     names = ("budget", "peak_power", "cooling of the package (substrate.cooling_limit)", "delivery to the die (substrate.delivery_limit)")
     code = np.where(fed < power, 3, np.argmin(np.broadcast_arrays(*fits), axis=0))
     limit = Limit(component="power", names=names, code=np.asarray(code))
@@ -429,6 +440,15 @@ def _mean(part: OnChip, above: OnChip, bond: Bond, share: Array) -> OnChip:
     )
 
 
+def build_stores(system: GeneratedSystem, parts: Parts, budgets: Budgets, given: Mapping[str, Allotment]) -> dict[str, BuiltMemory]:
+    """All levels of memory by name from the nearest to the farthest, main memory last where there is any beside the chip."""
+    found = {
+        name: build_on_chip(name, spec, parts.on_chip[name], given[name], system.bundles, (parts.stacked[name], parts.bond))
+        for name, spec in system.levels.items()
+    }
+    return found if parts.memory is None else {**found, "memory": build_memory(parts.memory, budgets, given["memory"], system)}
+
+
 def build_memory(memory: OffChip, budgets: Budgets, given: Allotment, system: GeneratedSystem) -> BuiltMemory:
     """As many devices as package, controllers and die edge allow (Eq. 4), their pins as fast as the power allows.
 
@@ -530,23 +550,27 @@ def _usage(given: Mapping[str, Allotment], used: Mapping[str, Allotment]) -> tup
 
 
 def _problems(
-    system: GeneratedSystem, parts: Parts, cores: Cores, caches: Mapping[str, BuiltMemory], memory: BuiltMemory, static: Array
+    system: GeneratedSystem, parts: Parts, cores: Cores, caches: Mapping[str, BuiltMemory], memory: BuiltMemory | None, static: Array
 ) -> tuple[tuple[Mask, str], ...]:
     """Design points that cannot be built, with the sentence that says why; `static` is the power that flows whatever is computed. [W]"""
     budgets = system.budgets
     found: list[tuple[Mask, str]] = []
     for resource, shares in (("area", budgets.area), ("power", budgets.power_shares), ("perimeter", budgets.perimeter)):
-        names = ("compute", *caches, "memory", "intra_link", "inter_link")
-        total = sum((_share(shares, name) for name in names), NOTHING)
+        total = sum((_share(shares, name) for name in parts.sharing), NOTHING)
         found.append((np.asarray(total > 1 + 1e-9), f"the {resource} shares add up to more than 1"))
-    found.append((np.asarray(budgets.chip_area >= budgets.node_area), "the chip leaves no package area for memory devices"))
+    if memory is None:
+        found.append((np.asarray(budgets.chip_area > budgets.node_area), "the chip is larger than its share of the package"))
+    else:
+        found.append((np.asarray(budgets.chip_area >= budgets.node_area), "the chip leaves no package area for memory devices"))
     package = budgets.node_area * system.packaged
     found.append((np.asarray(package > parts.substrate.maximum_area), "the accelerators of a package exceed the area of its substrate"))
-    for name in ("compute", "memory", "intra_link", "inter_link"):
+    for name in (name for name in parts.sharing if name not in parts.on_chip):
         found.append((disordered(getattr(parts, name)), f"the voltages of {name} must satisfy threshold < minimum <= nominal <= maximum"))
     found += parts.typed.refused
     found.append((np.asarray(cores.mcus < 1), "not one compute unit fits its area and power"))
-    found.append((np.asarray(memory.level.bandwidth <= 0), "not one memory device fits its package area, controller area, edge and power"))
+    if memory is not None:
+        none = np.asarray(memory.level.bandwidth <= 0)
+        found.append((none, "not one memory device fits its package area, controller area, edge and power"))
     found.append((np.asarray(static >= budgets.power), "its power budget does not exceed the power that it draws at rest"))
     found += [(np.asarray(c.level.bandwidth <= 0), f"{name} has no bandwidth: area or power are missing") for name, c in caches.items()]
     return tuple((mask, sentence) for mask, sentence in found if np.any(mask))

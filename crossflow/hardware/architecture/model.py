@@ -12,6 +12,8 @@ import numpy as np
 from crossflow.base.arrays import Array, Mask, arrays_in, plain
 from crossflow.hardware.architecture.execution import Execution
 
+MAIN = "memory"  # name of the level beside the chip
+
 
 @dataclass(frozen=True, kw_only=True)
 class Level:
@@ -129,8 +131,18 @@ class Architecture:
 
     @property
     def memory(self) -> Level:
-        """Main memory: the farthest level."""
+        """Main memory: the farthest level, an on-chip one where there is no memory beside the chip."""
         return self.levels[-1]
+
+    @property
+    def on_chip_only(self) -> bool:
+        """Whether main memory is on the chip, for there is none beside it."""
+        return self.memory.name != MAIN
+
+    @property
+    def memory_capacity(self) -> Array:
+        """Capacity of main memory, all its instances together, shape (n,). [B]"""
+        return np.asarray(self.memory.capacity * self.memory.instances)
 
     @functools.cached_property
     def level_table(self) -> Array:

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from crossflow.hardware.architecture.template import Budgets
     from crossflow.hardware.technology.components import LogicNode, OffChip, Substrate
 
-ONE = np.ones(1)
+ONE, NOTHING = np.ones(1), np.zeros(1)
 OVERSIZED = (
     "a die is larger than a reticle: divide the chip into more dies (budgets.chiplets),"
     " or take a substrate that allows more exposures for one die, such as wafer"
@@ -66,11 +66,11 @@ class Mounted:
     def bonded(self, parts: Parts, budgets: Budgets) -> Array:
         """Dies and memory devices that are bonded on compute dies. [1]"""
         levels = sum((area > 0 for area in self.stacked), np.zeros(1))
-        return np.asarray(budgets.chiplets * levels + np.where(parts.memory.on_logic, self.devices, 0.0))
+        return np.asarray(budgets.chiplets * levels + np.where(on_logic(parts.memory), self.devices, 0.0))
 
     def beside(self, parts: Parts, budgets: Budgets) -> Array:
         """Compute dies and memory devices that are mounted on the substrate. [1]"""
-        return np.asarray(budgets.chiplets + np.where(parts.memory.on_logic, 0.0, self.devices))
+        return np.asarray(budgets.chiplets + np.where(on_logic(parts.memory), 0.0, self.devices))
 
 
 def packaged(
@@ -106,6 +106,11 @@ def packaged(
         carbon=embodied(parts, budgets, mounted, begun),
         problems=(*limits(parts, budgets, mounted), *_roomless(budgets, ports, mounted.vias_area)),
     )
+
+
+def on_logic(memory: OffChip | None) -> Mask:
+    """Whether memory devices stand on the compute die, shape (n,); none do where there are none."""
+    return np.zeros(1, dtype=bool) if memory is None else memory.on_logic
 
 
 def room(memory: OffChip, budgets: Budgets, stacked: Array) -> Array:
@@ -166,13 +171,14 @@ def bill(parts: Parts, budgets: Budgets, sharing: int, mounted: Mounted) -> tupl
     `loss` is what mounting breaks, and spares. Where a price is missing there is none, and spares are as many as save accelerators.
     """
     substrate, dies = parts.substrate, budgets.chiplets
-    chip, stack, above = die_cost(budgets.chip_area / dies, parts.node), parts.memory.device_cost, _stack_cost(parts, budgets, mounted)
+    chip, above = die_cost(budgets.chip_area / dies, parts.node), _stack_cost(parts, budgets, mounted)
+    stack = NOTHING if parts.memory is None else parts.memory.device_cost
     if chip is None or stack is None or above is None or substrate.cost_per_area is None or substrate.assembly_cost is None:
         return {}, good_package(parts, budgets, sharing, mounted, ONE, np.zeros(1))[1]
     cost = {
         "chip": np.asarray(dies * chip),
         **({"stack": above} if above.any() else {}),
-        "memory": np.asarray(mounted.devices * stack),
+        **({} if parts.memory is None else {"memory": np.asarray(mounted.devices * stack)}),
         "package": np.asarray(substrate.cost_per_area * budgets.node_area),
         "assembly": np.asarray(substrate.assembly_cost / sharing + substrate.device_cost),
     }
@@ -232,18 +238,18 @@ def embodied(parts: Parts, budgets: Budgets, mounted: Mounted, begun: Array) -> 
     ----------
     .. [1] U. Gupta et al., "ACT: Designing Sustainable Computer Systems with an Architectural Carbon Modeling Tool", ISCA 2022.
     """
-    memory, dies = parts.memory, budgets.chiplets
+    dies, per_capacity = budgets.chiplets, NOTHING if parts.memory is None else parts.memory.carbon_per_capacity
     chip, stack = die_carbon(budgets.chip_area / dies, parts.node), _stacked(die_carbon, parts, budgets, mounted)
-    if chip is None or stack is None or memory.carbon_per_capacity is None:
+    if chip is None or stack is None or per_capacity is None:
         return {}
     (area, wafer), (above, theirs) = dies * chip, np.zeros((2, 1)) + stack
     wafers = wafer + theirs
-    devices = mounted.devices * memory.device_capacity * memory.carbon_per_capacity
+    devices = NOTHING if parts.memory is None else mounted.devices * parts.memory.device_capacity * per_capacity
     return {
         "chip": area,
         **({"stack": above} if above.any() else {}),
         "yield_loss": np.asarray(wafers - area - above),
-        "memory": np.asarray(devices),
+        **({} if parts.memory is None else {"memory": np.asarray(devices)}),
         "loss": np.asarray((begun - 1.0) * (wafers + devices)),
     }
 
@@ -262,8 +268,9 @@ def limits(parts: Parts, budgets: Budgets, mounted: Mounted) -> tuple[tuple[Mask
     if parts.node.reticle is not None:
         printed = parts.node.reticle * substrate.exposures
         found.append((np.asarray(area / budgets.chiplets > printed * (1 + 1e-9)), OVERSIZED))
-    if substrate.bump_pitch is not None and parts.memory.bump_pitch is not None:
-        coarse = np.asarray(substrate.bump_pitch > parts.memory.bump_pitch * (1 + 1e-9))
+    fine = None if parts.memory is None else parts.memory.bump_pitch
+    if substrate.bump_pitch is not None and fine is not None:
+        coarse = np.asarray(substrate.bump_pitch > fine * (1 + 1e-9))
         found.append((coarse, "the bumps of the memory are finer than those of the substrate (bump_pitch): take an interposer"))
     found.append((mounted.stacked_area > area * (1 + 1e-9), "the dies on the chip are larger than it (levels.NAME.stacked_area)"))
     return tuple((mask, sentence) for mask, sentence in found if mask.any())

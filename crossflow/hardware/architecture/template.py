@@ -50,10 +50,17 @@ BUDGETS = ("area", "power_shares", "perimeter")  # what is divided among the com
 # Parts of a system that are not of its device.
 NOT_FREE = ("microarchitecture", "technology", "network", "operation", "host", "node_load", "node_power")
 Dataflow = Literal["weight", "activation", "output", "best"]
+NO_MEMORY = "none"  # in the place of a library entry: a chip without main memory, whose farthest on-chip level holds everything
 LEVELS = ("registers", "l1", "l2", "l3", "l4", "memory")
 
 
+MEMORY_FIELDS = ("memory_utilisation", "memory_static_share")  # of a generated system, without meaning where it has no main memory
 LevelName = Annotated[str, one_of("a memory level", LEVELS)]
+
+
+def is_none(memory: object) -> bool:
+    """Whether a name of `technology.memory` says that there is none, in any letter case."""
+    return isinstance(memory, str) and memory.strip().lower() == NO_MEMORY
 
 
 def _partial(model: type[FileModel]) -> type[FileModel]:
@@ -170,7 +177,7 @@ class TechnologyChoice(FileModel):
 
     logic: str
     compute: str
-    memory: str
+    memory: str = Field(description="main memory; `none` for a chip whose farthest on-chip level holds everything")
     intra_link: str
     inter_link: str
     die_link: str = Field(default="UCIe-advanced", description="link between the dies of a chip that is divided (budgets.chiplets)")
@@ -304,7 +311,9 @@ class GeneratedSystem(SystemFields):
         default=None, description="another array of multipliers for each unit; its area, power and rate follow"
     )
     levels: Mapping[LevelName, OnChipLevel] = Field(description="on-chip levels from the nearest to the farthest")
-    memory_utilisation: Share
+    memory_utilisation: Share = Field(
+        default=ONE, description="highest share of the peak memory bandwidth that kernels reach; needed where there is main memory"
+    )
     memory_static_share: Share = Field(
         default=points(0.1),
         description="share of main memory's power kept for idle and refresh: it bounds their capacity, and the rest feeds their pins",
@@ -326,6 +335,11 @@ class GeneratedSystem(SystemFields):
     def product_rates(self) -> Mapping[str, Array]:
         """Rate of matrix products by data type, over the library's nominal one, with the types that multiply like a listed one. [1]"""
         return with_like(self.rates)
+
+    @property
+    def on_chip_only(self) -> bool:
+        """Whether there is no memory beside or on the compute die: the farthest on-chip level is main memory."""
+        return is_none(self.technology.memory)
 
     @property
     def packaged(self) -> int:
@@ -358,6 +372,20 @@ class GeneratedSystem(SystemFields):
             for level in shares.on_chip:
                 if level not in self.levels:
                     raise ValueError(f"budgets.{field}.on_chip: no level '{level}'; levels: {', '.join(self.levels)}")
+        return self
+
+    @model_validator(mode="after")
+    def _memory_is_there_or_not(self) -> GeneratedSystem:
+        budgets, utilised = self.budgets, "memory_utilisation" in self.model_fields_set
+        if not self.on_chip_only:
+            if not utilised:
+                raise ValueError("memory_utilisation: the key is missing; a system with main memory needs it (technology.memory)")
+            return self
+        shares = [f"budgets.{name}.memory" for name in BUDGETS if getattr(budgets, name).memory is not None]
+        figures = [name for name in MEMORY_FIELDS if name in self.model_fields_set]
+        changes = ("components.memory",) if self.components.memory is not None else ()
+        if given := [*shares, *figures, *changes]:
+            raise ValueError(f"{given[0]}: technology.memory is none, and nothing goes to memory that is not there; leave it out")
         return self
 
     @model_validator(mode="after")
@@ -431,7 +459,7 @@ class DatasheetTechnology(FileModel):
     """Names of the library entries whose energies hold for a datasheet device."""
 
     logic: str
-    memory: str
+    memory: str = Field(description="main memory; `none` for a device whose last level in `levels`, on the chip, holds everything")
     link: str
 
 
@@ -453,14 +481,15 @@ class DatasheetSystem(SystemFields):
     power: DatasheetPower
     energy: DatasheetEnergy = DatasheetEnergy()
     chip_area: Area | None = None
-    memory_utilisation: Share = Field(description="highest share of the peak memory bandwidth that a kernel reaches")
+    memory_utilisation: Share = Field(description="highest share of the peak bandwidth of main memory that a kernel reaches")
 
     @model_validator(mode="after")
     def _memory_is_complete(self) -> DatasheetSystem:
         if self.execution.blocks:
             raise ValueError("execution: blocks: tiles of a device with published figures are those of its library; give tiles")
-        memory = self.levels.get("memory")
-        if memory is None or memory.bandwidth is None:
+        if is_none(self.technology.memory):
+            self._check_on_chip_only()
+        elif "memory" not in self.levels or self.levels["memory"].bandwidth is None:
             raise ValueError("levels: a level 'memory' with capacity and bandwidth is needed")
         if self.operation is not None and self.operation.lifetime is not None:
             raise ValueError("operation.lifetime: the carbon of making a datasheet device is not known; leave it out")
@@ -468,6 +497,20 @@ class DatasheetSystem(SystemFields):
         if others:
             raise ValueError(f"levels: {others[0]}: inline_ecc is of the main memory alone; caches keep check bits beside their data")
         return self
+
+    def _check_on_chip_only(self) -> None:
+        if "memory" in self.levels:
+            raise ValueError("levels: memory: technology.memory is none, so the farthest on-chip level is main memory; leave it out")
+        if not self.levels:
+            raise ValueError("levels: at least one on-chip level is needed")
+        if self.main[1].bandwidth is None:
+            raise ValueError(f"levels: {self.main[0]}: it is main memory here (technology.memory: none) and needs a bandwidth")
+
+    @property
+    def main(self) -> tuple[str, DatasheetLevel]:
+        """Main memory by name: the level `memory`, or the last on-chip one where technology.memory is none."""
+        name = list(self.levels)[-1] if is_none(self.technology.memory) else "memory"
+        return name, self.levels[name]
 
     @property
     def product_rates(self) -> Mapping[str, Array]:
