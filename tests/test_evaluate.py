@@ -299,7 +299,7 @@ WRONG = [
     (
         "system.technology.memroy",
         ["HBM2"],
-        "system.technology.memroy: no such technology role; did you mean 'memory'?; known: logic, compute, memory, intra_link, inter_link, die_link, stacked_logic, bond, substrate",
+        "system.technology.memroy: no such technology role; did you mean 'memory'?; known: logic, compute, memory, second_memory, intra_link, inter_link, die_link, stacked_logic, bond, substrate",
     ),
 ]
 

@@ -63,6 +63,7 @@ OPTIONS: Mapping[str, str] = {
     "last_stage": "the stages have as many layers without it",
     "stage_layers": "the stages have as many layers without it",
     "offload": "there is nothing of the kind to keep on the host",
+    "far": "there is nothing of the kind to keep on the second memory",
     "placement": "the ranks that communicate are as far apart in the default order",
 }
 # Why some of them change nothing without a backward pass.
@@ -240,12 +241,12 @@ def _idle_options(scenario: Scenario, score: Score) -> list[str]:
     told = written if isinstance(written, Mapping) else defaults
     plain = {name: replace(plan, **{name: defaults[name]}) for name in OPTIONS if name in told and getattr(plan, name) != defaults[name]}
     plain |= _less_repeated(plan)
-    nodes, hosted = scenario.nodes, scenario.system.host is not None
+    nodes, hosted, tiered = scenario.nodes, scenario.system.host is not None, scenario.tiered
     balanced, elements = scenario.balanced, scenario.elements
     legal = {
         name: other
         for name, other in plain.items()
-        if strategy_problem(other, scenario.workload, nodes, balanced=balanced, elements=elements, hosted=hosted) is None
+        if strategy_problem(other, scenario.workload, nodes, balanced=balanced, elements=elements, hosted=hosted, tiered=tiered) is None
     }
     if not legal:
         return []

@@ -288,6 +288,7 @@ class Prediction(PlainData, Tabular):
             "capacity_bytes": float(score.memory_capacity[0]),
             "host_bytes": _number(score.host_memory),
             "host_capacity_bytes": _number(score.host_capacity),
+            **{name: _number(value) for name, value in score.second.items()},
             "fits": bool(score.fits[0]),
             "margin": _number(score.memory_left),
             "tight": bool(score.tight()[0]),

@@ -54,6 +54,14 @@ class KernelCosts:
         resources = np.arange(len(self.resource_times))[:, None, None]
         return np.asarray(np.where(self.bound == resources, self.time - self.launch, 0.0))
 
+    @property
+    def spare(self) -> Array:
+        """Time that kernels which main memory binds would take less if it took none, shape (kernels, n). [s]"""
+        others = self.resource_times[:-1].max(axis=0)
+        binds = self.resource_times[-1] > others
+        with np.errstate(invalid="ignore"):  # of a kernel that never ends nothing is spared
+            return np.where(binds & np.isfinite(self.time), np.maximum(self.time - self.launch - others, 0.0), 0.0)
+
     def slowed(self, share: Array) -> KernelCosts:
         """Costs of kernels that take longer by a share, without their launches. [1]"""
         return replace(self, time=self.time + share * (self.time - self.launch), working=self.working * (1.0 + share))

@@ -16,7 +16,7 @@ DOORS = {
     "architecture.execution": ("AttentionLibraryName", "DecodeKernel", "ExchangeKernel", "ExchangeLibraryName", "ExpertLibrary",
         "FusedKernel", "PrefillKernel", "ProductLibrary", "Quantising", "TileExecution", "USUAL", "preferred", "width_rate"),
     "architecture.generator": ("for_choices",),
-    "architecture.model": ("Architecture", "BudgetUse", "Level", "Port", "Repeats"),
+    "architecture.model": ("Architecture", "BudgetUse", "Level", "Port", "Repeats", "SecondMemory"),
     "architecture.network": ("FabricKind", "FabricParameters", "NetworkSpec"),
     "architecture.run_cost": ("DAY", "KILOWATT_HOUR", "load_of", "node_power", "normalised", "operation_of", "product", "run_cost"),
     "architecture.shaping": ("own_value",),

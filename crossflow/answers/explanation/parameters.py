@@ -116,7 +116,7 @@ def _generated(
         "stacked_logic": beside,
         "bond": beside and not any(library.component("memory", name).on_logic.any() for name in memories),
     }
-    for role, name in system.technology.model_dump().items():
+    for role, name in system.technology.model_dump(exclude_none=True).items():
         if unused.get(role) or (role == "memory" and is_none(name)):
             continue
         kind = kind_of(role)

@@ -14,7 +14,7 @@ from crossflow.answers.evaluation.remedies import remedies
 from crossflow.answers.planning.plans import Plans, RankedPlan, RefusedPlans, figure, ranked, with_ties
 from crossflow.answers.points import variant
 from crossflow.answers.scenario import Scenario
-from crossflow.answers.score import MARGIN, OVERFULL, OVERFULL_HOST, Score, larger_is_better
+from crossflow.answers.score import MARGIN, OVERFULLS, Score, larger_is_better
 from crossflow.base.arrays import Array, Index
 from crossflow.base.errors import CrossflowError, StrategyError
 from crossflow.base.units import show
@@ -47,9 +47,10 @@ class _Survey:
 
     @property
     def lacking(self) -> Array:
-        """Memory that the device or its host lacks, shape (n,). [B]"""
+        """Memory that the device, its host or its second memory lacks, shape (n,). [B]"""
         score = self.score
-        return np.maximum(score.memory_needed - score.memory_capacity, score.host_memory - score.host_capacity)
+        lacking = [score.memory_needed - score.memory_capacity, score.host_memory - score.host_capacity]
+        return np.asarray(np.maximum.reduce([*lacking, *([score.far_lacking] if score.second else [])]))
 
     @property
     def nearest(self) -> Index:
@@ -219,7 +220,7 @@ def _refusals(scenario: Scenario, found: _Survey) -> Iterator[RefusedPlans]:
     score, lacking = found.score, found.lacking
     for code in np.unique(score.reason[~score.feasible & (score.reason >= 0)]):
         points = np.flatnonzero(~score.feasible & (score.reason == code))
-        memory = score.reasons[code] in (OVERFULL, OVERFULL_HOST)
+        memory = score.reasons[code] in OVERFULLS
         nearest = int(points[lacking[points].argmin()]) if memory else int(points[0])
         text = as_text(found.strategies[nearest], scenario.workload)
         lack = float(lacking[nearest]) if memory else None

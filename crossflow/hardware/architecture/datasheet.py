@@ -7,7 +7,7 @@ import functools
 import numpy as np
 
 from crossflow.base.arrays import Array, Mask, divide
-from crossflow.hardware.architecture.model import Architecture, Level, Port
+from crossflow.hardware.architecture.model import Architecture, Level, Port, SecondMemory
 from crossflow.hardware.architecture.network import NetworkLevel
 from crossflow.hardware.architecture.template import DatasheetLevel, DatasheetSystem
 from crossflow.hardware.architecture.voltage import operate
@@ -46,6 +46,7 @@ def from_datasheet(system: DatasheetSystem, library: TechLibrary) -> Architectur
         power_clock=limit,
         voltage=None,
         levels=(*levels, _main_memory(system, library)),
+        second=_second_memory(system),
         intra=_port(system.network.intra, link.latency, link.nominal_energy_per_bit if energy.intra_link is None else energy.intra_link),
         inter=_port(system.network.inter, link.latency, link.nominal_energy_per_bit if energy.inter_link is None else energy.inter_link),
         energy_per_flop={dtype: divide(full, rate) for dtype, rate in system.product_rates.items()},
@@ -76,6 +77,25 @@ def _main_memory(system: DatasheetSystem, library: TechLibrary) -> Level:
         bandwidth=published.bandwidth * data * system.memory_utilisation,
         latency=latency if published.latency is None else published.latency,
         energy=energy if system.energy.memory is None else system.energy.memory,
+    )
+
+
+def _second_memory(system: DatasheetSystem) -> SecondMemory | None:
+    """The second memory as published."""
+    figures = system.second_memory
+    if figures is None:
+        return None
+    writes = figures.bandwidth if figures.write_bandwidth is None else figures.write_bandwidth
+    return SecondMemory(
+        capacity=figures.capacity,
+        bandwidth=figures.bandwidth * figures.utilisation,
+        write_bandwidth=writes * figures.utilisation,
+        latency=figures.latency,
+        energy=figures.energy,
+        write_energy=figures.energy if figures.write_energy is None else figures.write_energy,
+        page=figures.page,
+        endurance=UNLIMITED if figures.endurance is None else figures.endurance,
+        staged=ONE * (figures.way == "staged"),
     )
 
 

@@ -19,7 +19,7 @@ import numpy as np
 from crossflow.base.arrays import Array, Mask, divide
 from crossflow.base.files import FileModel
 from crossflow.hardware.architecture.datatypes import TypedUnits, gathered, with_types
-from crossflow.hardware.architecture.model import Architecture, BudgetUse, Level, Limit, Port, Throttle
+from crossflow.hardware.architecture.model import Architecture, BudgetUse, Level, Limit, Port, SecondMemory, Throttle
 from crossflow.hardware.architecture.packaging import Mounted, cooled, on_logic, packaged, room
 from crossflow.hardware.architecture.shaping import edges, shaped_cache, shaped_unit
 from crossflow.hardware.architecture.template import Budgets, BudgetShares, GeneratedSystem, OnChipLevel, is_none
@@ -28,8 +28,13 @@ from crossflow.hardware.technology.components import Bond, Compute, Link, LogicN
 from crossflow.hardware.technology.library import Choice, TechLibrary, disordered, kind_of, taken
 
 NOTHING, NO_LIMIT = np.zeros(1), np.full(1, np.inf)
-CHANGED = ("compute", "memory", "intra_link", "inter_link")  # roles of the technology whose entries a system may change
+CHANGED = ("compute", "memory", "second_memory", "intra_link", "inter_link")  # roles of the technology whose entries a system may change
 DELIVERY_PASSES = 4  # each takes what is left undelivered down by memory's share of the power
+NO_SECOND = (
+    "not one device of the second memory fits its package area (second_memory.room), controller area, edge and power"
+    " (budgets.area, power_shares and perimeter have a share for second_memory)"
+)
+WORN = "its main memory is flash, which wears out and has no place for what is written again and again: name it as second_memory"
 CELLS = 0.05  # share of an on-chip memory's area that is left for bits where its slices would take all
 
 
@@ -41,6 +46,7 @@ class Parts:
     vector_part: Array  # vector units for each operation of the matrix units, over those of the library's unit. [1]
     on_chip: Mapping[str, OnChip]
     memory: OffChip | None  # None where the farthest on-chip level is main memory
+    second: OffChip | None  # a second memory, where there is one
     intra_link: Link
     inter_link: Link
     die_link: Link
@@ -58,7 +64,7 @@ class Parts:
     @property
     def sharing(self) -> tuple[str, ...]:
         """Components among which the budgets are divided."""
-        beside = () if self.memory is None else ("memory",)
+        beside = [name for name, part in (("memory", self.memory), ("second_memory", self.second)) if part is not None]
         return ("compute", *self.on_chip, *beside, "intra_link", "inter_link")
 
 
@@ -121,24 +127,21 @@ def generate(system: GeneratedSystem, library: TechLibrary, choices: Mapping[str
     given = {name: allot(budgets, name) for name in parts.sharing}
     stores = build_stores(system, parts, budgets, given)
     caches, memory = {name: stores[name] for name in system.levels}, stores.get("memory")
+    second = None if parts.second is None else build_second(parts.second, budgets, given["second_memory"], system)
+    beside = stores if second is None else {**stores, "second_memory": second}
     intra = build_links("intra_link", parts.intra_link, given["intra_link"], parts.substrate.links_per_mm)
     inter = build_links("inter_link", parts.inter_link, given["inter_link"], None)
-    others: dict[str, BuiltMemory | Links] = {**stores, "intra_link": intra, "inter_link": inter}
+    others: dict[str, BuiltMemory | Links] = {**beside, "intra_link": intra, "inter_link": inter}
     if system.shared_power:
         given["compute"] = _with_spare(given, others)
     cores = build_cores(parts.compute, given["compute"], system.bundles)
     switched = (cores.used.power - cores.leakage_power) / np.maximum(cores.peak, 1.0)
     built: dict[str, Cores | BuiltMemory | Links] = {"compute": cores, **others}
-    static = np.asarray(cores.leakage_power + sum((store.static_power for store in stores.values()), NOTHING))
+    static = np.asarray(cores.leakage_power + sum((store.static_power for store in beside.values()), NOTHING))
     package = packaged(
-        parts,
-        budgets,
-        system.packaged,
-        levels=tuple(store.level for store in stores.values()),
-        mounted=_mounted(parts, memory, tuple(caches.values())),
-        intra_lanes=intra.lanes,
-        inter_lanes=inter.lanes,
-    )
+        parts, budgets, system.packaged, levels=tuple(store.level for store in stores.values()),
+        mounted=_mounted(parts, memory, second, tuple(caches.values())), intra_lanes=intra.lanes, inter_lanes=inter.lanes,
+    )  # fmt: skip
     return Architecture(
         name=system.name,
         throughput={dtype: cores.peak * rate for dtype, rate in system.product_rates.items()},
@@ -150,6 +153,7 @@ def generate(system: GeneratedSystem, library: TechLibrary, choices: Mapping[str
         frequency=cores.frequency,
         voltage=cores.point.voltage,
         levels=package.levels,
+        second=tier(second, parts.second, system),
         intra=intra.port if np.any(intra.port.bandwidth > 0) else None,
         inter=inter.port if np.any(inter.port.bandwidth > 0) else None,
         energy_per_flop={dtype: divide(switched, done) for dtype, done in parts.typed.operations.items()},
@@ -161,7 +165,7 @@ def generate(system: GeneratedSystem, library: TechLibrary, choices: Mapping[str
         types_area=cores.used.area * (1.0 - 1.0 / parts.typed.larger) if np.any(parts.typed.larger > 1.0) else None,
         usage=_usage(given, {name: part.used for name, part in built.items()}),
         limits=(*(part.limit for part in built.values()), bound),
-        problems=(*_problems(system, parts, cores, caches, memory, static), *package.problems),
+        problems=(*_problems(system, parts, cores, caches, memory, second, static), *package.problems),
         cost=package.cost,
         carbon=package.carbon,
     )
@@ -172,7 +176,8 @@ def generate(system: GeneratedSystem, library: TechLibrary, choices: Mapping[str
 
 def choose_parts(system: GeneratedSystem, library: TechLibrary, choices: Mapping[str, Choice]) -> Parts:
     """Gather the components that each design point names, changed as the template says, at the point's logic node."""
-    choice = {role: choices.get(role) or Choice.of((name,)) for role, name in system.technology.model_dump().items()}
+    own = system.technology.model_dump(exclude_none=True)
+    choice = {role: choices.get(role) or Choice.of((own[role],)) for role in {**own, **choices}}
     changes = system.components
     # Each unit is scaled from its own node, and gets its shape and its types, and only then do the points choose among them.
     named = (_changed(library.component("compute", name), changes.compute) for name in choice["compute"].names)
@@ -190,7 +195,8 @@ def choose_parts(system: GeneratedSystem, library: TechLibrary, choices: Mapping
         on_chip={name: library.scale(cache, choice["logic"]) for name, cache in formed.items()},
         stacked={name: library.scale(cache, choice["stacked_logic"]) for name, cache in formed.items()},
         bond=bond,
-        memory=_main_memory(library, choice["memory"], changes.memory, bond),
+        memory=_memory_devices(library, choice["memory"], changes.memory, bond),
+        second=_memory_devices(library, choice["second_memory"], changes.second_memory, bond) if "second_memory" in choice else None,
         intra_link=_changed(library.gather("link", choice["intra_link"]), changes.intra_link),
         inter_link=_changed(library.gather("link", choice["inter_link"]), changes.inter_link),
         die_link=library.gather("link", choice["die_link"]),
@@ -200,7 +206,7 @@ def choose_parts(system: GeneratedSystem, library: TechLibrary, choices: Mapping
     )
 
 
-def _main_memory(library: TechLibrary, choice: Choice, changes: FileModel | None, bond: Bond) -> OffChip | None:
+def _memory_devices(library: TechLibrary, choice: Choice, changes: FileModel | None, bond: Bond) -> OffChip | None:
     """The memory devices of each point; None where there are none, at all points or at none."""
     if any(map(is_none, choice.names)):
         return None
@@ -257,10 +263,11 @@ def _with_spare(given: Mapping[str, Allotment], others: Mapping[str, BuiltMemory
     return replace(given["compute"], power=np.asarray(given["compute"].power + spare))
 
 
-def _mounted(parts: Parts, memory: BuiltMemory | None, caches: tuple[BuiltMemory, ...]) -> Mounted:
+def _mounted(parts: Parts, memory: BuiltMemory | None, second: BuiltMemory | None, caches: tuple[BuiltMemory, ...]) -> Mounted:
     """What stands beside and on the compute dies."""
     return Mounted(
         devices=NOTHING if memory is None or parts.memory is None else memory.level.capacity / parts.memory.device_capacity,
+        second=NOTHING if second is None or parts.second is None else second.level.capacity / parts.second.device_capacity,
         stacked=tuple(cache.stacked_area for cache in caches),
         vias_area=sum((cache.vias_area for cache in caches), NOTHING),
     )
@@ -280,6 +287,8 @@ def within_package(system: GeneratedSystem, parts: Parts) -> tuple[Budgets, Limi
     for _ in range(DELIVERY_PASSES if np.any(power > delivered) else 0):
         here = budgets.model_copy(update={"power": fed})
         drawn = NOTHING if memory is None else build_memory(memory, here, allot(here, "memory"), system).used.power
+        if parts.second is not None:
+            drawn = drawn + build_second(parts.second, here, allot(here, "second_memory"), system).used.power
         fed = np.minimum(power, delivered + np.where(on_logic(memory), 0.0, drawn))
     names = ("budget", "peak_power", "cooling of the package (substrate.cooling_limit)", "delivery to the die (substrate.delivery_limit)")
     code = np.where(fed < power, 3, np.argmin(np.broadcast_arrays(*fits), axis=0))
@@ -456,11 +465,42 @@ def build_memory(memory: OffChip, budgets: Budgets, given: Allotment, system: Ge
     capacity, as stacks of fewer dies are; the rest of the power always feeds the pins. So another device, or one of more
     capacity, never slows them.
     """
-    kept = system.memory_static_share * given.power
     stacked = sum((level.stacked_area for level in system.levels.values()), NOTHING)
+    places = room(memory, budgets, stacked, system.first_room)
+    return _devices("memory", memory, given, places, static_share=system.memory_static_share, utilisation=system.memory_utilisation)
+
+
+def build_second(memory: OffChip, budgets: Budgets, given: Allotment, system: GeneratedSystem) -> BuiltMemory:
+    """A second memory in the same way, on its share of the package area."""
+    use, stacked = system.second_memory, sum((level.stacked_area for level in system.levels.values()), NOTHING)
+    places = room(memory, budgets, stacked, use.room)
+    return _devices("second_memory", memory, given, places, static_share=use.static_share, utilisation=use.utilisation)
+
+
+def tier(built: BuiltMemory | None, memory: OffChip | None, system: GeneratedSystem) -> SecondMemory | None:
+    """The second memory as kernels see it, where there is one."""
+    if built is None or memory is None:
+        return None
+    level = built.level
+    return SecondMemory(
+        capacity=level.capacity,
+        bandwidth=level.bandwidth,
+        write_bandwidth=level.bandwidth * memory.write_rate,
+        latency=level.latency,
+        energy=level.energy,
+        write_energy=level.energy * memory.write_energy,
+        page=memory.page,
+        endurance=NO_LIMIT if memory.endurance is None else memory.endurance,
+        staged=np.ones(1) * (system.second_memory.way == "staged"),
+    )
+
+
+def _devices(name: str, memory: OffChip, given: Allotment, places: Array, *, static_share: Array, utilisation: Array) -> BuiltMemory:
+    """Memory devices in so many places at most, as far as area, edge and power of the chip allow; see `build_memory`."""
+    kept = static_share * given.power
     fits = np.stack(
         np.broadcast_arrays(
-            room(memory, budgets, stacked),
+            places,
             given.area / memory.controller_area,
             given.perimeter * memory.links_per_mm / memory.links_per_device,
         )
@@ -472,11 +512,11 @@ def build_memory(memory: OffChip, budgets: Budgets, given: Allotment, system: Ge
     peak = pins * memory.nominal_frequency / 8.0
     point = _operated(memory, given.power - kept, peak * memory.access_energy, memory.minimum_voltage)
     level = Level(
-        name="memory",
+        name=name,
         scope="global",
         capacity=capacity,
         instances=np.ones(1),
-        bandwidth=np.where(capacity > 0, peak * point.frequency * system.memory_utilisation, 0.0),
+        bandwidth=np.where(capacity > 0, peak * point.frequency * utilisation, 0.0),
         latency=memory.access_latency,
         energy=memory.access_energy * (point.voltage / memory.nominal_voltage) ** 2,
     )
@@ -489,7 +529,7 @@ def build_memory(memory: OffChip, budgets: Budgets, given: Allotment, system: Ge
     lower = (*names, *(f"{name}; idle power bounds their capacity" for name in names))
     limits = (*lower, *(f"{name}; power slows its pins" for name in lower))
     code = fits.argmin(axis=0) + 3 * (capacity < full * (1.0 - 1e-9)) + 6 * ((point.frequency < 1.0 - 1e-9) & (devices > 0))
-    limit = Limit(component="memory", names=limits, code=np.asarray(code))
+    limit = Limit(component=name, names=limits, code=np.asarray(code))
     return BuiltMemory(level=level, static_power=static, used=used, limit=limit)
 
 
@@ -550,7 +590,13 @@ def _usage(given: Mapping[str, Allotment], used: Mapping[str, Allotment]) -> tup
 
 
 def _problems(
-    system: GeneratedSystem, parts: Parts, cores: Cores, caches: Mapping[str, BuiltMemory], memory: BuiltMemory | None, static: Array
+    system: GeneratedSystem,
+    parts: Parts,
+    cores: Cores,
+    caches: Mapping[str, BuiltMemory],
+    memory: BuiltMemory | None,
+    second: BuiltMemory | None,
+    static: Array,
 ) -> tuple[tuple[Mask, str], ...]:
     """Design points that cannot be built, with the sentence that says why; `static` is the power that flows whatever is computed. [W]"""
     budgets = system.budgets
@@ -571,6 +617,10 @@ def _problems(
     if memory is not None:
         none = np.asarray(memory.level.bandwidth <= 0)
         found.append((none, "not one memory device fits its package area, controller area, edge and power"))
+    if second is not None:
+        found.append((np.asarray(second.level.bandwidth <= 0), NO_SECOND))
+    if parts.memory is not None:
+        found.append((parts.memory.wears, WORN))
     found.append((np.asarray(static >= budgets.power), "its power budget does not exceed the power that it draws at rest"))
     found += [(np.asarray(c.level.bandwidth <= 0), f"{name} has no bandwidth: area or power are missing") for name, c in caches.items()]
     return tuple((mask, sentence) for mask, sentence in found if np.any(mask))

@@ -30,6 +30,21 @@ class Level:
 
 
 @dataclass(frozen=True, kw_only=True)
+class SecondMemory:
+    """A second memory beside main memory, of one device, on which plans may keep tensors (`far`); arrays of shape (n,)."""
+
+    capacity: Array  # [B]
+    bandwidth: Array  # of reads, as far as it can be used. [B/s]
+    write_bandwidth: Array  # [B/s]
+    latency: Array  # time of a read whose address was not known before. [s]
+    energy: Array  # of a byte read. [J/B]
+    write_energy: Array  # of a byte written. [J/B]
+    page: Array  # bytes that are read together. [B]
+    endurance: Array  # writes that a cell stands, infinite where it does not wear out. [1]
+    staged: Array  # 1 where what is read passes through main memory, 0 where kernels read it directly. [1]
+
+
+@dataclass(frozen=True, kw_only=True)
 class Port:
     """What one device sends into a network level, per direction, all lanes together; arrays of shape (n,)."""
 
@@ -106,6 +121,7 @@ class Architecture:
     # clock at which long matrix products draw the power limit, over `frequency`; above 1 it does not bind. [1]
     power_clock: Array = field(default_factory=lambda: np.full(1, np.inf))
     working_power: Array | None = None  # of all units while they work, beside their operations; None where it is in these [W]
+    second: SecondMemory | None = None  # a memory beside main memory, where there is one
     repeats: Repeats | None = None  # for kernels that a benchmark repeats; None in programs
     graphs: bool = False  # whether captured graphs launch its kernels
     throttle: Throttle | None = None  # of a device whose components together may draw more than its power
@@ -189,6 +205,8 @@ class Architecture:
             found[f"{level.name}.bandwidth"] = level.bandwidth
             if level.stacked.any():
                 found[f"{level.name}.stacked"] = level.stacked * level.instances
+        if self.second is not None:
+            found |= {f"second_memory.{name}": getattr(self.second, name) for name in ("capacity", "bandwidth", "write_bandwidth")}
         for name, port in (("intra", self.intra), ("inter", self.inter)):
             if port is not None:
                 found[f"{name}.bandwidth"] = port.bandwidth

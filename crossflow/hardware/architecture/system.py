@@ -67,7 +67,7 @@ def _technology_names(spec: SystemSpec, document: Document, base: Path | None) -
     parts = load_library(spec.techlib, base)
     named: list[tuple[Path_, str, str]] = [
         (("technology", role), kind_of(role), name)
-        for role, name in spec.technology.model_dump().items()
+        for role, name in spec.technology.model_dump(exclude_none=True).items()
         if not (role == "memory" and is_none(name))
     ]
     if isinstance(spec, GeneratedSystem):

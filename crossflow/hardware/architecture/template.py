@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
+import numpy as np
 from pydantic import Field, create_model, model_validator
 
 from crossflow.base.arrays import Array, points
@@ -178,6 +179,7 @@ class TechnologyChoice(FileModel):
     logic: str
     compute: str
     memory: str = Field(description="main memory; `none` for a chip whose farthest on-chip level holds everything")
+    second_memory: str | None = Field(default=None, description="a second memory beside main memory, on which `far` keeps tensors")
     intra_link: str
     inter_link: str
     die_link: str = Field(default="UCIe-advanced", description="link between the dies of a chip that is divided (budgets.chiplets)")
@@ -234,11 +236,41 @@ class MatrixUnit(FileModel):
     width: PositiveCount | None = Field(default=None, description="columns of the array")
 
 
+ReadWay = Literal["direct", "staged"]
+WAY = "how it is read: direct by kernels; staged, copied into main memory one part of a layer ahead"
+
+
+class SecondMemoryUse(FileModel):
+    """How a generated device uses the second memory that `technology.second_memory` names."""
+
+    room: Share = Field(default=points(0.5), description="share of the package area beside the chip that its devices take")
+    utilisation: Share = Field(default=points(0.9), description="highest share of its peak bandwidth that is reached")
+    static_share: Share = Field(default=points(0.1), description="share of its power kept for idle and refresh: it bounds the capacity")
+    way: ReadWay = Field(default="direct", description=WAY)
+
+
+class SecondMemoryFigures(FileModel):
+    """A second memory as published, the share of one device."""
+
+    title: str = ""
+    capacity: Information = Field(description="capacity of one device's share")
+    bandwidth: Bandwidth = Field(description="peak rate of reads, of the memory or of the link to it, whichever is less")
+    write_bandwidth: Bandwidth | None = Field(default=None, description="peak rate of writes; that of reads where absent")
+    utilisation: PositiveShare = Field(default=ONE, description="highest share of these rates that is reached")
+    latency: Time = Field(default=points(1e-6), description="time of a read whose address was not known before; 1 us where absent")
+    energy: EnergyPerBit = Field(description="energy of a bit read, with its way to the device")
+    write_energy: EnergyPerBit | None = Field(default=None, description="energy of a bit written; that of reads where absent")
+    page: Information = Field(default=ONE, description="bytes that are read together, of which a smaller piece takes one")
+    endurance: PositiveCount | None = Field(default=None, description="writes that a cell stands; it does not wear out where absent")
+    way: ReadWay = Field(default="staged", description=WAY)
+
+
 class BudgetShares(FileModel):
     """Shares of one budget by component; on-chip levels by their names."""
 
     compute: Share | None = None
     memory: Share | None = None
+    second_memory: Share | None = None
     intra_link: Share | None = None
     inter_link: Share | None = None
     on_chip: Mapping[str, Share] = {}
@@ -292,6 +324,7 @@ class ComponentChanges(FileModel):
     compute: ComputeChanges | None = None  # type: ignore[valid-type]
     on_chip: Mapping[str, OnChipChanges] = {}  # type: ignore[valid-type]
     memory: MemoryChanges | None = None  # type: ignore[valid-type]
+    second_memory: MemoryChanges | None = None  # type: ignore[valid-type]
     intra_link: LinkChanges | None = None  # type: ignore[valid-type]
     inter_link: LinkChanges | None = None  # type: ignore[valid-type]
 
@@ -318,6 +351,7 @@ class GeneratedSystem(SystemFields):
         default=points(0.1),
         description="share of main memory's power kept for idle and refresh: it bounds their capacity, and the rest feeds their pins",
     )
+    second_memory: SecondMemoryUse = Field(default=SecondMemoryUse(), description="how the second memory is used, where there is one")
     shared_power: Flag = Field(default=False, description="whether compute also gets the power that other components cannot use")
     dataflow: Dataflow = "best"
     rates: Mapping[TypeName, Ratio] = Field(
@@ -335,6 +369,11 @@ class GeneratedSystem(SystemFields):
     def product_rates(self) -> Mapping[str, Array]:
         """Rate of matrix products by data type, over the library's nominal one, with the types that multiply like a listed one. [1]"""
         return with_like(self.rates)
+
+    @property
+    def tiered(self) -> bool:
+        """Whether there is a second memory."""
+        return self.technology.second_memory is not None
 
     @property
     def on_chip_only(self) -> bool:
@@ -365,7 +404,7 @@ class GeneratedSystem(SystemFields):
             raise ValueError("execution: working_share: a generated device has the power of its parts; leave it out")
         for field, what in zip(BUDGETS, ("chip area", "power", "perimeter"), strict=True):
             shares: BudgetShares = getattr(self.budgets, field)
-            given = (shares.compute, shares.memory, shares.intra_link, shares.inter_link, *shares.on_chip.values())
+            given = (shares.compute, shares.memory, shares.second_memory, shares.intra_link, shares.inter_link, *shares.on_chip.values())
             total = sum(float(value[0]) for value in given if value is not None and value.size == 1)
             if total > 1 + 1e-9:
                 raise ValueError(f"budgets.{field}: the shares of the {what} add up to {total:.4g}, more than 1")
@@ -387,6 +426,24 @@ class GeneratedSystem(SystemFields):
         if given := [*shares, *figures, *changes]:
             raise ValueError(f"{given[0]}: technology.memory is none, and nothing goes to memory that is not there; leave it out")
         return self
+
+    @model_validator(mode="after")
+    def _second_memory_is_named(self) -> GeneratedSystem:
+        if self.technology.second_memory is not None:
+            if self.on_chip_only:
+                raise ValueError("technology.second_memory: there is no first one (technology.memory: none); name it as technology.memory")
+            return self
+        shares = [f"budgets.{name}.second_memory" for name in BUDGETS if getattr(self.budgets, name).second_memory is not None]
+        changes = ("components.second_memory",) if self.components.second_memory is not None else ()
+        use = ("second_memory",) if "second_memory" in self.model_fields_set else ()
+        if given := [*shares, *changes, *use]:
+            raise ValueError(f"{given[0]}: there is no second memory; name one as technology.second_memory, or leave it out")
+        return self
+
+    @property
+    def first_room(self) -> Array:
+        """Share of the package area beside the chip that is left for main memory. [1]"""
+        return ONE if self.technology.second_memory is None else np.asarray(1.0 - self.second_memory.room)
 
     @model_validator(mode="after")
     def _microarchitecture_is_of_the_device(self) -> GeneratedSystem:
@@ -481,6 +538,9 @@ class DatasheetSystem(SystemFields):
     power: DatasheetPower
     energy: DatasheetEnergy = DatasheetEnergy()
     chip_area: Area | None = None
+    second_memory: SecondMemoryFigures | None = Field(
+        default=None, description="a second memory beside main memory, on which `far` keeps tensors, such as that of the processor"
+    )
     memory_utilisation: Share = Field(description="highest share of the peak bandwidth of main memory that a kernel reaches")
 
     @model_validator(mode="after")
@@ -505,6 +565,11 @@ class DatasheetSystem(SystemFields):
             raise ValueError("levels: at least one on-chip level is needed")
         if self.main[1].bandwidth is None:
             raise ValueError(f"levels: {self.main[0]}: it is main memory here (technology.memory: none) and needs a bandwidth")
+
+    @property
+    def tiered(self) -> bool:
+        """Whether there is a second memory."""
+        return self.second_memory is not None
 
     @property
     def main(self) -> tuple[str, DatasheetLevel]:

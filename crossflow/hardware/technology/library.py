@@ -28,10 +28,10 @@ Scaled = TypeVar("Scaled", Compute, OnChip)
 def kind_of(role: str) -> str:
     """Section of the library from which a role of `system.technology` takes its entry.
 
-    >>> kind_of("die_link"), kind_of("stacked_logic"), kind_of("memory")
+    >>> kind_of("die_link"), kind_of("stacked_logic"), kind_of("second_memory")
     ('link', 'logic', 'memory')
     """
-    return next((kind for kind in ("link", "logic") if role.endswith(kind)), role)
+    return next((kind for kind in ("link", "logic", "memory") if role.endswith(kind)), role)
 
 
 @dataclass(frozen=True, kw_only=True)
