@@ -1,3 +1,4 @@
+# ruff: noqa: E501  (exact sentences)
 """A second memory: what lies there, what it takes by hand, limits and laws, and what is said where it cannot be."""
 
 import numpy as np
@@ -267,3 +268,96 @@ def test_what_cannot_lie_there_is_refused(strategy, workload, sentence):
 def test_a_system_without_one_is_told_how_to_get_one():
     with pytest.raises((SpecError, StrategyError), match="far keeps tensors on a second memory, of which the system has none"):
         evaluate(crossflow.from_dict({"system": "dgx-h100", "workload": DECODE, "strategy": "tp8-far:weights"}))
+
+
+# ------------------------------------------------------------------------------------------ search and advice
+
+
+def test_a_plan_that_does_not_fit_is_told_what_would_leave_main_memory():
+    """A model of 141 GB on one device of 80 GB: weights leave it."""
+    found = crossflow.predict(scenario("", plan="tp1", workload={**DECODE, "global_batch": 1}, devices=1))
+    assert any(str(remedy).startswith("far: weights frees") for remedy in found.remedies)
+
+
+def test_auto_places_tensors_where_they_fit():
+    base = {"template": "dgx-h100", "devices": 1, "second_memory": changed(capacity="480 GB")}
+    workload = {**DECODE, "global_batch": 1}
+    found = crossflow.load({"system": base, "workload": workload, "strategy": "auto", "software": "ideal"})
+    assert found.strategy.far == ("weights",)
+    without = crossflow.load({"system": {**base, "second_memory": None}, "workload": workload, "strategy": "auto", "software": "ideal"})
+    assert not evaluate(without).feasible[0]
+
+
+def test_auto_leaves_tensors_where_they_are_read_fastest():
+    found = crossflow.load({"system": {"template": "dgx-h100", "second_memory": SECOND}, "workload": DECODE, "strategy": "auto"})
+    assert found.strategy.far == ()
+
+
+# ------------------------------------------------------------------------------------------ generated devices
+
+HBF = {
+    "technology": {"logic": "N3", "memory": "HBM4", "second_memory": "HBF"},
+    "budgets": {
+        "area": {"memory": 0.12, "second_memory": 0.08, "compute": 0.5},
+        "power_shares": {"memory": 0.2, "second_memory": 0.2, "compute": 0.15, "on_chip": {"l1": 0.1}},
+        "perimeter": {"second_memory": 0.3},
+    },
+}
+
+
+def generated(strategy="dp8-ep8-far:experts", **system):
+    workload = {"model": "kimi-k2", "task": "decode", "global_batch": 64, "prompt": 4000, "output": 500, "dtype": "fp8"}
+    given = {"template": "reference", "devices": 8, **HBF, **system}
+    return crossflow.from_dict({"system": given, "workload": workload, "strategy": strategy, "software": "ideal"})
+
+
+def test_a_second_memory_takes_its_shares_of_the_budgets():
+    """Of 736 mm2 beside the chip half is for flash, two stacks of 140; the other half holds two of HBM4."""
+    device = generated().architecture
+    assert device.second.capacity[0] == pytest.approx(2 * 512e9)
+    assert device.memory.capacity[0] == pytest.approx(2 * 36 * 2**30)
+    assert {use.component for use in device.usage} >= {"memory", "second_memory"}
+    assert device.cost["second_memory"][0] == pytest.approx(2 * 560)
+    assert device.second.write_bandwidth[0] == pytest.approx(0.05 * device.second.bandwidth[0])
+    assert device.carbon["second_memory"][0] == pytest.approx(2 * 512 * 0.010)
+
+
+def test_room_is_divided_between_both_memories():
+    """A fifth of 736 mm2 holds one stack of flash; controllers leave room for three of HBM4 beside it, of four."""
+    device = generated(second_memory={"room": 0.2}).architecture
+    assert device.second.capacity[0] == pytest.approx(512e9)
+    assert device.memory.capacity[0] == pytest.approx(3 * 36 * 2**30)
+
+
+def test_a_trillion_parameters_fit_on_flash_and_not_beside():
+    assert evaluate(generated()).feasible[0]
+    assert not evaluate(generated("dp8-ep8")).feasible[0]
+
+
+def test_nothing_changes_without_a_second_memory():
+    """A template whose room for it is not named has all of it for main memory."""
+    plain = crossflow.from_dict({"system": {"template": "reference", "devices": 8}, "workload": DECODE, "strategy": "tp8"})
+    assert plain.architecture.second is None
+    assert plain.architecture.memory.capacity[0] == pytest.approx(5 * 24 * 2**30)
+
+
+@pytest.mark.parametrize(
+    ("system", "sentence"),
+    [
+        ({"template": "reference", "budgets": {"area": {"second_memory": 0.02}}}, "budgets.area.second_memory: there is no second memory; name one as technology.second_memory, or leave it out"),
+        ({"template": "reference", "second_memory": {"room": 0.2}}, "second_memory: there is no second memory; name one as technology.second_memory, or leave it out"),
+        ({"template": "reference", "technology": {"second_memory": "HBG"}}, "technology library 'standard' has no memory 'HBG'"),
+        ({"template": "reference", "technology": {"memory": "none", "second_memory": "HBF"}}, "technology.second_memory: there is no first one"),
+    ],
+)  # fmt: skip
+def test_second_memories_that_cannot_be_are_refused(system, sentence):
+    with pytest.raises(SpecError) as caught:
+        crossflow.from_dict({"system": {**system, "devices": 8}, "workload": DECODE, "strategy": "tp8"})
+    assert sentence in str(caught.value)
+
+
+def test_flash_is_no_main_memory_and_needs_shares():
+    flash = crossflow.from_dict({"system": {"template": "reference", "technology": {"memory": "HBF"}, "devices": 8}, "workload": DECODE, "strategy": "tp8"})  # fmt: skip
+    assert "its main memory is flash" in crossflow.predict(flash).reason
+    bare = crossflow.from_dict({"system": {"template": "reference", "technology": {"second_memory": "HBF"}, "devices": 8}, "workload": DECODE, "strategy": "tp8"})  # fmt: skip
+    assert "not one device of the second memory fits" in crossflow.predict(bare).reason

@@ -36,7 +36,7 @@ DOORS = {
     "strategy.stages": ("stage_layers",),
     "strategy.transformers": ("plan_of",),
     "tables": ("COLLECTIVES", "OF", "Sends", "StepTables", "tables_of"),
-    "tiers": ("FarTraffic", "far_share", "far_traffic", "far_update"),
+    "tiers": ("FarTraffic", "far_share", "far_traffic", "far_update", "placements"),
     "transform": ("assign_stages", "divided", "transform"),
     "weights": ("Weights", "weight_sizes"),
 }  # fmt: skip

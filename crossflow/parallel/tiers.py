@@ -10,7 +10,10 @@ pages before it is written.
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -20,12 +23,29 @@ from crossflow.parallel.blocks import PHASES, parameters, units
 from crossflow.parallel.caches import attended_cache, cache_read, cache_written
 from crossflow.parallel.offload import master_size, states_size
 from crossflow.parallel.strategy.layout import Layout
-from crossflow.parallel.strategy.mesh import Far
+from crossflow.parallel.strategy.mesh import FARS, Far
 from crossflow.parallel.weights import weight_sizes
 from crossflow.workload.job import Job
 from crossflow.workload.transformer import Part
 
 FORWARD, INPUT = PHASES.index("forward"), PHASES.index("input")
+
+
+SHARES = (25, 50, 75, 0)  # of experts and cache that are tried, 0 for all. [%]
+
+
+def placements(job: Job) -> Iterator[dict[str, Any]]:
+    """Values of plans that place tensors on the second memory, as far as a job has them: each kind alone, and kinds together."""
+    whole: list[dict[Far, tuple[int, ...]]] = [{"weights": (0,)}]
+    whole += [{"experts": SHARES}] if job.model.experts else []
+    whole += [{"optimizer": (0,)}] if job.training else [{"cache": SHARES}] if job.cached else []
+    kinds = [what for one in whole for what in one]
+    options = [(None, *shares) for one in whole for shares in one.values()]
+    for chosen in itertools.product(*options):
+        far = tuple(what for what, share in zip(kinds, chosen, strict=True) if share is not None)
+        shares = {f"far_{what}": share for what, share in zip(kinds, chosen, strict=True) if what in ("experts", "cache") and share}
+        if far:
+            yield {"far": tuple(what for what in FARS if what in far), **shares}
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -126,8 +126,15 @@ def _others(scenario: Scenario) -> list[tuple[str, Any]]:
         (f"system.technology.{role}", name)
         for role, kind in roles.items()
         for name, entry in (getattr(scenario.library, kind).items() if role in used else ())
-        if name != used[role] and (kind != "link" or _reaches(scenario.library.link[used[role]], entry))
+        if name != used[role] and _takes_place(scenario, kind, used[role], entry)
     ]
+
+
+def _takes_place(scenario: Scenario, kind: str, used: str, entry: Any) -> bool:
+    """Whether an entry may take the place of another: a link of like reach, a main memory that does not wear out."""
+    if kind == "link":
+        return _reaches(scenario.library.link[used], entry)
+    return kind != "memory" or not entry.wears.any()
 
 
 def _reaches(link: Link, other: Link) -> bool:

@@ -46,7 +46,7 @@ class Parts:
     vector_part: Array  # vector units for each operation of the matrix units, over those of the library's unit. [1]
     on_chip: Mapping[str, OnChip]
     memory: OffChip | None  # None where the farthest on-chip level is main memory
-    second: OffChip | None  # a second memory, where there is one
+    second_memory: OffChip | None  # a second memory, where there is one
     intra_link: Link
     inter_link: Link
     die_link: Link
@@ -64,7 +64,7 @@ class Parts:
     @property
     def sharing(self) -> tuple[str, ...]:
         """Components among which the budgets are divided."""
-        beside = [name for name, part in (("memory", self.memory), ("second_memory", self.second)) if part is not None]
+        beside = [name for name, part in (("memory", self.memory), ("second_memory", self.second_memory)) if part is not None]
         return ("compute", *self.on_chip, *beside, "intra_link", "inter_link")
 
 
@@ -127,7 +127,7 @@ def generate(system: GeneratedSystem, library: TechLibrary, choices: Mapping[str
     given = {name: allot(budgets, name) for name in parts.sharing}
     stores = build_stores(system, parts, budgets, given)
     caches, memory = {name: stores[name] for name in system.levels}, stores.get("memory")
-    second = None if parts.second is None else build_second(parts.second, budgets, given["second_memory"], system)
+    second = None if parts.second_memory is None else build_second(parts.second_memory, budgets, given["second_memory"], system)
     beside = stores if second is None else {**stores, "second_memory": second}
     intra = build_links("intra_link", parts.intra_link, given["intra_link"], parts.substrate.links_per_mm)
     inter = build_links("inter_link", parts.inter_link, given["inter_link"], None)
@@ -153,7 +153,7 @@ def generate(system: GeneratedSystem, library: TechLibrary, choices: Mapping[str
         frequency=cores.frequency,
         voltage=cores.point.voltage,
         levels=package.levels,
-        second=tier(second, parts.second, system),
+        second=tier(second, parts.second_memory, system),
         intra=intra.port if np.any(intra.port.bandwidth > 0) else None,
         inter=inter.port if np.any(inter.port.bandwidth > 0) else None,
         energy_per_flop={dtype: divide(switched, done) for dtype, done in parts.typed.operations.items()},
@@ -196,7 +196,7 @@ def choose_parts(system: GeneratedSystem, library: TechLibrary, choices: Mapping
         stacked={name: library.scale(cache, choice["stacked_logic"]) for name, cache in formed.items()},
         bond=bond,
         memory=_memory_devices(library, choice["memory"], changes.memory, bond),
-        second=_memory_devices(library, choice["second_memory"], changes.second_memory, bond) if "second_memory" in choice else None,
+        second_memory=_memory_devices(library, choice["second_memory"], changes.second_memory, bond) if "second_memory" in choice else None,
         intra_link=_changed(library.gather("link", choice["intra_link"]), changes.intra_link),
         inter_link=_changed(library.gather("link", choice["inter_link"]), changes.inter_link),
         die_link=library.gather("link", choice["die_link"]),
@@ -267,7 +267,7 @@ def _mounted(parts: Parts, memory: BuiltMemory | None, second: BuiltMemory | Non
     """What stands beside and on the compute dies."""
     return Mounted(
         devices=NOTHING if memory is None or parts.memory is None else memory.level.capacity / parts.memory.device_capacity,
-        second=NOTHING if second is None or parts.second is None else second.level.capacity / parts.second.device_capacity,
+        second=NOTHING if second is None or parts.second_memory is None else second.level.capacity / parts.second_memory.device_capacity,
         stacked=tuple(cache.stacked_area for cache in caches),
         vias_area=sum((cache.vias_area for cache in caches), NOTHING),
     )
@@ -287,8 +287,8 @@ def within_package(system: GeneratedSystem, parts: Parts) -> tuple[Budgets, Limi
     for _ in range(DELIVERY_PASSES if np.any(power > delivered) else 0):
         here = budgets.model_copy(update={"power": fed})
         drawn = NOTHING if memory is None else build_memory(memory, here, allot(here, "memory"), system).used.power
-        if parts.second is not None:
-            drawn = drawn + build_second(parts.second, here, allot(here, "second_memory"), system).used.power
+        if parts.second_memory is not None:
+            drawn = drawn + build_second(parts.second_memory, here, allot(here, "second_memory"), system).used.power
         fed = np.minimum(power, delivered + np.where(on_logic(memory), 0.0, drawn))
     names = ("budget", "peak_power", "cooling of the package (substrate.cooling_limit)", "delivery to the die (substrate.delivery_limit)")
     code = np.where(fed < power, 3, np.argmin(np.broadcast_arrays(*fits), axis=0))

@@ -75,7 +75,7 @@ class Mounted:
 
     def memories(self, parts: Parts) -> tuple[tuple[OffChip | None, Array], ...]:
         """Both memories, each with its devices. [1]"""
-        return (parts.memory, self.devices), (parts.second, self.second)
+        return (parts.memory, self.devices), (parts.second_memory, self.second)
 
 
 def packaged(
@@ -177,14 +177,14 @@ def bill(parts: Parts, budgets: Budgets, sharing: int, mounted: Mounted) -> tupl
     """
     substrate, dies = parts.substrate, budgets.chiplets
     chip, above = die_cost(budgets.chip_area / dies, parts.node), _stack_cost(parts, budgets, mounted)
-    stack, more = (NOTHING if part is None else part.device_cost for part in (parts.memory, parts.second))
+    stack, more = (NOTHING if part is None else part.device_cost for part in (parts.memory, parts.second_memory))
     if chip is None or stack is None or more is None or above is None or substrate.cost_per_area is None or substrate.assembly_cost is None:
         return {}, good_package(parts, budgets, sharing, mounted, ONE, np.zeros(1))[1]
     cost = {
         "chip": np.asarray(dies * chip),
         **({"stack": above} if above.any() else {}),
         **({} if parts.memory is None else {"memory": np.asarray(mounted.devices * stack)}),
-        **({} if parts.second is None else {"second_memory": np.asarray(mounted.second * more)}),
+        **({} if parts.second_memory is None else {"second_memory": np.asarray(mounted.second * more)}),
         "package": np.asarray(substrate.cost_per_area * budgets.node_area),
         "assembly": np.asarray(substrate.assembly_cost / sharing + substrate.device_cost),
     }
@@ -255,7 +255,7 @@ def embodied(parts: Parts, budgets: Budgets, mounted: Mounted, begun: Array) -> 
         **({"stack": above} if above.any() else {}),
         "yield_loss": np.asarray(wafers - area - above),
         **({} if parts.memory is None else {"memory": devices[0]}),
-        **({} if parts.second is None else {"second_memory": devices[1]}),
+        **({} if parts.second_memory is None else {"second_memory": devices[1]}),
         "loss": np.asarray((begun - 1.0) * (wafers + devices[0] + devices[1])),
     }
 
@@ -281,7 +281,7 @@ def limits(parts: Parts, budgets: Budgets, mounted: Mounted) -> tuple[tuple[Mask
     if parts.node.reticle is not None:
         printed = parts.node.reticle * substrate.exposures
         found.append((np.asarray(area / budgets.chiplets > printed * (1 + 1e-9)), OVERSIZED))
-    for fine in (part.bump_pitch for part in (parts.memory, parts.second) if part is not None and part.bump_pitch is not None):
+    for fine in (part.bump_pitch for part in (parts.memory, parts.second_memory) if part is not None and part.bump_pitch is not None):
         if substrate.bump_pitch is None:
             break
         coarse = np.asarray(substrate.bump_pitch > fine * (1 + 1e-9))
