@@ -44,8 +44,11 @@ class _Survey:
     @property
     def order(self) -> Index:
         """Those that fit, best first; of equal ones those that keep all on main memory, and the one that needs less of it."""
-        far = self.score.second.get("second_memory_bytes", np.zeros(1)) > 0
-        found = np.lexsort((self.score.memory_needed, np.broadcast_to(far, self.cost.shape), self.cost))
+        far, cost = self.score.second.get("second_memory_bytes", np.zeros(1)) > 0, self.cost
+        if far.any():  # what hides behind other work adds a rounding, and is no gain
+            best = np.abs(cost[np.isfinite(cost)]).min(initial=np.inf)
+            cost = np.round(cost / best, 9) if np.isfinite(best) and best > 0 else cost
+        found = np.lexsort((self.score.memory_needed, np.broadcast_to(far, cost.shape), cost))
         return found[self.score.feasible[found]]
 
     @property
