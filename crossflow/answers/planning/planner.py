@@ -98,7 +98,8 @@ def plan(scenario: Scenario, *, top: int = 10, objective: str = "step_time_s", m
     if not made:
         raise StrategyError(f"strategy: none of {len(legal)} can be made: {unmade[0].reason}")
     check_objective(scenario, evaluate(scenario, {"strategy": _texts(scenario, made[:1])}).columns(), objective)
-    found = _with_placements(scenario, _survey(scenario, _sampled(scenario, made, objective), objective), objective)
+    divided = _survey(scenario, _sampled(scenario, made, objective), objective)
+    found = _with_placements(scenario, divided, objective)
     order = found.order
     if len(order) and not np.isfinite(found.cost[order]).any():
         raise CrossflowError(f"{objective} has no value for any strategy of this scenario; order plans by another column")
@@ -116,7 +117,7 @@ def plan(scenario: Scenario, *, top: int = 10, objective: str = "step_time_s", m
         plans=rows,
         chosen=None if chosen is None else rows[shown.index(chosen)],
         own=_own(scenario, found, objective, margin),
-        legal=len(legal),
+        legal=len(legal) + len(found.strategies) - len(divided.strategies),
         tried=len(found.strategies),
         fitting=len(order),
         tight=len(order) - len(room),
