@@ -113,6 +113,9 @@ def split(scenario: Scenario, points: Points) -> Split:
     discrete: dict[str, Sequence[Any]] = {}
     for path, values in points.items():
         parts = path.split(".")
+        if not isinstance(values, np.ndarray) and any(value is None for value in values):  # null: another device, without that part
+            discrete[path] = values
+            continue
         if parts[:2] == ["system", "technology"] and len(parts) == 3 and isinstance(scenario.system, GeneratedSystem):
             if parts[2] not in type(scenario.system.technology).model_fields:
                 known = type(scenario.system.technology).model_fields

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
 import numpy as np
-from pydantic import Field, create_model, model_validator
+from pydantic import BeforeValidator, Field, create_model, model_validator
 
 from crossflow.base.arrays import Array, points
 from crossflow.base.files import FileModel, one_of
@@ -249,6 +249,14 @@ class SecondMemoryUse(FileModel):
     way: ReadWay = Field(default="direct", description=WAY)
 
 
+USUAL_USE = SecondMemoryUse()
+
+
+def _usual(given: Any) -> Any:
+    """The usual use of a second memory where a sweep or a section says null, as for a point without one."""
+    return USUAL_USE if given is None else given
+
+
 class SecondMemoryFigures(FileModel):
     """A second memory as published, the share of one device."""
 
@@ -351,7 +359,9 @@ class GeneratedSystem(SystemFields):
         default=points(0.1),
         description="share of main memory's power kept for idle and refresh: it bounds their capacity, and the rest feeds their pins",
     )
-    second_memory: SecondMemoryUse = Field(default=SecondMemoryUse(), description="how the second memory is used, where there is one")
+    second_memory: Annotated[SecondMemoryUse, BeforeValidator(_usual)] = Field(
+        default=USUAL_USE, description="how the second memory is used, where there is one"
+    )
     shared_power: Flag = Field(default=False, description="whether compute also gets the power that other components cannot use")
     dataflow: Dataflow = "best"
     rates: Mapping[TypeName, Ratio] = Field(
@@ -435,7 +445,8 @@ class GeneratedSystem(SystemFields):
             return self
         shares = [f"budgets.{name}.second_memory" for name in BUDGETS if getattr(self.budgets, name).second_memory is not None]
         changes = ("components.second_memory",) if self.components.second_memory is not None else ()
-        use = ("second_memory",) if "second_memory" in self.model_fields_set else ()
+        said = "second_memory" in self.model_fields_set and self.second_memory is not USUAL_USE
+        use = ("second_memory",) if said else ()
         if given := [*shares, *changes, *use]:
             raise ValueError(f"{given[0]}: there is no second memory; name one as technology.second_memory, or leave it out")
         return self
