@@ -361,3 +361,8 @@ def test_flash_is_no_main_memory_and_needs_shares():
     assert "its main memory is flash" in crossflow.predict(flash).reason
     bare = crossflow.from_dict({"system": {"template": "reference", "technology": {"second_memory": "HBF"}, "devices": 8}, "workload": DECODE, "strategy": "tp8"})  # fmt: skip
     assert "not one device of the second memory fits" in crossflow.predict(bare).reason
+
+
+def test_figures_of_a_second_memory_that_holds_nothing_are_told():
+    found = crossflow.predict(scenario("", changed(page="16 KiB", endurance=1000)))
+    assert any("system.second_memory" in note and "no strategy.far keeps anything there" in note for note in found.notes)

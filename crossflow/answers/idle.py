@@ -37,6 +37,7 @@ SETTINGS: Mapping[str, str] = {
     "system.levels": "kernels were measured with the device's own, or none of them waits for it",
     "system.operation": "powers enter the energy of a whole run only; give a run: section",
     "system.host": "no strategy.offload keeps anything on the host",
+    "system.second_memory": "no strategy.far keeps anything there that it would slow or wear out",
     "software": "what it describes does not take place, or hides behind longer work",
     "workload.uneven": "no whole tables are shared out over ranks",
     **dict.fromkeys(tuple(f"workload.experts.{key}" for key in ("uneven", "skew", "variation")), "no experts are shared out over ranks"),
