@@ -142,7 +142,7 @@ def budgets(**changes):
 
 def memory_system(utilisation=1.0):
     """A template whose memory may leak half of its power; nothing stands on its chip."""
-    return some(memory_static_share=0.5, memory_utilisation=utilisation, levels={})
+    return some(memory_static_share=0.5, memory_utilisation=utilisation, first_room=1.0, levels={})
 
 
 def mounted(devices):
@@ -240,6 +240,7 @@ def made(spare_share=0.0, bonding=0.5, **changes):
         "bond": some(bonding_yield=0.9),
         "node": some(wafer_cost=None, defect_density=None, carbon_per_area=3.0),
         "memory": memory(),
+        "second_memory": None,
         "substrate": substrate,
         "spares": None,
     }
@@ -286,7 +287,7 @@ def test_a_bill_by_hand():
 
 def test_carbon_of_a_chip_and_its_memory_by_hand():
     node = some(carbon_per_area=3.0, defect_density=3000.0)
-    parts = SimpleNamespace(node=node, memory=memory(carbon_per_capacity=0.5), spares=None)
+    parts = SimpleNamespace(node=node, memory=memory(carbon_per_capacity=0.5), second_memory=None, spares=None)
     found = packaging.embodied(parts, budgets(chip_area=2e-4, chiplets=2.0), mounted(4), of(1.25))
     wafer, stacks = 3 * 2 * wafer_area(of(1e-4), of(3000.0))[0], 4 * 10 * 0.5
     assert {name: amount[0] for name, amount in found.items()} == {

@@ -299,7 +299,7 @@ WRONG = [
     (
         "system.technology.memroy",
         ["HBM2"],
-        "system.technology.memroy: no such technology role; did you mean 'memory'?; known: logic, compute, memory, intra_link, inter_link, intra_switch, inter_switch, intra_uplink, inter_uplink, die_link, stacked_logic, bond, substrate, delivery",
+        "system.technology.memroy: no such technology role; did you mean 'memory'?; known: logic, compute, memory, second_memory, intra_link, inter_link, intra_switch, inter_switch, intra_uplink, inter_uplink, die_link, stacked_logic, bond, substrate, delivery",
     ),
 ]
 

@@ -24,7 +24,7 @@ from crossflow.workload.spec import TransformerSpec
 GPT = {
     "model": "transformer", "layers": 8, "hidden": 1024, "heads": 16, "ffn": 4096, "vocabulary": 32000, "sequence": 512, "global_batch": 64,
 }  # fmt: skip
-KNOWN = "apart, attention_shard_group, attention_tp, cp, distant, dp, embedding_shard_group, embedding_tp, ep, etp, experts_shard_group, first_stage, kernel, kp1, kp2, last_stage, lp, micro_batch, mlp_shard_group, mlp_tp, offload, offload_layers, placement, pp, recompute, recompute_layers, recompute_modules, redundant_experts, schedule, sequence_parallel, shard_group, stage_layers, tp, unsharded, virtual_stages, zero"
+KNOWN = "apart, attention_shard_group, attention_tp, cp, distant, dp, embedding_shard_group, embedding_tp, ep, etp, experts_shard_group, far, far_cache, far_experts, first_stage, kernel, kp1, kp2, last_stage, lp, micro_batch, mlp_shard_group, mlp_tp, offload, offload_layers, placement, pp, recompute, recompute_layers, recompute_modules, redundant_experts, schedule, sequence_parallel, shard_group, stage_layers, tp, unsharded, virtual_stages, zero"
 
 
 def model_of(**changes):
@@ -143,7 +143,7 @@ def test_what_is_wrong_with_a_plan_is_told_all_at_once(given, sentence, exactly)
     ],
 )
 def test_text_that_is_no_plan_is_told(text, part, why, exactly):
-    cure = "write degrees and options such as tp8-pp4-dp16-mb2-z1-sp-full (numbers: tp, cp, ep, etp, re, atp, mlptp, embtp, dp, pp, v, mb, z, g, ag, mlpg, eg, embg, first, last, ol, rl; words: sp, apart, selective, full, gpipe, zbh1, chimera, pipedream, dualpipe, offload:optimizer+weights+activations, sel:attn+norm+up+act+shared+mlp+moe, unsharded:embedding, distant:mlp, placed:dp+tp+pp, layers:3+4x2+2, order:FILE.yaml), or a mapping"
+    cure = "write degrees and options such as tp8-pp4-dp16-mb2-z1-sp-full (numbers: tp, cp, ep, etp, re, atp, mlptp, embtp, dp, pp, v, mb, z, g, ag, mlpg, eg, embg, first, last, ol, rl, fe, fc; words: sp, apart, selective, full, gpipe, zbh1, chimera, pipedream, dualpipe, offload:optimizer+weights+activations, far:weights+experts+cache+optimizer, sel:attn+norm+up+act+shared+mlp+moe, unsharded:embedding, distant:mlp, placed:dp+tp+pp, layers:3+4x2+2, order:FILE.yaml), or a mapping"
     with pytest.raises(StrategyError, match=exactly(f"strategy '{text}': '{part}' is {why}; {cure}")):
         plan_of(text)
 
@@ -464,7 +464,7 @@ MIXED = [
     Plan(tp=8, ep=8, etp=1, dp=2, pp=4, sequence_parallel=True, placement=("tp", "pp", "dp"), stage_layers=(0, 4, 4, 0)),
 ]
 INDEXED = ("schedule", "schedules", "placement", "placements", "division", "divisions")
-TABLES = ("offload", "repeated", "own_tensor", "own_shards", "apart", "unsharded", "distant")
+TABLES = ("offload", "far", "repeated", "own_tensor", "own_shards", "apart", "unsharded", "distant")
 
 
 def groups(layout):

@@ -202,6 +202,7 @@ DLRM = {
     "exchange.indices": "int32", "exchange.ahead": False, "exchange.bucket": "1 MiB", "task": "forward",
     "frozen": "embedding",
 }  # fmt: skip
+TIERED = {"system.second_memory": {"capacity": "480 GB", "bandwidth": "450 GB/s", "energy": "8 pJ/bit"}}
 SERVED, WRITTEN = {"workload.task": "prefill"}, {"workload.task": "decode", "workload.output": 64}
 TRANSFORMER = {
     "layers": 4, "hidden": 2048, "heads": 8, "kv_heads": 4, "head_dim": 128, "ffn": 2048, "gated": False,
@@ -259,6 +260,8 @@ PLANS = {
     "sequence_parallel": True, "virtual_stages": When(2, PIPE), "micro_batch": 4, "recompute": "full", "schedule": When("gpipe", PIPE),
     "first_stage": When(3, PIPE), "last_stage": When(3, PIPE), "stage_layers": When([3, 5], PIPE),
     "offload": "optimizer", "recompute_layers": When(1, {"strategy.recompute": "full"}), "recompute_modules": ["layernorm", "mlp"], "offload_layers": When(1, {"strategy.offload": "activations"}), "placement": When(["pp", "tp", "dp"], PIPE),
+    "far": When("optimizer", TIERED), "far_experts": When(50, {**MOE, **TIERED, "strategy.far": "experts"}),
+    "far_cache": When(50, {**TIERED, **WRITTEN, "strategy.far": "cache"}),
 }  # fmt: skip
 ROLES = {"dense": "tp", "embedding": "mp-rows", "transformer": When(["ddp", "fsdp"], ENCODED),
          "experts": When("ep", {"workload.experts": {"count": 16, "active": 2}})}  # fmt: skip

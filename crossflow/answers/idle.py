@@ -41,6 +41,7 @@ SETTINGS: Mapping[str, str] = {
     "system.levels": "kernels were measured with the device's own, or none of them waits for it",
     "system.operation": "powers enter the energy of a whole run only; give a run: section",
     "system.host": "no strategy.offload keeps anything on the host",
+    "system.second_memory": "no strategy.far keeps anything there that it would slow or wear out",
     "software": "what it describes does not take place, or hides behind longer work",
     "workload.uneven": "no whole tables are shared out over ranks",
     **dict.fromkeys(tuple(f"workload.experts.{key}" for key in ("uneven", "skew", "variation")), "no experts are shared out over ranks"),
@@ -67,6 +68,7 @@ OPTIONS: Mapping[str, str] = {
     "last_stage": "the stages have as many layers without it",
     "stage_layers": "the stages have as many layers without it",
     "offload": "there is nothing of the kind to keep on the host",
+    "far": "there is nothing of the kind to keep on the second memory",
     "placement": "the ranks that communicate are as far apart in the default order",
 }
 # Why some of them change nothing without a backward pass.
@@ -244,12 +246,12 @@ def _idle_options(scenario: Scenario, score: Score) -> list[str]:
     told = written if isinstance(written, Mapping) else defaults
     plain = {name: replace(plan, **{name: defaults[name]}) for name in OPTIONS if name in told and getattr(plan, name) != defaults[name]}
     plain |= _less_repeated(plan)
-    nodes, hosted = scenario.nodes, scenario.system.host is not None
+    nodes, hosted, tiered = scenario.nodes, scenario.system.host is not None, scenario.tiered
     balanced, elements = scenario.balanced, scenario.elements
     legal = {
         name: other
         for name, other in plain.items()
-        if strategy_problem(other, scenario.workload, nodes, balanced=balanced, elements=elements, hosted=hosted) is None
+        if strategy_problem(other, scenario.workload, nodes, balanced=balanced, elements=elements, hosted=hosted, tiered=tiered) is None
     }
     if not legal:
         return []

@@ -23,7 +23,7 @@ from crossflow.base.files import Document
 from crossflow.base.paths import quantity_at
 from crossflow.base.units import Quantity
 from crossflow.hardware.architecture import divisions
-from crossflow.hardware.architecture.template import GeneratedSystem
+from crossflow.hardware.architecture.template import GeneratedSystem, is_none
 from crossflow.hardware.technology.library import KINDS, Choice, kind_of
 
 # Sections of a scenario that vary from point to point.
@@ -114,13 +114,20 @@ def split(scenario: Scenario, points: Points) -> Split:
     quantities: dict[str, Array] = {}
     discrete: dict[str, Sequence[Any]] = {}
     for path, values in points.items():
+        if not isinstance(values, np.ndarray) and any(value is None for value in values):  # null: another device, without that part
+            discrete[path] = values
+            continue
         place, role = technology_at(scenario, path)
         if role is not None:
-            known = type(scenario.system.places[place].technology).model_fields
+            system = scenario.system.places[place]
+            known = type(system.technology).model_fields
             if role not in known:
                 raise CrossflowError(f"{path}: no such technology role{did_you_mean(role, known)}; known: {', '.join(known)}")
             if place != "system" and kind_of(role) == "switch":
                 raise CrossflowError(f"{path}: named switches are counted for the devices of the system itself only")
+            if role == "memory" and (getattr(system, "on_chip_only", False) or any(map(is_none, values))):
+                discrete[path] = values  # a chip without main memory has other levels, and no figures of it
+                continue
             choices[path] = Choice.of([*map(str, values)])
         elif (quantity := varied(scenario, path)) is not None:
             quantities[path] = _read(path, quantity, values)

@@ -25,7 +25,7 @@ from crossflow.base.units import show
 from crossflow.hardware.architecture.model import Architecture
 from crossflow.hardware.architecture.run_cost import DAY, KILOWATT_HOUR
 from crossflow.hardware.architecture.system import architecture
-from crossflow.hardware.architecture.template import GeneratedSystem
+from crossflow.hardware.architecture.template import GeneratedSystem, is_none
 from crossflow.parallel.strategy.hierarchy import Hierarchy
 from crossflow.parallel.strategy.notation import PAPER_KEYS, is_by_types
 from crossflow.parallel.strategy.plan import Plan
@@ -288,6 +288,7 @@ class Prediction(PlainData, Tabular):
             "capacity_bytes": float(score.memory_capacity[0]),
             "host_bytes": _number(score.host_memory),
             "host_capacity_bytes": _number(score.host_capacity),
+            **{name: _number(value) for name, value in score.second.items()},
             "fits": bool(score.fits[0]),
             "margin": _number(score.memory_left),
             "tight": bool(score.tight()[0]),
@@ -362,7 +363,7 @@ class Prediction(PlainData, Tabular):
     def notes(self) -> tuple[str, ...]:
         """What the scenario leaves to the file of its model, what of the model does not run, and settings without effect, as sentences."""
         workload = self.scenario.workload
-        found = [*idle(self.scenario, self.score), *self._unmatched(), *self._unused(), *self._projected()]
+        found = [*idle(self.scenario, self.score), *self._unmatched(), *self._unused(), *self._projected(), *self._on_host()]
         found += division_notes(self.scenario)
         if not isinstance(workload, TransformerSpec):
             return tuple(found)
@@ -382,10 +383,20 @@ class Prediction(PlainData, Tabular):
         library = self.scenario.library_document().data
         for kind in ("logic", "memory"):
             name = getattr(system.technology, kind)
+            if is_none(name):
+                continue
             figures = [figure for figure in library[kind][name].values() if isinstance(figure, Mapping)]
             guessed = sum(bool(figure.get("projected")) for figure in figures)
             if guessed >= _PROJECTED * len(figures):
                 yield f"{kind} {name}: {guessed} of its {len(figures)} figures are projected, not published; crossflow show {name} has them"
+
+    def _on_host(self) -> Iterator[str]:
+        """What is assumed of the software of a device whose main memory is on the chip."""
+        stack = self.scenario.stack
+        if self.device.on_chip_only and stack is not None and isinstance(self.scenario.workload, TransformerSpec):
+            size = show(float(stack.memory.context[0] + stack.memory.library[0]), "B")
+            level = self.device.memory.name
+            yield f"main memory is on the chip ({level}): the context and libraries of {stack.name}, {size}, lie on the host"
 
     def _unused(self) -> Iterator[str]:
         """What of the power budget a generated device cannot use."""

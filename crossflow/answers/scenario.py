@@ -241,6 +241,11 @@ class Scenario(PlainData):
         return int(self.workload.program.samples) if isinstance(self.workload, ProgramSpec) else self.workload.global_batch
 
     @property
+    def tiered(self) -> bool:
+        """Whether its devices have a second memory."""
+        return self.system.tiered
+
+    @property
     def balanced(self) -> bool:
         """Whether the software makes pipeline stages by weight, not by number of layers."""
         return self.stack is not None and self.stack.stages == "balanced"
@@ -500,7 +505,7 @@ def _undivided(scenario: Scenario, strategy: Plan | Hierarchy) -> str | None:
     """Why a strategy cannot divide the layered model of a scenario, None where it can."""
     return strategy_problem(
         strategy, scenario.workload, scenario.nodes, balanced=scenario.balanced, elements=scenario.elements,
-        hosted=scenario.system.host is not None,
+        hosted=scenario.system.host is not None, tiered=scenario.tiered,
     )  # fmt: skip
 
 

@@ -29,23 +29,27 @@ UNIT_SUFFIX = {
     "samples_per_second": "", "tokens_per_second": "",
 }  # fmt: skip
 PARTS = ("breakdown", "communication", "exposed_communication", "by_layer", "bound", "memory")  # groups of which a point may have no part
+OVERFULL_SECOND = "needs {far} of second memory per device, {far_lack} more than its {far_room}"
 UNTOLD = ("reason", "trust", "rent", "normalised_devices", "points", "units")  # of which other columns are made, and what is no figure
 OVERFULL = "needs {needed} of memory per device, {excess} more than its {capacity}"
 OVERFULL_HOST = "needs {host} of the host's memory per device, {lack} more than its share of {room}"
-UNPREFIXED = ("serving", "operation", "node", "own")  # groups whose names are columns as they are
+UNPREFIXED = ("second", "serving", "operation", "node", "own")  # groups whose names are columns as they are
 MILLION = "_per_million_"  # between a figure and what it is counted for, samples or tokens
+OVERFULLS = (OVERFULL, OVERFULL_HOST, OVERFULL_SECOND)  # sentences of designs that lack nothing but memory
 MARGIN = 0.05  # share of memory below which what is left is little: fragments and libraries that no model counts may need it
 # Fields of a score that hold figures by name.
-_GROUPS = (*PARTS, "architecture", "serving", "operation", "node", "error_band", "run", "points", "units", "own")
+_GROUPS = (*PARTS, "architecture", "second", "serving", "operation", "node", "error_band", "run", "points", "units", "own")
 _NAMED = {
     "flops": "flop", "intensity_flop_per_byte": "flop/B", "samples_per_second": "1/s", "tokens_per_second": "1/s",
 }  # fmt: skip
 _OF_A_DEVICE = {
     "throughput": "flop/s", "frequency": "Hz", "sustained_frequency": "Hz", "voltage": "V", "temperature": "K", "area": "m2", "power": "W",
-    "perimeter": "m", "length": "m", "capacity": "B", "bandwidth": "B/s", "cost": "USD", "carbon": "kg",
+    "perimeter": "m", "length": "m", "capacity": "B", "bandwidth": "B/s", "write_bandwidth": "B/s", "cost": "USD", "carbon": "kg",
 }  # fmt: skip
+_FAR = ("second_memory_bytes", "second_memory_capacity_bytes")
 _LARGER = (
     "mfu", "hfu", "samples_per_second", "tokens_per_second", "intensity_flop_per_byte", "memory_capacity_bytes", "host_capacity_bytes",
+    "second_memory_capacity_bytes", "second_memory_lifetime_s",
     "measured_share", "input_throughput_tokens_per_s", "output_throughput_tokens_per_s", "request_throughput_per_s",
 )  # fmt: skip
 _SMALLER = (
@@ -138,6 +142,8 @@ class Score(PlainData, Tabular):
     measured_share : share of the time of kernels and collectives that was measured: that a profile gives, or a program states; NaN
         without either. [1]
     architecture : derived figures of one device, in SI units.
+    second : figures of the second memory by column: what the fullest device keeps there and its capacity, what all devices read and
+        write there in a step, and how long its cells last at that rate; none where devices have none. [B], [s]
     serving : figures of a service by column, such as ``ttft_s``; none of other tasks. [s], [1/s]
     operation : figures of a step that the system's `operation` gives, by column; none where it does not give them.
     node : what a node draws while it runs, ``node_power_w``; none where the system does not say. [W]
@@ -179,6 +185,7 @@ class Score(PlainData, Tabular):
     measured_share: Array
     trust: Index
     architecture: Mapping[str, Array]
+    second: Mapping[str, Array] = field(default_factory=dict)
     serving: Mapping[str, Array] = field(default_factory=dict)
     operation: Mapping[str, Array] = field(default_factory=dict)
     node: Mapping[str, Array] = field(default_factory=dict)
@@ -242,7 +249,13 @@ class Score(PlainData, Tabular):
     @property
     def fits(self) -> Mask:
         """Whether a design fits in the memory of its devices and of their host."""
-        return np.asarray((self.memory_needed <= self.memory_capacity) & (self.host_memory <= self.host_capacity))
+        return np.asarray((self.memory_needed <= self.memory_capacity) & (self.host_memory <= self.host_capacity) & (self.far_lacking <= 0))
+
+    @property
+    def far_lacking(self) -> Array:
+        """What the fullest device lacks of its second memory, negative where it has more than it needs, 0 without one, shape (n,). [B]"""
+        needed, capacity = (self.second.get(name, np.zeros(len(self))) for name in _FAR)
+        return np.asarray(np.nan_to_num(needed - capacity))
 
     def tight(self, margin: float = MARGIN) -> Mask:
         """Whether a design fits and leaves less than a margin of its memory."""
@@ -251,7 +264,7 @@ class Score(PlainData, Tabular):
     @property
     def buildable(self) -> Mask:
         """Whether nothing but memory stands against a point."""
-        codes = [code for code, sentence in enumerate(self.reasons) if sentence in (OVERFULL, OVERFULL_HOST)]
+        codes = [code for code, sentence in enumerate(self.reasons) if sentence in OVERFULLS]
         return np.asarray(self.feasible | np.isin(self.reason, codes))
 
     @property
@@ -312,6 +325,7 @@ class Score(PlainData, Tabular):
             return None
         needed, capacity = float(self.memory_needed[point]), float(self.memory_capacity[point])
         host, room = float(self.host_memory[point]), float(self.host_capacity[point])
+        far, far_room = (float(self.second[name][point]) if name in self.second else 0.0 for name in _FAR)
         return self.reasons[code].format(
             needed=show_beyond(needed, capacity, "B"),
             capacity=show(capacity, "B"),
@@ -319,13 +333,16 @@ class Score(PlainData, Tabular):
             host=show_beyond(host, room, "B"),
             room=show(room, "B"),
             lack=show(host - room, "B"),
+            far=show_beyond(far, far_room, "B"),
+            far_room=show(far_room, "B"),
+            far_lack=show(far - far_room, "B"),
         )
 
     def _reasons(self) -> list[str | None]:
         """Why each point is infeasible; points that share their figures share the sentence."""
         if self.feasible.all():
             return [None] * len(self)
-        figures = (self.reason, self.memory_needed, self.memory_capacity, self.host_memory, self.host_capacity)
+        figures = (self.reason, self.memory_needed, self.memory_capacity, self.host_memory, self.host_capacity, *self.second.values())
         keys = list(zip(*(values.tolist() for values in figures), strict=True))
         first = {key: i for i, key in reversed(list(enumerate(keys)))}
         sentences = {key: self.why(i) for key, i in first.items()}

@@ -16,6 +16,7 @@ from crossflow.cost.machine import Machine
 from crossflow.cost.price import LayerCosts, layer_costs
 from crossflow.cost.profile import Profile, optimizer_shape, where_measured
 from crossflow.cost.roofline import KernelCosts, pass_costs
+from crossflow.cost.tiers import over_products, updated_far, with_second_memory
 from crossflow.hardware.architecture.software import SoftwareStack
 from crossflow.parallel.activations import activations
 from crossflow.parallel.blocks import PHASES, unit_starts, units
@@ -23,6 +24,7 @@ from crossflow.parallel.offload import MASTER, Copies, activations_on_host, kept
 from crossflow.parallel.shapes import Between, Shape
 from crossflow.parallel.strategy.layout import Layout
 from crossflow.parallel.tables import COLLECTIVES, OF, StepTables
+from crossflow.parallel.tiers import FarTraffic, far_traffic, far_update
 from crossflow.parallel.weights import Weights, weight_sizes
 from crossflow.program.program import Program
 from crossflow.workload.job import Job
@@ -72,6 +74,7 @@ class State:
     gather : time to gather its weights, where they are sharded. [s]
     regather : time to gather updated weights after a sharded optimizer's step. [s]
     optimizer : cost of the optimizer on the parameters whose states the device holds.
+    far : bytes that an update reads and writes on the second memory, shape (2, units, n); None where nothing lies there. [B]
     copies : what is copied to the host and back, where anything is kept there.
     """
 
@@ -81,6 +84,7 @@ class State:
     regather: Array
     optimizer: KernelCosts
     copies: Copies | None
+    far: Array | None = None
 
     @property
     def update(self) -> Array:
@@ -90,7 +94,8 @@ class State:
     def at(self, points: Index) -> State:
         """State of some of the points."""
         arrays = {name: at_points(getattr(self, name), points) for name in ("reduce", "scatter", "gather", "regather")}
-        return State(**arrays, optimizer=self.optimizer.at(points), copies=None if self.copies is None else self.copies.at(points))
+        copies, far = self.copies, None if self.far is None else at_points(self.far, points)
+        return State(**arrays, optimizer=self.optimizer.at(points), copies=None if copies is None else copies.at(points), far=far)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -102,6 +107,7 @@ class Steps:
     passes: Passes
     state: State
     between: Between
+    far: FarTraffic | None = None  # what passes move on the second memory, where any plan keeps anything there
 
     def of(self, shape: Shape) -> Steps:
         """With the passes and the state of points whose pipelines have one shape; all else is still of all points."""
@@ -121,6 +127,10 @@ def steps_of(job: Job, layout: Layout, machine: Machine, tables: StepTables) -> 
     if tables.mean is not None:  # the fullest rank takes the time, all ranks together do what they do in the mean
         mean = times_of(tables.mean)
         times = dataclasses.replace(times, flops=mean.flops, energy=mean.energy, traffic=mean.traffic)
+    second, far = machine.architecture.second, None
+    if layout.far and second is not None:
+        far = over_products(far_traffic(job, layout, machine.stack, second.page), times)
+        times = with_second_memory(times, far, machine.architecture.memory, second)
     inside, outside, whole, tied = (machine.wires.time(*one) for one in tables.between.each(layout))
     if job.training and machine.architecture.execution.variation.any():
         bound = times.bound.copy()
@@ -128,7 +138,7 @@ def steps_of(job: Job, layout: Layout, machine: Machine, tables: StepTables) -> 
         times = dataclasses.replace(times, bound=bound)
     return Steps(
         tables=tables, times=times, passes=_passes(job, layout, machine, tables, times), state=_state(job, layout, machine, tables.weights),
-        between=Between(transfer=np.array([inside, outside]), whole=whole, tied=tied),
+        between=Between(transfer=np.array([inside, outside]), whole=whole, tied=tied), far=far,
     )  # fmt: skip
 
 
@@ -281,9 +291,14 @@ def _state(job: Job, layout: Layout, machine: Machine, weights: Weights) -> Stat
         reductions = (scatter if message.sharded else reduce)[OF[message.collective]]
         into = {"reduce": reductions, "gather": gather, "regather": regather}[message.role]
         into += time
+    optimizer = optimizer_costs(job, weights.owned * (1.0 - kept_on_host(layout, "optimizer")), machine)
+    second, far = machine.architecture.second, None
+    if layout.far and second is not None and job.training:
+        far = np.stack(far_update(job, layout, machine.stack, weights.owned))
+        optimizer = updated_far(optimizer, far, machine.architecture.memory, second)
     return State(
-        reduce=reduce, scatter=scatter, gather=gather, regather=regather,
-        optimizer=optimizer_costs(job, weights.owned * (1.0 - kept_on_host(layout, "optimizer")), machine),
+        reduce=reduce, scatter=scatter, gather=gather, regather=regather, far=far,
+        optimizer=optimizer,
         copies=_copies(job, layout, machine, weights.owned),
     )  # fmt: skip
 

@@ -316,7 +316,7 @@ def _mixed(dtype: str, stored: str) -> str:
 
 # -------------------------------------------------------------------------------------------- sums by layer and phase
 
-FIGURES = ("compute", "launch", "kernels", "flops", "energy", "traffic", "measured")  # of kernels and their sums
+FIGURES = ("compute", "launch", "kernels", "flops", "energy", "traffic", "measured", "spare")  # of kernels and their sums
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -334,6 +334,7 @@ class LayerCosts:
     energy: Array  # dynamic energy. [J]
     traffic: Array  # bytes of main memory. [B]
     measured: Array  # of the time of kernels, what was measured. [s]
+    spare: Array  # of it, what kernels that main memory binds would take less if it took no time. [s]
     each: Array  # time of every kernel of the program alone, shape (kernels, n). [s]
 
 
@@ -353,7 +354,8 @@ def layer_costs(
     table, first = np.empty((len(FIGURES) + len(names), count, n)), 0
     for _, costs, known in kernel_parts(program, architecture, stack, profile, least=least):
         here = table[:, first : first + len(costs.time)]
-        for i, values in enumerate((costs.time, costs.launch, costs.launches, costs.flops, costs.energy, costs.traffic[-1], known)):
+        figures = costs.time, costs.launch, costs.launches, costs.flops, costs.energy, costs.traffic[-1], known, costs.spare
+        for i, values in enumerate(figures):
             here[i] = values
         here[len(FIGURES) :] = costs.resource_times
         first += len(costs.time)

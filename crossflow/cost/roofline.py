@@ -54,6 +54,14 @@ class KernelCosts:
         resources = np.arange(len(self.resource_times))[:, None, None]
         return np.asarray(np.where(self.bound == resources, self.time - self.launch, 0.0))
 
+    @property
+    def spare(self) -> Array:
+        """Time that kernels which main memory binds would take less if it took none, shape (kernels, n). [s]"""
+        others = self.resource_times[:-1].max(axis=0)
+        binds = self.resource_times[-1] > others
+        with np.errstate(invalid="ignore"):  # of a kernel that never ends nothing is spared
+            return np.where(binds & np.isfinite(self.time), np.maximum(self.time - self.launch - others, 0.0), 0.0)
+
     def slowed(self, share: Array) -> KernelCosts:
         """Costs of kernels that take longer by a share, without their launches. [1]"""
         return replace(self, time=self.time + share * (self.time - self.launch), working=self.working * (1.0 + share))
@@ -183,7 +191,10 @@ def _nested_costs(sizes: Array, flops: Array, added: Array, architecture: Archit
             least=divide(throttle.minimum, throttle.voltage) ** 2,
             price=lambda outer: _busy(compute, every(outer), switched, architecture)[1:],
         )
-    traffic = every(traffic_by_level(m, n, k, element, levels, second=ratio, added=more, often=batch, busy=busy, limit=limit))
+    outer = np.empty((0, *nearest.shape))  # of a single level, from which the units read
+    if len(levels) > 1:
+        outer = traffic_by_level(m, n, k, element, levels, second=ratio, added=more, often=batch, busy=busy, limit=limit)
+    traffic = every(outer)
     if len(rows) < len(flops) or (np.diff(which.ravel()) != 1).any():
         traffic = traffic[:, which.ravel()]
     waves = np.maximum(quantised(sizes[0], sizes[1], sizes[3], architecture), padded(sizes[0], sizes[1], sizes[2], architecture))

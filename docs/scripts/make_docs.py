@@ -322,9 +322,11 @@ SECTIONS: tuple[tuple[str, tuple[tuple[str, type[BaseModel], type[BaseModel] | N
         ("Divisions: one row of `budgets.divisions`", template.TechnologyDivision, None),
         ("Shares: `budgets.area`, `budgets.power_shares`, `budgets.perimeter`", template.BudgetShares, None),
         ("Component changes: `components`", template.ComponentChanges, None),
+        ("`second_memory` of a generated device", template.SecondMemoryUse, None),
         ("`kind: datasheet`", template.DatasheetSystem, template.SystemFields),
         ("`technology` of a datasheet device", template.DatasheetTechnology, None),
         ("`levels.NAME` of a datasheet device", template.DatasheetLevel, None),
+        ("`second_memory` of a datasheet device", template.SecondMemoryFigures, None),
         ("`power` of a datasheet device", template.DatasheetPower, None),
         ("`energy` of a datasheet device", template.DatasheetEnergy, None),
     )),
@@ -484,7 +486,7 @@ def _strategies_section() -> str:
 
 
 _CHOICES = {
-    "offload": mesh.OFFLOADS, "unsharded": mesh.TYPES, "apart": mesh.TYPES, "distant": mesh.TYPES, "placement": mesh.BLOCKS,
+    "offload": mesh.OFFLOADS, "far": mesh.FARS, "unsharded": mesh.TYPES, "apart": mesh.TYPES, "distant": mesh.TYPES, "placement": mesh.BLOCKS,
     "stage_layers": ("3", "4x2", "2"), "recompute_modules": tuple(mesh.MODULE_WORDS),
 }  # fmt: skip
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from crossflow.answers.scenario import Scenario
-from crossflow.answers.score import OVERFULL, OVERFULL_HOST, Score
+from crossflow.answers.score import OVERFULL, OVERFULL_HOST, OVERFULL_SECOND, Score
 from crossflow.base.arrays import Array, Index, Mask, divide, wide
 from crossflow.base.limits import LARGEST
 from crossflow.engine.runs.outcome import Outcome
@@ -137,7 +137,7 @@ def score_of(batch: PointBatch, ran: Ran) -> Score:
     used = divide(wide(outcome.flops, n), wide(peak * elapsed, n))
     needed = divide(wide(outcome.model_flops, n), wide(peak * elapsed, n))
     held = {kind: wide(amount, n) for kind, amount in outcome.memory.items()}
-    capacity = wide(device.memory.capacity * device.memory.instances, n)
+    capacity = wide(device.memory_capacity, n)
     wrong = timed & ((used > 1.0 + 1e-6) | (total < outcome.least * (1.0 - 1e-6)))
     unrunnable = [
         (wide(beyond, n), BEYOND),
@@ -165,6 +165,7 @@ def score_of(batch: PointBatch, ran: Ran) -> Score:
         measured_share=wide(outcome.measured if scenario.profile or outcome.measured.any() else np.nan, n),
         host_memory=wide(outcome.host_memory, n),
         host_capacity=wide(outcome.host_capacity, n),
+        second=_second(outcome, device, devices, total),
         energy=energy,
         power=wide(np.where(timed, energy, 0.0) / elapsed, n),
         cost=wide(_cost(fleets), n),
@@ -190,6 +191,23 @@ def _cost(fleets: Sequence[Fleet]) -> Array:
     return sum(each, NOTHING)
 
 
+def _second(outcome: Outcome, device: Architecture, devices: Array, total: Array) -> dict[str, Array]:
+    """What devices keep on their second memory and write there, and how long it lasts, by column; none where there is no such memory.
+
+    Cells wear evenly: a memory lasts until all of it has been written as often as a cell stands.
+    """
+    second, n = device.second, total.size
+    if second is None:
+        return {}
+    read, written = (wide(amount, n) for amount in outcome.second_moved)
+    rate = np.where(np.isfinite(total), divide(written, devices * np.where(np.isfinite(total), total, 1.0)), 0.0)  # of one device [B/s]
+    lasts = np.where(rate > 0, divide(wide(second.capacity * second.endurance, n), rate), np.inf)
+    return {
+        "second_memory_bytes": wide(outcome.second_memory, n), "second_memory_capacity_bytes": wide(second.capacity, n),
+        "second_memory_read_bytes": read, "second_memory_written_bytes": written, "second_memory_lifetime_s": lasts,
+    }  # fmt: skip
+
+
 def _unrunnable(outcome: Outcome, held: Mapping[str, Array], capacity: Array, endless: Mask) -> Causes:
     """What keeps a step from running on a device that can be built, each with its sentence."""
     full = sum(held.values(), np.zeros_like(capacity)) > capacity
@@ -198,6 +216,7 @@ def _unrunnable(outcome: Outcome, held: Mapping[str, Array], capacity: Array, en
         *told,
         (full, OVERFULL),
         (wide(outcome.host_memory > outcome.host_capacity, capacity.size), OVERFULL_HOST),
+        (wide(outcome.second_memory > outcome.second_capacity, capacity.size), OVERFULL_SECOND),
         (endless, NO_BANDWIDTH),
     ]
 

@@ -14,7 +14,7 @@ from crossflow.answers.evaluation.members import check_strategy
 from crossflow.answers.scenario import Scenario
 from crossflow.base.arrays import Index
 from crossflow.cost.machine import Machine
-from crossflow.engine.runs.memory import KINDS, Memory, host_share, memory
+from crossflow.engine.runs.memory import KINDS, Memory, host_share, memory, second_capacity
 from crossflow.engine.runs.outcome import BREAKDOWN, Outcome
 from crossflow.engine.runs.transformer import run_layers, transformer_step
 from crossflow.hardware.architecture.model import Architecture
@@ -29,7 +29,15 @@ from crossflow.workload.jobs import tokens_of
 from crossflow.workload.spec import TransformerSpec
 from crossflow.workload.stacked import chosen
 
-HELD = ("memory", "host_memory", "host_capacity", "problems", "least")  # of an outcome, what is known of points that are not timed
+HELD = (
+    "memory",
+    "host_memory",
+    "host_capacity",
+    "second_memory",
+    "second_capacity",
+    "problems",
+    "least",
+)  # of an outcome, what is known of points that are not timed
 
 
 def transformer_run(batch: PointBatch) -> Ran:
@@ -40,7 +48,11 @@ def transformer_run(batch: PointBatch) -> Ran:
     if members is None:
         job, (layout, tables, held) = scenario.job(), _repeated(scenario, runs_on.node, n)
         if not batch.own:
-            held = replace(held, capacity=runs_on.architecture.memory.capacity * np.ones(n), host_capacity=host_share(runs_on, layout))
+            device = runs_on.architecture
+            held = replace(
+                held, capacity=device.memory_capacity * np.ones(n), host_capacity=host_share(runs_on, layout),
+                far_capacity=second_capacity(device, n),
+            )  # fmt: skip
     else:
         job, tables = members.job, None
         layout = laid_out(job, members.strategies, members.batch, runs_on.node, runs_on.stack)
@@ -96,7 +108,7 @@ def untimed(held: Memory) -> Outcome:
     return Outcome(
         total=never, breakdown=parts, communication={}, exposed={}, memory=held.kinds, flops=nothing, model_flops=nothing, energy=nothing,
         traffic=nothing, sent=(nothing, nothing), bound={}, host_memory=held.host,
-        host_capacity=held.host_capacity,
+        host_capacity=held.host_capacity, second_memory=held.far_total, second_capacity=held.far_capacity,
     )  # fmt: skip
 
 
@@ -121,11 +133,13 @@ def pool_machine(scenario: Scenario, device: Architecture, pool: SystemSpec) -> 
 
 def _machine(scenario: Scenario, device: Architecture, found: SystemSpec) -> Machine:
     assert scenario.stack is not None  # layered models have one
+    # What a driver and its libraries hold lies on the host where the device's memory is on the chip.
+    stack = scenario.stack.on_host if device.on_chip_only else scenario.stack
     return Machine(
         architecture=device,
         network=found.network,
         node=found.devices_per_node,
-        stack=scenario.stack,
+        stack=stack,
         host=found.host,
         profile=scenario.profile,
     )

@@ -83,6 +83,7 @@ def check_strategy(
     """StrategyError for a strategy that cannot divide a workload on nodes of a scenario's devices; its `job` where it is at hand."""
     problem = strategy_problem(
         strategy, workload, nodes, balanced=scenario.balanced, elements=scenario.elements, hosted=scenario.system.host is not None,
+        tiered=scenario.tiered,
         model=None if job is None else job.model,
     )  # fmt: skip
     if problem is not None:

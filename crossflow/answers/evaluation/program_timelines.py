@@ -188,11 +188,10 @@ class _Laid:
 
     def timeline(self, scenario: Scenario, title: str, bubble: float | None = None) -> Timeline:
         """The timeline; `bubble` is what an even world leaves idle, where this is none. [s]"""
-        memory = scenario.architecture.memory
         return timeline_of(
             self._events(), list(self._devices()), title=title, total=float(self.end.max()), node=scenario.nodes[0],
             memory=[self._memory(kind) for kind in range(len(self.kinds.classes))],
-            capacity=float(memory.capacity[0] * memory.instances[0]), bubble=bubble,
+            capacity=float(scenario.architecture.memory_capacity[0]), bubble=bubble,
         )  # fmt: skip
 
     def _devices(self) -> Iterator[Device]:

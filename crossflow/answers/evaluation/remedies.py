@@ -9,16 +9,17 @@ from typing import Any
 import numpy as np
 
 from crossflow.answers.evaluation.larger import fewer_requests, more_devices, possible
+from crossflow.base.arrays import Array
 from crossflow.cost.machine import Machine
-from crossflow.engine.runs.memory import memory
+from crossflow.engine.runs.memory import Memory, memory
 from crossflow.parallel.batches import laid_out
 from crossflow.parallel.strategy.again import Again, further_levels
-from crossflow.parallel.strategy.mesh import OFFLOADS, divisors
+from crossflow.parallel.strategy.mesh import FARS, OFFLOADS, divisors
 from crossflow.parallel.strategy.plan import OWN_TENSOR, Plan
 from crossflow.workload.job import Job
 
 # From those that cost little to those that lay the plan out anew.
-CHANGES = ("micro_batch", "recompute", "zero", "unsharded", "offload", "stage_layers", "ep", *OWN_TENSOR.values(), "tp", "pp")
+CHANGES = ("micro_batch", "recompute", "zero", "unsharded", "offload", "far", "stage_layers", "ep", *OWN_TENSOR.values(), "tp", "pp")
 
 
 class Remedy(str):
@@ -46,8 +47,8 @@ class _Change:
 def remedies(job: Job, plan: Plan, batch: int, machine: Machine, *, whole: bool = False) -> tuple[Remedy, ...]:
     """What would make a plan fit that does not, on as many devices: of each kind of change the mildest that is enough.
 
-    A smaller microbatch, recomputation, a higher ZeRO stage, the host's memory, experts on more ranks, layer types cut over more
-    ranks of a tensor group, more tensor or pipeline parallelism in place of data parallelism. Where no change alone is enough,
+    A smaller microbatch, recomputation, a higher ZeRO stage, the host's memory, a second memory, experts on more ranks, layer types cut
+    over more ranks of a tensor group, more tensor or pipeline parallelism in place of data parallelism. Where no change alone is enough,
     the three mildest pairs; where no pair is either, how much is lacking, and on how many more devices it would fit. Of a service
     also how many requests at once would fit. With `whole` each says the whole plan too, as text, for strategies that were not
     written as plans.
@@ -61,13 +62,13 @@ def remedies(job: Job, plan: Plan, batch: int, machine: Machine, *, whole: bool 
     def dividing(changes: Iterable[_Change]) -> list[_Change]:
         return [change for change in changes if possible(job, change.plan, batch, machine)]
 
-    hosted = machine.host is not None
+    hosted, tiered = machine.host is not None, machine.architecture.second is not None
     routed = bool(job.model.experts)
     fused, training = machine.stack.attention.kernel == "flash", job.training
 
     def changed(one: Plan) -> Iterator[_Change]:
         again = further_levels(one, job.model, fused=fused) if training else ()
-        return _changes(one, again, hosted=hosted, experts=routed, training=training)
+        return _changes(one, again, hosted=hosted, tiered=tiered, experts=routed, training=training)
 
     singles = dividing(changed(plan))
     pairs = (
@@ -81,10 +82,8 @@ def remedies(job: Job, plan: Plan, batch: int, machine: Machine, *, whole: bool 
     for changes in (singles, dividing(pairs)):
         tried = [plan, *(change.plan for change in changes)]
         found = memory(job, laid_out(job, tried, np.full(len(tried), float(batch)), machine.node, machine.stack), machine)
-        # What lacks is the devices' memory or the host's; what a change frees and spares is told of that.
-        on_host = bool(found.spare[0] >= 0)
-        needed, room = (found.host, found.host_capacity) if on_host else (found.total, found.capacity)
-        spare, saved, fits, of = (room - needed)[1:], (needed[0] - needed)[1:], found.fits[1:], " of the host's memory" if on_host else ""
+        needed, room, of = _what_lacks(found)
+        spare, saved, fits = (room - needed)[1:], (needed[0] - needed)[1:], found.fits[1:]
         mildest: dict[tuple[str, ...], int] = {}
         for i in map(int, np.flatnonzero(fits)):
             mildest.setdefault(changes[i].keys, i)
@@ -100,6 +99,15 @@ def remedies(job: Job, plan: Plan, batch: int, machine: Machine, *, whole: bool 
             most, lacking = int(found.lacking[1:].argmin()), _gib(found.lacking[1:].min())
             lacks = f"no two changes are enough: {changes[most].text} frees {_gib(saved[most])}{of}, but {lacking} are lacking"
     return (Remedy(lacks or f"no change frees memory: {_gib(found.lacking[0])} are lacking"), *beside, *_on_more(job, plan, batch, machine))
+
+
+def _what_lacks(found: Memory) -> tuple[Array, Array, str]:
+    """What the first plan has too little of: devices' memory, the host's or the second; needs and room of all plans [B], and its name."""
+    if found.spare[0] < 0:
+        return found.total, found.capacity, ""
+    if found.host[0] > found.host_capacity[0]:
+        return found.host, found.host_capacity, " of the host's memory"
+    return found.far_total, found.far_capacity, " of the second memory"
 
 
 def _of_a_service(job: Job, plan: Plan, batch: int, machine: Machine) -> tuple[Remedy, ...]:
@@ -139,12 +147,12 @@ def _gib(size: float) -> str:
     return f"{size / 2**30:.1f} GiB"
 
 
-def _changes(plan: Plan, again: Sequence[Again], *, hosted: bool, experts: bool, training: bool) -> Iterator[_Change]:
+def _changes(plan: Plan, again: Sequence[Again], *, hosted: bool, tiered: bool, experts: bool, training: bool) -> Iterator[_Change]:
     """Single changes of a plan that need less memory, of each kind the mildest first.
 
-    With what more could be computed `again`, with the host's memory where it is known (`hosted`), and with other degrees of experts where
-    the model has any. A service has nothing to compute again, nor gradients; its microbatch is told with its ranks, for without it they
-    would mean another.
+    With what more could be computed `again`, with the host's memory where it is known (`hosted`), with the second memory where there is
+    one (`tiered`), and with other degrees of experts where the model has any. A service has nothing to compute again, nor gradients; its
+    microbatch is told with its ranks, for without it they would mean another.
     """
 
     def change(key: str, value: Any, **others: Any) -> _Change:
@@ -171,6 +179,11 @@ def _changes(plan: Plan, again: Sequence[Again], *, hosted: bool, experts: bool,
                 yield change("offload", tuple(kept for kept in OFFLOADS if kept in (*plan.offload, what)))
         if plan.offload:
             yield change("offload", ())
+    for tensors in FARS if tiered else ():
+        if tensors not in plan.far:
+            yield change("far", tuple(kept for kept in FARS if kept in (*plan.far, tensors)))
+    if plan.far:
+        yield change("far", (), far_experts=0, far_cache=0)
     if plan.stage_layers:
         yield change("stage_layers", ())
     copies = plan.tp * plan.dp * plan.cp // (plan.tensor_of("experts") * plan.ep)

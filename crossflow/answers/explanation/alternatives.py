@@ -22,7 +22,7 @@ from crossflow.answers.search.problem import SearchProblem, standing
 from crossflow.answers.search.shares import choices_of, whole_device
 from crossflow.base.arrays import Array
 from crossflow.base.units import show
-from crossflow.hardware.architecture.template import GeneratedSystem
+from crossflow.hardware.architecture.template import GeneratedSystem, is_none
 from crossflow.hardware.technology.components import Link
 
 BUDGETS = ("system.budgets.power", "system.budgets.chip_area", "system.budgets.node_area")
@@ -120,12 +120,21 @@ def _others(scenario: Scenario) -> list[tuple[str, Any]]:
     used: dict[str, str] = scenario.system.technology.model_dump(exclude_none=True)
     if scenario.system.devices_per_node == 1:
         used.pop("intra_link", None)
+    if is_none(used["memory"]):  # another memory needs shares of the budgets
+        used.pop("memory")
     return [
         (f"system.technology.{role}", name)
         for role, kind in roles.items()
         for name, entry in (getattr(scenario.library, kind).items() if role in used else ())
-        if name != used[role] and (kind != "link" or _reaches(scenario.library.link[used[role]], entry))
+        if name != used[role] and _takes_place(scenario, kind, used[role], entry)
     ]
+
+
+def _takes_place(scenario: Scenario, kind: str, used: str, entry: Any) -> bool:
+    """Whether an entry may take the place of another: a link of like reach, a main memory that does not wear out."""
+    if kind == "link":
+        return _reaches(scenario.library.link[used], entry)
+    return kind != "memory" or not entry.wears.any()
 
 
 def _reaches(link: Link, other: Link) -> bool:

@@ -13,7 +13,7 @@ from crossflow.base.paths import quantities
 from crossflow.base.units import Quantity, parse
 from crossflow.hardware.architecture.datasheet import REFERENCE_UNIT, sizing_types
 from crossflow.hardware.architecture.datatypes import priced
-from crossflow.hardware.architecture.template import DatasheetSystem, GeneratedSystem, SystemSpec
+from crossflow.hardware.architecture.template import DatasheetSystem, GeneratedSystem, SystemSpec, is_none
 from crossflow.hardware.technology.components import Compute
 from crossflow.hardware.technology.library import TechLibrary, kind_of
 
@@ -117,7 +117,7 @@ def _generated(
     """What the generator reads: components by role, banks by level, and the nodes that they are given for."""
     changes = system.components
     beside = not any(level.stacked_area.any() for level in system.levels.values())
-    memories = {system.technology.memory, *choices.get("memory", ())}
+    memories = [name for name in (system.technology.memory, *choices.get("memory", ())) if not is_none(name)]
     unused = {
         "die_link": (system.budgets.chiplets == 1).all(),
         "stacked_logic": beside,
@@ -126,7 +126,7 @@ def _generated(
     nodes = (system.technology.logic, *choices.get("logic", ()))
     still = set() if any(library.component("logic", name).leakage_doubling is not None for name in nodes) else set(HEAT)
     for role, name in system.technology.model_dump(exclude_none=True).items():
-        if unused.get(role):
+        if unused.get(role) or (role == "memory" and is_none(name)):
             continue
         kind = kind_of(role)
         for chosen in dict.fromkeys((name, *choices.get(role, ()))):
@@ -163,9 +163,10 @@ def _datasheet(system: DatasheetSystem, library: TechLibrary) -> Iterator[tuple[
         yield from ((("logic", name), {"power"}) for name in (technology.logic, library.compute[REFERENCE_UNIT].node))
     if system.execution.chip_power is not None:
         yield unit, {"nominal_voltage", "threshold_voltage", "minimum_voltage"}
-    if system.levels["memory"].latency is None:
+    beside = not is_none(technology.memory)
+    if beside and system.levels["memory"].latency is None:
         yield ("memory", technology.memory), {"access_latency"}
-    if energy.memory is None:
+    if beside and energy.memory is None:
         yield ("memory", technology.memory), {"dynamic_energy_per_bit", "interface_energy_per_bit"}
     for port, own in ((network.intra, energy.intra_link), (network.inter, energy.inter_link)):
         if port.bandwidth is not None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -13,20 +13,22 @@ from crossflow.answers.evaluation.layered import machine
 from crossflow.answers.evaluation.remedies import remedies
 from crossflow.answers.planning.plans import Plans, RankedPlan, RefusedPlans, figure, ranked, with_ties
 from crossflow.answers.points import variant
-from crossflow.answers.scenario import Scenario
-from crossflow.answers.score import MARGIN, OVERFULL, OVERFULL_HOST, Score, larger_is_better
+from crossflow.answers.scenario import Scenario, divides
+from crossflow.answers.score import MARGIN, OVERFULLS, Score, larger_is_better, scatter
 from crossflow.base.arrays import Array, Index
 from crossflow.base.errors import CrossflowError, StrategyError
 from crossflow.base.units import show
 from crossflow.parallel.strategy.mesh import Mesh
 from crossflow.parallel.strategy.plan import Plan
 from crossflow.parallel.strategy.reading import ANY, GIVEN, AnyStrategy, as_text, legal_strategies, undivided
+from crossflow.parallel.tiers import placements
 from crossflow.workload.spec import ProgramSpec
 
 MOST = 75_000  # strategies that are evaluated, some seconds of a processor
 LARGEST = 64  # times as many devices, at most, that are tried where nothing fits
 NEAREST = 3  # plans that are listed where none fits
 FEW = 32  # strategies with equal degrees of which a sample has at least as many
+PLACED = 40  # strategies that are tried with each placement of tensors on a second memory
 GOLDEN = (5.0**0.5 - 1.0) / 2.0
 RANKED = 1e-9  # relative difference within which two values are equal
 
@@ -41,15 +43,20 @@ class _Survey:
 
     @property
     def order(self) -> Index:
-        """Those that fit, best first; of equal ones the one that needs less memory."""
-        found = np.lexsort((self.score.memory_needed, self.cost))
+        """Those that fit, best first; of equal ones those that keep all on main memory, and the one that needs less of it."""
+        far, cost = self.score.second.get("second_memory_bytes", np.zeros(1)) > 0, self.cost
+        if far.any():  # what hides behind other work adds a rounding, and is no gain
+            best = np.abs(cost[np.isfinite(cost)]).min(initial=np.inf)
+            cost = np.round(cost / best, 9) if np.isfinite(best) and best > 0 else cost
+        found = np.lexsort((self.score.memory_needed, np.broadcast_to(far, cost.shape), cost))
         return found[self.score.feasible[found]]
 
     @property
     def lacking(self) -> Array:
-        """Memory that the device or its host lacks, shape (n,). [B]"""
+        """Memory that the device, its host or its second memory lacks, shape (n,). [B]"""
         score = self.score
-        return np.maximum(score.memory_needed - score.memory_capacity, score.host_memory - score.host_capacity)
+        lacking = [score.memory_needed - score.memory_capacity, score.host_memory - score.host_capacity]
+        return np.asarray(np.maximum.reduce([*lacking, *([score.far_lacking] if score.second else [])]))
 
     @property
     def nearest(self) -> Index:
@@ -80,7 +87,8 @@ def plan(scenario: Scenario, *, top: int = 10, objective: str | None = None, mar
     Notes
     -----
     All legal strategies are tried where they are at most 75,000. Of more, an even sample is tried first, then all those that share
-    their degrees of parallelism with the best of the sample.
+    their degrees of parallelism with the best of the sample. Where devices have a second memory, the best of them, and those that lack
+    least memory, are tried with each placement of tensors on it.
     """
     if top < 1:
         raise ValueError(f"top: expected at least one plan, got {top}")
@@ -92,7 +100,8 @@ def plan(scenario: Scenario, *, top: int = 10, objective: str | None = None, mar
     if not made:
         raise StrategyError(f"strategy: none of {len(legal)} can be made: {unmade[0].reason}")
     check_objective(scenario, evaluate(scenario, {"strategy": _texts(scenario, made[:1])}).columns(), objective)
-    found = _survey(scenario, _sampled(scenario, made, objective), objective)
+    divided = _survey(scenario, _sampled(scenario, made, objective), objective)
+    found = _with_placements(scenario, divided, objective)
     order = found.order
     if len(order) and not np.isfinite(found.cost[order]).any():
         raise CrossflowError(f"{objective} has no value for any strategy of this scenario; order plans by another column")
@@ -110,7 +119,7 @@ def plan(scenario: Scenario, *, top: int = 10, objective: str | None = None, mar
         plans=rows,
         chosen=None if chosen is None else rows[shown.index(chosen)],
         own=_own(scenario, found, objective, margin),
-        legal=len(legal),
+        legal=len(legal) + len(found.strategies) - len(divided.strategies),
         tried=len(found.strategies),
         fitting=len(order),
         tight=len(order) - len(room),
@@ -196,6 +205,23 @@ def _survey(scenario: Scenario, strategies: tuple[AnyStrategy, ...], objective: 
     return _Survey(strategies=strategies, score=score, cost=cost)
 
 
+def _with_placements(scenario: Scenario, found: _Survey, objective: str) -> _Survey:
+    """The strategies, and the best of them once more with each placement of tensors on a second memory."""
+    if not scenario.tiered:
+        return found
+    best = [found.strategies[i] for i in dict.fromkeys([*found.order[:PLACED].tolist(), *found.nearest[:PLACED].tolist()])]
+    apart = [replace(one, **changes) for one in best if isinstance(one, Plan) for changes in placements(scenario.job())]
+    legal = tuple(one for one in apart if divides(scenario, str(one)))
+    if not legal:
+        return found
+    more, n = _survey(scenario, legal, objective), len(found.strategies)
+    whole = n + len(legal)
+    return _Survey(
+        strategies=(*found.strategies, *legal), score=scatter([(np.arange(n), found.score), (np.arange(n, whole), more.score)], whole),
+        cost=np.concatenate([found.cost, more.cost]),
+    )  # fmt: skip
+
+
 def _rows(scenario: Scenario, strategies: Sequence[str], found: _Survey, objective: str, margin: float) -> tuple[RankedPlan, ...]:
     """All figures of some strategies, with their ranks among those that fit."""
     score = evaluate(scenario, {"strategy": list(strategies)})
@@ -221,7 +247,7 @@ def _refusals(scenario: Scenario, found: _Survey) -> Iterator[RefusedPlans]:
     score, lacking = found.score, found.lacking
     for code in np.unique(score.reason[~score.feasible & (score.reason >= 0)]):
         points = np.flatnonzero(~score.feasible & (score.reason == code))
-        memory = score.reasons[code] in (OVERFULL, OVERFULL_HOST)
+        memory = score.reasons[code] in OVERFULLS
         nearest = int(points[lacking[points].argmin()]) if memory else int(points[0])
         text = as_text(found.strategies[nearest], scenario.workload)
         lack = float(lacking[nearest]) if memory else None

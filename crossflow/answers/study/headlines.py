@@ -160,7 +160,8 @@ def _losses(study: Study, points: Mapping[str, Any]) -> Array:
     goal, times = _goal(study)
     columns = evaluate(study.scenario, points, columns={goal, *([times] if times else []), "feasible"}).columns()
     value = np.asarray(columns[goal], dtype=float) * (np.asarray(columns[times], dtype=float) if times else 1.0)
-    loss = 1.0 / value if larger_is_better(goal) else value
+    with np.errstate(divide="ignore"):  # of what gives nothing the loss has no end
+        loss = 1.0 / value if larger_is_better(goal) else value
     return np.where(np.asarray(columns["feasible"], dtype=bool) & np.isfinite(loss), loss, np.inf)
 
 

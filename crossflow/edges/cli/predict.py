@@ -256,6 +256,10 @@ def memory(prediction: Prediction) -> Group:
     bar = page.stacked(parts, page.columns() - 6, track=True)
     host, room = number(score.host_memory), number(score.host_capacity)
     beside = [page.indented(Text(f"on the host {show(host, 'B')} of {show(room, 'B')} a device"))] if host else []
+    if far := score.second:
+        kept, room, lasts = (number(far[f"second_memory_{name}"]) for name in ("bytes", "capacity_bytes", "lifetime_s"))
+        worn = f", worn out after {show(lasts, 's')}" if math.isfinite(lasts) else ""
+        beside.append(page.indented(Text(f"on the second memory {show(kept, 'B')} of {show(room, 'B')} a device{worn}")))
     title = _memory_title(needed, capacity, tight=bool(score.tight()[0]))
     return Group(title, page.indented(bar), page.indented(_legend(kinds, needed, capacity)), *beside, stages(prediction))
 

@@ -16,7 +16,7 @@ from crossflow.answers.search.shares import SHARES
 from crossflow.base import files
 from crossflow.base.files import FileModel, held
 from crossflow.hardware.architecture.datasheet import OF_DATASHEETS, of_a_datasheet
-from crossflow.hardware.architecture.template import DatasheetSystem, GeneratedSystem
+from crossflow.hardware.architecture.template import DatasheetSystem, GeneratedSystem, is_none
 from crossflow.hardware.technology.library import kind_of
 from crossflow.parallel.strategy.hierarchy import Hierarchy
 from crossflow.parallel.strategy.plan import Plan
@@ -173,6 +173,8 @@ def _technology(scenario: Scenario) -> Iterator[Control]:
     system, library = scenario.system, scenario.library
     for role, name in system.technology.model_dump(exclude_none=True).items():
         kind = kind_of(role)
+        if role == "memory" and is_none(name):
+            continue
         if not _counts(scenario, role, kind, name):
             continue
         entry = library.component(kind, name)

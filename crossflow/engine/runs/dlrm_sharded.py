@@ -66,12 +66,12 @@ def candidates(job: DlrmJob, plans: Hierarchies, machine: Machine) -> list[list[
     """Shardings of every point among which its rule chooses."""
     rule, priced = job.sharding, pricing(job, plans, machine)
     assert rule is not None  # the caller has looked
-    tables, ranks, memory = priced.tables, int(plans.embedding.group("tables").size.max()), machine.architecture.memory
+    tables, ranks = priced.tables, int(plans.embedding.group("tables").size.max())
     whole = tuple(Piece.whole(i, one) for i, one in enumerate(tables))
     rated = rule.by in ("auto", "cost", "exact") or rule.split != "none"  # whether anything depends on costs
     known = {whole: (priced(whole).phases if rated else np.zeros((1, len(whole), len(plans))), piece_bytes(job, tables, whole))}
     costs, sizes = known[whole]
-    capacity = wide(rule.memory * memory.capacity * memory.instances, len(plans))
+    capacity = wide(rule.memory * machine.architecture.memory_capacity, len(plans))
     found = list[list[Sharding]]()
     for point in range(len(plans)):
         mine: dict[tuple[Piece, ...], str] = {}

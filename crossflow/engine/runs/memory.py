@@ -30,14 +30,17 @@ import numpy as np
 
 from crossflow.base.arrays import Array, Index, Mask, at_points, by_point, once, summed
 from crossflow.cost.machine import Machine
+from crossflow.hardware.architecture.model import Architecture, SecondMemory
 from crossflow.hardware.architecture.software import SoftwareStack
 from crossflow.parallel.activations import activations
 from crossflow.parallel.blocks import ends_of, parameters, type_of, units, wide_units
+from crossflow.parallel.caches import cache_units, kv_cache
 from crossflow.parallel.offload import MASTER, activations_on_host, kept_on_host, master_size, states_size
 from crossflow.parallel.shapes import Shape, alike, chunk_layers, row_counts
 from crossflow.parallel.strategy.layout import Layout, Spread
-from crossflow.parallel.strategy.mesh import Type
+from crossflow.parallel.strategy.mesh import FARS, Type
 from crossflow.parallel.strategy.schedules import pipeline_order
+from crossflow.parallel.tiers import far_share
 from crossflow.parallel.weights import weight_sizes
 from crossflow.workload.job import Job
 from crossflow.workload.transformer import Part
@@ -63,6 +66,8 @@ class Memory:
     update : what tensors take while the optimizer steps, on the fullest device of that moment, shape (n,). [B]
     capacity : of one device, shape (n,). [B]
     host, host_capacity : what a device of the fullest stage keeps on its host, and its share of the host's memory, shape (n,). [B]
+    far : what a device of every stage keeps on its second memory: what stays, and the cache, shape (2, stages, n). [B]
+    far_capacity : of the second memory of one device, shape (n,). [B]
     """
 
     stages: Array
@@ -71,6 +76,8 @@ class Memory:
     capacity: Array
     host: Array
     host_capacity: Array
+    far: Array
+    far_capacity: Array
 
     @functools.cached_property
     def fullest(self) -> Index:
@@ -106,12 +113,17 @@ class Memory:
     @property
     def fits(self) -> Mask:
         """Whether every device has the capacity, and its host, shape (n,)."""
-        return np.asarray((self.spare >= 0) & (self.host <= self.host_capacity))
+        return np.asarray((self.spare >= 0) & (self.host <= self.host_capacity) & (self.far_total <= self.far_capacity))
+
+    @property
+    def far_total(self) -> Array:
+        """Bytes on the second memory of the device that keeps most there, shape (n,). [B]"""
+        return np.asarray(self.far.sum(axis=0).max(axis=0))
 
     @property
     def lacking(self) -> Array:
-        """What a device lacks, or its share of the host's memory if that lacks more, shape (n,). [B]"""
-        return np.maximum(-self.spare, self.host - self.host_capacity)
+        """What a device lacks, or its share of the host's memory or its second memory if that lacks more, shape (n,). [B]"""
+        return np.maximum(np.maximum(-self.spare, self.host - self.host_capacity), self.far_total - self.far_capacity)
 
     def at(self, points: Index) -> Memory:
         """Memory of some of the points."""
@@ -135,6 +147,8 @@ class Holdings:
     largest : gradient of its largest matrix, in the precision of the weights, where it is not shared out at once.
     cache : keys, values and states of all requests of a replica.
     host_weights, host_states : weights, and optimizer's states with its fp32 weights and gradients, that the host keeps.
+    far_weights, far_states, far_cache : weights, optimizer's states with its fp32 weights, and cache, on the second memory.
+    staged : of the weights there, those that come into main memory before they are used.
     """
 
     weights: Array
@@ -150,6 +164,10 @@ class Holdings:
     cache: Array
     host_weights: Array
     host_states: Array
+    far_weights: Array
+    far_states: Array
+    far_cache: Array
+    staged: Array
 
 
 def memory(job: Job, layout: Layout, machine: Machine) -> Memory:
@@ -162,12 +180,13 @@ def memory(job: Job, layout: Layout, machine: Machine) -> Memory:
     machine : its device's capacity, shape (n,) or (1,), and its software's habits.
     """
     n, stack = len(layout), machine.stack
-    held = _holdings(job, layout, stack)
+    second = machine.architecture.second
+    held = _holdings(job, layout, stack, second)
     deepest = int(layout.pp.max())
     stages, moments, update = np.zeros((len(KINDS), deepest, n)), np.zeros((deepest, n), dtype=np.intp), np.zeros(n)
-    host = np.zeros(n)
+    host, far = np.zeros(n), np.zeros((2, deepest, n))
     for shape in _told_apart(job, alike(layout, together=COUNTED), balanced=stack.stages == "balanced"):
-        state, beside, host[shape.at] = _pipeline(job, layout, stack, held, shape)
+        state, beside, host[shape.at], far[:, : shape.stages, shape.at] = _pipeline(job, layout, stack, held, shape)
         moment = beside.sum(axis=1).argmax(axis=0)
         moments[: shape.stages, shape.at] = moment
         update[shape.at] = (state + beside[UPDATE]).sum(axis=0).max(axis=0)
@@ -175,9 +194,14 @@ def memory(job: Job, layout: Layout, machine: Machine) -> Memory:
     present = np.arange(deepest)[:, None] < layout.pp
     stages[FRAMEWORK] = np.where(present, stack.memory.context + stack.memory.fragmentation * stages[:FRAMEWORK].sum(axis=0), 0.0)
     return Memory(
-        stages=stages, moment=moments, update=update, capacity=machine.architecture.memory.capacity * np.ones(n), host=host,
-        host_capacity=host_share(machine, layout),
+        stages=stages, moment=moments, update=update, capacity=machine.architecture.memory_capacity * np.ones(n), host=host,
+        host_capacity=host_share(machine, layout), far=far, far_capacity=second_capacity(machine.architecture, n),
     )  # fmt: skip
+
+
+def second_capacity(architecture: Architecture, n: int) -> Array:
+    """Capacity of the second memory of a device, none where there is none, shape (n,). [B]"""
+    return np.zeros(n) if architecture.second is None else np.asarray(architecture.second.capacity * np.ones(n))
 
 
 def _told_apart(job: Job, shapes: Sequence[Shape], *, balanced: bool) -> Iterator[Shape]:
@@ -199,22 +223,27 @@ def host_share(machine: Machine, layout: Layout) -> Array:
 # -------------------------------------------------------------------------------------------- weights and their kin
 
 
-def _holdings(job: Job, layout: Layout, stack: SoftwareStack) -> Holdings:
+def _holdings(job: Job, layout: Layout, stack: SoftwareStack, second: SecondMemory | None) -> Holdings:
     """All that each unit takes."""
     rows: dict[str, list[Array]] = {}
     kept, working = activations(job, layout, stack)
     states = states_size(job, stack)
     gradient, sizes = stack.gradient_size(job.element), weight_sizes(job, stack)[:, 0]
     there, fetched = kept_on_host(layout, "optimizer"), kept_on_host(layout, "weights")
+    far, staged = {what: far_share(layout, what) for what in FARS}, np.zeros(1) if second is None else second.staged
     leave = np.maximum(there * (layout.zero >= 2), fetched)  # gradients that ranks share out are summed where the optimizer is
     for (name, part), weight in zip(units(job.model), sizes, strict=True):
         dense, expert = parameters(part, layout)
         shares = [(dense, layout.spread(type_of(part))), *([(expert, layout.spread("experts"))] if expert.any() else [])]
         shared = [sum(_shared(amount, spread, level) for amount, spread in shares) for level in (1, 2, 3)]
+        away = sum(_shared(amount, spread, 3) * far[what] for (amount, spread), what in zip(shares, FARS[:2], strict=False)) * weight
         found = {
-            "weights": shared[2] * weight * (1.0 - fetched),
+            "far_weights": away,
+            "staged": away * staged,
+            "far_states": shared[0] * far["optimizer"] * (states + master_size(job, stack)),
+            "weights": shared[2] * weight * (1.0 - fetched) - away,
             "gradients": shared[1] * gradient * (1.0 - leave),
-            "optimizer": shared[0] * (states + master_size(job, stack)) * (1.0 - there),
+            "optimizer": shared[0] * (states + master_size(job, stack)) * (1.0 - there) * (1.0 - far["optimizer"]),
             "host_weights": shared[0] * fetched * weight,
             "host_states": shared[0] * there * (states + MASTER + gradient),
             "whole": (dense + expert) * weight,
@@ -227,7 +256,9 @@ def _holdings(job: Job, layout: Layout, stack: SoftwareStack) -> Holdings:
         }
         for kind, values in found.items():
             rows.setdefault(kind, []).append(values)
-    return Holdings(**{kind: np.stack(values) for kind, values in rows.items()}, cache=kv_cache(job, layout))
+    cache = kv_cache(job, layout)
+    away = cache * cache_units(job) * far["cache"]
+    return Holdings(**{kind: np.stack(values) for kind, values in rows.items()}, cache=cache - away, far_cache=away)
 
 
 def _largest(part: Part, layout: Layout) -> Array:
@@ -295,8 +326,10 @@ def _in_flight(layout: Layout, shape: Shape, *, every: bool) -> Array:
     return found if np.ndim(many) else found[..., None]
 
 
-def _pipeline(job: Job, layout: Layout, stack: SoftwareStack, held: Holdings, shape: Shape) -> tuple[Array, Array, Array]:
-    """Tensors of points whose pipelines have one shape, by kind and stage: those that stay, those of moments, those on the host. [B]"""
+def _pipeline(job: Job, layout: Layout, stack: SoftwareStack, held: Holdings, shape: Shape) -> tuple[Array, Array, Array, Array]:
+    """Tensors of points whose pipelines have one shape, by kind and stage: those that stay, those of moments, those on the host, and those
+    on the second memory, what stays and the cache. [B]
+    """
     sizes = chunk_layers(job, replace(shape, at=shape.at[:1]), balanced=stack.stages == "balanced")
     every = bool((sizes != sizes[0]).any())  # chunks of other layers: which are kept matters
     at, flight = shape.at, _in_flight(layout, shape, every=every)
@@ -327,7 +360,7 @@ def _pipeline(job: Job, layout: Layout, stack: SoftwareStack, held: Holdings, sh
         state[WEIGHTS] -= summed(present - trained, _narrow(job) * here.weights) * versions
     state[GRADIENTS], state[OPTIMIZER] = summed(trained, here.gradients), summed(trained, here.optimizer)
     state[CACHE] = summed(present, here.cache)
-    state[BUFFERS] = _buffers(job, layout, stack, here, at, present, trained)
+    state[BUFFERS] = _buffers(job, layout, stack, here, at, present, trained) + 2.0 * most(here.staged, forward)
     kept = summed(passed, here.kept)
     rounds = np.stack([by_stage(moment.reshape(chunks * stages, -1) * kept) for moment in flight])
     ahead, working = rounds.max(axis=0), most(here.working, passed)
@@ -345,15 +378,19 @@ def _pipeline(job: Job, layout: Layout, stack: SoftwareStack, held: Holdings, sh
         host = host + away * ahead
         stays = np.where(away > 0, 2.0 * most(here.kept, passed) + (1.0 - away) * ahead, np.inf)
         running, left = np.minimum(running, stays + working), np.minimum(left, np.maximum(stays - of_chunk[0], 0.0))
-    zero = layout.zero[at]
     moments = np.zeros((len(MOMENTS), *state.shape))
     moments[BACKWARD, ACTIVATIONS] = running
     moments[BACKWARD, BUFFERS] = most(here.largest, weights)
     moments[FINISHED, ACTIVATIONS] = left
     moments[FINISHED, BUFFERS] = summed(trained, here.whole) * stack.memory.late_gradients
-    copied = (zero >= 1) & (zero < 3) & _repeated(job, layout)[at] & stack.memory.gathered_copy
+    copied = np.isin(layout.zero[at], (1, 2)) & _repeated(job, layout)[at] & stack.memory.gathered_copy
     moments[UPDATE, BUFFERS] = np.where(copied, summed(trained, here.whole + here.owned), 0.0)
-    return state, moments, host.max(axis=0)
+    return state, moments, host.max(axis=0), _far(here, present, trained)
+
+
+def _far(here: Holdings, present: Array, trained: Array) -> Array:
+    """What devices of every stage keep on their second memory: what stays, and the cache, shape (2, stages, n). [B]"""
+    return np.array([summed(present, here.far_weights) + summed(trained, here.far_states), summed(present, here.far_cache)])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -379,10 +416,10 @@ class Ledger:
 def ledger(job: Job, layout: Layout, machine: Machine, shape: Shape) -> Ledger:
     """Ledger of a single plan."""
     stack = machine.stack
-    held = _holdings(job, layout, stack)
+    held = _holdings(job, layout, stack, machine.architecture.second)
     forward, inputs, weights = row_counts(job, shape, balanced=stack.stages == "balanced")
     passed = np.maximum(inputs, weights) if job.training else forward
-    state, moments, _ = _pipeline(job, layout, stack, held, shape)
+    state, moments, *_ = _pipeline(job, layout, stack, held, shape)
     kept, working = (passed @ held.kept)[:, 0], np.where(passed > 0, held.working[:, 0], 0.0).max(axis=1)
     if "activations" in layout.offload:  # two units stay while a pass runs, or all that the host has
         flight = in_flight(shape.schedule, shape.stages, shape.chunks, shape.microbatches)[0]
@@ -398,34 +435,10 @@ def ledger(job: Job, layout: Layout, machine: Machine, shape: Shape) -> Ledger:
     )  # fmt: skip
 
 
-def kv_cache(job: Job, layout: Layout) -> Array:
-    """Keys and values, or their latents, or states, that one layer keeps of all requests of a replica, of every unit, shape (units, n). [B]
-
-    Heads of keys and values are divided over the tensor group as far as there are as many; a latent is held whole by each rank.
-    A layer with a window keeps the tokens of the window, one of sparse attention all, a state-space layer as much for few tokens as for
-    many. Nothing looks back at what an encoder's attention saw.
-    """
-    requests = layout.micro_batch * layout.microbatches
-    encoding = {f"{i}" for i, layer in enumerate(job.model.kinds) if layer.encodes}
-    rows = []
-    for name, part in units(job.model):
-        attention = part.attention
-        if part.ssm is not None:
-            ranks, share = layout.tensor_of("attention") * layout.cp, layout.tensor_share("attention")
-            rows.append(requests * (job.cached > 0) * part.ssm.held(ranks, job.element) * share)
-            continue
-        if attention is None or name.split(".")[0] in encoding:
-            rows.append(np.zeros(len(layout)))
-            continue
-        latent = attention.cached < attention.kv_heads * (attention.query + attention.value)
-        share = np.where(latent, 1.0, attention.kv_heads_on(layout.tensor_of("attention")) / attention.kv_heads)
-        share = share * layout.tensor_share("attention")
-        tokens = job.model.memory_tokens * np.greater(job.cached, 0) if attention.cross else job.context if job.staggered else job.cached
-        rows.append(requests * attention.held(tokens) / layout.cp * job.cache * share)
-    return np.stack(rows)
-
-
-_OF_WEIGHTS = ("weights", "gradients", "optimizer", "whole", "sharded", "reduced", "owned", "host_weights", "host_states")
+_OF_WEIGHTS = (
+    "weights", "gradients", "optimizer", "whole", "sharded", "reduced", "owned", "host_weights", "host_states", "far_weights",
+    "far_states", "staged",
+)  # fmt: skip
 
 
 def _untied(job: Job, layout: Layout, here: Holdings, at: Index) -> Holdings:

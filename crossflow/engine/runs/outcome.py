@@ -39,4 +39,7 @@ class Outcome:
     measured: Array = field(default_factory=lambda: np.zeros(1))
     host_memory: Array = field(default_factory=lambda: np.zeros(1))  # bytes that the fullest device keeps on its host. [B]
     host_capacity: Array = field(default_factory=lambda: np.full(1, np.inf))  # its share of the host's memory. [B]
+    second_memory: Array = field(default_factory=lambda: np.zeros(1))  # bytes that the fullest device keeps on its second memory. [B]
+    second_capacity: Array = field(default_factory=lambda: np.full(1, np.inf))  # [B]
+    second_moved: tuple[Array, Array] = (np.zeros(1), np.zeros(1))  # bytes read and written there in a step, all devices. [B]
     least: Array = field(default_factory=lambda: np.zeros(1))  # time below which no step can be, 0 where it is not worked out. [s]

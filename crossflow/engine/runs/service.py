@@ -188,11 +188,12 @@ def steady_state(job: Job, layout: Layout, machine: Machine, service: Service) -
     ends = flow.rate * flow.steps.mean * layout.dp  # requests that end in a step
     reading = tables_of(job.reading, _single(layout), machine.stack).model_flops * service.left
     stages = held.stages.copy()
-    stages[CACHE] *= np.minimum(flow.steps.decoding + flow.rate * flow.reading, np.minimum(most, service.most))
-    found = replace(held, stages=stages)
+    requests = np.minimum(flow.steps.decoding + flow.rate * flow.reading, np.minimum(most, service.most))
+    stages[CACHE] *= requests
+    found = replace(held, stages=stages, far=held.far * np.stack([np.ones_like(requests), requests])[:, None])
     late = ~np.isfinite(flow.outside)
     outcome = replace(
-        outcome, memory=found.kinds, model_flops=outcome.model_flops + ends * reading,
+        outcome, memory=found.kinds, second_memory=found.far_total, model_flops=outcome.model_flops + ends * reading,
         problems=((most < 1.0, NO_ROOM), (late & (most >= 1.0), OVERRUN)),
     )  # fmt: skip
     energy = np.zeros(1)
@@ -238,6 +239,10 @@ def _room(job: Job, layout: Layout, machine: Machine, service: Service) -> tuple
     cache = longest.stages[CACHE] * more
     room = left * service.cache / np.where(cache > 0, cache, 1.0)
     most = np.where(cache > 0, room, np.where(left >= 0, np.inf, 0.0)).min(axis=0)
+    stays, (_, away) = held.far[0], longest.far
+    beside = held.far_capacity - stays
+    far = np.where(away > 0, divide(beside, away), np.where(beside >= 0, np.inf, 0.0)).min(axis=0)
+    most = np.minimum(most, far)
     return held, np.asarray(np.maximum(np.floor(most), 0.0))
 
 
@@ -352,7 +357,7 @@ def _mean(steps: _StepKinds) -> Outcome:
             return tuple(map(mean, one, other))
         return np.where(steps.endless, one, parts[0] * np.where(steps.endless, 0.0, one) + parts[1] * np.where(steps.endless, 0.0, other))
 
-    kept = ("memory", "problems", "measured", "host_memory", "host_capacity", "least")
+    kept = ("memory", "problems", "measured", "host_memory", "host_capacity", "second_memory", "second_capacity", "least")
     changed = {field.name: mean(getattr(steps.plain, field.name), getattr(steps.mixed, field.name))
                for field in fields(Outcome) if field.name not in kept}  # fmt: skip
     return replace(steps.plain, **changed)

@@ -122,7 +122,7 @@ class _Filler:
         return Timeline(
             title=self.title, names=tuple(step.names), passes=tuple(self.passes), slots=self._slots(), devices=tuple(self._devices()),
             total=total, node=step.machine.node, memory=self._memory(starts, ends),
-            capacity=float(step.machine.architecture.memory.capacity[0]), even_idle=self._even_idle(),
+            capacity=float(step.machine.architecture.memory_capacity[0]), even_idle=self._even_idle(),
         )  # fmt: skip
 
     def _times(self) -> tuple[Array, Array]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
@@ -183,9 +183,20 @@ def _outcome(layout: Layout, machine: Machine, steps: Steps, found: Mapping[str,
         },
         by_layer=by_layer,
         measured=measured,
+        second_memory=held.far_total,
+        second_capacity=held.far_capacity,
+        second_moved=_moved_far(steps, done, updated),
         host_memory=held.host,
         host_capacity=held.host_capacity,
     )  # fmt: skip
+
+
+def _moved_far(steps: Steps, done: Callable[[Array], Array], updated: Callable[[Array], Array]) -> tuple[Array, Array]:
+    """Bytes that all devices read and write on their second memories in a step, by what passes and what updates do. [B]"""
+    if steps.far is None:
+        return np.zeros(1), np.zeros(1)
+    read, written = done(steps.far.read), done(steps.far.written)
+    return (read, written) if steps.state.far is None else (read + updated(steps.state.far[0]), written + updated(steps.state.far[1]))
 
 
 def by_type(values: Array, units: tuple[str, ...]) -> dict[str, Array]:

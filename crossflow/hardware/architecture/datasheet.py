@@ -7,11 +7,11 @@ import functools
 import numpy as np
 
 from crossflow.base.arrays import Array, Mask, divide
-from crossflow.hardware.architecture.model import Architecture, Level, Port
+from crossflow.hardware.architecture.model import Architecture, Level, Port, SecondMemory
 from crossflow.hardware.architecture.network import NetworkLevel
 from crossflow.hardware.architecture.template import DatasheetLevel, DatasheetSystem
 from crossflow.hardware.architecture.voltage import operate
-from crossflow.hardware.technology.components import Compute
+from crossflow.hardware.technology.components import Compute, OffChip
 from crossflow.hardware.technology.library import Choice, TechLibrary
 
 TINY = 1e-30  # power that leaves any voltage free; of none `operate` takes the lowest [W]
@@ -23,7 +23,6 @@ OF_DATASHEETS = "only energy and, at the power limit, the clock"  # what another
 def from_datasheet(system: DatasheetSystem, library: TechLibrary) -> Architecture:
     """Architecture of a published device. A level without a published bandwidth does not limit."""
     technology, energy = system.technology, system.energy
-    memory = library.component("memory", technology.memory)
     link = library.component("link", technology.link)
     unit: Compute = library.scale(library.component("compute", REFERENCE_UNIT), Choice.of((technology.logic,)))
     fastest = functools.reduce(np.maximum, (system.throughput[dtype] for dtype in sizing_types(system)))
@@ -32,19 +31,8 @@ def from_datasheet(system: DatasheetSystem, library: TechLibrary) -> Architectur
     working = None if system.execution.chip_power is None else system.execution.working_share
     # Where units' own power is known, kernels draw what they do at the boost clock, as far as the limit lets them (`powered`).
     full = nominal * voltage**2 if working is None else nominal * (1.0 - working)
-    levels = [_level(name, level, system, library) for name, level in system.levels.items() if name != "memory"]
-    published = system.levels["memory"]
-    assert published.bandwidth is not None  # the model has checked it
-    data = ONE if published.inline_ecc is None else 1.0 - published.inline_ecc
-    main = Level(
-        name="memory",
-        scope="global",
-        capacity=published.capacity * data,
-        instances=ONE,
-        bandwidth=published.bandwidth * data * system.memory_utilisation,
-        latency=published.latency if published.latency is not None else memory.access_latency,
-        energy=memory.access_energy if energy.memory is None else energy.memory,
-    )
+    main = system.main[0]
+    levels = [_level(name, level, system, library) for name, level in system.levels.items() if name != main]
     side = np.sqrt(fastest / (2.0 * system.units * system.clock))  # multiply-accumulates of one unit, as a square
     return Architecture(
         name=system.name,
@@ -57,7 +45,8 @@ def from_datasheet(system: DatasheetSystem, library: TechLibrary) -> Architectur
         frequency=system.clock,
         power_clock=limit,
         voltage=None,
-        levels=(*levels, main),
+        levels=(*levels, _main_memory(system, library)),
+        second=_second_memory(system),
         intra=_port(system.network.intra, link.latency, link.nominal_energy_per_bit if energy.intra_link is None else energy.intra_link),
         inter=_port(system.network.inter, link.latency, link.nominal_energy_per_bit if energy.inter_link is None else energy.inter_link),
         energy_per_flop={dtype: divide(full, rate) for dtype, rate in system.product_rates.items()},
@@ -66,6 +55,47 @@ def from_datasheet(system: DatasheetSystem, library: TechLibrary) -> Architectur
         working_power=None if working is None else nominal * working,
         execution=system.execution,
         problems=_problems(system),
+    )
+
+
+def _main_memory(system: DatasheetSystem, library: TechLibrary) -> Level:
+    """Main memory as published: beside the chip, or the last on-chip level where there is none beside it."""
+    name, published = system.main
+    own = _level(name, published, system, library) if name != "memory" else None
+    data = ONE if published.inline_ecc is None else 1.0 - published.inline_ecc
+    if own is not None:
+        latency, energy = own.latency, own.energy
+    else:
+        memory: OffChip = library.component("memory", system.technology.memory)
+        latency, energy = memory.access_latency, memory.access_energy
+    assert published.bandwidth is not None  # the model has checked it
+    return Level(
+        name=name,
+        scope="global" if own is None else own.scope,
+        capacity=published.capacity * data,
+        instances=ONE if own is None else own.instances,
+        bandwidth=published.bandwidth * data * system.memory_utilisation,
+        latency=latency if published.latency is None else published.latency,
+        energy=energy if system.energy.memory is None else system.energy.memory,
+    )
+
+
+def _second_memory(system: DatasheetSystem) -> SecondMemory | None:
+    """The second memory as published."""
+    figures = system.second_memory
+    if figures is None:
+        return None
+    writes = figures.bandwidth if figures.write_bandwidth is None else figures.write_bandwidth
+    return SecondMemory(
+        capacity=figures.capacity,
+        bandwidth=figures.bandwidth * figures.utilisation,
+        write_bandwidth=writes * figures.utilisation,
+        latency=figures.latency,
+        energy=figures.energy,
+        write_energy=figures.energy if figures.write_energy is None else figures.write_energy,
+        page=figures.page,
+        endurance=UNLIMITED if figures.endurance is None else figures.endurance,
+        staged=ONE * (figures.way == "staged"),
     )
 
 

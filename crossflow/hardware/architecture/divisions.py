@@ -22,7 +22,7 @@ from crossflow.base.files import Document, Path_, Place
 from crossflow.base.limits import shown
 from crossflow.base.paths import quantities
 from crossflow.hardware.architecture.shaping import own_value
-from crossflow.hardware.architecture.template import BUDGETS, Budgets, GeneratedSystem, TechnologyDivision
+from crossflow.hardware.architecture.template import BUDGETS, MEMORY_FIELDS, Budgets, GeneratedSystem, TechnologyDivision
 from crossflow.hardware.technology.library import TechLibrary
 
 ROLES = ("logic", "memory")  # roles of the technology that name a row
@@ -86,6 +86,22 @@ def without_levels(document: Document, names: Sequence[str]) -> Document:
         return {key: held if (*above, key) == ("pools",) else left(held, (*above, key)) for key, held in data.items()}
 
     return Document(file=document.file, data=left(document.data), lines=document.lines) if names else document
+
+
+def without_memory(document: Document) -> Document:
+    """A template without main memory: its shares, also those of every row, its figures, its changes and its microarchitecture."""
+
+    def left(data: Any, above: Path_ = ()) -> Any:
+        if isinstance(data, list):
+            return [left(one, above) for one in data]
+        if not isinstance(data, Mapping):
+            return data
+        if above[-1:] == (MICROARCHITECTURE,):
+            return {path: held for path, held in data.items() if not {*path.split(".")} & {"memory", *MEMORY_FIELDS}}
+        gone = ("memory",) if above[-1:] and above[-1] in (*BUDGETS, "components") else MEMORY_FIELDS if not above else ()
+        return {key: left(held, (*above, key)) for key, held in data.items() if key not in gone}
+
+    return Document(file=document.file, data=left(document.data), lines=document.lines)
 
 
 def _are_rows(rows: Any) -> bool:

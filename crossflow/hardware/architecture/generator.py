@@ -20,22 +20,27 @@ from crossflow.base.arrays import Array, Mask, divide
 from crossflow.base.files import FileModel
 from crossflow.hardware.architecture.datatypes import TypedUnits, gathered, with_types
 from crossflow.hardware.architecture.harvest import lit, spares_of
-from crossflow.hardware.architecture.model import Architecture, BudgetUse, Level, Limit, Port, Throttle
-from crossflow.hardware.architecture.packaging import Mounted, cooled, packaged, room
+from crossflow.hardware.architecture.model import Architecture, BudgetUse, Level, Limit, Port, SecondMemory, Throttle
+from crossflow.hardware.architecture.packaging import Mounted, cooled, on_logic, packaged, room
 from crossflow.hardware.architecture.price import Spares
 from crossflow.hardware.architecture.shaping import edges, shaped_cache, shaped_unit
 from crossflow.hardware.architecture.supply import NO_LOSSES, PowerLosses, delivered, delivery_of, losses
 from crossflow.hardware.architecture.switching import NOTHING as UNSWITCHED
 from crossflow.hardware.architecture.switching import Switching, with_switches, working
-from crossflow.hardware.architecture.template import Budgets, GeneratedSystem, OnChipLevel
+from crossflow.hardware.architecture.template import Budgets, GeneratedSystem, OnChipLevel, is_none
 from crossflow.hardware.architecture.voltage import OperatingPoint, frugal_voltage, operate
 from crossflow.hardware.technology.components import Bond, Compute, Delivery, Link, LogicNode, OffChip, OnChip, Substrate, Switch
 from crossflow.hardware.technology.library import Choice, TechLibrary, disordered, kind_of, taken
 
 NOTHING, NO_LIMIT = np.zeros(1), np.full(1, np.inf)
 OPTIONAL = ("intra_switch", "inter_switch", "intra_uplink", "inter_uplink")  # roles that a system may leave open
-CHANGED = ("compute", "memory", "intra_link", "inter_link")  # roles of the technology whose entries a system may change
+CHANGED = ("compute", "memory", "second_memory", "intra_link", "inter_link")  # roles of the technology whose entries a system may change
 DELIVERY_PASSES = 4  # each takes what is left undelivered down by memory's share of the power
+NO_SECOND = (
+    "not one device of the second memory fits its package area (second_memory.room), controller area, edge and power"
+    " (budgets.area, power_shares and perimeter have a share for second_memory)"
+)
+WORN = "its main memory is flash, which wears out and has no place for what is written again and again: name it as second_memory"
 CELLS = 0.05  # share of an on-chip memory's area that is left for bits where its slices would take all
 
 
@@ -46,7 +51,8 @@ class Parts:
     typed: TypedUnits  # the compute unit with the types of the template, and the energy of each
     vector_part: Array  # vector units for each operation of the matrix units, over those of the library's unit. [1]
     on_chip: Mapping[str, OnChip]
-    memory: OffChip
+    memory: OffChip | None  # None where the farthest on-chip level is main memory
+    second_memory: OffChip | None  # a second memory, where there is one
     intra_link: Link
     inter_link: Link
     intra_switch: Switch | None
@@ -67,6 +73,12 @@ class Parts:
     def compute(self) -> Compute:
         """The compute unit, as large as its types make it."""
         return self.typed.unit
+
+    @property
+    def sharing(self) -> tuple[str, ...]:
+        """Components among which the budgets are divided."""
+        beside = [name for name, part in (("memory", self.memory), ("second_memory", self.second_memory)) if part is not None]
+        return ("compute", *self.on_chip, *beside, "intra_link", "inter_link")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -127,21 +139,23 @@ def generate(system: GeneratedSystem, library: TechLibrary, choices: Mapping[str
     parts = choose_parts(system, library, choices or {})
     budgets, bound = within_package(system, parts)
     lost = losses(budgets.power / budgets.chip_area, parts.unit_delivery, parts.delivery, parts.node, parts.substrate)
-    given = _given(system, budgets)
-    caches = _caches(system, parts, given)
-    memory = build_memory(parts.memory, budgets, given["memory"], system)
+    given = _given(system, parts, budgets)
+    stores = build_stores(system, parts, budgets, given)
+    caches, memory = {name: stores[name] for name in system.levels}, stores.get("memory")
+    second = None if parts.second_memory is None else build_second(parts.second_memory, budgets, given["second_memory"], system)
+    beside = stores if second is None else {**stores, "second_memory": second}
     intra, inter = network_links(system, parts, given)
-    others: dict[str, BuiltMemory | Links] = {**caches, "memory": memory, "intra_link": intra, "inter_link": inter}
+    others: dict[str, BuiltMemory | Links] = {**beside, "intra_link": intra, "inter_link": inter}
     given["compute"] = _with_spare(given, others) if system.shared_power else given["compute"]
     cores = build_cores(parts.compute, given["compute"], system.bundles)
     built: dict[str, Cores | BuiltMemory | Links] = {"compute": cores, **others}
-    static = _static(cores, caches, memory, lost)
+    static = _static(cores, beside, caches, lost)
     package = packaged(
         parts,
         budgets,
         system.packaged,
-        levels=tuple(level.level for level in (*caches.values(), memory)),
-        mounted=_mounted(parts, memory, tuple(caches.values())),
+        levels=tuple(store.level for store in stores.values()),
+        mounted=_mounted(parts, memory, second, tuple(caches.values())),
         links={"intra_link": (intra.lanes, intra.switching.cost), "inter_link": (inter.lanes, inter.switching.cost)},
     )
     return Architecture(
@@ -155,6 +169,7 @@ def generate(system: GeneratedSystem, library: TechLibrary, choices: Mapping[str
         frequency=cores.frequency,
         voltage=cores.point.voltage,
         levels=_supplied(package.levels, caches, lost),
+        second=tier(second, parts.second_memory, system),
         intra=intra.port if np.any(intra.port.bandwidth > 0) else None,
         inter=inter.port if np.any(inter.port.bandwidth > 0) else None,
         energy_per_flop=_energies(parts.typed, cores, lost),
@@ -167,7 +182,7 @@ def generate(system: GeneratedSystem, library: TechLibrary, choices: Mapping[str
         types_area=_types_area(system, parts.typed, cores),
         usage=_usage(system, given, {name: part.used for name, part in built.items()}),
         limits=(*(part.limit for part in built.values()), bound),
-        problems=(*_problems(system, parts, cores, caches, memory, static), *package.problems, *_refused(intra, inter)),
+        problems=(*_problems(system, parts, cores, caches, memory, second, static), *package.problems, *_refused(intra, inter)),
         network_power=intra.switching.power + inter.switching.power,
         networks=network_figures(intra, inter, package.cost),
         cost=package.cost,
@@ -180,8 +195,8 @@ def generate(system: GeneratedSystem, library: TechLibrary, choices: Mapping[str
 
 def choose_parts(system: GeneratedSystem, library: TechLibrary, choices: Mapping[str, Choice]) -> Parts:
     """Gather the components that each design point names, changed as the template says, at the point's logic node."""
-    named_roles = system.technology.model_dump(exclude_none=True)
-    choice = {**{role: Choice.of((name,)) for role, name in named_roles.items()}, **choices}
+    own = system.technology.model_dump(exclude_none=True)
+    choice = {role: choices.get(role) or Choice.of((own[role],)) for role in {**own, **choices}}
     delivery, grown = delivered(library, choice["logic"], choice.get("delivery"))
     changes = system.components
     # Each unit is scaled from its own node, and gets its shape and its types, and only then do the points choose among them.
@@ -200,7 +215,8 @@ def choose_parts(system: GeneratedSystem, library: TechLibrary, choices: Mapping
         on_chip={name: library.scale(cache, choice["logic"], grown) for name, cache in formed.items()},
         stacked={name: library.scale(cache, choice["stacked_logic"]) for name, cache in formed.items()},
         bond=bond,
-        memory=_bonded(_changed(library.gather("memory", choice["memory"]), changes.memory), bond),
+        memory=_memory_devices(library, choice["memory"], changes.memory, bond),
+        second_memory=_memory_devices(library, choice["second_memory"], changes.second_memory, bond) if "second_memory" in choice else None,
         intra_link=_changed(library.gather("link", choice["intra_link"]), changes.intra_link),
         inter_link=_changed(library.gather("link", choice["inter_link"]), changes.inter_link),
         **{role: library.gather(kind_of(role), choice[role]) if role in choice else None for role in OPTIONAL},
@@ -212,6 +228,13 @@ def choose_parts(system: GeneratedSystem, library: TechLibrary, choices: Mapping
         unit_delivery=delivery_of(library, [unit.node for unit in named], choice["compute"].index),
         spares=spares_of(system),
     )
+
+
+def _memory_devices(library: TechLibrary, choice: Choice, changes: FileModel | None, bond: Bond) -> OffChip | None:
+    """The memory devices of each point; None where there are none, at all points or at none."""
+    if any(map(is_none, choice.names)):
+        return None
+    return _bonded(_changed(library.gather("memory", choice), changes), bond)
 
 
 def _bonded(memory: OffChip, bond: Bond) -> OffChip:
@@ -264,18 +287,9 @@ def _with_spare(given: Mapping[str, Allotment], others: Mapping[str, BuiltMemory
     return replace(given["compute"], power=np.asarray(given["compute"].power + spare))
 
 
-def _caches(system: GeneratedSystem, parts: Parts, given: Mapping[str, Allotment]) -> dict[str, BuiltMemory]:
-    """The levels of on-chip memory by name."""
-    return {
-        name: build_on_chip(name, spec, parts.on_chip[name], given[name], system.bundles, (parts.stacked[name], parts.bond))
-        for name, spec in system.levels.items()
-    }
-
-
-def _given(system: GeneratedSystem, budgets: Budgets) -> dict[str, Allotment]:
+def _given(system: GeneratedSystem, parts: Parts, budgets: Budgets) -> dict[str, Allotment]:
     """What the working bundles, and all else, get of the budgets."""
-    names = ("compute", *system.levels, "memory", "intra_link", "inter_link")
-    return _dark(system, {name: allot(budgets, name) for name in names}, left_out=True)
+    return _dark(system, {name: allot(budgets, name) for name in parts.sharing}, left_out=True)
 
 
 def _dark(system: GeneratedSystem, parts: Mapping[str, Allotment], *, left_out: bool) -> dict[str, Allotment]:
@@ -300,10 +314,10 @@ def _sum_of_stacks(caches: Mapping[str, BuiltMemory]) -> Array:
     return sum((cache.stacked_area for cache in caches.values()), NOTHING)
 
 
-def _static(cores: Cores, caches: Mapping[str, BuiltMemory], memory: BuiltMemory, lost: PowerLosses) -> Array:
-    """Power that flows whatever is computed: leakage of units and caches, as warm as they are, and main memory at rest. [W]"""
+def _static(cores: Cores, stores: Mapping[str, BuiltMemory], caches: Mapping[str, BuiltMemory], lost: PowerLosses) -> Array:
+    """Power that flows whatever is computed: leakage of units and caches, as warm as they are, and memory devices at rest. [W]"""
     leaked = cores.leakage_power + sum((cache.static_power for cache in caches.values()), NOTHING)
-    return np.asarray(lost.leaked * leaked + memory.static_power)
+    return np.asarray(lost.leaked * leaked + sum((one.static_power for name, one in stores.items() if name not in caches), NOTHING))
 
 
 def _supplied(levels: tuple[Level, ...], caches: Mapping[str, BuiltMemory], lost: PowerLosses) -> tuple[Level, ...]:
@@ -312,10 +326,11 @@ def _supplied(levels: tuple[Level, ...], caches: Mapping[str, BuiltMemory], lost
     return tuple(replace(level, energy=np.asarray(level.energy + more[level.name])) if level.name in more else level for level in levels)
 
 
-def _mounted(parts: Parts, memory: BuiltMemory, caches: tuple[BuiltMemory, ...]) -> Mounted:
+def _mounted(parts: Parts, memory: BuiltMemory | None, second: BuiltMemory | None, caches: tuple[BuiltMemory, ...]) -> Mounted:
     """What stands beside and on the compute dies."""
     return Mounted(
-        devices=memory.level.capacity / parts.memory.device_capacity,
+        devices=NOTHING if memory is None or parts.memory is None else memory.level.capacity / parts.memory.device_capacity,
+        second=NOTHING if second is None or parts.second_memory is None else second.level.capacity / parts.second_memory.device_capacity,
         stacked=tuple(cache.stacked_area for cache in caches),
         vias_area=sum((cache.vias_area for cache in caches), NOTHING),
     )
@@ -334,8 +349,10 @@ def within_package(system: GeneratedSystem, parts: Parts) -> tuple[Budgets, Limi
     fed = np.minimum(power, delivered)
     for _ in range(DELIVERY_PASSES if np.any(power > delivered) else 0):
         here = budgets.model_copy(update={"power": fed})
-        drawn = build_memory(memory, here, allot(here, "memory"), system).used.power
-        fed = np.minimum(power, delivered + np.where(memory.on_logic, 0.0, drawn))
+        drawn = NOTHING if memory is None else build_memory(memory, here, allot(here, "memory"), system).used.power
+        if parts.second_memory is not None:
+            drawn = drawn + build_second(parts.second_memory, here, allot(here, "second_memory"), system).used.power
+        fed = np.minimum(power, delivered + np.where(on_logic(memory), 0.0, drawn))
     names = ("budget", "peak_power", "cooling of the package (substrate.cooling_limit)", "delivery to the die (substrate.delivery_limit)")
     code = np.where(fed < power, 3, np.argmin(np.broadcast_arrays(*fits), axis=0))
     limit = Limit(component="power", names=names, code=np.asarray(code))
@@ -492,6 +509,15 @@ def _mean(part: OnChip, above: OnChip, bond: Bond, share: Array) -> OnChip:
     )
 
 
+def build_stores(system: GeneratedSystem, parts: Parts, budgets: Budgets, given: Mapping[str, Allotment]) -> dict[str, BuiltMemory]:
+    """All levels of memory by name from the nearest to the farthest, main memory last where there is any beside the chip."""
+    found = {
+        name: build_on_chip(name, spec, parts.on_chip[name], given[name], system.bundles, (parts.stacked[name], parts.bond))
+        for name, spec in system.levels.items()
+    }
+    return found if parts.memory is None else {**found, "memory": build_memory(parts.memory, budgets, given["memory"], system)}
+
+
 def build_memory(memory: OffChip, budgets: Budgets, given: Allotment, system: GeneratedSystem) -> BuiltMemory:
     """As many devices as package, controllers and die edge allow (Eq. 4), their pins as fast as the power allows.
 
@@ -499,11 +525,42 @@ def build_memory(memory: OffChip, budgets: Budgets, given: Allotment, system: Ge
     capacity, as stacks of fewer dies are; the rest of the power always feeds the pins. So another device, or one of more
     capacity, never slows them.
     """
-    kept = system.memory_static_share * given.power
     stacked = sum((level.stacked_area for level in system.levels.values()), NOTHING)
+    places = room(memory, budgets, stacked, system.first_room)
+    return _devices("memory", memory, given, places, static_share=system.memory_static_share, utilisation=system.memory_utilisation)
+
+
+def build_second(memory: OffChip, budgets: Budgets, given: Allotment, system: GeneratedSystem) -> BuiltMemory:
+    """A second memory in the same way, on its share of the package area."""
+    use, stacked = system.second_memory, sum((level.stacked_area for level in system.levels.values()), NOTHING)
+    places = room(memory, budgets, stacked, use.room)
+    return _devices("second_memory", memory, given, places, static_share=use.static_share, utilisation=use.utilisation)
+
+
+def tier(built: BuiltMemory | None, memory: OffChip | None, system: GeneratedSystem) -> SecondMemory | None:
+    """The second memory as kernels see it, where there is one."""
+    if built is None or memory is None:
+        return None
+    level = built.level
+    return SecondMemory(
+        capacity=level.capacity,
+        bandwidth=level.bandwidth,
+        write_bandwidth=level.bandwidth * memory.write_rate,
+        latency=level.latency,
+        energy=level.energy,
+        write_energy=level.energy * memory.write_energy,
+        page=memory.page,
+        endurance=NO_LIMIT if memory.endurance is None else memory.endurance,
+        staged=np.ones(1) * (system.second_memory.way == "staged"),
+    )
+
+
+def _devices(name: str, memory: OffChip, given: Allotment, places: Array, *, static_share: Array, utilisation: Array) -> BuiltMemory:
+    """Memory devices in so many places at most, as far as area, edge and power of the chip allow; see `build_memory`."""
+    kept = static_share * given.power
     fits = np.stack(
         np.broadcast_arrays(
-            room(memory, budgets, stacked),
+            places,
             given.area / memory.controller_area,
             given.perimeter * memory.links_per_mm / memory.links_per_device,
         )
@@ -515,11 +572,11 @@ def build_memory(memory: OffChip, budgets: Budgets, given: Allotment, system: Ge
     peak = pins * memory.nominal_frequency / 8.0
     point = _operated(memory, given.power - kept, peak * memory.access_energy, memory.minimum_voltage)
     level = Level(
-        name="memory",
+        name=name,
         scope="global",
         capacity=capacity,
         instances=np.ones(1),
-        bandwidth=np.where(capacity > 0, peak * point.frequency * system.memory_utilisation, 0.0),
+        bandwidth=np.where(capacity > 0, peak * point.frequency * utilisation, 0.0),
         latency=memory.access_latency,
         energy=memory.access_energy * (point.voltage / memory.nominal_voltage) ** 2,
     )
@@ -532,7 +589,7 @@ def build_memory(memory: OffChip, budgets: Budgets, given: Allotment, system: Ge
     lower = (*names, *(f"{name}; idle power bounds their capacity" for name in names))
     limits = (*lower, *(f"{name}; power slows its pins" for name in lower))
     code = fits.argmin(axis=0) + 3 * (capacity < full * (1.0 - 1e-9)) + 6 * ((point.frequency < 1.0 - 1e-9) & (devices > 0))
-    limit = Limit(component="memory", names=limits, code=np.asarray(code))
+    limit = Limit(component=name, names=limits, code=np.asarray(code))
     return BuiltMemory(level=level, static_power=static, used=used, limit=limit)
 
 
@@ -621,23 +678,37 @@ def _usage(system: GeneratedSystem, given: Mapping[str, Allotment], used: Mappin
 
 
 def _problems(
-    system: GeneratedSystem, parts: Parts, cores: Cores, caches: Mapping[str, BuiltMemory], memory: BuiltMemory, static: Array
+    system: GeneratedSystem,
+    parts: Parts,
+    cores: Cores,
+    caches: Mapping[str, BuiltMemory],
+    memory: BuiltMemory | None,
+    second: BuiltMemory | None,
+    static: Array,
 ) -> tuple[tuple[Mask, str], ...]:
     """Design points that cannot be built, with the sentence that says why; `static` is the power that flows whatever is computed. [W]"""
     budgets = system.budgets
     found: list[tuple[Mask, str]] = []
     for resource, shares in (("area", budgets.area), ("power", budgets.power_shares), ("perimeter", budgets.perimeter)):
-        names = ("compute", *caches, "memory", "intra_link", "inter_link")
-        total = sum((shares.of(name) for name in names), NOTHING)
+        total = sum((shares.of(name) for name in parts.sharing), NOTHING)
         found.append((np.asarray(total > 1 + 1e-9), f"the {resource} shares add up to more than 1"))
-    found.append((np.asarray(budgets.chip_area >= budgets.node_area), "the chip leaves no package area for memory devices"))
+    if memory is None:
+        found.append((np.asarray(budgets.chip_area > budgets.node_area), "the chip is larger than its share of the package"))
+    else:
+        found.append((np.asarray(budgets.chip_area >= budgets.node_area), "the chip leaves no package area for memory devices"))
     package = budgets.node_area * system.packaged
     found.append((np.asarray(package > parts.substrate.maximum_area), "the accelerators of a package exceed the area of its substrate"))
-    for name in ("compute", "memory", "intra_link", "inter_link"):
+    for name in (name for name in parts.sharing if name not in parts.on_chip):
         found.append((disordered(getattr(parts, name)), f"the voltages of {name} must satisfy threshold < minimum <= nominal <= maximum"))
     found += parts.typed.refused
     found.append((np.asarray(cores.mcus < 1), "not one compute unit fits its area and power"))
-    found.append((np.asarray(memory.level.bandwidth <= 0), "not one memory device fits its package area, controller area, edge and power"))
+    if memory is not None:
+        none = np.asarray(memory.level.bandwidth <= 0)
+        found.append((none, "not one memory device fits its package area, controller area, edge and power"))
+    if second is not None:
+        found.append((np.asarray(second.level.bandwidth <= 0), NO_SECOND))
+    if parts.memory is not None:
+        found.append((parts.memory.wears, WORN))
     found.append((np.asarray(static >= budgets.power), "its power budget does not exceed the power that it draws at rest"))
     found += [(np.asarray(c.level.bandwidth <= 0), f"{name} has no bandwidth: area or power are missing") for name, c in caches.items()]
     return tuple((mask, sentence) for mask, sentence in found if np.any(mask))

@@ -12,6 +12,8 @@ import numpy as np
 from crossflow.base.arrays import Array, Mask, arrays_in, plain
 from crossflow.hardware.architecture.execution import Execution
 
+MAIN = "memory"  # name of the level beside the chip
+
 
 @dataclass(frozen=True, kw_only=True)
 class Level:
@@ -25,6 +27,21 @@ class Level:
     latency: Array  # time of one access. [s]
     energy: Array  # dynamic energy of a byte read or written. [J/B]
     stacked: Array = field(default_factory=lambda: np.zeros(1))  # part of the capacity that stands on the compute die. [B]
+
+
+@dataclass(frozen=True, kw_only=True)
+class SecondMemory:
+    """A second memory beside main memory, of one device, on which plans may keep tensors (`far`); arrays of shape (n,)."""
+
+    capacity: Array  # [B]
+    bandwidth: Array  # of reads, as far as it can be used. [B/s]
+    write_bandwidth: Array  # [B/s]
+    latency: Array  # time of a read whose address was not known before. [s]
+    energy: Array  # of a byte read. [J/B]
+    write_energy: Array  # of a byte written. [J/B]
+    page: Array  # bytes that are read together. [B]
+    endurance: Array  # writes that a cell stands, infinite where it does not wear out. [1]
+    staged: Array  # 1 where what is read passes through main memory, 0 where kernels read it directly. [1]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -105,6 +122,7 @@ class Architecture:
     # clock at which long matrix products draw the power limit, over `frequency`; above 1 it does not bind. [1]
     power_clock: Array = field(default_factory=lambda: np.full(1, np.inf))
     working_power: Array | None = None  # of all units while they work, beside their operations; None where it is in these [W]
+    second: SecondMemory | None = None  # a memory beside main memory, where there is one
     repeats: Repeats | None = None  # for kernels that a benchmark repeats; None in programs
     graphs: bool = False  # whether captured graphs launch its kernels
     throttle: Throttle | None = None  # of a device whose components together may draw more than its power
@@ -134,8 +152,18 @@ class Architecture:
 
     @property
     def memory(self) -> Level:
-        """Main memory: the farthest level."""
+        """Main memory: the farthest level, an on-chip one where there is no memory beside the chip."""
         return self.levels[-1]
+
+    @property
+    def on_chip_only(self) -> bool:
+        """Whether main memory is on the chip, for there is none beside it."""
+        return self.memory.name != MAIN
+
+    @property
+    def memory_capacity(self) -> Array:
+        """Capacity of main memory, all its instances together, shape (n,). [B]"""
+        return np.asarray(self.memory.capacity * self.memory.instances)
 
     @functools.cached_property
     def level_table(self) -> Array:
@@ -184,6 +212,8 @@ class Architecture:
             found[f"{level.name}.bandwidth"] = level.bandwidth
             if level.stacked.any():
                 found[f"{level.name}.stacked"] = level.stacked * level.instances
+        if self.second is not None:
+            found |= {f"second_memory.{name}": getattr(self.second, name) for name in ("capacity", "bandwidth", "write_bandwidth")}
         for name, port in (("intra", self.intra), ("inter", self.inter)):
             if port is not None:
                 found[f"{name}.bandwidth"] = port.bandwidth

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from crossflow.hardware.architecture.template import Budgets
     from crossflow.hardware.technology.components import LogicNode, OffChip, Substrate
 
-ONE = np.ones(1)
+ONE, NOTHING = np.ones(1), np.zeros(1)
 OVERSIZED = (
     "a die is larger than a reticle: divide the chip into more dies (budgets.chiplets),"
     " or take a substrate that allows more exposures for one die, such as wafer"
@@ -54,9 +54,10 @@ class Packaged:
 class Mounted:
     """What stands beside or on the compute dies of one accelerator; arrays of shape (n,)."""
 
-    devices: Array  # memory devices. [1]
+    devices: Array  # devices of main memory. [1]
     stacked: tuple[Array, ...]  # area of the dies of each on-chip level that stand on the compute dies, one on each. [m2]
     vias_area: Array  # of the compute dies that the vias to those dies take. [m2]
+    second: Array = field(default_factory=lambda: NOTHING)  # devices of the second memory. [1]
 
     @property
     def stacked_area(self) -> Array:
@@ -66,11 +67,15 @@ class Mounted:
     def bonded(self, parts: Parts, budgets: Budgets) -> Array:
         """Dies and memory devices that are bonded on compute dies. [1]"""
         levels = sum((area > 0 for area in self.stacked), np.zeros(1))
-        return np.asarray(budgets.chiplets * levels + np.where(parts.memory.on_logic, self.devices, 0.0))
+        return np.asarray(budgets.chiplets * levels + sum(np.where(on_logic(part), count, 0.0) for part, count in self.memories(parts)))
 
     def beside(self, parts: Parts, budgets: Budgets) -> Array:
         """Compute dies and memory devices that are mounted on the substrate. [1]"""
-        return np.asarray(budgets.chiplets + np.where(parts.memory.on_logic, 0.0, self.devices))
+        return np.asarray(budgets.chiplets + sum(np.where(on_logic(part), 0.0, count) for part, count in self.memories(parts)))
+
+    def memories(self, parts: Parts) -> tuple[tuple[OffChip | None, Array], ...]:
+        """Both memories, each with its devices. [1]"""
+        return (parts.memory, self.devices), (parts.second_memory, self.second)
 
 
 def packaged(
@@ -121,9 +126,14 @@ def _ports(parts: Parts, links: Mapping[str, tuple[Array, Mapping[str, Array] | 
     return prices, True
 
 
-def room(memory: OffChip, budgets: Budgets, stacked: Array) -> Array:
-    """Memory devices that find a place, beside the chip in the package or on what `stacked` dies leave of it [m2]. [1]"""
-    beside = divide(budgets.node_area - budgets.chip_area, memory.device_area)
+def on_logic(memory: OffChip | None) -> Mask:
+    """Whether memory devices stand on the compute die, shape (n,); none do where there are none."""
+    return np.zeros(1, dtype=bool) if memory is None else memory.on_logic
+
+
+def room(memory: OffChip, budgets: Budgets, stacked: Array, share: Array = ONE) -> Array:
+    """Memory devices that find a place, on a share of the package beside the chip, or on what `stacked` dies leave of it [m2]. [1]"""
+    beside = divide(share * (budgets.node_area - budgets.chip_area), memory.device_area)
     above = np.inf if memory.devices_per_area is None else (budgets.chip_area - stacked) * memory.devices_per_area
     return np.asarray(np.minimum(beside, above))
 
@@ -179,17 +189,15 @@ def bill(parts: Parts, budgets: Budgets, sharing: int, mounted: Mounted) -> tupl
     `loss` is what mounting breaks, and spares. Where a price is missing there is none, and spares are as many as save accelerators.
     """
     substrate, dies = parts.substrate, budgets.chiplets
-    chip, stack, above = (
-        die_cost(budgets.chip_area / dies, parts.node, parts.spares),
-        parts.memory.device_cost,
-        _stack_cost(parts, budgets, mounted),
-    )
-    if chip is None or stack is None or above is None or substrate.cost_per_area is None or substrate.assembly_cost is None:
+    chip, above = die_cost(budgets.chip_area / dies, parts.node, parts.spares), _stack_cost(parts, budgets, mounted)
+    stack, more = (NOTHING if part is None else part.device_cost for part in (parts.memory, parts.second_memory))
+    if chip is None or stack is None or more is None or above is None or substrate.cost_per_area is None or substrate.assembly_cost is None:
         return {}, good_package(parts, budgets, sharing, mounted, ONE, np.zeros(1))[1]
     cost = {
         "chip": np.asarray(dies * chip),
         **({"stack": above} if above.any() else {}),
-        "memory": np.asarray(mounted.devices * stack),
+        **({} if parts.memory is None else {"memory": np.asarray(mounted.devices * stack)}),
+        **({} if parts.second_memory is None else {"second_memory": np.asarray(mounted.second * more)}),
         "package": np.asarray(substrate.cost_per_area * budgets.node_area),
         "assembly": np.asarray(substrate.assembly_cost / sharing + substrate.device_cost),
     }
@@ -249,20 +257,27 @@ def embodied(parts: Parts, budgets: Budgets, mounted: Mounted, begun: Array) -> 
     ----------
     .. [1] U. Gupta et al., "ACT: Designing Sustainable Computer Systems with an Architectural Carbon Modeling Tool", ISCA 2022.
     """
-    memory, dies = parts.memory, budgets.chiplets
+    dies, devices = budgets.chiplets, [_memory_carbon(*one) for one in mounted.memories(parts)]
     chip, stack = die_carbon(budgets.chip_area / dies, parts.node, parts.spares), _stacked(die_carbon, parts, budgets, mounted)
-    if chip is None or stack is None or memory.carbon_per_capacity is None:
+    if chip is None or stack is None or devices[0] is None or devices[1] is None:
         return {}
     (area, wafer), (above, theirs) = dies * chip, np.zeros((2, 1)) + stack
     wafers = wafer + theirs
-    devices = mounted.devices * memory.device_capacity * memory.carbon_per_capacity
     return {
         "chip": area,
         **({"stack": above} if above.any() else {}),
         "yield_loss": np.asarray(wafers - area - above),
-        "memory": np.asarray(devices),
-        "loss": np.asarray((begun - 1.0) * (wafers + devices)),
+        **({} if parts.memory is None else {"memory": devices[0]}),
+        **({} if parts.second_memory is None else {"second_memory": devices[1]}),
+        "loss": np.asarray((begun - 1.0) * (wafers + devices[0] + devices[1])),
     }
+
+
+def _memory_carbon(memory: OffChip | None, devices: Array) -> Array | None:
+    """Embodied carbon of memory devices, none where there are none; None where it is not known. [kg]"""
+    if memory is None:
+        return NOTHING
+    return None if memory.carbon_per_capacity is None else np.asarray(devices * memory.device_capacity * memory.carbon_per_capacity)
 
 
 # ------------------------------------------------------------------------------------------ limits
@@ -279,8 +294,10 @@ def limits(parts: Parts, budgets: Budgets, mounted: Mounted) -> tuple[tuple[Mask
     if parts.node.reticle is not None:
         printed = parts.node.reticle * substrate.exposures
         found.append((np.asarray(area / budgets.chiplets > printed * (1 + 1e-9)), OVERSIZED))
-    if substrate.bump_pitch is not None and parts.memory.bump_pitch is not None:
-        coarse = np.asarray(substrate.bump_pitch > parts.memory.bump_pitch * (1 + 1e-9))
+    for fine in (part.bump_pitch for part in (parts.memory, parts.second_memory) if part is not None and part.bump_pitch is not None):
+        if substrate.bump_pitch is None:
+            break
+        coarse = np.asarray(substrate.bump_pitch > fine * (1 + 1e-9))
         found.append((coarse, "the bumps of the memory are finer than those of the substrate (bump_pitch): take an interposer"))
     found.append((mounted.stacked_area > area * (1 + 1e-9), "the dies on the chip are larger than it (levels.NAME.stacked_area)"))
     return tuple((mask, sentence) for mask, sentence in found if mask.any())

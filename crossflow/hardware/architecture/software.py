@@ -330,6 +330,12 @@ class SoftwareStack(FileModel):
             )
         return self
 
+    @property
+    def on_host(self) -> SoftwareStack:
+        """The same software where its context and the work space of its libraries lie on the host."""
+        nothing = np.zeros(1)
+        return self.model_copy(update={"memory": self.memory.model_copy(update={"context": nothing, "library": nothing})})
+
     def fuses(self, what: Fusion, element: float) -> bool:
         """Whether a group of pointwise operations is one kernel where elements have so many bytes."""
         return what in self.fused or (element <= HALF and what in self.fused_half)

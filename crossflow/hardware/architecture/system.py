@@ -18,7 +18,7 @@ from crossflow.hardware.architecture import divisions
 from crossflow.hardware.architecture.datasheet import from_datasheet
 from crossflow.hardware.architecture.generator import CHANGED, generate
 from crossflow.hardware.architecture.model import Architecture
-from crossflow.hardware.architecture.template import DatasheetSystem, GeneratedSystem, PoolName, SystemSpec
+from crossflow.hardware.architecture.template import DatasheetSystem, GeneratedSystem, PoolName, SystemSpec, is_none
 from crossflow.hardware.technology.library import Choice, TechLibrary, kind_of, load_library
 
 _KINDS: Mapping[str, type[GeneratedSystem] | type[DatasheetSystem]] = {"generated": GeneratedSystem, "datasheet": DatasheetSystem}
@@ -108,7 +108,9 @@ def _technology_names(spec: SystemSpec, document: Document, base: Path | None) -
     _found("techlibs", spec.techlib, base, document, "techlib")
     parts = load_library(spec.techlib, base)
     named: list[tuple[Path_, str, str]] = [
-        (("technology", role), kind_of(role), name) for role, name in spec.technology.model_dump(exclude_none=True).items()
+        (("technology", role), kind_of(role), name)
+        for role, name in spec.technology.model_dump(exclude_none=True).items()
+        if not (role == "memory" and is_none(name))
     ]
     if isinstance(spec, GeneratedSystem):
         named += [(("levels", level, "component"), "on_chip", entry.component) for level, entry in spec.levels.items()]
@@ -150,6 +152,7 @@ def _merged(document: Document, base: Path | None, above: tuple[Path, ...] = ())
         below = below.without("devices")
     _check_overridden(below, own)
     below, own = _without_levels(below, own)
+    below = _without_memory(below, own)
     return divisions.over(_without_changes(below, own), own)
 
 
@@ -166,6 +169,13 @@ def _without_levels(below: Document, own: Document) -> tuple[Document, Document]
         return below, own
     kept = files.replace(own.data, ("levels",), {name: level for name, level in given.items() if name not in gone}, own.file)
     return divisions.without_levels(below, gone), Document(file=own.file, data=kept, lines=own.lines)
+
+
+def _without_memory(below: Document, own: Document) -> Document:
+    """A generated template without its main memory, where the section says that there is none: shares, figures and changes of it."""
+    if below.data.get("kind") != "generated" or not is_none(files.held(own.data, ("technology", "memory"))):
+        return below
+    return divisions.without_memory(below)
 
 
 def _without_changes(below: Document, own: Document) -> Document:

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from typing import Annotated, Any, Literal, cast
 
 import numpy as np
-from pydantic import Field, create_model, model_validator
+from pydantic import BeforeValidator, Field, create_model, model_validator
 
 from crossflow.base.arrays import Array, points
 from crossflow.base.files import FileModel, one_of
@@ -53,10 +53,17 @@ BUDGETS = ("area", "power_shares", "perimeter")  # what is divided among the com
 NOT_FREE = ("microarchitecture", "technology", "network", "room", "operation", "host", "node_load", "node_power", "pools")
 Dataflow = Literal["weight", "activation", "output", "best"]
 PoolName = Literal["prefill"]
+NO_MEMORY = "none"  # in the place of a library entry: a chip without main memory, whose farthest on-chip level holds everything
 LEVELS = ("registers", "l1", "l2", "l3", "l4", "memory")
 
 
+MEMORY_FIELDS = ("memory_utilisation", "memory_static_share")  # of a generated system, without meaning where it has no main memory
 LevelName = Annotated[str, one_of("a memory level", LEVELS)]
+
+
+def is_none(memory: object) -> bool:
+    """Whether a name of `technology.memory` says that there is none, in any letter case."""
+    return isinstance(memory, str) and memory.strip().lower() == NO_MEMORY
 
 
 def _partial(model: type[FileModel]) -> type[FileModel]:
@@ -189,7 +196,8 @@ class TechnologyChoice(FileModel):
 
     logic: str
     compute: str
-    memory: str
+    memory: str = Field(description="main memory; `none` for a chip whose farthest on-chip level holds everything")
+    second_memory: str | None = Field(default=None, description="a second memory beside main memory, on which `far` keeps tensors")
     intra_link: str
     inter_link: str
     intra_switch: str | None = Field(
@@ -266,11 +274,49 @@ class MatrixUnit(FileModel):
     width: PositiveCount | None = Field(default=None, description="columns of the array")
 
 
+ReadWay = Literal["direct", "staged"]
+WAY = "how it is read: direct by kernels; staged, copied into main memory one part of a layer ahead"
+
+
+class SecondMemoryUse(FileModel):
+    """How a generated device uses the second memory that `technology.second_memory` names."""
+
+    room: Share = Field(default=points(0.5), description="share of the package area beside the chip that its devices take")
+    utilisation: Share = Field(default=points(0.9), description="highest share of its peak bandwidth that is reached")
+    static_share: Share = Field(default=points(0.1), description="share of its power kept for idle and refresh: it bounds the capacity")
+    way: ReadWay = Field(default="direct", description=WAY)
+
+
+USUAL_USE = SecondMemoryUse()
+
+
+def _usual(given: Any) -> Any:
+    """The usual use of a second memory where a sweep or a section says null, as for a point without one."""
+    return USUAL_USE if given is None else given
+
+
+class SecondMemoryFigures(FileModel):
+    """A second memory as published, the share of one device."""
+
+    title: str = ""
+    capacity: Information = Field(description="capacity of one device's share")
+    bandwidth: Bandwidth = Field(description="peak rate of reads, of the memory or of the link to it, whichever is less")
+    write_bandwidth: Bandwidth | None = Field(default=None, description="peak rate of writes; that of reads where absent")
+    utilisation: PositiveShare = Field(default=ONE, description="highest share of these rates that is reached")
+    latency: Time = Field(default=points(1e-6), description="time of a read whose address was not known before; 1 us where absent")
+    energy: EnergyPerBit = Field(description="energy of a bit read, with its way to the device")
+    write_energy: EnergyPerBit | None = Field(default=None, description="energy of a bit written; that of reads where absent")
+    page: Information = Field(default=ONE, description="bytes that are read together, of which a smaller piece takes one")
+    endurance: PositiveCount | None = Field(default=None, description="writes that a cell stands; it does not wear out where absent")
+    way: ReadWay = Field(default="staged", description=WAY)
+
+
 class BudgetShares(FileModel):
     """Shares of one budget by component; on-chip levels by their names."""
 
     compute: Share | None = None
     memory: Share | None = None
+    second_memory: Share | None = None
     intra_link: Share | None = None
     inter_link: Share | None = None
     on_chip: Mapping[str, Share] = {}
@@ -329,6 +375,7 @@ class ComponentChanges(FileModel):
     compute: ComputeChanges | None = None  # type: ignore[valid-type]
     on_chip: Mapping[str, OnChipChanges] = {}  # type: ignore[valid-type]
     memory: MemoryChanges | None = None  # type: ignore[valid-type]
+    second_memory: MemoryChanges | None = None  # type: ignore[valid-type]
     intra_link: LinkChanges | None = None  # type: ignore[valid-type]
     inter_link: LinkChanges | None = None  # type: ignore[valid-type]
 
@@ -353,10 +400,15 @@ class GeneratedSystem(SystemFields):
         default=None, description="another array of multipliers for each unit; its area, power and rate follow"
     )
     levels: Mapping[LevelName, OnChipLevel] = Field(description="on-chip levels from the nearest to the farthest")
-    memory_utilisation: Share
+    memory_utilisation: Share = Field(
+        default=ONE, description="highest share of the peak memory bandwidth that kernels reach; needed where there is main memory"
+    )
     memory_static_share: Share = Field(
         default=points(0.1),
         description="share of main memory's power kept for idle and refresh: it bounds their capacity, and the rest feeds their pins",
+    )
+    second_memory: Annotated[SecondMemoryUse, BeforeValidator(_usual)] = Field(
+        default=USUAL_USE, description="how the second memory is used, where there is one"
     )
     shared_power: Flag = Field(default=False, description="whether compute also gets the power that other components cannot use")
     dataflow: Dataflow = "best"
@@ -378,6 +430,16 @@ class GeneratedSystem(SystemFields):
     def product_rates(self) -> Mapping[str, Array]:
         """Rate of matrix products by data type, over the library's nominal one, with the types that multiply like a listed one. [1]"""
         return with_like(self.rates)
+
+    @property
+    def tiered(self) -> bool:
+        """Whether there is a second memory."""
+        return self.technology.second_memory is not None
+
+    @property
+    def on_chip_only(self) -> bool:
+        """Whether there is no memory beside or on the compute die: the farthest on-chip level is main memory."""
+        return is_none(self.technology.memory)
 
     @property
     def packaged(self) -> int:
@@ -403,7 +465,7 @@ class GeneratedSystem(SystemFields):
             raise ValueError("execution: working_share: a generated device has the power of its parts; leave it out")
         for field, what in zip(BUDGETS, ("chip area", "power", "perimeter"), strict=True):
             shares: BudgetShares = getattr(self.budgets, field)
-            given = (shares.compute, shares.memory, shares.intra_link, shares.inter_link, *shares.on_chip.values())
+            given = (shares.compute, shares.memory, shares.second_memory, shares.intra_link, shares.inter_link, *shares.on_chip.values())
             total = sum(float(value[0]) for value in given if value is not None and value.size == 1)
             if total > 1 + 1e-9:
                 raise ValueError(f"budgets.{field}: the shares of the {what} add up to {total:.4g}, more than 1")
@@ -411,6 +473,39 @@ class GeneratedSystem(SystemFields):
                 if level not in self.levels:
                     raise ValueError(f"budgets.{field}.on_chip: no level '{level}'; levels: {', '.join(self.levels)}")
         return self
+
+    @model_validator(mode="after")
+    def _memory_is_there_or_not(self) -> GeneratedSystem:
+        budgets, utilised = self.budgets, "memory_utilisation" in self.model_fields_set
+        if not self.on_chip_only:
+            if not utilised:
+                raise ValueError("memory_utilisation: the key is missing; a system with main memory needs it (technology.memory)")
+            return self
+        shares = [f"budgets.{name}.memory" for name in BUDGETS if getattr(budgets, name).memory is not None]
+        figures = [name for name in MEMORY_FIELDS if name in self.model_fields_set]
+        changes = ("components.memory",) if self.components.memory is not None else ()
+        if given := [*shares, *figures, *changes]:
+            raise ValueError(f"{given[0]}: technology.memory is none, and nothing goes to memory that is not there; leave it out")
+        return self
+
+    @model_validator(mode="after")
+    def _second_memory_is_named(self) -> GeneratedSystem:
+        if self.technology.second_memory is not None:
+            if self.on_chip_only:
+                raise ValueError("technology.second_memory: there is no first one (technology.memory: none); name it as technology.memory")
+            return self
+        shares = [f"budgets.{name}.second_memory" for name in BUDGETS if getattr(self.budgets, name).second_memory is not None]
+        changes = ("components.second_memory",) if self.components.second_memory is not None else ()
+        said = "second_memory" in self.model_fields_set and self.second_memory is not USUAL_USE
+        use = ("second_memory",) if said else ()
+        if given := [*shares, *changes, *use]:
+            raise ValueError(f"{given[0]}: there is no second memory; name one as technology.second_memory, or leave it out")
+        return self
+
+    @property
+    def first_room(self) -> Array:
+        """Share of the package area beside the chip that is left for main memory. [1]"""
+        return ONE if self.technology.second_memory is None else np.asarray(1.0 - self.second_memory.room)
 
     @model_validator(mode="after")
     def _microarchitecture_is_of_the_device(self) -> GeneratedSystem:
@@ -492,7 +587,7 @@ class DatasheetTechnology(FileModel):
     """Names of the library entries whose energies hold for a datasheet device."""
 
     logic: str
-    memory: str
+    memory: str = Field(description="main memory; `none` for a device whose last level in `levels`, on the chip, holds everything")
     link: str
 
 
@@ -514,14 +609,18 @@ class DatasheetSystem(SystemFields):
     power: DatasheetPower
     energy: DatasheetEnergy = DatasheetEnergy()
     chip_area: Area | None = None
-    memory_utilisation: Share = Field(description="highest share of the peak memory bandwidth that a kernel reaches")
+    second_memory: SecondMemoryFigures | None = Field(
+        default=None, description="a second memory beside main memory, on which `far` keeps tensors, such as that of the processor"
+    )
+    memory_utilisation: Share = Field(description="highest share of the peak bandwidth of main memory that a kernel reaches")
 
     @model_validator(mode="after")
     def _memory_is_complete(self) -> DatasheetSystem:
         if self.execution.blocks:
             raise ValueError("execution: blocks: tiles of a device with published figures are those of its library; give tiles")
-        memory = self.levels.get("memory")
-        if memory is None or memory.bandwidth is None:
+        if is_none(self.technology.memory):
+            self._check_on_chip_only()
+        elif "memory" not in self.levels or self.levels["memory"].bandwidth is None:
             raise ValueError("levels: a level 'memory' with capacity and bandwidth is needed")
         for name in ("intra", "inter"):
             level: NetworkLevel = getattr(self.network, name)
@@ -533,6 +632,25 @@ class DatasheetSystem(SystemFields):
         if others:
             raise ValueError(f"levels: {others[0]}: inline_ecc is of the main memory alone; caches keep check bits beside their data")
         return self
+
+    def _check_on_chip_only(self) -> None:
+        if "memory" in self.levels:
+            raise ValueError("levels: memory: technology.memory is none, so the farthest on-chip level is main memory; leave it out")
+        if not self.levels:
+            raise ValueError("levels: at least one on-chip level is needed")
+        if self.main[1].bandwidth is None:
+            raise ValueError(f"levels: {self.main[0]}: it is main memory here (technology.memory: none) and needs a bandwidth")
+
+    @property
+    def tiered(self) -> bool:
+        """Whether there is a second memory."""
+        return self.second_memory is not None
+
+    @property
+    def main(self) -> tuple[str, DatasheetLevel]:
+        """Main memory by name: the level `memory`, or the last on-chip one where technology.memory is none."""
+        name = list(self.levels)[-1] if is_none(self.technology.memory) else "memory"
+        return name, self.levels[name]
 
     @property
     def product_rates(self) -> Mapping[str, Array]:

@@ -154,6 +154,10 @@ class OffChip(FileModel):
     access_latency: Time
     device_cost: Cost | None = Field(default=None, description="price of one device")
     carbon_per_capacity: CarbonPerCapacity | None = Field(default=None, description="embodied carbon over capacity")
+    write_rate: PositiveRatio = Field(default=points(1.0), description="rate of writes over that of reads, less than 1 of flash")
+    write_energy: PositiveRatio = Field(default=points(1.0), description="energy of a write over that of a read")
+    page: Information = Field(default=points(1.0), description="bytes that are read together, of which a smaller piece takes one")
+    endurance: PositiveCount | None = Field(default=None, description="writes that a cell stands; it does not wear out where absent")
     devices_per_area: PerArea | None = Field(
         default=None, description="devices that stand on an area of the compute die, where they are stacked on it; else they lie beside it"
     )
@@ -162,6 +166,11 @@ class OffChip(FileModel):
     def access_energy(self) -> Array:
         """Energy of an access as the chip sees it: the device and the way to it on the compute die. [J/B]"""
         return self.dynamic_energy_per_bit + self.interface_energy_per_bit
+
+    @property
+    def wears(self) -> Mask:
+        """Whether its cells wear out, shape (n,): flash, which is no main memory."""
+        return np.zeros(1, dtype=bool) if self.endurance is None else np.isfinite(self.endurance)
 
     @property
     def on_logic(self) -> Mask:

@@ -42,10 +42,10 @@ ONE = np.ones(1)
 def kind_of(role: str) -> str:
     """Section of the library from which a role of `system.technology` takes its entry.
 
-    >>> kind_of("die_link"), kind_of("stacked_logic"), kind_of("memory"), kind_of("intra_switch")
+    >>> kind_of("die_link"), kind_of("stacked_logic"), kind_of("second_memory"), kind_of("intra_switch")
     ('link', 'logic', 'memory', 'switch')
     """
-    return next((kind for kind in ("link", "logic", "switch") if role.endswith(kind)), role)
+    return next((kind for kind in ("link", "logic", "memory", "switch") if role.endswith(kind)), role)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,7 +10,19 @@ from typing import Any, TypeVar
 import numpy as np
 
 from crossflow.base.arrays import Array, Index, Mask, numbered
-from crossflow.parallel.strategy.mesh import BIDIRECTIONAL, BLOCKS, OFFLOADS, REPEATED, TYPES, Offload, RankBlock, RepeatedModule, Type
+from crossflow.parallel.strategy.mesh import (
+    BIDIRECTIONAL,
+    BLOCKS,
+    FARS,
+    OFFLOADS,
+    REPEATED,
+    TYPES,
+    Far,
+    Offload,
+    RankBlock,
+    RepeatedModule,
+    Type,
+)
 from crossflow.parallel.strategy.plan import NUMBERS, OWN_SHARDS, OWN_TENSOR, Plan, PlanWords
 from crossflow.parallel.strategy.stages import Division
 from crossflow.program.groups import Group, Pair
@@ -69,6 +81,9 @@ class Layout:
     schedules: tuple[str, ...]
     offload: Mapping[Offload, Mask]  # points that keep something on the host, by what they keep; what none keeps is not there
     offload_layers: Array  # as in `Plan`
+    far: Mapping[Far, Mask]  # points that keep something on the second memory, by what they keep; what none keeps is not there
+    far_experts: Array  # as in `Plan`. [%]
+    far_cache: Array  # [%]
     placement: Index  # index of each point's placement in `placements`
     placements: tuple[tuple[RankBlock, ...], ...]
     division: Index  # index of how each point's layers are divided over stages in `divisions`
@@ -101,6 +116,7 @@ class Layout:
             full=np.array([said.recompute == "full" for said in words.different])[words.which], recompute_layers=number["recompute_layers"],
             repeated=words.named("repeated", REPEATED), schedule=schedule, schedules=schedules,
             offload=words.named("offload", OFFLOADS), offload_layers=number["offload_layers"],
+            far=words.named("far", FARS), far_experts=number["far_experts"], far_cache=number["far_cache"],
             placement=placement, placements=placements, division=division, divisions=divisions, node=node,
         )  # fmt: skip
 
@@ -110,7 +126,7 @@ class Layout:
     def at(self, members: Index) -> Layout:
         """Some of the points."""
         kept = ("node", "schedules", "placements", "divisions")
-        tables = ("offload", "repeated", "own_tensor", "own_shards", "apart", "unsharded", "distant")
+        tables = ("offload", "far", "repeated", "own_tensor", "own_shards", "apart", "unsharded", "distant")
         arrays = {field.name: getattr(self, field.name)[members] for field in fields(self) if field.name not in (*kept, *tables)}
         chosen: dict[str, Any] = {name: {key: points[members] for key, points in getattr(self, name).items()} for name in tables}
         return replace(self, **arrays, **chosen)

@@ -37,6 +37,7 @@ def plan_problem(
         or _not_shared_out(plan, model)
         or _not_sharded(plan)
         or _not_on_host(plan, task)
+        or _not_far(plan, model, task)
         or not_again(plan, model)
         or _no_order(plan, batch)
     )
@@ -198,6 +199,30 @@ def _not_on_host(plan: Plan, task: JobTask) -> str | None:
         return "offload_layers says of how many layers the host keeps activations; give offload: activations too, or leave it out"
     if plan.schedule == "pipedream" and "optimizer" in plan.offload:
         return "offload: pipedream updates the weights after every microbatch, on the device; leave optimizer out"
+    return None
+
+
+def _not_far(plan: Plan, model: Transformer, task: JobTask) -> str | None:
+    """Why the second memory cannot keep what a plan says."""
+    training = task == "training"
+    for key, what in (("far_experts", "experts"), ("far_cache", "cache")):
+        percent = getattr(plan, key)
+        if percent > 100:
+            return f"{key} = {percent}: it is a share in percent, 100 at most"
+        if percent and what not in plan.far:
+            return f"{key} says what share of it lies on the second memory; give far: {what} too, or leave it out"
+    if plan.far and plan.offload:
+        return "far and offload: a tensor leaves main memory for the second memory or for the host; give one of the two"
+    if "optimizer" in plan.far and not training:
+        return "far: optimizer, but only training has one"
+    if "cache" in plan.far and task not in ("decode", "prefill"):
+        return "far: cache, but only a service keeps one"
+    if "experts" in plan.far and not model.experts:
+        return "far: experts, but the model has no experts"
+    if {"weights", "experts"} & {*plan.far} and plan.zero == 3:
+        return "far: weights and experts with zero: 3: shards are gathered into main memory; it is not supported, use zero: 1"
+    if plan.far and plan.schedule == "pipedream":
+        return "far: pipedream keeps several versions of the weights; it is not supported, use another schedule"
     return None
 
 

@@ -29,11 +29,13 @@ Recompute = Literal["none", "selective", "full"]
 # As Megatron-Core calls what selective recomputation repeats (`recompute_modules` of its TransformerConfig).
 RepeatedModule = Literal["core_attn", "layernorm", "mla_up_proj", "moe_act", "shared_experts", "mlp", "moe"]
 Offload = Literal["optimizer", "weights", "activations"]
+Far = Literal["weights", "experts", "cache", "optimizer"]
 RankBlock = Literal["tp", "dp", "pp"]
 Type = Literal["attention", "mlp", "experts", "embedding"]
 RECOMPUTE: tuple[Recompute, ...] = ("none", "selective", "full")
 REPEATED: tuple[RepeatedModule, ...] = get_args(RepeatedModule)
 OFFLOADS: tuple[Offload, ...] = ("optimizer", "weights", "activations")
+FARS: tuple[Far, ...] = get_args(Far)
 TYPES: tuple[Type, ...] = ("attention", "mlp", "experts", "embedding")  # of a transformer's layers; the head goes with the embedding
 BLOCKS: tuple[RankBlock, ...] = ("tp", "dp", "pp")  # of ranks, as they lie on consecutive devices: Megatron's order
 SCHEDULES = ("1f1b", "gpipe", "zb-h1", "chimera", "pipedream", "dualpipe")  # rules by which pipelines order their passes
@@ -57,7 +59,7 @@ NUMBERS: Mapping[str, str] = {
     "dp": "dp", "pp": "pp", "v": "virtual_stages", "mb": "micro_batch", "z": "zero",
     "g": "shard_group", "ag": "attention_shard_group", "mlpg": "mlp_shard_group", "eg": "experts_shard_group",
     "embg": "embedding_shard_group", "first": "first_stage", "last": "last_stage", "ol": "offload_layers",
-    "rl": "recompute_layers",
+    "rl": "recompute_layers", "fe": "far_experts", "fc": "far_cache",
 }  # fmt: skip
 WORDS: Mapping[str, tuple[str, Any]] = {
     "sp": ("sequence_parallel", True), "apart": ("apart", TYPES), "selective": ("recompute", "selective"), "full": ("recompute", "full"),
@@ -65,7 +67,7 @@ WORDS: Mapping[str, tuple[str, Any]] = {
 }  # fmt: skip
 # Before several words that plus signs join.
 LISTS: Mapping[str, str] = {
-    "offload:": "offload", "unsharded:": "unsharded", "apart:": "apart", "distant:": "distant", "placed:": "placement",
+    "offload:": "offload", "far:": "far", "unsharded:": "unsharded", "apart:": "apart", "distant:": "distant", "placed:": "placement",
     "layers:": "stage_layers", "sel:": "recompute_modules",
 }  # fmt: skip
 # Modules that selective recomputation repeats, as text has them.

@@ -13,6 +13,7 @@ from crossflow.base.limits import LAYERS
 from crossflow.parallel.strategy.mesh import (
     AXIS_ROLES,
     BLOCKS,
+    FARS,
     LISTS,
     MODULE_WORDS,
     NODE_AXES,
@@ -62,8 +63,8 @@ TRANSFORMER = Form(
         "embedding": ("ddp", "fsdp", "tp", "mp", "mp-rows", "pp"),
     },
     example=f"degrees and options such as tp8-pp4-dp16-mb2-z1-sp-full (numbers: {', '.join(NUMBERS)};"
-    f" words: {', '.join(WORDS)}, offload:{'+'.join(OFFLOADS)}, sel:{'+'.join(MODULE_WORDS)}, unsharded:embedding, distant:mlp,"
-    f" placed:dp+tp+pp, layers:3+4x2+2, {ORDER}FILE.yaml), or a mapping",
+    f" words: {', '.join(WORDS)}, offload:{'+'.join(OFFLOADS)}, far:{'+'.join(FARS)}, sel:{'+'.join(MODULE_WORDS)},"
+    f" unsharded:embedding, distant:mlp, placed:dp+tp+pp, layers:3+4x2+2, {ORDER}FILE.yaml), or a mapping",
     beside=tuple(key for key in PLAN_KEYS if key not in DEGREES),
 )  # fmt: skip
 RECOMMENDATION = Form(
@@ -81,6 +82,7 @@ ADDRESSED = tuple(dict.fromkeys(kind for form in FORMS for kind in form.types)) 
 _CHOICES: Mapping[str, tuple[Any, ...]] = {"recompute": RECOMPUTE, "zero": (0, 1, 2, 3), "kernel": ("RC", "CR")}
 _CHOSEN: Mapping[str, tuple[str, ...]] = {
     "offload": OFFLOADS,
+    "far": FARS,
     "unsharded": TYPES,
     "apart": TYPES,
     "distant": TYPES,

@@ -14,6 +14,7 @@ from crossflow.parallel.strategy.mesh import (
     BLOCKS,
     REPEATED,
     Axis,
+    Far,
     Offload,
     RankBlock,
     Recompute,
@@ -34,6 +35,7 @@ class PlanWords(NamedTuple):
     division: Division
     placement: tuple[RankBlock, ...]
     offload: tuple[Offload, ...]
+    far: tuple[Far, ...]
     apart: tuple[Type, ...]
     unsharded: tuple[Type, ...]
     distant: tuple[Type, ...]
@@ -86,6 +88,11 @@ class Plan:
     # what the host keeps: the optimizer's states, which it updates; with zero 3 the shards of the weights too; activations
     offload: tuple[Offload, ...] = ()
     offload_layers: int = 0  # layers of a stage whose activations the host keeps, if it keeps any; 0 for all
+    # what lies on the second memory of each device: weights (all but those of routed experts), experts, the cache of a service, and the
+    # states of the optimizer with its fp32 weights
+    far: tuple[Far, ...] = ()
+    far_experts: int = 0  # share of a rank's experts that lie there, if any do; 0 for all. [%]
+    far_cache: int = 0  # share of the cache that lies there, if any does; 0 for all. [%]
     # how ranks lie on consecutive devices, nearest first; context ranks lie nearest among those of dp
     placement: tuple[RankBlock, ...] = BLOCKS
 
@@ -166,6 +173,6 @@ OWN_SHARDS: Mapping[Type, str] = {
 # What of a plan is a number, or a switch.
 NUMBERS = (
     "tp", "cp", "ep", "dp", "pp", "virtual_stages", "micro_batch", "redundant_experts", "zero", "shard_group", "sequence_parallel",
-    "recompute_layers", "offload_layers", *OWN_TENSOR.values(), *OWN_SHARDS.values(),
+    "recompute_layers", "offload_layers", "far_experts", "far_cache", *OWN_TENSOR.values(), *OWN_SHARDS.values(),
 )  # fmt: skip
 _numbers_of = operator.attrgetter(*NUMBERS)

@@ -28,6 +28,10 @@ NO_HOST = (
     "it keeps tensors on the host, of which the system says nothing; give system.host its capacity, bandwidth and utilisation,"
     " such as {capacity: 2 TiB, bandwidth: 400 GB/s, utilisation: 0.45}"
 )
+NO_SECOND = (
+    "far keeps tensors on a second memory, of which the system has none; name one as system.technology.second_memory of a generated"
+    " device, such as LPDDR5X, with shares of its budgets, or give a published one system.second_memory: {capacity, bandwidth, energy}"
+)
 ANY = "any"  # the first strategy that divides a workload, where a study tries others anyway
 AUTO = "auto"  # the fastest strategy that fits, which `crossflow.answers.planning` chooses when it loads a scenario
 ARRIVING = "micro_batch: a step takes the requests that have arrived (serving.arrival_rate); leave it out"
@@ -167,11 +171,13 @@ def strategy_problem(
     balanced: bool,
     elements: bool = False,
     hosted: bool = True,
+    tiered: bool = True,
     model: Transformer | Dlrm | None = None,
 ) -> str | None:
     """Why a strategy cannot divide a layered model on nodes of devices, in a sentence; None where it can.
 
-    `hosted` says whether the system knows its host's memory, which offloading needs; `model` is the workload's, where it is at hand.
+    `hosted` says whether the system knows its host's memory, which offloading needs, `tiered` whether its devices have a second memory,
+    which `far` needs; `model` is the workload's, where it is at hand.
     """
     if isinstance(strategy, Hierarchy):
         assert isinstance(workload, DlrmSpec)  # only such a model has one
@@ -180,6 +186,8 @@ def strategy_problem(
     assert isinstance(workload, TransformerSpec)  # only such a model has one
     if strategy.offload and not hosted:
         return NO_HOST
+    if strategy.far and not tiered:
+        return NO_SECOND
     transformer = model if isinstance(model, Transformer) else workload.transformer()
     plan, batch = _divided(strategy, workload)
     problem = plan_problem(plan, transformer, batch, balanced=balanced, elements=elements, task=workload.step)
