@@ -81,9 +81,9 @@ def losses(density: Array, unit: Delivery, chosen: Delivery, node: LogicNode, su
 
     References
     ----------
-    .. [1] G. Hiblot et al. (imec) and others on back-side power: a margin of 10 % is kept between regulator and transistors.
+    .. [1] imec on back-side power delivery networks: a margin of 10 % is kept between regulator and transistors (techlibs/standard.yaml).
     .. [2] K. De Vogeleer et al., "Modeling the Temperature Bias of Power Consumption for Nanometer-Scale CPUs in Application
-       Processors", SAMOS 2014: exponential between 20 and 85 degrees Celsius.
+       Processors", arXiv:1404.3381, 2014: exponential between 20 and 85 degrees Celsius.
     """
     drop = np.minimum(chosen.supply_drop * density / DENSITY, MOST)
     supply = np.asarray((1.0 - unit.supply_drop) / (1.0 - drop)) if np.any(chosen.supply_drop) or np.any(unit.supply_drop) else np.ones(1)
