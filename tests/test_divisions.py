@@ -184,3 +184,12 @@ def test_a_table_that_means_nothing_is_an_error_at_its_place(scenario, tmp_path,
     (tmp_path / "table.csv").write_text(table)
     with pytest.raises(SpecError, match=message):
         scenario("N7")
+
+
+def test_a_memory_without_a_row_has_in_sweeps_what_it_has_by_itself():
+    """The rest of a table are the template's own values, not those of the row of the scenario's memory."""
+    data = {"system": {"template": "reference-training"}, "workload": {"model": "gemm", "m": 8192, "n": 8192, "k": 8192}, "strategy": "d1"}
+    scenario, memories = from_dict(data), ["CXL-DDR5", "GDDR6", "HBM3"]
+    swept = evaluate(scenario, {"system.technology.memory": memories}).step_time
+    alone = [predict(scenario, {"system.technology.memory": memory}).step_time for memory in memories]
+    assert swept.tolist() == pytest.approx(alone, rel=1e-12)

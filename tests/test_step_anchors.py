@@ -268,7 +268,7 @@ def test_boundaries_that_passes_cross():
 
 
 def changes(plan, **options):
-    told = {"hosted": False, "experts": False, "training": True} | options
+    told = {"hosted": False, "experts": False, "training": True, "tiered": False} | options
     again = further_levels(plan, job_of().model) if told["training"] else ()
     return [change.text for change in _changes(plan, again, **told)]
 

@@ -260,7 +260,7 @@ WRONG = [
     ({POWER: "300 W"}, f"s.yaml:12: sweep.system.budgets.power: {LIST}"),
     ({POWER: {"from": "0 W", "to": "1 W", "count": 3, "scale": "log"}}, "s.yaml:12: sweep.system.budgets.power: a logarithmic scale needs ends greater than zero"),
     ({POWER: {"from": "9 W", "to": "1 GB", "count": 3}}, "s.yaml:12: sweep.system.budgets.power: expected a quantity in W, got '1 GB': 'GB' is not a unit of W"),
-    ({"system.technology.memroy": ["HBM2"]}, "s.yaml:12: sweep.system.technology.memroy: no such technology role; did you mean 'memory'?; known: logic, compute, memory, intra_link, inter_link, intra_switch, inter_switch, intra_uplink, inter_uplink, die_link, stacked_logic, bond, substrate, delivery"),
+    ({"system.technology.memroy": ["HBM2"]}, "s.yaml:12: sweep.system.technology.memroy: no such technology role; did you mean 'memory'?; known: logic, compute, memory, second_memory, intra_link, inter_link, intra_switch, inter_switch, intra_uplink, inter_uplink, die_link, stacked_logic, bond, substrate, delivery"),
 ]  # fmt: skip
 
 

@@ -120,12 +120,13 @@ def split(scenario: Scenario, points: Points) -> Split:
         place, role = technology_at(scenario, path)
         if role is not None:
             system = scenario.system.places[place]
+            assert isinstance(system, GeneratedSystem)  # whose technology is chosen
             known = type(system.technology).model_fields
             if role not in known:
                 raise CrossflowError(f"{path}: no such technology role{did_you_mean(role, known)}; known: {', '.join(known)}")
             if place != "system" and kind_of(role) == "switch":
                 raise CrossflowError(f"{path}: named switches are counted for the devices of the system itself only")
-            if role == "memory" and (getattr(system, "on_chip_only", False) or any(map(is_none, values))):
+            if role == "memory" and (system.on_chip_only or any(map(is_none, values))):
                 discrete[path] = values  # a chip without main memory has other levels, and no figures of it
                 continue
             choices[path] = Choice.of([*map(str, values)])

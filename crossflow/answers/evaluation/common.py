@@ -104,10 +104,11 @@ def rents(fleets: Sequence[Fleet], dtype: str, n: int) -> tuple[Array, Array]:
     return wide(rent, n), wide(worth, n)
 
 
-def _fleets(batch: PointBatch, ran: Ran) -> tuple[Fleet, ...]:
-    """All devices of a batch, those of the system itself first."""
-    own, outcome = ran.devices - sum((one.devices for one in ran.beside), NOTHING), ran.outcome
-    return (Fleet(system=batch.system, device=batch.device, devices=own, energy=outcome.energy, sent=outcome.sent), *ran.beside)
+def _fleets(batch: PointBatch, ran: Ran) -> tuple[tuple[Fleet, ...], tuple[Fleet, ...]]:
+    """All devices of a batch, those of the system itself first; and one of each kind."""
+    outcome, devices = ran.outcome, ran.devices - sum((one.devices for one in ran.beside), NOTHING)
+    own = Fleet(system=batch.system, device=batch.device, devices=devices, energy=outcome.energy, sent=outcome.sent)
+    return (own, *ran.beside), (own, *(one for one in ran.beside if one.pool))
 
 
 def _energy(fleet: Fleet, elapsed: Array) -> Array:
@@ -126,8 +127,7 @@ def score_of(batch: PointBatch, ran: Ran) -> Score:
     """Score of a batch that ran: throughput, energy, use of the peak, what fits."""
     scenario, device, outcome, devices = batch.scenario, batch.device, ran.outcome, ran.devices
     n, dtype = outcome.total.size, scenario.workload.dtype
-    fleets = _fleets(batch, ran)
-    kinds = [one for one in fleets if one.pool or one is fleets[0]]
+    fleets, kinds = _fleets(batch, ran)
     beyond = np.isnan(outcome.total) | (np.isfinite(outcome.total) & (outcome.total > LARGEST))
     total = np.where(beyond, np.inf, outcome.total)
     timed = np.isfinite(total) & (total > 0)

@@ -106,10 +106,8 @@ def plan(scenario: Scenario, *, top: int = 10, objective: str | None = None, mar
     if len(order) and not np.isfinite(found.cost[order]).any():
         raise CrossflowError(f"{objective} has no value for any strategy of this scenario; order plans by another column")
     room = order[~found.score.tight(margin)[order]]
-    shown = [int(i) for i in (order[:top] if len(order) else found.nearest[: min(top, NEAREST)])]
     chosen = int([*room, *order][0]) if len(order) else None
-    if chosen is not None and chosen not in shown:
-        shown[-1] = chosen
+    shown = _shown(found, top, chosen)
     texts = _texts(scenario, [found.strategies[i] for i in shown])
     rows = _rows(scenario, texts, found, objective, margin)
     return Plans(
@@ -127,6 +125,12 @@ def plan(scenario: Scenario, *, top: int = 10, objective: str | None = None, mar
         remedies=() if len(order) else _remedies(scenario, texts[0]),
         notes=_notes(scenario, len(made), len(found.strategies)),
     )
+
+
+def _shown(found: _Survey, top: int, chosen: int | None) -> list[int]:
+    """Places of the strategies that are listed, that which is chosen among them."""
+    shown = [int(i) for i in (found.order[:top] if len(found.order) else found.nearest[: min(top, NEAREST)])]
+    return shown if chosen is None or chosen in shown else [*shown[:-1], chosen]
 
 
 def _legal(scenario: Scenario) -> tuple[AnyStrategy, ...]:

@@ -21,7 +21,7 @@ from crossflow.base.errors import CrossflowError
 from crossflow.base.files import Document, Path_, Place
 from crossflow.base.limits import shown
 from crossflow.base.paths import quantities
-from crossflow.hardware.architecture.shaping import own_value
+from crossflow.hardware.architecture.shaping import library_value
 from crossflow.hardware.architecture.template import BUDGETS, MEMORY_FIELDS, Budgets, GeneratedSystem, TechnologyDivision
 from crossflow.hardware.technology.library import TechLibrary
 
@@ -138,7 +138,8 @@ def chosen(document: Document) -> Document:
     rows = files.held(document.data, ("budgets", "divisions"))
     if not _are_rows(rows):
         return document
-    own = Document(file=document.file, data={name: document.data["budgets"].get(name, {}) for name in BUDGETS})
+    free = {name: value for name in _named(document) if (value := files.held(document.data, _path(name))) is not None}
+    own = Document(file=document.file, data={**{name: document.data["budgets"].get(name, {}) for name in BUDGETS}, MICROARCHITECTURE: free})
     complete = [files.merge(own, Document(file=document.file, data=row)).data for row in rows]
     complete.append({**own.data, "logic": ANY, "memory": ANY})
     _check_columns(document, rows)
@@ -213,8 +214,8 @@ def tables(system: GeneratedSystem, nodes: Sequence[str], memories: Sequence[str
 
 
 def _value(system: GeneratedSystem, library: TechLibrary, row: TechnologyDivision, path: str) -> Array:
-    """What a row has at a path of the microarchitecture: its own value, or that of the template or its library."""
-    found = system.free(path).read(row.microarchitecture[path]) if path in row.microarchitecture else own_value(system, library, path)
+    """What a row has at a path of the microarchitecture: its own value or the template's, which it was completed by, or the library's."""
+    found = system.free(path).read(row.microarchitecture[path]) if path in row.microarchitecture else library_value(system, library, path)
     if found is None:
         raise CrossflowError(
             f"{system.name}: the division for {row.logic} with {row.memory} lacks {path}, of which the template has no value"

@@ -151,13 +151,11 @@ def generate(system: GeneratedSystem, library: TechLibrary, choices: Mapping[str
     built: dict[str, Cores | BuiltMemory | Links] = {"compute": cores, **others}
     static = _static(cores, beside, caches, lost)
     package = packaged(
-        parts,
-        budgets,
-        system.packaged,
+        parts, budgets, system.packaged,
         levels=tuple(store.level for store in stores.values()),
         mounted=_mounted(parts, memory, second, tuple(caches.values())),
-        links={"intra_link": (intra.lanes, intra.switching.cost), "inter_link": (inter.lanes, inter.switching.cost)},
-    )
+        links={name: (level.lanes, level.switching.cost) for name, level in (("intra_link", intra), ("inter_link", inter))},
+    )  # fmt: skip
     return Architecture(
         name=system.name,
         throughput={dtype: cores.peak * rate for dtype, rate in system.product_rates.items()},

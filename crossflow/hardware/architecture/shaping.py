@@ -18,9 +18,12 @@ SWITCHED = ("dynamic_energy_per_bit", "control_energy_per_bit", "wire_energy")  
 def own_value(system: GeneratedSystem, library: TechLibrary, path: str) -> Array | None:
     """What a generated device has at a path below `system`: its own value, or that of the library's component that stands in for it."""
     found = value_at(system, path.split("."))
+    return library_value(system, library, path) if found is None else found
+
+
+def library_value(system: GeneratedSystem, library: TechLibrary, path: str) -> Array | None:
+    """What the library's component has that stands in for a value which a device does not give itself; None where none does."""
     match path.split("."):
-        case _ if found is not None:
-            return found
         case ["matrix_unit", "height" | "width" as side]:
             return np.asarray(getattr(library.component("compute", system.technology.compute), f"array_{side}"))
         case ["levels", level, "slice_width" | "frequency" as field] if level in system.levels:
