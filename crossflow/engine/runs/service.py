@@ -37,7 +37,7 @@ from crossflow.parallel.tables import tables_of
 from crossflow.program.groups import Group
 from crossflow.workload.job import Chunk, Job
 
-ROUNDS, CLOSE = 30, 1e-3  # rounds in which requests that decode are found at most, and how little they change in the last [1]
+ROUNDS, CLOSE = 30, 1e-4  # rounds in which requests that decode are found at most, and how little they change in the last [1]
 LEAST, FULLEST = 1e-3, 1e-3  # requests that decode at least, and share of time that a queue is idle at least, while they are sought [1]
 OVERRUN = "requests arrive faster than the service can answer them; lower serving.arrival_rate, or add replicas"
 UNREAD = "a prompt does not fit in a worker of serving.prefill"
