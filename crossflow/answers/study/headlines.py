@@ -87,15 +87,16 @@ def hinges(study: Study, columns: Mapping[str, Sequence[Any]]) -> Hinges:
     if not has_headlines(study):
         raise CrossflowError(f"{study.scenario.name}: who wins is told of sweeps of generated devices, without draws and searches")
     points: dict[str, Any] = {path: list(columns[path]) for path in study.paths}
+    named = {name: list(columns[name]) for name in study.values}  # of settings that change together one name
     designs = {path: np.array(columns[path], dtype=float) for path in (study.redivision.paths if study.redivision else ())}
     loss, count = _losses(study, {**points, **designs}), len(columns[study.paths[0]])
     tried = list(constants(study))
     moved = [case for case, order in zip(tried, _orders(study, points, designs, tried, count), strict=True) if _differ(order, loss)]
     found = [
-        Hinge(constant=path.removeprefix("system."), factor=factor, headlines=headlines(points, other))
+        Hinge(constant=path.removeprefix("system."), factor=factor, headlines=headlines(named, other))
         for (path, factor, _), other in zip(moved, _again(study, points, designs, moved, count), strict=True)
     ]
-    return Hinges(headlines=headlines(points, loss), hinges=tuple(found), constants=len({path for path, _, _ in tried}))
+    return Hinges(headlines=headlines(named, loss), hinges=tuple(found), constants=len({path for path, _, _ in tried}))
 
 
 def table(found: Hinges) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
@@ -124,7 +125,7 @@ def _percent(margin: float) -> str:
 
 
 def headlines(points: Mapping[str, Sequence[Any]], loss: Array) -> tuple[Headline, ...]:
-    """Who wins along each path of points, of which every combination is there; `loss` is to be small, shape (n,)."""
+    """Who wins along each swept name of points, of which every combination is there; `loss` is to be small, shape (n,)."""
     if not np.isfinite(loss).any():
         return ()
     best, found = int(np.argmin(loss)), []

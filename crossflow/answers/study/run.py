@@ -82,7 +82,7 @@ class StudyResult(Guided):
 
         Raises CrossflowError for other studies.
         """
-        columns = (*self.study.paths, *self.study.divided)
+        columns = tuple(dict.fromkeys((*self.study.values, *self.study.paths, *self.study.divided)))
         rows = [[row[name] for name in columns] for row in records.rows(self.out / records.POINTS)]
         return hinges(self.study, dict(zip(columns, zip(*rows, strict=True), strict=True)))
 

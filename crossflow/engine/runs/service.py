@@ -373,7 +373,7 @@ def _with_workers(job: Job, service: Service, prefill: Prefill, outcome: Outcome
     more = ends * service.left
     outcome = replace(
         outcome, flops=outcome.flops + more * read.flops, traffic=outcome.traffic + more * read.traffic,
-        problems=(*outcome.problems, (~held.fits, UNREAD)),
+        problems=((~held.fits, UNREAD), *outcome.problems),
     )  # fmt: skip
     return outcome, np.asarray(more * read.energy)
 

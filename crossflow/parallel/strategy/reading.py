@@ -220,6 +220,8 @@ def _worker_problem(workload: TransformerSpec, model: Transformer) -> str | None
     assert plan is not None  # the caller has looked
     if plan.dp > 1:
         return f"serving.prefill.strategy: a worker has no replicas, and {plan} has {plan.dp}; give their number as workers"
+    if plan.far:
+        return "serving.prefill.strategy: workers for prompts keep all in their main memory; leave far out"
     problem = plan_problem(plan, model, 1, task="prefill")
     return None if problem is None else f"serving.prefill.strategy: {problem}"
 
