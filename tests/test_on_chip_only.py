@@ -163,3 +163,22 @@ def test_a_system_with_memory_must_say_how_well_it_is_used(gemm):
     del whole["memory_utilisation"]
     with pytest.raises(SpecError, match="memory_utilisation: the key is missing"):
         crossflow.from_dict({"system": {"template": whole}, "workload": {"model": "lstm-16k"}, "strategy": "d8"})
+
+
+@pytest.mark.parametrize("base", ["HBM3", "none"])
+def test_memories_and_nodes_of_a_template_with_divisions_vary_together(base):
+    """Each pair has the division of its own row, whatever the scenario's memory is."""
+    data = {
+        "system": {"template": "reference-serving", "devices": 8, "technology": {"logic": "N3", "memory": base}},
+        "workload": {"model": "llama3-8b", "task": "decode", "global_batch": 16, "prompt": 1000, "output": 200},
+        "strategy": "tp8",
+    }
+    scenario = crossflow.from_dict(data)
+    pairs = [(memory, node) for memory in ("HBM3", "none") for node in ("N5", "N2")]
+    swept = crossflow.evaluate(
+        scenario, {"system.technology.memory": [m for m, _ in pairs], "system.technology.logic": [n for _, n in pairs]}
+    )
+    for i, (memory, node) in enumerate(pairs):
+        alone = crossflow.predict(scenario, {"system.technology.memory": memory, "system.technology.logic": node})
+        assert (swept.step_time[i], bool(swept.feasible[i])) == (pytest.approx(alone.step_time, rel=1e-12), alone.feasible)
+    assert crossflow.predict(scenario, {"system.technology.memory": "none"}).trust.level == "unknown"

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import crossflow
+from crossflow.__main__ import main
 from crossflow.answers.search.shares import choices_of, whole_device
 from crossflow.base.errors import SpecError
 
@@ -145,3 +146,22 @@ def test_pools_that_make_no_sense_are_refused(change, told):
     with pytest.raises(SpecError) as error:
         crossflow.from_dict(data)
     assert told in str(error.value)
+
+
+@pytest.mark.parametrize("pool", ["dgx-a100", "dgx-b200"])
+def test_no_more_prompts_are_answered_than_workers_read(pool):
+    """Capacity of the readers, and Little's law: requests in flight are the rate times the time of a request."""
+    for flight in (1, 16, 64, 256):
+        found = crossflow.predict(service(pool).replace({"workload.global_batch": flight, "workload.prompt": 8192})).serving
+        rate = found["request_throughput_per_s"]
+        assert rate * found["prompt_time_s"] <= 1.0 + 1e-9
+        assert rate * found["e2el_s"] == pytest.approx(flight, rel=1e-3)
+        assert found["ttft_p99_s"] <= flight * found["prompt_time_s"] * 1.05 + found["ttft_s"] / flight
+
+
+def test_the_price_that_is_missing_is_that_of_the_pool(tmp_path, capsys):
+    path = service("dgx-b200", operation={"price": "2 USD/hour"}).save(tmp_path / "s.yaml")
+    assert main(["predict", str(path)]) == 0
+    told = " ".join(capsys.readouterr().out.split())
+    assert "--set 'system.pools.prefill.operation.price=2 USD/hour'" in told
+    assert "changes nothing" not in told

@@ -366,3 +366,12 @@ def test_flash_is_no_main_memory_and_needs_shares():
 def test_figures_of_a_second_memory_that_holds_nothing_are_told():
     found = crossflow.predict(scenario("", changed(page="16 KiB", endurance=1000)))
     assert any("system.second_memory" in note and "no strategy.far keeps anything there" in note for note in found.notes)
+
+
+@pytest.mark.parametrize("word", ["fe0", "fc0"])
+def test_a_share_of_nothing_is_refused(word):
+    with pytest.raises(SpecError, match="must be a positive whole number"):
+        crossflow.from_dict({
+            "system": "gb200-nvl72", "workload": {"model": "mixtral-8x7b", "task": "decode", "prompt": 1000, "output": 100, "global_batch": 72},
+            "strategy": f"dp72-ep8-far:experts+cache-{word}",
+        })  # fmt: skip

@@ -90,7 +90,7 @@ def idle(scenario: Scenario, score: Score) -> Iterator[str]:
     yield from _of_model(scenario)
     planned = {"strategy.placement"} if isinstance(scenario.strategy, Plan) else set()  # one of its options
     for place, why in SETTINGS.items():
-        if place in planned:
+        if place in planned or (place == "system.operation" and scenario.system.pools):  # a price is one of several there
             continue
         found = [path for path in _idle_below(scenario, score, tuple(place.split("."))) if path not in untimely]
         if found:

@@ -135,8 +135,17 @@ def split(scenario: Scenario, points: Points) -> Split:
         else:
             discrete[path] = values
     if choices:
+        choices, discrete = _with_memory(points, choices, discrete)
         quantities = {**_divisions(scenario, choices), **quantities}
     return Split(choices=choices, quantities=quantities, discrete=discrete)
+
+
+def _with_memory(
+    points: Points, choices: dict[str, Choice], discrete: dict[str, Sequence[Any]]
+) -> tuple[dict[str, Choice], dict[str, Sequence[Any]]]:
+    """Choices and discrete settings, nodes among the latter where memories are: divisions are found for both together."""
+    apart = {path for path in choices if path.endswith(".logic") and f"{path.removesuffix('logic')}memory" in discrete}
+    return {path: one for path, one in choices.items() if path not in apart}, {**discrete, **{path: points[path] for path in apart}}
 
 
 def technology_at(scenario: Scenario, path: str) -> tuple[str, str | None]:

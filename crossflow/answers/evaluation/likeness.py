@@ -64,6 +64,8 @@ UNMEASURED: Mapping[str, str] = {
 }  # fmt: skip
 FROZEN = "no fine-tuning of some layers alone was measured in this way"
 OF_CHANGED = "the device is changed"
+OF_FAR = "no plan that keeps tensors on a second memory was measured"
+ON_CHIP = "chip without main memory"  # a kind of its own: what lies between its kernels decides, which nobody publishes
 OF_POOLS = "no service whose prompts are read by other devices was measured"
 OF_GENERATED = "the device is generated"
 ARRIVING = "queues and tails were never compared with a measurement"
@@ -101,7 +103,8 @@ def featured(keys: Collection[str]) -> str:
 
 def likeness(scenario: Scenario, *, changed: bool = False) -> Likeness:
     """What a scenario is like; with `changed` its device is another one than its template's."""
-    kind, system = kind_of(scenario.workload), scenario.system
+    system = scenario.system
+    kind = ON_CHIP if scenario.architecture.on_chip_only else kind_of(scenario.workload)
     given = scenario.document.data["system"]
     other, generated = changed or is_changed(given), any(isinstance(one, GeneratedSystem) for one in system.places.values())
     device = "" if other or generated else device_of(given, scenario.base)
@@ -207,6 +210,8 @@ def problem(scenario: Scenario, *, changed: bool = False) -> str:
         return FROZEN
     if changed or is_changed(scenario.document.data["system"]):
         return OF_CHANGED
+    if isinstance(scenario.strategy, Plan) and scenario.strategy.far:
+        return OF_FAR
     return OF_POOLS if scenario.system.pools else ""
 
 
@@ -259,7 +264,8 @@ def bands(scenario: Scenario, devices: Array, members: Members | None, changed: 
 @functools.lru_cache(maxsize=4096)
 def _trust_at(scenario: Scenario, workload: Workload, node: int, scale: str, shape: Sharing, *, changed: bool) -> Trust:
     """Trust of points of a scenario with a workload on so many devices, whose experts are divided in a way."""
-    like = replace(likeness(scenario, changed=changed), scale=scale, kind=kind_of(workload), type=type_of(workload.dtype))
+    kind = ON_CHIP if scenario.architecture.on_chip_only else kind_of(workload)
+    like = replace(likeness(scenario, changed=changed), scale=scale, kind=kind, type=type_of(workload.dtype))
     return trust_of(_divided(like, workload, node, *shape), problem(scenario, changed=changed))
 
 

@@ -16,7 +16,7 @@ from crossflow.answers.evaluation.likeness import likeness
 from crossflow.answers.planning.plans import Plans, RankedPlan, follows_from_time
 from crossflow.answers.points import variant
 from crossflow.answers.scenario import Scenario
-from crossflow.answers.score import larger_is_better, words
+from crossflow.answers.score import larger_is_better, unit_of, words
 from crossflow.base import files
 from crossflow.base.errors import CrossflowError
 from crossflow.base.units import show
@@ -151,7 +151,7 @@ def _both(plans: Plans, found: PlanDifference) -> Group:
     header = ["", "strategy", *([] if timed else [words(plans.objective)]), "step time", "memory", "left", "trust"]
     rows: list[list[RenderableType]] = []
     for name, one in (("yours", found.own), ("best", found.best))[: 1 + bool(found.changes)]:
-        row: list[RenderableType] = [name, Text(one.strategy, "bold"), *([] if timed else [f"{one.value:.4g}"])]
+        row: list[RenderableType] = [name, Text(one.strategy, "bold"), *([] if timed else [show(one.value, unit_of(plans.objective))])]
         row += [show(one.step_time, "s") if math.isfinite(one.step_time) else "never ends", show(one.needed, "B")]
         rows.append([*row, percent(one.left) if one.feasible else Text("does not fit", "red"), one.trust])
     grid = page.grid(rows, right=tuple(range(2, len(header) - 1)), header=header, wraps=1)

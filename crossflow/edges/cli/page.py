@@ -371,15 +371,18 @@ def count(value: float) -> str:
     return f"{value:,.0f}" if abs(value) >= 1000 or value == int(value) else f"{value:.4g}"
 
 
-def money(score: Score) -> RenderableType:
-    """What a million tokens, or samples, cost at the price of the devices, and what those cost; how to give a price where none is known."""
+def money(score: Score, place: str = "system") -> RenderableType:
+    """What a million tokens, or samples, cost at the price of the devices, and what those cost; how to give a price where none is known.
+
+    place : of the devices of which none is known.
+    """
     known = {name: number(value) for name, value in score.per_million().items() if name.startswith("usd_")}
     figures = [
         f"{dollars(known[name])} per million {what}" for what in ("tokens", "samples") if (name := f"usd_per_million_{what}") in known
     ]
     bought = number(score.cost)
     figures = figures[:1] + ([f"{dollars(bought)} to make all devices"] if bought == bought else [])
-    return ", ".join(figures) if figures else Text(UNPRICED, "dim")
+    return ", ".join(figures) if figures else Text(UNPRICED.replace("system", place), "dim")
 
 
 def dollars(value: float) -> str:

@@ -109,7 +109,7 @@ def _answers(prediction: Prediction) -> dict[str, RenderableType]:
             rows["prompts"] = Text.assemble(("cannot be read: ", "bold red"), (prediction.reading_problem, "red"))
         rows["bound by"] = ", ".join(f"{name} {percent(share)}" for name, share in prediction.bound_by())
         rows["energy"] = _energy(prediction)
-        rows["money"] = page.money(prediction.score)
+        rows["money"] = page.money(prediction.score, _unpriced(prediction))
         rows |= {words(name): f"{_figure(name, value)} a step" for name, value in prediction.operation.items() if value is not None}
         if prediction.scenario.profile is not None:
             share = percent(number(prediction.score.measured_share))
@@ -144,6 +144,12 @@ def _about(requests: float) -> str:
     if 0 < requests < 0.05:
         return "fewer than 0.1"
     return count(round(requests)) if requests >= 1000 else f"{requests:.1f}".removesuffix(".0")
+
+
+def _unpriced(prediction: Prediction) -> str:
+    """Where devices stand whose price is not known, the system's own first."""
+    places = prediction.scenario.system.places.items()
+    return next((place for place, one in places if one.operation is None or one.operation.price is None), "system")
 
 
 def _verdict(prediction: Prediction) -> Text:

@@ -287,6 +287,8 @@ def _balanced(job: Job, layout: Layout, machine: Machine, service: Service, held
     for _ in range(ROUNDS):
         flow = _flow(job, layout, machine, service, held, decoding)
         wanted = np.where(closed, flight * divide(flow.writing, flow.writing + flow.first), arrivals * flow.writing)
+        if service.prefill is not None:  # as many at most as the workers have read by then
+            wanted = np.minimum(wanted, divide(flow.writing, flow.each * layout.dp))
         wanted = np.clip(wanted, LEAST, limit)
         settled |= np.abs(wanted - decoding) <= CLOSE * decoding  # such a point stays, so that it does not depend on the others
         if settled.all():
@@ -307,16 +309,16 @@ def _flow(job: Job, layout: Layout, machine: Machine, service: Service, held: Me
     writing = divide(service.writes, service.gained) * steps.mean
     rate = divide(decoding, writing)
     if service.prefill is None:
-        reading, server = steps.rest + steps.pieces * steps.reading, steps.each
+        reading, server, readers = steps.rest + steps.pieces * steps.reading, steps.each, np.ones(1)
         of_all, peers = rate, divide(service.requests, layout.dp)
     else:
         took = _reading(job, machine, service, service.prefill)
         reading, server, of_all = took.sum(axis=0), took[0] / service.prefill.workers, rate * layout.dp
-        peers = service.requests
+        peers, readers = service.requests, service.prefill.workers
     busy = np.minimum(of_all * server, 1.0)
     others = np.maximum(peers - 1.0, 0.0)  # a request does not wait for itself
     seen = busy * np.where(np.isfinite(peers), divide(others, np.where(np.isfinite(peers), peers, 1.0)), 1.0)
-    longest = others * server
+    longest = np.maximum(peers - readers, 0.0) * server  # those that are read beside it are not before it
     queue = np.minimum(divide(0.5 * server * seen, np.maximum(1.0 - seen, FULLEST)), longest)
     return _Flow(
         steps=steps,
@@ -386,12 +388,14 @@ def _figures(service: Service, flow: _Flow, replicas: Array) -> dict[str, Array]
     spread = np.sqrt(divide(steps.share * (1.0 - steps.share), rounds)) * (steps.reading - steps.writing)
     requests = flow.rate * replicas
     rest, waits = steps.rest if service.prefill is None else np.zeros(1), divide(flow.queue, flow.busy)
-    # What is left of a step is uniform; the wait of those that wait is exponential in the tail, and no longer than for all others.
+    # What is left of a step is uniform; the wait of those that wait is exponential in the tail, and no longer than for all others. Of
+    # these all may be read before it, those that wait for room too.
+    most = np.maximum(first, flow.reading + flow.longest)
     tails = {
-        f"ttft_{name}_s": first
-        + (2.0 * share - 1.0) * rest
-        - flow.queue
-        + np.minimum(waits * np.log(np.maximum(flow.busy / (1.0 - share), 1.0)), flow.longest)
+        f"ttft_{name}_s": np.minimum(
+            first + (2.0 * share - 1.0) * rest - flow.queue + waits * np.log(np.maximum(flow.busy / (1.0 - share), 1.0)),
+            most + np.maximum(2.0 * share - 1.0, 0.0) * rest,
+        )
         for name, share in TAILS.items()
     }
     slow = {

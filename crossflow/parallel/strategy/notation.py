@@ -89,7 +89,7 @@ _CHOSEN: Mapping[str, tuple[str, ...]] = {
     "recompute_modules": REPEATED,
 }
 _FLAGS = ("sequence_parallel",)
-_POSITIVE = {"kp1", "kp2", "lp", "tp", "cp", "ep", "dp", "pp", "virtual_stages", "micro_batch"}
+_POSITIVE = {"kp1", "kp2", "lp", "tp", "cp", "ep", "dp", "pp", "virtual_stages", "micro_batch", "far_experts", "far_cache"}
 _SHORT = {"d": "dp", "p": "pp"}  # in text, as the paper has them
 _PAPER = re.compile(r"(?:RC-(\d+)-(\d+)|CR-(\d+))(?=-|$)", re.ASCII)
 _NUMBER = re.compile(r"([a-z]+)(\d+)", re.ASCII)
