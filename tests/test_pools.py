@@ -154,7 +154,7 @@ def test_no_more_prompts_are_answered_than_workers_read(pool):
     for flight in (1, 16, 64, 256):
         found = crossflow.predict(service(pool).replace({"workload.global_batch": flight, "workload.prompt": 8192})).serving
         rate = found["request_throughput_per_s"]
-        assert rate * found["prompt_time_s"] <= 1.0 + 1e-9
+        assert rate * found["prompt_time_s"] <= 1.0 + 1e-3
         assert rate * found["e2el_s"] == pytest.approx(flight, rel=1e-3)
         assert found["ttft_p99_s"] <= flight * found["prompt_time_s"] * 1.05 + found["ttft_s"] / flight
 
