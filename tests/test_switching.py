@@ -469,3 +469,18 @@ def test_a_network_is_offered_no_link_of_a_domain():
 
 def test_lengths_are_quantities_of_a_room():
     assert Room(devices_per_rack=points(36)).to_switch(of(72)) == pytest.approx(2.3)
+
+
+def test_on_package_links_leave_no_package():
+    """Between dies of one substrate no room says how long links are; through a switch, or between packages, they do not reach."""
+    data = {
+        "system": {"template": "reference", "devices": 8, "technology": {"intra_link": "UCIe-3-advanced"}},
+        "workload": {"model": "llama3-8b", "global_batch": 8}, "strategy": "tp8",
+    }  # fmt: skip
+    apart = crossflow.evaluate(crossflow.from_dict(data))
+    assert "technology.intra_link reaches 0.002 m" in apart.why(0)
+    switched = {**data, "system": {**data["system"], "technology": {"intra_link": "UCIe-3-advanced", "intra_switch": "Tomahawk6"}}}
+    assert not crossflow.evaluate(crossflow.from_dict(switched)).feasible[0]
+    together = {**data["system"], "template": "mcm", "devices": 4}
+    joined = crossflow.evaluate(crossflow.from_dict({**data, "system": together, "strategy": "tp4"}))
+    assert "reaches" not in str(joined.why(0))

@@ -58,6 +58,7 @@ class Levelled:
     endpoints: int  # devices, or nodes where each device of a node has a network of its own
     abreast: int  # such networks
     nodes: int  # that the level joins, or devices of one
+    packaged: bool = False  # whether all that it joins stands on one substrate, where no room says how long links are
 
 
 def levels_of(system: GeneratedSystem, parts: Parts, lanes: tuple[Array, Array]) -> tuple[Levelled, Levelled]:
@@ -71,6 +72,7 @@ def levels_of(system: GeneratedSystem, parts: Parts, lanes: tuple[Array, Array])
         Levelled(
             name="intra", level=system.network.intra, link=parts.intra_link, uplink=parts.intra_uplink or parts.intra_link,
             own=parts.intra_uplink is not None, lanes=lanes[0], endpoints=inside, abreast=1, nodes=inside,
+            packaged=system.packaged >= inside,
         ),
         Levelled(
             name="inter", level=inter, link=parts.intra_link if optical else parts.inter_link,
@@ -86,6 +88,8 @@ def switching(system: GeneratedSystem, one: Levelled, switch: Switch | None) -> 
     if one.nodes < 2 or not one.lanes.any():
         return NOTHING
     if switch is None:
+        if one.packaged:
+            return NOTHING
         alone = _unswitched(system, one)
         return Switching(problems=tuple(_short(one, alone)))
     made = _wiring(system, one, switch)
