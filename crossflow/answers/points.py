@@ -97,8 +97,9 @@ def values_as_shipped(scenario: Scenario, path: str, values: Sequence[Any]) -> S
     """Values of a path with the names among them as the shipped files, or the library, have them."""
     parts = tuple(path.split("."))
     known: Callable[[str], str | None] | None = SHIPPED.get(parts) or SHIPPED.get((*parts, SHORT.get(path, "")))
-    place, _, role = path.rpartition(".technology.")
-    if place in scenario.system.places and kind_of(role) in KINDS:
+    place, rest = place_of(path)
+    role = rest.removeprefix("technology.")
+    if place in scenario.system.places and role != rest and kind_of(role) in KINDS:
         library = scenario.library_of(scenario.system.places[place])
         known = functools.partial(known_name, known=library.names(kind_of(role)))
     if known is None:
@@ -155,9 +156,21 @@ def technology_at(scenario: Scenario, path: str) -> tuple[str, str | None]:
     >>> technology_at(crossflow.load({"system": "reference", "workload": "llama3-8b", "strategy": "tp8"}), "system.technology.memory")
     ('system', 'memory')
     """
-    place, _, role = path.rpartition(".technology.")
-    chooses = role and "." not in role and isinstance(scenario.system.places.get(place), GeneratedSystem)
+    place, rest = place_of(path)
+    section, _, role = rest.partition(".")
+    chooses = section == "technology" and role and "." not in role and isinstance(scenario.system.places.get(place), GeneratedSystem)
     return place, role if chooses else None
+
+
+def place_of(path: str) -> tuple[str, str]:
+    """The system, or the pool of it, that a path lies in, and the rest of the path.
+
+    >>> place_of("system.budgets.power"), place_of("system.pools.prefill.budgets.power")
+    (('system', 'budgets.power'), ('system.pools.prefill', 'budgets.power'))
+    """
+    parts = path.split(".")
+    depth = 3 if parts[:2] == ["system", "pools"] else 1
+    return ".".join(parts[:depth]), ".".join(parts[depth:])
 
 
 def chosen_of(scenario: Scenario, choices: Mapping[str, Choice]) -> dict[str, dict[str, Choice]]:

@@ -20,7 +20,7 @@ from crossflow.answers.evaluation.figures import PROMPTS, task_of, with_figures
 from crossflow.answers.evaluation.layered import transformer_run
 from crossflow.answers.evaluation.likeness import AROUND, bands
 from crossflow.answers.evaluation.members import Members, together
-from crossflow.answers.points import Points, Split, as_shipped, chosen_of, groups, refusal, split, technology_at, variant, varied
+from crossflow.answers.points import Points, Split, as_shipped, chosen_of, groups, place_of, refusal, split, technology_at, variant, varied
 from crossflow.answers.scenario import Scenario
 from crossflow.answers.score import OwnFigure, Score, refused, scatter
 from crossflow.base import files
@@ -169,7 +169,7 @@ def _of_another_device(scenario: Scenario, choices: Mapping[str, Choice], quanti
         found |= np.array([name != own for name in choice.names])[choice.index]
     for path, values in quantities.items():
         root, *rest = path.split(".")
-        if rest[2 if rest[0] == "pools" else 0] not in AROUND:
+        if place_of(path)[1].split(".")[0] not in AROUND:
             own = value_at(scenario.library if root == "techlib" else scenario.system, rest)
             found |= True if own is None else np.asarray(values != own)
     return found
@@ -199,15 +199,15 @@ def _way(scenario: Scenario) -> Callable[[PointBatch], Ran]:
 def _kept(scenario: Scenario, least: bool, fitting: bool) -> Ran:
     """What comes of running a scenario as it stands, which no point changes: worked out once."""
     batch = PointBatch(
-        scenario=scenario, system=scenario.system, device=scenario.architecture, pools=_pools(scenario), n=1, least=least, fitting=fitting
+        scenario=scenario, system=scenario.system, device=scenario.architecture,
+        pools=_pools(scenario.system, scenario.pool_architectures), n=1, least=least, fitting=fitting,
     )  # fmt: skip
     return _way(scenario)(batch)
 
 
-def _pools(scenario: Scenario) -> dict[str, Fleet]:
-    """Pools of a scenario's system as they stand."""
-    built = scenario.pool_architectures
-    return {name: Fleet(pool=name, system=pool, device=built[name]) for name, pool in scenario.system.pooled.items()}
+def _pools(system: SystemSpec, built: Mapping[str, Architecture]) -> dict[str, Fleet]:
+    """Pools of a system, of devices as they are built."""
+    return {name: Fleet(pool=name, system=pool, device=built[name]) for name, pool in system.pooled.items()}
 
 
 def _built(
@@ -215,7 +215,7 @@ def _built(
 ) -> tuple[SystemSpec, Architecture, Mapping[str, Fleet]]:
     """System, device and pools of points that differ in technology and quantities."""
     if not quantities and not choices:
-        return scenario.system, scenario.architecture, _pools(scenario)
+        return scenario.system, scenario.architecture, _pools(scenario.system, scenario.pool_architectures)
     paths = {path: tuple(path.split(".")) for path in quantities}
     library = with_quantities(scenario.library, {path[1:]: quantities[name] for name, path in paths.items() if path[0] == "techlib"})
     chosen = chosen_of(scenario, choices)
@@ -234,7 +234,7 @@ def _built(
         system = system.model_copy(update={"pools": {name: with_choices(f"system.pools.{name}") for name in system.pools}})
     system = with_quantities(system, {path[1:]: quantities[name] for name, path in paths.items() if path[0] != "techlib"})
     built = {place: architecture(spec, library_of(place), chosen[place]) for place, spec in system.places.items()}
-    pools = {name: Fleet(pool=name, system=pool, device=built[f"system.pools.{name}"]) for name, pool in system.pooled.items()}
+    pools = _pools(system, {name: built[f"system.pools.{name}"] for name in system.pools})
     return system, built["system"], pools
 
 

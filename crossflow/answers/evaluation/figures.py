@@ -63,6 +63,11 @@ def usual_objective(scenario: Scenario) -> str:
     return "e2el_s" if task_of(scenario) == "serving" else "step_time_s"
 
 
+def usual_figure(scenario: Scenario, score: Score) -> Array:
+    """That column of a score of a scenario, without making all the others."""
+    return score.step_time if usual_objective(scenario) == "step_time_s" else score.serving["e2el_s"]
+
+
 def serving(scenario: Scenario, score: Score, reading: Score | None, members: Members | None = None) -> dict[str, Array]:
     """Figures of a service by column: time to first token, time per output token, throughput; none for other tasks.
 
@@ -205,10 +210,10 @@ def _needs(scenario: Scenario, column: str) -> Iterator[str]:
         yield "devices of one kind; leave system.pools out"
     elif column == "node_power_w" and system.node_load is None:
         yield f"system.node_load; {system.name} gives none"
-    built = {"system": scenario.architecture, **{f"system.pools.{name}": one for name, one in scenario.pool_architectures.items()}}
-    unpriced = [place for place, device in built.items() if not device.cost]
-    if column == "cost_usd" and unpriced:
-        yield f"prices of parts; the cost of {system.places[unpriced[0]].name} is not known"
+    if column == "cost_usd":
+        built = (scenario.architecture, *scenario.pool_architectures.values())
+        unpriced = [one.name for one, device in zip(system.places.values(), built, strict=True) if not device.cost]
+        yield from (f"prices of parts; the cost of {name} is not known" for name in unpriced[:1])
     if "normalised_device_hours" in column and np.isnan(reference_peak(workload.dtype)).all():
         yield f"a dtype that an A100 has; {workload.dtype} is none"
     if column == "measured_share" and scenario.profile is None:

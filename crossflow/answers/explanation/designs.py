@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from crossflow.answers.evaluation import evaluate
-from crossflow.answers.evaluation.figures import usual_objective
+from crossflow.answers.evaluation.figures import usual_figure, usual_objective
 from crossflow.answers.explanation.dividing import checked, count_path, legal, undecided
 from crossflow.answers.points import variant, varied
 from crossflow.answers.scenario import Scenario
@@ -212,18 +212,17 @@ def _fastest(scenario: Scenario, quantities: tuple[tuple[str, float], ...]) -> s
     texts, score = ranked(design)
     if not texts:
         raise CrossflowError(f"no strategy divides this {scenario.workload.model} over {scenario.system.device_count} devices")
-    return texts[int(chosen_first(score)[0])]
+    return texts[int(chosen_first(scenario, score)[0])]
 
 
-def best_first(score: Score) -> Index:
+def best_first(scenario: Scenario, score: Score) -> Index:
     """Places of points, those that fit first and the fastest of them; the others, and equals, by the memory that they need."""
-    time = score.serving["e2el_s"] if "requests_decoding" in score.serving else score.step_time  # of a service a request, not its step
-    return np.lexsort((score.memory_needed, np.where(score.feasible, time, np.inf)))
+    return np.lexsort((score.memory_needed, np.where(score.feasible, usual_figure(scenario, score), np.inf)))
 
 
-def chosen_first(score: Score) -> Index:
+def chosen_first(scenario: Scenario, score: Score) -> Index:
     """Places of points as `best_first` has them; of those that fit, the ones that leave memory to spare come first."""
-    order, last = best_first(score), np.where(score.feasible, score.tight(), 2)
+    order, last = best_first(scenario, score), np.where(score.feasible, score.tight(), 2)
     return order[np.argsort(last[order], kind="stable")]
 
 

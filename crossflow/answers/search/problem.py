@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from crossflow.answers.evaluation import evaluate
-from crossflow.answers.points import Points, groups, refusal, technology_at
+from crossflow.answers.points import Points, groups, place_of, refusal, technology_at
 from crossflow.answers.scenario import Scenario
 from crossflow.answers.score import OwnFigure, Score, absent
 from crossflow.answers.search.goals import ENDLESS, PENALTY, Constraint, DesignOutcome, Objective
@@ -217,10 +217,10 @@ def standing(scenario: Scenario, path: str) -> Any:
     for part in rest:
         value = value.get(part) if isinstance(value, Mapping) else getattr(value, part, None)
     if value is None and root == "system":
-        place = "system" if rest[0] != "pools" else ".".join((root, *rest[:2]))
+        place, below = place_of(path)
         system = scenario.system.places.get(place)
         own = isinstance(system, GeneratedSystem)
-        value = own_value(system, scenario.library_of(system), path.removeprefix(f"{place}.")) if own else None  # type: ignore[arg-type]
+        value = own_value(system, scenario.library_of(system), below) if own else None  # type: ignore[arg-type]
     if isinstance(value, np.ndarray) and value.size == 1:
         return float(value[0])
     return value if isinstance(value, str | int | float) else None

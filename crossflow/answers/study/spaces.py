@@ -12,7 +12,18 @@ from pydantic import Field
 
 from crossflow.answers.evaluation import evaluate
 from crossflow.answers.evaluation.figures import lacking
-from crossflow.answers.points import SECTIONS, Split, path_as_shipped, split, technology_at, values_as_shipped, variant, varied, written
+from crossflow.answers.points import (
+    SECTIONS,
+    Split,
+    path_as_shipped,
+    place_of,
+    split,
+    technology_at,
+    values_as_shipped,
+    variant,
+    varied,
+    written,
+)
 from crossflow.answers.scenario import Scenario, check_strategy, strategy_of
 from crossflow.answers.score import listed, no_column, unit_of
 from crossflow.answers.search.goals import Constraint
@@ -97,7 +108,7 @@ def _microarchitecture(entries: Mapping[str, Any], scenario: Scenario, document:
     """Ranges of what `microarchitecture` of the system or of a pool stands for in a space, but for what has an entry of its own."""
     every = {one.path: one for one in free_ranges(scenario)}
     for path, given in entries.items():
-        place = path.removesuffix(f".{FREE}")
+        place, _ = place_of(path)
         if not _names_free(path, scenario):
             continue
         system = scenario.system.places[place]
@@ -111,7 +122,8 @@ def _microarchitecture(entries: Mapping[str, Any], scenario: Scenario, document:
 
 def _names_free(path: str, scenario: Scenario) -> bool:
     """Whether an entry of a space stands for what a template lets searches choose."""
-    return path.endswith(f".{FREE}") and path.removesuffix(f".{FREE}") in scenario.system.places
+    place, rest = place_of(path)
+    return rest == FREE and place in scenario.system.places
 
 
 def _check_paths(space: Space, document: Document) -> None:
@@ -143,8 +155,8 @@ def _entry(
 ) -> Range | Shares | Options:
     check_path(path)
     path = path_as_shipped(scenario, path)
-    place, _, budget = path.rpartition(".budgets.")
-    if budget in BUDGETS and place in scenario.system.places:
+    place, rest = place_of(path)
+    if rest in [f"budgets.{budget}" for budget in BUDGETS] and place in scenario.system.places:
         return _shares(path, given, document, scenario, place)
     if path == "strategy" and given == "legal":
         return Options(path=path, values=_strategies(scenario, options, placed=placed))

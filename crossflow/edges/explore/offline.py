@@ -133,7 +133,7 @@ def _strategies(scenario: Scenario, design: Design, count: int) -> list[str]:
         raise CrossflowError(
             f"no strategy divides this {design.scenario.workload.model} over {design.scenario.system.device_count} devices"
         )
-    best = [texts[i] for i in chosen_first(score)[:count].tolist()]
+    best = [texts[i] for i in chosen_first(design.scenario, score)[:count].tolist()]
     own = scenario.strategy_text
     if own not in best and (not design.settings or own in legal(design.scenario)):
         best = [*best[: count - 1], own]

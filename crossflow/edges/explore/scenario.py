@@ -196,7 +196,7 @@ def strategies(scenario: Scenario, body: Body) -> dict[str, Any]:
     if not isinstance(design.scenario.workload, TransformerSpec | DlrmSpec):
         return {"count": len(every), "rows": [{"strategy": text} for text in thinned(every, LISTED)]}
     names, score = ranked(design)
-    order = best_first(score)[:LISTED]
+    order = best_first(design.scenario, score)[:LISTED]
     rows = [
         {"strategy": names[i], "time": plain(float(score.step_time[i])), "fits": bool(score.feasible[i]),
          "memory": float(score.memory_needed[i])}
