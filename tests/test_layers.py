@@ -22,7 +22,7 @@ HOUSE = {
     ),
     "hardware": (("technology",), ("architecture",), ("mapping",)),
     "program": (("embedding",), ("",)),
-    "workload": (("",),),
+    "workload": (("",), ("requests",)),
     "parallel": (("strategy", "sharding", ""),),
     "cost": (("",),),
     "engine": (("",), ("timeline",), ("runs",)),
