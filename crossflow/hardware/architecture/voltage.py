@@ -10,15 +10,17 @@ References
 
 from __future__ import annotations
 
-from dataclasses import astuple, dataclass, fields
+from dataclasses import dataclass, fields
 
 import numpy as np
 
 from crossflow.base.arrays import Array, Mask, divide
 from crossflow.hardware.architecture.model import Throttle
-from crossflow.hardware.technology.alpha_power import headroom, relative_frequency, relative_power, voltage_at
+from crossflow.hardware.technology.alpha_power import headroom, headroom_at, relative_frequency, relative_power
 
-ITERATIONS, LEAST = 9, 1e-12  # steps towards the clock within a power limit, and the least one [1]
+ITERATIONS, CLOSE = 60, 1e-6  # steps towards the clock within a power limit at most, and that after which the next changes nothing [1]
+CHUNK = 8192  # kernels a batch: its arrays stay in cache
+TINY = 1e-300
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,52 +80,95 @@ def throttled(time: Array, compute: Array, switched: Array, cached: Array, moved
     time, compute : that of the work, and of its operations alone, at the full clock. [s]
     switched, cached, moved : energy there of its operations, of its traffic on the chip, and of that of main memory. [J]
     """
-    work = np.stack(np.broadcast_arrays(time, compute, switched, cached, moved, *astuple(limit)))
-    flat = work.reshape(len(work), -1)
-    clock = np.ones(flat.shape[1])
-    over = _drawn(clock, flat) > _limit(flat).power * (1.0 + 1e-9)
+    work = _Work.of(time, compute, switched, cached, moved, limit)
+    rows = tuple(getattr(work, field.name) for field in fields(work))  # `astuple` would copy them
+    shape = np.broadcast_shapes(*map(np.shape, rows))
+    clock, full = np.ones(shape), work.drawn(np.ones(1))
+    over = np.broadcast_to(full[0] > work.power * (1.0 + 1e-9), shape)
     if over.any():
-        clock[over] = _clock_within(flat[:, over])
-    found = clock.reshape(work.shape[1:])
-    allowed = (limit.power - limit.leakage) * divide(time, found)
-    return found, np.where(found < 1.0, allowed, np.minimum(switched + cached + moved, allowed))
+        held = np.stack([np.broadcast_to(row, shape)[over] for row in (*rows, *full)])
+        parts = (held[:, start : start + CHUNK] for start in range(0, held.shape[1], CHUNK))
+        clock[over] = np.concatenate([_clock_within(_Work(*part[:-2]), *part[-2:]) for part in parts])
+    allowed = (limit.power - limit.leakage) * divide(time, clock)
+    return clock, np.where(clock < 1.0, allowed, np.minimum(switched + cached + moved, allowed))
 
 
-def _clock_within(work: Array) -> Array:
-    """Clock at which work draws the power of its limit, which it exceeds at the full clock; by regula falsi (Illinois). [1]
+@dataclass(frozen=True)
+class _Work:
+    """What the power of work at a clock c follows from; arrays of one shape, or of (n,) where only the device matters.
 
-    Where the root is twice on one side of the new clock, the end that stays counts half, so that it moves as well. What is found
-    draws no more than the limit.
+    P(c) = c (switched u^2 + cached w^2 + moved) + leakage u min(lit c, 1), with the voltages u of the units and w of the caches.
     """
-    power = _limit(work).power
-    low, high, before = np.full_like(power, LEAST), np.ones_like(power), np.zeros_like(power)
-    under, over = -power, _drawn(high, work) - power
+
+    units: Array  # x in `_voltage` of the units at the full clock. [V]
+    caches: Array  # that of the caches. [V]
+    threshold: Array  # [V]
+    least: Array  # voltage of the units at least. [V]
+    least_cached: Array  # that of the caches. [V]
+    switched: Array  # power of the operations at the full clock, over the square of their voltage there. [W/V^2]
+    cached: Array  # that of the traffic on the chip. [W/V^2]
+    moved: Array  # that of the traffic of main memory. [W]
+    leakage: Array  # that of the units at full voltage, over it. [W/V]
+    lit: Array  # units that are not left dark at the least voltage, at the full clock; more than one where none is. [1]
+    power: Array  # that may be drawn. [W]
+
+    @classmethod
+    def of(cls, time: Array, compute: Array, switched: Array, cached: Array, moved: Array, limit: Throttle) -> _Work:
+        """Work as `throttled` has it."""
+        needed, often = divide(compute, time), divide(np.ones(1), time)
+        return cls(
+            needed * headroom_at(limit.voltage, limit.threshold),
+            headroom_at(limit.nominal, limit.threshold),
+            limit.threshold,
+            np.minimum(limit.minimum, limit.voltage),
+            np.minimum(limit.minimum, limit.nominal),
+            switched * often / limit.voltage**2,
+            cached * often / limit.nominal**2,
+            moved * often,
+            limit.leakage / limit.voltage,
+            divide(needed, relative_frequency(limit.minimum, limit.voltage, limit.threshold)),
+            limit.power,
+        )
+
+    def drawn(self, clock: Array) -> tuple[Array, Array]:
+        """Power at a clock of the chip, without the static power beside the leakage of the units, and c dP/dc. [W]"""
+        units, faster = _voltage(clock * self.units, self.threshold, self.least)
+        caches, warmer = _voltage(clock * self.caches, self.threshold, self.least_cached)
+        lit = clock * self.lit
+        leakage = self.leakage * np.minimum(lit, 1.0)
+        switched, cached = self.switched * units, self.cached * caches
+        energy = switched * units + cached * caches + self.moved
+        slope = clock * (energy + 2.0 * (switched * faster + cached * warmer)) + leakage * (faster + np.where(lit < 1.0, units, 0.0))
+        return np.asarray(clock * energy + leakage * units), np.asarray(slope)
+
+
+def _voltage(x: Array, threshold: Array, least: Array) -> tuple[Array, Array]:
+    """Voltage u = Vt + x + sqrt(x (x + 2 Vt)) of `voltage_at`, no lower than the least one, and x du/dx. [V]"""
+    root = np.sqrt(x * (x + 2.0 * threshold))
+    voltage = x + root + threshold
+    slope = x * voltage / (root + TINY)  # nothing where nothing is asked for
+    return np.maximum(voltage, least), np.where(voltage > least, slope, 0.0)
+
+
+def _clock_within(work: _Work, found: Array, slope: Array) -> Array:
+    """Clock at which work draws the power of its limit, which it exceeds at the full clock, where it is `found`. [1]
+
+    By Newton's method on log P over log c, which is nearly a line: P grows as a power of c between one and three. Where it would
+    leave what is known to hold the root, that is halved.
+    """
+    clock, low, high = np.ones_like(work.power), np.zeros_like(work.power), np.ones_like(work.power)
     for _ in range(ITERATIONS):
-        clock = low - under * np.where(over > under, divide(high - low, over - under), 0.0)
-        found = _drawn(clock, work) - power
-        above = found > 0.0
-        side = np.where(above, 1.0, -1.0)
-        stays = np.where(side == before, 0.5, 1.0)
-        under, over = np.where(above, stays * under, found), np.where(above, found, stays * over)
-        low, high, before = np.where(above, low, clock), np.where(above, clock, high), side
-    return low
-
-
-def _drawn(clock: Array, work: Array) -> Array:
-    """Power of work at a clock of the chip, without the static power beside the leakage of the units; see `throttled`. [W]"""
-    time, compute, switched, cached, moved = work[: -len(fields(Throttle))]
-    limit = _limit(work)
-    needed = clock * divide(compute, time)
-    units = np.clip(voltage_at(needed, limit.voltage, limit.threshold), limit.minimum, limit.voltage) / limit.voltage
-    caches = np.clip(voltage_at(clock, limit.nominal, limit.threshold), limit.minimum, limit.nominal) / limit.nominal
-    lit = np.minimum(divide(needed, relative_frequency(limit.minimum, limit.voltage, limit.threshold)), 1.0)
-    energy = switched * units**2 + cached * caches**2 + moved
-    return np.asarray(divide(clock * energy, time) + limit.leakage * units * lit)
-
-
-def _limit(work: Array) -> Throttle:
-    """The last rows of an array of work, see `throttled`."""
-    return Throttle(**{field.name: row for field, row in zip(fields(Throttle), work[-len(fields(Throttle)) :], strict=True)})
+        above = found > work.power
+        low, high = np.where(above, low, clock), np.where(above, clock, high)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            wanted = clock * (work.power / found) ** (found / slope)
+        wanted = np.where((wanted >= low) & (wanted <= high), wanted, 0.5 * (low + high))
+        near = np.abs(wanted - clock) <= CLOSE * clock
+        clock = wanted
+        if near.all():
+            break
+        found, slope = work.drawn(clock)
+    return clock
 
 
 def operate(

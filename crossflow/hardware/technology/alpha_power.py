@@ -31,7 +31,12 @@ def relative_power(voltage: Array, nominal: Array, threshold: Array, leakage: Ar
     return np.asarray((1.0 - leakage) * dynamic + leakage * voltage / nominal)
 
 
+def headroom_at(nominal: Array, threshold: Array) -> Array:
+    """Half of (Vn - Vt)^2 / Vn, which sets the frequency at the nominal voltage: x in `voltage_at`. [V]"""
+    return np.asarray(0.5 * (nominal - threshold) ** 2 / nominal)
+
+
 def voltage_at(frequency: Array, nominal: Array, threshold: Array) -> Array:
-    """Voltage at which `relative_frequency` is `frequency`: the larger root of its quadratic. [V]"""
-    half = threshold + 0.5 * frequency * (nominal - threshold) ** 2 / nominal
+    """Voltage at which `relative_frequency` is `frequency`: the larger root of its quadratic, with x that of `headroom_at`. [V]"""
+    half = threshold + frequency * headroom_at(nominal, threshold)
     return np.asarray(half + np.sqrt(np.maximum(half**2 - threshold**2, 0.0)))
