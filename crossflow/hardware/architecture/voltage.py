@@ -157,15 +157,17 @@ def _clock_within(work: _Work, found: Array, slope: Array) -> Array:
     leave what is known to hold the root, that is halved.
     """
     clock, low, high = np.ones_like(work.power), np.zeros_like(work.power), np.ones_like(work.power)
+    settled = np.zeros(clock.shape, dtype=bool)
     for _ in range(ITERATIONS):
         above = found > work.power
         low, high = np.where(above, low, clock), np.where(above, clock, high)
         with np.errstate(divide="ignore", invalid="ignore"):
             wanted = clock * (work.power / found) ** (found / slope)
         wanted = np.where((wanted >= low) & (wanted <= high), wanted, 0.5 * (low + high))
-        near = np.abs(wanted - clock) <= CLOSE * clock
+        wanted = np.where(settled, clock, wanted)  # a kernel does not depend on those beside it
+        settled |= np.abs(wanted - clock) <= CLOSE * clock
         clock = wanted
-        if near.all():
+        if settled.all():
             break
         found, slope = work.drawn(clock)
     return clock
