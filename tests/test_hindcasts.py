@@ -112,8 +112,8 @@ def test_designs_keep_the_rule(name):
 
 @pytest.mark.slow
 def test_a_search_finds_the_design_again():
-    """Libraries of linear algebra promise no last digits, of which searches make others: what comes out of it is compared."""
-    row = search(hindcasts()["h100"])
+    """A shorter search ends beside it, and libraries of linear algebra promise no last digits: what comes out of it is compared."""
+    row = search(hindcasts()["h100"], evaluations=4000)
     assert row["feasible"]
     again = {path: value for path, value in row.items() if path.startswith("system.")}
     assert set(again) == set(designs()["h100"])
