@@ -60,6 +60,7 @@ if TYPE_CHECKING:  # what type checkers and editors know of the names below
     from crossflow.engine.timeline.record import Timeline as Timeline
     from crossflow.evidence.calibration.calibrate import calibrate as calibrate
     from crossflow.evidence.validation.comparison import validate as validate
+    from crossflow.evidence.validation.left_out import leave_out as leave_out
 
     optimize, search, study = optimise, optimise, run_study
 
@@ -113,6 +114,7 @@ _PUBLIC = {
     "examples": "answers.catalogue.examples",
     "example": "answers.catalogue.examples",
     "validate": "evidence.validation.comparison",
+    "leave_out": "evidence.validation.left_out",
     "calibrate": "evidence.calibration.calibrate",
 }
 

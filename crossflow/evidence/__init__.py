@@ -37,4 +37,5 @@ DOORS = {
     "torch.installed": ("require_torch",),
     "validation.changes": ("SHOWN", "droppable", "effects"),
     "validation.comparison": ("validate",),
+    "validation.left_out": ("leave_out",),
 }  # fmt: skip

@@ -58,6 +58,7 @@ from crossflow.evidence.validation.comparison import validate
 from crossflow.evidence.validation.hindcast_files import FIGURES as BLIND_FIGURES
 from crossflow.evidence.validation.hindcast_files import TRIED, folder, hindcasts
 from crossflow.evidence.validation.hindcasts import HindcastTable
+from crossflow.evidence.validation.left_out import WAYS, leave_out
 from crossflow.evidence.validation.report import Report, Table, errors
 from crossflow.evidence.validation.tables import device_architecture
 from crossflow.evidence.validation.training import TrainingTable
@@ -84,7 +85,7 @@ def main() -> int:
     report = validate(arguments.data, whole=True) if arguments.data or arguments.excerpt else None
     pages = {DOCS / "files.md": files_page, DOCS / "cli.md": cli_page, DOCS / "support.md": lambda: support.page(GENERATED)}
     if report is not None:
-        pages[DOCS / "validation.md"] = lambda: validation_page(report, full=arguments.data is not None)
+        pages[DOCS / "validation.md"] = lambda: validation_page(report, arguments.data)
     chosen = {page.resolve() for page in arguments.only or (*pages, *written_pages())}
     texts = {page: made() for page, made in pages.items() if page in chosen}
     broken: list[str] = []
@@ -93,7 +94,10 @@ def main() -> int:
             text = refresh(page.read_text(encoding="utf-8"), place.relative_to(ROOT))
             text = between(text, "support", f"\n{support.compact()}\n") if "<!-- support -->" in text else text
             text = between(text, "speed", f"\n{speed()}\n") if "<!-- speed -->" in text else text
-            texts[page] = text if report is None else between(text, "accuracy", summary(report))
+            text = text if report is None else between(text, "accuracy", summary(report))
+            texts[page] = (
+                between(text, "left out", f"\n{_without_own(arguments.data)}\n") if arguments.data and "<!-- left out -->" in text else text
+            )
             broken += doctests(page, texts[page], place)
     if arguments.check:
         broken += [difference for page, text in texts.items() for difference in differences(page, text)]
@@ -650,15 +654,16 @@ STATISTICS = ("rows", "median", "mean", "p90", "bias")
 ERRORS = ("median_abs_error", "mean_abs_error", "p90_abs_error", "bias")
 
 
-def validation_page(report: Report, *, full: bool) -> str:
-    """Predicted against measured, for every table of a report."""
+def validation_page(report: Report, folder: Path | None) -> str:
+    """Predicted against measured, for every table of a report, which is of a folder or of the excerpt in the package."""
     data = (
         "From the full folder of measured data of the project, given with `--data`; the package carries an evenly spaced excerpt of it, which `crossflow validate` uses by itself."
-        if full
+        if folder
         else "From the excerpt of measured data that the package carries."
     )
     text = f"{GENERATED}\n# Accuracy\n\n{data}\n\n## Where it is weak\n\n{prose()['worst']}\n\n{_worst(report)}\n{prose()['weak']}\n\n"
-    text += f"## What these errors are\n\n{prose()['accuracy']}\n\n## Bands of error\n\n{prose()['bands']}\n\n{_bands(report)}\n"
+    text += f"## What these errors are\n\n{prose()['accuracy']}\n\n## Rows of a group that nobody fitted\n\n{prose()['left_out']}\n\n{_without_own(folder)}\n"
+    text += f"## Bands of error\n\n{prose()['bands']}\n\n{_bands(report)}\n"
     text += "## Sources\n\n" + "".join(f"- {line}\n" for line in _sources(report)) + "\n"
     for table in report.tables:
         text += "" if isinstance(table, HindcastTable) else f"## {TITLES.get(table.name, table.name)}\n\n{_table(table)}"
@@ -667,6 +672,21 @@ def validation_page(report: Report, *, full: bool) -> str:
     text += f"## Generated devices against datasheets\n\n{_anchors()}\n"
     text += f"## Generated chips against published figures\n\n{prose()['chips']}\n\n{_chips()}\n"
     return text + "".join(_blind(table) for table in report.tables if isinstance(table, HindcastTable))
+
+
+@functools.cache
+def _without_own(folder: Path | None) -> str:
+    """Median errors of tables without what was fitted to the chip, source or engine of a row."""
+    rows = []
+    for way in WAYS:
+        found = leave_out(way, folder, whole=True)
+        for fitted, left in zip(found.fitted.tables, found.left_out.tables, strict=True):
+            if len(left.measured) >= FEWEST:
+                both = (errors(table.measured, table.predicted) for table in (fitted, left))
+                medians = (_percent(one["median_abs_error"]) for one in both)
+                name = TITLES.get(left.name, left.name.replace("_", " ").capitalize())
+                rows.append((f"{name}, without their {way}", f"{len(left.measured):,}", *medians))
+    return markdown(("rows", "number", "median error as fitted", "left out"), rows, right=(1, 2, 3))
 
 
 def _blind(table: HindcastTable) -> str:

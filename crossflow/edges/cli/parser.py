@@ -207,6 +207,10 @@ _DROP = (
     "leave out a fitted number, such as execution.tiles.fill, network.parameters.launch or software.megatron-core.host.kernel, or replace "
     "it (NAME=VALUE), and show which rows move; without a name, list the numbers"
 )
+_LEAVE_OUT = (
+    "chip, source or engine: predict each row without the numbers that were fitted to rows of its own chip, source or engine, and show "
+    "both errors"
+)
 _OPS = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "sendrecv")
 _BENCHMARKS = (
     "kinds of rows, such as gemm,attention: host, copies, gemm, pointwise, normalisation, softmax, reductions, attention, embedding, "
@@ -293,10 +297,11 @@ _COMMANDS: dict[str, tuple[str, tuple[Argument, ...]]] = {
         _SETTINGS,
     )),
     "validate": (
-        "compare predictions with measured data, or show which rows a fitted number moves",
+        "compare predictions with measured data, as fitted or with a group of rows left out, or show which rows a fitted number moves",
         (
             _argument("--data", type=Path, metavar="DIR", help="folder of measured tables"),
             _argument("--drop", nargs="?", const="", metavar="PARAMETER", help=_DROP),
+            _argument("--leave-out", metavar="GROUP", help=_LEAVE_OUT),
         ),
     ),
     "calibrate": ("fit a system's parameters to measured tables and to logs of nccl-tests, with errors before and after", (

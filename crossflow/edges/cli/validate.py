@@ -9,15 +9,18 @@ from typing import Any
 from rich.console import Group, RenderableType
 from rich.text import Text
 
+from crossflow.base.errors import CrossflowError
 from crossflow.base.units import show
 from crossflow.edges.cli import page
 from crossflow.evidence.validation.changes import SHOWN, droppable, effects
 from crossflow.evidence.validation.comparison import validate
+from crossflow.evidence.validation.left_out import leave_out
 
 # Statistics of a table, and the words above their columns; all errors are relative.
 _ERRORS = {"median_abs_error": "median", "mean_abs_error": "mean", "p90_abs_error": "p90", "bias": "bias"}
 _SHARES = {"memory_median_abs_error": "memory median", "oom_accuracy": "fits told right"}
 _REASONS = 5  # reasons told on a page
+GROUPS = {"chip": "device", "source": "source", "engine": "engine and figure"}  # groups that are shown of rows left out
 
 # Figures of chips that are shown, and the words above their columns; JSON has all.
 BLIND_FIGURES = {
@@ -31,9 +34,14 @@ PageRow = tuple[str, Mapping[str, Any]]
 
 
 def run(arguments: argparse.Namespace) -> None:
-    """Compare, and show every table of the report, or which rows a fitted number moves."""
+    """Compare, and show every table of the report, which rows a fitted number moves, or what is right without what was fitted."""
+    if arguments.drop is not None and arguments.leave_out is not None:
+        raise CrossflowError("--drop leaves out one number, --leave-out all that were fitted to a group; give one of them")
     if arguments.drop is not None:
         _drop(arguments)
+        return
+    if arguments.leave_out is not None:
+        _leave_out(arguments)
         return
     report = validate(arguments.data).to_dict()
     if arguments.json:
@@ -56,6 +64,29 @@ def _drop(arguments: argparse.Namespace) -> None:
         page.emit_json(found)
     else:
         page.emit(*(_effect(name, entry) for name, entry in found["tables"].items()))
+
+
+def _leave_out(arguments: argparse.Namespace) -> None:
+    """Show the errors of rows with what was fitted to their own group, and without it."""
+    found = leave_out(arguments.leave_out, arguments.data).to_dict()
+    if arguments.json:
+        page.emit_json(found)
+    else:
+        page.emit(*(_both(name, entry, arguments.leave_out) for name, entry in found["tables"].items()))
+
+
+def _both(name: str, entry: Mapping[str, Any], way: str) -> RenderableType:
+    """Errors of a table and of its groups as fitted and left out; one line where nothing was fitted to a group."""
+    title = name.replace("_", " ")
+    if not entry["n"]:
+        return page.heading(title, aside=f"nothing was fitted to the rows of one {way} alone")
+    listed = [("all", entry), *entry["by"].get(GROUPS[way], {}).items()]
+    body = [
+        [label, page.count(row["n"]), *(_percent(held[key]) for key in SHOWN for held in (row["fitted"], row))] for label, row in listed
+    ]
+    header = ("", "n", *(f"{_ERRORS[key]}{end}" for key in SHOWN for end in ("", " left out")))
+    aside = f"{page.count(entry['n'])} rows without what was fitted to their own {way}"
+    return Group(page.heading(title, aside=aside), page.indented(page.grid(body, right=range(1, len(header)), header=header, wraps=0)))
 
 
 def _effect(name: str, entry: Mapping[str, Any]) -> RenderableType:

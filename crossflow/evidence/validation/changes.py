@@ -30,8 +30,8 @@ from crossflow.hardware.architecture.system import resolve
 # Families by the one whose numbers a device had before rows of its own generation were there: the fit that its datasheet is told by.
 BEFORE = {"nvidia-ada": "nvidia-ampere", "nvidia-hopper": "nvidia-ampere", "nvidia-blackwell": "nvidia-hopper"}
 # What a number is where it does nothing: shares of what a device could do are 1, times and ratios are 0, all else is absent.
-WHOLE = re.compile(r"utilisation|efficiency|duplex|earlier_instructions|training_sensitivity|_ratio$|_share$|operand_activity")
-ENDLESS = re.compile(r"per_clock|chip_power")  # limits, which bind nothing where they are absent
+WHOLE = re.compile(r"utilisation|efficiency|duplex|earlier_instructions|training_sensitivity|_ratio$|_share$|operand_activity|^clock$")
+ENDLESS = re.compile(r"per_clock|chip_power|requests_a_user")  # limits, which bind nothing where they are absent
 TIMES = ("s", "ms", "us", "ns")
 
 
@@ -160,7 +160,7 @@ def dropped(parameter: str) -> dict[Path, str]:
     contents: dict[Path, str] = {}
     for path, keys in known[name]:
         data = yaml.safe_load(contents.get(path) or path.read_text(encoding="utf-8"))
-        _set(data, keys, value)
+        neutral(data, keys, yaml.safe_load(value) if value else None)
         contents[path] = _text(data)
     _check(name, contents)
     return contents
@@ -179,15 +179,15 @@ def _check(name: str, contents: Mapping[Path, str]) -> None:
             raise CrossflowError(f"{name} cannot be left out: {error}; give a value for it, --drop {name}=VALUE") from None
 
 
-def _set(data: dict[Any, Any], keys: Path_, given: str) -> None:
+def neutral(data: dict[Any, Any], keys: Path_, given: Any = None) -> None:
     """Put a value in the place of a number, its neutral one where none is given."""
     *above, last = keys
     for key in above:
         data = data[key]
     held = data[last]
-    number = held["value"] if isinstance(held, Mapping) else held
-    if given:
-        data[last] = yaml.safe_load(given)
+    number = held["value"] if isinstance(held, Mapping) and "value" in held else held
+    if given is not None:
+        data[last] = given
     elif isinstance(number, str) and (unit := re.sub(r"^[-+\d.eE]+\s*", "", number)) in TIMES:
         data[last] = f"0 {unit}"
     elif isinstance(number, int | float) and not isinstance(number, bool) and not ENDLESS.search(str(last)):

@@ -11,6 +11,8 @@ import numpy as np
 
 from crossflow.base.arrays import Array, Mask
 
+ERRORS = ("n", "median_abs_error", "mean_abs_error", "p90_abs_error", "bias")  # what is told of rows
+
 
 @dataclass(frozen=True, kw_only=True)
 class Table:
@@ -68,7 +70,7 @@ class Report:
 def errors(measured: Array, predicted: Array) -> dict[str, float | int | None]:
     """Relative errors of all rows: median, mean and 90th percentile of their size, and their mean with sign (bias)."""
     if not measured.size:
-        return {"n": 0, "median_abs_error": None, "mean_abs_error": None, "p90_abs_error": None, "bias": None}
+        return {**dict.fromkeys(ERRORS), "n": 0}
     relative = predicted / measured - 1.0
     size = np.abs(relative)
     return {

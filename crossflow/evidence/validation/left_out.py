@@ -1,0 +1,189 @@
+"""Measured rows predicted without the numbers that were fitted to rows of their own kind: chip, source or engine.
+
+A number of a chip gives way to that of the generation before it, one of an engine to that of another engine, and what was fitted of how
+a source measured to nothing. Numbers that many kinds share were not fitted again, as that takes the scripts in ``docs/scripts``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from itertools import compress
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import yaml
+from numpy.typing import NDArray
+
+from crossflow.answers.bands import Likeness
+from crossflow.base import files
+from crossflow.base.arrays import Mask
+from crossflow.base.errors import CrossflowError, did_you_mean
+from crossflow.evidence.validation.changes import BEFORE, droppable, earlier_families, instead, neutral
+from crossflow.evidence.validation.comparison import validate
+from crossflow.evidence.validation.hindcasts import HindcastTable
+from crossflow.evidence.validation.likeness import likenesses
+from crossflow.evidence.validation.report import ERRORS, Report, Table
+from crossflow.evidence.validation.tables import device_spec, measurements
+
+# Conditions of sources that were fitted to their rows; all others are facts that their publications tell.
+FITTED_CONDITIONS = (
+    "host_time", "floor", "floor_per_rank", "wait", "rank", "layer", "clock", "settling", "pauses", "call", "front_end", "requests_a_user",
+)  # fmt: skip
+PUBLISHED = (("inferencex", "requests_a_user"),)  # by its code
+# Engines by the one whose numbers stand in for theirs; for all others those of `GENERAL` do.
+SIMILAR = {
+    "vllm": "sglang", "sglang": "vllm", "tensorrt-llm": "vllm", "tensorrt-llm-2024": "vllm", "pytorch-fsdp": "megatron-core",
+}  # fmt: skip
+GENERAL = "pytorch-fsdp"
+NO_MODEL = "no number in the package was fitted to the rows of one model: errors of a model left out are those of `crossflow validate`"
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class LeftOut:
+    """Errors of rows with what was fitted to their own group, and without it."""
+
+    way: str  # what was left out
+    fitted: Report  # the rows as `validate` predicts them
+    left_out: Report  # the same rows without it; fewer where another generation lacks a type
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data: of each table what `Report.to_dict` says of the rows left out, and their errors as `fitted`."""
+        tables = self.left_out.to_dict()["tables"]
+        for table in self.fitted.tables:
+            found = table.to_dict()
+            tables[table.name]["fitted"] = {name: found[name] for name in ERRORS}
+            for way, groups in tables[table.name]["by"].items():
+                for name, group in groups.items():
+                    held = found["by"][way].get(name, {})  # none of "not seen", which rows of a chip are without its generation
+                    group["fitted"] = {key: held.get(key) for key in ERRORS}
+        return {"data": str(self.fitted.data), "leave_out": self.way, "tables": tables}
+
+    def __repr__(self) -> str:
+        return f"LeftOut({self.way}): {self.left_out!r}"
+
+
+def leave_out(way: str, data: str | Path | None = None, *, whole: bool = False) -> LeftOut:
+    """Predict measured rows without what was fitted to their own chip, source or engine, and as they are predicted otherwise.
+
+    Rows to whose group nothing was fitted are skipped.
+
+    Parameters
+    ----------
+    way : what is left out, one of `WAYS`.
+    data, whole : folder of measured tables, and what else to compare with, as `validate` has them.
+
+    Raises
+    ------
+    CrossflowError
+        For a way that is none of `WAYS`, a model, of which no number is kept, and as `validate` does.
+    """
+    if way == "model":
+        raise CrossflowError(NO_MODEL)
+    if way not in WAYS:
+        raise CrossflowError(f"rows are left out by {', '.join(WAYS)}; got '{way}'{did_you_mean(way, WAYS)}")
+    contents, reaches = WAYS[way]()
+    kept = validate(data, whole=whole)
+    with instead(contents):
+        left = validate(data, whole=whole)
+    pairs = [
+        _compared(*pair, reaches, way) for pair in zip(kept.tables, left.tables, strict=True) if not isinstance(pair[0], HindcastTable)
+    ]
+    fitted, without = zip(*pairs, strict=True)
+    return LeftOut(way=way, fitted=replace(kept, tables=fitted), left_out=replace(left, tables=without))
+
+
+@dataclass(frozen=True)
+class _Row:
+    """What a row of a table belongs to."""
+
+    source: str
+    like: Likeness
+
+    @property
+    def engine(self) -> str:
+        """Its stack of software; of collectives that whose kernels its source timed."""
+        return self.like.stack or str(measurements().get(self.source, {}).get("collectives", {}).get("software", ""))
+
+
+Reaches = Callable[[_Row], str]  # the chip, source or engine of a row, where something was fitted to it; else ""
+
+
+def _chips() -> tuple[dict[Path, str], Reaches]:
+    def chip(row: _Row) -> str:
+        return row.like.device if row.like.device and getattr(device_spec(row.like.device), "family", "") in BEFORE else ""
+
+    return earlier_families(), chip
+
+
+def _sources() -> tuple[dict[Path, str], Reaches]:
+    found = _without("measurements", _fitted_condition, neutral)
+    names = tuple(name for name, conditions in measurements().items() if any(_fitted_condition((name, key)) for key in _keys(conditions)))
+    return found, lambda row: row.source if row.source.startswith(names) else ""
+
+
+def _engines() -> tuple[dict[Path, str], Reaches]:
+    found = _without("software", bool, _as_similar)
+    stacks = {path.stem for path in found}
+    return found, lambda row: row.engine if row.engine in stacks else ""
+
+
+WAYS: Mapping[str, Callable[[], tuple[dict[Path, str], Reaches]]] = {"chip": _chips, "source": _sources, "engine": _engines}
+
+
+def _keys(data: Any) -> list[str]:
+    """All keys of nested mappings."""
+    return [found for key, value in data.items() for found in (str(key), *_keys(value))] if isinstance(data, Mapping) else []
+
+
+def _fitted_condition(keys: tuple[Any, ...]) -> bool:
+    """Whether a condition of a source, the first of the keys, was fitted to its rows."""
+    return any(key in FITTED_CONDITIONS for key in keys) and not any(keys[0] == source and key in keys for source, key in PUBLISHED)
+
+
+def _without(
+    section: str, wanted: Callable[[tuple[Any, ...]], bool], give_way: Callable[[dict[str, Any], tuple[Any, ...]], None]
+) -> dict[Path, str]:
+    """Contents of files whose fitted numbers below a section of `droppable` give way."""
+    places = [place for name, held in droppable().items() if name.startswith(f"{section}.") for place in held if wanted(place[1])]
+    data = {path: yaml.safe_load(path.read_text(encoding="utf-8")) for path, _ in places}
+    for path, keys in places:
+        give_way(data[path], keys)
+    return {path: yaml.safe_dump(one, sort_keys=False) for path, one in data.items()}
+
+
+def _as_similar(data: dict[str, Any], keys: tuple[Any, ...]) -> None:
+    """Give an engine the number of a similar one; none where that has none."""
+    path = files.catalogue("templates", "software")[SIMILAR.get(data["name"], GENERAL)]
+    held = files.held(yaml.safe_load(path.read_text(encoding="utf-8")), keys)
+    own = files.held(data, keys[:-1])
+    if held is None:
+        del own[keys[-1]]
+    else:
+        own[keys[-1]] = held.get("value") if isinstance(held, Mapping) else held
+
+
+def _compared(kept: Table, left: Table, reaches: Reaches, way: str) -> tuple[Table, Table]:
+    """A table with what was fitted to the group of each row and without it; of both the rows of groups to which something was."""
+    groups, others = _groups(kept, reaches), _groups(left, reaches)
+    if np.array_equal(kept.measured, left.measured, equal_nan=True):  # a group none of whose rows moves has nothing of its own
+        moved = set(groups[~np.isclose(kept.predicted, left.predicted, rtol=1e-9, atol=0.0, equal_nan=True)].tolist()) - {""}
+        groups = others = np.where(np.isin(groups, sorted(moved)), groups, "")
+    return _part(kept, groups != "", way), _part(left, others != "", way)
+
+
+def _groups(table: Table, reaches: Reaches) -> NDArray[np.str_]:
+    likes = likenesses(table)
+    sources = table.groups.get("source", [""] * len(likes))
+    return np.array([reaches(_Row(*row)) for row in zip(sources, likes, strict=True)], dtype=np.str_)
+
+
+def _part(table: Table, mine: Mask, way: str) -> Table:
+    timed = np.isfinite(table.measured) & np.isfinite(table.predicted)
+    rest, mine = int((timed & ~mine).sum()), timed & mine
+    return Table(
+        name=table.name, measured=table.measured[mine], predicted=table.predicted[mine],
+        groups={name: list(compress(members, mine)) for name, members in table.groups.items()},
+        skipped={**table.skipped, **({f"nothing was fitted to the rows of its {way} alone": rest} if rest else {})},
+    )  # fmt: skip

@@ -1,0 +1,77 @@
+"""Rows predicted without what was fitted to their own chip, source or engine."""
+
+import pytest
+
+import crossflow
+from crossflow.base.errors import CrossflowError
+from crossflow.evidence.validation.comparison import validate
+from crossflow.evidence.validation.left_out import WAYS, leave_out
+
+GEMM = "source,device,dtype,m,n,k,time_us\n" + "".join(
+    f"{source},{device},fp16,4096,4096,{k},{time}\n"
+    for source, device, k, time in (
+        ("vidur-2024", "a100-80gb", 4096, 600), ("vidur-2024", "h100-80gb", 4096, 300), ("llmcompass-2024", "a100-80gb", 64, 40)
+    )
+)  # fmt: skip
+
+
+@pytest.fixture
+def folder(tmp_path):
+    (tmp_path / "gemm.csv").write_text(GEMM)
+    return tmp_path
+
+
+def of(report):
+    return report.tables[0]
+
+
+@pytest.mark.slow
+def test_a_chip_has_the_parameters_of_the_generation_before_it(folder):
+    """Only the H100 has one; its rows move, and nothing is kept of it afterwards."""
+    found = leave_out("chip", folder)
+    assert of(found.fitted).groups["device"] == of(found.left_out).groups["device"] == ["h100-80gb"]
+    assert of(found.fitted).predicted.tolist() == of(validate(folder)).predicted[1:2].tolist()
+    assert of(found.left_out).predicted[0] != of(found.fitted).predicted[0]
+    assert of(found.left_out).skipped == {"nothing was fitted to the rows of its chip alone": 2}
+
+
+@pytest.mark.slow
+def test_a_source_loses_what_was_fitted_of_how_it_measured(folder):
+    """LLMCompass timed calls with the host's 24 us in them, which Vidur did not."""
+    found = leave_out("source", folder)
+    assert of(found.fitted).groups["source"] == ["llmcompass-2024"]
+    assert of(found.fitted).predicted[0] - of(found.left_out).predicted[0] == pytest.approx(24e-6, rel=1e-9)
+
+
+@pytest.mark.slow
+def test_an_engine_is_told_by_a_similar_one():
+    found = leave_out("engine")
+    tables = {table.name: table for table in found.left_out.tables}
+    fitted = {table.name: table for table in found.fitted.tables}
+    assert not len(tables["attention"].measured)
+    assert len(tables["training_runs"].measured) == len(fitted["training_runs"].measured) > 20
+    assert (tables["training_runs"].predicted != fitted["training_runs"].predicted).any()
+    data = found.to_dict()
+    assert data["leave_out"] == "engine"
+    entry = data["tables"]["mlperf_training"]
+    assert entry["n"] == entry["fitted"]["n"]
+    assert entry["median_abs_error"] != entry["fitted"]["median_abs_error"]
+
+
+def test_what_cannot_be_left_out_is_said(folder, refused):
+    assert crossflow.leave_out is leave_out
+    with pytest.raises(CrossflowError, match="got 'chips'; did you mean 'chip'"):
+        leave_out("chips", folder)
+    with pytest.raises(CrossflowError, match="no number in the package was fitted to the rows of one model"):
+        leave_out("model", folder)
+    assert tuple(WAYS) == ("chip", "source", "engine")
+    assert "give one of them" in refused("validate", "--drop", "execution.kernel_launch", "--leave-out", "chip")
+
+
+def test_the_page_shows_both_errors(folder, capsys):
+    from crossflow.__main__ import main
+
+    assert main(["validate", "--data", str(folder), "--leave-out", "chip"]) == 0
+    shown = capsys.readouterr().out
+    assert "1 rows without what was fitted to their own chip" in shown
+    assert "median left out" in shown
