@@ -648,6 +648,7 @@ TITLES = {
     "torchtitan_training": "Rates of torchtitan",
     "wide_experts": "Services with experts over many nodes",
 }
+OWN = {"gemm_graph": "Matrix products in CUDA graphs", "moe": "Layers of experts", "kernel_power": "Power of kernels"}  # beside these
 PLURAL = ("MLPerf", "Megatron Bridge", "torchtitan")  # sources of many releases, which one line is about
 WORST, OF_EACH, FEWEST = 15, 3, 20  # groups that are shown first, how many of a table, and how many rows they have at least
 STATISTICS = ("rows", "median", "mean", "p90", "bias")
@@ -662,7 +663,7 @@ def validation_page(report: Report, folder: Path | None) -> str:
         else "From the excerpt of measured data that the package carries."
     )
     text = f"{GENERATED}\n# Accuracy\n\n{data}\n\n## Where it is weak\n\n{prose()['worst']}\n\n{_worst(report)}\n{prose()['weak']}\n\n"
-    text += f"## What these errors are\n\n{prose()['accuracy']}\n\n## Rows of a group that nobody fitted\n\n{prose()['left_out']}\n\n{_without_own(folder)}\n"
+    text += f"## What these errors are\n\n{prose()['accuracy']}\n\n## Rows of a group that nobody fitted\n\n{prose()['without_own']}\n\n{_without_own(folder)}\n"
     text += f"## Bands of error\n\n{prose()['bands']}\n\n{_bands(report)}\n"
     text += "## Sources\n\n" + "".join(f"- {line}\n" for line in _sources(report)) + "\n"
     for table in report.tables:
@@ -684,7 +685,7 @@ def _without_own(folder: Path | None) -> str:
             if len(left.measured) >= FEWEST:
                 both = (errors(table.measured, table.predicted) for table in (fitted, left))
                 medians = (_percent(one["median_abs_error"]) for one in both)
-                name = TITLES.get(left.name, left.name.replace("_", " ").capitalize())
+                name = (TITLES | OWN).get(left.name, left.name.replace("_", " ").capitalize())
                 rows.append((f"{name}, without their {way}", f"{len(left.measured):,}", *medians))
     return markdown(("rows", "number", "median error as fitted", "left out"), rows, right=(1, 2, 3))
 
