@@ -83,6 +83,8 @@ _PUBLIC = {
     "ComparedSystems": "answers.planning.comparing",
     "compare": "answers.planning.comparing",
     "legal": "answers.planning.asking",
+    "Requests": "workload.requests.describe",
+    "requests": "answers.planning.requesting",
     "Timeline": "engine.timeline.record",
     "timeline": "answers.planning.asking",
     "simulate": "answers.evaluation.timelines",

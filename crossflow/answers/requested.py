@@ -9,7 +9,7 @@ from pathlib import Path
 from crossflow.base import files
 from crossflow.base.errors import CrossflowError, SpecError
 from crossflow.base.files import Document
-from crossflow.workload.requests.asking import mean_rate, means, requests_in
+from crossflow.workload.requests.asking import AskedRequests, mean_rate, means, requests_in
 from crossflow.workload.requests.record import RequestTrace
 from crossflow.workload.requests.spec import RequestsSpec
 
@@ -39,11 +39,14 @@ def filled(section: Document, asked: tuple[RequestsSpec, RequestTrace] | None) -
 
 
 def read_requests(spec: RequestsSpec | None, document: Document, base: Path | None) -> tuple[RequestsSpec, RequestTrace] | None:
-    """A section, if there is one, with its requests; what is wrong with it is told there, with a trace in its file."""
-    if spec is None:
-        return None
+    """A section, if there is one, with its requests."""
+    return None if spec is None else (spec, asked_of(spec, document, base).trace)
+
+
+def asked_of(spec: RequestsSpec, document: Document, base: Path | None) -> AskedRequests:
+    """The requests of a section; what is wrong with it is told there, with a trace in its file."""
     try:
-        return spec, requests_in(spec, base).trace
+        return requests_in(spec, base)
     except SpecError:
         raise
     except CrossflowError as error:

@@ -71,7 +71,7 @@ def _kept(spec: RequestsSpec, stamps: tuple[Stamp, ...]) -> AskedRequests:
     """Requests of a section whose files are known by their stamps: read or drawn once."""
     paths = {name: Path(stamp[0]) for (_, name), stamp in zip(files_of(spec), stamps, strict=True)}
     if spec.trace is None:
-        return AskedRequests(trace=slowed(drawn(spec, lambda law: _values(law, paths)), spec.time_scale))
+        return AskedRequests(trace=slowed(drawn(spec, lambda law, least: _values(law, least, paths)), spec.time_scale))
     path, reading = paths[spec.trace], Reading.of(spec)
     trace, notes = read_trace(path, reading)
     if not spec._said(TIMES) and not timed(path, reading):
@@ -81,9 +81,9 @@ def _kept(spec: RequestsSpec, stamps: tuple[Stamp, ...]) -> AskedRequests:
     return AskedRequests(trace=slowed(asked_of(trace, spec), spec.time_scale), notes=notes)
 
 
-def _values(law: LengthLaw, paths: dict[str, Path]) -> Index:
+def _values(law: LengthLaw, least: int, paths: dict[str, Path]) -> Index:
     assert law.file is not None  # else its values stand there
-    return read_lengths(paths[law.file], law.column)
+    return read_lengths(paths[law.file], law.column, least)
 
 
 def means(trace: RequestTrace) -> tuple[int, int]:

@@ -24,12 +24,22 @@ from crossflow.base.errors import CrossflowError
 from crossflow.workload.requests.laws import TOKENS, ArrivalLaw, CountLaw, LengthLaw, TimeLaw, normal_of
 from crossflow.workload.requests.record import RequestClass, RequestTrace, joined
 from crossflow.workload.requests.shared import shared_blocks
-from crossflow.workload.requests.spec import BLOCK, CONTENTS, MOST, TIMES, RequestClassSpec, RequestSource, RequestsSpec, UsersSpec
+from crossflow.workload.requests.spec import (
+    BLOCK,
+    CONTENTS,
+    MOST,
+    TIMES,
+    RequestClassSpec,
+    RequestSource,
+    RequestsSpec,
+    TargetsSpec,
+    UsersSpec,
+)
 
 HOUR = 3600.0  # of a curve whose rates are of hours. [s]
 # What each generator draws; the numbers are part of the seed, so that they stay.
 GAPS, SWITCHES, KINDS, PROMPTS, OUTPUTS, COUPLING, TURNS, THINKING, CALLS, TOOL_TIMES, TOOL_TOKENS, PREFIXES, USERS = range(13)
-Lengths = Callable[[LengthLaw], Index]  # values of the file of an empirical law
+Lengths = Callable[[LengthLaw, int], Index]  # values of the file of an empirical law, none below a least one
 
 
 class Dice(NamedTuple):
@@ -46,7 +56,7 @@ class Dice(NamedTuple):
 # ------------------------------------------------------------------------------------------ numbers
 
 
-def lengths(law: LengthLaw, n: int, rng: np.random.Generator, values_of: Lengths) -> Index:
+def lengths(law: LengthLaw, n: int, rng: np.random.Generator, values_of: Lengths, least: int = 1) -> Index:
     """Tokens by a law, shape (n,). [1]"""
     if law.law == "fixed":
         found = np.full(n, law.tokens, dtype=np.intp)
@@ -55,7 +65,7 @@ def lengths(law: LengthLaw, n: int, rng: np.random.Generator, values_of: Lengths
         assert law.high is not None
         found = rng.integers(law.low, law.high, n, dtype=np.intp, endpoint=True)
     elif law.law == "empirical":
-        values = values_of(law) if law.values is None else np.array(law.values, dtype=np.intp)
+        values = values_of(law, least) if law.values is None else np.array(law.values, dtype=np.intp)
         found = rng.choice(values, n)
     else:
         mean, deviation = normal_of(law.median, law.p95, law.mean, law.cv)
@@ -265,7 +275,7 @@ def _said(spec: RequestSource, turn: Mask, dice: Dice, values_of: Lengths) -> tu
     new[turn] = lengths(spec.prompt, own, dice.of(PROMPTS), values_of)
     output = lengths(spec.output, len(turn), dice.of(OUTPUTS), values_of)
     if spec.tools is not None:
-        new[~turn] = lengths(spec.tools.tokens, len(turn) - own, dice.of(TOOL_TOKENS), values_of)
+        new[~turn] = lengths(spec.tools.tokens, len(turn) - own, dice.of(TOOL_TOKENS), values_of, 0)
     if spec.correlation:
         output[turn] = coupled(new[turn], output[turn], spec.correlation, dice.of(COUPLING))
     return new, output
@@ -363,8 +373,16 @@ def class_of(one: RequestSource, name: str = "all") -> RequestClass:
 
 def _filled(one: RequestClassSpec, spec: RequestsSpec) -> RequestClassSpec:
     """A class with what it does not say itself as the section says it; that of times only where it has some of its own."""
-    keys = (*CONTENTS, "targets", *(("duration",) if one.arrivals is not None and one.count is None else ()))
-    return one.model_copy(update={key: getattr(spec, key) for key in keys if getattr(one, key) is None})
+    keys = (*CONTENTS, *(("duration",) if one.arrivals is not None and one.count is None else ()))
+    own = {key: getattr(spec, key) for key in keys if getattr(one, key) is None}
+    return one.model_copy(update={**own, "targets": both_targets(one.targets, spec.targets)})
+
+
+def both_targets(own: TargetsSpec | None, shared: TargetsSpec | None) -> TargetsSpec | None:
+    """Targets of a class: its own, and those of all requests where it has none."""
+    if own is None or shared is None:
+        return own or shared
+    return own.model_copy(update={key: value for key, value in shared if getattr(own, key) is None})
 
 
 def _group(

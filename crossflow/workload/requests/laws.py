@@ -72,7 +72,7 @@ def _apart(low: float | None, high: float | None) -> None:
 
 def _steep(median: float | None, p95: float | None) -> None:
     if median is not None and p95 is not None and p95 < median:
-        raise ValueError(f"p95: expected no less than the median, got median {median:g} and p95 {p95:g}")
+        raise ValueError(f"expected a p95 of no less than the median, got median {median:g} and p95 {p95:g}")
 
 
 def normal_of(median: float | None, p95: float | None, mean: float | None, cv: float | None) -> tuple[float, float]:
@@ -131,6 +131,12 @@ class LengthLaw(Law):
         _apart(self.low, self.high)
         _steep(self.median, self.p95)
         return self
+
+    @property
+    def least(self) -> int:
+        """The shortest length that it says; what it draws from a file or by a curve is at least 1 or told as it is read. [1]"""
+        said = {"fixed": self.tokens, "uniform": self.low, "empirical": min(self.values or (1,)), "lognormal": 1}
+        return int(said[self.law] or 0)
 
 
 class TimeLaw(Law):

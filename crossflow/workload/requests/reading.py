@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -28,6 +28,7 @@ KEYS = {"kind": "class", "begin": "from"}  # keys of files by what they are call
 WANTED = {
     "prompt": "a whole number of tokens", "output": "a whole number of tokens", "arrival": "a number or a date",
     "elapsed": "a number", "follows": "the number of an earlier request, from 0, or -1", "pause": "a number",
+    "block": "a whole number of tokens",
 }  # fmt: skip
 
 
@@ -152,7 +153,7 @@ def _add(found: _ReadRows, table: TraceTable, chunk: TraceRows) -> None:
 
 def _numbers(table: TraceTable, role: str, cells: Sequence[Any], lines: Sequence[int]) -> Array:
     """Cells as numbers; SpecError for the first that is none."""
-    whole = role in ("prompt", "output", "follows")
+    whole = role in ("prompt", "output", "follows", "block")
     try:
         values = np.fromiter(map(float, cells), float, len(cells))
     except (TypeError, ValueError):
@@ -271,6 +272,7 @@ def _trace(found: _ReadRows, table: TraceTable, reading: Reading) -> tuple[Reque
     """The columns of all rows as requests in order, and what was done to them."""
     column = {role: np.concatenate(parts) for role, parts in found.numbers.items() if parts}
     lines = np.concatenate(found.lines)
+    table = _with_block(table, reading, column.get("block"), lines)
     arrival = column.get("arrival", np.zeros(found.rows))
     if len(arrival) and arrival[0] > EPOCH:
         arrival = arrival - arrival.min()
@@ -292,6 +294,15 @@ def _trace(found: _ReadRows, table: TraceTable, reading: Reading) -> tuple[Reque
     if not len(trace):
         raise SpecError([Problem(file=str(table.path), message="it holds no requests but empty ones")])
     return ordered(trace), tuple(notes)
+
+
+def _with_block(table: TraceTable, reading: Reading, block: Array | None, lines: Index) -> TraceTable:
+    """The table with the block that its own column says, the same in all rows."""
+    if block is None or reading.block is not None:
+        return table
+    wrong = (block != block[0]) | (block < 1)
+    _refuse(table, "block", wrong, block.tolist(), lines.tolist(), f"expected the same number of tokens in all rows, {block[0]:.0f}")
+    return replace(table, block=int(block[0]))
 
 
 def ordered(trace: RequestTrace) -> RequestTrace:
@@ -392,8 +403,8 @@ def _blocks(found: _ReadRows, table: TraceTable, prompt: Index, held: Array, lin
 # ------------------------------------------------------------------------------------------ lengths alone
 
 
-def read_lengths(path: Path, column: str | None) -> Index:
-    """The lengths in a table, of a column that is named where there are several."""
+def read_lengths(path: Path, column: str | None, least: int) -> Index:
+    """The lengths in a table, none below the least, of a column that is named where there are several. [1]"""
     parts: list[Array] = []
     for chunk in chunks(path):
         names = list(chunk.columns)
@@ -406,7 +417,14 @@ def read_lengths(path: Path, column: str | None) -> Index:
             )
         table = TraceTable(path=path, name="", roles={"prompt": name}, unit=None, block=BLOCK, ordered=True)
         values = _numbers(table, "prompt", chunk.columns[name], chunk.lines)
-        _refuse(table, "prompt", (values < 0) | (values > TOKENS), chunk.columns[name], chunk.lines, f"expected 0 to {TOKENS:,} tokens")
+        _refuse(
+            table,
+            "prompt",
+            (values < least) | (values > TOKENS),
+            chunk.columns[name],
+            chunk.lines,
+            f"expected {least} to {TOKENS:,} tokens",
+        )
         parts.append(values)
     if not sum(map(len, parts)):
         raise SpecError([Problem(file=str(path), message="it holds no lengths")])

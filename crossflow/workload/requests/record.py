@@ -81,7 +81,7 @@ class RequestTrace:
     def digest(self) -> str:
         """A hash of all that decides what becomes of the requests: equal for equal requests."""
         found = hashlib.sha256(repr((self.classes, self.block)).encode())
-        lists = () if self.blocks is None else (self.blocks.first, self.blocks.held)
+        lists = () if self.blocks is None else (self.blocks.first, _by_first(self.blocks.held))
         for array in (self.arrival, self.prompt, self.output, self.kind, self.follows, self.pause, *lists):
             found.update(np.ascontiguousarray(array).tobytes())
         return found.hexdigest()
@@ -102,6 +102,16 @@ class RequestTrace:
         """The same in order of their arrival; requests of the same time stay in their order."""
         order = np.argsort(self.arrival, kind="stable")
         return self if np.array_equal(order, np.arange(len(self))) else self.at(order)
+
+
+def _by_first(numbers: Index) -> Index:
+    """Numbers renamed in the order in which they first come, so that what is equal stays equal.
+
+    >>> _by_first(np.array([7, 3, 7, 9])).tolist()
+    [0, 1, 0, 2]
+    """
+    _, first, inverse = np.unique(numbers, return_index=True, return_inverse=True)
+    return np.argsort(np.argsort(first))[inverse]
 
 
 def lists_at(lists: NumberLists, chosen: Index) -> NumberLists:

@@ -9,7 +9,7 @@ import numpy as np
 
 from crossflow.base.arrays import Array, Index
 from crossflow.base.errors import CrossflowError, among, did_you_mean
-from crossflow.workload.requests.draws import Dice, class_of, starts, timed
+from crossflow.workload.requests.draws import Dice, both_targets, class_of, starts, timed
 from crossflow.workload.requests.record import RequestClass, RequestTrace, joined
 from crossflow.workload.requests.spec import MOST, TIMES, RequestsSpec
 
@@ -75,7 +75,7 @@ def _targets(trace: RequestTrace, spec: RequestsSpec) -> Iterator[RequestClass]:
         if own is None:
             yield class_of(spec, one.name)
         else:
-            yield class_of(own if own.targets is not None else own.model_copy(update={"targets": spec.targets}))
+            yield class_of(own.model_copy(update={"targets": both_targets(own.targets, spec.targets)}))
 
 
 def _retimed(trace: RequestTrace, spec: RequestsSpec) -> RequestTrace:

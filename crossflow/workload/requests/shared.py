@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from crossflow.base.arrays import Index, Mask, NumberLists
+from crossflow.base.arrays import Index, NumberLists
 from crossflow.base.errors import CrossflowError
 
 MOST_BLOCKS = 100_000_000  # hashes that are held
@@ -41,9 +41,16 @@ def _offsets(group: Index, size: Index) -> Index:
     return np.concatenate([np.zeros(1, dtype=np.intp), np.cumsum(largest)])
 
 
-def seen_before(blocks: NumberLists) -> Mask:
-    """Whether each block stood in an earlier prompt, or earlier in its own, shape (hashes,): what a cache without end would have."""
+def leading(blocks: NumberLists) -> Index:
+    """Blocks at the beginning of each prompt that earlier prompts have too, shape (n,): what a prefix cache without end would hit. [1]
+
+    >>> leading(NumberLists.of([0, 0, 1, 1, 1], [7, 8, 7, 9, 8], 2)).tolist()
+    [0, 1]
+    """
     _, first = np.unique(blocks.held, return_index=True)
-    seen = np.ones(len(blocks.held), dtype=bool)
-    seen[first] = False
-    return seen
+    new = np.zeros(len(blocks.held) + 1, dtype=np.intp)
+    new[first + 1] = 1
+    since = np.cumsum(new)  # new ones before each place
+    start = blocks.first[:-1]
+    known = since[1:] == np.repeat(since[start], blocks.counts)
+    return np.asarray(np.diff(np.concatenate([np.zeros(1, dtype=np.intp), np.cumsum(known)])[blocks.first]))

@@ -129,6 +129,9 @@ class RequestSource(FileModel):
                 if self.users
                 else "duration: a batch has none; leave it out"
             )
+        for key, law in (("prompt", self.prompt), ("output", self.output)):
+            if law is not None and law.least < 1:
+                yield f"{key}: a request has at least one token of it"
         if self.count is not None and self.batch is not None:
             yield "count: batch stands beside it and says how many requests there are; leave it out"
 
@@ -239,8 +242,6 @@ def _of_trace(spec: RequestsSpec) -> Iterator[str]:
         yield "rate_scale: a batch is there at once; leave it out"
     if spec.begin is not None and spec.until is not None and spec.until <= spec.begin:
         yield "until: expected more than from"
-    if spec.block is not None and spec.columns is None:
-        yield "block: it goes with columns.blocks; the format of a trace that is recognised says it"
 
 
 def _of_laws(spec: RequestsSpec) -> Iterator[str]:
@@ -267,6 +268,11 @@ def _of_laws(spec: RequestsSpec) -> Iterator[str]:
             yield f"the key '{key}' is missing: tokens of a request's {key}"
     if spec.block is not None and not _shares(spec):
         yield "block: no prompts have tokens in common (sessions, tools, shared_prefix); leave it out"
+
+
+def draws(spec: RequestsSpec) -> bool:
+    """Whether something of it is drawn."""
+    return spec.trace is None or spec.arrivals is not None or spec.users is not None
 
 
 def _shares(spec: RequestsSpec) -> bool:
