@@ -80,9 +80,11 @@ class RequestTrace:
     @property
     def digest(self) -> str:
         """A hash of all that decides what becomes of the requests: equal for equal requests."""
-        found = hashlib.sha256(repr((self.classes, self.block)).encode())
+        order = sorted(set(self.kind.tolist()), key=lambda i: self.classes[i].name)  # whatever the order in which they are listed
+        found = hashlib.sha256(repr(([self.classes[i] for i in order], self.block)).encode())
+        kind = np.argsort(order)[np.searchsorted(np.sort(order), self.kind)] if order else self.kind
         lists = () if self.blocks is None else (self.blocks.first, _by_first(self.blocks.held))
-        for array in (self.arrival, self.prompt, self.output, self.kind, self.follows, self.pause, *lists):
+        for array in (self.arrival, self.prompt, self.output, kind, self.follows, self.pause, *lists):
             found.update(np.ascontiguousarray(array).tobytes())
         return found.hexdigest()
 
