@@ -57,8 +57,8 @@ def test_mooncake_has_milliseconds_and_hashes_of_full_blocks():
     assert found.arrival.tolist() == pytest.approx([row["timestamp"] / 1000 for row in rows])
     assert found.block == 512
     assert found.blocks.counts.tolist() == [row["input_length"] // 512 for row in rows]
-    known = [row["hash_ids"][: row["input_length"] // 512] for row in rows]
-    assert [[a == b for b in found.blocks.held] for a in found.blocks.held] == [[a == b for b in sum(known, [])] for a in sum(known, [])]
+    known = np.concatenate([row["hash_ids"][: row["input_length"] // 512] for row in rows])
+    assert np.array_equal(found.blocks.held[:, None] == found.blocks.held, known[:, None] == known)
 
 
 def test_measured_requests_of_a_bench_begin_at_their_first_arrival():

@@ -13,7 +13,7 @@ from crossflow.base import contents, files
 from crossflow.base.errors import CrossflowError, Problem, SpecError
 from crossflow.base.files import Document
 from crossflow.base.limits import shown
-from crossflow.workload.requests.describe import Requests
+from crossflow.workload.requests.describe import DescribedRequests
 from crossflow.workload.requests.spec import RequestsSpec, draws
 from crossflow.workload.requests.tables import ENDINGS, ending
 
@@ -21,7 +21,7 @@ RequestedSource = str | Path | Mapping[str, Any] | Scenario
 SECTION = "requests"
 
 
-def requests(source: RequestedSource, settings: Overrides = ()) -> Requests:
+def requests(source: RequestedSource, settings: Overrides = ()) -> DescribedRequests:
     """What a trace of requests holds, or requests that are drawn.
 
     Parameters
@@ -39,16 +39,16 @@ def requests(source: RequestedSource, settings: Overrides = ()) -> Requests:
     >>> import crossflow
     >>> asked = {"arrivals": {"law": "poisson", "rate": "2 1/s"}, "duration": "10 min", "prompt": 1000, "output": 200}
     >>> crossflow.requests(asked)
-    Requests('drawn': 1,171 in 9.98 min, 1.95 a second, 1,000 tokens in and 200 out in the mean)
+    DescribedRequests('drawn': 1,190 in 9.98 min, 1.99 a second, 1,000 tokens in and 200 out in the mean)
     >>> crossflow.requests(asked, "requests.rate_scale=2").trace.arrival.size
-    2367
+    2398
     """
     document, base, name = _opened(source)
     texts = as_settings(settings)
     return files.with_settings(lambda some: _described(document, base, name, some), texts)
 
 
-def _described(document: Document, base: Path | None, name: str, settings: Sequence[str]) -> Requests:
+def _described(document: Document, base: Path | None, name: str, settings: Sequence[str]) -> DescribedRequests:
     for setting in settings:
         if setting.partition("=")[0].split(".")[0] != SECTION:
             raise SpecError(
@@ -62,7 +62,7 @@ def _described(document: Document, base: Path | None, name: str, settings: Seque
     document = files.override(document, settings)
     spec = files.validate_at(RequestsSpec, document, SECTION)
     found = asked_of(spec, document, base)
-    return Requests(name=name, trace=found.trace, notes=found.notes, seed=spec.seed if draws(spec) else None)
+    return DescribedRequests(name=name, trace=found.trace, notes=found.notes, seed=spec.seed if draws(spec) else None)
 
 
 def _opened(source: RequestedSource) -> tuple[Document, Path | None, str]:

@@ -9,13 +9,13 @@ from pathlib import Path
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from crossflow.answers.planning.requesting import requests
+import crossflow
 from crossflow.base import files
 from crossflow.base.errors import CrossflowError
 from crossflow.base.units import show
 from crossflow.edges.cli import page
 from crossflow.edges.cli.page import count, percent
-from crossflow.workload.requests.describe import TARGETS, Requests, Spread
+from crossflow.workload.requests.describe import TARGETS, DescribedRequests, LengthSpread
 from crossflow.workload.requests.picture import rate_line
 from crossflow.workload.requests.tables import ending
 from crossflow.workload.requests.words import lasting
@@ -30,7 +30,7 @@ def run(arguments: argparse.Namespace) -> None:
     """Describe the requests, and write what is asked for."""
     for path in arguments.output:
         _check_output(path, arguments.file)
-    found = requests(arguments.file, arguments.settings)
+    found = crossflow.requests(arguments.file, arguments.settings)
     if arguments.json:
         page.emit_json(found.to_dict())
     else:
@@ -48,12 +48,12 @@ def _check_output(path: Path, source: Path) -> None:
     page.check_apart(path, [source])
 
 
-def _written(found: Requests, path: Path) -> list[Path]:
+def _written(found: DescribedRequests, path: Path) -> list[Path]:
     with files.named_by("-o"):
         return found.plot().save(path) if path.suffix.lower() in PICTURES else [found.write(path)]
 
 
-def sections(found: Requests) -> list[RenderableType]:
+def sections(found: DescribedRequests) -> list[RenderableType]:
     """The page: how requests arrive, how long they are, what follows what, classes, notes."""
     parts = [headline(found), lengths(found)]
     if len(found.trace.classes) > 1 or any(getattr(found.trace.classes[0], key) is not None for key in TARGETS):
@@ -61,14 +61,14 @@ def sections(found: Requests) -> list[RenderableType]:
     return [*parts, *(page.indented(Text(f"note: {note}", "dim")) for note in found.notes)]
 
 
-def headline(found: Requests) -> Group:
+def headline(found: DescribedRequests) -> Group:
     """What there is, and how it arrives."""
     span = found.arrivals.span
     what = f"  {len(found):,} requests" + (f" in {lasting(span)}" if span else ", all at once")
     return Group(page.first_line(found.name, what), Text(), page.indented(page.pairs(dict(_rows(found)))))
 
 
-def _rows(found: Requests) -> Iterator[tuple[str, RenderableType]]:
+def _rows(found: DescribedRequests) -> Iterator[tuple[str, RenderableType]]:
     arrivals, trace = found.arrivals, found.trace
     if arrivals.rate is not None and arrivals.peak is not None:
         aside = ", as if answers took no time" if (~trace.first).any() else ""
@@ -80,14 +80,14 @@ def _rows(found: Requests) -> Iterator[tuple[str, RenderableType]]:
             yield "over time", sparks(found)
         yield "tokens", f"{count(arrivals.rate * found.prompt.mean)} a second in, {count(arrivals.rate * found.output.mean)} out"
     if (follow := int((~trace.first).sum())) > 0:
-        pause = Spread.of(trace.pause[~trace.first])
+        pause = LengthSpread.of(trace.pause[~trace.first])
         sessions = f"{found.sessions:,} sessions or users of {len(found) / found.sessions:.3g} requests in the mean"
         yield "sessions", f"{sessions}; {follow:,} follow others, after a pause of {show(pause.mean, 's', 3)} in the mean"
     if found.seen is not None:
         yield "prefixes", f"{percent(found.seen)} of prompt tokens begin an earlier prompt too, in blocks of {trace.block} tokens"
 
 
-def sparks(found: Requests) -> Text:
+def sparks(found: DescribedRequests) -> Text:
     """Arrivals over time as a line of bars, the highest at the largest rate."""
     line = rate_line(found.trace.arrival, SPARKS)
     top = float(line.rates.max())
@@ -95,7 +95,7 @@ def sparks(found: Requests) -> Text:
     return Text.assemble((bars, "cyan"), (f"  {lasting(line.window)} each", "dim"))
 
 
-def lengths(found: Requests) -> Group:
+def lengths(found: DescribedRequests) -> Group:
     """Prompts and outputs."""
     header = ("", "mean", "p50", "p90", "p99", "longest")
     rows = [
@@ -106,7 +106,7 @@ def lengths(found: Requests) -> Group:
     return Group(page.heading("Tokens", aside=related), page.indented(page.grid(rows, right=range(1, 6), header=header)))
 
 
-def classes(found: Requests) -> Group:
+def classes(found: DescribedRequests) -> Group:
     """Classes with their targets."""
     named = [key for key in TARGETS if any(getattr(one, key) is not None for one in found.trace.classes)]
     header = ("class", "requests", "prompt", "output", "priority", *(key.upper() if key != "e2e" else "end to end" for key in named))

@@ -26,7 +26,7 @@ TARGETS = ("ttft", "tpot", "e2e")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Spread:
+class LengthSpread:
     """Mean, quantiles and maximum of a quantity over all requests."""
 
     mean: float
@@ -36,7 +36,7 @@ class Spread:
     max: float
 
     @classmethod
-    def of(cls, values: Array | Index) -> Spread:
+    def of(cls, values: Array | Index) -> LengthSpread:
         """Those of values, at least one."""
         quantiles = {name: float(np.quantile(values, share)) for name, share in QUANTILES.items()}
         return cls(mean=float(np.mean(values)), max=float(np.max(values)), **quantiles)
@@ -64,7 +64,7 @@ class ArrivalFigures:
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Requests(PlainData, Tabular):
+class DescribedRequests(PlainData, Tabular):
     """Requests, and what they are like; `crossflow.requests` makes one.
 
     Attributes
@@ -89,14 +89,14 @@ class Requests(PlainData, Tabular):
         return arrivals_of(self.trace)
 
     @property
-    def prompt(self) -> Spread:
+    def prompt(self) -> LengthSpread:
         """Tokens of prompts."""
-        return Spread.of(self.trace.prompt)
+        return LengthSpread.of(self.trace.prompt)
 
     @property
-    def output(self) -> Spread:
+    def output(self) -> LengthSpread:
         """Tokens that are written."""
-        return Spread.of(self.trace.output)
+        return LengthSpread.of(self.trace.output)
 
     @property
     def correlation(self) -> float | None:
@@ -132,7 +132,7 @@ class Requests(PlainData, Tabular):
             "rank_correlation": self.correlation,
             "prompt_tokens_per_s": per_s["prompt"],
             "output_tokens_per_s": per_s["output"],
-            "pause_s": Spread.of(trace.pause[follows]).to_dict() if follows.any() else None,
+            "pause_s": LengthSpread.of(trace.pause[follows]).to_dict() if follows.any() else None,
             "prefix": None if self.seen is None else {"seen_before": self.seen, "block_tokens": trace.block},
             "classes": [self.of_class(i) for i in range(len(trace.classes))],
             "notes": list(self.notes),
@@ -170,9 +170,8 @@ class Requests(PlainData, Tabular):
     def __repr__(self) -> str:
         found = self.arrivals
         when = f"in {lasting(found.span)}, {found.rate:.3g} a second" if found.rate else "at once"
-        return (
-            f"Requests({self.name!r}: {len(self):,} {when}, {self.prompt.mean:,.0f} tokens in and {self.output.mean:,.0f} out in the mean)"
-        )
+        tokens = f"{self.prompt.mean:,.0f} tokens in and {self.output.mean:,.0f} out in the mean"
+        return f"DescribedRequests({self.name!r}: {len(self):,} {when}, {tokens})"
 
 
 def arrivals_of(trace: RequestTrace) -> ArrivalFigures:

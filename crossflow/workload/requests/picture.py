@@ -15,7 +15,7 @@ from crossflow.workload.requests.record import RequestTrace
 from crossflow.workload.requests.words import lasting
 
 if TYPE_CHECKING:
-    from crossflow.workload.requests.describe import Requests
+    from crossflow.workload.requests.describe import DescribedRequests
 
 BARS, STEPS = 48, 120  # of a histogram, and of the line of arrivals at most
 STEP = (
@@ -61,7 +61,7 @@ def bins_of(*lengths: Index) -> Array:
     return np.geomspace(max(low, 1) * 0.95, max(high, 2) * 1.05, BARS + 1)
 
 
-def draw(found: Requests) -> Picture:
+def draw(found: DescribedRequests) -> Picture:
     """Three panels side by side."""
     figure = new_figure(12.4, 3.7, f"{short(found.name, 60)}: {len(found):,} requests")
     over_time, spread, joint = figure.subplots(1, 3)

@@ -7,6 +7,7 @@ import gzip
 import io
 import itertools
 import json
+import logging
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,7 +16,7 @@ from typing import IO, Any
 
 import orjson
 
-from crossflow.base import limits
+from crossflow.base import contents, limits
 from crossflow.base.errors import CrossflowError, Problem, SpecError
 from crossflow.base.limits import shown
 from crossflow.base.packages import needed
@@ -23,6 +24,7 @@ from crossflow.base.packages import needed
 CHUNK = 1 << 17  # rows that are held as Python objects at once
 ENDINGS = {".csv": "csv", ".jsonl": "jsonl", ".ndjson": "jsonl", ".json": "json", ".parquet": "parquet", ".pq": "parquet"}
 LINE = 1 << 24  # characters of a line of JSON
+_LOGGER = logging.getLogger(contents.READ)
 ABSENT = object()  # in the place of a cell that a row lacks
 
 
@@ -52,6 +54,7 @@ def chunks(path: Path) -> Iterator[TraceRows]:
         raise SpecError(
             [Problem(file=str(path), message=f"expected a trace of requests, a file that ends in {', '.join(ENDINGS)}, or these with .gz")]
         )
+    _LOGGER.debug("read %s", path)
     try:
         yield from _parquet(path) if kind == "parquet" else _text_chunks(path, kind)
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
