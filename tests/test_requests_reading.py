@@ -375,3 +375,10 @@ def test_leading_blocks_are_those_that_earlier_prompts_begin_with():
         hits.append(next((j for j, one in enumerate(own) if one not in seen), len(own)))
         seen.update(own)
     assert np.array_equal(leading(found.blocks), hits)
+
+
+def test_lines_are_those_of_the_file_whatever_stands_between(trace):
+    text = '# a comment\n\narrival_s,prompt,output,class\n0,5,2,"two\nlines"\n\n# another\n1,6,2,b\n2,x,2,b\n'
+    with pytest.raises(SpecError, match=r"day.csv:9: prompt: expected a whole number of tokens, got 'x'"):
+        trace(text)
+    assert trace(text.replace("x", "7")).lines.tolist() == [5, 8, 9]

@@ -13,7 +13,7 @@ from crossflow.base.arrays import Index
 from crossflow.base.errors import CrossflowError
 from crossflow.workload.requests.draws import drawn
 from crossflow.workload.requests.laws import LengthLaw
-from crossflow.workload.requests.reading import Reading, read_lengths, read_trace, timed
+from crossflow.workload.requests.reading import Reading, read_lengths, read_trace
 from crossflow.workload.requests.record import RequestTrace
 from crossflow.workload.requests.scaling import asked_of, slowed
 from crossflow.workload.requests.spec import TIMES, RequestsSpec
@@ -72,13 +72,12 @@ def _kept(spec: RequestsSpec, stamps: tuple[Stamp, ...]) -> AskedRequests:
     paths = {name: Path(stamp[0]) for (_, name), stamp in zip(files_of(spec), stamps, strict=True)}
     if spec.trace is None:
         return AskedRequests(trace=slowed(drawn(spec, lambda law, least: _values(law, least, paths)), spec.time_scale))
-    path, reading = paths[spec.trace], Reading.of(spec)
-    trace, notes = read_trace(path, reading)
-    if not spec._said(TIMES) and not timed(path, reading):
+    found = read_trace(paths[spec.trace], Reading.of(spec))
+    if not spec._said(TIMES) and not found.timed:
         raise CrossflowError(
             "trace: it does not say when requests arrive; name the column in columns.arrival, or give arrivals, users or batch"
         )
-    return AskedRequests(trace=slowed(asked_of(trace, spec), spec.time_scale), notes=notes)
+    return AskedRequests(trace=slowed(asked_of(found.trace, spec), spec.time_scale), notes=found.notes)
 
 
 def _values(law: LengthLaw, least: int, paths: dict[str, Path]) -> Index:

@@ -78,8 +78,17 @@ class _ReadRows:
     rows: int = 0
 
 
-def read_trace(path: Path, reading: Reading) -> tuple[RequestTrace, tuple[str, ...]]:
-    """The requests of a file, and sentences on what was done to it; SpecError with the line of the first row that is wrong."""
+@dataclass(frozen=True, kw_only=True, eq=False)
+class TraceFile:
+    """The requests of a file, whether it says when they arrive (else all are at 0), and sentences on what was done to it."""
+
+    trace: RequestTrace
+    timed: bool
+    notes: tuple[str, ...]
+
+
+def read_trace(path: Path, reading: Reading) -> TraceFile:
+    """The requests of a file; SpecError with the line of the first row that is wrong."""
     table: TraceTable | None = None
     found = _ReadRows()
     for chunk in chunks(path):
@@ -87,7 +96,8 @@ def read_trace(path: Path, reading: Reading) -> tuple[RequestTrace, tuple[str, .
         _add(found, table, chunk)
     if table is None or not found.rows:
         raise SpecError([Problem(file=str(path), message="it holds no requests")])
-    return _trace(found, table, reading)
+    trace, notes = _trace(found, table, reading)
+    return TraceFile(trace=trace, timed="arrival" in table.roles, notes=notes)
 
 
 def table_of(path: Path, names: Sequence[str], reading: Reading) -> TraceTable:
@@ -309,11 +319,6 @@ def ordered(trace: RequestTrace) -> RequestTrace:
     """Requests in order of arrival, each after the one that it follows."""
     sorted_ = trace.in_order()
     return sorted_ if (sorted_.follows < np.arange(len(sorted_))).all() else trace
-
-
-def timed(path: Path, reading: Reading) -> bool:
-    """Whether a file says when its requests arrive."""
-    return next((("arrival" in table_of(path, list(chunk.columns), reading).roles) for chunk in chunks(path)), False)
 
 
 def _empty(table: TraceTable, reading: Reading, prompt: Index, output: Index, lines: Index) -> Mask:

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
+import numpy as np
 import orjson
 
 from crossflow.base import contents, limits
@@ -21,7 +22,7 @@ from crossflow.base.errors import CrossflowError, Problem, SpecError
 from crossflow.base.limits import shown
 from crossflow.base.packages import needed
 
-CHUNK = 1 << 17  # rows that are held as Python objects at once
+CHUNK = 1 << 15  # rows that are held as Python objects at once
 ENDINGS = {".csv": "csv", ".jsonl": "jsonl", ".ndjson": "jsonl", ".json": "json", ".parquet": "parquet", ".pq": "parquet"}
 LINE = 1 << 24  # characters of a line of JSON
 _LOGGER = logging.getLogger(contents.READ)
@@ -81,31 +82,48 @@ def _text_chunks(path: Path, kind: str) -> Iterator[TraceRows]:
 def _csv(path: Path, text: Iterable[str]) -> Iterator[TraceRows]:
     """Rows with the line on which each ends; comment lines, which begin with #, and empty ones are left out."""
     reader = csv.reader(text, strict=True)
-    rows = ((reader.line_num, cells) for cells in reader if cells and not cells[0].startswith("#"))
+    header: list[str] = []
+    began = False
     try:
-        first = next(rows, None)
-        if first is None:
-            raise SpecError([Problem(file=str(path), message="expected a header and rows, the file is empty")])
-        header = [cell.strip() for cell in first[1]]
-        if twice := [name for name in header if header.count(name) > 1]:
-            raise SpecError([Problem(file=str(path), line=first[0], message=f"column {shown(twice[0])} is there twice")])
-        began = False
-        while block := list(itertools.islice(rows, CHUNK)):
-            began = True
-            lines, cells = zip(*block, strict=True)
-            _check_widths(path, header, lines, cells)
-            yield TraceRows(columns=dict(zip(header, zip(*cells, strict=True), strict=True)), lines=lines)
-        if not began:
-            yield TraceRows(columns=dict.fromkeys(header, ()), lines=())
+        while (before := reader.line_num) >= 0 and (block := list(itertools.islice(reader, CHUNK))):
+            lines, cells = _told_lines(block, before, reader.line_num)
+            if not header and cells:
+                header, (lines, cells) = _header(path, lines[0], cells[0]), (lines[1:], cells[1:])
+            if cells:
+                began = True
+                _check_widths(path, header, lines, cells)
+                yield TraceRows(columns=dict(zip(header, zip(*cells, strict=True), strict=True)), lines=lines)
     except csv.Error as error:
         raise SpecError([Problem(file=str(path), line=reader.line_num, message=f"is not a table: {error}")]) from None
+    if not header:
+        raise SpecError([Problem(file=str(path), message="expected a header and rows, the file is empty")])
+    if not began:
+        yield TraceRows(columns=dict.fromkeys(header, ()), lines=())
+
+
+def _told_lines(block: Sequence[list[str]], begin: int, end: int) -> tuple[Sequence[int], Sequence[list[str]]]:
+    """The lines on which rows end, and the rows, of those between two lines; without comments and empty ones."""
+    lines: Sequence[int] = range(end - len(block) + 1, end + 1)
+    if end - begin > len(block):  # cells in quotes may hold several lines
+        taken = [1 + sum(cell.count("\n") for cell in row) for row in block]
+        lines = (end - sum(taken) + np.cumsum(taken)).tolist()
+    kept = [i for i, row in enumerate(block) if row and not row[0].startswith("#")]
+    return (lines, block) if len(kept) == len(block) else ([lines[i] for i in kept], [block[i] for i in kept])
+
+
+def _header(path: Path, line: int, cells: Sequence[str]) -> list[str]:
+    header = [cell.strip() for cell in cells]
+    if twice := [name for name in header if header.count(name) > 1]:
+        raise SpecError([Problem(file=str(path), line=line, message=f"column {shown(twice[0])} is there twice")])
+    return header
 
 
 def _check_widths(path: Path, header: Sequence[str], lines: Sequence[int], cells: Sequence[Sequence[str]]) -> None:
+    if set(map(len, cells)) == {len(header)}:
+        return
     wrong = [i for i, row in enumerate(cells) if len(row) != len(header)]
-    if wrong:
-        message = f"expected {len(header)} cells as its header has, got {len(cells[wrong[0]])}{and_more(len(wrong) - 1)}"
-        raise SpecError([Problem(file=str(path), line=lines[wrong[0]], message=message)])
+    message = f"expected {len(header)} cells as its header has, got {len(cells[wrong[0]])}{and_more(len(wrong) - 1)}"
+    raise SpecError([Problem(file=str(path), line=lines[wrong[0]], message=message)])
 
 
 def and_more(count: int) -> str:
