@@ -124,7 +124,7 @@ def test_parquet_is_read_through_pandas(tmp_path):
     pandas = pytest.importorskip("pandas")
     pytest.importorskip("pyarrow")
     rows = {
-        "TIMESTAMP": pandas.to_datetime(["2024-05-10 00:00:00.5", "2024-05-10 00:00:02"]),
+        "TIMESTAMP": pandas.to_datetime(["2024-05-10 00:00:00.5", "2024-05-10 00:00:02.0"]),
         "ContextTokens": [5, 6],
         "GeneratedTokens": [1, 2],
     }

@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated, Any, ClassVar, Literal, Self
 
-from pydantic import BeforeValidator, Field, Strict, model_validator
+from pydantic import BeforeValidator, Field, Strict, WithJsonSchema, model_validator
 
 from crossflow.base.files import FileModel
 from crossflow.base.limits import Dimension, DimensionOrZero, PositiveFloat, shown
@@ -35,10 +35,11 @@ def _in(unit: str, example: str, *, zero: bool = True) -> Callable[[Any], float]
     return read
 
 
-WaitTime = Annotated[float, Strict(), BeforeValidator(_in("s", "10 s"))]
-PositiveWaitTime = Annotated[float, Strict(), BeforeValidator(_in("s", "10 s", zero=False))]
-ArrivalRate = Annotated[float, Strict(), BeforeValidator(_in("1/s", "2.5 1/s", zero=False))]
-ArrivalRateOrZero = Annotated[float, Strict(), BeforeValidator(_in("1/s", "2.5 1/s"))]
+TIME, RATE = (WithJsonSchema({"type": "string", "examples": [example]}) for example in ("10 s", "2.5 1/s"))  # as editors know them
+WaitTime = Annotated[float, Strict(), BeforeValidator(_in("s", "10 s")), TIME]
+PositiveWaitTime = Annotated[float, Strict(), BeforeValidator(_in("s", "10 s", zero=False)), TIME]
+ArrivalRate = Annotated[float, Strict(), BeforeValidator(_in("1/s", "2.5 1/s", zero=False)), RATE]
+ArrivalRateOrZero = Annotated[float, Strict(), BeforeValidator(_in("1/s", "2.5 1/s")), RATE]
 TokenCount = Annotated[Dimension, Field(le=TOKENS)]
 TokenCountOrZero = Annotated[DimensionOrZero, Field(le=TOKENS)]
 
