@@ -68,7 +68,7 @@ from crossflow.parallel.strategy import mesh, notation, plan, schedules
 from crossflow.program import file as programs
 from crossflow.workload import spec as workloads
 from crossflow.workload.requests import laws
-from crossflow.workload.requests.spec import RequestClassSpec, RequestsSpec, RequestSource
+from crossflow.workload.requests.spec import RequestClassSpec, RequestSource, RequestsSpec
 
 DOCS = Path(__file__).resolve().parents[1]
 ROOT, EXAMPLES, FIGURES = DOCS.parent, DOCS / "examples", DOCS / "figures"

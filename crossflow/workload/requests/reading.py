@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
@@ -169,8 +170,8 @@ def _numbers(table: TraceTable, role: str, cells: Sequence[Any], lines: Sequence
     except (TypeError, ValueError):
         values = np.array([_number(cell, blank=0.0 if role in ("elapsed", "pause") else np.nan) for cell in cells])
     wrong = ~np.isfinite(values) | (whole & (values != np.rint(values))) | (np.abs(values) > COUNT)
-    if any(isinstance(cell, bool) for cell in cells[:1]):
-        wrong[:] = True
+    if bool in set(map(type, cells)):  # which Python takes for numbers
+        wrong |= np.fromiter((isinstance(cell, bool) for cell in cells), bool, len(cells))
     _refuse(table, role, wrong, cells, lines, f"expected {WANTED[role]}")
     return values
 
@@ -217,8 +218,10 @@ def _dates(cells: Sequence[Any]) -> np.ndarray[Any, np.dtype[np.datetime64]]:
     plain_ = [text[:-6] if text.endswith("+00:00") else text.removesuffix("Z") for text in texts]
     try:
         if not any(text.count("+") or not text[:4].isdecimal() or text.isdecimal() for text in plain_):
-            return np.array(plain_, dtype="datetime64[ns]")
-    except ValueError:
+            with warnings.catch_warnings():
+                warnings.simplefilter("error")  # numpy reads some texts as dates with a zone, and warns
+                return np.array(plain_, dtype="datetime64[ns]")
+    except (ValueError, UserWarning):
         pass
     return np.array([_date(text) for text in texts], dtype="datetime64[ns]")
 

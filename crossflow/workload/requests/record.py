@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from crossflow.base.arrays import Array, Index, Mask, NumberLists
+from crossflow.workload.requests.shared import named_in_order
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,9 +84,10 @@ class RequestTrace:
         order = sorted(set(self.kind.tolist()), key=lambda i: self.classes[i].name)  # whatever the order in which they are listed
         found = hashlib.sha256(repr(([self.classes[i] for i in order], self.block)).encode())
         kind = np.argsort(order)[np.searchsorted(np.sort(order), self.kind)] if order else self.kind
-        lists = () if self.blocks is None else (self.blocks.first, _by_first(self.blocks.held))
-        for array in (self.arrival, self.prompt, self.output, kind, self.follows, self.pause, *lists):
+        for array in (self.arrival, self.prompt, self.output, kind, self.follows, self.pause):
             found.update(np.ascontiguousarray(array).tobytes())
+        for names, _, first in () if self.blocks is None else named_in_order(self.blocks):
+            found.update(first.tobytes() + names.tobytes())
         return found.hexdigest()
 
     def at(self, chosen: Index) -> RequestTrace:
@@ -104,16 +106,6 @@ class RequestTrace:
         """The same in order of their arrival; requests of the same time stay in their order."""
         order = np.argsort(self.arrival, kind="stable")
         return self if np.array_equal(order, np.arange(len(self))) else self.at(order)
-
-
-def _by_first(numbers: Index) -> Index:
-    """Numbers renamed in the order in which they first come, so that what is equal stays equal.
-
-    >>> _by_first(np.array([7, 3, 7, 9])).tolist()
-    [0, 1, 0, 2]
-    """
-    _, first, inverse = np.unique(numbers, return_index=True, return_inverse=True)
-    return np.argsort(np.argsort(first))[inverse]
 
 
 def lists_at(lists: NumberLists, chosen: Index) -> NumberLists:
