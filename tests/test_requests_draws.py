@@ -314,7 +314,7 @@ def test_what_has_no_meaning_is_refused_at_its_place(data, message):
 
 def test_too_many_requests_are_refused_before_they_are_drawn():
     with pytest.raises(
-        CrossflowError, match=r"^arrivals: about 7,200,000,000 requests would come, more than the 20,000,000 that are drawn"
+        CrossflowError, match=r"^arrivals: about 7,200,000,000 requests would come, more than the 5,000,000 that are drawn"
     ):
         drawn(arrivals=POISSON, duration="1000000 h")
 

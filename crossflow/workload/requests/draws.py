@@ -27,7 +27,7 @@ from crossflow.workload.requests.shared import shared_blocks
 from crossflow.workload.requests.spec import (
     BLOCK,
     CONTENTS,
-    MOST,
+    MOST_DRAWN,
     TIMES,
     RequestClassSpec,
     RequestSource,
@@ -127,9 +127,9 @@ def arrivals(law: ArrivalLaw, dice: Dice, *, count: int | None, duration: float 
     if count is None:
         assert duration is not None  # the section is checked
         expected = law.mean_rate * scale * duration
-        if expected > MOST:
+        if expected > MOST_DRAWN:
             raise CrossflowError(
-                f"arrivals: about {expected:,.0f} requests would come, more than the {MOST:,} that are drawn; shorten duration"
+                f"arrivals: about {expected:,.0f} requests would come, more than the {MOST_DRAWN:,} that are drawn; shorten duration"
             )
     clock = _clock(law, dice, count, duration, scale)
     ticks = _ticks(law, dice.of(GAPS), count, None if duration is None else clock.ticks[-1])
@@ -240,10 +240,10 @@ class Chains:
 def chains(spec: RequestSource, sessions: int, dice: Dice, values_of: Lengths, kind: int = 0) -> Chains:
     """So many sessions, or requests where there are no sessions, each with its calls of tools."""
     turns = np.ones(sessions, dtype=np.intp) if spec.sessions is None else counts(spec.sessions.turns, sessions, dice.of(TURNS), 1)
+    _check_number(int(turns.sum()), "sessions")
     calls = np.zeros(turns.sum(), dtype=np.intp) if spec.tools is None else counts(spec.tools.calls, int(turns.sum()), dice.of(CALLS), 0)
     n = int((calls + 1).sum())
-    if n > MOST:
-        raise CrossflowError(f"sessions: there would be {n:,} requests, more than the {MOST:,} that are drawn; ask for fewer sessions")
+    _check_number(n, "tools")
     turn_of = np.repeat(np.arange(len(calls)), calls + 1)
     session = np.repeat(np.arange(sessions), turns)[turn_of]
     turn, opening = _changes(turn_of), _changes(session)
@@ -259,6 +259,12 @@ def chains(spec: RequestSource, sessions: int, dice: Dice, values_of: Lengths, k
     if len(found.prompt) and (longest := int(found.prompt.max())) > TOKENS:
         raise CrossflowError(f"sessions: a prompt would have {longest:,} tokens, more than {TOKENS:,}; ask for fewer turns or shorter ones")
     return found
+
+
+def _check_number(requests: int, key: str) -> None:
+    """CrossflowError for more requests than are drawn."""
+    if requests > MOST_DRAWN:
+        raise CrossflowError(f"{key}: there would be {requests:,} requests, more than the {MOST_DRAWN:,} that are drawn; ask for fewer")
 
 
 def _changes(of: Index) -> Mask:
@@ -358,8 +364,7 @@ def drawn(spec: RequestsSpec, values_of: Lengths) -> RequestTrace:
     shared = [i for i in range(len(kinds)) if i not in own]
     groups = [([i], kinds[i]) for i in own] + ([(shared, spec)] if shared else [])
     parts = [_group(source, members, kinds, spec, block, values_of) for members, source in groups]
-    if sum(map(len, parts)) > MOST:
-        raise CrossflowError(f"there would be {sum(map(len, parts)):,} requests, more than the {MOST:,} that are drawn; ask for fewer")
+    _check_number(sum(map(len, parts)), "classes")
     return joined([replace(part, classes=classes) for part in parts])
 
 

@@ -15,7 +15,7 @@ from crossflow.base.files import FileModel
 from crossflow.base.limits import Dimension, Finite, Flag, PositiveFloat, PositiveInt, Seed, Whole
 from crossflow.workload.requests.laws import ArrivalLaw, CountLaw, LengthLaw, PositiveWaitTime, TimeLaw, TokenCount, WaitTime
 
-MOST = 20_000_000  # requests that are read or drawn
+MOST, MOST_DRAWN = 20_000_000, 5_000_000  # requests that are read, and that are drawn: of those more is held at once
 BLOCK = 16  # tokens of a block of a prefix cache where nobody says
 TIMES = ("arrivals", "users", "batch")  # keys that say when requests come
 CONTENTS = ("prompt", "output", "correlation", "sessions", "tools", "shared_prefix")  # keys that say what they are
@@ -96,11 +96,11 @@ class RequestSource(FileModel):
 
     arrivals: ArrivalLaw | None = Field(None, description="when requests arrive, or sessions where there are some")
     duration: PositiveWaitTime | None = Field(None, description="of `arrivals`: how long they come, such as 1 h")
-    count: Annotated[PositiveInt, Field(le=MOST)] | None = Field(
+    count: Annotated[PositiveInt, Field(le=MOST_DRAWN)] | None = Field(
         None, description="requests, or sessions, in all: of `users`, or of `arrivals` in the place of `duration`"
     )
     users: UsersSpec | None = Field(None, description="users in a closed loop, in the place of `arrivals`")
-    batch: Annotated[PositiveInt, Field(le=MOST)] | None = Field(
+    batch: Annotated[PositiveInt, Field(le=MOST_DRAWN)] | None = Field(
         None, description="requests, or sessions, that are all there at the start, in the place of `arrivals`"
     )
     prompt: LengthLaw | None = Field(None, description="tokens of a prompt; with sessions those that a turn adds")
