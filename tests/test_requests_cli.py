@@ -60,6 +60,12 @@ def test_the_data_say_the_same_as_python(section, capsys):
     assert data["sessions"] == found.trace.first.sum()
 
 
+def test_a_scenario_may_be_json(tmp_path, capsys):
+    (tmp_path / "s.json").write_text(json.dumps({"system": "x", "workload": "y", "requests": {"batch": 3, "prompt": 4, "output": 5}}))
+    status, text, _ = run(capsys, tmp_path / "s.json", "--json")
+    assert (status, json.loads(text)["requests"]) == (0, 3)
+
+
 def test_settings_change_what_is_drawn(section, capsys):
     _, text, _ = run(capsys, section, "--json", "--set", "requests.seed=7", "requests.duration=1 min")
     assert json.loads(text)["provenance"]["seed"] == 7

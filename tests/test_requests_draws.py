@@ -294,6 +294,8 @@ POISSON = {"law": "poisson", "rate": "2 1/s"}
         ({"batch": 5, "prompt": {"law": "uniform", "low": 5, "high": 9, "cv": 1}}, "prompt.cv: law uniform has none, only lognormal; leave it out"),
         ({"batch": 5, "prompt": {"law": "zipf"}}, "prompt.law: expected one of fixed, lognormal, uniform, empirical, got 'zipf'"),
         ({"batch": 5, "prompt": 1e9}, "prompt: input should be less than or equal to 10000000, got 1000000000.0"),
+        ({"batch": 5, "correlation": 0.5}, "correlation: prompt is the same for all; leave it out"),
+        ({"duration": "1 h", "classes": [{"name": "a", "batch": 5}]}, "duration: every class says how long its requests come; leave it out"),
         ({"batch": 5, "correlation": 2}, "correlation: input should be less than or equal to 1, got 2"),
         ({"arrivals": {"law": "poisson", "rate": 2}, "count": 5}, "arrivals.rate: expected a quantity in 1/s, such as '2.5 1/s', got 2"),
         ({"arrivals": {"law": "poisson", "rate": "-2 1/s"}, "count": 5}, "arrivals.rate: expected more than 0 1/s, got '-2 1/s'"),
@@ -313,9 +315,7 @@ def test_what_has_no_meaning_is_refused_at_its_place(data, message):
 
 
 def test_too_many_requests_are_refused_before_they_are_drawn():
-    with pytest.raises(
-        CrossflowError, match=r"^arrivals: about 7,200,000,000 requests would come, more than the 5,000,000 that are drawn"
-    ):
+    with pytest.raises(CrossflowError, match=r"^arrivals: about 7,200,000,000 requests would come, more than the 5,000,000 that are drawn"):
         drawn(arrivals=POISSON, duration="1000000 h")
 
 

@@ -329,6 +329,11 @@ def test_a_file_that_is_no_trace_is_told(trace, tmp_path, text, name, message):
             {"classes": [{"name": "chat"}]},
             "classes: no request of the trace is of class 'chat'; it has no column of classes (columns.class); give requests.targets",
         ),
+        ({"block": 64}, "requests.block has no meaning without a column of hashes of blocks (columns.blocks); leave it out"),
+        (
+            {"columns": {"elapsed": "output"}},
+            "requests.columns.elapsed has no meaning without a column of sessions (columns.session); leave it out",
+        ),
         ({"from": "2 h"}, "from: no request of the trace arrives in this window"),
         ({"batch": 9}, "batch: the trace has 5 requests, or sessions, got 9; give repeat too"),
     ],
@@ -346,6 +351,7 @@ def test_what_a_trace_does_not_have_is_told(trace, more, message):
         ({"count": 5}, "count: the trace says how many requests there are; give limit"),
         ({"users": 5, "from": "3 s"}, "from: users says when they come, not the trace; give limit, or leave it out"),
         ({"users": 5, "rate_scale": 2}, "rate_scale: users send their requests one after another; give another number of users"),
+        ({"seed": 3}, "seed: nothing is drawn; leave it out"),
         ({"until": "3 s", "from": "3 s"}, "until: expected more than from"),
         ({"classes": [{"name": "a", "weight": 2}]}, "classes: 'a': weight: the trace says it; leave it out"),
         ({"columns": {"klass": "a"}}, "columns.klass: unknown key 'klass'; did you mean 'class'?"),
@@ -360,6 +366,11 @@ def test_what_has_no_meaning_beside_a_trace_is_refused(trace, more, message):
 def test_a_unit_that_nobody_says_is_asked_for(trace):
     with pytest.raises(SpecError, match=r"the unit of 'when' is not known; give requests.time_unit: s, ms, us or ns"):
         trace("when,in,out\n5,5,2\n", columns={"arrival": "when", "prompt": "in", "output": "out"})
+
+
+def test_dates_have_no_unit():
+    with pytest.raises(SpecError, match=r"azure_conv.csv: TIMESTAMP: it holds dates, which have no unit; leave out requests.time_unit"):
+        read("azure_conv.csv", time_unit="ms")
 
 
 def test_a_changed_file_is_read_again(trace):

@@ -98,6 +98,11 @@ def test_the_steady_state_of_requests_is_that_of_their_means():
     assert found.requests is None
 
 
+def test_what_a_scenario_is_made_of_includes_its_requests():
+    one, two = scenario().provenance()["inputs"], scenario(DRAWN | {"seed": 1}).provenance()["inputs"]
+    assert one["requests"] == requests_of(scenario()).digest != two["requests"]
+
+
 @pytest.mark.parametrize(("times", "at_once"), [({"users": 12, "count": 100}, 12), ({"batch": 100}, 100)])
 def test_closed_loops_and_batches_are_requests_in_flight(times, at_once):
     found = scenario({"prompt": 1000, "output": 200, **times})

@@ -357,8 +357,9 @@ class Scenario(PlainData):
     def provenance(self) -> dict[str, Any]:
         """Version of the program, and hashes of all that a result of this scenario is made of."""
         found = provenance.record(scenario=self.document.data, system=self.system_document.data)
+        asked = {} if self.requests is None else {"requests": requests_of(self).digest}
         with self.contents.used():
-            return {**found, "inputs": {**found["inputs"], "techlib": library_digest(self.system.techlib, self.base)}}
+            return {**found, "inputs": {**found["inputs"], "techlib": library_digest(self.system.techlib, self.base), **asked}}
 
     def library_document(self, name: str | None = None) -> Document:
         """Plain data of the technology library that the system names, or of another one."""

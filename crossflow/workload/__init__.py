@@ -23,7 +23,7 @@ DOORS = {
     "requests.describe": ("DescribedRequests", "LengthSpread", "TARGETS"),
     "requests.picture": ("rate_line",),
     "requests.record": ("RequestTrace",),
-    "requests.spec": ("RequestsSpec", "draws"),
+    "requests.spec": ("RequestsSpec", "TIMES", "draws"),
     "requests.tables": ("ENDINGS", "ending"),
     "requests.words": ("lasting",),
     "requests.writing": ("KINDS",),

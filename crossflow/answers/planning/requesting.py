@@ -9,12 +9,12 @@ from typing import Any
 from crossflow.answers.planning.opening import Overrides, as_settings
 from crossflow.answers.requested import asked_of
 from crossflow.answers.scenario import Scenario, spelled_out
-from crossflow.base import contents, files
+from crossflow.base import contents, files, limits
 from crossflow.base.errors import CrossflowError, Problem, SpecError
 from crossflow.base.files import Document
 from crossflow.base.limits import shown
 from crossflow.workload.requests.describe import DescribedRequests
-from crossflow.workload.requests.spec import RequestsSpec, draws
+from crossflow.workload.requests.spec import TIMES, RequestsSpec, draws
 from crossflow.workload.requests.tables import ENDINGS, ending
 
 RequestedSource = str | Path | Mapping[str, Any] | Scenario
@@ -76,13 +76,24 @@ def _opened(source: RequestedSource) -> tuple[Document, Path | None, str]:
     path = Path(source)
     if not contents.is_file(path):
         raise CrossflowError(f"{path}: there is no such file")
-    if ending(path) is not None:
+    if ending(path) is not None and not _is_document(path):
         return Document(file=str(path), data={SECTION: {"trace": path.name}}), path.parent, path.name
     if path.suffix not in files.YAML:
         raise CrossflowError(
             f"{path}: expected a trace, which ends in {', '.join(ENDINGS)}, perhaps with .gz, or a scenario, which ends in .yaml"
         )
     return _section(files.read_yaml(path), path.name), path.parent, path.name
+
+
+def _is_document(path: Path) -> bool:
+    """Whether a JSON file is a scenario or a section, not a trace."""
+    if path.suffix != ".json" or path.stat().st_size > limits.YAML_BYTES:
+        return False
+    try:
+        data = files.json_data(path)
+    except ValueError:
+        return False
+    return isinstance(data, Mapping) and bool(data.keys() & {SECTION, "system", "workload", "trace", *TIMES})
 
 
 def _section(document: Document, name: str) -> Document:

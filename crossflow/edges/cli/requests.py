@@ -102,7 +102,7 @@ def lengths(found: DescribedRequests) -> Group:
         (name, *(f"{value:,.0f}" for value in spread.to_dict().values()))
         for name, spread in (("prompt", found.prompt), ("output", found.output))
     ]
-    related = "" if found.correlation is None else f"rank correlation of prompt and output {found.correlation:.2f}"
+    related = "" if found.correlation is None else f"rank correlation of prompt and output {round(found.correlation, 2) + 0.0:.2f}"
     return Group(page.heading("Tokens", aside=related), page.indented(page.grid(rows, right=range(1, 6), header=header)))
 
 

@@ -58,6 +58,7 @@ class TraceTable:
     name: str  # of its format, "" for one that the user describes
     roles: Mapping[str, str]
     unit: str | None  # of times, None where they must be dates
+    told_unit: bool  # whether the user says it
     block: int
     ordered: bool
 
@@ -115,11 +116,17 @@ def table_of(path: Path, names: Sequence[str], reading: Reading) -> TraceTable:
     for role in ("prompt", "output"):
         if role not in roles:
             raise SpecError([Problem(file=str(path), message=_lacking(role, names))])
+    for key, needed, given in (("columns.elapsed", "session", "elapsed" in own), ("block", "blocks", reading.block is not None)):
+        if given and needed not in roles:
+            what = "sessions" if needed == "session" else "hashes of blocks"
+            message = f"requests.{key} has no meaning without a column of {what} (columns.{needed}); leave it out"
+            raise SpecError([Problem(file=str(path), message=message)])
     unit = reading.unit or (unit_in(own["arrival"]) if "arrival" in own else None if known is None else known.unit)
     block = reading.block or (known.block if known is not None and known.block and "blocks" not in own else BLOCK)
     return TraceTable(
-        path=path, name="" if known is None else known.name, roles=roles, unit=unit, block=block, ordered=known is None or known.ordered
-    )
+        path=path, name="" if known is None else known.name, roles=roles, unit=unit, told_unit=reading.unit is not None, block=block,
+        ordered=known is None or known.ordered,
+    )  # fmt: skip
 
 
 def _of_format(known: TraceFormat | None, names: Sequence[str]) -> dict[str, str]:
@@ -202,6 +209,8 @@ def _arrivals(found: _ReadRows, table: TraceTable, cells: Sequence[Any], lines: 
             raise table.error("arrival", None, f"the unit of {shown(name)} is not known; give requests.time_unit: s, ms, us or ns")
         _refuse(table, "arrival", values < 0, cells, lines, "expected a time of at least 0")
         return np.asarray(values * UNITS[table.unit])
+    if table.told_unit:
+        raise table.error("arrival", None, "it holds dates, which have no unit; leave out requests.time_unit")
     dates = _dates(cells)
     _refuse(table, "arrival", np.isnat(dates), cells, lines, "expected a date such as 2026-11-16 18:15:46.68")
     begin = found.begin = dates[0] if found.begin is None else found.begin
@@ -423,7 +432,7 @@ def read_lengths(path: Path, column: str | None, least: int) -> Index:
             raise SpecError(
                 [Problem(file=str(path), message=f"there is no column {shown(name)}{did_you_mean(name, names)}; there are: {among(names)}")]
             )
-        table = TraceTable(path=path, name="", roles={"prompt": name}, unit=None, block=BLOCK, ordered=True)
+        table = TraceTable(path=path, name="", roles={"prompt": name}, unit=None, told_unit=False, block=BLOCK, ordered=True)
         values = _numbers(table, "prompt", chunk.columns[name], chunk.lines)
         _refuse(
             table,

@@ -132,6 +132,9 @@ class RequestSource(FileModel):
         for key, law in (("prompt", self.prompt), ("output", self.output)):
             if law is not None and law.least < 1:
                 yield f"{key}: a request has at least one token of it"
+        fixed = [key for key, law in (("prompt", self.prompt), ("output", self.output)) if law is not None and law.law == "fixed"]
+        if self.correlation is not None and fixed:
+            yield f"correlation: {fixed[0]} is the same for all; leave it out"
         if self.count is not None and self.batch is not None:
             yield "count: batch stands beside it and says how many requests there are; leave it out"
 
@@ -240,6 +243,8 @@ def _of_trace(spec: RequestsSpec) -> Iterator[str]:
         yield "limit: batch says how many requests there are; leave it out"
     if spec.batch is not None and spec.rate_scale != 1.0:
         yield "rate_scale: a batch is there at once; leave it out"
+    if "seed" in spec.model_fields_set and not draws(spec):
+        yield "seed: nothing is drawn; leave it out"
     if spec.begin is not None and spec.until is not None and spec.until <= spec.begin:
         yield "until: expected more than from"
 
@@ -259,6 +264,9 @@ def _of_laws(spec: RequestsSpec) -> Iterator[str]:
         yield "the key 'duration', or 'count', is missing: how long requests come"
     if times == ["users"] and spec.count is None:
         yield "the key 'count' is missing: how many requests the users send in all"
+    own = [one for one in spec.classes if one.arrivals is not None and one.duration is None and one.count is None]
+    if not times and spec.duration is not None and not own:
+        yield "duration: every class says how long its requests come; leave it out"
     if not times and spec.count is not None:
         yield "count: there are no arrivals here; give it in the classes"
     if spec.rate_scale != 1.0 and not any(one.arrivals is not None for one in (spec, *spec.classes)):
