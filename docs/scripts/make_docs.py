@@ -1108,7 +1108,8 @@ def draw_figures(report: Report | None) -> None:
     first, second = (simulate(crossflow.load(EXAMPLES / name)) for name in ("pipeline.yaml", "zero-bubble.yaml"))
     draw_gantt(gantt_of(first), FIGURES / "timeline.png")
     draw_comparison(first, second, FIGURES / "timeline-compare.png")
-    for name in ("timeline.svg", "timeline-compare.svg"):  # of thousands of slots, too large for a repository
+    crossflow.requests(EXAMPLES / "conversation.yaml").plot().save(FIGURES / "requests.png")
+    for name in ("timeline.svg", "timeline-compare.svg", "requests.svg"):  # of thousands of slots, too large for a repository
         (FIGURES / name).unlink()
     for table in report.tables if report is not None else ():
         if table.measured.size and not isinstance(table, HindcastTable):

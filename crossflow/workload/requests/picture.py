@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from crossflow.base.arrays import Array, Index
-from crossflow.base.drawing.canvas import Scale, caption_below, coloured_lines, legend_below, new_figure, number_axis, tidy
+from crossflow.base.drawing.canvas import Scale, caption_below, coloured_lines, grey_mark, legend_below, new_figure, number_axis, tidy
 from crossflow.base.drawing.palette import GREY, colour_of
 from crossflow.base.drawing.picture import Picture
 from crossflow.base.drawing.words import prefixed, short
@@ -69,7 +69,7 @@ def draw(found: DescribedRequests) -> Picture:
     _lengths(spread, found.trace)
     _joint(joint, found.trace)
     names = [one.name for one in found.trace.classes]
-    legend_below(figure, coloured_lines(names) if len(names) > 1 else [])
+    legend_below(figure, [*coloured_lines(names), grey_mark("all", linestyle="-", marker="")] if len(names) > 1 else [])
     caption_below(figure, "requests that follow others: as if answers took no time" if (found.trace.follows >= 0).any() else "")
     return Picture(figure=figure)
 
