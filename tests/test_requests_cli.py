@@ -121,6 +121,12 @@ def test_python_takes_a_scenario_too():
         crossflow.requests(5)
 
 
+def test_a_closed_loop_is_told_as_one(tmp_path, capsys):
+    (tmp_path / "loop.yaml").write_text("{users: 2, count: 6, prompt: 5, output: 6}")
+    assert "in a closed loop" in repr(crossflow.requests(tmp_path / "loop.yaml"))
+    assert run(capsys, tmp_path / "loop.yaml")[1].startswith("loop.yaml  6 requests, each after the last of its user\n")
+
+
 def test_requests_are_a_table():
     found = crossflow.requests({"users": 2, "count": 3, "prompt": 5, "output": 6})
     frame = pytest.importorskip("pandas") and found.to_frame()

@@ -319,6 +319,22 @@ def test_too_many_requests_are_refused_before_they_are_drawn():
         drawn(arrivals=POISSON, duration="1000000 h")
 
 
+def test_a_time_in_which_nothing_comes_is_told():
+    with pytest.raises(CrossflowError, match=r"^duration: no request comes in this time; give a longer one, or a larger rate$"):
+        drawn(arrivals={"law": "poisson", "rate": "1e-6 1/s"}, duration="1 s")
+
+
+def test_bursts_without_end_are_refused():
+    law = {"law": "bursts", "rate": "1 1/s", "on": "1 us", "off": "1 us"}
+    with pytest.raises(CrossflowError, match=r"^arrivals: about 500,000,000 bursts would come, more than the 5,000,000 that are drawn"):
+        drawn(arrivals=law, duration="1000 s")
+
+
+def test_a_class_that_no_session_falls_to_is_empty():
+    found = drawn(batch=1, classes=[{"name": "a", "weight": 1e-9, "sessions": {"turns": 2, "think": "1 s"}}, {"name": "b"}])
+    assert found.kind.tolist() == [1]
+
+
 def test_prompts_that_grow_without_end_are_refused():
     with pytest.raises(CrossflowError, match=r"^sessions: a prompt would have 10,999,000 tokens, more than 10,000,000"):
         drawn(batch=1, prompt=10_000, output=1000, sessions={"turns": 1000, "think": "1 s"})

@@ -64,7 +64,8 @@ def sections(found: DescribedRequests) -> list[RenderableType]:
 def headline(found: DescribedRequests) -> Group:
     """What there is, and how it arrives."""
     span = found.arrivals.span
-    what = f"  {len(found):,} requests" + (f" in {lasting(span)}" if span else ", all at once")
+    at_once = ", all at once" if found.sessions == len(found) else ", each after the last of its user"
+    what = f"  {len(found):,} requests" + (f" in {lasting(span)}" if span else at_once)
     return Group(page.first_line(found.name, what), Text(), page.indented(page.pairs(dict(_rows(found)))))
 
 
@@ -117,5 +118,6 @@ def classes(found: DescribedRequests) -> Group:
         targets = ("-" if getattr(one, key) is None else show(getattr(one, key), "s", 3) for key in named)
         rows.append((one.name, f"{data['requests']:,}", *means, str(one.priority), *targets))
     return Group(
-        page.heading("Classes", aside="mean tokens; targets"), page.indented(page.grid(rows, right=range(1, len(header)), header=header))
+        page.heading("Classes", aside="mean tokens; targets"),
+        page.indented(page.grid(rows, right=range(1, len(header)), header=header, wraps=0)),
     )

@@ -169,7 +169,13 @@ class DescribedRequests(PlainData, Tabular):
 
     def __repr__(self) -> str:
         found = self.arrivals
-        when = f"in {lasting(found.span)}, {found.rate:.3g} a second" if found.rate else "at once"
+        when = (
+            f"in {lasting(found.span)}, {found.rate:.3g} a second"
+            if found.rate
+            else "in a closed loop"
+            if self.sessions < len(self)
+            else "at once"
+        )
         tokens = f"{self.prompt.mean:,.0f} tokens in and {self.output.mean:,.0f} out in the mean"
         return f"DescribedRequests({self.name!r}: {len(self):,} {when}, {tokens})"
 

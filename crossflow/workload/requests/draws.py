@@ -195,6 +195,8 @@ def _clock(law: ArrivalLaw, dice: Dice, count: int | None, duration: float | Non
 def _curve(law: ArrivalLaw, duration: float, scale: float) -> _Clock:
     assert law.rates is not None  # the law's keys are checked
     step = HOUR if law.period is None else law.period / len(law.rates)
+    if duration / step > MOST_DRAWN:
+        raise CrossflowError(f"arrivals: the rate would change more than {MOST_DRAWN:,} times; lengthen period")
     n = int(np.ceil(duration / step))
     times = np.minimum(np.arange(n + 1) * step, duration)
     rates = scale * np.resize(np.array(law.rates), n)
@@ -208,9 +210,15 @@ def _switching(law: ArrivalLaw, rng: np.random.Generator, duration: float, scale
     assert law.off is not None
     on = bool(rng.random() < law.on / (law.on + law.off))
     means, rates = np.array([law.on, law.off]), scale * np.array([law.rate, law.idle_rate or 0.0])
+    if (bursts := duration / (law.on + law.off)) > MOST_DRAWN:
+        raise CrossflowError(
+            f"arrivals: about {bursts:,.0f} bursts would come, more than the {MOST_DRAWN:,} that are drawn; lengthen on or off"
+        )
     spans: list[Array] = []
-    while sum(float(span.sum()) for span in spans) < duration:
-        spans.append((rng.standard_exponential((256, 2)) * (means if on else means[::-1])).ravel())
+    reached = 0.0
+    while reached < duration:
+        spans.append((rng.standard_exponential((int(bursts) + 256, 2)) * (means if on else means[::-1])).ravel())
+        reached += float(spans[-1].sum())
     ends = np.cumsum(np.concatenate(spans))
     n = int(np.searchsorted(ends, duration)) + 1
     times = np.concatenate([np.zeros(1), np.minimum(ends[:n], duration)])
@@ -365,6 +373,8 @@ def drawn(spec: RequestsSpec, values_of: Lengths) -> RequestTrace:
     groups = [([i], kinds[i]) for i in own] + ([(shared, spec)] if shared else [])
     parts = [_group(source, members, kinds, spec, block, values_of) for members, source in groups]
     _check_number(sum(map(len, parts)), "classes")
+    if not any(map(len, parts)):
+        raise CrossflowError("duration: no request comes in this time; give a longer one, or a larger rate")
     return joined([replace(part, classes=classes) for part in parts])
 
 

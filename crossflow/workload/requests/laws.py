@@ -224,7 +224,7 @@ class ArrivalLaw(Law):
         " and off; Poisson arrivals whose rate follows a curve"
     )
     rate: ArrivalRate | None = Field(None, description="mean arrivals a second, such as 2.5 1/s; of `bursts` while they are on")
-    cv: Annotated[PositiveFloat, Field(le=100.0)] | None = Field(
+    cv: Annotated[PositiveFloat, Field(le=20.0)] | None = Field(
         None, description="of `gamma` and `diurnal`: standard deviation of gaps over their mean, 1 for Poisson arrivals"
     )
     on: PositiveWaitTime | None = Field(None, description="of `bursts`: mean length of a burst; lengths are exponential")
