@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import itertools
-import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import orjson
 
 from crossflow.base.arrays import Array, Index, Mask, NumberLists
 from crossflow.base.errors import Problem, SpecError, among, did_you_mean
-from crossflow.base.limits import COUNT, shown
+from crossflow.base.limits import shown
+from crossflow.workload.requests.cells import WANTED, TraceTable, dates_of, is_date, listed, numbers_of, refuse
 from crossflow.workload.requests.formats import ROLES, UNITS, TraceFormat, plain, recognised, unit_in
 from crossflow.workload.requests.laws import TOKENS
 from crossflow.workload.requests.record import RequestClass, RequestTrace
@@ -26,11 +24,6 @@ from crossflow.workload.requests.tables import ABSENT, TraceRows, and_more, chun
 EPOCH = 1e8  # times beyond are those of a clock of the day, which begin with the first request. [s]
 KINDS = 1000  # classes of a trace, the most
 KEYS = {"kind": "class", "begin": "from"}  # keys of files by what they are called inside
-WANTED = {
-    "prompt": "a whole number of tokens", "output": "a whole number of tokens", "arrival": "a number or a date",
-    "elapsed": "a number", "follows": "the number of an earlier request, from 0, or -1", "pause": "a number",
-    "block": "a whole number of tokens",
-}  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,23 +41,6 @@ class Reading:
         """How a section says that its trace is read."""
         given = () if spec.columns is None else tuple(spec.columns.given.items())
         return cls(columns=given, unit=spec.time_unit, block=spec.block, drop_empty=spec.empty == "drop", sort=spec.unsorted == "sort")
-
-
-@dataclass(frozen=True, kw_only=True)
-class TraceTable:
-    """A file whose columns are known: where each role stands, and what its times and blocks mean."""
-
-    path: Path
-    name: str  # of its format, "" for one that the user describes
-    roles: Mapping[str, str]
-    unit: str | None  # of times, None where they must be dates
-    told_unit: bool  # whether the user says it
-    block: int
-    ordered: bool
-
-    def error(self, role: str, line: int | None, message: str) -> SpecError:
-        """What is wrong with a cell."""
-        return SpecError([Problem(file=str(self.path), line=line, path=self.roles.get(role, ""), message=message)])
 
 
 @dataclass(kw_only=True)
@@ -164,86 +140,27 @@ def _add(found: _ReadRows, table: TraceTable, chunk: TraceRows) -> None:
         elif role == "arrival":
             found.numbers[role].append(_arrivals(found, table, cells, chunk.lines))
         else:
-            found.numbers[role].append(_numbers(table, role, cells, chunk.lines))
+            found.numbers[role].append(numbers_of(table, role, cells, chunk.lines))
     found.lines.append(np.array(chunk.lines, dtype=np.intp))
     found.rows += n
 
 
-def _numbers(table: TraceTable, role: str, cells: Sequence[Any], lines: Sequence[int]) -> Array:
-    """Cells as numbers; SpecError for the first that is none."""
-    whole = role in ("prompt", "output", "follows", "block")
-    try:
-        values = np.fromiter(map(float, cells), float, len(cells))
-    except (TypeError, ValueError):
-        values = np.array([_number(cell, blank=0.0 if role in ("elapsed", "pause") else np.nan) for cell in cells])
-    wrong = ~np.isfinite(values) | (whole & (values != np.rint(values))) | (np.abs(values) > COUNT)
-    if bool in set(map(type, cells)):  # which Python takes for numbers
-        wrong |= np.fromiter((isinstance(cell, bool) for cell in cells), bool, len(cells))
-    _refuse(table, role, wrong, cells, lines, f"expected {WANTED[role]}")
-    return values
-
-
-def _number(cell: Any, blank: float) -> float:
-    if cell is ABSENT or cell is None or cell == "":
-        return blank
-    try:
-        return float(cell)
-    except (TypeError, ValueError):
-        return float("nan")
-
-
-def _refuse(table: TraceTable, role: str, wrong: Mask, cells: Sequence[Any], lines: Sequence[int], wanted: str) -> None:
-    """SpecError for the first cell that is wrong, with how many more there are."""
-    if wrong.any():
-        i = int(np.argmax(wrong))
-        raise table.error(role, lines[i], f"{wanted}, got {text_of(cells[i])}{and_more(int(wrong.sum()) - 1)}")
-
-
 def _arrivals(found: _ReadRows, table: TraceTable, cells: Sequence[Any], lines: Sequence[int]) -> Array:
     """Times of arrival, dates from the first one on. [s]"""
-    dated = found.begin is not None or (not found.rows and _is_date(cells[0]))
+    dated = found.begin is not None or (not found.rows and is_date(cells[0]))
     if not dated:
-        values = _numbers(table, "arrival", cells, lines)
+        values = numbers_of(table, "arrival", cells, lines)
         if table.unit is None:
             name = table.roles["arrival"]
             raise table.error("arrival", None, f"the unit of {shown(name)} is not known; give requests.time_unit: s, ms, us or ns")
-        _refuse(table, "arrival", values < 0, cells, lines, "expected a time of at least 0")
+        refuse(table, "arrival", values < 0, cells, lines, "expected a time of at least 0")
         return np.asarray(values * UNITS[table.unit])
     if table.told_unit:
         raise table.error("arrival", None, "it holds dates, which have no unit; leave out requests.time_unit")
-    dates = _dates(cells)
-    _refuse(table, "arrival", np.isnat(dates), cells, lines, "expected a date such as 2026-11-16 18:15:46.68")
+    dates = dates_of(cells)
+    refuse(table, "arrival", np.isnat(dates), cells, lines, "expected a date such as 2026-11-16 18:15:46.68")
     begin = found.begin = dates[0] if found.begin is None else found.begin
     return np.asarray((dates - begin) / np.timedelta64(1, "ns") * 1e-9)
-
-
-def _is_date(cell: Any) -> bool:
-    return not isinstance(cell, (int, float)) and not np.isnat(_dates([cell])[0])
-
-
-def _dates(cells: Sequence[Any]) -> np.ndarray[Any, np.dtype[np.datetime64]]:
-    """Cells as dates in UTC, not a time where they are none."""
-    texts = [str(cell).strip() for cell in cells]
-    plain_ = [text[:-6] if text.endswith("+00:00") else text.removesuffix("Z") for text in texts]
-    try:
-        if not any(text.count("+") or not text[:4].isdecimal() or text.isdecimal() for text in plain_):
-            with warnings.catch_warnings():
-                warnings.simplefilter("error")  # numpy reads some texts as dates with a zone, and warns
-                return np.array(plain_, dtype="datetime64[ns]")
-    except (ValueError, UserWarning):
-        pass
-    return np.array([_date(text) for text in texts], dtype="datetime64[ns]")
-
-
-def _date(text: str) -> np.datetime64:
-    """One date; not a time where it is none."""
-    try:
-        if text.isdecimal():
-            return np.datetime64("NaT", "ns")
-        when = datetime.fromisoformat(text)
-        return np.datetime64(when.replace(tzinfo=None) - (when.utcoffset() or datetime.min - datetime.min), "ns")
-    except (ValueError, OverflowError):
-        return np.datetime64("NaT", "ns")
 
 
 def _named(names: dict[Any, int], cells: Sequence[Any], role: str, table: TraceTable) -> Array:
@@ -261,10 +178,10 @@ def _add_blocks(found: _ReadRows, table: TraceTable, cells: Sequence[Any], lines
     """Lists of hashes, whatever numbers or texts they are."""
     held: list[Sequence[Any]] = []
     for cell, line in zip(cells, lines, strict=True):
-        listed = _listed(cell)
-        if listed is None:
+        found_list = listed(cell)
+        if found_list is None:
             raise table.error("blocks", line, f"expected a list of hashes, got {text_of(cell)}")
-        held.append(listed)
+        held.append(found_list)
     found.counts.append(np.fromiter(map(len, held), np.intp, len(held)))
     found.held += int(found.counts[-1].sum())
     if found.held > MOST_BLOCKS:
@@ -272,19 +189,6 @@ def _add_blocks(found: _ReadRows, table: TraceTable, cells: Sequence[Any], lines
     flat = itertools.chain.from_iterable(held)
     names = found.names["blocks"]
     found.numbers["blocks"].append(np.fromiter((names.setdefault(one, len(names)) for one in flat), np.intp, int(found.counts[-1].sum())))
-
-
-def _listed(cell: Any) -> Sequence[Any] | None:
-    """A list of hashes, of CSV as the text of one; None for something else."""
-    if isinstance(cell, str) and cell.lstrip()[:1] == "[":
-        try:
-            cell = orjson.loads(cell)
-        except orjson.JSONDecodeError:
-            return None
-    if cell is ABSENT or cell is None or cell == "":
-        return ()
-    held = cell.tolist() if isinstance(cell, np.ndarray) else cell
-    return held if isinstance(held, list) and all(isinstance(one, int | str) for one in held) else None
 
 
 # ------------------------------------------------------------------------------------------ requests
@@ -315,7 +219,7 @@ def _trace(found: _ReadRows, table: TraceTable, reading: Reading) -> tuple[Reque
         notes.append("its requests are sorted by their arrival")
     if not len(trace):
         raise SpecError([Problem(file=str(table.path), message="it holds no requests but empty ones")])
-    return ordered(trace), tuple(notes)
+    return trace.in_order(), tuple(notes)
 
 
 def _with_block(table: TraceTable, reading: Reading, block: Array | None, lines: Index) -> TraceTable:
@@ -323,14 +227,8 @@ def _with_block(table: TraceTable, reading: Reading, block: Array | None, lines:
     if block is None or reading.block is not None:
         return table
     wrong = (block != block[0]) | (block < 1)
-    _refuse(table, "block", wrong, block.tolist(), lines.tolist(), f"expected the same number of tokens in all rows, {block[0]:.0f}")
+    refuse(table, "block", wrong, block.tolist(), lines.tolist(), f"expected the same number of tokens in all rows, {block[0]:.0f}")
     return replace(table, block=int(block[0]))
-
-
-def ordered(trace: RequestTrace) -> RequestTrace:
-    """Requests in order of arrival, each after the one that it follows."""
-    sorted_ = trace.in_order()
-    return sorted_ if (sorted_.follows < np.arange(len(sorted_))).all() else trace
 
 
 def _empty(table: TraceTable, reading: Reading, prompt: Index, output: Index, lines: Index) -> Mask:
@@ -376,17 +274,10 @@ def _following(table: TraceTable, column: Mapping[str, Array], arrival: Array, l
     n = len(arrival)
     if "follows" in column:
         follows, pause = column["follows"].astype(np.intp), column.get("pause", np.zeros(n))
-        for role, wrong, values in (
-            ("follows", (follows < -1) | (follows >= np.arange(n)), follows), ("pause", pause < 0, pause),
-        ):  # fmt: skip
-            _refuse(
-                table,
-                role,
-                wrong,
-                values.tolist(),
-                lines.tolist(),
-                f"expected {WANTED[role]}{'' if role == 'follows' else ' of at least 0'}",
-            )
+        outside = (follows < -1) | (follows >= np.arange(n))
+        late = (follows >= 0) & (arrival < arrival[np.where(outside, 0, follows)])  # than the one that it follows
+        refuse(table, "follows", outside | late, follows.tolist(), lines.tolist(), f"expected {WANTED['follows']}")
+        refuse(table, "pause", pause < 0, pause.tolist(), lines.tolist(), f"expected {WANTED['pause']} of at least 0")
         return {"follows": follows, "pause": np.where(follows < 0, 0.0, pause)}
     if "session" not in column:
         return {}
@@ -433,8 +324,8 @@ def read_lengths(path: Path, column: str | None, least: int) -> Index:
                 [Problem(file=str(path), message=f"there is no column {shown(name)}{did_you_mean(name, names)}; there are: {among(names)}")]
             )
         table = TraceTable(path=path, name="", roles={"prompt": name}, unit=None, told_unit=False, block=BLOCK, ordered=True)
-        values = _numbers(table, "prompt", chunk.columns[name], chunk.lines)
-        _refuse(
+        values = numbers_of(table, "prompt", chunk.columns[name], chunk.lines)
+        refuse(
             table,
             "prompt",
             (values < least) | (values > TOKENS),
