@@ -6,8 +6,9 @@ import pytest
 from crossflow.base.errors import CrossflowError, SpecError
 from crossflow.base.files import Document, validate_at
 from crossflow.workload.requests.asking import requests_in
+from crossflow.workload.requests.dice import Dice
 from crossflow.workload.requests.laws import CountLaw, LengthLaw, TimeLaw
-from crossflow.workload.requests.numbers import Dice, counts, coupled, lengths, times
+from crossflow.workload.requests.numbers import counts, coupled, lengths, times
 from crossflow.workload.requests.spec import RequestsSpec
 
 PLAIN = {"prompt": 1000, "output": 100}

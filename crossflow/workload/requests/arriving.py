@@ -14,9 +14,8 @@ import numpy as np
 
 from crossflow.base.arrays import Array
 from crossflow.base.errors import CrossflowError
-from crossflow.workload.requests.laws import ArrivalLaw
-from crossflow.workload.requests.numbers import GAPS, SWITCHES, Dice
-from crossflow.workload.requests.spec import MOST_DRAWN
+from crossflow.workload.requests.dice import GAPS, SWITCHES, Dice
+from crossflow.workload.requests.laws import MOST_DRAWN, ArrivalLaw
 
 HOUR = 3600.0  # of a curve whose rates are of hours. [s]
 

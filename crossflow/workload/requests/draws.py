@@ -14,8 +14,7 @@ import numpy as np
 from crossflow.base.arrays import Array, Index, Mask
 from crossflow.base.errors import CrossflowError
 from crossflow.workload.requests.arriving import arrivals
-from crossflow.workload.requests.laws import TOKENS
-from crossflow.workload.requests.numbers import (
+from crossflow.workload.requests.dice import (
     CALLS,
     COUPLING,
     KINDS,
@@ -28,18 +27,14 @@ from crossflow.workload.requests.numbers import (
     TURNS,
     USERS,
     Dice,
-    Lengths,
-    counts,
-    coupled,
-    lengths,
-    times,
 )
+from crossflow.workload.requests.laws import MOST_DRAWN, TOKENS
+from crossflow.workload.requests.numbers import Lengths, counts, coupled, lengths, times
 from crossflow.workload.requests.record import RequestClass, RequestTrace, joined
 from crossflow.workload.requests.shared import shared_blocks
 from crossflow.workload.requests.spec import (
     BLOCK,
     CONTENTS,
-    MOST_DRAWN,
     TIMES,
     RequestClassSpec,
     RequestSource,

@@ -9,27 +9,13 @@ References
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple
 
 import numpy as np
 
 from crossflow.base.arrays import Array, Index
 from crossflow.workload.requests.laws import TOKENS, CountLaw, LengthLaw, TimeLaw, normal_of
 
-# What each generator draws; the numbers are part of the seed, so that they stay.
-GAPS, SWITCHES, KINDS, PROMPTS, OUTPUTS, COUPLING, TURNS, THINKING, CALLS, TOOL_TIMES, TOOL_TOKENS, PREFIXES, USERS = range(13)
 Lengths = Callable[[LengthLaw, int], Index]  # values of the file of an empirical law, none below a least one
-
-
-class Dice(NamedTuple):
-    """Generators of one class."""
-
-    seed: int
-    kind: int  # number of the class, 0 for what classes share
-
-    def of(self, what: int) -> np.random.Generator:
-        """The generator of a quantity."""
-        return np.random.default_rng([self.seed, self.kind, what])
 
 
 def lengths(law: LengthLaw, n: int, rng: np.random.Generator, values_of: Lengths, least: int = 1) -> Index:

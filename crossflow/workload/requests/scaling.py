@@ -9,8 +9,8 @@ import numpy as np
 
 from crossflow.base.arrays import Array, Index
 from crossflow.base.errors import CrossflowError, among, did_you_mean
+from crossflow.workload.requests.dice import Dice
 from crossflow.workload.requests.draws import both_targets, class_of, starts, timed
-from crossflow.workload.requests.numbers import Dice
 from crossflow.workload.requests.record import RequestClass, RequestTrace, joined
 from crossflow.workload.requests.spec import MOST, TIMES, RequestsSpec
 

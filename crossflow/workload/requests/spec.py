@@ -13,9 +13,9 @@ from pydantic import Field, model_validator
 
 from crossflow.base.files import FileModel
 from crossflow.base.limits import Dimension, Finite, Flag, PositiveFloat, PositiveInt, Seed, Whole
-from crossflow.workload.requests.laws import ArrivalLaw, CountLaw, LengthLaw, PositiveWaitTime, TimeLaw, TokenCount, WaitTime
+from crossflow.workload.requests.laws import MOST_DRAWN, ArrivalLaw, CountLaw, LengthLaw, PositiveWaitTime, TimeLaw, TokenCount, WaitTime
 
-MOST, MOST_DRAWN = 20_000_000, 5_000_000  # requests that are read, and that are drawn: of those more is held at once
+MOST = 20_000_000  # requests that are read
 BLOCK = 16  # tokens of a block of a prefix cache where nobody says
 TIMES = ("arrivals", "users", "batch")  # keys that say when requests come
 CONTENTS = ("prompt", "output", "correlation", "sessions", "tools", "shared_prefix")  # keys that say what they are
