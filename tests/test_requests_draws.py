@@ -7,7 +7,7 @@ from crossflow.base.errors import CrossflowError, SpecError
 from crossflow.base.files import Document, validate_at
 from crossflow.workload.requests.asking import requests_in
 from crossflow.workload.requests.dice import Dice
-from crossflow.workload.requests.laws import CountLaw, LengthLaw, TimeLaw
+from crossflow.workload.requests.laws import ArrivalLaw, CountLaw, LengthLaw, TimeLaw
 from crossflow.workload.requests.numbers import counts, coupled, lengths, times
 from crossflow.workload.requests.spec import RequestsSpec
 
@@ -343,3 +343,26 @@ def test_prompts_that_grow_without_end_are_refused():
 
 def test_generators_of_one_quantity_differ_by_class_and_by_seed():
     assert len({Dice(seed=seed, kind=kind).of(0).random() for seed in range(3) for kind in range(3)}) == 9
+
+
+def test_a_curve_ends_inside_an_hour():
+    found = arriving({"law": "diurnal", "rates": ["1 1/s", "4 1/s"]}, duration="90 min").arrival
+    assert np.bincount((found / 1800).astype(int), minlength=3) == pytest.approx([1800, 1800, 7200], rel=0.08)
+    assert found[-1] == pytest.approx(5400, rel=0.01)
+
+
+@pytest.mark.parametrize(
+    ("law", "rate"),
+    [
+        ({"law": "poisson", "rate": "2 1/s"}, 2.0),
+        ({"law": "bursts", "rate": "20 1/s", "on": "5 s", "off": "20 s", "idle_rate": "1 1/s"}, 4.8),
+        ({"law": "diurnal", "rates": ["1 1/s", "4 1/s"]}, 2.5),
+    ],
+)
+def test_a_law_knows_its_mean_rate(law, rate):
+    assert ArrivalLaw.model_validate(law).mean_rate == pytest.approx(rate)
+
+
+def test_a_curve_may_have_a_period_of_its_own():
+    found = arriving({"law": "diurnal", "rates": ["1 1/s", "9 1/s"], "period": "20 s"}, duration="2000 s").arrival
+    assert ((found % 20) >= 10).mean() == pytest.approx(0.9, abs=0.02)

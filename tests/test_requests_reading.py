@@ -393,3 +393,12 @@ def test_lines_are_those_of_the_file_whatever_stands_between(trace):
     with pytest.raises(SpecError, match=r"day.csv:9: prompt: expected a whole number of tokens, got 'x'"):
         trace(text)
     assert trace(text.replace("x", "7")).lines.tolist() == [5, 8, 9]
+
+
+def test_lines_of_objects_may_be_called_json(trace):
+    assert trace(lines_of(*({"arrival_s": i, "prompt": 3, "output": 2} for i in range(3))), "day.json").arrival.tolist() == [0, 1, 2]
+
+
+def test_one_that_comes_before_what_it_follows_is_refused(trace):
+    with pytest.raises(SpecError, match=r"day.csv:3: follows: expected the number of an earlier request, from 0, or -1, got 0"):
+        trace("arrival_s,prompt,output,follows,pause_s\n5,5,2,-1,0\n1,5,2,0,0\n", unsorted="sort")
