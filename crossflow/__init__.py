@@ -45,6 +45,7 @@ if TYPE_CHECKING:  # what type checkers and editors know of the names below
     from crossflow.answers.planning.comparing import compare as compare
     from crossflow.answers.planning.opening import from_dict as from_dict
     from crossflow.answers.planning.plans import Plans as Plans
+    from crossflow.answers.planning.requesting import requests as requests
     from crossflow.answers.prediction import Prediction as Prediction
     from crossflow.answers.scenario import Scenario as Scenario
     from crossflow.answers.score import Score as Score
@@ -61,6 +62,7 @@ if TYPE_CHECKING:  # what type checkers and editors know of the names below
     from crossflow.evidence.calibration.calibrate import calibrate as calibrate
     from crossflow.evidence.validation.comparison import validate as validate
     from crossflow.evidence.validation.left_out import leave_out as leave_out
+    from crossflow.workload.requests.describe import DescribedRequests as DescribedRequests
 
     optimize, search, study = optimise, optimise, run_study
 
@@ -84,6 +86,8 @@ _PUBLIC = {
     "ComparedSystems": "answers.planning.comparing",
     "compare": "answers.planning.comparing",
     "legal": "answers.planning.asking",
+    "DescribedRequests": "workload.requests.describe",
+    "requests": "answers.planning.requesting",
     "Timeline": "engine.timeline.record",
     "timeline": "answers.planning.asking",
     "simulate": "answers.evaluation.timelines",

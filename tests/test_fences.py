@@ -61,6 +61,10 @@ def works(path):
         return crossflow.predict(
             crossflow.from_dict({"system": {"template": "reference", "techlib": str(path)}, "workload": "llama3-8b", "strategy": "tp8"})
         )
+    if "requests" in data:
+        return crossflow.load(path).requests
+    if {"trace", "arrivals", "users", "batch"} & set(data):
+        return crossflow.requests(path)
     return crossflow.predict(crossflow.load(path)) if "workload" in data else read_study(path)
 
 

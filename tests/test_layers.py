@@ -27,7 +27,7 @@ HOUSE = {
     "cost": (("",),),
     "engine": (("",), ("timeline",), ("runs",)),
     "answers": (
-        ("settings", "bands"),
+        ("settings", "bands", "requested"),
         ("scenario", "score"),
         ("points",),
         ("evaluation",),

@@ -32,7 +32,7 @@ import chips
 import numpy as np
 import support
 import yaml
-from pydantic import BaseModel
+from pydantic import BaseModel, WithJsonSchema
 
 import crossflow
 from crossflow.answers import bands, scenario
@@ -68,6 +68,8 @@ from crossflow.hardware.technology import components, library
 from crossflow.parallel.strategy import mesh, notation, plan, schedules
 from crossflow.program import file as programs
 from crossflow.workload import spec as workloads
+from crossflow.workload.requests import laws
+from crossflow.workload.requests.spec import RequestClassSpec, RequestSource, RequestsSpec
 
 DOCS = Path(__file__).resolve().parents[1]
 ROOT, EXAMPLES, FIGURES = DOCS.parent, DOCS / "examples", DOCS / "figures"
@@ -262,6 +264,12 @@ SECTIONS: tuple[tuple[str, tuple[tuple[str, type[BaseModel], type[BaseModel] | N
         ("`experts` of a dlrm", workloads.TopExpertsSpec, None),
         ("`exchange` of a dlrm", workloads.ExchangeSpec, None),
         ("`sharding` of a dlrm", workloads.ShardingSpec, None),
+        ("Requests of a service: `requests` (a path alone is short for `trace`)", RequestsSpec, None),
+        ("`classes` of requests; what they share with `requests` stands there", RequestClassSpec, RequestSource),
+        ("Arrivals of requests: `arrivals`", laws.ArrivalLaw, None),
+        ("Lengths of requests: `prompt`, `output`, `tokens` of tools (a number, a list or a file's path alone will do)", laws.LengthLaw, None),
+        ("Times of requests: `think`, `time` of tools (a quantity alone will do)", laws.TimeLaw, None),
+        ("Numbers of requests: `turns`, `calls` (a number or a list alone will do)", laws.CountLaw, None),
     )),
     ("Software", (
         ("Fields of a software stack", software.SoftwareStack, None),
@@ -527,6 +535,8 @@ def _form(annotation: Any, metadata: Iterable[Any] = ()) -> str:
     if quantity is not None:
         bounded = quantity.unit == "1" and quantity.le == 1
         return "share" if bounded else WRITTEN.get(quantity.unit, quantity.unit)
+    if (schema := next((meta.json_schema for meta in metadata if isinstance(meta, WithJsonSchema)), None)) is not None:
+        return str(schema["examples"][0]).partition(" ")[2]
     origin, arguments = typing.get_origin(annotation), typing.get_args(annotation)
     if origin is typing.Annotated:
         return _form(arguments[0], arguments[1:])
@@ -1119,7 +1129,8 @@ def draw_figures(report: Report | None) -> None:
     first, second = (simulate(crossflow.load(EXAMPLES / name)) for name in ("pipeline.yaml", "zero-bubble.yaml"))
     draw_gantt(gantt_of(first), FIGURES / "timeline.png")
     draw_comparison(first, second, FIGURES / "timeline-compare.png")
-    for name in ("timeline.svg", "timeline-compare.svg"):  # of thousands of slots, too large for a repository
+    crossflow.requests(EXAMPLES / "conversation.yaml").plot().save(FIGURES / "requests.png")
+    for name in ("timeline.svg", "timeline-compare.svg", "requests.svg"):  # of thousands of slots, too large for a repository
         (FIGURES / name).unlink()
     for table in report.tables if report is not None else ():
         if table.measured.size and not isinstance(table, HindcastTable):

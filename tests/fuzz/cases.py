@@ -130,6 +130,8 @@ KINDS = {
     "uneven": Kind(seeds=_texts("uneven.yaml", UNEVEN), command=lambda path, rng: ["timeline", str(EXAMPLES / "pipeline.yaml"), "--uneven", path.name, "--text"]),
     "log": Kind(seeds=lambda: _files("docs/examples/*.log"), command=lambda path, rng: ["calibrate", path.name, "--system", "dgx-a100", "--json"]),
     "table": Kind(seeds=_texts("collectives.csv", TABLE), command=lambda path, rng: ["calibrate", path.name, "--system", "dgx-h100", "--json"]),
+    "requests": Kind(seeds=lambda: _files("docs/examples/conversation.yaml"), command=lambda path, rng: ["requests", path.name, "--json"]),
+    "asked": Kind(seeds=lambda: _files("tests/data/requests/*"), command=lambda path, rng: ["requests", path.name, "--json"]),
     "trace": Kind(seeds=_traces, command=lambda path, rng: ["trace", path.name, "--json"]),
 }  # fmt: skip
 for _kind, _seeds, _command in (

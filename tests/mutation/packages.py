@@ -21,6 +21,7 @@ TESTS = {
     "parallel": "step_anchors offload_anchors zero_anchors chunk_anchors cross_anchors sharding_anchors dlrm_anchors strategy_anchors "
     "transformer_step memory dlrm dlrm_program mtp offload blocks windows stages recomputed transform repeated_modules sharding "
     "expert_overlap",
+    "workload/requests": "requests_draws requests_reading requests_cli requests_scenario",
     "engine/runs": "step_anchors offload_anchors chunk_anchors cross_anchors zero_anchors dlrm_anchors transformer_step memory dlrm "
     "dlrm_program mtp offload sharded links timeline windows context serving expert_overlap recomputed",
 }

@@ -179,6 +179,8 @@ _TRACE_CHANGES = (
     "changes such as compute*0.5,all_reduce+2ms,host*0.5,kernel[*gemm*]*0.8,op[aten::gelu]*0,synchronisation*0,rank[3]+1ms,batch*2"
 )
 _LINK = "what collectives queue for: each level of the network (wire, the default) or each process group"
+_REQUESTS = "trace of requests (CSV, JSONL, JSON, Parquet, also with .gz), or a scenario or a file of its section requests (YAML)"
+_REQUESTS_WRITTEN = "picture (.png, .svg), or the requests as a trace (.csv, .jsonl, also with .gz); may be given several times"
 _REAL = (
     "emulate nothing: run all ranks on this machine, or under torchrun the rank that it has started, and record their calls and how long "
     "each takes"
@@ -294,6 +296,11 @@ _COMMANDS: dict[str, tuple[str, tuple[Argument, ...]]] = {
         _argument("--dask", metavar="ADDRESS", help="scheduler of a Dask cluster to use, such as tcp://10.0.0.1:8786"),
         _argument("--resume", action="store_true", help="keep the points that an earlier run finished"),
         _argument("--yes", action="store_true", help="begin a study of more than 10,000,000 designs, or 1 GiB of memory, too"),
+        _SETTINGS,
+    )),
+    "requests": ("describe requests of a service: how they arrive, how long they are, what they share; a trace, or drawn", (
+        _argument("file", metavar="FILE", type=Path, help=_REQUESTS),
+        _argument("-o", "--output", type=Path, action="append", default=[], metavar="FILE", help=_REQUESTS_WRITTEN),
         _SETTINGS,
     )),
     "validate": (
