@@ -230,13 +230,19 @@ def _completed(benchmark: Any) -> Iterator[Mapping[str, Any]]:
 # ------------------------------------------------------------------------------------------ Parquet
 
 
+NO_PARQUET = "{}: Parquet is read through pandas and pyarrow; run: pip install 'crossflow[frames]' pyarrow"
+
+
 def _parquet(path: Path) -> Iterator[TraceRows]:
     """All of it at once, through pandas."""
-    frame: Any = needed("pandas")
+    try:
+        frame: Any = needed("pandas")
+    except CrossflowError:
+        raise CrossflowError(NO_PARQUET.format(path)) from None
     try:
         table = frame.read_parquet(path)
     except ImportError:
-        raise CrossflowError(f"{path}: Parquet is read through pandas and pyarrow; run: pip install 'crossflow[frames]' pyarrow") from None
+        raise CrossflowError(NO_PARQUET.format(path)) from None
     except OSError:
         raise
     except Exception as error:  # whatever its reader says of what is no Parquet
