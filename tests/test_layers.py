@@ -25,7 +25,7 @@ HOUSE = {
     "workload": (("",), ("requests",)),
     "parallel": (("strategy", "sharding", ""),),
     "cost": (("",),),
-    "engine": (("",), ("timeline",), ("runs",)),
+    "engine": (("",), ("timeline", "service"), ("runs",)),
     "answers": (
         ("settings", "bands"),
         ("scenario", "score"),

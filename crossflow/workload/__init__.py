@@ -19,6 +19,7 @@ DOORS = {
     "jobs": ("dlrm_job", "job_of", "tokens_of"),
     "operations": ("*",),
     "released": ("SERVED", "as_released", "release_notes"),
+    "requests.record": ("RequestTrace",),
     "spec": ("DlrmSpec", "GemmSpec", "ImageSpec", "LstmSpec", "MODELS", "ProgramSpec", "ReuseSpec", "TransformerSpec"),
     "stacked": ("chosen", "stacked", "structures"),
     "statespace": ("GATED", "SELECTIVE", "StateSpace", "UPDATE"),
