@@ -32,7 +32,7 @@ HOUSE = {
         ("points",),
         ("evaluation",),
         ("uses", "idle"),
-        ("prediction", "catalogue"),
+        ("prediction", "catalogue", "service"),
         ("search",),
         ("explanation",),
         ("planning",),

@@ -30,6 +30,8 @@ def of_other_tasks(spec: AnySpec) -> IdleKey:
                 yield path, f"only training {does}, and task is {spec.task}"
     if isinstance(spec, TransformerSpec) and spec.arrives:
         yield "global_batch", "requests arrive (serving.arrival_rate), and as many are in flight as come and go"
+    if isinstance(spec, TransformerSpec) and spec.task == "serving" and _differs(spec, ["serving", "router"]):
+        yield "serving.router", "only a replay of requests has a router (crossflow serve)"
     if isinstance(spec, TransformerSpec) and spec.task in ("training", "forward"):
         yield from ((key, f"only a service has requests, and task is {spec.task}") for key in ("prompt", "output") if getattr(spec, key))
 

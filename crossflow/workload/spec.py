@@ -586,6 +586,11 @@ class ServingSpec(FileModel):
     chunk: Dimension | None = Field(None, description="tokens that a step computes at most; that of the software stack where absent")
     prefix_hits: NonNegativeFloat = Field(0.0, lt=1.0, description="share of a prompt's tokens that lie in the cache when it arrives")
     speculation: SpeculationSpec | None = Field(None, description="speculative decoding")
+    router: Literal["round_robin", "least_loaded", "two_choices", "prefix", "length", "class"] = Field(
+        "round_robin",
+        description="which replica a request goes to in a replay (`crossflow serve`): one after the other; the one with fewest requests; of "
+        "two drawn at random that one; the one that has most of its prompt, unless it is much fuller; by length of prompts; by class",
+    )
     prefill: PrefillSpec | None = Field(
         None, description="workers of their own for prompts; without them, steps that write read prompts too"
     )

@@ -78,7 +78,7 @@ class _TraceRun:
     def _arrive(self, index: int, now: float) -> None:
         """A request comes to the first pool."""
         trace = self.trace
-        hashes = tuple(trace.blocks[index]) if trace.blocks is not None else ()
+        hashes = tuple(trace.blocks[index])[: int(trace.prompt[index]) // trace.block] if trace.blocks is not None else ()
         ticket = Ticket(index, now, int(trace.prompt[index]), int(trace.output[index]), hashes)
         self.tickets[index] = ticket
         self._submit(self.pools[0], 0, ticket, now)

@@ -29,6 +29,7 @@ class Limits:
     requests: int  # requests in work at most. [1]
     pages: int  # of the cache. [1]
     page: int  # tokens of a page. [1]
+    written: int = 1  # tokens that a step computes for a request that writes: one, and those that are guessed. [1]
     reads: bool = True  # whether it reads prompts; else their keys and values arrive with the requests
     writes: bool = True  # whether it writes; else requests leave it when they are read
     fetch: float = 0.0  # time in which a page comes back from the second tier of the cache. [s]
@@ -290,7 +291,7 @@ class Replica:
         """What the next step reads: prompts that were begun, then new ones."""
         if not (self.reading or (self.waiting and not self.refused and not self.crowded)):
             return []
-        budget = self.limits.chunk - (self.writers if self.policy.mixed else 0)
+        budget = self.limits.chunk - (self.writers * self.limits.written if self.policy.mixed else 0)
         kept = self._growing() if self.policy.mixed else 0  # pages that the step writes into
         pieces: list[ReadPiece] = []
         for ticket in list(self.reading):
