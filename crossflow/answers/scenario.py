@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 
 from pydantic import BeforeValidator, Field, model_validator
 
+from crossflow.answers.requested import filled, read_requests
 from crossflow.answers.settings import pointed
 from crossflow.base import contents, files, provenance
 from crossflow.base.contents import Contents, Packed
@@ -42,6 +43,9 @@ from crossflow.workload.idle import without_meaning
 from crossflow.workload.job import Job
 from crossflow.workload.jobs import job_of, tokens_of
 from crossflow.workload.released import SERVED, as_released
+from crossflow.workload.requests.asking import requests_in
+from crossflow.workload.requests.record import RequestTrace
+from crossflow.workload.requests.spec import RequestsSpec
 from crossflow.workload.spec import MODELS, DlrmSpec, GemmSpec, LstmSpec, ProgramSpec, TransformerSpec
 
 if TYPE_CHECKING:
@@ -95,6 +99,9 @@ class ScenarioFile(FileModel):
     run: RunLength | None = None
     placement: Annotated[tuple[str, ...], Field(min_length=1)] | Literal["auto"] = "auto"
     kernels_per_device: PositiveInt = 1
+    requests: RequestsSpec | None = Field(
+        default=None, description="requests of a service, which `crossflow serve` replays: the path of a trace, or a mapping; see below"
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -130,6 +137,7 @@ class Scenario(PlainData):
     contents : what the files that the scenario names held when it was read; settings read them again from here.
     profile : measured times of events, which replace the model's; None where there are none.
     auto : how its strategy was chosen where the file says ``strategy: auto``; None where the file names one.
+    requests : what its service is asked; None where the workload says a steady state. `requests_of` reads or draws them.
     """
 
     name: str
@@ -147,6 +155,7 @@ class Scenario(PlainData):
     contents: Contents
     profile: Profile | None = None
     auto: AutoStrategy | None = None
+    requests: RequestsSpec | None = None
 
     @property
     def devices(self) -> int:
@@ -489,8 +498,37 @@ def check_strategy(scenario: Scenario) -> None:
         raise StrategyError(f"strategy {scenario.strategy_text}: {problem}")
 
 
+def requests_of(scenario: Scenario) -> RequestTrace:
+    """The requests of a scenario, in order of arrival; CrossflowError where it has none."""
+    if scenario.requests is None:
+        raise CrossflowError(f"{scenario.name}: it has no requests; give the key requests: a trace, or how they are drawn")
+    return requests_in(scenario.requests, scenario.base).trace
+
+
+def steady(scenario: Scenario) -> Scenario:
+    """The service in steady state that a scenario's requests are in the mean: equal ones, as many at once or a second; without requests."""
+    if scenario.requests is None:
+        return scenario
+    document = scenario.document
+    with scenario.contents.used():
+        mean = filled(document.under("workload"), (scenario.requests, requests_of(scenario)))
+    plain = document.without("requests")
+    return from_document(
+        Document(file=document.file, data={**plain.data, "workload": mean.data}, lines=plain.lines), scenario.base, scenario.name, scenario
+    )
+
+
+def check_steady(scenario: Scenario) -> None:
+    """Raise CrossflowError for a scenario with requests, which no steady state answers: the one place that says so."""
+    if scenario.requests is not None:
+        raise CrossflowError(
+            f"{scenario.name}: its requests come one by one, and crossflow serve replays them; leave out requests for a steady state"
+        )
+
+
 def check_one_step(scenario: Scenario) -> None:
-    """Raise CrossflowError for a service in steady state, whose steps are of two kinds."""
+    """Raise CrossflowError for a service, whose steps are of two kinds in steady state."""
+    check_steady(scenario)
     if isinstance(scenario.workload, TransformerSpec) and scenario.workload.task == "serving":
         raise CrossflowError(f"{scenario.name}: a service in steady state has steps of two kinds; give task: decode or prefill")
 
@@ -573,6 +611,8 @@ def resized(scenario: Scenario, settings: Mapping[str, Any]) -> Sized:
     for path, value in settings.items():
         data = files.replace(data, files.parts_of(path), value, f"{path}={value}")
     changed = {path.split(".")[0] for path in settings}
+    if scenario.requests is not None:  # which fill in the workload
+        raise SpecError([])
     spec, system = scenario.workload, scenario.system
     if "workload" in changed:
         own = Document(file=scenario.document.file, data=data["workload"])
@@ -613,7 +653,12 @@ def _counted(system: SystemSpec, section: Mapping[str, Any]) -> SystemSpec:
     return found
 
 
-SHORT = {"system": "template", "workload": "model", "software": "like"}  # sections that a name alone may stand for, and their key of it
+SHORT = {
+    "system": "template",
+    "workload": "model",
+    "software": "like",
+    "requests": "trace",
+}  # sections that a name alone may stand for, and their key of it
 
 
 def spelled_out(document: Document) -> Document:
@@ -697,25 +742,24 @@ def _resolved(document: Document, base: Path | None, name: str, like: Scenario |
             system, system_document = like.system, like.system_document
         elif "system" in given:
             system, system_document = resolve(document.under("system"), base)
+    asked = None
+    with _told(problems):
+        asked = read_requests(None if top is None else top.requests, document, base)
     with _told(problems, "workload"):
         rates = () if system is None else _multiplied_by_all(system)
-        if like is not None and like.document.data["workload"] == given.get("workload") and _multiplied_by_all(like.system) == rates:
+        same = like is not None and all(like.document.data.get(key) == given.get(key) for key in ("workload", "requests"))
+        if like is not None and same and _multiplied_by_all(like.system) == rates:
             workload = like.workload
-        elif "workload" in given:
-            workload = _workload(document.under("workload"), base, rates)
+        elif "workload" in given and (asked or document.data.get("requests") is None):
+            workload = _workload(filled(document.under("workload"), asked), base, rates)
     with _told(problems):
         if isinstance(workload, ProgramSpec):
             workload.program  # noqa: B018 - read here, where its problems join the others
-    try:
-        with _told(problems):
-            strategy = read_strategy(_found_schedule(given.get("strategy"), base), workload, system)
-    except StrategyError as error:
-        problems.append(_strategy_problem(document, error))
+    with _told(problems), _of_strategy(document):
+        strategy = read_strategy(_found_schedule(given.get("strategy"), base), workload, system)
     try:
         with _told(problems, "software"):
-            named, kept = given.get("software"), None if like is None else like.document.data.get("software")
-            same = kept is not None and kept == named and like is not None and type(workload) is type(like.workload)
-            stack = like.stack if like is not None and same else _stack(named, workload, document, base)
+            stack = _stack_of(given.get("software"), workload, document, base, like)
     except CrossflowError as error:
         problems.append(document.problem(document.blamed("software", str(error)), str(error)))
     if problems or top is None or system is None or workload is None:
@@ -739,11 +783,21 @@ def _resolved(document: Document, base: Path | None, name: str, like: Scenario |
         base=base,
         contents=used,
         profile=_profile(top.profile, system, system_document, base, document),
+        requests=top.requests,
     )
     problems += _network_problems(system, scenario.nodes, document)
     if problems:
         raise SpecError(problems)
     return scenario
+
+
+@contextlib.contextmanager
+def _of_strategy(document: Document) -> Iterator[None]:
+    """Raise what is wrong with a strategy as a problem of the document."""
+    try:
+        yield
+    except StrategyError as error:
+        raise SpecError([_strategy_problem(document, error)]) from None
 
 
 @contextlib.contextmanager
@@ -877,6 +931,16 @@ def _profile(named: str | None, system: SystemSpec, system_document: Document, b
         return below
     own = read_profile(profile_at(named, base, document), system.name)
     return own if below is None else own.over(below)
+
+
+def _stack_of(
+    named: str | Mapping[str, Any] | None, workload: Workload | None, document: Document, base: Path | None, like: Scenario | None
+) -> SoftwareStack | None:
+    """The same, that of `like` where it names no other."""
+    kept = None if like is None else like.document.data.get("software")
+    if like is not None and kept is not None and kept == named and type(workload) is type(like.workload):
+        return like.stack
+    return _stack(named, workload, document, base)
 
 
 def _stack(named: str | Mapping[str, Any] | None, workload: Workload | None, document: Document, base: Path | None) -> SoftwareStack | None:

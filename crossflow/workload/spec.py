@@ -588,8 +588,8 @@ class ServingSpec(FileModel):
     speculation: SpeculationSpec | None = Field(None, description="speculative decoding")
     router: Literal["round_robin", "least_loaded", "two_choices", "prefix", "length", "class"] = Field(
         "round_robin",
-        description="which replica a request goes to in a replay (`crossflow serve`): one after the other; the one with fewest requests; of "
-        "two drawn at random that one; the one that has most of its prompt, unless it is much fuller; by length of prompts; by class",
+        description="which replica a request goes to in a replay (`crossflow serve`): one after the other; the one with fewest requests; "
+        "of two drawn at random that one; the one that has most of its prompt, unless it is much fuller; by length of prompts; by class",
     )
     prefill: PrefillSpec | None = Field(
         None, description="workers of their own for prompts; without them, steps that write read prompts too"

@@ -21,7 +21,7 @@ from crossflow.answers.evaluation.layered import transformer_run
 from crossflow.answers.evaluation.likeness import AROUND, bands
 from crossflow.answers.evaluation.members import Members, together
 from crossflow.answers.points import Points, Split, as_shipped, chosen_of, groups, place_of, refusal, split, technology_at, variant, varied
-from crossflow.answers.scenario import Scenario
+from crossflow.answers.scenario import Scenario, check_steady
 from crossflow.answers.score import OwnFigure, Score, refused, scatter
 from crossflow.base import files
 from crossflow.base.arrays import Array, Index, Mask
@@ -180,6 +180,7 @@ def _way(scenario: Scenario) -> Callable[[PointBatch], Ran]:
 
     A scenario has one way, and a first prediction does not wait for the import of the others.
     """
+    check_steady(scenario)
     if task_of(scenario) == "serving":
         from crossflow.answers.evaluation.serving import serving_run
 

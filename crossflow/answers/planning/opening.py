@@ -10,7 +10,7 @@ from typing import Any
 
 from crossflow.answers import scenario
 from crossflow.answers.planning.planner import plan
-from crossflow.answers.scenario import AutoStrategy, Scenario, model_name, resolved, scenario_document, spelled_out
+from crossflow.answers.scenario import AutoStrategy, Scenario, model_name, resolved, scenario_document, spelled_out, steady
 from crossflow.base import files
 from crossflow.base.arrays import plain
 from crossflow.base.errors import CrossflowError, SpecError, StrategyError
@@ -183,7 +183,7 @@ def _chosen(document: Document, base: Path | None, name: str, like: Scenario | N
     if isinstance(anything.workload, ProgramSpec):
         raise document.error(("strategy",), GIVEN)
     try:
-        found = plan(anything, top=1)
+        found = plan(steady(anything), top=1)
     except StrategyError as error:
         raise document.error(("strategy",), str(error).removeprefix("strategy: ")) from None
     best = found.plans[0] if found.chosen is None else found.chosen

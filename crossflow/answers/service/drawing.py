@@ -50,13 +50,13 @@ def served_picture(found: ServedRequests) -> Picture:
         return Picture(figure=nothing(title, str(found.reason)))
     shown = panels_over_time(found)
     figure = new_figure(11.0, 7.6, title)
-    left, right = figure.subfigures(1, 2, width_ratios=[1.6, 1.0])
+    left, right = figure.subfigures(1, 2, width_ratios=[1.6, 1.0])  # type: ignore[misc] # of two columns an array
     rows = list(left.subplots(len(shown), 1, sharex=True))
     factor, unit = prefixed(float(found.series["time_s"][-1]), "s")
     for axis, panel in zip(rows, shown, strict=True):
         _over_time(axis, found.series["time_s"], panel)
     number_axis(rows[-1].xaxis, Scale(f"time [{unit}]", factor))
-    for axis, (name, words) in zip(right.subplots(len(NAMES), 1), NAMES.items(), strict=True):
+    for axis, (name, words) in zip(np.ravel(right.subplots(len(NAMES), 1)), NAMES.items(), strict=True):
         _distribution(axis, found, name, words)
     left.align_ylabels(rows)
     return Picture(figure=figure)

@@ -73,7 +73,7 @@ class ServedRequests(PlainData, Tabular):
 
     @functools.cached_property
     def latency(self) -> Mapping[str, Mapping[str, float | None]]:
-        """Mean and percentiles of the times of all requests: ``ttft_s``, ``tpot_s``, ``itl_s`` (each time between tokens), ``e2e_s``. [s]"""
+        """Mean and percentiles of ``ttft_s``, ``tpot_s``, ``itl_s`` (every time between two tokens) and ``e2e_s``. [s]"""
         found = {f"{name}_s": spread(values) for name, values in self.times.items()}
         gaps = spread(self.found.gap, self.found.gaps)
         return {"ttft_s": found["ttft_s"], "tpot_s": found["tpot_s"], "itl_s": gaps, "e2e_s": found["e2e_s"]}
@@ -222,7 +222,7 @@ class ServedRequests(PlainData, Tabular):
         resting = self.run.resting
 
         def sums(what: list[Array]) -> Array:
-            return np.sum([over_time(jumps, values, edges) for (_, jumps), values in zip(engines, what, strict=True)], axis=0)
+            return np.asarray(np.sum([over_time(jumps, values, edges) for (_, jumps), values in zip(engines, what, strict=True)], axis=0))
 
         lasts = [np.maximum(jumps.ended - jumps.begun, 1e-12) for _, jumps in engines]
         powers = [energy / last - watts for energy, last, watts in zip(self.run.energies, lasts, resting, strict=True)]
@@ -261,12 +261,14 @@ class ServedRequests(PlainData, Tabular):
         found, n = [], len(self.found.arrival)
         if lost := int(self.found.dropped.sum()):
             found.append(
-                f"{lost:,} of {n:,} requests can never be held (prompt and output longer than the cache of "
-                f"{self.cache['tokens']:,.0f} tokens, or a prompt longer than a step of {self.run.kinds[0].limits.chunk:,} tokens where prompts "
-                "are read whole) and were dropped"
+                f"{lost:,} of {n:,} requests were dropped, which no engine can hold: prompt and output are longer than the cache "
+                f"({self.cache['tokens']:,.0f} tokens), or prompts are read whole and one is longer than a step "
+                f"({self.run.kinds[0].limits.chunk:,} tokens)"
             )
         if self.phases.grows:
-            found.append("requests come faster than they are answered: the queue still grows when arrivals end, and times depend on the run")
+            found.append(
+                "requests come faster than they are answered: the queue still grows at the last arrival, and times depend on the run"
+            )
         begun = self.phases.filled + self.phases.emptied
         if begun > 0.2 * self.span and not self.phases.grows:
             found.append(f"warm-up and cool-down are {100 * begun / self.span:.0f} % of the run: a longer trace says more of a steady load")

@@ -349,7 +349,7 @@ def sending(job: Job, machine: Machine, prefill: Prefill, share: Array) -> Array
     group = Group(size=pair, per_node=one, stride=layout.devices, devices=pair * layout.devices, extent=pair)
     sent = memory(job.reading, layout, prefill.machine).stages[CACHE].max(axis=0) * share
     ends = [prefill.machine] if prefill.machine is machine else [prefill.machine, machine]
-    return np.maximum.reduce([end.wires.time("send_recv", sent, group) for end in ends])
+    return np.asarray(np.maximum.reduce([end.wires.time("send_recv", sent, group) for end in ends]))
 
 
 def _mean(steps: _StepKinds) -> Outcome:

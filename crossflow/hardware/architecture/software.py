@@ -229,8 +229,8 @@ class EngineHabits(FileModel):
     )
     scheduler: Literal["vllm", "sglang", "tensorrt-llm"] = Field(
         default="vllm",
-        description="order of work in a replay (`crossflow serve`). vllm: steps that write also read pieces of prompts. sglang: prompts are "
-        "read first, in steps of their own. tensorrt-llm: steps that write also read prompts, whole ones",
+        description="order of work in a replay (`crossflow serve`). vllm: steps that write also read pieces of prompts. sglang: prompts "
+        "are read first, in steps of their own. tensorrt-llm: steps that write also read prompts, whole ones",
     )
     block: Whole = Field(16, gt=0, description="tokens of a page of the cache, in a replay")
     admits: Literal["written", "whole"] = Field(

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
-from crossflow.base.arrays import Array, Index, NumberLists
+from crossflow.base.arrays import Array, Index, Mask, NumberLists
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,7 +28,8 @@ class RequestTrace:
     """Requests in order of their arrival; arrays of shape (n,).
 
     A request that follows another one (the next turn of a session, an agent after its tool, the next request of a user in a closed loop)
-    arrives `pause` seconds after that one's last token, and no sooner than `arrival`.
+    arrives `pause` seconds after that one's last token, and no sooner than `arrival`. Where requests are drawn, that is when it would come
+    if the service took no time.
     """
 
     arrival: Array  # not falling. [s]
@@ -38,6 +41,8 @@ class RequestTrace:
     pause: Array  # between the last token of that one and the arrival of this. [s]
     blocks: NumberLists | None = None  # hashes of its prompt's full blocks from the first on; equal numbers are equal prefixes
     block: int = 0  # tokens of such a block. [1]
+    file: str = ""  # where they were read, "" where they were drawn
+    lines: Index | None = None  # line of that file that each stands on, from 1
 
     def __len__(self) -> int:
         return len(self.arrival)
@@ -58,3 +63,95 @@ class RequestTrace:
             arrival=np.asarray(arrival, dtype=float), prompt=np.asarray(prompt, dtype=np.intp),
             output=np.asarray(output, dtype=np.intp), **{**plain, **more},
         )  # fmt: skip
+
+    @property
+    def first(self) -> Mask:
+        """Whether each begins a session, or stands alone, shape (n,)."""
+        return self.follows < 0
+
+    def place(self, request: int) -> str:
+        """Where a request comes from, for messages about it.
+
+        >>> RequestTrace.of(np.zeros(1), np.ones(1), np.ones(1), file="day.csv", lines=np.array([7])).place(0)
+        'day.csv:7'
+        """
+        return f"{self.file}:{self.lines[request]}" if self.file and self.lines is not None else f"request {request + 1}"
+
+    @property
+    def digest(self) -> str:
+        """A hash of all that decides what becomes of the requests: equal for equal requests."""
+        found = hashlib.sha256(repr((self.classes, self.block)).encode())
+        lists = () if self.blocks is None else (self.blocks.first, self.blocks.held)
+        for array in (self.arrival, self.prompt, self.output, self.kind, self.follows, self.pause, *lists):
+            found.update(np.ascontiguousarray(array).tobytes())
+        return found.hexdigest()
+
+    def at(self, chosen: Index) -> RequestTrace:
+        """Some of the requests, in the order in which they are chosen; one whose predecessor is left out follows none."""
+        place = np.full(len(self) + 1, -1, dtype=np.intp)
+        place[chosen] = np.arange(len(chosen))
+        follows = place[self.follows[chosen]]
+        return replace(
+            self, arrival=self.arrival[chosen], prompt=self.prompt[chosen], output=self.output[chosen], kind=self.kind[chosen],
+            follows=follows, pause=np.where(follows < 0, 0.0, self.pause[chosen]),
+            blocks=None if self.blocks is None else lists_at(self.blocks, chosen),
+            lines=None if self.lines is None else self.lines[chosen],
+        )  # fmt: skip
+
+    def in_order(self) -> RequestTrace:
+        """The same in order of their arrival; requests of the same time stay in their order."""
+        order = np.argsort(self.arrival, kind="stable")
+        return self if np.array_equal(order, np.arange(len(self))) else self.at(order)
+
+
+def lists_at(lists: NumberLists, chosen: Index) -> NumberLists:
+    """The lists of some things.
+
+    >>> held = lists_at(NumberLists.of([0, 0, 2], [5, 6, 7], 3), np.array([2, 0]))
+    >>> held[0], held[1]
+    ([7], [5, 6])
+    """
+    counts = lists.counts[chosen]
+    first = np.concatenate([np.zeros(1, dtype=np.intp), np.cumsum(counts)])
+    inside = np.arange(first[-1]) - np.repeat(first[:-1], counts)
+    return NumberLists(first=first, held=lists.held[np.repeat(lists.first[:-1][chosen], counts) + inside])
+
+
+def joined(parts: Sequence[RequestTrace]) -> RequestTrace:
+    """Several traces of the same classes as one, in order of arrival; their blocks are different ones."""
+    if len(parts) == 1:
+        return parts[0].in_order()
+    starts = np.cumsum([0, *(len(part) for part in parts[:-1])])
+    together = RequestTrace(
+        arrival=np.concatenate([part.arrival for part in parts]),
+        prompt=np.concatenate([part.prompt for part in parts]),
+        output=np.concatenate([part.output for part in parts]),
+        kind=np.concatenate([part.kind for part in parts]),
+        classes=parts[0].classes,
+        follows=np.concatenate([np.where(part.first, -1, part.follows + start) for part, start in zip(parts, starts, strict=True)]),
+        pause=np.concatenate([part.pause for part in parts]),
+        blocks=_joined_blocks(parts),
+        block=max(part.block for part in parts),
+    )
+    return together.in_order()
+
+
+def _joined_blocks(parts: Sequence[RequestTrace]) -> NumberLists | None:
+    """Blocks of several traces, of which those of each are its own; a trace without any has blocks that nothing shares."""
+    if all(part.blocks is None for part in parts):
+        return None
+    block = max(part.block for part in parts)
+    held, counts, free = [], [], 0
+    for part in parts:
+        own = alone(part.prompt, block) if part.blocks is None else part.blocks
+        held.append(own.held + free)
+        counts.append(own.counts)
+        free += int(own.held.max(initial=-1)) + 1
+    first = np.concatenate([np.zeros(1, dtype=np.intp), np.cumsum(np.concatenate(counts))])
+    return NumberLists(first=first, held=np.concatenate(held))
+
+
+def alone(prompt: Index, block: int) -> NumberLists:
+    """Blocks of prompts that have nothing in common."""
+    first = np.concatenate([np.zeros(1, dtype=np.intp), np.cumsum(prompt // block)])
+    return NumberLists(first=first, held=np.arange(first[-1]))

@@ -1,0 +1,413 @@
+"""Traces of requests in files -> `RequestTrace`: columns by role, numbers and dates checked row by row, sessions as chains."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import orjson
+
+from crossflow.base.arrays import Array, Index, Mask, NumberLists
+from crossflow.base.errors import Problem, SpecError, among, did_you_mean
+from crossflow.base.limits import COUNT, shown
+from crossflow.workload.requests.formats import ROLES, UNITS, TraceFormat, plain, recognised, unit_in
+from crossflow.workload.requests.laws import TOKENS
+from crossflow.workload.requests.record import RequestClass, RequestTrace
+from crossflow.workload.requests.shared import MOST_BLOCKS
+from crossflow.workload.requests.spec import BLOCK, MOST, RequestsSpec
+from crossflow.workload.requests.tables import ABSENT, TraceRows, and_more, chunks, text_of
+
+EPOCH = 1e8  # times beyond are those of a clock of the day, which begin with the first request. [s]
+KINDS = 1000  # classes of a trace, the most
+KEYS = {"kind": "class", "begin": "from"}  # keys of files by what they are called inside
+WANTED = {
+    "prompt": "a whole number of tokens", "output": "a whole number of tokens", "arrival": "a number or a date",
+    "elapsed": "a number", "follows": "the number of an earlier request, from 0, or -1", "pause": "a number",
+}  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reading:
+    """How a file is read."""
+
+    columns: tuple[tuple[str, str], ...] = ()  # names of columns by role, as the user gave them
+    unit: str | None = None
+    block: int | None = None
+    drop_empty: bool = False
+    sort: bool = False
+
+    @classmethod
+    def of(cls, spec: RequestsSpec) -> Reading:
+        """How a section says that its trace is read."""
+        given = () if spec.columns is None else tuple(spec.columns.given.items())
+        return cls(columns=given, unit=spec.time_unit, block=spec.block, drop_empty=spec.empty == "drop", sort=spec.unsorted == "sort")
+
+
+@dataclass(frozen=True, kw_only=True)
+class TraceTable:
+    """A file whose columns are known: where each role stands, and what its times and blocks mean."""
+
+    path: Path
+    name: str  # of its format, "" for one that the user describes
+    roles: Mapping[str, str]
+    unit: str | None  # of times, None where they must be dates
+    block: int
+    ordered: bool
+
+    def error(self, role: str, line: int | None, message: str) -> SpecError:
+        """What is wrong with a cell."""
+        return SpecError([Problem(file=str(self.path), line=line, path=self.roles.get(role, ""), message=message)])
+
+
+@dataclass(kw_only=True)
+class _ReadRows:
+    """What was read so far, a list of arrays for each role; of one reading alone."""
+
+    numbers: dict[str, list[Array]] = field(default_factory=lambda: {role: [] for role in ROLES})
+    lines: list[Index] = field(default_factory=list)
+    names: dict[str, dict[Any, int]] = field(default_factory=lambda: {"kind": {}, "session": {}, "blocks": {}})
+    counts: list[Index] = field(default_factory=list)
+    held: int = 0
+    begin: np.datetime64 | None = None  # first date
+    rows: int = 0
+
+
+def read_trace(path: Path, reading: Reading) -> tuple[RequestTrace, tuple[str, ...]]:
+    """The requests of a file, and sentences on what was done to it; SpecError with the line of the first row that is wrong."""
+    table: TraceTable | None = None
+    found = _ReadRows()
+    for chunk in chunks(path):
+        table = table or table_of(path, list(chunk.columns), reading)
+        _add(found, table, chunk)
+    if table is None or not found.rows:
+        raise SpecError([Problem(file=str(path), message="it holds no requests")])
+    return _trace(found, table, reading)
+
+
+def table_of(path: Path, names: Sequence[str], reading: Reading) -> TraceTable:
+    """What the columns of a file mean; SpecError where the user names one that is not there, or one is missing."""
+    known = recognised(names)
+    own = dict(reading.columns)
+    for role, name in own.items():
+        if name not in names:
+            message = (
+                f"columns.{KEYS.get(role, role)}: there is no column {shown(name)}{did_you_mean(name, names)}; there are: {among(names)}"
+            )
+            raise SpecError([Problem(file=str(path), message=message)])
+    roles = {**_of_format(known, names), **own}
+    for role in ("prompt", "output"):
+        if role not in roles:
+            raise SpecError([Problem(file=str(path), message=_lacking(role, names))])
+    unit = reading.unit or (unit_in(own["arrival"]) if "arrival" in own else None if known is None else known.unit)
+    block = reading.block or (known.block if known is not None and known.block and "blocks" not in own else BLOCK)
+    return TraceTable(
+        path=path, name="" if known is None else known.name, roles=roles, unit=unit, block=block, ordered=known is None or known.ordered
+    )
+
+
+def _of_format(known: TraceFormat | None, names: Sequence[str]) -> dict[str, str]:
+    """Columns of a known format by role."""
+    if known is None:
+        return {}
+    there = {plain(name): name for name in reversed(names)}
+    return {role: there[name] for role, name in {**known.needs, **known.may}.items() if name in there}
+
+
+def _lacking(role: str, names: Sequence[str]) -> str:
+    what = {"prompt": "tokens of prompts", "output": "tokens that are written"}[role]
+    return (
+        f"no column is known to hold the {what}; there are: {among(map(shown, names))}; name it in requests.columns.{role}"
+        " (recognised formats: see `crossflow requests` in the documentation)"
+    )
+
+
+# ------------------------------------------------------------------------------------------ cells
+
+
+def _add(found: _ReadRows, table: TraceTable, chunk: TraceRows) -> None:
+    """Read a chunk of rows."""
+    n = len(chunk.lines)
+    if n == 0:
+        return
+    if (found.rows + n) > MOST:
+        raise SpecError([Problem(file=str(table.path), message=f"it has more than the {MOST:,} requests that are read; split it")])
+    for role, name in table.roles.items():
+        cells = chunk.columns.get(name, [ABSENT] * n)
+        if role == "blocks":
+            _add_blocks(found, table, cells, chunk.lines)
+        elif role in ("kind", "session"):
+            found.numbers[role].append(_named(found.names[role], cells, role, table))
+        elif role == "arrival":
+            found.numbers[role].append(_arrivals(found, table, cells, chunk.lines))
+        else:
+            found.numbers[role].append(_numbers(table, role, cells, chunk.lines))
+    found.lines.append(np.array(chunk.lines, dtype=np.intp))
+    found.rows += n
+
+
+def _numbers(table: TraceTable, role: str, cells: Sequence[Any], lines: Sequence[int]) -> Array:
+    """Cells as numbers; SpecError for the first that is none."""
+    whole = role in ("prompt", "output", "follows")
+    try:
+        values = np.fromiter(map(float, cells), float, len(cells))
+    except (TypeError, ValueError):
+        values = np.array([_number(cell, blank=0.0 if role in ("elapsed", "pause") else np.nan) for cell in cells])
+    wrong = ~np.isfinite(values) | (whole & (values != np.rint(values))) | (np.abs(values) > COUNT)
+    if any(isinstance(cell, bool) for cell in cells[:1]):
+        wrong[:] = True
+    _refuse(table, role, wrong, cells, lines, f"expected {WANTED[role]}")
+    return values
+
+
+def _number(cell: Any, blank: float) -> float:
+    if cell is ABSENT or cell is None or cell == "":
+        return blank
+    try:
+        return float(cell)
+    except (TypeError, ValueError):
+        return float("nan")
+
+
+def _refuse(table: TraceTable, role: str, wrong: Mask, cells: Sequence[Any], lines: Sequence[int], wanted: str) -> None:
+    """SpecError for the first cell that is wrong, with how many more there are."""
+    if wrong.any():
+        i = int(np.argmax(wrong))
+        raise table.error(role, lines[i], f"{wanted}, got {text_of(cells[i])}{and_more(int(wrong.sum()) - 1)}")
+
+
+def _arrivals(found: _ReadRows, table: TraceTable, cells: Sequence[Any], lines: Sequence[int]) -> Array:
+    """Times of arrival, dates from the first one on. [s]"""
+    dated = found.begin is not None or (not found.rows and _is_date(cells[0]))
+    if not dated:
+        values = _numbers(table, "arrival", cells, lines)
+        if table.unit is None:
+            name = table.roles["arrival"]
+            raise table.error("arrival", None, f"the unit of {shown(name)} is not known; give requests.time_unit: s, ms, us or ns")
+        _refuse(table, "arrival", values < 0, cells, lines, "expected a time of at least 0")
+        return np.asarray(values * UNITS[table.unit])
+    dates = _dates(cells)
+    _refuse(table, "arrival", np.isnat(dates), cells, lines, "expected a date such as 2026-11-16 18:15:46.68")
+    begin = found.begin = dates[0] if found.begin is None else found.begin
+    return np.asarray((dates - begin) / np.timedelta64(1, "ns") * 1e-9)
+
+
+def _is_date(cell: Any) -> bool:
+    return not isinstance(cell, (int, float)) and not np.isnat(_dates([cell])[0])
+
+
+def _dates(cells: Sequence[Any]) -> np.ndarray[Any, np.dtype[np.datetime64]]:
+    """Cells as dates in UTC, not a time where they are none."""
+    texts = [str(cell).strip() for cell in cells]
+    plain_ = [text[:-6] if text.endswith("+00:00") else text.removesuffix("Z") for text in texts]
+    try:
+        if not any(text.count("+") or not text[:4].isdecimal() or text.isdecimal() for text in plain_):
+            return np.array(plain_, dtype="datetime64[ns]")
+    except ValueError:
+        pass
+    return np.array([_date(text) for text in texts], dtype="datetime64[ns]")
+
+
+def _date(text: str) -> np.datetime64:
+    """One date; not a time where it is none."""
+    try:
+        if text.isdecimal():
+            return np.datetime64("NaT", "ns")
+        when = datetime.fromisoformat(text)
+        return np.datetime64(when.replace(tzinfo=None) - (when.utcoffset() or datetime.min - datetime.min), "ns")
+    except (ValueError, OverflowError):
+        return np.datetime64("NaT", "ns")
+
+
+def _named(names: dict[Any, int], cells: Sequence[Any], role: str, table: TraceTable) -> Array:
+    """Numbers of names, in the order in which they first come; -1 for a cell without one."""
+    texts = ["" if cell is ABSENT or cell is None else str(cell).strip() for cell in cells]
+    for text in dict.fromkeys(texts):
+        if text or role == "kind":
+            names.setdefault(text, len(names))
+    if role == "kind" and len(names) > KINDS:
+        raise table.error(role, None, f"it has more than {KINDS:,} names, the most that are read as classes; name another column")
+    return np.fromiter((names.get(text, -1) for text in texts), float, len(texts))
+
+
+def _add_blocks(found: _ReadRows, table: TraceTable, cells: Sequence[Any], lines: Sequence[int]) -> None:
+    """Lists of hashes, whatever numbers or texts they are."""
+    held: list[Sequence[Any]] = []
+    for cell, line in zip(cells, lines, strict=True):
+        listed = _listed(cell)
+        if listed is None:
+            raise table.error("blocks", line, f"expected a list of hashes, got {text_of(cell)}")
+        held.append(listed)
+    found.counts.append(np.fromiter(map(len, held), np.intp, len(held)))
+    found.held += int(found.counts[-1].sum())
+    if found.held > MOST_BLOCKS:
+        raise table.error("blocks", None, f"it has more than the {MOST_BLOCKS:,} hashes of blocks that are read; split the file")
+    flat = itertools.chain.from_iterable(held)
+    names = found.names["blocks"]
+    found.numbers["blocks"].append(np.fromiter((names.setdefault(one, len(names)) for one in flat), np.intp, int(found.counts[-1].sum())))
+
+
+def _listed(cell: Any) -> Sequence[Any] | None:
+    """A list of hashes, of CSV as the text of one; None for something else."""
+    if isinstance(cell, str) and cell.lstrip()[:1] == "[":
+        try:
+            cell = orjson.loads(cell)
+        except orjson.JSONDecodeError:
+            return None
+    if cell is ABSENT or cell is None or cell == "":
+        return ()
+    held = cell.tolist() if isinstance(cell, np.ndarray) else cell
+    return held if isinstance(held, list) and all(isinstance(one, int | str) for one in held) else None
+
+
+# ------------------------------------------------------------------------------------------ requests
+
+
+def _trace(found: _ReadRows, table: TraceTable, reading: Reading) -> tuple[RequestTrace, tuple[str, ...]]:
+    """The columns of all rows as requests in order, and what was done to them."""
+    column = {role: np.concatenate(parts) for role, parts in found.numbers.items() if parts}
+    lines = np.concatenate(found.lines)
+    arrival = column.get("arrival", np.zeros(found.rows))
+    if len(arrival) and arrival[0] > EPOCH:
+        arrival = arrival - arrival.min()
+    prompt, output = column["prompt"].astype(np.intp), column["output"].astype(np.intp)
+    empty = _empty(table, reading, prompt, output, lines)
+    _check_tokens(table, prompt, output, lines)
+    trace = RequestTrace.of(
+        arrival, prompt, output, file=str(table.path), lines=lines, block=table.block if "blocks" in column else 0,
+        blocks=_blocks(found, table, prompt, column["blocks"], lines) if "blocks" in column else None, **_kinds(found, column),
+        **_following(table, column, arrival, lines),
+    )  # fmt: skip
+    notes = []
+    if empty.any():
+        trace = trace.at(np.flatnonzero(~empty))
+        notes.append(f"{int(empty.sum()):,} requests without a token of prompt or output are left out (empty: drop)")
+    _check_order(table, reading, trace)
+    if (trace.arrival[1:] < trace.arrival[:-1]).any():
+        notes.append("its requests are sorted by their arrival")
+    if not len(trace):
+        raise SpecError([Problem(file=str(table.path), message="it holds no requests but empty ones")])
+    return ordered(trace), tuple(notes)
+
+
+def ordered(trace: RequestTrace) -> RequestTrace:
+    """Requests in order of arrival, each after the one that it follows."""
+    sorted_ = trace.in_order()
+    return sorted_ if (sorted_.follows < np.arange(len(sorted_))).all() else trace
+
+
+def timed(path: Path, reading: Reading) -> bool:
+    """Whether a file says when its requests arrive."""
+    return next((("arrival" in table_of(path, list(chunk.columns), reading).roles) for chunk in chunks(path)), False)
+
+
+def _empty(table: TraceTable, reading: Reading, prompt: Index, output: Index, lines: Index) -> Mask:
+    """Requests without a token; SpecError for one below 0, and unless they are dropped."""
+    for role, tokens in (("prompt", prompt), ("output", output)):
+        wrong = tokens < (0 if reading.drop_empty else 1)
+        cure = "" if reading.drop_empty or (tokens < 0).any() else "; requests.empty: drop leaves such requests out"
+        if wrong.any():
+            i = int(np.argmax(wrong))
+            message = f"expected a whole number of tokens, at least {int(not reading.drop_empty)}, got {tokens[i]}"
+            raise table.error(role, int(lines[i]), f"{message}{and_more(int(wrong.sum()) - 1)}{cure}")
+    return np.asarray((prompt < 1) | (output < 1))
+
+
+def _check_tokens(table: TraceTable, prompt: Index, output: Index, lines: Index) -> None:
+    for role, tokens in (("prompt", prompt), ("output", output)):
+        wrong = tokens > TOKENS
+        if wrong.any():
+            i = int(np.argmax(wrong))
+            raise table.error(
+                role, int(lines[i]), f"expected at most {TOKENS:,} tokens of a request, got {tokens[i]:,}{and_more(int(wrong.sum()) - 1)}"
+            )
+
+
+def _check_order(table: TraceTable, reading: Reading, trace: RequestTrace) -> None:
+    """SpecError where times fall, in a file whose requests should stand in order."""
+    falls = trace.arrival[1:] < trace.arrival[:-1]
+    if falls.any() and table.ordered and not reading.sort:
+        i = int(np.argmax(falls)) + 1
+        assert trace.lines is not None  # it was read
+        message = f"it arrives {trace.arrival[i - 1] - trace.arrival[i]:.6g} s before the request above it{and_more(int(falls.sum()) - 1)}"
+        raise table.error("arrival", int(trace.lines[i]), f"{message}; sort the file, or give requests.unsorted: sort")
+
+
+def _kinds(found: _ReadRows, column: Mapping[str, Array]) -> dict[str, Any]:
+    if "kind" not in column:
+        return {}
+    return {"kind": column["kind"].astype(np.intp), "classes": tuple(RequestClass(name=name or "none") for name in found.names["kind"])}
+
+
+def _following(table: TraceTable, column: Mapping[str, Array], arrival: Array, lines: Index) -> dict[str, Any]:
+    """Which requests follow others, by the column that says so or by sessions, and with what pause."""
+    n = len(arrival)
+    if "follows" in column:
+        follows, pause = column["follows"].astype(np.intp), column.get("pause", np.zeros(n))
+        for role, wrong, values in (
+            ("follows", (follows < -1) | (follows >= np.arange(n)), follows), ("pause", pause < 0, pause),
+        ):  # fmt: skip
+            _refuse(
+                table,
+                role,
+                wrong,
+                values.tolist(),
+                lines.tolist(),
+                f"expected {WANTED[role]}{'' if role == 'follows' else ' of at least 0'}",
+            )
+        return {"follows": follows, "pause": np.where(follows < 0, 0.0, pause)}
+    if "session" not in column:
+        return {}
+    session = column["session"].astype(np.intp)
+    order = np.lexsort((np.arange(n), arrival, session))
+    same = np.concatenate([np.zeros(1, dtype=bool), (session[order][1:] == session[order][:-1]) & (session[order][1:] >= 0)])
+    follows = np.full(n, -1, dtype=np.intp)
+    follows[order[same]] = order[np.flatnonzero(same) - 1]
+    elapsed = column.get("elapsed")
+    if elapsed is None:
+        return {"follows": follows}
+    end = arrival + elapsed * UNITS[table.unit or "s"]
+    return {"follows": follows, "pause": np.where(follows < 0, 0.0, np.maximum(arrival - end[follows], 0.0))}
+
+
+def _blocks(found: _ReadRows, table: TraceTable, prompt: Index, held: Array, lines: Index) -> NumberLists:
+    """Hashes of the full blocks of prompts; formats may give one more, of the block that is begun."""
+    counts, full = np.concatenate(found.counts), prompt // table.block
+    wrong = counts < full
+    if wrong.any():
+        i = int(np.argmax(wrong))
+        more = and_more(int(wrong.sum()) - 1)
+        message = f"expected {full[i]} hashes for {prompt[i]:,} tokens in blocks of {table.block}, got {counts[i]}{more}"
+        raise table.error("blocks", int(lines[i]), f"{message}; requests.block says how long blocks are" if not table.name else message)
+    start = np.concatenate([np.zeros(1, dtype=np.intp), np.cumsum(counts)])
+    place = np.arange(start[-1]) - np.repeat(start[:-1], counts)
+    first = np.concatenate([np.zeros(1, dtype=np.intp), np.cumsum(full)])
+    return NumberLists(first=first, held=held[place < np.repeat(full, counts)].astype(np.intp))
+
+
+# ------------------------------------------------------------------------------------------ lengths alone
+
+
+def read_lengths(path: Path, column: str | None) -> Index:
+    """The lengths in a table, of a column that is named where there are several."""
+    parts: list[Array] = []
+    for chunk in chunks(path):
+        names = list(chunk.columns)
+        if column is None and len(names) > 1:
+            raise SpecError([Problem(file=str(path), message=f"it has several columns, {among(names)}; say which with column")])
+        name = names[0] if column is None else column
+        if name not in names:
+            raise SpecError(
+                [Problem(file=str(path), message=f"there is no column {shown(name)}{did_you_mean(name, names)}; there are: {among(names)}")]
+            )
+        table = TraceTable(path=path, name="", roles={"prompt": name}, unit=None, block=BLOCK, ordered=True)
+        values = _numbers(table, "prompt", chunk.columns[name], chunk.lines)
+        _refuse(table, "prompt", (values < 0) | (values > TOKENS), chunk.columns[name], chunk.lines, f"expected 0 to {TOKENS:,} tokens")
+        parts.append(values)
+    if not sum(map(len, parts)):
+        raise SpecError([Problem(file=str(path), message="it holds no lengths")])
+    return np.concatenate(parts).astype(np.intp)
