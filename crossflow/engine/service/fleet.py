@@ -49,6 +49,8 @@ class _TraceRun:
         for i, before in enumerate(trace.follows.tolist()):
             if before >= 0:
                 self.followers.setdefault(before, []).append(i)
+        self.prompts: list[int] = trace.prompt.tolist()
+        self.outputs: list[int] = trace.output.tolist()
         self.tickets: list[Ticket | None] = [None] * len(trace)
         self.where = [-1] * len(trace)
 
@@ -77,9 +79,9 @@ class _TraceRun:
 
     def _arrive(self, index: int, now: float) -> None:
         """A request comes to the first pool."""
-        trace = self.trace
-        hashes = tuple(trace.blocks[index])[: int(trace.prompt[index]) // trace.block] if trace.blocks is not None else ()
-        ticket = Ticket(index, now, int(trace.prompt[index]), int(trace.output[index]), hashes)
+        prompt, blocks = self.prompts[index], self.trace.blocks
+        hashes = () if blocks is None else tuple(blocks[index])[: prompt // self.trace.block]
+        ticket = Ticket(index, now, prompt, self.outputs[index], hashes)
         self.tickets[index] = ticket
         self._submit(self.pools[0], 0, ticket, now)
 

@@ -217,6 +217,13 @@ class Replica:
         """Pages that the step after so many others takes. [1]"""
         return 0 if self.policy.room == "whole" else self.phases[-(self.step + ahead) % self.limits.page]
 
+    def _grown(self, steps: int) -> int:
+        """Pages that fewer steps than a page has tokens take. [1]"""
+        phases, upto = self.phases, -self.step % self.limits.page + 1
+        if steps <= upto:
+            return sum(phases[upto - steps : upto])
+        return sum(phases[:upto]) + sum(phases[upto - steps :])
+
     def _with_room(self, steps: int) -> int:
         """How many of the steps have pages for what they write; the first has them. [1]"""
         if self.policy.room == "whole":
@@ -414,7 +421,7 @@ class Replica:
         self.left -= steps * n
         if self.policy.room != "whole":
             rounds, rest = divmod(steps, page)
-            self.pages += rounds * n + sum(self._growing(i) for i in range(rest))
+            self.pages += rounds * n + self._grown(rest)
             if self.cache.idle:
                 self.cache.shrink(self.limits.pages - self.pages)
         self.step += steps

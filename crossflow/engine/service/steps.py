@@ -9,6 +9,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from math import inf
 from typing import Any
 
 import numpy as np
@@ -53,8 +54,8 @@ class StepTable:
         if found is None:
             found = self._lines[n] = self._line(n)
         axis, values, slopes = found
-        i = _cell(axis, context)
-        upto = axis[i + 1] if i < len(axis) - 2 else float("inf")
+        i = bisect_right(axis, context, 1, len(axis) - 1) - 1
+        upto = axis[i + 1] if i < len(axis) - 2 else inf
         return values[i] + slopes[i] * (context - axis[i]), slopes[i], upto
 
     def more(self, n: int, tokens: float, keys: float) -> float:
@@ -63,7 +64,7 @@ class StepTable:
         if found is None:
             found = self._planes[n] = (self.tokens.tolist(), self.keys.tolist(), self._among(n, self.reading).tolist())
         first, second, values = found
-        i, j = _cell(first, tokens), _cell(second, keys)
+        i, j = bisect_right(first, tokens, 1, len(first) - 1) - 1, bisect_right(second, keys, 1, len(second) - 1) - 1
         u = (tokens - first[i]) / (first[i + 1] - first[i])
         v = (keys - second[j]) / (second[j + 1] - second[j])
         near, far = values[i], values[i + 1]
@@ -93,12 +94,6 @@ class StepTable:
             values = values[i] * (1.0 - share) + values[i + 1] * share
         slopes = np.diff(values) / np.diff(self.context)
         return self.context.tolist(), values.tolist(), slopes.tolist()
-
-
-def _cell(axis: Sequence[float], value: float) -> int:
-    """Number of the interval of an axis in which a value lies, the first or last for those outside."""
-    i = bisect_right(axis, value) - 1
-    return 0 if i < 0 else min(i, len(axis) - 2)
 
 
 def _at(axis: Array, values: Array) -> tuple[Any, Array]:
