@@ -591,6 +591,11 @@ class ServingSpec(FileModel):
         description="which replica a request goes to in a replay (`crossflow serve`): one after the other; the one with fewest requests; "
         "of two drawn at random that one; the one that has most of its prompt, unless it is much fuller; by length of prompts; by class",
     )
+    cache_tokens: Dimension | None = Field(
+        None,
+        description="tokens that the cache of a replica holds in a replay (`crossflow serve`), as the log of an engine says; what the memory "
+        "has room for where absent",
+    )
     prefill: PrefillSpec | None = Field(
         None, description="workers of their own for prompts; without them, steps that write read prompts too"
     )

@@ -138,7 +138,7 @@ def _engines(scenario: Scenario, trace: RequestTrace) -> tuple[Engines, Engines 
     layout = replace(Layout.of([plan], np.ones(1), runs_on.node), dp=np.ones(1))
     parts = np.where(overlaps(job, replace(layout, micro_batch=np.full(1, 2.0)), runs_on.stack), 2.0, 1.0)
     layout = replace(layout, microbatches=layout.pp * parts)
-    site = _Site(scenario=scenario, trace=trace, job=job, service=service)
+    site = _Site(scenario=scenario, trace=trace, job=job, service=service, given=workload.serving.cache_tokens)
     fleet = Fleet(system=scenario.system, device=scenario.architecture)
     prefill = service.prefill
     writers = site.engines(plan.dp, fleet, layout, runs_on, reads=prefill is None, writes=True)
@@ -164,6 +164,7 @@ class _Site:
     trace: RequestTrace
     job: Job
     service: Service
+    given: int | None  # tokens of the cache of an engine that writes, where the scenario says them. [1]
 
     def engines(self, count: int, fleet: Fleet, layout: Layout, runs_on: Machine, *, reads: bool, writes: bool) -> Engines:
         """So many engines on devices of a kind, each with a plan."""
@@ -181,7 +182,8 @@ class _Site:
             lambda outcome: drawn_energy(replace(fleet, energy=outcome.energy, sent=outcome.sent), outcome.total),
         )  # fmt: skip
         page = math.gcd(int(habits.block), trace.block) if trace.block else int(habits.block)
-        pages = self._tokens(layout, runs_on, chunk) // page
+        given = self.given if writes else None
+        pages = (self._tokens(layout, runs_on, chunk) if given is None else given) // page
         limits = Limits(chunk=chunk, requests=most, pages=pages, page=page, written=self.job.written, reads=reads, writes=writes)
         return Engines(count=count, table=table, limits=limits, fleet=fleet)
 

@@ -84,7 +84,8 @@ def _verdict(found: ServedRequests) -> Text:
     if found.attained is None:
         return Text.assemble(("served", "bold green"), f": {many}; no class has targets (requests.targets)")
     style = "bold green" if found.attained >= 0.99 else "bold yellow" if found.attained >= 0.9 else "bold red"
-    return Text.assemble((f"{percent(found.attained)} within targets", style), f": {many}")
+    share = "over 99.9 %" if 0.9995 <= found.attained < 1.0 else percent(found.attained)
+    return Text.assemble((f"{share} within targets", style), f": {many}")
 
 
 def _answers(found: ServedRequests) -> dict[str, RenderableType]:
@@ -98,7 +99,7 @@ def _answers(found: ServedRequests) -> dict[str, RenderableType]:
     return {
         "requests a second": f"{count(found.requests_per_second)}{good}",
         "output": f"{count(found.output_tokens_per_second)} tokens/s",
-        "queue": f"{queue['mean']:.3g} requests on average, {queue['peak']:,.0f} at most; a wait of {show(queue['mean_wait_s'], 's')}",
+        "queue": f"{queue['mean']:.3g} requests on average, {queue['peak']:,.0f} at most; a request waits {show(queue['mean_wait_s'], 's')}",
         "cache": f"{percent(float(cache['mean_use'] or 0.0))} in use, {percent(float(cache['peak_use'] or 0.0))} at most, of "
         f"{cache['tokens']:,.0f} tokens an engine{hits}",
         "preemptions": f"{found.preemptions:,}",
