@@ -112,6 +112,20 @@ def test_conversations_find_their_history_in_the_cache():
     assert ways["prefix"] > 1.5 * ways["round_robin"]
 
 
+def test_replicas_that_share_experts_wait_for_each_other():
+    given = {
+        "system": {"template": "dgx-h100", "devices": 8},
+        "software": "vllm",
+        "requests": DRAWN | {"arrivals": {"law": "poisson", "rate": "4 1/s"}},
+    }
+    workload = {"model": "qwen3-30b-a3b", "task": "serving", "dtype": "bf16"}
+    tied, free = (crossflow.serve({**given, "workload": workload, "strategy": strategy}) for strategy in ("tp1-dp8-ep8", "tp1-dp8"))
+    assert tied.run.writers.count == free.run.writers.count == 8
+    ends = [set(jumps.ended.tolist()) for _, jumps in tied.run.engines]
+    assert len(set.union(*ends)) < 0.5 * sum(map(len, ends))  # they end their steps together
+    assert tied.run.writers.fleet.devices == free.run.writers.fleet.devices == 1
+
+
 def test_no_room_is_an_answer():
     found = crossflow.serve(scenario(DRAWN | {"prompt": 2_000_000, "count": 3}))
     assert not found.feasible

@@ -69,6 +69,16 @@ def test_jumps_are_what_single_steps_are(kind, whole, rate, pages, requests):
 
 
 @pytest.mark.parametrize("kind", POLICIES)
+def test_requests_that_come_together_begin_together(kind):
+    rng = np.random.default_rng(4)
+    trace = RequestTrace.of(np.repeat(np.arange(10) * 3.0, 20), rng.geometric(1 / 150, 200), rng.geometric(1 / 50, 200))
+    limits = {"chunk": 2048, "requests": 64, "pages": 10**5, "page": 16}
+    found = through(trace, replica(table(), kind, **limits))
+    items, _ = naive_service.run(trace, naive_service.Naive(table(), kind, **limits))
+    assert found.last == pytest.approx([each.last for each in items], rel=1e-9)
+
+
+@pytest.mark.parametrize("kind", POLICIES)
 def test_tokens_and_time_are_conserved(kind):
     trace = poisson(20.0, 600)
     engines = [replica(table(), kind, pages=160, requests=32) for _ in range(2)]
@@ -85,7 +95,7 @@ def test_tokens_and_time_are_conserved(kind):
     # Little's law over the run: the integral of those inside is the sum of the times that each was there.
     assert found.area == pytest.approx(found.times["e2e"][~gone].sum(), rel=1e-9)
     for each in engines:
-        assert (each.pages, each.load, each.work, each.context, each.left, each.writers, sum(each.phases)) == (0,) * 7
+        assert (each.pages, each.load, each.context, each.left, each.writers, sum(each.phases)) == (0,) * 6
 
 
 def test_the_same_run_gives_the_same_bytes():
@@ -245,6 +255,50 @@ def test_writers_that_evict_read_again():
     assert np.isfinite(found.last[~found.dropped]).all()
     assert found.evicted.sum() > 0
     assert found.jumps[1].tokens.sum() > 0
+
+
+class Stepwise(Replica):
+    """An engine that makes one step at a time."""
+
+    def _many_steps(self, steps):
+        super()._many_steps(1)
+
+
+def coupled(trace, engines, kind="vllm", of=Replica, steps=None, **limits):
+    limits = {"chunk": 512, "requests": 32, "page": 16, "pages": 300, **limits}
+    members = tuple(of(steps or table(), Limits(**limits), POLICIES[kind], PrefixCache(1)) for _ in range(engines))
+    route = router("round_robin", trace, engines, np.random.default_rng(0))
+    return replay(trace, EnginePool(replicas=members, route=route, coupled=True))
+
+
+@pytest.mark.parametrize("kind", POLICIES)
+def test_engines_in_lockstep_make_the_same_steps_one_at_a_time(kind):
+    trace = poisson(12.0, 400)
+    jumps, single = (coupled(trace, 3, kind, of, chunk=2048) for of in (Replica, Stepwise))
+    assert jumps.last == pytest.approx(single.last, rel=1e-9)
+    assert jumps.evicted.tolist() == single.evicted.tolist()
+    assert sum(len(one.steps) for one in jumps.jumps) < 0.7 * sum(len(one.steps) for one in single.jumps)
+
+
+def test_an_engine_in_lockstep_with_nobody_is_one_by_itself():
+    trace = poisson(5.0, 300)
+    alone = through(trace, replica(table(), chunk=512, requests=32, pages=300))
+    assert coupled(trace, 1).last.tobytes() == alone.last.tobytes()
+
+
+def test_twins_in_lockstep_are_as_fast_as_one():
+    one = poisson(5.0, 200)
+    two = RequestTrace.of(np.repeat(one.arrival, 2), np.repeat(one.prompt, 2), np.repeat(one.output, 2))
+    assert coupled(two, 2).last[::2] == pytest.approx(coupled(one, 1).last, rel=1e-12)
+
+
+def test_a_step_waits_for_the_rank_with_most_to_do():
+    """Of two engines one has long contexts: with it the other's tokens take as long, and never less than alone."""
+    trace = RequestTrace.of(np.zeros(2), np.array([6000, 100]), np.array([400, 400]))
+    steps = table(write=lambda n, c: 0.01 + 1e-6 * n * c)
+    tied, free = coupled(trace, 2, steps=steps, pages=2000), through(trace, *(replica(steps, chunk=512, pages=2000) for _ in range(2)))
+    assert tied.times["e2e"][0] == pytest.approx(free.times["e2e"][0])
+    assert tied.times["tpot"][1] > 1.1 * free.times["tpot"][1]
 
 
 def test_a_captured_graph_takes_what_its_size_takes():

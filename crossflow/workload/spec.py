@@ -593,8 +593,8 @@ class ServingSpec(FileModel):
     )
     cache_tokens: Dimension | None = Field(
         None,
-        description="tokens that the cache of a replica holds in a replay (`crossflow serve`), as the log of an engine says; what the memory "
-        "has room for where absent",
+        description="tokens that the cache of a replica holds in a replay (`crossflow serve`), as the log of an engine says; what there "
+        "is room for where absent",
     )
     prefill: PrefillSpec | None = Field(
         None, description="workers of their own for prompts; without them, steps that write read prompts too"

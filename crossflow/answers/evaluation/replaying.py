@@ -28,15 +28,12 @@ from crossflow.engine.service.steps import StepTable
 from crossflow.parallel.batches import overlaps
 from crossflow.parallel.strategy.layout import Layout
 from crossflow.parallel.strategy.plan import Plan
+from crossflow.parallel.strategy.reading import AnyStrategy
 from crossflow.workload.job import Job
 from crossflow.workload.requests.record import RequestTrace
 from crossflow.workload.spec import TransformerSpec
 
 OF_A_SERVICE = "serve replays requests through a service: give workload.task: serving, not {task}"
-COUPLED = (
-    "strategy {strategy}: replicas that share out experts wait for each other in every step (data-parallel attention), which serve does not"
-    " replay; give experts to the ranks of a replica, such as tp8-ep8, or predict the steady state"
-)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -97,8 +94,6 @@ def replayed_scenario(scenario: Scenario, trace: RequestTrace, seed: int = 0) ->
         raise CrossflowError(OF_A_SERVICE.format(task=getattr(workload, "task", workload.model)))
     assert isinstance(plan, Plan)  # a transformer has one
     assert scenario.stack is not None  # and software
-    if plan.dp > 1 and plan.ep > 1:
-        raise CrossflowError(COUPLED.format(strategy=scenario.strategy_text))
     check_strategy(scenario, plan, workload, scenario.nodes)
     writers, readers, sent = _engines(scenario, trace)
     if not writers.limits.pages:
@@ -123,7 +118,13 @@ def _pool(scenario: Scenario, trace: RequestTrace, engines: Engines, rng: np.ran
     return EnginePool(
         replicas=tuple(Replica(engines.table, limits, policy, PrefixCache(size)) for _ in range(engines.count)),
         route=router(scenario.workload.serving.router, trace, engines.count, rng),
+        coupled=limits.writes and _coupled(scenario.strategy),
     )
+
+
+def _coupled(plan: AnyStrategy) -> bool:
+    """Whether replicas share out experts, and so make every step together."""
+    return isinstance(plan, Plan) and plan.dp > 1 and plan.ep > 1
 
 
 def _engines(scenario: Scenario, trace: RequestTrace) -> tuple[Engines, Engines | None, tuple[float, float]]:
@@ -135,7 +136,9 @@ def _engines(scenario: Scenario, trace: RequestTrace) -> tuple[Engines, Engines 
     pool = scenario.system.pooled.get("prefill")
     reads_on = runs_on if pool is None else pool_machine(scenario, scenario.pool_architectures["prefill"], pool)
     service = service_of(job, (workload,), np.zeros(1, dtype=np.intp), runs_on, reads_on)
-    layout = replace(Layout.of([plan], np.ones(1), runs_on.node), dp=np.ones(1))
+    layout = Layout.of([plan], np.ones(1), runs_on.node)
+    if not _coupled(plan):  # whose replicas have nothing to do with each other
+        layout = replace(layout, dp=np.ones(1))
     parts = np.where(overlaps(job, replace(layout, micro_batch=np.full(1, 2.0)), runs_on.stack), 2.0, 1.0)
     layout = replace(layout, microbatches=layout.pp * parts)
     site = _Site(scenario=scenario, trace=trace, job=job, service=service, given=workload.serving.cache_tokens)
@@ -176,16 +179,16 @@ class _Site:
             job=self.job, layout=layout, machine=runs_on, microbatches=float(layout.microbatches[0]), gained=float(service.gained[0]),
             drafts=float(service.drafts[0]),
         )  # fmt: skip
-        fleet = replace(fleet, devices=layout.devices)
+        whole, replicas_of = replace(fleet, devices=layout.devices), layout.dp  # of a step, which several replicas may share
         table = step_table(
             replicas, Reach(requests=most if writes else 1, context=longest, tokens=min(chunk, most * longest)),
-            lambda outcome: drawn_energy(replace(fleet, energy=outcome.energy, sent=outcome.sent), outcome.total),
+            lambda outcome: drawn_energy(replace(whole, energy=outcome.energy, sent=outcome.sent), outcome.total) / replicas_of,
         )  # fmt: skip
         page = math.gcd(int(habits.block), trace.block) if trace.block else int(habits.block)
         given = self.given if writes else None
         pages = (self._tokens(layout, runs_on, chunk) if given is None else given) // page
         limits = Limits(chunk=chunk, requests=most, pages=pages, page=page, written=self.job.written, reads=reads, writes=writes)
-        return Engines(count=count, table=table, limits=limits, fleet=fleet)
+        return Engines(count=count, table=table, limits=limits, fleet=replace(fleet, devices=layout.devices / layout.dp))
 
     def _tokens(self, layout: Layout, runs_on: Machine, chunk: int) -> int:
         """Tokens whose keys and values an engine has room for, by those of a request of the mean length. [1]"""

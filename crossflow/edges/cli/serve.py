@@ -99,7 +99,7 @@ def _answers(found: ServedRequests) -> dict[str, RenderableType]:
     return {
         "requests a second": f"{count(found.requests_per_second)}{good}",
         "output": f"{count(found.output_tokens_per_second)} tokens/s",
-        "queue": f"{queue['mean']:.3g} requests on average, {queue['peak']:,.0f} at most; a request waits {show(queue['mean_wait_s'], 's')}",
+        "queue": f"{queue['mean']:.3g} requests on average, {queue['peak']:,.0f} at most; each waits {show(queue['mean_wait_s'], 's')}",
         "cache": f"{percent(float(cache['mean_use'] or 0.0))} in use, {percent(float(cache['peak_use'] or 0.0))} at most, of "
         f"{cache['tokens']:,.0f} tokens an engine{hits}",
         "preemptions": f"{found.preemptions:,}",

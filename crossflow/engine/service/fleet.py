@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from crossflow.engine.service.lockstep import Lockstep
 from crossflow.engine.service.replayed import ServiceReplay, replayed
 from crossflow.engine.service.replica import DROPPED, NEVER, Replica, Ticket
 from crossflow.engine.service.routers import Router
@@ -24,6 +25,7 @@ class EnginePool:
 
     replicas: tuple[Replica, ...]
     route: Router
+    coupled: bool = False  # whether they make every step together
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -43,6 +45,11 @@ class _TraceRun:
         self.pools = [writers] if readers is None else [readers.pool, writers]
         self.replicas = [replica for pool in self.pools for replica in pool.replicas]
         self.first = 0 if readers is None else len(readers.pool.replicas)  # of the writers among all
+        self.together = Lockstep(writers.replicas) if writers.coupled else None
+        # What ends jumps: every engine, or all that write at once.
+        self.actors: list[Replica | Lockstep] = [*self.replicas]
+        if self.together is not None:
+            self.actors[self.first :] = [self.together]
         self.ends: list[tuple[float, int]] = []  # of jumps, with the engine
         self.later: list[tuple[float, int, Ticket | None]] = []  # arrivals that events bring: with the request, or keys and values
         self.followers: dict[int, list[int]] = {}
@@ -59,11 +66,11 @@ class _TraceRun:
         arrivals = [(time, i) for i, (time, before) in enumerate(zip(self.trace.arrival.tolist(), self.trace.follows.tolist(), strict=True))
                     if before < 0]  # fmt: skip
         arrivals.append((NEVER, -1))
-        turn, ends, later, replicas = 0, self.ends, self.later, self.replicas
+        turn, ends, later, actors = 0, self.ends, self.later, self.actors
         while True:
             now, index = arrivals[turn]
             soon = later[0][0] if later else NEVER
-            while ends and replicas[ends[0][1]].ends != ends[0][0]:
+            while ends and actors[ends[0][1]].ends != ends[0][0]:
                 heapq.heappop(ends)  # of a jump that was shortened
             end = ends[0][0] if ends else NEVER
             if now <= soon and now <= end and now < NEVER:
@@ -88,21 +95,22 @@ class _TraceRun:
     def _submit(self, pool: EnginePool, offset: int, ticket: Ticket, now: float) -> None:
         """Give a request to the engine that the router names."""
         i = pool.route(pool.replicas, ticket) if len(pool.replicas) > 1 else 0
-        replica = pool.replicas[i]
+        replica, actor = pool.replicas[i], self.actors[offset + (0 if pool.coupled else i)]
         self.where[ticket.index] = i
-        before = replica.ends
-        for dropped in replica.submit(ticket, now):
-            self._follow(dropped, now)
-        if replica.ends != before:
-            heapq.heappush(self.ends, (replica.ends, offset + i))
+        before = actor.ends
+        taken = actor.submit(replica, ticket, now) if isinstance(actor, Lockstep) else actor.submit(ticket, now)
+        if not taken:
+            self._follow(ticket, now)
+        elif actor.ends != before:
+            heapq.heappush(self.ends, (actor.ends, offset + (0 if pool.coupled else i)))
 
     def _commit(self, i: int) -> None:
-        """A jump of an engine ends."""
-        replica = self.replicas[i]
-        now = replica.ends
-        done = replica.commit()
-        if replica.ends < NEVER:
-            heapq.heappush(self.ends, (replica.ends, i))
+        """A jump of an engine ends, or of all that go together."""
+        actor = self.actors[i]
+        now = actor.ends
+        done = actor.commit()
+        if actor.ends < NEVER:
+            heapq.heappush(self.ends, (actor.ends, i))
         for ticket in done:
             if i < self.first and ticket.output > 1:
                 self._send(ticket, now)

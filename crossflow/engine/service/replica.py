@@ -76,7 +76,10 @@ class Trail:
 
 
 class Replica:
-    """One engine; `submit` gives it a request, `commit` ends the jump that runs until `ends`."""
+    """One engine; `submit` gives it a request, `commit` ends the jump that runs until `ends`.
+
+    Between `plan` and `finish` a jump runs: so many `steps`, the first of which takes `first`, each other `slope` more than the one before.
+    """
 
     def __init__(self, table: StepTable, limits: Limits, policy: Policy, cache: PrefixCache) -> None:
         self.table, self.limits, self.policy, self.cache = table, limits, policy, cache
@@ -96,7 +99,7 @@ class Replica:
         self.steps = self.writing = 0  # of the jump that runs
         self.first = self.slope = self.mean = 0.0
         self.missed: list[tuple[int, float]] = []  # requests that write, and when they had their last tokens
-        self.load, self.work = 0, 0  # requests that are here, and tokens that they will take. [1]
+        self.load = 0  # requests that are here
         self.area, self.seen = 0.0, 0.0  # integral of `load` over time until `seen`. [s]
         self.trail = Trail()
         self.fetched = 0.0
@@ -110,30 +113,41 @@ class Replica:
         whole = self.policy.chunked or not limits.reads or ticket.prompt <= limits.chunk
         return whole and -(-last // limits.page) <= limits.pages
 
-    def submit(self, ticket: Ticket, now: float) -> list[Ticket]:
-        """Take a request in; those that are given up on the spot."""
+    def submit(self, ticket: Ticket, now: float) -> bool:
+        """Take a request in; False where it can never be served here."""
         if not self.holds(ticket):
             ticket.place = DROPPED
-            return [ticket]
-        self._count(1, now)
-        self.work += ticket.prompt + ticket.output
-        blocked = self.refused or bool(self.waiting)
-        self.waiting.append(ticket)
+            return False
+        next_in_turn = self.take(ticket, now)
         if self.ends == NEVER:
-            self._plan(now)
-        elif not blocked and not self.pieces and self.steps > 1 and self._at_work() < self.limits.requests:
-            self._shorten(now)
-        return []
+            self.ends = now  # of no steps: others that come at the same time begin with it
+        elif next_in_turn and not self.pieces and self.steps > 1:
+            self.shorten(now)
+        return True
+
+    def take(self, ticket: Ticket, now: float) -> bool:
+        """Put a request into the queue; whether the next step may admit it."""
+        self._count(1, now)
+        free = not self.refused and not self.waiting and self._at_work() < self.limits.requests
+        self.waiting.append(ticket)
+        return free
 
     def commit(self) -> list[Ticket]:
         """End the jump that runs, and begin the next; requests that have ended."""
-        now, done = self.ends, list[Ticket]()
-        self._record(now)
+        now = self.ends
+        done = self.finish(now)
+        self.plan(now)
+        return done
+
+    def finish(self, now: float) -> list[Ticket]:
+        """End the jump that runs; requests that have ended."""
+        done = list[Ticket]()
+        if self.steps:
+            self._record(now)
         if self.writing:
             self._write(now, done)
         for ticket, tokens in self.pieces:
             self._read(ticket, tokens, now, done)
-        self._plan(now)
         return done
 
     # ---------------------------------------------------------------------------------------- what comes next
@@ -141,7 +155,7 @@ class Replica:
     def _at_work(self) -> int:
         return self.writers + len(self.reading)
 
-    def _plan(self, now: float) -> None:
+    def plan(self, now: float) -> None:
         """Choose the next jump."""
         self.since = now
         if not self.limits.reads:
@@ -180,25 +194,25 @@ class Replica:
         if upto - self.mean < steps - 1:
             steps = int(upto - self.mean) + 1
         self.steps = self._with_room(steps)
-        self.ends = self.since + self._lasts(self.steps)
+        self.ends = self.since + self.lasts(self.steps)
 
-    def _lasts(self, steps: int) -> float:
+    def lasts(self, steps: int) -> float:
         """Time of so many steps of the jump that runs. [s]"""
         return steps * (self.first + 0.5 * (steps - 1) * self.slope)
 
-    def _shorten(self, now: float) -> None:
+    def shorten(self, now: float) -> None:
         """Let the jump end with the step that runs now."""
         elapsed, rise = now - self.since, 0.5 * self.slope
         base = self.first - rise
         root = base * base + 4.0 * rise * elapsed
         near = 2.0 * elapsed / (base + math.sqrt(max(root, 0.0)))  # of the quadratic's roots the one that is right for any slope
         steps = min(max(math.ceil(near), 1), self.steps)
-        while steps > 1 and self._lasts(steps - 1) >= elapsed:
+        while steps > 1 and self.lasts(steps - 1) >= elapsed:
             steps -= 1
-        while steps < self.steps and self._lasts(steps) < elapsed:
+        while steps < self.steps and self.lasts(steps) < elapsed:
             steps += 1
         self.steps = steps
-        self.ends = self.since + self._lasts(steps)
+        self.ends = self.since + self.lasts(steps)
 
     def _next_end(self) -> int:
         """Step at which the next of those that write ends; entries of evicted ones are dropped."""
@@ -441,7 +455,6 @@ class Replica:
         ticket.last, ticket.place = now, ENDED
         self._give_back(ticket)
         self._count(-1, now)
-        self.work -= ticket.prompt + ticket.output
         self.refused = False
         done.append(ticket)
 
