@@ -112,6 +112,35 @@ def test_conversations_find_their_history_in_the_cache():
     assert ways["prefix"] > 1.5 * ways["round_robin"]
 
 
+def test_a_second_tier_keeps_what_the_cache_gives_up():
+    """More of conversations is found again where the host keeps it, and it takes the time of its bytes over the bandwidth."""
+    asked = {
+        "arrivals": {"law": "poisson", "rate": "2 1/s"},
+        "count": 40,
+        "prompt": 1000,
+        "output": 20,
+        "sessions": {"turns": 3, "think": "20 s"},
+    }
+
+    def serve(**more):
+        return crossflow.serve(scenario(asked, serving={"cache_tokens": 20_000, **more}))
+
+    plain, fast, slow = serve(), *(serve(host_cache={"capacity": "64 GiB", "bandwidth": rate}) for rate in ("1000 TB/s", "1 GB/s"))
+    assert fast.cache["hit_rate"] > plain.cache["hit_rate"] + 0.1
+    assert slow.latency["ttft_s"]["mean"] > fast.latency["ttft_s"]["mean"] + 0.05
+    tiny = serve(host_cache={"capacity": "1 MiB", "bandwidth": "1 GB/s"})
+    assert tiny.cache["hit_rate"] == plain.cache["hit_rate"]  # no block of 16 tokens x 128 KiB fits
+    size = slow.run.writers.limits.fetch * 1e9 / 16
+    assert size == pytest.approx(32 * 2 * 8 * 128 * 2)  # layers x keys and values x heads x elements x bytes of Llama 3 8B
+
+
+@pytest.mark.parametrize("key", ["router", "cache_tokens", "host_cache"])
+def test_a_steady_state_says_that_keys_of_a_replay_change_nothing(key):
+    value = {"router": "prefix", "cache_tokens": 1000, "host_cache": {"capacity": "1 GiB", "bandwidth": "1 GB/s"}}[key]
+    found = crossflow.predict(scenario(None, prompt=100, output=20, global_batch=4, serving={key: value}))
+    assert any(f"serving.{key}" in note and "only a replay" in note for note in found.notes)
+
+
 def test_replicas_that_share_experts_wait_for_each_other():
     given = {
         "system": {"template": "dgx-h100", "devices": 8},

@@ -16,7 +16,7 @@ DOORS = {
     "runs.dlrm": ("dlrm_outcome", "dlrm_prices", "dlrm_step"),
     "runs.dlrm_point": ("NODE", "NODES", "point_program"),
     "runs.dlrm_sharded": ("chosen", "joined_parts", "rank_rows", "sharded_outcome"),
-    "runs.memory": ("KINDS", "Memory", "host_share", "memory", "second_capacity"),
+    "runs.memory": ("CACHE", "KINDS", "Memory", "host_share", "memory", "second_capacity"),
     "runs.outcome": ("BREAKDOWN", "Outcome"),
     "runs.programs": ("launches", "program_outcome", "table"),
     "runs.service": ("NO_ROOM", "Prefill", "Service", "TAILS", "cache_room", "guessed", "sending", "steady_state"),

@@ -22,7 +22,7 @@ DOORS = {
     "requests.asking": ("mean_rate", "means", "requests_in"),
     "requests.record": ("RequestTrace",),
     "requests.spec": ("RequestsSpec",),
-    "spec": ("DlrmSpec", "GemmSpec", "ImageSpec", "LstmSpec", "MODELS", "ProgramSpec", "ReuseSpec", "TransformerSpec"),
+    "spec": ("DlrmSpec", "GemmSpec", "HostCacheSpec", "ImageSpec", "LstmSpec", "MODELS", "ProgramSpec", "ReuseSpec", "TransformerSpec"),
     "stacked": ("chosen", "stacked", "structures"),
     "statespace": ("GATED", "SELECTIVE", "StateSpace", "UPDATE"),
     "transformer": ("AttentionGeometry", "Cut", "Layer", "Matrix", "Part", "Routing", "Selection", "Transformer"),

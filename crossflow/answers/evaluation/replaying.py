@@ -16,6 +16,7 @@ from crossflow.answers.scenario import Scenario
 from crossflow.base.arrays import Array
 from crossflow.base.errors import CrossflowError
 from crossflow.cost.machine import Machine
+from crossflow.engine.runs.memory import CACHE
 from crossflow.engine.runs.service import NO_ROOM, Prefill, Service, cache_room, sending
 from crossflow.engine.runs.service_table import Reach, Replicas, step_table
 from crossflow.engine.service.cache import PrefixCache
@@ -31,7 +32,7 @@ from crossflow.parallel.strategy.plan import Plan
 from crossflow.parallel.strategy.reading import AnyStrategy
 from crossflow.workload.job import Job
 from crossflow.workload.requests.record import RequestTrace
-from crossflow.workload.spec import TransformerSpec
+from crossflow.workload.spec import HostCacheSpec, TransformerSpec
 
 OF_A_SERVICE = "serve replays requests through a service: give workload.task: serving, not {task}"
 
@@ -44,6 +45,7 @@ class Engines:
     table: StepTable
     limits: Limits
     fleet: Fleet
+    beyond: int = 0  # pages that the second tier of its cache has room for. [1]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -115,8 +117,9 @@ def _pool(scenario: Scenario, trace: RequestTrace, engines: Engines, rng: np.ran
     habits, limits = scenario.stack.engine, engines.limits
     policy = policy_of(habits.scheduler, habits.admits) if limits.writes else POLICIES["vllm"]
     size = max(trace.block // limits.page, 1)
+    beyond = engines.beyond // size
     return EnginePool(
-        replicas=tuple(Replica(engines.table, limits, policy, PrefixCache(size)) for _ in range(engines.count)),
+        replicas=tuple(Replica(engines.table, limits, policy, PrefixCache(size, beyond)) for _ in range(engines.count)),
         route=router(scenario.workload.serving.router, trace, engines.count, rng),
         coupled=limits.writes and _coupled(scenario.strategy),
     )
@@ -141,7 +144,9 @@ def _engines(scenario: Scenario, trace: RequestTrace) -> tuple[Engines, Engines 
         layout = replace(layout, dp=np.ones(1))
     parts = np.where(overlaps(job, replace(layout, micro_batch=np.full(1, 2.0)), runs_on.stack), 2.0, 1.0)
     layout = replace(layout, microbatches=layout.pp * parts)
-    site = _Site(scenario=scenario, trace=trace, job=job, service=service, given=workload.serving.cache_tokens)
+    site = _Site(
+        scenario=scenario, trace=trace, job=job, service=service, given=workload.serving.cache_tokens, tier=workload.serving.host_cache
+    )
     fleet = Fleet(system=scenario.system, device=scenario.architecture)
     prefill = service.prefill
     writers = site.engines(plan.dp, fleet, layout, runs_on, reads=prefill is None, writes=True)
@@ -168,6 +173,7 @@ class _Site:
     job: Job
     service: Service
     given: int | None  # tokens of the cache of an engine that writes, where the scenario says them. [1]
+    tier: HostCacheSpec | None  # second tier of the cache of an engine that reads
 
     def engines(self, count: int, fleet: Fleet, layout: Layout, runs_on: Machine, *, reads: bool, writes: bool) -> Engines:
         """So many engines on devices of a kind, each with a plan."""
@@ -185,13 +191,20 @@ class _Site:
             lambda outcome: drawn_energy(replace(whole, energy=outcome.energy, sent=outcome.sent), outcome.total) / replicas_of,
         )  # fmt: skip
         page = math.gcd(int(habits.block), trace.block) if trace.block else int(habits.block)
-        given = self.given if writes else None
-        pages = (self._tokens(layout, runs_on, chunk) if given is None else given) // page
-        limits = Limits(chunk=chunk, requests=most, pages=pages, page=page, written=self.job.written, reads=reads, writes=writes)
-        return Engines(count=count, table=table, limits=limits, fleet=replace(fleet, devices=layout.devices / layout.dp))
+        room, size = self._tokens(layout, runs_on, chunk)
+        pages = (self.given if writes and self.given is not None else room) // page
+        tier = self.tier if reads else None
+        limits = Limits(
+            chunk=chunk, requests=most, pages=pages, page=page, written=self.job.written, reads=reads, writes=writes,
+            fetch=0.0 if tier is None else page * size / tier.bandwidth,
+        )  # fmt: skip
+        return Engines(
+            count=count, table=table, limits=limits, fleet=replace(fleet, devices=layout.devices / layout.dp),
+            beyond=0 if tier is None or not size else int(tier.capacity / (page * size)),
+        )  # fmt: skip
 
-    def _tokens(self, layout: Layout, runs_on: Machine, chunk: int) -> int:
-        """Tokens whose keys and values an engine has room for, by those of a request of the mean length. [1]"""
+    def _tokens(self, layout: Layout, runs_on: Machine, chunk: int) -> tuple[int, float]:
+        """Tokens whose keys and values an engine has room for, and the bytes of one on all of its devices, by a mean request. [1], [B]"""
         trace = self.trace
         mean = max(int(np.mean(trace.prompt + 0.5 * trace.output)), 1)
         job = replace(self.job, context=mean, cached=mean, staggered=False)
@@ -199,5 +212,6 @@ class _Site:
             self.service, prefill=None, prompt=np.full(1, float(mean)), hits=np.zeros(1),
             chunk=np.full(1, chunk / float(layout.pp[0])), whole=False,
         )  # fmt: skip
-        _, most = cache_room(job, layout, runs_on, service)
-        return int(min(most[0], 1e9) * mean)
+        held, most = cache_room(job, layout, runs_on, service)
+        size = float(held.stages[CACHE].sum() * layout.devices[0] / (layout.pp[0] * layout.dp[0])) / mean
+        return int(min(most[0], 1e9) * mean), size
