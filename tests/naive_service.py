@@ -60,7 +60,7 @@ class Naive:
 
     def has_room(self, item, piece, kept):
         free = self.free() - kept
-        if self.pages_of(item, piece) > free:
+        if self.pages_of(item, item.need if self.kind == "vllm" else piece) > free:
             return False
         if self.kind != "sglang" or self.whole or not self.running:
             return True

@@ -3,8 +3,9 @@
 References
 ----------
 .. [1] vLLM, docs/usage/v1_guide and vllm/v1/core/sched/scheduler.py: requests that run come first, then those that wait, all within one
-   budget of tokens (`max_num_batched_tokens`); a prompt is read in pieces; a request for which no block is left preempts the one that was
-   admitted last, which is computed anew from the head of the queue.
+   budget of tokens (`max_num_batched_tokens`); a prompt is read in pieces, and begun where all of it has room
+   (`scheduler_reserve_full_isl`, on by default in 0.19); a request for which no block is left preempts the one that was admitted last,
+   which is computed anew from the head of the queue.
 .. [2] SGLang, python/sglang/srt/managers/scheduler.py and schedule_policy.py: a batch of prompts goes before writing, and is a step of its
    own (`enable_mixed_chunk` is off); a request is admitted where there is room for its prompt and a share of what all will write, which
    falls with every step (`schedule_conservativeness`); one that was refused is asked again when the batch has become smaller. Of those
@@ -27,13 +28,14 @@ class Policy:
 
     mixed: bool  # whether a step that reads prompts also writes
     chunked: bool  # whether a prompt is read in pieces
-    room: Literal["now", "share", "whole"]  # for what a request must find room: its next piece, a share of all that is written, all of it
+    # For what a request must find room: its next piece, its prompt, that and a share of what all will write, all that it will ever take.
+    room: Literal["now", "prompt", "share", "whole"]
     leaves: Literal["newest", "shortest"]  # which request gives up its room where it is short
     returns: Literal["head", "tail"]  # of the queue
 
 
 POLICIES: Mapping[str, Policy] = {
-    "vllm": Policy(mixed=True, chunked=True, room="now", leaves="newest", returns="head"),  # [1]
+    "vllm": Policy(mixed=True, chunked=True, room="prompt", leaves="newest", returns="head"),  # [1]
     "sglang": Policy(mixed=False, chunked=True, room="share", leaves="shortest", returns="tail"),  # [2]
     "tensorrt-llm": Policy(mixed=True, chunked=False, room="now", leaves="newest", returns="head"),  # [3]
 }
@@ -47,7 +49,7 @@ def policy_of(scheduler: str, admits: str) -> Policy:
     """Order of work of an engine, which may keep room for the whole of each request.
 
     >>> policy_of("tensorrt-llm", "whole").room, policy_of("vllm", "written").room
-    ('whole', 'now')
+    ('whole', 'prompt')
     """
     policy = POLICIES[scheduler]
     return replace(policy, room="whole") if admits == "whole" else policy

@@ -351,8 +351,9 @@ class Replica:
         ticket.shared = len(hashes) * self.cache.size
         at_end = ticket.prompt + ticket.output - 1 if self.limits.writes else ticket.need
         own = self._own(ticket, at_end if self.policy.room == "whole" else hits + piece)
-        taken = own + (self.cache.pages(hashes) if hashes else 0)
-        if self._at_work() >= self.limits.requests or not self._has_room(ticket, hits, taken, kept):
+        wanted = self._own(ticket, ticket.need) if self.policy.room == "prompt" else own
+        wanted += self.cache.pages(hashes) if hashes else 0
+        if self._at_work() >= self.limits.requests or not self._has_room(ticket, hits, wanted, kept):
             ticket.shared, self.refused = 0, True
             return 0
         self.fetched += far * self.cache.size * self.limits.fetch
@@ -372,10 +373,10 @@ class Replica:
         self.running.append((self.order, ticket))
         self._grow(ticket, own)
 
-    def _has_room(self, ticket: Ticket, hits: int, taken: int, kept: int) -> bool:
-        """Whether a request may be admitted that takes so many pages now."""
+    def _has_room(self, ticket: Ticket, hits: int, wanted: int, kept: int) -> bool:
+        """Whether a request may be admitted that must find so many pages."""
         free = self.limits.pages - self.pages - kept
-        if taken > free:
+        if wanted > free:
             return False
         if self.policy.room != "share" or not self._at_work():
             return True
