@@ -48,6 +48,7 @@ DOORS = {
     "search.problem": ("SearchProblem",),
     "search.settings": ("GradientSettings",),
     "search.shares": ("SHARES",),
+    "service.figures": ("spread",),
     "service.served": ("ServedRequests",),
     "settings": ("*",),
     "study.findings": ("reach_of_ties",),
