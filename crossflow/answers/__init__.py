@@ -49,7 +49,7 @@ DOORS = {
     "search.settings": ("GradientSettings",),
     "search.shares": ("SHARES",),
     "service.figures": ("spread",),
-    "service.served": ("ServedRequests",),
+    "service.served": ("ServedRequests", "served"),
     "settings": ("*",),
     "study.findings": ("reach_of_ties",),
     "study.reading": ("locate", "read_study"),
