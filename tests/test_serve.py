@@ -1,5 +1,7 @@
 """`crossflow serve`: a scenario's requests through its engines, the limit of equal requests, what is refused, what is told."""
 
+import gzip
+import itertools
 import json
 
 import numpy as np
@@ -215,13 +217,20 @@ def test_the_page_tells_verdict_trust_and_tails(file, capsys):
 
 
 def test_files_are_written(file, tmp_path, capsys):
-    names = [tmp_path / name for name in ("all.csv", "answer.json", "load.png")]
+    names = [tmp_path / name for name in ("all.csv", "answer.json", "load.png", "trace.json.gz")]
     assert main(["serve", str(file), *(word for name in names for word in ("-o", str(name)))]) == 0
     rows = (tmp_path / "all.csv").read_text().splitlines()
     assert len(rows) == 301
     assert rows[0].startswith("arrival_s,prompt,output,class,engine,ttft_s")
     assert json.loads((tmp_path / "answer.json").read_text())["requests"] == 300
     assert (tmp_path / "load.svg").exists()
+    events = json.loads(gzip.decompress((tmp_path / "trace.json.gz").read_bytes()))["traceEvents"]
+    slices = [event for event in events if event["ph"] == "X"]
+    assert {event["name"] for event in slices} == {"queue", "prompt", "tokens"}
+    assert sum(event["dur"] for event in slices) * 1e-6 == pytest.approx(sum(float(row.split(",")[7]) for row in rows[1:]), rel=1e-6)
+    for row in {event["tid"] for event in slices}:  # requests of a row do not overlap
+        mine = sorted((event["ts"], event["ts"] + event["dur"]) for event in slices if event["tid"] == row)
+        assert all(end <= start + 0.01 for (_, end), (start, _) in itertools.pairwise(mine))
     capsys.readouterr()
     assert main(["serve", str(file), "-o", str(tmp_path / "x.txt")]) == 2
     assert "a picture ends in .png or .svg" in capsys.readouterr().err

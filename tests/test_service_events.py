@@ -304,6 +304,7 @@ def test_a_step_waits_for_the_rank_with_most_to_do():
 def test_a_captured_graph_takes_what_its_size_takes():
     steps = table(write=lambda n, c: 1e-3 * n + 1e-8 * n * c, graphs=(1, 2, 4, 8))
     assert steps.line(3, 1000.0)[0] == pytest.approx(1e-3 * 4 + 1e-8 * 3 * 1000.0, rel=0.02)
+    assert steps.line(3, 1000.0, alone=False)[0] == pytest.approx(1e-3 * 3 + 1e-8 * 3 * 1000.0)  # beside prompts none is used
     assert steps.line(9, 1000.0)[0] == pytest.approx(1e-3 * 9 + 1e-8 * 9 * 1000.0, rel=0.02)
 
 

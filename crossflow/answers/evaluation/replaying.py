@@ -198,8 +198,9 @@ class _Site:
             chunk=chunk, requests=most, pages=pages, page=page, written=self.job.written, reads=reads, writes=writes,
             fetch=0.0 if tier is None else page * size / tier.bandwidth,
         )  # fmt: skip
+        graphs = POLICIES[habits.scheduler].graphs if writes and runs_on.stack.kernels.launch == "graph" else ()
         return Engines(
-            count=count, table=table, limits=limits, fleet=replace(fleet, devices=layout.devices / layout.dp),
+            count=count, table=replace(table, graphs=graphs), limits=limits, fleet=replace(fleet, devices=layout.devices / layout.dp),
             beyond=0 if tier is None or not size else int(tier.capacity / (page * size)),
         )  # fmt: skip
 

@@ -18,8 +18,9 @@ from crossflow.edges.cli import page
 from crossflow.edges.cli.page import count, dollars, percent
 from crossflow.edges.cli.predict import provenance_of
 from crossflow.edges.cli.source import scenario_of
+from crossflow.edges.trace.requests import write_requests
 
-PICTURES, TABLE, ANSWER = (".png", ".svg"), ".csv", ".json"
+PICTURES, TABLE, ANSWER, TRACE = (".png", ".svg"), ".csv", ".json", ".json.gz"
 TIMES = {"ttft_s": "first token", "tpot_s": "per output token", "itl_s": "between tokens", "e2e_s": "whole request"}
 SHOWN = ("mean", "p50", "p90", "p95", "p99")
 
@@ -27,8 +28,10 @@ SHOWN = ("mean", "p50", "p90", "p95", "p99")
 def run(arguments: argparse.Namespace) -> None:
     """Replay the requests of the scenario, and show or write what is asked for."""
     for path in arguments.output:
-        if path.suffix.lower() not in (*PICTURES, TABLE, ANSWER):
-            raise CrossflowError(f"{path}: a picture ends in .png or .svg, the table of all requests in .csv, the answer in .json")
+        if not path.name.lower().endswith((*PICTURES, TABLE, ANSWER, TRACE)):
+            raise CrossflowError(
+                f"{path}: a picture ends in .png or .svg, the table of all requests in .csv, the answer in .json, a trace in .json.gz"
+            )
         files.check_writable(path, "-o")
     scenario, assumed = scenario_of(arguments)
     page.log_choices(scenario, assumed)
@@ -48,6 +51,10 @@ def write(found: ServedRequests, path: Path) -> None:
         written = [found.save(path)]
     elif not found.feasible:
         raise CrossflowError(f"{path} is not written: {found.reason}")
+    elif path.name.lower().endswith(TRACE):
+        events = write_requests(found, path)
+        page.log(f"wrote {path}: {events:,} events; open it in ui.perfetto.dev")
+        return
     elif suffix == TABLE:
         found.to_csv(path)
         written = [path]

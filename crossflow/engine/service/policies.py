@@ -5,7 +5,8 @@ References
 .. [1] vLLM, docs/usage/v1_guide and vllm/v1/core/sched/scheduler.py: requests that run come first, then those that wait, all within one
    budget of tokens (`max_num_batched_tokens`); a prompt is read in pieces, and begun where all of it has room
    (`scheduler_reserve_full_isl`, on by default in 0.19); a request for which no block is left preempts the one that was admitted last,
-   which is computed anew from the head of the queue.
+   which is computed anew from the head of the queue. CUDA graphs are captured for 1, 2 and 4 requests, multiples of 8 up to 256 and of
+   16 up to 512 (`cudagraph_capture_sizes`); fewer requests are padded to the next of them.
 .. [2] SGLang, python/sglang/srt/managers/scheduler.py and schedule_policy.py: a batch of prompts goes before writing, and is a step of its
    own (`enable_mixed_chunk` is off); a request is admitted where there is room for its prompt and a share of what all will write, which
    falls with every step (`schedule_conservativeness`); one that was refused is asked again when the batch has become smaller. Of those
@@ -32,13 +33,17 @@ class Policy:
     room: Literal["now", "prompt", "share", "whole"]
     leaves: Literal["newest", "shortest"]  # which request gives up its room where it is short
     returns: Literal["head", "tail"]  # of the queue
+    graphs: tuple[int, ...] = ()  # requests for which steps that only write are captured, where kernels are launched by graphs
 
 
 POLICIES: Mapping[str, Policy] = {
-    "vllm": Policy(mixed=True, chunked=True, room="prompt", leaves="newest", returns="head"),  # [1]
+    "vllm": Policy(
+        mixed=True, chunked=True, room="prompt", leaves="newest", returns="head",
+        graphs=(1, 2, 4, *range(8, 257, 8), *range(272, 513, 16)),
+    ),  # [1]
     "sglang": Policy(mixed=False, chunked=True, room="share", leaves="shortest", returns="tail"),  # [2]
     "tensorrt-llm": Policy(mixed=True, chunked=False, room="now", leaves="newest", returns="head"),  # [3]
-}
+}  # fmt: skip
 
 # Share of what all will still write for which SGLang keeps room: at first, at least, how much less with a step, and the most that it
 # counts of one request; after a retraction so many steps must have room [2].

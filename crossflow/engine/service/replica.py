@@ -181,7 +181,7 @@ class Replica:
             seen += piece * (ticket.read + 0.5 * piece)
         self.mean = self.context / n if n else 0.0
         self.keys, self.tokens = seen / tokens, tokens
-        self.first = self.table.line(n, self.mean)[0] + self.table.more(n, tokens, self.keys) + self.fetched
+        self.first = self.table.line(n, self.mean, alone=False)[0] + self.table.more(n, tokens, self.keys) + self.fetched
         self.slope, self.steps, self.fetched = 0.0, 1, 0.0
         self.ends = self.since + self.first
 

@@ -48,11 +48,12 @@ class StepTable:
     _lines: dict[int, tuple[list[float], list[float], list[float]]] = field(default_factory=dict, repr=False)
     _planes: dict[int, tuple[list[float], list[float], list[list[float]]]] = field(default_factory=dict, repr=False)
 
-    def line(self, n: int, context: float) -> Line:
-        """D at a context, its slope, and the context up to which it is straight. [s], [s], [1]"""
-        found = self._lines.get(n)
+    def line(self, n: int, context: float, *, alone: bool = True) -> Line:
+        """D at a context, its slope, and the context up to which it is straight; `alone` where the step only writes. [s], [s], [1]"""
+        key = n if alone else -n
+        found = self._lines.get(key)
         if found is None:
-            found = self._lines[n] = self._line(n)
+            found = self._lines[key] = self._line(n, self.graphs if alone else ())
         axis, values, slopes = found
         i = bisect_right(axis, context, 1, len(axis) - 1) - 1
         upto = axis[i + 1] if i < len(axis) - 2 else inf
@@ -82,12 +83,12 @@ class StepTable:
         i, share = (each[0] for each in _at(self.requests, np.array([float(n)])))
         return np.asarray(values[i] * (1.0 - share) + values[i + 1] * share)
 
-    def _line(self, n: int) -> tuple[list[float], list[float], list[float]]:
+    def _line(self, n: int, graphs: tuple[int, ...]) -> tuple[list[float], list[float], list[float]]:
         """D at n requests: contexts, times there, and slopes behind them.
 
         A graph of more requests than there are computes nothing for the keys of those that are not there.
         """
-        padded = next((size for size in self.graphs if size >= n > 0), n)
+        padded = next((size for size in graphs if size >= n > 0), n)
         values = self._among(padded, self.writing)
         if padded > n:
             i, share = _at(self.context, self.context * n / padded)
