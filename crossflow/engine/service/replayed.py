@@ -83,7 +83,8 @@ class ServiceReplay:
 
 
 def _jumps(trail: Trail) -> Jumps:
-    return Jumps(**{name: np.array(getattr(trail, name), dtype=float) for name in Jumps.__dataclass_fields__})
+    names = Jumps.__dataclass_fields__
+    return Jumps(**dict(zip(names, np.array(trail.rows, dtype=float).reshape(-1, len(names)).T.copy(), strict=True)))
 
 
 def replayed(
@@ -93,8 +94,7 @@ def replayed(
     times = np.array([(each.arrival, each.begun, each.first, each.last) for each in tickets], dtype=float).reshape(-1, 4).T
     times = np.where(times < 0, np.nan, times)
     counts = np.array([(each.index, each.evicted, each.hits) for each in tickets], dtype=np.intp).reshape(-1, 3).T
-    gaps = np.concatenate([np.array(trail.gaps, dtype=float) for trail in trails])
-    gap = np.concatenate([np.array(trail.gap, dtype=float) for trail in trails])
+    gaps, gap = np.concatenate([np.array(trail.gaps, dtype=float).reshape(-1, 2) for trail in trails]).T
     return ServiceReplay(
         trace=trace, index=counts[0], arrival=times[0], begun=times[1], first=times[2], last=times[3], evicted=counts[1], hits=counts[2],
         dropped=dropped, where=np.array(where, dtype=np.intp)[counts[0]], jumps=tuple(map(_jumps, trails)), gap=gap, gaps=gaps, area=area,

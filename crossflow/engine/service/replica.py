@@ -57,22 +57,15 @@ class Ticket:
 
 
 class Trail:
-    """Jumps of an engine, a column each."""
+    """What an engine did, a row for each jump."""
 
-    __slots__ = ("begun", "context", "ended", "gap", "gaps", "keys", "pages", "queue", "steps", "tokens", "writers")
+    __slots__ = ("gaps", "rows")
 
     def __init__(self) -> None:
-        self.begun: list[float] = []  # [s]
-        self.ended: list[float] = []  # [s]
-        self.steps: list[int] = []
-        self.writers: list[int] = []  # requests for which each of its steps writes
-        self.context: list[float] = []  # tokens before those that they write, in the mean
-        self.tokens: list[int] = []  # of prompts
-        self.keys: list[float] = []
-        self.pages: list[int] = []  # of the cache that requests have
-        self.queue: list[int] = []  # requests that wait
-        self.gaps: list[int] = []  # times between tokens of a request, and how many there are of each. [1]
-        self.gap: list[float] = []  # [s]
+        # When it began and ended [s], its steps, the requests for which each writes, the tokens before those in the mean, tokens of
+        # prompts that it reads and keys that each of these sees, pages that requests have, requests that wait.
+        self.rows: list[tuple[float, float, int, int, float, int, float, int, int]] = []
+        self.gaps: list[tuple[int, float]] = []  # times between two tokens of a request, and how many there are of each. [1], [s]
 
 
 class Replica:
@@ -407,8 +400,7 @@ class Replica:
         if ticket.first < 0:
             ticket.first = now
         elif ticket.stopped >= 0:
-            self.trail.gaps.append(1)
-            self.trail.gap.append(now - ticket.stopped)
+            self.trail.gaps.append((1, now - ticket.stopped))
         ticket.stopped = -1.0
         if ticket.wrote >= ticket.output or not self.limits.writes:
             self._leave(ticket, now, done)
@@ -440,7 +432,8 @@ class Replica:
             if self.cache.idle:
                 self.cache.shrink(self.limits.pages - self.pages)
         self.step += steps
-        self.share = max(self.share - FALLS * steps, LEAST_SHARE)
+        if self.policy.room == "share":
+            self.share = max(self.share - FALLS * steps, LEAST_SHARE)
         heap = self.finishing
         while heap and heap[0][0] <= self.step:
             _, order, ticket = heapq.heappop(heap)
@@ -466,22 +459,11 @@ class Replica:
 
     def _record(self, now: float) -> None:
         """Write the jump down."""
-        trail, steps, n = self.trail, self.steps, self.writing
-        trail.begun.append(self.since)
-        trail.ended.append(now)
-        trail.steps.append(steps)
-        trail.writers.append(n)
-        trail.context.append(self.mean + 0.5 * (steps - 1))
-        trail.tokens.append(self.tokens)
-        trail.keys.append(self.keys)
-        trail.pages.append(self.pages)
-        trail.queue.append(len(self.waiting))
+        steps, n, since = self.steps, self.writing, self.since
+        self.trail.rows.append((since, now, steps, n, self.mean + 0.5 * (steps - 1), self.tokens, self.keys, self.pages, len(self.waiting)))
         if n and self.policy.mixed:
-            trail.gaps.append(n * steps)
-            trail.gap.append((now - self.since) / steps)
+            self.trail.gaps.append((n * steps, (now - since) / steps))
         elif n:
-            for many, since in self.missed:
-                trail.gaps.append(many)
-                trail.gap.append(now - since - (steps - 1) * (now - self.since) / steps)
-            trail.gaps.append(n * (steps - 1))
-            trail.gap.append((now - self.since) / steps)
+            each = (now - since) / steps
+            self.trail.gaps += [(many, now - before - (steps - 1) * each) for many, before in self.missed]
+            self.trail.gaps.append((n * (steps - 1), each))
