@@ -92,6 +92,8 @@ def test_tokens_and_time_are_conserved(kind):
     if not again:
         assert sum(jumps.tokens.sum() for jumps in found.jumps) == prompts[~gone].sum()
     assert found.gaps.sum() == outputs[~gone].sum() - (~gone).sum()
+    # All times between tokens are those from first tokens to last ones.
+    assert found.gap @ found.gaps == pytest.approx((found.last - found.first)[~gone].sum(), rel=1e-9)
     # Little's law over the run: the integral of those inside is the sum of the times that each was there.
     assert found.area == pytest.approx(found.times["e2e"][~gone].sum(), rel=1e-9)
     for each in engines:
