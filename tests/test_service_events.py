@@ -8,9 +8,10 @@ import pytest
 from crossflow.engine.service.cache import PrefixCache
 from crossflow.engine.service.fleet import EnginePool, Readers, replay
 from crossflow.engine.service.policies import POLICIES, policy_of
-from crossflow.engine.service.replica import Limits, Replica
+from crossflow.engine.service.replica import Replica
 from crossflow.engine.service.routers import ROUTERS, router
 from crossflow.engine.service.steps import StepTable
+from crossflow.engine.service.ticket import Limits
 from crossflow.workload.requests.record import RequestClass, RequestTrace
 from tests import naive_service
 

@@ -23,9 +23,10 @@ from crossflow.engine.service.cache import PrefixCache
 from crossflow.engine.service.fleet import EnginePool, Readers, replay
 from crossflow.engine.service.policies import POLICIES, policy_of
 from crossflow.engine.service.replayed import Jumps, ServiceReplay
-from crossflow.engine.service.replica import Limits, Replica
+from crossflow.engine.service.replica import Replica
 from crossflow.engine.service.routers import router
 from crossflow.engine.service.steps import StepTable
+from crossflow.engine.service.ticket import Limits
 from crossflow.parallel.batches import overlaps
 from crossflow.parallel.strategy.layout import Layout
 from crossflow.parallel.strategy.plan import Plan

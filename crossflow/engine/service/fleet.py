@@ -14,8 +14,9 @@ import numpy as np
 
 from crossflow.engine.service.lockstep import Lockstep
 from crossflow.engine.service.replayed import ServiceReplay, replayed
-from crossflow.engine.service.replica import DROPPED, NEVER, Replica, Ticket
+from crossflow.engine.service.replica import Replica
 from crossflow.engine.service.routers import Router
+from crossflow.engine.service.ticket import DROPPED, NEVER, Ticket
 from crossflow.workload.requests.record import RequestTrace
 
 

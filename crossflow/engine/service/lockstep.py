@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from crossflow.engine.service.replica import DROPPED, NEVER, Replica, Ticket
+from crossflow.engine.service.replica import Replica
+from crossflow.engine.service.ticket import DROPPED, NEVER, Ticket
 
 
 class Lockstep:

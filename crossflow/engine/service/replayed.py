@@ -13,7 +13,7 @@ from crossflow.base.arrays import Array, Index, Mask
 from crossflow.workload.requests.record import RequestTrace
 
 if TYPE_CHECKING:
-    from crossflow.engine.service.replica import Ticket, Trail
+    from crossflow.engine.service.ticket import Ticket, Trail
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

@@ -15,7 +15,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from crossflow.engine.service.replica import Replica, Ticket
+from crossflow.engine.service.replica import Replica
+from crossflow.engine.service.ticket import Ticket
 from crossflow.workload.requests.record import RequestTrace
 
 Router = Callable[[Sequence[Replica], Ticket], int]
