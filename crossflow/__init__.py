@@ -40,6 +40,7 @@ if TYPE_CHECKING:  # what type checkers and editors know of the names below
     from crossflow.answers.planning.asking import load as load
     from crossflow.answers.planning.asking import plan as plan
     from crossflow.answers.planning.asking import predict as predict
+    from crossflow.answers.planning.asking import serve as serve
     from crossflow.answers.planning.asking import timeline as timeline
     from crossflow.answers.planning.comparing import ComparedSystems as ComparedSystems
     from crossflow.answers.planning.comparing import compare as compare
@@ -49,6 +50,7 @@ if TYPE_CHECKING:  # what type checkers and editors know of the names below
     from crossflow.answers.prediction import Prediction as Prediction
     from crossflow.answers.scenario import Scenario as Scenario
     from crossflow.answers.score import Score as Score
+    from crossflow.answers.service.served import ServedRequests as ServedRequests
     from crossflow.answers.study.run import run_study as run_study
     from crossflow.base.errors import CrossflowError as CrossflowError
     from crossflow.base.errors import SpecError as SpecError
@@ -88,6 +90,8 @@ _PUBLIC = {
     "legal": "answers.planning.asking",
     "DescribedRequests": "workload.requests.describe",
     "requests": "answers.planning.requesting",
+    "ServedRequests": "answers.service.served",
+    "serve": "answers.planning.asking",
     "Timeline": "engine.timeline.record",
     "timeline": "answers.planning.asking",
     "simulate": "answers.evaluation.timelines",
@@ -129,7 +133,7 @@ _CALLED = {
     "minimize": "optimise", "optimization": "optimise", "tune": "optimise", "Study": "study", "run": "study",
     "estimate": "predict", "simulate_step": "predict", "evaluate_point": "predict", "pareto": "front", "pareto_front": "front",
     "strategies": "legal", "best_plan": "plan", "gantt": "draw_timeline", "monte_carlo": "uncertainty", "sensitivity": "explain",
-    "serve": "predict", "serving": "predict", "train": "predict", "training": "predict",
+    "replay": "serve", "serving": "serve", "train": "predict", "training": "predict",
 }  # fmt: skip
 
 __all__ = ["__version__", *_PUBLIC]

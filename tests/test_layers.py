@@ -25,14 +25,14 @@ HOUSE = {
     "workload": (("",), ("requests",)),
     "parallel": (("strategy", "sharding", ""),),
     "cost": (("",),),
-    "engine": (("",), ("timeline",), ("runs",)),
+    "engine": (("",), ("timeline", "service"), ("runs",)),
     "answers": (
         ("settings", "bands", "requested"),
         ("scenario", "score"),
         ("points",),
         ("evaluation",),
         ("uses", "idle"),
-        ("prediction", "catalogue"),
+        ("prediction", "catalogue", "service"),
         ("search",),
         ("explanation",),
         ("planning",),
@@ -145,7 +145,7 @@ def test_rooms_import_only_what_is_below_them(path):
 
 
 DOORED = tuple(wing for wing in HOUSE if wing not in ("base", "edges"))  # everyone stands on `base`, and nobody on `edges`
-MOST_DOORS = 130  # names of a wing that others may import
+MOST_DOORS = 135  # names of a wing that others may import
 
 
 def entered():

@@ -3,9 +3,10 @@
 The modules here are the engine itself: in-order streams as a longest path over segments (`schedule`, `streams`, `tasks`), blocks that
 repeat as max-plus matrices (`maxplus`, `loops`), kinds of ranks where devices differ (`kinds`), and a plain event engine for what
 cannot be ordered beforehand (`events`); on what both can do they agree to the last digit. `timeline` holds slots of a pipeline and what
-every device does and when. `runs` are what runs on it: steps of transformers and recommendation models, programs, services.
+every device does and when. `service` replays requests through serving engines, event by event. `runs` are what runs on the engine: steps
+of transformers and recommendation models, programs, services in steady state.
 
-Takes prices; gives makespans, `Outcome`, `Timeline` and events.
+Takes prices; gives makespans, `Outcome`, `Timeline`, `ServiceReplay` and events.
 """
 
 # What other wings may import, by module; all else is this wing's own.
@@ -15,14 +16,23 @@ DOORS = {
     "runs.dlrm": ("dlrm_outcome", "dlrm_prices", "dlrm_step"),
     "runs.dlrm_point": ("NODE", "NODES", "point_program"),
     "runs.dlrm_sharded": ("chosen", "joined_parts", "rank_rows", "sharded_outcome"),
-    "runs.memory": ("KINDS", "Memory", "host_share", "memory", "second_capacity"),
+    "runs.memory": ("CACHE", "KINDS", "Memory", "host_share", "memory", "second_capacity"),
     "runs.outcome": ("BREAKDOWN", "Outcome"),
     "runs.programs": ("launches", "program_outcome", "table"),
-    "runs.service": ("Prefill", "Service", "TAILS", "guessed", "steady_state"),
+    "runs.service": ("NO_ROOM", "Prefill", "Service", "TAILS", "cache_room", "guessed", "sending", "steady_state"),
+    "runs.service_table": ("Reach", "Replicas", "step_table"),
     "runs.timeline": ("transformer_timeline",),
     "runs.transformer": ("FIGURES", "run_layers", "transformer_step"),
     "runs.uneven": ("EVEN", "Uneven", "check_places", "load_uneven"),
     "schedule": ("durations", "longest_path", "of_class", "schedule"),
+    "service.cache": ("PrefixCache",),
+    "service.fleet": ("EnginePool", "Readers", "replay"),
+    "service.policies": ("POLICIES", "policy_of"),
+    "service.replayed": ("Jumps", "ServiceReplay"),
+    "service.replica": ("Replica",),
+    "service.routers": ("router",),
+    "service.steps": ("StepTable",),
+    "service.ticket": ("Limits",),
     "tasks": ("Copy", "PriceRows", "Task", "copies", "tasks_of"),
     "timeline.flat": ("Run", "timeline_of"),
     "timeline.pipeline": ("walk_of",),

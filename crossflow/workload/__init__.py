@@ -27,7 +27,7 @@ DOORS = {
     "requests.tables": ("ENDINGS", "ending"),
     "requests.words": ("lasting",),
     "requests.writing": ("KINDS",),
-    "spec": ("DlrmSpec", "GemmSpec", "ImageSpec", "LstmSpec", "MODELS", "ProgramSpec", "ReuseSpec", "TransformerSpec"),
+    "spec": ("DlrmSpec", "GemmSpec", "HostCacheSpec", "ImageSpec", "LstmSpec", "MODELS", "ProgramSpec", "ReuseSpec", "TransformerSpec"),
     "stacked": ("chosen", "stacked", "structures"),
     "statespace": ("GATED", "SELECTIVE", "StateSpace", "UPDATE"),
     "transformer": ("AttentionGeometry", "Cut", "Layer", "Matrix", "Part", "Routing", "Selection", "Transformer"),

@@ -19,6 +19,8 @@ _TRAINED = {
     "exchange.backward": "sends gradients of embeddings", "exchange.bucket": "reduces gradients",
 }  # fmt: skip
 
+_REPLAYED = ("router", "cache_tokens", "host_cache")  # keys of `serving` that a steady state does not use
+
 
 def of_other_tasks(spec: AnySpec) -> IdleKey:
     """Keys that the task of a workload does not use; defaults are left out."""
@@ -30,6 +32,9 @@ def of_other_tasks(spec: AnySpec) -> IdleKey:
                 yield path, f"only training {does}, and task is {spec.task}"
     if isinstance(spec, TransformerSpec) and spec.arrives:
         yield "global_batch", "requests arrive (serving.arrival_rate), and as many are in flight as come and go"
+    if isinstance(spec, TransformerSpec) and spec.task == "serving":
+        replayed = (key for key in _REPLAYED if _differs(spec, ["serving", key]))
+        yield from ((f"serving.{key}", "only a replay of requests takes it (crossflow serve)") for key in replayed)
     if isinstance(spec, TransformerSpec) and spec.task in ("training", "forward"):
         yield from ((key, f"only a service has requests, and task is {spec.task}") for key in ("prompt", "output") if getattr(spec, key))
 

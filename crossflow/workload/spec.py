@@ -553,13 +553,21 @@ class _Sourced(FileModel):
         return self._hash
 
 
-def _per_second(value: Any) -> Any:
-    if not isinstance(value, str):
-        raise ValueError(f"expected a quantity in 1/s, such as '2.5 1/s', got {value!r}")  # noqa: TRY004  (pydantic tells of values)
-    return parse(value, "1/s")
+def _quantity(unit: str, example: str) -> Callable[[Any], Any]:
+    """What reads a quantity in a unit, which files write as text."""
+
+    def read(value: Any) -> Any:
+        if not isinstance(value, str):
+            raise ValueError(f"expected a quantity in {unit}, such as '{example}', got {value!r}")  # noqa: TRY004  (pydantic tells of values)
+        return parse(value, unit)
+
+    return read
 
 
-PerSecond = Annotated[float, Strict(), BeforeValidator(_per_second), Field(gt=0.0, allow_inf_nan=False)]
+_ABOVE_ZERO = Field(gt=0.0, allow_inf_nan=False)
+PerSecond = Annotated[float, Strict(), BeforeValidator(_quantity("1/s", "2.5 1/s")), _ABOVE_ZERO]
+HostBytes = Annotated[float, Strict(), BeforeValidator(_quantity("B", "256 GiB")), _ABOVE_ZERO]
+HostBandwidth = Annotated[float, Strict(), BeforeValidator(_quantity("B/s", "50 GB/s")), _ABOVE_ZERO]
 
 
 class SpeculationSpec(FileModel):
@@ -577,6 +585,13 @@ class PrefillSpec(FileModel):
     workers: PositiveInt = Field(description="how many there are")
 
 
+class HostCacheSpec(FileModel):
+    """A second tier of the cache, which keeps what a replica's devices give up: memory of the host, or a disk."""
+
+    capacity: HostBytes = Field(description="of a replica, such as 256 GiB")
+    bandwidth: HostBandwidth = Field(description="with which blocks come back to all devices of a replica, such as 50 GB/s")
+
+
 class ServingSpec(FileModel):
     """How a service runs: what `task: serving` adds to `prompt`, `output` and `global_batch`, which is the number of requests in flight."""
 
@@ -586,6 +601,19 @@ class ServingSpec(FileModel):
     chunk: Dimension | None = Field(None, description="tokens that a step computes at most; that of the software stack where absent")
     prefix_hits: NonNegativeFloat = Field(0.0, lt=1.0, description="share of a prompt's tokens that lie in the cache when it arrives")
     speculation: SpeculationSpec | None = Field(None, description="speculative decoding")
+    router: Literal["round_robin", "least_loaded", "two_choices", "prefix", "length", "class"] = Field(
+        "round_robin",
+        description="which replica a request goes to in a replay (`crossflow serve`): one after the other; the one with fewest requests; "
+        "of two drawn at random that one; the one that has most of its prompt, unless it is much fuller; by length of prompts; by class",
+    )
+    host_cache: HostCacheSpec | None = Field(
+        None, description="where blocks of prompts stay in a replay that the cache has no room for; they are lost where absent"
+    )
+    cache_tokens: Dimension | None = Field(
+        None,
+        description="tokens that the cache of a replica holds in a replay (`crossflow serve`), as the log of an engine says; what there "
+        "is room for where absent",
+    )
     prefill: PrefillSpec | None = Field(
         None, description="workers of their own for prompts; without them, steps that write read prompts too"
     )

@@ -111,7 +111,7 @@ def _fleets(batch: PointBatch, ran: Ran) -> tuple[tuple[Fleet, ...], tuple[Fleet
     return (own, *ran.beside), (own, *(one for one in ran.beside if one.pool))
 
 
-def _energy(fleet: Fleet, elapsed: Array) -> Array:
+def drawn_energy(fleet: Fleet, elapsed: Array) -> Array:
     """Energy of devices with their links, and of the switches that their system names, in a step of some length. [J]"""
     device, devices, sent = fleet.device, fleet.devices, fleet.sent
     intra, inter = (NOTHING if port is None else port.energy for port in (device.intra, device.inter))
@@ -132,7 +132,7 @@ def score_of(batch: PointBatch, ran: Ran) -> Score:
     total = np.where(beyond, np.inf, outcome.total)
     timed = np.isfinite(total) & (total > 0)
     elapsed = np.where(timed, total, 1.0)
-    energy = wide(np.where(timed, sum((_energy(one, elapsed) for one in fleets), NOTHING), np.inf), n)
+    energy = wide(np.where(timed, sum((drawn_energy(one, elapsed) for one in fleets), NOTHING), np.inf), n)
     peak = sum((one.device.throughput[dtype] * one.devices for one in fleets), NOTHING)
     used = divide(wide(outcome.flops, n), wide(peak * elapsed, n))
     needed = divide(wide(outcome.model_flops, n), wide(peak * elapsed, n))

@@ -24,8 +24,9 @@ from crossflow.answers.planning.opening import Overrides, ScenarioSource, as_set
 from crossflow.answers.planning.plans import Plans
 from crossflow.answers.planning.question import INSTEAD, Question
 from crossflow.answers.prediction import Prediction
-from crossflow.answers.scenario import Scenario, ScenarioFile
+from crossflow.answers.scenario import Scenario, ScenarioFile, requests_of
 from crossflow.answers.score import MARGIN
+from crossflow.answers.service.served import ServedRequests, served
 from crossflow.base import files
 from crossflow.base.errors import CrossflowError, did_you_mean
 from crossflow.base.files import YAML, Document
@@ -34,6 +35,7 @@ from crossflow.engine.timeline.record import Timeline
 from crossflow.parallel.strategy.notation import DEGREES, PLAN_KEYS
 from crossflow.parallel.strategy.reading import every_strategy
 from crossflow.workload.huggingface import CONFIG
+from crossflow.workload.requests.record import RequestTrace
 from crossflow.workload.spec import MODELS
 
 # What other tools call a setting -> its name here, for errors alone.
@@ -145,6 +147,37 @@ def timeline(scenario: ScenarioSource | None = None, settings: Overrides = (), *
     >>> step.to_perfetto("step.json.gz")  # doctest: +SKIP
     """
     return simulate(opening.load(*asked("timeline", scenario, settings, named)[:2]), uneven)
+
+
+def serve(
+    scenario: ScenarioSource | None = None,
+    requests: RequestTrace | None = None,
+    settings: Overrides = (),
+    **named: Any,
+) -> ServedRequests:
+    """Replay requests through a service, event by event; see `predict` for how the scenario is given.
+
+    Parameters
+    ----------
+    requests : the requests, in the place of those that the scenario's key ``requests`` reads or draws.
+
+    Returns
+    -------
+    Times of every request, targets that were met, throughput, use of the cache, energy and money, with series over time.
+
+    Examples
+    --------
+    >>> import crossflow
+    >>> asked = {"arrivals": {"law": "poisson", "rate": "2 1/s"}, "count": 50, "prompt": 500, "output": 20}
+    >>> workload = {"model": "llama3-8b", "task": "serving"}
+    >>> scenario = {"system": "dgx-h100", "workload": workload, "strategy": "tp1-dp8", "requests": asked}
+    >>> served = crossflow.serve(scenario)
+    >>> len(served.trace), served.preemptions
+    (50, 0)
+    """
+    source, texts, _ = asked("serve", scenario, settings, named)
+    found = opening.load(source, texts)
+    return served(found, requests_of(found) if requests is None else requests)
 
 
 def asked(

@@ -174,6 +174,9 @@ _OBJECTIVE = (
 )
 _MARGIN = "share of memory that should be left, 0.05 where not given: plans that leave less are marked as tight, and not chosen"
 _WRITTEN = "trace (.json, .json.gz), picture (.png, .svg) or, without ending, folder of a trace a rank; may be given several times"
+_SERVED = (
+    "picture (.png, .svg), table of all requests (.csv), trace for Perfetto (.json.gz), or the answer (.json); may be given several times"
+)
 _CHANGES = "changes such as all_reduce+2ms,bandwidth*0.5,latency+5us,all*1.1,rank[7]*1.2"
 _TRACE_CHANGES = (
     "changes such as compute*0.5,all_reduce+2ms,host*0.5,kernel[*gemm*]*0.8,op[aten::gelu]*0,synchronisation*0,rank[3]+1ms,batch*2"
@@ -281,6 +284,10 @@ _COMMANDS: dict[str, tuple[str, tuple[Argument, ...]]] = {
         _argument("--no-browser", action="store_true", help="print the address and open nothing"),
         _argument("--export", type=Path, metavar="PAGE.html", help="write the page as one file that works without crossflow, and end"),
         _argument("--with", dest="moved", type=_paths, default=(), metavar="PATHS", help=_MOVED),
+    )),
+    "serve": ("replay requests through a service, event by event: times, tails, targets, cache, energy, cost", (
+        *_ABOUT_WHAT,
+        _argument("-o", "--output", type=Path, action="append", default=[], metavar="FILE", help=_SERVED),
     )),
     "events": ("list the different events of a step: those to measure to know all of it", (
         *_ABOUT_WHAT,

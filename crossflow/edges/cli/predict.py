@@ -13,6 +13,7 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from crossflow.answers.prediction import Prediction, predict
+from crossflow.answers.scenario import Scenario
 from crossflow.answers.score import MARGIN, unit_of, words
 from crossflow.base import files
 from crossflow.base.drawing.palette import RESOURCES, resource
@@ -317,8 +318,13 @@ def _legend(kinds: dict[str, float], needed: float, capacity: float) -> page.Flo
 
 
 def provenance(prediction: Prediction) -> Group:
-    """Version and inputs, and whether the result leaves what was measured."""
-    record = prediction.to_dict()["provenance"]
+    """Version and inputs of a prediction."""
+    return provenance_of(prediction.scenario)
+
+
+def provenance_of(scenario: Scenario) -> Group:
+    """Version and inputs of what a scenario answers."""
+    record = scenario.provenance()
     inputs = ", ".join(f"{name} {digest}" for name, digest in record["inputs"].items())
     seed = "" if record["seed"] is None else f"; seed {record['seed']}"
     lines = [Text(), Text(f"crossflow {record['version']}; inputs {inputs}{seed}", "dim")]

@@ -182,7 +182,8 @@ def steady_state(job: Job, layout: Layout, machine: Machine, service: Service) -
     job : writing of tokens (``task: decode``).
     layout : plans of the replicas with all requests in flight.
     """
-    held, most = _room(job, layout, machine, service)
+    held, most = cache_room(job, layout, machine, service)
+    most = np.floor(most)
     flow = _balanced(job, layout, machine, service, held, np.minimum(most, service.most))
     outcome = _mean(flow.steps)
     ends = flow.rate * flow.steps.mean * layout.dp  # requests that end in a step
@@ -220,8 +221,8 @@ def _at(layout: Layout, decoding: Array) -> Layout:
     return replace(layout, micro_batch=decoding / layout.microbatches)
 
 
-def _room(job: Job, layout: Layout, machine: Machine, service: Service) -> tuple[Memory, Array]:
-    """Memory with one request in a replica, and how many there is room for. [1]
+def cache_room(job: Job, layout: Layout, machine: Machine, service: Service) -> tuple[Memory, Array]:
+    """Memory with one request in a replica, and how many there is room for, with a part of one. [1]
 
     Activations are those of a step that computes a whole chunk. A request holds its mean length. An engine that evicts none keeps room
     for all that will be written of it; one that evicts computes again what it wrote, which is not counted.
@@ -242,8 +243,7 @@ def _room(job: Job, layout: Layout, machine: Machine, service: Service) -> tuple
     stays, (_, away) = held.far[0], longest.far
     beside = held.far_capacity - stays
     far = np.where(away > 0, divide(beside, away), np.where(beside >= 0, np.inf, 0.0)).min(axis=0)
-    most = np.minimum(most, far)
-    return held, np.asarray(np.maximum(np.floor(most), 0.0))
+    return held, np.asarray(np.maximum(np.minimum(most, far), 0.0))
 
 
 def _chunk(service: Service, micro: Array, written: float) -> tuple[Chunk, Array, Array]:
@@ -338,13 +338,18 @@ def _reading(job: Job, machine: Machine, service: Service, prefill: Prefill) -> 
 
     They leave by the network of the worker and arrive by that of the replica: the slower of both decides.
     """
+    time = transformer_step(job.reading, prefill.layout, prefill.machine).total * service.left
+    return np.stack([time, sending(job, machine, prefill, service.left)])
+
+
+def sending(job: Job, machine: Machine, prefill: Prefill, share: Array) -> Array:
+    """Time in which keys and values of a share of a prompt travel from a worker to a replica, shape (n,). [s]"""
     layout = prefill.layout
-    time = transformer_step(job.reading, layout, prefill.machine).total * service.left
     pair, one = np.full(len(layout), 2.0), np.ones(len(layout))
     group = Group(size=pair, per_node=one, stride=layout.devices, devices=pair * layout.devices, extent=pair)
-    sent = memory(job.reading, layout, prefill.machine).stages[CACHE].max(axis=0) * service.left
+    sent = memory(job.reading, layout, prefill.machine).stages[CACHE].max(axis=0) * share
     ends = [prefill.machine] if prefill.machine is machine else [prefill.machine, machine]
-    return np.stack([time, np.maximum.reduce([end.wires.time("send_recv", sent, group) for end in ends])])
+    return np.asarray(np.maximum.reduce([end.wires.time("send_recv", sent, group) for end in ends]))
 
 
 def _mean(steps: _StepKinds) -> Outcome:

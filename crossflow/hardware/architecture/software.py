@@ -227,6 +227,12 @@ class EngineHabits(FileModel):
         description="experts lie on the ranks that share them out so that these are alike full (EPLB) rather than in their order; with "
         "`redundant_experts` they always do",
     )
+    scheduler: Literal["vllm", "sglang", "tensorrt-llm"] = Field(
+        default="vllm",
+        description="order of work in a replay (`crossflow serve`). vllm: steps that write also read pieces of prompts. sglang: prompts "
+        "are read first, in steps of their own. tensorrt-llm: steps that write also read prompts, whole ones",
+    )
+    block: Whole = Field(16, gt=0, description="tokens of a page of the cache, in a replay")
     admits: Literal["written", "whole"] = Field(
         default="written",
         description="requests that a replica works on at once. written: as many as have room with what is written of them in the mean; one "

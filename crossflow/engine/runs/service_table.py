@@ -1,0 +1,101 @@
+"""Tables of what the steps of a service take, filled with the times of a transformer's step: all points in one call."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from crossflow.base.arrays import Array
+from crossflow.cost.machine import Machine
+from crossflow.engine.runs.memory import memory
+from crossflow.engine.runs.outcome import Outcome
+from crossflow.engine.runs.transformer import transformer_step
+from crossflow.engine.service.steps import StepTable
+from crossflow.parallel.strategy.layout import Layout
+from crossflow.workload.job import Chunk, Job
+
+NOBODY = 1e-3  # requests that stand for none, of which a step cannot be priced. [1]
+# Points of an axis for each doubling of what it counts, and the number up to which every one is a point.
+FINE, COARSE, EACH = 3.0, 1.5, 8
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reach:
+    """How far a trace goes in a table."""
+
+    requests: int  # that write at once, at most. [1]
+    context: int  # tokens of the longest request. [1]
+    tokens: int  # of prompts that a step reads, at most. [1]
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Replicas:
+    """What a replica runs on: of one point."""
+
+    job: Job  # writing of tokens
+    layout: Layout
+    machine: Machine
+    microbatches: float  # of a step. [1]
+    gained: float = 1.0  # tokens that a step gives a request in the mean. [1]
+    drafts: float = 0.0  # time of guessing in a step, over that of the step. [1]
+
+
+def _axis(most: float, *, least: float, each: float) -> Array:
+    """Points from `least` to `most`, so many for each doubling, all of them whole; two at least."""
+    most = max(most, least + 1.0)
+    count = max(int(np.ceil(each * np.log2(most / least))) + 1, 2)
+    return np.unique(np.round(np.geomspace(least, most, count)))
+
+
+def step_table(replicas: Replicas, reach: Reach, energy: Callable[[Outcome], Array]) -> StepTable:
+    """Tables of a replica's steps.
+
+    With speculation a step gives a request several tokens in the mean; the tables then have the time of one of them, so that a token that
+    is written takes its share of a step (Leviathan et al., ICML 2023), and all else is as without.
+
+    Parameters
+    ----------
+    energy : energy of steps of all devices of the replica, at rest included, shape (n,). [J]
+    """
+    few = np.arange(0.0, min(reach.requests, EACH) + 1.0)
+    requests = np.union1d(few, _axis(reach.requests, least=1.0, each=FINE))
+    context = np.union1d([0.0], _axis(reach.context, least=16.0, each=COARSE))
+    tokens, keys = _axis(reach.tokens, least=1.0, each=COARSE), _axis(reach.context, least=8.0, each=1.0)
+    n, c = _grid(requests, np.append(context, np.median(context)))
+    m, t, k = _grid(requests, tokens, keys)
+    plain, mixed = _steps(replicas, n, c), _steps(replicas, m, np.full(len(m), np.median(context)), (t, k))
+    share, slower = 1.0 / replicas.gained, 1.0 + replicas.drafts
+
+    def tables(written: Array, both: Array) -> tuple[Array, Array]:
+        columns = written.reshape(len(requests), -1) * slower
+        read = both.reshape(len(requests), len(tokens), -1) * slower - columns[:, -1, None, None]
+        return columns[:, :-1] * share, np.maximum(read, 0.0)
+
+    (writing, reading), (writing_energy, reading_energy) = tables(plain.total, mixed.total), tables(energy(plain), energy(mixed))
+    return StepTable(
+        requests=requests, context=context, tokens=tokens, keys=keys, writing=writing, reading=reading, writing_energy=writing_energy,
+        reading_energy=reading_energy,
+    )  # fmt: skip
+
+
+def _grid(*axes: Array) -> tuple[Array, ...]:
+    """All combinations of the points of axes, the last of which varies first, shape (n,) each."""
+    return tuple(each.ravel() for each in np.meshgrid(*axes, indexing="ij"))
+
+
+def _steps(replicas: Replicas, requests: Array, context: Array, read: tuple[Array, Array] | None = None) -> Outcome:
+    """Steps that write for so many requests of a replica, of shape (n,), and that `read` so many tokens which see so many keys in the mean.
+
+    Tokens are of one piece where that can be, of several that begin their prompts where keys are fewer.
+    """
+    n, parts = len(requests), replicas.microbatches
+    layout = replicas.layout.at(np.zeros(n, dtype=np.intp))
+    layout = replace(layout, micro_batch=np.maximum(requests, NOBODY) / parts, microbatches=np.full(n, parts))
+    job = replace(replicas.job, context=context, cached=context)  # type: ignore[arg-type] # numbers of a job may be arrays
+    if read is not None:
+        tokens, keys = read[0] / parts, read[1]
+        length = np.where(keys >= tokens / 2.0, tokens, 2.0 * keys)
+        job = replace(job, chunk=Chunk(pieces=tokens / length, length=length, before=np.maximum(keys - length / 2.0, 0.0)))
+    return transformer_step(job, layout, replicas.machine, memory(job, layout, replicas.machine))

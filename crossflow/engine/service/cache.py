@@ -1,0 +1,82 @@
+"""Blocks that prompts share: a prefix is kept until its room is wanted, the one that was used longest ago first.
+
+Paged blocks are those of vLLM (Kwon et al., SOSP 2023, Sec. 4), whose full blocks are found by a hash of all tokens up to their end; the
+radix tree of SGLang (Zheng et al., NeurIPS 2024, Sec. 3) finds the same prefixes, and evicts its leaves in the same order.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Sequence
+
+
+class PrefixCache:
+    """Full blocks of prompts by their hash: those that requests in the engine use, and those that lie idle.
+
+    Blocks are found from the moment at which a request that reads them is admitted, as in vLLM, which registers what a step computes
+    when it is scheduled. Of a freed prompt the end is given up first, for its beginning may serve more.
+
+    Parameters
+    ----------
+    size : pages of the cache that a block takes. [1]
+    beyond : blocks that a second tier (the host's memory) keeps of those that are given up. [1]
+    """
+
+    __slots__ = ("beyond", "idle", "size", "tier", "used")
+
+    def __init__(self, size: int, beyond: int = 0) -> None:
+        self.size, self.beyond = size, beyond
+        self.used: dict[int, int] = {}  # requests that use a block
+        self.idle: OrderedDict[int, None] = OrderedDict()
+        self.tier: OrderedDict[int, None] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self.used) + len(self.idle)
+
+    def found(self, hashes: Sequence[int]) -> tuple[int, int]:
+        """Leading blocks that are there, and how many of those lie in the second tier. [1]"""
+        used, idle, tier, many, far = self.used, self.idle, self.tier, 0, 0
+        for block in hashes:
+            if block not in used and block not in idle:
+                if block not in tier:
+                    break
+                far += 1
+            many += 1
+        return many, far
+
+    def pages(self, hashes: Sequence[int]) -> int:
+        """Pages that using them takes of what is free or idle. [1]"""
+        used = self.used
+        return self.size * sum(block not in used for block in hashes)
+
+    def take(self, hashes: Sequence[int]) -> int:
+        """Use blocks: those that nobody used are idle no longer, or new; pages that they take. [1]"""
+        taken = 0
+        for block in hashes:
+            others = self.used.get(block, 0)
+            self.used[block] = others + 1
+            if not others:
+                taken += self.size
+                self.idle.pop(block, None)
+                self.tier.pop(block, None)
+        return taken
+
+    def free(self, hashes: Sequence[int]) -> int:
+        """Use them no longer; pages that nobody uses now. [1]"""
+        left = 0
+        for block in reversed(hashes):
+            self.used[block] -= 1
+            if not self.used[block]:
+                del self.used[block]
+                self.idle[block] = None
+                left += self.size
+        return left
+
+    def shrink(self, room: int) -> None:
+        """Give up the oldest idle blocks until the others fit in so many pages."""
+        while len(self.idle) * self.size > room:
+            block, _ = self.idle.popitem(last=False)
+            if self.beyond:
+                self.tier[block] = None
+                if len(self.tier) > self.beyond:
+                    self.tier.popitem(last=False)

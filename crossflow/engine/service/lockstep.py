@@ -1,0 +1,65 @@
+"""Engines that make every step together: ranks of data-parallel attention that share out experts.
+
+Their tokens meet at the experts of every layer, so that a step takes as long as that of the rank with most to do, and ranks without
+requests run along (vLLM, docs/serving/data_parallel_deployment, "forward passes must be aligned").
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from crossflow.engine.service.replica import Replica
+from crossflow.engine.service.ticket import DROPPED, NEVER, Ticket
+
+
+class Lockstep:
+    """Engines whose jumps begin and end together; used as a `Replica` is."""
+
+    def __init__(self, members: Sequence[Replica]) -> None:
+        self.members = tuple(members)
+        self.ends = NEVER
+
+    def submit(self, member: Replica, ticket: Ticket, now: float) -> bool:
+        """Give a request to one of them; False where it can never be served there."""
+        if not member.holds(ticket):
+            ticket.place = DROPPED
+            return False
+        next_in_turn = member.take(ticket, now)
+        if self.ends == NEVER:
+            self.ends = now  # of no steps, as of an engine by itself
+        elif next_in_turn and not any(one.pieces for one in self.busy):
+            for one in self.busy:
+                one.shorten(now)
+            self.ends = min((one.ends for one in self.busy), default=self.ends)
+        return True
+
+    @property
+    def busy(self) -> list[Replica]:
+        """Those with something to do in the jump that runs."""
+        return [one for one in self.members if one.ends < NEVER]
+
+    def commit(self) -> list[Ticket]:
+        """End the jump that runs, and begin the next; requests that have ended."""
+        now = self.ends
+        done = [ticket for one in self.busy for ticket in one.finish(now)]
+        self.plan(now)
+        return done
+
+    def plan(self, now: float) -> None:
+        """Choose the next jump: as many steps as all can make, each as long as the longest."""
+        for one in self.members:
+            one.plan(now)
+        busy = self.busy
+        if not busy:
+            self.ends = NEVER
+            return
+        longest = max(busy, key=lambda one: (one.first, one.slope))
+        first, slope = longest.first, longest.slope
+        steps = min(one.steps for one in busy)
+        for one in busy:  # until another takes longer
+            if one.slope > slope:
+                steps = min(steps, int((first - one.first) / (one.slope - slope)) + 1)
+        for one in busy:
+            one.first, one.slope, one.steps = first, slope, steps
+            one.ends = now + one.lasts(steps)
+        self.ends = busy[0].ends

@@ -1,0 +1,101 @@
+"""What came of a replay: times of every request, and what engines did over time, as arrays."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from crossflow.base.arrays import Array, Index, Mask
+from crossflow.workload.requests.record import RequestTrace
+
+if TYPE_CHECKING:
+    from crossflow.engine.service.ticket import Ticket, Trail
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Jumps:
+    """What one engine did, jump by jump: steps of the same requests in a row; arrays of shape (jumps,)."""
+
+    begun: Array  # [s]
+    ended: Array  # [s]
+    steps: Array  # [1]
+    writers: Array  # requests for which each of its steps writes. [1]
+    context: Array  # tokens before those that they write, in the mean. [1]
+    tokens: Array  # of prompts that it reads. [1]
+    keys: Array  # that each of these sees in the mean. [1]
+    pages: Array  # of the cache that requests have. [1]
+    queue: Array  # requests that wait. [1]
+
+    @property
+    def busy(self) -> float:
+        """Time in which the engine works. [s]"""
+        return float((self.ended - self.begun).sum())
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class ServiceReplay:
+    """What became of requests, in order of their indices in the trace; arrays of shape (n,), NaN where it did not come to it."""
+
+    trace: RequestTrace
+    index: Index  # of those that arrived
+    arrival: Array  # [s]
+    begun: Array  # time of admission. [s]
+    first: Array  # time of the first token. [s]
+    last: Array  # time of the last token. [s]
+    evicted: Index  # times that it lost its room. [1]
+    hits: Index  # tokens of its prompt that lay in the cache. [1]
+    dropped: Mask  # whether no engine can ever hold it
+    where: Index  # engine that wrote it
+    jumps: tuple[Jumps, ...]  # of every engine, those that only read first
+    gap: Array  # times between two tokens of a request, each as often as `gaps` says. [s]
+    gaps: Array  # [1]
+    area: float  # integral over time of the requests that are in engines. [s]
+
+    @property
+    def prompt(self) -> Index:
+        """Tokens of prompts. [1]"""
+        return np.asarray(self.trace.prompt[self.index])
+
+    @property
+    def output(self) -> Index:
+        """Tokens that are asked for. [1]"""
+        return np.asarray(self.trace.output[self.index])
+
+    @property
+    def kind(self) -> Index:
+        """Index of the class of each request."""
+        return np.asarray(self.trace.kind[self.index])
+
+    @functools.cached_property
+    def times(self) -> Mapping[str, Array]:
+        """What users wait for, by name: to the first token, for each further one (NaN where there is none), in all. [s]"""
+        further = np.where(self.output > 1, self.output - 1.0, np.nan)
+        return {"ttft": self.first - self.arrival, "tpot": (self.last - self.first) / further, "e2e": self.last - self.arrival}
+
+    @property
+    def answered(self) -> Mask:
+        """Requests that have ended."""
+        return np.asarray(~self.dropped)
+
+
+def _jumps(trail: Trail) -> Jumps:
+    names = Jumps.__dataclass_fields__
+    return Jumps(**dict(zip(names, np.array(trail.rows, dtype=float).reshape(-1, len(names)).T.copy(), strict=True)))
+
+
+def replayed(
+    trace: RequestTrace, tickets: Sequence[Ticket], dropped: Mask, where: Sequence[int], trails: Sequence[Trail], area: float
+) -> ServiceReplay:
+    """Arrays of what happened to requests."""
+    times = np.array([(each.arrival, each.begun, each.first, each.last) for each in tickets], dtype=float).reshape(-1, 4).T
+    times = np.where(times < 0, np.nan, times)
+    counts = np.array([(each.index, each.evicted, each.hits) for each in tickets], dtype=np.intp).reshape(-1, 3).T
+    gaps, gap = np.concatenate([np.array(trail.gaps, dtype=float).reshape(-1, 2) for trail in trails]).T
+    return ServiceReplay(
+        trace=trace, index=counts[0], arrival=times[0], begun=times[1], first=times[2], last=times[3], evicted=counts[1], hits=counts[2],
+        dropped=dropped, where=np.array(where, dtype=np.intp)[counts[0]], jumps=tuple(map(_jumps, trails)), gap=gap, gaps=gaps, area=area,
+    )  # fmt: skip

@@ -1,0 +1,418 @@
+"""One engine by events: its queue, its cache, its steps.
+
+Between two events (an arrival that can be admitted, an end, a full cache) the steps of an engine differ only in their context, and their
+times are a straight line in it: all of them are one jump, whose length is an arithmetic series. A step that reads prompts is a jump of
+one step. What jumps give is what single steps give, but for rounding.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections import deque
+
+from crossflow.engine.service.cache import PrefixCache
+from crossflow.engine.service.policies import AFTER, CLIP, FALLS, LEAST_SHARE, SHARE, Policy
+from crossflow.engine.service.steps import StepTable
+from crossflow.engine.service.ticket import DROPPED, ENDED, NEVER, READING, WAITING, WRITING, Limits, ReadPiece, Ticket, Trail
+
+
+class Replica:
+    """One engine; `submit` gives it a request, `commit` ends the jump that runs until `ends`.
+
+    Between `plan` and `finish` a jump runs: so many `steps`, the first of which takes `first`, each other `slope` more than the one before.
+    """
+
+    def __init__(self, table: StepTable, limits: Limits, policy: Policy, cache: PrefixCache) -> None:
+        self.table, self.limits, self.policy, self.cache = table, limits, policy, cache
+        self.waiting: deque[Ticket] = deque()
+        self.reading: deque[Ticket] = deque()
+        self.running: list[tuple[int, Ticket]] = []  # in order of admission, with some that have left
+        self.finishing: list[tuple[int, int, Ticket]] = []  # heap: step at which it ends, number of admission
+        self.phases = [0] * limits.page  # requests that write, by tokens beyond a full page at step 0
+        self.step = self.writers = self.order = 0
+        self.context = self.left = 0  # tokens that those that write have in the cache, and have still to write. [1]
+        self.pages = 0  # that requests have. [1]
+        self.refused = False  # whether the head of the queue found no room, which does not change until others leave
+        self.crowded = False  # whether one was evicted for the jump that runs, so that nobody is admitted to its step
+        self.share = SHARE
+        self.since, self.ends = 0.0, NEVER  # of the jump that runs. [s]
+        self.pieces: list[ReadPiece] = []
+        self.steps = self.writing = 0  # of the jump that runs
+        self.first = self.slope = self.mean = 0.0
+        self.missed: list[tuple[int, float]] = []  # requests that write, and when they had their last tokens
+        self.load = 0  # requests that are here
+        self.area, self.seen = 0.0, 0.0  # integral of `load` over time until `seen`. [s]
+        self.trail = Trail()
+        self.fetched = 0.0
+
+    # ---------------------------------------------------------------------------------------- from outside
+
+    def holds(self, ticket: Ticket) -> bool:
+        """Whether a request can ever be served here."""
+        limits = self.limits
+        last = ticket.prompt + (ticket.output - 1 if limits.writes else 0)
+        whole = self.policy.chunked or not limits.reads or ticket.prompt <= limits.chunk
+        return whole and -(-last // limits.page) <= limits.pages
+
+    def submit(self, ticket: Ticket, now: float) -> bool:
+        """Take a request in; False where it can never be served here."""
+        if not self.holds(ticket):
+            ticket.place = DROPPED
+            return False
+        next_in_turn = self.take(ticket, now)
+        if self.ends == NEVER:
+            self.ends = now  # of no steps: others that come at the same time begin with it
+        elif next_in_turn and not self.pieces and self.steps > 1:
+            self.shorten(now)
+        return True
+
+    def take(self, ticket: Ticket, now: float) -> bool:
+        """Put a request into the queue; whether the next step may admit it."""
+        self._count(1, now)
+        free = not self.refused and not self.waiting and self._at_work() < self.limits.requests
+        self.waiting.append(ticket)
+        return free
+
+    def commit(self) -> list[Ticket]:
+        """End the jump that runs, and begin the next; requests that have ended."""
+        now = self.ends
+        done = self.finish(now)
+        self.plan(now)
+        return done
+
+    def finish(self, now: float) -> list[Ticket]:
+        """End the jump that runs; requests that have ended."""
+        done = list[Ticket]()
+        if self.steps:
+            self._record(now)
+        if self.writing:
+            self._write(now, done)
+        for ticket, tokens in self.pieces:
+            self._read(ticket, tokens, now, done)
+        return done
+
+    # ---------------------------------------------------------------------------------------- what comes next
+
+    def _at_work(self) -> int:
+        return self.writers + len(self.reading)
+
+    def plan(self, now: float) -> None:
+        """Choose the next jump."""
+        self.since = now
+        if not self.limits.reads:
+            self._receive(now)
+        self.crowded = False
+        if self.policy.mixed:
+            self._make_room(now)
+        self.pieces = self._pieces(now)
+        self.writing = self.writers if self.policy.mixed or not self.pieces else 0
+        if self.pieces:
+            self._one_step()
+        elif self.writers:
+            self._make_room(now)
+            self._many_steps(1 if self.crowded else self._next_end() - self.step)
+        else:
+            self.steps, self.ends, self.share = 0, NEVER, SHARE
+
+    def _one_step(self) -> None:
+        """A step that reads pieces of prompts."""
+        n, tokens, seen = self.writing, 0, 0.0
+        for ticket, piece in self.pieces:
+            tokens += piece
+            seen += piece * (ticket.read + 0.5 * piece)
+        self.mean = self.context / n if n else 0.0
+        self.keys, self.tokens = seen / tokens, tokens
+        self.first = self.table.line(n, self.mean, alone=False)[0] + self.table.more(n, tokens, self.keys) + self.fetched
+        self.slope, self.steps, self.fetched = 0.0, 1, 0.0
+        self.ends = self.since + self.first
+
+    def _many_steps(self, steps: int) -> None:
+        """So many steps that only write at most: until a page is short, or times leave their straight line."""
+        n = self.writing = self.writers
+        self.mean = self.context / n
+        self.first, self.slope, upto = self.table.line(n, self.mean)
+        self.keys, self.tokens = 0.0, 0
+        if upto - self.mean < steps - 1:
+            steps = int(upto - self.mean) + 1
+        self.steps = self._with_room(steps)
+        self.ends = self.since + self.lasts(self.steps)
+
+    def lasts(self, steps: int) -> float:
+        """Time of so many steps of the jump that runs. [s]"""
+        return steps * (self.first + 0.5 * (steps - 1) * self.slope)
+
+    def shorten(self, now: float) -> None:
+        """Let the jump end with the step that runs now."""
+        elapsed, rise = now - self.since, 0.5 * self.slope
+        base = self.first - rise
+        root = base * base + 4.0 * rise * elapsed
+        near = 2.0 * elapsed / (base + math.sqrt(max(root, 0.0)))  # of the quadratic's roots the one that is right for any slope
+        steps = min(max(math.ceil(near), 1), self.steps)
+        while steps > 1 and self.lasts(steps - 1) >= elapsed:
+            steps -= 1
+        while steps < self.steps and self.lasts(steps) < elapsed:
+            steps += 1
+        self.steps = steps
+        self.ends = self.since + self.lasts(steps)
+
+    def _next_end(self) -> int:
+        """Step at which the next of those that write ends; entries of evicted ones are dropped."""
+        heap = self.finishing
+        while heap[0][2].place != WRITING or heap[0][2].order != heap[0][1]:
+            heapq.heappop(heap)
+        return heap[0][0]
+
+    # ---------------------------------------------------------------------------------------- pages
+
+    def _own(self, ticket: Ticket, tokens: int) -> int:
+        """Pages beside its hashed blocks that a request has with so many tokens. [1]"""
+        return max(-(-tokens // self.limits.page) - ticket.shared, 0)
+
+    def _growing(self, ahead: int = 0) -> int:
+        """Pages that the step after so many others takes. [1]"""
+        return 0 if self.policy.room == "whole" else self.phases[-(self.step + ahead) % self.limits.page]
+
+    def _grown(self, steps: int) -> int:
+        """Pages that fewer steps than a page has tokens take. [1]"""
+        phases, upto = self.phases, -self.step % self.limits.page + 1
+        if steps <= upto:
+            return sum(phases[upto - steps : upto])
+        return sum(phases[:upto]) + sum(phases[upto - steps :])
+
+    def _with_room(self, steps: int) -> int:
+        """How many of the steps have pages for what they write; the first has them. [1]"""
+        if self.policy.room == "whole":
+            return steps
+        free, n, page = self.limits.pages - self.pages, self.writers, self.limits.page
+        if n * (steps // page + 1) <= free:
+            return steps
+        rounds = free // n
+        free -= rounds * n
+        found = rounds * page
+        while found < steps and self._growing(found) <= free:
+            free -= self._growing(found)
+            found += 1
+        return min(found, steps)
+
+    def _make_room(self, now: float) -> None:
+        """Evict requests until the next step has pages for what it writes."""
+        while self._growing() > self.limits.pages - self.pages:
+            self._evict(self._leaving(), now)
+
+    def _leaving(self) -> Ticket:
+        """The request that gives its room up."""
+        if self.policy.leaves == "shortest" and self.writers:
+            writing = [ticket for _, order, ticket in self.finishing if ticket.place == WRITING and ticket.order == order]
+            return min(writing, key=lambda ticket: (ticket.wrote - ticket.start, -ticket.prompt, -ticket.order))
+        while True:
+            order, ticket = self.running.pop()
+            if ticket.order == order and ticket.place in (READING, WRITING):
+                return ticket
+
+    def _evict(self, ticket: Ticket, now: float) -> None:
+        """A request gives its room back, and is read anew with all that was written of it."""
+        if ticket.place == WRITING:
+            ticket.wrote += self.step - ticket.start
+            self._stop_writing(ticket)
+            if self.missed:
+                self.missed[0] = (self.missed[0][0] - 1, self.missed[0][1])
+        else:
+            self.reading.remove(ticket)
+        self._give_back(ticket)
+        ticket.need, ticket.place, ticket.stopped = ticket.prompt + ticket.wrote, WAITING, now if ticket.stopped < 0 else ticket.stopped
+        ticket.evicted += 1
+        self.crowded = True
+        self.waiting.appendleft(ticket) if self.policy.returns == "head" else self.waiting.append(ticket)
+        self.refused = False
+        if self.policy.room == "share":
+            writing = [ticket for _, order, ticket in self.finishing if ticket.place == WRITING and ticket.order == order]
+            most = sum(each.output for each in writing)
+            done = sum(each.wrote + self.step - each.start for each in writing)
+            self.share = min((done + AFTER * len(writing)) / most, 1.0) if most else SHARE
+
+    def _stop_writing(self, ticket: Ticket) -> None:
+        """Take a request out of those that write; `wrote` says how much was."""
+        tokens = ticket.prompt + ticket.wrote - 1
+        self.phases[(tokens - self.step) % self.limits.page] -= 1
+        self.writers -= 1
+        self.context -= tokens
+        self.left -= ticket.output - ticket.wrote
+        if self.policy.room != "whole":
+            ticket.pages = self._own(ticket, tokens)
+
+    def _give_back(self, ticket: Ticket) -> None:
+        """Free the pages of a request."""
+        self.pages -= ticket.pages
+        if ticket.shared:
+            self.pages -= self.cache.free(ticket.hashes)
+        ticket.pages = ticket.shared = 0
+
+    # ---------------------------------------------------------------------------------------- admission
+
+    def _pieces(self, now: float) -> list[ReadPiece]:
+        """What the next step reads: prompts that were begun, then new ones."""
+        if not (self.reading or (self.waiting and not self.refused and not self.crowded)):
+            return []
+        budget = self.limits.chunk - (self.writers * self.limits.written if self.policy.mixed else 0)
+        kept = self._growing() if self.policy.mixed else 0  # pages that the step writes into
+        pieces: list[ReadPiece] = []
+        for ticket in list(self.reading):
+            piece = min(ticket.need - ticket.read, budget)
+            if piece <= 0:
+                break
+            own = self._own(ticket, ticket.read + piece)
+            if self.policy.room != "whole" and own - ticket.pages > self.limits.pages - self.pages - kept:
+                self._evict(ticket, now)  # which is the newest
+                break
+            self._grow(ticket, max(own, ticket.pages))
+            pieces.append((ticket, piece))
+            budget -= piece
+        while not self.crowded and budget > 0 and self.waiting and not self.refused and (self.limits.reads or self.waiting[0].evicted):
+            piece = self._admit(self.waiting[0], budget, kept, now)
+            if not piece:
+                break
+            pieces.append((self.reading[-1], piece))
+            budget -= piece
+        return pieces
+
+    def _grow(self, ticket: Ticket, pages: int) -> None:
+        self.pages += pages - ticket.pages
+        ticket.pages = pages
+        if self.cache.idle:
+            self.cache.shrink(self.limits.pages - self.pages)
+
+    def _admit(self, ticket: Ticket, budget: int, kept: int, now: float) -> int:
+        """Admit the head of the queue if it has room; tokens of its prompt that the step reads. [1]"""
+        hashes = ticket.hashes
+        blocks, far = self.cache.found(hashes) if hashes else (0, 0)
+        hits = min(blocks * self.cache.size * self.limits.page, ticket.need - 1)
+        piece = min(ticket.need - hits, budget)
+        if piece < ticket.need - hits and not self.policy.chunked and not (ticket.evicted and budget == self.limits.chunk):
+            return 0
+        ticket.shared = len(hashes) * self.cache.size
+        at_end = ticket.prompt + ticket.output - 1 if self.limits.writes else ticket.need
+        own = self._own(ticket, at_end if self.policy.room == "whole" else hits + piece)
+        wanted = self._own(ticket, ticket.need) if self.policy.room == "prompt" else own
+        wanted += self.cache.pages(hashes) if hashes else 0
+        if self._at_work() >= self.limits.requests or not self._has_room(ticket, hits, wanted, kept):
+            ticket.shared, self.refused = 0, True
+            return 0
+        self.fetched += far * self.cache.size * self.limits.fetch
+        if hashes:
+            self.pages += self.cache.take(hashes)
+        self._enter(ticket, hits, own, now)
+        self.reading.append(ticket)
+        return piece
+
+    def _enter(self, ticket: Ticket, hits: int, own: int, now: float) -> None:
+        """The head of the queue leaves it."""
+        self.waiting.popleft()
+        self.order += 1
+        ticket.order, ticket.place, ticket.read = self.order, READING, hits
+        if ticket.begun < 0:
+            ticket.begun, ticket.hits = now, hits
+        self.running.append((self.order, ticket))
+        self._grow(ticket, own)
+
+    def _has_room(self, ticket: Ticket, hits: int, wanted: int, kept: int) -> bool:
+        """Whether a request may be admitted that must find so many pages."""
+        free = self.limits.pages - self.pages - kept
+        if wanted > free:
+            return False
+        if self.policy.room != "share" or not self._at_work():
+            return True
+        coming = ticket.need - hits + min(ticket.output - ticket.wrote, CLIP)
+        return coming <= free * self.limits.page - self.share * self.left
+
+    def _receive(self, now: float) -> None:
+        """Admit requests whose keys and values have arrived, while there is room."""
+        while self.waiting and not self.refused and not self.waiting[0].evicted:
+            ticket = self.waiting[0]
+            own = self._own(ticket, ticket.prompt + ticket.output - 1 if self.policy.room == "whole" else ticket.need)
+            kept = self._growing() + (0 if ticket.need % self.limits.page else 1)
+            if self._at_work() >= self.limits.requests or not self._has_room(ticket, ticket.need, own, kept):
+                self.refused = True
+                return
+            self._enter(ticket, ticket.need, own, now)
+            self._begin(ticket, now)
+
+    # ---------------------------------------------------------------------------------------- what a jump did
+
+    def _read(self, ticket: Ticket, tokens: int, now: float, done: list[Ticket]) -> None:
+        """A piece of a prompt is read; with its end the next token is written."""
+        ticket.read += tokens
+        if ticket.read < ticket.need:
+            return
+        self.reading.remove(ticket)
+        ticket.wrote += 1
+        if ticket.first < 0:
+            ticket.first = now
+        elif ticket.stopped >= 0:
+            self.trail.gaps.append((1, now - ticket.stopped))
+        ticket.stopped = -1.0
+        if ticket.wrote >= ticket.output or not self.limits.writes:
+            self._leave(ticket, now, done)
+        else:
+            self._begin(ticket, now)
+
+    def _begin(self, ticket: Ticket, now: float) -> None:
+        """A request begins to write: all but the token that came with the end of its prompt."""
+        tokens = ticket.need
+        ticket.place, ticket.start = WRITING, self.step
+        ticket.wrote = max(ticket.wrote, 1)
+        left = ticket.output - ticket.wrote
+        self.phases[(tokens - self.step) % self.limits.page] += 1
+        self.writers += 1
+        self.context += tokens
+        self.left += left
+        heapq.heappush(self.finishing, (self.step + left, ticket.order, ticket))
+        if not self.policy.mixed:
+            self.missed.append((1, now))
+
+    def _write(self, now: float, done: list[Ticket]) -> None:
+        """Every request that writes has as many tokens more as there were steps; some end."""
+        steps, n, page = self.steps, self.writing, self.limits.page
+        self.context += steps * n
+        self.left -= steps * n
+        if self.policy.room != "whole":
+            rounds, rest = divmod(steps, page)
+            self.pages += rounds * n + self._grown(rest)
+            if self.cache.idle:
+                self.cache.shrink(self.limits.pages - self.pages)
+        self.step += steps
+        if self.policy.room == "share":
+            self.share = max(self.share - FALLS * steps, LEAST_SHARE)
+        heap = self.finishing
+        while heap and heap[0][0] <= self.step:
+            _, order, ticket = heapq.heappop(heap)
+            if ticket.place == WRITING and ticket.order == order:
+                ticket.wrote = ticket.output
+                self._stop_writing(ticket)
+                self._leave(ticket, now, done)
+        if not self.policy.mixed:
+            self.missed = [(self.writers, now)]
+
+    def _leave(self, ticket: Ticket, now: float, done: list[Ticket]) -> None:
+        """A request ends here."""
+        ticket.last, ticket.place = now, ENDED
+        self._give_back(ticket)
+        self._count(-1, now)
+        self.refused = False
+        done.append(ticket)
+
+    def _count(self, change: int, now: float) -> None:
+        self.area += self.load * (now - self.seen)
+        self.load += change
+        self.seen = now
+
+    def _record(self, now: float) -> None:
+        """Write the jump down."""
+        steps, n, since = self.steps, self.writing, self.since
+        self.trail.rows.append((since, now, steps, n, self.mean + 0.5 * (steps - 1), self.tokens, self.keys, self.pages, len(self.waiting)))
+        if n and self.policy.mixed:
+            self.trail.gaps.append((n * steps, (now - since) / steps))
+        elif n:
+            each = (now - since) / steps
+            self.trail.gaps += [(many, now - before - (steps - 1) * each) for many, before in self.missed]
+            self.trail.gaps.append((n * (steps - 1), each))

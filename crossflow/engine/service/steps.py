@@ -1,0 +1,118 @@
+"""What steps of a service take, as tables: look-ups are linear between points, and fast for one point at a time.
+
+A step that writes a token for each of n requests with c tokens of context in the mean takes D(n, c). One that also reads t tokens of
+prompts, which see k keys each in the mean, takes M(n, t, k) more (Agrawal et al., OSDI 2024, Sec. 4: the two parts of a mixed step).
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from math import inf
+from typing import Any
+
+import numpy as np
+
+from crossflow.base.arrays import Array
+
+Line = tuple[float, float, float]
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class StepTable:
+    """Times of the steps of one replica, on a grid; before its first and after its last points look-ups go on as between the nearest two.
+
+    Attributes
+    ----------
+    requests : requests that write, rising from 0. [1]
+    context : tokens that one of them has in its cache in the mean of all, rising. [1]
+    tokens : tokens of prompts that a step reads, rising. [1]
+    keys : keys that one of them sees in the mean, rising. [1]
+    writing : D, shape (requests, context). [s]
+    reading : M, shape (requests, tokens, keys). [s]
+    writing_energy, reading_energy : the same, of all devices of the replica, at rest included. [J]
+    graphs : sizes of batches that were captured, rising: a step that only writes takes what the next larger of them takes; none where
+        steps take what their own requests take.
+    """
+
+    requests: Array
+    context: Array
+    tokens: Array
+    keys: Array
+    writing: Array
+    reading: Array
+    writing_energy: Array
+    reading_energy: Array
+    graphs: tuple[int, ...] = ()
+    _lines: dict[int, tuple[list[float], list[float], list[float]]] = field(default_factory=dict, repr=False)
+    _planes: dict[int, tuple[list[float], list[float], list[list[float]]]] = field(default_factory=dict, repr=False)
+
+    def line(self, n: int, context: float, *, alone: bool = True) -> Line:
+        """D at a context, its slope, and the context up to which it is straight; `alone` where the step only writes. [s], [s], [1]"""
+        key = n if alone else -n
+        found = self._lines.get(key)
+        if found is None:
+            found = self._lines[key] = self._line(n, self.graphs if alone else ())
+        axis, values, slopes = found
+        i = bisect_right(axis, context, 1, len(axis) - 1) - 1
+        upto = axis[i + 1] if i < len(axis) - 2 else inf
+        return values[i] + slopes[i] * (context - axis[i]), slopes[i], upto
+
+    def more(self, n: int, tokens: float, keys: float) -> float:
+        """M, what a step that writes for n requests takes more for reading. [s]"""
+        found = self._planes.get(n)
+        if found is None:
+            found = self._planes[n] = (self.tokens.tolist(), self.keys.tolist(), self._among(n, self.reading).tolist())
+        first, second, values = found
+        i, j = bisect_right(first, tokens, 1, len(first) - 1) - 1, bisect_right(second, keys, 1, len(second) - 1) - 1
+        u = (tokens - first[i]) / (first[i + 1] - first[i])
+        v = (keys - second[j]) / (second[j + 1] - second[j])
+        near, far = values[i], values[i + 1]
+        return (1.0 - u) * ((1.0 - v) * near[j] + v * near[j + 1]) + u * ((1.0 - v) * far[j] + v * far[j + 1])
+
+    def energy(self, n: Array, context: Array, tokens: Array, keys: Array) -> Array:
+        """Energy of steps, shape of the arguments; steps without tokens of prompts only write. [J]"""
+        grown = _at(self.requests, n), _at(self.context, context)
+        written = _linear(self.writing_energy, grown)
+        read = _linear(self.reading_energy, (grown[0], _at(self.tokens, tokens), _at(self.keys, keys)))
+        return np.asarray(np.maximum(written + np.where(tokens > 0, read, 0.0), 0.0))
+
+    def _among(self, n: float, values: Array) -> Array:
+        """Values at n requests, without their axis."""
+        i, share = (each[0] for each in _at(self.requests, np.array([float(n)])))
+        return np.asarray(values[i] * (1.0 - share) + values[i + 1] * share)
+
+    def _line(self, n: int, graphs: tuple[int, ...]) -> tuple[list[float], list[float], list[float]]:
+        """D at n requests: contexts, times there, and slopes behind them.
+
+        A graph of more requests than there are computes nothing for the keys of those that are not there.
+        """
+        padded = next((size for size in graphs if size >= n > 0), n)
+        values = self._among(padded, self.writing)
+        if padded > n:
+            i, share = _at(self.context, self.context * n / padded)
+            values = values[i] * (1.0 - share) + values[i + 1] * share
+        slopes = np.diff(values) / np.diff(self.context)
+        return self.context.tolist(), values.tolist(), slopes.tolist()
+
+
+def _at(axis: Array, values: Array) -> tuple[Any, Array]:
+    """Intervals in which values lie, and how far in them."""
+    i = np.clip(np.searchsorted(axis, values, side="right") - 1, 0, len(axis) - 2)
+    return i, np.asarray((values - axis[i]) / (axis[i + 1] - axis[i]))
+
+
+def _linear(table: Array, places: Sequence[tuple[Any, Array]]) -> Array:
+    """Values between the points of a table, linear in each of its axes."""
+    (i, share), *rest = places
+    if not rest:
+        return np.asarray(table[i] * (1.0 - share) + table[i + 1] * share)
+    corners = [tuple(k + (number >> axis & 1) for axis, (k, _) in enumerate(places)) for number in range(2 ** len(places))]
+    weights = [[1.0 - part, part] for _, part in places]
+    return np.asarray(
+        sum(
+            table[corner] * np.prod([weights[axis][number >> axis & 1] for axis in range(len(places))], axis=0)
+            for number, corner in enumerate(corners)
+        )
+    )

@@ -1,0 +1,59 @@
+"""A request on its way through an engine, what an engine has room for, and what it did."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+NEVER = math.inf
+WAITING, READING, WRITING, ENDED, DROPPED = range(5)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Limits:
+    """What an engine has room for."""
+
+    chunk: int  # tokens that a step computes at most. [1]
+    requests: int  # requests in work at most. [1]
+    pages: int  # of the cache. [1]
+    page: int  # tokens of a page. [1]
+    written: int = 1  # tokens that a step computes for a request that writes: one, and those that are guessed. [1]
+    reads: bool = True  # whether it reads prompts; else their keys and values arrive with the requests
+    writes: bool = True  # whether it writes; else requests leave it when they are read
+    fetch: float = 0.0  # time in which a page comes back from the second tier of the cache. [s]
+
+
+class Ticket:
+    """A request on its way through an engine; what happened to it is -1 until it has."""
+
+    __slots__ = (
+        "arrival", "begun", "evicted", "first", "hashes", "hits", "index", "last", "need", "order", "output", "pages", "place", "prompt",
+        "read", "shared", "start", "stopped", "wrote",
+    )  # fmt: skip
+
+    def __init__(self, index: int, arrival: float, prompt: int, output: int, hashes: tuple[int, ...] = ()) -> None:
+        self.index, self.arrival, self.prompt, self.output, self.hashes = index, arrival, prompt, output, hashes
+        self.begun = self.first = self.last = (
+            self.stopped
+        ) = -1.0  # times of admission, of the first and the last token, of an eviction. [s]
+        self.evicted = self.hits = 0  # times that it was evicted; tokens of its prompt that lay in the cache. [1]
+        self.read = self.wrote = 0  # tokens that lie in the cache while it is read, and that are written. [1]
+        self.need = prompt  # tokens that must be read before it writes, those written before an eviction included. [1]
+        self.start = self.order = 0  # step at which it began to write, and number of its admission
+        self.pages = self.shared = 0  # pages that it alone has, and those of its hashed blocks. [1]
+        self.place = WAITING
+
+
+class Trail:
+    """What an engine did, a row for each jump."""
+
+    __slots__ = ("gaps", "rows")
+
+    def __init__(self) -> None:
+        # When it began and ended [s], its steps, the requests for which each writes, the tokens before those in the mean, tokens of
+        # prompts that it reads and keys that each of these sees, pages that requests have, requests that wait.
+        self.rows: list[tuple[float, float, int, int, float, int, float, int, int]] = []
+        self.gaps: list[tuple[int, float]] = []  # times between two tokens of a request, and how many there are of each. [1], [s]
+
+
+ReadPiece = tuple[Ticket, int]  # of which prompt so many tokens are read. [1]

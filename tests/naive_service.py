@@ -1,0 +1,156 @@
+"""A second, naive simulator of a serving engine: one iteration at a time, every sum taken anew. For tests of `engine.service`."""
+
+from math import ceil
+
+SHARE, LEAST, FALLS, CLIP, AFTER = 0.7, 0.098, (0.7 - 0.098) / 600, 4096, 20
+
+
+class Item:
+    def __init__(self, index, arrival, prompt, output):
+        self.index, self.arrival, self.prompt, self.output = index, arrival, prompt, output
+        self.cached, self.need, self.wrote = 0, prompt, 0
+        self.first = self.last = None
+        self.evicted = 0
+
+    @property
+    def writes(self):
+        return self.cached >= self.need
+
+
+class Naive:
+    """`kind`: vllm, sglang or tensorrt-llm; `whole`: room for all that will be written."""
+
+    def __init__(self, table, kind, *, chunk, requests, pages, page, whole=False):
+        self.table, self.kind, self.whole = table, kind, whole
+        self.chunk, self.most, self.total, self.page = chunk, requests, pages, page
+        self.waiting, self.running = [], []
+        self.share, self.full, self.gaps, self.stamp = SHARE, False, [], {}
+
+    def pages_of(self, item, tokens=None):
+        if self.whole:
+            return ceil((item.prompt + item.output - 1) / self.page)
+        return ceil((item.cached if tokens is None else tokens) / self.page)
+
+    def free(self):
+        return self.total - sum(self.pages_of(each) for each in self.running)
+
+    def evict(self, item):
+        self.running.remove(item)
+        item.need, item.cached = item.prompt + item.wrote, 0
+        item.evicted += 1
+        self.waiting.insert(0, item) if self.kind != "sglang" else self.waiting.append(item)
+        self.full = False
+
+    def make_room(self):
+        """Evict until all that write have a page for their next token."""
+        gone = False
+        while True:
+            writers = [each for each in self.running if each.writes]
+            lacking = sum(self.pages_of(each, each.cached + 1) - self.pages_of(each) for each in writers) > self.free()
+            if not lacking:
+                return gone
+            gone = True
+            if self.kind == "sglang":
+                self.evict(min(writers, key=lambda each: (each.wrote, -each.prompt)))
+                left = [each for each in self.running if each.writes]
+                most = sum(each.output for each in left)
+                self.share = min((sum(each.wrote for each in left) + AFTER * len(left)) / most, 1.0) if most else SHARE
+            else:
+                self.evict(self.running[-1])
+
+    def has_room(self, item, piece, kept):
+        free = self.free() - kept
+        if self.pages_of(item, item.need if self.kind == "vllm" else piece) > free:
+            return False
+        if self.kind != "sglang" or self.whole or not self.running:
+            return True
+        coming = sum(each.output - each.wrote for each in self.running if each.writes)
+        return item.need + min(item.output - item.wrote, CLIP) <= free * self.page - self.share * coming
+
+    def chosen(self, crowded):
+        """Pieces of prompts of the next step."""
+        writers = [each for each in self.running if each.writes]
+        mixed = self.kind != "sglang"
+        budget = self.chunk - (len(writers) if mixed else 0)
+        kept = sum(self.pages_of(each, each.cached + 1) - self.pages_of(each) for each in writers) if mixed else 0
+        pieces, taken = [], 0
+        for item in [each for each in self.running if not each.writes]:
+            piece = min(item.need - item.cached, budget)
+            if piece <= 0:
+                break
+            more = self.pages_of(item, item.cached + piece) - self.pages_of(item)
+            if more > self.free() - kept - taken:
+                self.evict(item)
+                return pieces
+            taken += more
+            pieces.append((item, piece))
+            budget -= piece
+        while self.waiting and budget > 0 and not crowded and not self.full:
+            item = self.waiting[0]
+            piece = min(item.need, budget)
+            if self.kind == "tensorrt-llm" and piece < item.need and not (item.evicted and budget == self.chunk):
+                break
+            if len(self.running) >= self.most or not self.has_room(item, piece, kept + taken):
+                self.full = True
+                break
+            self.waiting.pop(0)
+            self.running.append(item)
+            taken += 0 if self.whole else self.pages_of(item, piece)
+            pieces.append((item, piece))
+            budget -= piece
+        return pieces
+
+    def step(self, now):
+        """One iteration; its end, or None where there is nothing to do."""
+        mixed = self.kind != "sglang"
+        crowded = mixed and self.make_room()
+        pieces = self.chosen(crowded)
+        if not pieces and self.running:
+            self.make_room()
+        writers = [each for each in self.running if each.writes] if mixed or not pieces else []
+        if not pieces and not writers:
+            self.share = SHARE
+            return None
+        mean = sum(each.cached for each in writers) / len(writers) if writers else 0.0
+        time = self.table.line(len(writers), mean)[0]
+        if pieces:
+            tokens = sum(piece for _, piece in pieces)
+            keys = sum(piece * (item.cached + piece / 2) for item, piece in pieces) / tokens
+            time += self.table.more(len(writers), tokens, keys)
+        end = now + time
+        for item in writers:
+            item.cached += 1
+            self.wrote(item, end)
+        for item, piece in pieces:
+            item.cached += piece
+            if item.cached >= item.need:
+                self.wrote(item, end)
+        if writers:
+            self.share = max(self.share - FALLS, LEAST)
+        before = len(self.running)
+        self.running = [each for each in self.running if each.last is None]
+        self.full = self.full and len(self.running) == before
+        return end
+
+    def wrote(self, item, now):
+        item.wrote += 1
+        if item.first is None:
+            item.first = now
+        if item.wrote >= item.output:
+            item.last = now
+
+
+def run(trace, engine):
+    """All requests of a trace through one engine; the items, and how many iterations it took."""
+    items = [Item(i, *each) for i, each in enumerate(zip(trace.arrival, trace.prompt, trace.output, strict=True))]
+    come, now, turn, steps = list(items), 0.0, 0, 0
+    while turn < len(come) or engine.waiting or engine.running:
+        while turn < len(come) and come[turn].arrival <= now:
+            engine.waiting.append(come[turn])
+            turn += 1
+        end = engine.step(now)
+        if end is None:
+            now = come[turn].arrival
+        else:
+            now, steps = end, steps + 1
+    return items, steps

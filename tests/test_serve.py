@@ -1,0 +1,270 @@
+"""`crossflow serve`: a scenario's requests through its engines, the limit of equal requests, what is refused, what is told."""
+
+import gzip
+import itertools
+import json
+
+import numpy as np
+import pytest
+
+import crossflow
+from crossflow.__main__ import main
+from crossflow.answers.evaluation.replaying import replayed_scenario
+from crossflow.answers.service.figures import confidence, mean_inside, spread
+from crossflow.base.errors import CrossflowError
+from crossflow.workload.requests.record import RequestClass, RequestTrace
+
+WORKLOAD = {"model": "llama3-8b", "task": "serving", "dtype": "bf16"}
+DRAWN = {"arrivals": {"law": "poisson", "rate": "20 1/s"}, "count": 400, "prompt": 800, "output": 100, "seed": 1}
+
+
+def scenario(requests=DRAWN, strategy="tp1", software="vllm", system=None, **workload):
+    system = {"template": "dgx-h100", "devices": 1} if system is None else system
+    data = {"name": "chat", "system": system, "workload": WORKLOAD | workload, "strategy": strategy, "software": software}
+    return crossflow.from_dict(data | ({} if requests is None else {"requests": requests}))
+
+
+def steady(rate, prompt=1000, output=200, **workload):
+    """The same service in closed form, and the requests that it is about."""
+    serving = {"arrival_rate": f"{rate} 1/s", **workload.pop("serving", {})}
+    found = scenario(None, prompt=prompt, output=output, serving=serving, **workload)
+    rng, count = np.random.default_rng(1), 20_000
+    trace = RequestTrace.of(np.cumsum(rng.exponential(1.0 / rate, count)), np.full(count, prompt), np.full(count, output))
+    return crossflow.predict(found).serving, crossflow.serve(found, trace)
+
+
+@pytest.mark.parametrize("rate", [2.0, 4.0, 8.0])  # of some 28 requests a second that an engine can serve
+def test_equal_requests_have_the_times_of_the_closed_form(rate):
+    closed, found = steady(rate)
+    assert found.latency["tpot_s"]["mean"] == pytest.approx(closed["tpot_s"], rel=0.02)
+    assert found.latency["tpot_s"]["p50"] == pytest.approx(closed["tpot_p50_s"], rel=0.02)
+    assert found.latency["ttft_s"]["p50"] == pytest.approx(closed["ttft_p50_s"], rel=0.03)
+    assert found.latency["ttft_s"]["p99"] == pytest.approx(closed["ttft_p99_s"], rel=0.10)
+    assert found.latency["tpot_s"]["p99"] == pytest.approx(closed["tpot_p99_s"], rel=0.13)
+    assert found.requests_per_second == pytest.approx(closed["request_throughput_per_s"], rel=0.05)
+
+
+def test_workers_that_read_have_the_times_of_the_closed_form():
+    closed, found = steady(6.0, serving={"prefill": {"strategy": "tp1", "workers": 2}})
+    assert found.latency["tpot_s"]["p50"] == pytest.approx(closed["tpot_p50_s"], rel=0.02)
+    assert found.latency["ttft_s"]["p50"] == pytest.approx(closed["ttft_p50_s"], rel=0.15)
+    readers, writers = found.run.kinds
+    assert (readers.count, writers.count) == (2, 1)
+    assert sum(jumps.tokens.sum() for _, jumps in found.run.engines[:2]) == found.trace.prompt.sum()
+
+
+def test_speculation_gives_the_tokens_of_the_closed_form():
+    closed, found = steady(6.0, serving={"speculation": {"tokens": 3, "acceptance": 0.7, "cost": 0.02}})
+    assert found.latency["tpot_s"]["p50"] == pytest.approx(closed["tpot_p50_s"], rel=0.04)
+    assert any("mean number of tokens" in note for note in found.notes)
+
+
+def test_the_table_is_the_step():
+    """Prices between the points of the table against those of a decode step by itself."""
+    table = replayed_scenario(scenario(None, prompt=500, output=100, global_batch=8), crossflow.serve(scenario()).trace).writers.table
+    for n, context in ((3, 500), (37, 700), (200, 60)):
+        alone = scenario(None, prompt=context - 50, output=100, global_batch=n, task="decode")
+        assert table.line(n, context)[0] == pytest.approx(crossflow.predict(alone).step_time, rel=0.03)
+
+
+def test_tokens_are_conserved_and_energy_is_the_power_over_time():
+    found = crossflow.serve(scenario())
+    assert found.written + found.found.output[found.found.dropped].sum() == found.trace.output.sum()
+    series = found.series
+    width = found.span / len(series["time_s"])
+    assert (series["output_tokens_per_s"] * width).sum() == pytest.approx(found.trace.output.sum() - len(found.trace), rel=1e-6)
+    assert (series["prompt_tokens_per_s"] * width).sum() == pytest.approx(found.trace.prompt.sum(), rel=1e-6)
+    assert (series["power_w"] * width).sum() == pytest.approx(found.energy, rel=1e-6)
+    assert (series["requests"] * width).sum() == pytest.approx(np.nansum(found.times["e2e"]), rel=1e-6)
+    idle = float(found.scenario.architecture.static_power[0])
+    assert idle * found.span < found.energy < 1000.0 * found.span  # of one device
+
+
+def test_what_must_matter_does():
+    base = crossflow.serve(scenario())
+    slow = crossflow.serve(scenario(DRAWN | {"arrivals": {"law": "poisson", "rate": "45 1/s"}}))
+    assert slow.latency["ttft_s"]["p99"] > base.latency["ttft_s"]["p99"]
+    two = crossflow.serve(scenario(strategy="tp1-dp2", system={"template": "dgx-h100", "devices": 2}))
+    assert two.latency["tpot_s"]["p50"] < base.latency["tpot_s"]["p50"]
+    orders = {name: crossflow.serve(scenario(software=name)).latency["itl_s"]["p99"] for name in ("vllm", "sglang", "tensorrt-llm")}
+    assert len({round(value, 6) for value in orders.values()}) == 3
+    small = crossflow.serve(scenario(software={"like": "vllm", "engine": {"memory": 0.26}}))
+    assert small.cache["tokens"] < 0.2 * base.cache["tokens"]
+    assert small.preemptions > base.preemptions == 0
+
+
+def test_targets_are_counted_by_class():
+    classes = [{"name": "fast", "targets": {"ttft": "20 ms"}, "weight": 1}, {"name": "slow", "targets": {"ttft": "10 s"}, "weight": 3}]
+    found = crossflow.serve(scenario(DRAWN | {"classes": classes}))
+    by_name = {one["name"]: one for one in found.classes}
+    assert by_name["slow"]["attained"] == 1.0
+    assert by_name["fast"]["attained"] < 0.5
+    late = (found.times["ttft"] > 0.02) & (found.found.kind == [one.name for one in found.trace.classes].index("fast"))
+    assert found.attained == pytest.approx(1.0 - late.mean())
+    assert found.goodput == pytest.approx(found.attained * found.requests_per_second)
+
+
+def test_conversations_find_their_history_in_the_cache():
+    turns = {"turns": 4, "think": "1 s"}
+    asked = {"arrivals": {"law": "poisson", "rate": "2 1/s"}, "count": 60, "prompt": 300, "output": 50, "sessions": turns}
+    found = crossflow.serve(scenario(asked))
+    assert found.cache["hit_rate"] > 0.4
+    many = {"strategy": "tp1-dp4", "system": {"template": "dgx-h100", "devices": 4}}
+    ways = {way: crossflow.serve(scenario(asked, serving={"router": way}, **many)).cache["hit_rate"] for way in ("round_robin", "prefix")}
+    assert ways["prefix"] > 1.5 * ways["round_robin"]
+
+
+def test_a_second_tier_keeps_what_the_cache_gives_up():
+    """More of conversations is found again where the host keeps it, and it takes the time of its bytes over the bandwidth."""
+    asked = {
+        "arrivals": {"law": "poisson", "rate": "2 1/s"},
+        "count": 40,
+        "prompt": 1000,
+        "output": 20,
+        "sessions": {"turns": 3, "think": "20 s"},
+    }
+
+    def serve(**more):
+        return crossflow.serve(scenario(asked, serving={"cache_tokens": 20_000, **more}))
+
+    plain, fast, slow = serve(), *(serve(host_cache={"capacity": "64 GiB", "bandwidth": rate}) for rate in ("1000 TB/s", "1 GB/s"))
+    assert fast.cache["hit_rate"] > plain.cache["hit_rate"] + 0.1
+    assert slow.latency["ttft_s"]["mean"] > fast.latency["ttft_s"]["mean"] + 0.05
+    tiny = serve(host_cache={"capacity": "1 MiB", "bandwidth": "1 GB/s"})
+    assert tiny.cache["hit_rate"] == plain.cache["hit_rate"]  # no block of 16 tokens x 128 KiB fits
+    size = slow.run.writers.limits.fetch * 1e9 / 16
+    assert size == pytest.approx(32 * 2 * 8 * 128 * 2)  # layers x keys and values x heads x elements x bytes of Llama 3 8B
+
+
+@pytest.mark.parametrize("key", ["router", "cache_tokens", "host_cache"])
+def test_a_steady_state_says_that_keys_of_a_replay_change_nothing(key):
+    value = {"router": "prefix", "cache_tokens": 1000, "host_cache": {"capacity": "1 GiB", "bandwidth": "1 GB/s"}}[key]
+    found = crossflow.predict(scenario(None, prompt=100, output=20, global_batch=4, serving={key: value}))
+    assert any(f"serving.{key}" in note and "only a replay" in note for note in found.notes)
+
+
+def test_replicas_that_share_experts_wait_for_each_other():
+    given = {
+        "system": {"template": "dgx-h100", "devices": 8},
+        "software": "vllm",
+        "requests": DRAWN | {"arrivals": {"law": "poisson", "rate": "4 1/s"}},
+    }
+    workload = {"model": "qwen3-30b-a3b", "task": "serving", "dtype": "bf16"}
+    tied, free = (crossflow.serve({**given, "workload": workload, "strategy": strategy}) for strategy in ("tp1-dp8-ep8", "tp1-dp8"))
+    assert tied.run.writers.count == free.run.writers.count == 8
+    ends = [set(jumps.ended.tolist()) for _, jumps in tied.run.engines]
+    assert len(set.union(*ends)) < 0.5 * sum(map(len, ends))  # they end their steps together
+    assert tied.run.writers.fleet.devices == free.run.writers.fleet.devices == 1
+
+
+def test_no_room_is_an_answer():
+    found = crossflow.serve(scenario(DRAWN | {"prompt": 2_000_000, "count": 3}))
+    assert not found.feasible
+    assert "none of 3 requests has room" in found.reason
+    told = found.to_dict()
+    assert (told["feasible"], told["reason"]) == (False, found.reason)
+    tiny = crossflow.serve(scenario(software={"like": "vllm", "engine": {"memory": 0.1}}))
+    assert "no room for the cache of a single request" in tiny.reason
+
+
+@pytest.mark.parametrize(
+    ("made", "message"),
+    [
+        (lambda: scenario(None, prompt=10, output=10, global_batch=1), "it has no requests; give the key requests"),
+        (lambda: crossflow.from_dict({"system": "dgx-h100", "workload": "llama3-8b", "strategy": "tp8"}), "it has no requests"),
+    ],
+)
+def test_what_cannot_be_replayed_is_refused(made, message):
+    with pytest.raises(CrossflowError, match=message):
+        crossflow.serve(made())
+
+
+def test_other_tasks_are_refused():
+    trace = RequestTrace.of(np.zeros(1), np.ones(1), np.ones(1))
+    with pytest.raises(CrossflowError, match=r"give workload.task: serving, not training"):
+        crossflow.serve({"system": "dgx-h100", "workload": "llama3-8b", "strategy": "tp8"}, trace)
+
+
+@pytest.fixture
+def file(tmp_path):
+    path = tmp_path / "chat.yaml"
+    path.write_text(
+        "system: {template: dgx-h100, devices: 1}\nworkload: {model: llama3-8b, task: serving}\nstrategy: tp1\nsoftware: vllm\n"
+        "requests:\n  arrivals: {law: poisson, rate: 10 1/s}\n  count: 300\n  prompt: 500\n  output: 60\n  targets: {ttft: 200 ms}\n"
+    )
+    return path
+
+
+def test_the_command_prints_the_contract(file, capsys):
+    assert main(["serve", str(file), "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    for name in ("ttft_s", "tpot_s", "itl_s", "e2e_s"):
+        assert list(told[name]) == ["mean", "p50", "p90", "p95", "p99"]
+        assert told[name]["p50"] <= told[name]["p90"] <= told[name]["p99"]
+    keys = ("attained", "requests_per_s", "output_tokens_per_s", "cache", "preemptions", "classes", "cost", "energy_j")
+    assert {*keys, "trust", "error_band", "provenance"} <= set(told)
+    assert told["attained"] == 1.0
+    assert told["trust_of"]["tails"]["trust"] == "unknown"
+    assert main(["serve", str(file), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == told  # the same seed, the same bytes
+
+
+def test_the_page_tells_verdict_trust_and_tails(file, capsys):
+    assert main(["serve", str(file), "--set", "system.operation.price=2 USD/hour"]) == 0
+    text = capsys.readouterr().out
+    for words in ("100.0 % within targets: 300 requests", "unknown: queues and tails", "first token", "p99", "per million output tokens"):
+        assert words in text
+
+
+def test_files_are_written(file, tmp_path, capsys):
+    names = [tmp_path / name for name in ("all.csv", "answer.json", "load.png", "trace.json.gz")]
+    assert main(["serve", str(file), *(word for name in names for word in ("-o", str(name)))]) == 0
+    rows = (tmp_path / "all.csv").read_text().splitlines()
+    assert len(rows) == 301
+    assert rows[0].startswith("arrival_s,prompt,output,class,engine,ttft_s")
+    assert json.loads((tmp_path / "answer.json").read_text())["requests"] == 300
+    assert (tmp_path / "load.svg").exists()
+    events = json.loads(gzip.decompress((tmp_path / "trace.json.gz").read_bytes()))["traceEvents"]
+    slices = [event for event in events if event["ph"] == "X"]
+    assert {event["name"] for event in slices} == {"queue", "prompt", "tokens"}
+    assert sum(event["dur"] for event in slices) * 1e-6 == pytest.approx(sum(float(row.split(",")[7]) for row in rows[1:]), rel=1e-6)
+    for row in {event["tid"] for event in slices}:  # requests of a row do not overlap
+        mine = sorted((event["ts"], event["ts"] + event["dur"]) for event in slices if event["tid"] == row)
+        assert all(end <= start + 0.01 for (_, end), (start, _) in itertools.pairwise(mine))
+    capsys.readouterr()
+    assert main(["serve", str(file), "-o", str(tmp_path / "x.txt")]) == 2
+    assert "a picture ends in .png or .svg" in capsys.readouterr().err
+
+
+def test_percentiles_weigh_values():
+    assert spread(np.array([1.0, 2.0, 4.0]), np.array([1.0, 98.0, 1.0]))["p50"] == 2.0
+    assert spread(np.array([np.nan]))["mean"] is None
+    values = np.random.default_rng(0).normal(size=100_000)
+    plain, weighed = spread(values), spread(values, np.ones(len(values)))
+    assert all(plain[name] == pytest.approx(weighed[name], abs=1e-3) for name in plain)
+
+
+def test_batch_means_cover_the_mean():
+    """Of 200 runs of independent values, the 95 % interval holds the true mean, and the true median, in about 95 %."""
+    rng, inside = np.random.default_rng(0), {"mean": 0, "p50": 0}
+    for _ in range(200):
+        values = rng.exponential(size=2000)
+        half, found = confidence(values), spread(values)
+        inside["mean"] += abs(found["mean"] - 1.0) <= half["mean"]
+        inside["p50"] += abs(found["p50"] - np.log(2.0)) <= half["p50"]
+    assert 180 <= inside["mean"] <= 199
+    assert 175 <= inside["p50"] <= 200
+    assert confidence(np.ones(100))["p99"] is None
+
+
+def test_requests_inside_are_counted_over_time():
+    inside = mean_inside(np.array([0.0, 1.0]), np.array([2.0, 3.0]), np.array([0.0, 1.0, 2.0, 3.0, 4.0]))
+    assert inside.tolist() == [1.0, 2.0, 1.0, 0.0]
+
+
+def test_priorities_are_told_to_change_nothing():
+    trace = RequestTrace.of(
+        np.arange(10.0), np.full(10, 50), np.full(10, 5), kind=np.arange(10) % 2,
+        classes=(RequestClass(name="a", priority=1), RequestClass(name="b")),
+    )  # fmt: skip
+    assert any("priorities" in note for note in crossflow.serve(scenario(None, prompt=50, output=5, global_batch=1), trace).notes)

@@ -1,0 +1,318 @@
+"""Services by events: jumps against single steps, limits of queueing theory, conservation."""
+
+import math
+
+import numpy as np
+import pytest
+
+from crossflow.engine.service.cache import PrefixCache
+from crossflow.engine.service.fleet import EnginePool, Readers, replay
+from crossflow.engine.service.policies import POLICIES, policy_of
+from crossflow.engine.service.replica import Replica
+from crossflow.engine.service.routers import ROUTERS, router
+from crossflow.engine.service.steps import StepTable
+from crossflow.engine.service.ticket import Limits
+from crossflow.workload.requests.record import RequestClass, RequestTrace
+from tests import naive_service
+
+
+def table(write=lambda n, c: 0.01 + 1e-4 * n**0.9 + 2e-9 * n * c**1.1, read=lambda n, t, k: 1e-3 + 1e-5 * t + 1e-10 * t * k, graphs=()):
+    axes = (
+        np.array([0.0, 1, 8, 64, 256, 1024]),
+        np.array([1.0, 300, 1024, 8192, 65536]),
+        np.array([1.0, 256, 2048, 8192]),
+        np.array([1.0, 1024, 8192]),
+    )
+    n, c, t, k = axes
+    writing = np.broadcast_to(write(n[:, None], c), (len(n), len(c))) + 0.0
+    reading = np.broadcast_to(read(n[:, None, None], t[:, None], k), (len(n), len(t), len(k))) + 0.0
+    return StepTable(
+        requests=n, context=c, tokens=t, keys=k, writing=writing, reading=reading, writing_energy=100.0 * writing,
+        reading_energy=100.0 * reading, graphs=graphs,
+    )  # fmt: skip
+
+
+def replica(steps, policy="vllm", *, pages=10**6, block=1, beyond=0, **limits):
+    policy = policy if not isinstance(policy, str) else POLICIES[policy]
+    own = {"chunk": 2048, "requests": 64, "page": 16, **limits}
+    return Replica(steps, Limits(pages=pages, **own), policy, PrefixCache(block, beyond))
+
+
+def through(trace, *replicas, route="round_robin", readers=None):
+    return replay(trace, EnginePool(replicas=replicas, route=router(route, trace, len(replicas), np.random.default_rng(0))), readers)
+
+
+def poisson(rate, count, prompt=200, output=50, seed=0):
+    """Requests that arrive at random, with random lengths around the means."""
+    rng = np.random.default_rng(seed)
+    return RequestTrace.of(
+        np.cumsum(rng.exponential(1.0 / rate, count)), rng.geometric(1 / prompt, count), rng.geometric(1 / output, count)
+    )
+
+
+@pytest.mark.parametrize("whole", [False, True])
+@pytest.mark.parametrize("kind", POLICIES)
+@pytest.mark.parametrize(("rate", "pages", "requests"), [(2.0, 10**6, 64), (12.0, 150, 64), (40.0, 400, 16), (30.0, 110, 64)])
+def test_jumps_are_what_single_steps_are(kind, whole, rate, pages, requests):
+    trace, steps = poisson(rate, 400), table()
+    limits = {"chunk": 512 if kind != "tensorrt-llm" else 2048, "requests": requests, "pages": pages, "page": 16}
+    found = through(trace, replica(steps, policy_of(kind, "whole" if whole else "written"), **limits))
+    items, single = naive_service.run(trace, naive_service.Naive(steps, kind, whole=whole, **limits))
+    assert found.first == pytest.approx([each.first for each in items], rel=1e-9)
+    assert found.last == pytest.approx([each.last for each in items], rel=1e-9)
+    assert found.evicted.tolist() == [each.evicted for each in items]
+    (jumps,) = found.jumps
+    assert jumps.steps.sum() == single
+    if pages > 10**5:
+        assert len(jumps.steps) < 0.3 * single
+    elif not whole and rate > 20 and pages < 200:
+        assert found.evicted.sum() > 3  # the case is one of a cache that is too small
+
+
+@pytest.mark.parametrize("kind", POLICIES)
+def test_requests_that_come_together_begin_together(kind):
+    rng = np.random.default_rng(4)
+    trace = RequestTrace.of(np.repeat(np.arange(10) * 3.0, 20), rng.geometric(1 / 150, 200), rng.geometric(1 / 50, 200))
+    limits = {"chunk": 2048, "requests": 64, "pages": 10**5, "page": 16}
+    found = through(trace, replica(table(), kind, **limits))
+    items, _ = naive_service.run(trace, naive_service.Naive(table(), kind, **limits))
+    assert found.last == pytest.approx([each.last for each in items], rel=1e-9)
+
+
+@pytest.mark.parametrize("kind", POLICIES)
+def test_tokens_and_time_are_conserved(kind):
+    trace = poisson(20.0, 600)
+    engines = [replica(table(), kind, pages=160, requests=32) for _ in range(2)]
+    found = through(trace, *engines)
+    (prompts, outputs), gone = (trace.prompt, trace.output), found.dropped
+    written = sum(float((jumps.steps * jumps.writers).sum()) for jumps in found.jumps)
+    again = found.evicted[~gone].sum()
+    # Every answered request has its first token from reading, as after each eviction, and all others from writing.
+    assert written + (~gone).sum() + again == outputs[~gone].sum()
+    assert sum(jumps.tokens.sum() for jumps in found.jumps) >= prompts[~gone].sum()
+    if not again:
+        assert sum(jumps.tokens.sum() for jumps in found.jumps) == prompts[~gone].sum()
+    assert found.gaps.sum() == outputs[~gone].sum() - (~gone).sum()
+    # All times between tokens are those from first tokens to last ones.
+    assert found.gap @ found.gaps == pytest.approx((found.last - found.first)[~gone].sum(), rel=1e-9)
+    # Little's law over the run: the integral of those inside is the sum of the times that each was there.
+    assert found.area == pytest.approx(found.times["e2e"][~gone].sum(), rel=1e-9)
+    for each in engines:
+        assert (each.pages, each.load, each.context, each.left, each.writers, sum(each.phases)) == (0,) * 6
+
+
+def test_the_same_run_gives_the_same_bytes():
+    trace = poisson(20.0, 300)
+    one, two = (through(trace, *(replica(table()) for _ in range(4)), route="two_choices") for _ in range(2))
+    assert one.last.tobytes() == two.last.tobytes()
+    assert one.gap.tobytes() == two.gap.tobytes()
+
+
+def alone(service, count, seed=0, *, rate, each=None):
+    """Mean wait of requests that are read one at a time, each for a time of its own, by an engine that does nothing else."""
+    rng = np.random.default_rng(seed)
+    prompt = np.full(count, 1000) if each is None else np.maximum(each(rng, count).round(), 1.0)
+    trace = RequestTrace.of(np.cumsum(rng.exponential(1.0 / rate, count)), prompt, np.ones(count))
+    steps = table(write=lambda n, c: 0.0 * n * c, read=lambda n, t, k: service * t / 1000.0 + 0.0 * n * k)
+    found = through(trace, replica(steps, requests=1, chunk=10**6))
+    return float(np.mean(found.begun - found.arrival)), float(np.mean(prompt)) / 1000.0 * service
+
+
+@pytest.mark.parametrize("load", [0.3, 0.6, 0.8])
+def test_requests_of_one_length_wait_as_in_a_queue_of_equal_services(load):
+    waited, served = alone(0.1, 100_000, rate=load / 0.1)
+    assert waited == pytest.approx(load * served / (2.0 * (1.0 - load)), rel=0.03)  # M/D/1
+
+
+@pytest.mark.parametrize("load", [0.3, 0.6, 0.8])
+def test_exponential_lengths_wait_as_in_a_queue_of_exponential_services(load):
+    waited, served = alone(0.1, 200_000, rate=load / 0.1, each=lambda rng, count: rng.exponential(1000.0, count))
+    assert waited == pytest.approx(load * served / (1.0 - load), rel=0.05)  # M/M/1
+
+
+@pytest.mark.parametrize("load", [0.3, 0.7])
+def test_steps_that_grow_with_requests_share_the_processor(load):
+    """Where a step takes as many times as long as requests write, each has its share: the mean time is that of processor sharing."""
+    rng, count, output, step = np.random.default_rng(1), 40_000, 200, 1e-3
+    trace = RequestTrace.of(np.cumsum(rng.exponential(output * step / load, count)), np.ones(count), rng.geometric(1 / output, count) + 1)
+    found = through(trace, replica(table(write=lambda n, c: step * n + 0.0 * c, read=lambda n, t, k: 0.0 * n * t * k), requests=10**6))
+    assert float(np.mean(found.last - found.first)) == pytest.approx(output * step / (1.0 - load), rel=0.05)  # M/M/1-PS
+
+
+def test_a_request_that_no_engine_can_hold_is_dropped_and_told():
+    trace = RequestTrace.of(np.array([0.0, 0.1]), np.array([5000, 10]), np.array([10, 10]))
+    found = through(trace, replica(table(), pages=100))
+    assert found.dropped.tolist() == [True, False]
+    assert math.isnan(found.last[0])
+    assert np.isfinite(found.last[1])
+    whole = through(trace, replica(table(), "tensorrt-llm", chunk=4096))
+    assert whole.dropped.tolist() == [True, False]  # prompts are read whole there
+
+
+def test_requests_follow_the_end_of_others():
+    many = {"classes": (RequestClass(name="all"),), "kind": np.zeros(3, dtype=int)}
+    trace = RequestTrace.of(
+        np.array([0.0, 0.0, 9.0]), np.array([100, 100, 100]), np.array([20, 20, 20]), follows=np.array([-1, 0, 1]),
+        pause=np.array([0.0, 2.0, 0.5]), **many,
+    )  # fmt: skip
+    found = through(trace, replica(table()), replica(table()))
+    assert found.arrival[1] == found.last[0] + 2.0
+    assert found.arrival[2] == 9.0  # no sooner than its own arrival
+
+
+def hashed(prompts, block=64):
+    """Requests far apart whose prompts begin as these lists of block numbers say."""
+    count = len(prompts)
+    lengths = np.array([block * len(each) + 1 for each in prompts])
+    return RequestTrace.of(
+        np.arange(count) * 100.0, lengths, np.full(count, 2), blocks=tuple(map(tuple, prompts)), block=block
+    )  # fmt: skip
+
+
+def test_a_prefix_is_found_until_its_room_is_wanted():
+    trace = hashed([(1, 2, 3), (1, 2, 4), (5, 6, 7), (1, 2, 3)])
+    found = through(trace, replica(table(), block=4))
+    assert found.hits.tolist() == [0, 128, 0, 192]
+    small = through(trace, replica(table(), block=4, pages=14))  # three blocks and a bit more
+    assert small.hits.tolist() == [0, 128, 0, 0]
+    assert sum(jumps.tokens.sum() for jumps in found.jumps) == trace.prompt.sum() - found.hits.sum()
+
+
+def test_blocks_that_are_given_up_come_back_from_the_second_tier():
+    trace = hashed([(1, 2, 3), (5, 6, 7), (1, 2, 3)])
+    near, far = (through(trace, replica(table(), block=4, pages=14, beyond=100, fetch=time)) for time in (0.0, 0.01))
+    assert near.hits.tolist() == far.hits.tolist() == [0, 0, 192]
+    assert far.times["ttft"][2] - near.times["ttft"][2] == pytest.approx(0.01 * 12)
+
+
+class Plain:
+    """A prefix cache that looks at everything each time."""
+
+    def __init__(self, blocks):
+        self.blocks, self.order = blocks, []
+
+    def hits(self, prompt):
+        found = 0
+        while found < len(prompt) and prompt[found] in self.order:
+            found += 1
+        for block in reversed(prompt):
+            self.order = [other for other in self.order if other != block] + [block]
+        self.order = self.order[-self.blocks :]
+        return found
+
+
+def test_the_prefix_cache_is_that_of_a_plain_list():
+    rng = np.random.default_rng(2)
+    prompts = [tuple(int(rng.integers(0, 6)) * 10**i + i for i in range(int(rng.integers(1, 5)))) for _ in range(300)]
+    prompts = [tuple(hash(each[: i + 1]) for i in range(len(each))) for each in prompts]
+    cache, plain = PrefixCache(1), Plain(12)
+    for prompt in prompts:
+        assert cache.found(prompt)[0] == plain.hits(prompt)
+        cache.take(prompt)
+        cache.free(prompt)
+        cache.shrink(12)
+
+
+@pytest.mark.parametrize("name", ROUTERS)
+def test_routers_use_engines(name):
+    rng, count = np.random.default_rng(0), 300
+    kind = rng.integers(0, 3, count)
+    trace = RequestTrace.of(
+        np.cumsum(rng.exponential(0.05, count)), rng.geometric(1 / 300, count), rng.geometric(1 / 50, count), kind=kind,
+        classes=tuple(RequestClass(name=each) for each in "abc"),
+    )  # fmt: skip
+    found = through(trace, *(replica(table()) for _ in range(3)), route=name)
+    assert np.isfinite(found.last).all()
+    assert set(found.where) == {0, 1, 2}
+    if name == "class":
+        assert (found.where == kind).all()
+    if name == "length":
+        assert found.prompt[found.where == 0].max() <= found.prompt[found.where == 2].min()
+
+
+def test_a_prefix_is_read_where_it_lies():
+    rng = np.random.default_rng(3)
+    prompts = [(10 * int(user), 10 * int(user) + 1, 10 * int(user) + 2) for user in rng.integers(0, 12, 400)]
+    trace = hashed(prompts)
+    found = {name: through(trace, *(replica(table(), block=4, pages=60) for _ in range(3)), route=name).hits.sum() for name in ROUTERS}
+    assert found["prefix"] > 1.5 * found["round_robin"]
+
+
+def reading(each=0.0):
+    """One engine that reads, with a time for each token that travels."""
+    return Readers(pool=EnginePool(replicas=(replica(table(), writes=False),), route=lambda *_: 0), fixed=0.01, each=each)
+
+
+def test_readers_send_keys_and_values_to_writers():
+    trace = poisson(5.0, 200)
+    slow, fast = (through(trace, replica(table(), reads=False), readers=reading(each)) for each in (1e-4, 0.0))
+    more = slow.times["ttft"] - fast.times["ttft"]
+    assert more[trace.output > 1] == pytest.approx(1e-4 * trace.prompt[trace.output > 1])
+    assert np.isfinite(slow.last).all()
+    assert sum(jumps.tokens.sum() for jumps in slow.jumps[1:]) == 0  # writers read nothing
+
+
+def test_writers_that_evict_read_again():
+    trace = poisson(30.0, 200)
+    found = through(trace, replica(table(), reads=False, pages=100), readers=reading())
+    assert np.isfinite(found.last[~found.dropped]).all()
+    assert found.evicted.sum() > 0
+    assert found.jumps[1].tokens.sum() > 0
+
+
+class Stepwise(Replica):
+    """An engine that makes one step at a time."""
+
+    def _many_steps(self, steps):
+        super()._many_steps(1)
+
+
+def coupled(trace, engines, kind="vllm", of=Replica, steps=None, **limits):
+    limits = {"chunk": 512, "requests": 32, "page": 16, "pages": 300, **limits}
+    members = tuple(of(steps or table(), Limits(**limits), POLICIES[kind], PrefixCache(1)) for _ in range(engines))
+    route = router("round_robin", trace, engines, np.random.default_rng(0))
+    return replay(trace, EnginePool(replicas=members, route=route, coupled=True))
+
+
+@pytest.mark.parametrize("kind", POLICIES)
+def test_engines_in_lockstep_make_the_same_steps_one_at_a_time(kind):
+    trace = poisson(12.0, 400)
+    jumps, single = (coupled(trace, 3, kind, of, chunk=2048) for of in (Replica, Stepwise))
+    assert jumps.last == pytest.approx(single.last, rel=1e-9)
+    assert jumps.evicted.tolist() == single.evicted.tolist()
+    assert sum(len(one.steps) for one in jumps.jumps) < 0.7 * sum(len(one.steps) for one in single.jumps)
+
+
+def test_an_engine_in_lockstep_with_nobody_is_one_by_itself():
+    trace = poisson(5.0, 300)
+    alone = through(trace, replica(table(), chunk=512, requests=32, pages=300))
+    assert coupled(trace, 1).last.tobytes() == alone.last.tobytes()
+
+
+def test_twins_in_lockstep_are_as_fast_as_one():
+    one = poisson(5.0, 200)
+    two = RequestTrace.of(np.repeat(one.arrival, 2), np.repeat(one.prompt, 2), np.repeat(one.output, 2))
+    assert coupled(two, 2).last[::2] == pytest.approx(coupled(one, 1).last, rel=1e-12)
+
+
+def test_a_step_waits_for_the_rank_with_most_to_do():
+    """Of two engines one has long contexts: with it the other's tokens take as long, and never less than alone."""
+    trace = RequestTrace.of(np.zeros(2), np.array([6000, 100]), np.array([400, 400]))
+    steps = table(write=lambda n, c: 0.01 + 1e-6 * n * c)
+    tied, free = coupled(trace, 2, steps=steps, pages=2000), through(trace, *(replica(steps, chunk=512, pages=2000) for _ in range(2)))
+    assert tied.times["e2e"][0] == pytest.approx(free.times["e2e"][0])
+    assert tied.times["tpot"][1] > 1.1 * free.times["tpot"][1]
+
+
+def test_a_captured_graph_takes_what_its_size_takes():
+    steps = table(write=lambda n, c: 1e-3 * n + 1e-8 * n * c, graphs=(1, 2, 4, 8))
+    assert steps.line(3, 1000.0)[0] == pytest.approx(1e-3 * 4 + 1e-8 * 3 * 1000.0, rel=0.02)
+    assert steps.line(3, 1000.0, alone=False)[0] == pytest.approx(1e-3 * 3 + 1e-8 * 3 * 1000.0)  # beside prompts none is used
+    assert steps.line(9, 1000.0)[0] == pytest.approx(1e-3 * 9 + 1e-8 * 9 * 1000.0, rel=0.02)
+
+
+def test_energy_follows_the_table():
+    steps, one = table(), np.ones(1)
+    assert steps.energy(64 * one, 1024 * one, 0 * one, 0 * one) == pytest.approx(100.0 * steps.line(64, 1024.0)[0])
+    more = steps.energy(64 * one, 1024 * one, 500 * one, 700 * one) - steps.energy(64 * one, 1024 * one, 0 * one, 0 * one)
+    assert more == pytest.approx(100.0 * steps.more(64, 500.0, 700.0))
