@@ -7,7 +7,7 @@ import numpy as np
 from crossflow.answers.evaluation.layered import machine
 from crossflow.answers.evaluation.program_timelines import REPLICAS, program_timeline
 from crossflow.answers.evaluation.recommendation import recommendation_program, replica_axes
-from crossflow.answers.scenario import Scenario, check_one_step, check_strategy
+from crossflow.answers.scenario import Scenario, check_alike, check_one_step, check_strategy
 from crossflow.base.errors import CrossflowError
 from crossflow.engine.runs.timeline import transformer_timeline
 from crossflow.engine.runs.uneven import EVEN, Uneven
@@ -34,6 +34,7 @@ def simulate(scenario: Scenario, uneven: Uneven = EVEN) -> Timeline:
     """
     check_strategy(scenario)
     check_one_step(scenario)
+    check_alike(scenario, "a timeline")
     title = f"{scenario.name}: {scenario.workload.model} on {scenario.devices} x {scenario.system.name}, {scenario.strategy_text}"
     if isinstance(scenario.strategy, Plan):
         runs_on = machine(scenario, scenario.architecture)

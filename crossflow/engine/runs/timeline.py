@@ -18,6 +18,7 @@ import numpy as np
 
 from crossflow.base.arrays import Array, Index
 from crossflow.base.errors import CrossflowError
+from crossflow.cost.handovers import handed_of
 from crossflow.cost.machine import Machine
 from crossflow.cost.passes import steps_of
 from crossflow.cost.profile import SCOPES
@@ -63,7 +64,8 @@ def transformer_timeline(job: Job, layout: Layout, machine: Machine, title: str,
     with np.errstate(invalid="ignore", divide="ignore"):  # a step without end is told below
         steps = steps_of(job, layout, machine, tables_of(job, layout, machine.stack))
         sums = UnitSums.of(steps, np.array([is_split(shape)]))
-        slots, order = slots_of(job, layout, machine, steps, sums, shape), shape.order if job.training else shape.order.forward_only
+        handed = handed_of(layout, machine, steps.tables.between, steps.between, shape, training=job.training)
+        slots, order = slots_of(job, machine, sums, shape, handed), shape.order if job.training else shape.order.forward_only
         closing, reductions = closing_of(machine, sums, slots, shape), reductions_of(steps, slots)
     in_order = sequence(job, shape.stages, shape.chunks, shape.division, machine.stack.stages == "balanced")
     names: dict[str, int] = {}
