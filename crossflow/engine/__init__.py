@@ -21,7 +21,7 @@ DOORS = {
     "runs.service": ("Prefill", "Service", "TAILS", "guessed", "steady_state"),
     "runs.timeline": ("transformer_timeline",),
     "runs.transformer": ("FIGURES", "run_layers", "transformer_step"),
-    "runs.unlike": ("DeviceKind", "unlike_memory", "unlike_step"),
+    "runs.unlike": ("DeviceKind", "KindWork", "unlike_memory", "unlike_step"),
     "runs.uneven": ("EVEN", "Uneven", "check_places", "load_uneven"),
     "schedule": ("durations", "longest_path", "of_class", "schedule"),
     "tasks": ("Copy", "PriceRows", "Task", "copies", "tasks_of"),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -17,7 +17,7 @@ from crossflow.cost.machine import Machine
 from crossflow.engine.runs.memory import KINDS, Memory, host_share, memory, second_capacity
 from crossflow.engine.runs.outcome import BREAKDOWN, Outcome
 from crossflow.engine.runs.transformer import run_layers, transformer_step
-from crossflow.engine.runs.unlike import DeviceKind, unlike_memory, unlike_step
+from crossflow.engine.runs.unlike import DeviceKind, KindWork, unlike_memory, unlike_step
 from crossflow.hardware.architecture.model import Architecture
 from crossflow.hardware.architecture.template import SystemSpec
 from crossflow.parallel.batches import laid_out
@@ -38,6 +38,7 @@ HELD = (
     "second_capacity",
     "problems",
     "least",
+    "capacity",
 )  # of an outcome, what is known of points that are not timed
 
 
@@ -74,24 +75,40 @@ def transformer_run(batch: PointBatch) -> Ran:
 
 
 def _unlike_run(batch: PointBatch) -> Ran:
-    """Steps of a transformer whose stages lie on the system's own devices and on those of its pools; all are timed."""
+    """Steps of a transformer whose stages lie on the system's own devices and on those of its pools."""
     scenario, members = batch.scenario, batch.members
     job, layout = (scenario.job(), _own_layout(scenario, batch.n)) if members is None else (members.job, _layout(batch, members))
     kinds = device_kinds(scenario, layout, batch.device, batch.system, batch.pools, least=batch.least)
-    found = unlike_step(job, layout, kinds)
-    beside = tuple(
-        replace(pool, devices=work.devices, energy=work.energy, sent=work.sent)
-        for pool, work in zip(batch.pools.values(), found.shares[1:], strict=True)
-    )
+    layout, held = unlike_memory(job, layout, kinds)
+    fits = np.flatnonzero(held.fits) if batch.fitting else np.arange(batch.n)
+    outcome, works = untimed(held), tuple[KindWork, ...]()
+    if len(fits) == batch.n:
+        outcome, works = unlike_step(job, layout, kinds, held)
+    elif len(fits):
+        timed, works = unlike_step(chosen(job, fits), layout.at(fits), [kind.at(fits) for kind in kinds], held.at(fits))
+        outcome = _spread(timed, held, fits)
+    beside = _beside(batch, layout, works[1:], fits)
     samples = scenario.workload_batch if members is None else members.batch
     return Ran(
-        outcome=found.outcome,
+        outcome=outcome,
         devices=layout.devices,
         samples=samples,
         tokens=tokens_of(job),
         parameters=job.model.parameters,
         beside=beside,
     )
+
+
+def _beside(batch: PointBatch, layout: Layout, works: Sequence[KindWork], fits: Index) -> tuple[Fleet, ...]:
+    """Devices of pools with what they do in the steps of points that fit; others are not timed."""
+    ranks, found = layout.tp * layout.cp * layout.dp, list[Fleet]()
+    for i, pool in enumerate(batch.pools.values()):
+        devices = ranks * np.round(pool.system.device_count / ranks)
+        energy, *sent = np.zeros((3, batch.n))
+        if works:
+            energy[fits], sent[0][fits], sent[1][fits] = works[i].energy, *works[i].sent
+        found.append(replace(pool, devices=devices, energy=energy, sent=(sent[0], sent[1])))
+    return tuple(found)
 
 
 def _layout(batch: PointBatch, members: Members) -> Layout:
@@ -145,14 +162,18 @@ def _repeated(scenario: Scenario, node: int, n: int) -> tuple[Layout, StepTables
 
 def _partly(job: Job, layout: Layout, runs_on: Machine, held: Memory, fits: Index) -> Outcome:
     """Outcome with the points that fit timed, and no end in sight for the others."""
-    timed = transformer_step(chosen(job, fits), layout.at(fits), runs_on, held.at(fits))
+    return _spread(transformer_step(chosen(job, fits), layout.at(fits), runs_on, held.at(fits)), held, fits)
+
+
+def _spread(timed: Outcome, held: Memory, fits: Index) -> Outcome:
+    """Outcome of all points, from that of those that fit."""
 
     def spread(values: Any, rest: float = 0.0) -> Any:
         if isinstance(values, Mapping):
             return {name: spread(part) for name, part in values.items()}
         if isinstance(values, tuple):
             return tuple(map(spread, values))
-        whole = np.full(len(layout), rest)
+        whole = np.full(held.total.size, rest)
         whole[fits] = values
         return whole
 
@@ -169,6 +190,7 @@ def untimed(held: Memory) -> Outcome:
         total=never, breakdown=parts, communication={}, exposed={}, memory=held.kinds, flops=nothing, model_flops=nothing, energy=nothing,
         traffic=nothing, sent=(nothing, nothing), bound={}, host_memory=held.host,
         host_capacity=held.host_capacity, second_memory=held.far_total, second_capacity=held.far_capacity,
+        capacity=() if held.capacities is None else (held.capacity,),
     )  # fmt: skip
 
 

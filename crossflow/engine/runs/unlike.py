@@ -31,6 +31,7 @@ from crossflow.parallel.strategy.layout import Layout
 from crossflow.parallel.strategy.stages import Division
 from crossflow.parallel.tables import tables_of
 from crossflow.workload.job import Job
+from crossflow.workload.stacked import chosen
 
 ROUNDS = 24  # in which stages are relieved of layers that their devices have no memory for
 
@@ -42,6 +43,10 @@ class DeviceKind:
     machine: Machine
     stages: Array  # of every point, shape (n,). [1]
 
+    def at(self, points: Index) -> DeviceKind:
+        """Of some of the points, where the device is the same at all."""
+        return replace(self, stages=self.stages[points])
+
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class KindWork:
@@ -52,36 +57,26 @@ class KindWork:
     sent: tuple[Array, Array]  # bytes that each sends in its node, and out of it. [B]
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
-class UnlikeStep:
-    """A step on devices of several kinds."""
-
-    outcome: Outcome  # its energy and what is sent are those of the first kind alone
-    layout: Layout  # with the layers of every stage
-    held: Memory
-    shares: tuple[KindWork, ...]  # of each kind
-
-
-def unlike_step(job: Job, layout: Layout, kinds: Sequence[DeviceKind]) -> UnlikeStep:
-    """One step of every design point.
+def unlike_memory(job: Job, layout: Layout, kinds: Sequence[DeviceKind]) -> tuple[Layout, Memory]:
+    """Plans with the layers of every stage, and what its devices hold.
 
     Parameters
     ----------
     layout : n plans; where one does not say how its layers are divided over stages, they are divided by speed.
     kinds : kinds of devices in the order of the stages.
     """
-    with np.errstate(invalid="ignore", divide="ignore"):  # of a step without end, no part is worth a number
-        layout = _divided(job, _placed(layout, kinds), kinds)
-        held = _held(job, layout, kinds)
-        found = _run(job, layout, kinds, held)
-    return found
-
-
-def unlike_memory(job: Job, layout: Layout, kinds: Sequence[DeviceKind]) -> tuple[Layout, Memory]:
-    """Plans with the layers of every stage, and what its devices hold."""
     with np.errstate(invalid="ignore", divide="ignore"):
         layout = _divided(job, _placed(layout, kinds), kinds)
         return layout, _held(job, layout, kinds)
+
+
+def unlike_step(job: Job, layout: Layout, kinds: Sequence[DeviceKind], held: Memory) -> tuple[Outcome, tuple[KindWork, ...]]:
+    """One step of every design point, and what devices of each kind do in it; the outcome's energy, and what is sent, are of the first.
+
+    `layout` and `held` are those of `unlike_memory`.
+    """
+    with np.errstate(invalid="ignore", divide="ignore"):  # of a step without end, no part is worth a number
+        return _run(job, layout, kinds, held)
 
 
 # ------------------------------------------------------------------------------------------------ divisions
@@ -89,7 +84,7 @@ def unlike_memory(job: Job, layout: Layout, kinds: Sequence[DeviceKind]) -> tupl
 
 def _placed(layout: Layout, kinds: Sequence[DeviceKind]) -> Layout:
     """Plans with the kind of devices of every stage."""
-    stages = np.stack([kind.stages for kind in kinds]).astype(int)
+    stages = np.rint([kind.stages for kind in kinds]).astype(int)
     on = [tuple(int(kind) for kind in np.repeat(np.arange(len(kinds)), many)) for many in stages.T]
     return _with_divisions(layout, [layout.divisions[which]._replace(kinds=on[i]) for i, which in enumerate(layout.division)])
 
@@ -133,12 +128,17 @@ class _Open:
         """Layers of every stage, or chunk, shape (chunks, n)."""
         depth = self.groups[[not layer.predicts for layer in self.job.model.layers]].sum(axis=0)
         most = np.tile(depth.astype(np.intp), (int((self.layout.pp * self.layout.chunks).max()), 1))
-        found = self._balanced(most)
+        found = self._balanced(most, np.arange(len(self.layout)))
+        left, single = np.arange(len(self.layout)), all(kind.machine.architecture.single for kind in kinds)
         for _ in range(ROUNDS):
-            less = _relieved(self.layout, _held(self.job, self.listed(found), kinds), found, most)
-            if (less == most).all():
+            here, some = self.listed(found).at(left), [kind.at(left) for kind in kinds]
+            less = _relieved(here, _held(chosen(self.job, left), here, some), found[:, left], most[:, left])
+            changed = (less != most[:, left]).any(axis=0) & self.free[left]
+            most[:, left] = less
+            if not changed.any():
                 break
-            most, found = less, self._balanced(less, found)
+            found[:, left[changed]] = self._balanced(most, left[changed], found)[:, left[changed]]
+            left = left[changed] if single else left  # of these some devices may still hold too much
         return found
 
     def listed(self, sizes: Index) -> Layout:
@@ -149,10 +149,14 @@ class _Open:
             told[i] = told[i]._replace(listed=tuple(sizes[: chunks[i], i].tolist()))
         return _with_divisions(self.layout, told)
 
-    def _balanced(self, most: Index, found: Index | None = None) -> Index:
-        """Layers of every chunk; those that were `found` stay where there is no room for all layers."""
-        sizes = np.zeros_like(most)
-        for _, at in self.alike:
+    def _balanced(self, most: Index, points: Index, found: Index | None = None) -> Index:
+        """Layers of every chunk of some points; those that were `found` stay where there is no room for all layers."""
+        sizes, asked = np.zeros_like(most), np.zeros(len(self.layout), dtype=bool)
+        asked[points] = True
+        for _, together in self.alike:
+            at = together[asked[together]]
+            if not len(at):
+                continue
             loads = self._loads(at, most)
             mine, roomy = balanced_by_time(loads)
             sizes[: len(mine), at] = mine if found is None else np.where(roomy, mine, found[: len(mine), at])
@@ -205,9 +209,8 @@ def _relieved(layout: Layout, held: Memory, sizes: Index, most: Index) -> Index:
 
 def _held(job: Job, layout: Layout, kinds: Sequence[DeviceKind]) -> Memory:
     """What devices of every stage hold, with the capacity that they have."""
-    n = len(layout)
     held = memory(job, layout.on_kind(kinds[0].machine.node, layout.pp), kinds[0].machine)
-    known = np.stack([wide(kind.machine.architecture.memory_capacity, n) for kind in kinds])
+    known = np.stack([wide(kind.machine.architecture.memory_capacity, len(layout)) for kind in kinds])
     capacities = np.full(held.total_of_stages.shape, np.inf)
     for i, which in enumerate(layout.division):
         on = layout.divisions[which].kinds
@@ -222,7 +225,8 @@ def _priced(job: Job, layout: Layout, kind: DeviceKind, number: int) -> Steps:
     return steps_of(job, mine, machine, tables_of(job, mine, machine.stack, number))
 
 
-def _run(job: Job, layout: Layout, kinds: Sequence[DeviceKind], held: Memory) -> UnlikeStep:
+def _run(job: Job, layout: Layout, kinds: Sequence[DeviceKind], held: Memory) -> tuple[Outcome, tuple[KindWork, ...]]:
+    """The same, where steps may be without end."""
     first = kinds[0].machine
     prices = [_priced(job, layout, kind, i) for i, kind in enumerate(kinds)]
     crossing = _crossing(layout, kinds, prices)
@@ -238,7 +242,7 @@ def _run(job: Job, layout: Layout, kinds: Sequence[DeviceKind], held: Memory) ->
         KindWork(devices=ranks * kind.stages, energy=energy_of(layout, one), sent=(one.tables.moved[0], one.tables.moved[1]))
         for kind, one in zip(kinds, prices, strict=True)
     )
-    return UnlikeStep(outcome=outcome, layout=layout, held=held, shares=shares)
+    return outcome, shares
 
 
 def _crossing(layout: Layout, kinds: Sequence[DeviceKind], prices: Sequence[Steps]) -> Between:

@@ -11,13 +11,14 @@ References
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
 
 import numpy as np
 
 from crossflow.base.arrays import Array, Index, Mask
 
-HALVINGS = 48  # after which limits are known to the last digits that floats have
+HALVINGS = 32  # after which limits are known to less than a millionth
 ROUNDING = 1e-12
 
 
@@ -31,13 +32,13 @@ class StageLoads:
     on: tuple[int, ...]  # kind of every stage, or chunk, in the order of the model
     most: Index  # layers that each has room for, shape (chunks, n). [1]
 
-    @property
+    @functools.cached_property
     def before(self) -> Array:
         """Time of all layers before each place, shape (kinds, layers + 1, n). [s]"""
         kinds, _, n = self.layers.shape
         return np.concatenate([np.zeros((kinds, 1, n)), np.cumsum(self.layers, axis=1)], axis=1)
 
-    @property
+    @functools.cached_property
     def beside(self) -> Array:
         """Time of what every stage has beside its layers, shape (chunks, n). [s]"""
         found = np.zeros(self.most.shape)
