@@ -151,6 +151,37 @@ def test_stages_hand_over_at_the_pace_of_the_slower_network():
     assert both == pytest.approx(leaving, rel=1e-12)
 
 
+# ------------------------------------------------------------------------------------------------ timelines
+
+TIMED = [
+    {"tp": 4, "pp": 4, "stage_layers": "7+9+9+7"},
+    {"tp": 2, "dp": 2, "pp": 4, "zero": 1, "virtual_stages": 2, "stage_layers": "4x8"},
+    {"tp": 4, "dp": 2, "pp": 2, "zero": 3, "stage_layers": "16+16"},
+    {"tp": 4, "pp": 4, "schedule": "zb-h1", "stage_layers": "8+8+8+8"},
+]
+
+
+@pytest.mark.parametrize("strategy", TIMED)
+def test_timelines_of_two_pools_of_the_same_devices_are_those_of_one_system(strategy):
+    one, two = (trained(*systems, strategy=strategy).timeline() for systems in ([{**H100, "nodes": 2}], [H100, H100]))
+    assert two.total == pytest.approx(one.total, rel=1e-12)
+    for column in ("device", "start", "end", "microbatch"):
+        np.testing.assert_allclose(getattr(two.slots, column), getattr(one.slots, column), rtol=1e-12, atol=1e-15, err_msg=column)
+    assert [passed.label for passed in two.passes] == [passed.label for passed in one.passes]
+    for mine, theirs in zip(two.passes, one.passes, strict=True):
+        np.testing.assert_allclose(mine.end, theirs.end, rtol=1e-12)
+
+
+@pytest.mark.parametrize("strategy", [*TIMED, "tp4-pp4", "tp2-dp2-pp4-v2-z1"])
+def test_timelines_take_as_long_as_the_step(strategy):
+    scenario = trained(H100, A100, strategy=strategy)
+    found = scenario.timeline()
+    assert found.total == pytest.approx(crossflow.predict(scenario).step_time, rel=1e-9)
+    stages = len(found.devices)
+    lengths = [(found.slots.end - found.slots.start)[found.slots.device == i] for i in range(stages)]
+    assert np.median(lengths[-1]) != pytest.approx(np.median(lengths[0]), rel=1e-3)
+
+
 # ------------------------------------------------------------------------------------------------ figures of both
 
 
@@ -288,8 +319,7 @@ def test_layers_are_told_for_every_stage(tmp_path, capsys):
     rows = [line.split() for line in out.splitlines() if line.rstrip().endswith(("dgx-h100", "dgx-a100")) and line.split()[0].isdigit()]
     assert [row[-1] for row in rows] == ["dgx-h100"] * 2 + ["dgx-a100"] * 2
     assert sum(int(row[-4]) for row in rows) == 32
-    for command in ("timeline", "events"):
-        assert main([command, str(path)]) == 2
-        assert "devices of one kind only; leave system.pools.p0 out" in capsys.readouterr().err
+    assert main(["events", str(path)]) == 2
+    assert "devices of one kind only; leave system.pools.p0 out" in capsys.readouterr().err
     with pytest.raises(CrossflowError, match="launch file is for devices of one kind"):
         crossflow.export(path, "megatron")

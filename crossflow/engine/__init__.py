@@ -22,6 +22,7 @@ DOORS = {
     "runs.timeline": ("transformer_timeline",),
     "runs.transformer": ("FIGURES", "run_layers", "transformer_step"),
     "runs.unlike": ("DeviceKind", "KindWork", "unlike_memory", "unlike_step"),
+    "runs.unlike_timeline": ("unlike_timeline",),
     "runs.uneven": ("EVEN", "Uneven", "check_places", "load_uneven"),
     "schedule": ("durations", "longest_path", "of_class", "schedule"),
     "tasks": ("Copy", "PriceRows", "Task", "copies", "tasks_of"),

@@ -44,7 +44,7 @@ from crossflow.engine.timeline.record import (
     Slots,
     Timeline,
 )
-from crossflow.parallel.shapes import alike, sequence
+from crossflow.parallel.shapes import Shape, alike, sequence
 from crossflow.parallel.strategy.layout import Layout
 from crossflow.parallel.strategy.schedules import BACKWARD, FORWARD, WEIGHT
 from crossflow.parallel.tables import COLLECTIVES, tables_of
@@ -73,12 +73,18 @@ def transformer_timeline(job: Job, layout: Layout, machine: Machine, title: str,
         job=job, layout=layout, machine=machine, steps=steps, slots=slots, order=order,
         closing=closing, reductions=reductions, rows=tuple(in_order[chunk] for chunk in order.chunk), names=names,
     )  # fmt: skip
+    return filled(step, shape, title, uneven, float(machine.architecture.memory_capacity[0]))
+
+
+def filled(step: StepPasses, shape: Shape, title: str, uneven: Uneven, capacity: float) -> Timeline:
+    """Timeline of a step whose passes are known, on devices of so much memory [B]; CrossflowError where it never ends."""
+    layout, order, slots = step.layout, step.order, step.slots
     if not np.isfinite(slots.busy).all() or not np.isfinite(step.closing.exposed + step.closing.update).all():
         raise CrossflowError(f"{title}: the step never ends, so it has no timeline; `crossflow predict` says why")
     walk, together = walk_of(order), in_step(layout, flush=order.flush)
     world = World.of(uneven, layout, walk, shape.stages, in_step=together, wraps=shape.chunks > 1 or len(order.chains) > 1)
     step = replace(step, link=world)
-    return _Filler(step=step, world=world, walk=walk, title=title).filled()
+    return _Filler(step=step, world=world, walk=walk, title=title, capacity=capacity).filled()
 
 
 @dataclass
@@ -89,6 +95,7 @@ class _Filler:
     world: World
     walk: Walk
     title: str
+    capacity: float  # of the memory of a device. [B]
     classes: list[_Class] = field(default_factory=list)
     passes: list[PassEvents] = field(default_factory=list)
     columns: list[tuple[Array, ...]] = field(default_factory=list)
@@ -124,7 +131,7 @@ class _Filler:
         return Timeline(
             title=self.title, names=tuple(step.names), passes=tuple(self.passes), slots=self._slots(), devices=tuple(self._devices()),
             total=total, node=step.machine.node, memory=self._memory(starts, ends),
-            capacity=float(step.machine.architecture.memory_capacity[0]), even_idle=self._even_idle(),
+            capacity=self.capacity, even_idle=self._even_idle(),
         )  # fmt: skip
 
     def _times(self) -> tuple[Array, Array]:

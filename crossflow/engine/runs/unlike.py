@@ -21,7 +21,7 @@ from crossflow.cost.passes import Steps, steps_of
 from crossflow.engine.runs.busiest import Busiest, parts_of
 from crossflow.engine.runs.memory import Memory, memory
 from crossflow.engine.runs.outcome import Outcome
-from crossflow.engine.runs.slots import Closing, SlotTimes, closing_of, slots_of
+from crossflow.engine.runs.slots import Closing, SlotTimes, closing_of, is_split, slots_of
 from crossflow.engine.runs.transformer import energy_of, outcome_of, split_points, tell_endless, timed
 from crossflow.engine.runs.unit_sums import UnitSums
 from crossflow.parallel.blocks import units
@@ -270,13 +270,36 @@ def _pipeline(
     shape: Shape,
 ) -> Busiest:
     """Busiest stage of points whose pipelines have one shape."""
+    slots, closing = _slots(job, layout, kinds, prices, [sums.at(shape.at) for sums in each], crossing, shape)
+    return timed(job, layout, kinds[0].machine.stack, slots, closing, crossing.tied[shape.at], shape)
+
+
+def _slots(
+    job: Job,
+    layout: Layout,
+    kinds: Sequence[DeviceKind],
+    prices: Sequence[Steps],
+    each: Sequence[UnitSums],
+    crossing: Between,
+    shape: Shape,
+) -> tuple[SlotTimes, Closing]:
+    """Slots of points whose pipelines have one shape, and what every stage does after them; `each` are the sums of these points."""
     handed = _handed(layout, kinds, prices, crossing, shape, training=job.training)
-    of = [(kind.machine, sums.at(shape.at)) for kind, sums in zip(kinds, each, strict=True)]
+    of = [(kind.machine, sums) for kind, sums in zip(kinds, each, strict=True)]
     slots = [slots_of(job, machine, sums, shape, handed) for machine, sums in of]
     closing = [closing_of(machine, sums, mine, shape) for (machine, sums), mine in zip(of, slots, strict=True)]
     stages = [shape.stages_on(i) for i in range(len(kinds))]
-    whole = _merged_slots(slots, [shape.rows_on(i, len(slots[0].forward_of)) for i in range(len(kinds))], stages)
-    return timed(job, layout, kinds[0].machine.stack, whole, _merged(closing, stages, 0), crossing.tied[shape.at], shape)
+    rows = [shape.rows_on(i, len(slots[0].forward_of)) for i in range(len(kinds))]
+    return _merged_slots(slots, rows, stages), _merged(closing, stages, 0)
+
+
+def unlike_slots(job: Job, layout: Layout, kinds: Sequence[DeviceKind], shape: Shape) -> tuple[Steps, SlotTimes, Closing]:
+    """Of one plan whose stages have their layers: steps with the units of all kinds, the first's first; slots, and what follows them."""
+    with np.errstate(invalid="ignore", divide="ignore"):
+        prices = [_priced(job, layout, kind, i) for i, kind in enumerate(kinds)]
+        crossing = _crossing(layout, kinds, prices)
+        each = [UnitSums.of(one, np.array([is_split(shape)])) for one in prices]
+        return joined(prices, crossing), *_slots(job, layout, kinds, prices, each, crossing, shape)
 
 
 def _handed(
