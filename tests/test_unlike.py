@@ -80,6 +80,16 @@ def test_other_models_are_priced_alike_on_pools_of_the_same_devices(model):
         np.testing.assert_allclose(one[name], values, rtol=1e-12, atol=0.0, err_msg=name)
 
 
+@pytest.mark.parametrize("software", ["nanotron", "torchtitan", "hai-llm"])
+def test_software_runs_alike_on_pools_of_the_same_devices(software):
+    """Stages by weight, gradients that overlap otherwise, exchange beside another microbatch."""
+    strategy = {"tp": 2, "dp": 2, "ep": 2, "pp": 4, "zero": 1, "stage_layers": "7+9+9+7"}
+    more = {"strategy": strategy, "software": software, "workload": {"model": "mixtral-8x7b"}}
+    one, two = (figures(trained(*systems, **more)) for systems in ([{**H100, "nodes": 2}], [H100, H100]))
+    for name, values in one.items():
+        np.testing.assert_allclose(two[name], values, rtol=1e-12, atol=0.0, err_msg=name)
+
+
 def test_faster_pools_are_never_slower():
     times = [time_of(H100, pool) for pool in (A100, H100, B200)]
     assert times[0] > times[1] > times[2]
@@ -244,6 +254,19 @@ def test_one_search_divides_the_budgets_of_both_chips():
     space = {"system.budgets.area": "shares", "system.pools.p0.budgets.area": "shares"}
     found = crossflow.optimise(scenario, space, objectives={"step_time_s": "minimise"}, evaluations=300)
     assert found.best["step_time_s"] < crossflow.predict(scenario).step_time
+
+
+def test_tokens_per_usd_are_searched_under_a_limit_of_time():
+    priced = [{**one, "operation": {"price": f"{price} USD/hour"}} for one, price in ((H100, 2.0), (A100, 1.0))]
+    scenario = trained(*priced, strategy="any")
+    space = {"strategy": "legal", "system.pools.p0.template": ["dgx-a100", "dgx-b200"]}
+    cheap = crossflow.optimise(scenario, space, objectives={"usd_per_million_tokens": "minimise"})
+    limit = 0.9 * crossflow.predict(trained(*priced, strategy="tp8-pp2")).step_time
+    fast = crossflow.optimise(
+        scenario, space, objectives={"usd_per_million_tokens": "minimise"}, constraints={"step_time_s": f"<= {limit} s"}
+    )
+    assert fast.best["step_time_s"] <= limit
+    assert cheap.best["usd_per_million_tokens"] <= fast.best["usd_per_million_tokens"]
 
 
 # ------------------------------------------------------------------------------------------------ balance
