@@ -251,7 +251,10 @@ def _idle_options(scenario: Scenario, score: Score) -> list[str]:
     legal = {
         name: other
         for name, other in plain.items()
-        if strategy_problem(other, scenario.workload, nodes, balanced=balanced, elements=elements, hosted=hosted, tiered=tiered) is None
+        if strategy_problem(
+            other, scenario.workload, nodes, balanced=balanced, elements=elements, hosted=hosted, tiered=tiered, kinds=scenario.system.kinds
+        )
+        is None
     }
     if not legal:
         return []

@@ -8,14 +8,14 @@ from __future__ import annotations
 import functools
 import itertools
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 
-from crossflow.answers.scenario import SHIPPED, SHORT, Scenario, check_strategy, divides, from_document
+from crossflow.answers.scenario import SHORT, Scenario, check_strategy, divides, from_document, names_at
 from crossflow.base import files
 from crossflow.base.arrays import Array, Index, python
 from crossflow.base.errors import CrossflowError, SpecError, StrategyError, did_you_mean, known_name
@@ -96,7 +96,7 @@ def path_as_shipped(scenario: Scenario, path: str) -> str:
 def values_as_shipped(scenario: Scenario, path: str, values: Sequence[Any]) -> Sequence[Any]:
     """Values of a path with the names among them as the shipped files, or the library, have them."""
     parts = tuple(path.split("."))
-    known: Callable[[str], str | None] | None = SHIPPED.get(parts) or SHIPPED.get((*parts, SHORT.get(path, "")))
+    known = names_at(parts) or names_at((*parts, SHORT.get(path, "")))
     place, rest = place_of(path)
     role = rest.removeprefix("technology.")
     if place in scenario.system.places and role != rest and kind_of(role) in KINDS:

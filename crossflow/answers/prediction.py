@@ -11,7 +11,7 @@ import numpy as np
 
 from crossflow.answers.bands import Band, Trust, full_text, slowdown
 from crossflow.answers.evaluation import evaluate
-from crossflow.answers.evaluation.layered import machine, stage_memory
+from crossflow.answers.evaluation.layered import PlacedStage, machine, placed_stages, stage_memory
 from crossflow.answers.evaluation.likeness import told_trust, trust, trusts
 from crossflow.answers.evaluation.narrow import slower_experts
 from crossflow.answers.evaluation.remedies import Remedy, remedies
@@ -232,6 +232,10 @@ class Prediction(PlainData, Tabular):
         """Plain data of the command-line contract; times in s, sizes in B, energy in J, power in W."""
         score = self.score
         stages = [{**{f"{kind}_bytes": size for kind, size in s.items()}, "total_bytes": sum(s.values())} for s in self.memory_by_stage]
+        placed = [
+            {"place": one.place, "devices": one.devices, "layers": list(one.layers), "capacity_bytes": one.capacity}
+            for one in self.placed_stages
+        ]
         return {
             "name": self.scenario.name,
             "step_time_s": _number(score.step_time),
@@ -253,6 +257,7 @@ class Prediction(PlainData, Tabular):
             },
             "memory": self._memory_told(),
             **({"memory_by_stage": stages} if stages else {}),
+            **({"stages": placed} if placed else {}),
             **({"sharding": {"sharder": self.sharding[0], "ranks": self.sharding[1]}} if self.sharding else {}),
             "by_layer_s": {name: _number(value) for name, value in score.by_layer.items()},
             "throughput": throughput(self.scenario, score),
@@ -330,6 +335,11 @@ class Prediction(PlainData, Tabular):
         return found if len(found) > 1 else ()
 
     @functools.cached_property
+    def placed_stages(self) -> tuple[PlacedStage, ...]:
+        """Devices and layers of each pipeline stage; none where all devices are alike."""
+        return placed_stages(self.scenario)
+
+    @functools.cached_property
     def sharding(self) -> tuple[str, list[dict[str, float]]] | None:
         """Who gave the tables of a recommendation model to ranks, and what every rank holds and takes; None where nobody did."""
         if not isinstance(self.scenario.workload, DlrmSpec):
@@ -346,7 +356,7 @@ class Prediction(PlainData, Tabular):
             return ()
         if isinstance(scenario.strategy, Hierarchy):
             return _strategies_that_fit(scenario)
-        if not isinstance(scenario.strategy, Plan):
+        if not isinstance(scenario.strategy, Plan) or scenario.system.kinds:  # what helps one kind of devices may not help another
             return ()
         written = scenario.document.data.get("strategy")
         others = is_by_types(written) or (isinstance(written, Mapping) and any(key in PAPER_KEYS for key in written))  # keys than a plan's

@@ -8,7 +8,7 @@ import json
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, model_validator
 
@@ -25,7 +25,7 @@ from crossflow.cost.profile import Profile, profile_at, read_profile, system_pro
 from crossflow.hardware.architecture.model import Architecture
 from crossflow.hardware.architecture.software import SoftwareStack, load_stack
 from crossflow.hardware.architecture.system import architecture, resolve, template_name
-from crossflow.hardware.architecture.template import GeneratedSystem, PoolName, SystemSpec
+from crossflow.hardware.architecture.template import READING, DatasheetSystem, GeneratedSystem, SystemSpec, is_none
 from crossflow.hardware.mapping.topology import Network
 from crossflow.hardware.mapping.wiring import LEVELS, topology_of, wired
 from crossflow.hardware.technology.library import KINDS, TechLibrary, library_digest, library_document, load_library
@@ -160,7 +160,7 @@ class Scenario(PlainData):
     @property
     def devices(self) -> int:
         """Accelerators in use."""
-        return self.system.device_count if isinstance(self.strategy, Hierarchy) else self.strategy.devices
+        return self.system.whole_count if isinstance(self.strategy, Hierarchy) else self.strategy.devices
 
     @property
     def readers(self) -> int:
@@ -171,6 +171,8 @@ class Scenario(PlainData):
     @property
     def fleet(self) -> str:
         """Its devices in words, such as `8 x dgx-h100 and 4 x dgx-b200 for prompts`."""
+        if self.system.kinds:
+            return " and ".join(f"{one.device_count:,} x {one.name}" for one in self.system.places.values())
         own = f"{self.devices:,} x {self.system.name}" if self.devices > 1 or self.readers else f"one {self.system.name}"
         pool = self.system.pooled.get("prefill", self.system)
         return f"{own} and {self.readers:,} x {pool.name} for prompts" if self.readers else own
@@ -178,7 +180,7 @@ class Scenario(PlainData):
     @property
     def nodes(self) -> tuple[int, int]:
         """Devices of one node (package, server), and number of nodes."""
-        return _nodes(self.system, self.devices)
+        return self.system.mesh if self.system.kinds else _nodes(self.system, self.devices)
 
     @property
     def hosts(self) -> tuple[int, int]:
@@ -376,7 +378,7 @@ class Scenario(PlainData):
         from crossflow.base.drawing import html
 
         rows = {
-            "system": f"{self.devices:,} x {self.system.name}",
+            "system": self.fleet if self.system.kinds else f"{self.devices:,} x {self.system.name}",
             "workload": f"{self.workload.model}, {self.workload_batch:,} samples a step",
             "strategy": self.strategy_text,
             **({} if self.stack is None else {"software": self.stack.name}),
@@ -385,7 +387,8 @@ class Scenario(PlainData):
         return html.heading(self.name) + html.table(["", ""], rows.items()) + html.table(["setting", "value"], own, html.MOST)
 
     def __repr__(self) -> str:
-        return f"Scenario({self.name!r}: {self.workload.model} on {self.devices} x {self.system.name}, strategy {self.strategy_text})"
+        fleet = self.fleet if self.system.kinds else f"{self.devices} x {self.system.name}"
+        return f"Scenario({self.name!r}: {self.workload.model} on {fleet}, strategy {self.strategy_text})"
 
 
 _PROSE = ("name", "title", "notes", "note", "source")  # keys whose text names no file
@@ -534,6 +537,13 @@ def check_one_step(scenario: Scenario) -> None:
         raise CrossflowError(f"{scenario.name}: a service in steady state has steps of two kinds; give task: decode or prefill")
 
 
+def check_alike(scenario: Scenario, what: str) -> None:
+    """Raise CrossflowError where devices are of several kinds, for which `what` is not made."""
+    if scenario.system.kinds:
+        pools = ", ".join(f"system.pools.{name}" for name in scenario.system.staged)
+        raise CrossflowError(f"{scenario.name}: {what} shows devices of one kind only; leave {pools} out")
+
+
 def strategy_of(scenario: Scenario, written: str | Mapping[str, Any]) -> AnyStrategy | None:
     """A strategy as a scenario would read it; StrategyError for what is none, SpecError for a schedule's file that is wrong."""
     with scenario.contents.used():
@@ -544,7 +554,7 @@ def _undivided(scenario: Scenario, strategy: Plan | Hierarchy) -> str | None:
     """Why a strategy cannot divide the layered model of a scenario, None where it can."""
     return strategy_problem(
         strategy, scenario.workload, scenario.nodes, balanced=scenario.balanced, elements=scenario.elements,
-        hosted=scenario.system.host is not None, tiered=scenario.tiered,
+        hosted=scenario.system.host is not None, tiered=scenario.tiered, kinds=scenario.system.kinds,
     )  # fmt: skip
 
 
@@ -591,7 +601,7 @@ class Sized:
     @property
     def nodes(self) -> tuple[int, int]:
         """Devices of one node, and number of nodes, of the whole system."""
-        return _nodes(self.system, self.system.device_count)
+        return self.system.mesh if self.system.kinds else _nodes(self.system, self.system.device_count)
 
 
 def _nodes(system: SystemSpec, devices: int) -> tuple[int, int]:
@@ -690,9 +700,11 @@ def from_document(document: Document, base: Path | None, name: str, like: Scenar
 def _as_shipped(document: Document) -> Document:
     """The document with the names of shipped files as these have them, whatever the letter case in which it names them."""
     names: dict[files.Path_, str] = {}
-    for path, known in SHIPPED.items():
-        named = files.held(document.data, path)
-        if isinstance(named, str):
+    pools = files.held(document.data, ("system", "pools"))
+    paths: list[files.Path_] = [("system", "pools", name, "template") for name in (pools if isinstance(pools, Mapping) else ())]
+    for path in (*SHIPPED, *paths):
+        named, known = files.held(document.data, path), names_at(path)
+        if isinstance(named, str) and known is not None:
             with document.telling(*path):
                 found = known(named)
             if found not in (None, named):
@@ -786,7 +798,7 @@ def _resolved(document: Document, base: Path | None, name: str, like: Scenario |
         profile=_profile(top.profile, system, system_document, base, document),
         requests=top.requests,
     )
-    problems += _network_problems(system, scenario.nodes, document)
+    problems += _unwired(system, scenario.nodes, document)
     if problems:
         raise SpecError(problems)
     return scenario
@@ -841,18 +853,53 @@ def _check_pools(system: SystemSpec, workload: Workload, top: ScenarioFile, docu
     """SpecError for pools that nothing runs on, and for what is not known of systems of several kinds of devices."""
     if not system.pools:
         return
-    if not isinstance(workload, TransformerSpec) or workload.task != "serving" or workload.serving.prefill is None:
-        message = "its devices read the prompts of a service; give workload.task: serving and workload.serving.prefill, or leave it out"
-        raise document.error(("system", "pools", "prefill"), message)
     if top.run is not None:
         raise document.error(("run",), "a whole run is priced on devices of one kind only; leave it out, or system.pools")
+    trains = isinstance(workload, TransformerSpec) and workload.task == "training"
+    for name in system.pools:
+        if problem := _unused(name, trains=trains, workload=workload):
+            raise document.error(("system", "pools", name), problem)
+    if system.staged:
+        _check_staged(system, top, document)
     for place, one in system.places.items():
-        if place != "system" and isinstance(one, GeneratedSystem) and (one.technology.intra_switch or one.technology.inter_switch):
-            message = "named switches are counted for the devices of the system itself only; leave them out, or use network.topology"
-            raise document.error((*place.split("."), "technology"), message)
-        if one.operation is not None and one.operation.lifetime is not None:
-            message = "the carbon of making devices is counted for one kind only; leave it out, or system.pools"
-            raise document.error((*place.split("."), "operation", "lifetime"), message)
+        _check_counted_once(place, one, document)
+
+
+def _unused(name: str, *, trains: bool, workload: Workload) -> str | None:
+    """Why the devices of a pool have no part in a workload, as a sentence; None where they have."""
+    if name != READING and not trains:
+        if isinstance(workload, TransformerSpec) and workload.task == "serving":
+            return f"unknown pool '{name}'; known: {READING}"
+        return "its devices hold stages of a transformer that is trained; give such a workload, or leave the pool out"
+    reads = isinstance(workload, TransformerSpec) and workload.task == "serving" and workload.serving.prefill is not None
+    if name == READING and not reads:
+        why = "its devices read the prompts of a service; give workload.task: serving and workload.serving.prefill, or leave it out"
+        return f"{why}; further stages of a pipeline lie on a pool of any other name" if trains else why
+    return None
+
+
+def _check_staged(system: SystemSpec, top: ScenarioFile, document: Document) -> None:
+    """SpecError for pools whose stages are not to be counted or priced."""
+    for place, one in system.places.items():
+        if not one.counted:
+            message = "say how many devices it has, with nodes or devices: stages are shared out over all of them"
+            raise document.error(tuple(place.split(".")), message)
+        if isinstance(one, DatasheetSystem | GeneratedSystem) and is_none(one.technology.memory):
+            raise document.error(
+                tuple(place.split(".")), "chips without main memory hold no stages beside other devices; leave the pools out"
+            )
+    if top.profile is not None or system.profile is not None:
+        raise document.error(("profile",), "measured times are of devices of one kind only; leave it out, or system.pools")
+
+
+def _check_counted_once(place: str, one: SystemSpec, document: Document) -> None:
+    """SpecError for what is counted for the devices of the system itself only, in it or in a pool."""
+    if place != "system" and isinstance(one, GeneratedSystem) and (one.technology.intra_switch or one.technology.inter_switch):
+        message = "named switches are counted for the devices of the system itself only; leave them out, or use network.topology"
+        raise document.error((*place.split("."), "technology"), message)
+    if one.operation is not None and one.operation.lifetime is not None:
+        message = "the carbon of making devices is counted for one kind only; leave it out, or system.pools"
+        raise document.error((*place.split("."), "operation", "lifetime"), message)
 
 
 def _order(placement: tuple[str, ...] | str, strategy: AnyStrategy, workload: Workload, document: Document) -> tuple[str, ...] | None:
@@ -891,13 +938,22 @@ def _has_tokens(workload: Workload) -> bool:
     return isinstance(workload, LstmSpec) or (isinstance(workload, TransformerSpec) and workload.vocabulary is not None)
 
 
-def _network_problems(system: SystemSpec, used: tuple[int, int], document: Document) -> Iterator[Problem]:
-    """Levels of the network that do not hold the nodes in use: devices of a node, and nodes."""
+def _unwired(system: SystemSpec, used: tuple[int, int], document: Document) -> Iterator[Problem]:
+    """Levels of the networks that do not hold the nodes in use, of which there are so many where all devices are alike."""
+    if not system.kinds:
+        yield from _network_problems(system, used, document)
+        return
+    for place, one in system.places.items():
+        yield from _network_problems(one, _nodes(one, one.device_count), document, place)
+
+
+def _network_problems(system: SystemSpec, used: tuple[int, int], document: Document, below: str = "system") -> Iterator[Problem]:
+    """Levels of the network that do not hold the nodes in use: devices of a node, and nodes; `below` is where the system stands."""
     for level, nodes in zip(LEVELS, used, strict=True):
         try:
             topology_of(system.network, level, nodes)
         except CrossflowError as error:
-            place = ("system", "network", level)
+            place = (*below.split("."), "network", level)
             said = ((*place, key) for key in ("shape", "group", "oversubscription", "ports", "topology") if (*place, key) in document.lines)
             yield document.problem(next(said, place), str(error))
 
@@ -1036,10 +1092,15 @@ SHIPPED: Mapping[files.Path_, Callable[[str], str | None]] = {
     ("system", "template", "template"): template_name,
     ("system", "template", "device"): template_name,
     ("system", "techlib"): functools.partial(files.shipped_name, "techlibs"),
-    **{("system", "pools", name, "template"): template_name for name in get_args(PoolName)},
     ("workload", "model"): model_name,
     ("software", "like"): stack_name,
 }
+
+
+def names_at(path: files.Path_) -> Callable[[str], str | None] | None:
+    """What each name of what is shipped stands for at a path of a scenario; None where none is named there."""
+    in_pool = len(path) == 4 and path[:2] == ("system", "pools") and path[3] == "template"
+    return template_name if in_pool else SHIPPED.get(path)
 
 
 def _config_of(name: str, base: Path | None) -> str:

@@ -16,6 +16,7 @@ DOORS = {
     "experts": ("expert_library", "grouped_costs"),
     "fabrics": ("Fabric", "fabric_of", "path", "path_time"),
     "handovers": ("Handed", "boundaries", "handed_of"),
+    "joined": ("joined",),
     "lookups": ("RADIX",),
     "machine": ("Machine",),
     "nearby": ("near_times",),

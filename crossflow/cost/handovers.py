@@ -60,12 +60,12 @@ class Handed:
     boundaries: Boundaries  # which stages hand over to which
     crosses: Mask  # whether a transfer over each boundary leaves the node, shape (boundaries, n)
     sent: Array  # time of a transfer over each boundary, shape (boundaries, n). [s]
-    gathered: Array  # time to put its parts together where receivers do not keep them divided, shape (n,). [s]
+    gathered: Array  # time to put its parts together where receivers do not keep them divided, shape (boundaries, n). [s]
 
     @functools.cached_property
     def _times(self) -> Array:
         """Time to hand over at each boundary and, in the last row, where there is none, shape (boundaries + 1, n). [s]"""
-        return np.concatenate([self.sent + self.gathered, np.zeros((1, len(self.gathered)))])
+        return np.concatenate([self.sent + self.gathered, np.zeros((1, self.sent.shape[-1]))])
 
     @functools.cached_property
     def onwards(self) -> Array:
@@ -96,4 +96,4 @@ def handed_of(layout: Layout, machine: Machine, sizes: Between, times: Between, 
         for i in np.flatnonzero(found.last - found.first > 1):
             pair = layout.jump(int(found.first[i, 0]), int(found.last[i, 0]), crosses[i], at)
             sent[i] = machine.wires.time("send_recv", sizes.transfer, pair)[at]
-    return Handed(boundaries=found, crosses=crosses, sent=sent, gathered=times.whole[at])
+    return Handed(boundaries=found, crosses=crosses, sent=sent, gathered=times.whole[at] + np.zeros_like(sent))

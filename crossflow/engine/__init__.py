@@ -23,6 +23,8 @@ DOORS = {
     "runs.service_table": ("Reach", "Replicas", "step_table"),
     "runs.timeline": ("transformer_timeline",),
     "runs.transformer": ("FIGURES", "run_layers", "transformer_step"),
+    "runs.unlike": ("DeviceKind", "KindWork", "unlike_memory", "unlike_step"),
+    "runs.unlike_timeline": ("unlike_timeline",),
     "runs.uneven": ("EVEN", "Uneven", "check_places", "load_uneven"),
     "schedule": ("durations", "longest_path", "of_class", "schedule"),
     "service.cache": ("PrefixCache",),

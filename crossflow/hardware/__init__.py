@@ -23,7 +23,7 @@ DOORS = {
     "architecture.software": ("AttentionChoice", "EngineHabits", "Fusion", "Module", "PeerAllReduce", "SoftwareStack", "load_stack"),
     "architecture.switching": ("of_their_number",),
     "architecture.system": ("TEMPLATES", "architecture", "reference_peak", "resolve", "template_name"),
-    "architecture.template": ("BUDGETS", "DatasheetSystem", "Ends", "GeneratedSystem", "Host", "PoolName", "SystemSpec", "is_none"),
+    "architecture.template": ("BUDGETS", "DatasheetSystem", "Ends", "GeneratedSystem", "Host", "READING", "SystemSpec", "is_none"),
     "architecture.voltage": ("throttled",),
     "mapping.placement": ("AxisRoute", "GROUP", "Placement", "layouts", "level_bandwidths", "pair_route", "place", "place_group"),
     "mapping.rings": ("has_chain", "rings"),

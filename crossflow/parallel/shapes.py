@@ -41,6 +41,14 @@ class Shape:
         """Order of its slots."""
         return pipeline_order(self.schedule, self.stages, self.chunks, self.microbatches)
 
+    def stages_on(self, kind: int) -> Mask:
+        """Stages that lie on devices of a kind, shape (stages,)."""
+        return np.asarray(np.array(self.division.kinds or (0,) * self.stages) == kind)
+
+    def rows_on(self, kind: int, rows: int) -> Mask:
+        """Of so many rows of its schedule those of stages on devices of a kind, shape (rows,)."""
+        return np.resize(self.stages_on(kind), rows)
+
 
 def alike(layout: Layout, *, together: Collection[str] = ()) -> list[Shape]:
     """Shapes of all pipelines, each with the points that have it; schedules that are `together` whatever their microbatches."""

@@ -126,15 +126,16 @@ class StepTables:
     moved: Array
 
 
-def tables_of(job: Job, layout: Layout, stack: SoftwareStack) -> StepTables:
-    """What plans compute, send and hold."""
+def tables_of(job: Job, layout: Layout, stack: SoftwareStack, kind: int | None = None) -> StepTables:
+    """What plans compute, send and hold; with a `kind` of devices what the stages on these do."""
     names, program, even = tuple(name for name, _ in units(job.model)), block_program(job, layout, stack), job.model.even
     even = job.model.levelled if layout.redundant.any() else even
     mean = None if even is job.model else block_program(dataclasses.replace(job, model=even), layout, stack)
     sends, weights = Sends.of(program, names, layout), weights_of(job, layout, stack)
     shapes, occurs = tuple(alike(layout, together=NATURAL)), np.empty((3, len(names), len(layout)))
     for shape in shapes:
-        counts = np.stack(row_counts(job, shape, balanced=stack.stages == "balanced")).sum(axis=1)
+        rows = np.stack(row_counts(job, shape, balanced=stack.stages == "balanced"))
+        counts = (rows if kind is None else rows[:, shape.rows_on(kind, rows.shape[1])]).sum(axis=1)
         occurs[..., shape.at] = (counts if counts.ndim > 2 else counts[..., None]) / layout.directions[shape.at]
     recomputed = _recomputed(names, layout, stack, job.model.depth)
     once, none = np.ones(occurs.shape[1:]), np.zeros(occurs.shape[1:])
@@ -148,7 +149,7 @@ def tables_of(job: Job, layout: Layout, stack: SoftwareStack) -> StepTables:
         occurs=occurs, recomputed=recomputed, phases=_phases(occurs, recomputed, names, layout, stack),
         ahead=_phases((once, none, none), recomputed, names, layout, stack),
         back=_phases((none, once, none), recomputed, names, layout, stack),
-        model_flops=_sample_flops(job, *occurs) * layout.microbatches * layout.micro_batch * layout.dp, moved=moved / layout.pp,
+        model_flops=_sample_flops(job, *occurs) * layout.microbatches * layout.micro_batch * layout.dp, moved=moved / layout.housed,
     )  # fmt: skip
 
 

@@ -568,6 +568,7 @@ def _results_section() -> str:
     predictions = [crossflow.predict(crossflow.load(EXAMPLES / name)) for name in RESULTS]
     found = dict.fromkeys(key for prediction in predictions for key in flat(prediction.to_dict()))
     found |= dict.fromkeys(("reading_problem", "measured_share", "notes[]", "carbon_kg", "embodied_carbon_kg"))  # that no example has
+    found |= dict.fromkeys(f"stages[].{key}" for key in ("place", "devices", "layers[]", "capacity_bytes"))
     columns = {name: None for prediction in predictions for name in prediction.score.columns()}
     columns |= dict.fromkeys(("measured_share", "input_throughput_tokens_per_s", "usd_per_million_tokens"))  # that no example has
     columns |= dict.fromkeys(("carbon_kg", "carbon_kg_per_million_tokens", "run.carbon_kg", "embodied_carbon_kg", "run.embodied_carbon_kg"))

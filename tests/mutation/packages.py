@@ -10,20 +10,22 @@ LIMIT = 5  # seconds of processor time that a test may take beyond five times wh
 
 TESTS = {
     "cost": "cost_anchors energy_anchors sharding_anchors offload_anchors emulation collectives fabrics roofline tiling waves lookups "
-    "nearby one_price spread software events_list attention_kernels experts expert_overlap products power",
+    "nearby one_price spread software events_list attention_kernels experts expert_overlap products power "
+    "unlike",
     "program": "program_anchors program operations engine lookups statespace dlrm_program blocks windows formats transform replay_kernels",
-    "engine": "engine_anchors engine dlrm events schedule sharded physics context transform",
+    "engine": "engine_anchors engine dlrm events schedule sharded physics context transform unlike",
     "engine/timeline": "pipeline timeline trace compare distsim schedules",
     "hardware/mapping": "placement topology rings spread links plan collectives",
     "hardware/architecture": "architecture_anchors voltage_anchors evaluate generator templates datasheet chips voltage power divisions "
     "price operating software paths",
-    "parallel/strategy": "strategy_anchors plan strategy strategies notations hierarchy schedules layer_types stages redivision sharding",
+    "parallel/strategy": "strategy_anchors plan strategy strategies notations hierarchy schedules layer_types stages redivision sharding "
+    "unlike",
     "parallel": "step_anchors offload_anchors zero_anchors chunk_anchors cross_anchors sharding_anchors dlrm_anchors strategy_anchors "
     "transformer_step memory dlrm dlrm_program mtp offload blocks windows stages recomputed transform repeated_modules sharding "
     "expert_overlap",
     "workload/requests": "requests_draws requests_reading requests_cli requests_scenario",
     "engine/runs": "step_anchors offload_anchors chunk_anchors cross_anchors zero_anchors dlrm_anchors transformer_step memory dlrm "
-    "dlrm_program mtp offload sharded links timeline windows context serving expert_overlap recomputed",
+    "dlrm_program mtp offload sharded links timeline windows context serving expert_overlap recomputed unlike",
 }
 
 

@@ -137,7 +137,7 @@ def score_of(batch: PointBatch, ran: Ran) -> Score:
     used = divide(wide(outcome.flops, n), wide(peak * elapsed, n))
     needed = divide(wide(outcome.model_flops, n), wide(peak * elapsed, n))
     held = {kind: wide(amount, n) for kind, amount in outcome.memory.items()}
-    capacity = wide(device.memory_capacity, n)
+    capacity = wide(outcome.capacity[0] if outcome.capacity else device.memory_capacity, n)
     wrong = timed & ((used > 1.0 + 1e-6) | (total < outcome.least * (1.0 - 1e-6)))
     unrunnable = [
         (wide(beyond, n), BEYOND),

@@ -20,7 +20,7 @@ from crossflow.answers.evaluation import evaluate
 from crossflow.answers.evaluation.layered import machine
 from crossflow.answers.evaluation.programs import placed
 from crossflow.answers.evaluation.recommendation import recommendation_program
-from crossflow.answers.scenario import Scenario, check_one_step, check_strategy
+from crossflow.answers.scenario import Scenario, check_alike, check_one_step, check_strategy
 from crossflow.base.arrays import Array, plain
 from crossflow.base.errors import CrossflowError
 from crossflow.base.names import cell
@@ -110,6 +110,7 @@ def events(scenario: Scenario) -> EventList:
     """Different events of a step."""
     check_strategy(scenario)
     check_one_step(scenario)
+    check_alike(scenario, "a list of events")
     if isinstance(scenario.strategy, Plan):
         listed, step, node = _of_plan(scenario, scenario.strategy)
     elif isinstance(scenario.strategy, Hierarchy):

@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
-from crossflow.answers.evaluation.common import PointBatch, Ran
-from crossflow.answers.evaluation.members import check_strategy
+from crossflow.answers.evaluation.common import Fleet, PointBatch, Ran
+from crossflow.answers.evaluation.members import Members, check_strategy
 from crossflow.answers.scenario import Scenario
 from crossflow.base.arrays import Index
 from crossflow.cost.machine import Machine
 from crossflow.engine.runs.memory import KINDS, Memory, host_share, memory, second_capacity
 from crossflow.engine.runs.outcome import BREAKDOWN, Outcome
 from crossflow.engine.runs.transformer import run_layers, transformer_step
+from crossflow.engine.runs.unlike import DeviceKind, KindWork, unlike_memory, unlike_step
 from crossflow.hardware.architecture.model import Architecture
 from crossflow.hardware.architecture.template import SystemSpec
 from crossflow.parallel.batches import laid_out
@@ -37,11 +38,14 @@ HELD = (
     "second_capacity",
     "problems",
     "least",
+    "capacity",
 )  # of an outcome, what is known of points that are not timed
 
 
 def transformer_run(batch: PointBatch) -> Ran:
     """Steps of a transformer; with `fitting` those that do not fit are not timed."""
+    if batch.system.kinds:
+        return _unlike_run(batch)
     scenario, n, members = batch.scenario, batch.n, batch.members
     runs_on = machine(scenario, batch.device, batch.system)
     runs_on = replace(runs_on, least=True) if batch.least else runs_on
@@ -70,6 +74,79 @@ def transformer_run(batch: PointBatch) -> Ran:
     return Ran(outcome=outcome, devices=layout.devices, samples=samples, tokens=tokens_of(job), parameters=job.model.parameters)
 
 
+def _unlike_run(batch: PointBatch) -> Ran:
+    """Steps of a transformer whose stages lie on the system's own devices and on those of its pools."""
+    scenario, members = batch.scenario, batch.members
+    job, layout = (scenario.job(), _own_layout(scenario, batch.n)) if members is None else (members.job, _layout(batch, members))
+    kinds = device_kinds(scenario, layout, batch.device, batch.system, batch.pools, least=batch.least)
+    layout, held = unlike_memory(job, layout, kinds)
+    fits = np.flatnonzero(held.fits) if batch.fitting else np.arange(batch.n)
+    outcome, works = untimed(held), tuple[KindWork, ...]()
+    if len(fits) == batch.n:
+        outcome, works = unlike_step(job, layout, kinds, held)
+    elif len(fits):
+        timed, works = unlike_step(chosen(job, fits), layout.at(fits), [kind.at(fits) for kind in kinds], held.at(fits))
+        outcome = _spread(timed, held, fits)
+    beside = _beside(batch, layout, works[1:], fits)
+    samples = scenario.workload_batch if members is None else members.batch
+    return Ran(
+        outcome=outcome,
+        devices=layout.devices,
+        samples=samples,
+        tokens=tokens_of(job),
+        parameters=job.model.parameters,
+        beside=beside,
+    )
+
+
+def _beside(batch: PointBatch, layout: Layout, works: Sequence[KindWork], fits: Index) -> tuple[Fleet, ...]:
+    """Devices of pools with what they do in the steps of points that fit; others are not timed."""
+    ranks, found = layout.tp * layout.cp * layout.dp, list[Fleet]()
+    for i, pool in enumerate(batch.pools.values()):
+        devices = ranks * np.round(pool.system.device_count / ranks)
+        energy, *sent = np.zeros((3, batch.n))
+        if works:
+            energy[fits], sent[0][fits], sent[1][fits] = works[i].energy, *works[i].sent
+        found.append(replace(pool, devices=devices, energy=energy, sent=(sent[0], sent[1])))
+    return tuple(found)
+
+
+def _layout(batch: PointBatch, members: Members) -> Layout:
+    """Plans of points that differ in them, as the stack of a scenario runs them."""
+    stack = batch.scenario.stack
+    assert stack is not None  # a transformer has software
+    return laid_out(members.job, members.strategies, members.batch, batch.system.devices_per_node, stack)
+
+
+@functools.lru_cache(maxsize=64)
+def _own_layout(scenario: Scenario, n: int = 1) -> Layout:
+    """Layout of n points with a scenario's own plan; StrategyError where it does not divide the workload."""
+    plan, workload, stack = scenario.strategy, scenario.workload, scenario.stack
+    assert isinstance(plan, Plan)  # a transformer's is
+    assert isinstance(workload, TransformerSpec)
+    assert stack is not None
+    check_strategy(scenario, plan, workload, scenario.nodes)
+    return laid_out(scenario.job(), [plan] * n, np.full(n, float(scenario.workload_batch)), scenario.system.devices_per_node, stack)
+
+
+def device_kinds(
+    scenario: Scenario, layout: Layout, device: Architecture, system: SystemSpec, pools: Mapping[str, Fleet], *, least: bool = False
+) -> tuple[DeviceKind, ...]:
+    """Kinds of devices on which the stages of plans lie: the system's own, then those of its pools."""
+    machines = [machine(scenario, device, system), *(pool_machine(scenario, pool.device, pool.system) for pool in pools.values())]
+    ranks = layout.tp * layout.cp * layout.dp
+    in_pools = [pool.system.device_count / ranks for pool in pools.values()]
+    stages = [layout.pp - sum(in_pools), *in_pools]
+    return tuple(DeviceKind(machine=replace(one, least=least), stages=many) for one, many in zip(machines, stages, strict=True))
+
+
+def own_kinds(scenario: Scenario) -> tuple[Layout, tuple[DeviceKind, ...]]:
+    """The plan of a scenario as a layout, and the kinds of devices that its stages lie on."""
+    pools = {name: Fleet(pool=name, system=pool, device=scenario.pool_architectures[name]) for name, pool in scenario.system.staged.items()}
+    layout = _own_layout(scenario)
+    return layout, device_kinds(scenario, layout, scenario.architecture, scenario.system, pools)
+
+
 @functools.lru_cache(maxsize=64)
 def _repeated(scenario: Scenario, node: int, n: int) -> tuple[Layout, StepTables, Memory]:
     """Layout of n points with a scenario's own plan, what it computes and what it holds, which no quantity of the system changes."""
@@ -85,14 +162,18 @@ def _repeated(scenario: Scenario, node: int, n: int) -> tuple[Layout, StepTables
 
 def _partly(job: Job, layout: Layout, runs_on: Machine, held: Memory, fits: Index) -> Outcome:
     """Outcome with the points that fit timed, and no end in sight for the others."""
-    timed = transformer_step(chosen(job, fits), layout.at(fits), runs_on, held.at(fits))
+    return _spread(transformer_step(chosen(job, fits), layout.at(fits), runs_on, held.at(fits)), held, fits)
+
+
+def _spread(timed: Outcome, held: Memory, fits: Index) -> Outcome:
+    """Outcome of all points, from that of those that fit."""
 
     def spread(values: Any, rest: float = 0.0) -> Any:
         if isinstance(values, Mapping):
             return {name: spread(part) for name, part in values.items()}
         if isinstance(values, tuple):
             return tuple(map(spread, values))
-        whole = np.full(len(layout), rest)
+        whole = np.full(held.total.size, rest)
         whole[fits] = values
         return whole
 
@@ -109,6 +190,7 @@ def untimed(held: Memory) -> Outcome:
         total=never, breakdown=parts, communication={}, exposed={}, memory=held.kinds, flops=nothing, model_flops=nothing, energy=nothing,
         traffic=nothing, sent=(nothing, nothing), bound={}, host_memory=held.host,
         host_capacity=held.host_capacity, second_memory=held.far_total, second_capacity=held.far_capacity,
+        capacity=() if held.capacities is None else (held.capacity,),
     )  # fmt: skip
 
 
@@ -149,10 +231,45 @@ def stage_memory(scenario: Scenario, device: Architecture) -> tuple[Mapping[str,
     """Bytes of a device of every stage by kind, each stage at its own fullest moment; none where all devices are alike. [B]"""
     strategy = scenario.strategy
     if isinstance(scenario.workload, TransformerSpec) and isinstance(strategy, Plan):
+        if scenario.system.kinds:
+            return _told(unlike_memory(scenario.job(), *own_kinds(scenario))[1])
         runs_on = machine(scenario, device)
         job, batch = scenario.job(), np.array([float(scenario.workload_batch)])
-        held = memory(job, laid_out(job, [strategy], batch, runs_on.node, runs_on.stack), runs_on)
-        return tuple(dict(zip(KINDS, stage.tolist(), strict=True)) for stage in held.stages[:, :, 0].T)
+        return _told(memory(job, laid_out(job, [strategy], batch, runs_on.node, runs_on.stack), runs_on))
     if isinstance(strategy, Mesh):
         return tuple({kind: float(size) for kind, size in kinds.items()} for kinds in scenario.program().memory)
     return ()
+
+
+def _told(held: Memory) -> tuple[Mapping[str, float], ...]:
+    """Bytes of a device of every stage of the only plan by kind. [B]"""
+    return tuple(dict(zip(KINDS, stage.tolist(), strict=True)) for stage in held.stages[:, :, 0].T)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlacedStage:
+    """A stage of a pipeline on devices of one of several kinds."""
+
+    place: str  # of the devices, such as `system` or `system.pools.older`
+    devices: str  # their name
+    layers: tuple[int, ...]  # of every chunk of the stage. [1]
+    capacity: float  # memory of each device. [B]
+
+
+def placed_stages(scenario: Scenario) -> tuple[PlacedStage, ...]:
+    """Stages of a scenario's pipeline with their devices and layers; none where all devices are alike."""
+    if not scenario.system.kinds or not isinstance(scenario.strategy, Plan):
+        return ()
+    layout, held = unlike_memory(scenario.job(), *own_kinds(scenario))
+    assert held.capacities is not None  # of several kinds of devices
+    division, places = layout.divisions[layout.division[0]], list(scenario.system.places.items())
+    chunks = division.layers(int(np.ravel(scenario.job().model.depth)[0]), scenario.strategy.pp * scenario.strategy.virtual_stages)
+    return tuple(
+        PlacedStage(
+            place=places[kind][0],
+            devices=places[kind][1].name,
+            layers=chunks[i :: scenario.strategy.pp],
+            capacity=float(held.capacities[i, 0]),
+        )
+        for i, kind in enumerate(division.kinds)
+    )

@@ -67,6 +67,7 @@ OF_CHANGED = "the device is changed"
 OF_FAR = "no plan that keeps tensors on a second memory was measured"
 ON_CHIP = "chip without main memory"  # a kind of its own: what lies between its kernels decides, which nobody publishes
 OF_POOLS = "no service whose prompts are read by other devices was measured"
+OF_KINDS = "no training on devices of several kinds was measured"
 OF_GENERATED = "the device is generated"
 ARRIVING = "queues and tails were never compared with a measurement"
 WATTS, WATTS_ALONE = "watts of kernels", "watts of kernels were compared with measurements, those of whole steps were not"
@@ -212,7 +213,7 @@ def problem(scenario: Scenario, *, changed: bool = False) -> str:
         return OF_CHANGED
     if isinstance(scenario.strategy, Plan) and scenario.strategy.far:
         return OF_FAR
-    return OF_POOLS if scenario.system.pools else ""
+    return OF_KINDS if scenario.system.kinds else OF_POOLS if scenario.system.pools else ""
 
 
 def trusts(scenario: Scenario) -> dict[str, Trust]:

@@ -78,12 +78,15 @@ class Members:
 
 
 def check_strategy(
-    scenario: Scenario, strategy: Plan | Hierarchy, workload: Layered, nodes: tuple[int, int], job: Job | DlrmJob | None = None
-) -> None:
-    """StrategyError for a strategy that cannot divide a workload on nodes of a scenario's devices; its `job` where it is at hand."""
+    scenario: Scenario, strategy: Plan | Hierarchy, workload: Layered, nodes: tuple[int, int], job: Job | DlrmJob | None = None,
+    kinds: tuple[int, ...] | None = None,
+) -> None:  # fmt: skip
+    """StrategyError for a strategy that cannot divide a workload on nodes of a scenario's devices; its `job` where it is at hand, and the
+    devices of each kind where their numbers differ from the scenario's.
+    """
     problem = strategy_problem(
         strategy, workload, nodes, balanced=scenario.balanced, elements=scenario.elements, hosted=scenario.system.host is not None,
-        tiered=scenario.tiered,
+        tiered=scenario.tiered, kinds=scenario.system.kinds if kinds is None else kinds,
         model=None if job is None else job.model,
     )  # fmt: skip
     if problem is not None:
@@ -294,5 +297,5 @@ def _own(base: Scenario, written: str) -> Plan | Hierarchy:
 def _checked(base: Scenario, sized: Sized, job: Job | DlrmJob | None, written: Any) -> Plan | Hierarchy:
     """What a strategy means for dimensions of a scenario's workload, which it divides; an error where it does not."""
     strategy = sized.strategy(written)
-    check_strategy(base, strategy, sized.workload, sized.nodes, job)  # type: ignore[arg-type] # of a layered model
+    check_strategy(base, strategy, sized.workload, sized.nodes, job, sized.system.kinds)  # type: ignore[arg-type] # of a layered model
     return strategy

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import numpy as np
 
-from crossflow.answers.evaluation.layered import machine
+from crossflow.answers.evaluation.layered import machine, own_kinds
 from crossflow.answers.evaluation.program_timelines import REPLICAS, program_timeline
 from crossflow.answers.evaluation.recommendation import recommendation_program, replica_axes
 from crossflow.answers.scenario import Scenario, check_one_step, check_strategy
 from crossflow.base.errors import CrossflowError
 from crossflow.engine.runs.timeline import transformer_timeline
 from crossflow.engine.runs.uneven import EVEN, Uneven
+from crossflow.engine.runs.unlike_timeline import unlike_timeline
 from crossflow.engine.timeline.record import Timeline
 from crossflow.parallel.batches import laid_out
 from crossflow.parallel.strategy.mesh import Mesh
@@ -34,8 +35,11 @@ def simulate(scenario: Scenario, uneven: Uneven = EVEN) -> Timeline:
     """
     check_strategy(scenario)
     check_one_step(scenario)
-    title = f"{scenario.name}: {scenario.workload.model} on {scenario.devices} x {scenario.system.name}, {scenario.strategy_text}"
-    if isinstance(scenario.strategy, Plan):
+    fleet = scenario.fleet if scenario.system.kinds else f"{scenario.devices} x {scenario.system.name}"
+    title = f"{scenario.name}: {scenario.workload.model} on {fleet}, {scenario.strategy_text}"
+    if scenario.system.kinds:
+        found = unlike_timeline(scenario.job(), *own_kinds(scenario), title, uneven)
+    elif isinstance(scenario.strategy, Plan):
         runs_on = machine(scenario, scenario.architecture)
         job, batch = scenario.job(), np.array([float(scenario.workload_batch)])
         layout = laid_out(job, [scenario.strategy], batch, runs_on.node, runs_on.stack)

@@ -27,11 +27,13 @@ def legal(scenario: Scenario) -> tuple[str, ...]:
     """Every strategy that divides the workload of a scenario over its devices, as text; none for a program."""
     if isinstance(scenario.workload, ProgramSpec):
         return ()
-    return every_strategy(scenario.workload, _nodes(scenario), fused=scenario.fused_attention)
+    return every_strategy(scenario.workload, _nodes(scenario), fused=scenario.fused_attention, kinds=scenario.system.kinds)
 
 
 def _nodes(scenario: Scenario) -> tuple[int, int]:
     """Devices of a node, and nodes."""
+    if scenario.system.kinds:
+        return scenario.system.mesh
     devices, node = scenario.system.device_count, scenario.system.devices_per_node
     return min(node, devices), max(devices // node, 1)
 
@@ -42,7 +44,7 @@ def nearest(scenario: Scenario, wanted: AnyStrategy) -> str | None:
     Degrees are as near as their ratios are to 1, and other strategies as they share words. None where nothing divides.
     """
     if isinstance(wanted, Plan) and isinstance(scenario.workload, TransformerSpec):
-        listed = legal_strategies(scenario.workload, _nodes(scenario), fused=scenario.fused_attention)
+        listed = legal_strategies(scenario.workload, _nodes(scenario), fused=scenario.fused_attention, kinds=scenario.system.kinds)
         plans = {degrees_of(plan): plan for plan in listed if isinstance(plan, Plan)}
         order = sorted(plans, key=lambda degrees: _apart(degrees, degrees_of(wanted)))
         tried = (as_text(wanted.but(**dict(zip(DEGREES, degrees, strict=True))), scenario.workload) for degrees in order[:TRIED])

@@ -217,7 +217,7 @@ def _strategies(trials: _Trials, base: _Outcome) -> tuple[OtherStrategy, ...]:
     scenario = trials.scenario
     near = near_strategies(
         scenario.strategy, scenario.workload, scenario.nodes, balanced=scenario.balanced, elements=scenario.elements,
-        fused=scenario.fused_attention,
+        fused=scenario.fused_attention, kinds=scenario.system.kinds,
     )  # fmt: skip
     if not near:
         return ()

@@ -132,7 +132,7 @@ def plan(
 def legal(scenario: ScenarioSource | None = None, settings: Overrides = (), **named: Any) -> tuple[str, ...]:
     """Every strategy that divides a scenario's workload over its devices, as text; see `predict` for how the scenario is given."""
     found, _ = unplanned(*asked("legal", scenario, settings, named)[:2])
-    return every_strategy(found.workload, found.nodes, fused=found.fused_attention)
+    return every_strategy(found.workload, found.nodes, fused=found.fused_attention, kinds=found.system.kinds)
 
 
 def timeline(scenario: ScenarioSource | None = None, settings: Overrides = (), *, uneven: Uneven = EVEN, **named: Any) -> Timeline:

@@ -137,7 +137,7 @@ def _legal(scenario: Scenario) -> tuple[AnyStrategy, ...]:
     """Every legal strategy; an error where there is none to choose from."""
     if isinstance(scenario.workload, ProgramSpec):
         raise StrategyError(f"there is nothing to plan: {GIVEN}")
-    found = legal_strategies(scenario.workload, scenario.nodes, fused=scenario.fused_attention)
+    found = legal_strategies(scenario.workload, scenario.nodes, fused=scenario.fused_attention, kinds=scenario.system.kinds)
     if not found:
         raise StrategyError(undivided(scenario.workload, scenario.devices))
     return found
@@ -261,6 +261,8 @@ def _refusals(scenario: Scenario, found: _Survey) -> Iterator[RefusedPlans]:
 def _remedies(scenario: Scenario, nearest: str) -> tuple[str, ...]:
     """What would make the nearest strategy fit: changes of a transformer's plan, and more devices."""
     made = variant(scenario, {"strategy": nearest})
+    if made.system.kinds:  # what helps one kind of devices may not help another
+        return ()
     if not isinstance(made.strategy, Plan):
         return tuple(_on_more_devices(scenario))
     own = remedies(made.job(), made.strategy, made.workload_batch, machine(made, made.architecture))

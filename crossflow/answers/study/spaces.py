@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import itertools
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -251,18 +252,22 @@ def _check_conditions(space: Space, document: Document) -> None:
                 raise document.error(("space", entry.path), message)
 
 
+SIZING = re.compile(r"system(\.pools\.[^.]+)?\.(devices|nodes|template)|workload\.")  # paths that change devices or model
+
+
 def _strategies(scenario: Scenario, options: list[Options], *, placed: bool) -> tuple[str, ...]:
     """Every strategy that is legal for some combination of the options read so far that change devices or model.
 
     `placed` says whether plans of transformers are listed in every order of their ranks.
     """
-    sizing = [o for o in options if o.path.startswith(("system.devices", "system.nodes", "system.template", "workload."))]
+    sizing = [o for o in options if SIZING.match(o.path)]
     software = any(option.path.startswith("software") for option in options)  # some of which may keep scores
     found: dict[str, None] = {}
     for values in itertools.product(*(option.values for option in sizing)):
         settings = {**{o.path: value for o, value in zip(sizing, values, strict=True)}, "strategy": ANY}
         made = variant(scenario, settings)
-        found |= dict.fromkeys(every_strategy(made.workload, made.nodes, fused=made.fused_attention and not software, placed=placed))
+        listed = functools.partial(every_strategy, fused=made.fused_attention and not software, placed=placed, kinds=made.system.kinds)
+        found |= dict.fromkeys(listed(made.workload, made.nodes))
     if not found:
         raise CrossflowError("no strategy divides this model over so many devices")
     return tuple(found)

@@ -280,9 +280,14 @@ def stages(prediction: Prediction) -> RenderableType:
     for stage, kinds in enumerate(found):
         total, activations = sum(kinds.values()), kinds.get("activations", 0.0)  # kinds of a program are its own
         rows.append([str(stage), *(show(size, "B") for size in (activations, total - activations, total))])
+    header = ["stage", "activations", "all else", "in all"]
+    if placed := prediction.placed_stages:
+        header += ["layers", "of", "devices"]
+        for row, one in zip(rows, placed, strict=True):
+            row += ["+".join(map(str, one.layers)), show(one.capacity, "B"), one.devices]
     if len(rows) > _STAGES:
-        rows[_STAGES // 2 : -_STAGES // 2] = [["...", "", "", ""]]
-    return page.indented(page.grid(rows, right=(1, 2, 3), header=("stage", "activations", "all else", "in all")))
+        rows[_STAGES // 2 : -_STAGES // 2] = [["...", *[""] * (len(header) - 1)]]
+    return page.indented(page.grid(rows, right=(1, 2, 3, 4, 5), header=header))
 
 
 def sharding(prediction: Prediction) -> Group:

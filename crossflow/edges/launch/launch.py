@@ -394,6 +394,8 @@ def flags_of(scenario: Scenario, kind: str) -> SaidScenario:
     spec, plan = scenario.workload, scenario.strategy
     assert isinstance(spec, TransformerSpec)
     assert isinstance(plan, Plan)
+    if scenario.system.kinds:
+        raise CrossflowError(f"{scenario.name}: a launch file is for devices of one kind; leave out the pools of system.pools")
     known = dynamo.table_of(_backend(scenario)) if kind == "dynamo" else table(kind)
     settings = _settings(scenario, spec, plan, known)
     named = scenario.document.data["workload"].get("model")

@@ -68,6 +68,8 @@ class Memory:
     host, host_capacity : what a device of the fullest stage keeps on its host, and its share of the host's memory, shape (n,). [B]
     far : what a device of every stage keeps on its second memory: what stays, and the cache, shape (2, stages, n). [B]
     far_capacity : of the second memory of one device, shape (n,). [B]
+    capacities : of a device of every stage where stages lie on devices of several kinds, shape (stages, n), infinite where a pipeline has
+        fewer stages; `capacity` is then that of the stage that has least left. [B]
     """
 
     stages: Array
@@ -78,11 +80,18 @@ class Memory:
     host_capacity: Array
     far: Array
     far_capacity: Array
+    capacities: Array | None = None
 
     @functools.cached_property
     def fullest(self) -> Index:
-        """Stage whose devices hold most, shape (n,)."""
-        return np.asarray(self.total_of_stages.argmax(axis=0))
+        """Stage whose devices hold most, or of unlike ones have least left, shape (n,)."""
+        left = 0.0 if self.capacities is None else self.capacities
+        return np.asarray((self.total_of_stages - left).argmax(axis=0))
+
+    def on_unlike(self, capacities: Array) -> Memory:
+        """The same on devices of which those of every stage have a capacity, shape (stages, n). [B]"""
+        known = replace(self, capacities=capacities)
+        return replace(known, capacity=np.take_along_axis(capacities, known.fullest[None], axis=0)[0])
 
     @functools.cached_property
     def kinds(self) -> Mapping[str, Array]:
@@ -98,7 +107,7 @@ class Memory:
     @functools.cached_property
     def total(self) -> Array:
         """Bytes of the fullest device, shape (n,). [B]"""
-        return np.asarray(self.total_of_stages.max(axis=0))
+        return np.asarray(np.take_along_axis(self.total_of_stages, self.fullest[None], axis=0)[0])
 
     @property
     def allocated(self) -> Array:
@@ -127,7 +136,8 @@ class Memory:
 
     def at(self, points: Index) -> Memory:
         """Memory of some of the points."""
-        taken: dict[str, Any] = {field.name: at_points(getattr(self, field.name), points) for field in fields(Memory)}
+        held = ((field.name, getattr(self, field.name)) for field in fields(Memory))
+        taken: dict[str, Any] = {name: None if values is None else at_points(values, points) for name, values in held}
         return Memory(**taken)
 
 

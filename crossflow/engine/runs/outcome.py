@@ -41,5 +41,6 @@ class Outcome:
     host_capacity: Array = field(default_factory=lambda: np.full(1, np.inf))  # its share of the host's memory. [B]
     second_memory: Array = field(default_factory=lambda: np.zeros(1))  # bytes that the fullest device keeps on its second memory. [B]
     second_capacity: Array = field(default_factory=lambda: np.full(1, np.inf))  # [B]
+    capacity: tuple[Array, ...] = ()  # main memory of the fullest device, where devices are of several kinds. [B]
     second_moved: tuple[Array, Array] = (np.zeros(1), np.zeros(1))  # bytes read and written there in a step, all devices. [B]
     least: Array = field(default_factory=lambda: np.zeros(1))  # time below which no step can be, 0 where it is not worked out. [s]

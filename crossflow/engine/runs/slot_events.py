@@ -242,7 +242,7 @@ class StepPasses:
         if not time:
             return ()
         handed = self.slots.handed
-        sent, gathered = float(handed.sent[at, 0]), float(handed.gathered[0])
+        sent, gathered = float(handed.sent[at, 0]), float(handed.gathered[at, 0])
         name = f"{SCOPES[int(handed.crosses[at, 0])]} send_recv"
         return (name, time * sent / (sent + gathered)), ("all_gather", time * gathered / (sent + gathered))
 

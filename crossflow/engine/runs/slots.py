@@ -13,14 +13,13 @@ from dataclasses import dataclass
 import numpy as np
 
 from crossflow.base.arrays import Array, by_point, summed
-from crossflow.cost.handovers import Handed, handed_of
+from crossflow.cost.handovers import Handed
 from crossflow.cost.machine import Machine
 from crossflow.cost.passes import Steps
 from crossflow.engine.runs.sharded import UnitTimes, sharded_passes, unit_groups
 from crossflow.engine.runs.unit_sums import UnitSums
 from crossflow.parallel.blocks import unit_places, unit_starts, units
 from crossflow.parallel.shapes import Shape, row_counts
-from crossflow.parallel.strategy.layout import Layout
 from crossflow.workload.job import Job
 
 WHOLE = ("1f1b", "gpipe", "chimera", "pipedream")  # rules that leave weight gradients in the backward pass
@@ -56,8 +55,8 @@ class SlotTimes:
     late: Array
 
 
-def slots_of(job: Job, layout: Layout, machine: Machine, steps: Steps, sums: UnitSums, shape: Shape) -> SlotTimes:
-    """Slots of points whose pipelines have one shape; `sums` are theirs, `steps` those of all points."""
+def slots_of(job: Job, machine: Machine, sums: UnitSums, shape: Shape, handed: Handed) -> SlotTimes:
+    """Slots of points whose pipelines have one shape; `sums` are theirs, and `handed` what their passes hand over."""
     schedule, stack, training = shape.schedule, machine.stack, job.training
     forward_of, input_of, weight_of = row_counts(job, shape, balanced=stack.stages == "balanced")
     split, frozen_of = is_split(shape), np.maximum(input_of - weight_of, 0.0)
@@ -79,7 +78,7 @@ def slots_of(job: Job, layout: Layout, machine: Machine, steps: Steps, sums: Uni
         forward = np.maximum(forward, np.maximum(summed(forward_of, copied.activations), summed(forward_of, copied.fetched)))
         upwards = summed(input_of, copied.activations + copied.fetched)
         backward = np.maximum(backward, np.maximum(upwards, summed(weight_of, copied.stored)) * float(training))
-    handed, none = handed_of(layout, machine, steps.tables.between, steps.between, shape, training=training), np.zeros((2, *gpu_f.shape))
+    none = np.zeros((2, *gpu_f.shape))
     held, late = (none, handed.inwards) if stack.overlap.pipeline else (handed.onwards, none)
     busy_f = forward + float(stack.host.microbatch[0]) / shape.chunks + held[0]
     grown, renewing, update = np.zeros_like(backward), np.zeros_like(backward), np.zeros(1)

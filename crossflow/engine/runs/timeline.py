@@ -18,6 +18,7 @@ import numpy as np
 
 from crossflow.base.arrays import Array, Index
 from crossflow.base.errors import CrossflowError
+from crossflow.cost.handovers import handed_of
 from crossflow.cost.machine import Machine
 from crossflow.cost.passes import steps_of
 from crossflow.cost.profile import SCOPES
@@ -43,7 +44,7 @@ from crossflow.engine.timeline.record import (
     Slots,
     Timeline,
 )
-from crossflow.parallel.shapes import alike, sequence
+from crossflow.parallel.shapes import Shape, alike, sequence
 from crossflow.parallel.strategy.layout import Layout
 from crossflow.parallel.strategy.schedules import BACKWARD, FORWARD, WEIGHT
 from crossflow.parallel.tables import COLLECTIVES, tables_of
@@ -63,7 +64,8 @@ def transformer_timeline(job: Job, layout: Layout, machine: Machine, title: str,
     with np.errstate(invalid="ignore", divide="ignore"):  # a step without end is told below
         steps = steps_of(job, layout, machine, tables_of(job, layout, machine.stack))
         sums = UnitSums.of(steps, np.array([is_split(shape)]))
-        slots, order = slots_of(job, layout, machine, steps, sums, shape), shape.order if job.training else shape.order.forward_only
+        handed = handed_of(layout, machine, steps.tables.between, steps.between, shape, training=job.training)
+        slots, order = slots_of(job, machine, sums, shape, handed), shape.order if job.training else shape.order.forward_only
         closing, reductions = closing_of(machine, sums, slots, shape), reductions_of(steps, slots)
     in_order = sequence(job, shape.stages, shape.chunks, shape.division, machine.stack.stages == "balanced")
     names: dict[str, int] = {}
@@ -71,12 +73,18 @@ def transformer_timeline(job: Job, layout: Layout, machine: Machine, title: str,
         job=job, layout=layout, machine=machine, steps=steps, slots=slots, order=order,
         closing=closing, reductions=reductions, rows=tuple(in_order[chunk] for chunk in order.chunk), names=names,
     )  # fmt: skip
+    return filled(step, shape, title, uneven, float(machine.architecture.memory_capacity[0]))
+
+
+def filled(step: StepPasses, shape: Shape, title: str, uneven: Uneven, capacity: float) -> Timeline:
+    """Timeline of a step whose passes are known, on devices of so much memory [B]; CrossflowError where it never ends."""
+    layout, order, slots = step.layout, step.order, step.slots
     if not np.isfinite(slots.busy).all() or not np.isfinite(step.closing.exposed + step.closing.update).all():
         raise CrossflowError(f"{title}: the step never ends, so it has no timeline; `crossflow predict` says why")
     walk, together = walk_of(order), in_step(layout, flush=order.flush)
     world = World.of(uneven, layout, walk, shape.stages, in_step=together, wraps=shape.chunks > 1 or len(order.chains) > 1)
     step = replace(step, link=world)
-    return _Filler(step=step, world=world, walk=walk, title=title).filled()
+    return _Filler(step=step, world=world, walk=walk, title=title, capacity=capacity).filled()
 
 
 @dataclass
@@ -87,6 +95,7 @@ class _Filler:
     world: World
     walk: Walk
     title: str
+    capacity: float  # of the memory of a device. [B]
     classes: list[_Class] = field(default_factory=list)
     passes: list[PassEvents] = field(default_factory=list)
     columns: list[tuple[Array, ...]] = field(default_factory=list)
@@ -122,7 +131,7 @@ class _Filler:
         return Timeline(
             title=self.title, names=tuple(step.names), passes=tuple(self.passes), slots=self._slots(), devices=tuple(self._devices()),
             total=total, node=step.machine.node, memory=self._memory(starts, ends),
-            capacity=float(step.machine.architecture.memory_capacity[0]), even_idle=self._even_idle(),
+            capacity=self.capacity, even_idle=self._even_idle(),
         )  # fmt: skip
 
     def _times(self) -> tuple[Array, Array]:

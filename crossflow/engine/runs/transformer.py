@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 
 from crossflow.base.arrays import Array, Index, Mask, divide
+from crossflow.cost.handovers import handed_of
 from crossflow.cost.machine import Machine
 from crossflow.cost.passes import Steps, between_measured, steps_of, weights_measured
 from crossflow.engine.runs.busiest import Busiest, parts_of
@@ -20,6 +21,7 @@ from crossflow.engine.runs.outcome import BREAKDOWN, Outcome
 from crossflow.engine.runs.slots import Closing, SlotTimes, by_stage, closing_of, is_split, slots_of
 from crossflow.engine.runs.unit_sums import UnitSums
 from crossflow.engine.timeline.pipeline import pipeline_ends
+from crossflow.hardware.architecture.software import SoftwareStack
 from crossflow.parallel.shapes import Shape
 from crossflow.parallel.strategy.layout import Layout
 from crossflow.parallel.strategy.schedules import NATURAL
@@ -49,14 +51,14 @@ def run_layers(job: Job, layout: Layout, machine: Machine, tables: StepTables, h
     """One step of every design point, of which is known what it computes and holds; other parameters as of `transformer_step`."""
     with np.errstate(invalid="ignore", divide="ignore"):  # of a step without end, no part is worth a number
         prices = steps_of(job, layout, machine, tables)
-        sums = UnitSums.of(prices, _split(prices.tables.shapes, len(layout)))
+        sums = UnitSums.of(prices, split_points(prices.tables.shapes, len(layout)))
         parts = [(shape.at, _pipeline(job, layout, machine, prices, sums.at(shape.at), shape)) for shape in prices.tables.shapes]
         found = parts_of(layout, machine, prices, sums, Busiest.together(parts, len(layout)))
-        _endless(found)
-        return _outcome(layout, machine, prices, found, held)
+        tell_endless(found)
+        return outcome_of(layout, machine, prices, found, held)
 
 
-def _split(shapes: Sequence[Shape], n: int) -> Mask:
+def split_points(shapes: Sequence[Shape], n: int) -> Mask:
     """Points whose gradients of weights are slots of their own, shape (n,)."""
     found = np.zeros(n, dtype=bool)
     for shape in shapes:
@@ -64,7 +66,7 @@ def _split(shapes: Sequence[Shape], n: int) -> Mask:
     return found
 
 
-def _endless(found: Mapping[str, Array]) -> None:
+def tell_endless(found: Mapping[str, Array]) -> None:
     """Say of steps without end that communication never ends, and nothing of what it would have left to other parts."""
     endless = ~np.isfinite(found["total"])
     if endless.any():
@@ -98,16 +100,22 @@ def _stage_ends(slots: SlotTimes, rounds: Array, microbatches: Array, shape: Sha
 
 def _pipeline(job: Job, layout: Layout, machine: Machine, steps: Steps, sums: UnitSums, shape: Shape) -> Busiest:
     """Busiest stage of points whose pipelines have one shape; `sums` are theirs, `steps` those of all points."""
-    slots = slots_of(job, layout, machine, steps, sums, shape)
+    handed = handed_of(layout, machine, steps.tables.between, steps.between, shape, training=job.training)
+    slots = slots_of(job, machine, sums, shape, handed)
+    closing = closing_of(machine, sums, slots, shape)
+    return timed(job, layout, machine.stack, slots, closing, steps.between.tied[shape.at], shape)
+
+
+def timed(job: Job, layout: Layout, stack: SoftwareStack, slots: SlotTimes, closing: Closing, tied: Array, shape: Shape) -> Busiest:
+    """The same from slots and what follows them, `tied` the sum of the gradients of a table that both ends hold. [s]"""
     microbatches = layout.microbatches[shape.at]
     rounds = microbatches / layout.directions[shape.at]  # slots of a kind that a row has
-    closing = closing_of(machine, sums, slots, shape)
     finish = closing.update + closing.on_host + closing.renewed + closing.regather
     if shape.schedule == "pipedream":  # reductions and updates are in the slots, one after each microbatch
         nothing = np.zeros_like(finish)
         closing, finish = dataclasses.replace(closing, exposed=nothing, regather=microbatches * closing.regather), nothing
     after = _stage_ends(slots, rounds, microbatches, shape, steady=job.task == "decode") + closing.exposed
-    total = after.max(axis=0) + steps.between.tied[shape.at] + finish.max(axis=0) + float(machine.stack.host.step[0])
+    total = after.max(axis=0) + tied + finish.max(axis=0) + float(stack.host.step[0])
     return _busiest(total, slots, closing, shape, rounds, _deciding(slots, shape.stages, after))
 
 
@@ -115,7 +123,7 @@ def _busiest(total: Array, slots: SlotTimes, closing: Closing, shape: Shape, rou
     """What a stage of every point, which runs `rounds` slots of a kind in each of its rows, has of a step that takes so long."""
     points, handed = np.arange(len(stage)), slots.handed
     crossed = handed.boundaries.often
-    sent, gathered = crossed @ handed.sent, crossed.sum(axis=1)[:, None] * handed.gathered
+    sent, gathered = crossed @ handed.sent, crossed @ handed.gathered
     lines = by_stage(np.array([slots.waits.sum(axis=0), slots.behind.sum(axis=0), slots.grown, sent, gathered]), shape.stages)
     waits, beside, grown, transfer, whole = rounds * lines[:, stage, points]
     counts = slots.on_stage
@@ -137,19 +145,11 @@ def _deciding(slots: SlotTimes, stages: int, after: Array) -> Index:
     return np.asarray(np.where(as_busy, after, -1.0).argmax(axis=0))
 
 
-def _outcome(layout: Layout, machine: Machine, steps: Steps, found: Mapping[str, Array], held: Memory) -> Outcome:
+def outcome_of(layout: Layout, machine: Machine, steps: Steps, found: Mapping[str, Array], held: Memory) -> Outcome:
     """Totals over all devices, and the names that people read."""
     tables, times = steps.tables, steps.times
     passes_run = layout.microbatches * layout.tp * layout.cp * layout.dp
-
-    def done(amount: Array) -> Array:
-        """Sum over all units, passes and devices of what a unit does in a pass, shape (units, phases, n)."""
-        return np.asarray((amount * tables.phases).sum(axis=(0, 1)) * passes_run)
-
-    def updated(amount: Array) -> Array:
-        """Sum over all devices and updates of what the optimizer does for each unit, shape (units, n)."""
-        return np.asarray((tables.occurs[2] * amount).sum(axis=0) * layout.directions * layout.tp * layout.cp * layout.dp * layout.updates)
-
+    done, updated = (functools.partial(work, layout, tables) for work in (_done, _updated))
     measured = np.zeros(1)
     if machine.profile is not None:
         forward, inputs, weights = tables.occurs
@@ -173,7 +173,7 @@ def _outcome(layout: Layout, machine: Machine, steps: Steps, found: Mapping[str,
         exposed={COLLECTIVES[i]: found["exposed"][i] for i in used},
         memory=held.kinds,
         flops=done(times.flops),
-        energy=done(times.energy) + updated(steps.state.optimizer.energy),
+        energy=energy_of(layout, steps),
         model_flops=tables.model_flops,
         traffic=done(times.traffic) + updated(steps.state.optimizer.traffic[-1]),
         sent=(tables.moved[0], tables.moved[1]),
@@ -189,6 +189,22 @@ def _outcome(layout: Layout, machine: Machine, steps: Steps, found: Mapping[str,
         host_memory=held.host,
         host_capacity=held.host_capacity,
     )  # fmt: skip
+
+
+def _done(layout: Layout, tables: StepTables, amount: Array) -> Array:
+    """Sum over all units, passes and devices of what a unit does in a pass, shape (units, phases, n)."""
+    return np.asarray((amount * tables.phases).sum(axis=(0, 1)) * (layout.microbatches * layout.tp * layout.cp * layout.dp))
+
+
+def _updated(layout: Layout, tables: StepTables, amount: Array) -> Array:
+    """Sum over all devices and updates of what the optimizer does for each unit, shape (units, n)."""
+    return np.asarray((tables.occurs[2] * amount).sum(axis=0) * layout.directions * layout.tp * layout.cp * layout.dp * layout.updates)
+
+
+def energy_of(layout: Layout, steps: Steps) -> Array:
+    """Dynamic energy of all devices in a step, of operations and of traffic to memory, shape (n,). [J]"""
+    optimizer = steps.state.optimizer.energy
+    return _done(layout, steps.tables, steps.times.energy) + _updated(layout, steps.tables, optimizer)
 
 
 def _moved_far(steps: Steps, done: Callable[[Array], Array], updated: Callable[[Array], Array]) -> tuple[Array, Array]:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import functools
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import numpy as np
+from pydantic import TypeAdapter, ValidationError
 
 from crossflow.base import files
 from crossflow.base.arrays import Array, points
@@ -18,7 +19,7 @@ from crossflow.hardware.architecture import divisions
 from crossflow.hardware.architecture.datasheet import from_datasheet
 from crossflow.hardware.architecture.generator import CHANGED, generate
 from crossflow.hardware.architecture.model import Architecture
-from crossflow.hardware.architecture.template import DatasheetSystem, GeneratedSystem, PoolName, SystemSpec, is_none
+from crossflow.hardware.architecture.template import READING, DatasheetSystem, GeneratedSystem, PoolName, SystemSpec, is_none
 from crossflow.hardware.technology.library import Choice, TechLibrary, kind_of, load_library
 
 _KINDS: Mapping[str, type[GeneratedSystem] | type[DatasheetSystem]] = {"generated": GeneratedSystem, "datasheet": DatasheetSystem}
@@ -28,9 +29,10 @@ TEMPLATES = ("systems", "devices", "generated")  # folders of what a scenario ca
 _OF_THE_FILE = ("kind", "device")
 
 
-# Keys of a pool that its own system has, and what they follow from.
-OF_A_POOL = {"pools": "a pool has none", "devices": "the workers of serving.prefill say how many it has"}
-OF_A_POOL["nodes"] = OF_A_POOL["devices"]
+# Keys of a pool that its own system has, and what they follow from; the latter two in the pool that reads prompts.
+OF_A_POOL = {"pools": "a pool has none"}
+OF_READERS = OF_A_POOL | dict.fromkeys(("devices", "nodes"), "the workers of serving.prefill say how many it has")
+POOL = TypeAdapter(PoolName)
 
 
 def resolve(document: Document, base: Path | None = None) -> tuple[SystemSpec, Document]:
@@ -53,11 +55,14 @@ def _with_pools(spec: SystemSpec, merged: Document, below: Document, base: Path 
         raise below.error(("pools",), f"expected systems by name, such as prefill; got {shown(sections)}")
     pools, problems = dict[str, SystemSpec](), list[Problem]()
     for name in sections:
-        if name not in get_args(PoolName):
-            problems.append(below.problem(("pools", name), f"unknown pool '{name}'; known: {', '.join(get_args(PoolName))}"))
+        try:
+            POOL.validate_python(name)
+        except ValidationError:
+            message = f"{shown(name)} is no name of a pool: a letter, then up to 39 letters, digits, _ and -"
+            problems.append(below.problem(("pools", name), message))
             continue
         try:
-            pools[name], found = _pool(below.under("pools", name), base)
+            pools[name], found = _pool(below.under("pools", name), base, OF_READERS if name == READING else OF_A_POOL)
         except SpecError as error:
             problems += [problem.below(f"pools.{name}") for problem in error.problems]
         else:
@@ -67,14 +72,14 @@ def _with_pools(spec: SystemSpec, merged: Document, below: Document, base: Path 
     return spec.model_copy(update={"pools": pools}), merged
 
 
-def _pool(section: Document, base: Path | None) -> tuple[SystemSpec, Document]:
-    """A pool of a system; SpecError for what only a whole system has."""
+def _pool(section: Document, base: Path | None, refused: Mapping[str, str]) -> tuple[SystemSpec, Document]:
+    """A pool of a system; SpecError for keys that only a whole system has."""
     data = {"template": section.data} if isinstance(section.data, str) else section.data
-    wrong = [key for key in OF_A_POOL if isinstance(data, Mapping) and key in data]
+    wrong = [key for key in refused if isinstance(data, Mapping) and key in data]
     if wrong:
-        raise SpecError([section.problem((key,), f"{OF_A_POOL[key]}; leave it out") for key in wrong])
+        raise SpecError([section.problem((key,), f"{refused[key]}; leave it out") for key in wrong])
     below = _merged(section, base)
-    return _of_one_kind(below.without(*OF_A_POOL), base)
+    return _of_one_kind(below.without(*refused), base)
 
 
 def _of_one_kind(below: Document, base: Path | None) -> tuple[SystemSpec, Document]:

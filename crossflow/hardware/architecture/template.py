@@ -7,6 +7,7 @@ References
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal, cast
@@ -52,7 +53,8 @@ BUDGETS = ("area", "power_shares", "perimeter")  # what is divided among the com
 # Parts of a system that are not of its device.
 NOT_FREE = ("microarchitecture", "technology", "network", "room", "operation", "host", "node_load", "node_power", "pools")
 Dataflow = Literal["weight", "activation", "output", "best"]
-PoolName = Literal["prefill"]
+READING = "prefill"  # the pool whose devices read the prompts of a service; all others hold stages of a model that is trained
+PoolName = Annotated[str, Field(pattern=r"^[A-Za-z][A-Za-z0-9_-]{0,39}$")]
 NO_MEMORY = "none"  # in the place of a library entry: a chip without main memory, whose farthest on-chip level holds everything
 LEVELS = ("registers", "l1", "l2", "l3", "l4", "memory")
 
@@ -146,7 +148,8 @@ class SystemFields(FileModel):
     pools: Mapping[PoolName, SystemFields] = Field(
         default={},
         description="systems of other devices for a part of the work, each a section as `system` itself: `prefill` for the workers of "
-        "`serving.prefill`, which say how many devices it has",
+        "`serving.prefill`, which say how many devices it has; of a transformer that is trained any other name, for further stages of its "
+        "pipeline, which follow those on the system's own devices in the order in which pools are written",
     )
 
     @property
@@ -159,6 +162,33 @@ class SystemFields(FileModel):
     def pooled(self) -> Mapping[str, SystemSpec]:
         """Its pools by name; each is a generated or a datasheet system."""
         return cast("Mapping[str, SystemSpec]", self.pools)
+
+    @property
+    def staged(self) -> Mapping[str, SystemSpec]:
+        """Pools by name whose devices hold stages of a pipeline, as the system's own do."""
+        return {name: pool for name, pool in self.pooled.items() if name != READING}
+
+    @property
+    def kinds(self) -> tuple[int, ...]:
+        """Accelerators of each kind among which stages are shared out: the system's own, then those of pools; none where all are alike."""
+        return (self.device_count, *(pool.device_count for pool in self.staged.values())) if self.staged else ()
+
+    @property
+    def whole_count(self) -> int:
+        """Accelerators of the system and of the pools that hold stages."""
+        return sum(self.kinds) or self.device_count
+
+    @property
+    def counted(self) -> bool:
+        """Whether it says how many accelerators it has."""
+        return self.devices is not None or self.nodes is not None
+
+    @property
+    def mesh(self) -> tuple[int, int]:
+        """Accelerators of one node, and nodes, of all; of unlike nodes as many accelerators as divide each of them."""
+        sizes = [min(one.devices_per_node, one.device_count) for one in (self, *self.staged.values())]
+        node = math.gcd(*sizes)
+        return node, self.whole_count // node
 
     @property
     def device_count(self) -> int:

@@ -89,6 +89,7 @@ class Layout:
     division: Index  # index of how each point's layers are divided over stages in `divisions`
     divisions: tuple[Division, ...]
     node: int  # devices of one node. [1]
+    housed: Array  # stages on the devices among which groups lie: all, or of several kinds of devices those on one (`on_kind`). [1]
 
     @classmethod
     def of(cls, plans: Sequence[Plan], batch: Array, node: int) -> Layout:
@@ -118,6 +119,7 @@ class Layout:
             offload=words.named("offload", OFFLOADS), offload_layers=number["offload_layers"],
             far=words.named("far", FARS), far_experts=number["far_experts"], far_cache=number["far_cache"],
             placement=placement, placements=placements, division=division, divisions=divisions, node=node,
+            housed=number["pp"],
         )  # fmt: skip
 
     def __len__(self) -> int:
@@ -135,7 +137,11 @@ class Layout:
         """Ranks `stride` apart: how many of them lie in one node of consecutive devices, as many in each (see `mapping.placement`)."""
         fitting = np.gcd(size.astype(int), (self.node // stride).astype(int))
         per_node = np.where(self.node % stride == 0, fitting, 1.0)
-        return Group(size=size, per_node=per_node, stride=stride, devices=self.devices, extent=size)
+        return Group(size=size, per_node=per_node, stride=stride, devices=self.wired, extent=size)
+
+    def on_kind(self, node: int, stages: Array) -> Layout:
+        """The plans as they lie on devices of one kind, in nodes of so many, which hold so many stages of each, shape (n,). [1]"""
+        return replace(self, node=node, housed=stages)
 
     @property
     def selective(self) -> Mask:
@@ -157,6 +163,11 @@ class Layout:
     def devices(self) -> Array:
         """Devices in use. [1]"""
         return self.tp * self.cp * self.dp * self.pp
+
+    @functools.cached_property
+    def wired(self) -> Array:
+        """Devices on one network: all, or those of one kind. [1]"""
+        return self.tp * self.cp * self.dp * self.housed
 
     @functools.cached_property
     def strides(self) -> Mapping[RankBlock, Array]:
@@ -314,8 +325,17 @@ class Layout:
     @functools.cached_property
     def ends(self) -> Pair:
         """First and last stage of a pipeline."""
-        first, last = np.zeros_like(self.pp), self.pp - 1.0
+        first, last = np.zeros_like(self.pp), self.housed - 1.0
         return self._pair(first, last, self.crosses(first, last))
+
+    @functools.cached_property
+    def apart_from_others(self) -> Pair:
+        """Two stages in different nodes, as those on devices of different kinds are."""
+        every = np.ones_like(self.pp)
+        stride = np.maximum(self.strides["pp"], self.node)
+        return Pair(
+            size=2.0 * every, per_node=every, stride=stride, devices=2.0 * stride, extent=2.0 * every, first=0.0 * every, last=every
+        )
 
     def jump(self, first: int, last: int, crosses: Mask, members: Index) -> Pair:
         """Two stages of some points, which lie in different nodes where it `crosses`; other points have no pair."""
@@ -328,7 +348,7 @@ class Layout:
     def _pair(self, first: Array, last: Array, crosses: Mask) -> Pair:
         size = np.minimum(self.pp, 2.0)
         return Pair(
-            size=size, per_node=np.where(crosses, 1.0, size), stride=self.strides["pp"], devices=self.devices, extent=self.pp,
+            size=size, per_node=np.where(crosses, 1.0, size), stride=self.strides["pp"], devices=self.wired, extent=self.housed,
             first=first, last=last,
         )  # fmt: skip
 
@@ -354,9 +374,9 @@ class Layout:
     def _pipelines(self) -> tuple[Array, Array, Array]:
         """Devices from a stage to the next, from a block of pipelines to the next, and blocks that lie differently in their nodes. [1]"""
         stride = self.strides["pp"]
-        whole = stride * self.pp
+        whole = stride * self.housed
         turns = self.node / np.gcd(whole.astype(int), self.node)
-        return stride, whole, np.minimum(self.devices / whole, turns)
+        return stride, whole, np.minimum(self.wired / whole, turns)
 
 
 @dataclass(frozen=True, kw_only=True)

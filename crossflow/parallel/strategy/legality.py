@@ -43,6 +43,33 @@ def plan_problem(
     )
 
 
+def kinds_problem(plan: Plan, kinds: Sequence[int], depth: int) -> str | None:
+    """Why the stages of a plan cannot be shared out over devices of several kinds, so many of each, in a sentence; None where they can."""
+    if not kinds:
+        return None
+    ranks = plan.tp * plan.cp * plan.dp
+    several = f"the system's devices are of {len(kinds)} kinds"
+    if plan.pp < len(kinds):
+        return (
+            f"pp = {plan.pp}, but {several}, and each stage lies on one of them; give pp: {len(kinds)} or more"
+            " (replicas on unlike devices are not modelled)"
+        )
+    uneven = next((count for count in kinds if count % ranks), None)
+    if uneven is not None:
+        stage = f"tp x cp x dp = {ranks} ranks"
+        return f"{uneven} devices of one kind are no whole stages of {stage}; give degrees whose product divides the devices of each kind"
+    if plan.placement[-1] != "pp":
+        return f"placement: {several}, so that stages lie farthest apart; put pp last"
+    if plan.schedule in BIDIRECTIONAL:
+        return f"schedule: {plan.schedule} holds each layer on two stages, but {several}; use 1f1b"
+    if plan.offload or plan.far:
+        return f"{'offload' if plan.offload else 'far'} is not modelled where {several}; leave it out"
+    if plan.pp * plan.virtual_stages > depth and not plan.stage_layers:
+        chunks = f"pp x virtual_stages = {plan.pp} x {plan.virtual_stages} chunks"
+        return f"{chunks} on devices of several kinds need a layer each, and the model has {depth}; give fewer, or stage_layers"
+    return None
+
+
 def _not_cut(plan: Plan, model: Transformer) -> str | None:
     """Why layers cannot be cut over the ranks that share each."""
     for heads in model.heads:

@@ -14,7 +14,7 @@ from crossflow.hardware.architecture.template import SystemSpec
 from crossflow.parallel.strategy.again import levels
 from crossflow.parallel.strategy.graphs import graph_mesh, legal_meshes, mesh_of
 from crossflow.parallel.strategy.hierarchy import Hierarchy, hierarchy_of, hierarchy_problem, legal_hierarchies
-from crossflow.parallel.strategy.legality import legal_plans, neighbouring_plans, plan_problem
+from crossflow.parallel.strategy.legality import kinds_problem, legal_plans, neighbouring_plans, plan_problem
 from crossflow.parallel.strategy.mesh import Mesh, needs, sizes_text
 from crossflow.parallel.strategy.notation import TRANSFORMER, Written, is_by_types, parse, parse_any
 from crossflow.parallel.strategy.plan import Plan
@@ -36,6 +36,7 @@ ANY = "any"  # the first strategy that divides a workload, where a study tries o
 AUTO = "auto"  # the fastest strategy that fits, which `crossflow.answers.planning` chooses when it loads a scenario
 ARRIVING = "micro_batch: a step takes the requests that have arrived (serving.arrival_rate); leave it out"
 GIVEN = "a program says by itself how it is divided; leave strategy out, or write another program"
+BY_TYPES = "roles by layer type say nothing of stages on devices of several kinds; give degrees, such as tp8-dp4-pp4"
 Divided = LstmSpec | GemmSpec | TransformerSpec | DlrmSpec  # workloads that a strategy divides
 Workload = Divided | ProgramSpec
 AnyStrategy = Mesh | Plan | Hierarchy
@@ -69,14 +70,14 @@ def read_strategy(written: Written | None, workload: Workload | None, system: Sy
         raise StrategyError(f"strategy: {GIVEN}")
     if system is None:
         return None if written in (ANY, DATA_PARALLEL) else _lowered(written, workload, None)
-    node = min(system.devices_per_node, system.device_count)
-    nodes = node, system.device_count // node
     if written == ANY:
-        first = _first_strategy(workload, nodes)
+        first = _first_strategy(workload, system.mesh, system.kinds)
         if first is None:
-            raise StrategyError(undivided(workload, system.device_count))
+            raise StrategyError(undivided(workload, system.whole_count))
         written = as_text(first, workload)
-    return _lowered(f"d{system.device_count}" if written == DATA_PARALLEL else written, workload, nodes)
+    if system.kinds and is_by_types(written):
+        raise StrategyError(f"strategy: {BY_TYPES}")
+    return _lowered(f"d{system.whole_count}" if written == DATA_PARALLEL else written, workload, system.mesh)
 
 
 def undivided(workload: Divided, devices: int) -> str:
@@ -139,8 +140,7 @@ def _alone(workload: Workload) -> AnyStrategy:
 
 def fitting(strategy: AnyStrategy | None, system: SystemSpec, workload: Workload) -> AnyStrategy:
     """The strategy, if it fits the number of devices; on one device none is needed, then it is the trivial one."""
-    counted = system.devices is not None or system.nodes is not None
-    devices = system.device_count
+    counted, devices = system.counted, system.whole_count
     if isinstance(workload, ProgramSpec):
         strategy = mesh_of(workload.program)
         if counted and strategy.devices != devices:
@@ -158,7 +158,7 @@ def fitting(strategy: AnyStrategy | None, system: SystemSpec, workload: Workload
         return strategy
     if counted and strategy.devices != devices:
         raise StrategyError(needs(strategy, strategy.axes, strategy.devices, devices))
-    if strategy.devices > system.devices_per_node and strategy.devices % system.devices_per_node:
+    if not system.kinds and strategy.devices > system.devices_per_node and strategy.devices % system.devices_per_node:
         raise StrategyError(f"strategy {strategy} needs {strategy.devices} devices, which do not fill nodes of {system.devices_per_node}")
     return strategy
 
@@ -172,12 +172,14 @@ def strategy_problem(
     elements: bool = False,
     hosted: bool = True,
     tiered: bool = True,
+    kinds: tuple[int, ...] = (),
     model: Transformer | Dlrm | None = None,
 ) -> str | None:
     """Why a strategy cannot divide a layered model on nodes of devices, in a sentence; None where it can.
 
     `hosted` says whether the system knows its host's memory, which offloading needs, `tiered` whether its devices have a second memory,
-    which `far` needs; `model` is the workload's, where it is at hand.
+    which `far` needs; `kinds` are the devices of each kind where there are several (`SystemSpec.kinds`); `model` is the workload's, where
+    it is at hand.
     """
     if isinstance(strategy, Hierarchy):
         assert isinstance(workload, DlrmSpec)  # only such a model has one
@@ -191,6 +193,7 @@ def strategy_problem(
     transformer = model if isinstance(model, Transformer) else workload.transformer()
     plan, batch = _divided(strategy, workload)
     problem = plan_problem(plan, transformer, batch, balanced=balanced, elements=elements, task=workload.step)
+    problem = problem or kinds_problem(plan, kinds, transformer.depth)
     return problem or (_worker_problem(workload, transformer) if workload.serving.prefill else None)
 
 
@@ -227,8 +230,9 @@ def _worker_problem(workload: TransformerSpec, model: Transformer) -> str | None
 
 
 def near_strategies(
-    strategy: AnyStrategy, workload: Workload, nodes: tuple[int, int], *, balanced: bool, elements: bool = False, fused: bool = False
-) -> Mapping[str, str]:
+    strategy: AnyStrategy, workload: Workload, nodes: tuple[int, int], *, balanced: bool, elements: bool = False, fused: bool = False,
+    kinds: tuple[int, ...] = (),
+) -> Mapping[str, str]:  # fmt: skip
     """Strategies of a layered model on as many devices that are worth comparing with one, as text, each with what it changes.
 
     With `fused` attention no change to recomputation of scores is among them, which equals none.
@@ -240,21 +244,27 @@ def near_strategies(
     if not isinstance(strategy, Plan) or not isinstance(workload, TransformerSpec):
         return {}
     (plan, batch), model, task = _divided(strategy, workload), workload.transformer(), workload.step
-    near = neighbouring_plans(plan, model, batch, node=nodes[0], task=task, balanced=balanced, elements=elements, fused=fused)
+    listed = neighbouring_plans(plan, model, batch, node=nodes[0], task=task, balanced=balanced, elements=elements, fused=fused)
+    near = (one for one in listed if kinds_problem(one, kinds, model.depth) is None)
     return {as_text(plan, workload): strategy.changes(plan) for plan in _settled(near, workload) if plan != strategy}
 
 
 @functools.lru_cache(maxsize=16)
-def every_strategy(workload: Workload, nodes: tuple[int, int], *, fused: bool = False, placed: bool = False) -> tuple[str, ...]:
+def every_strategy(
+    workload: Workload, nodes: tuple[int, int], *, fused: bool = False, placed: bool = False, kinds: tuple[int, ...] = ()
+) -> tuple[str, ...]:
     """Every strategy of `legal_strategies`, as text that reads back as itself."""
-    return tuple(as_text(found, workload) for found in legal_strategies(workload, nodes, fused=fused, placed=placed))
+    return tuple(as_text(found, workload) for found in legal_strategies(workload, nodes, fused=fused, placed=placed, kinds=kinds))
 
 
-def legal_strategies(workload: Workload, nodes: tuple[int, int], *, fused: bool = False, placed: bool = False) -> tuple[AnyStrategy, ...]:
+def legal_strategies(
+    workload: Workload, nodes: tuple[int, int], *, fused: bool = False, placed: bool = False, kinds: tuple[int, ...] = ()
+) -> tuple[AnyStrategy, ...]:
     """Every strategy that divides a workload over all devices of so many nodes; StrategyError for a program, which has its own.
 
     With `fused` attention scores are not computed again: such attention never keeps them.
-    With `placed` plans of transformers are listed in every order of their ranks on the devices.
+    With `placed` plans of transformers are listed in every order of their ranks on the devices. Of devices of several `kinds` those are
+    listed whose stages each lie on one kind.
     """
     node, count = nodes
     if isinstance(workload, ProgramSpec):
@@ -262,20 +272,23 @@ def legal_strategies(workload: Workload, nodes: tuple[int, int], *, fused: bool 
     if isinstance(workload, DlrmSpec):
         return legal_hierarchies(workload.dlrm(), workload.global_batch, node, count, sharded=workload.sharding is not None)
     if isinstance(workload, TransformerSpec):
-        return _settled(_plans(workload, nodes, fused=fused, placed=placed), workload)
+        return _settled(_plans(workload, nodes, fused=fused, placed=placed, kinds=kinds), workload)
     return legal_meshes(workload.graph(), node * count)
 
 
-def _plans(workload: TransformerSpec, nodes: tuple[int, int], *, fused: bool = False, placed: bool = False) -> Iterator[Plan]:
+def _plans(
+    workload: TransformerSpec, nodes: tuple[int, int], *, fused: bool = False, placed: bool = False, kinds: tuple[int, ...] = ()
+) -> Iterator[Plan]:
     """Every plan that divides a transformer over all devices of so many nodes, with a microbatch though requests arrive."""
     node, count = nodes
     model, devices = workload.transformer(), node * count
     batch = devices**2 if workload.arrives else workload.global_batch
-    return legal_plans(model, devices, batch, node=node, task=workload.step, again=levels(model, fused=fused), placed=placed)
+    found = legal_plans(model, devices, batch, node=node, task=workload.step, again=levels(model, fused=fused), placed=placed)
+    return (plan for plan in found if kinds_problem(plan, kinds, model.depth) is None)
 
 
-def _first_strategy(workload: Divided, nodes: tuple[int, int]) -> AnyStrategy | None:
+def _first_strategy(workload: Divided, nodes: tuple[int, int], kinds: tuple[int, ...]) -> AnyStrategy | None:
     """The first of `legal_strategies`, for which those of a transformer are not all listed; None where there is none."""
     if isinstance(workload, TransformerSpec):
-        return next(iter(_settled(itertools.islice(_plans(workload, nodes), 1), workload)), None)
+        return next(iter(_settled(itertools.islice(_plans(workload, nodes, kinds=kinds), 1), workload)), None)
     return next(iter(legal_strategies(workload, nodes)), None)

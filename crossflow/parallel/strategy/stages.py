@@ -14,6 +14,8 @@ class Division(NamedTuple):
     last: int = 0  # of the last one, 0 where they are like the others. [1]
     # layers of every one, in the order of the model; empty where the others are as even as whole layers allow. [1]
     listed: tuple[int, ...] = ()
+    # kind of the devices that every stage lies on, in the order of the stages; empty where all are alike
+    kinds: tuple[int, ...] = ()
 
     def layers(self, depth: int, stages: int) -> tuple[int, ...]:
         """Layers of every stage or chunk of a model of so many layers. [1]"""
