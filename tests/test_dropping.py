@@ -5,8 +5,9 @@ import yaml
 
 from crossflow.base import files
 from crossflow.base.errors import CrossflowError
-from crossflow.evidence.validation.changes import droppable, dropped, effects
+from crossflow.evidence.validation.changes import effects
 from crossflow.evidence.validation.comparison import validate
+from crossflow.evidence.validation.dropping import droppable, dropped
 from crossflow.evidence.validation.tables import shipped
 
 ROWS = "source,device,dtype,m,n,k,time_us\ns,a100-80gb,fp16,4096,4096,4096,600\nt,h100-80gb,fp16,4096,4096,4096,300\n"

@@ -35,7 +35,8 @@ DOORS = {
     "replay.timeline": ("traced_timeline",),
     "torch.importer": ("record",),
     "torch.installed": ("require_torch",),
-    "validation.changes": ("SHOWN", "droppable", "effects"),
+    "validation.changes": ("SHOWN", "effects"),
     "validation.comparison": ("validate",),
+    "validation.dropping": ("droppable",),
     "validation.left_out": ("leave_out",),
 }  # fmt: skip

@@ -24,7 +24,7 @@ from scipy.optimize import minimize
 
 from crossflow.base import files
 from crossflow.base.arrays import Array
-from crossflow.evidence.validation.changes import instead
+from crossflow.evidence.validation.dropping import instead
 from crossflow.evidence.validation.power import kernel_power_table
 from crossflow.evidence.validation.tables import shipped
 

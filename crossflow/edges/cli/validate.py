@@ -12,8 +12,9 @@ from rich.text import Text
 from crossflow.base.errors import CrossflowError
 from crossflow.base.units import show
 from crossflow.edges.cli import page
-from crossflow.evidence.validation.changes import SHOWN, droppable, effects
+from crossflow.evidence.validation.changes import SHOWN, effects
 from crossflow.evidence.validation.comparison import validate
+from crossflow.evidence.validation.dropping import droppable
 from crossflow.evidence.validation.left_out import leave_out
 
 # Statistics of a table, and the words above their columns; all errors are relative.

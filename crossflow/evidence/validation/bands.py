@@ -14,8 +14,8 @@ import numpy as np
 
 from crossflow.answers.bands import CHIPS, FEWEST, GENERATED, LAYOUTS, SHARED, UNMEASURED_CHIP, Band, Likeness, PairSpread, candidates
 from crossflow.base.arrays import Array, Mask
-from crossflow.evidence.validation.changes import BEFORE, earlier_families, instead
 from crossflow.evidence.validation.comparison import validate
+from crossflow.evidence.validation.dropping import BEFORE, earlier_families, instead
 from crossflow.evidence.validation.likeness import likenesses
 from crossflow.evidence.validation.report import Table
 from crossflow.evidence.validation.tables import device_spec, template_of

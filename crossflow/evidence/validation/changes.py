@@ -1,75 +1,16 @@
-"""Comparisons with other numbers in the package's files: a fitted number dropped, or a family's numbers in the place of another's.
-
-The files themselves stay as they are: a comparison reads them with other contents. What was kept of earlier ones is forgotten before and
-after.
-"""
+"""Which rows of measured tables a fitted number moves: predicted with it, and without it."""
 
 from __future__ import annotations
 
-import contextlib
-import re
-import sys
-from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import yaml
 
-from crossflow.base import files
 from crossflow.base.arrays import Mask
-from crossflow.base.contents import Contents, key_of
-from crossflow.base.errors import CrossflowError, did_you_mean
-from crossflow.base.files import Document, Path_
 from crossflow.evidence.validation.comparison import validate
+from crossflow.evidence.validation.dropping import dropped, instead
 from crossflow.evidence.validation.report import Table, errors
-from crossflow.evidence.validation.tables import shipped
-from crossflow.hardware.architecture.software import load_stack
-from crossflow.hardware.architecture.system import resolve
-
-# Families by the one whose numbers a device had before rows of its own generation were there: the fit that its datasheet is told by.
-BEFORE = {"nvidia-ada": "nvidia-ampere", "nvidia-hopper": "nvidia-ampere", "nvidia-blackwell": "nvidia-hopper"}
-# What a number is where it does nothing: shares of what a device could do are 1, times and ratios are 0, all else is absent.
-WHOLE = re.compile(r"utilisation|efficiency|duplex|earlier_instructions|training_sensitivity|_ratio$|_share$|operand_activity|^clock$")
-ENDLESS = re.compile(r"per_clock|chip_power|requests_a_user")  # limits, which bind nothing where they are absent
-TIMES = ("s", "ms", "us", "ns")
-
-
-@contextlib.contextmanager
-def instead(contents: Mapping[Path, str]) -> Iterator[None]:
-    """Read other contents in the place of files' own."""
-    _forget()
-    try:
-        with Contents({key_of(path): text.encode() for path, text in contents.items()}).used():
-            yield
-    finally:
-        _forget()
-
-
-def _forget() -> None:
-    """Forget what functions of the package keep of files that they have read."""
-    for name, module in list(sys.modules.items()):
-        if name.startswith("crossflow."):
-            for value in list(vars(module).values()):
-                if callable(clear := getattr(value, "cache_clear", None)):
-                    clear()
-
-
-def earlier_families() -> dict[Path, str]:
-    """Contents of every family that has one before it, with the numbers of that one."""
-    known = files.catalogue("templates", "families")
-    return {known[name]: _text({**_data(known[before]), "name": name}) for name, before in BEFORE.items() if name in known}
-
-
-def _data(path: Path) -> dict[str, Any]:
-    return dict(files.read_yaml(path).data)
-
-
-def _text(data: Mapping[str, Any]) -> str:
-    return yaml.safe_dump(data, sort_keys=False)
-
-
-# -------------------------------------------------------------------------------------------- what a number moves
 
 SHOWN = ("median_abs_error", "p90_abs_error", "bias")
 MOVED = 1e-3  # change of a row's prediction, relative, from which on it counts as moved
@@ -100,97 +41,3 @@ def _moved(before: Table, after: Table) -> dict[str, Any]:
 def _both(before: Table, after: Table, mine: Mask, its: Mask) -> dict[str, Any]:
     with_, without = errors(before.measured[mine], before.predicted[mine]), errors(after.measured[its], after.predicted[its])
     return {"n": with_["n"], **{f"{key}{end}": found[key] for key in SHOWN for end, found in (("", with_), ("_without", without))}}
-
-
-# -------------------------------------------------------------------------------------------- numbers that can be dropped
-
-
-def droppable() -> dict[str, list[tuple[Path, Path_]]]:
-    """Fitted numbers by name, each with its places: files and keys in them.
-
-    Numbers of families and fabrics go by their keys, those of software by `software.NAME` and theirs, conditions of sources by
-    `measurements.SOURCE` and theirs. A number is fitted whose source's text says so.
-    """
-    found: dict[str, list[tuple[Path, Path_]]] = {}
-    for path in files.catalogue("templates", "families").values():
-        for keys in _fitted(_data(path)):
-            found.setdefault(".".join(map(str, keys)), []).append((path, keys))
-    for name, path in files.catalogue("templates", "software").items():
-        for keys in _fitted(_data(path)):
-            found[".".join(("software", name, *map(str, keys)))] = [(path, keys)]
-    path = shipped() / "measurements.yaml"
-    for source, conditions in _data(path).items():
-        for keys in _leaves(conditions):
-            found[".".join(("measurements", source, *map(str, keys)))] = [(path, (source, *keys))]
-    return found
-
-
-def _fitted(data: Mapping[str, Any], sources: Mapping[str, str] | None = None, above: Path_ = ()) -> Iterator[Path_]:
-    """Keys of the numbers whose source says that they were fitted."""
-    sources = data.get("sources", {}) if sources is None else sources
-    for key, value in data.items():
-        if not isinstance(value, Mapping) or key == "sources":
-            continue
-        if "value" not in value:
-            yield from _fitted(value, sources, (*above, key))
-        elif re.search(r"\bfit", sources.get(value.get("source", ""), ""), re.IGNORECASE):
-            yield (*above, key)
-
-
-def _leaves(data: Any, above: Path_ = ()) -> Iterator[Path_]:
-    if isinstance(data, Mapping) and "as" not in data:
-        for key, value in data.items():
-            yield from _leaves(value, (*above, key))
-    else:
-        yield above
-
-
-def dropped(parameter: str) -> dict[Path, str]:
-    """Contents of the files that hold a fitted number, with its neutral value; ``name=value`` gives another one.
-
-    Raises
-    ------
-    CrossflowError
-        For a name that is none of a fitted number.
-    """
-    name, _, value = parameter.partition("=")
-    known = droppable()
-    if name not in known:
-        raise CrossflowError(f"no fitted number is called '{name}'{did_you_mean(name, known)} (`crossflow validate --drop` lists them)")
-    contents: dict[Path, str] = {}
-    for path, keys in known[name]:
-        data = yaml.safe_load(contents.get(path) or path.read_text(encoding="utf-8"))
-        neutral(data, keys, yaml.safe_load(value) if value else None)
-        contents[path] = _text(data)
-    _check(name, contents)
-    return contents
-
-
-def _check(name: str, contents: Mapping[Path, str]) -> None:
-    """CrossflowError where no system, or stack of software, can be read with other contents of files."""
-    with instead(contents):
-        try:
-            for path in contents:
-                if path.parent.name == "software":
-                    load_stack(path.stem)
-            for device in ("a100-80gb", "h100-sxm", "b200", "mi210"):
-                resolve(Document(file="drop", data={"template": device}))
-        except CrossflowError as error:
-            raise CrossflowError(f"{name} cannot be left out: {error}; give a value for it, --drop {name}=VALUE") from None
-
-
-def neutral(data: dict[Any, Any], keys: Path_, given: Any = None) -> None:
-    """Put a value in the place of a number, its neutral one where none is given."""
-    *above, last = keys
-    for key in above:
-        data = data[key]
-    held = data[last]
-    number = held["value"] if isinstance(held, Mapping) and "value" in held else held
-    if given is not None:
-        data[last] = given
-    elif isinstance(number, str) and (unit := re.sub(r"^[-+\d.eE]+\s*", "", number)) in TIMES:
-        data[last] = f"0 {unit}"
-    elif isinstance(number, int | float) and not isinstance(number, bool) and not ENDLESS.search(str(last)):
-        data[last] = 1 if WHOLE.search(str(last)) else 0
-    else:
-        del data[last]

@@ -20,8 +20,8 @@ from crossflow.answers.bands import Likeness
 from crossflow.base import files
 from crossflow.base.arrays import Mask
 from crossflow.base.errors import CrossflowError, did_you_mean
-from crossflow.evidence.validation.changes import BEFORE, droppable, earlier_families, instead, neutral
 from crossflow.evidence.validation.comparison import validate
+from crossflow.evidence.validation.dropping import BEFORE, droppable, earlier_families, instead, neutral
 from crossflow.evidence.validation.hindcasts import HindcastTable
 from crossflow.evidence.validation.likeness import likenesses
 from crossflow.evidence.validation.report import ERRORS, Report, Table
