@@ -276,7 +276,7 @@ class Substrate(FileModel):
     )
     usual_temperature: Temperature | None = Field(
         default=None,
-        description="hottest that makers let dies become in use; it changes nothing, but predictions say where dies are hotter",
+        description="hottest that makers let dies become; it changes nothing, but predictions say where dies are hotter",
     )
     maximum_temperature: Temperature | None = Field(
         default=None,
