@@ -484,3 +484,12 @@ def test_on_package_links_leave_no_package():
     together = {**data["system"], "template": "mcm", "devices": 4}
     joined = crossflow.evaluate(crossflow.from_dict({**data, "system": together, "strategy": "tp4"}))
     assert "reaches" not in str(joined.why(0))
+
+
+def test_fewer_tiers_than_it_takes_are_refused_in_words():
+    """144 devices, and a switch of 144 ports with 18 planes each: copper reaches 72 of them."""
+    given = {"devices": 144, "link": "Copper-200G", "uplink": "CPO-200G"}
+    one = crossflow.predict(scenario(**given, network={"tiers": 1}))
+    assert "network.intra: 1 tier of its switches does not hold the devices: give it more tiers, or leave tiers out" in one.reason
+    assert not any("network.intra.tiers" in note for note in one.notes)
+    assert crossflow.predict(scenario(**given, network={"tiers": 2})).feasible

@@ -120,7 +120,8 @@ class NetworkLevel(FileModel):
     latency: Time | None = None
     tiers: Whole | None = Field(
         default=None, ge=1, le=MOST_TIERS,
-        description="tiers of the named switches (`technology.intra_switch`, `inter_switch`); as few as hold the devices where absent",
+        description="tiers of the named switches (`technology.intra_switch`, `inter_switch`); as few as hold the devices where absent, and"
+        " fewer cannot be built",
     )  # fmt: skip
     spare: Share | None = Field(
         default=None,

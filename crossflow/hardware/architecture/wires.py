@@ -51,9 +51,10 @@ class Wiring:
 
 
 def folded_clos(
-    devices: Array, ports: Array, radix: Array, room: Room, *, taper: float = 1.0, tiers: int = 1, abreast: int = 1, near: Array = ENDLESS
-) -> Wiring:
-    """Fewest tiers of a folded Clos network that hold the devices [1]_, no fewer than `tiers`.
+    devices: Array, ports: Array, radix: Array, room: Room,
+    *, taper: float = 1.0, tiers: int | None = None, abreast: int = 1, near: Array = ENDLESS,
+) -> Wiring:  # fmt: skip
+    """Fewest tiers of a folded Clos network that hold the devices [1]_, or `tiers`, of which too few are refused.
 
     One chip holds R devices, two tiers d R with d = R taper / (1 + taper) ports of a leaf for devices, each further one R / 2 times as
     many. A chip may have ports of several planes, as far as that takes fewer chips. Uplinks are as many as the devices need.
@@ -67,7 +68,7 @@ def folded_clos(
     """
     half, down = np.floor(radix / 2.0), np.maximum(np.floor(radix * taper / (1.0 + taper) + 1e-9), 1.0)
     fewest = _fewest(devices, np.minimum(radix, near), np.minimum(down, near), half, radix)
-    used = np.minimum(np.maximum(fewest, tiers), MOST_TIERS)
+    used = np.minimum(np.maximum(fewest, tiers or 1), MOST_TIERS)
     up = np.ceil(devices / taper - 1e-9)
     shared = np.maximum(np.floor(radix / devices + 1e-9), 1.0)
     chips, leaf = np.full(1, np.inf), devices
@@ -94,8 +95,16 @@ def folded_clos(
                 upper=True,
             ),
         ),
-        problems=((fewest > MOST_TIERS, f"{MOST_TIERS} tiers of its switches do not hold the devices: take a switch of more ports"),),
+        problems=(
+            (fewest > MOST_TIERS, f"{MOST_TIERS} tiers of its switches do not hold the devices: take a switch of more ports"),
+            *(() if tiers is None or tiers >= MOST_TIERS else ((fewest > tiers, _too_few(tiers)),)),
+        ),
     )
+
+
+def _too_few(tiers: int) -> str:
+    number, verb = ("1 tier", "does") if tiers == 1 else (f"{tiers} tiers", "do")
+    return f"{number} of its switches {verb} not hold the devices: give it more tiers, or leave tiers out for as few as hold them"
 
 
 def _fewest(devices: Array, single: Array, leaf: Array, half: Array, radix: Array) -> Array:
