@@ -21,9 +21,11 @@ import yaml
 from make_docs import DOCS, FIGURES, GENERATED, ROOT, markdown
 from pages import slug
 
-from crossflow.answers.study.headlines import has_headlines, table
+from crossflow.answers.study.headlines import table
+from crossflow.answers.study.hinges import why_not
 from crossflow.answers.study.run import StudyResult, run_study
 from crossflow.base import files
+from crossflow.hardware.architecture.template import GeneratedSystem
 
 PROSE = Path(__file__).parent / "studies.yaml"
 PAGE = DOCS / "studies.md"
@@ -111,12 +113,13 @@ def section(result: StudyResult, words: Mapping[str, Any]) -> Iterator[str]:
 
 
 def hanging(result: StudyResult) -> Iterator[str]:
-    """What the answer of a sweep of generated devices hangs on; nothing of other studies."""
-    if has_headlines(result.study):
+    """What the answer of a study of generated devices hangs on; nothing of studies without a winner."""
+    if not why_not(result.study):
         found = result.hinges()
-        if found.headlines:
-            yield f"\nWho wins, again with each of {found.constants} constants of the device halved and doubled:\n\n"
-            yield markdown(*table(found))
+        several = sum(isinstance(one, GeneratedSystem) for one in result.study.scenario.system.places.values()) > 1
+        yield f"\nWho wins, again with each of {found.constants} constants of the device{'s' * several} halved and doubled:\n\n"
+        yield markdown(*table(found))
+        yield f"\n{found.note}\n" if found.note else ""
 
 
 def _numeric(rows: list[list[str]], column: int) -> bool:

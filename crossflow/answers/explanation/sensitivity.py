@@ -306,7 +306,7 @@ class _Trials:
                 reason=columns["reason"][i],
                 times=dict(zip(score.bound, times[i].tolist(), strict=True)),
                 pace=pace[i],
-                held=tuple(float(sizes[i]) for sizes in capacities),
+                held=(float(capacities[0][i]), float(capacities[1][i])),
             )
             for i, code in enumerate(score.reason)
         ]

@@ -7,13 +7,15 @@ import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 
 from crossflow.answers.score import Score
 from crossflow.answers.study import findings, records, searches, sweeps, tables
-from crossflow.answers.study.headlines import Hinges, hinges
+from crossflow.answers.study.headlines import Hinges, Report
+from crossflow.answers.study.hinges import hinges
 from crossflow.answers.study.planning import PlannedSearch
 from crossflow.answers.study.plots import draw
 from crossflow.answers.study.plots.view import View
@@ -27,6 +29,8 @@ from crossflow.base.names import file_name
 from crossflow.base.packages import pandas
 from crossflow.base.results import Guided
 from crossflow.base.units import show
+
+HINGES = "hinges.csv"  # beside the tables of a study, what its answer hangs on
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,30 +81,32 @@ class StudyResult(Guided):
         found = self.listing
         return found.headers, list(map(list, found.rows))
 
-    def hinges(self) -> Hinges:
-        """What the answer of a sweep of generated devices hangs on: who wins with each constant of the device halved and doubled.
+    def hinges(self, report: Report | None = None) -> Hinges:
+        """What the answer hangs on: who wins with each constant of the generated devices halved and doubled.
 
-        Raises CrossflowError for other studies.
+        Of a sweep its points, with draws also in their mean; of searches the best designs of each kind, refined for each constant.
+        `report` is told constants that are done, those in all, and the last one. Raises CrossflowError for a study without a winner.
         """
-        columns = tuple(dict.fromkeys((*self.study.values, *self.study.paths, *self.study.divided)))
-        rows = [[row[name] for name in columns] for row in records.rows(self.out / records.POINTS)]
-        return hinges(self.study, dict(zip(columns, zip(*rows, strict=True), strict=True)))
+        return hinges(self.study, records.rows(self.out / records.POINTS), report)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data: the study's name, what was found, the files; the rows themselves of a plain sweep."""
         return {**self._head, **({"points": self.rows} if self._plain else {}), **self._tail}
 
-    def to_json(self) -> Iterator[str]:
-        """Text of `to_dict` as JSON, in parts, however many points there are; each is on a line of its own, as in their file."""
+    def to_json(self, more: Mapping[str, Any] = MappingProxyType({})) -> Iterator[str]:
+        """Text of `to_dict` as JSON, in parts, however many points there are; each is on a line of its own, as in their file.
+
+        more : further data, behind all else.
+        """
         if not self._plain:
-            yield files.json_text(self.to_dict())
+            yield files.json_text({**self.to_dict(), **more})
             return
         yield files.json_text(self._head).rstrip().removesuffix("}").rstrip() + ',\n  "points": ['
         between = "\n    "
         for _, line in records.lines(self.out / records.POINTS):
             yield f"{between}{line.decode().rstrip()}"
             between = ",\n    "
-        yield "\n  ],\n" + files.json_text(self._tail).removeprefix("{\n")
+        yield "\n  ],\n" + files.json_text({**self._tail, **more}).removeprefix("{\n")
 
     @property
     def _plain(self) -> bool:
@@ -183,6 +189,8 @@ def run_study(
         found = records.unchanged(folder, record) if resume else []
         if folder / tables.COLUMNS in found and (columns := tables.load(folder / tables.COLUMNS)) is not None:
             return _as_found(study, folder, columns, found)
+        if (folder / records.RUN).exists():
+            (folder / HINGES).unlink(missing_ok=True)  # of points that may be others now
         records.start(folder, record, resume, findings.names(study))
         table = tables.PointsTable(names=study.needed)
         results = list(_searched(study, folder, table, hands, progress)) if study.runs else []

@@ -1,0 +1,70 @@
+"""Which contest a finished study is, and what its answer hangs on (`headlines`)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from crossflow.answers.study.contests import DrawnContest, SweptContest
+from crossflow.answers.study.contests_searched import contests
+from crossflow.answers.study.headlines import Contest, Hinges, Report, constants, held
+from crossflow.answers.study.reading import Study
+from crossflow.base.errors import CrossflowError
+from crossflow.hardware.architecture.template import GeneratedSystem
+
+NO_CONSTANTS = (
+    "its devices are known by their data sheets, and have no template whose constants could be halved and doubled; sweep"
+    " a generated device, such as template: reference"
+)
+NOTHING_COMPARED = "nothing is compared: give it a sweep, or a space with a choice among values"
+NO_WINNER = "none of its points or designs runs, so nobody wins"
+PLANNED = "strategy: auto plans each point anew; give one strategy, or search them"
+
+
+def why_not(study: Study) -> str:
+    """Why a study has no winner whose constants could be tried; "" where it may have one."""
+    if not any(isinstance(one, GeneratedSystem) for one in study.scenario.system.places.values()):
+        return NO_CONSTANTS
+    if study.planned:
+        return PLANNED
+    choices = any(run.problem.space.options for run in study.runs) or len({run.name for run in study.runs}) > 1
+    return "" if study.values or choices else NOTHING_COMPARED
+
+
+def hinges(study: Study, rows: Iterable[Mapping[str, Any]], report: Report | None = None) -> Hinges:
+    """What the headlines of a finished study hang on.
+
+    Parameters
+    ----------
+    study : the study.
+    rows : all its rows, in order.
+    report : is told constants that are done, those in all, and the last one; of several objectives one after the other.
+
+    Raises
+    ------
+    CrossflowError
+        For a study without generated devices, one that compares nothing, and one of which nothing runs.
+    """
+    if reason := why_not(study):
+        raise CrossflowError(f"{study.spec.name}: {reason}")
+    tried = list(constants(study))
+    found = [held(contest, tried, report) for contest in _contests(study, rows)]
+    if not any(one.headlines for one in found):
+        raise CrossflowError(f"{study.spec.name}: {NO_WINNER}")
+    return found[0] if len(found) == 1 else _together(found)
+
+
+def _contests(study: Study, rows: Iterable[Mapping[str, Any]]) -> list[Contest]:
+    if study.runs:
+        return [*contests(study, rows)]
+    return [(SweptContest if study.sampling is None else DrawnContest).of(study, list(rows))]
+
+
+def _together(found: list[Hinges]) -> Hinges:
+    """Those of several objectives as one: their headlines have other paths."""
+    return Hinges(
+        headlines=tuple(own for one in found for own in one.headlines),
+        hinges=tuple(hinge for one in found for hinge in one.hinges),
+        constants=max(one.constants for one in found),
+        note=found[0].note,
+    )
