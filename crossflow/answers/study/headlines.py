@@ -177,6 +177,8 @@ def constants(study: Study) -> Iterator[Changed]:
 
 
 def _of_device(place: str, system: GeneratedSystem, chosen: set[str]) -> Iterator[Changed]:
+    """Those of one device; what its table of divisions has for each node and memory is chosen with these, as its shares are."""
+    chosen = chosen | {f"{place}.{path}" for row in system.budgets.divisions for path in row.microarchitecture}
     for parts, quantity, value in quantities(system):
         path = ".".join((place, *parts))
         if path in chosen or parts[0] == "pools" or (parts[0] == "budgets" and parts[1] in (*BUDGETS, "divisions")) or value.size != 1:
