@@ -8,7 +8,7 @@ import pytest
 
 import crossflow
 from crossflow.__main__ import main
-from crossflow.answers.study.headlines import own_value, table
+from crossflow.answers.study.headlines import own_value
 from crossflow.answers.study.run import StudyResult, run_study
 from crossflow.base import files
 from crossflow.base.errors import CrossflowError
@@ -181,5 +181,5 @@ def test_an_interrupt_keeps_the_finished_study(study, capsys, monkeypatch):
 
 def test_the_table_names_the_objective_before_the_path(run):
     made = run(space=SPACE, objectives=["step_time_s", "cost_usd"], searches={"all": {"searcher": "exhaustive"}})
-    _, rows = table(made.hinges())
+    _, rows = made.hinges().table()
     assert rows[0][0] == "step_time_s: logic"

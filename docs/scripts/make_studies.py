@@ -21,11 +21,9 @@ import yaml
 from make_docs import DOCS, FIGURES, GENERATED, ROOT, markdown
 from pages import slug
 
-from crossflow.answers.study.headlines import table
 from crossflow.answers.study.hinges import why_not
 from crossflow.answers.study.run import StudyResult, run_study
 from crossflow.base import files
-from crossflow.hardware.architecture.template import GeneratedSystem
 
 PROSE = Path(__file__).parent / "studies.yaml"
 PAGE = DOCS / "studies.md"
@@ -116,9 +114,8 @@ def hanging(result: StudyResult) -> Iterator[str]:
     """What the answer of a study of generated devices hangs on; nothing of studies without a winner."""
     if not why_not(result.study):
         found = result.hinges()
-        several = sum(isinstance(one, GeneratedSystem) for one in result.study.scenario.system.places.values()) > 1
-        yield f"\nWho wins, again with each of {found.constants} constants of the device{'s' * several} halved and doubled:\n\n"
-        yield markdown(*table(found))
+        yield f"\n{found.title}:\n\n"
+        yield markdown(*found.table())
         yield f"\n{found.note}\n" if found.note else ""
 
 

@@ -162,12 +162,12 @@ def goals_of(problem: SearchProblem) -> tuple[Objective, ...]:
     return getattr(problem, "goals", problem.objectives)
 
 
-Kinds = dict[tuple[int, str, str], tuple[float, Mapping[str, Any]]]  # best loss and row by run, path and value
+BestOfKinds = dict[tuple[int, str, str], tuple[float, Mapping[str, Any]]]  # best loss and row by run, path and value
 
 
-def _best_of_kinds(runs: Sequence[PlannedSearch], objectives: Sequence[Objective], rows: Iterable[Mapping[str, Any]]) -> list[Kinds]:
+def _best_of_kinds(runs: Sequence[PlannedSearch], objectives: Sequence[Objective], rows: Iterable[Mapping[str, Any]]) -> list[BestOfKinds]:
     """For each objective the best design that each search found of each kind."""
-    found: list[Kinds] = [{} for _ in objectives]
+    found: list[BestOfKinds] = [{} for _ in objectives]
     for row in rows:
         if not row["feasible"]:
             continue
@@ -181,7 +181,7 @@ def _best_of_kinds(runs: Sequence[PlannedSearch], objectives: Sequence[Objective
     return found
 
 
-def _contest(study: Study, goal: int, objective: Objective, best: Kinds, *, several: bool) -> SearchedContest | None:
+def _contest(study: Study, goal: int, objective: Objective, best: BestOfKinds, *, several: bool) -> SearchedContest | None:
     """The contest for one objective."""
     chosen = [(run, list(_candidates(run, best))) for run in study.runs]
     corners, named = [], list[dict[str, Any]]()
@@ -213,7 +213,7 @@ def _judged(problem: SearchProblem, goal: int) -> SearchProblem:
     return replace(problem, objectives=(problem.objectives[goal],), columns=())
 
 
-def _candidates(run: PlannedSearch, best: Kinds) -> Iterator[Mapping[str, Any]]:
+def _candidates(run: PlannedSearch, best: BestOfKinds) -> Iterator[Mapping[str, Any]]:
     """The best designs of a search: of all, and of the first kinds of each choice, each once."""
     seen: set[int] = set()
     mine = {key: found for key, found in best.items() if key[0] == run.number}

@@ -6,22 +6,20 @@ fitted to a changed constant (`contests`); here they are held, one constant afte
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from crossflow.answers.study.reading import Study
 from crossflow.base.arrays import Array
 from crossflow.base.drawing.words import label
-from crossflow.base.paths import quantities
-from crossflow.hardware.architecture.template import BUDGETS, GeneratedSystem
 
-FACTORS = (0.5, 2.0)
+if TYPE_CHECKING:
+    from crossflow.answers.study.searches import Reporter
+
 TIE = 0.01  # margin below which nobody wins [1]
 MOVES = 1e-3  # change of the order of the points, with their designs as they are, below which a constant is not looked at further [1]
-Report = Callable[[int, int | None, str], None]  # is told constants that are done, those in all, and the last one
 Changed = tuple[str, float, float]  # a path, the factor on its value, and the value in SI units
 
 
@@ -63,6 +61,20 @@ class Hinges:
         margins = [own.margin, *(one.margin if one.winner == own.winner else -one.margin for one in found)]
         return min(margins), max(margins)
 
+    @property
+    def title(self) -> str:
+        """What its table tells."""
+        return f"Who wins, again with each of {self.constants} constants of the devices halved and doubled"
+
+    def table(self) -> tuple[list[str], list[list[str]]]:
+        """Headings and rows of text: who wins along each path, between which margins, and with which constants another one does."""
+        rows = []
+        for own in self.headlines:
+            least, most = self.range(own)
+            margins = f"{_percent(least)} to {_percent(most)}"
+            rows.append([_short(own.path), label(own.winner), _percent(own.margin), margins, _told(self.flips(own), own)])
+        return ["along", "best", "better by", "with a constant halved or doubled", "another wins with"], rows
+
     def rows(self) -> Iterator[dict[str, Any]]:
         """Every headline, as the study has it and with each constant that moves its points, as plain data."""
         for constant, factor, found in (("", 1.0, self.headlines), *((one.constant, one.factor, one.headlines) for one in self.hinges)):
@@ -95,8 +107,8 @@ class Contest(Protocol):
         """Who wins."""
 
 
-def held(contest: Contest, tried: Sequence[Changed], report: Report | None = None) -> Hinges:
-    """What a contest comes to with each of some constants changed, those that change the order of its candidates fitted anew."""
+def held(contest: Contest, tried: Sequence[Changed], report: Reporter | None = None) -> Hinges:
+    """What a contest comes to with each of some constants changed, its candidates fitted anew to those that change their order."""
     own, moved = contest.own(), []
     for i, (case, order) in enumerate(zip(tried, contest.kept(tried), strict=True)):
         moved += [case] if _differ(order, own) else []
@@ -108,7 +120,7 @@ def held(contest: Contest, tried: Sequence[Changed], report: Report | None = Non
     return Hinges(headlines=contest.told(own), hinges=tuple(found), constants=len({path for path, _, _ in tried}), note=contest.note)
 
 
-def _tell(report: Report | None, done: int, total: int, case: Changed) -> None:
+def _tell(report: Reporter | None, done: int, total: int, case: Changed) -> None:
     if report is not None:
         report(done, total, f"{case[0].removeprefix('system.')} x {case[1]:.3g}")
 
@@ -120,17 +132,6 @@ def _finite(margin: float) -> float | None:
 def _of(hinge: Hinge, path: str) -> Headline | None:
     """The headline along a path with a changed constant; None where nothing runs with it."""
     return next((one for one in hinge.headlines if one.path == path), None)
-
-
-def table(found: Hinges) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
-    """Headings and rows that tell what the headlines hang on: one row for each swept path."""
-    head: tuple[str, ...] = ("along", "best", "better by", "with a constant halved or doubled", "another wins with")
-    rows: list[tuple[str, ...]] = []
-    for own in found.headlines:
-        least, most = found.range(own)
-        told = f"{_percent(least)} to {_percent(most)}"
-        rows.append((_short(own.path), label(own.winner), _percent(own.margin), told, _told(found.flips(own), own)))
-    return head, rows
 
 
 def _short(path: str) -> str:
@@ -164,31 +165,6 @@ def headlines(points: Mapping[str, Sequence[Any]], loss: Array) -> tuple[Headlin
             margin = float(np.min(loss[others]) / loss[best] - 1.0)
             found.append(Headline(path=path, winner=values[best], margin=margin))
     return tuple(found)
-
-
-def constants(study: Study) -> Iterator[Changed]:
-    """Quantities of generated devices that a study neither sweeps nor chooses, each with other values."""
-    searched = (path for run in study.runs for path in (*run.problem.space.paths, *getattr(run.problem, "draws", ())))
-    drawn = (number.path for number in (study.sampling.numbers if study.sampling else ()))
-    chosen = {*study.every, *(study.redivision.paths if study.redivision else ()), *searched, *drawn}
-    for place, system in study.scenario.system.places.items():
-        if isinstance(system, GeneratedSystem):
-            yield from _of_device(place, system, chosen)
-
-
-def _of_device(place: str, system: GeneratedSystem, chosen: set[str]) -> Iterator[Changed]:
-    """Those of one device; what its table of divisions has for each node and memory is chosen with these, as its shares are."""
-    chosen = chosen | {f"{place}.{path}" for row in system.budgets.divisions for path in row.microarchitecture}
-    for parts, quantity, value in quantities(system):
-        path = ".".join((place, *parts))
-        if path in chosen or parts[0] == "pools" or (parts[0] == "budgets" and parts[1] in (*BUDGETS, "divisions")) or value.size != 1:
-            continue
-        for factor in FACTORS:
-            other = float(value[0]) * factor
-            other = min(other, np.inf if quantity.le is None else quantity.le)
-            other = max(round(other), 1.0) if quantity.whole else other
-            if value[0] and abs(other / float(value[0]) - 1.0) > 1e-9:
-                yield path, other / float(value[0]), other
 
 
 def own_value(case: Changed) -> float:

@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from crossflow.answers.study.contests import DrawnContest, SweptContest
 from crossflow.answers.study.contests_searched import contests
-from crossflow.answers.study.headlines import Contest, Hinges, Report, constants, held
+from crossflow.answers.study.headlines import Changed, Contest, Hinges, held
 from crossflow.answers.study.reading import Study
 from crossflow.base.errors import CrossflowError
-from crossflow.hardware.architecture.template import GeneratedSystem
+from crossflow.base.paths import quantities
+from crossflow.hardware.architecture.template import BUDGETS, GeneratedSystem
 
+if TYPE_CHECKING:
+    from crossflow.answers.study.searches import Reporter
+
+FACTORS = (0.5, 2.0)
 NO_CONSTANTS = (
     "its devices are known by their data sheets, and have no template whose constants could be halved and doubled; sweep"
     " a generated device, such as template: reference"
@@ -31,7 +38,7 @@ def why_not(study: Study) -> str:
     return "" if study.values or choices else NOTHING_COMPARED
 
 
-def hinges(study: Study, rows: Iterable[Mapping[str, Any]], report: Report | None = None) -> Hinges:
+def hinges(study: Study, rows: Iterable[Mapping[str, Any]], report: Reporter | None = None) -> Hinges:
     """What the headlines of a finished study hang on.
 
     Parameters
@@ -68,3 +75,28 @@ def _together(found: list[Hinges]) -> Hinges:
         constants=max(one.constants for one in found),
         note=found[0].note,
     )
+
+
+def constants(study: Study) -> Iterator[Changed]:
+    """Quantities of generated devices that a study neither sweeps nor chooses, each with other values."""
+    searched = (path for run in study.runs for path in (*run.problem.space.paths, *getattr(run.problem, "draws", ())))
+    drawn = (number.path for number in (study.sampling.numbers if study.sampling else ()))
+    chosen = {*study.every, *(study.redivision.paths if study.redivision else ()), *searched, *drawn}
+    for place, system in study.scenario.system.places.items():
+        if isinstance(system, GeneratedSystem):
+            yield from _of_device(place, system, chosen)
+
+
+def _of_device(place: str, system: GeneratedSystem, chosen: set[str]) -> Iterator[Changed]:
+    """Those of one device; what its table of divisions has for each node and memory is chosen with these, as its shares are."""
+    chosen = chosen | {f"{place}.{path}" for row in system.budgets.divisions for path in row.microarchitecture}
+    for parts, quantity, value in quantities(system):
+        path = ".".join((place, *parts))
+        if path in chosen or parts[0] == "pools" or (parts[0] == "budgets" and parts[1] in (*BUDGETS, "divisions")) or value.size != 1:
+            continue
+        for factor in FACTORS:
+            other = float(value[0]) * factor
+            other = min(other, np.inf if quantity.le is None else quantity.le)
+            other = max(round(other), 1.0) if quantity.whole else other
+            if value[0] and abs(other / float(value[0]) - 1.0) > 1e-9:
+                yield path, other / float(value[0]), other

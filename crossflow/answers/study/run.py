@@ -14,8 +14,7 @@ import numpy as np
 
 from crossflow.answers.score import Score
 from crossflow.answers.study import findings, records, searches, sweeps, tables
-from crossflow.answers.study.headlines import Hinges, Report
-from crossflow.answers.study.hinges import hinges
+from crossflow.answers.study.headlines import Hinges
 from crossflow.answers.study.planning import PlannedSearch
 from crossflow.answers.study.plots import draw
 from crossflow.answers.study.plots.view import View
@@ -24,6 +23,7 @@ from crossflow.answers.study.searches import Reporter, SearchResult
 from crossflow.answers.study.workers import Workers, workers
 from crossflow.base import files, packages, provenance
 from crossflow.base.arrays import Array, Mask
+from crossflow.base.errors import CrossflowError
 from crossflow.base.locks import owning
 from crossflow.base.names import file_name
 from crossflow.base.packages import pandas
@@ -81,13 +81,20 @@ class StudyResult(Guided):
         found = self.listing
         return found.headers, list(map(list, found.rows))
 
-    def hinges(self, report: Report | None = None) -> Hinges:
+    def hinges(self, report: Reporter | None = None) -> Hinges:
         """What the answer hangs on: who wins with each constant of the generated devices halved and doubled.
 
         Of a sweep its points, with draws also in their mean; of searches the best designs of each kind, refined for each constant.
         `report` is told constants that are done, those in all, and the last one. Raises CrossflowError for a study without a winner.
         """
+        from crossflow.answers.study.hinges import hinges  # which few ask for
+
         return hinges(self.study, records.rows(self.out / records.POINTS), report)
+
+    def write_hinges(self, found: Hinges) -> Path:
+        """Write what the answer hangs on beside the tables of the study."""
+        files.write_text(self.out / HINGES, records.csv_text(found.rows()))
+        return self.out / HINGES
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data: the study's name, what was found, the files; the rows themselves of a plain sweep."""
@@ -156,6 +163,7 @@ def run_study(
     settings: Iterable[str] = (),
     yes: bool = False,
     progress: Reporter | None = None,
+    hinged: bool = False,
 ) -> StudyResult:
     """Run a study and write its tables, plots and record.
 
@@ -169,6 +177,7 @@ def run_study(
     yes : whether a study may be of any size.
     progress : called with the designs evaluated, those in all (None where that is not known), and the best so far; a design is a point,
         or one that is tried on the way to the division of a point's budgets.
+    hinged : whether `StudyResult.hinges` is to follow: a study that cannot have a winner is refused before anything is computed.
 
     Raises
     ------
@@ -183,6 +192,8 @@ def run_study(
     """
     study = read_study(path, settings, yes=yes)
     _check_packages(study)
+    if hinged:
+        _check_winner(study)
     folder = Path(out) if out is not None else Path("results") / file_name(study.spec.name)
     record = _run_record(study)
     with workers(jobs, dask) as hands, owning(folder):
@@ -217,6 +228,14 @@ def _check_packages(study: Study) -> None:
             packages.check(name)
     if study.spec.plots and "plots" in study.document.data:
         packages.check("matplotlib")
+
+
+def _check_winner(study: Study) -> None:
+    """CrossflowError for a study that cannot have a winner."""
+    from crossflow.answers.study.hinges import why_not  # which few ask for
+
+    if reason := why_not(study):
+        raise CrossflowError(f"--hinges: {reason}")
 
 
 def _draws(study: Study) -> bool:

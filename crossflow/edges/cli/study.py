@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import itertools
 import sys
+from collections.abc import Iterator, Sequence
 
 from rich.text import Text
 
-from crossflow.answers.study.headlines import Hinges, table
-from crossflow.answers.study.hinges import why_not
-from crossflow.answers.study.reading import locate, read_study
-from crossflow.answers.study.records import csv_text
-from crossflow.answers.study.run import HINGES, StudyResult, run_study
-from crossflow.base.errors import CrossflowError
-from crossflow.base.files import write_text
+from crossflow.answers.study.reading import locate
+from crossflow.answers.study.run import StudyResult, run_study
 from crossflow.base.names import visible
 from crossflow.edges.cli import page
 from crossflow.edges.cli.progress import progress
@@ -26,10 +23,6 @@ SHOWN = 200  # rows of a table on a terminal
 
 def run(arguments: argparse.Namespace) -> None:
     """Run the study and show its table, and what its answer hangs on."""
-    if arguments.hinges:
-        study = read_study(locate(arguments.study), arguments.settings, yes=arguments.yes)
-        if reason := why_not(study):
-            raise CrossflowError(f"--hinges: {reason}")
     with progress("designs", best=True) as report:
         result = run_study(
             locate(arguments.study),
@@ -40,41 +33,42 @@ def run(arguments: argparse.Namespace) -> None:
             settings=arguments.settings,
             yes=arguments.yes,
             progress=report,
+            hinged=arguments.hinges,
         )
-    hinges = _hinges(result) if arguments.hinges else None
+    found = None
+    if arguments.hinges:
+        with _finished(), progress("constants") as report:
+            found = result.hinges(report)
     if arguments.json:
-        sys.stdout.writelines(result.to_json({} if hinges is None else {"hinges": hinges.to_dict()}))
+        sys.stdout.writelines(result.to_json({} if found is None else {"hinges": found.to_dict()}))
     else:
         _show(result)
-        if hinges is not None:
-            _show_hinges(hinges)
+        if found is not None:
+            _show_hinges(found.title, *found.table(), found.note)
     _log(result)
-    if hinges is not None:
-        page.log(f"wrote {result.out / HINGES}")
+    if found is not None:
+        page.log(f"wrote {result.write_hinges(found)}")
 
 
-def _hinges(result: StudyResult) -> Hinges:
-    """What the answer of a finished study hangs on, also as a file beside its tables."""
+@contextlib.contextmanager
+def _finished() -> Iterator[None]:
+    """Say of an interrupt that no point is lost."""
     try:
-        with progress("constants") as report:
-            found = result.hinges(report)
+        yield
     except KeyboardInterrupt:
         page.log("the study itself is finished: with --resume, --hinges begins from its points")
         raise
-    write_text(result.out / HINGES, csv_text(found.rows()))
-    return found
 
 
-def _show_hinges(found: Hinges) -> None:
+def _show_hinges(title: str, head: Sequence[str], rows: Sequence[Sequence[str]], note: str) -> None:
     """Write who wins, and with which constants somebody else does."""
-    head, rows = table(found)
-    title = f"Who wins, again with each of {found.constants} constants of the devices halved and doubled"
     if sys.stdout.isatty():
-        page.emit(Text(f"\n{title}\n"), *page.columns_of(head, rows), Text(f"\n{found.note}" if found.note else "", "dim"), unbroken=True)
+        told = [Text(f"\n{note}", "dim")] if note else []
+        page.emit(Text(f"\n{title}\n"), *page.columns_of(head, rows), *told, unbroken=True)
         return
     sys.stdout.write(f"\n{title}:\n\n")
     page.write_rows(head, rows)
-    sys.stdout.writelines([f"\n{visible(found.note)}\n"] if found.note else [])
+    sys.stdout.writelines([f"\n{visible(note)}\n"] if note else [])
 
 
 def _show(result: StudyResult) -> None:

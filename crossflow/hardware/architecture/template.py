@@ -631,8 +631,9 @@ class DatasheetSystem(SystemFields):
             raise ValueError("levels: a level 'memory' with capacity and bandwidth is needed")
         for name in ("intra", "inter"):
             level: NetworkLevel = getattr(self.network, name)
-            if level.tiers is not None or level.spare is not None:
-                raise ValueError(f"network.{name}: tiers and spare are of generated systems, whose switches are named; leave them out")
+            if (level.tiers, level.onward, level.spare) != (None, None, None):
+                words = "tiers, onward and spare are of generated systems, whose switches are named; leave them out"
+                raise ValueError(f"network.{name}: {words}")
         if self.operation is not None and self.operation.lifetime is not None:
             raise ValueError("operation.lifetime: the carbon of making a datasheet device is not known; leave it out")
         others = [name for name, level in self.levels.items() if name != "memory" and level.inline_ecc is not None]
