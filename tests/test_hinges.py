@@ -9,6 +9,7 @@ import pytest
 import crossflow
 from crossflow.__main__ import main
 from crossflow.answers.study.headlines import own_value
+from crossflow.answers.study.hinges import constants
 from crossflow.answers.study.run import StudyResult, run_study
 from crossflow.base import files
 from crossflow.base.errors import CrossflowError
@@ -112,6 +113,7 @@ def test_each_objective_of_a_front_has_its_own_winners(run):
     [
         ({"scenario": {**SCENARIO, "system": "dgx-h100"}, "sweep": BATCHES}, "known by their data sheets"),
         ({"uncertainty": {"samples": 4}}, "nothing is compared: give it a sweep"),
+        ({"sweep": {"system.template": ["reference-training", "reference-serving"]}}, "templates are compared"),
         ({"sweep": BATCHES, "scenario": {**SCENARIO, "strategy": "auto"}}, "strategy: auto plans each point anew"),
         ({"sweep": BATCHES, "scenario": {**SCENARIO, "workload": {"model": "llama3.1-405b"}}}, "none of its points or designs runs"),
     ],
@@ -119,6 +121,13 @@ def test_each_objective_of_a_front_has_its_own_winners(run):
 def test_studies_without_a_winner_are_told_why(run, sections, reason):
     with pytest.raises(CrossflowError, match=reason):
         run(**sections).hinges()
+
+
+def test_what_lies_below_a_swept_setting_is_no_constant(run):
+    levels = {path: value for path, value in (("component", "l2"), ("scope", "global"), ("utilisation", 0.45))}
+    made = run(sweep={"system.levels.l2": [levels, {**levels, "utilisation": 0.3}]})
+    assert not any(path.startswith("system.levels.l2.") for path, _, _ in constants(made.study))
+    assert any(path.startswith("system.levels.l1.") for path, _, _ in constants(made.study))
 
 
 def test_the_own_value_of_a_changed_constant():

@@ -114,9 +114,8 @@ def hanging(result: StudyResult) -> Iterator[str]:
     """What the answer of a study of generated devices hangs on; nothing of studies without a winner."""
     if not why_not(result.study):
         found = result.hinges()
-        yield f"\n{found.title}:\n\n"
+        yield f"\n{found.title}. {found.note}".rstrip(" .") + ":\n\n"
         yield markdown(*found.table())
-        yield f"\n{found.note}\n" if found.note else ""
 
 
 def _numeric(rows: list[list[str]], column: int) -> bool:

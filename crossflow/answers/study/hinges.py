@@ -23,6 +23,7 @@ NO_CONSTANTS = (
     "its devices are known by their data sheets, and have no template whose constants could be halved and doubled; sweep"
     " a generated device, such as template: reference"
 )
+TEMPLATES = "templates are compared, and each has constants of its own; make a study of each"
 NOTHING_COMPARED = "nothing is compared: give it a sweep, or a space with a choice among values"
 NO_WINNER = "none of its points or designs runs, so nobody wins"
 PLANNED = "strategy: auto plans each point anew; give one strategy, or search them"
@@ -34,6 +35,8 @@ def why_not(study: Study) -> str:
         return NO_CONSTANTS
     if study.planned:
         return PLANNED
+    if any(path.endswith(".template") for path in _chosen(study)):
+        return TEMPLATES
     choices = any(run.problem.space.options for run in study.runs) or len({run.name for run in study.runs}) > 1
     return "" if study.values or choices else NOTHING_COMPARED
 
@@ -79,20 +82,25 @@ def _together(found: list[Hinges]) -> Hinges:
 
 def constants(study: Study) -> Iterator[Changed]:
     """Quantities of generated devices that a study neither sweeps nor chooses, each with other values."""
-    searched = (path for run in study.runs for path in (*run.problem.space.paths, *getattr(run.problem, "draws", ())))
-    drawn = (number.path for number in (study.sampling.numbers if study.sampling else ()))
-    chosen = {*study.every, *(study.redivision.paths if study.redivision else ()), *searched, *drawn}
+    chosen = _chosen(study)
     for place, system in study.scenario.system.places.items():
         if isinstance(system, GeneratedSystem):
             yield from _of_device(place, system, chosen)
+
+
+def _chosen(study: Study) -> set[str]:
+    """Paths that a study sweeps, searches, draws or divides anew; what lies below them differs between its points."""
+    searched = (path for run in study.runs for path in (*run.problem.space.paths, *getattr(run.problem, "draws", ())))
+    drawn = (number.path for number in (study.sampling.numbers if study.sampling else ()))
+    return {*study.every, *(study.redivision.paths if study.redivision else ()), *searched, *drawn}
 
 
 def _of_device(place: str, system: GeneratedSystem, chosen: set[str]) -> Iterator[Changed]:
     """Those of one device; what its table of divisions has for each node and memory is chosen with these, as its shares are."""
     chosen = chosen | {f"{place}.{path}" for row in system.budgets.divisions for path in row.microarchitecture}
     for parts, quantity, value in quantities(system):
-        path = ".".join((place, *parts))
-        if path in chosen or parts[0] == "pools" or (parts[0] == "budgets" and parts[1] in (*BUDGETS, "divisions")) or value.size != 1:
+        path, above = ".".join((place, *parts)), {".".join((place, *parts[:i])) for i in range(1, len(parts) + 1)}
+        if above & chosen or parts[0] == "pools" or (parts[0] == "budgets" and parts[1] in (*BUDGETS, "divisions")) or value.size != 1:
             continue
         for factor in FACTORS:
             other = float(value[0]) * factor
