@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -12,6 +12,7 @@ from crossflow.answers.study.contests_searched import contests
 from crossflow.answers.study.headlines import Changed, Contest, Hinges, held
 from crossflow.answers.study.reading import Study
 from crossflow.base.errors import CrossflowError
+from crossflow.base.files import dotted, leaves
 from crossflow.base.paths import quantities
 from crossflow.hardware.architecture.template import BUDGETS, GeneratedSystem
 
@@ -89,18 +90,28 @@ def constants(study: Study) -> Iterator[Changed]:
 
 
 def _chosen(study: Study) -> set[str]:
-    """Paths that a study sweeps, searches, draws or divides anew; what lies below them differs between its points."""
+    """Paths that a study sweeps, searches, draws or divides anew, and those in swept sections that differ between its points."""
     searched = (path for run in study.runs for path in (*run.problem.space.paths, *getattr(run.problem, "draws", ())))
     drawn = (number.path for number in (study.sampling.numbers if study.sampling else ()))
-    return {*study.every, *(study.redivision.paths if study.redivision else ()), *searched, *drawn}
+    inside = (path for above, values in study.every.items() for path in _differing(above, values))
+    return {*study.every, *inside, *(study.redivision.paths if study.redivision else ()), *searched, *drawn}
+
+
+def _differing(above: str, values: Sequence[Any]) -> Iterator[str]:
+    """Paths in sections that are swept as a whole, of which not all that say something say the same."""
+    said: dict[str, set[str]] = {}
+    for value in values:
+        for path, leaf in leaves(value, (above,)) if isinstance(value, Mapping) else ():
+            said.setdefault(dotted(path), set()).add(str(leaf))
+    yield from (path for path, found in said.items() if len(found) > 1)
 
 
 def _of_device(place: str, system: GeneratedSystem, chosen: set[str]) -> Iterator[Changed]:
     """Those of one device; what its table of divisions has for each node and memory is chosen with these, as its shares are."""
     chosen = chosen | {f"{place}.{path}" for row in system.budgets.divisions for path in row.microarchitecture}
     for parts, quantity, value in quantities(system):
-        path, above = ".".join((place, *parts)), {".".join((place, *parts[:i])) for i in range(1, len(parts) + 1)}
-        if above & chosen or parts[0] == "pools" or (parts[0] == "budgets" and parts[1] in (*BUDGETS, "divisions")) or value.size != 1:
+        path = ".".join((place, *parts))
+        if path in chosen or parts[0] == "pools" or (parts[0] == "budgets" and parts[1] in (*BUDGETS, "divisions")) or value.size != 1:
             continue
         for factor in FACTORS:
             other = float(value[0]) * factor
