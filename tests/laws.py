@@ -16,6 +16,7 @@ import numpy as np
 import crossflow
 from crossflow.answers.evaluation import evaluate
 from crossflow.answers.explanation.parameters import parameters
+from crossflow.answers.points import split
 
 LIMIT = 1e-3  # by which a law may be broken
 BY = 1.1  # factor by which a figure is made better
@@ -109,6 +110,7 @@ def changes(template, workload, count, seed):
     """What every better figure does to random designs of a template."""
     scenario = scenario_of(template, workload)
     points = designs(scenario, count, np.random.default_rng(seed))
+    points = {**split(scenario, points).quantities, **points}  # what the template has for a node or memory stays when these change
     asked = ("step_time_s", "energy_j")
     base = evaluate(scenario, points, columns=asked)
     for name, frugal, change in better(scenario, points):

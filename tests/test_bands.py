@@ -9,10 +9,11 @@ import yaml
 import crossflow
 from crossflow.answers import bands
 from crossflow.answers.bands import Likeness
-from crossflow.answers.evaluation.likeness import likeness
+from crossflow.answers.evaluation.likeness import BLIND_DOMAIN, likeness
 from crossflow.answers.study.run import run_study
 from crossflow.evidence.validation import comparison
 from crossflow.evidence.validation.bands import JudgedRow, coverage, left_out, lines, pairs
+from crossflow.evidence.validation.hindcast_files import DatedWorkload, alone
 
 DENSE = "training of dense language models"
 
@@ -242,3 +243,25 @@ def test_an_outlier_among_few_models_makes_a_band_no_more_than_twice_as_wide():
     assert made[Likeness(kind="k")].p90 == pytest.approx(0.1)
     few = lines([row(0.1, item=str(i // 10)) for i in range(40)] + [row(9.0, item="odd")] * 3)
     assert few[Likeness(kind="k")].p90 == pytest.approx(0.2)
+
+
+@pytest.mark.parametrize(
+    ("system", "words"),
+    [
+        ({"template": "reference-training", "devices": 144, "devices_per_node": 144, "network": {"intra": {"topology": "switch"}}},
+         "nodes of 144 devices joined by switches were never predicted blind, at most 8"),
+        ({"template": "gb200-nvl72", "nodes": 1, "devices_per_node": 144},
+         "nodes of 144 devices joined by switches were never measured, at most 72"),
+    ],
+)  # fmt: skip
+def test_larger_scale_up_domains_than_those_of_measured_runs_are_extrapolated(system, words):
+    run = {"workload": {"model": "llama3-8b", "global_batch": 144}, "strategy": "dp144-z1"}
+    found = crossflow.predict(crossflow.from_dict({"system": system, **run}))
+    assert found.trust.level == "extrapolated"
+    assert words in found.trust.reason
+    torus = {**system, "network": {"intra": {"fabric": "ideal", "topology": "torus3d", "shape": [4, 6, 6]}}}
+    assert "joined by switches" not in crossflow.predict(crossflow.from_dict({"system": torus, **run})).trust.reason
+
+
+def test_chips_were_predicted_blind_in_nodes_of_eight():
+    assert alone(DatedWorkload.model_fields["devices"].default)["devices_per_node"] == BLIND_DOMAIN

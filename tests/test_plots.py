@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 
 from crossflow.answers.study.plots import draw
-from crossflow.answers.study.plots.lines import GAP, beside, line_data, together
+from crossflow.answers.study.plots.lines import GAP, LINE, Panel, Series, _factors_at, beside, line_data, together
 from crossflow.answers.study.plots.spec import LinePlot
 from crossflow.answers.study.plots.view import View
-from crossflow.base.drawing.canvas import new_figure
-from crossflow.base.drawing.palette import COLOURS, RESOURCES, colours_of, resource
+from crossflow.base.drawing.canvas import new_figure, panels
+from crossflow.base.drawing.palette import COLOURS, GREY, RESOURCES, colour_of, colours_of, resource
 
 LOGIC, MEMORY, LINK = (f"system.technology.{role}" for role in ("logic", "memory", "inter_link"))
 VALUES = {LINK: ["NDR", "XDR"], MEMORY: ["HBM2", "HBM4"], LOGIC: ["N7", "N5", "N3"]}
@@ -238,3 +238,18 @@ def test_a_title_stays_inside_its_figure(title, width):
     figure = new_figure(width, 4.0, title)
     box = figure._suptitle.get_window_extent()
     assert 0 < box.width < 0.98 * figure.dpi * width
+
+
+def factors_of(*, second):
+    """Words, colours and heights of the speed-ups of two lines whose points nearly coincide."""
+    figure, (axis,) = panels(["one"], "two lines")
+    axis.set_ylim(0.0, 10.0)
+    series = [Series("HBM3", [0, 1], [9.0, 5.0], [], [], [1.0, 1.8]), Series("HBM4", [0, 1], [8.9, 5.1], [], [], [1.0, second])]
+    figure.canvas.draw()
+    return [(label.words, label.colour, label.rise) for label in _factors_at(axis, Panel("one", series), [(0, 1), (1, 1)])]
+
+
+def test_speed_ups_of_points_that_coincide_are_a_range_only_where_they_are_alike():
+    """Lines that begin elsewhere may meet: 1.8 and 3.2 times are no range of one thing."""
+    assert factors_of(second=1.82) == [("1.8–1.82×", GREY, 0.0)]
+    assert factors_of(second=3.2) == [("1.8×", colour_of(0), 0.0), ("3.2×", colour_of(1), LINE)]

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import crossflow
+from crossflow.answers.points import variant
 from crossflow.answers.search.exhaustive import every
 from crossflow.answers.search.portfolio import ListedDesigns
 from crossflow.answers.search.space import Designs
@@ -366,3 +367,24 @@ def test_wrong_studies_are_told_in_a_sentence(sections, message):
     with pytest.raises(CrossflowError) as caught:
         read_study(study(**sections))
     assert message in str(caught.value)
+
+
+SERVE = {"workload": {"model": "llama3-8b", "task": "serving", "global_batch": 8, "prompt": 500, "output": 100}}
+
+
+@pytest.mark.parametrize("mean", ["geometric", "arithmetic"])
+def test_members_without_a_named_objective_count_by_what_is_usual_for_each(run, mean):
+    """A step of training and a whole request of a service; a service's step would be shorter where it reads slowly."""
+    members = {"train": {}, "serve": SERVE}
+    found = run(portfolio={"members": members, "mean": mean}, uncertainty=None).best
+    design = {path: [found[path]] for path in SPACE}
+    here = read_study(study()).scenario
+    train, serve = (crossflow.evaluate(variant(here, settings), design) for settings in members.values())
+    both = [train.step_time[0], serve.serving["e2el_s"][0]]
+    assert [found["usual_s.train"], found["usual_s.serve"]] == pytest.approx(both)
+    assert found["usual_s"] == pytest.approx(np.exp(np.mean(np.log(both))) if mean == "geometric" else np.mean(both))
+
+
+def test_members_that_are_all_services_count_by_whole_requests():
+    found = read_study(study(portfolio={"members": {"one": SERVE, "two": {"workload": {**SERVE["workload"], "global_batch": 16}}}}))
+    assert found.spec.objectives == ("e2el_s",)

@@ -174,6 +174,30 @@ def test_a_power_budget_is_used_as_far_as_the_package_allows(gemm, limits, watts
     assert (np.diff(times) <= 1e-12).all()
 
 
+HOT = {"cooling_limit": "9 W/mm2", "delivery_limit": "9 W/mm2"}  # a package that lets dies become 166 C and more
+
+
+def test_dies_become_no_hotter_than_they_endure(gemm):
+    """Water of 40 C and 45 K mm2/W: 125 C at (398 - 313) / 45 W/mm2, whatever the budget."""
+    data = gemm("pathfinder", system={"budgets": {"power": "2.5 kW"}}).document.data
+    case = crossflow.from_dict({**data, "techlib": {"substrate": {"silicon-interposer": HOT}}})
+    assert case.architecture.temperature[0] == pytest.approx(398)
+    assert case.architecture.maximum_power[0] == pytest.approx(850 * 85 / 45)
+    assert case.architecture.bound_by["power"] == "heat of the dies (substrate.maximum_temperature)"
+    notes = " ".join(crossflow.predict(case).notes)
+    assert "the dies are at 125 C at the power that the package allows; makers keep theirs below 105 C" in notes
+
+
+def test_dies_as_hot_as_those_of_products_are_not_told(gemm):
+    assert not any("the dies are at" in note for note in crossflow.predict(gemm("pathfinder")).notes)
+
+
+def test_a_coolant_as_hot_as_dies_may_become_cools_nothing(gemm):
+    data = gemm("pathfinder").document.data
+    case = crossflow.from_dict({**data, "techlib": {"substrate": {"silicon-interposer": {"coolant": "400 K"}}}})
+    assert "the coolant is as hot as the dies may become" in crossflow.predict(case).reason
+
+
 def test_stacks_need_a_substrate_with_bumps_as_fine_as_theirs(gemm):
     found = crossflow.predict(gemm("pathfinder", system={"technology": {"substrate": "organic"}}))
     assert "the bumps of the memory are finer than those of the substrate (bump_pitch): take an interposer" in found.reason

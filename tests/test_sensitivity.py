@@ -7,6 +7,7 @@ import re
 
 import numpy as np
 import pytest
+from rich.console import Console
 from sampled import every
 
 import crossflow
@@ -17,6 +18,7 @@ from crossflow.answers.explanation.sensitivity import FACTORS, NOTHING, explain
 from crossflow.answers.explanation.tornado import draw, tornado
 from crossflow.base.errors import CrossflowError
 from crossflow.base.units import parse, show
+from crossflow.edges.cli.explain import elasticities
 
 CASE = """\
 name: case
@@ -533,3 +535,25 @@ def test_the_gain_of_a_decision_is_over_the_chip_that_is_divided_anew(explained)
     divided, *others = explained.alternatives
     for other in others:
         assert other.marginal == pytest.approx(1.0 - other.value / divided.value)
+
+
+def test_a_memory_device_that_a_larger_chip_has_no_room_for_is_told():
+    """A tenth more die leaves less of the package for memory: a stack of each goes, which no share of 10 % replaces."""
+    budgets = {
+        "area": {"memory": 0.12, "second_memory": 0.08, "compute": 0.5},
+        "power_shares": {"memory": 0.2, "second_memory": 0.2, "compute": 0.15, "on_chip": {"l1": 0.1}},
+        "perimeter": {"second_memory": 0.3},
+    }
+    technology = {"logic": "N3", "memory": "HBM4", "second_memory": "HBF"}
+    system = {"template": "reference", "devices": 8, "technology": technology, "second_memory": {"room": 0.4}, "budgets": budgets}
+    workload = {"model": "kimi-k2", "task": "decode", "global_batch": 64, "prompt": 4000, "output": 500, "dtype": "fp8"}
+    found = explain(crossflow.from_dict({"system": system, "workload": workload, "strategy": "dp8-ep8-far:experts"}), tried=False)
+    (effect,) = [effect for effect in found.effects if effect.parameter.path == "system.budgets.chip_area"]
+    assert effect.gain < -0.3
+    assert "main memory loses a device and has 72 GiB of 108 GiB" in effect.surprise
+    console = Console(width=140)
+    with console.capture() as told:
+        console.print(elasticities(found, 60, whole=True)[0])
+    row = next(line for line in told.get().splitlines() if "budgets.chip_area" in line)
+    assert "loses" in row
+    assert "%" not in row

@@ -370,7 +370,7 @@ def test_what_cannot_be_is_told(given, sentence):
 
 
 def test_datasheet_systems_have_no_switches_to_count():
-    with pytest.raises(CrossflowError, match=r"network\.intra: tiers and spare are of generated systems, whose switches are named"):
+    with pytest.raises(CrossflowError, match=r"network\.intra: tiers, onward and spare are of generated systems, whose switches are named"):
         crossflow.from_dict(
             {"system": {"template": "dgx-h100", "network": {"intra": {"spare": 0.1}}}, "workload": "llama3-8b", "strategy": "tp8"}
         )
@@ -484,3 +484,43 @@ def test_on_package_links_leave_no_package():
     together = {**data["system"], "template": "mcm", "devices": 4}
     joined = crossflow.evaluate(crossflow.from_dict({**data, "system": together, "strategy": "tp4"}))
     assert "reaches" not in str(joined.why(0))
+
+
+def test_fewer_tiers_than_it_takes_are_refused_in_words():
+    """144 devices, and a switch of 144 ports with 18 planes each: copper reaches 72 of them."""
+    given = {"devices": 144, "link": "Copper-200G", "uplink": "CPO-200G"}
+    one = crossflow.predict(scenario(**given, network={"tiers": 1}))
+    assert "network.intra: 1 tier of its switches does not hold the devices: give it more tiers, or leave tiers out" in one.reason
+    assert not any("network.intra.tiers" in note for note in one.notes)
+    assert crossflow.predict(scenario(**given, network={"tiers": 2})).feasible
+
+
+@pytest.mark.parametrize(
+    ("links", "ports", "devices", "onward", "switches"),
+    [
+        # HGX A100: six switches of 36 ports, two links of each device to each, as many ports for a second board of eight (NVIDIA A100
+        # white paper, 2020; HGX-2 likewise with 18 ports of the V100's switch)
+        (12, 36, 8, 1.0, 6),
+        (6, 18, 8, 1.0, 6),
+        # DGX H100: four switches of 64 ports, 5 + 4 + 4 + 5 links of each device, 72 links of 144 leave (NVIDIA H100 white paper, 2022)
+        (18, 64, 8, 2.0, 4),
+        (18, 72, 72, None, 18),  # NVL72 keeps none
+    ],
+)
+def test_ports_that_are_kept_for_a_further_network_decide_how_many_switches_there_are(links, ports, devices, onward, switches):
+    made = folded_clos(of(devices), of(links), of(ports), ROOM, onward=onward)
+    assert (made.tiers[0], made.chips[0]) == (1, switches)
+
+
+def test_ports_are_kept_by_named_switches_of_one_tier():
+    kept = scenario(8, link="NVLink5", switch="NVLink5-switch", network={"onward": 2})
+    plain = scenario(8, link="NVLink5", switch="NVLink5-switch")
+    assert kept.architecture.networks["intra.switches"][0] > plain.architecture.networks["intra.switches"][0]
+    assert (
+        "ports are kept for a further network (onward) by switches of one tier alone"
+        in crossflow.predict(scenario(576, link="CPO-200G", switch="NVLink5-switch", network={"onward": 1})).reason
+    )
+    with pytest.raises(CrossflowError, match=r"network.intra.onward: a torus2d has no tiers; leave it out"):
+        scenario(8, switch=None, network={"onward": 2, "topology": "torus2d"})
+    with pytest.raises(CrossflowError, match=r"network.intra.onward is of switches, and none is named"):
+        scenario(8, switch=None, network={"onward": 2})

@@ -341,6 +341,59 @@ def test_nothing_changes_without_a_second_memory():
     assert plain.architecture.memory.capacity[0] == pytest.approx(5 * 24 * 2**30)
 
 
+def test_none_gives_the_shares_of_a_second_memory_to_the_first():
+    """As a system without one whose main memory has the sum of both shares."""
+    shares = {"area": {"memory": 0.2, "compute": 0.5}, "power_shares": {"memory": 0.4, "compute": 0.15, "on_chip": {"l1": 0.1}}}
+    alone = {"technology": {"logic": "N3", "memory": "HBM4"}, "budgets": {**shares, "perimeter": {"memory": 0.4 + 0.3}}}
+    both = {**HBF["budgets"], "perimeter": {"memory": 0.4, "second_memory": 0.3}}
+    none = {"technology": {**HBF["technology"], "second_memory": "None"}, "budgets": both}
+    one, other = (
+        crossflow.from_dict({"system": {"template": "reference", "devices": 8, **system}, "workload": DECODE, "strategy": "tp8"})
+        for system in (alone, none)
+    )
+    assert other.architecture.second is None
+    assert other.architecture.memory.bandwidth[0] == pytest.approx(one.architecture.memory.bandwidth[0], rel=1e-12)
+    assert crossflow.predict(other).step_time == pytest.approx(crossflow.predict(one).step_time, rel=1e-12)
+
+
+@pytest.mark.parametrize(("role", "other"), [("memory", "HBM4"), ("second_memory", "HBF")])
+def test_none_is_swept_beside_memories_with_and_without_draws(role, other, tmp_path):
+    budgets = HBF["budgets"] if role == "second_memory" else {}
+    workload = {**DECODE, "model": "llama3-8b", "global_batch": 1}
+    technology = {"logic": "N3", "memory": "HBM4", **({"second_memory": "HBF"} if budgets else {})}
+    system = {"template": "reference", "devices": 8, "technology": technology, **({"budgets": budgets} if budgets else {})}
+    study = {"name": role, "scenario": {"system": system, "workload": workload, "strategy": "tp8"},
+             "sweep": {f"system.technology.{role}": [other, "none"]}}  # fmt: skip
+    plain = crossflow.run_study(study, out=tmp_path / "plain")
+    drawn = crossflow.run_study({**study, "uncertainty": {"samples": 8, "seed": 1}}, out=tmp_path / "drawn")
+    capacities = [row["memory_capacity_bytes"] for row in plain.rows]
+    assert (capacities[1] > capacities[0]) == (role == "second_memory")  # which has the room of both then
+    assert len(drawn) == 16
+    assert any(f"techlib.memory.{other}." in path for row in drawn.rows for path in row)
+
+
+def test_staging_is_told_as_what_binds():
+    """Main memory carries what is staged twice, and little else; what is read directly has no staging."""
+    direct, staged = (generated(second_memory={"way": way}) for way in ("direct", "staged"))
+    assert dict(crossflow.predict(staged).bound_by())["staging"] > 0.5
+    assert dict(crossflow.predict(direct).bound_by()).get("staging", 0.0) == 0.0
+    total = evaluate(staged)
+    assert sum(share[0] for share in total.bound.values()) == pytest.approx(1)
+
+
+def test_the_second_memory_has_a_row_on_the_page():
+    from rich.console import Console
+
+    from crossflow.edges.cli.device import derived
+
+    console = Console(width=120)
+    with console.capture() as said:
+        console.print(derived(generated().architecture))
+    row = next(line for line in said.get().splitlines() if "second memory" in line)
+    assert "953.7 GiB" in row
+    assert "read directly, writes" in row
+
+
 @pytest.mark.parametrize(
     ("system", "sentence"),
     [

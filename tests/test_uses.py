@@ -1,5 +1,7 @@
 """What waits for a resource, and what hides it: sentences whose numbers are those of two predictions."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 
@@ -96,3 +98,27 @@ def test_shells_complete_the_paths_of_settings(capsys):
     assert " system.network.inter.oversubscription=" in script
     assert "compopt -o nospace" in script
     assert "system.execution" not in script
+
+
+def score_of(step, **communication):
+    """As much of a score as what is lost is told by."""
+    held = {name: np.ones(1) for name in ("memory_capacity", "memory_needed", "host_capacity", "energy")}
+    return SimpleNamespace(step_time=np.array([step]), communication={k: np.array([v]) for k, v in communication.items()}, **held)
+
+
+def test_messages_that_take_less_time_wait_for_nothing():
+    """Half the memory of a service: fewer requests decode at once, and both messages and steps are shorter."""
+    found = lost(
+        score_of(1.0, all_reduce=0.4, all_gather=0.1), score_of(0.7, all_reduce=0.2, all_gather=0.1), "system.levels.memory.capacity"
+    )
+    assert found.messages == {}
+    assert found.elsewhere == {"all_gather": 0.1}
+    assert found.text == "the step is 30 % shorter with less of it, in which fewer requests or tokens take part"
+
+
+def test_messages_of_a_worse_link_are_those_that_it_makes_longer():
+    found = lost(
+        score_of(1.0, all_reduce=0.4, all_gather=0.2), score_of(1.3, all_reduce=0.8, all_gather=0.1), "system.network.intra.bandwidth"
+    )
+    assert found.messages == pytest.approx({"all_reduce": 0.4})
+    assert found.text.startswith("400 ms of messages wait for it (all reduce 400 ms)")

@@ -79,6 +79,8 @@ UNTRAINED: Mapping[str, str] = {
     "schedule": "it orders forward and backward passes, and only training has both",
 }
 RESOURCES = ("system.network", "system.levels")  # places of settings that may change little, of which it is told what hides it
+RATES = ("bandwidth", "latency")  # settings of a link whose messages all take another time with another value
+AS_LONG = "messages take as long without it"
 KNOWN = ("error_band", "trust")  # columns of how well the figures are known
 _LABELS = ("like", "kind", "name", "title", "notes", "sources", "known_as")  # of a software stack
 
@@ -124,10 +126,12 @@ def _slight(scenario: Scenario, score: Score, place: Path_, idle_: Sequence[str]
         other = None if value is None or files.dotted(path) in idle_ else _without(scenario, [path])
         if other is None or _same_inputs(other, scenario):
             continue
-        use = lost(evaluate(other), score, files.dotted(path))
-        if abs(use.share) < LITTLE:
+        found = evaluate(other)
+        use = lost(found, score, files.dotted(path))
+        if abs(use.share) < LITTLE and found.feasible[0] == score.feasible[0]:
             how = f"changes the step by {100 * use.share:+.2g} %" if use.lost else "changes no time"
-            why = use.text if use.messages or use.only else _why_idle(scenario, score, [files.dotted(path)]) or use.text
+            silent = AS_LONG if path[:2] == ("system", "network") and path[-1] not in RATES else use.text
+            why = use.text if use.messages or use.only else _why_idle(scenario, score, [files.dotted(path)]) or silent
             yield f"{files.dotted(path)} {how}: {why}"
 
 

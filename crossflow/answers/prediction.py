@@ -21,7 +21,7 @@ from crossflow.answers.scenario import Scenario
 from crossflow.answers.score import Score, money, no_column
 from crossflow.base.arrays import plain
 from crossflow.base.results import Amounts, DeviceMemory, PlainData, Tabular, known, public
-from crossflow.base.units import show
+from crossflow.base.units import ZERO_CELSIUS, show
 from crossflow.hardware.architecture.model import Architecture
 from crossflow.hardware.architecture.run_cost import DAY, KILOWATT_HOUR
 from crossflow.hardware.architecture.system import architecture
@@ -374,7 +374,7 @@ class Prediction(PlainData, Tabular):
         """What the scenario leaves to the file of its model, what of the model does not run, and settings without effect, as sentences."""
         workload = self.scenario.workload
         found = [*idle(self.scenario, self.score), *self._unmatched(), *self._unused(), *self._projected(), *self._on_host()]
-        found += division_notes(self.scenario)
+        found += [*division_notes(self.scenario), *self._hot()]
         if not isinstance(workload, TransformerSpec):
             return tuple(found)
         found += slower_experts(self.scenario, self.device)
@@ -399,6 +399,21 @@ class Prediction(PlainData, Tabular):
             guessed = sum(bool(figure.get("projected")) for figure in figures)
             if guessed >= _PROJECTED * len(figures):
                 yield f"{kind} {name}: {guessed} of its {len(figures)} figures are projected, not published; crossflow show {name} has them"
+
+    def _hot(self) -> Iterator[str]:
+        """Generated dies that are hotter than those of products."""
+        devices = {"system": self.device, **self.scenario.pool_architectures}
+        for (place, system), device in zip(self.scenario.system.places.items(), devices.values(), strict=True):
+            if not isinstance(system, GeneratedSystem) or device.temperature is None:
+                continue
+            substrate = self.scenario.library_of(system).component("substrate", system.technology.substrate)
+            usual, found = substrate.usual_temperature, float(device.temperature[0])
+            if usual is not None and found > float(usual[0]) + 0.05:
+                where = "" if place == "system" else f" of {place}"
+                yield (
+                    f"the dies{where} are at {found - ZERO_CELSIUS:.0f} C at the power that the package allows; makers keep theirs below"
+                    f" {float(usual[0]) - ZERO_CELSIUS:.0f} C: less power, more die area or a cooler coolant would"
+                )
 
     def _on_host(self) -> Iterator[str]:
         """What is assumed of the software of a device whose main memory is on the chip."""

@@ -34,7 +34,7 @@ class Use:
     ----------
     messages : time of communication that the worse resource adds, by collective, the largest first. [s]
     elsewhere : time of the collectives that it does not change, the largest first. [s]
-    lost, step : by how much the step is longer [s], and the step itself [s].
+    lost, step : by how much the step is longer, negative where it is shorter [s], and the step itself [s].
     only : what else changes where no time does, in words; "" where nothing does, or where time does.
     network : whether it is a link that messages pass.
     """
@@ -55,6 +55,8 @@ class Use:
     def text(self) -> str:
         """What waits for the resource, and what hides it."""
         carries = self.messages and self.network
+        if self.lost < 0 and not carries:
+            return f"the step is {_percent(-self.share)} shorter with less of it, in which fewer requests or tokens take part"
         if self.only or not (self.lost or carries):
             idle = "no message passes there" if self.network else "nothing in this step waits for it"
             return self.only or f"{idle}{self._others}"
@@ -108,8 +110,9 @@ def lost(better: Score, worse: Score, path: str, i: int = 0) -> Use:
     """What the step of point `i` of one score, in which the number at a path is worse, loses against the only point of another."""
     step = float(better.step_time[0])
     before, after = ({name: float(times[k]) for name, times in s.communication.items()} for s, k in ((better, 0), (worse, i)))
-    moved = {name: after.get(name, 0.0) - time for name, time in before.items() if abs(after.get(name, 0.0) - time) > NOTHING * step}
-    kept = {name: time for name, time in before.items() if time > NOTHING * step and name not in moved}
+    added = {name: after.get(name, 0.0) - time for name, time in before.items()}
+    moved = {name: time for name, time in added.items() if time > NOTHING * step}  # what takes less time does less, and waits for nothing
+    kept = {name: time for name, time in before.items() if time > NOTHING * step and abs(added[name]) <= NOTHING * step}
     longer = float(worse.step_time[i]) - step
     same = abs(longer) <= NOTHING * step
     return Use(
@@ -117,7 +120,7 @@ def lost(better: Score, worse: Score, path: str, i: int = 0) -> Use:
         elsewhere=_by_size(kept),
         lost=0.0 if same else longer,
         step=step,
-        only=_only(better, worse, i) if same and not moved else "",
+        only=_only(better, worse, i) if same and not any(abs(time) > NOTHING * step for time in added.values()) else "",
         network=is_network(path),
     )
 

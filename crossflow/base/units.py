@@ -80,6 +80,7 @@ _UNIT = re.compile(rf"(?:1(?= ?/)|{_NAME})(?: ?[*/] ?{_NAME}){{0,7}}")
 _TWICE = re.compile(r"(?:yotta|zetta|exa|peta|tera|giga|mega|kilo|centi|milli|micro|nano|pico|femto|atto|kibi|mebi|gibi|tebi){2}")
 TEXT = 200  # characters of a quantity, the longest that is read
 FLOAT = float("inf")
+ZERO_CELSIUS = 273.15  # [K]
 KEPT = 2**13  # quantities whose reading is kept: templates and libraries are read again and again
 STATUSES = ("read", "second-hand", "recalled", "derived", "assumed")  # how a number of a library is known
 _CARBON = re.compile(r"\b([kM]?[gt]) ?CO2eq?\b")  # a mass of CO2-equivalent, the only mass that files and pages know

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from crossflow.parallel.tiers import FarTraffic
 
 SECOND = "second_memory"  # as a resource that binds
+STAGING = "staging"  # likewise: main memory, by the bytes of the second one that are copied into it and read there
 
 
 def over_products(far: FarTraffic, times: LayerCosts) -> FarTraffic:
@@ -38,7 +39,9 @@ def over_products(far: FarTraffic, times: LayerCosts) -> FarTraffic:
 
 
 def with_second_memory(times: LayerCosts, far: FarTraffic, near: Level, second: SecondMemory) -> LayerCosts:
-    """Costs of layers of which a second memory holds a part; that it binds is told apart, before main memory.
+    """Costs of layers of which a second memory holds a part; that it binds is told apart, and that its staging does, before main memory.
+
+    Of the time for which main memory binds, staging has the share of the bytes that main memory carries for it.
 
     times : of layers whose tensors all lie on main memory.
     far : what every part reads and writes on the second memory. [B]
@@ -50,10 +53,13 @@ def with_second_memory(times: LayerCosts, far: FarTraffic, near: Level, second: 
     rest = times.bound.sum(axis=0) - saved
     on_memory = np.maximum(rest, piled)
     late = np.maximum(stream - on_memory, 0.0)
-    bound = np.concatenate([times.bound[:-1], late[None], (times.bound[-1] - saved + on_memory - rest)[None]])
+    near_bound = times.bound[-1] - saved + on_memory - rest
+    carried = second.staged * divide(2.0 * moved, times.traffic + moved)
+    staging = np.minimum(carried, 1.0) * near_bound
+    bound = np.concatenate([times.bound[:-1], late[None], staging[None], (near_bound - staging)[None]])
     return replace(
         times,
-        resources=(*times.resources[:-1], SECOND, times.resources[-1]),
+        resources=(*times.resources[:-1], SECOND, STAGING, times.resources[-1]),
         bound=bound,
         compute=times.compute - saved + (on_memory - rest) + late,
         energy=times.energy + further_energy(far.read, far.written, near, second),

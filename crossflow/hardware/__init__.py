@@ -17,7 +17,7 @@ DOORS = {
         "FusedKernel", "PrefillKernel", "ProductLibrary", "Quantising", "TileExecution", "USUAL", "preferred", "width_rate"),
     "architecture.generator": ("for_choices",),
     "architecture.model": ("Architecture", "BudgetUse", "Level", "Port", "Repeats", "SecondMemory"),
-    "architecture.network": ("FabricKind", "FabricParameters", "NetworkSpec"),
+    "architecture.network": ("CLOS", "FabricKind", "FabricParameters", "NetworkSpec"),
     "architecture.run_cost": ("DAY", "KILOWATT_HOUR", "load_of", "node_power", "normalised", "operation_of", "product", "run_cost"),
     "architecture.shaping": ("own_value",),
     "architecture.software": ("AttentionChoice", "EngineHabits", "Fusion", "Module", "PeerAllReduce", "SoftwareStack", "load_stack"),

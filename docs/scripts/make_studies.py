@@ -21,7 +21,7 @@ import yaml
 from make_docs import DOCS, FIGURES, GENERATED, ROOT, markdown
 from pages import slug
 
-from crossflow.answers.study.headlines import has_headlines, table
+from crossflow.answers.study.hinges import why_not
 from crossflow.answers.study.run import StudyResult, run_study
 from crossflow.base import files
 
@@ -111,12 +111,11 @@ def section(result: StudyResult, words: Mapping[str, Any]) -> Iterator[str]:
 
 
 def hanging(result: StudyResult) -> Iterator[str]:
-    """What the answer of a sweep of generated devices hangs on; nothing of other studies."""
-    if has_headlines(result.study):
+    """What the answer of a study of generated devices hangs on; nothing of studies without a winner."""
+    if not why_not(result.study):
         found = result.hinges()
-        if found.headlines:
-            yield f"\nWho wins, again with each of {found.constants} constants of the device halved and doubled:\n\n"
-            yield markdown(*table(found))
+        yield f"\n{found.title}. {found.note}".rstrip(" .") + ":\n\n"
+        yield markdown(*found.table())
 
 
 def _numeric(rows: list[list[str]], column: int) -> bool:

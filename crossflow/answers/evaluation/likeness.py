@@ -31,6 +31,7 @@ from crossflow.answers.scenario import Scenario
 from crossflow.base import files
 from crossflow.base.arrays import Array, Index, Mask
 from crossflow.base.errors import CrossflowError
+from crossflow.hardware.architecture.network import CLOS
 from crossflow.hardware.architecture.template import DatasheetSystem, GeneratedSystem, SystemSpec
 from crossflow.parallel.strategy.plan import Plan
 from crossflow.parallel.strategy.reading import Workload
@@ -69,6 +70,8 @@ ON_CHIP = "chip without main memory"  # a kind of its own: what lies between its
 OF_POOLS = "no service whose prompts are read by other devices was measured"
 OF_KINDS = "no training on devices of several kinds was measured"
 OF_GENERATED = "the device is generated"
+# Devices of the largest switched domain of measured runs (GB200 NVL72), and of those in which chips were predicted blind.
+DOMAIN, BLIND_DOMAIN = 72, 8
 ARRIVING = "queues and tails were never compared with a measurement"
 WATTS, WATTS_ALONE = "watts of kernels", "watts of kernels were compared with measurements, those of whole steps were not"
 
@@ -200,11 +203,28 @@ def _device(named: str, base: Path | None) -> str:
 
 def trust(scenario: Scenario, *, changed: bool = False) -> Trust:
     """How far the step time of a scenario, or of a point of it whose device is `changed`, can be trusted, and what follows from it."""
-    return trust_of(likeness(scenario, changed=changed), problem(scenario, changed=changed))
+    return trust_of(likeness(scenario, changed=changed), problem(scenario, scenario.nodes[0], changed=changed))
 
 
-def problem(scenario: Scenario, *, changed: bool = False) -> str:
-    """Why a scenario is not what was measured though its kind and size are, in a sentence; nothing where nothing speaks against it."""
+def problem(scenario: Scenario, node: int, *, changed: bool = False) -> str:
+    """Why a scenario is not what was measured though its kind and size are, in a sentence; nothing where nothing speaks against it.
+
+    node : devices of a node, its scale-up domain.
+    """
+    return "; ".join(filter(None, (_otherwise(scenario, changed=changed), _domain(scenario, node))))
+
+
+def _domain(scenario: Scenario, node: int) -> str:
+    """What is to say of a scale-up domain that is larger than those of which errors are known."""
+    generated = any(isinstance(one, GeneratedSystem) for one in scenario.system.places.values())
+    most, runs = (BLIND_DOMAIN, "predicted blind") if generated else (DOMAIN, "measured")
+    if node <= most or scenario.system.network.intra.wiring not in CLOS:  # devices of a torus are joined by neighbours, however many
+        return ""
+    return f"nodes of {node:,} devices joined by switches were never {runs}, at most {most}"
+
+
+def _otherwise(scenario: Scenario, *, changed: bool) -> str:
+    """What else of a scenario was not measured."""
     if any(isinstance(one, GeneratedSystem) for one in scenario.system.places.values()):
         return OF_GENERATED
     if getattr(scenario.workload, "frozen", ()):
@@ -267,7 +287,7 @@ def _trust_at(scenario: Scenario, workload: Workload, node: int, scale: str, sha
     """Trust of points of a scenario with a workload on so many devices, whose experts are divided in a way."""
     kind = ON_CHIP if scenario.architecture.on_chip_only else kind_of(workload)
     like = replace(likeness(scenario, changed=changed), scale=scale, kind=kind, type=type_of(workload.dtype))
-    return trust_of(_divided(like, workload, node, *shape), problem(scenario, changed=changed))
+    return trust_of(_divided(like, workload, node, *shape), problem(scenario, node, changed=changed))
 
 
 Sharing = tuple[float, float, float]  # how often experts are divided, over how many ranks, and replicas

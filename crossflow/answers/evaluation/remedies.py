@@ -10,6 +10,7 @@ import numpy as np
 
 from crossflow.answers.evaluation.larger import fewer_requests, more_devices, possible
 from crossflow.base.arrays import Array
+from crossflow.base.units import show
 from crossflow.cost.machine import Machine
 from crossflow.engine.runs.memory import Memory, memory
 from crossflow.parallel.batches import laid_out
@@ -144,7 +145,12 @@ def _spare(size: float) -> str:
 
 
 def _gib(size: float) -> str:
-    return f"{size / 2**30:.1f} GiB"
+    """A size in GiB, one that has not a tenth of it in smaller units.
+
+    >>> _gib(4.06 * 2**30), _gib(2.5 * 2**20)
+    ('4.1 GiB', '2.5 MiB')
+    """
+    return f"{size / 2**30:.1f} GiB" if size >= 0.1 * 2**30 else show(size, "B")
 
 
 def _changes(plan: Plan, again: Sequence[Again], *, hosted: bool, tiered: bool, experts: bool, training: bool) -> Iterator[_Change]:

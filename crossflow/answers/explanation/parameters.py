@@ -117,6 +117,7 @@ def _generated(
     """What the generator reads: components by role, banks by level, and the nodes that they are given for."""
     changes = system.components
     beside = not any(level.stacked_area.any() for level in system.levels.values())
+    choices = {role: [name for name in names if name is not None and not is_none(name)] for role, names in choices.items()}
     memories = [name for name in (system.technology.memory, *choices.get("memory", ())) if not is_none(name)]
     unused = {
         "die_link": (system.budgets.chiplets == 1).all(),
@@ -125,11 +126,13 @@ def _generated(
     }
     nodes = (system.technology.logic, *choices.get("logic", ()))
     still = set() if any(library.component("logic", name).leakage_doubling is not None for name in nodes) else set(HEAT)
-    for role, name in system.technology.model_dump(exclude_none=True).items():
-        if unused.get(role) or (role == "memory" and is_none(name)):
+    roles = system.technology.model_dump(exclude_none=True)
+    for role, name in {**roles, **{role: None for role in choices if role not in roles}}.items():
+        if unused.get(role):
             continue
         kind = kind_of(role)
-        for chosen in dict.fromkeys((name, *choices.get(role, ()))):
+        own = () if name is None or (kind == "memory" and is_none(name)) else (name,)
+        for chosen in dict.fromkeys((*own, *choices.get(role, ()))):
             held = {*CELLS, *MADE} if role == "stacked_logic" else _fields(library, (kind, chosen)) - still
             yield (kind, chosen), held - _given(getattr(changes, role, None))
     if system.technology.delivery is None:

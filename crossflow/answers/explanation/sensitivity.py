@@ -56,6 +56,7 @@ RESOURCES = (
 )
 FACTORS = (1.1, 2.0, 10.0)
 SMALLEST = FACTORS[0]
+LOST = 0.02  # part of a memory's capacity whose loss is that of a whole device: up to forty of them stand beside a chip
 SURPRISING = 1e-3  # by how much a step must be longer to surprise
 TOP = 10  # parameters that are improved further, and paired
 SCANNED = 6  # parameters that are scanned for the next bottleneck
@@ -267,6 +268,7 @@ class _Outcome(NamedTuple):
     reason: str | None
     times: Mapping[str, float]
     pace: tuple[float, float]
+    held: tuple[float, float] = (0.0, 0.0)  # capacities of main memory and of the second one. [B]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -292,6 +294,8 @@ class _Trials:
     def outcomes(self, score: Score) -> list[_Outcome]:
         """Outcome of every point of a score."""
         columns, pace = score.columns(), paces(score)
+        nothing = np.zeros(len(score))
+        capacities = score.memory_capacity, score.second.get("second_memory_capacity_bytes", nothing)
         with np.errstate(invalid="ignore"):
             times = np.stack([share * score.step_time for share in score.bound.values()], axis=1)
         return [
@@ -302,6 +306,7 @@ class _Trials:
                 reason=columns["reason"][i],
                 times=dict(zip(score.bound, times[i].tolist(), strict=True)),
                 pace=pace[i],
+                held=(float(capacities[0][i]), float(capacities[1][i])),
             )
             for i, code in enumerate(score.reason)
         ]
@@ -448,7 +453,14 @@ def _surprise(number: Parameter, outcomes: Mapping[Hashable, _Outcome], base: _O
         return f"{_sign(way)}: cannot be built" if outcome.reason is None else f"{_sign(way)}: {outcome.reason}"
     most = max(outcome.times, key=lambda name: outcome.times[name] - base.times.get(name, 0.0))
     parts = f"{most} takes {show(outcome.times[most], 's')} of the step, {show(base.times.get(most, 0.0), 's')} before"
-    return f"{_sign(way)} makes the step {100 * (after / before - 1):.2g} % longer: {parts}"
+    return f"{_sign(way)} makes the step {100 * (after / before - 1):.2g} % longer: {parts}{_lost(outcome, base)}"
+
+
+def _lost(outcome: _Outcome, base: _Outcome) -> str:
+    """What memories hold where they lose whole devices, which do not fit in part; "" where they lose none."""
+    pairs = zip(("main memory", "the second memory"), outcome.held, base.held, strict=True)
+    told = [f"{name} loses a device and has {show(now, 'B')} of {show(then, 'B')}" for name, now, then in pairs if now < (1 - LOST) * then]
+    return "".join(f"; {one}" for one in told)
 
 
 def _sign(way: float) -> str:

@@ -28,7 +28,7 @@ Movement = Literal["together", "independent"]
 # What of a technology is better when it is larger: rates, capacities, densities of links; of voltages only the largest one.
 BETTER_UNITS = ("Hz", "B", "B/s", "flop/s", "1/m")
 BETTER_NAMES = (
-    "maximum_voltage", ".speed", "leakage_doubling", "leakage_temperature", "maximum_links", "per_step",
+    "maximum_voltage", ".speed", "leakage_doubling", "leakage_temperature", "maximum_temperature", "maximum_links", "per_step",
     "utilisation", "efficiency", "flop_rate", "rates.", "throughput.",
     "bonding_yield", "spare_share", "exposures", "cooling_limit", "delivery_limit", "devices_per_area", "maximum_area", "reticle",
     "power.tdp", "lanes",

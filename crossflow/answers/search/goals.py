@@ -12,6 +12,7 @@ from crossflow.base.arrays import Array
 
 PENALTY = 10.0  # weight of the violation against the logarithm of an objective
 REGRET, LOSS = "regret", "loss"  # objectives that are ratios to own bests, as columns
+USUAL = "usual_s"  # of members that are judged by other columns each, where nobody names an objective: steps, and requests of services
 ENDLESS = 60.0  # merit, and logarithm, beyond which nothing is told apart
 
 

@@ -26,7 +26,7 @@ import numpy as np
 
 from crossflow.answers.points import Points
 from crossflow.answers.scenario import Scenario
-from crossflow.answers.search.goals import Constraint, DesignOutcome, Objective, joined
+from crossflow.answers.search.goals import USUAL, Constraint, DesignOutcome, Objective, joined
 from crossflow.answers.search.problem import ILLEGAL, SearchProblem
 from crossflow.answers.search.settings import TAIL, Mean, Measure
 from crossflow.answers.search.space import Designs
@@ -44,6 +44,7 @@ class Member:
     weight: float = 1.0
     constraints: tuple[Constraint, ...] = ()  # on its own columns
     drawn: tuple[str, ...] = ()  # paths of uncertain numbers that it has
+    goals: tuple[Objective, ...] = ()  # its own, where each member has another (`USUAL`)
 
 
 class DrawnFigures(NamedTuple):
@@ -111,11 +112,11 @@ class PortfolioProblem(SearchProblem):
 
     def of_member(self, member: Member) -> SearchProblem:
         """The problem of a member alone, with its figures."""
-        names = tuple(dict.fromkeys((*(c.name for c in self.constraints), *self.columns)))
+        names = tuple(dict.fromkeys(name for name in (*(c.name for c in self.constraints), *self.columns) if name != USUAL))
         return SearchProblem(
             scenario=member.scenario,
             space=self.space,
-            objectives=self.goals,
+            objectives=member.goals or self.goals,
             constraints=member.constraints,
             fits=self.fits,
             columns=names,
@@ -184,14 +185,16 @@ class PortfolioProblem(SearchProblem):
         names = (
             *(o.name for o in self.objectives),
             *own,
+            *(f"{goal.name}.{member.name}" for goal in self.goals for member in self.members if member.goals),
             *(f"{name}.{member.name}" for name in own for member in self.members if member.name),
         )
         return tuple(dict.fromkeys(names))
 
     @property
     def _own_figures(self) -> tuple[str, ...]:
-        """Columns of a member."""
-        return self.of_member(self.members[0]).figures if self.members else ()
+        """Columns of a member, those that all have."""
+        first, *others = (self.of_member(member).figures for member in self.members) if self.members else ((),)
+        return tuple(name for name in first if all(name in other for other in others))
 
     def evaluate(self, designs: Designs, beside: Points | None = None) -> DesignOutcome:
         """Objectives, violation and rows of designs over all members and draws."""
@@ -217,6 +220,12 @@ class PortfolioProblem(SearchProblem):
             **self._common(found, n),
             **{goal.name: _over(self._averaged(values[:, i])) for i, goal in enumerate(self.goals)},
             **self._of_each(found, n),
+            **{
+                f"{goal.name}.{m.name}": _over(values[k, i])
+                for i, goal in enumerate(self.goals)
+                for k, m in enumerate(self.members)
+                if m.goals
+            },
             "bound_by": self._bounds_by(found, n),
             "reason": self._why(found, n),
         }

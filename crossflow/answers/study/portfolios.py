@@ -7,9 +7,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from crossflow.answers.evaluation.figures import usual_objective
 from crossflow.answers.points import STRATEGY, as_shipped, is_together, variant
 from crossflow.answers.scenario import Scenario, check_strategy
-from crossflow.answers.search.goals import LOSS, REGRET, Constraint, Objective
+from crossflow.answers.search.goals import LOSS, REGRET, USUAL, Constraint, Objective
 from crossflow.answers.search.portfolio import Member, PortfolioProblem
 from crossflow.answers.search.space import Space
 from crossflow.answers.study import sweeps
@@ -102,6 +103,12 @@ def _varied(spec: StudyFile) -> Iterator[tuple[str, str]]:
         yield from (("sweep", path) for path in paths)
 
 
+def usual_goal(spec: StudyFile, scenario: Scenario, document: Document) -> str:
+    """What designs are judged by where a study names no objective: the usual column of all members, `USUAL` where these differ."""
+    found = {usual_objective(member.of(scenario)) for member in members_of(spec, scenario, document)}
+    return found.pop() if len(found) == 1 else USUAL
+
+
 # ------------------------------------------------------------------------------------------ columns
 
 
@@ -121,13 +128,14 @@ def known_together(spec: StudyFile, members: Sequence[Variant], known: Sequence[
     columns, figures = (dict.fromkeys(name for one in known for name in getattr(one, what)) for what in ("columns", "figures"))
     lacks = {name: why for one in known for name, why in one.lacks.items() if name not in figures}
     ended = [f"{name}.{member.name}" for member, one in zip(members, known, strict=True) if member.name for name in one.figures]
+    ended += [USUAL, *(f"{USUAL}.{member.name}" for member in members)] if USUAL in spec.objectives else []
     return Known((*columns, *ended, *(one.name for one in _measured(spec, ()))), (*figures, *ended), lacks)
 
 
 def _check_columns(spec: StudyFile, members: Sequence[Variant], known: Sequence[Known], document: Document) -> None:
     """SpecError for objectives and constraints that not all members have."""
     problems = []
-    for name in spec.objectives:
+    for name in (name for name in spec.objectives if name != USUAL):
         if (plain := plain_name(name, members)) != name:
             words = f"an objective is one of all members; give {plain}, or bound the member: constraints: {{{name}: ...}}"
             raise document.error(("objectives", name), f"'{name}': {words}")
@@ -186,7 +194,7 @@ def portfolio_problem(
 ) -> PortfolioProblem:  # fmt: skip
     """The problem of a study at one of its swept points."""
     members = judged.members
-    asked = [name for name in (*spec.objectives, *spec.constraints) if name != "fits"]
+    asked = [name for name in (*spec.objectives, *spec.constraints) if name not in ("fits", USUAL)]
     known = known_of(members, scenario, choices, asked)
     _check_columns(spec, members, known, document)
     found = known_together(spec, members, known)
@@ -199,7 +207,7 @@ def portfolio_problem(
         constraints=tuple(replace(one, name=plain_name(one.name, members)) for one in constraints),
         fits=bool(spec.constraints.get("fits", True)),
         columns=tuple(dict.fromkeys(name for name in columns if name not in (REGRET, LOSS))),
-        members=tuple(_member(member, scenario, judged, choices, constraints) for member in members),
+        members=tuple(_member(member, scenario, judged, choices, constraints, each=USUAL in spec.objectives) for member in members),
         goals=tuple(goals),
         draws=judged.draws,
         mean="geometric" if spec.portfolio is None else spec.portfolio.mean,
@@ -218,9 +226,10 @@ def _measured(spec: StudyFile, goals: Sequence[Objective]) -> tuple[Objective, .
 
 
 def _member(
-    member: Variant, scenario: Scenario, judged: Judged, choices: Mapping[str, Sequence[Any]], constraints: Sequence[Constraint]
-) -> Member:
-    """A member of the problem: constraints on all members hold for it, and those on it alone."""
+    member: Variant, scenario: Scenario, judged: Judged, choices: Mapping[str, Sequence[Any]], constraints: Sequence[Constraint],
+    *, each: bool,
+) -> Member:  # fmt: skip
+    """A member of the problem: constraints on all members hold for it, and those on it alone; `each` has an objective of its own."""
     here = member.of(scenario)
     own = [replace(one, name=plain_name(one.name, [member])) for one in constraints]
     mine = [one for one in own if plain_name(one.name, judged.members) == one.name]
@@ -228,7 +237,8 @@ def _member(
     if judged.sampling is not None:
         there = {number.path for number in sweeps.numbers_of([here], choices, judged.sampling.settings.parameters)}
         drawn = tuple(n.path for n in judged.sampling.numbers if n.path in there and n.path not in member.settings)
-    return Member(name=member.name, scenario=here, weight=member.weight, constraints=tuple(mine), drawn=drawn)
+    goals = (Objective(name=usual_objective(here)),) if each else ()
+    return Member(name=member.name, scenario=here, weight=member.weight, constraints=tuple(mine), drawn=drawn, goals=goals)
 
 
 def shared_space(spaces: Sequence[Space], members: Sequence[Variant]) -> Space:

@@ -185,7 +185,7 @@ def _read(path: str | Path | Mapping[str, Any], base: Path | None, yes: bool, se
         raise document.error(("scenario", "strategy"), str(error).removeprefix("strategy: ")) from None
     if planned_ and isinstance(scenario.workload, ProgramSpec):
         raise document.error(("scenario", "strategy"), GIVEN)
-    spec = _with_goals(spec, scenario)
+    spec = _with_goals(spec, scenario, document)
     swept = _Swept.read(spec, scenario, document)
     _check_values(spec, scenario, swept, document)
     every = swept.by_path
@@ -203,10 +203,14 @@ def _read(path: str | Path | Mapping[str, Any], base: Path | None, yes: bool, se
     )  # fmt: skip
 
 
-def _with_goals(spec: StudyFile, scenario: Scenario) -> StudyFile:
+def _with_goals(spec: StudyFile, scenario: Scenario, document: Document) -> StudyFile:
     """A study with what a scenario like its own is judged by, where the file names no objective, and none to divide budgets for."""
     usual, given = usual_objective(scenario), spec.model_fields_set
     changes: dict[str, Any] = {} if "objectives" in given else {"objectives": (usual,)}
+    if changes and spec.portfolio is not None:
+        from crossflow.answers.study.portfolios import usual_goal  # which few studies need
+
+        changes = {"objectives": (usual_goal(spec, scenario, document),)}
     if spec.redivide is not None and "goal" not in spec.redivide.model_fields_set:
         changes["redivide"] = spec.redivide.model_copy(update={"goal": usual})
     return spec.model_copy(update=changes)

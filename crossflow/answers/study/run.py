@@ -7,13 +7,14 @@ import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 
 from crossflow.answers.score import Score
 from crossflow.answers.study import findings, records, searches, sweeps, tables
-from crossflow.answers.study.headlines import Hinges, hinges
+from crossflow.answers.study.headlines import Hinges
 from crossflow.answers.study.planning import PlannedSearch
 from crossflow.answers.study.plots import draw
 from crossflow.answers.study.plots.view import View
@@ -22,11 +23,14 @@ from crossflow.answers.study.searches import Reporter, SearchResult
 from crossflow.answers.study.workers import Workers, workers
 from crossflow.base import files, packages, provenance
 from crossflow.base.arrays import Array, Mask
+from crossflow.base.errors import CrossflowError
 from crossflow.base.locks import owning
 from crossflow.base.names import file_name
 from crossflow.base.packages import pandas
 from crossflow.base.results import Guided
 from crossflow.base.units import show
+
+HINGES = "hinges.csv"  # beside the tables of a study, what its answer hangs on
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,30 +81,39 @@ class StudyResult(Guided):
         found = self.listing
         return found.headers, list(map(list, found.rows))
 
-    def hinges(self) -> Hinges:
-        """What the answer of a sweep of generated devices hangs on: who wins with each constant of the device halved and doubled.
+    def hinges(self, report: Reporter | None = None) -> Hinges:
+        """What the answer hangs on: who wins with each constant of the generated devices halved and doubled.
 
-        Raises CrossflowError for other studies.
+        Of a sweep its points, with draws also in their mean; of searches the best designs of each kind, refined for each constant.
+        `report` is told constants that are done, those in all, and the last one. Raises CrossflowError for a study without a winner.
         """
-        columns = tuple(dict.fromkeys((*self.study.values, *self.study.paths, *self.study.divided)))
-        rows = [[row[name] for name in columns] for row in records.rows(self.out / records.POINTS)]
-        return hinges(self.study, dict(zip(columns, zip(*rows, strict=True), strict=True)))
+        from crossflow.answers.study.hinges import hinges  # which few ask for
+
+        return hinges(self.study, records.rows(self.out / records.POINTS), report)
+
+    def write_hinges(self, found: Hinges) -> Path:
+        """Write what the answer hangs on beside the tables of the study."""
+        files.write_text(self.out / HINGES, records.csv_text(found.rows()))
+        return self.out / HINGES
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data: the study's name, what was found, the files; the rows themselves of a plain sweep."""
         return {**self._head, **({"points": self.rows} if self._plain else {}), **self._tail}
 
-    def to_json(self) -> Iterator[str]:
-        """Text of `to_dict` as JSON, in parts, however many points there are; each is on a line of its own, as in their file."""
+    def to_json(self, more: Mapping[str, Any] = MappingProxyType({})) -> Iterator[str]:
+        """Text of `to_dict` as JSON, in parts, however many points there are; each is on a line of its own, as in their file.
+
+        more : further data, behind all else.
+        """
         if not self._plain:
-            yield files.json_text(self.to_dict())
+            yield files.json_text({**self.to_dict(), **more})
             return
         yield files.json_text(self._head).rstrip().removesuffix("}").rstrip() + ',\n  "points": ['
         between = "\n    "
         for _, line in records.lines(self.out / records.POINTS):
             yield f"{between}{line.decode().rstrip()}"
             between = ",\n    "
-        yield "\n  ],\n" + files.json_text(self._tail).removeprefix("{\n")
+        yield "\n  ],\n" + files.json_text({**self._tail, **more}).removeprefix("{\n")
 
     @property
     def _plain(self) -> bool:
@@ -150,6 +163,7 @@ def run_study(
     settings: Iterable[str] = (),
     yes: bool = False,
     progress: Reporter | None = None,
+    hinged: bool = False,
 ) -> StudyResult:
     """Run a study and write its tables, plots and record.
 
@@ -163,6 +177,7 @@ def run_study(
     yes : whether a study may be of any size.
     progress : called with the designs evaluated, those in all (None where that is not known), and the best so far; a design is a point,
         or one that is tried on the way to the division of a point's budgets.
+    hinged : whether `StudyResult.hinges` is to follow: a study that cannot have a winner is refused before anything is computed.
 
     Raises
     ------
@@ -177,12 +192,16 @@ def run_study(
     """
     study = read_study(path, settings, yes=yes)
     _check_packages(study)
+    if hinged:
+        _check_winner(study)
     folder = Path(out) if out is not None else Path("results") / file_name(study.spec.name)
     record = _run_record(study)
     with workers(jobs, dask) as hands, owning(folder):
         found = records.unchanged(folder, record) if resume else []
         if folder / tables.COLUMNS in found and (columns := tables.load(folder / tables.COLUMNS)) is not None:
             return _as_found(study, folder, columns, found)
+        if (folder / records.RUN).exists():
+            (folder / HINGES).unlink(missing_ok=True)  # of points that may be others now
         records.start(folder, record, resume, findings.names(study))
         table = tables.PointsTable(names=study.needed)
         results = list(_searched(study, folder, table, hands, progress)) if study.runs else []
@@ -209,6 +228,14 @@ def _check_packages(study: Study) -> None:
             packages.check(name)
     if study.spec.plots and "plots" in study.document.data:
         packages.check("matplotlib")
+
+
+def _check_winner(study: Study) -> None:
+    """CrossflowError for a study that cannot have a winner."""
+    from crossflow.answers.study.hinges import why_not  # which few ask for
+
+    if reason := why_not(study):
+        raise CrossflowError(f"--hinges: {reason}")
 
 
 def _draws(study: Study) -> bool:

@@ -8,13 +8,12 @@ from typing import Any
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from crossflow.base.units import show
+from crossflow.base.units import ZERO_CELSIUS, show
 from crossflow.edges.cli import page
 from crossflow.edges.cli.page import count, number, percent
-from crossflow.hardware.architecture.model import Architecture, BudgetUse, Level, Port
+from crossflow.hardware.architecture.model import Architecture, BudgetUse, Level, Port, SecondMemory
 
 UNITS = {"area": "m2", "power": "W", "perimeter": "m"}
-ZERO_CELSIUS = 273.15  # [K]
 SLOTS = {"intra": "link in node", "inter": "link to nodes"}
 SWITCHES = {"intra": "switches in node", "inter": "switches outside"}
 FIGURES = ("switches", "tiers", "hops", "length", "spare")  # of the switches of a level
@@ -114,6 +113,7 @@ def _levels(device: Architecture) -> RenderableType:
     limits = device.bound_by
     header = ["", "capacity", "", "bandwidth", "latency", "limited by" if limits else ""]
     rows = [_level(level, limits.get(level.name, "")) for level in device.levels]
+    rows += [_second(device.second, limits.get("second_memory", ""))] if device.second is not None else []
     rows += [_port(name, getattr(device, name), limits.get(f"{name}_link", "")) for name in SLOTS]
     return page.grid(rows, right=(1, 3, 4), header=header, wraps=5)
 
@@ -126,6 +126,14 @@ def _level(level: Level, limit: str) -> list[RenderableType]:
     each = Text(", ".join(parts), "dim")
     speed = [_finite(level.bandwidth, "B/s"), _finite(level.latency, "s")]
     return [level.name, show(capacity * instances, "B"), each, *speed, limit]
+
+
+def _second(second: SecondMemory, limit: str) -> list[RenderableType]:
+    """The second memory, with how it is read, and its rate of writes where that is another one."""
+    read, write = number(second.bandwidth), number(second.write_bandwidth)
+    told = ["staged" if number(second.staged) else "read directly", *([f"writes {show(write, 'B/s', 3)}"] if write != read else [])]
+    each = Text(", ".join(told), "dim")
+    return ["second memory", show(number(second.capacity), "B"), each, _finite(read, "B/s"), _finite(second.latency, "s"), limit]
 
 
 def _port(name: str, port: Port | None, limit: str) -> list[RenderableType]:

@@ -23,6 +23,7 @@ from crossflow.edges.cli.source import scenario_of
 from crossflow.hardware.architecture.template import GeneratedSystem
 
 _INFLUENCE = 1e-6  # elasticity below which a parameter is not worth a row
+_LOSING = 5e-4  # loss, relative, from which on a parameter is told to lose
 ENDS = {"falling elasticity": "more of it brings half as much", "another resource": "another resource binds"}
 _FACTORS = 3  # what-ifs of one parameter
 
@@ -144,14 +145,16 @@ def _elasticities(title: str, effects: Sequence[Effect], top: int) -> Group:
     for effect in moving[:top]:
         number = effect.parameter
         mark = "" if effect.smooth else "~"
-        gain = "-" if effect.gain is None else _signed(effect.gain)
+        gain = "-" if effect.gain is None else "loses" if effect.gain < -_LOSING else _signed(effect.gain)
         figures = [show(number.value, number.quantity.unit), gain, f"{mark}{effect.elasticity:+.3f}"]
         alike = f" (+ {len(effect.alike)} alike)" if effect.alike else ""
         rows.append([number.path, *figures, effect.resource or "-", f"{number.source or '-'}{alike}"])
     rest = [f"{len(moving) - len(rows)} more in --json"] if len(moving) > len(rows) else []
     rest.append(f"{sum(abs(e.elasticity or 0.0) <= _INFLUENCE for e in effects)} without effect")
     header = ("parameter", "value", "10 % gain", "elasticity", "acts on", "source")
-    aside = "~ not smooth here: do not extrapolate" if any(not effect.smooth for effect in moving[:top]) else ""
+    rough, losing = any(not effect.smooth for effect in moving[:top]), any(row[2] == "loses" for row in rows)
+    asides = ["~ not smooth here: do not extrapolate"] * rough + ["loses: 10 % either way makes it worse"] * losing
+    aside = "; ".join(asides)
     table = [page.indented(page.grid(rows, right=(1, 2, 3), header=header, wraps=0))] if rows else []
     return Group(page.heading(title, aside=aside if rows else ""), *table, page.indented(Text(", ".join(rest), "dim")))
 

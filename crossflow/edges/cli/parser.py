@@ -302,6 +302,7 @@ _COMMANDS: dict[str, tuple[str, tuple[Argument, ...]]] = {
         _argument("--jobs", type=_positive, default=1, metavar="N", help="processes to use, 1 where not given"),
         _argument("--dask", metavar="ADDRESS", help="scheduler of a Dask cluster to use, such as tcp://10.0.0.1:8786"),
         _argument("--resume", action="store_true", help="keep the points that an earlier run finished"),
+        _argument("--hinges", action="store_true", help="then halve and double every constant of its generated devices, and tell who wins"),
         _argument("--yes", action="store_true", help="begin a study of more than 10,000,000 designs, or 1 GiB of memory, too"),
         _SETTINGS,
     )),

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import itertools
 import sys
+from collections.abc import Iterator, Sequence
 
 from rich.text import Text
 
@@ -20,7 +22,7 @@ SHOWN = 200  # rows of a table on a terminal
 
 
 def run(arguments: argparse.Namespace) -> None:
-    """Run the study and show its table."""
+    """Run the study and show its table, and what its answer hangs on."""
     with progress("designs", best=True) as report:
         result = run_study(
             locate(arguments.study),
@@ -31,12 +33,42 @@ def run(arguments: argparse.Namespace) -> None:
             settings=arguments.settings,
             yes=arguments.yes,
             progress=report,
+            hinged=arguments.hinges,
         )
+    found = None
+    if arguments.hinges:
+        with _finished(), progress("constants") as report:
+            found = result.hinges(report)
     if arguments.json:
-        sys.stdout.writelines(result.to_json())
+        sys.stdout.writelines(result.to_json({} if found is None else {"hinges": found.to_dict()}))
     else:
         _show(result)
+        if found is not None:
+            _show_hinges(found.title, *found.table(), found.note)
     _log(result)
+    if found is not None:
+        page.log(f"wrote {result.write_hinges(found)}")
+
+
+@contextlib.contextmanager
+def _finished() -> Iterator[None]:
+    """Say of an interrupt that no point is lost."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        page.log("the study itself is finished: with --resume, --hinges begins from its points")
+        raise
+
+
+def _show_hinges(title: str, head: Sequence[str], rows: Sequence[Sequence[str]], note: str) -> None:
+    """Write who wins, and with which constants somebody else does."""
+    if sys.stdout.isatty():
+        told = [Text(f"\n{note}", "dim")] if note else []
+        page.emit(Text(f"\n{title}\n"), *page.columns_of(head, rows), *told, unbroken=True)
+        return
+    sys.stdout.write(f"\n{title}:\n\n")
+    page.write_rows(head, rows)
+    sys.stdout.writelines([f"\n{visible(note)}\n"] if note else [])
 
 
 def _show(result: StudyResult) -> None:

@@ -174,6 +174,15 @@ class _Flow:
         return np.asarray(self.reading + self.queue + self.outside)
 
 
+@dataclass(frozen=True, kw_only=True, eq=False)
+class _PromptsRead:
+    """What workers of their own for prompts take for one, arrays of shape (n,)."""
+
+    step: Outcome  # the reading of a whole prompt
+    time: Array  # in which a worker reads what is not known of it. [s]
+    sent: Array  # in which its keys and values travel to a replica. [s]
+
+
 def steady_state(job: Job, layout: Layout, machine: Machine, service: Service) -> Steady:
     """A service of n points in steady state.
 
@@ -184,7 +193,8 @@ def steady_state(job: Job, layout: Layout, machine: Machine, service: Service) -
     """
     held, most = cache_room(job, layout, machine, service)
     most = np.floor(most)
-    flow = _balanced(job, layout, machine, service, held, np.minimum(most, service.most))
+    read = None if service.prefill is None else _reading(job, machine, service, service.prefill)
+    flow = _balanced(job, layout, machine, service, held, read, np.minimum(most, service.most))
     outcome = _mean(flow.steps)
     ends = flow.rate * flow.steps.mean * layout.dp  # requests that end in a step
     reading = tables_of(job.reading, _single(layout), machine.stack).model_flops * service.left
@@ -198,8 +208,8 @@ def steady_state(job: Job, layout: Layout, machine: Machine, service: Service) -
         problems=((most < 1.0, NO_ROOM), (late & (most >= 1.0), OVERRUN)),
     )  # fmt: skip
     energy = np.zeros(1)
-    if service.prefill is not None:
-        outcome, energy = _with_workers(job, service, service.prefill, outcome, ends)
+    if service.prefill is not None and read is not None:
+        outcome, energy = _with_workers(job, service, service.prefill, read, outcome, ends)
     figures = _figures(service, flow, layout.dp)
     never = (most < 1.0) | flow.steps.endless
     if never.any():
@@ -275,7 +285,7 @@ def _steps(job: Job, layout: Layout, machine: Machine, service: Service, held: M
     )  # fmt: skip
 
 
-def _balanced(job: Job, layout: Layout, machine: Machine, service: Service, held: Memory, most: Array) -> _Flow:
+def _balanced(job: Job, layout: Layout, machine: Machine, service: Service, held: Memory, read: _PromptsRead | None, most: Array) -> _Flow:
     """The number of requests that decode, such that as many begin as end."""
     closed, flight, arrivals = service.rate == 0.0, divide(service.requests, layout.dp), service.rate / layout.dp
     # No more prompts can be read than the rest of a chunk has room for.
@@ -285,7 +295,7 @@ def _balanced(job: Job, layout: Layout, machine: Machine, service: Service, held
     decoding = np.where(closed, limit, np.minimum(limit, 1.0))
     before, missed, settled = decoding, np.zeros(len(layout)), np.zeros(len(layout), dtype=bool)
     for _ in range(ROUNDS):
-        flow = _flow(job, layout, machine, service, held, decoding)
+        flow = _flow(job, layout, machine, service, held, read, decoding)
         wanted = np.where(closed, flight * divide(flow.writing, flow.writing + flow.first), arrivals * flow.writing)
         if service.prefill is not None:  # as many at most as the workers have read by then
             wanted = np.minimum(wanted, divide(flow.writing, flow.each * layout.dp))
@@ -303,17 +313,16 @@ def _balanced(job: Job, layout: Layout, machine: Machine, service: Service, held
     return replace(flow, outside=np.where(late, np.inf, np.maximum(outside, 0.0)))
 
 
-def _flow(job: Job, layout: Layout, machine: Machine, service: Service, held: Memory, decoding: Array) -> _Flow:
+def _flow(job: Job, layout: Layout, machine: Machine, service: Service, held: Memory, read: _PromptsRead | None, decoding: Array) -> _Flow:
     """Rates and times while so many requests of a replica decode."""
     steps = _steps(job, layout, machine, service, held, decoding)
     writing = divide(service.writes, service.gained) * steps.mean
     rate = divide(decoding, writing)
-    if service.prefill is None:
+    if service.prefill is None or read is None:
         reading, server, readers = steps.rest + steps.pieces * steps.reading, steps.each, np.ones(1)
         of_all, peers = rate, divide(service.requests, layout.dp)
     else:
-        took = _reading(job, machine, service, service.prefill)
-        reading, server, of_all = took.sum(axis=0), took[0] / service.prefill.workers, rate * layout.dp
+        reading, server, of_all = read.time + read.sent, read.time / service.prefill.workers, rate * layout.dp
         peers, readers = service.requests, service.prefill.workers
     busy = np.minimum(of_all * server, 1.0)
     others = np.maximum(peers - 1.0, 0.0)  # a request does not wait for itself
@@ -333,13 +342,13 @@ def _flow(job: Job, layout: Layout, machine: Machine, service: Service, held: Me
     )
 
 
-def _reading(job: Job, machine: Machine, service: Service, prefill: Prefill) -> Array:
-    """Time in which a worker reads a prompt, and in which its keys and values travel to a replica, shape (2, n). [s]
+def _reading(job: Job, machine: Machine, service: Service, prefill: Prefill) -> _PromptsRead:
+    """What reading takes of workers, which does not depend on how many requests decode.
 
-    They leave by the network of the worker and arrive by that of the replica: the slower of both decides.
+    Keys and values leave by the network of the worker and arrive by that of the replica: the slower of both decides.
     """
-    time = transformer_step(job.reading, prefill.layout, prefill.machine).total * service.left
-    return np.stack([time, sending(job, machine, prefill, service.left)])
+    step = transformer_step(job.reading, prefill.layout, prefill.machine)
+    return _PromptsRead(step=step, time=step.total * service.left, sent=sending(job, machine, prefill, service.left))
 
 
 def sending(job: Job, machine: Machine, prefill: Prefill, share: Array) -> Array:
@@ -370,13 +379,14 @@ def _mean(steps: _StepKinds) -> Outcome:
     return replace(steps.plain, **changed)
 
 
-def _with_workers(job: Job, service: Service, prefill: Prefill, outcome: Outcome, ends: Array) -> tuple[Outcome, Array]:
+def _with_workers(
+    job: Job, service: Service, prefill: Prefill, reading: _PromptsRead, outcome: Outcome, ends: Array
+) -> tuple[Outcome, Array]:
     """The step of replicas with what workers do in the same time, and the energy that these take [J].
 
     Where prompts do not fit in them, the service cannot run.
     """
-    on = (job.reading, prefill.layout, prefill.machine)
-    read, held = transformer_step(*on), memory(*on)
+    read, held = reading.step, memory(job.reading, prefill.layout, prefill.machine)
     more = ends * service.left
     outcome = replace(
         outcome, flops=outcome.flops + more * read.flops, traffic=outcome.traffic + more * read.traffic,

@@ -24,10 +24,10 @@ from crossflow.hardware.architecture.model import Architecture, BudgetUse, Level
 from crossflow.hardware.architecture.packaging import Mounted, cooled, on_logic, packaged, room
 from crossflow.hardware.architecture.price import Spares
 from crossflow.hardware.architecture.shaping import edges, shaped_cache, shaped_unit
-from crossflow.hardware.architecture.supply import NO_LOSSES, PowerLosses, delivered, delivery_of, losses
+from crossflow.hardware.architecture.supply import NO_LOSSES, PowerLosses, delivered, delivery_of, endured, losses
 from crossflow.hardware.architecture.switching import NOTHING as UNSWITCHED
 from crossflow.hardware.architecture.switching import Switching, with_switches, working
-from crossflow.hardware.architecture.template import Budgets, GeneratedSystem, OnChipLevel, is_none
+from crossflow.hardware.architecture.template import Budgets, BudgetShares, GeneratedSystem, OnChipLevel, is_none
 from crossflow.hardware.architecture.voltage import OperatingPoint, frugal_voltage, operate
 from crossflow.hardware.technology.components import Bond, Compute, Delivery, Link, LogicNode, OffChip, OnChip, Substrate, Switch
 from crossflow.hardware.technology.library import Choice, TechLibrary, disordered, kind_of, taken
@@ -73,6 +73,11 @@ class Parts:
     def compute(self) -> Compute:
         """The compute unit, as large as its types make it."""
         return self.typed.unit
+
+    @property
+    def lone(self) -> bool:
+        """Whether main memory is the only one."""
+        return self.second_memory is None
 
     @property
     def sharing(self) -> tuple[str, ...]:
@@ -229,7 +234,7 @@ def choose_parts(system: GeneratedSystem, library: TechLibrary, choices: Mapping
 
 
 def _memory_devices(library: TechLibrary, choice: Choice, changes: FileModel | None, bond: Bond) -> OffChip | None:
-    """The memory devices of each point; None where there are none, at all points or at none."""
+    """The memory devices of each point; None where there are none, at all points or at none (such choices are scenarios of their own)."""
     if any(map(is_none, choice.names)):
         return None
     return _bonded(_changed(library.gather("memory", choice), changes), bond)
@@ -287,7 +292,7 @@ def _with_spare(given: Mapping[str, Allotment], others: Mapping[str, BuiltMemory
 
 def _given(system: GeneratedSystem, parts: Parts, budgets: Budgets) -> dict[str, Allotment]:
     """What the working bundles, and all else, get of the budgets."""
-    return _dark(system, {name: allot(budgets, name) for name in parts.sharing}, left_out=True)
+    return _dark(system, {name: allot(budgets, name, lone=parts.lone) for name in parts.sharing}, left_out=True)
 
 
 def _dark(system: GeneratedSystem, parts: Mapping[str, Allotment], *, left_out: bool) -> dict[str, Allotment]:
@@ -335,24 +340,28 @@ def _mounted(parts: Parts, memory: BuiltMemory | None, second: BuiltMemory | Non
 
 
 def within_package(system: GeneratedSystem, parts: Parts) -> tuple[Budgets, Limit]:
-    """Budgets with no more power than the package cools and delivers, nor than the components draw together, and what bound it.
+    """Budgets with no more power than the package cools and delivers, dies endure and components draw together, and what bound it.
 
     What supply bumps deliver bounds the power of the compute dies, so memory beside them comes on top. Its power follows from
     that of the device, from below: after each pass the package delivers all that is drawn.
     """
     budgets, substrate, memory = system.budgets, parts.substrate, parts.memory
-    fits = [budgets.power, *(NO_LIMIT if bound is None else bound for bound in (budgets.peak_power, cooled(substrate, budgets)))]
+    bounds = (budgets.peak_power, cooled(substrate, budgets), endured(substrate, budgets.chip_area))
+    fits = [budgets.power, *(NO_LIMIT if bound is None else bound for bound in bounds)]
     power = np.minimum.reduce(np.broadcast_arrays(*fits))
     delivered = NO_LIMIT if substrate.delivery_limit is None else substrate.delivery_limit * budgets.chip_area
     fed = np.minimum(power, delivered)
     for _ in range(DELIVERY_PASSES if np.any(power > delivered) else 0):
         here = budgets.model_copy(update={"power": fed})
-        drawn = NOTHING if memory is None else build_memory(memory, here, allot(here, "memory"), system).used.power
+        drawn = NOTHING if memory is None else build_memory(memory, here, allot(here, "memory", lone=parts.lone), system).used.power
         if parts.second_memory is not None:
             drawn = drawn + build_second(parts.second_memory, here, allot(here, "second_memory"), system).used.power
         fed = np.minimum(power, delivered + np.where(on_logic(memory), 0.0, drawn))
-    names = ("budget", "peak_power", "cooling of the package (substrate.cooling_limit)", "delivery to the die (substrate.delivery_limit)")
-    code = np.where(fed < power, 3, np.argmin(np.broadcast_arrays(*fits), axis=0))
+    names = (
+        "budget", "peak_power", "cooling of the package (substrate.cooling_limit)",
+        "heat of the dies (substrate.maximum_temperature)", "delivery to the die (substrate.delivery_limit)",
+    )  # fmt: skip
+    code = np.where(fed < power, 4, np.argmin(np.broadcast_arrays(*fits), axis=0))
     limit = Limit(component="power", names=names, code=np.asarray(code))
     return budgets.model_copy(update={"power": np.asarray(fed)}), limit
 
@@ -362,13 +371,23 @@ def perimeter(budgets: Budgets) -> Array:
     return np.asarray(4.0 * np.sqrt(budgets.chip_area))
 
 
-def allot(budgets: Budgets, component: str) -> Allotment:
-    """Area, power and die edge that the breakdown gives to a component (Fig. 4); what is not named gets nothing."""
+def allot(budgets: Budgets, component: str, *, lone: bool = False) -> Allotment:
+    """Area, power and die edge that the breakdown gives to a component (Fig. 4); what is not named gets nothing.
+
+    lone : whether there is no second memory, whose shares are main memory's then (`technology.second_memory: none`).
+    """
+    area, power, edge = (_share(shares, component, lone=lone) for shares in (budgets.area, budgets.power_shares, budgets.perimeter))
     return Allotment(
-        area=budgets.area.of(component) * budgets.chip_area,
-        power=budgets.power_shares.of(component) * (budgets.power if budgets.peak_power is None else budgets.peak_power),
-        perimeter=budgets.perimeter.of(component) * perimeter(budgets),
+        area=area * budgets.chip_area,
+        power=power * (budgets.power if budgets.peak_power is None else budgets.peak_power),
+        perimeter=edge * perimeter(budgets),
     )
+
+
+def _share(shares: BudgetShares, component: str, *, lone: bool) -> Array:
+    """Share of one component; see `allot`. [1]"""
+    own = shares.of(component)
+    return own + shares.of("second_memory") if lone and component == "memory" and shares.second_memory is not None else own
 
 
 def whole(value: Array) -> Array:
@@ -688,7 +707,7 @@ def _problems(
     budgets = system.budgets
     found: list[tuple[Mask, str]] = []
     for resource, shares in (("area", budgets.area), ("power", budgets.power_shares), ("perimeter", budgets.perimeter)):
-        total = sum((shares.of(name) for name in parts.sharing), NOTHING)
+        total = sum((_share(shares, name, lone=parts.lone) for name in parts.sharing), NOTHING)
         found.append((np.asarray(total > 1 + 1e-9), f"the {resource} shares add up to more than 1"))
     if memory is None:
         found.append((np.asarray(budgets.chip_area > budgets.node_area), "the chip is larger than its share of the package"))
@@ -699,6 +718,9 @@ def _problems(
     for name in (name for name in parts.sharing if name not in parts.on_chip):
         found.append((disordered(getattr(parts, name)), f"the voltages of {name} must satisfy threshold < minimum <= nominal <= maximum"))
     found += parts.typed.refused
+    within = endured(parts.substrate, budgets.chip_area)
+    if within is not None:
+        found.append((np.asarray(within <= 0), "the coolant is as hot as the dies may become (substrate.coolant, maximum_temperature)"))
     found.append((np.asarray(cores.mcus < 1), "not one compute unit fits its area and power"))
     if memory is not None:
         none = np.asarray(memory.level.bandwidth <= 0)

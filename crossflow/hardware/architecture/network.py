@@ -120,7 +120,13 @@ class NetworkLevel(FileModel):
     latency: Time | None = None
     tiers: Whole | None = Field(
         default=None, ge=1, le=MOST_TIERS,
-        description="tiers of the named switches (`technology.intra_switch`, `inter_switch`); as few as hold the devices where absent",
+        description="tiers of the named switches (`technology.intra_switch`, `inter_switch`); as few as hold the devices where absent, and"
+        " fewer cannot be built",
+    )  # fmt: skip
+    onward: Finite | None = Field(
+        default=None, gt=0,
+        description="bandwidth to the devices over that of the ports which switches of one tier keep for a further network: 1 on DGX A100,"
+        " 2 on DGX H100; needs a named switch; none are kept where absent",
     )  # fmt: skip
     spare: Share | None = Field(
         default=None,
@@ -139,9 +145,9 @@ def refusal(name: str, level: NetworkLevel, *, switch: str | None, uplink: str |
     tiered = level.wiring in CLOS
     if switch is not None and level.wiring not in (*CLOS, "dragonfly", OPTICAL):
         return UNSWITCHED.format(name=name, wiring=level.wiring)
-    if level.tiers is not None and not tiered:
-        return f"network.{name}.tiers: a {level.wiring} has no tiers; leave it out"
-    said = {f"network.{name}.tiers": level.tiers, f"network.{name}.spare": level.spare}
+    said = {f"network.{name}.{key}": getattr(level, key) for key in ("tiers", "onward", "spare")}
+    if not tiered and (key := next((key for key in list(said)[:2] if said[key] is not None), None)):
+        return f"{key}: a {level.wiring} has no tiers; leave it out"
     if switch is None and (key := next((key for key, value in said.items() if value is not None), None)):
         return f"{key} is of switches, and none is named: give technology.{name}_switch, or leave it out"
     if switch is None and uplink is not None and level.wiring != OPTICAL:

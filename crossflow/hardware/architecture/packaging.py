@@ -170,7 +170,8 @@ def across_dies(levels: tuple[Level, ...], parts: Parts, budgets: Budgets) -> tu
 
 def _roomless(budgets: Budgets, ports: Array, vias: Array) -> tuple[tuple[Mask, str], ...]:
     """Design points whose ports between dies, or vias to dies above, find no room beside the shares of the chip area."""
-    shares = (budgets.area.compute, budgets.area.memory, budgets.area.intra_link, budgets.area.inter_link, *budgets.area.on_chip.values())
+    area = budgets.area
+    shares = (area.compute, area.memory, area.second_memory, area.intra_link, area.inter_link, *area.on_chip.values())
     left = budgets.chip_area * (1 + 1e-9) - sum((share for share in shares if share is not None), np.zeros(1)) * budgets.chip_area
     lacking = "the shares of the chip area leave no room for the"
     found = (

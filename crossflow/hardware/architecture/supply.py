@@ -98,6 +98,20 @@ def junction(density: Array, substrate: Substrate) -> Array | None:
     return np.asarray(substrate.coolant + substrate.thermal_resistance * density)
 
 
+def endured(substrate: Substrate, area: Array) -> Array | None:
+    """Power of the accelerator that keeps its dies as cool as they must be; None where there is no such limit. [W]
+
+    Chips hold the temperature of their dies by a slower clock. The power that leaks is a part of what is drawn, so that heat and
+    leakage cannot drive each other up: what leaks more leaves less to switch.
+    """
+    coolant, resistance, limit = substrate.coolant, substrate.thermal_resistance, substrate.maximum_temperature
+    if coolant is None or resistance is None or limit is None:
+        return None
+    known = np.isfinite(coolant) & np.isfinite(resistance) & np.isfinite(limit)  # `gather` writes infinite where an entry has none
+    rise = np.where(known, limit, 0.0) - np.where(known, coolant, 0.0)
+    return np.where(known, np.maximum(rise, 0.0) / np.where(known, resistance, 1.0) * area, np.inf)
+
+
 def heated(temperature: Array | None, node: LogicNode) -> Array:
     """Leakage at a temperature over that at which the figures hold, 2^((T - T0) / doubling). [1]"""
     if temperature is None or node.leakage_temperature is None or node.leakage_doubling is None:

@@ -119,7 +119,9 @@ def _wiring(system: GeneratedSystem, one: Levelled, switch: Switch) -> Wiring | 
         reach = one.link.reach if one.own else None
         near = ENDLESS if reach is None else np.maximum(np.floor(room.within(reach) / one.abreast + 1e-9), 1.0)
         near = np.minimum(near, _group(system, one)) if kind == "fat-tree" else near
-        return folded_clos(devices, ports, switch.ports, room, taper=taper, tiers=level.tiers or 1, abreast=one.abreast, near=near)
+        return folded_clos(
+            devices, ports, switch.ports, room, taper=taper, tiers=level.tiers, onward=level.onward, abreast=one.abreast, near=near
+        )
     if kind == "dragonfly":
         return dragonfly(devices, _group(system, one), ports, switch.ports, room, taper=taper)
     torus = system.network.intra

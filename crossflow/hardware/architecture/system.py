@@ -115,7 +115,7 @@ def _technology_names(spec: SystemSpec, document: Document, base: Path | None) -
     named: list[tuple[Path_, str, str]] = [
         (("technology", role), kind_of(role), name)
         for role, name in spec.technology.model_dump(exclude_none=True).items()
-        if not (role == "memory" and is_none(name))
+        if not (kind_of(role) == "memory" and is_none(name))
     ]
     if isinstance(spec, GeneratedSystem):
         named += [(("levels", level, "component"), "on_chip", entry.component) for level, entry in spec.levels.items()]

@@ -64,7 +64,7 @@ LevelName = Annotated[str, one_of("a memory level", LEVELS)]
 
 
 def is_none(memory: object) -> bool:
-    """Whether a name of `technology.memory` says that there is none, in any letter case."""
+    """Whether a name of `technology.memory` or `technology.second_memory` says that there is none, in any letter case."""
     return isinstance(memory, str) and memory.strip().lower() == NO_MEMORY
 
 
@@ -227,7 +227,11 @@ class TechnologyChoice(FileModel):
     logic: str
     compute: str
     memory: str = Field(description="main memory; `none` for a chip whose farthest on-chip level holds everything")
-    second_memory: str | None = Field(default=None, description="a second memory beside main memory, on which `far` keeps tensors")
+    second_memory: str | None = Field(
+        default=None,
+        description="a second memory beside main memory, on which `far` keeps tensors; `none` for a chip without one, whose shares of the"
+        " budgets for it go to main memory",
+    )
     intra_link: str
     inter_link: str
     intra_switch: str | None = Field(
@@ -464,7 +468,7 @@ class GeneratedSystem(SystemFields):
     @property
     def tiered(self) -> bool:
         """Whether there is a second memory."""
-        return self.technology.second_memory is not None
+        return self.technology.second_memory is not None and not is_none(self.technology.second_memory)
 
     @property
     def on_chip_only(self) -> bool:
@@ -520,7 +524,7 @@ class GeneratedSystem(SystemFields):
 
     @model_validator(mode="after")
     def _second_memory_is_named(self) -> GeneratedSystem:
-        if self.technology.second_memory is not None:
+        if self.technology.second_memory is not None and not (self.on_chip_only and not self.tiered):
             if self.on_chip_only:
                 raise ValueError("technology.second_memory: there is no first one (technology.memory: none); name it as technology.memory")
             return self
@@ -529,13 +533,16 @@ class GeneratedSystem(SystemFields):
         said = "second_memory" in self.model_fields_set and self.second_memory is not USUAL_USE
         use = ("second_memory",) if said else ()
         if given := [*shares, *changes, *use]:
-            raise ValueError(f"{given[0]}: there is no second memory; name one as technology.second_memory, or leave it out")
+            raise ValueError(
+                f"{given[0]}: there is no second memory; name one as technology.second_memory, or leave it out"
+                " (`technology.second_memory: none` gives its shares to main memory)"
+            )
         return self
 
     @property
     def first_room(self) -> Array:
         """Share of the package area beside the chip that is left for main memory. [1]"""
-        return ONE if self.technology.second_memory is None else np.asarray(1.0 - self.second_memory.room)
+        return np.asarray(1.0 - self.second_memory.room) if self.tiered else ONE
 
     @model_validator(mode="after")
     def _microarchitecture_is_of_the_device(self) -> GeneratedSystem:
@@ -654,8 +661,9 @@ class DatasheetSystem(SystemFields):
             raise ValueError("levels: a level 'memory' with capacity and bandwidth is needed")
         for name in ("intra", "inter"):
             level: NetworkLevel = getattr(self.network, name)
-            if level.tiers is not None or level.spare is not None:
-                raise ValueError(f"network.{name}: tiers and spare are of generated systems, whose switches are named; leave them out")
+            if (level.tiers, level.onward, level.spare) != (None, None, None):
+                words = "tiers, onward and spare are of generated systems, whose switches are named; leave them out"
+                raise ValueError(f"network.{name}: {words}")
         if self.operation is not None and self.operation.lifetime is not None:
             raise ValueError("operation.lifetime: the carbon of making a datasheet device is not known; leave it out")
         others = [name for name, level in self.levels.items() if name != "memory" and level.inline_ecc is not None]

@@ -51,9 +51,10 @@ class Wiring:
 
 
 def folded_clos(
-    devices: Array, ports: Array, radix: Array, room: Room, *, taper: float = 1.0, tiers: int = 1, abreast: int = 1, near: Array = ENDLESS
-) -> Wiring:
-    """Fewest tiers of a folded Clos network that hold the devices [1]_, no fewer than `tiers`.
+    devices: Array, ports: Array, radix: Array, room: Room,
+    *, taper: float = 1.0, tiers: int | None = None, onward: float | None = None, abreast: int = 1, near: Array = ENDLESS,
+) -> Wiring:  # fmt: skip
+    """Fewest tiers of a folded Clos network that hold the devices [1]_, or `tiers`, of which too few are refused.
 
     One chip holds R devices, two tiers d R with d = R taper / (1 + taper) ports of a leaf for devices, each further one R / 2 times as
     many. A chip may have ports of several planes, as far as that takes fewer chips. Uplinks are as many as the devices need.
@@ -62,14 +63,16 @@ def folded_clos(
     ----------
     devices, ports, radix : shape (n,) or (1,). Devices of the network, ports of each, ports of a switch chip. [1]
     taper : bandwidth of the ports of a leaf over that of its uplinks. [1]
+    onward : of switches of one tier, bandwidth to devices over that of ports which they keep for a further network; None keeps none. [1]
     abreast : networks of the kind side by side, one for each device of a node; it counts for lengths only. [1]
     near : devices that a leaf may have where its links reach no more, and uplinks of another kind go on from there. [1]
     """
     half, down = np.floor(radix / 2.0), np.maximum(np.floor(radix * taper / (1.0 + taper) + 1e-9), 1.0)
-    fewest = _fewest(devices, np.minimum(radix, near), np.minimum(down, near), half, radix)
-    used = np.minimum(np.maximum(fewest, tiers), MOST_TIERS)
+    single = radix if onward is None else np.floor(radix * onward / (1.0 + onward) + 1e-9)
+    fewest = _fewest(devices, np.minimum(single, near), np.minimum(down, near), half, radix)
+    used = np.minimum(np.maximum(fewest, tiers or 1), MOST_TIERS)
     up = np.ceil(devices / taper - 1e-9)
-    shared = np.maximum(np.floor(radix / devices + 1e-9), 1.0)
+    shared = np.maximum(np.floor(single / devices + 1e-9), 1.0)
     chips, leaf = np.full(1, np.inf), devices
     for planes in range(1, int(min(ports.max(), down.max(), MOST_PLANES)) + 1):
         held = np.minimum(np.floor(down / planes), near)
@@ -78,24 +81,33 @@ def folded_clos(
             _chips(devices, ports, float(planes), held, half, radix, up, used), np.inf,
         )  # fmt: skip
         chips, leaf = np.where(found < chips, found, chips), np.where(found < chips, np.minimum(held, devices), leaf)
-    single = used <= 1
-    lengths = room.to_switch(np.where(single, devices, leaf) * abreast), room.to_switch(devices * abreast)
+    alone = used <= 1
+    lengths = room.to_switch(np.where(alone, devices, leaf) * abreast), room.to_switch(devices * abreast)
     return Wiring(
         tiers=used,
         hops=2.0 * used - 1.0,
-        chips=np.where(single, np.ceil(ports / shared - 1e-9), np.where(np.isfinite(chips), chips, 0.0)),
+        chips=np.where(alone, np.ceil(ports / shared - 1e-9), np.where(np.isfinite(chips), chips, 0.0)),
         spans=(
             Span(name="from devices to switches", share=np.ones(1), length=lengths[0], passes=np.full(1, 2.0)),
             Span(
                 name="between tiers of switches",
-                share=np.where(single, 0.0, (used - 1.0) * up / devices),
+                share=np.where(alone, 0.0, (used - 1.0) * up / devices),
                 length=lengths[1],
                 passes=2.0 * (used - 1.0),
                 upper=True,
             ),
         ),
-        problems=((fewest > MOST_TIERS, f"{MOST_TIERS} tiers of its switches do not hold the devices: take a switch of more ports"),),
+        problems=(
+            (fewest > MOST_TIERS, f"{MOST_TIERS} tiers of its switches do not hold the devices: take a switch of more ports"),
+            *(() if onward is None else ((used > 1, "ports are kept for a further network (onward) by switches of one tier alone"),)),
+            *(() if tiers is None or tiers >= MOST_TIERS else ((fewest > tiers, _too_few(tiers)),)),
+        ),
     )
+
+
+def _too_few(tiers: int) -> str:
+    number, verb = ("1 tier", "does") if tiers == 1 else (f"{tiers} tiers", "do")
+    return f"{number} of its switches {verb} not hold the devices: give it more tiers, or leave tiers out for as few as hold them"
 
 
 def _fewest(devices: Array, single: Array, leaf: Array, half: Array, radix: Array) -> Array:

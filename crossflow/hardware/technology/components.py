@@ -274,6 +274,14 @@ class Substrate(FileModel):
     thermal_resistance: ThermalResistance | None = Field(
         default=None, description="rise of the dies over the coolant for the power of the accelerator over its die area, likewise"
     )
+    usual_temperature: Temperature | None = Field(
+        default=None,
+        description="hottest that makers let dies become; it changes nothing, but predictions say where dies are hotter",
+    )
+    maximum_temperature: Temperature | None = Field(
+        default=None,
+        description="hottest that dies may become: an accelerator draws no more power than keeps them so cool; no limit where it is absent",
+    )
 
 
 class Delivery(FileModel):

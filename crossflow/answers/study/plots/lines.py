@@ -51,6 +51,9 @@ SAME = 0.005  # by which two lines may differ at every point to be called one
 GAP = 6.0  # between marks that stand beside one another because they coincide [pt]
 LETTER = 0.062  # width of a letter of a written speed-up [inch]
 ROOM = 0.055  # of the height of the axis that a written speed-up takes
+ALIKE = 1.05  # ratio of speed-ups of close points, up to which they are written as one range
+STACKED = 5  # speed-ups at most that are written one above the other
+LINE = 9.0  # height of a written speed-up above another one [pt]
 
 
 class Series(NamedTuple):
@@ -229,7 +232,7 @@ def _draw_series(axis: Axes, series: Series, colour: str, moved: list[float]) ->
 
 
 def _write_factors(axis: Axes, panel: Panel) -> None:
-    """Speed-ups above their points; of points that are close to one another, the least and the largest of them.
+    """Speed-ups above their points; of points that are close to one another, one above the other, or those that are alike as a range.
 
     Where these words would touch those of the next place, only the last point of each line has them.
     """
@@ -239,15 +242,25 @@ def _write_factors(axis: Axes, panel: Panel) -> None:
     found = _factors_at(axis, panel, points)
     places = sorted({float(axis.transData.transform((x, 1.0))[0]) for series in panel.series for x in series.x})
     room = float(np.diff(places).min()) / axis.figure.dpi if len(places) > 1 else np.inf
-    if any(LETTER * len(words) > room for _, _, words, _ in found):
+    if any(LETTER * len(label.words) > room for label in found):
         found = _factors_at(axis, panel, [(i, j) for i, j in points if j == len(panel.series[i].x) - 1])
-    for x, y, words, colour in found:
+    for x, y, words, colour, rise in found:
         style: dict[str, Any] = {"textcoords": "offset points", "ha": "center", "fontsize": 7.5, "color": colour, "zorder": 6}
-        axis.annotate(words, (x, y), (0, 5), path_effects=[withStroke(linewidth=2.0, foreground="white")], **style)
+        axis.annotate(words, (x, y), (0, 5 + rise), path_effects=[withStroke(linewidth=2.0, foreground="white")], **style)
 
 
-def _factors_at(axis: Axes, panel: Panel, points: list[tuple[int, int]]) -> list[tuple[float, float, str, str]]:
-    """Where speed-ups are written, what, and in which colour."""
+class _Factor(NamedTuple):
+    """A written speed-up: the point above which it stands, its words and colour, and how far above other words. [pt]"""
+
+    x: float
+    y: float
+    words: str
+    colour: str
+    rise: float = 0.0
+
+
+def _factors_at(axis: Axes, panel: Panel, points: list[tuple[int, int]]) -> list[_Factor]:
+    """Speed-ups of some points, as they are written."""
     places: dict[float, list[tuple[float, int, int]]] = {}
     for i, j in points:
         x, y = panel.series[i].x[j], panel.series[i].y[j]
@@ -257,8 +270,12 @@ def _factors_at(axis: Axes, panel: Panel, points: list[tuple[int, int]]) -> list
     for x, marks in places.items():
         for group in near(sorted(marks), ROOM):
             _, i, j = group[-1]
-            words = written_factors([panel.series[n].factors[m] for _, n, m in group])
-            found.append((x, panel.series[i].y[j], words, colour_of(i) if len(group) == 1 else GREY))
+            top, factors = panel.series[i].y[j], [panel.series[n].factors[m] for _, n, m in group]
+            if len(group) == 1 or len(group) > STACKED or max(factors) <= ALIKE * min(factors):
+                found.append(_Factor(x, top, written_factors(factors), colour_of(i) if len(group) == 1 else GREY))
+                continue
+            stacked = enumerate(zip(factors, group, strict=True))
+            found += [_Factor(x, top, written_factors([one]), colour_of(n), LINE * k) for k, (one, (_, n, _)) in stacked]
     return found
 
 
