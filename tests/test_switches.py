@@ -126,6 +126,7 @@ FULL, SHORT = {"strategy.recompute": "full"}, {"workload.hidden": 128, "workload
 HEAVY = {"workload.hidden": 4096, "workload.ffn": 16384, "workload.sequence": 64, "strategy.micro_batch": 1, "strategy.zero": 1}
 UNFUSED = {"software.overlap.context": False, "software.attention.kernel": "unfused"}
 STEADY = {"workload.task": "serving", "workload.prompt": 512, "workload.output": 64}
+HELD = {**STEADY, "workload.serving.host_cache": {"capacity": "64 GiB", "bandwidth": "50 GB/s"}}
 CROWDED = {**STEADY, "workload.output": 30000, "workload.global_batch": 2048}
 GUESSING = {**STEADY, "workload.serving": {"speculation": {"tokens": 2, "acceptance": 0.5}}}
 READERS = {**STEADY, "workload.serving": {"prefill": {"strategy": "tp1", "workers": 1}}}
@@ -170,6 +171,7 @@ STACK = {
     "kernels.launch": "graph", "kernels.products": {dtype: ["cublas"] for dtype in ("bf16", "fp16", "tf32", "fp32")},
     "engine.chunk": When(64, STEADY), "engine.requests": When(2, STEADY), "engine.memory": When(0.001, STEADY),
     "engine.cache": When(0.01, CROWDED), "engine.admits": When("whole", CROWDED),
+    "engine.scheduler": When("sglang", STEADY), "engine.block": When(64, STEADY),
     "kernels.attention.prefill": When(["flash-attention-2"], {"workload.task": "prefill"}),
     "kernels.attention.decode": When(["flash-attention-2"], {"workload.task": "decode"}),
     "sharing.bucket": "1 MiB", "sharing.first_bucket": When("300 MiB", {"software.sharing": {"bucket": "2 MiB"}}),
@@ -250,6 +252,8 @@ TRANSFORMER = {
     "serving.speculation.tokens": When(5, GUESSING), "serving.speculation.acceptance": When(0.9, GUESSING),
     "serving.speculation.cost": When(0.1, GUESSING), "serving.prefill.strategy": When("tp2", READERS),
     "serving.prefill.workers": When(3, READERS),
+    "serving.router": When("prefix", STEADY), "serving.cache_tokens": When(5000, STEADY),
+    "serving.host_cache.capacity": When("256 GiB", HELD), "serving.host_cache.bandwidth": When("5 GB/s", HELD),
 }  # fmt: skip
 PLANS = {
     "tp": When(4, {"strategy.dp": 4}), "cp": When(2, {"strategy.dp": 4}), "ep": When(2, MOE), "etp": When(1, {**MOE, **PIECES}), "redundant_experts": When(4, {**MOE, **SERVED, "strategy.ep": 4}), "attention_tp": When(1, PIECES),
@@ -275,12 +279,15 @@ SINGLE = {
     "lp": When(2, {"strategy.kp1": 2}),
     "placement": When(["tp", "dp", "pp"], {"strategy.kp1": 2, "strategy.dp": 2}),
 }  # a product is one layer
+REPLAYED = ("router", "cache_tokens", "host_cache.capacity", "host_cache.bandwidth")  # what tests of replays vary
 OTHERWISE = {  # what a field does where it changes nothing even in its context: not modelled, no file of the name, a single layer
     ("transformer", "workload.parallel"): "noted: workload.parallel: attention and MLP side by side are priced one after the other",
     ("transformer", "system.operation.lifetime"): "refused: the carbon of making a datasheet device is not known; leave it out",
     ("transformer", "workload.shared_cache"): "refused: some layers must make the keys and values that others share; give it in variants",
     ("transformer", "workload.cross"): "refused: other layers must read the words; give it in variants",
     ("transformer", "profile"): "refused: there is no file none.csv",
+    **{(kind, f"software.engine.{key}"): "noted: software.engine" for key in ("scheduler", "block") for kind in ("transformer", "dlrm")},
+    **{("transformer", f"workload.serving.{key}"): f"noted: workload.serving.{key.partition('.')[0]}" for key in REPLAYED},
     ("gemm", "strategy.pp"): "refused: p = 2 stages, but the model has 1 layers", ("gemm", "strategy.lp"): "refused: p = 2 stages, but the model has 1 layers",
 }  # fmt: skip
 
@@ -388,10 +395,13 @@ def answer(document, path, value, plain=None):
         return f"refused: {error}"
     if start[1] != after:
         return "changed"
-    named = (note for note in notes if (path if path != "workload.mtp_layers" else "multi-token prediction") in note)
+    named = (note for note in notes if CALLED.get(path, path) in note)
     return next((f"noted: {note}" for note in named), "")
 
 
+CALLED = {"workload.mtp_layers": "multi-token prediction"} | {  # what notes call a field
+    f"workload.serving.host_cache.{key}": "workload.serving.host_cache" for key in ("capacity", "bandwidth")
+}
 OWN = {"lstm": LstmSpec, "gemm": GemmSpec, "dlrm": DlrmSpec, "transformer": TransformerSpec}
 
 
@@ -403,7 +413,8 @@ def test_no_field_is_forgotten(kind):
     stack = {f"software.{leaf}" for leaf in leaves(SoftwareStack)} if strategy else set()
     system = {f"system.operation.{leaf}" for leaf in leaves(OperationSpec)} | {f"system.host.{leaf}" for leaf in leaves(Host)}
     own = {f"workload.{leaf}" for leaf in leaves(OWN[kind])} | {f"strategy.{key}" for key in keys}
-    assert set(TABLE[kind]) == leaves(ScenarioFile) | own | stack | system
+    asked = {leaf for leaf in leaves(ScenarioFile) if not leaf.startswith("requests.")}  # of which tests/test_requests_fields.py has all
+    assert set(TABLE[kind]) == asked | own | stack | system
 
 
 # Heads share out the width of a token: fused attention has as much to do with few as with many, but for what training keeps of each.

@@ -81,6 +81,7 @@ UNTRAINED: Mapping[str, str] = {
 RESOURCES = ("system.network", "system.levels")  # places of settings that may change little, of which it is told what hides it
 RATES = ("bandwidth", "latency")  # settings of a link whose messages all take another time with another value
 AS_LONG = "messages take as long without it"
+REPLAYED = frozenset({"software.engine.scheduler", "software.engine.block"})  # settings of a stack that only replays take
 KNOWN = ("error_band", "trust")  # columns of how well the figures are known
 _LABELS = ("like", "kind", "name", "title", "notes", "sources", "known_as")  # of a software stack
 
@@ -95,6 +96,10 @@ def idle(scenario: Scenario, score: Score) -> Iterator[str]:
         if place in planned or (place == "system.operation" and scenario.system.pools):  # a price is one of several there
             continue
         found = [path for path in _idle_below(scenario, score, tuple(place.split("."))) if path not in untimely]
+        yield from (
+            f"{path} changes nothing here: only a replay of requests takes it (crossflow serve)" for path in found if path in REPLAYED
+        )
+        found = [path for path in found if path not in REPLAYED]
         if found:
             because = _why_idle(scenario, score, found) or why
             yield f"{' and '.join(found)} {'change' if len(found) > 1 else 'changes'} nothing here: {because}"
