@@ -9,8 +9,8 @@ import pytest
 
 import crossflow
 from crossflow.__main__ import main
+from crossflow.answers.evaluation.replay_statistics import confidence, mean_inside, spread
 from crossflow.answers.evaluation.replaying import replayed_scenario
-from crossflow.answers.service.figures import confidence, mean_inside, spread
 from crossflow.base.errors import CrossflowError
 from crossflow.workload.requests.record import RequestClass, RequestTrace
 

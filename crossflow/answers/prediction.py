@@ -17,9 +17,10 @@ from crossflow.answers.evaluation.narrow import slower_experts
 from crossflow.answers.evaluation.remedies import Remedy, remedies
 from crossflow.answers.idle import idle
 from crossflow.answers.points import division_notes, variant
-from crossflow.answers.scenario import Scenario
+from crossflow.answers.scenario import Scenario, requests_of
 from crossflow.answers.score import Score, money, no_column
 from crossflow.base.arrays import plain
+from crossflow.base.errors import CrossflowError
 from crossflow.base.results import Amounts, DeviceMemory, PlainData, Tabular, known, public
 from crossflow.base.units import ZERO_CELSIUS, show
 from crossflow.hardware.architecture.model import Architecture
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
 
 
 _PROJECTED = 2 / 3  # share of a component's figures from which on it is told that they are projected
+REPLAYED_NOTE = "times, rates and energy come from a replay of {n:,} requests; a step is the mean one, of which no parts are known"
 UNITS = ("_s", "_j", "_w", "_bytes")  # ends of names of columns that may be left out
 
 
@@ -72,6 +74,11 @@ class Prediction(PlainData, Tabular):
     def device(self) -> Architecture:
         """The derived architecture, with its use of the budgets."""
         return architecture(self.scenario.system, self.scenario.library)
+
+    @property
+    def replayed(self) -> bool:
+        """Whether its figures come from a replay of requests, which knows no parts of a step; `crossflow.serve` has all of it."""
+        return self.scenario.requests is not None
 
     @property
     def step_time(self) -> float:
@@ -250,11 +257,17 @@ class Prediction(PlainData, Tabular):
                 name: {"total": _number(value), "exposed": _number(score.exposed_communication[name])}
                 for name, value in score.communication.items()
             },
-            "overlap": {
-                "serialized_s": _number(score.serialized),
-                "hidden_communication_s": _number(score.hidden_communication),
-                "exposed_share": _number(score.exposed_share),
-            },
+            **(
+                {}
+                if self.replayed
+                else {
+                    "overlap": {
+                        "serialized_s": _number(score.serialized),
+                        "hidden_communication_s": _number(score.hidden_communication),
+                        "exposed_share": _number(score.exposed_share),
+                    }
+                }
+            ),
             "memory": self._memory_told(),
             **({"memory_by_stage": stages} if stages else {}),
             **({"stages": placed} if placed else {}),
@@ -373,6 +386,10 @@ class Prediction(PlainData, Tabular):
     def notes(self) -> tuple[str, ...]:
         """What the scenario leaves to the file of its model, what of the model does not run, and settings without effect, as sentences."""
         workload = self.scenario.workload
+        if self.replayed:  # settings without effect are not looked for by replays
+            from crossflow.answers.evaluation.replays import row_of
+
+            return (REPLAYED_NOTE.format(n=len(requests_of(self.scenario))), *row_of(self.scenario).notes)
         found = [*idle(self.scenario, self.score), *self._unmatched(), *self._unused(), *self._projected(), *self._on_host()]
         found += [*division_notes(self.scenario), *self._hot()]
         if not isinstance(workload, TransformerSpec):
@@ -459,6 +476,8 @@ class Prediction(PlainData, Tabular):
 
     def summary(self) -> str:
         """The key figures in a few lines of text."""
+        if self.replayed:
+            return "\n".join([repr(self), *(f"{name:<33}{value:,.4g}" for name, value in self.serving.items() if value is not None)])
         score, memory = self.score, self.memory
         verdict = "" if self.feasible else f"; infeasible: {self.reason}"
         lines = [
@@ -490,6 +509,10 @@ class Prediction(PlainData, Tabular):
         """
         from crossflow.base.drawing.charts import parts_chart
 
+        if self.replayed:
+            raise CrossflowError(
+                f"{self.scenario.name}: a replay of requests knows no parts of a step; crossflow.serve draws what it knows"
+            )
         parts = {name: float(value[0]) for name, value in self.score.breakdown.items()}
         return parts_chart(f"{self.scenario.name}: where the {show(self.step_time, 's')} of a step go", parts, "s")
 
@@ -504,8 +527,9 @@ class Prediction(PlainData, Tabular):
             rate, tokens = float(score.samples_per_second[0]), float(score.tokens_per_second[0])
             rows["trust"] = self.trust.text
             rows["throughput"] = f"{rate:,.4g} samples/s" + (f", {tokens:,.0f} tokens/s" if tokens else "")
-            rows["peak use"] = f"{100 * float(score.mfu[0]):.1f} % (MFU)"
-            rows["bound by"] = ", ".join(f"{name} {100 * share:.0f} %" for name, share in self.bound_by())
+            if not self.replayed:
+                rows["peak use"] = f"{100 * float(score.mfu[0]):.1f} % (MFU)"
+                rows["bound by"] = ", ".join(f"{name} {100 * share:.0f} %" for name, share in self.bound_by())
         rows["memory"] = f"{show(needed, 'B')} of {show(capacity, 'B')} a device"
         rows |= {f"assumed {i + 1}": sentence for i, sentence in enumerate(self.assumptions)}
         rows |= {f"note {i + 1}": note for i, note in enumerate(self.notes)}
@@ -516,7 +540,15 @@ class Prediction(PlainData, Tabular):
 
     def __repr__(self) -> str:
         state = "" if self.feasible else f", infeasible: {self.reason}"
+        if self.replayed:
+            return f"Prediction({self.scenario.name!r}: a replay of {len(requests_of(self.scenario)):,} requests{state or self._on_target})"
         return f"Prediction({self.scenario.name!r}: {show(self.step_time, 's')}, bound by {self.score.bound_by[0]}{state})"
+
+    @property
+    def _on_target(self) -> str:
+        """What a replay says of targets first, nothing where no class has any."""
+        met = self.serving.get("attained")
+        return "" if met is None else f", {100 * met:.1f} % on target"
 
 
 def _strategies_that_fit(scenario: Scenario) -> tuple[Remedy, ...]:

@@ -46,11 +46,12 @@ _OF_A_DEVICE = {
     "throughput": "flop/s", "frequency": "Hz", "sustained_frequency": "Hz", "voltage": "V", "temperature": "K", "area": "m2", "power": "W",
     "perimeter": "m", "length": "m", "capacity": "B", "bandwidth": "B/s", "write_bandwidth": "B/s", "cost": "USD", "carbon": "kg",
 }  # fmt: skip
-_FAR = ("second_memory_bytes", "second_memory_capacity_bytes")
+FAR = ("second_memory_bytes", "second_memory_capacity_bytes")
 _LARGER = (
     "mfu", "hfu", "samples_per_second", "tokens_per_second", "intensity_flop_per_byte", "memory_capacity_bytes", "host_capacity_bytes",
     "second_memory_capacity_bytes", "second_memory_lifetime_s",
     "measured_share", "input_throughput_tokens_per_s", "output_throughput_tokens_per_s", "request_throughput_per_s",
+    "attained", "goodput_per_s", "cache_hit_rate",
 )  # fmt: skip
 _SMALLER = (
     "architecture.used.",
@@ -102,7 +103,7 @@ def larger_is_better(column: str) -> bool:
     (True, False, True)
     """
     of_a_device = column.startswith("architecture.") and not column.startswith(_SMALLER) and not column.endswith(_FEWER)
-    return column in _LARGER or of_a_device
+    return column in _LARGER or of_a_device or column.startswith("attained.")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -254,7 +255,7 @@ class Score(PlainData, Tabular):
     @property
     def far_lacking(self) -> Array:
         """What the fullest device lacks of its second memory, negative where it has more than it needs, 0 without one, shape (n,). [B]"""
-        needed, capacity = (self.second.get(name, np.zeros(len(self))) for name in _FAR)
+        needed, capacity = (self.second.get(name, np.zeros(len(self))) for name in FAR)
         return np.asarray(np.nan_to_num(needed - capacity))
 
     def tight(self, margin: float = MARGIN) -> Mask:
@@ -325,7 +326,7 @@ class Score(PlainData, Tabular):
             return None
         needed, capacity = float(self.memory_needed[point]), float(self.memory_capacity[point])
         host, room = float(self.host_memory[point]), float(self.host_capacity[point])
-        far, far_room = (float(self.second[name][point]) if name in self.second else 0.0 for name in _FAR)
+        far, far_room = (float(self.second[name][point]) if name in self.second else 0.0 for name in FAR)
         return self.reasons[code].format(
             needed=show_beyond(needed, capacity, "B"),
             capacity=show(capacity, "B"),
@@ -362,7 +363,12 @@ class Score(PlainData, Tabular):
                 table[name] = value
         if np.isnan(self.measured_share).all():
             del table["measured_share"]
-        table |= {"serialized_s": self.serialized, "hidden_communication_s": self.hidden_communication, "exposed_share": self.exposed_share}
+        if self.communication or not self.feasible.any():  # of replays nothing is known of either
+            table |= {
+                "serialized_s": self.serialized,
+                "hidden_communication_s": self.hidden_communication,
+                "exposed_share": self.exposed_share,
+            }
         table["intensity_flop_per_byte"] = self.intensity
         table |= self.per_million()
         table["memory_needed_bytes"] = self.memory_needed

@@ -9,9 +9,9 @@ evaluated in one go.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
@@ -20,7 +20,20 @@ from crossflow.answers.evaluation.figures import PROMPTS, task_of, with_figures
 from crossflow.answers.evaluation.layered import transformer_run
 from crossflow.answers.evaluation.likeness import AROUND, bands
 from crossflow.answers.evaluation.members import Members, together
-from crossflow.answers.points import Points, Split, as_shipped, chosen_of, groups, place_of, refusal, split, technology_at, variant, varied
+from crossflow.answers.points import (
+    Points,
+    Split,
+    as_shipped,
+    chosen_of,
+    groups,
+    place_of,
+    refusal,
+    split,
+    technology_at,
+    variant,
+    varied,
+    written,
+)
 from crossflow.answers.scenario import Scenario, check_steady
 from crossflow.answers.score import OwnFigure, Score, refused, scatter
 from crossflow.base import files
@@ -92,8 +105,10 @@ def evaluate(
         )
     prompts = not least and bool(figures or columns is None or not PROMPTS.isdisjoint(columns))
     options = _Options(least=least, fitting=fitting, prompts=prompts)
+    if least:
+        check_steady(scenario)  # of a replay no bound is known
     if points is None:
-        score = _batch(scenario, {}, {}, 1, least=least, fitting=fitting, prompts=prompts)
+        score = _batch(scenario, {}, {}, 1, scenarios=(scenario,), least=least, fitting=fitting, prompts=prompts)
     else:
         score = _points(scenario, points, options, errors)
     return score.with_figures(figures) if figures else score
@@ -141,8 +156,26 @@ def _parts(scenario: Scenario, points: Split, which: Index, options: _Options) -
             quantities = {path: values[chosen] for path, values in points.quantities.items()}
             mine = members if members is None or len(some) == len(index) else members.at(some)
             fits = options.fitting and not varying
-            score = _batch(here, choices, quantities, len(some), mine, least=options.least, fitting=fits, prompts=options.prompts)
+            each = () if scenario.requests is None else _scenarios(scenario, discrete, index[some], choices, quantities)
+            score = _batch(
+                here, choices, quantities, len(some), mine, scenarios=each, least=options.least, fitting=fits, prompts=options.prompts
+            )
             yield chosen, score
+
+
+def _scenarios(
+    scenario: Scenario, discrete: Mapping[str, Sequence[Any]], index: Index, choices: Mapping[str, Choice], quantities: Mapping[str, Array]
+) -> tuple[Scenario, ...]:
+    """The scenario of each of some points by itself: `index` are their places among the discrete settings alone."""
+
+    def settings(i: int, place: int) -> dict[str, Any]:
+        return {
+            **{path: values[place] for path, values in discrete.items()},
+            **{path: choice.names[choice.index[i]] for path, choice in choices.items()},
+            **{path: written(scenario, path, float(values[i])) for path, values in quantities.items()},
+        }
+
+    return tuple(variant(scenario, settings(i, place)) for i, place in enumerate(index.tolist()))
 
 
 def _possible(scenario: Scenario, points: Split, n: int, options: _Options) -> list[tuple[Index, Score]]:
@@ -180,7 +213,6 @@ def _way(scenario: Scenario) -> Callable[[PointBatch], Ran]:
 
     A scenario has one way, and a first prediction does not wait for the import of the others.
     """
-    check_steady(scenario)
     if task_of(scenario) == "serving":
         from crossflow.answers.evaluation.serving import serving_run
 
@@ -247,16 +279,24 @@ def _batch(
     n: int,
     members: Members | None = None,
     *,
+    scenarios: Sequence[Scenario] = (),
     least: bool,
     fitting: bool,
     prompts: bool,
 ) -> Score:
-    """Score of points that share all but technology, quantities and what their members have; with `prompts` those of decode are read."""
+    """Score of points that share all but technology, quantities and what their members have; with `prompts` those of decode are read.
+
+    scenarios : the scenario of each point by itself, where there are requests to replay.
+    """
     system, device, pools = _built(scenario, choices, quantities)
     batch = PointBatch(
         scenario=scenario, system=system, device=device, pools=pools, n=n, members=members, least=least, fitting=fitting
     )  # fmt: skip
     score = score_of(batch, _kept(scenario, least, fitting) if batch.own and n == 1 else _way(scenario)(batch))
+    if scenario.requests is not None:
+        from crossflow.answers.evaluation.replays import replayed_score
+
+        score = replayed_score(score, scenarios)
     reading = None
     if prompts and task_of(scenario) == "decode":
         first, prompted = variant(scenario, {"workload.task": "prefill"}), None if members is None else members.reading

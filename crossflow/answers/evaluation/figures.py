@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 
 from crossflow.answers.evaluation.members import Members
-from crossflow.answers.scenario import Scenario
+from crossflow.answers.evaluation.replay_statistics import PERCENTILES
+from crossflow.answers.scenario import Scenario, requests_of
 from crossflow.answers.score import Score
 from crossflow.base.arrays import Array, wide
 from crossflow.base.errors import CrossflowError, did_you_mean, either, with_article
@@ -35,6 +36,16 @@ SERVING: Mapping[str, tuple[str, ...]] = {
     "prompt_time_s": ("serving",),
     "prefill_share": ("serving",),
 }
+
+# Figures of a service whose requests are replayed one by one; of these every class has ``attained.NAME`` beside them.
+REPLAYED = (
+    *(f"{time}{tail}_s" for time in ("ttft", "tpot", "itl", "e2el") for tail in ("", *(f"_{name}" for name in PERCENTILES))),
+    "input_throughput_tokens_per_s", "output_throughput_tokens_per_s", "request_throughput_per_s", "requests_waiting", "attained",
+    "goodput_per_s", "preemptions", "dropped", "queue_mean", "queue_peak", "cache_hit_rate", "cache_mean_use", "cache_peak_use",
+    "replay_span_s", "replayed_requests",
+)  # fmt: skip
+TARGETED = ("attained", "goodput_per_s")  # of these, those that take targets
+UNREPLAYED = ("requests_decoding", "prompt_time_s", "prefill_share")  # figures of a steady state that a replay does not have
 
 # Columns that people most often ask for.
 USUAL = ("step_time_s", "samples_per_second", "tokens_per_second", "mfu", "energy_j", "usd_per_million_tokens")
@@ -145,9 +156,7 @@ def whole_run(
     length, dtype = scenario.run, scenario.workload.dtype
     if length is None:
         return {}
-    samples = float(scenario.workload_batch) if members is None else members.batch
-    tokens = scenario.tokens_per_sample if members is None else members.tokens
-    per_step = samples if length.samples else samples * tokens if length.tokens else 1.0
+    per_step = _per_step(scenario, score, members, tokens=bool(length.tokens)) if length.samples or length.tokens else 1.0
     found = run_cost(
         amount=float(length.samples or length.tokens or length.steps or 0.0),
         per_step=per_step,
@@ -171,6 +180,16 @@ def whole_run(
         **{name: found.steps * amount for name, amount in score.operation.items()},
     }
     return {name: wide(values, len(score)) for name, values in figures.items()}
+
+
+def _per_step(scenario: Scenario, score: Score, members: Members | None, *, tokens: bool) -> Array | float:
+    """Samples, or tokens, of a step; of a service those that its rates say, whatever many requests are there at once. [1]"""
+    if task_of(scenario) == "serving":
+        rate = score.tokens_per_second if tokens else score.samples_per_second
+        return np.where(np.isfinite(score.step_time), rate, np.nan) * np.where(np.isfinite(score.step_time), score.step_time, 1.0)
+    samples = float(scenario.workload_batch) if members is None else members.batch
+    each = scenario.tokens_per_sample if members is None else members.tokens
+    return samples * each if tokens else samples
 
 
 def lacking(scenario: Scenario, column: str) -> str | None:
@@ -198,6 +217,7 @@ def _needs(scenario: Scenario, column: str) -> Iterator[str]:
     if tasks is not None and task not in tasks:
         wanted = f"workload.task: {either(tasks)}"
         yield f"{wanted}; here it is {task}" if task else f"a transformer with {wanted}; this is {with_article(workload.model)}"
+    yield from _needs_requests(scenario, column)
     if column.startswith("run.") and scenario.run is None:
         yield "a run: section, such as run: {tokens: 1.0e12}"
     if column.endswith("_per_million_tokens") and not scenario.tokens_per_sample:
@@ -218,3 +238,17 @@ def _needs(scenario: Scenario, column: str) -> Iterator[str]:
         yield f"a dtype that an A100 has; {workload.dtype} is none"
     if column == "measured_share" and scenario.profile is None:
         yield "a profile: of measured events"
+
+
+def _needs_requests(scenario: Scenario, column: str) -> Iterator[str]:
+    """What figures of replays need, and those that a replay does not have."""
+    head, _, name = column.partition(".")
+    if scenario.requests is None:
+        if (column in REPLAYED and column not in SERVING) or (head == "attained" and name):
+            yield "requests to replay, such as requests: {arrivals: {law: poisson, rate: 2 1/s}, count: 1000, prompt: 1000, output: 200}"
+        return
+    if column in UNREPLAYED:
+        yield "a steady state; leave out requests, which are replayed"
+    targets = {one.name: any(target is not None for target in (one.ttft, one.tpot, one.e2e)) for one in requests_of(scenario).classes}
+    if (column in TARGETED and not any(targets.values())) or (head == "attained" and not targets.get(name, True)):
+        yield "targets: requests.targets, or those of a class, such as {ttft: 500 ms}"

@@ -47,6 +47,7 @@ class Engines:
     limits: Limits
     fleet: Fleet
     beyond: int = 0  # pages that the second tier of its cache has room for. [1]
+    held: float = 0.0  # keys and values of one token on the device that has most of them. [B]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -192,7 +193,7 @@ class _Site:
             lambda outcome: drawn_energy(replace(whole, energy=outcome.energy, sent=outcome.sent), outcome.total) / replicas_of,
         )  # fmt: skip
         page = math.gcd(int(habits.block), trace.block) if trace.block else int(habits.block)
-        room, size = self._tokens(layout, runs_on, chunk)
+        room, size, held = self._tokens(layout, runs_on, chunk)
         pages = (self.given if writes and self.given is not None else room) // page
         tier = self.tier if reads else None
         limits = Limits(
@@ -202,11 +203,14 @@ class _Site:
         graphs = POLICIES[habits.scheduler].graphs if writes and runs_on.stack.kernels.launch == "graph" else ()
         return Engines(
             count=count, table=replace(table, graphs=graphs), limits=limits, fleet=replace(fleet, devices=layout.devices / layout.dp),
-            beyond=0 if tier is None or not size else int(tier.capacity / (page * size)),
+            beyond=0 if tier is None or not size else int(tier.capacity / (page * size)), held=held,
         )  # fmt: skip
 
-    def _tokens(self, layout: Layout, runs_on: Machine, chunk: int) -> tuple[int, float]:
-        """Tokens whose keys and values an engine has room for, and the bytes of one on all of its devices, by a mean request. [1], [B]"""
+    def _tokens(self, layout: Layout, runs_on: Machine, chunk: int) -> tuple[int, float, float]:
+        """Tokens whose keys and values an engine has room for, and the bytes of one on all of its devices and on the fullest. [1], [B], [B]
+
+        By a mean request.
+        """
         trace = self.trace
         mean = max(int(np.mean(trace.prompt + 0.5 * trace.output)), 1)
         job = replace(self.job, context=mean, cached=mean, staggered=False)
@@ -216,4 +220,4 @@ class _Site:
         )  # fmt: skip
         held, most = cache_room(job, layout, runs_on, service)
         size = float(held.stages[CACHE].sum() * layout.devices[0] / (layout.pp[0] * layout.dp[0])) / mean
-        return int(min(most[0], 1e9) * mean), size
+        return int(min(most[0], 1e9) * mean), size, float(held.stages[CACHE].max()) / mean

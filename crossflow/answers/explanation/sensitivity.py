@@ -35,7 +35,7 @@ from crossflow.answers.explanation.decisions import TIMED, better_moves, better_
 from crossflow.answers.explanation.designs import Design
 from crossflow.answers.explanation.parameters import GROUPS, Parameter, ParameterGroup, parameters
 from crossflow.answers.explanation.uncertainty import larger_is_better as better_larger
-from crossflow.answers.scenario import Scenario
+from crossflow.answers.scenario import Scenario, check_steady
 from crossflow.answers.score import Score, larger_is_better
 from crossflow.answers.search.shares import SHARES as BUDGETS_OF
 from crossflow.answers.uses import Use, uses
@@ -98,6 +98,7 @@ def explain(scenario: Scenario, objective: str | None = None, *, tried: bool = T
     Elasticities are central differences of the logarithms at +-1 % of each parameter (+-1 for whole numbers); on one side,
     through both steps to second order, where the range of the quantity forbids the other.
     """
+    check_steady(scenario)
     start, objective = _start(scenario, objective)
     numbers = parameters(scenario)
     trials = _Trials(scenario=scenario, objective=objective, values={number.path: number.value for number in numbers})

@@ -13,7 +13,7 @@ from crossflow.answers.evaluation.layered import machine
 from crossflow.answers.evaluation.remedies import remedies
 from crossflow.answers.planning.plans import Plans, RankedPlan, RefusedPlans, figure, ranked, with_ties
 from crossflow.answers.points import variant
-from crossflow.answers.scenario import Scenario, divides
+from crossflow.answers.scenario import Scenario, check_steady, divides
 from crossflow.answers.score import MARGIN, OVERFULLS, Score, larger_is_better, scatter
 from crossflow.base.arrays import Array, Index
 from crossflow.base.errors import CrossflowError, StrategyError
@@ -94,6 +94,7 @@ def plan(scenario: Scenario, *, top: int = 10, objective: str | None = None, mar
         raise ValueError(f"top: expected at least one plan, got {top}")
     if not 0.0 <= margin < 1.0:
         raise ValueError(f"margin: expected a share of memory from 0 to below 1, got {margin:g}")
+    check_steady(scenario)
     objective = objective or usual_objective(scenario)
     legal = _legal(scenario)
     made, unmade = _makeable(scenario, legal)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from crossflow.answers.service.figures import PERCENTILES
+from crossflow.answers.evaluation.replay_statistics import PERCENTILES
 from crossflow.base.arrays import Array
 from crossflow.base.drawing.canvas import Scale, new_figure, nothing, number_axis, tidy
 from crossflow.base.drawing.palette import COLOURS, GREY, PALE

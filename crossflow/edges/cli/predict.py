@@ -47,18 +47,30 @@ _RUN = {
 def run(arguments: argparse.Namespace) -> None:
     """Predict the scenario with its overrides."""
     scenario, assumed = scenario_of(arguments)
-    prediction = predict(scenario)
     output: Path | None = arguments.output
     if output is not None:
         files.check_writable(output, "-o")
     with contextlib.nullcontext() if output is None else contextlib.redirect_stdout(io.StringIO()) as written:
         if arguments.json or (output is not None and output.suffix == ".json"):
-            page.emit_json({**prediction.to_dict(), **({"assumptions": list(assumed)} if assumed else {})})
+            page.emit_json({**predict(scenario).to_dict(), **({"assumptions": list(assumed)} if assumed else {})})
+        elif scenario.requests is not None:
+            page.emit(*_replayed(scenario, assumed))
         else:
-            page.emit(*sections(prediction, assumed))
+            page.emit(*sections(predict(scenario), assumed))
     if output is not None and written is not None:
         files.write_text(output, written.getvalue())
         page.log(f"wrote {output}")
+
+
+def _replayed(scenario: Scenario, assumed: Sequence[str]) -> list[RenderableType]:
+    """The page of a scenario with requests: that of `crossflow serve`, and what it is."""
+    from crossflow.answers.planning.asking import serve
+    from crossflow.edges.cli.serve import sections as of_requests
+
+    found = serve(scenario)
+    told = f"a replay of {len(found.trace):,} requests, one by one; crossflow serve -o writes its picture, its table and its trace"
+    first, *rest = of_requests(found, assumed)
+    return [first, page.indented(Text(told, "dim")), *rest]
 
 
 def sections(prediction: Prediction, assumed: Sequence[str] = ()) -> list[RenderableType]:

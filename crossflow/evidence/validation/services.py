@@ -14,8 +14,8 @@ from typing import Any
 
 import numpy as np
 
+from crossflow.answers.evaluation.replay_statistics import spread
 from crossflow.answers.scenario import Scenario, from_dict
-from crossflow.answers.service.figures import spread
 from crossflow.answers.service.served import served
 from crossflow.base import files
 from crossflow.base.arrays import Array

@@ -1,0 +1,103 @@
+"""Scores of scenarios with requests: what replays say, in the place of the steady state that the requests are in the mean.
+
+Whether a device can be built, what it costs, and the memory of weights and activations come from the closed form; times, rates,
+energy, the cache and the figures of the service come from the replay of each point. A step is the mean one of the engines that write.
+What a replay does not know, such as the parts of a step and the use of the peak, has no value.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from crossflow.answers.evaluation.figures import REPLAYED
+from crossflow.answers.evaluation.replay_figures import ReplayFigures
+from crossflow.answers.evaluation.replaying import replayed_scenario
+from crossflow.answers.scenario import Scenario, requests_of
+from crossflow.answers.score import FAR, Score
+from crossflow.base.arrays import Array
+from crossflow.engine.runs.memory import CACHE, KINDS
+from crossflow.engine.runs.service import NO_ROOM, OVERRUN
+
+OF_THE_FLOW = (NO_ROOM, OVERRUN)  # causes that stand against the mean request of a steady state, not against every run
+_TIMES = {"ttft": "ttft_s", "tpot": "tpot_s", "itl": "itl_s", "e2el": "e2e_s"}  # columns begin so, and the times of a replay
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class ReplayRow:
+    """What the replay of one point gives its score; `problem` says why there is nothing where no request can be answered."""
+
+    problem: str = ""
+    step: float = np.inf  # time of the mean step of the engines that write. [s]
+    requests: float = 0.0  # that are answered in a second. [1/s]
+    tokens: float = 0.0  # that are written in a second. [1/s]
+    power: float = np.nan  # mean of all devices over the run. [W]
+    cache: float = np.nan  # keys and values on the fullest device at most. [B]
+    figures: Mapping[str, float] = field(default_factory=dict)  # of the service, by column
+    notes: tuple[str, ...] = ()  # what a reader should know of the run, as sentences
+
+
+def replayed_score(score: Score, scenarios: Sequence[Scenario]) -> Score:
+    """The score of points in steady state with what comes of replaying each of their scenarios, shape (n,) as before."""
+    cause = [score.reasons[code] if code >= 0 else "" for code in score.reason.tolist()]
+    rows = [row_of(one) if why in ("", *OF_THE_FLOW) else ReplayRow(problem=why) for one, why in zip(scenarios, cause, strict=True)]
+    reasons = tuple(dict.fromkeys((*score.reasons, *(row.problem for row in rows if row.problem))))
+    step, requests, tokens, power = (
+        np.array([getattr(row, name) for row in rows], dtype=float) for name in ("step", "requests", "tokens", "power")
+    )
+    unknown, cache = np.full(len(rows), np.nan), np.array([row.cache for row in rows])
+    memory = {kind: np.where(np.isnan(cache), size, cache) if kind == KINDS[CACHE] else size for kind, size in score.memory.items()}
+    energy = np.where(np.isfinite(step), power * np.where(np.isfinite(step), step, 1.0), np.inf)
+    classes = {f"attained.{one.name}" for one in requests_of(scenarios[0]).classes}
+    return replace(
+        score, step_time=step, feasible=np.array([not row.problem for row in rows]), reasons=reasons,
+        reason=np.array([reasons.index(row.problem) if row.problem else -1 for row in rows]), samples_per_second=requests,
+        tokens_per_second=tokens, power=power, energy=energy, memory=memory, serving=_table([row.figures for row in rows], classes),
+        breakdown={}, communication={}, exposed_communication={}, by_layer={}, bound={}, flops=unknown, memory_traffic=unknown,
+        mfu=unknown, hfu=unknown, measured_share=unknown,
+        second={name: size for name, size in score.second.items() if name in FAR},
+    )  # fmt: skip
+
+
+def _table(rows: Sequence[Mapping[str, float]], classes: Collection[str]) -> dict[str, Array]:
+    """Figures by column, NaN where a row has none; points of one study have the same columns, whether any can be served or not."""
+    names = dict.fromkeys([*REPLAYED, *sorted(classes), *(name for row in rows for name in row)])
+    return {name: np.array([row.get(name, np.nan) for row in rows], dtype=float) for name in names}
+
+
+@functools.lru_cache(maxsize=4096)  # rows are small, and a search asks for known designs again
+def row_of(scenario: Scenario) -> ReplayRow:
+    """Replay a scenario."""
+    trace = requests_of(scenario)
+    found = ReplayFigures(scenario=scenario, trace=trace, run=replayed_scenario(scenario, trace))
+    if found.reason is not None:
+        return ReplayRow(problem=found.reason.replace("{", "{{").replace("}", "}}"))
+    writers = found.run.engines[-found.run.writers.count :]
+    steps, busy = (sum(values) for values in zip(*((float(did.steps.sum()), did.busy) for _, did in writers), strict=True))
+    return ReplayRow(
+        step=busy / steps if steps else np.inf, requests=found.requests_per_second, tokens=found.output_tokens_per_second,
+        power=found.power, cache=(found.cache["peak_use"] or 0.0) * (found.cache["tokens"] or 0.0) * found.run.writers.held,
+        figures=columns_of(found), notes=found.notes,
+    )  # fmt: skip
+
+
+def columns_of(found: ReplayFigures) -> dict[str, float]:
+    """Figures of a replayed service by column; NaN where a run has none, as a time between tokens of requests that write one."""
+    times = {
+        f"{name}_s" if tail == "mean" else f"{name}_{tail}_s": value
+        for name, held in _TIMES.items()
+        for tail, value in found.latency[held].items()
+    }
+    read = float(found.found.prompt[found.found.answered].sum())
+    figures: dict[str, float | None] = {
+        **times, "input_throughput_tokens_per_s": read / found.span, "output_throughput_tokens_per_s": found.output_tokens_per_second,
+        "request_throughput_per_s": found.requests_per_second, "requests_waiting": found.queue["mean"], "attained": found.attained,
+        "goodput_per_s": found.goodput, "preemptions": found.preemptions, "dropped": int(found.found.dropped.sum()),
+        "queue_mean": found.queue["mean"], "queue_peak": found.queue["peak"], "cache_hit_rate": found.cache["hit_rate"],
+        "cache_mean_use": found.cache["mean_use"], "cache_peak_use": found.cache["peak_use"], "replay_span_s": found.span,
+        "replayed_requests": len(found.trace), **{f"attained.{one['name']}": one["attained"] for one in found.classes},
+    }  # fmt: skip
+    return {name: np.nan if value is None else float(value) for name, value in figures.items()}
