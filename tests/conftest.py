@@ -30,7 +30,6 @@ def pytest_sessionstart():
 def pytest_collection_finish():
     """Garbage is rare too: looking for it after every 700 objects takes a tenth of the time of all tests."""
     gc.set_threshold(100_000, 10, 10)
-    gc.freeze()  # what there is now stays to the end, and is not looked at again
     gc.enable()
 
 

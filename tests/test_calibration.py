@@ -536,8 +536,8 @@ def test_rows_of_a_profile_calibrate_too(tmp_path, run):
             "all_reduce_perf.log: measured on NVIDIA H100 80GB HBM3, and dgx-a100 has a100-80gb; name another --system",
         ),
         (
-            "NVIDIA GeForce RTX 4090",
-            "all_reduce_perf.log: measured on NVIDIA GeForce RTX 4090, which crossflow does not know; taken for a100-80gb",
+            "NVIDIA GeForce RTX 3060",
+            "all_reduce_perf.log: measured on NVIDIA GeForce RTX 3060, which crossflow does not know; taken for a100-80gb",
         ),
         ("NVIDIA A100-SXM4-40GB", "in-place times differ by 1.0 % (median)"),
     ],

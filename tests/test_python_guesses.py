@@ -176,7 +176,7 @@ ANSWERED = [
      "settings: workload.global_batch: expected one value, got an array; sweep and evaluate of crossflow take many"),
     ("crossflow.evaluate('s.yaml', {'workload.global_batch': [64]})",
      "evaluate: expected a scenario, got 's.yaml'; crossflow.load reads one, and crossflow.sweep files too"),
-    ("crossflow.serve", "module 'crossflow' has no attribute 'serve'; did you mean 'predict'?"),
+    ("crossflow.forecast", "module 'crossflow' has no attribute 'forecast'"),
     ("step.save('x.pdf')",
      "x.pdf: a trace ends in .json or .json.gz, a picture in .png or .svg; a name without ending is a folder of traces"),
 ]  # fmt: skip

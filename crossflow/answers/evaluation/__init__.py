@@ -48,6 +48,7 @@ from crossflow.hardware.architecture.template import GeneratedSystem, SystemSpec
 from crossflow.hardware.technology.library import Choice, TechLibrary
 from crossflow.workload.spec import DlrmSpec, TransformerSpec
 
+NO_SCENARIO = "evaluate: expected a scenario, got {}; crossflow.load reads one, and crossflow.sweep files too"
 CHUNK = 4096  # points a batch: memory stays flat, and the cost of the interpreter is spread over many points
 
 
@@ -100,9 +101,7 @@ def evaluate(
     ([True, False], 'strategy tp3 needs 3 devices (tp 3 x cp 1 x dp 1 x pp 1), but the system has 8')
     """
     if not isinstance(scenario, Scenario):
-        raise CrossflowError(
-            f"evaluate: expected a scenario, got {shown(scenario)}; crossflow.load reads one, and crossflow.sweep files too"
-        )
+        raise CrossflowError(NO_SCENARIO.format(shown(scenario)))
     prompts = not least and bool(figures or columns is None or not PROMPTS.isdisjoint(columns))
     options = _Options(least=least, fitting=fitting, prompts=prompts)
     if least:

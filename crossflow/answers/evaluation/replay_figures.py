@@ -11,7 +11,7 @@ import numpy as np
 
 from crossflow.answers.evaluation.common import rents
 from crossflow.answers.evaluation.replay_statistics import Phases, phases, spread
-from crossflow.answers.evaluation.replaying import ReplayedScenario
+from crossflow.answers.evaluation.replaying import ReplayedScenario, replayed_scenario
 from crossflow.answers.scenario import Scenario
 from crossflow.base.arrays import Array, Mask
 from crossflow.engine.service.replayed import ServiceReplay
@@ -224,3 +224,8 @@ class ReplayFigures:
         if getattr(self.scenario.workload.serving, "speculation", None) is not None:  # type: ignore[union-attr] # of a transformer
             found.append("speculation gives each request the mean number of tokens in every step")
         return found
+
+
+def replayed_figures(scenario: Scenario, trace: RequestTrace) -> ReplayFigures:
+    """Figures of requests that are replayed through the service of a scenario; see `replayed_scenario`."""
+    return ReplayFigures(scenario=scenario, trace=trace, run=replayed_scenario(scenario, trace))

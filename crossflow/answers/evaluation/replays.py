@@ -14,8 +14,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from crossflow.answers.evaluation.figures import REPLAYED
-from crossflow.answers.evaluation.replay_figures import ReplayFigures
-from crossflow.answers.evaluation.replaying import replayed_scenario
+from crossflow.answers.evaluation.replay_figures import ReplayFigures, replayed_figures
 from crossflow.answers.scenario import Scenario, requests_of
 from crossflow.answers.score import FAR, Score
 from crossflow.base.arrays import Array
@@ -72,7 +71,7 @@ def _table(rows: Sequence[Mapping[str, float]], classes: Collection[str]) -> dic
 def row_of(scenario: Scenario) -> ReplayRow:
     """Replay a scenario."""
     trace = requests_of(scenario)
-    found = ReplayFigures(scenario=scenario, trace=trace, run=replayed_scenario(scenario, trace))
+    found = replayed_figures(scenario, trace)
     if found.reason is not None:
         return ReplayRow(problem=found.reason.replace("{", "{{").replace("}", "}}"))
     writers = found.run.engines[-found.run.writers.count :]

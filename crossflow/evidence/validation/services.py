@@ -14,9 +14,9 @@ from typing import Any
 
 import numpy as np
 
+from crossflow.answers.evaluation.replay_figures import replayed_figures
 from crossflow.answers.evaluation.replay_statistics import spread
 from crossflow.answers.scenario import Scenario, from_dict
-from crossflow.answers.service.served import served
 from crossflow.base import files
 from crossflow.base.arrays import Array
 from crossflow.base.errors import CrossflowError
@@ -42,7 +42,7 @@ def services_table(folder: Path) -> Table:
     for path in sorted(folder.glob(f"*{REQUESTS}")):
         trace, times, device, scenario = _run(path)
         rows = _figures(times)
-        found = None if scenario is None else served(scenario, trace)
+        found = None if scenario is None else replayed_figures(scenario, trace)
         if found is None or not found.feasible or found.found.dropped.any():
             skipped[UNKNOWN if found is None else UNFIT] += len(rows)
             continue
