@@ -249,6 +249,6 @@ def _needs_requests(scenario: Scenario, column: str) -> Iterator[str]:
         return
     if column in UNREPLAYED:
         yield "a steady state; leave out requests, which are replayed"
-    targets = {one.name: any(target is not None for target in (one.ttft, one.tpot, one.e2e)) for one in requests_of(scenario).classes}
+    targets = {one.name: one.targeted for one in requests_of(scenario).classes}
     if (column in TARGETED and not any(targets.values())) or (head == "attained" and not targets.get(name, True)):
         yield "targets: requests.targets, or those of a class, such as {ttft: 500 ms}"

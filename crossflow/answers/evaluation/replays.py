@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from crossflow.answers.evaluation.figures import REPLAYED
+from crossflow.answers.evaluation.figures import REPLAYED, TARGETED
 from crossflow.answers.evaluation.replay_figures import ReplayFigures, replayed_figures
 from crossflow.answers.scenario import Scenario, requests_of
 from crossflow.answers.score import FAR, Score
@@ -50,7 +50,7 @@ def replayed_score(score: Score, scenarios: Sequence[Scenario]) -> Score:
     unknown, cache = np.full(len(rows), np.nan), np.array([row.cache for row in rows])
     memory = {kind: np.where(np.isnan(cache), size, cache) if kind == KINDS[CACHE] else size for kind, size in score.memory.items()}
     energy = np.where(np.isfinite(step), power * np.where(np.isfinite(step), step, 1.0), np.inf)
-    classes = {f"attained.{one.name}" for one in requests_of(scenarios[0]).classes}
+    classes = {f"attained.{one.name}" for one in requests_of(scenarios[0]).classes if one.targeted}
     return replace(
         score, step_time=step, feasible=np.array([not row.problem for row in rows]), reasons=reasons,
         reason=np.array([reasons.index(row.problem) if row.problem else -1 for row in rows]), samples_per_second=requests,
@@ -63,7 +63,7 @@ def replayed_score(score: Score, scenarios: Sequence[Scenario]) -> Score:
 
 def _table(rows: Sequence[Mapping[str, float]], classes: Collection[str]) -> dict[str, Array]:
     """Figures by column, NaN where a row has none; points of one study have the same columns, whether any can be served or not."""
-    names = dict.fromkeys([*REPLAYED, *sorted(classes), *(name for row in rows for name in row)])
+    names = [*(name for name in REPLAYED if name not in TARGETED or classes), *sorted(classes)]
     return {name: np.array([row.get(name, np.nan) for row in rows], dtype=float) for name in names}
 
 

@@ -23,6 +23,11 @@ class RequestClass:
     tpot: float | None = None  # mean time of a token after the first. [s]
     e2e: float | None = None  # time from the arrival to the last token. [s]
 
+    @property
+    def targeted(self) -> bool:
+        """Whether it has any target."""
+        return any(target is not None for target in (self.ttft, self.tpot, self.e2e))
+
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class RequestTrace:
