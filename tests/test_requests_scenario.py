@@ -78,11 +78,10 @@ def test_without_a_task_it_says_which_one():
         crossflow.from_dict(SCENARIO | {"requests": DRAWN, "workload": "llama3-8b"})
 
 
-@pytest.mark.parametrize("answer", ["predict", "plan", "explain", "timeline", "sweep"])
+@pytest.mark.parametrize("answer", ["plan", "explain", "timeline"])
 def test_answers_of_a_steady_state_name_the_command_that_replays(answer):
-    one = scenario()
     with pytest.raises(CrossflowError, match=r"its requests come one by one, and crossflow serve replays them"):
-        one.sweep(nodes=[1]) if answer == "sweep" else getattr(one, answer)()
+        getattr(scenario(), answer)()
 
 
 def test_the_steady_state_of_requests_is_that_of_their_means():

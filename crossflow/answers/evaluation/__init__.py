@@ -91,6 +91,8 @@ def evaluate(
     -----
     Memory is flat in the number of points but for the score itself: points are evaluated in chunks.
 
+    The requests of a scenario that has them are replayed at every point, as `crossflow.serve` replays them.
+
     Examples
     --------
     >>> import crossflow
