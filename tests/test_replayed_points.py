@@ -127,6 +127,8 @@ def test_a_search_finds_the_cheapest_that_keeps_its_targets():
     [
         (None, "attained", "attained needs requests to replay"),
         ({}, "requests_decoding", "requests_decoding needs a steady state; leave out requests"),
+        ({}, "mfu", "mfu needs a steady state; leave out requests"),
+        ({}, "breakdown_s.compute", "breakdown_s.compute needs a steady state"),
         ({"classes": []}, "attained", "attained needs targets: requests.targets"),
         ({}, "attained.free", "attained.free needs targets"),
     ],
@@ -164,3 +166,14 @@ def test_a_whole_run_of_a_service_follows_from_its_rates(length, rate, replayed)
         data["workload"] = {**data["workload"], "prompt": 600, "output": 60, "serving": {"arrival_rate": "5 1/s"}}
     found = crossflow.predict(data)
     assert found.run["time_s"] == pytest.approx(1e6 / found[rate], rel=1e-6)
+
+
+def test_a_sweep_chooses_each_strategy_by_the_steady_state_and_replays_it(tmp_path):
+    data = {**SCENARIO, "strategy": "auto"}
+    study = {"scenario": data, "sweep": {"requests.rate_scale": [1, 2]}, "columns": ["attained", "strategy"]}
+    path = tmp_path / "auto.json"
+    path.write_text(crossflow.base.files.json_text(study))
+    found = crossflow.run_study(path, out=tmp_path / "out").to_frame()
+    for scale, strategy, attained in zip(found["requests.rate_scale"], found["strategy"], found["attained"], strict=True):
+        served = crossflow.serve(SCENARIO, settings={"strategy": strategy, "requests.rate_scale": int(scale)})
+        assert attained == pytest.approx(served.attained)  # a table has 15 digits
