@@ -80,9 +80,8 @@ def test_without_a_task_it_says_which_one():
 
 @pytest.mark.parametrize("answer", ["plan", "explain", "timeline"])
 def test_answers_of_a_steady_state_name_the_command_that_replays(answer):
-    one = scenario()
     with pytest.raises(CrossflowError, match=r"its requests come one by one, and crossflow serve replays them"):
-        getattr(one, answer)()
+        getattr(scenario(), answer)()
 
 
 def test_the_steady_state_of_requests_is_that_of_their_means():

@@ -9,6 +9,9 @@ import pytest
 
 import crossflow
 from crossflow.__main__ import main
+from crossflow.answers.explanation.designs import read_design
+from crossflow.answers.explanation.moves import _nodes
+from crossflow.answers.explanation.parameters import parameters
 from crossflow.answers.search.shares import choices_of
 from crossflow.base.errors import CrossflowError, SpecError
 from crossflow.parallel.strategy.balance import StageLoads, balanced_by_time
@@ -346,3 +349,27 @@ def test_layers_are_told_for_every_stage(tmp_path, capsys):
     assert "devices of one kind only; leave system.pools.p0 out" in capsys.readouterr().err
     with pytest.raises(CrossflowError, match="launch file is for devices of one kind"):
         crossflow.export(path, "megatron")
+
+
+# ------------------------------------------------------------------------------------------ what explanations say of pools
+
+
+@pytest.fixture(scope="module")
+def generated():
+    return crossflow.from_dict({
+        "system": {"template": "reference-training", "devices": 16, "pools": {"older": {"template": "reference", "devices": 16}}},
+        "workload": {"model": "llama2-7b", "global_batch": 64, "sequence": 2048}, "strategy": "tp4-dp4-pp2-z1-sp",
+    })  # fmt: skip
+
+
+def test_budgets_of_a_pool_are_decisions_as_those_of_the_system(generated):
+    numbers = {number.path: number for number in parameters(generated)}
+    for own in ("budgets.power", "budgets.chip_area", "network.inter.bandwidth", "network.parameters.launch"):
+        system, pool = (numbers.get(f"{place}.{own}") for place in ("system", "system.pools.older"))
+        if pool is not None and system is not None:
+            assert (pool.kind, pool.group(generated=True)) == (system.kind, system.group(generated=True)), own
+    assert numbers["system.pools.older.budgets.power"].kind == "budget"
+
+
+def test_twice_the_devices_are_those_of_the_first_kind(generated):
+    assert {move.settings["system.devices"] for move in _nodes(read_design(generated, {}))} == {8, 32}

@@ -100,7 +100,8 @@ class ScenarioFile(FileModel):
     placement: Annotated[tuple[str, ...], Field(min_length=1)] | Literal["auto"] = "auto"
     kernels_per_device: PositiveInt = 1
     requests: RequestsSpec | None = Field(
-        default=None, description="requests of a service, which `crossflow serve` replays: the path of a trace, or a mapping; see below"
+        default=None,
+        description="requests of a service, which `serve`, `predict` and `study` replay: the path of a trace, or a mapping; see below",
     )
 
 

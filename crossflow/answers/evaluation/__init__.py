@@ -92,6 +92,8 @@ def evaluate(
     -----
     Memory is flat in the number of points but for the score itself: points are evaluated in chunks.
 
+    The requests of a scenario that has them are replayed at every point, as `crossflow.serve` replays them.
+
     Examples
     --------
     >>> import crossflow
@@ -102,14 +104,14 @@ def evaluate(
     """
     if not isinstance(scenario, Scenario):
         raise CrossflowError(NO_SCENARIO.format(shown(scenario)))
-    prompts = not least and bool(figures or columns is None or not PROMPTS.isdisjoint(columns))
-    options = _Options(least=least, fitting=fitting, prompts=prompts)
+    prompts = bool(figures or columns is None or not PROMPTS.isdisjoint(columns))
+    options = _Options(least=least, fitting=fitting, prompts=prompts and not least)
     if least:
         check_steady(scenario)  # of a replay no bound is known
-    if points is None:
-        score = _batch(scenario, {}, {}, 1, scenarios=(scenario,), least=least, fitting=fitting, prompts=prompts)
-    else:
+    if points is not None:
         score = _points(scenario, points, options, errors)
+    else:
+        score = _batch(scenario, {}, {}, 1, scenarios=(scenario,), **options._asdict())
     return score.with_figures(figures) if figures else score
 
 

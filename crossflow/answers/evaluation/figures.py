@@ -45,7 +45,12 @@ REPLAYED = (
     "replay_span_s", "replayed_requests",
 )  # fmt: skip
 TARGETED = ("attained", "goodput_per_s")  # of these, those that take targets
-UNREPLAYED = ("requests_decoding", "prompt_time_s", "prefill_share")  # figures of a steady state that a replay does not have
+# Figures of a steady state that a replay does not have, and what the names of further ones begin with.
+UNREPLAYED = (
+    "requests_decoding", "prompt_time_s", "prefill_share", "mfu", "hfu", "flops", "memory_traffic_bytes", "intensity_flop_per_byte",
+    "serialized_s", "hidden_communication_s", "exposed_share",
+)  # fmt: skip
+PARTS_OF_STEPS = ("breakdown_s", "communication_s", "exposed_communication_s", "by_layer_s", "bound_share")
 
 # Columns that people most often ask for.
 USUAL = ("step_time_s", "samples_per_second", "tokens_per_second", "mfu", "energy_j", "usd_per_million_tokens")
@@ -247,7 +252,7 @@ def _needs_requests(scenario: Scenario, column: str) -> Iterator[str]:
         if (column in REPLAYED and column not in SERVING) or (head == "attained" and name):
             yield "requests to replay, such as requests: {arrivals: {law: poisson, rate: 2 1/s}, count: 1000, prompt: 1000, output: 200}"
         return
-    if column in UNREPLAYED:
+    if column in UNREPLAYED or head in PARTS_OF_STEPS:
         yield "a steady state; leave out requests, which are replayed"
     targets = {one.name: one.targeted for one in requests_of(scenario).classes}
     if (column in TARGETED and not any(targets.values())) or (head == "attained" and not targets.get(name, True)):

@@ -100,8 +100,9 @@ def replayed_scenario(scenario: Scenario, trace: RequestTrace, seed: int = 0) ->
     assert scenario.stack is not None  # and software
     check_strategy(scenario, plan, workload, scenario.nodes)
     writers, readers, sent = _engines(scenario, trace)
-    if not writers.limits.pages:
-        return ReplayedScenario(found=None, writers=writers, readers=readers, problem=NO_ROOM)
+    problem = _unbuilt(writers, readers) or ("" if writers.limits.pages else NO_ROOM)
+    if problem:
+        return ReplayedScenario(found=None, writers=writers, readers=readers, problem=problem)
     rng = np.random.default_rng(seed)
     return ReplayedScenario(
         found=replay(
@@ -110,6 +111,12 @@ def replayed_scenario(scenario: Scenario, trace: RequestTrace, seed: int = 0) ->
         ),
         writers=writers, readers=readers,
     )  # fmt: skip
+
+
+def _unbuilt(*engines: Engines | None) -> str:
+    """Why the devices of engines cannot be built, as scores say it; nothing where they can."""
+    kinds = [(one.fleet, mask, sentence) for one in engines if one is not None for mask, sentence in one.fleet.device.problems]
+    return next((f"{fleet.prefix(': ')}cannot be built: {sentence}" for fleet, mask, sentence in kinds if np.any(mask)), "")
 
 
 def _pool(scenario: Scenario, trace: RequestTrace, engines: Engines, rng: np.random.Generator) -> EnginePool:

@@ -66,7 +66,7 @@ def _nodes(design: Design) -> Iterator[Attempt]:
     scenario, path = design.scenario, count_path(design.scenario)
     if isinstance(scenario.workload, ProgramSpec):
         return
-    count = scenario.system.nodes if path == "system.nodes" else scenario.devices
+    count = scenario.system.nodes if path == "system.nodes" else scenario.system.device_count
     for move in _counts("nodes", path.split(".")[1], {}, path, int(count or 1)):
         factor = Fraction(move.settings[path], int(count or 1))
         yield replace(move, settings={**move.settings, **_strategy(design, move.settings, factor)})

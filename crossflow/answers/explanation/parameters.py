@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
+from crossflow.answers.points import place_of
 from crossflow.answers.scenario import Scenario
 from crossflow.base.errors import CrossflowError
 from crossflow.base.files import held
@@ -53,7 +54,12 @@ class Parameter:
     @property
     def fitted(self) -> bool:
         """Whether it belongs to a family of devices or a kind of fabric, and was fitted to measurements."""
-        return self.path.startswith(("system.execution.", "system.network.parameters."))
+        return self.path.startswith("system.") and self.inside.startswith(("execution.", "network.parameters."))
+
+    @property
+    def inside(self) -> str:
+        """Its path below the system, or the pool, that it belongs to."""
+        return place_of(self.path)[1]
 
     def group(self, *, generated: bool) -> ParameterGroup:
         """Who can change it: of a device with published figures nobody its technology; of a generated one the entries may be others."""
@@ -199,7 +205,8 @@ def _system(scenario: Scenario) -> Iterator[Parameter]:
     unread = UNREAD if isinstance(system, DatasheetSystem) else UNREAD[:-1]
     for path, quantity, value in quantities(system):
         if path[0] not in unread and _read_for(path, scenario):
-            yield _parameter("system", path, quantity, value, KINDS.get(path[0], "architecture"), held(written, path))
+            kind = KINDS.get(path[2 if path[0] == "pools" else 0], "architecture")
+            yield _parameter("system", path, quantity, value, kind, held(written, path))
 
 
 def _read_for(path: tuple[str, ...], scenario: Scenario) -> bool:

@@ -441,7 +441,7 @@ def _with_alike(effects: Sequence[Effect]) -> tuple[Effect, ...]:
 
 def _surprise(number: Parameter, outcomes: Mapping[Hashable, _Outcome], base: _Outcome, objective: str) -> str | None:
     """Why the step is longer by what should shorten it: the resource whose part grows most."""
-    shares = any(number.path.startswith(f"{path}.") for path in BUDGETS_OF)
+    shares = any(f"system.{number.inside}".startswith(f"{path}.") for path in BUDGETS_OF)
     unclear = number.quantity.unit == "1" and not better_larger(number) and ".sram_" not in number.path
     if objective not in TIMED or shares or unclear or number.kind == "system":
         return None
