@@ -257,17 +257,7 @@ class Prediction(PlainData, Tabular):
                 name: {"total": _number(value), "exposed": _number(score.exposed_communication[name])}
                 for name, value in score.communication.items()
             },
-            **(
-                {}
-                if self.replayed
-                else {
-                    "overlap": {
-                        "serialized_s": _number(score.serialized),
-                        "hidden_communication_s": _number(score.hidden_communication),
-                        "exposed_share": _number(score.exposed_share),
-                    }
-                }
-            ),
+            **({} if self.replayed else {"overlap": self._overlap_told()}),
             "memory": self._memory_told(),
             **({"memory_by_stage": stages} if stages else {}),
             **({"stages": placed} if placed else {}),
@@ -295,6 +285,15 @@ class Prediction(PlainData, Tabular):
             "system": {"name": self.scenario.system.name, "devices": self.scenario.devices, "strategy": self.scenario.strategy_text},
             **({} if self.scenario.auto is None else {"auto": {**asdict(self.scenario.auto), "text": str(self.scenario.auto)}}),
             "provenance": self.scenario.provenance(),
+        }
+
+    def _overlap_told(self) -> dict[str, Any]:
+        """What communication hides behind computing, as plain data."""
+        score = self.score
+        return {
+            "serialized_s": _number(score.serialized),
+            "hidden_communication_s": _number(score.hidden_communication),
+            "exposed_share": _number(score.exposed_share),
         }
 
     def _memory_told(self) -> dict[str, Any]:

@@ -19,7 +19,7 @@ DOORS = {
     "runs.memory": ("CACHE", "KINDS", "Memory", "host_share", "memory", "second_capacity"),
     "runs.outcome": ("BREAKDOWN", "Outcome"),
     "runs.programs": ("launches", "program_outcome", "table"),
-    "runs.service": ("NO_ROOM", "Prefill", "Service", "TAILS", "cache_room", "guessed", "sending", "steady_state"),
+    "runs.service": ("NO_ROOM", "OVERRUN", "Prefill", "Service", "TAILS", "cache_room", "guessed", "sending", "steady_state"),
     "runs.service_table": ("Reach", "Replicas", "step_table"),
     "runs.timeline": ("transformer_timeline",),
     "runs.transformer": ("FIGURES", "run_layers", "transformer_step"),

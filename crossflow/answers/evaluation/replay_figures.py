@@ -5,17 +5,19 @@ from __future__ import annotations
 import functools
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from crossflow.answers.evaluation.common import rents
 from crossflow.answers.evaluation.replay_statistics import Phases, phases, spread
-from crossflow.answers.evaluation.replaying import ReplayedScenario
 from crossflow.answers.scenario import Scenario
 from crossflow.base.arrays import Array, Mask
 from crossflow.engine.service.replayed import ServiceReplay
 from crossflow.workload.requests.record import RequestTrace
+
+if TYPE_CHECKING:
+    from crossflow.answers.evaluation.replaying import ReplayedScenario
 
 UNSERVED = "none of {n} requests has room: a prompt with its output is longer than the cache of an engine, or than a step may read"
 

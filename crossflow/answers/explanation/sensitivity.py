@@ -98,7 +98,6 @@ def explain(scenario: Scenario, objective: str | None = None, *, tried: bool = T
     Elasticities are central differences of the logarithms at +-1 % of each parameter (+-1 for whole numbers); on one side,
     through both steps to second order, where the range of the quantity forbids the other.
     """
-    check_steady(scenario)
     start, objective = _start(scenario, objective)
     numbers = parameters(scenario)
     trials = _Trials(scenario=scenario, objective=objective, values={number.path: number.value for number in numbers})
@@ -233,6 +232,7 @@ def _strategies(trials: _Trials, base: _Outcome) -> tuple[OtherStrategy, ...]:
 
 def _start(scenario: Scenario, objective: str | None) -> tuple[Score, str]:
     """Score of a scenario, and what is explained of it; CrossflowError unless it has a positive, finite value of that."""
+    check_steady(scenario)
     start, objective = evaluate(scenario), objective or usual_objective(scenario)
     columns = start.columns()
     check_objective(scenario, columns, objective)
