@@ -90,9 +90,7 @@ def evaluate(
 
     Notes
     -----
-    Memory is flat in the number of points but for the score itself: points are evaluated in chunks.
-
-    The requests of a scenario that has them are replayed at every point, as `crossflow.serve` replays them.
+    Memory is flat in the number of points but for the score itself: points are evaluated in chunks. Requests are replayed at every point.
 
     Examples
     --------
@@ -106,8 +104,6 @@ def evaluate(
         raise CrossflowError(NO_SCENARIO.format(shown(scenario)))
     prompts = bool(figures or columns is None or not PROMPTS.isdisjoint(columns))
     options = _Options(least=least, fitting=fitting, prompts=prompts and not least)
-    if least:
-        check_steady(scenario)  # of a replay no bound is known
     if points is not None:
         score = _points(scenario, points, options, errors)
     else:
@@ -289,6 +285,8 @@ def _batch(
 
     scenarios : the scenario of each point by itself, where there are requests to replay.
     """
+    if least:
+        check_steady(scenario)  # of a replay no bound is known
     system, device, pools = _built(scenario, choices, quantities)
     batch = PointBatch(
         scenario=scenario, system=system, device=device, pools=pools, n=n, members=members, least=least, fitting=fitting

@@ -9,11 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from crossflow.base.arrays import Array
-from crossflow.engine.service.replayed import Jumps
+
+if TYPE_CHECKING:
+    from crossflow.engine.service.replayed import Jumps
 
 PERCENTILES: Mapping[str, float] = {"p50": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99}
 BATCHES, STUDENT = 20, 2.093  # batches of requests in order of arrival, and the 97.5 % quantile of Student's t with one less
