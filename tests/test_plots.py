@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from crossflow.answers.study.plots import draw
-from crossflow.answers.study.plots.lines import GAP, LINE, Panel, Series, _factors_at, beside, line_data, together
+from crossflow.answers.study.plots.lines import GAP, LINE, Panel, Series, _factors_at, beside, line_data, near, together
 from crossflow.answers.study.plots.spec import LinePlot
 from crossflow.answers.study.plots.view import View
 from crossflow.base.drawing.canvas import new_figure, panels
@@ -253,3 +253,10 @@ def test_speed_ups_of_points_that_coincide_are_a_range_only_where_they_are_alike
     """Lines that begin elsewhere may meet: 1.8 and 3.2 times are no range of one thing."""
     assert factors_of(second=1.82) == [("1.8–1.82×", GREY, 0.0)]
     assert factors_of(second=3.2) == [("1.8×", colour_of(0), 0.0), ("3.2×", colour_of(1), LINE)]
+
+
+def test_words_that_are_piled_up_take_the_room_of_all_of_them():
+    """Three marks: the second is near the first, the third is so only of the pile of both."""
+    marks = [(0.0, 0, 0), (0.04, 1, 0), (0.11, 2, 0)]
+    assert [len(group) for group in near(marks, 0.055)] == [2, 1]
+    assert [len(group) for group in near(marks, 0.055, piled=True)] == [3]

@@ -161,11 +161,11 @@ def beside(panel: Panel, low: float, high: float, log: bool) -> list[list[float]
     return moved
 
 
-def near(marks: list[tuple[float, int, int]], apart: float) -> list[list[tuple[float, int, int]]]:
-    """Marks of one place, in groups whose neighbours are less than `apart` from one another."""
+def near(marks: list[tuple[float, int, int]], apart: float, *, piled: bool = False) -> list[list[tuple[float, int, int]]]:
+    """Marks of one place, in groups whose neighbours are less than `apart` from one another; of a pile as many times that as it holds."""
     found = [[marks[0]]]
     for mark in marks[1:]:
-        if mark[0] - found[-1][-1][0] < apart:
+        if mark[0] - found[-1][-1][0] < apart * (len(found[-1]) if piled else 1):
             found[-1].append(mark)
         else:
             found.append([mark])
@@ -268,7 +268,7 @@ def _factors_at(axis: Axes, panel: Panel, points: list[tuple[int, int]]) -> list
         places.setdefault(x, []).append((height, i, j))
     found = []
     for x, marks in places.items():
-        for group in near(sorted(marks), ROOM):
+        for group in near(sorted(marks), ROOM, piled=True):
             _, i, j = group[-1]
             top, factors = panel.series[i].y[j], [panel.series[n].factors[m] for _, n, m in group]
             if len(group) == 1 or len(group) > STACKED or max(factors) <= ALIKE * min(factors):
