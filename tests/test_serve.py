@@ -268,3 +268,33 @@ def test_priorities_are_told_to_change_nothing():
         classes=(RequestClass(name="a", priority=1), RequestClass(name="b")),
     )  # fmt: skip
     assert any("priorities" in note for note in crossflow.serve(scenario(None, prompt=50, output=5, global_batch=1), trace).notes)
+
+
+CROWDED = {
+    "system": {"template": "dgx-h100", "devices": 2},
+    "workload": {"model": "llama3-8b", "task": "serving", "serving": {"prefill": {"workers": 2, "strategy": "tp1"}, "cache_tokens": 4000}},
+    "strategy": "tp1-dp2", "software": "vllm",
+    "requests": {
+        "arrivals": {"law": "poisson", "rate": "30 1/s"}, "count": 150, "output": {"law": "uniform", "low": 1, "high": 300},
+        "prompt": {"law": "uniform", "low": 100, "high": 4200},
+    },
+}  # fmt: skip
+
+
+@pytest.mark.slow
+def test_waiting_for_an_engine_that_writes_is_told():
+    """In the queue, and between the first two tokens; requests that no such engine holds have no times at all."""
+    found = crossflow.serve(CROWDED).found
+    lost = found.dropped
+    assert 0 < lost.sum() < len(lost)
+    assert np.isnan(np.stack([found.begun, found.first, found.last])[:, lost]).all()
+    assert found.waited.max() > 0.1
+    assert found.gaps.sum() == (found.output - 1)[~lost].sum()
+    assert found.gap @ found.gaps == pytest.approx((found.last - found.first)[~lost].sum(), rel=1e-9)
+    served = crossflow.serve(CROWDED)
+    assert served.queue["mean"] == pytest.approx((found.begun - found.arrival + found.waited)[~lost].sum() / served.span)
+
+
+def test_settings_in_the_place_of_requests_are_told():
+    with pytest.raises(CrossflowError, match=r"expected requests as a RequestTrace, got 'x\.y=1'"):
+        crossflow.serve(CROWDED, "x.y=1")

@@ -67,7 +67,7 @@ def confidence(values: Array) -> dict[str, float | None]:
 class Phases:
     """How a run begins and ends, by the requests that are in engines."""
 
-    filled: float  # time until as many are there as in the mean of the middle of the run. [s]
+    filled: float  # time until as many are there as in the middle of the run, less two standard deviations of them. [s]
     emptied: float  # time from the last arrival to the last token. [s]
     grows: bool  # whether the queue is still growing when arrivals end
 
@@ -78,7 +78,7 @@ def phases(arrival: Array, last: Array) -> Phases:
     edges = np.linspace(begin, end, 101)
     inside = mean_inside(arrival, last, edges) if end > begin else np.zeros(100)
     middle = float(inside[20:80].mean())
-    there = np.flatnonzero(inside >= middle)
+    there = np.flatnonzero(inside >= middle - 2.0 * float(inside[20:80].std()))  # within what the load varies by
     final, before = float(inside[90:].mean()), float(inside[45:55].mean())
     filled = float(edges[there[0]] - begin) if len(there) else 0.0
     return Phases(filled=filled, emptied=max(float(np.nanmax(last)) - end, 0.0), grows=final > 1.5 * before + 10.0)

@@ -30,6 +30,7 @@ from crossflow.answers.service.served import ServedRequests, served
 from crossflow.base import files
 from crossflow.base.errors import CrossflowError, did_you_mean
 from crossflow.base.files import YAML, Document
+from crossflow.base.limits import shown
 from crossflow.engine.runs.uneven import EVEN, Uneven
 from crossflow.engine.timeline.record import Timeline
 from crossflow.parallel.strategy.notation import DEGREES, PLAN_KEYS
@@ -175,6 +176,8 @@ def serve(
     >>> len(served.trace), served.preemptions
     (50, 0)
     """
+    if not (requests is None or isinstance(requests, RequestTrace)):
+        raise CrossflowError(f"serve: expected requests as a RequestTrace, got {shown(requests)}; settings go by their name, settings=...")
     source, texts, _ = asked("serve", scenario, settings, named)
     found = opening.load(source, texts)
     return served(found, requests_of(found) if requests is None else requests)

@@ -62,7 +62,8 @@ class ServedRequests(ReplayFigures, PlainData, Tabular):
             "time_s": 0.5 * (edges[1:] + edges[:-1]) - begin,
             "arrivals_per_s": np.histogram(self.found.arrival, edges)[0] / width,
             "requests": mean_inside(self.found.arrival[answered], self.found.last[answered], edges),
-            "waiting": mean_inside(self.found.arrival[answered], self.found.begun[answered], edges),
+            "waiting": mean_inside(self.found.arrival[answered], self.found.begun[answered], edges)
+            + mean_inside(self.found.first[answered], (self.found.first + self.found.waited)[answered], edges),
             "output_tokens_per_s": sums([jumps.steps * jumps.writers / last for (_, jumps), last in zip(engines, lasts, strict=True)]),
             "prompt_tokens_per_s": sums([jumps.tokens / last for (_, jumps), last in zip(engines, lasts, strict=True)]),
             "cache_use": np.asarray(pages) / (self.run.writers.limits.pages * len(writers)),
@@ -104,7 +105,7 @@ class ServedRequests(ReplayFigures, PlainData, Tabular):
         return {
             "arrival_s": found.arrival, "prompt": found.prompt, "output": found.output,
             "class": np.array([one.name for one in self.trace.classes])[found.kind], "engine": found.where,
-            **{f"{name}_s": values for name, values in self.times.items()}, "queue_s": found.begun - found.arrival,
+            **{f"{name}_s": values for name, values in self.times.items()}, "queue_s": found.begun - found.arrival + found.waited,
             "cached_tokens": found.hits, "preemptions": found.evicted, "dropped": found.dropped, "on_target": self.on_target,
         }  # fmt: skip
 

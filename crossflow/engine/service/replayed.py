@@ -45,6 +45,7 @@ class ServiceReplay:
     arrival: Array  # [s]
     begun: Array  # time of admission. [s]
     first: Array  # time of the first token. [s]
+    waited: Array  # between a first token from another engine and the admission to the one that writes. [s]
     last: Array  # time of the last token. [s]
     evicted: Index  # times that it lost its room. [1]
     hits: Index  # tokens of its prompt that lay in the cache. [1]
@@ -93,9 +94,12 @@ def replayed(
     """Arrays of what happened to requests."""
     times = np.array([(each.arrival, each.begun, each.first, each.last) for each in tickets], dtype=float).reshape(-1, 4).T
     times = np.where(times < 0, np.nan, times)
+    times[1:, dropped] = np.nan  # also of one that was read, and that no engine that writes can hold
+    waited = np.array([each.waited for each in tickets], dtype=float)
     counts = np.array([(each.index, each.evicted, each.hits) for each in tickets], dtype=np.intp).reshape(-1, 3).T
     gaps, gap = np.concatenate([np.array(trail.gaps, dtype=float).reshape(-1, 2) for trail in trails]).T
     return ServiceReplay(
-        trace=trace, index=counts[0], arrival=times[0], begun=times[1], first=times[2], last=times[3], evicted=counts[1], hits=counts[2],
-        dropped=dropped, where=np.array(where, dtype=np.intp)[counts[0]], jumps=tuple(map(_jumps, trails)), gap=gap, gaps=gaps, area=area,
+        trace=trace, index=counts[0], arrival=times[0], begun=times[1], first=times[2], last=times[3], waited=waited,
+        evicted=counts[1], hits=counts[2], dropped=dropped, where=np.array(where, dtype=np.intp)[counts[0]], jumps=tuple(map(_jumps, trails)),
+        gap=gap, gaps=gaps, area=area,
     )  # fmt: skip

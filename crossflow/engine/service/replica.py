@@ -40,6 +40,9 @@ class Replica:
         self.pieces: list[ReadPiece] = []
         self.steps = self.writing = 0  # of the jump that runs
         self.first = self.slope = self.mean = 0.0
+        # Whether those that write have their tokens at the ends of steps that follow each other: no step is of prompts alone, and none
+        # waits for an engine after its first token.
+        self.in_a_row = policy.mixed and limits.reads
         self.missed: list[tuple[int, float]] = []  # requests that write, and when they had their last tokens
         self.load = 0  # requests that are here
         self.area, self.seen = 0.0, 0.0  # integral of `load` over time until `seen`. [s]
@@ -335,7 +338,8 @@ class Replica:
                 self.refused = True
                 return
             self._enter(ticket, ticket.need, own, now)
-            self._begin(ticket, now)
+            ticket.waited = now - ticket.first
+            self._begin(ticket, ticket.first)
 
     # ---------------------------------------------------------------------------------------- what a jump did
 
@@ -356,8 +360,8 @@ class Replica:
         else:
             self._begin(ticket, now)
 
-    def _begin(self, ticket: Ticket, now: float) -> None:
-        """A request begins to write: all but the token that came with the end of its prompt."""
+    def _begin(self, ticket: Ticket, since: float) -> None:
+        """A request begins to write: all but the token that came with the end of its prompt, at some time."""
         tokens = ticket.need
         ticket.place, ticket.start = WRITING, self.step
         ticket.wrote = max(ticket.wrote, 1)
@@ -367,8 +371,8 @@ class Replica:
         self.context += tokens
         self.left += left
         heapq.heappush(self.finishing, (self.step + left, ticket.order, ticket))
-        if not self.policy.mixed:
-            self.missed.append((1, now))
+        if not self.in_a_row:
+            self.missed.append((1, since))
 
     def _write(self, now: float, done: list[Ticket]) -> None:
         """Every request that writes has as many tokens more as there were steps; some end."""
@@ -390,7 +394,7 @@ class Replica:
                 ticket.wrote = ticket.output
                 self._stop_writing(ticket)
                 self._leave(ticket, now, done)
-        if not self.policy.mixed:
+        if not self.in_a_row:
             self.missed = [(self.writers, now)]
 
     def _leave(self, ticket: Ticket, now: float, done: list[Ticket]) -> None:
@@ -410,7 +414,7 @@ class Replica:
         """Write the jump down."""
         steps, n, since = self.steps, self.writing, self.since
         self.trail.rows.append((since, now, steps, n, self.mean + 0.5 * (steps - 1), self.tokens, self.keys, self.pages, len(self.waiting)))
-        if n and self.policy.mixed:
+        if n and self.in_a_row:
             self.trail.gaps.append((n * steps, (now - since) / steps))
         elif n:
             each = (now - since) / steps
