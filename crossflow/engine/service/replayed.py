@@ -100,6 +100,6 @@ def replayed(
     gaps, gap = np.concatenate([np.array(trail.gaps, dtype=float).reshape(-1, 2) for trail in trails]).T
     return ServiceReplay(
         trace=trace, index=counts[0], arrival=times[0], begun=times[1], first=times[2], last=times[3], waited=waited,
-        evicted=counts[1], hits=counts[2], dropped=dropped, where=np.array(where, dtype=np.intp)[counts[0]], jumps=tuple(map(_jumps, trails)),
-        gap=gap, gaps=gaps, area=area,
+        evicted=counts[1], hits=counts[2], dropped=dropped, where=np.array(where, dtype=np.intp)[counts[0]],
+        jumps=tuple(map(_jumps, trails)), gap=gap, gaps=gaps, area=area,
     )  # fmt: skip
