@@ -25,7 +25,7 @@ from crossflow.hardware.architecture.datasheet import of_a_datasheet
 from crossflow.hardware.architecture.template import DatasheetSystem
 from crossflow.parallel.strategy.plan import OWN_TENSOR, Plan
 from crossflow.parallel.strategy.reading import strategy_problem
-from crossflow.workload.idle import of_other_tasks
+from crossflow.workload.idle import ONLY_REPLAYED, of_other_tasks
 from crossflow.workload.spec import MODELS, TransformerSpec
 
 # Settings that a scenario writes over what a file or a model has, by where they stand, and why they may change nothing.
@@ -96,9 +96,7 @@ def idle(scenario: Scenario, score: Score) -> Iterator[str]:
         if place in planned or (place == "system.operation" and scenario.system.pools):  # a price is one of several there
             continue
         found = [path for path in _idle_below(scenario, score, tuple(place.split("."))) if path not in untimely]
-        yield from (
-            f"{path} changes nothing here: only a replay of requests takes it (crossflow serve)" for path in found if path in REPLAYED
-        )
+        yield from (f"{path} changes nothing here: {ONLY_REPLAYED}" for path in found if path in REPLAYED)
         found = [path for path in found if path not in REPLAYED]
         if found:
             because = _why_idle(scenario, score, found) or why

@@ -14,7 +14,7 @@ DOORS = {
         "Tables"),
     "graph": ("Graph", "GraphLayer", "Node", "Size"),
     "huggingface": ("CONFIG", "MTP_NOTE", "file_notes", "huggingface_document"),
-    "idle": ("of_other_tasks", "without_meaning"),
+    "idle": ("ONLY_REPLAYED", "of_other_tasks", "without_meaning"),
     "job": ("Chunk", "Job", "JobTask"),
     "jobs": ("dlrm_job", "job_of", "tokens_of"),
     "operations": ("*",),

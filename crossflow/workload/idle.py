@@ -20,6 +20,7 @@ _TRAINED = {
 }  # fmt: skip
 
 _REPLAYED = ("router", "cache_tokens", "host_cache")  # keys of `serving` that a steady state does not use
+ONLY_REPLAYED = "only a replay of requests takes it (crossflow serve)"
 
 
 def of_other_tasks(spec: AnySpec) -> IdleKey:
@@ -34,7 +35,7 @@ def of_other_tasks(spec: AnySpec) -> IdleKey:
         yield "global_batch", "requests arrive (serving.arrival_rate), and as many are in flight as come and go"
     if isinstance(spec, TransformerSpec) and spec.task == "serving":
         replayed = (key for key in _REPLAYED if _differs(spec, ["serving", key]))
-        yield from ((f"serving.{key}", "only a replay of requests takes it (crossflow serve)") for key in replayed)
+        yield from ((f"serving.{key}", ONLY_REPLAYED) for key in replayed)
     if isinstance(spec, TransformerSpec) and spec.task in ("training", "forward"):
         yield from ((key, f"only a service has requests, and task is {spec.task}") for key in ("prompt", "output") if getattr(spec, key))
 

@@ -85,9 +85,10 @@ def main() -> int:
     words.add_argument("--only", nargs="+", type=Path, metavar="PAGE", help="these pages alone, such as docs/how-to/fit.md")
     arguments = words.parse_args()
     report = validate(arguments.data, whole=True) if arguments.data or arguments.excerpt else None
+    own = functools.cache(lambda: _without_own(report, arguments.data))  # two pages have the table
     pages = {DOCS / "files.md": files_page, DOCS / "cli.md": cli_page, DOCS / "support.md": lambda: support.page(GENERATED)}
     if report is not None:
-        pages[DOCS / "validation.md"] = lambda: validation_page(report, arguments.data)
+        pages[DOCS / "validation.md"] = lambda: validation_page(report, own(), full=arguments.data is not None)
     chosen = {page.resolve() for page in arguments.only or (*pages, *written_pages())}
     texts = {page: made() for page, made in pages.items() if page in chosen}
     broken: list[str] = []
@@ -97,9 +98,7 @@ def main() -> int:
             text = between(text, "support", f"\n{support.compact()}\n") if "<!-- support -->" in text else text
             text = between(text, "speed", f"\n{speed()}\n") if "<!-- speed -->" in text else text
             text = text if report is None else between(text, "accuracy", summary(report))
-            texts[page] = (
-                between(text, "left out", f"\n{_without_own(arguments.data)}\n") if arguments.data and "<!-- left out -->" in text else text
-            )
+            texts[page] = between(text, "left out", f"\n{own()}\n") if arguments.data and "<!-- left out -->" in text else text
             broken += doctests(page, texts[page], place)
     if arguments.check:
         broken += [difference for page, text in texts.items() for difference in differences(page, text)]
@@ -666,15 +665,17 @@ STATISTICS = ("rows", "median", "mean", "p90", "bias")
 ERRORS = ("median_abs_error", "mean_abs_error", "p90_abs_error", "bias")
 
 
-def validation_page(report: Report, folder: Path | None) -> str:
-    """Predicted against measured, for every table of a report, which is of a folder or of the excerpt in the package."""
+def validation_page(report: Report, own: str, *, full: bool) -> str:
+    """Predicted against measured, for every table of a report; `own` is the table of rows without what was fitted to their own group."""
     data = (
         "From the full folder of measured data of the project, given with `--data`; the package carries an evenly spaced excerpt of it, which `crossflow validate` uses by itself."
-        if folder
+        if full
         else "From the excerpt of measured data that the package carries."
     )
     text = f"{GENERATED}\n# Accuracy\n\n{data}\n\n## Where it is weak\n\n{prose()['worst']}\n\n{_worst(report)}\n{prose()['weak']}\n\n"
-    text += f"## What these errors are\n\n{prose()['accuracy']}\n\n## Rows of a group that nobody fitted\n\n{prose()['without_own']}\n\n{_without_own(folder)}\n"
+    text += (
+        f"## What these errors are\n\n{prose()['accuracy']}\n\n## Rows of a group that nobody fitted\n\n{prose()['without_own']}\n\n{own}\n"
+    )
     text += f"## Bands of error\n\n{prose()['bands']}\n\n{_bands(report)}\n"
     text += "## Sources\n\n" + "".join(f"- {line}\n" for line in _sources(report)) + "\n"
     for table in report.tables:
@@ -686,12 +687,11 @@ def validation_page(report: Report, folder: Path | None) -> str:
     return text + "".join(_blind(table) for table in report.tables if isinstance(table, HindcastTable))
 
 
-@functools.cache
-def _without_own(folder: Path | None) -> str:
+def _without_own(report: Report, folder: Path | None) -> str:
     """Median errors of tables without what was fitted to the chip, source or engine of a row."""
     rows = []
     for way in WAYS:
-        found = leave_out(way, folder, whole=True)
+        found = leave_out(way, folder, whole=True, fitted=report)
         for fitted, left in zip(found.fitted.tables, found.left_out.tables, strict=True):
             if len(left.measured) >= FEWEST:
                 both = (errors(table.measured, table.predicted) for table in (fitted, left))

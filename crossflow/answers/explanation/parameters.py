@@ -9,7 +9,7 @@ from typing import Any, Literal, get_args
 from crossflow.answers.points import place_of
 from crossflow.answers.scenario import Scenario
 from crossflow.base.errors import CrossflowError
-from crossflow.base.files import held
+from crossflow.base.files import dotted, held
 from crossflow.base.paths import quantities
 from crossflow.base.units import Quantity, parse
 from crossflow.hardware.architecture.datasheet import REFERENCE_UNIT, sizing_types
@@ -205,7 +205,7 @@ def _system(scenario: Scenario) -> Iterator[Parameter]:
     unread = UNREAD if isinstance(system, DatasheetSystem) else UNREAD[:-1]
     for path, quantity, value in quantities(system):
         if path[0] not in unread and _read_for(path, scenario):
-            kind = KINDS.get(path[2 if path[0] == "pools" else 0], "architecture")
+            kind = KINDS.get(place_of(dotted(("system", *path)))[1].split(".")[0], "architecture")
             yield _parameter("system", path, quantity, value, kind, held(written, path))
 
 

@@ -105,7 +105,7 @@ class ServedRequests(ReplayFigures, PlainData, Tabular):
         return {
             "arrival_s": found.arrival, "prompt": found.prompt, "output": found.output,
             "class": np.array([one.name for one in self.trace.classes])[found.kind], "engine": found.where,
-            **{f"{name}_s": values for name, values in self.times.items()}, "queue_s": found.begun - found.arrival + found.waited,
+            **{f"{name}_s": values for name, values in self.times.items()}, "queue_s": found.waits,
             "cached_tokens": found.hits, "preemptions": found.evicted, "dropped": found.dropped, "on_target": self.on_target,
         }  # fmt: skip
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from rich.console import Group, RenderableType
@@ -86,8 +86,7 @@ def _both(name: str, entry: Mapping[str, Any], way: str) -> RenderableType:
         [label, page.count(row["n"]), *(_percent(held[key]) for key in SHOWN for held in (row["fitted"], row))] for label, row in listed
     ]
     header = ("", "n", *(f"{_ERRORS[key]}{end}" for key in SHOWN for end in ("", " left out")))
-    aside = f"{page.count(entry['n'])} rows without what was fitted to their own {way}"
-    return Group(page.heading(title, aside=aside), page.indented(page.grid(body, right=range(1, len(header)), header=header, wraps=0)))
+    return _section(title, f"{page.count(entry['n'])} rows without what was fitted to their own {way}", header, body)
 
 
 def _effect(name: str, entry: Mapping[str, Any]) -> RenderableType:
@@ -100,6 +99,11 @@ def _effect(name: str, entry: Mapping[str, Any]) -> RenderableType:
     body = [[label, page.count(row["n"]), _count(row["moved"]), *(_percent(row[key]) for key in keys)] for label, row in listed]
     header = ("", "n", "moved", *(f"{_ERRORS[key]}{end}" for key in SHOWN for end in ("", " without")))
     aside = "other rows can be predicted" if moved is None else f"{page.count(moved)} of {page.count(entry['n'])} rows move"
+    return _section(title, aside, header, body)
+
+
+def _section(title: str, aside: str, header: Sequence[str], body: Sequence[Sequence[RenderableType]]) -> Group:
+    """A heading with a grid of numbers below it."""
     return Group(page.heading(title, aside=aside), page.indented(page.grid(body, right=range(1, len(header)), header=header, wraps=0)))
 
 

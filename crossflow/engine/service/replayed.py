@@ -78,6 +78,11 @@ class ServiceReplay:
         return {"ttft": self.first - self.arrival, "tpot": (self.last - self.first) / further, "e2e": self.last - self.arrival}
 
     @property
+    def waits(self) -> Array:
+        """Time in queues: before the admission, and before that to an engine that writes. [s]"""
+        return self.begun - self.arrival + self.waited
+
+    @property
     def answered(self) -> Mask:
         """Requests that have ended."""
         return np.asarray(~self.dropped)

@@ -15,7 +15,7 @@ import numpy as np
 from crossflow.answers.bands import CHIPS, FEWEST, GENERATED, LAYOUTS, SHARED, UNMEASURED_CHIP, Band, Likeness, PairSpread, candidates
 from crossflow.base.arrays import Array, Mask
 from crossflow.evidence.validation.comparison import validate
-from crossflow.evidence.validation.dropping import BEFORE, earlier_families, instead
+from crossflow.evidence.validation.dropping import earlier_families, has_earlier, instead
 from crossflow.evidence.validation.likeness import likenesses
 from crossflow.evidence.validation.report import Table
 from crossflow.evidence.validation.tables import device_spec, template_of
@@ -56,7 +56,7 @@ def left_out(folder: Path | None) -> list[JudgedRow]:
     """Rows of devices whose generation is left out: they are predicted by their datasheet and the parameters of the generation before."""
     with instead(earlier_families()):
         rows = list(judged(validate(folder, whole=True).tables))
-    late = [row for row in rows if row.like.device and getattr(device_spec(row.like.device), "family", "") in BEFORE]
+    late = [row for row in rows if has_earlier(row.like.device)]
     return [replace(row, like=replace(row.like, device="", seen="none")) for row in late]
 
 

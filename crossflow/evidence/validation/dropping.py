@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import re
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,7 @@ from crossflow.base import files
 from crossflow.base.contents import Contents, key_of
 from crossflow.base.errors import CrossflowError, did_you_mean
 from crossflow.base.files import Document, Path_
-from crossflow.evidence.validation.tables import shipped
+from crossflow.evidence.validation.tables import device_spec, shipped
 from crossflow.hardware.architecture.software import load_stack
 from crossflow.hardware.architecture.system import resolve
 
@@ -55,6 +55,11 @@ def earlier_families() -> dict[Path, str]:
     """Contents of every family that has one before it, with the numbers of that one."""
     known = files.catalogue("templates", "families")
     return {known[name]: _text({**_data(known[before]), "name": name}) for name, before in BEFORE.items() if name in known}
+
+
+def has_earlier(device: str) -> bool:
+    """Whether a device is of a family that has one before it."""
+    return bool(device) and getattr(device_spec(device), "family", "") in BEFORE
 
 
 def _data(path: Path) -> dict[str, Any]:
@@ -120,13 +125,25 @@ def dropped(parameter: str) -> dict[Path, str]:
     known = droppable()
     if name not in known:
         raise CrossflowError(f"no fitted number is called '{name}'{did_you_mean(name, known)} (`crossflow validate --drop` lists them)")
-    contents: dict[Path, str] = {}
-    for path, keys in known[name]:
-        data = yaml.safe_load(contents.get(path) or path.read_text(encoding="utf-8"))
-        neutral(data, keys, yaml.safe_load(value) if value else None)
-        contents[path] = _text(data)
+    given = yaml.safe_load(value) if value else None
+    contents = changed(known[name], lambda data, keys: neutral(data, keys, given))
     _check(name, contents)
     return contents
+
+
+def changed(places: Iterable[tuple[Path, Path_]], change: Callable[[dict[Any, Any], Path_], None]) -> dict[Path, str]:
+    """Contents of files after a change of the number at each of some places."""
+    data: dict[Path, dict[Any, Any]] = {}
+    for path, keys in places:
+        if path not in data:
+            data[path] = plain_of(path)
+        change(data[path], keys)
+    return {path: _text(one) for path, one in data.items()}
+
+
+def plain_of(path: Path) -> dict[Any, Any]:
+    """Data of a file of the package, which may be changed."""
+    return dict(yaml.safe_load(path.read_text(encoding="utf-8")))
 
 
 def _check(name: str, contents: Mapping[Path, str]) -> None:

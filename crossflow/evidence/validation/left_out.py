@@ -13,19 +13,19 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import yaml
 from numpy.typing import NDArray
 
 from crossflow.answers.bands import Likeness
 from crossflow.base import files
 from crossflow.base.arrays import Mask
 from crossflow.base.errors import CrossflowError, did_you_mean
+from crossflow.base.files import Path_
 from crossflow.evidence.validation.comparison import validate
-from crossflow.evidence.validation.dropping import BEFORE, droppable, earlier_families, instead, neutral
+from crossflow.evidence.validation.dropping import changed, droppable, earlier_families, has_earlier, instead, neutral, plain_of
 from crossflow.evidence.validation.hindcasts import HindcastTable
 from crossflow.evidence.validation.likeness import likenesses
 from crossflow.evidence.validation.report import ERRORS, Report, Table
-from crossflow.evidence.validation.tables import device_spec, measurements
+from crossflow.evidence.validation.tables import measurements
 
 # Conditions of sources that were fitted to their rows; all others are facts that their publications tell.
 FITTED_CONDITIONS = (
@@ -64,7 +64,7 @@ class LeftOut:
         return f"LeftOut({self.way}): {self.left_out!r}"
 
 
-def leave_out(way: str, data: str | Path | None = None, *, whole: bool = False) -> LeftOut:
+def leave_out(way: str, data: str | Path | None = None, *, whole: bool = False, fitted: Report | None = None) -> LeftOut:
     """Predict measured rows without what was fitted to their own chip, source or engine, and as they are predicted otherwise.
 
     Rows to whose group nothing was fitted are skipped.
@@ -73,6 +73,7 @@ def leave_out(way: str, data: str | Path | None = None, *, whole: bool = False) 
     ----------
     way : what is left out, one of `WAYS`.
     data, whole : folder of measured tables, and what else to compare with, as `validate` has them.
+    fitted : what `validate` says of these, where that is known.
 
     Raises
     ------
@@ -84,14 +85,14 @@ def leave_out(way: str, data: str | Path | None = None, *, whole: bool = False) 
     if way not in WAYS:
         raise CrossflowError(f"rows are left out by {', '.join(WAYS)}; got '{way}'{did_you_mean(way, WAYS)}")
     contents, reaches = WAYS[way]()
-    kept = validate(data, whole=whole)
+    kept = validate(data, whole=whole) if fitted is None else fitted
     with instead(contents):
         left = validate(data, whole=whole)
     pairs = [
         _compared(*pair, reaches, way) for pair in zip(kept.tables, left.tables, strict=True) if not isinstance(pair[0], HindcastTable)
     ]
-    fitted, without = zip(*pairs, strict=True)
-    return LeftOut(way=way, fitted=replace(kept, tables=fitted), left_out=replace(left, tables=without))
+    both = [replace(report, tables=tables) for report, tables in zip((kept, left), zip(*pairs, strict=True), strict=True)]
+    return LeftOut(way=way, fitted=both[0], left_out=both[1])
 
 
 @dataclass(frozen=True)
@@ -111,20 +112,17 @@ Reaches = Callable[[_Row], str]  # the chip, source or engine of a row, where so
 
 
 def _chips() -> tuple[dict[Path, str], Reaches]:
-    def chip(row: _Row) -> str:
-        return row.like.device if row.like.device and getattr(device_spec(row.like.device), "family", "") in BEFORE else ""
-
-    return earlier_families(), chip
+    return earlier_families(), lambda row: row.like.device if has_earlier(row.like.device) else ""
 
 
 def _sources() -> tuple[dict[Path, str], Reaches]:
-    found = _without("measurements", _fitted_condition, neutral)
+    found = changed((place for place in _places("measurements") if _fitted_condition(place[1])), neutral)
     names = tuple(name for name, conditions in measurements().items() if any(_fitted_condition((name, key)) for key in _keys(conditions)))
     return found, lambda row: row.source if row.source.startswith(names) else ""
 
 
 def _engines() -> tuple[dict[Path, str], Reaches]:
-    found = _without("software", bool, _as_similar)
+    found = changed(_places("software"), _as_similar)
     stacks = {path.stem for path in found}
     return found, lambda row: row.engine if row.engine in stacks else ""
 
@@ -137,26 +135,19 @@ def _keys(data: Any) -> list[str]:
     return [found for key, value in data.items() for found in (str(key), *_keys(value))] if isinstance(data, Mapping) else []
 
 
-def _fitted_condition(keys: tuple[Any, ...]) -> bool:
+def _fitted_condition(keys: Path_) -> bool:
     """Whether a condition of a source, the first of the keys, was fitted to its rows."""
     return any(key in FITTED_CONDITIONS for key in keys) and not any(keys[0] == source and key in keys for source, key in PUBLISHED)
 
 
-def _without(
-    section: str, wanted: Callable[[tuple[Any, ...]], bool], give_way: Callable[[dict[str, Any], tuple[Any, ...]], None]
-) -> dict[Path, str]:
-    """Contents of files whose fitted numbers below a section of `droppable` give way."""
-    places = [place for name, held in droppable().items() if name.startswith(f"{section}.") for place in held if wanted(place[1])]
-    data = {path: yaml.safe_load(path.read_text(encoding="utf-8")) for path, _ in places}
-    for path, keys in places:
-        give_way(data[path], keys)
-    return {path: yaml.safe_dump(one, sort_keys=False) for path, one in data.items()}
+def _places(section: str) -> list[tuple[Path, Path_]]:
+    """Places of the fitted numbers below a section of `droppable`."""
+    return [place for name, held in droppable().items() if name.startswith(f"{section}.") for place in held]
 
 
-def _as_similar(data: dict[str, Any], keys: tuple[Any, ...]) -> None:
+def _as_similar(data: dict[Any, Any], keys: Path_) -> None:
     """Give an engine the number of a similar one; none where that has none."""
-    path = files.catalogue("templates", "software")[SIMILAR.get(data["name"], GENERAL)]
-    held = files.held(yaml.safe_load(path.read_text(encoding="utf-8")), keys)
+    held = files.held(plain_of(files.catalogue("templates", "software")[SIMILAR.get(data["name"], GENERAL)]), keys)
     own = files.held(data, keys[:-1])
     if held is None:
         del own[keys[-1]]
