@@ -27,10 +27,20 @@ def service(pool=None, **system):
 
 
 def figures(scenario, points=None):
-    """Numbers of its score, but for those that tell the pool's device, of one node, and of trust."""
-    left = ("architecture.prefill.", "node_power", "error_band", "trust")
+    """Numbers of its score, but for those that tell the devices of pools, of one node, and of trust."""
+    left = (*(f"architecture.{name}." for name in scenario.system.pools), "node_power", "error_band", "trust")
     columns = crossflow.evaluate(scenario, points).columns()
     return {name: values for name, values in columns.items() if isinstance(values, np.ndarray) and not name.startswith(left)}
+
+
+def together_as_alone(scenario, points):
+    """Figures of points at once, which are those of each by itself."""
+    together = figures(scenario, points)
+    for i in range(len(next(iter(points.values())))):
+        alone = figures(scenario.replace({path: values[i] for path, values in points.items()}))
+        for name, values in alone.items():
+            assert together[name][i] == pytest.approx(values[0], rel=1e-12, nan_ok=True), name
+    return together
 
 
 def test_a_pool_of_the_same_devices_changes_no_figure():
@@ -74,12 +84,7 @@ def test_points_that_differ_in_the_pool_score_as_each_by_itself():
         "system.pools.prefill.budgets.power": ["700 W", "500 W", "900 W"],
         "workload.serving.prefill.workers": [1, 2, 4],
     }
-    together = figures(scenario, points)
-    for i in range(3):
-        alone = figures(scenario.replace({path: values[i] for path, values in points.items()}))
-        for name, values in alone.items():
-            assert together[name][i] == pytest.approx(values[0], rel=1e-12, nan_ok=True), name
-    assert len({*together["ttft_s"]}) == 3
+    assert len({*together_as_alone(scenario, points)["ttft_s"]}) == 3
 
 
 def test_keys_and_values_travel_at_the_pace_of_the_slower_network():

@@ -6,6 +6,7 @@ import itertools
 
 import numpy as np
 import pytest
+from test_pools import figures, together_as_alone
 
 import crossflow
 from crossflow.__main__ import main
@@ -39,13 +40,6 @@ def time_of(*args, **more):
 def layers_of(scenario):
     """Layers of the chunks of every stage."""
     return [one.layers for one in crossflow.predict(scenario).placed_stages]
-
-
-def figures(scenario, points=None):
-    """Numbers of its score, but for those of trust, of one node, and of the devices of pools."""
-    left = ("error_band", "trust", "node_power", "architecture.p")
-    columns = crossflow.evaluate(scenario, points).columns()
-    return {name: values for name, values in columns.items() if isinstance(values, np.ndarray) and not name.startswith(left)}
 
 
 # ------------------------------------------------------------------------------------------------ laws
@@ -142,11 +136,14 @@ def test_what_does_not_fit_is_told_by_the_stage_that_lacks_most():
 
 def test_names_of_pools_change_nothing():
     pools = {"one": A100, "other": B200}
-    first = figures(trained(H100, *pools.items(), strategy="tp8-pp3", workload={"global_batch": 60}))
-    swapped = figures(trained(H100, ("other", A100), ("one", B200), strategy="tp8-pp3", workload={"global_batch": 60}))
+    both = [
+        trained(H100, *named, strategy="tp8-pp3", workload={"global_batch": 60})
+        for named in (pools.items(), [("other", A100), ("one", B200)])
+    ]
+    first, swapped = map(figures, both)
     for name, values in first.items():
-        if not name.startswith("architecture.o"):
-            np.testing.assert_array_equal(swapped[name], values, err_msg=name)
+        np.testing.assert_array_equal(swapped[name], values, err_msg=name)
+    first, swapped = (crossflow.evaluate(one).columns() for one in both)
     np.testing.assert_array_equal(first["architecture.one.memory.capacity"], swapped["architecture.other.memory.capacity"])
 
 
@@ -221,11 +218,7 @@ def test_points_score_as_each_by_itself():
         "system.pools.p0.levels.memory.bandwidth": ["2 TB/s", "1 TB/s", "3 TB/s"],
         "workload.global_batch": [64, 32, 64],
     }
-    together = figures(scenario, points)
-    for i in range(3):
-        alone = figures(scenario.replace({path: values[i] for path, values in points.items()}))
-        for name, values in alone.items():
-            assert together[name][i] == pytest.approx(values[0], rel=1e-12, nan_ok=True), name
+    together_as_alone(scenario, points)
 
 
 def test_nodes_and_templates_of_a_pool_are_swept():
