@@ -1,6 +1,7 @@
 """What users bring beside plain models: attention of torch's own layers, copies, autocast, options that change nothing."""
 
 import copy
+from collections import Counter
 
 import pytest
 import torch
@@ -65,3 +66,40 @@ def test_options_that_change_nothing_are_refused():
         record(own, batch=8)
     with pytest.raises(CrossflowError, match="a word is given twice"):
         record(own, world_size=8, parallel="tp=2,tp=4")
+
+
+class Routed(nn.Module):
+    """A layer with a router in fp32 beside matrices in bf16, as mixtures of the transformers package have it."""
+
+    def __init__(self):
+        super().__init__()
+        self.up, self.down = nn.Linear(64, 256, dtype=torch.bfloat16), nn.Linear(256, 64, dtype=torch.bfloat16)
+        self.router = nn.Linear(64, 64)
+
+    def forward(self, x):
+        return self.down(self.up(x)) * self.router(x.float()).to(x.dtype)
+
+
+def stack_of(layer):
+    return lambda: (nn.Sequential(*(layer() for _ in range(3))), torch.randn(4, 64, dtype=torch.bfloat16))
+
+
+def test_a_router_of_another_type_is_sharded_by_itself():
+    alone, found = record(stack_of(Routed)), record(stack_of(Routed), world_size=8, parallel="fsdp2")
+    assert held(found, "weights") == pytest.approx(held(alone, "weights") / 8)
+    sizes = [found.messages[op.message].size for op in found.ops if op.message is not None and op.phase == "forward"]
+    matrices, router = 2 * (2 * 64 * 256 + 256 + 64), 4 * (64 * 64 + 64)
+    assert Counter(sizes) == {matrices: 3, router: 3}
+
+
+def test_a_module_with_weights_of_two_types_is_told():
+    class Both(nn.Linear):
+        def __init__(self):
+            super().__init__(64, 64, dtype=torch.bfloat16)
+            self.scale = nn.Parameter(torch.ones(64))
+
+        def forward(self, x):
+            return super().forward(x) * self.scale.to(x.dtype)
+
+    with pytest.raises(CrossflowError, match=r"Both has weights of several types \(bfloat16 and float32\).* convert the model to one type"):
+        record(stack_of(Both), world_size=8, parallel="fsdp2")

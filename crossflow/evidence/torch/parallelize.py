@@ -7,7 +7,7 @@ import fnmatch
 import functools
 import math
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -123,12 +123,51 @@ def parallelized(model: Any, plan: Parallelism, reduce: torch.dtype | None, oute
         mesh = _mesh(sizes, names)
         mesh = mesh["dp", "fsdp"] if plan.replicas > 1 else mesh["fsdp"]
         policy, cut = MixedPrecisionPolicy(reduce_dtype=reduce), functools.partial(_cut, ranks=plan.shards)
+        shard = functools.partial(fully_shard, mesh=mesh, mp_policy=policy, shard_placement_fn=cut)
         for part in blocks(model):
-            fully_shard(part, mesh=mesh, mp_policy=policy, shard_placement_fn=cut)
+            _shard_types(part, shard)
+            shard(part)
         for part in _of_stages(model, outer) if outer else _around(model):
-            fully_shard(part, mesh=mesh, mp_policy=policy, reshard_after_forward=not outer, shard_placement_fn=cut)
-        fully_shard(model, mesh=mesh, mp_policy=policy, reshard_after_forward=None if outer else True, shard_placement_fn=cut)
+            _shard_types(nn.ModuleList(part), shard)
+            shard(part, reshard_after_forward=not outer)
+        _shard_types(model, shard)
+        shard(model, reshard_after_forward=None if outer else True)
     return model
+
+
+def _shard_types(part: Any, shard: Callable[[Any], Any]) -> None:
+    """Shard modules of a part whose weights have another type than most of it, such as a router in fp32, each by itself: FSDP2 gathers
+    weights of one type together.
+
+    Raises
+    ------
+    CrossflowError
+        For a module that has weights of several types itself.
+    """
+    own = list(_unsharded(part))
+    sizes = Counter[torch.dtype]()
+    for _, weight in own:
+        sizes[weight.dtype] += weight.numel()
+    if len(sizes) < 2:
+        return
+    usual = max(sizes, key=lambda dtype: sizes[dtype])
+    for module in dict.fromkeys(module for module, weight in own if weight.dtype != usual):
+        if len({weight.dtype for weight in module.parameters()}) > 1:
+            types = " and ".join(sorted({str(weight.dtype).removeprefix("torch.") for weight in module.parameters()}))
+            raise CrossflowError(
+                f"--parallel fsdp2: {type(module).__name__} has weights of several types ({types}), which FSDP2 does not shard together; "
+                "convert the model to one type, or put the others into a module of their own"
+            )
+        shard(module)
+
+
+def _unsharded(part: Any) -> Iterator[tuple[Any, Any]]:
+    """Weights of a part outside the modules that are sharded by themselves, each with its module."""
+    for weight in part.parameters(recurse=False):
+        yield part, weight
+    for one in part.children():
+        if not isinstance(one, FSDPModule):
+            yield from _unsharded(one)
 
 
 def _of_stages(model: Any, outer: Mapping[str, int]) -> list[list[Any]]:
