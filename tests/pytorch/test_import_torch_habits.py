@@ -103,3 +103,47 @@ def test_a_module_with_weights_of_two_types_is_told():
 
     with pytest.raises(CrossflowError, match=r"Both has weights of several types \(bfloat16 and float32\).* convert the model to one type"):
         record(stack_of(Both), world_size=8, parallel="fsdp2")
+
+
+def trained_by(make):
+    def build():
+        model = nn.Sequential(*(perceptron() for _ in range(3)))
+        return {"model": model, "inputs": torch.randn(4, 64), "optimizer": make(model)}
+
+    return build
+
+
+MATRICES = 3 * 2 * 64 * 256
+OWN = {
+    "decoupled": (lambda model: torch.optim.AdamW(model.parameters()), 2),  # whose defaults are more than its arguments
+    "class": (lambda model: torch.optim.AdamW, 2),
+    "groups": (lambda model: torch.optim.AdamW([{"params": [one], "lr": 1e-4 * one.dim()} for one in model.parameters()]), 2),
+    "muon": (lambda model: torch.optim.Muon([one for one in model.parameters() if one.dim() == 2]), 1),
+}
+
+
+@pytest.mark.parametrize("parallel", ["ddp", "fsdp2"])
+@pytest.mark.parametrize("own", OWN)
+def test_an_optimizer_keeps_its_settings_and_its_weights(own, parallel):
+    make, states = OWN[own]
+    found = record(trained_by(make), world_size=4, parallel=parallel)
+    weights = MATRICES if own == "muon" else MATRICES + 3 * (256 + 64)
+    assert held(found, "optimizer") == pytest.approx(4 * states * weights / (4 if parallel == "fsdp2" else 1), rel=0.001)
+
+
+def test_scalar_weights_stay_whole():
+    class Scaled(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.inner, self.scale = nn.Sequential(*(perceptron() for _ in range(2))), nn.Parameter(torch.ones(()))
+
+        def forward(self, x):
+            return self.inner(x) * self.scale
+
+    found = record(lambda: (Scaled(), torch.randn(4, 64)), world_size=4, parallel="fsdp2")
+    assert held(found, "weights") == 4 * (2 * (2 * 64 * 256 + 256 + 64) / 4 + 1)
+
+
+def test_sparse_gradients_are_told():
+    with pytest.raises(CrossflowError, match="build the embeddings with sparse=False"):
+        record(lambda: (nn.EmbeddingBag(100, 8, sparse=True), torch.zeros(4, 3, dtype=torch.long)), world_size=4, parallel="ddp")

@@ -210,6 +210,7 @@ def _step(
 ) -> Callable[[], None]:
     """One step of a model: forward, backward, update."""
     module = model.module
+    before = {id(one): name for name, one in module.named_parameters(remove_duplicate=False)}
     if plan is not None:
         if any(isinstance(one, Replicated) for one in module.modules()) or any(local(one) is not one for one in module.parameters()):
             raise CrossflowError("the function divides the model itself; leave --parallel out")
@@ -230,7 +231,9 @@ def _step(
         with idle, parallelize.microbatch(module) if stages is not None else nullcontext(), parallelize.divided_loss(plan):
             source.loss_of(model, module(*model.args, **model.kwargs)).backward()
 
-    update = functools.cache(lambda: _update(model, module, plan, stages, optimizer, recorder))
+    after = dict(model.module.named_parameters(remove_duplicate=False))  # which FSDP2 and DTensor have put in their place
+    renamed = {weight: after[name] for weight, name in before.items()}
+    update = functools.cache(lambda: _update(model, module, plan, stages, optimizer, recorder, renamed))
 
     def train() -> None:
         for _ in range(stages.recorded - 1 if stages is not None else 0):
@@ -258,20 +261,41 @@ def _update(
     stages: Stages | None,
     optimizer: str,
     recorder: StepRecorder,
+    renamed: Mapping[int, Any],
 ) -> Any:
-    """The optimizer, with a group of weights for every stage; they are known once a step was recorded."""
+    """The optimizer, with groups of weights for every stage; they are known once a step was recorded."""
     weights = [one for one in module.parameters() if one.requires_grad]
-    groups: list[Any] = weights
     if stages is not None:
         names = {recorder.key(one): name for name, one in module.named_parameters()}
         stage = stages.of_weights(recorder.records, recorder.held, names)
         for one in weights:
             setattr(one, STAGE, stage.get(recorder.key(one), 0))
-        groups = [{"params": found} for i in range(stages.count) if (found := [one for one in weights if getattr(one, STAGE) == i])]
     own, made = model.optimizer, OPTIMIZERS[optimizer]
-    if own is not None and plan is not None:  # its weights are others now
-        return type(own)(groups, **own.defaults)
-    return own if own is not None or made is None else made(groups)
+    if own is None and made is None:
+        return None
+    if isinstance(own, torch.optim.Optimizer):
+        if plan is not None:
+            own.param_groups = [part for group in own.param_groups for part in _of_each_stage({**group, "params": _now(group, renamed)})]
+        return own
+    make = own or made
+    return make(weights if stages is None else _of_each_stage({"params": weights}))
+
+
+def _now(group: Mapping[str, Any], renamed: Mapping[int, Any]) -> list[Any]:
+    """The weights of an optimizer's group as they are after the model was divided."""
+    unknown = next((one for one in group["params"] if id(one) not in renamed), None)
+    if unknown is not None:
+        raise CrossflowError(
+            f"the optimizer has a weight of shape {tuple(unknown.shape)} that is not in the model; leave --parallel out, or give the "
+            "optimizer weights of the model alone"
+        )
+    return [renamed[id(one)] for one in group["params"]]
+
+
+def _of_each_stage(group: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """A group of weights as one of each stage that has some of them."""
+    stages = sorted({getattr(one, STAGE, 0) for one in group["params"]})
+    return [{**group, "params": [one for one in group["params"] if getattr(one, STAGE, 0) == stage]} for stage in stages]
 
 
 def module_type(module: Any) -> torch.dtype:

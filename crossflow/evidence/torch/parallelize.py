@@ -123,7 +123,8 @@ def parallelized(model: Any, plan: Parallelism, reduce: torch.dtype | None, oute
         mesh = _mesh(sizes, names)
         mesh = mesh["dp", "fsdp"] if plan.replicas > 1 else mesh["fsdp"]
         policy, cut = MixedPrecisionPolicy(reduce_dtype=reduce), functools.partial(_cut, ranks=plan.shards)
-        shard = functools.partial(fully_shard, mesh=mesh, mp_policy=policy, shard_placement_fn=cut)
+        whole = {one for one in model.parameters() if one.dim() == 0}  # scalars, which FSDP2 does not shard
+        shard = functools.partial(fully_shard, mesh=mesh, mp_policy=policy, shard_placement_fn=cut, ignored_params=whole or None)
         for part in blocks(model):
             _shard_types(part, shard)
             shard(part)
@@ -164,7 +165,8 @@ def _shard_types(part: Any, shard: Callable[[Any], Any]) -> None:
 def _unsharded(part: Any) -> Iterator[tuple[Any, Any]]:
     """Weights of a part outside the modules that are sharded by themselves, each with its module."""
     for weight in part.parameters(recurse=False):
-        yield part, weight
+        if weight.dim():
+            yield part, weight
     for one in part.children():
         if not isinstance(one, FSDPModule):
             yield from _unsharded(one)

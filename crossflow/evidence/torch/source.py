@@ -50,7 +50,7 @@ class SourceModel:
     module : the model, None where `step` is all that is known.
     args, kwargs : what it is called on.
     loss : loss of what it returns.
-    optimizer : the source's own.
+    optimizer : the source's own, or what makes one of weights, such as a class.
     step : one whole step; none where the importer has to write it.
     """
 
@@ -136,8 +136,10 @@ _NO_GPU = "the import runs on fake tensors of the CPU; choose the device by torc
 _CURES = {
     "does not have a sharding strategy registered": "torch cannot divide one of its operations over tensor ranks; write attention with "
     "scaled_dot_product_attention, or leave tp out",
-    "got mixed torch.Tensor and DTensor": "torch does not mix weights that tensor ranks divide with its others in one operation; leave tp "
-    "out, or divide the model in the function",
+    "got mixed torch.Tensor and DTensor": "a part of the model uses divided weights without calling the module that has them, or beside "
+    "weights that are not divided, which torch does not do; take ddp, or divide the model in the function",
+    "SparseTensorImpl": "gradients with sparse=True are not recorded; build the embeddings with sparse=False, whose gradients have a row for "
+    "every row of the table",
     "DynamicOutputShapeException": "what runs depends on the values of data, which the import does not have; take a routing whose shapes "
     "are fixed, such as grouped products",
     "DataDependentOutputException": "what runs depends on the values of data, which the import does not have; leave it out of the step",
