@@ -159,3 +159,33 @@ def test_the_same_as_data(mine, capsys):
 def test_wrong_words_are_told(mine, words, sentence, capsys):
     assert main(words) == 2
     assert sentence in capsys.readouterr().err
+
+
+MEGATRON = """#!/bin/bash
+{first}torchrun --nnodes 4 --nproc-per-node 8 pretrain_gpt.py \\
+  --num-layers 40 --hidden-size 5120 --ffn-hidden-size 13824 --num-attention-heads 40 --vocab-size 151936 \\
+  --seq-length 4096 --max-position-embeddings 4096 --bf16 --use-distributed-optimizer \\
+  --micro-batch-size 1 --global-batch-size 256 --tensor-model-parallel-size {tp}
+"""
+EXPORT = "export CUDA_DEVICE_MAX_CONNECTIONS=1\n"
+
+
+@pytest.mark.parametrize(
+    ("first", "tp", "best", "said", "then"),
+    [
+        (EXPORT, 2, "dp32-z3", "export CUDA_DEVICE_MAX_CONNECTIONS=1", ""),
+        ("", 1, "tp2-dp16-z1-sp", "export CUDA_DEVICE_MAX_CONNECTIONS=1", EXPORT),
+        ("export CUDA_DEVICE_MAX_CONNECTIONS=8\n", 1, "tp2-dp16-z1-sp", "export CUDA_DEVICE_MAX_CONNECTIONS=8 -> 1", EXPORT),
+        (EXPORT, 2, "tp4-dp8-z1", None, EXPORT),
+    ],
+)
+def test_what_megatron_asks_of_the_environment_is_changed_too(tmp_path, first, tp, best, said, then):
+    file = tmp_path / "train.sh"
+    file.write_text(MEGATRON.format(first=first, tp=tp))
+    launch = read(file)
+    own = launch.scenario("a100-ib-cluster", [])
+    other = variant(own, {"strategy": best})
+    found = changes(launch, own, other)
+    assert [str(one) for one in found if one.of_environment] == ([said] if said else [])
+    text = rewritten(file.read_text(), launch, found, other)
+    assert text.startswith(f"#!/bin/bash\n{then}torchrun")

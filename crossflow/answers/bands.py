@@ -15,6 +15,8 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, Self
 
+from crossflow.base.formats import FORMATS
+
 FILE = Path(__file__).with_name("errors.csv")
 PAIRS = FILE.with_name("pairs.csv")
 # What two designs have in common whose errors are compared: the system, or the kind of run, where one device may never have been measured.
@@ -22,10 +24,6 @@ LAYOUTS, CHIPS, UNMEASURED_CHIP = "layouts of one system", "two systems", "two s
 SCALES = ((1, "1 device"), (8, "2 to 8 devices"), (128, "9 to 128 devices"), (1024, "129 to 1,024 devices"))
 LARGEST = "more than 1,024 devices"
 FIGURES_OF_A_BAND = ("median", "p90", "bias", "n")
-TYPES = {
-    "fp64": "64 bits", "fp32": "32 bits", "tf32": "32 bits", "fp8": "8 bits", "mxfp8": "8 bits", "int8": "8 bits", "mxfp6": "6 bits",
-    "mxfp4": "4 bits", "nvfp4": "4 bits",
-}  # fmt: skip
 # What parameters of the device were fitted to: rows of it, of others of its family, of none (rows of those have the family before theirs).
 SEEN = ("device", "family", "none")
 # Of devices that are generated from budgets, and of datasheet devices that someone changed. Rows of other devices say nothing of either,
@@ -199,8 +197,12 @@ def scale_of(devices: float) -> str:
 
 
 def type_of(dtype: str) -> str:
-    """Bits of a type, in words."""
-    return TYPES.get(dtype, "16 bits")
+    """Bits of a type, in words; rows that name none are of 16 bits.
+
+    >>> type_of("fp8_block"), type_of("")
+    ('8 bits', '16 bits')
+    """
+    return f"{FORMATS[dtype].bits if dtype in FORMATS else 16} bits"
 
 
 def load_of(requests: float) -> str:

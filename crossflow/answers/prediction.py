@@ -17,7 +17,7 @@ from crossflow.answers.evaluation.narrow import slower_experts
 from crossflow.answers.evaluation.remedies import Remedy, remedies
 from crossflow.answers.idle import idle
 from crossflow.answers.points import division_notes, variant
-from crossflow.answers.scenario import Scenario, requests_of
+from crossflow.answers.scenario import OF_VENDORS, Scenario, requests_of
 from crossflow.answers.score import Score, money, no_column
 from crossflow.base.arrays import plain
 from crossflow.base.errors import CrossflowError
@@ -390,7 +390,7 @@ class Prediction(PlainData, Tabular):
 
             return (REPLAYED_NOTE.format(n=len(requests_of(self.scenario))), *row_of(self.scenario).notes)
         found = [*idle(self.scenario, self.score), *self._unmatched(), *self._unused(), *self._projected(), *self._on_host()]
-        found += [*division_notes(self.scenario), *self._hot()]
+        found += [*division_notes(self.scenario), *self._hot(), *_of_other_makers(self.scenario)]
         if not isinstance(workload, TransformerSpec):
             return tuple(found)
         found += slower_experts(self.scenario, self.device)
@@ -609,3 +609,15 @@ def _number(value: Any) -> float | None:
     """A float for JSON, which has no infinity: None stands for a time that no design reaches."""
     number: float | None = plain(float(np.ravel(value)[0]))
     return number
+
+
+def _of_other_makers(scenario: Scenario) -> Iterator[str]:
+    """Software that does not run on the devices, and software of a maker's devices that a scenario does not name, as sentences."""
+    vendor, stack = getattr(scenario.system, "vendor", ""), scenario.stack
+    if stack is None or not vendor:
+        return
+    if stack.vendors and vendor not in stack.vendors:
+        theirs, own = " and ".join(stack.vendors), f"{scenario.system.name} of {vendor}"
+        yield f"software: {stack.name} runs on devices of {theirs} only, not on {own}: read this as what it would do"
+    elif vendor in OF_VENDORS and "software" not in scenario.document.data:
+        yield f"software: {stack.name} is assumed on devices of {vendor}; `software: NAME` says another"

@@ -57,7 +57,9 @@ if TYPE_CHECKING:
 
 # What runs a layered model where a scenario does not say: of its time for training, a serving engine for the rest.
 DEFAULT_STACK = {"training": "megatron-core", "forward": "vllm", "prefill": "vllm", "decode": "vllm", "serving": "vllm"}
+OF_VENDORS = {"google": {"training": "t5x"}}  # by the maker of devices that these do not run on
 DLRM_STACK = "torchrec"
+TRAINS_NOT = "{name} serves models, and workload.task is training; leave software out, or name one that trains, such as {other}"
 
 
 SYSTEM_KINDS = ("system", "datasheet", "generated")  # what files of systems and of single devices say of themselves
@@ -773,7 +775,7 @@ def _resolved(document: Document, base: Path | None, name: str, like: Scenario |
         strategy = read_strategy(_found_schedule(given.get("strategy"), base), workload, system)
     try:
         with _told(problems, "software"):
-            stack = _stack_of(given.get("software"), workload, document, base, like)
+            stack = _stack_of(given.get("software"), workload, system, document, base, like)
     except CrossflowError as error:
         problems.append(document.problem(document.blamed("software", str(error)), str(error)))
     if problems or top is None or system is None or workload is None:
@@ -992,26 +994,41 @@ def _profile(named: str | None, system: SystemSpec, system_document: Document, b
 
 
 def _stack_of(
-    named: str | Mapping[str, Any] | None, workload: Workload | None, document: Document, base: Path | None, like: Scenario | None
-) -> SoftwareStack | None:
-    """The same, that of `like` where it names no other."""
+    named: str | Mapping[str, Any] | None, workload: Workload | None, system: SystemSpec | None, document: Document, base: Path | None,
+    like: Scenario | None,
+) -> SoftwareStack | None:  # fmt: skip
+    """The same, that of `like` where it names no other, and neither its task nor its devices are others."""
     kept = None if like is None else like.document.data.get("software")
-    if like is not None and kept is not None and kept == named and type(workload) is type(like.workload):
+    if like is not None and kept == named and _runs(workload, system) == _runs(like.workload, like.system):
         return like.stack
-    return _stack(named, workload, document, base)
+    return _stack(named, workload, _vendor(system), document, base)
 
 
-def _stack(named: str | Mapping[str, Any] | None, workload: Workload | None, document: Document, base: Path | None) -> SoftwareStack | None:
+def _runs(workload: Workload | None, system: SystemSpec | None) -> tuple[type, str, str]:
+    """What the usual software depends on: the kind of workload, its task, and the maker of the devices."""
+    return type(workload), getattr(workload, "task", ""), _vendor(system)
+
+
+def _vendor(system: SystemSpec | None) -> str:
+    return getattr(system, "vendor", "")
+
+
+def _stack(
+    named: str | Mapping[str, Any] | None, workload: Workload | None, vendor: str, document: Document, base: Path | None
+) -> SoftwareStack | None:
     """Software of a layered model, and of a program that names one; graphs of kernels have none."""
     if isinstance(workload, LstmSpec | GemmSpec) and named is not None:
         raise CrossflowError(f"a software stack runs transformers, dlrm and programs; {workload.model} has none")
     if isinstance(workload, LstmSpec | GemmSpec) or (isinstance(workload, ProgramSpec) and named is None):
         return None
+    task = workload.task if isinstance(workload, TransformerSpec) else "training"
+    usual = OF_VENDORS.get(vendor, {}).get(task, DEFAULT_STACK[task])
     if named is None:
-        if isinstance(workload, DlrmSpec):
-            return load_stack(DLRM_STACK, base)[0]
-        return load_stack(DEFAULT_STACK[workload.task if isinstance(workload, TransformerSpec) else "training"], base)[0]
-    return load_stack(named if isinstance(named, str) else document.under("software"), base)[0]
+        return load_stack(DLRM_STACK if isinstance(workload, DlrmSpec) else usual, base)[0]
+    found = load_stack(named if isinstance(named, str) else document.under("software"), base)[0]
+    if isinstance(workload, TransformerSpec) and task == "training" and not found.trains:
+        raise CrossflowError(TRAINS_NOT.format(name=found.name, other=usual))
+    return found
 
 
 def _library(changes: Mapping[str, Any], name: str, document: Document, base: Path | None, like: Scenario | None) -> TechLibrary:

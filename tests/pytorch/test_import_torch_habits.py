@@ -145,5 +145,5 @@ def test_scalar_weights_stay_whole():
 
 
 def test_sparse_gradients_are_told():
-    with pytest.raises(CrossflowError, match="build the embeddings with sparse=False"):
+    with pytest.raises(CrossflowError, match="build embeddings with sparse=False"):
         record(lambda: (nn.EmbeddingBag(100, 8, sparse=True), torch.zeros(4, 3, dtype=torch.long)), world_size=4, parallel="ddp")

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from crossflow.answers.points import variant
 from crossflow.answers.scenario import Scenario
 from crossflow.base.errors import CrossflowError
+from crossflow.edges.launch import megatron
 from crossflow.edges.launch.launch import PLAIN, Launch, SaidScenario, flags_of, pools_of, read_parts
 from crossflow.edges.launch.settings import differing, flat, plan_settings
 from crossflow.edges.launch.sources import Source, taken_apart
@@ -47,7 +48,15 @@ class FlagChange:
         """What is to be done."""
         return "add" if self.before is None else "remove" if self.after is None else "change"
 
+    @property
+    def of_environment(self) -> bool:
+        """Whether it is a variable of the environment, and no flag."""
+        return self.flag == megatron.CONNECTIONS
+
     def __str__(self) -> str:
+        if self.of_environment:
+            change = f"{self.before} -> {self.after}" if self.what == "change" else self.after or self.before
+            return f"export {self.flag}={change}"
         if self.what == "change":
             return f"{self.flag} {self.before} -> {self.after}"
         value = self.after if self.before is None else self.before
@@ -77,7 +86,19 @@ def changes(launch: Launch, own: Scenario, best: Scenario) -> tuple[FlagChange, 
     told = {path for one in found for path in one.fields}
     unsaid = {"strategy.dp"} if launch.kind in DIVIDED else set()
     rest = tuple(sorted(moved - told - unsaid))  # what flags say together
-    return (*(one if one.fields else replace(one, fields=rest) for one in found), *_placed(own, best, mine, its, launch.kind))
+    told_all = [one if one.fields else replace(one, fields=rest) for one in found]
+    return (*told_all, *_environment(launch, its), *_placed(own, best, mine, its, launch.kind))
+
+
+def _environment(launch: Launch, its: SaidScenario) -> Iterator[FlagChange]:
+    """Variables of the environment that the new flags want otherwise than the script has them."""
+    if launch.kind != "megatron" or launch.parts is None:
+        return
+    for name, value in megatron.environment(its.values).items():
+        held = launch.parts.variables.get(name)
+        if (None if held is None else held.text) != value:
+            before, line = (None, None) if held is None else (held.text, held.line)
+            yield FlagChange(flag=name, line=line, before=before, after=value, fields=())
 
 
 def _given(parts: Source, known: FlagTable) -> dict[str, GivenFlag]:
@@ -225,6 +246,9 @@ def rewritten(text: str, launch: Launch, found: Sequence[FlagChange], best: Scen
 
 def _write(lines: list[str], change: FlagChange, launch: Launch) -> None:
     """One change in the lines of a script."""
+    if change.of_environment:
+        _write_variable(lines, change, launch)
+        return
     if change.before is None:
         _insert(lines, change, launch)
         return
@@ -241,6 +265,17 @@ def _write(lines: list[str], change: FlagChange, launch: Launch) -> None:
     continued = at > 0 and lines[at - 1].endswith("\\")  # so that an empty line ends the command
     empty = re.fullmatch(r"\s*\\", line) or (not line.strip() and not continued)
     lines[at] = _GONE if empty else re.sub(r"(?<=\S) {2,}(?=\S)", " ", line) if change.after is None else line
+
+
+def _write_variable(lines: list[str], change: FlagChange, launch: Launch) -> None:
+    """One variable of the environment in the lines of a script, first of all where it was not there."""
+    at = (change.line or 0) - 1
+    if change.before is None:
+        lines[0] = f"{lines[0]}\n{change}" if lines[0].startswith("#!") else f"{change}\n{lines[0]}"
+    elif 0 <= at < len(lines) and re.fullmatch(rf"\s*(export\s+)?{change.flag}={_VALUE}\s*(#.*)?", lines[at]):
+        lines[at] = _GONE if change.after is None else f"export {change.flag}={change.after}"
+    else:
+        raise CrossflowError(f"{launch.file}:{change.line}: {change.flag} cannot be changed in its line; {_BY_HAND} --export {launch.kind}")
 
 
 def _insert(lines: list[str], change: FlagChange, launch: Launch) -> None:

@@ -9,7 +9,7 @@ References
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from crossflow.base.errors import Problem
@@ -22,6 +22,7 @@ from crossflow.parallel.strategy.mesh import REPEATED
 from crossflow.parallel.strategy.plan import Plan
 
 # Modules of --recompute-modules, as software stacks name what they always compute again.
+CONNECTIONS = "CUDA_DEVICE_MAX_CONNECTIONS"
 STACK_MODULES = {"layernorm": "norm", "mla_up_proj": "latent", "moe_act": "activation", "mlp": "mlp", "moe": "experts"}
 BY_PIPELINE = ("tp", "pp", "dp")  # order of ranks with --use-tp-pp-dp-mapping
 LONGEST_LAYOUT = 20_000
@@ -523,12 +524,16 @@ def script(words: list[str], nodes: tuple[int, int], head: list[str]) -> str:
     ]
     run = ["--mock-data", "--train-iters 20", "--lr 1.0e-4"]
     lines = " \\\n  ".join([*launcher, *words, *run])
-    return "\n".join(["#!/usr/bin/env bash", *head, "set -euo pipefail", *_environment(words), lines, ""])
+    flags = dict(word.removeprefix("--").partition(" ")[::2] for word in words)
+    set_before = [f"unset {name}" if value is None else f"export {name}={value}" for name, value in environment(flags).items()]
+    return "\n".join(["#!/usr/bin/env bash", *head, "set -euo pipefail", *set_before, lines, ""])
 
 
-def _environment(words: list[str]) -> list[str]:
-    """What Megatron asks of the environment [1]_: beside tensor and context ranks kernels in the order of their issue, not with FSDP."""
-    if "--use-megatron-fsdp" in words:
-        return ["unset CUDA_DEVICE_MAX_CONNECTIONS"]
-    several = (word.split(" ") for word in words if word.startswith(("--tensor-model-parallel-size ", "--context-parallel-size ")))
-    return ["export CUDA_DEVICE_MAX_CONNECTIONS=1"] if any(size != "1" for _, size in several) else []
+def environment(flags: Mapping[str, Any]) -> dict[str, str | None]:
+    """What Megatron asks of the environment [1]_, None for a variable that must not be set: beside tensor and context ranks kernels in
+    the order of their issue, not with FSDP.
+    """
+    if "use-megatron-fsdp" in flags:
+        return {CONNECTIONS: None}
+    several = any(str(flags.get(name, "1")) != "1" for name in ("tensor-model-parallel-size", "context-parallel-size"))
+    return {CONNECTIONS: "1"} if several else {}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -60,6 +60,7 @@ class Source:
     said : what crossflow's own comments say, by path: text and line.
     notes : what was not read, and why.
     workers : of Dynamo, whose flags these have.
+    variables : of a script, by name, as they are where it ends.
     """
 
     kind: str
@@ -70,6 +71,7 @@ class Source:
     said: Mapping[str, Word]
     notes: tuple[Remark, ...]
     workers: tuple[GivenWorker, ...] = ()
+    variables: Mapping[str, Word] = field(default_factory=dict)
 
 
 def taken_apart(text: str, file: str, kind: str | None, folder: Path | None) -> Source:
@@ -204,7 +206,9 @@ def _of_script(script: Script, file: str, kind: str | None, folder: Path | None,
         launcher = []  # the server starts its ranks itself
     devices, nodes = _counted(launcher, script.variables, script.comments if launcher or framework != "tensorrt-llm" else ())
     both = (*given, *structured) if framework in OVERRIDING else (*structured, *given)
-    return Source(kind=framework, file=file, given=both, devices=devices, nodes=nodes, said=own, notes=(*notes, *more))
+    return Source(
+        kind=framework, file=file, given=both, devices=devices, nodes=nodes, said=own, notes=(*notes, *more), variables=script.variables
+    )
 
 
 def _conditions(lines: Sequence[int]) -> list[Remark]:

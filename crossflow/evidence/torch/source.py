@@ -138,8 +138,8 @@ _CURES = {
     "scaled_dot_product_attention, or leave tp out",
     "got mixed torch.Tensor and DTensor": "a part of the model uses divided weights without calling the module that has them, or beside "
     "weights that are not divided, which torch does not do; take ddp, or divide the model in the function",
-    "SparseTensorImpl": "gradients with sparse=True are not recorded; build the embeddings with sparse=False, whose gradients have a row for "
-    "every row of the table",
+    "SparseTensorImpl": "gradients with sparse=True are not recorded; build embeddings with sparse=False, whose gradients have every row "
+    "of the table",
     "DynamicOutputShapeException": "what runs depends on the values of data, which the import does not have; take a routing whose shapes "
     "are fixed, such as grouped products",
     "DataDependentOutputException": "what runs depends on the values of data, which the import does not have; leave it out of the step",

@@ -249,6 +249,10 @@ class SoftwareStack(FileModel):
     notes: str = ""
     sources: Mapping[str, str] = {}
     known_as: tuple[str, ...] = Field(default=(), description="what tables of measurements call it")
+    vendors: tuple[str, ...] = Field(
+        default=(), description="makers of devices that it runs on, as `vendor` of devices names them; empty for all. Others have a note"
+    )
+    trains: Flag = Field(default=True, description="whether it trains models; a serving engine does not, and is refused for training")
     attention: AttentionKernel
     fused: tuple[Fusion, ...] = ()
     fused_half: tuple[Fusion, ...] = Field(default=(), description="groups that are one kernel where elements have 16 bits alone")
