@@ -196,7 +196,7 @@ def test_show_a_file(out, scenario):
 @pytest.mark.slow
 def test_show_every_name_that_list_gives():
     for kind in ("techlibs", "templates", "models", "studies"):
-        for entry in every(3, list(listing.entries(kind))):
+        for entry in every(6, list(listing.entries(kind))):
             assert show.sections(show.look_up(entry.name))
 
 

@@ -57,7 +57,7 @@ def test_designs_of_a_search_are_refined_for_each_constant(run):
     """No candidate ends worse than it began, and the constant that the space chooses is none."""
     made = run(
         space={MEMORY: ["HBM3", "HBM4"], "system.budgets.power_shares": "shares"},
-        searches={"e": {"searcher": "evolution", "evaluations": 300}},
+        searches={"e": {"searcher": "evolution", "evaluations": 100}},
     )
     found = made.hinges()
     assert "numbers and shares are refined" in found.note
@@ -70,7 +70,7 @@ def test_designs_of_a_search_are_refined_for_each_constant(run):
 
 def test_members_count_by_their_mean(run):
     made = run(
-        space=SPACE, portfolio={"members": {"train": {}, "decode": DECODE}}, uncertainty={"samples": 3, "seed": 1, "measure": "regret"}
+        space=SPACE, portfolio={"members": {"train": {}, "decode": DECODE}}, uncertainty={"samples": 2, "seed": 1, "measure": "regret"}
     )
     found = made.hinges()
     assert "Members and draws count by the mean" in found.note
@@ -79,7 +79,7 @@ def test_members_count_by_their_mean(run):
     assert own.winner == min(best, key=best.get)
     assert own.margin == pytest.approx(max(best.values()) / min(best.values()) - 1.0)
     changed = run(
-        space=SPACE, portfolio={"members": {"train": {}, "decode": DECODE}}, uncertainty={"samples": 3, "seed": 1}, scenario=halved()
+        space=SPACE, portfolio={"members": {"train": {}, "decode": DECODE}}, uncertainty={"samples": 2, "seed": 1}, scenario=halved()
     )
     times = {row[LOGIC]: min(other["step_time_s"] for other in changed.rows if other[LOGIC] == row[LOGIC]) for row in changed.rows}
     assert of(found, CONSTANT, 0.5, LOGIC).margin == pytest.approx(times["N7"] / times["N3"] - 1.0)

@@ -99,6 +99,8 @@ def _registry() -> pint.UnitRegistry[float]:
 @functools.cache
 def _factor(unit: str, target: str) -> float:
     """How many `target` one `unit` is; ValueError when they measure different things or `unit` is unknown."""
+    if unit == target:  # known without pint, whose import takes longer than most commands that read no file
+        return 1.0
     import tokenize
 
     import pint
