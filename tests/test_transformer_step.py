@@ -169,7 +169,7 @@ def test_one_device_sends_nothing(stack):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("turn", "stack"), enumerate(("megatron-lm-2022", "nanotron", "pytorch-fsdp", "ideal")))
+@pytest.mark.parametrize(("turn", "stack"), [*enumerate(("megatron-lm-2022", "nanotron", "pytorch-fsdp", "ideal"))])
 def test_mixed_plans_are_each_alone(stack, turn):
     plans, machine = possible(stack), machine_of(stack)
     many = step(*plans, machine=machine)
@@ -203,7 +203,7 @@ def test_points_of_an_evaluation_are_each_alone():
 @pytest.mark.parametrize(
     "path", ["throughput.bf16", "levels.memory.bandwidth", "levels.l2.bandwidth", "network.intra.bandwidth", "network.inter.bandwidth"]
 )
-@pytest.mark.parametrize(("turn", "stack"), enumerate(("megatron-lm-2022", "nanotron", "pytorch-fsdp")))
+@pytest.mark.parametrize(("turn", "stack"), [*enumerate(("megatron-lm-2022", "nanotron", "pytorch-fsdp"))])
 def test_more_of_anything_never_slows(path, stack, turn):
     system = {"template": "h100-sxm", "devices_per_node": 8, "network": NETWORK}
     for plan in every(2, (Plan(tp=8, dp=2), Plan(tp=2, pp=4, dp=2), Plan(dp=16, zero=3), Plan(dp=16, zero=1)), turn):
