@@ -7,6 +7,7 @@ import sys
 
 import hypothesis
 import pytest
+from sampled import fewer
 
 import crossflow
 from crossflow.__main__ import main
@@ -55,8 +56,8 @@ def problems():
 def short_divisions():
     """Short searches for other divisions of budgets, where a module explains scenarios."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(alternatives, "SEARCHED", 300)
-        patch.setattr(alternatives, "REFINED", 40)
+        patch.setattr(alternatives, "SEARCHED", fewer(300, 150))
+        patch.setattr(alternatives, "REFINED", fewer(40, 20))
         yield
 
 

@@ -16,6 +16,7 @@ from crossflow.answers.points import variant
 from crossflow.answers.scenario import load
 from crossflow.answers.study import run
 from crossflow.answers.study.reading import read_study
+from crossflow.base import contents
 from crossflow.base.errors import CrossflowError
 
 FILES = {
@@ -95,3 +96,22 @@ def test_a_scenario_of_another_version_is_refused(folder, monkeypatch, exactly):
     sentence = f"s was sent by crossflow 0.0.1, and this is {crossflow.__version__}; install one version everywhere"
     with pytest.raises(CrossflowError, match=exactly(sentence)):
         pickle.loads(sent)
+
+
+def test_a_shipped_file_is_read_again_when_it_has_changed(tmp_path, monkeypatch):
+    monkeypatch.setattr(contents, "_WING", tmp_path)
+    path, read = tmp_path / "data" / "templates" / "own.yaml", []
+
+    def reader(path):
+        read.append(path)
+        return path.read_bytes()
+
+    path.parent.mkdir(parents=True)
+    path.write_bytes(b"one")
+    assert [contents.Contents().read(path, reader) for _ in range(2)] == [b"one", b"one"]
+    path.write_bytes(b"another")
+    assert contents.Contents().read(path, reader) == b"another"
+    assert len(read) == 2
+    path.unlink()
+    with pytest.raises(FileNotFoundError):
+        contents.Contents().read(path, reader)

@@ -61,7 +61,7 @@ def explained(files):
 def test_settings_give_exactly_what_is_told(name, files, explained):
     found = explained(name)
     assert found.decisions
-    for one in every(5, found.decisions):
+    for one in every(8, found.decisions):
         score = crossflow.evaluate(load(files[name], one.overrides))
         assert score.feasible[0]
         assert paces(score)[0] == pytest.approx((one.step_time, one.throughput), rel=1e-9), one.text

@@ -136,7 +136,7 @@ def read(scenario, points):
 
 
 @pytest.mark.slow
-@settings(max_examples=fewer(7, 3))
+@settings(max_examples=fewer(7, 2))
 @given(data=st.data())
 @pytest.mark.parametrize(("given_", "axes"), MIXES)
 def test_any_mix_of_dimensions_is_as_one_by_one(given_, axes, data):

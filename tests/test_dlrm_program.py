@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from sampled import every
 from test_engine import brute
 from test_program import broken, scenario_of
 
@@ -21,6 +22,7 @@ STRATEGIES = [
     {"dense": ["fsdp", "ddp"], "embedding": ["mp-columns", "ddp"]},
 ]
 SYSTEM = {"template": "madmax-h100", "nodes": 2}
+UNEVEN = [{"ranks": {5: 0.5}}, {"ranks": {1: 0.6, 14: 2.0}}, {"ports": {9: 0.1}, "ranks": {9: 0.9}}]
 SLOW = {"like": "torchrec", "host": {"kernel": "40 us", "layer": "150 us"}}
 
 
@@ -44,8 +46,9 @@ def test_the_file_of_a_step_is_predicted_as_the_step(tmp_path, strategy, softwar
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("uneven", [{"ranks": {5: 0.5}}, {"ranks": {1: 0.6, 14: 2.0}}, {"ports": {9: 0.1}, "ranks": {9: 0.9}}], ids=str)
-@pytest.mark.parametrize("strategy", STRATEGIES, ids=str)
+@pytest.mark.parametrize(
+    ("strategy", "uneven"), [(one, what) for turn, one in enumerate(STRATEGIES) for what in every(3, UNEVEN, turn)], ids=str
+)
 def test_an_uneven_world_is_that_of_every_device_by_itself(strategy, uneven):
     given = recommendation(strategy, software="ideal")
     found = simulate(given, Uneven(**uneven))

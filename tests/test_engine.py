@@ -8,6 +8,7 @@ import hypothesis.strategies as st
 import numpy as np
 import pytest
 from hypothesis import given, settings
+from sampled import fewer
 from test_program import mlp, scenario_of
 
 from crossflow import from_dict, predict, simulate
@@ -88,7 +89,7 @@ def heap(tasks, spans):
 
 
 @pytest.mark.slow
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=fewer(150, 60), deadline=None)
 @given(blocks_of_programs())
 def test_a_block_that_repeats_takes_as_long_as_its_copies(drawn):
     program, times = drawn
@@ -98,7 +99,7 @@ def test_a_block_that_repeats_takes_as_long_as_its_copies(drawn):
 
 
 @pytest.mark.slow
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=fewer(100, 50), deadline=None)
 @given(blocks_of_programs())
 def test_the_event_engine_agrees_on_copies_and_meetings_to_the_last_digit(drawn):
     program, times = drawn

@@ -341,10 +341,10 @@ def test_timelines_are_rectangles_within_the_step(chip):
 def test_what_explanations_offer_can_be_applied(chip):
     found = explained(chip, {"settings": {}})
     base = evaluate(chip).step_time[0]
-    for row in every(4, found["numbers"]):
+    for row in every(8, found["numbers"]):
         time = read_design(chip, row["settings"]).score().step_time[0]
         assert 1 - time / base == pytest.approx(row["gain"], rel=1e-3)
-    for row in found["decisions"]:
+    for row in every(2, found["decisions"]):
         assert read_design(chip, row["settings"]).score().step_time[0] == pytest.approx(row["step_time_s"], rel=1e-9)
     assert max(Counter(row["path"] for row in found["decisions"]).values()) <= 2
 
@@ -366,7 +366,7 @@ def test_levers_bring_what_they_say(data):
     base = evaluate(scenario)
     found = [*neighbours(scenario, {"settings": {}}), *decisions(scenario, {"settings": {}})]
     assert found
-    for row in every(2, found):
+    for row in every(4, found):
         design = read_design(scenario, row["settings"])
         score = design.score()
         assert design.note == ""

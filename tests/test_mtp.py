@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from sampled import every
 
 import crossflow
 from crossflow.answers.evaluation.events import events
@@ -143,8 +144,10 @@ def test_softmaxes_of_all_losses_wait_for_the_backward_pass():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("software", ["megatron-core", "nanotron", "pytorch-fsdp"])
-@pytest.mark.parametrize("strategy", PLANS)
+@pytest.mark.parametrize(
+    ("strategy", "software"),
+    [(plan, software) for turn, plan in enumerate(PLANS) for software in every(3, ("megatron-core", "nanotron", "pytorch-fsdp"), turn)],
+)
 def test_a_timeline_takes_as_long_as_its_prediction(strategy, software):
     given = scenario(strategy, software, mtp_layers=2)
     found = timeline(given)

@@ -56,11 +56,11 @@ def test_a_better_part_makes_no_random_design_slower_nor_dearer(template, worklo
     `python tests/laws.py 500` found 9 of 527,748 comparisons with the seeds 1 to 3, by up to 1.3 %. Seven of them are one design of one
     product: 3.4 in 10,000 of its 20,649, the most of the thirty cases. A faster tiling may move more: one in some 1,800 takes more energy.
     """
-    count = fewer(100, 60)
+    count = fewer(100, 40)
     found = list(changes(template, workload, count, seed=11))
     slower = np.concatenate([one.slower for one in found if not one.stacks])
     dearer = np.concatenate([one.dearer for one in found if one.frugal])
-    assert len(slower) > 30 * count
+    assert len(slower) > 25 * count
     assert (slower > LIMIT).mean() < 4e-4
     assert slower.max() < 15 * LIMIT
     assert (dearer > LIMIT).mean() < 4e-3

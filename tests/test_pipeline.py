@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from lags import by_slot, travelling
+from sampled import fewer
 
 from crossflow.engine.events import run_tasks
 from crossflow.engine.timeline import pipeline
@@ -148,7 +149,7 @@ def test_no_stage_ends_before_its_work_is_done(case):
 
 
 @pytest.mark.slow
-@settings(max_examples=150)
+@settings(max_examples=fewer(150, 60))
 @given(pipelines(longest=16), st.sampled_from(["1f1b", "gpipe"]))
 def test_ends_are_those_of_the_event_engine(case, schedule):
     f, b, transfer, shape = case
@@ -165,7 +166,7 @@ def walked(f, b, transfer, stages, microbatches):
 
 
 @pytest.mark.slow
-@settings(max_examples=400)
+@settings(max_examples=fewer(400, 120))
 @given(pipelines(longest=120))
 def test_long_schedules_end_as_if_every_slot_was_walked(case):
     f, b, transfer, shape = case

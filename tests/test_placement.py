@@ -9,6 +9,7 @@ from time import process_time
 import numpy as np
 import pytest
 from routing import devices, effective_bandwidth, hops, route, routed_edges, to_networkx
+from sampled import fewer
 
 from crossflow.hardware.mapping import placement
 from crossflow.hardware.mapping.placement import (
@@ -189,7 +190,7 @@ def oracle_hops(network, source, target):
 def test_sharing_and_hops_agree_with_routing_edge_by_edge(package, cluster):
     network = Network(package=package, cluster=cluster)
     rng = np.random.default_rng(network.devices)
-    for _ in range(4):
+    for _ in range(fewer(4, 2)):
         placed = place(zip(["tp", "pp", "dp", "ep"], random_factors(rng, network.devices, 4), strict=True), network)
         network = placed.network  # tori may have been turned
         total = Counter()

@@ -177,8 +177,8 @@ def test_the_microarchitecture_is_chosen_with_the_shares(run):
     scenario = {**SCENARIO, "system": {**SCENARIO["system"], "microarchitecture": FREE}}
     paths = [f"system.{path}" for path in FREE]
     held, free, swept = (
-        run(scenario=scenario, redivide={**LITTLE, "evaluations": 8000, **more}, **sweep).rows
-        for more, sweep in (({"microarchitecture": False}, {}), ({}, {}), ({}, {"sweep": {paths[1]: [132, 250]}}))
+        run(scenario=scenario, redivide={"evaluations": 8000, **more}, **sweep).rows
+        for more, sweep in (({"microarchitecture": False}, {}), ({}, {}), (LITTLE, {"sweep": {paths[1]: [132, 250]}}))
     )
     assert all(path not in row for row in held for path in paths)
     assert all(row[path] == round(row[path]) for row in free for path in paths)

@@ -108,7 +108,7 @@ def test_a_service_that_holds_no_request_keeps_its_columns():
 
 
 def test_a_search_finds_the_cheapest_that_keeps_its_targets():
-    space = {"strategy": ["tp1-dp8", "tp2-dp4", "tp4-dp2", "tp8"], "requests.rate_scale": [1, 2, 4]}
+    space = {"strategy": ["tp1-dp8", "tp4-dp2", "tp8"], "requests.rate_scale": [1, 4]}
     pairs = list(itertools.product(*space.values()))
     points = {path: [pair[i] for pair in pairs] for i, path in enumerate(space)}
     score = crossflow.evaluate(scenario(), points)

@@ -76,7 +76,7 @@ def streams(tasks):
 
 
 @pytest.mark.slow
-@settings(max_examples=400)
+@settings(max_examples=fewer(400, 120))
 @given(programs())
 def test_longest_path_is_the_event_simulation_to_the_last_digit(program):
     tasks, durations = program
@@ -85,7 +85,7 @@ def test_longest_path_is_the_event_simulation_to_the_last_digit(program):
 
 
 @pytest.mark.slow
-@settings(max_examples=200)
+@settings(max_examples=fewer(200, 60))
 @given(programs())
 def test_merged_segments_end_when_their_tasks_do(program):
     tasks, durations = program

@@ -176,3 +176,19 @@ def test_a_file_inherits_a_system_by_its_template(tmp_path):
     assert float(spec.network.parameters.launch[0]) == pytest.approx(9e-6)
     assert spec.units == plain.units
     assert spec.network.intra.fabric == plain.network.intra.fabric
+
+
+@pytest.mark.parametrize("name", ["dgx-h100", "reference-training"])
+def test_equal_sections_share_a_system_and_all_others_are_read(name):
+    """Also those that Python calls equal: true is no number of devices; each is told at its own place."""
+
+    def section(file, **given):
+        return Document(file=file, data={"template": name, **given}, lines={("devices",): (file, 7)})
+
+    one, same, other = (resolve(section("s.yaml", devices=devices))[0] for devices in (8, 8, 16))
+    assert one is same
+    assert (one.device_count, other.device_count) == (8, 16)
+    assert resolve(section("s.yaml", devices=1))[0].device_count == 1
+    for file in ("a.yaml", "b.yaml"):
+        with pytest.raises(CrossflowError, match=f"{file}:7: devices"):
+            resolve(section(file, devices=True))

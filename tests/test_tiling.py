@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from dense import search
 from products import gemm_costs, half_costs
+from sampled import fewer
 
 from crossflow.cost import tiling
 from crossflow.cost.tiling import register_accesses, room, steps, tile, traffic_by_level
@@ -123,7 +124,7 @@ def error(shape, levels):
 @pytest.mark.slow
 def test_traffic_is_that_of_a_dense_search():
     """On 1,000 draws of five kinds: mean +0.3 %, mean size 1.3 %, 95 % within 6.8 %, worst -19 and +20 %."""
-    errors = np.array([error(shape, levels) for shape, levels in drawn(40, seed=5)])
+    errors = np.array([error(shape, levels) for shape, levels in drawn(fewer(40, 20), seed=5)])
     assert abs(errors.mean()) < 0.01
     assert abs(errors).mean() < 0.02
     assert np.quantile(abs(errors), 0.95) < 0.08

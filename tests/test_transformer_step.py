@@ -1,5 +1,6 @@
 """Steps of transformers: parts that add up, limits, laws of every axis, overlaps against the event engine."""
 
+import itertools
 from dataclasses import replace
 
 import hypothesis.strategies as st
@@ -123,13 +124,13 @@ def possible(stack="megatron-lm-2022", model=None):
 
 @pytest.fixture(
     scope="module",
-    params=[(stack, kind) for turn, stack in enumerate(STACKS) for kind in every(2, ("gpt", "moe"), turn)],
+    params=[(stack, kind, turn // 2) for turn, stack in enumerate(STACKS) for kind in every(2, ("gpt", "moe"), turn)],
     ids=lambda given: f"{given[0]}-{given[1]}",
 )
 def found(request):
-    """Steps of all plans that a stack can run, of two models."""
-    stack, kind = request.param
-    return step(*possible(stack), job=job_of(**({} if kind == "gpt" else MOE)), machine=machine_of(stack))
+    """Steps of plans that a stack can run, of two models."""
+    stack, kind, turn = request.param
+    return step(*every(2, possible(stack), turn), job=job_of(**({} if kind == "gpt" else MOE)), machine=machine_of(stack))
 
 
 @pytest.mark.slow
@@ -168,11 +169,11 @@ def test_one_device_sends_nothing(stack):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("stack", ["megatron-lm-2022", "nanotron", "pytorch-fsdp", "ideal"])
-def test_mixed_plans_are_each_alone(stack):
+@pytest.mark.parametrize(("turn", "stack"), [*enumerate(("megatron-lm-2022", "nanotron", "pytorch-fsdp", "ideal"))])
+def test_mixed_plans_are_each_alone(stack, turn):
     plans, machine = possible(stack), machine_of(stack)
     many = step(*plans, machine=machine)
-    for i, plan in enumerate(plans):
+    for i, plan in every(2, list(enumerate(plans)), turn):
         one = step(plan, machine=machine)
         for name in ("total", "flops", "model_flops", "traffic"):
             assert getattr(many, name)[i] == pytest.approx(getattr(one, name)[0], rel=1e-12)
@@ -189,7 +190,7 @@ def test_points_of_an_evaluation_are_each_alone():
     system = {"template": "h100-sxm", "devices_per_node": 8, "network": NETWORK, "host": HOST}
     scenario = crossflow.from_dict({"system": system, "workload": GPT, "strategy": "dp1"})
     together = evaluate(scenario, {"strategy": PLANS})
-    for i, plan in enumerate(PLANS):
+    for i, plan in every(2, list(enumerate(PLANS))):
         alone = evaluate(scenario, {"strategy": [plan]})
         assert together.step_time[i] == pytest.approx(alone.step_time[0], rel=1e-12)
         assert together.feasible[i] == alone.feasible[0]
@@ -202,10 +203,10 @@ def test_points_of_an_evaluation_are_each_alone():
 @pytest.mark.parametrize(
     "path", ["throughput.bf16", "levels.memory.bandwidth", "levels.l2.bandwidth", "network.intra.bandwidth", "network.inter.bandwidth"]
 )
-@pytest.mark.parametrize("stack", ["megatron-lm-2022", "nanotron", "pytorch-fsdp"])
-def test_more_of_anything_never_slows(path, stack):
+@pytest.mark.parametrize(("turn", "stack"), [*enumerate(("megatron-lm-2022", "nanotron", "pytorch-fsdp"))])
+def test_more_of_anything_never_slows(path, stack, turn):
     system = {"template": "h100-sxm", "devices_per_node": 8, "network": NETWORK}
-    for plan in (Plan(tp=8, dp=2), Plan(tp=2, pp=4, dp=2), Plan(dp=16, zero=3), Plan(dp=16, zero=1)):
+    for plan in every(2, (Plan(tp=8, dp=2), Plan(tp=2, pp=4, dp=2), Plan(dp=16, zero=3), Plan(dp=16, zero=1)), turn):
         scenario = crossflow.from_dict({"system": system, "workload": GPT, "strategy": str(plan), "software": stack})
         there = scenario.system
         for part in path.split("."):
@@ -250,7 +251,7 @@ def test_ideal_software_is_never_slower(stack):
     """With the stages divided alike, as balancing by parameters is not always better, in the same kernels, those of all-reduces too."""
     other = stack_of(stack, stages="even")
     ideal = stack_of("ideal", stages="even", kernels=other.kernels, peer_all_reduce=other.peer_all_reduce)
-    plans = possible()
+    plans = every(2, possible(), STACKS.index(stack))
     slower, bound = (step(*plans, machine=machine_of(each)).total for each in (other, ideal))
     assert (bound <= slower * (1 + 1e-12)).all()
 
@@ -566,7 +567,7 @@ def test_shares_of_the_peak(stack, kind):
     """What the model needs is done, and no more than the devices can do: mfu <= hfu <= 1."""
     changes = {"causal": {}, "window": {"window": 128}, "experts": {**MOE, "sequence": 16384}}[kind]
     machine, job = machine_of(stack), job_of(**changes)
-    plans = possible(stack, job.model)
+    plans = every(2, possible(stack, job.model), STACKS.index(stack) // 3)
     found = step(*plans, job=job, machine=machine)
     peak = machine.architecture.throughput["bf16"] * np.array([plan.devices for plan in plans]) * found.total
     assert ((found.model_flops > 0) & (found.model_flops <= found.flops) & (found.flops <= peak)).all()
@@ -579,9 +580,15 @@ KINDS_OF_JOBS = [
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("changes", KINDS_OF_JOBS, ids=str)
-@pytest.mark.parametrize("stack", ["megatron-lm-2021", "megatron-core"])
-@pytest.mark.parametrize("task", ["training", "forward", "prefill", "decode"])
+@pytest.mark.parametrize(
+    ("task", "stack", "changes"),
+    [
+        (task, stack, changes)
+        for turn, (task, changes) in enumerate(itertools.product(("training", "forward", "prefill", "decode"), KINDS_OF_JOBS))
+        for stack in every(2, ("megatron-lm-2021", "megatron-core"), turn)
+    ],
+    ids=str,
+)
 def test_what_is_needed_is_done(task, stack, changes):
     job = replace(job_of(task, context=600, **changes), cached=700 if task == "decode" else 0)
     plans = [Plan(dp=4), Plan(tp=4), Plan(tp=4, recompute="selective"), Plan(dp=4, recompute="full"), Plan(pp=2, dp=2)]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import contextvars
+import functools
 import logging
 import zlib
 from collections.abc import Callable, Iterator, Mapping
@@ -42,7 +43,7 @@ class Contents:
         """Bytes of a file; OSError as its reader has it."""
         key = key_of(path)
         found = self._held.get(key)
-        return self._keep(key, reader(path)) if found is None else found
+        return self._keep(key, _read(key, path, reader)) if found is None else found
 
     def has(self, path: Path) -> bool:
         """Whether there is, or was, such a file."""
@@ -81,6 +82,7 @@ class Contents:
 
 READ = "crossflow.base.files"  # logger of files that are read
 _LOGGER = logging.getLogger(READ)
+_READ: dict[str, tuple[tuple[int, int, int], bytes]] = {}  # shipped files by key, as they were when they were read last
 _USED: contextvars.ContextVar[Contents | None] = contextvars.ContextVar("contents in use", default=None)
 
 
@@ -96,6 +98,18 @@ def of_file(path: Path, reader: Callable[[Path], bytes] = Path.read_bytes) -> by
     return reader(path) if used is None else used.read(path, reader)
 
 
+def _read(key: str, path: Path, reader: Callable[[Path], bytes]) -> bytes:
+    """Bytes of a file by its reader; a shipped one is read again only when it has changed, for every scenario stands on some of them."""
+    if not key.startswith(_SHIPPED):
+        return reader(path)
+    there = path.stat()
+    state = (there.st_ino, there.st_mtime_ns, there.st_size)
+    held = _READ.get(key)
+    if held is None or held[0] != state:
+        held = _READ[key] = (state, reader(path))
+    return held[1]
+
+
 def is_file(path: Path) -> bool:
     """Whether there is such a file, or was one for the contents in use."""
     used = _USED.get()
@@ -109,6 +123,7 @@ def _there(path: Path) -> bool:
         return False
 
 
+@functools.lru_cache(maxsize=1024)
 def key_of(path: Path) -> str:
     """A path as the scenario names it; of a shipped file its place in the package, which lies elsewhere on another machine."""
     for root in (_WING / "data", _WING.parent.parent):

@@ -762,7 +762,12 @@ def table_rows(path: Path) -> Iterator[tuple[int, Mapping[str, str]]]:
     SpecError
         For rows with more or fewer cells than the header, and columns of one name.
     """
-    lines = enumerate(read_text(path).splitlines(), start=1)
+    return rows_of(read_text(path), path)
+
+
+def rows_of(text: str, path: Path) -> Iterator[tuple[int, Mapping[str, str]]]:
+    """The same of the text of a table; `path` names it."""
+    lines = enumerate(text.splitlines(), start=1)
     kept = [(number, line) for number, line in lines if line.strip() and not line.startswith("#")]
     if path.suffix in (".jsonl", ".json"):
         for number, line in kept:

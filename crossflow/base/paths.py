@@ -21,11 +21,12 @@ def quantity_at(model: Any, path: Sequence[str]) -> Quantity | None:
     if isinstance(model, Mapping):
         key = _key(model, head)
         return quantity_at(model[key], rest) if rest and key in model else None
-    if not isinstance(model, FileModel) or head not in type(model).model_fields:
+    kind = type(model)
+    if not issubclass(kind, FileModel) or head not in kind.model_fields:
         return None
-    info = type(model).model_fields[head]
     if not rest:
-        return _quantity((*info.metadata, *_nested(info.annotation)))
+        return _measured(kind)[head]
+    info = kind.model_fields[head]
     value = getattr(model, head)
     if value is None:
         inner = _model_in(info.annotation)
@@ -59,7 +60,7 @@ def quantities(model: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[s
         return
     if not isinstance(model, FileModel):
         return
-    for name, quantity in _measured(type(model)):
+    for name, quantity in _measured(type(model)).items():
         value = getattr(model, name)
         if quantity is not None and isinstance(value, Mapping):
             yield from (((*path, name, str(key)), quantity, held) for key, held in value.items())
@@ -70,9 +71,9 @@ def quantities(model: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[s
 
 
 @functools.cache
-def _measured(model: type[FileModel]) -> tuple[tuple[str, Quantity | None], ...]:
+def _measured(model: type[FileModel]) -> Mapping[str, Quantity | None]:
     """Fields of a model with what each measures, None of one that holds no quantity itself."""
-    return tuple((name, _quantity((*info.metadata, *_nested(info.annotation)))) for name, info in model.model_fields.items())
+    return {name: _quantity((*info.metadata, *_nested(info.annotation))) for name, info in model.model_fields.items()}
 
 
 def _quantity(annotations: Iterable[Any]) -> Quantity | None:

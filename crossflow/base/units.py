@@ -99,6 +99,8 @@ def _registry() -> pint.UnitRegistry[float]:
 @functools.cache
 def _factor(unit: str, target: str) -> float:
     """How many `target` one `unit` is; ValueError when they measure different things or `unit` is unknown."""
+    if unit == target:  # known without pint, whose import takes longer than most commands that read no file
+        return 1.0
     import tokenize
 
     import pint
@@ -202,16 +204,19 @@ class Quantity:
 
     def read(self, raw: Any, sourced: bool = False) -> Array:
         """Read one field from its file form; ValueError says what was expected."""
+        kind = type(raw)  # asked first, for most are text or plain mappings, and thousands are read for a scenario
+        if kind is str and not sourced:
+            return _read_text(self, raw)
         if isinstance(raw, np.ndarray):
             return points(raw)
-        if isinstance(raw, Mapping):
+        if kind is dict or isinstance(raw, Mapping):
             try:
                 return _read_entries(self, tuple(raw.items()), tuple(map(type, raw.values())))
             except TypeError:  # something in it is a list or a mapping
                 return self._read_mapping(raw)
         if sourced:
             raise ValueError("expected a mapping {value: ..., source: ...}: every number of a library names its source")
-        return _read_text(self, raw) if type(raw) is str else points(self.checked(parse(raw, self.unit), raw))
+        return points(self.checked(parse(raw, self.unit), raw))
 
     def _read_mapping(self, raw: Mapping[str, Any]) -> Array:
         from crossflow.base.errors import did_you_mean

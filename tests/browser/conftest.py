@@ -1,5 +1,6 @@
 """A browser for pages: tests here are skipped where Playwright or Chromium is missing (CROSSFLOW_CHROMIUM names another browser)."""
 
+import functools
 import json
 import os
 import shutil
@@ -69,11 +70,12 @@ def saved():
 
 @pytest.fixture(scope="module")
 def served():
-    """Serve a file or folder by the command, and give the address of its page."""
+    """Serve a file or folder by the command, once for all tests of a module, and give the address of its page."""
     running = []
 
-    def serve(source, *words):
-        command = [sys.executable, "-m", "crossflow", "explore", str(source), "--json", "--no-browser", *words]
+    @functools.cache
+    def serve(source):
+        command = [sys.executable, "-m", "crossflow", "explore", str(source), "--json", "--no-browser"]
         running.append(subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True))
         return json.loads(running[-1].stdout.readline())["url"]
 

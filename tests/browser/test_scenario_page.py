@@ -309,24 +309,27 @@ def test_what_cannot_be_is_told_and_undone(opened, url, problems):
     problems.clear()
 
 
-def test_the_exported_page_works_from_the_disk(opened, files, saved):
+@pytest.fixture(scope="module")
+def exported(files):
+    """Address of the page of the chip, written to a file by the command."""
     target = files / "page.html"
     subprocess.run([sys.executable, "-m", "crossflow", "explore", str(files / "chip.yaml"), "--export", str(target)], check=True)
-    page = opened(target.as_uri())
+    return target.as_uri()
+
+
+def test_the_exported_page_works_from_the_disk(opened, exported, saved):
+    page = opened(exported)
     assert re.match(r"\d", time_of(page))
     before = time_of(page)
     page.locator("input[type=range]:not([disabled])").first.focus()  # the number of devices
     page.keyboard.press("Home")
-    page.wait_for_timeout(100)
-    assert time_of(page) != before
+    until(page, f"document.getElementById('step-time').textContent !== {before!r}")
     assert "computed beforehand" in page.inner_text(".notice.plain")
     assert len(figures(page, saved)) == 2  # the start, and the design as it is
 
 
-def test_the_exported_page_has_the_timeline_of_its_scenario(opened, files):
-    target = files / "timeline.html"
-    subprocess.run([sys.executable, "-m", "crossflow", "explore", str(files / "chip.yaml"), "--export", str(target)], check=True)
-    page = opened(target.as_uri())
+def test_the_exported_page_has_the_timeline_of_its_scenario(opened, exported):
+    page = opened(exported)
     until(page, "document.querySelector('canvas.strip').height > 20")
     card = page.locator(".card", has=page.locator("canvas.strip"))
     assert "forward" in card.inner_text()

@@ -15,7 +15,7 @@ from tests.fuzz.outcomes import BAD, run
 
 @pytest.mark.slow
 def test_mutated_files_end_with_a_result_or_an_error_at_its_place():
-    count = fewer(25, 15)
+    count = fewer(25, 10)
     found = fuzz(list(cases.KINDS), count, 19, None)
     assert sum(found.values()) == count
     assert not {key: count for key, count in found.items() if key[1] in BAD}

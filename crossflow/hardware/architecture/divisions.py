@@ -7,10 +7,10 @@ next coarser and the next finer one, by the logarithm of the area of logic; one 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import functools
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -47,12 +47,20 @@ def read_divisions(document: Document, folder: Path) -> Document:
     path = folder / str(named["file"])
     if not contents.is_file(path):
         raise document.error(("budgets", "divisions", "file"), f"no such table: {path}")
-    found = list(files.table_rows(path))
-    if not found:
+    source = named.get("source")
+    rows = (_kept_rows if isinstance(source, str | None) else _rows)(path, files.read_text(path), source)
+    if not rows:
         raise document.error(("budgets", "divisions", "file"), f"{path} holds no row: a logic node, a memory and their shares in each")
-    rows = [_row(cells, named.get("source")) for _, cells in found]
-    places: dict[Path_, Place] = {("budgets", "divisions", i): (str(path), line) for i, (line, _) in enumerate(found)}
-    return files.merge(document, Document(file=str(path), data={"budgets": {"divisions": rows}}, lines=places))
+    places: dict[Path_, Place] = {("budgets", "divisions", i): (str(path), line) for i, (line, _) in enumerate(rows)}
+    return files.merge(document, Document(file=str(path), data={"budgets": {"divisions": [row for _, row in rows]}}, lines=places))
+
+
+def _rows(path: Path, text: str, source: Any) -> list[tuple[int, dict[str, Any]]]:
+    """Lines of a table of divisions and its rows as a template has them, each number with a source where there is one."""
+    return [(line, _row(cells, source)) for line, cells in files.rows_of(text, path)]
+
+
+_kept_rows = functools.lru_cache(maxsize=16)(_rows)  # of which nothing is changed in place
 
 
 def _named(document: Document) -> tuple[str, ...]:
@@ -148,7 +156,7 @@ def chosen(document: Document) -> Document:
     budgets = {**{name: complete[here][name] for name in BUDGETS}, "divisions": complete}
     if here == len(rows):
         return _with(document, budgets)
-    return _placed(_with(document, budgets, _places(document, rows[here], here)), rows[here], here)
+    return _placed(_with(document, budgets, lambda: _places(document, rows[here], here)), rows[here], here)
 
 
 def _free_values(row: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -172,11 +180,13 @@ def _check_columns(document: Document, rows: Sequence[Mapping[str, Any]]) -> Non
 def _placed(document: Document, row: Mapping[str, Any], number: int) -> Document:
     """A system with the microarchitecture of a row of its divisions, each value at the place of the row."""
     values = {_path(name): value for name, value in _free_values(row).items()}
-    place, lines = document.lines.get(("budgets", "divisions", number)), document.lines
     found = files.replaced(document, values)
-    if place is None:
-        return found
-    return Document(file=found.file, data=found.data, lines=files.LatePlaces(lambda: {**lines, **dict.fromkeys(values, place)}))
+
+    def places() -> Mapping[Path_, Place]:
+        place = document.lines.get(("budgets", "divisions", number))
+        return document.lines if place is None else {**document.lines, **dict.fromkeys(values, place)}
+
+    return Document(file=found.file, data=found.data, lines=files.LatePlaces(places))
 
 
 def _places(document: Document, row: Mapping[str, Any], number: int) -> Mapping[Path_, Place]:
@@ -188,9 +198,9 @@ def _places(document: Document, row: Mapping[str, Any], number: int) -> Mapping[
     return {path: place for path in paths if document.lines.get(path, place)[0] != document.file}
 
 
-def _with(document: Document, budgets: Mapping[str, Any], places: Mapping[Path_, Place] = MappingProxyType({})) -> Document:
+def _with(document: Document, budgets: Mapping[str, Any], places: Callable[[], Mapping[Path_, Place]] = dict) -> Document:
     """A system with other shares or divisions, each at its old place or at that of `places`."""
-    lines = files.LatePlaces(lambda: {**document.lines, **places})
+    lines = files.LatePlaces(lambda: {**document.lines, **places()})
     return files.merge(document, Document(file=document.file, data={"budgets": budgets}, lines=lines))
 
 

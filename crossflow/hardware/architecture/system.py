@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import functools
+import pickle
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -89,14 +91,41 @@ def _of_one_kind(below: Document, base: Path | None) -> tuple[SystemSpec, Docume
         spec, merged = _read(files.replaced(below, renamed))
     if isinstance(spec, GeneratedSystem) and (values := divisions.between(spec, load_library(spec.techlib, base))):
         merged = files.replaced(merged, values)
-        spec = files.validate(_KINDS[_kind(merged)], merged)
+        spec = _specified(merged)
     return spec, merged
 
 
 def _read(below: Document) -> tuple[SystemSpec, Document]:
     merged = divisions.chosen(below)
-    spec: SystemSpec = files.validate(_KINDS[_kind(merged)], merged)
-    return spec, merged
+    return _specified(merged), merged
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Written:
+    """A document that is like every other with the same data."""
+
+    data: bytes
+    document: Document = field(compare=False)
+
+
+def _specified(merged: Document) -> SystemSpec:
+    """The specification that a merged section writes down; equal sections, of which many scenarios stand on, share one."""
+    kind = _kind(merged)
+    try:
+        written = _Written(data=pickle.dumps(merged.data), document=merged)
+    except (pickle.PicklingError, TypeError, AttributeError):  # something of a program of the user's, which is refused
+        return _validated(kind, merged)
+    return _kept(kind, written)
+
+
+def _validated(kind: str, document: Document) -> SystemSpec:
+    spec: SystemSpec = files.validate(_KINDS[kind], document)
+    return spec
+
+
+@functools.lru_cache(maxsize=256)
+def _kept(kind: str, written: _Written) -> SystemSpec:
+    return _validated(kind, written.document)
 
 
 def _kind(document: Document) -> str:

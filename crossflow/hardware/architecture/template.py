@@ -546,6 +546,7 @@ class GeneratedSystem(SystemFields):
 
     @model_validator(mode="after")
     def _microarchitecture_is_of_the_device(self) -> GeneratedSystem:
+        free: dict[str, Quantity] = {}
         for path, ends in self.microarchitecture.items():
             quantity = None if path.split(".")[0] in NOT_FREE else quantity_at(self, path.split("."))
             if quantity is None:
@@ -554,12 +555,13 @@ class GeneratedSystem(SystemFields):
                 ends.read(quantity)
             except ValueError as error:
                 raise ValueError(f"microarchitecture.{path}: {error}") from None
+            free[path] = quantity
         for row in self.budgets.divisions:
             for path, value in row.microarchitecture.items():
-                if path not in self.microarchitecture:
+                if path not in free:
                     raise ValueError(f"budgets.divisions: {path} is none of the paths of `microarchitecture`")
                 try:
-                    self.free(path).read(value)
+                    free[path].read(value)
                 except ValueError as error:
                     raise ValueError(f"budgets.divisions: {row.logic} with {row.memory}: {path}: {error}") from None
         return self
