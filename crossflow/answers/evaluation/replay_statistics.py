@@ -97,6 +97,16 @@ def mean_inside(arrival: Array, last: Array, edges: Array) -> Array:
     return np.asarray(np.diff(integral(came) - integral(left)) / np.diff(edges))
 
 
+def inside(spans: Array, edges: Array) -> Array:
+    """Share of every interval between edges that spans of time cover, shape (intervals,). [1]
+
+    >>> inside(np.array([[1.0, np.inf]]), np.array([0.0, 2.0, 4.0])).tolist()
+    [0.5, 1.0]
+    """
+    clipped = np.clip(spans[:, None, :], edges[None, :-1, None], edges[None, 1:, None])
+    return np.asarray((clipped[..., 1] - clipped[..., 0]).sum(axis=0) / np.diff(edges))
+
+
 def over_time(jumps: Jumps, values: Array, edges: Array) -> Array:
     """Mean of a quantity of one engine in every interval between edges, 0 between its jumps."""
     if not len(values):

@@ -12,7 +12,7 @@ import numpy as np
 from crossflow.answers.bands import Trust
 from crossflow.answers.evaluation.likeness import ARRIVING, told_trust, trust
 from crossflow.answers.evaluation.replay_figures import ReplayFigures
-from crossflow.answers.evaluation.replay_statistics import confidence, mean_inside, over_time
+from crossflow.answers.evaluation.replay_statistics import confidence, inside, mean_inside, over_time
 from crossflow.answers.evaluation.replaying import replayed_scenario
 from crossflow.answers.scenario import Scenario
 from crossflow.base.arrays import Array
@@ -56,8 +56,10 @@ class ServedRequests(ReplayFigures, PlainData, Tabular):
 
         lasts = [np.maximum(jumps.ended - jumps.begun, 1e-12) for _, jumps in engines]
         powers = [energy / last - watts for energy, last, watts in zip(self.run.energies, lasts, resting, strict=True)]
-        writers = engines[-self.run.writers.count :]
-        pages = sum(over_time(jumps, jumps.pages, edges) for _, jumps in writers)
+        paid = [inside(spans, edges) for spans in self.found.paid]
+        writers = self.run.writing
+        used = sum(over_time(jumps, jumps.pages, edges) * one.limits.page for one, jumps in writers)
+        room = sum(share * one.limits.pages * one.limits.page for (one, _), share in zip(writers, paid[-len(writers) :], strict=True))
         return {
             "time_s": 0.5 * (edges[1:] + edges[:-1]) - begin,
             "arrivals_per_s": np.histogram(self.found.arrival, edges)[0] / width,
@@ -66,9 +68,10 @@ class ServedRequests(ReplayFigures, PlainData, Tabular):
             + mean_inside(self.found.first[answered], (self.found.first + self.found.waited)[answered], edges),
             "output_tokens_per_s": sums([jumps.steps * jumps.writers / last for (_, jumps), last in zip(engines, lasts, strict=True)]),
             "prompt_tokens_per_s": sums([jumps.tokens / last for (_, jumps), last in zip(engines, lasts, strict=True)]),
-            "cache_use": np.asarray(pages) / (self.run.writers.limits.pages * len(writers)),
-            "busy": sums([np.ones(len(jumps.begun)) for _, jumps in engines]) / len(engines),
-            "power_w": sums(powers) + sum(resting),
+            "cache_use": np.asarray(used) / np.maximum(room, 1e-12),
+            "busy": sums([np.ones(len(jumps.begun)) for _, jumps in engines]) / np.maximum(sum(paid), 1e-12),
+            "engines": np.asarray(sum(paid)),
+            "power_w": sums(powers) + sum(watts * share for watts, share in zip(resting, paid, strict=True)),
         }  # fmt: skip
 
     @functools.cached_property
@@ -93,7 +96,8 @@ class ServedRequests(ReplayFigures, PlainData, Tabular):
             "goodput_per_s": self.goodput, "requests_per_s": self.requests_per_second,
             "output_tokens_per_s": self.output_tokens_per_second, "span_s": self.span, "warm_up_s": self.phases.filled,
             "cool_down_s": self.phases.emptied, "cache": dict(self.cache), "queue": dict(self.queue), "preemptions": self.preemptions,
-            "utilisation": list(self.utilisation), "classes": list(self.classes), "cost": dict(self.cost), "energy_j": self.energy,
+            "failures": None if self.availability is None else dict(self.availability),
+            "replicas": None if self.running is None else dict(self.running), "utilisation": list(self.utilisation), "classes": list(self.classes), "cost": dict(self.cost), "energy_j": self.energy,
             "power_w": self.power, "joules_per_output_token": self.energy / self.written,
             "jumps": int(sum(len(jumps.begun) for _, jumps in self.run.engines)),
             "steps": int(sum(jumps.steps.sum() for _, jumps in self.run.engines)), "notes": list(self.notes), **tail,

@@ -110,11 +110,25 @@ def _answers(found: ServedRequests) -> dict[str, RenderableType]:
         "cache": f"{percent(float(cache['mean_use'] or 0.0))} in use, {percent(float(cache['peak_use'] or 0.0))} at most, of "
         f"{cache['tokens']:,.0f} tokens an engine{hits}",
         "preemptions": f"{found.preemptions:,}",
+        **_comings(found),
         "energy": f"{show(found.energy / found.written, 'J')} an output token, {show(found.power, 'W')} in all",
         "money": money,
         "warm-up": f"{show(found.phases.filled, 's')} until as many requests are there as later; "
         f"{show(found.phases.emptied, 's')} from the last arrival to the end",
     }  # fmt: skip
+
+
+def _comings(found: ServedRequests) -> dict[str, RenderableType]:
+    """What became of engines that fail, start and stop."""
+    told: dict[str, RenderableType] = {}
+    if (failed := found.availability) is not None:
+        told["failures"] = (
+            f"{failed['failures']:,.0f} of engines, which served {percent(failed['available'])} of their time; "
+            f"{percent(failed['lost_work'])} of computed tokens were lost, of {failed['moved_requests']:,.0f} requests that went elsewhere"
+        )
+    if (running := found.running) is not None:
+        told["replicas"] = f"{running['mean']:.3g} run on average, {running['most']:,.0f} at most; {running['started']:,.0f} were started"
+    return told
 
 
 def _times(found: ServedRequests) -> Group:
@@ -156,5 +170,6 @@ def _engines(found: ServedRequests) -> Group:
         steps = max(sum(one["steps"] for one in mine), 1.0)
         share = sum(one["busy"] for one in mine) / len(mine)
         name = "read and write" if kind.limits.reads and kind.limits.writes else "write" if kind.limits.writes else "read prompts"
+        name += f" ({kind.pool})" if kind.pool else ""
         rows.append([name, f"{kind.count:,}", percent(share), f"{steps:,.0f}", f"{sum(one['writers'] for one in mine) / steps:,.1f}"])
     return page.section("Engines", rows, range(1, 5), header=("", "engines", "busy", "steps", "requests a step"))
