@@ -71,12 +71,13 @@ def _further(batch: PointBatch) -> tuple[Fleet, ...]:
 
 
 def _microbatches(layout: Layout, service: Service) -> Array:
-    """Microbatches of a step, one a stage unless a strategy says otherwise: also of arrivals, and where stages do not divide the requests
-    in flight, of which fewer decode. [1]
+    """Microbatches of a step, one a stage unless a strategy says otherwise: also of arrivals, of requests in flight that replicas do not
+    divide, and where stages do not divide them, of which fewer decode. [1]
     """
     flight = layout.micro_batch * layout.microbatches
+    mean = (service.rate > 0) | (flight % 1.0 > 0)  # of which a replica has its share in the mean
     whole = (layout.microbatches == 1.0) & (flight % layout.pp > 0)
-    return np.where(service.rate > 0, layout.pp, np.where(whole, np.minimum(flight, layout.pp), layout.microbatches))
+    return np.where(mean, layout.pp, np.where(whole, np.minimum(flight, layout.pp), layout.microbatches))
 
 
 def service_of(job: Job, workloads: Sequence[TransformerSpec], which: Index, runs_on: Machine, reads_on: Machine) -> Service:

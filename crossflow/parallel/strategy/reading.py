@@ -126,7 +126,9 @@ def read_plan(written: Written, workload: TransformerSpec) -> Plan:
 def as_text(strategy: AnyStrategy, workload: Workload) -> str:
     """A strategy as text that reads back as itself: of a service with its microbatch, for what its plans mean by default is another."""
     service = isinstance(workload, TransformerSpec) and workload.task != "training" and not workload.arrives
-    return strategy.text(always=("micro_batch",)) if service and isinstance(strategy, Plan) else str(strategy)
+    if not service or not isinstance(strategy, Plan) or workload.global_batch % strategy.dp:  # which are dealt out, without any
+        return str(strategy)
+    return strategy.text(always=("micro_batch",))
 
 
 def _alone(workload: Workload) -> AnyStrategy:
@@ -198,9 +200,13 @@ def strategy_problem(
 
 
 def _divided(plan: Plan, workload: TransformerSpec) -> tuple[Plan, int]:
-    """A plan, and how many requests or samples it divides; those that arrive are as many as any plan of its devices divides."""
+    """A plan, and how many requests or samples it divides; those that arrive are as many as any plan of its devices divides.
+
+    Requests that a service keeps in flight are dealt out to its replicas, of which some may have one more than others.
+    """
     if not workload.arrives:
-        return plan, workload.global_batch
+        dealt = workload.task == "serving" and plan.micro_batch == 1
+        return plan, -(-workload.global_batch // plan.dp) * plan.dp if dealt else workload.global_batch
     return replace(plan, micro_batch=plan.devices), plan.devices**2
 
 
