@@ -201,3 +201,64 @@ def test_trust_says_that_no_such_fleet_was_measured():
     assert found.level == "extrapolated"
     assert "engines of several kinds" in found.reason
     assert np.isfinite(serve(OLDER).latency["ttft_s"]["p99"])
+
+
+@pytest.mark.parametrize("changes", [(), (OLDER, READ_APART), (SCALING, FAILING)])
+def test_running_statistics_say_what_a_whole_replay_says(changes):
+    whole, found = serve(*changes), crossflow.serve(data(*changes), stream=True)
+    exact, near = whole.to_dict(), found.to_dict()
+    for key in ("requests", "dropped", "attained", "preemptions", "jumps", "steps", "failures", "replicas"):
+        assert near[key] == exact[key]
+    for key in ("requests_per_s", "output_tokens_per_s", "span_s", "energy_j", "cool_down_s"):
+        assert near[key] == pytest.approx(exact[key])
+    assert near["cost"] == pytest.approx(exact["cost"])
+    assert near["utilisation"] == pytest.approx(exact["utilisation"])
+    assert near["queue"] == pytest.approx(exact["queue"])
+    assert near["cache"] == pytest.approx(exact["cache"])
+    for key in ("ttft_s", "tpot_s", "e2e_s", "itl_s"):
+        assert near[key]["mean"] == pytest.approx(exact[key]["mean"])
+        assert near[key]["p50"] == pytest.approx(exact[key]["p50"], rel=0.02)  # of few requests, between two of them
+    assert any("running statistics are kept" in note for note in found.notes)
+    assert [one["name"] for one in found.classes] == [one["name"] for one in whole.classes]
+
+
+def test_what_running_statistics_do_not_keep_is_refused(tmp_path, capsys):
+    path = tmp_path / "one.json"
+    path.write_text(files.json_text(data()))
+    assert main(["serve", str(path), "--stream"]) == 0
+    assert "running statistics are kept" in capsys.readouterr().out
+    for name in ("all.csv", "one.png", "t.json.gz"):
+        assert main(["serve", str(path), "--stream", "-o", str(tmp_path / name)]) == 2
+        assert "keeps nothing of each request" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("watts", [700, 400, 250])
+def test_a_power_limit_of_the_device_holds_in_a_service(watts):
+    """`system.power.tdp` caps what a device draws in a step: steps take longer, and no device draws more."""
+    found = serve({"system.power": {"tdp": f"{watts} W"}, "requests.rate_scale": 4})
+    assert found.power <= 2 * watts
+    assert all((energy / (jumps.ended - jumps.begun) <= watts * (1 + 1e-6)).all()
+               for energy, (_, jumps) in zip(found.run.energies, found.run.engines, strict=True))  # fmt: skip
+    assert watts == 700 or found.span > serve({"requests.rate_scale": 4}).span
+
+
+@pytest.mark.parametrize("number", [1, 3, 5, 7])
+def test_users_and_batches_are_dealt_out_to_replicas(number):
+    base = {"requests.arrivals": None, "requests.count": 60, "requests.users": {"number": number, "think": "1 s"}, "strategy": "tp1-dp4",
+            "system.devices": 4}  # fmt: skip
+    found = serve(base)
+    assert np.isfinite(found.found.last).all()
+    inside = np.sum((found.found.arrival[:, None] <= found.found.arrival) & (found.found.last[:, None] > found.found.arrival), axis=0)
+    assert inside.max() <= number
+    batch = serve({**base, "requests.users": None, "requests.count": None, "requests.batch": number})
+    assert len(batch.trace) == number
+
+
+def test_a_steady_state_of_requests_that_replicas_do_not_divide_lies_between_its_neighbours():
+    def rate(number):
+        steady = {"requests": None, "workload.prompt": 600, "workload.output": 60, "workload.global_batch": number}
+        return crossflow.predict(data(steady, {"strategy": "tp1-dp4", "system.devices": 4})).serving["request_throughput_per_s"]
+
+    rates = [rate(number) for number in (4, 5, 6, 7, 8)]
+    assert rates == sorted(rates)
+    assert rates[2] == pytest.approx(np.mean([rates[0], rates[4]]), rel=0.02)

@@ -7,10 +7,13 @@ import numpy as np
 import pytest
 from test_service_events import poisson, reading, replica, table, through
 
-from crossflow.engine.service.fleet import EnginePool, Readers, replay
+from crossflow.engine.service import tally as tally_module
+from crossflow.engine.service.fleet import EnginePool, Readers, replay, replay_tallied
 from crossflow.engine.service.replayed import covered
 from crossflow.engine.service.routers import ROUTERS, router
+from crossflow.engine.service.sketch import ERROR, Batches
 from crossflow.engine.service.standing import Failures, Scaling
+from crossflow.engine.service.tally import KindTally
 from crossflow.engine.service.transfers import Transfers, max_min
 from crossflow.workload.requests.record import RequestClass, RequestTrace
 from tests import naive_service
@@ -352,3 +355,48 @@ def test_an_engine_that_fails_is_replaced():
     found = replay(trace, pool(trace, made, "round_robin", scaling=scaling), failures=Planned(mean_time=1.0, repair=1e6, at=10.0))
     assert np.isfinite(found.last).all()
     assert 11.0 <= found.jumps[1].begun[0] <= 11.6
+
+
+# ------------------------------------------------------------------------------------------ running statistics
+
+
+def tallied(trace, made, route="round_robin", **more):
+    kinds = [KindTally(engines=len(made), energy_of=table().energy)]
+    return replay_tallied(trace, pool(trace, made, route), None, more.get("failures"), kinds).tally
+
+
+@pytest.mark.parametrize("route", ROUTERS)
+def test_running_statistics_are_those_of_all_requests(route, monkeypatch):
+    monkeypatch.setattr(tally_module, "EACH", 70)
+    trace = poisson(20.0, 900)
+    whole = through(trace, *(replica(table()) for _ in range(3)), route=route)
+    found = tallied(trace, [replica(table()) for _ in range(3)], route)
+    (kind,) = found.kinds
+    assert (found.count, found.answered, found.outputs) == (900, 900, trace.output.sum())
+    assert kind.busy.tolist() == pytest.approx([jumps.busy for jumps in whole.jumps])
+    assert kind.steps == sum(jumps.steps.sum() for jumps in whole.jumps)
+    assert kind.read == trace.prompt.sum()
+    assert kind.peak_queue == max(jumps.queue.max() for jumps in whole.jumps)
+    for name, values in whole.times.items():
+        exact = np.sort(values[np.isfinite(values)])
+        assert found.times[name].all.mean == pytest.approx(exact.mean())
+        for share in (0.5, 0.9, 0.99):
+            assert found.times[name].all.quantile(share) == pytest.approx(exact[int(np.ceil(share * len(exact))) - 1], rel=1.001 * ERROR)
+    assert found.gaps.total == whole.gaps.sum()
+
+
+def test_running_statistics_keep_no_requests():
+    trace, made = poisson(50.0, 5000), [replica(table()) for _ in range(2)]
+    tallied(trace, made)
+    assert all(len(one.running) < 400 and not one.trail.rows and not one.finishing for one in made)
+
+
+def test_batches_stay_few_and_lose_nothing():
+    batches, values = Batches(5, 10), np.random.default_rng(0).exponential(1.0, 12_345)
+    for some in np.split(values, [7, 100, 5000]):
+        batches.add(some)
+    assert 5 <= len(batches.whole) < 10
+    assert batches.all.total == len(values)
+    assert batches.all.mean == pytest.approx(values.mean())
+    sizes = {one.total for one in batches.whole}
+    assert sizes == {batches.size}

@@ -48,7 +48,7 @@ class ReplayFigures:
         """Why no request can be answered, in a sentence; None where some can."""
         if self.run.found is None:
             return self.run.problem
-        return UNSERVED.format(n=len(self.trace)) if self.run.found.dropped.all() else None
+        return None if self.answered else UNSERVED.format(n=len(self.trace))
 
     @property
     def found(self) -> ServiceReplay:
@@ -87,7 +87,34 @@ class ReplayFigures:
     @property
     def attained(self) -> float | None:
         """Share of requests that met their targets; None where no class has any. [1]"""
-        return float(self.on_target.mean()) if self.has_targets else None
+        return self.met / self.count if self.has_targets else None
+
+    # ---------------------------------------------------------------------------------------- numbers of requests
+
+    @property
+    def count(self) -> int:
+        """Requests that arrived. [1]"""
+        return len(self.found.arrival)
+
+    @functools.cached_property
+    def answered(self) -> int:
+        """Requests that were answered. [1]"""
+        return int(self.found.answered.sum())
+
+    @functools.cached_property
+    def met(self) -> int:
+        """Requests that met all targets of their class. [1]"""
+        return int(self.on_target.sum())
+
+    @functools.cached_property
+    def moved(self) -> int:
+        """Times that an engine failed under a request. [1]"""
+        return int(self.found.moved.sum())
+
+    @functools.cached_property
+    def computed(self) -> float:
+        """Tokens of prompts that were read, and tokens that were written, those that were lost again included. [1]"""
+        return sum(float((jumps.steps * jumps.writers).sum() + jumps.tokens.sum()) for jumps in self.found.jumps)
 
     # ---------------------------------------------------------------------------------------- throughput
 
@@ -105,7 +132,7 @@ class ReplayFigures:
     @property
     def requests_per_second(self) -> float:
         """Requests that are answered in a second of the run. [1/s]"""
-        return float(self.found.answered.sum()) / self.span
+        return self.answered / self.span
 
     @property
     def output_tokens_per_second(self) -> float:
@@ -120,12 +147,12 @@ class ReplayFigures:
     @property
     def goodput(self) -> float | None:
         """Requests a second that met their targets; None where no class has any. [1/s]"""
-        return float(self.on_target.sum()) / self.span if self.has_targets else None
+        return self.met / self.span if self.has_targets else None
 
     @property
     def preemptions(self) -> int:
         """Times that a request lost its room in the cache and was computed anew. [1]"""
-        return int(self.found.evicted.sum() - self.found.moved.sum())
+        return int(self.found.evicted.sum()) - self.moved
 
     @functools.cached_property
     def utilisation(self) -> tuple[float, ...]:
@@ -183,7 +210,7 @@ class ReplayFigures:
         names = ("usd", "usd_per_million_output_tokens", "usd_per_request", "usd_per_request_on_target")
         if self.rent is None:
             return dict.fromkeys(names)
-        spent, answered, good = self.rent * self.span, float(self.found.answered.sum()), float(self.on_target.sum())
+        spent, answered, good = self.rent * self.span, self.answered, self.met
         each = spent / good if good and self.has_targets else None
         return dict(zip(names, (spent, 1e6 * spent / self.written, spent / answered, each), strict=True))
 
@@ -195,12 +222,11 @@ class ReplayFigures:
         if self._serving.failures is None:
             return None
         found, paid = self.found, float(self.found.paid_shares.sum())
-        computed = sum(float((jumps.steps * jumps.writers).sum() + jumps.tokens.sum()) for jumps in found.jumps)
         begin, end = found.window
         failed = sum(int(((spans[:, 0] >= begin) & (spans[:, 0] < end)).sum()) for spans in found.broken)
         return {
             "failures": float(failed), "available": 1.0 - float(found.broken_shares.sum()) / paid,
-            "lost_work": found.lost / max(computed, 1.0), "moved_requests": float(found.moved.sum()),
+            "lost_work": found.lost / max(self.computed, 1.0), "moved_requests": float(self.moved),
         }  # fmt: skip
 
     @functools.cached_property
@@ -242,8 +268,8 @@ class ReplayFigures:
         return tuple(self._noted())
 
     def _noted(self) -> list[str]:
-        found, n = [], len(self.found.arrival)
-        if lost := int(self.found.dropped.sum()):
+        found, n = list[str](), self.count
+        if lost := n - self.answered:
             found.append(
                 f"{lost:,} of {n:,} requests were dropped, which no engine can hold: prompt and output are longer than the cache "
                 f"({self.cache['tokens']:,.0f} tokens), or prompts are read whole and one is longer than a step "

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from crossflow.engine.service.replayed import Jumps
 
 PERCENTILES: Mapping[str, float] = {"p50": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99}
-BATCHES, STUDENT = 20, 2.093  # batches of requests in order of arrival, and the 97.5 % quantile of Student's t with one less
+BATCHES = 20  # batches of requests in order of arrival
 BEYOND = 5.0  # requests of a batch beyond a percentile that it takes at least, so that the percentile of a batch means something
 
 
@@ -44,6 +44,17 @@ def spread(values: Array, weights: Array | None = None) -> dict[str, float | Non
     return {"mean": float(found @ counts / upto[-1]), **dict(zip(PERCENTILES, quantiles.tolist(), strict=True))}
 
 
+def student(batches: int) -> float:
+    """The 97.5 % quantile of Student's t with one degree of freedom less than batches.
+
+    >>> round(student(20), 3)
+    2.093
+    """
+    from scipy.special import stdtrit
+
+    return float(stdtrit(batches - 1, 0.975))
+
+
 def confidence(values: Array) -> dict[str, float | None]:
     """Half of the 95 % interval of the mean and of each percentile, of values in order of arrival; None where they are too few [1]_.
 
@@ -58,7 +69,7 @@ def confidence(values: Array) -> dict[str, float | None]:
         if size < needed[name]:
             return None
         each = batches.mean(axis=1) if name == "mean" else np.quantile(batches, PERCENTILES[name], axis=1)
-        return float(STUDENT * each.std(ddof=1) / np.sqrt(BATCHES))
+        return float(student(BATCHES) * each.std(ddof=1) / np.sqrt(BATCHES))
 
     return {name: half(name) for name in needed}
 

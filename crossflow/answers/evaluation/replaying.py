@@ -23,13 +23,14 @@ from crossflow.engine.runs.memory import CACHE
 from crossflow.engine.runs.service import NO_ROOM, Prefill, Service, cache_room, sending_over
 from crossflow.engine.runs.service_table import Reach, Replicas, step_table
 from crossflow.engine.service.cache import PrefixCache
-from crossflow.engine.service.fleet import EnginePool, Readers, replay
+from crossflow.engine.service.fleet import EnginePool, Readers, Tallied, replay, replay_tallied
 from crossflow.engine.service.policies import POLICIES, policy_of
 from crossflow.engine.service.replayed import Jumps, ServiceReplay
 from crossflow.engine.service.replica import Replica
 from crossflow.engine.service.routers import router
-from crossflow.engine.service.standing import Scaling
+from crossflow.engine.service.standing import Failures, Scaling
 from crossflow.engine.service.steps import StepTable
+from crossflow.engine.service.tally import KindTally
 from crossflow.engine.service.ticket import Limits
 from crossflow.hardware.architecture.template import READING
 from crossflow.parallel.batches import overlaps
@@ -56,6 +57,11 @@ class Engines:
     pool: str = ""  # of further engines; "" of the replicas of the strategy, and of workers for prompts
     rate: float = 1.0  # mean requests that one answers in a second with as many as it has room for. [1/s]
     received: float = 0.0  # time that keys and values of a token take over its links. [s]
+
+    @property
+    def resting(self) -> float:
+        """Power of one engine between its jumps. [W]"""
+        return float(drawn_energy(self.fleet, np.ones(1))[0])
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -96,11 +102,36 @@ class ReplayedScenario:
     @property
     def resting(self) -> tuple[float, ...]:
         """Power of each engine between its jumps while it is paid for. [W]"""
-        return tuple(float(drawn_energy(one.fleet, np.ones(1))[0]) for one, _ in self.engines)
+        each = {id(kind): kind.resting for kind in self.kinds}
+        return tuple(each[id(one)] for one, _ in self.engines)
 
 
 def replayed_scenario(scenario: Scenario, trace: RequestTrace, seed: int = 0) -> ReplayedScenario:
     """Replay requests through the service of a scenario.
+
+    Raises
+    ------
+    CrossflowError
+        Where the scenario is no service, or one that is not replayed.
+    """
+    found, ready = _ready(scenario, trace, seed)
+    return found if ready is None else replace(found, found=replay(trace, *ready))
+
+
+def tallied_scenario(scenario: Scenario, trace: RequestTrace, seed: int = 0) -> tuple[ReplayedScenario, Tallied | None]:
+    """The same with running statistics in the place of what became of each request; None where no request has room."""
+    found, ready = _ready(scenario, trace, seed)
+    if ready is None:
+        return found, None
+    kinds = [KindTally(engines=kind.count, energy_of=kind.table.energy) for kind in found.kinds]
+    return found, replay_tallied(trace, *ready, kinds)
+
+
+_Ready = tuple[EnginePool, Readers | None, Failures | None]
+
+
+def _ready(scenario: Scenario, trace: RequestTrace, seed: int) -> tuple[ReplayedScenario, _Ready | None]:
+    """Engines of a scenario, and what a replay takes; None where no request has room.
 
     Raises
     ------
@@ -118,13 +149,13 @@ def replayed_scenario(scenario: Scenario, trace: RequestTrace, seed: int = 0) ->
     problem = _unbuilt(made) or ("" if all(one.limits.pages for one in made.writing) else NO_ROOM)
     found = ReplayedScenario(found=None, writers=made.writing[0], further=made.writing[1:], readers=made.readers, problem=problem)
     if problem:
-        return found
+        return found, None
     rng, serving = np.random.default_rng(seed), workload.serving
     writers = _pool(scenario, trace, made.writing, rng, scaling_of(serving.autoscale, plan.dp))
     readers = None
     if made.readers is not None:
         readers = Readers(pool=_pool(scenario, trace, (made.readers,), rng), fixed=made.sent[0], each=made.sent[1])
-    return replace(found, found=replay(trace, writers, readers, failures_of(serving.failures)))
+    return found, (writers, readers, failures_of(serving.failures))
 
 
 def _unbuilt(made: _Made) -> str:

@@ -96,7 +96,7 @@ def columns_of(found: ReplayFigures) -> dict[str, float]:
     figures: dict[str, float | None] = {
         **times, "input_throughput_tokens_per_s": read / found.span, "output_throughput_tokens_per_s": found.output_tokens_per_second,
         "request_throughput_per_s": found.requests_per_second, "requests_waiting": found.queue["mean"], "attained": found.attained,
-        "goodput_per_s": found.goodput, "preemptions": found.preemptions, "dropped": int(found.found.dropped.sum()),
+        "goodput_per_s": found.goodput, "preemptions": found.preemptions, "dropped": found.count - found.answered,
         "queue_mean": found.queue["mean"], "queue_peak": found.queue["peak"], "cache_hit_rate": found.cache["hit_rate"],
         "cache_mean_use": found.cache["mean_use"], "cache_peak_use": found.cache["peak_use"], "replay_span_s": found.span,
         "replayed_requests": len(found.trace), **{f"attained.{one['name']}": one["attained"] for one in found.classes},

@@ -75,6 +75,17 @@ class ServedRequests(ReplayFigures, PlainData, Tabular):
         }  # fmt: skip
 
     @functools.cached_property
+    def steps(self) -> tuple[tuple[float, float], ...]:
+        """Steps of the engines of each kind, and tokens that they wrote. [1]"""
+        mine = [[jumps for one, jumps in self.run.engines if one is kind] for kind in self.run.kinds]
+        return tuple((sum(float(one.steps.sum()) for one in each), sum(float(one.steps @ one.writers) for one in each)) for each in mine)
+
+    @property
+    def jumps(self) -> tuple[int, int]:
+        """Jumps and steps of all engines. [1]"""
+        return sum(len(did.begun) for did in self.found.jumps), int(sum(did.steps.sum() for did in self.found.jumps))
+
+    @functools.cached_property
     def trust(self) -> Trust:
         """How far the prices of steps can be trusted."""
         return trust(self.scenario)
@@ -92,15 +103,16 @@ class ServedRequests(ReplayFigures, PlainData, Tabular):
         if not self.feasible:
             return {**head, **tail}
         return {
-            **head, "dropped": int(self.found.dropped.sum()), **self.latency, "confidence": self.confidence, "attained": self.attained,
+            **head, "dropped": self.count - self.answered, **self.latency, "confidence": self.confidence, "attained": self.attained,
             "goodput_per_s": self.goodput, "requests_per_s": self.requests_per_second,
             "output_tokens_per_s": self.output_tokens_per_second, "span_s": self.span, "warm_up_s": self.phases.filled,
             "cool_down_s": self.phases.emptied, "cache": dict(self.cache), "queue": dict(self.queue), "preemptions": self.preemptions,
             "failures": None if self.availability is None else dict(self.availability),
-            "replicas": None if self.running is None else dict(self.running), "utilisation": list(self.utilisation), "classes": list(self.classes), "cost": dict(self.cost), "energy_j": self.energy,
+            "replicas": None if self.running is None else dict(self.running), "utilisation": list(self.utilisation),
+            "classes": list(self.classes),
+            "cost": dict(self.cost), "energy_j": self.energy,
             "power_w": self.power, "joules_per_output_token": self.energy / self.written,
-            "jumps": int(sum(len(jumps.begun) for _, jumps in self.run.engines)),
-            "steps": int(sum(jumps.steps.sum() for _, jumps in self.run.engines)), "notes": list(self.notes), **tail,
+            "jumps": self.jumps[0], "steps": self.jumps[1], "notes": list(self.notes), **tail,
         }  # fmt: skip
 
     def table(self) -> Mapping[str, Any]:

@@ -23,6 +23,7 @@ MICROSECONDS = 1e6
 
 def write_requests(found: ServedRequests, path: Path) -> int:
     """Write a trace, packed; number of its events."""
+    found.table()  # which says why there are none of running statistics
     events = [*_engines(found), *_requests(found)]
     text = json.dumps({"traceEvents": events, "displayTimeUnit": "ms"}, separators=(",", ":"))
     files.write_bytes(path, gzip.compress(text.encode(), mtime=0))

@@ -11,19 +11,23 @@ import functools
 import heapq
 import itertools
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
+from crossflow.base.arrays import Array
 from crossflow.engine.service.lockstep import Lockstep
-from crossflow.engine.service.replayed import ServiceReplay, replayed
+from crossflow.engine.service.replayed import ServiceReplay, covered, replayed
 from crossflow.engine.service.replica import Replica
 from crossflow.engine.service.routers import Router
 from crossflow.engine.service.standing import Failures, Scaling, Standing
+from crossflow.engine.service.tally import KindTally, Tally
 from crossflow.engine.service.ticket import DROPPED, NEVER, Ticket
 from crossflow.engine.service.transfers import Transfers
 from crossflow.workload.requests.record import RequestTrace
+
+PIECE = 50_000  # requests that are taken out of arrays at a time
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -67,8 +71,10 @@ class _Side:
 class _TraceRun:
     """A run of a trace through pools: the events that are to come, in order of time."""
 
-    def __init__(self, trace: RequestTrace, writers: EnginePool, readers: Readers | None, failures: Failures | None) -> None:
-        self.trace, self.readers, self.failures = trace, readers, failures
+    def __init__(
+        self, trace: RequestTrace, writers: EnginePool, readers: Readers | None, failures: Failures | None, tally: Tally | None = None
+    ) -> None:
+        self.trace, self.readers, self.failures, self.tally = trace, readers, failures, tally
         pools = [writers] if readers is None else [readers.pool, writers]
         self.first = 0 if readers is None else len(readers.pool.replicas)  # of the writers among all
         self.sides = [_Side(pool, self.first if pool is writers else 0) for pool in pools]
@@ -84,35 +90,30 @@ class _TraceRun:
         self.turns = itertools.count()  # of changes at the same time
         self.sent = Transfers([] if readers is None else [readers.each] * self.first, writers.received or [0.0] * len(writers.replicas))
         self.followers: dict[int, list[int]] = {}
-        for i, before in enumerate(trace.follows.tolist()):
-            if before >= 0:
-                self.followers.setdefault(before, []).append(i)
-        self.prompts: list[int] = trace.prompt.tolist()
-        self.outputs: list[int] = trace.output.tolist()
-        self.tickets: list[Ticket | None] = [None] * len(trace)
-        self.where = [-1] * len(trace)
+        for i in np.flatnonzero(trace.follows >= 0).tolist():
+            self.followers.setdefault(int(trace.follows[i]), []).append(i)
+        self.tickets: dict[int, Ticket] = {}
+        self.where: dict[int, int] = {}
 
     # ---------------------------------------------------------------------------------------- events
 
     def run(self) -> None:
         """All events, in order of time; of equal times arrivals come first."""
-        arrivals = [(time, i) for i, (time, before) in enumerate(zip(self.trace.arrival.tolist(), self.trace.follows.tolist(), strict=True))
-                    if before < 0]  # fmt: skip
-        arrivals.append((NEVER, -1))
-        self._plan_changes(arrivals[0][0])
-        turn, ends, later, actors, changes = 0, self.ends, self.later, self.actors, self.changes
+        feed = self._feed()
+        now, index = next(feed)
+        self._plan_changes(now)
+        ends, later, actors, changes = self.ends, self.later, self.actors, self.changes
         while True:
-            now, index = arrivals[turn]
             while ends and actors[ends[0][1]].ends != ends[0][0]:
                 heapq.heappop(ends)  # of a jump that was shortened
             end, soon = ends[0][0] if ends else NEVER, later[0][0] if later else NEVER
             there, change = self.sent.ends, changes[0][0] if changes else NEVER
             if now <= soon and now <= end and now <= change and now <= there and now < NEVER:
-                turn += 1
                 self._arrive(index, now)
+                now, index = next(feed)
             elif soon <= end and soon <= change and soon <= there and soon < NEVER:
-                when, index, ticket = heapq.heappop(later)
-                self._arrive(index, when) if ticket is None else self._receive(ticket, when)
+                when, mine, ticket = heapq.heappop(later)
+                self._arrive(mine, when) if ticket is None else self._receive(ticket, when)
             elif there <= end and there <= change and there < NEVER:
                 self._travelled(self.sent.end(), there)
             elif change <= end and (end < NEVER or min(now, soon, there) < NEVER or any(side.held for side in self.sides)):
@@ -123,11 +124,20 @@ class _TraceRun:
             else:
                 return
 
+    def _feed(self) -> Iterator[tuple[float, int]]:
+        """Times of requests that follow no other, with their indices; as plain numbers a piece at a time, for they take much room."""
+        first = np.flatnonzero(self.trace.follows < 0)
+        for begin in range(0, len(first), PIECE):
+            some = first[begin : begin + PIECE]
+            yield from zip(self.trace.arrival[some].tolist(), some.tolist(), strict=True)
+        while True:
+            yield NEVER, -1
+
     def _arrive(self, index: int, now: float) -> None:
         """A request comes to the first pool."""
-        prompt, blocks = self.prompts[index], self.trace.blocks
+        prompt, blocks = int(self.trace.prompt[index]), self.trace.blocks
         hashes = () if blocks is None else tuple(blocks[index])[: prompt // self.trace.block]
-        ticket = Ticket(index, now, prompt, self.outputs[index], hashes)
+        ticket = Ticket(index, now, prompt, int(self.trace.output[index]), hashes)
         self.tickets[index] = ticket
         self._submit(self.sides[0], ticket, now)
 
@@ -263,7 +273,12 @@ class _TraceRun:
             self._submit(side, ticket, now) if reader < 0 else self._send(ticket, reader, now)
 
     def _follow(self, ticket: Ticket, now: float) -> None:
-        """Requests that follow one that has ended, or was given up."""
+        """Requests that follow one that has ended, or was given up; a tally takes it."""
+        if self.tally is not None:
+            self.tickets.pop(ticket.index)
+            self.where.pop(ticket.index, None)
+            if self.tally.take(ticket):
+                self.tally.collect(self.replicas)
         for index in self.followers.get(ticket.index, ()):
             when = max(now + float(self.trace.pause[index]), float(self.trace.arrival[index]))
             heapq.heappush(self.later, (when, index, None))
@@ -281,10 +296,52 @@ def replay(trace: RequestTrace, writers: EnginePool, readers: Readers | None = N
     """
     run = _TraceRun(trace, writers, readers, failures)
     run.run()
-    tickets = [ticket for ticket in run.tickets if ticket is not None]
+    tickets = [run.tickets[i] for i in range(len(trace)) if i in run.tickets]
     dropped = np.array([ticket.place == DROPPED for ticket in tickets], dtype=bool)
     return replayed(
-        trace, tickets, dropped, run.where, [replica.trail for replica in run.replicas], sum(each.area for each in run.replicas),
+        trace, tickets, dropped, [run.where.get(i, -1) for i in range(len(trace))],
+        [replica.trail for replica in run.replicas], sum(each.area for each in run.replicas),
         paid=[spans for side in run.sides for spans in side.standing.paid],
         broken=[spans for side in run.sides for spans in side.standing.broken], lost=sum(each.lost for each in run.replicas),
+    )  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Tallied:
+    """A replay of which only running statistics are kept."""
+
+    tally: Tally
+    paid: tuple[Array, ...]  # spans of time in which each engine is paid for, as of a `ServiceReplay`. [s]
+    broken: tuple[Array, ...]
+    lost: float
+
+    @property
+    def window(self) -> tuple[float, float]:
+        """First arrival and last token. [s]"""
+        return self.tally.begin, self.tally.end
+
+    @functools.cached_property
+    def paid_shares(self) -> Array:
+        """Share of the run for which each engine is paid, shape (engines,). [1]"""
+        return np.array([covered(spans, self.window) for spans in self.paid])
+
+    @functools.cached_property
+    def broken_shares(self) -> Array:
+        """Share of the run for which each engine has failed, shape (engines,). [1]"""
+        return np.array([covered(spans, self.window) for spans in self.broken])
+
+
+def replay_tallied(
+    trace: RequestTrace, writers: EnginePool, readers: Readers | None, failures: Failures | None, kinds: Sequence[KindTally]
+) -> Tallied:
+    """The same requests through the same engines as `replay`, with running statistics of `kinds` of engines, in memory that does not grow
+    with the requests but for the trace itself.
+    """
+    run = _TraceRun(trace, writers, readers, failures, Tally(trace, kinds))
+    run.run()
+    assert run.tally is not None
+    run.tally.collect(run.replicas)
+    return Tallied(
+        tally=run.tally, paid=tuple(spans for side in run.sides for spans in side.standing.paid),
+        broken=tuple(spans for side in run.sides for spans in side.standing.broken), lost=sum(each.lost for each in run.replicas),
     )  # fmt: skip

@@ -380,6 +380,8 @@ class Replica:
         if ticket.begun < 0:
             ticket.begun, ticket.hits = now, hits
         self.running.append((self.order, ticket))
+        if len(self.running) > 64 + 4 * self._at_work():  # so that those that have left take no room
+            self.running = [(order, one) for order, one in self.running if one.order == order and one.place in (READING, WRITING)]
         self._grow(ticket, own)
 
     def _has_room(self, ticket: Ticket, hits: int, wanted: int, kept: int) -> bool:

@@ -71,10 +71,10 @@ def _least_loaded(asked: RoutedPool) -> Router:
 
 def _two_choices(asked: RoutedPool) -> Router:
     """Of two engines, drawn at random, the one with fewer requests for its rate [1]_."""
-    drawn = asked.rng.random((len(asked.trace), 2)).tolist()
+    drawn = asked.rng.random((len(asked.trace), 2))
 
     def route(replicas: Sequence[Replica], ticket: Ticket, up: Sequence[int]) -> int:
-        return _emptiest(replicas, (up[int(share * len(up))] for share in drawn[ticket.index]), asked.rates)
+        return _emptiest(replicas, (up[int(share * len(up))] for share in drawn[ticket.index].tolist()), asked.rates)
 
     return route
 
@@ -111,7 +111,7 @@ def _class(asked: RoutedPool) -> Router:
     """Each class has engines of its own: those that it owns, else of the others a share, as far as there are so many; of these the one
     with the fewest requests for its rate.
     """
-    kinds, own = asked.trace.kind.tolist(), _shared_out(asked)
+    kinds, own = asked.trace.kind, _shared_out(asked)
 
     def route(replicas: Sequence[Replica], ticket: Ticket, up: Sequence[int]) -> int:
         mine = own[kinds[ticket.index]]

@@ -125,10 +125,10 @@ def read_plan(written: Written, workload: TransformerSpec) -> Plan:
 
 def as_text(strategy: AnyStrategy, workload: Workload) -> str:
     """A strategy as text that reads back as itself: of a service with its microbatch, for what its plans mean by default is another."""
-    service = isinstance(workload, TransformerSpec) and workload.task != "training" and not workload.arrives
-    if not service or not isinstance(strategy, Plan) or workload.global_batch % strategy.dp:  # which are dealt out, without any
+    if not isinstance(workload, TransformerSpec) or workload.task == "training" or workload.arrives or not isinstance(strategy, Plan):
         return str(strategy)
-    return strategy.text(always=("micro_batch",))
+    dealt = workload.global_batch % strategy.dp  # requests that are dealt out, without a microbatch
+    return str(strategy) if dealt else strategy.text(always=("micro_batch",))
 
 
 def _alone(workload: Workload) -> AnyStrategy:
