@@ -26,8 +26,7 @@ from crossflow.answers.planning.question import INSTEAD, Question
 from crossflow.answers.prediction import Prediction
 from crossflow.answers.scenario import Scenario, ScenarioFile, requests_of
 from crossflow.answers.score import MARGIN
-from crossflow.answers.service.served import ServedRequests, served
-from crossflow.answers.service.streamed import STREAMED, streamed
+from crossflow.answers.service.served import STREAMED, ServedRequests, served, streamed
 from crossflow.base import files
 from crossflow.base.errors import CrossflowError, did_you_mean
 from crossflow.base.files import YAML, Document
