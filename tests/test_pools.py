@@ -139,7 +139,7 @@ H100 = {"template": "dgx-h100"}
         ({"run": {"samples": 1e6}}, "run: a whole run is priced on devices of one kind only"),
         ({"system": {**H100, "pools": {"prefill": {**H100, "devices": 8}}}}, "the workers of serving.prefill say how many"),
         ({"system": {**H100, "pools": {"prefill": {**H100, "pools": {}}}}}, "a pool has none"),
-        ({"system": {**H100, "pools": {"decode": "dgx-h100"}}}, "unknown pool 'decode'; known: prefill"),
+        ({"system": {**H100, "pools": {"decode": "dgx-h100"}}}, "no engines run on it; give workload.serving.pools.decode"),
         ({"system": {**H100, "pools": {"prefill": "dgx-h10"}}}, "system.pools.prefill.template: unknown template 'dgx-h10'"),
         ({"system": {**H100, "pools": ["dgx-h100"]}}, "system.pools: expected systems by name"),
         ({"system": {**H100, "pools": {"prefill": {**H100, "devices_per_nod": 4}}}}, "unknown key 'devices_per_nod'"),

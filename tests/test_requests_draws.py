@@ -316,7 +316,9 @@ def test_what_has_no_meaning_is_refused_at_its_place(data, message):
 
 
 def test_too_many_requests_are_refused_before_they_are_drawn():
-    with pytest.raises(CrossflowError, match=r"^arrivals: about 7,200,000,000 requests would come, more than the 5,000,000 that are drawn"):
+    with pytest.raises(
+        CrossflowError, match=r"^arrivals: about 7,200,000,000 requests would come, more than the 20,000,000 that are drawn"
+    ):
         drawn(arrivals=POISSON, duration="1000000 h")
 
 
@@ -327,7 +329,7 @@ def test_a_time_in_which_nothing_comes_is_told():
 
 def test_bursts_without_end_are_refused():
     law = {"law": "bursts", "rate": "1 1/s", "on": "1 us", "off": "1 us"}
-    with pytest.raises(CrossflowError, match=r"^arrivals: about 500,000,000 bursts would come, more than the 5,000,000 that are drawn"):
+    with pytest.raises(CrossflowError, match=r"^arrivals: about 500,000,000 bursts would come, more than the 20,000,000 that are drawn"):
         drawn(arrivals=law, duration="1000 s")
 
 

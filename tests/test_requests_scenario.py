@@ -64,7 +64,7 @@ def test_a_scenario_with_requests_survives_pickling_and_saving(tmp_path):
         (DRAWN, {"serving": {"prefix_hits": 0.5}}, "workload.serving.prefix_hits: the requests say it; leave it out, or leave out requests"),
         ("no.csv", {}, "requests.trace: there is no file no.csv"),
         (DRAWN | {"duration": "1 year", "arrivals": {"law": "poisson", "rate": "1000 1/s"}}, {},
-            "requests.arrivals: about 31,536,000,000 requests would come, more than the 5,000,000 that are drawn; shorten duration"),
+            "requests.arrivals: about 31,536,000,000 requests would come, more than the 20,000,000 that are drawn; shorten duration"),
     ],
 )  # fmt: skip
 def test_what_cannot_stand_beside_requests_is_refused(requests, workload, message):

@@ -40,7 +40,9 @@ def replica(steps, policy="vllm", *, pages=10**6, block=1, beyond=0, **limits):
 
 
 def through(trace, *replicas, route="round_robin", readers=None):
-    return replay(trace, EnginePool(replicas=replicas, route=router(route, trace, len(replicas), np.random.default_rng(0))), readers)
+    return replay(
+        trace, EnginePool(replicas=replicas, route=router(route, trace, [1.0] * len(replicas), np.random.default_rng(0))), readers
+    )
 
 
 def poisson(rate, count, prompt=200, output=50, seed=0):
@@ -256,7 +258,7 @@ def test_readers_send_keys_and_values_to_writers():
     trace = poisson(5.0, 200)
     slow, fast = (through(trace, replica(table(), reads=False), readers=reading(each)) for each in (1e-4, 0.0))
     more = slow.times["ttft"] - fast.times["ttft"]
-    assert more[trace.output > 1] == pytest.approx(1e-4 * trace.prompt[trace.output > 1])
+    assert (more[trace.output > 1] >= 1e-4 * trace.prompt[trace.output > 1] - 1e-9).all()  # more where prompts share the link
     assert np.isfinite(slow.last).all()
     assert sum(jumps.tokens.sum() for jumps in slow.jumps[1:]) == 0  # writers read nothing
 
@@ -279,8 +281,8 @@ class Stepwise(Replica):
 def coupled(trace, engines, kind="vllm", of=Replica, steps=None, **limits):
     limits = {"chunk": 512, "requests": 32, "page": 16, "pages": 300, **limits}
     members = tuple(of(steps or table(), Limits(**limits), POLICIES[kind], PrefixCache(1)) for _ in range(engines))
-    route = router("round_robin", trace, engines, np.random.default_rng(0))
-    return replay(trace, EnginePool(replicas=members, route=route, coupled=True))
+    route = router("round_robin", trace, [1.0] * engines, np.random.default_rng(0))
+    return replay(trace, EnginePool(replicas=members, route=route, coupled=engines))
 
 
 @pytest.mark.parametrize("kind", POLICIES)

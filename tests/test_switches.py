@@ -127,6 +127,8 @@ HEAVY = {"workload.hidden": 4096, "workload.ffn": 16384, "workload.sequence": 64
 UNFUSED = {"software.overlap.context": False, "software.attention.kernel": "unfused"}
 STEADY = {"workload.task": "serving", "workload.prompt": 512, "workload.output": 64}
 HELD = {**STEADY, "workload.serving.host_cache": {"capacity": "64 GiB", "bandwidth": "50 GB/s"}}
+FAILING = {**STEADY, "workload.serving.failures": {"mean_time": "60 s", "repair": "5 s"}}
+SCALING = {**STEADY, "workload.serving.autoscale": {"least": 1, "start": "5 s", "up": 8, "down": 1}}
 CROWDED = {**STEADY, "workload.output": 30000, "workload.global_batch": 2048}
 GUESSING = {**STEADY, "workload.serving": {"speculation": {"tokens": 2, "acceptance": 0.5}}}
 READERS = {**STEADY, "workload.serving": {"prefill": {"strategy": "tp1", "workers": 1}}}
@@ -254,6 +256,11 @@ TRANSFORMER = {
     "serving.prefill.workers": When(3, READERS),
     "serving.router": When("prefix", STEADY), "serving.cache_tokens": When(5000, STEADY),
     "serving.host_cache.capacity": When("256 GiB", HELD), "serving.host_cache.bandwidth": When("5 GB/s", HELD),
+    **{f"serving.failures.{key}": When(value, FAILING) for key, value in {
+        "mean_time": "9 s", "repair": "2 s", "keeps_output": False, "seed": 1}.items()},
+    **{f"serving.autoscale.{key}": When(value, SCALING) for key, value in {
+        "least": 2, "start": "9 s", "signal": "waiting", "up": 9, "down": 2, "interval": "3 s", "cooldown": "4 s"}.items()},
+    **{f"serving.pools.{key}": When(value, STEADY) for key, value in {"strategy": "tp1", "workers": 2, "classes": ["a"]}.items()},
 }  # fmt: skip
 PLANS = {
     "tp": When(4, {"strategy.dp": 4}), "cp": When(2, {"strategy.dp": 4}), "ep": When(2, MOE), "etp": When(1, {**MOE, **PIECES}), "redundant_experts": When(4, {**MOE, **SERVED, "strategy.ep": 4}), "attention_tp": When(1, PIECES),
@@ -279,7 +286,11 @@ SINGLE = {
     "lp": When(2, {"strategy.kp1": 2}),
     "placement": When(["tp", "dp", "pp"], {"strategy.kp1": 2, "strategy.dp": 2}),
 }  # a product is one layer
-REPLAYED = ("router", "cache_tokens", "host_cache.capacity", "host_cache.bandwidth")  # what tests of replays vary
+REPLAYED = (  # what tests of replays vary
+    "router", "cache_tokens", "host_cache.capacity", "host_cache.bandwidth",
+    *(f"failures.{key}" for key in ("mean_time", "repair", "keeps_output", "seed")),
+    *(f"autoscale.{key}" for key in ("least", "start", "signal", "up", "down", "interval", "cooldown")),
+)  # fmt: skip
 OTHERWISE = {  # what a field does where it changes nothing even in its context: not modelled, no file of the name, a single layer
     ("transformer", "workload.parallel"): "noted: workload.parallel: attention and MLP side by side are priced one after the other",
     ("transformer", "system.operation.lifetime"): "refused: the carbon of making a datasheet device is not known; leave it out",
@@ -288,6 +299,7 @@ OTHERWISE = {  # what a field does where it changes nothing even in its context:
     ("transformer", "profile"): "refused: there is no file none.csv",
     **{(kind, f"software.engine.{key}"): "noted: software.engine" for key in ("scheduler", "block") for kind in ("transformer", "dlrm")},
     **{("transformer", f"workload.serving.{key}"): f"noted: workload.serving.{key.partition('.')[0]}" for key in REPLAYED},
+    **{("transformer", f"workload.serving.pools.{key}"): "refused: " for key in ("strategy", "workers", "classes")},  # a pool has a name
     ("gemm", "strategy.pp"): "refused: p = 2 stages, but the model has 1 layers", ("gemm", "strategy.lp"): "refused: p = 2 stages, but the model has 1 layers",
 }  # fmt: skip
 
@@ -400,7 +412,7 @@ def answer(document, path, value, plain=None):
 
 
 CALLED = {"workload.mtp_layers": "multi-token prediction"} | {  # what notes call a field
-    f"workload.serving.host_cache.{key}": "workload.serving.host_cache" for key in ("capacity", "bandwidth")
+    f"workload.serving.{key}": f"workload.serving.{key.partition('.')[0]}" for key in REPLAYED if "." in key
 }
 OWN = {"lstm": LstmSpec, "gemm": GemmSpec, "dlrm": DlrmSpec, "transformer": TransformerSpec}
 

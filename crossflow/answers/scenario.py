@@ -32,7 +32,16 @@ from crossflow.hardware.technology.library import KINDS, TechLibrary, library_di
 from crossflow.parallel.strategy.hierarchy import Hierarchy
 from crossflow.parallel.strategy.mesh import ORDER, Mesh
 from crossflow.parallel.strategy.plan import Plan
-from crossflow.parallel.strategy.reading import AnyStrategy, Workload, as_text, fitting, read_strategy, strategy_problem, worker_plan
+from crossflow.parallel.strategy.reading import (
+    AnyStrategy,
+    Workload,
+    as_text,
+    engine_devices,
+    fitting,
+    read_strategy,
+    strategy_problem,
+    worker_plan,
+)
 from crossflow.parallel.strategy.schedules import hold_order
 from crossflow.parallel.transform import transform
 from crossflow.program.file import is_program
@@ -172,13 +181,21 @@ class Scenario(PlainData):
         return 0 if plan is None else plan.devices * self.workload.serving.prefill.workers  # type: ignore[union-attr] # it has workers
 
     @property
+    def further(self) -> Mapping[str, int]:
+        """Accelerators of the pools of further engines of a service, by the pool's name."""
+        return engine_devices(self.workload) if isinstance(self.workload, TransformerSpec) else {}
+
+    @property
     def fleet(self) -> str:
-        """Its devices in words, such as `8 x dgx-h100 and 4 x dgx-b200 for prompts`."""
+        """Its devices in words, such as `8 x dgx-h100, 16 x dgx-a100 and 4 x dgx-b200 for prompts`."""
         if self.system.kinds:
             return " and ".join(f"{one.device_count:,} x {one.name}" for one in self.system.places.values())
-        own = f"{self.devices:,} x {self.system.name}" if self.devices > 1 or self.readers else f"one {self.system.name}"
-        pool = self.system.pooled.get("prefill", self.system)
-        return f"{own} and {self.readers:,} x {pool.name} for prompts" if self.readers else own
+        pooled, further = self.system.pooled, self.further
+        own = f"{self.devices:,} x {self.system.name}" if self.devices > 1 or self.readers or further else f"one {self.system.name}"
+        parts = [own, *(f"{count:,} x {pooled.get(name, self.system).name}" for name, count in further.items())]
+        if self.readers:
+            parts.append(f"{self.readers:,} x {pooled.get(READING, self.system).name} for prompts")
+        return " and ".join(part for part in (", ".join(parts[:-1]), parts[-1]) if part)
 
     @property
     def nodes(self) -> tuple[int, int]:
@@ -754,10 +771,10 @@ def _resolved(document: Document, base: Path | None, name: str, like: Scenario |
     wrong = {problem.path.split(".")[0] for problem in problems}
     given = {key: value for key, value in document.data.items() if key not in wrong} if isinstance(document.data, Mapping) else {}
     with _told(problems, "system"):
-        if like is not None and like.document.data["system"] == given.get("system"):
+        if like is not None and _with_engines(like.document.data) == _with_engines(given):
             system, system_document = like.system, like.system_document
         elif "system" in given:
-            system, system_document = resolve(document.under("system"), base)
+            system, system_document = resolve(document.under("system"), base, _with_engines(given)[1])
     asked = None
     with _told(problems):
         asked = read_requests(None if top is None else top.requests, document, base)
@@ -805,6 +822,12 @@ def _resolved(document: Document, base: Path | None, name: str, like: Scenario |
     if problems:
         raise SpecError(problems)
     return scenario
+
+
+def _with_engines(data: Mapping[str, Any]) -> tuple[Any, tuple[str, ...]]:
+    """The system section of a scenario, and names of pools on which further engines of its service run."""
+    pools = files.held(data, ("workload", "serving", "pools"))
+    return data.get("system"), tuple(map(str, pools)) if isinstance(pools, Mapping) else ()
 
 
 @contextlib.contextmanager
@@ -862,7 +885,7 @@ def _check_pools(system: SystemSpec, workload: Workload, top: ScenarioFile, docu
     for name in system.pools:
         if problem := _unused(name, trains=trains, workload=workload):
             raise document.error(("system", "pools", name), problem)
-    if system.staged:
+    if trains and any(name != READING for name in system.pools):
         _check_staged(system, top, document)
     for place, one in system.places.items():
         _check_counted_once(place, one, document)
@@ -872,7 +895,9 @@ def _unused(name: str, *, trains: bool, workload: Workload) -> str | None:
     """Why the devices of a pool have no part in a workload, as a sentence; None where they have."""
     if name != READING and not trains:
         if isinstance(workload, TransformerSpec) and workload.task == "serving":
-            return f"unknown pool '{name}'; known: {READING}"
+            if name in workload.serving.pools:
+                return None
+            return f"no engines run on it; give workload.serving.pools.{name}: {{strategy: tp8, workers: 2}}, or leave the pool out"
         return "its devices hold stages of a transformer that is trained; give such a workload, or leave the pool out"
     reads = isinstance(workload, TransformerSpec) and workload.task == "serving" and workload.serving.prefill is not None
     if name == READING and not reads:

@@ -12,6 +12,7 @@ A model knows neither devices nor strategies.
 DOORS = {
     "dlrm": ("DLRM_LAYERS", "Dlrm", "DlrmJob", "DlrmLayer", "Linear", "SHARDERS", "SPLITS", "Sharder", "ShardingRule", "TableSplit",
         "Tables"),
+    "fleet": ("AutoscaleSpec", "FailuresSpec"),
     "graph": ("Graph", "GraphLayer", "Node", "Size"),
     "huggingface": ("CONFIG", "MTP_NOTE", "file_notes", "huggingface_document"),
     "idle": ("ONLY_REPLAYED", "of_other_tasks", "without_meaning"),
@@ -27,7 +28,8 @@ DOORS = {
     "requests.tables": ("ENDINGS", "ending"),
     "requests.words": ("lasting",),
     "requests.writing": ("KINDS",),
-    "spec": ("DlrmSpec", "GemmSpec", "HostCacheSpec", "ImageSpec", "LstmSpec", "MODELS", "ProgramSpec", "ReuseSpec", "TransformerSpec"),
+    "spec": ("DlrmSpec", "GemmSpec", "HostCacheSpec", "ImageSpec", "LstmSpec", "MODELS", "ProgramSpec", "ReuseSpec",
+        "ServingSpec", "TransformerSpec"),
     "stacked": ("chosen", "stacked", "structures"),
     "statespace": ("GATED", "SELECTIVE", "StateSpace", "UPDATE"),
     "transformer": ("AttentionGeometry", "Cut", "Layer", "Matrix", "Part", "Routing", "Selection", "Transformer"),

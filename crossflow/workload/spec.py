@@ -35,7 +35,7 @@ from crossflow.base.limits import (
     Seed,
     Whole,
 )
-from crossflow.base.units import Information, parse
+from crossflow.base.units import Information
 from crossflow.program.embedding.datasets import named
 from crossflow.program.embedding.reuse import BINS, Reuse, normalised
 from crossflow.program.file import read_program
@@ -54,6 +54,7 @@ from crossflow.workload.dlrm import (
     interaction_width,
     linears,
 )
+from crossflow.workload.fleet import AutoscaleSpec, EnginePoolSpec, FailuresSpec, PoolOfEngines, quantity_in
 from crossflow.workload.frozen import RANGE, check_entries, frozen_layers, listed_layers
 from crossflow.workload.gemm import gemm
 from crossflow.workload.graph import Graph
@@ -553,21 +554,10 @@ class _Sourced(FileModel):
         return self._hash
 
 
-def _quantity(unit: str, example: str) -> Callable[[Any], Any]:
-    """What reads a quantity in a unit, which files write as text."""
-
-    def read(value: Any) -> Any:
-        if not isinstance(value, str):
-            raise ValueError(f"expected a quantity in {unit}, such as '{example}', got {value!r}")  # noqa: TRY004  (pydantic tells of values)
-        return parse(value, unit)
-
-    return read
-
-
 _ABOVE_ZERO = Field(gt=0.0, allow_inf_nan=False)
-PerSecond = Annotated[float, Strict(), BeforeValidator(_quantity("1/s", "2.5 1/s")), _ABOVE_ZERO]
-HostBytes = Annotated[float, Strict(), BeforeValidator(_quantity("B", "256 GiB")), _ABOVE_ZERO]
-HostBandwidth = Annotated[float, Strict(), BeforeValidator(_quantity("B/s", "50 GB/s")), _ABOVE_ZERO]
+PerSecond = Annotated[float, Strict(), BeforeValidator(quantity_in("1/s", "2.5 1/s")), _ABOVE_ZERO]
+HostBytes = Annotated[float, Strict(), BeforeValidator(quantity_in("B", "256 GiB")), _ABOVE_ZERO]
+HostBandwidth = Annotated[float, Strict(), BeforeValidator(quantity_in("B/s", "50 GB/s")), _ABOVE_ZERO]
 
 
 class SpeculationSpec(FileModel):
@@ -617,6 +607,24 @@ class ServingSpec(FileModel):
     prefill: PrefillSpec | None = Field(
         None, description="workers of their own for prompts; without them, steps that write read prompts too"
     )
+    pools: Mapping[PoolOfEngines, EnginePoolSpec] = Field(
+        {}, description="further engines by name, in a replay: each pool with a plan of its own, on the devices of `system.pools.NAME`"
+    )
+
+    failures: FailuresSpec | None = Field(None, description="engines that fail and come back, in a replay; none does where absent")
+    autoscale: AutoscaleSpec | None = Field(
+        None, description="replicas that start and stop with the load, in a replay; all run all the time where absent"
+    )
+
+    @model_validator(mode="after")
+    def _apart(self) -> Self:
+        if "prefill" in self.pools:
+            raise ValueError("pools: prefill is the pool of workers for prompts (serving.prefill); give these engines another name")
+        return self
+
+    def __hash__(self) -> int:
+        """A hash that leaves out the mapping, in which few services differ."""
+        return hash(tuple(value for name, value in vars(self).items() if name != "pools"))
 
 
 class ServedSpec(FileModel):

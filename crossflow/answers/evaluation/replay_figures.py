@@ -16,6 +16,7 @@ from crossflow.answers.scenario import Scenario
 from crossflow.base.arrays import Array, Mask
 from crossflow.engine.service.replayed import ServiceReplay
 from crossflow.workload.requests.record import RequestTrace
+from crossflow.workload.spec import ServingSpec, TransformerSpec
 
 UNSERVED = "none of {n} requests has room: a prompt with its output is longer than the cache of an engine, or than a step may read"
 
@@ -47,7 +48,7 @@ class ReplayFigures:
         """Why no request can be answered, in a sentence; None where some can."""
         if self.run.found is None:
             return self.run.problem
-        return UNSERVED.format(n=len(self.trace)) if self.run.found.dropped.all() else None
+        return None if self.answered else UNSERVED.format(n=len(self.trace))
 
     @property
     def found(self) -> ServiceReplay:
@@ -86,7 +87,34 @@ class ReplayFigures:
     @property
     def attained(self) -> float | None:
         """Share of requests that met their targets; None where no class has any. [1]"""
-        return float(self.on_target.mean()) if self.has_targets else None
+        return self.met / self.count if self.has_targets else None
+
+    # ---------------------------------------------------------------------------------------- numbers of requests
+
+    @property
+    def count(self) -> int:
+        """Requests that arrived. [1]"""
+        return len(self.found.arrival)
+
+    @functools.cached_property
+    def answered(self) -> int:
+        """Requests that were answered. [1]"""
+        return int(self.found.answered.sum())
+
+    @functools.cached_property
+    def met(self) -> int:
+        """Requests that met all targets of their class. [1]"""
+        return int(self.on_target.sum())
+
+    @functools.cached_property
+    def moved(self) -> int:
+        """Times that an engine failed under a request. [1]"""
+        return int(self.found.moved.sum())
+
+    @functools.cached_property
+    def computed(self) -> float:
+        """Tokens of prompts that were read, and tokens that were written, those that were lost again included. [1]"""
+        return sum(float((jumps.steps * jumps.writers).sum() + jumps.tokens.sum()) for jumps in self.found.jumps)
 
     # ---------------------------------------------------------------------------------------- throughput
 
@@ -104,7 +132,7 @@ class ReplayFigures:
     @property
     def requests_per_second(self) -> float:
         """Requests that are answered in a second of the run. [1/s]"""
-        return float(self.found.answered.sum()) / self.span
+        return self.answered / self.span
 
     @property
     def output_tokens_per_second(self) -> float:
@@ -119,29 +147,31 @@ class ReplayFigures:
     @property
     def goodput(self) -> float | None:
         """Requests a second that met their targets; None where no class has any. [1/s]"""
-        return float(self.on_target.sum()) / self.span if self.has_targets else None
+        return self.met / self.span if self.has_targets else None
 
     @property
     def preemptions(self) -> int:
         """Times that a request lost its room in the cache and was computed anew. [1]"""
-        return int(self.found.evicted.sum())
+        return int(self.found.evicted.sum()) - self.moved
 
     @functools.cached_property
     def utilisation(self) -> tuple[float, ...]:
-        """Share of the run in which each engine works, those that only read first. [1]"""
-        return tuple(jumps.busy / self.span for _, jumps in self.run.engines)
+        """Share of the time that it is paid for in which each engine works, those that only read first. [1]"""
+        shares = np.maximum(self.found.paid_shares * self.span, 1e-12)
+        return tuple(jumps.busy / paid for (_, jumps), paid in zip(self.run.engines, shares.tolist(), strict=True))
 
     @functools.cached_property
     def cache(self) -> Mapping[str, float | None]:
-        """Cache of the engines that write: its tokens, the share that requests use, and the share of prompts that was found in it."""
-        engines = self.run.engines[-self.run.writers.count :]
-        pages, page = self.run.writers.limits.pages, self.run.writers.limits.page
-        used = sum(float(jumps.pages @ (jumps.ended - jumps.begun)) for _, jumps in engines) / (self.span * len(engines) * pages)
-        most = max((float(jumps.pages.max(initial=0.0)) for _, jumps in engines), default=0.0) / pages
+        """Cache of the engines that write: its tokens (of a replica), the share that requests use, and that of prompts found in it."""
+        engines, tokens = self.run.writing, self.run.writers.limits.pages * self.run.writers.limits.page
+        held = [one.limits.pages * one.limits.page for one, _ in engines]
+        paid = self.found.paid_shares[-len(engines) :] * self.span
+        used = sum(float(jumps.pages @ (jumps.ended - jumps.begun)) * one.limits.page for one, jumps in engines) / float(paid @ held)
+        most = max((float(jumps.pages.max(initial=0.0)) / one.limits.pages for one, jumps in engines), default=0.0)
         answered = self.found.answered
         hits = float(self.found.hits[answered].sum()) / max(float(self.found.prompt[answered].sum()), 1.0)
         return {
-            "tokens": float(pages * page), "page_tokens": float(page), "mean_use": used, "peak_use": most,
+            "tokens": float(tokens), "page_tokens": float(self.run.writers.limits.page), "mean_use": used, "peak_use": most,
             "hit_rate": hits if self.trace.blocks is not None else None,
         }  # fmt: skip
 
@@ -156,10 +186,10 @@ class ReplayFigures:
 
     @functools.cached_property
     def energy(self) -> float:
-        """Energy of all devices over the run, while they wait too. [J]"""
-        resting = zip(self.run.engines, self.run.resting, strict=True)
-        idle = sum(watts * (self.span - jumps.busy) for (_, jumps), watts in resting)
-        return sum(float(each.sum()) for each in self.run.energies) + idle
+        """Energy of all devices over the run, while they wait or have failed too, but not of engines that are stopped. [J]"""
+        resting = zip(self.run.engines, self.run.resting, self.found.paid_shares, strict=True)
+        idle = sum(watts * (self.span * paid - jumps.busy) for (_, jumps), watts, paid in resting)
+        return float(sum(float(each.sum()) for each in self.run.energies) + idle)
 
     @property
     def power(self) -> float:
@@ -168,8 +198,9 @@ class ReplayFigures:
 
     @functools.cached_property
     def rent(self) -> float | None:
-        """Rent of all devices; None where the system has no price (``system.operation.price``). [USD/s]"""
-        fleets = [replace(kind.fleet, devices=kind.count * kind.fleet.devices) for kind in self.run.kinds]
+        """Rent of all devices that run, in the mean; None where the system has no price (``system.operation.price``). [USD/s]"""
+        paid = iter(self.found.paid_shares.tolist())
+        fleets = [replace(kind.fleet, devices=sum(next(paid) for _ in range(kind.count)) * kind.fleet.devices) for kind in self.run.kinds]
         rate = float(rents(fleets, self.scenario.workload.dtype, 1)[0][0])
         return None if np.isnan(rate) else rate
 
@@ -179,9 +210,41 @@ class ReplayFigures:
         names = ("usd", "usd_per_million_output_tokens", "usd_per_request", "usd_per_request_on_target")
         if self.rent is None:
             return dict.fromkeys(names)
-        spent, answered, good = self.rent * self.span, float(self.found.answered.sum()), float(self.on_target.sum())
+        spent, answered, good = self.rent * self.span, self.answered, self.met
         each = spent / good if good and self.has_targets else None
         return dict(zip(names, (spent, 1e6 * spent / self.written, spent / answered, each), strict=True))
+
+    # ---------------------------------------------------------------------------------------- engines that come and go
+
+    @functools.cached_property
+    def availability(self) -> Mapping[str, float] | None:
+        """Failures of engines, share of their time that they serve, and of computed tokens that were lost; None where none can fail."""
+        if self._serving.failures is None:
+            return None
+        found, paid = self.found, float(self.found.paid_shares.sum())
+        begin, end = found.window
+        failed = sum(int(((spans[:, 0] >= begin) & (spans[:, 0] < end)).sum()) for spans in found.broken)
+        return {
+            "failures": float(failed), "available": 1.0 - float(found.broken_shares.sum()) / paid,
+            "lost_work": found.lost / max(self.computed, 1.0), "moved_requests": float(self.moved),
+        }  # fmt: skip
+
+    @functools.cached_property
+    def running(self) -> Mapping[str, float] | None:
+        """Replicas of the strategy that run, in the mean of the run and at most, and how many are started; None without autoscaling."""
+        if self._serving.autoscale is None:
+            return None
+        first = 0 if self.run.readers is None else self.run.readers.count
+        mine = slice(first, first + self.run.writers.count)
+        spans = np.concatenate([one for one in self.found.paid[mine] if len(one)])
+        times = np.concatenate([[-np.inf], spans[np.isfinite(spans)]])  # at which their number changes
+        most = max(int(((spans[:, 0] <= time) & (time < spans[:, 1])).sum()) for time in times)
+        return {"mean": float(self.found.paid_shares[mine].sum()), "most": float(most), "started": float(np.isfinite(spans[:, 0]).sum())}
+
+    @property
+    def _serving(self) -> ServingSpec:
+        assert isinstance(self.scenario.workload, TransformerSpec)  # a service is one
+        return self.scenario.workload.serving
 
     @functools.cached_property
     def classes(self) -> tuple[Mapping[str, Any], ...]:
@@ -205,8 +268,8 @@ class ReplayFigures:
         return tuple(self._noted())
 
     def _noted(self) -> list[str]:
-        found, n = [], len(self.found.arrival)
-        if lost := int(self.found.dropped.sum()):
+        found, n = list[str](), self.count
+        if lost := n - self.answered:
             found.append(
                 f"{lost:,} of {n:,} requests were dropped, which no engine can hold: prompt and output are longer than the cache "
                 f"({self.cache['tokens']:,.0f} tokens), or prompts are read whole and one is longer than a step "

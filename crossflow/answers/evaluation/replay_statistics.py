@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from crossflow.engine.service.replayed import Jumps
 
 PERCENTILES: Mapping[str, float] = {"p50": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99}
-BATCHES, STUDENT = 20, 2.093  # batches of requests in order of arrival, and the 97.5 % quantile of Student's t with one less
+BATCHES = 20  # batches of requests in order of arrival
 BEYOND = 5.0  # requests of a batch beyond a percentile that it takes at least, so that the percentile of a batch means something
 
 
@@ -44,6 +44,17 @@ def spread(values: Array, weights: Array | None = None) -> dict[str, float | Non
     return {"mean": float(found @ counts / upto[-1]), **dict(zip(PERCENTILES, quantiles.tolist(), strict=True))}
 
 
+def student(batches: int) -> float:
+    """The 97.5 % quantile of Student's t with one degree of freedom less than batches.
+
+    >>> round(student(20), 3)
+    2.093
+    """
+    from scipy.special import stdtrit
+
+    return float(stdtrit(batches - 1, 0.975))
+
+
 def confidence(values: Array) -> dict[str, float | None]:
     """Half of the 95 % interval of the mean and of each percentile, of values in order of arrival; None where they are too few [1]_.
 
@@ -58,7 +69,7 @@ def confidence(values: Array) -> dict[str, float | None]:
         if size < needed[name]:
             return None
         each = batches.mean(axis=1) if name == "mean" else np.quantile(batches, PERCENTILES[name], axis=1)
-        return float(STUDENT * each.std(ddof=1) / np.sqrt(BATCHES))
+        return float(student(BATCHES) * each.std(ddof=1) / np.sqrt(BATCHES))
 
     return {name: half(name) for name in needed}
 
@@ -95,6 +106,16 @@ def mean_inside(arrival: Array, last: Array, edges: Array) -> Array:
         return np.asarray(count * edges - sums[count])
 
     return np.asarray(np.diff(integral(came) - integral(left)) / np.diff(edges))
+
+
+def inside(spans: Array, edges: Array) -> Array:
+    """Share of every interval between edges that spans of time cover, shape (intervals,). [1]
+
+    >>> inside(np.array([[1.0, np.inf]]), np.array([0.0, 2.0, 4.0])).tolist()
+    [0.5, 1.0]
+    """
+    clipped = np.clip(spans[:, None, :], edges[None, :-1, None], edges[None, 1:, None])
+    return np.asarray((clipped[..., 1] - clipped[..., 0]).sum(axis=0) / np.diff(edges))
 
 
 def over_time(jumps: Jumps, values: Array, edges: Array) -> Array:

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import functools
 import math
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 
 from crossflow.answers.evaluation.common import Fleet, drawn_energy
+from crossflow.answers.evaluation.fleets import capacity, check_fleet, coupled, failures_of, scaling_of
 from crossflow.answers.evaluation.layered import machine, pool_machine
 from crossflow.answers.evaluation.members import check_strategy
 from crossflow.answers.evaluation.serving import service_of
@@ -17,20 +20,23 @@ from crossflow.base.arrays import Array
 from crossflow.base.errors import CrossflowError
 from crossflow.cost.machine import Machine
 from crossflow.engine.runs.memory import CACHE
-from crossflow.engine.runs.service import NO_ROOM, Prefill, Service, cache_room, sending
+from crossflow.engine.runs.service import NO_ROOM, Prefill, Service, cache_room, sending_over
 from crossflow.engine.runs.service_table import Reach, Replicas, step_table
 from crossflow.engine.service.cache import PrefixCache
-from crossflow.engine.service.fleet import EnginePool, Readers, replay
+from crossflow.engine.service.fleet import EnginePool, Readers, Tallied, replay, replay_tallied
 from crossflow.engine.service.policies import POLICIES, policy_of
 from crossflow.engine.service.replayed import Jumps, ServiceReplay
 from crossflow.engine.service.replica import Replica
 from crossflow.engine.service.routers import router
+from crossflow.engine.service.standing import Failures, Scaling
 from crossflow.engine.service.steps import StepTable
+from crossflow.engine.service.tally import KindTally
 from crossflow.engine.service.ticket import Limits
+from crossflow.hardware.architecture.template import READING
 from crossflow.parallel.batches import overlaps
 from crossflow.parallel.strategy.layout import Layout
 from crossflow.parallel.strategy.plan import Plan
-from crossflow.parallel.strategy.reading import AnyStrategy
+from crossflow.parallel.strategy.reading import engine_plans
 from crossflow.workload.job import Job
 from crossflow.workload.requests.record import RequestTrace
 from crossflow.workload.spec import HostCacheSpec, TransformerSpec
@@ -48,6 +54,14 @@ class Engines:
     fleet: Fleet
     beyond: int = 0  # pages that the second tier of its cache has room for. [1]
     held: float = 0.0  # keys and values of one token on the device that has most of them. [B]
+    pool: str = ""  # of further engines; "" of the replicas of the strategy, and of workers for prompts
+    rate: float = 1.0  # mean requests that one answers in a second with as many as it has room for. [1/s]
+    received: float = 0.0  # time that keys and values of a token take over its links. [s]
+
+    @property
+    def resting(self) -> float:
+        """Power of one engine between its jumps. [W]"""
+        return float(drawn_energy(self.fleet, np.ones(1))[0])
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -57,12 +71,13 @@ class ReplayedScenario:
     found: ServiceReplay | None
     writers: Engines
     readers: Engines | None
+    further: tuple[Engines, ...] = ()  # of other pools that write
     problem: str = ""
 
     @functools.cached_property
     def kinds(self) -> tuple[Engines, ...]:
         """Engines by kind, in the order of the replay's jumps."""
-        return (self.writers,) if self.readers is None else (self.readers, self.writers)
+        return (*(() if self.readers is None else (self.readers,)), self.writers, *self.further)
 
     @functools.cached_property
     def engines(self) -> tuple[tuple[Engines, Jumps], ...]:
@@ -70,6 +85,11 @@ class ReplayedScenario:
         assert self.found is not None  # who asks has looked
         each = [kind for kind in self.kinds for _ in range(kind.count)]
         return tuple(zip(each, self.found.jumps, strict=True))
+
+    @property
+    def writing(self) -> tuple[tuple[Engines, Jumps], ...]:
+        """The same of engines that write."""
+        return tuple(one for one in self.engines if one[0].limits.writes)
 
     @functools.cached_property
     def energies(self) -> tuple[Array, ...]:
@@ -81,12 +101,37 @@ class ReplayedScenario:
 
     @property
     def resting(self) -> tuple[float, ...]:
-        """Power of each engine between its jumps. [W]"""
-        return tuple(float(drawn_energy(one.fleet, np.ones(1))[0]) for one, _ in self.engines)
+        """Power of each engine between its jumps while it is paid for. [W]"""
+        each = {id(kind): kind.resting for kind in self.kinds}
+        return tuple(each[id(one)] for one, _ in self.engines)
 
 
 def replayed_scenario(scenario: Scenario, trace: RequestTrace, seed: int = 0) -> ReplayedScenario:
     """Replay requests through the service of a scenario.
+
+    Raises
+    ------
+    CrossflowError
+        Where the scenario is no service, or one that is not replayed.
+    """
+    found, ready = _ready(scenario, trace, seed)
+    return found if ready is None else replace(found, found=replay(trace, *ready))
+
+
+def tallied_scenario(scenario: Scenario, trace: RequestTrace, seed: int = 0) -> tuple[ReplayedScenario, Tallied | None]:
+    """The same with running statistics in the place of what became of each request; None where no request has room."""
+    found, ready = _ready(scenario, trace, seed)
+    if ready is None:
+        return found, None
+    kinds = [KindTally(engines=kind.count, energy_of=kind.table.energy) for kind in found.kinds]
+    return found, replay_tallied(trace, *ready, kinds)
+
+
+_Ready = tuple[EnginePool, Readers | None, Failures | None]
+
+
+def _ready(scenario: Scenario, trace: RequestTrace, seed: int) -> tuple[ReplayedScenario, _Ready | None]:
+    """Engines of a scenario, and what a replay takes; None where no request has room.
 
     Raises
     ------
@@ -99,76 +144,126 @@ def replayed_scenario(scenario: Scenario, trace: RequestTrace, seed: int = 0) ->
     assert isinstance(plan, Plan)  # a transformer has one
     assert scenario.stack is not None  # and software
     check_strategy(scenario, plan, workload, scenario.nodes)
-    writers, readers, sent = _engines(scenario, trace)
-    problem = _unbuilt(writers, readers) or ("" if writers.limits.pages else NO_ROOM)
+    check_fleet(scenario, trace)
+    made = _engines(scenario, trace)
+    problem = _unbuilt(made) or ("" if all(one.limits.pages for one in made.writing) else NO_ROOM)
+    found = ReplayedScenario(found=None, writers=made.writing[0], further=made.writing[1:], readers=made.readers, problem=problem)
     if problem:
-        return ReplayedScenario(found=None, writers=writers, readers=readers, problem=problem)
-    rng = np.random.default_rng(seed)
-    return ReplayedScenario(
-        found=replay(
-            trace, _pool(scenario, trace, writers, rng),
-            None if readers is None else Readers(pool=_pool(scenario, trace, readers, rng), fixed=sent[0], each=sent[1]),
-        ),
-        writers=writers, readers=readers,
-    )  # fmt: skip
+        return found, None
+    rng, serving = np.random.default_rng(seed), workload.serving
+    writers = _pool(scenario, trace, made.writing, rng, scaling_of(serving.autoscale, plan.dp))
+    readers = None
+    if made.readers is not None:
+        readers = Readers(pool=_pool(scenario, trace, (made.readers,), rng), fixed=made.sent[0], each=made.sent[1])
+    return found, (writers, readers, failures_of(serving.failures))
 
 
-def _unbuilt(*engines: Engines | None) -> str:
+def _unbuilt(made: _Made) -> str:
     """Why the devices of engines cannot be built, as scores say it; nothing where they can."""
-    kinds = [(one.fleet, mask, sentence) for one in engines if one is not None for mask, sentence in one.fleet.device.problems]
+    engines = (*made.writing[:1], *(() if made.readers is None else (made.readers,)), *made.writing[1:])
+    kinds = [(one.fleet, mask, sentence) for one in engines for mask, sentence in one.fleet.device.problems]
     return next((f"{fleet.prefix(': ')}cannot be built: {sentence}" for fleet, mask, sentence in kinds if np.any(mask)), "")
 
 
-def _pool(scenario: Scenario, trace: RequestTrace, engines: Engines, rng: np.random.Generator) -> EnginePool:
+def _pool(
+    scenario: Scenario, trace: RequestTrace, kinds: Sequence[Engines], rng: np.random.Generator, scaling: Scaling | None = None
+) -> EnginePool:
     """Engines with empty queues and caches, behind the scenario's router."""
-    assert scenario.stack is not None
     assert isinstance(scenario.workload, TransformerSpec)
-    habits, limits = scenario.stack.engine, engines.limits
+    serving = scenario.workload.serving
+    each = [kind for kind in kinds for _ in range(kind.count)]
+    owners = {name: [i for i, kind in enumerate(each) if kind.pool == pool] for pool, one in serving.pools.items() for name in one.classes}
+    return EnginePool(
+        replicas=tuple(_engine(scenario, trace, kind) for kind in each),
+        route=router(serving.router, trace, [kind.rate for kind in each], rng, owners if kinds[0].limits.writes else None),
+        coupled=kinds[0].count if kinds[0].limits.writes and coupled(scenario.strategy) else 0,
+        received=tuple(kind.received for kind in each), scaling=scaling,
+    )  # fmt: skip
+
+
+def _engine(scenario: Scenario, trace: RequestTrace, kind: Engines) -> Replica:
+    """An engine of a kind with an empty queue and cache."""
+    assert scenario.stack is not None
+    habits, limits = scenario.stack.engine, kind.limits
     policy = policy_of(habits.scheduler, habits.admits) if limits.writes else POLICIES["vllm"]
     size = max(trace.block // limits.page, 1)
-    beyond = engines.beyond // size
-    return EnginePool(
-        replicas=tuple(Replica(engines.table, limits, policy, PrefixCache(size, beyond)) for _ in range(engines.count)),
-        route=router(scenario.workload.serving.router, trace, engines.count, rng),
-        coupled=limits.writes and _coupled(scenario.strategy),
-    )
+    return Replica(kind.table, limits, policy, PrefixCache(size, kind.beyond // size))
 
 
-def _coupled(plan: AnyStrategy) -> bool:
-    """Whether replicas share out experts, and so make every step together."""
-    return isinstance(plan, Plan) and plan.dp > 1 and plan.ep > 1
+class _Made(NamedTuple):
+    """Engines of a scenario, and the times that sending a prompt's keys and values takes."""
+
+    writing: tuple[Engines, ...]  # the replicas of the strategy, then those of pools
+    readers: Engines | None = None
+    sent: tuple[float, float] = (0.0, 0.0)  # fixed, and for each token over the links of the sender. [s], [s]
 
 
-def _engines(scenario: Scenario, trace: RequestTrace) -> tuple[Engines, Engines | None, tuple[float, float]]:
-    """Engines that write, those that only read, and the times that sending a prompt's keys and values takes: fixed, and for each token."""
+class _Ground(NamedTuple):
+    """What engines of a pool run on, and how."""
+
+    machine: Machine
+    fleet: Fleet
+    layout: Layout  # of one engine, or of several that make every step together
+    engines: int
+    pool: str = ""
+
+
+def _engines(scenario: Scenario, trace: RequestTrace) -> _Made:
+    """Engines that write, those that only read, and the times of sending between them."""
     workload, plan, job = scenario.workload, scenario.strategy, scenario.job()
     assert isinstance(workload, TransformerSpec)
     assert isinstance(plan, Plan)
-    runs_on = machine(scenario, scenario.architecture)
-    pool = scenario.system.pooled.get("prefill")
-    reads_on = runs_on if pool is None else pool_machine(scenario, scenario.pool_architectures["prefill"], pool)
-    service = service_of(job, (workload,), np.zeros(1, dtype=np.intp), runs_on, reads_on)
+    own = machine(scenario, scenario.architecture)
+    reads_on, beside = _place(scenario, READING, own)
+    grounds = [_ground(job, plan, plan.dp, own, Fleet(system=scenario.system, device=scenario.architecture)), *_further(scenario, own, job)]
+    one = np.zeros(1, dtype=np.intp)
+    sites = [
+        (ground, _Site(
+            scenario=scenario, trace=trace, job=job, service=service_of(job, (workload,), one, ground.machine, reads_on),
+            given=workload.serving.cache_tokens if not ground.pool else None, tier=workload.serving.host_cache,
+        ))
+        for ground in grounds
+    ]  # fmt: skip
+    prefill = sites[0][1].service.prefill
+    writing = [site.engines(ground, reads=prefill is None, writes=True) for ground, site in sites]
+    if prefill is None:
+        return _Made(tuple(writing))
+    readers = sites[0][1].engines(_Ground(reads_on, beside, prefill.layout, int(prefill.workers[0])), reads=True, writes=False)
+    ends = (reads_on, *(ground.machine for ground in grounds))
+    fixed, each = zip(*(_sent(job, end, prefill, workload.tokens) for end in ends), strict=True)
+    received = (replace(kind, received=time) for kind, time in zip(writing, each[1:], strict=True))
+    return _Made(tuple(received), readers, (max(fixed), each[0]))
+
+
+def _place(scenario: Scenario, name: str, own: Machine) -> tuple[Machine, Fleet]:
+    """Devices of a pool of the system; the system's own where there is no such pool."""
+    pool = scenario.system.pooled.get(name)
+    if pool is None:
+        return own, Fleet(system=scenario.system, device=scenario.architecture)
+    device = scenario.pool_architectures[name]
+    return pool_machine(scenario, device, pool), Fleet(pool=name, system=pool, device=device)
+
+
+def _further(scenario: Scenario, own: Machine, job: Job) -> Iterator[_Ground]:
+    """What the engines of pools run on."""
+    assert isinstance(scenario.workload, TransformerSpec)
+    for name, plan in engine_plans(scenario.workload).items():
+        runs_on, fleet = _place(scenario, name, own)
+        yield _ground(job, plan, scenario.workload.serving.pools[name].workers, runs_on, fleet)._replace(pool=name)
+
+
+def _ground(job: Job, plan: Plan, count: int, runs_on: Machine, fleet: Fleet) -> _Ground:
+    """So many engines with a plan on devices."""
     layout = Layout.of([plan], np.ones(1), runs_on.node)
-    if not _coupled(plan):  # whose replicas have nothing to do with each other
+    if not coupled(plan):  # whose replicas have nothing to do with each other
         layout = replace(layout, dp=np.ones(1))
     parts = np.where(overlaps(job, replace(layout, micro_batch=np.full(1, 2.0)), runs_on.stack), 2.0, 1.0)
-    layout = replace(layout, microbatches=layout.pp * parts)
-    site = _Site(
-        scenario=scenario, trace=trace, job=job, service=service, given=workload.serving.cache_tokens, tier=workload.serving.host_cache
-    )
-    fleet = Fleet(system=scenario.system, device=scenario.architecture)
-    prefill = service.prefill
-    writers = site.engines(plan.dp, fleet, layout, runs_on, reads=prefill is None, writes=True)
-    if prefill is None:
-        return writers, None, (0.0, 0.0)
-    others = fleet if pool is None else Fleet(pool="prefill", system=pool, device=scenario.pool_architectures["prefill"])
-    readers = site.engines(int(prefill.workers[0]), others, prefill.layout, reads_on, reads=True, writes=False)
-    return writers, readers, _sent(job, runs_on, prefill, workload.tokens)
+    return _Ground(runs_on, fleet, replace(layout, microbatches=layout.pp * parts), count)
 
 
 def _sent(job: Job, runs_on: Machine, prefill: Prefill, prompt: int) -> tuple[float, float]:
-    """Times that sending the keys and values of a prompt takes: fixed, and for each of its tokens. [s], [s]"""
-    half, whole = (float(sending(job, runs_on, prefill, np.full(1, share))[0]) for share in (0.5, 1.0))
+    """Times that keys and values of a prompt take over the links of one end: fixed, and for each of its tokens. [s], [s]"""
+    half, whole = (float(sending_over(job, runs_on, prefill, np.full(1, share))[0]) for share in (0.5, 1.0))
     each = (whole - half) / (0.5 * prompt)
     return whole - each * prompt, each
 
@@ -184,8 +279,9 @@ class _Site:
     given: int | None  # tokens of the cache of an engine that writes, where the scenario says them. [1]
     tier: HostCacheSpec | None  # second tier of the cache of an engine that reads
 
-    def engines(self, count: int, fleet: Fleet, layout: Layout, runs_on: Machine, *, reads: bool, writes: bool) -> Engines:
-        """So many engines on devices of a kind, each with a plan."""
+    def engines(self, ground: _Ground, *, reads: bool, writes: bool) -> Engines:
+        """The engines that run on some ground."""
+        runs_on, fleet, layout = ground.machine, ground.fleet, ground.layout
         trace, service, habits = self.trace, self.service, runs_on.stack.engine
         longest = int((trace.prompt + trace.output).max())
         chunk = int(service.chunk[0] * layout.pp[0]) if writes else int(trace.prompt.max())
@@ -208,9 +304,10 @@ class _Site:
             fetch=0.0 if tier is None else page * size / tier.bandwidth,
         )  # fmt: skip
         graphs = POLICIES[habits.scheduler].graphs if writes and runs_on.stack.kernels.launch == "graph" else ()
+        table = replace(table, graphs=graphs)
         return Engines(
-            count=count, table=replace(table, graphs=graphs), limits=limits, fleet=replace(fleet, devices=layout.devices / layout.dp),
-            beyond=0 if tier is None or not size else int(tier.capacity / (page * size)), held=held,
+            count=ground.engines, table=table, limits=limits, fleet=replace(fleet, devices=layout.devices / layout.dp), pool=ground.pool,
+            beyond=0 if tier is None or not size else int(tier.capacity / (page * size)), held=held, rate=capacity(table, limits, trace),
         )  # fmt: skip
 
     def _tokens(self, layout: Layout, runs_on: Machine, chunk: int) -> tuple[int, float, float]:

@@ -34,6 +34,7 @@ class ReplayRow:
     requests: float = 0.0  # that are answered in a second. [1/s]
     tokens: float = 0.0  # that are written in a second. [1/s]
     power: float = np.nan  # mean of all devices over the run. [W]
+    rent: float = np.nan  # of the devices that run, in the mean. [USD/s]
     cache: float = np.nan  # keys and values on the fullest device at most. [B]
     figures: Mapping[str, float] = field(default_factory=dict)  # of the service, by column
     notes: tuple[str, ...] = ()  # what a reader should know of the run, as sentences
@@ -44,8 +45,8 @@ def replayed_score(score: Score, scenarios: Sequence[Scenario]) -> Score:
     cause = [score.reasons[code] if code >= 0 else "" for code in score.reason.tolist()]
     rows = [row_of(one) if why in ("", *OF_THE_FLOW) else ReplayRow(problem=why) for one, why in zip(scenarios, cause, strict=True)]
     reasons = tuple(dict.fromkeys((*score.reasons, *(row.problem for row in rows if row.problem))))
-    step, requests, tokens, power = (
-        np.array([getattr(row, name) for row in rows], dtype=float) for name in ("step", "requests", "tokens", "power")
+    step, requests, tokens, power, rent = (
+        np.array([getattr(row, name) for row in rows], dtype=float) for name in ("step", "requests", "tokens", "power", "rent")
     )
     unknown, cache = np.full(len(rows), np.nan), np.array([row.cache for row in rows])
     memory = {kind: np.where(np.isnan(cache), size, cache) if kind == KINDS[CACHE] else size for kind, size in score.memory.items()}
@@ -54,7 +55,8 @@ def replayed_score(score: Score, scenarios: Sequence[Scenario]) -> Score:
     return replace(
         score, step_time=step, feasible=np.array([not row.problem for row in rows]), reasons=reasons,
         reason=np.array([reasons.index(row.problem) if row.problem else -1 for row in rows]), samples_per_second=requests,
-        tokens_per_second=tokens, power=power, energy=energy, memory=memory, serving=_table([row.figures for row in rows], classes),
+        tokens_per_second=tokens, rent=np.where(np.isnan(rent), score.rent, rent), power=power, energy=energy, memory=memory,
+        serving=_table([row.figures for row in rows], classes),
         breakdown={}, communication={}, exposed_communication={}, by_layer={}, bound={}, flops=unknown, memory_traffic=unknown,
         mfu=unknown, hfu=unknown, measured_share=unknown,
         second={name: size for name, size in score.second.items() if name in FAR},
@@ -74,11 +76,11 @@ def row_of(scenario: Scenario) -> ReplayRow:
     found = replayed_figures(scenario, trace)
     if found.reason is not None:
         return ReplayRow(problem=found.reason.replace("{", "{{").replace("}", "}}"))
-    writers = found.run.engines[-found.run.writers.count :]
-    steps, busy = (sum(values) for values in zip(*((float(did.steps.sum()), did.busy) for _, did in writers), strict=True))
+    steps, busy = (sum(values) for values in zip(*((float(did.steps.sum()), did.busy) for _, did in found.run.writing), strict=True))
     return ReplayRow(
         step=busy / steps if steps else np.inf, requests=found.requests_per_second, tokens=found.output_tokens_per_second,
-        power=found.power, cache=(found.cache["peak_use"] or 0.0) * (found.cache["tokens"] or 0.0) * found.run.writers.held,
+        power=found.power, rent=np.nan if found.rent is None else found.rent,
+        cache=(found.cache["peak_use"] or 0.0) * (found.cache["tokens"] or 0.0) * found.run.writers.held,
         figures=columns_of(found), notes=found.notes,
     )  # fmt: skip
 
@@ -94,7 +96,7 @@ def columns_of(found: ReplayFigures) -> dict[str, float]:
     figures: dict[str, float | None] = {
         **times, "input_throughput_tokens_per_s": read / found.span, "output_throughput_tokens_per_s": found.output_tokens_per_second,
         "request_throughput_per_s": found.requests_per_second, "requests_waiting": found.queue["mean"], "attained": found.attained,
-        "goodput_per_s": found.goodput, "preemptions": found.preemptions, "dropped": int(found.found.dropped.sum()),
+        "goodput_per_s": found.goodput, "preemptions": found.preemptions, "dropped": found.count - found.answered,
         "queue_mean": found.queue["mean"], "queue_peak": found.queue["peak"], "cache_hit_rate": found.cache["hit_rate"],
         "cache_mean_use": found.cache["mean_use"], "cache_peak_use": found.cache["peak_use"], "replay_span_s": found.span,
         "replayed_requests": len(found.trace), **{f"attained.{one['name']}": one["attained"] for one in found.classes},

@@ -11,14 +11,17 @@ from crossflow.answers.evaluation.common import Fleet, PointBatch, Ran
 from crossflow.answers.evaluation.layered import machine, pool_machine
 from crossflow.answers.evaluation.members import check_strategy
 from crossflow.base.arrays import Array, Index
+from crossflow.base.errors import CrossflowError
 from crossflow.cost.machine import Machine
 from crossflow.engine.runs.service import Prefill, Service, guessed, steady_state
 from crossflow.parallel.batches import laid_out, overlaps
 from crossflow.parallel.strategy.layout import Layout
 from crossflow.parallel.strategy.plan import Plan
-from crossflow.parallel.strategy.reading import worker_plan
+from crossflow.parallel.strategy.reading import engine_devices, worker_plan
 from crossflow.workload.job import Job
 from crossflow.workload.spec import TransformerSpec
+
+OF_A_REPLAY = "a steady state knows engines of one kind; give requests, which are replayed, or leave the pools out"
 
 
 def serving_run(batch: PointBatch) -> Ran:
@@ -43,24 +46,38 @@ def serving_run(batch: PointBatch) -> Ran:
     parts = np.where(overlaps(job, replace(layout, micro_batch=requests), runs_on.stack), 2.0, 1.0)
     layout, service = replace(layout, microbatches=microbatches * parts), replace(service, chunk=np.maximum(service.chunk / parts, 1.0))
     steady = steady_state(job, layout, runs_on, service)
-    beside: tuple[Fleet, ...] = ()
+    beside = _further(batch)
     if service.prefill is not None:
         fleet = pool or Fleet(system=batch.system, device=batch.device)
         devices = service.prefill.workers * service.prefill.layout.devices
-        beside = (replace(fleet, devices=devices, energy=steady.reading),)
+        beside = (replace(fleet, devices=devices, energy=steady.reading), *beside)
     return Ran(
         outcome=steady.outcome, devices=sum((one.devices for one in beside), layout.devices), samples=steady.requests,
         tokens=service.output, parameters=job.model.parameters, beside=beside, serving=steady.figures,
     )  # fmt: skip
 
 
+def _further(batch: PointBatch) -> tuple[Fleet, ...]:
+    """Devices of pools of further engines, which only a replay puts to work."""
+    workloads = (batch.scenario.workload,) if batch.members is None else batch.members.workloads
+    which = np.zeros(batch.n, dtype=np.intp) if batch.members is None else batch.members.which
+    counts = [engine_devices(one) for one in workloads if isinstance(one, TransformerSpec)]
+    names = dict.fromkeys(name for count in counts for name in count)
+    if names and batch.scenario.requests is None:
+        raise CrossflowError(f"{batch.scenario.name}: workload.serving.pools: {OF_A_REPLAY}")
+    own = Fleet(system=batch.system, device=batch.device)
+    devices = {name: np.array([float(count.get(name, 0)) for count in counts])[which] for name in names}
+    return tuple(replace(batch.pools.get(name, own), devices=count) for name, count in devices.items())
+
+
 def _microbatches(layout: Layout, service: Service) -> Array:
-    """Microbatches of a step, one a stage unless a strategy says otherwise: also of arrivals, and where stages do not divide the requests
-    in flight, of which fewer decode. [1]
+    """Microbatches of a step, one a stage unless a strategy says otherwise: also of arrivals, of requests in flight that replicas do not
+    divide, and where stages do not divide them, of which fewer decode. [1]
     """
     flight = layout.micro_batch * layout.microbatches
+    mean = (service.rate > 0) | (flight % 1.0 > 0)  # of which a replica has its share in the mean
     whole = (layout.microbatches == 1.0) & (flight % layout.pp > 0)
-    return np.where(service.rate > 0, layout.pp, np.where(whole, np.minimum(flight, layout.pp), layout.microbatches))
+    return np.where(mean, layout.pp, np.where(whole, np.minimum(flight, layout.pp), layout.microbatches))
 
 
 def service_of(job: Job, workloads: Sequence[TransformerSpec], which: Index, runs_on: Machine, reads_on: Machine) -> Service:

@@ -26,7 +26,7 @@ from crossflow.answers.planning.question import INSTEAD, Question
 from crossflow.answers.prediction import Prediction
 from crossflow.answers.scenario import Scenario, ScenarioFile, requests_of
 from crossflow.answers.score import MARGIN
-from crossflow.answers.service.served import ServedRequests, served
+from crossflow.answers.service.served import STREAMED, ServedRequests, served, streamed
 from crossflow.base import files
 from crossflow.base.errors import CrossflowError, did_you_mean
 from crossflow.base.files import YAML, Document
@@ -154,6 +154,8 @@ def serve(
     scenario: ScenarioSource | None = None,
     requests: RequestTrace | None = None,
     settings: Overrides = (),
+    *,
+    stream: bool | None = None,
     **named: Any,
 ) -> ServedRequests:
     """Replay requests through a service, event by event; see `predict` for how the scenario is given.
@@ -161,6 +163,7 @@ def serve(
     Parameters
     ----------
     requests : the requests, in the place of those that the scenario's key ``requests`` reads or draws.
+    stream : whether to keep running statistics and nothing of each request; where absent that is done of more than a million.
 
     Returns
     -------
@@ -180,7 +183,10 @@ def serve(
         raise CrossflowError(f"serve: expected requests as a RequestTrace, got {shown(requests)}; settings go by their name, settings=...")
     source, texts, _ = asked("serve", scenario, settings, named)
     found = opening.load(source, texts)
-    return served(found, requests_of(found) if requests is None else requests)
+    trace = requests_of(found) if requests is None else requests
+    if stream or (stream is None and len(trace) > STREAMED):
+        return streamed(found, trace)
+    return served(found, trace)
 
 
 def asked(

@@ -288,6 +288,10 @@ _COMMANDS: dict[str, tuple[str, tuple[Argument, ...]]] = {
     "serve": ("replay requests through a service, event by event: times, tails, targets, cache, energy, cost", (
         *_ABOUT_WHAT,
         _argument("-o", "--output", type=Path, action="append", default=[], metavar="FILE", help=_SERVED),
+        _argument(
+            "--stream", action=argparse.BooleanOptionalAction,
+            help="keep running statistics and nothing of each request, as is done by itself of more than a million",
+        ),
     )),
     "events": ("list the different events of a step: those to measure to know all of it", (
         *_ABOUT_WHAT,

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Sequence
 from pathlib import Path
 
 from rich.console import Group, RenderableType
@@ -35,7 +36,7 @@ def run(arguments: argparse.Namespace) -> None:
         files.check_writable(path, "-o")
     scenario, assumed = scenario_of(arguments)
     page.log_choices(scenario, assumed)
-    found = serve(scenario)
+    found = serve(scenario, stream=arguments.stream)
     for path in arguments.output:
         write(found, path)
     if arguments.json:
@@ -103,6 +104,7 @@ def _answers(found: ServedRequests) -> dict[str, RenderableType]:
     money: RenderableType = Text(page.UNPRICED, "dim")
     if spent is not None:
         money = f"{dollars(spent)} per million output tokens, {dollars(float(found.cost['usd_per_request'] or 0.0))} a request"
+    begins = "" if math.isnan(found.phases.filled) else f"{show(found.phases.filled, 's')} until as many requests are there as later; "
     return {
         "requests a second": f"{count(found.requests_per_second)}{good}",
         "output": f"{count(found.output_tokens_per_second)} tokens/s",
@@ -110,11 +112,24 @@ def _answers(found: ServedRequests) -> dict[str, RenderableType]:
         "cache": f"{percent(float(cache['mean_use'] or 0.0))} in use, {percent(float(cache['peak_use'] or 0.0))} at most, of "
         f"{cache['tokens']:,.0f} tokens an engine{hits}",
         "preemptions": f"{found.preemptions:,}",
+        **_comings(found),
         "energy": f"{show(found.energy / found.written, 'J')} an output token, {show(found.power, 'W')} in all",
         "money": money,
-        "warm-up": f"{show(found.phases.filled, 's')} until as many requests are there as later; "
-        f"{show(found.phases.emptied, 's')} from the last arrival to the end",
+        "warm-up": f"{begins}{show(found.phases.emptied, 's')} from the last arrival to the end",
     }  # fmt: skip
+
+
+def _comings(found: ServedRequests) -> dict[str, RenderableType]:
+    """What became of engines that fail, start and stop."""
+    told: dict[str, RenderableType] = {}
+    if (failed := found.availability) is not None:
+        told["failures"] = (
+            f"{failed['failures']:,.0f} of engines, which served {percent(failed['available'])} of their time; "
+            f"{percent(failed['lost_work'])} of computed tokens were lost, of {failed['moved_requests']:,.0f} requests that went elsewhere"
+        )
+    if (running := found.running) is not None:
+        told["replicas"] = f"{running['mean']:.3g} run on average, {running['most']:,.0f} at most; {running['started']:,.0f} were started"
+    return told
 
 
 def _times(found: ServedRequests) -> Group:
@@ -147,14 +162,10 @@ def _classes(found: ServedRequests) -> Group:
 def _engines(found: ServedRequests) -> Group:
     """What the engines of each kind did, in the mean."""
     rows: list[list[RenderableType]] = []
-    done, busy = found.run.engines, iter(found.utilisation)
-    for kind in found.run.kinds:
-        mine: list[Mapping[str, float]] = [
-            {"busy": next(busy), "steps": float(jumps.steps.sum()), "writers": float((jumps.steps * jumps.writers).sum())}
-            for one, jumps in done if one is kind
-        ]  # fmt: skip
-        steps = max(sum(one["steps"] for one in mine), 1.0)
-        share = sum(one["busy"] for one in mine) / len(mine)
+    busy = iter(found.utilisation)
+    for kind, (steps, written) in zip(found.run.kinds, found.steps, strict=True):
+        share = sum(next(busy) for _ in range(kind.count)) / kind.count
         name = "read and write" if kind.limits.reads and kind.limits.writes else "write" if kind.limits.writes else "read prompts"
-        rows.append([name, f"{kind.count:,}", percent(share), f"{steps:,.0f}", f"{sum(one['writers'] for one in mine) / steps:,.1f}"])
+        name += f" ({kind.pool})" if kind.pool else ""
+        rows.append([name, f"{kind.count:,}", percent(share), f"{steps:,.0f}", f"{written / max(steps, 1.0):,.1f}"])
     return page.section("Engines", rows, range(1, 5), header=("", "engines", "busy", "steps", "requests a step"))

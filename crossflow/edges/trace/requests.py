@@ -23,6 +23,7 @@ MICROSECONDS = 1e6
 
 def write_requests(found: ServedRequests, path: Path) -> int:
     """Write a trace, packed; number of its events."""
+    found.table()  # which says why there are none of running statistics
     events = [*_engines(found), *_requests(found)]
     text = json.dumps({"traceEvents": events, "displayTimeUnit": "ms"}, separators=(",", ":"))
     files.write_bytes(path, gzip.compress(text.encode(), mtime=0))
@@ -31,7 +32,7 @@ def write_requests(found: ServedRequests, path: Path) -> int:
 
 def _engines(found: ServedRequests) -> Iterator[dict[str, Any]]:
     """Names of processes, and what each engine holds over time."""
-    begin, first = float(found.found.arrival.min()), len(found.found.jumps) - found.run.writers.count
+    begin, first = float(found.found.arrival.min()), len(found.found.jumps) - len(found.run.writing)
     for i, (kind, jumps) in enumerate(found.run.engines):
         name = f"engine {i - first}" if i >= first else f"reader {i}"
         yield {"ph": "M", "name": "process_name", "pid": i, "args": {"name": name}}
@@ -47,7 +48,7 @@ def _counters(jumps: Jumps, engine: int, begin: float, pages: int) -> Iterator[d
 
 def _requests(found: ServedRequests) -> Iterator[dict[str, Any]]:
     """Slices of requests that were answered, on as few rows of their engine as hold them side by side."""
-    run, first = found.found, len(found.found.jumps) - found.run.writers.count
+    run, first = found.found, len(found.found.jumps) - len(found.run.writing)
     begin, free = float(run.arrival.min()), dict[int, list[tuple[float, int]]]()
     rows = dict[int, int]()
     for i in sorted(np.flatnonzero(~run.dropped).tolist(), key=lambda i: float(run.arrival[i])):

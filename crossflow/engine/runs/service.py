@@ -353,12 +353,17 @@ def _reading(job: Job, machine: Machine, service: Service, prefill: Prefill) -> 
 
 def sending(job: Job, machine: Machine, prefill: Prefill, share: Array) -> Array:
     """Time in which keys and values of a share of a prompt travel from a worker to a replica, shape (n,). [s]"""
+    ends = [prefill.machine] if prefill.machine is machine else [prefill.machine, machine]
+    return np.asarray(np.maximum.reduce([sending_over(job, end, prefill, share) for end in ends]))
+
+
+def sending_over(job: Job, machine: Machine, prefill: Prefill, share: Array) -> Array:
+    """Time in which keys and values of a share of a worker's prompt pass the links of a machine, shape (n,). [s]"""
     layout = prefill.layout
     pair, one = np.full(len(layout), 2.0), np.ones(len(layout))
     group = Group(size=pair, per_node=one, stride=layout.devices, devices=pair * layout.devices, extent=pair)
     sent = memory(job.reading, layout, prefill.machine).stages[CACHE].max(axis=0) * share
-    ends = [prefill.machine] if prefill.machine is machine else [prefill.machine, machine]
-    return np.asarray(np.maximum.reduce([end.wires.time("send_recv", sent, group) for end in ends]))
+    return np.asarray(machine.wires.time("send_recv", sent, group))
 
 
 def _mean(steps: _StepKinds) -> Outcome:

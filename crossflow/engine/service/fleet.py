@@ -1,4 +1,4 @@
-"""Several engines behind a router, and pools of readers and writers with the keys and values that travel between them.
+"""Engines behind a router, and pools of readers and writers with the keys and values that travel between them.
 
 References
 ----------
@@ -7,17 +7,27 @@ References
 
 from __future__ import annotations
 
+import functools
 import heapq
+import itertools
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
+from crossflow.base.arrays import Array
 from crossflow.engine.service.lockstep import Lockstep
-from crossflow.engine.service.replayed import ServiceReplay, replayed
+from crossflow.engine.service.replayed import ServiceReplay, covered, replayed
 from crossflow.engine.service.replica import Replica
 from crossflow.engine.service.routers import Router
+from crossflow.engine.service.standing import Failures, Scaling, Standing
+from crossflow.engine.service.tally import KindTally, Tally
 from crossflow.engine.service.ticket import DROPPED, NEVER, Ticket
+from crossflow.engine.service.transfers import Transfers
 from crossflow.workload.requests.record import RequestTrace
+
+PIECE = 50_000  # requests that are taken out of arrays at a time
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -26,7 +36,9 @@ class EnginePool:
 
     replicas: tuple[Replica, ...]
     route: Router
-    coupled: bool = False  # whether they make every step together
+    coupled: int = 0  # engines, the first, that make every step together. [1]
+    received: tuple[float, ...] = ()  # time that a token takes over the links of each engine that receives it; none where absent. [s]
+    scaling: Scaling | None = None
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -35,75 +47,118 @@ class Readers:
 
     pool: EnginePool
     fixed: float = 0.0  # time that sending takes whatever the length. [s]
-    each: float = 0.0  # and for each token. [s]
+    each: float = 0.0  # and for each token over the links of a sender. [s]
+
+
+class _Side:
+    """A pool in a run."""
+
+    def __init__(self, pool: EnginePool, first: int) -> None:
+        self.pool, self.first = pool, first  # number of its first engine among all
+        self.standing = Standing(pool.replicas, pool.scaling)
+        self.held: deque[tuple[Ticket, int]] = deque()  # requests that no engine could be given, and engines that have read them or -1
+
+    def route(self, ticket: Ticket) -> int:
+        """The engine for a request, where any is up: one that can hold it, if there is any."""
+        up, replicas = self.standing.up, self.pool.replicas
+        i = self.pool.route(replicas, ticket, up) if len(up) > 1 else up[0]
+        if replicas[i].holds(ticket):
+            return i
+        able = [one for one in up if replicas[one].holds(ticket)]
+        return self.pool.route(replicas, ticket, able) if len(able) > 1 else able[0] if able else i
 
 
 class _TraceRun:
     """A run of a trace through pools: the events that are to come, in order of time."""
 
-    def __init__(self, trace: RequestTrace, writers: EnginePool, readers: Readers | None) -> None:
-        self.trace, self.writers, self.readers = trace, writers, readers
-        self.pools = [writers] if readers is None else [readers.pool, writers]
-        self.replicas = [replica for pool in self.pools for replica in pool.replicas]
+    def __init__(
+        self, trace: RequestTrace, writers: EnginePool, readers: Readers | None, failures: Failures | None, tally: Tally | None = None
+    ) -> None:
+        self.trace, self.readers, self.failures, self.tally = trace, readers, failures, tally
+        pools = [writers] if readers is None else [readers.pool, writers]
         self.first = 0 if readers is None else len(readers.pool.replicas)  # of the writers among all
-        self.together = Lockstep(writers.replicas) if writers.coupled else None
+        self.sides = [_Side(pool, self.first if pool is writers else 0) for pool in pools]
+        self.replicas = [replica for pool in pools for replica in pool.replicas]
         # What ends jumps: every engine, or all that write at once.
         self.actors: list[Replica | Lockstep] = [*self.replicas]
-        if self.together is not None:
-            self.actors[self.first :] = [self.together]
+        if writers.coupled:
+            together = Lockstep(writers.replicas[: writers.coupled])
+            self.actors[self.first : self.first + writers.coupled] = [together] * writers.coupled
         self.ends: list[tuple[float, int]] = []  # of jumps, with the engine
         self.later: list[tuple[float, int, Ticket | None]] = []  # arrivals that events bring: with the request, or keys and values
+        self.changes: list[tuple[float, int, Callable[[float], None]]] = []  # of which engines are up
+        self.turns = itertools.count()  # of changes at the same time
+        self.sent = Transfers([] if readers is None else [readers.each] * self.first, writers.received or [0.0] * len(writers.replicas))
         self.followers: dict[int, list[int]] = {}
-        for i, before in enumerate(trace.follows.tolist()):
-            if before >= 0:
-                self.followers.setdefault(before, []).append(i)
-        self.prompts: list[int] = trace.prompt.tolist()
-        self.outputs: list[int] = trace.output.tolist()
-        self.tickets: list[Ticket | None] = [None] * len(trace)
-        self.where = [-1] * len(trace)
+        for i in np.flatnonzero(trace.follows >= 0).tolist():
+            self.followers.setdefault(int(trace.follows[i]), []).append(i)
+        self.tickets: dict[int, Ticket] = {}
+        self.where: dict[int, int] = {}
+
+    # ---------------------------------------------------------------------------------------- events
 
     def run(self) -> None:
         """All events, in order of time; of equal times arrivals come first."""
-        arrivals = [(time, i) for i, (time, before) in enumerate(zip(self.trace.arrival.tolist(), self.trace.follows.tolist(), strict=True))
-                    if before < 0]  # fmt: skip
-        arrivals.append((NEVER, -1))
-        turn, ends, later, actors = 0, self.ends, self.later, self.actors
+        feed = self._feed()
+        now, index = next(feed)
+        self._plan_changes(now)
+        ends, later, actors, changes = self.ends, self.later, self.actors, self.changes
         while True:
-            now, index = arrivals[turn]
-            soon = later[0][0] if later else NEVER
             while ends and actors[ends[0][1]].ends != ends[0][0]:
                 heapq.heappop(ends)  # of a jump that was shortened
-            end = ends[0][0] if ends else NEVER
-            if now <= soon and now <= end and now < NEVER:
-                turn += 1
+            end, soon = ends[0][0] if ends else NEVER, later[0][0] if later else NEVER
+            there, change = self.sent.ends, changes[0][0] if changes else NEVER
+            if now <= soon and now <= end and now <= change and now <= there and now < NEVER:
                 self._arrive(index, now)
-            elif soon <= end and soon < NEVER:
-                when, index, ticket = heapq.heappop(later)
-                self._arrive(index, when) if ticket is None else self._submit(self.writers, self.first, ticket, when)
+                now, index = next(feed)
+            elif soon <= end and soon <= change and soon <= there and soon < NEVER:
+                when, mine, ticket = heapq.heappop(later)
+                self._arrive(mine, when) if ticket is None else self._receive(ticket, when)
+            elif there <= end and there <= change and there < NEVER:
+                self._travelled(self.sent.end(), there)
+            elif change <= end and (end < NEVER or min(now, soon, there) < NEVER or any(side.held for side in self.sides)):
+                when, _, act = heapq.heappop(changes)
+                act(when)
             elif end < NEVER:
                 self._commit(heapq.heappop(ends)[1])
             else:
                 return
 
+    def _feed(self) -> Iterator[tuple[float, int]]:
+        """Times of requests that follow no other, with their indices; as plain numbers a piece at a time, for they take much room."""
+        first = np.flatnonzero(self.trace.follows < 0)
+        for begin in range(0, len(first), PIECE):
+            some = first[begin : begin + PIECE]
+            yield from zip(self.trace.arrival[some].tolist(), some.tolist(), strict=True)
+        while True:
+            yield NEVER, -1
+
     def _arrive(self, index: int, now: float) -> None:
         """A request comes to the first pool."""
-        prompt, blocks = self.prompts[index], self.trace.blocks
+        prompt, blocks = int(self.trace.prompt[index]), self.trace.blocks
         hashes = () if blocks is None else tuple(blocks[index])[: prompt // self.trace.block]
-        ticket = Ticket(index, now, prompt, self.outputs[index], hashes)
+        ticket = Ticket(index, now, prompt, int(self.trace.output[index]), hashes)
         self.tickets[index] = ticket
-        self._submit(self.pools[0], 0, ticket, now)
+        self._submit(self.sides[0], ticket, now)
 
-    def _submit(self, pool: EnginePool, offset: int, ticket: Ticket, now: float) -> None:
-        """Give a request to the engine that the router names."""
-        i = pool.route(pool.replicas, ticket) if len(pool.replicas) > 1 else 0
-        replica, actor = pool.replicas[i], self.actors[offset + (0 if pool.coupled else i)]
+    def _submit(self, side: _Side, ticket: Ticket, now: float) -> None:
+        """Give a request to the engine that the router names; it waits where none is up."""
+        if side.standing.up:
+            self._give(side, side.route(ticket), ticket, now)
+        else:
+            side.held.append((ticket, -1))
+
+    def _give(self, side: _Side, i: int, ticket: Ticket, now: float) -> None:
+        """Give a request to an engine of a pool."""
+        replica, place = side.pool.replicas[i], side.first + (0 if i < side.pool.coupled else i)
+        actor = self.actors[place]
         self.where[ticket.index] = i
         before = actor.ends
         taken = actor.submit(replica, ticket, now) if isinstance(actor, Lockstep) else actor.submit(ticket, now)
         if not taken:
             self._follow(ticket, now)
         elif actor.ends != before:
-            heapq.heappush(self.ends, (actor.ends, offset + (0 if pool.coupled else i)))
+            heapq.heappush(self.ends, (actor.ends, place))
 
     def _commit(self, i: int) -> None:
         """A jump of an engine ends, or of all that go together."""
@@ -112,29 +167,124 @@ class _TraceRun:
         done = actor.commit()
         if actor.ends < NEVER:
             heapq.heappush(self.ends, (actor.ends, i))
+        self._ended(i, done, now)
+
+    def _ended(self, i: int, done: list[Ticket], now: float) -> None:
+        """Requests have ended at an engine."""
         for ticket in done:
-            if i < self.first and ticket.output > 1:
-                self._send(ticket, now)
+            if i < self.first and ticket.output > ticket.wrote:
+                self._read(ticket, i, now)
             else:
                 self._follow(ticket, now)
+        side = self.sides[-1 if i >= self.first else 0]
+        if side.pool.scaling is not None and done:
+            side.standing.rest(i - side.first, now)
 
-    def _send(self, ticket: Ticket, now: float) -> None:
-        """Keys and values of a prompt travel to the writers; the first token comes with them."""
-        assert self.readers is not None
-        there = now + self.readers.fixed + self.readers.each * ticket.prompt
+    # ---------------------------------------------------------------------------------------- keys and values
+
+    def _read(self, ticket: Ticket, reader: int, now: float) -> None:
+        """A prompt is read; its keys and values go to an engine that writes, and the first token comes with them."""
         sent = Ticket(ticket.index, ticket.arrival, ticket.prompt, ticket.output)
-        sent.begun, sent.first, sent.hits, sent.evicted, sent.wrote = ticket.begun, there, ticket.hits, 0, 1
+        sent.begun, sent.hits, sent.wrote = ticket.begun, ticket.hits, ticket.wrote
+        sent.evicted, sent.moved = 0, ticket.moved
         self.tickets[ticket.index] = sent
-        heapq.heappush(self.later, (there, ticket.index, sent))
+        self._send(sent, reader, now)
+
+    def _send(self, ticket: Ticket, reader: int, now: float) -> None:
+        """Keys and values begin to travel to the engine that the router names; they wait where none is up."""
+        side = self.sides[1]
+        if not side.standing.up:
+            side.held.append((ticket, reader))
+            return
+        i = side.route(ticket)
+        self.where[ticket.index] = i
+        side.pool.replicas[i].coming += 1
+        self.sent.begin(ticket.index, reader, i, float(ticket.prompt), now)
+
+    def _travelled(self, index: int, now: float) -> None:
+        """The last bytes of a prompt's keys and values are on their way."""
+        assert self.readers is not None
+        heapq.heappush(self.later, (now + self.readers.fixed, index, self.tickets[index]))
+
+    def _receive(self, ticket: Ticket, now: float) -> None:
+        """Keys and values arrive; they are lost where the engine has failed by now."""
+        side, i = self.sides[1], self.where[ticket.index]
+        side.pool.replicas[i].coming -= 1
+        ticket.first = now
+        if side.standing.engines[i].broken:
+            side.pool.replicas[i].lost += ticket.prompt - ticket.hits
+            ticket.moved, ticket.evicted, ticket.stopped = ticket.moved + 1, 1, now
+            ticket.need = ticket.prompt + ticket.wrote
+            self._submit(side, ticket, now)
+        else:
+            self._give(side, i, ticket, now)
+
+    # ---------------------------------------------------------------------------------------- engines that come and go
+
+    def _plan_changes(self, now: float) -> None:
+        """First failures, and the first looks at the signals of scaling."""
+        for side in self.sides:
+            if side.pool.scaling is not None:
+                self._later(now + side.pool.scaling.interval, functools.partial(self._look, side))
+            for i in range(len(side.pool.replicas) if self.failures is not None else 0):
+                assert self.failures is not None
+                draw = self.failures.draws(side.first + i)
+                self._later(now + draw(), functools.partial(self._fail, side, i, draw))
+
+    def _later(self, when: float, act: Callable[[float], None]) -> None:
+        """Let a change happen."""
+        heapq.heappush(self.changes, (when, next(self.turns), act))
+
+    def _look(self, side: _Side, now: float) -> None:
+        """Start or stop an engine by the signal, and look again later."""
+        scaling = side.pool.scaling
+        assert scaling is not None
+        started = side.standing.look(now, len(side.held))
+        if started is not None:
+            self._later(now + scaling.start, functools.partial(self._begin, side, started))
+        self._later(now + scaling.interval, functools.partial(self._look, side))
+
+    def _begin(self, side: _Side, i: int, now: float) -> None:
+        """An engine has started."""
+        side.standing.begin(i)
+        self._free(side, now)
+
+    def _fail(self, side: _Side, i: int, draw: Callable[[], float], now: float) -> None:
+        """An engine fails: its requests go back to the router of its pool."""
+        assert self.failures is not None
+        back = now + self.failures.repair
+        if side.standing.fail(i, now):
+            done, left = side.pool.replicas[i].fail(now, keeps=self.failures.keeps_output)
+            self._later(back, functools.partial(self._mend, side, i))
+            self._ended(side.first + i, done, now)
+            for ticket in left:
+                self._submit(side, ticket, now)
+        self._later(back + draw(), functools.partial(self._fail, side, i, draw))
+
+    def _mend(self, side: _Side, i: int, now: float) -> None:
+        """A failed engine serves again."""
+        side.standing.mend(i, now)
+        self._free(side, now)
+
+    def _free(self, side: _Side, now: float) -> None:
+        """Give requests that were held to engines that are up now."""
+        held, side.held = side.held, deque()
+        for ticket, reader in held:
+            self._submit(side, ticket, now) if reader < 0 else self._send(ticket, reader, now)
 
     def _follow(self, ticket: Ticket, now: float) -> None:
-        """Requests that follow one that has ended, or was given up."""
+        """Requests that follow one that has ended, or was given up; a tally takes it."""
+        if self.tally is not None:
+            self.tickets.pop(ticket.index)
+            self.where.pop(ticket.index, None)
+            if self.tally.take(ticket):
+                self.tally.collect(self.replicas)
         for index in self.followers.get(ticket.index, ()):
             when = max(now + float(self.trace.pause[index]), float(self.trace.arrival[index]))
             heapq.heappush(self.later, (when, index, None))
 
 
-def replay(trace: RequestTrace, writers: EnginePool, readers: Readers | None = None) -> ServiceReplay:
+def replay(trace: RequestTrace, writers: EnginePool, readers: Readers | None = None, failures: Failures | None = None) -> ServiceReplay:
     """Every request of a trace through its engines.
 
     Parameters
@@ -142,11 +292,56 @@ def replay(trace: RequestTrace, writers: EnginePool, readers: Readers | None = N
     trace : the requests.
     writers : engines that write; without readers they read prompts too.
     readers : engines that only read prompts.
+    failures : of all of them; engines that make every step together have none.
     """
-    run = _TraceRun(trace, writers, readers)
+    run = _TraceRun(trace, writers, readers, failures)
     run.run()
-    tickets = [ticket for ticket in run.tickets if ticket is not None]
+    tickets = [run.tickets[i] for i in range(len(trace)) if i in run.tickets]
     dropped = np.array([ticket.place == DROPPED for ticket in tickets], dtype=bool)
     return replayed(
-        trace, tickets, dropped, run.where, [replica.trail for replica in run.replicas], sum(each.area for each in run.replicas)
-    )
+        trace, tickets, dropped, [run.where.get(i, -1) for i in range(len(trace))],
+        [replica.trail for replica in run.replicas], sum(each.area for each in run.replicas),
+        paid=[spans for side in run.sides for spans in side.standing.paid],
+        broken=[spans for side in run.sides for spans in side.standing.broken], lost=sum(each.lost for each in run.replicas),
+    )  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Tallied:
+    """A replay of which only running statistics are kept."""
+
+    tally: Tally
+    paid: tuple[Array, ...]  # spans of time in which each engine is paid for, as of a `ServiceReplay`. [s]
+    broken: tuple[Array, ...]
+    lost: float
+
+    @property
+    def window(self) -> tuple[float, float]:
+        """First arrival and last token. [s]"""
+        return self.tally.begin, self.tally.end
+
+    @functools.cached_property
+    def paid_shares(self) -> Array:
+        """Share of the run for which each engine is paid, shape (engines,). [1]"""
+        return np.array([covered(spans, self.window) for spans in self.paid])
+
+    @functools.cached_property
+    def broken_shares(self) -> Array:
+        """Share of the run for which each engine has failed, shape (engines,). [1]"""
+        return np.array([covered(spans, self.window) for spans in self.broken])
+
+
+def replay_tallied(
+    trace: RequestTrace, writers: EnginePool, readers: Readers | None, failures: Failures | None, kinds: Sequence[KindTally]
+) -> Tallied:
+    """The same requests through the same engines as `replay`, with running statistics of `kinds` of engines, in memory that does not grow
+    with the requests but for the trace itself.
+    """
+    run = _TraceRun(trace, writers, readers, failures, Tally(trace, kinds))
+    run.run()
+    assert run.tally is not None
+    run.tally.collect(run.replicas)
+    return Tallied(
+        tally=run.tally, paid=tuple(spans for side in run.sides for spans in side.standing.paid),
+        broken=tuple(spans for side in run.sides for spans in side.standing.broken), lost=sum(each.lost for each in run.replicas),
+    )  # fmt: skip

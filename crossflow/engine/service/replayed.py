@@ -48,6 +48,7 @@ class ServiceReplay:
     waited: Array  # between a first token from another engine and the admission to the one that writes. [s]
     last: Array  # time of the last token. [s]
     evicted: Index  # times that it lost its room. [1]
+    moved: Index  # those of them at which its engine failed. [1]
     hits: Index  # tokens of its prompt that lay in the cache. [1]
     dropped: Mask  # whether no engine can ever hold it
     where: Index  # engine that wrote it
@@ -55,6 +56,9 @@ class ServiceReplay:
     gap: Array  # times between two tokens of a request, each as often as `gaps` says. [s]
     gaps: Array  # [1]
     area: float  # integral over time of the requests that are in engines. [s]
+    paid: tuple[Array, ...]  # spans of time in which each engine is paid for, shape (spans, 2), open ones infinite. [s]
+    broken: tuple[Array, ...]  # spans in which it has failed. [s]
+    lost: float = 0.0  # tokens that were computed, and that failures lost. [1]
 
     @property
     def prompt(self) -> Index:
@@ -87,6 +91,32 @@ class ServiceReplay:
         """Requests that have ended."""
         return np.asarray(~self.dropped)
 
+    @functools.cached_property
+    def window(self) -> tuple[float, float]:
+        """First arrival and last token. [s]"""
+        return float(self.arrival.min()), float(np.nanmax(self.last))
+
+    @functools.cached_property
+    def paid_shares(self) -> Array:
+        """Share of the run for which each engine is paid, shape (engines,). [1]"""
+        return np.array([covered(spans, self.window) for spans in self.paid])
+
+    @functools.cached_property
+    def broken_shares(self) -> Array:
+        """Share of the run for which each engine has failed, shape (engines,). [1]"""
+        return np.array([covered(spans, self.window) for spans in self.broken])
+
+
+def covered(spans: Array, window: tuple[float, float]) -> float:
+    """Share of a time that spans cover.
+
+    >>> covered(np.array([[-np.inf, 2.0], [6.0, np.inf]]), (0.0, 8.0))
+    0.5
+    """
+    begin, end = window
+    clipped = np.clip(spans, begin, end)
+    return 1.0 if end <= begin else float((clipped[:, 1] - clipped[:, 0]).sum()) / (end - begin)
+
 
 def _jumps(trail: Trail) -> Jumps:
     names = Jumps.__dataclass_fields__
@@ -94,17 +124,19 @@ def _jumps(trail: Trail) -> Jumps:
 
 
 def replayed(
-    trace: RequestTrace, tickets: Sequence[Ticket], dropped: Mask, where: Sequence[int], trails: Sequence[Trail], area: float
-) -> ServiceReplay:
+    trace: RequestTrace, tickets: Sequence[Ticket], dropped: Mask, where: Sequence[int], trails: Sequence[Trail], area: float, *,
+    paid: Sequence[Array], broken: Sequence[Array], lost: float,
+) -> ServiceReplay:  # fmt: skip
     """Arrays of what happened to requests."""
     times = np.array([(each.arrival, each.begun, each.first, each.last) for each in tickets], dtype=float).reshape(-1, 4).T
     times = np.where(times < 0, np.nan, times)
     times[1:, dropped] = np.nan  # also of one that was read, and that no engine that writes can hold
     waited = np.array([each.waited for each in tickets], dtype=float)
-    counts = np.array([(each.index, each.evicted, each.hits) for each in tickets], dtype=np.intp).reshape(-1, 3).T
+    counts = np.array([(each.index, each.evicted, each.hits, each.moved) for each in tickets], dtype=np.intp).reshape(-1, 4).T
     gaps, gap = np.concatenate([np.array(trail.gaps, dtype=float).reshape(-1, 2) for trail in trails]).T
     return ServiceReplay(
         trace=trace, index=counts[0], arrival=times[0], begun=times[1], first=times[2], last=times[3], waited=waited,
-        evicted=counts[1], hits=counts[2], dropped=dropped, where=np.array(where, dtype=np.intp)[counts[0]],
+        evicted=counts[1], hits=counts[2], moved=counts[3], dropped=dropped, where=np.array(where, dtype=np.intp)[counts[0]],
         jumps=tuple(map(_jumps, trails)), gap=gap, gaps=gaps, area=area,
+        paid=tuple(paid), broken=tuple(broken), lost=lost,
     )  # fmt: skip

@@ -45,6 +45,8 @@ class Replica:
         self.in_a_row = policy.mixed and limits.reads
         self.missed: list[tuple[int, float]] = []  # requests that write, and when they had their last tokens
         self.load = 0  # requests that are here
+        self.coming = 0  # requests whose keys and values are on their way here
+        self.lost = 0  # tokens that were computed, and that failures lost. [1]
         self.area, self.seen = 0.0, 0.0  # integral of `load` over time until `seen`. [s]
         self.trail = Trail()
         self.fetched = 0.0
@@ -94,6 +96,68 @@ class Replica:
         for ticket, tokens in self.pieces:
             self._read(ticket, tokens, now, done)
         return done
+
+    # ---------------------------------------------------------------------------------------- failures
+
+    def fail(self, now: float, *, keeps: bool) -> tuple[list[Ticket], list[Ticket]]:
+        """Lose the cache and the step that runs; requests that had ended before it, and those that must go elsewhere.
+
+        keeps : whether tokens that were written are kept.
+        """
+        done, ended = self._break_off(now)
+        left = [*self._writing(), *self.reading, *self.waiting]
+        for ticket in left:
+            self._expel(ticket, now, ended, keeps=keeps)
+        self._clear()
+        return done, sorted(left, key=lambda ticket: ticket.index)
+
+    def _break_off(self, now: float) -> tuple[list[Ticket], float]:
+        """End the jump with the last of its steps that has ended; requests that have ended with that, and its time. [s]"""
+        whole = 0
+        while whole < self.steps and self.since + self.lasts(whole + 1) <= now:
+            whole += 1
+        if not whole:
+            return [], self.since if self.steps else now
+        self.steps, ended = whole, self.since + self.lasts(whole)
+        return self.finish(ended), ended
+
+    def _writing(self) -> list[Ticket]:
+        return [ticket for _, order, ticket in self.finishing if ticket.place == WRITING and ticket.order == order]
+
+    def _expel(self, ticket: Ticket, now: float, ended: float, *, keeps: bool) -> None:
+        """Take a request out, and let it begin anew with what is kept of it; the last step has `ended` then. [s]"""
+        begun, computed = ticket.place != WAITING, ticket.read
+        if ticket.place == WRITING:
+            more = self.step - ticket.start
+            ticket.wrote, computed = ticket.wrote + more, ticket.need + more
+            self._stop_writing(ticket)
+        arrived = not self.limits.reads and not begun and not ticket.evicted  # with keys and values that lay here
+        if begun:
+            self._give_back(ticket)
+        if begun or arrived:
+            self.lost += max((ticket.need if arrived else computed) - ticket.hits, 0)
+            ticket.moved, ticket.evicted = ticket.moved + 1, ticket.evicted + 1
+        if not keeps and (begun or arrived):
+            ticket.wrote, ticket.first, ticket.stopped = 0, -1.0, -1.0
+        elif ticket.first >= 0 and ticket.stopped < 0:
+            ticket.stopped = ticket.first if arrived else max(ended, ticket.first)
+        ticket.need, ticket.place, ticket.read = ticket.prompt + ticket.wrote, WAITING, 0
+        self._count(-1, now)
+
+    def _clear(self) -> None:
+        """Be as a new engine, with nothing in the queue and in the cache; what it did stays."""
+        self.waiting.clear()
+        self.reading.clear()
+        self.running.clear()
+        self.finishing.clear()
+        self.missed.clear()
+        self.pieces, self.steps, self.writing, self.fetched, self.ends = [], 0, 0, 0.0, NEVER
+        self.refused, self.crowded, self.share = False, False, SHARE
+        self.forget()
+
+    def forget(self) -> None:
+        """Empty the cache of an engine without requests."""
+        self.cache = PrefixCache(self.cache.size, self.cache.beyond)
 
     # ---------------------------------------------------------------------------------------- what comes next
 
@@ -316,6 +380,8 @@ class Replica:
         if ticket.begun < 0:
             ticket.begun, ticket.hits = now, hits
         self.running.append((self.order, ticket))
+        if len(self.running) > 64 + 4 * self._at_work():  # so that those that have left take no room
+            self.running = [(order, one) for order, one in self.running if one.order == order and one.place in (READING, WRITING)]
         self._grow(ticket, own)
 
     def _has_room(self, ticket: Ticket, hits: int, wanted: int, kept: int) -> bool:

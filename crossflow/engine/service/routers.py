@@ -1,5 +1,7 @@
 """Which engine of a pool a request goes to.
 
+Engines may have different speeds: what they have to do counts over their rate. Where all are alike that is the number of requests.
+
 References
 ----------
 .. [1] Mitzenmacher, "The Power of Two Choices in Randomized Load Balancing", IEEE TPDS 12(10), 2001.
@@ -11,7 +13,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import NamedTuple
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -19,69 +21,121 @@ from crossflow.engine.service.replica import Replica
 from crossflow.engine.service.ticket import Ticket
 from crossflow.workload.requests.record import RequestTrace
 
-Router = Callable[[Sequence[Replica], Ticket], int]
+# Of the engines of a pool, a request, and the engines that take requests (in their order, at least one), one of these.
+Router = Callable[[Sequence[Replica], Ticket, Sequence[int]], int]
 SKEW = 1.5  # times the load of the emptiest engine beyond which a prefix no longer decides [2]
 
 
-class _RoutedTrace(NamedTuple):
+@dataclass(frozen=True, kw_only=True, eq=False)
+class RoutedPool:
+    """What a router knows before the first request comes."""
+
     trace: RequestTrace
-    engines: int  # of the pool
+    rates: tuple[float, ...]  # of engines, over that of the fastest. [1]
+    owners: Mapping[str, Sequence[int]] = field(default_factory=dict)  # engines that a class has for itself
     rng: np.random.Generator
 
-
-def router(name: str, trace: RequestTrace, count: int, rng: np.random.Generator) -> Router:
-    """The router of `count` engines that has a name in `ROUTERS`."""
-    return ROUTERS[name](_RoutedTrace(trace, count, rng))
-
-
-def _emptiest(replicas: Sequence[Replica], among: Iterable[int]) -> int:
-    return min(among, key=lambda i: (replicas[i].load, i))
+    @property
+    def engines(self) -> int:
+        """Number of engines."""
+        return len(self.rates)
 
 
-def _round_robin(asked: _RoutedTrace) -> Router:
-    turn = itertools.cycle(range(asked.engines))
-    return lambda _, __: next(turn)
+def router(
+    name: str, trace: RequestTrace, rates: Sequence[float], rng: np.random.Generator, owners: Mapping[str, Sequence[int]] | None = None
+) -> Router:
+    """The router with a name in `ROUTERS` of engines with such rates; `owners` are those that classes have for themselves."""
+    fastest = max(rates)
+    return ROUTERS[name](RoutedPool(trace=trace, rates=tuple(rate / fastest for rate in rates), owners=owners or {}, rng=rng))
 
 
-def _least_loaded(asked: _RoutedTrace) -> Router:
-    """The engine with the fewest requests."""
-    return lambda replicas, _: _emptiest(replicas, range(asked.engines))
+def _to_do(replica: Replica) -> int:
+    """Requests that an engine has, and those on their way to it. [1]"""
+    return replica.load + replica.coming
 
 
-def _two_choices(asked: _RoutedTrace) -> Router:
-    """Of two engines, drawn at random, the one with fewer requests [1]_."""
-    drawn = asked.rng.integers(0, asked.engines, (len(asked.trace), 2)).tolist()
-    return lambda replicas, ticket: _emptiest(replicas, drawn[ticket.index])
+def _emptiest(replicas: Sequence[Replica], among: Iterable[int], rates: Sequence[float]) -> int:
+    """The engine that would be through with one request more first."""
+    return min(among, key=lambda i: ((_to_do(replicas[i]) + 1) / rates[i], i))
 
 
-def _prefix(_: _RoutedTrace) -> Router:
+def _round_robin(_: RoutedPool) -> Router:
+    turn = itertools.count()
+    return lambda _, __, up: up[next(turn) % len(up)]
+
+
+def _least_loaded(asked: RoutedPool) -> Router:
+    """The engine with the fewest requests for its rate."""
+    return lambda replicas, _, up: _emptiest(replicas, up, asked.rates)
+
+
+def _two_choices(asked: RoutedPool) -> Router:
+    """Of two engines, drawn at random, the one with fewer requests for its rate [1]_."""
+    drawn = asked.rng.random((len(asked.trace), 2))
+
+    def route(replicas: Sequence[Replica], ticket: Ticket, up: Sequence[int]) -> int:
+        return _emptiest(replicas, (up[int(share * len(up))] for share in drawn[ticket.index].tolist()), asked.rates)
+
+    return route
+
+
+def _prefix(asked: RoutedPool) -> Router:
     """The engine that has most of a prompt, of those that are not much fuller than the emptiest [2]_."""
+    rates = asked.rates
 
-    def route(replicas: Sequence[Replica], ticket: Ticket) -> int:
-        allowed = SKEW * (min(replica.load for replica in replicas) + 1)
-        rows = [(-replica.cache.found(ticket.hashes)[0], replica.load, len(replica.cache), i)
-                for i, replica in enumerate(replicas) if replica.load <= allowed]  # fmt: skip
+    def route(replicas: Sequence[Replica], ticket: Ticket, up: Sequence[int]) -> int:
+        loads = {i: _to_do(replicas[i]) / rates[i] for i in up}
+        allowed = SKEW * (min(loads.values()) + 1)
+        rows = [
+            (-replicas[i].cache.found(ticket.hashes)[0], load, len(replicas[i].cache), i) for i, load in loads.items() if load <= allowed
+        ]
         return min(rows)[-1]
 
     return route
 
 
-def _length(asked: _RoutedTrace) -> Router:
-    """By the length of prompts, such that all engines read as many tokens: short prompts do not wait behind long ones."""
+def _length(asked: RoutedPool) -> Router:
+    """By the length of prompts, such that all engines read as many tokens for their rate: short prompts do not wait behind long ones."""
     rising = np.sort(asked.trace.prompt)
-    share = np.cumsum(rising) / rising.sum()
-    bounds = [rising[np.searchsorted(share, (i + 1) / asked.engines)] for i in range(asked.engines - 1)]
-    return lambda _, ticket: int(np.searchsorted(bounds, ticket.prompt, side="left"))
+    share, parts = np.cumsum(rising) / rising.sum(), np.cumsum(asked.rates) / np.sum(asked.rates)
+    bounds = [rising[min(np.searchsorted(share, part), len(rising) - 1)] for part in parts[:-1]]
+
+    def route(_: Sequence[Replica], ticket: Ticket, up: Sequence[int]) -> int:
+        wanted = int(np.searchsorted(bounds, ticket.prompt, side="left"))
+        return wanted if len(up) == asked.engines else min(up, key=lambda i: abs(i - wanted))
+
+    return route
 
 
-def _class(asked: _RoutedTrace) -> Router:
-    """Each class has engines of its own, as far as there are so many; of these the one with the fewest requests."""
-    kinds, many, count = asked.trace.kind.tolist(), len(asked.trace.classes), asked.engines
-    own = [[i for i in range(count) if (i % many == kind if count >= many else kind % count == i)] for kind in range(many)]
-    return lambda replicas, ticket: _emptiest(replicas, own[kinds[ticket.index]])
+def _class(asked: RoutedPool) -> Router:
+    """Each class has engines of its own: those that it owns, else of the others a share, as far as there are so many; of these the one
+    with the fewest requests for its rate.
+    """
+    kinds, own = asked.trace.kind, _shared_out(asked)
+
+    def route(replicas: Sequence[Replica], ticket: Ticket, up: Sequence[int]) -> int:
+        mine = own[kinds[ticket.index]]
+        among = mine if len(up) == asked.engines else [i for i in mine if i in up] or up
+        return _emptiest(replicas, among, asked.rates)
+
+    return route
 
 
-ROUTERS: Mapping[str, Callable[[_RoutedTrace], Router]] = {
+def _shared_out(asked: RoutedPool) -> list[Sequence[int]]:
+    """Engines of each class."""
+    owned = {i for engines in asked.owners.values() for i in engines}
+    free = [i for i in range(asked.engines) if i not in owned] or list(range(asked.engines))
+    others = [one.name for one in asked.trace.classes if one.name not in asked.owners]
+    many, count = len(others), len(free)
+
+    def share(place: int) -> list[int]:
+        return [i for turn, i in enumerate(free) if (turn % many == place if count >= many else place % count == turn)]
+
+    shares = {name: share(place) for place, name in enumerate(others)}
+    return [asked.owners.get(one.name) or shares[one.name] for one in asked.trace.classes]
+
+
+ROUTERS: Mapping[str, Callable[[RoutedPool], Router]] = {
     "round_robin": _round_robin, "least_loaded": _least_loaded, "two_choices": _two_choices, "prefix": _prefix, "length": _length,
     "class": _class,
 }  # fmt: skip

@@ -27,8 +27,8 @@ class Ticket:
     """A request on its way through an engine; what happened to it is -1 until it has."""
 
     __slots__ = (
-        "arrival", "begun", "evicted", "first", "hashes", "hits", "index", "last", "need", "order", "output", "pages", "place", "prompt",
-        "read", "shared", "start", "stopped", "waited", "wrote",
+        "arrival", "begun", "evicted", "first", "hashes", "hits", "index", "last", "moved", "need", "order", "output", "pages", "place",
+        "prompt", "read", "shared", "start", "stopped", "waited", "wrote",
     )  # fmt: skip
 
     def __init__(self, index: int, arrival: float, prompt: int, output: int, hashes: tuple[int, ...] = ()) -> None:
@@ -41,6 +41,7 @@ class Ticket:
         self.need = prompt  # tokens that must be read before it writes, those written before an eviction included. [1]
         self.start = self.order = 0  # step at which it began to write, and number of its admission
         self.pages = self.shared = 0  # pages that it alone has, and those of its hashed blocks. [1]
+        self.moved = 0  # times that its engine failed under it; each counts as an eviction too. [1]
         self.waited = 0.0  # between its first token, which came from another engine, and its admission. [s]
         self.place = WAITING
 

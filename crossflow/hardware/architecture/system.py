@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import pickle
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -31,14 +31,15 @@ TEMPLATES = ("systems", "devices", "generated")  # folders of what a scenario ca
 _OF_THE_FILE = ("kind", "device")
 
 
-# Keys of a pool that its own system has, and what they follow from; the latter two in the pool that reads prompts.
+# Keys of a pool that its own system has, and what they follow from.
 OF_A_POOL = {"pools": "a pool has none"}
-OF_READERS = OF_A_POOL | dict.fromkeys(("devices", "nodes"), "the workers of serving.prefill say how many it has")
 POOL = TypeAdapter(PoolName)
 
 
-def resolve(document: Document, base: Path | None = None) -> tuple[SystemSpec, Document]:
+def resolve(document: Document, base: Path | None = None, engines: Collection[str] = ()) -> tuple[SystemSpec, Document]:
     """Specification of a system section, and the merged data behind it, each line still known.
+
+    engines : names of pools on which engines of a service run, whose workers say how many devices these have.
 
     Raises
     ------
@@ -47,10 +48,12 @@ def resolve(document: Document, base: Path | None = None) -> tuple[SystemSpec, D
     """
     below = _merged(document, base)
     spec, merged = _of_one_kind(below.without("pools"), base)
-    return _with_pools(spec, merged, below, base) if below.data.get("pools") else (spec, merged)
+    return _with_pools(spec, merged, below, base, engines) if below.data.get("pools") else (spec, merged)
 
 
-def _with_pools(spec: SystemSpec, merged: Document, below: Document, base: Path | None) -> tuple[SystemSpec, Document]:
+def _with_pools(
+    spec: SystemSpec, merged: Document, below: Document, base: Path | None, engines: Collection[str]
+) -> tuple[SystemSpec, Document]:
     """A system with its pools, each read as a section of its own."""
     sections = below.data["pools"]
     if not isinstance(sections, Mapping):
@@ -64,7 +67,7 @@ def _with_pools(spec: SystemSpec, merged: Document, below: Document, base: Path 
             problems.append(below.problem(("pools", name), message))
             continue
         try:
-            pools[name], found = _pool(below.under("pools", name), base, OF_READERS if name == READING else OF_A_POOL)
+            pools[name], found = _pool(below.under("pools", name), base, _refused_in(name, engines))
         except SpecError as error:
             problems += [problem.below(f"pools.{name}") for problem in error.problems]
         else:
@@ -72,6 +75,14 @@ def _with_pools(spec: SystemSpec, merged: Document, below: Document, base: Path 
     if problems:
         raise SpecError(problems)
     return spec.model_copy(update={"pools": pools}), merged
+
+
+def _refused_in(name: str, engines: Collection[str]) -> Mapping[str, str]:
+    """Keys that a pool does not have, each with what it follows from."""
+    if name != READING and name not in engines:
+        return OF_A_POOL
+    workers = "serving.prefill" if name == READING else f"serving.pools.{name}"
+    return OF_A_POOL | dict.fromkeys(("devices", "nodes"), f"the workers of {workers} say how many it has")
 
 
 def _pool(section: Document, base: Path | None, refused: Mapping[str, str]) -> tuple[SystemSpec, Document]:

@@ -53,7 +53,9 @@ BUDGETS = ("area", "power_shares", "perimeter")  # what is divided among the com
 # Parts of a system that are not of its device.
 NOT_FREE = ("microarchitecture", "technology", "network", "room", "operation", "host", "node_load", "node_power", "pools")
 Dataflow = Literal["weight", "activation", "output", "best"]
-READING = "prefill"  # the pool whose devices read the prompts of a service; all others hold stages of a model that is trained
+# The pool whose devices read the prompts of a service. Others hold stages of a model that is trained, and say how many devices they have,
+# or further engines of a service, whose workers say it.
+READING = "prefill"
 PoolName = Annotated[str, Field(pattern=r"^[A-Za-z][A-Za-z0-9_-]{0,39}$")]
 NO_MEMORY = "none"  # in the place of a library entry: a chip without main memory, whose farthest on-chip level holds everything
 LEVELS = ("registers", "l1", "l2", "l3", "l4", "memory")
@@ -148,8 +150,9 @@ class SystemFields(FileModel):
     pools: Mapping[PoolName, SystemFields] = Field(
         default={},
         description="systems of other devices for a part of the work, each a section as `system` itself: `prefill` for the workers of "
-        "`serving.prefill`, which say how many devices it has; of a transformer that is trained any other name, for further stages of its "
-        "pipeline, which follow those on the system's own devices in the order in which pools are written",
+        "`serving.prefill`, which say how many devices it has; any other name of a service for the engines of `serving.pools.NAME`, which "
+        "say it too; of a transformer that is trained any other name, for further stages of its pipeline, which follow those on the "
+        "system's own devices in the order in which pools are written",
     )
 
     @property
@@ -166,7 +169,7 @@ class SystemFields(FileModel):
     @property
     def staged(self) -> Mapping[str, SystemSpec]:
         """Pools by name whose devices hold stages of a pipeline, as the system's own do."""
-        return {name: pool for name, pool in self.pooled.items() if name != READING}
+        return {name: pool for name, pool in self.pooled.items() if name != READING and pool.counted}
 
     @property
     def kinds(self) -> tuple[int, ...]:

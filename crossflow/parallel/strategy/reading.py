@@ -125,8 +125,10 @@ def read_plan(written: Written, workload: TransformerSpec) -> Plan:
 
 def as_text(strategy: AnyStrategy, workload: Workload) -> str:
     """A strategy as text that reads back as itself: of a service with its microbatch, for what its plans mean by default is another."""
-    service = isinstance(workload, TransformerSpec) and workload.task != "training" and not workload.arrives
-    return strategy.text(always=("micro_batch",)) if service and isinstance(strategy, Plan) else str(strategy)
+    if not isinstance(workload, TransformerSpec) or workload.task == "training" or workload.arrives or not isinstance(strategy, Plan):
+        return str(strategy)
+    dealt = workload.global_batch % strategy.dp  # requests that are dealt out, without a microbatch
+    return str(strategy) if dealt else strategy.text(always=("micro_batch",))
 
 
 def _alone(workload: Workload) -> AnyStrategy:
@@ -194,13 +196,17 @@ def strategy_problem(
     plan, batch = _divided(strategy, workload)
     problem = plan_problem(plan, transformer, batch, balanced=balanced, elements=elements, task=workload.step)
     problem = problem or kinds_problem(plan, kinds, transformer.depth)
-    return problem or (_worker_problem(workload, transformer) if workload.serving.prefill else None)
+    return problem or next(_worker_problems(workload, transformer), None)
 
 
 def _divided(plan: Plan, workload: TransformerSpec) -> tuple[Plan, int]:
-    """A plan, and how many requests or samples it divides; those that arrive are as many as any plan of its devices divides."""
+    """A plan, and how many requests or samples it divides; those that arrive are as many as any plan of its devices divides.
+
+    Requests that a service keeps in flight are dealt out to its replicas, of which some may have one more than others.
+    """
     if not workload.arrives:
-        return plan, workload.global_batch
+        dealt = workload.task == "serving" and plan.micro_batch == 1
+        return plan, -(-workload.global_batch // plan.dp) * plan.dp if dealt else workload.global_batch
     return replace(plan, micro_batch=plan.devices), plan.devices**2
 
 
@@ -214,19 +220,40 @@ def worker_plan(workload: TransformerSpec) -> Plan | None:
     return None if workload.serving.prefill is None else plan_of(workload.serving.prefill.strategy)
 
 
-def _worker_problem(workload: TransformerSpec, model: Transformer) -> str | None:
-    """Why the plan of a worker that reads prompts is none, in a sentence."""
+def engine_plans(workload: TransformerSpec) -> dict[str, Plan]:
+    """Plans of one engine of each pool of further engines, by the pool's name. StrategyError for what is none."""
+    return {name: plan_of(pool.strategy) for name, pool in workload.serving.pools.items()}
+
+
+def engine_devices(workload: TransformerSpec) -> dict[str, int]:
+    """Devices of each pool of further engines, by its name. [1]"""
+    return {name: plan.devices * workload.serving.pools[name].workers for name, plan in engine_plans(workload).items()}
+
+
+def _worker_problems(workload: TransformerSpec, model: Transformer) -> Iterator[str]:
+    """Why plans of workers for prompts, and of further engines, are none, as sentences."""
+    serving = workload.serving
+    asked = [("serving.prefill", serving.prefill.strategy)] if serving.prefill else []
+    asked += [(f"serving.pools.{name}", pool.strategy) for name, pool in serving.pools.items()]
+    for place, written in asked:
+        if problem := _worker_problem(place, written, model):
+            yield f"{place}.strategy: {problem}"
+
+
+def _worker_problem(place: str, written: str, model: Transformer) -> str | None:
+    """Why the plan of a worker is none, in a sentence."""
+    reads = place == "serving.prefill"
     try:
-        plan = worker_plan(workload)
+        plan = plan_of(written)
     except StrategyError as error:
-        return f"serving.prefill.strategy: {error}"
-    assert plan is not None  # the caller has looked
+        return str(error)
     if plan.dp > 1:
-        return f"serving.prefill.strategy: a worker has no replicas, and {plan} has {plan.dp}; give their number as workers"
+        return f"{'a worker' if reads else 'an engine'} has no replicas, and {plan} has {plan.dp}; give their number as workers"
     if plan.far:
-        return "serving.prefill.strategy: workers for prompts keep all in their main memory; leave far out"
-    problem = plan_problem(plan, model, 1, task="prefill")
-    return None if problem is None else f"serving.prefill.strategy: {problem}"
+        return f"{'workers for prompts' if reads else 'such engines'} keep all in their main memory; leave far out"
+    if reads:
+        return plan_problem(plan, model, 1, task="prefill")
+    return plan_problem(replace(plan, micro_batch=plan.devices), model, plan.devices**2, task="decode")
 
 
 def near_strategies(

@@ -16,7 +16,7 @@ from crossflow.base.files import FileModel
 from crossflow.base.limits import Dimension, DimensionOrZero, PositiveFloat, shown
 from crossflow.base.units import parse
 
-MOST_DRAWN = 5_000_000  # requests that are drawn; fewer than are read, for more of each is held at once
+MOST_DRAWN = 20_000_000  # requests that are drawn; fewer than are read, for more of each is held at once
 TOKENS = 10**7  # of a prompt or an output, the most that are read
 P95 = 1.6448536269514722  # quantile of the standard normal distribution
 Keys = tuple[str, ...]

@@ -1,0 +1,402 @@
+"""Engines of several speeds, that fail, start and stop, and whose keys and values share links."""
+
+import copy
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+from test_service_events import poisson, reading, replica, table, through
+
+from crossflow.engine.service import tally as tally_module
+from crossflow.engine.service.fleet import EnginePool, Readers, replay, replay_tallied
+from crossflow.engine.service.replayed import covered
+from crossflow.engine.service.routers import ROUTERS, router
+from crossflow.engine.service.sketch import ERROR, Batches
+from crossflow.engine.service.standing import Failures, Scaling
+from crossflow.engine.service.tally import KindTally
+from crossflow.engine.service.transfers import Transfers, max_min
+from crossflow.workload.requests.record import RequestClass, RequestTrace
+from tests import naive_service
+
+SLOW = table(write=lambda n, c: 4 * (0.01 + 1e-4 * n**0.9 + 2e-9 * n * c**1.1), read=lambda n, t, k: 4 * (1e-3 + 1e-5 * t + 1e-10 * t * k))
+
+
+def pool(trace, engines, route, rates=None, **more):
+    rng = np.random.default_rng(0)
+    owners = more.pop("owners", None)
+    return EnginePool(replicas=tuple(engines), route=router(route, trace, rates or [1.0] * len(engines), rng, owners), **more)
+
+
+def mixed(route, rates=(4.0, 1.0), trace=None):
+    trace = poisson(12.0, 1500) if trace is None else trace
+    return replay(trace, pool(trace, [replica(table()), replica(SLOW)], route, rates))
+
+
+@pytest.mark.parametrize("route", ["least_loaded", "two_choices", "prefix", "length"])
+def test_engines_get_as_much_as_they_can_do(route):
+    blind, seeing = mixed(route, (1.0, 1.0)), mixed(route)
+    fast = [float((found.where == 0).mean()) for found in (blind, seeing)]
+    assert fast[1] > fast[0]
+    assert np.nanmean(seeing.times["e2e"]) < np.nanmean(blind.times["e2e"])
+    if route == "length":  # tokens in proportion to rates
+        tokens = [seeing.prompt[seeing.where == i].sum() for i in (0, 1)]
+        assert tokens[0] / sum(tokens) == pytest.approx(0.8, abs=0.02)
+
+
+@pytest.mark.parametrize("route", ROUTERS)
+def test_rates_that_are_alike_change_nothing(route):
+    one, two = (mixed(route, rates) for rates in ((1.0, 1.0), (0.37, 0.37)))
+    assert one.where.tolist() == two.where.tolist()
+    assert one.last.tobytes() == two.last.tobytes()
+
+
+def test_a_class_that_owns_engines_has_them_for_itself():
+    rng, count = np.random.default_rng(0), 300
+    classes = tuple(RequestClass(name=name) for name in "abc")
+    trace = RequestTrace.of(
+        np.arange(count) * 0.1, np.full(count, 100), np.full(count, 20), kind=rng.integers(0, 3, count), classes=classes
+    )
+    found = replay(trace, pool(trace, [replica(table()) for _ in range(4)], "class", owners={"b": [2, 3]}))
+    assert set(found.where[found.kind == 1]) <= {2, 3}
+    assert set(found.where[found.kind != 1]) == {0, 1}
+
+
+def test_a_request_goes_where_it_has_room():
+    trace = RequestTrace.of(np.arange(4.0), np.array([100, 3000, 100, 3000]), np.full(4, 5))
+    found = replay(trace, pool(trace, [replica(table(), pages=50), replica(table())], "round_robin"))
+    assert not found.dropped.any()
+    assert found.where[[1, 3]].tolist() == [1, 1]
+
+
+# ------------------------------------------------------------------------------------------ keys and values
+
+
+def naive_transfers(flows, senders, receivers, step=1e-4):
+    """Ends of flows (begin, sender, receiver, tokens), in small steps of time, each with rates filled up link by link."""
+    left, ends, now = [float(tokens) for *_, tokens in flows], [None] * len(flows), 0.0
+    while any(end is None for end in ends):
+        there = [i for i, (begin, *_) in enumerate(flows) if begin <= now and ends[i] is None]
+        rates, grow = dict.fromkeys(there, 0.0), set(there)
+        room = {("s", i): 1 / t for i, t in enumerate(senders)} | {("r", i): 1 / t for i, t in enumerate(receivers)}
+        while grow:
+            users = {link: [i for i in grow if link in (("s", flows[i][1]), ("r", flows[i][2]))] for link in room}
+            more = min(room[link] / len(mine) for link, mine in users.items() if mine)
+            full = {link for link, mine in users.items() if mine and room[link] / len(mine) <= more * (1 + 1e-9)}
+            for i in grow:
+                rates[i] += more
+            room = {link: left_ - more * len(users[link]) for link, left_ in room.items()}
+            grow = {i for i in grow if not any(i in users[link] for link in full)}
+        for i in there:
+            left[i] -= rates[i] * step
+            if left[i] <= 0:
+                ends[i] = now + step
+        now += step
+    return ends
+
+
+def all_ends(flows, senders, receivers):
+    wires, ends = Transfers(senders, receivers), [None] * len(flows)
+    order = sorted(range(len(flows)), key=lambda i: flows[i][0])
+    while order or wires.paths:
+        if order and flows[order[0]][0] <= wires.ends:
+            i = order.pop(0)
+            wires.begin(i, *flows[i][1:], flows[i][0])
+        else:
+            now = wires.ends
+            ends[wires.end()] = now
+    return ends
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_flows_share_links_as_in_small_steps(seed):
+    rng = np.random.default_rng(seed)
+    flows = [(float(rng.uniform(0, 1)), int(rng.integers(2)), int(rng.integers(3)), int(rng.integers(50, 400))) for _ in range(9)]
+    senders, receivers = [1e-3, 2e-3], [1e-3, 3e-3, 5e-4]
+    assert all_ends(flows, senders, receivers) == pytest.approx(naive_transfers(flows, senders, receivers), abs=3e-3)
+
+
+def test_no_link_carries_more_than_it_can_and_none_that_is_asked_idles():
+    rng = np.random.default_rng(1)
+    for _ in range(50):
+        paths = {i: ((0, int(rng.integers(4))), (1, int(rng.integers(4)))) for i in range(int(rng.integers(1, 12)))}
+        capacity = {(side, i): float(rng.uniform(0.5, 3)) for side in (0, 1) for i in range(4)}
+        rates = max_min(paths, capacity)
+        used = {link: sum(rate for i, rate in rates.items() if link in paths[i]) for link in capacity}
+        assert all(used[link] <= capacity[link] * (1 + 1e-9) for link in capacity)
+        # Every flow has a full link on which no other flow is faster: the definition of max-min.
+        for i, path in paths.items():
+            assert any(
+                used[link] >= capacity[link] * (1 - 1e-9) and all(rates[j] <= rates[i] * (1 + 1e-9) for j in paths if link in paths[j])
+                for link in path
+            )
+
+
+def test_a_transfer_by_itself_takes_the_time_of_its_bytes():
+    trace = RequestTrace.of(np.arange(40) * 5.0, np.arange(1, 41) * 20, np.full(40, 5))
+    slow, fast = (through(trace, replica(table(), reads=False), readers=reading(each)) for each in (1e-4, 0.0))
+    assert slow.times["ttft"] - fast.times["ttft"] == pytest.approx(1e-4 * trace.prompt)
+
+
+def test_the_slower_of_both_links_decides():
+    trace = RequestTrace.of(np.arange(40) * 5.0, np.full(40, 200), np.full(40, 5))
+
+    def ttft(each, received):
+        readers = Readers(pool=pool(trace, [replica(table(), writes=False)], "round_robin"), fixed=0.01, each=each)
+        return replay(trace, pool(trace, [replica(table(), reads=False)], "round_robin", received=(received,)), readers).times["ttft"]
+
+    assert ttft(1e-4, 5e-4) == pytest.approx(ttft(5e-4, 1e-4))
+    assert ttft(1e-4, 5e-4)[0] - ttft(1e-4, 0.0)[0] == pytest.approx(200 * 4e-4)
+
+
+def test_prompts_that_end_together_wait_for_the_link():
+    """Two prompts from two readers to one writer take twice as long, to two writers no longer."""
+    trace = RequestTrace.of(np.zeros(2), np.full(2, 200), np.full(2, 5))
+
+    def last(writers):
+        readers = Readers(pool=pool(trace, [replica(table(), writes=False) for _ in range(2)], "round_robin"), each=1e-4)
+        found = replay(
+            trace, pool(trace, [replica(table(), reads=False) for _ in range(writers)], "round_robin", received=(1e-3,) * writers), readers
+        )
+        return found.first[0]
+
+    assert last(1) - last(2) == pytest.approx(0.2)
+
+
+def test_keys_and_values_are_conserved_under_contention():
+    trace = poisson(60.0, 400)
+    readers = Readers(pool=pool(trace, [replica(table(), writes=False) for _ in range(4)], "least_loaded"), fixed=0.001, each=1e-4)
+    found = replay(trace, pool(trace, [replica(table(), reads=False) for _ in range(2)], "least_loaded", received=(1e-4, 1e-4)), readers)
+    assert np.isfinite(found.last).all()
+    assert sum(jumps.tokens.sum() for jumps in found.jumps[:4]) == trace.prompt.sum()
+    written = sum(float((jumps.steps * jumps.writers).sum()) for jumps in found.jumps)
+    assert written + len(trace) == trace.output.sum()
+
+
+# ------------------------------------------------------------------------------------------ failures
+
+
+@dataclass(frozen=True, kw_only=True)
+class Planned(Failures):
+    """A failure of the first engine, so long after the first arrival."""
+
+    at: float
+
+    def draws(self, engine):
+        times = iter([self.at if engine == 0 else 1e12])
+        return lambda: next(times, 1e12)
+
+
+def failing(trace, engines=1, keeps=True, at=5.0, repair=3.0, kind="vllm", route="least_loaded", **limits):
+    made = [replica(table(), kind, **limits) for _ in range(engines)]
+    return replay(trace, pool(trace, made, route), failures=Planned(mean_time=1.0, repair=repair, keeps_output=keeps, at=at)), made
+
+
+def naive_failure(trace, engine, at, repair, keeps):
+    """A failure in the simulator of single steps: the step that runs is lost, with the cache."""
+    items = [naive_service.Item(i, *each) for i, each in enumerate(zip(trace.arrival, trace.prompt, trace.output, strict=True))]
+    turn, now, failed = 0, 0.0, False
+    while turn < len(items) or engine.waiting or engine.running:
+        while turn < len(items) and items[turn].arrival <= now:
+            engine.waiting.append(items[turn])
+            turn += 1
+        before = copy.deepcopy((items, engine)) if not failed else None
+        end = engine.step(now)
+        upcoming = items[turn].arrival if end is None else end
+        if not failed and upcoming > at:
+            items, engine = before
+            failed, now = True, at + repair
+            there = sorted([*engine.running, *engine.waiting], key=lambda item: item.index)
+            there += [item for item in items[turn:] if item.arrival <= at]
+            for item in there:
+                item.cached = 0
+                item.wrote = item.wrote if keeps else 0
+                item.first = item.first if keeps else None
+                item.need = item.prompt + item.wrote
+            turn = turn + sum(item.arrival <= at for item in items[turn:])
+            engine.waiting, engine.running, engine.full = there, [], False
+            continue
+        now = upcoming
+    return items
+
+
+@pytest.mark.parametrize("keeps", [True, False])
+def test_a_failure_is_that_of_single_steps(keeps):
+    trace = poisson(6.0, 120)
+    limits = {"chunk": 512, "requests": 64, "pages": 10**5, "page": 16}
+    found, _ = failing(trace, keeps=keeps, at=5.003, **limits)
+    items = naive_failure(trace, naive_service.Naive(table(), "vllm", **limits), trace.arrival[0] + 5.003, 3.0, keeps)
+    assert found.first == pytest.approx([item.first for item in items], rel=1e-9)
+    assert found.last == pytest.approx([item.last for item in items], rel=1e-9)
+    assert found.moved.sum() > 3
+
+
+@pytest.mark.parametrize("keeps", [True, False])
+def test_failures_lose_no_request(keeps):
+    trace = poisson(10.0, 800)
+    made = [replica(table()) for _ in range(3)]
+    found = replay(trace, pool(trace, made, "least_loaded"), failures=Failures(mean_time=20.0, repair=4.0, keeps_output=keeps, seed=3))
+    assert np.isfinite(found.last).all()
+    assert found.moved.sum() > 10
+    assert found.lost > 0
+    assert found.area == pytest.approx(np.nansum(found.times["e2e"]), rel=1e-9)  # Little's law: always one of them was up here
+    written = sum(float((jumps.steps * jumps.writers).sum()) for jumps in found.jumps)
+    if keeps:
+        again = found.evicted.sum()  # each of which has a token from being read again, where it had come to writing
+        assert trace.output.sum() - len(trace) - again <= written <= trace.output.sum() - len(trace)
+        assert found.gaps.sum() == trace.output.sum() - len(trace)
+        assert found.gap @ found.gaps == pytest.approx((found.last - found.first).sum(), rel=1e-9)
+    for each in made:
+        assert (each.pages, each.load, each.context, each.left, each.writers, sum(each.phases)) == (0,) * 6
+
+
+def test_failures_that_do_not_come_change_nothing():
+    trace = poisson(10.0, 300)
+    plain = through(trace, replica(table()), replica(table()))
+    made = [replica(table()) for _ in range(2)]
+    rare = replay(trace, pool(trace, made, "round_robin"), failures=Failures(mean_time=1e15, repair=1.0))
+    assert plain.last.tobytes() == rare.last.tobytes()
+
+
+def test_engines_are_up_for_their_share_of_time():
+    """A renewal process: mean time between failures over that and the repair (Barlow and Proschan, 1975, Sec. 7.2)."""
+    trace = RequestTrace.of(np.arange(2000) * 5.0, np.full(2000, 10), np.full(2000, 2))
+    found = replay(trace, pool(trace, [replica(table()) for _ in range(4)], "round_robin"), failures=Failures(mean_time=30.0, repair=10.0))
+    assert 1.0 - found.broken_shares.mean() == pytest.approx(0.75, abs=0.02)
+
+
+def test_an_empty_cache_follows_a_failure():
+    trace = RequestTrace.of(
+        np.array([0.0, 2.0, 20.0, 22.0]), np.full(4, 193), np.full(4, 2), blocks=((1, 2, 3),) * 4, block=64
+    )  # fmt: skip
+    made = [replica(table(), block=4)]
+    found = replay(trace, pool(trace, made, "round_robin"), failures=Planned(mean_time=1.0, repair=1.0, at=10.0))
+    assert found.hits.tolist() == [0, 192, 0, 192]
+
+
+@pytest.mark.parametrize("place", [0, 1])
+def test_readers_and_writers_may_fail(place):
+    trace = poisson(30.0, 600)
+
+    class OfOne(Planned):
+        def draws(self, engine):
+            return Planned.draws(self, 0 if engine == place else 9)
+
+    readers = Readers(pool=pool(trace, [replica(table(), writes=False)], "round_robin"), fixed=0.001, each=1e-5)
+    writers = pool(trace, [replica(table(), reads=False), replica(table(), reads=False)], "least_loaded")
+    found = replay(trace, writers, readers, OfOne(mean_time=1.0, repair=5.0, at=9.999))
+    assert np.isfinite(found.last).all()
+    assert (found.jumps[1].tokens.sum() + found.jumps[2].tokens.sum() > 0) == (place == 1)  # a writer that failed has them read again
+
+
+# ------------------------------------------------------------------------------------------ engines that start and stop
+
+
+def scaled(trace, engines=4, **more):
+    scaling = {
+        "most": engines,
+        "least": 1,
+        "start": 2.0,
+        "signal": "load",
+        "up": 6.0,
+        "down": 2.0,
+        "interval": 0.5,
+        "cooldown": 1.0,
+        **more,
+    }
+    return replay(trace, pool(trace, [replica(table()) for _ in range(engines)], "least_loaded", scaling=Scaling(**scaling)))
+
+
+def test_as_many_at_least_as_at_most_is_a_fixed_fleet():
+    trace = poisson(20.0, 500)
+    fixed = through(trace, *(replica(table()) for _ in range(4)), route="least_loaded")
+    found = scaled(trace, least=4)
+    assert found.last.tobytes() == fixed.last.tobytes()
+    assert found.paid_shares.tolist() == fixed.paid_shares.tolist() == [1.0] * 4
+
+
+def wave():
+    """Few requests, then many, then few."""
+    gaps = np.concatenate([np.full(20, 1.0), np.full(900, 0.02), np.full(40, 1.0)])
+    return RequestTrace.of(np.cumsum(gaps), np.full(len(gaps), 200), np.full(len(gaps), 60))
+
+
+@pytest.mark.parametrize("signal", ["load", "waiting"])
+def test_engines_come_with_the_load_and_go_with_it(signal):
+    trace = wave()
+    found = scaled(trace, signal=signal, interval=0.47, **({"up": 0.5, "down": 0.1} if signal == "waiting" else {}))
+    shares, window = found.paid_shares, found.window
+    assert np.isfinite(found.last).all()
+    assert shares[0] == 1.0
+    assert 0.0 < shares[1:].sum() < 3.0
+    spans = np.concatenate(found.paid[1:])
+    assert (spans[:, 0] > trace.arrival[19]).all()  # nothing starts before the wave
+    for i, mine in enumerate(found.paid):  # an engine works only while it is paid for, and not while it starts
+        for begun, ended in zip(found.jumps[i].begun, found.jumps[i].ended, strict=True):
+            assert any(start + (2.0 if np.isfinite(start) else 0.0) <= begun and ended <= stop for start, stop in mine)
+    assert covered(np.concatenate(found.paid), window) == pytest.approx(shares.sum())
+
+
+def test_a_start_that_takes_longer_makes_requests_wait():
+    trace = wave()
+    slow, fast = (np.nanmean(scaled(trace, start=start).times["e2e"]) for start in (15.0, 0.0))
+    assert slow > fast
+
+
+def test_a_cooldown_makes_changes_rarer():
+    trace = poisson(16.0, 1500)
+    often, rare = (sum(len(spans) for spans in scaled(trace, cooldown=cooldown).paid) for cooldown in (0.0, 30.0))
+    assert rare < often
+
+
+def test_an_engine_that_fails_is_replaced():
+    trace = RequestTrace.of(np.arange(400) * 0.1, np.full(400, 100), np.full(400, 20))
+    scaling = Scaling(most=2, least=1, start=1.0, signal="load", up=1e9, down=0.0, interval=0.5)
+    made = [replica(table()) for _ in range(2)]
+    found = replay(trace, pool(trace, made, "round_robin", scaling=scaling), failures=Planned(mean_time=1.0, repair=1e6, at=10.0))
+    assert np.isfinite(found.last).all()
+    assert 11.0 <= found.jumps[1].begun[0] <= 11.6
+
+
+# ------------------------------------------------------------------------------------------ running statistics
+
+
+def tallied(trace, made, route="round_robin", **more):
+    kinds = [KindTally(engines=len(made), energy_of=table().energy)]
+    return replay_tallied(trace, pool(trace, made, route), None, more.get("failures"), kinds).tally
+
+
+@pytest.mark.parametrize("route", ROUTERS)
+def test_running_statistics_are_those_of_all_requests(route, monkeypatch):
+    monkeypatch.setattr(tally_module, "EACH", 70)
+    trace = poisson(20.0, 900)
+    whole = through(trace, *(replica(table()) for _ in range(3)), route=route)
+    found = tallied(trace, [replica(table()) for _ in range(3)], route)
+    (kind,) = found.kinds
+    assert (found.count, found.answered, found.outputs) == (900, 900, trace.output.sum())
+    assert kind.busy.tolist() == pytest.approx([jumps.busy for jumps in whole.jumps])
+    assert kind.steps == sum(jumps.steps.sum() for jumps in whole.jumps)
+    assert kind.read == trace.prompt.sum()
+    assert kind.peak_queue == max(jumps.queue.max() for jumps in whole.jumps)
+    for name, values in whole.times.items():
+        exact = np.sort(values[np.isfinite(values)])
+        assert found.times[name].all.mean == pytest.approx(exact.mean())
+        for share in (0.5, 0.9, 0.99):
+            assert found.times[name].all.quantile(share) == pytest.approx(exact[int(np.ceil(share * len(exact))) - 1], rel=1.001 * ERROR)
+    assert found.gaps.total == whole.gaps.sum()
+
+
+def test_running_statistics_keep_no_requests():
+    trace, made = poisson(50.0, 5000), [replica(table()) for _ in range(2)]
+    tallied(trace, made)
+    assert all(len(one.running) < 400 and not one.trail.rows and not one.finishing for one in made)
+
+
+def test_batches_stay_few_and_lose_nothing():
+    batches, values = Batches(5, 10), np.random.default_rng(0).exponential(1.0, 12_345)
+    for some in np.split(values, [7, 100, 5000]):
+        batches.add(some)
+    assert 5 <= len(batches.whole) < 10
+    assert batches.all.total == len(values)
+    assert batches.all.mean == pytest.approx(values.mean())
+    sizes = {one.total for one in batches.whole}
+    assert sizes == {batches.size}
