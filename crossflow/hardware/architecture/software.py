@@ -222,6 +222,16 @@ class EngineHabits(FileModel):
     cache: PositiveShare = Field(
         default=np.array([1.0]), description="share of what weights and activations leave of it that the cache takes"
     )
+    counted: Information | None = Field(
+        default=None,
+        description="what an engine counts of the framework's own memory into that share, where the rest of it (`memory.context`) lies "
+        "outside, as of vLLM; without it all of it is inside",
+    )
+    sampling: Information = Field(
+        default=np.array([0.0]),
+        description="what each logit takes while tokens are sampled, all its copies together, for as many requests as the engine takes at "
+        "once (`requests`): room that an engine finds by trying, and keeps free",
+    )
     balances: Flag = Field(
         default=False,
         description="experts lie on the ranks that share them out so that these are alike full (EPLB) rather than in their order; with "
