@@ -99,6 +99,8 @@ def replayed_scenario(scenario: Scenario, trace: RequestTrace, seed: int = 0) ->
     assert isinstance(plan, Plan)  # a transformer has one
     assert scenario.stack is not None  # and software
     check_strategy(scenario, plan, workload, scenario.nodes)
+    if not scenario.stack.engine.prefixes:
+        trace = replace(trace, blocks=None, block=0)
     writers, readers, sent = _engines(scenario, trace)
     problem = _unbuilt(writers, readers) or ("" if writers.limits.pages else NO_ROOM)
     if problem:
@@ -124,7 +126,7 @@ def _pool(scenario: Scenario, trace: RequestTrace, engines: Engines, rng: np.ran
     assert scenario.stack is not None
     assert isinstance(scenario.workload, TransformerSpec)
     habits, limits = scenario.stack.engine, engines.limits
-    policy = policy_of(habits.scheduler, habits.admits) if limits.writes else POLICIES["vllm"]
+    policy = policy_of(habits.scheduler, habits.admits, habits.chunked) if limits.writes else POLICIES["vllm"]
     size = max(trace.block // limits.page, 1)
     beyond = engines.beyond // size
     return EnginePool(

@@ -242,6 +242,11 @@ class EngineHabits(FileModel):
         description="order of work in a replay (`crossflow serve`). vllm: steps that write also read pieces of prompts. sglang: prompts "
         "are read first, in steps of their own. tensorrt-llm: steps that write also read prompts, whole ones",
     )
+    chunked: Flag | None = Field(
+        default=None,
+        description="whether a prompt is read in pieces where it does not fit in a step, in a replay; as `scheduler` does where absent",
+    )
+    prefixes: Flag = Field(default=True, description="whether prompts that begin alike share blocks of the cache, in a replay")
     block: Whole = Field(16, gt=0, description="tokens of a page of the cache, in a replay")
     admits: Literal["written", "whole"] = Field(
         default="written",
