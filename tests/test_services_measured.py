@@ -1,3 +1,4 @@
+# ruff: noqa: E501  (rows of benchmarks)
 """Measured services, replayed request by request."""
 
 import json
@@ -180,7 +181,10 @@ def test_requests_of_inference_perf_are_read(tmp_path, nested):
 
     def info(i):
         moments = 9.0 + found.found.arrival[i] + np.linspace(found.times["ttft"][i], found.times["e2e"][i], trace.output[i])
-        asked, answered = {"input_tokens": int(trace.prompt[i])}, {"output_tokens": int(trace.output[i]), "output_token_times": moments.tolist()}
+        asked, answered = (
+            {"input_tokens": int(trace.prompt[i])},
+            {"output_tokens": int(trace.output[i]), "output_token_times": moments.tolist()},
+        )
         return {"request_metrics": {"text": asked}, "response_metrics": answered} if nested else {**asked, **answered}
 
     rows = [{"start_time": 9.0 + found.found.arrival[i], "end_time": 99.0, "info": info(i), "error": None} for i in range(len(trace))]
@@ -190,7 +194,7 @@ def test_requests_of_inference_perf_are_read(tmp_path, nested):
 
 def test_what_is_wrong_in_a_result_is_named(tmp_path):
     (tmp_path / "bad.json").write_text('{"ttfts": [1], "input_lens": [1, 2], "output_lens": [1], "itls": [[]]}')
-    with pytest.raises(CrossflowError, match="bad.json: expected lists input_lens, output_lens, ttfts, itls of one length"):
+    with pytest.raises(CrossflowError, match=r"bad\.json: expected lists input_lens, output_lens, ttfts, itls of one length"):
         services_table(tmp_path)
 
 

@@ -242,9 +242,9 @@ def cache_room(job: Job, layout: Layout, machine: Machine, service: Service) -> 
     stages = held.stages.copy()
     if service.prefill is None:
         pieces = divide(service.chunk, service.prompt + service.hits)
-        stages[ACTIVATIONS] = memory(
-            job.reading, replace(layout, micro_batch=pieces, microbatches=np.ones(len(layout))), machine
-        ).stages[ACTIVATIONS]
+        stages[ACTIVATIONS] = memory(job.reading, replace(layout, micro_batch=pieces, microbatches=np.ones(len(layout))), machine).stages[
+            ACTIVATIONS
+        ]
     stages[ACTIVATIONS] = np.maximum(stages[ACTIVATIONS], _sampling(job, layout, machine, service, len(stages[0])))
     held = replace(held, stages=stages)
     more = 1.0 + machine.stack.memory.fragmentation
@@ -273,9 +273,9 @@ def _left(held: Memory, machine: Machine, service: Service, more: Array) -> Arra
     counted = machine.stack.engine.counted
     whole = held.total_of_stages - held.stages[CACHE] * more
     if counted is None:
-        return held.capacity * service.room - whole
+        return np.asarray(held.capacity * service.room - whole)
     inside = held.stages[:FRAMEWORK].sum(axis=0) - held.stages[CACHE] + counted
-    return np.minimum(held.capacity * service.room - inside, held.capacity - whole)
+    return np.asarray(np.minimum(held.capacity * service.room - inside, held.capacity - whole))
 
 
 def _chunk(service: Service, micro: Array, written: float) -> tuple[Chunk, Array, Array]:

@@ -209,7 +209,7 @@ def _lived(path: Path, rows: Sequence[Mapping[str, Any]]) -> _Answers:
 
 def _asked(benchmark: Mapping[str, Any]) -> Mapping[str, Any]:
     """How a benchmark of guidellm asked, in the words of vLLM's: its streams are the most requests at once."""
-    strategy = next((one["strategy"] for key in ("config", "args") if "strategy" in (one := benchmark.get(key) or {})), {})
+    strategy: Any = next((one["strategy"] for key in ("config", "args") if "strategy" in (one := benchmark.get(key) or {})), {})
     streams = strategy.get("streams") if isinstance(strategy, dict) else None
     kind = strategy.get("type_") if isinstance(strategy, dict) else None
     return {"request_rate": "inf", "max_concurrency": 1 if kind == "synchronous" else streams if kind == "concurrent" else None}
@@ -226,7 +226,7 @@ def _run(name: str, answers: _Answers, settings: Mapping[str, Any], asked: Mappi
     elif asked is not None and asked.get("duration"):
         times["makespan"] = np.array([float(asked["duration"])])
     arrival, follows = _arrivals(answers, asked or {})
-    trace = RequestTrace.of(arrival, np.maximum(answers.prompt, 1), answers.output, follows=follows)
+    trace = RequestTrace.of(arrival, np.maximum(answers.prompt, 1).astype(np.intp), answers.output.astype(np.intp), follows=follows)
     return MeasuredRun(name=name, trace=trace, times=times, settings=settings, notes=() if answers.sent is not None else (DRAWN,))
 
 
@@ -238,7 +238,7 @@ def _arrivals(answers: _Answers, asked: Mapping[str, Any]) -> tuple[Array, Index
     """
     n, most = len(answers.prompt), int(asked.get("max_concurrency") or 0)
     rate, follows = _rate(asked), np.full(len(answers.prompt), -1, dtype=np.intp)
-    if 0 < most and math.isinf(rate):
+    if most > 0 and math.isinf(rate):
         ends = np.arange(n) if answers.sent is None else np.argsort(answers.sent + answers.whole, kind="stable")
         later = np.arange(most, n)
         follows[later] = np.where(ends[later - most] < later, ends[later - most], later - most)
@@ -257,4 +257,3 @@ def _rate(asked: Mapping[str, Any]) -> float:
     """Requests a second of a benchmark, infinite where all are sent at once. [1/s]"""
     given = asked.get("request_rate")
     return math.inf if given in (None, "inf", "Infinity") else float(given)
-
