@@ -65,7 +65,8 @@ def validate(data: str | Path | None = None, *, whole: bool = False) -> Report:
         tables.append(services_table(folder))
     if not tables:
         raise CrossflowError(
-            f"{folder} holds none of {', '.join(f'{name}.csv' for name in READERS)}, and no run of a service (NAME.requests.jsonl, results of vLLM's or guidellm's benchmarks)"
+            f"{folder} holds none of {', '.join(f'{name}.csv' for name in READERS)}, "
+            "and no run of a service (NAME.requests.jsonl, results of vLLM's or guidellm's benchmarks)"
         )
     if (folder / "gemm.csv").is_file() and (generated := generated_gemm_table(folder)).measured.size:
         tables.insert(1, generated)

@@ -1,7 +1,8 @@
 """Files of measured services -> runs: the requests as they were asked, their times, and how the engine was set.
 
-``NAME.requests.jsonl`` has a line for each request. Of ``NAME.json`` three kinds are read: the result of ``vllm bench serve --save-result
---save-detailed`` [1]_, the report of ``guidellm benchmark`` [2]_, of which every benchmark is a run, and the requests of inference-perf [3]_.
+``NAME.requests.jsonl`` has a line for each request. Of ``NAME.json`` three kinds are read: the result of ``vllm bench serve`` with
+``--save-result --save-detailed`` [1]_, the report of ``guidellm benchmark`` [2]_, of which every benchmark is a run, and the requests of
+inference-perf [3]_.
 The settings of the engine are in ``NAME.meta.json``, or in ``meta.json`` for all files of the folder; what a result says of itself
 (``--metadata KEY=VALUE`` of vLLM) counts as such, where neither says it.
 

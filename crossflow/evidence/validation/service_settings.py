@@ -25,8 +25,8 @@ DTYPES = {"bfloat16": "bf16", "float16": "fp16", "half": "fp16", "float32": "fp3
 # Types of products and of weights by `quantization`; others have no meaning here.
 QUANTISED: Mapping[str | None, Mapping[str, str]] = {
     None: {}, "fp8": {"dtype": "fp8"}, "modelopt": {"dtype": "fp8"}, "fbgemm_fp8": {"dtype": "fp8"}, "mxfp4": {"weight_dtype": "mxfp4"},
-    "nvfp4": {"dtype": "nvfp4"}, "modelopt_fp4": {"dtype": "nvfp4"}, "awq": {"weight_dtype": "int4"}, "awq_marlin": {"weight_dtype": "int4"},
-    "gptq": {"weight_dtype": "int4"}, "gptq_marlin": {"weight_dtype": "int4"},
+    "nvfp4": {"dtype": "nvfp4"}, "modelopt_fp4": {"dtype": "nvfp4"}, "awq": {"weight_dtype": "int4"},
+    "awq_marlin": {"weight_dtype": "int4"}, "gptq": {"weight_dtype": "int4"}, "gptq_marlin": {"weight_dtype": "int4"},
 }  # fmt: skip
 IN_NAME = {"-fp8": "fp8", "-fp8-dynamic": "fp8", "-nvfp4": "nvfp4", "-awq": "awq", "-gptq": "gptq"}  # how checkpoints are called
 SHORT = {"tp": "tensor_parallel_size", "dp": "data_parallel_size", "pp": "pipeline_parallel_size"}
