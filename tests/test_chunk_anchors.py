@@ -10,7 +10,7 @@ from test_sparse import made as sparse_model
 from test_step_anchors import GPT, job_of, layout_of, machine_of, near, stack_of
 
 from crossflow.engine.runs import service as services
-from crossflow.engine.runs.memory import ACTIVATIONS, CACHE, memory
+from crossflow.engine.runs.memory import ACTIVATIONS, CACHE, FRAMEWORK, memory
 from crossflow.engine.runs.service import Service, _chunk, _steps, cache_room, steady_state
 from crossflow.parallel.strategy.layout import Layout
 from crossflow.parallel.strategy.plan import Plan
@@ -232,7 +232,7 @@ def test_a_step_of_several_microbatches_reads_pieces_in_each():
 
 def test_memory_for_a_chunk_is_that_of_reading_as_many_tokens():
     """A chunk of 60 is half of prompts of 120 tokens, of which 20 lie in the cache; and a request's cache is what one more takes."""
-    job, layout, on = decoding(), served(), machine_of("vllm")
+    job, layout, on = decoding(), served(), machine_of("sglang")
     held, most = cache_room(job, layout, on, service(prompt=100, hits=20, chunk=60))
     reading = memory(job.reading, replace(layout, micro_batch=of(0.5), microbatches=of(1)), on)
     assert held.stages[ACTIVATIONS].tolist() == reading.stages[ACTIVATIONS].tolist()
@@ -243,6 +243,31 @@ def test_memory_for_a_chunk_is_that_of_reading_as_many_tokens():
     assert cache_room(job, layout, on, service(prompt=100, hits=20, chunk=120))[0].stages[ACTIVATIONS, 0, 0] == near(
         2 * held.stages[ACTIVATIONS, 0, 0]
     )
+
+
+def test_an_engine_that_counts_little_leaves_the_framework_outside_its_share():
+    """vLLM subtracts from its share what tensors take and what it counts beside them; the cache is one tensor and loses nothing."""
+    job, layout, on = decoding(), served(), machine_of("vllm")
+    held, most = cache_room(job, layout, on, service(prompt=100, hits=20, chunk=60))
+    tensors = held.stages[:FRAMEWORK, 0, 0].sum() - held.stages[CACHE, 0, 0]
+    counted = on.stack.engine.counted[0]
+    assert most[0] == near((held.capacity[0] * 0.9 - tensors - counted) / held.stages[CACHE, 0, 0])
+
+
+def test_the_framework_must_have_room_outside_the_share():
+    """With a share of everything, the cache ends where the framework begins."""
+    job, layout, on = decoding(), served(), machine_of("vllm")
+    held, most = cache_room(job, layout, on, replace(service(prompt=100, hits=20, chunk=60), room=of(1.0)))
+    assert most[0] == near((held.capacity[0] - held.total_of_stages[0, 0] + held.stages[CACHE, 0, 0]) / held.stages[CACHE, 0, 0])
+
+
+def test_sampling_keeps_room_for_all_requests_on_the_last_stage():
+    """26 bytes a logit and request; the first of two stages keeps what its prompts need."""
+    job, on = decoding(), machine_of("vllm")
+    asked = service(prompt=100, hits=20, chunk=60)
+    found = cache_room(job, served(2), on, asked)[0].stages[ACTIVATIONS, :, 0]
+    assert found[1] == near(26 * asked.most[0] * job.model.vocabulary)
+    assert found[0] < found[1]
 
 
 def test_the_first_token_comes_when_the_last_piece_has_been_read():

@@ -361,7 +361,7 @@ def test_engines_take_a_config_with_layers_that_guess_tokens(tmp_path, kind):
 
 
 def test_a_checkpoint_of_other_types_than_its_config_says_is_asked_for(tmp_path):
-    data = {**SERVED, "model": own_model(tmp_path / "own", "qwen3-8b")}
+    data = {**SERVED, "model": own_model(tmp_path / "own", "olmo2-7b")}
     system = {"template": "dgx-h100", "devices": 1}
     scenario = crossflow.from_dict({"system": system, "workload": {**data, "weight_dtype": "int4"}, "strategy": "tp1"})
     assert f"# Put a checkpoint with weights in int4 into {tmp_path / 'own'}, in which" in write(scenario, "vllm")
@@ -369,7 +369,7 @@ def test_a_checkpoint_of_other_types_than_its_config_says_is_asked_for(tmp_path)
 
 
 def test_the_file_of_a_model_must_have_the_name_that_engines_read(tmp_path):
-    data = {**SERVED, "model": own_model(tmp_path / "own", "qwen3-8b", "mine.json")}
+    data = {**SERVED, "model": own_model(tmp_path / "own", "olmo2-7b", "mine.json")}
     scenario = crossflow.from_dict({"system": {"template": "dgx-h100", "devices": 1}, "workload": data, "strategy": "tp1"})
     with pytest.raises(CrossflowError, match=r"vLLM reads a model's config\.json; give mine\.json that name in a folder of its own"):
         write(scenario, "vllm")

@@ -49,6 +49,8 @@ COUNTED = {
     "vit-l": 304_326_632, "qwen3-30b-a3b": 30_532_122_624, "qwen3-235b-a22b": 235_093_634_560,
     "mistral-7b": 7_241_732_096, "gemma3-27b": 27_009_346_304, "gpt-oss-120b": 116_829_156_672, "llama4-scout": 107_769_861_120,
     "mamba2-2.7b": 2_702_599_680, "nemotron-h-8b": 8_100_852_736,
+    "qwen3-8b": 8_190_735_360, "qwen3-14b": 14_768_307_200, "qwen2.5-7b": 7_615_616_512, "codellama-34b": 33_743_970_304,
+    "gpt-oss-20b": 20_914_757_184,
     "bert-exlarge": 336_226_108 + 24 * (12 * 1024**2 + 13 * 1024),  # BERT-large with as many layers again
 }  # fmt: skip
 # As printed in papers, within half a unit of the last digit printed where no tolerance is given.

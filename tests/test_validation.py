@@ -329,7 +329,8 @@ def test_missing_systems_are_told(folder, tmp_path, exactly):
 
 def test_folders_without_tables_are_told(tmp_path, exactly):
     listed = ", ".join(f"{name}.csv" for name in READERS)
-    with pytest.raises(CrossflowError, match=exactly(f"{tmp_path} holds none of {listed}")):
+    runs = "and no run of a service (NAME.requests.jsonl, results of vLLM's or guidellm's benchmarks)"
+    with pytest.raises(CrossflowError, match=exactly(f"{tmp_path} holds none of {listed}, {runs}")):
         validate(tmp_path)
     with pytest.raises(
         CrossflowError,

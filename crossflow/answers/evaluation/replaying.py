@@ -114,17 +114,25 @@ def replayed_scenario(scenario: Scenario, trace: RequestTrace, seed: int = 0) ->
     CrossflowError
         Where the scenario is no service, or one that is not replayed.
     """
+    trace = _as_cached(scenario, trace)
     found, ready = _ready(scenario, trace, seed)
     return found if ready is None else replace(found, found=replay(trace, *ready))
 
 
 def tallied_scenario(scenario: Scenario, trace: RequestTrace, seed: int = 0) -> tuple[ReplayedScenario, Tallied | None]:
     """The same with running statistics in the place of what became of each request; None where no request has room."""
+    trace = _as_cached(scenario, trace)
     found, ready = _ready(scenario, trace, seed)
     if ready is None:
         return found, None
     kinds = [KindTally(engines=kind.count, energy_of=kind.table.energy) for kind in found.kinds]
     return found, replay_tallied(trace, *ready, kinds)
+
+
+def _as_cached(scenario: Scenario, trace: RequestTrace) -> RequestTrace:
+    """The requests without what they share, where the engines' caches keep nothing of it."""
+    stack = scenario.stack
+    return trace if stack is None or stack.engine.prefixes else replace(trace, blocks=None, block=0)
 
 
 _Ready = tuple[EnginePool, Readers | None, Failures | None]
@@ -185,7 +193,7 @@ def _engine(scenario: Scenario, trace: RequestTrace, kind: Engines) -> Replica:
     """An engine of a kind with an empty queue and cache."""
     assert scenario.stack is not None
     habits, limits = scenario.stack.engine, kind.limits
-    policy = policy_of(habits.scheduler, habits.admits) if limits.writes else POLICIES["vllm"]
+    policy = policy_of(habits.scheduler, habits.admits, habits.chunked) if limits.writes else POLICIES["vllm"]
     size = max(trace.block // limits.page, 1)
     return Replica(kind.table, limits, policy, PrefixCache(size, kind.beyond // size))
 

@@ -29,7 +29,7 @@ import numpy as np
 
 from crossflow.base.arrays import Array, Mask, divide
 from crossflow.cost.machine import Machine
-from crossflow.engine.runs.memory import ACTIVATIONS, CACHE, Memory, memory
+from crossflow.engine.runs.memory import ACTIVATIONS, CACHE, FRAMEWORK, Memory, memory
 from crossflow.engine.runs.outcome import Outcome
 from crossflow.engine.runs.transformer import transformer_step
 from crossflow.parallel.strategy.layout import Layout
@@ -239,13 +239,16 @@ def cache_room(job: Job, layout: Layout, machine: Machine, service: Service) -> 
     """
     one = _at(layout, np.ones(len(layout)))
     held = memory(job, one, machine)
+    stages = held.stages.copy()
     if service.prefill is None:
         pieces = divide(service.chunk, service.prompt + service.hits)
-        read = memory(job.reading, replace(layout, micro_batch=pieces, microbatches=np.ones(len(layout))), machine)
-        held = replace(held, stages=np.where(np.arange(len(held.stages))[:, None, None] == ACTIVATIONS, read.stages, held.stages))
+        stages[ACTIVATIONS] = memory(job.reading, replace(layout, micro_batch=pieces, microbatches=np.ones(len(layout))), machine).stages[
+            ACTIVATIONS
+        ]
+    stages[ACTIVATIONS] = np.maximum(stages[ACTIVATIONS], _sampling(job, layout, machine, service, len(stages[0])))
+    held = replace(held, stages=stages)
     more = 1.0 + machine.stack.memory.fragmentation
-    rest = held.total_of_stages - held.stages[CACHE] * more
-    left = held.capacity * service.room - rest
+    left = _left(held, machine, service, more)
     longest = memory(replace(job, staggered=False), one, machine) if service.whole else held
     cache = longest.stages[CACHE] * more
     room = left * service.cache / np.where(cache > 0, cache, 1.0)
@@ -254,6 +257,25 @@ def cache_room(job: Job, layout: Layout, machine: Machine, service: Service) -> 
     beside = held.far_capacity - stays
     far = np.where(away > 0, divide(beside, away), np.where(beside >= 0, np.inf, 0.0)).min(axis=0)
     return held, np.asarray(np.maximum(np.minimum(most, far), 0.0))
+
+
+def _sampling(job: Job, layout: Layout, machine: Machine, service: Service, stages: int) -> Array:
+    """What sampling takes for the most requests of a replica, on the last stage, which has all logits, shape (stages, n). [B]"""
+    last = np.arange(stages)[:, None] == layout.pp - 1.0
+    return np.where(last, machine.stack.engine.sampling * service.most * job.model.vocabulary, 0.0)
+
+
+def _left(held: Memory, machine: Machine, service: Service, more: Array) -> Array:
+    """What the share of an engine leaves for the cache, shape (stages, n). [B]
+
+    An engine that counts little of the framework's own memory leaves the rest of it outside its share, where it must have room.
+    """
+    counted = machine.stack.engine.counted
+    whole = held.total_of_stages - held.stages[CACHE] * more
+    if counted is None:
+        return np.asarray(held.capacity * service.room - whole)
+    inside = held.stages[:FRAMEWORK].sum(axis=0) - held.stages[CACHE] + counted
+    return np.asarray(np.minimum(held.capacity * service.room - inside, held.capacity - whole))
 
 
 def _chunk(service: Service, micro: Array, written: float) -> tuple[Chunk, Array, Array]:

@@ -50,11 +50,12 @@ POLICIES: Mapping[str, Policy] = {
 SHARE, LEAST_SHARE, FALLS, CLIP, AFTER = 0.7, 0.098, (0.7 - 0.098) / 600.0, 4096, 20
 
 
-def policy_of(scheduler: str, admits: str) -> Policy:
-    """Order of work of an engine, which may keep room for the whole of each request.
+def policy_of(scheduler: str, admits: str, chunked: bool | None = None) -> Policy:
+    """Order of work of an engine, which may keep room for the whole of each request, and read prompts whole or in pieces.
 
     >>> policy_of("tensorrt-llm", "whole").room, policy_of("vllm", "written").room
     ('whole', 'prompt')
     """
-    policy = POLICIES[scheduler]
+    known = POLICIES[scheduler]
+    policy = known if chunked is None else replace(known, chunked=chunked)
     return replace(policy, room="whole") if admits == "whole" else policy

@@ -14,7 +14,8 @@ from crossflow.evidence.validation.likeness import with_fitted
 from crossflow.evidence.validation.power import kernel_power_table, power_table
 from crossflow.evidence.validation.published import mlperf_table, published_table, torchtitan_table
 from crossflow.evidence.validation.report import Report, Table
-from crossflow.evidence.validation.services import REQUESTS, services_table
+from crossflow.evidence.validation.service_runs import has_runs
+from crossflow.evidence.validation.services import services_table
 from crossflow.evidence.validation.serving import serving_latency_table, serving_table, wide_experts_table
 from crossflow.evidence.validation.tables import collectives_table, gemm_table, generated_gemm_table, shipped
 from crossflow.evidence.validation.training import training_table
@@ -60,10 +61,13 @@ def validate(data: str | Path | None = None, *, whole: bool = False) -> Report:
         raise CrossflowError(f"{folder} is not a folder; give one with gemm.csv, collectives.csv or training_runs.csv as --data")
     places = {name: folder if (folder / f"{name}.csv").is_file() or not (whole and name in WHOLE) else shipped() for name in READERS}
     tables = [read(places[name]) for name, read in READERS.items() if (places[name] / f"{name}.csv").is_file()]
-    if any(folder.glob(f"*{REQUESTS}")):
+    if has_runs(folder):
         tables.append(services_table(folder))
     if not tables:
-        raise CrossflowError(f"{folder} holds none of {', '.join(f'{name}.csv' for name in READERS)}")
+        raise CrossflowError(
+            f"{folder} holds none of {', '.join(f'{name}.csv' for name in READERS)}, "
+            "and no run of a service (NAME.requests.jsonl, results of vLLM's or guidellm's benchmarks)"
+        )
     if (folder / "gemm.csv").is_file() and (generated := generated_gemm_table(folder)).measured.size:
         tables.insert(1, generated)
     if (watts := kernel_power_table(folder)).measured.size:

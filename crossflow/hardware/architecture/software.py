@@ -222,6 +222,16 @@ class EngineHabits(FileModel):
     cache: PositiveShare = Field(
         default=np.array([1.0]), description="share of what weights and activations leave of it that the cache takes"
     )
+    counted: Information | None = Field(
+        default=None,
+        description="what an engine counts of the framework's own memory into that share, where the rest of it (`memory.context`) lies "
+        "outside, as of vLLM; without it all of it is inside",
+    )
+    sampling: Information = Field(
+        default=np.array([0.0]),
+        description="what each logit takes while tokens are sampled, all its copies together, for as many requests as the engine takes at "
+        "once (`requests`): room that an engine finds by trying, and keeps free",
+    )
     balances: Flag = Field(
         default=False,
         description="experts lie on the ranks that share them out so that these are alike full (EPLB) rather than in their order; with "
@@ -232,6 +242,11 @@ class EngineHabits(FileModel):
         description="order of work in a replay (`crossflow serve`). vllm: steps that write also read pieces of prompts. sglang: prompts "
         "are read first, in steps of their own. tensorrt-llm: steps that write also read prompts, whole ones",
     )
+    chunked: Flag | None = Field(
+        default=None,
+        description="whether a prompt is read in pieces where it does not fit in a step, in a replay; as `scheduler` does where absent",
+    )
+    prefixes: Flag = Field(default=True, description="whether prompts that begin alike share blocks of the cache, in a replay")
     block: Whole = Field(16, gt=0, description="tokens of a page of the cache, in a replay")
     admits: Literal["written", "whole"] = Field(
         default="written",
