@@ -137,7 +137,7 @@ def tables_of(job: Job, layout: Layout, stack: SoftwareStack, kind: int | None =
     once, none = np.ones(shape), np.zeros(shape)
     known = StepTables(
         units=names, program=program, mean=mean, sends=sends, weights=weights, between=_between(job, layout, stack), shapes=(),
-        recomputed=recomputed, occurs=np.zeros((3, *shape)), phases=np.zeros(shape), model_flops=np.zeros(len(layout)), moved=np.zeros(shape),
+        recomputed=recomputed, occurs=np.zeros((3, *shape)), phases=none, model_flops=np.zeros(len(layout)), moved=none,
         ahead=_phases((once, none, none), recomputed, names, layout, stack),
         back=_phases((none, once, none), recomputed, names, layout, stack),
     )  # fmt: skip

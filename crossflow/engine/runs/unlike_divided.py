@@ -21,6 +21,7 @@ from crossflow.engine.runs.memory import held_by_stages
 from crossflow.engine.runs.unit_sums import UnitSums
 from crossflow.engine.runs.unlike_prices import DeviceKind, PlanPrices
 from crossflow.parallel.blocks import units
+from crossflow.parallel.shapes import Shape
 from crossflow.parallel.shapes import alike as pipelines
 from crossflow.parallel.strategy.balance import StageLoads, balanced_by_time
 from crossflow.parallel.strategy.layout import Layout
@@ -88,6 +89,11 @@ class OpenPlans:
         table = np.concatenate([np.stack([self.free, self.layout.chunks, self.layout.division]), self.groups])
         return [at for column, at in alike(table) if column[0]]
 
+    @functools.cached_property
+    def pipelines(self) -> list[Shape]:
+        """Shapes of the pipelines of plans whose layers are not divided yet."""
+        return pipelines(self.layout, together=NATURAL)
+
     def divided(self) -> Layout:
         """The plans with the layers of every stage."""
         sizes, most = self._by_speed()
@@ -122,25 +128,21 @@ class OpenPlans:
             told[i] = told[i]._replace(listed=tuple(sizes[: self.chunks[points[i]], i].tolist()))
         return with_divisions(self.layout.at(points), told)
 
-    def _balanced(self, most: Index, points: Index, found: Index | None = None, slower: Array | None = None) -> Index:
-        """Layers of every chunk of some points; those that were `found` stay where there is no room for all layers.
-
-        `slower` is how many times as slow as it is a kind of devices is taken for, shape (kinds,).
-        """
+    def _balanced(self, most: Index, points: Index, found: Index | None = None) -> Index:
+        """Layers of every chunk of some points; those that were `found` stay where there is no room for all layers."""
         sizes, asked = np.zeros_like(most), np.zeros(len(self.layout), dtype=bool)
         asked[points] = True
         for together in self.alike:
             at = together[asked[together]]
             if not len(at):
                 continue
-            mine, roomy = balanced_by_time(self._loads(at, most, slower))
+            mine, roomy = balanced_by_time(self._loads(at, most))
             sizes[: len(mine), at] = mine if found is None else np.where(roomy, mine, found[: len(mine), at])
         return sizes
 
-    def _loads(self, at: Index, most: Index, slower: Array | None) -> StageLoads:
-        """What layers take of plans that are alike."""
-        order = self._order(at[0])
-        each = self.units[..., at] if slower is None else self.units[..., at] * slower[:, None, None]
+    def _loads(self, at: Index, most: Index, slower: Array | float = 1.0) -> StageLoads:
+        """What layers take of plans that are alike, on kinds of devices that are taken for so many times as slow, shape (kinds, 1, at)."""
+        order, each = self._order(at[0]), self.units[..., at] * slower
         names, model = [name for name, _ in units(self.job.model)], self.job.model
         of_kind = [each[:, [name.startswith(f"{i}.") for name in names]].sum(axis=1) for i in range(len(model.kinds))]
         layers, last = list[Array](), each[order[-1], -1]
@@ -159,35 +161,32 @@ class OpenPlans:
 
     def _by_step(self, sizes: Index, most: Index) -> Index:
         """Layers of every chunk with which steps are shorter than by speed, where any are found, shape (chunks, n)."""
-        points, best = np.flatnonzero(self.free), sizes.copy()
-        merit = np.full(len(self.layout), np.inf)
-        merit[points] = self._merit(sizes[:, points], points)
-        tried = [(self._balanced(most, points, sizes, slower)[:, points], points) for slower in self._slower()]
-        points = np.unique(np.concatenate([self._better(tried, best, merit), points]))
+        points, best, merit = np.flatnonzero(self.free), sizes.copy(), np.full(len(self.layout), np.inf)
+        self._better([(sizes[:, points], points), *(self._about(at, most) for at in self.alike)], best, merit)
         for _ in range(MOVES):
             points = self._better([one for at in self.alike for one in self._moves(np.intersect1d(at, points), best, most)], best, merit)
             if not len(points):
                 break
         return best
 
-    def _slower(self) -> Iterator[Array]:
-        """Speeds to try: one kind of devices faster or slower than it is."""
-        for kind in range(1, len(self.prices.kinds)):
-            for weight in WEIGHTS:
-                found = np.ones(len(self.prices.kinds))
-                found[kind] = weight
-                yield found
+    def _about(self, at: Index, most: Index) -> tuple[Index, Index]:
+        """Layers of plans that are alike with one kind of devices taken for faster or slower than it is; and of which plans they are."""
+        kinds = np.arange(len(self.prices.kinds))
+        slower = [np.where(kinds == kind, weight, 1.0) for kind, weight in itertools.product(kinds[1:], WEIGHTS)]
+        points, each = np.tile(at, len(slower)), np.repeat(np.stack(slower, axis=1), len(at), axis=1)
+        mine, roomy = balanced_by_time(self._loads(points, most, each[:, None]))
+        sizes = np.zeros((len(most), len(points)), dtype=np.intp)
+        sizes[: len(mine)] = mine
+        return sizes[:, roomy], points[roomy]
 
     def _moves(self, at: Index, sizes: Index, most: Index) -> Iterator[tuple[Index, Index]]:
         """Layers with one moved from a chunk to another, of plans that are alike, where both may have them; and of which plans they are."""
         if not len(at):
             return
-        ends = [
-            _ends(sizes[:, at], [i for i, kind in enumerate(self._order(at[0])) if kind == which])
-            for which in range(len(self.prices.kinds))
-        ]
-        columns = np.arange(len(at))
-        for giver, taker in itertools.product(itertools.chain(*(one[0] for one in ends)), itertools.chain(*(one[1] for one in ends))):
+        order, columns = self._order(at[0]), np.arange(len(at))
+        ends = [_ends(sizes[:, at], np.flatnonzero(np.array(order) == kind)) for kind in sorted(set(order))]
+        givers, takers = ([one for kind in ends for one in kind[which]] for which in (0, 1))
+        for giver, taker in itertools.product(givers, takers):
             found = sizes[:, at].copy()
             found[giver, columns] -= 1
             found[taker, columns] += 1
@@ -196,31 +195,42 @@ class OpenPlans:
                 yield found[:, fine], at[fine]
 
     def _better(self, tried: Sequence[tuple[Index, Index]], best: Index, merit: Array) -> Index:
-        """Take over divisions that are better than the best of their plans into these and their merit; the plans that have one."""
+        """Take over the best divisions of those that fit and are better than the best of their plans, into these and their merit.
+
+        Returns the plans that have one.
+        """
         if not tried:
             return np.zeros(0, dtype=np.intp)
         sizes, points = (np.concatenate(parts, axis=-1) for parts in zip(*tried, strict=True))
-        once, _ = distinct(np.concatenate([sizes, points[None]]).astype(float))
-        once = once[(sizes[:, once] != best[:, points[once]]).any(axis=0)]
-        if not len(once):
-            return once
-        once = once[np.argsort(points[once], kind="stable")]
-        sizes, points = sizes[:, once], points[once]
-        found = self._merit(sizes, points)
-        order = np.lexsort((np.arange(len(points)), found, points))
-        first = order[np.unique(points[order], return_index=True)[1]]  # the best of each plan
-        better = first[found[first] < merit[points[first]] * (1.0 - BETTER)]
-        best[:, points[better]], merit[points[better]] = sizes[:, better], found[better]
-        return points[better]
+        once = distinct(np.concatenate([sizes, points[None]]).astype(float))[0]
+        order = once[np.argsort(points[once], kind="stable")]
+        sizes, points = sizes[:, order], points[order]
+        time = self._times(sizes, points)
+        chosen_ = self._fastest(sizes, points, time, np.flatnonzero(time < merit[points] * (1.0 - BETTER)))
+        better = points[chosen_]
+        best[:, better], merit[better] = sizes[:, chosen_], time[chosen_]
+        return better
 
-    def _merit(self, sizes: Index, points: Index) -> Array:
-        """Time of steps of some points with such layers, infinite where they do not fit in memory. [s]"""
-        job, layout, prices = chosen(self.job, points), self._listed(sizes, points), self.prices.repeated(points)
+    def _fastest(self, sizes: Index, points: Index, time: Array, among: Index) -> Index:
+        """The fastest division of each plan that fits, `among` some of those that are tried."""
+        left, found = among[np.lexsort((time[among], points[among]))], list[int]()
+        while len(left):  # the fastest of each plan, or what comes after it where that does not fit
+            first = left[np.unique(points[left], return_index=True)[1]]
+            fits = (self._over(sizes[:, first], points[first])[1] <= 0).all(axis=0)
+            found += first[fits].tolist()
+            left = left[~(np.isin(left, first) | np.isin(points[left], points[first[fits]]))]
+        return np.array(sorted(found), dtype=np.intp)
+
+    def _times(self, sizes: Index, points: Index) -> Array:
+        """Time of steps of some points, whose numbers rise, with such layers; infinite where they have no end. [s]"""
+        job, layout, prices = chosen(self.job, points), self.layout.at(points), self.prices.repeated(points)
         found = np.full(len(points), np.inf)
-        for shape in pipelines(layout, together=NATURAL):
-            found[shape.at] = prices.busiest(job, layout, shape).total
-        kept = np.isfinite(found) & (self._over(sizes, points)[1] <= 0).all(axis=0)
-        return np.where(kept, found, np.inf)
+        for shape in self.pipelines:
+            at = np.flatnonzero(np.isin(points, shape.at))
+            if len(at):
+                listed = sizes[: shape.stages * shape.chunks].astype(float)
+                found[at] = prices.busiest(job, layout, replace(shape, at=at, listed=listed)).total
+        return np.where(np.isfinite(found), found, np.inf)
 
 
 def _unit_times(sums: UnitSums) -> Array:
@@ -229,13 +239,13 @@ def _unit_times(sums: UnitSums) -> Array:
     return np.asarray(np.maximum(forward, sums.host[0]) + np.maximum(backward, sums.host[1] + sums.host[2]))
 
 
-def _ends(sizes: Index, chunks: Sequence[int]) -> tuple[list[Index], list[Index]]:
+def _ends(sizes: Index, chunks: Index) -> tuple[list[Index], list[Index]]:
     """Of chunks that lie on one kind of devices, those that may give a layer, and those that may take one, each of shape (n,).
 
     They are the first and the last, and of the others, which are alike, the one with most and the one with fewest layers.
     """
-    n, inner = sizes.shape[1], np.array(chunks[1:-1], dtype=np.intp)
-    outer = [np.full(n, chunk, dtype=np.intp) for chunk in dict.fromkeys((chunks[0], chunks[-1]))]
+    n, inner = sizes.shape[1], chunks[1:-1]
+    outer = [np.full(n, chunk, dtype=np.intp) for chunk in dict.fromkeys((int(chunks[0]), int(chunks[-1])))]
     if not len(inner):
         return outer, outer
     return [*outer, inner[sizes[inner].argmax(axis=0)]], [*outer, inner[sizes[inner].argmin(axis=0)]]
