@@ -105,6 +105,14 @@ def is_split(shape: Shape) -> bool:
     return shape.schedule not in WHOLE and shape.order.split
 
 
+def split_points(shapes: Sequence[Shape], n: int) -> Mask:
+    """Points whose gradients of weights are slots of their own, shape (n,)."""
+    found = np.zeros(n, dtype=bool)
+    for shape in shapes:
+        found[shape.at] = is_split(shape)
+    return found
+
+
 def _in_step(job: Job, often: Array, sums: UnitSums) -> Array:
     """Time of passes forward in which the host waits in every layer with experts for the number of their tokens, shape (rows, n). [s]
 

@@ -17,8 +17,8 @@ from crossflow.cost.passes import Steps
 from crossflow.engine.runs.busiest import Busiest, parts_of
 from crossflow.engine.runs.memory import Memory, memory
 from crossflow.engine.runs.outcome import Outcome
-from crossflow.engine.runs.slots import Closing, SlotTimes
-from crossflow.engine.runs.transformer import energy_of, outcome_of, split_points, tell_endless
+from crossflow.engine.runs.slots import Closing, SlotTimes, split_points
+from crossflow.engine.runs.transformer import energy_of, outcome_of, tell_endless, timed
 from crossflow.engine.runs.unit_sums import UnitSums
 from crossflow.engine.runs.unlike_divided import OpenPlans, free_plans, stage_capacities, with_divisions
 from crossflow.engine.runs.unlike_prices import DeviceKind, PlanPrices, divided_prices, priced
@@ -72,7 +72,7 @@ def unlike_plans(job: Job, layout: Layout, kinds: Sequence[DeviceKind]) -> Unlik
         if free.any():
             prices = priced(job, layout, kinds)
             each = PlanPrices.of(layout, kinds, prices)
-            layout = OpenPlans(job=job, layout=layout, free=free, prices=each, capacities=capacities).divided()
+            layout = OpenPlans(job=job, layout=layout, free=free, prices=each, capacities=capacities, time=_time).divided()
             prices = divided_prices(prices, job, layout, kinds)
         held = memory(job, layout.on_kind(kinds[0].machine.node, layout.pp), kinds[0].machine).on_unlike(capacities)
         return UnlikePlans(job=job, layout=layout, kinds=tuple(kinds), held=held, prices=prices)
@@ -91,6 +91,17 @@ def _placed(layout: Layout, kinds: Sequence[DeviceKind]) -> Layout:
     return with_divisions(layout, [layout.divisions[which]._replace(kinds=on[i]) for i, which in enumerate(layout.division)])
 
 
+def _busiest(prices: PlanPrices, job: Job, layout: Layout, shape: Shape) -> Busiest:
+    """Busiest stage of points whose pipelines have one shape."""
+    slots, closing = prices.slots(job, layout, shape)
+    return timed(job, layout, prices.kinds[0].machine.stack, slots, closing, prices.crossing.tied[shape.at], shape)
+
+
+def _time(prices: PlanPrices, job: Job, layout: Layout, shape: Shape) -> Array:
+    """Time of their steps. [s]"""
+    return _busiest(prices, job, layout, shape).total
+
+
 def _run(plans: UnlikePlans) -> tuple[Outcome, tuple[KindWork, ...]]:
     """The same, where steps may be without end."""
     job, layout, kinds, held = plans.job, plans.layout, plans.kinds, plans.held
@@ -98,7 +109,7 @@ def _run(plans: UnlikePlans) -> tuple[Outcome, tuple[KindWork, ...]]:
     each = PlanPrices.of(layout, kinds, prices)
     whole = joined(prices, each.crossing)
     sums = UnitSums.of(whole, split_points(whole.tables.shapes, len(layout)))
-    parts = [(shape.at, each.busiest(job, layout, shape)) for shape in whole.tables.shapes]
+    parts = [(shape.at, _busiest(each, job, layout, shape)) for shape in whole.tables.shapes]
     found = parts_of(layout, first, whole, sums, Busiest.together(parts, len(layout)))
     tell_endless(found)
     outcome = replace(outcome_of(layout, first, whole, found, held), energy=energy_of(layout, prices[0]), capacity=(held.capacity,))

@@ -11,15 +11,14 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from crossflow.base.arrays import Array, Index, Mask, alike, distinct, numbered, wide
 from crossflow.engine.runs.memory import held_by_stages
-from crossflow.engine.runs.unit_sums import UnitSums
-from crossflow.engine.runs.unlike_prices import DeviceKind, PlanPrices
 from crossflow.parallel.blocks import units
 from crossflow.parallel.shapes import Shape
 from crossflow.parallel.shapes import alike as pipelines
@@ -29,6 +28,10 @@ from crossflow.parallel.strategy.schedules import NATURAL
 from crossflow.parallel.strategy.stages import Division
 from crossflow.workload.job import Job
 from crossflow.workload.stacked import chosen
+
+if TYPE_CHECKING:
+    from crossflow.engine.runs.unit_sums import UnitSums
+    from crossflow.engine.runs.unlike_prices import DeviceKind, PlanPrices
 
 ROUNDS = 24  # in which stages are relieved of layers that their devices have no memory for
 WEIGHTS = (0.7, 0.8, 0.9, 1.1, 1.25, 1.5, 2.0)  # times as slow as it is, a kind of devices is taken for
@@ -66,6 +69,7 @@ class OpenPlans:
     layout: Layout
     free: Mask
     prices: PlanPrices
+    time: Callable[[PlanPrices, Job, Layout, Shape], Array]  # of the steps of plans whose pipelines have one shape, shape (n,). [s]
     capacities: Array  # memory of a device of every stage, shape (stages, n). [B]
 
     @functools.cached_property
@@ -229,7 +233,7 @@ class OpenPlans:
             at = np.flatnonzero(np.isin(points, shape.at))
             if len(at):
                 listed = sizes[: shape.stages * shape.chunks].astype(float)
-                found[at] = prices.busiest(job, layout, replace(shape, at=at, listed=listed)).total
+                found[at] = self.time(prices, job, layout, replace(shape, at=at, listed=listed))
         return np.where(np.isfinite(found), found, np.inf)
 
 

@@ -16,9 +16,7 @@ from crossflow.base.arrays import Array, Index, Mask, wide
 from crossflow.cost.handovers import Handed, boundaries
 from crossflow.cost.machine import Machine
 from crossflow.cost.passes import Steps, steps_of
-from crossflow.engine.runs.busiest import Busiest
-from crossflow.engine.runs.slots import Closing, SlotTimes, closing_of, slots_of
-from crossflow.engine.runs.transformer import split_points, timed
+from crossflow.engine.runs.slots import Closing, SlotTimes, closing_of, slots_of, split_points
 from crossflow.engine.runs.unit_sums import UnitSums
 from crossflow.parallel.shapes import Between, Shape, alike
 from crossflow.parallel.strategy.layout import Layout
@@ -26,7 +24,7 @@ from crossflow.parallel.strategy.schedules import NATURAL
 from crossflow.parallel.tables import divided_tables, tables_of
 from crossflow.workload.job import Job
 
-Held = TypeVar("Held", UnitSums, Between)
+Figures = TypeVar("Figures", UnitSums, Between)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -74,11 +72,6 @@ class PlanPrices:
             between=tuple(_repeated(one, points, n) for one in self.between),
             crossing=_repeated(self.crossing, points, n),
         )
-
-    def busiest(self, job: Job, layout: Layout, shape: Shape) -> Busiest:
-        """Busiest stage of points whose pipelines have one shape."""
-        slots, closing = self.slots(job, layout, shape)
-        return timed(job, layout, self.kinds[0].machine.stack, slots, closing, self.crossing.tied[shape.at], shape)
 
     def slots(self, job: Job, layout: Layout, shape: Shape) -> tuple[SlotTimes, Closing]:
         """Slots of points whose pipelines have one shape, and what every stage does after them."""
@@ -143,7 +136,7 @@ def _crossing(layout: Layout, kinds: Sequence[DeviceKind], prices: Sequence[Step
     return Between(transfer=time("send_recv", sizes.transfer), whole=whole, tied=ends.max(axis=0))
 
 
-def _repeated(held: Held, points: Index, n: int) -> Held:
+def _repeated(held: Figures, points: Index, n: int) -> Figures:
     """Figures of some of n points, each as often as it is among them; those that are one for all stay."""
     values = ((field.name, getattr(held, field.name)) for field in fields(held))
     return type(held)(**{name: None if one is None else one.take(points, axis=-1) if one.shape[-1] == n else one for name, one in values})
