@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from crossflow.base.arrays import Array, by_point, summed
+from crossflow.base.arrays import Array, Mask, by_point, summed
 from crossflow.cost.handovers import Handed
 from crossflow.cost.machine import Machine
 from crossflow.cost.passes import Steps

@@ -159,7 +159,8 @@ class OpenPlans:
 
     def _order(self, point: int) -> tuple[int, ...]:
         """Kind of devices of every chunk of a plan, in the order of the model."""
-        return self.layout.divisions[self.layout.division[point]].kinds * int(self.layout.chunks[point])
+        kinds: tuple[int, ...] = self.layout.divisions[self.layout.division[point]].kinds
+        return kinds * int(self.layout.chunks[point])
 
     # ------------------------------------------------------------------------------------------------ by the step
 

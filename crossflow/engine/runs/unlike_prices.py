@@ -138,8 +138,9 @@ def _crossing(layout: Layout, kinds: Sequence[DeviceKind], prices: Sequence[Step
 
 def _repeated(held: Figures, points: Index, n: int) -> Figures:
     """Figures of some of n points, each as often as it is among them; those that are one for all stay."""
-    values = ((field.name, getattr(held, field.name)) for field in fields(held))
-    return type(held)(**{name: None if one is None else one.take(points, axis=-1) if one.shape[-1] == n else one for name, one in values})
+    values: dict[str, Any] = {field.name: getattr(held, field.name) for field in fields(held)}
+    taken = {name: one.take(points, axis=-1) for name, one in values.items() if one is not None and one.shape[-1] == n}
+    return replace(held, **taken)
 
 
 def _merged(parts: Sequence[Closing], members: Sequence[Mask], axis: int) -> Closing:
