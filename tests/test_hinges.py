@@ -10,7 +10,7 @@ from sampled import every
 
 import crossflow
 from crossflow.__main__ import main
-from crossflow.answers.study.headlines import own_value
+from crossflow.answers.study.headlines import Headline, Hinge, Hinges, own_value
 from crossflow.answers.study.hinges import constants
 from crossflow.answers.study.run import StudyResult, run_study
 from crossflow.base import files
@@ -209,3 +209,10 @@ def test_the_table_names_the_objective_before_the_path(run):
     made = run(space=SPACE, objectives=["step_time_s", "cost_usd"], searches={"all": {"searcher": "exhaustive"}})
     _, rows = made.hinges().table()
     assert rows[0][0] == "step_time_s: logic"
+
+
+def test_a_rival_that_cannot_run_is_told_in_words():
+    own = Headline(path="memory", winner="HBM4", margin=np.inf)
+    other = Hinge(constant="room", factor=0.5, headlines=(Headline(path="memory", winner="HBM3", margin=np.inf),))
+    row = Hinges(headlines=(own,), hinges=(other,), constants=1).table()[1][0]
+    assert row[2:] == ["no other runs", "it cannot run to no other runs", "room x 0.5 (HBM3)"]

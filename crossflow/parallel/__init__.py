@@ -37,7 +37,7 @@ DOORS = {
         "pipeline_order"),
     "strategy.stages": ("Division", "stage_layers"),
     "strategy.transformers": ("plan_of",),
-    "tables": ("COLLECTIVES", "OF", "Sends", "StepTables", "tables_of"),
+    "tables": ("COLLECTIVES", "OF", "Sends", "StepTables", "divided_tables", "tables_of"),
     "tiers": ("FarTraffic", "far_share", "far_traffic", "far_update", "placements"),
     "transform": ("assign_stages", "divided", "transform"),
     "weights": ("Weights", "weight_sizes"),

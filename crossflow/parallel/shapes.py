@@ -34,7 +34,9 @@ class Shape:
     chunks: int
     microbatches: int
     schedule: str  # name of its rule, or path of its file
-    division: Division  # how layers are divided over its stages
+    division: Division  # how layers are divided over its stages, by the plan of the first of the points
+    # layers of every chunk of all plans, shape (chunks, plans), where those of the points list them and differ in it; else None. [1]
+    listed: Array | None = None
 
     @property
     def order(self) -> PipelineOrder:
@@ -53,20 +55,35 @@ class Shape:
 def alike(layout: Layout, *, together: Collection[str] = ()) -> list[Shape]:
     """Shapes of all pipelines, each with the points that have it; schedules that are `together` whatever their microbatches."""
     apart = np.array([name not in together for name in layout.schedules])[layout.schedule]
-    keys = [layout.pp, layout.chunks, np.where(apart & (layout.pp > 1), layout.microbatches, 1.0), layout.schedule, layout.division]
+    # Plans that list their layers, as many lists long, are counted together, each with its own.
+    kind = arrays.numbered([(one.kinds, len(one.listed)) if one.listed else one for one in layout.divisions])[1]
+    keys = [layout.pp, layout.chunks, np.where(apart & (layout.pp > 1), layout.microbatches, 1.0), layout.schedule, kind[layout.division]]
     return [_shape(key, layout, at) for key, at in arrays.alike(np.stack(keys))]
 
 
 def _shape(key: Array, layout: Layout, at: Index) -> Shape:
-    stages, chunks, _, schedule, division = (int(value) for value in key)
+    stages, chunks, _, schedule, _ = (int(value) for value in key)
+    division = layout.division[at]
     return Shape(
         at=at, stages=stages, chunks=chunks, microbatches=int(layout.microbatches[at].max()) if stages > 1 else 1,
-        schedule=layout.schedules[schedule], division=layout.divisions[division],
+        schedule=layout.schedules[schedule], division=layout.divisions[division[0]],
+        listed=_lists(layout, at) if (division != division[0]).any() else None,
     )  # fmt: skip
+
+
+def _lists(layout: Layout, at: Index) -> Array:
+    """Layers of every chunk of all plans, shape (chunks, plans), of those whose lists are as long as those of some points. [1]"""
+    length = len(layout.divisions[layout.division[at[0]]].listed)
+    table = np.zeros((length, len(layout.divisions)))
+    for which in np.unique(layout.division[at]).tolist():
+        table[:, which] = layout.divisions[which].listed
+    return table[:, layout.division]
 
 
 def chunk_layers(job: Job, shape: Shape, *, balanced: bool) -> Array:
     """Layers of every chunk of a pipeline in the order of the model, shape (chunks, n), or (chunks, 1) where all points have the same."""
+    if shape.listed is not None:
+        return shape.listed[:, shape.at]
     by_weight = balanced and shape.chunks == 1 and shape.division == Division()
     distinct, which = _distinct(_at(_figures(job.model, by_weight=by_weight), shape.at))
     groups, chunks = len(job.model.main), shape.stages * shape.chunks
@@ -108,7 +125,7 @@ def row_counts(job: Job, shape: Shape, *, balanced: bool, apart: bool = False) -
     Where points differ in their numbers of layers, arrays are of shape (rows, units, n).
     """
     in_number, in_weight = _differing(job)
-    if not (in_number or (balanced and in_weight)):
+    if shape.listed is None and not (in_number or (balanced and in_weight)):
         found: Array | tuple[Array, ...] = counts(job, shape.stages, shape.chunks, shape.division, balanced, apart)
     else:
         numbers = [layer.count for layer in job.model.layers]

@@ -132,23 +132,33 @@ def tables_of(job: Job, layout: Layout, stack: SoftwareStack, kind: int | None =
     even = job.model.levelled if layout.redundant.any() else even
     mean = None if even is job.model else block_program(dataclasses.replace(job, model=even), layout, stack)
     sends, weights = Sends.of(program, names, layout), weights_of(job, layout, stack)
-    shapes, occurs = tuple(alike(layout, together=NATURAL)), np.empty((3, len(names), len(layout)))
+    recomputed = _recomputed(names, layout, stack, job.model.depth)
+    shape = (len(names), len(layout))
+    once, none = np.ones(shape), np.zeros(shape)
+    known = StepTables(
+        units=names, program=program, mean=mean, sends=sends, weights=weights, between=_between(job, layout, stack), shapes=(),
+        recomputed=recomputed, occurs=np.zeros((3, *shape)), phases=none, model_flops=np.zeros(len(layout)), moved=none,
+        ahead=_phases((once, none, none), recomputed, names, layout, stack),
+        back=_phases((none, once, none), recomputed, names, layout, stack),
+    )  # fmt: skip
+    return divided_tables(known, job, layout, stack, kind)
+
+
+def divided_tables(known: StepTables, job: Job, layout: Layout, stack: SoftwareStack, kind: int | None = None) -> StepTables:
+    """What plans do in a step, of what is `known` of others that differ only in how layers are divided over stages."""
+    names, shapes, occurs = known.units, tuple(alike(layout, together=NATURAL)), np.empty((3, len(known.units), len(layout)))
     for shape in shapes:
         rows = np.stack(row_counts(job, shape, balanced=stack.stages == "balanced"))
         counts = (rows if kind is None else rows[:, shape.rows_on(kind, rows.shape[1])]).sum(axis=1)
         occurs[..., shape.at] = (counts if counts.ndim > 2 else counts[..., None]) / layout.directions[shape.at]
-    recomputed = _recomputed(names, layout, stack, job.model.depth)
-    once, none = np.ones(occurs.shape[1:]), np.zeros(occurs.shape[1:])
     # Energy of what is sent is that of ranks in the mean; their messages are those of the fullest one.
-    volumes = (sends if mean is None else Sends.of(mean, names, layout)).moved
+    sends = known.sends
+    volumes = (sends if known.mean is None else Sends.of(known.mean, names, layout)).moved
     forward, inputs, held = occurs
-    often = np.where(sends.backward[:, None] > 0, inputs[sends.unit], (forward + recomputed * inputs)[sends.unit])
-    moved = layout.microbatches * (volumes * often).sum(axis=1) + (held * layout.directions * weights.moved).sum(axis=1)
-    return StepTables(
-        units=names, program=program, mean=mean, sends=sends, weights=weights, between=_between(job, layout, stack), shapes=shapes,
-        occurs=occurs, recomputed=recomputed, phases=_phases(occurs, recomputed, names, layout, stack),
-        ahead=_phases((once, none, none), recomputed, names, layout, stack),
-        back=_phases((none, once, none), recomputed, names, layout, stack),
+    often = np.where(sends.backward[:, None] > 0, inputs[sends.unit], (forward + known.recomputed * inputs)[sends.unit])
+    moved = layout.microbatches * (volumes * often).sum(axis=1) + (held * layout.directions * known.weights.moved).sum(axis=1)
+    return dataclasses.replace(
+        known, shapes=shapes, occurs=occurs, phases=_phases(occurs, known.recomputed, names, layout, stack),
         model_flops=_sample_flops(job, *occurs) * layout.microbatches * layout.micro_batch * layout.dp, moved=moved / layout.housed,
     )  # fmt: skip
 

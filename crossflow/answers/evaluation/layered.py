@@ -17,7 +17,8 @@ from crossflow.cost.machine import Machine
 from crossflow.engine.runs.memory import KINDS, Memory, host_share, memory, second_capacity
 from crossflow.engine.runs.outcome import BREAKDOWN, Outcome
 from crossflow.engine.runs.transformer import run_layers, transformer_step
-from crossflow.engine.runs.unlike import DeviceKind, KindWork, unlike_memory, unlike_step
+from crossflow.engine.runs.unlike import KindWork, unlike_plans, unlike_step
+from crossflow.engine.runs.unlike_prices import DeviceKind
 from crossflow.hardware.architecture.model import Architecture
 from crossflow.hardware.architecture.template import SystemSpec
 from crossflow.parallel.batches import laid_out
@@ -79,13 +80,14 @@ def _unlike_run(batch: PointBatch) -> Ran:
     scenario, members = batch.scenario, batch.members
     job, layout = (scenario.job(), _own_layout(scenario, batch.n)) if members is None else (members.job, _layout(batch, members))
     kinds = device_kinds(scenario, layout, batch.device, batch.system, batch.pools, least=batch.least)
-    layout, held = unlike_memory(job, layout, kinds)
+    plans = unlike_plans(job, layout, kinds)
+    layout, held = plans.layout, plans.held
     fits = np.flatnonzero(held.fits) if batch.fitting else np.arange(batch.n)
     outcome, works = untimed(held), tuple[KindWork, ...]()
     if len(fits) == batch.n:
-        outcome, works = unlike_step(job, layout, kinds, held)
+        outcome, works = unlike_step(plans)
     elif len(fits):
-        timed, works = unlike_step(chosen(job, fits), layout.at(fits), [kind.at(fits) for kind in kinds], held.at(fits))
+        timed, works = unlike_step(plans.at(fits))
         outcome = _spread(timed, held, fits)
     beside = _beside(batch, layout, works[1:], fits)
     samples = scenario.workload_batch if members is None else members.batch
@@ -232,7 +234,7 @@ def stage_memory(scenario: Scenario, device: Architecture) -> tuple[Mapping[str,
     strategy = scenario.strategy
     if isinstance(scenario.workload, TransformerSpec) and isinstance(strategy, Plan):
         if scenario.system.kinds:
-            return _told(unlike_memory(scenario.job(), *own_kinds(scenario))[1])
+            return _told(unlike_plans(scenario.job(), *own_kinds(scenario)).held)
         runs_on = machine(scenario, device)
         job, batch = scenario.job(), np.array([float(scenario.workload_batch)])
         return _told(memory(job, laid_out(job, [strategy], batch, runs_on.node, runs_on.stack), runs_on))
@@ -260,7 +262,8 @@ def placed_stages(scenario: Scenario) -> tuple[PlacedStage, ...]:
     """Stages of a scenario's pipeline with their devices and layers; none where all devices are alike."""
     if not scenario.system.kinds or not isinstance(scenario.strategy, Plan):
         return ()
-    layout, held = unlike_memory(scenario.job(), *own_kinds(scenario))
+    plans = unlike_plans(scenario.job(), *own_kinds(scenario))
+    layout, held = plans.layout, plans.held
     assert held.capacities is not None  # of several kinds of devices
     division, places = layout.divisions[layout.division[0]], list(scenario.system.places.items())
     chunks = division.layers(int(np.ravel(scenario.job().model.depth)[0]), scenario.strategy.pp * scenario.strategy.virtual_stages)

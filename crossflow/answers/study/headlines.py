@@ -150,8 +150,10 @@ def _told(flips: Sequence[Hinge], own: Headline) -> str:
 
 
 def _percent(margin: float) -> str:
-    """A margin; without end where no point with another value runs."""
-    return f"{100.0 * margin + 0.0:.3g} %" if np.isfinite(margin) else "without end"
+    """A margin; in words where no point with another value runs, or none with the value of the winner."""
+    if np.isfinite(margin):
+        return f"{100.0 * margin + 0.0:.3g} %"
+    return "no other runs" if margin > 0 else "it cannot run"
 
 
 def headlines(points: Mapping[str, Sequence[Any]], loss: Array) -> tuple[Headline, ...]:

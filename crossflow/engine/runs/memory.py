@@ -190,9 +190,21 @@ def memory(job: Job, layout: Layout, machine: Machine) -> Memory:
     machine : its device's capacity, shape (n,) or (1,), and its software's habits.
     """
     n, stack = len(layout), machine.stack
-    second = machine.architecture.second
-    held = _holdings(job, layout, stack, second)
-    deepest = int(layout.pp.max())
+    stages, moments, update, host, far = _of_stages(job, layout, stack, machine.architecture.second)
+    return Memory(
+        stages=stages, moment=moments, update=update, capacity=machine.architecture.memory_capacity * np.ones(n), host=host,
+        host_capacity=host_share(machine, layout), far=far, far_capacity=second_capacity(machine.architecture, n),
+    )  # fmt: skip
+
+
+def held_by_stages(job: Job, layout: Layout, stack: SoftwareStack) -> Array:
+    """What a device of every stage holds at its fullest moment, shape (stages, n), where nothing lies on a second memory. [B]"""
+    return np.asarray(_of_stages(job, layout, stack, None)[0].sum(axis=0))
+
+
+def _of_stages(job: Job, layout: Layout, stack: SoftwareStack, second: SecondMemory | None) -> tuple[Array, Index, Array, Array, Array]:
+    """`stages`, `moment`, `update`, `host` and `far` of `Memory`."""
+    n, deepest, held = len(layout), int(layout.pp.max()), _holdings(job, layout, stack, second)
     stages, moments, update = np.zeros((len(KINDS), deepest, n)), np.zeros((deepest, n), dtype=np.intp), np.zeros(n)
     host, far = np.zeros(n), np.zeros((2, deepest, n))
     for shape in _told_apart(job, alike(layout, together=COUNTED), balanced=stack.stages == "balanced"):
@@ -203,10 +215,7 @@ def memory(job: Job, layout: Layout, machine: Machine) -> Memory:
         stages[:FRAMEWORK, : shape.stages, shape.at] = state + np.take_along_axis(beside, moment[None, None], axis=0)[0]
     present = np.arange(deepest)[:, None] < layout.pp
     stages[FRAMEWORK] = np.where(present, stack.memory.context + stack.memory.fragmentation * stages[:FRAMEWORK].sum(axis=0), 0.0)
-    return Memory(
-        stages=stages, moment=moments, update=update, capacity=machine.architecture.memory_capacity * np.ones(n), host=host,
-        host_capacity=host_share(machine, layout), far=far, far_capacity=second_capacity(machine.architecture, n),
-    )  # fmt: skip
+    return stages, moments, update, host, far
 
 
 def second_capacity(architecture: Architecture, n: int) -> Array:

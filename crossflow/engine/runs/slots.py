@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from crossflow.base.arrays import Array, by_point, summed
+from crossflow.base.arrays import Array, Mask, by_point, summed
 from crossflow.cost.handovers import Handed
 from crossflow.cost.machine import Machine
 from crossflow.cost.passes import Steps
@@ -103,6 +103,14 @@ def slots_of(job: Job, machine: Machine, sums: UnitSums, shape: Shape, handed: H
 def is_split(shape: Shape) -> bool:
     """Whether gradients of weights are slots of their own."""
     return shape.schedule not in WHOLE and shape.order.split
+
+
+def split_points(shapes: Sequence[Shape], n: int) -> Mask:
+    """Points whose gradients of weights are slots of their own, shape (n,)."""
+    found = np.zeros(n, dtype=bool)
+    for shape in shapes:
+        found[shape.at] = is_split(shape)
+    return found
 
 
 def _in_step(job: Job, often: Array, sums: UnitSums) -> Array:

@@ -7,18 +7,18 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 
 import numpy as np
 
-from crossflow.base.arrays import Array, Index, Mask, divide
+from crossflow.base.arrays import Array, Index, divide
 from crossflow.cost.handovers import handed_of
 from crossflow.cost.machine import Machine
 from crossflow.cost.passes import Steps, between_measured, steps_of, weights_measured
 from crossflow.engine.runs.busiest import Busiest, parts_of
 from crossflow.engine.runs.memory import Memory, memory
 from crossflow.engine.runs.outcome import BREAKDOWN, Outcome
-from crossflow.engine.runs.slots import Closing, SlotTimes, by_stage, closing_of, is_split, slots_of
+from crossflow.engine.runs.slots import Closing, SlotTimes, by_stage, closing_of, slots_of, split_points
 from crossflow.engine.runs.unit_sums import UnitSums
 from crossflow.engine.timeline.pipeline import pipeline_ends
 from crossflow.hardware.architecture.software import SoftwareStack
@@ -56,14 +56,6 @@ def run_layers(job: Job, layout: Layout, machine: Machine, tables: StepTables, h
         found = parts_of(layout, machine, prices, sums, Busiest.together(parts, len(layout)))
         tell_endless(found)
         return outcome_of(layout, machine, prices, found, held)
-
-
-def split_points(shapes: Sequence[Shape], n: int) -> Mask:
-    """Points whose gradients of weights are slots of their own, shape (n,)."""
-    found = np.zeros(n, dtype=bool)
-    for shape in shapes:
-        found[shape.at] = is_split(shape)
-    return found
 
 
 def tell_endless(found: Mapping[str, Array]) -> None:

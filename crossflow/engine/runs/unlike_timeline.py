@@ -13,7 +13,8 @@ from crossflow.engine.runs.slot_events import StepPasses
 from crossflow.engine.runs.slots import reductions_of
 from crossflow.engine.runs.timeline import filled
 from crossflow.engine.runs.uneven import EVEN, Uneven
-from crossflow.engine.runs.unlike import DeviceKind, unlike_memory, unlike_slots
+from crossflow.engine.runs.unlike import unlike_plans, unlike_slots
+from crossflow.engine.runs.unlike_prices import DeviceKind
 from crossflow.engine.timeline.record import Timeline
 from crossflow.parallel.blocks import units
 from crossflow.parallel.shapes import Occurrence, Shape, alike, sequence
@@ -23,10 +24,11 @@ from crossflow.workload.job import Job
 
 
 def unlike_timeline(job: Job, layout: Layout, kinds: Sequence[DeviceKind], title: str, uneven: Uneven = EVEN) -> Timeline:
-    """Timeline of a step of a single plan; parameters as of `unlike_step` and `transformer_timeline`."""
-    layout, held = unlike_memory(job, layout, kinds)
+    """Timeline of a step of a single plan; parameters as of `unlike_plans` and `transformer_timeline`."""
+    plans = unlike_plans(job, layout, kinds)
+    layout, held = plans.layout, plans.held
     shape = replace(alike(layout)[0], microbatches=int(layout.microbatches[0]))
-    steps, slots, closing = unlike_slots(job, layout, kinds, shape)
+    steps, slots, closing = unlike_slots(plans, shape)
     machine = kinds[0].machine
     step = StepPasses(
         job=job, layout=layout.on_kind(1, layout.pp),  # first and last stage are never in one node

@@ -1,0 +1,167 @@
+"""Prices of plans whose pipeline stages lie on devices of several kinds, and the slots of their pipelines.
+
+Every unit of the model is priced once on each kind of devices. How layers are divided over the stages changes no price, so that many
+divisions of a plan are timed with the prices of one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from typing import Any, TypeVar
+
+import numpy as np
+
+from crossflow.base.arrays import Array, Index, Mask, wide
+from crossflow.cost.handovers import Handed, boundaries
+from crossflow.cost.machine import Machine
+from crossflow.cost.passes import Steps, steps_of
+from crossflow.engine.runs.slots import Closing, SlotTimes, closing_of, slots_of, split_points
+from crossflow.engine.runs.unit_sums import UnitSums
+from crossflow.parallel.shapes import Between, Shape, alike
+from crossflow.parallel.strategy.layout import Layout
+from crossflow.parallel.strategy.schedules import NATURAL
+from crossflow.parallel.tables import divided_tables, tables_of
+from crossflow.workload.job import Job
+
+Figures = TypeVar("Figures", UnitSums, Between)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class DeviceKind:
+    """Devices of one kind, and the stages on them."""
+
+    machine: Machine
+    stages: Array  # of every point, shape (n,). [1]
+
+    def at(self, points: Index) -> DeviceKind:
+        """Of some of the points, where the device is the same at all."""
+        return replace(self, stages=self.stages[points])
+
+    def capacity(self, n: int) -> Array:
+        """Memory of a device, shape (n,). [B]"""
+        return np.asarray(wide(self.machine.architecture.memory_capacity, n))
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class PlanPrices:
+    """What the parts of plans take on every kind of devices."""
+
+    kinds: tuple[DeviceKind, ...]
+    sums: tuple[UnitSums, ...]  # of one microbatch, on each kind
+    between: tuple[Between, ...]  # what stages on devices of one kind hand over, on each
+    crossing: Between  # and what those on devices of different kinds do
+
+    @classmethod
+    def of(cls, layout: Layout, kinds: Sequence[DeviceKind], prices: Sequence[Steps]) -> PlanPrices:
+        """Of plans, from their steps on each kind."""
+        split = split_points(alike(layout, together=NATURAL), len(layout))
+        return cls(
+            kinds=tuple(kinds),
+            sums=tuple(UnitSums.of(one, split) for one in prices),
+            between=tuple(one.between for one in prices),
+            crossing=_crossing(layout, kinds, prices),
+        )
+
+    def repeated(self, points: Index) -> PlanPrices:
+        """Of some of the plans, each as often as it is among the points."""
+        n = len(self.kinds[0].stages)
+        return PlanPrices(
+            kinds=tuple(one.at(points) for one in self.kinds),
+            sums=tuple(_repeated(one, points, n) for one in self.sums),
+            between=tuple(_repeated(one, points, n) for one in self.between),
+            crossing=_repeated(self.crossing, points, n),
+        )
+
+    def slots(self, job: Job, layout: Layout, shape: Shape) -> tuple[SlotTimes, Closing]:
+        """Slots of points whose pipelines have one shape, and what every stage does after them."""
+        handed = self._handed(layout, shape, training=job.training)
+        of = [(kind.machine, sums.at(shape.at)) for kind, sums in zip(self.kinds, self.sums, strict=True)]
+        slots = [slots_of(job, machine, sums, shape, handed) for machine, sums in of]
+        closing = [closing_of(machine, sums, mine, shape) for (machine, sums), mine in zip(of, slots, strict=True)]
+        stages = [shape.stages_on(i) for i in range(len(self.kinds))]
+        rows = [shape.rows_on(i, len(slots[0].forward_of)) for i in range(len(self.kinds))]
+        return _merged_slots(slots, rows, stages), _merged(closing, stages, 0)
+
+    def _handed(self, layout: Layout, shape: Shape, *, training: bool) -> Handed:
+        """What the stages of pipelines of one shape hand over: on the network of their kind, or from one kind's to another's."""
+        at, found = shape.at, boundaries(shape.schedule, shape.stages, shape.chunks, shape.microbatches, training=training)
+        shape_ = (len(found.first), len(at))
+        crosses, sent, gathered = np.ones(shape_, dtype=bool), np.zeros(shape_), np.zeros(shape_)
+        for i, (first, last) in enumerate(zip(found.first[:, 0].astype(int), found.last[:, 0].astype(int), strict=True)):
+            one, other = shape.division.kinds[first], shape.division.kinds[last]
+            if one == other:
+                begin, times, kind = shape.division.kinds.index(one), self.between[one], self.kinds[one]
+                mine = layout.on_kind(kind.machine.node, kind.stages)
+                crosses[i] = mine.crosses(np.array([first - begin]), np.array([last - begin]), at)
+                sent[i], gathered[i] = np.where(crosses[i], times.transfer[1][at], times.transfer[0][at]), times.whole[at]
+            else:
+                both = [one, other]
+                sent[i], gathered[i] = (each[both][:, at].max(axis=0) for each in (self.crossing.transfer, self.crossing.whole))
+        return Handed(boundaries=found, crosses=crosses, sent=sent, gathered=gathered)
+
+
+def priced(job: Job, layout: Layout, kinds: Sequence[DeviceKind]) -> tuple[Steps, ...]:
+    """Steps of plans on each kind of devices."""
+    return tuple(_priced(job, layout, kind, i) for i, kind in enumerate(kinds))
+
+
+def _priced(job: Job, layout: Layout, kind: DeviceKind, number: int) -> Steps:
+    machine = kind.machine
+    mine = layout.on_kind(machine.node, kind.stages)
+    return steps_of(job, mine, machine, tables_of(job, mine, machine.stack, number))
+
+
+def divided_prices(prices: Sequence[Steps], job: Job, layout: Layout, kinds: Sequence[DeviceKind]) -> tuple[Steps, ...]:
+    """Steps of plans that divide their layers otherwise, from those of the plans as they were."""
+    found = list[Steps]()
+    for i, (steps, kind) in enumerate(zip(prices, kinds, strict=True)):
+        mine = layout.on_kind(kind.machine.node, kind.stages)
+        found.append(replace(steps, tables=divided_tables(steps.tables, job, mine, kind.machine.stack, i)))
+    return tuple(found)
+
+
+def _crossing(layout: Layout, kinds: Sequence[DeviceKind], prices: Sequence[Steps]) -> Between:
+    """Times of what stages on devices of different kinds hand over, on each of the kinds' networks, shape (kinds, n); `tied` by the slowest
+    of the first and the last one. [s]
+    """
+    sizes = prices[0].tables.between
+
+    def time(what: str, size: Array) -> Array:
+        pairs = [layout.on_kind(kind.machine.node, kind.stages).apart_from_others for kind in kinds]
+        return np.stack([kind.machine.wires.time(what, size, pair) for kind, pair in zip(kinds, pairs, strict=True)])
+
+    ends = time("all_reduce", sizes.tied)[[0, -1]]
+    whole = np.stack([one.between.whole for one in prices])
+    return Between(transfer=time("send_recv", sizes.transfer), whole=whole, tied=ends.max(axis=0))
+
+
+def _repeated(held: Figures, points: Index, n: int) -> Figures:
+    """Figures of some of n points, each as often as it is among them; those that are one for all stay."""
+    values: dict[str, Any] = {field.name: getattr(held, field.name) for field in fields(held)}
+    taken = {name: one.take(points, axis=-1) for name, one in values.items() if one is not None and one.shape[-1] == n}
+    return replace(held, **taken)
+
+
+def _merged(parts: Sequence[Closing], members: Sequence[Mask], axis: int) -> Closing:
+    """What every stage does at the end, from what all would do on each kind of devices."""
+    return Closing(**{field.name: _chosen([getattr(one, field.name) for one in parts], members, axis) for field in fields(Closing)})
+
+
+def _chosen(parts: Sequence[Array], members: Sequence[Mask], axis: int) -> Array:
+    """Rows, or stages, along an axis, each from the kind of devices that it lies on."""
+    found = np.array(np.broadcast_arrays(*parts)[0])
+    for part, mine in zip(parts, members, strict=True):
+        here: list[slice | Mask] = [slice(None)] * found.ndim
+        here[axis] = np.resize(mine, found.shape[axis])
+        found[tuple(here)] = np.broadcast_to(part, found.shape)[tuple(here)]
+    return found
+
+
+def _merged_slots(parts: Sequence[SlotTimes], rows: Sequence[Mask], stages: Sequence[Mask]) -> SlotTimes:
+    """Slots of every row, from what all rows would take on each kind of devices; units of the kinds are counted one after the other."""
+    axes: Mapping[str, int] = {"gpu": 0, "host": 0, "busy": 0, "grown": 0, "renewing": 0, "final": 0, "waits": 1, "behind": 1}
+    first = parts[0]
+    counts = [first.on_stage * mine.reshape(-1, *[1] * (first.on_stage.ndim - 2)) for mine in stages]
+    chosen: dict[str, Any] = {name: _chosen([getattr(one, name) for one in parts], rows, axis) for name, axis in axes.items()}
+    return replace(first, on_stage=np.concatenate(counts, axis=2), **chosen)
