@@ -85,6 +85,25 @@ class ReplayedScenario:
         return tuple(float(drawn_energy(one.fleet, np.ones(1))[0]) for one, _ in self.engines)
 
 
+@dataclass(frozen=True, kw_only=True, eq=False)
+class ServiceEngines:
+    """All engines of a service, and what sending a prompt's keys and values between two kinds takes: fixed, and for each token. [s]"""
+
+    writers: Engines
+    readers: Engines | None
+    sent: tuple[float, float] = (0.0, 0.0)
+
+    @property
+    def problem(self) -> str:
+        """Why no request can be answered, whatever it asks for; empty where some can be."""
+        return _unbuilt(self.writers, self.readers) or ("" if self.writers.limits.pages else NO_ROOM)
+
+    def counted(self, writers: int, readers: int = 0) -> ServiceEngines:
+        """The same with other numbers of engines, which share their tables: a step does not know how many others there are."""
+        others = None if self.readers is None else replace(self.readers, count=readers)
+        return replace(self, writers=replace(self.writers, count=writers), readers=others)
+
+
 def replayed_scenario(scenario: Scenario, trace: RequestTrace, seed: int = 0) -> ReplayedScenario:
     """Replay requests through the service of a scenario.
 
@@ -93,6 +112,11 @@ def replayed_scenario(scenario: Scenario, trace: RequestTrace, seed: int = 0) ->
     CrossflowError
         Where the scenario is no service, or one that is not replayed.
     """
+    return replayed_on(scenario, engines_of(scenario, trace), trace, seed=seed)
+
+
+def engines_of(scenario: Scenario, trace: RequestTrace) -> ServiceEngines:
+    """Engines of the service of a scenario, with tables that reach as far as the requests; see `replayed_scenario`."""
     workload, plan = scenario.workload, scenario.strategy
     if not isinstance(workload, TransformerSpec) or workload.task != "serving":
         raise CrossflowError(OF_A_SERVICE.format(task=getattr(workload, "task", workload.model)))
@@ -100,17 +124,24 @@ def replayed_scenario(scenario: Scenario, trace: RequestTrace, seed: int = 0) ->
     assert scenario.stack is not None  # and software
     check_strategy(scenario, plan, workload, scenario.nodes)
     writers, readers, sent = _engines(scenario, trace)
-    problem = _unbuilt(writers, readers) or ("" if writers.limits.pages else NO_ROOM)
-    if problem:
-        return ReplayedScenario(found=None, writers=writers, readers=readers, problem=problem)
+    return ServiceEngines(writers=writers, readers=readers, sent=sent)
+
+
+def replayed_on(
+    scenario: Scenario, engines: ServiceEngines, trace: RequestTrace, *, seed: int = 0, first: int | None = None
+) -> ReplayedScenario:
+    """Replay requests, or the `first` of them alone, on engines that a service has.
+
+    Routers see the whole trace, so that the first requests go where they go among all.
+    """
+    writers, readers, sent = engines.writers, engines.readers, engines.sent
+    if engines.problem:
+        return ReplayedScenario(found=None, writers=writers, readers=readers, problem=engines.problem)
     rng = np.random.default_rng(seed)
-    return ReplayedScenario(
-        found=replay(
-            trace, _pool(scenario, trace, writers, rng),
-            None if readers is None else Readers(pool=_pool(scenario, trace, readers, rng), fixed=sent[0], each=sent[1]),
-        ),
-        writers=writers, readers=readers,
-    )  # fmt: skip
+    pool = _pool(scenario, trace, writers, rng)
+    reading = None if readers is None else Readers(pool=_pool(scenario, trace, readers, rng), fixed=sent[0], each=sent[1])
+    asked = trace if first is None else trace.at(np.arange(min(first, len(trace))))
+    return ReplayedScenario(found=replay(asked, pool, reading), writers=writers, readers=readers)
 
 
 def _unbuilt(*engines: Engines | None) -> str:
