@@ -14,6 +14,7 @@ from rich.text import Text
 from crossflow.answers.planning.opening import unplanned
 from crossflow.answers.planning.planner import plan
 from crossflow.answers.planning.plans import Plans, RankedPlan
+from crossflow.answers.scenario import Scenario
 from crossflow.answers.score import larger_is_better, unit_of, words
 from crossflow.base import files
 from crossflow.base.errors import CrossflowError
@@ -31,6 +32,11 @@ _REASONS = 5  # that a page shows
 
 def run(arguments: argparse.Namespace) -> None:
     """Plan the scenario with its overrides, and write the flags of the best plan where they are asked for."""
+    if (asked := of_requests(arguments)) is not None:
+        from crossflow.edges.cli import fleets  # with replays, which few plans need
+
+        fleets.run(arguments, *asked)
+        return
     if arguments.diff:
         from crossflow.edges.cli import diff  # with the tables of flags, which few plans need
 
@@ -60,6 +66,28 @@ def run(arguments: argparse.Namespace) -> None:
             page.log(f"crossflow: {sentence}")
     if found is not None:
         export.deliver(found, arguments)
+
+
+def of_requests(arguments: argparse.Namespace) -> tuple[Scenario, tuple[str, ...], tuple[str, ...]] | None:
+    """The scenario where it has requests, with sentences on what was assumed and notes; None for a steady state, which has no fleets."""
+    several = "," in (arguments.on or "")
+    if several and arguments.requests is None:
+        raise CrossflowError(
+            f"--on {arguments.on}: plan takes several systems with --requests alone; "
+            "crossflow compare sets steady states on them side by side"
+        )
+    if arguments.diff or arguments.launch is not None:
+        scenario, assumed, notes = None, (), ()
+    else:
+        one = argparse.Namespace(**{**vars(arguments), **({"on": arguments.on.split(",")[0].strip()} if several else {})})
+        source, assumed, _ = source_of(one)
+        scenario, notes = unplanned(source, arguments.settings)
+    if scenario is not None and scenario.requests is not None:
+        return scenario, assumed, notes
+    only = {"--on-target": arguments.on_target, "--vary": arguments.vary, "--price": arguments.price, "--jobs": arguments.jobs}
+    if given := next((name for name, value in only.items() if value), None):
+        raise CrossflowError(f"{given} is of fleets for requests: give the scenario the key requests, or --requests with --model and --on")
+    return None
 
 
 def planned(arguments: argparse.Namespace) -> tuple[Plans, tuple[str, ...], Launch | None]:
