@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, overload
+from typing import TYPE_CHECKING, Any, overload
 
 from crossflow.answers.bands import Trust, order_of_pairs, spread_of, ties
 from crossflow.answers.evaluation.likeness import ARRIVING, likeness, told_trust, trust
@@ -17,6 +17,9 @@ from crossflow.answers.score import MARGIN
 from crossflow.base.arrays import plain
 from crossflow.base.errors import CrossflowError
 from crossflow.base.results import PlainData, Tabular, public
+
+if TYPE_CHECKING:
+    from crossflow.base.drawing.picture import Picture
 
 HOUR = 3600.0
 SHARE = 0.99  # of requests that must be on target, unless a caller says otherwise
@@ -192,6 +195,12 @@ class Fleets(PlainData, Tabular):
             for one in self.fleets
         ]
         return {name: [row.get(name) for row in rows] for name in dict.fromkeys(name for row in rows for name in row)}
+
+    def plot(self) -> Picture:
+        """Tokens a second of a device against those of a user, of the first fleets with fewer and more engines."""
+        from crossflow.answers.fleets.front import front_picture
+
+        return front_picture(self.scenario, self.fleets)
 
     def __repr__(self) -> str:
         what = "USD/hour" if self.priced else "devices"

@@ -66,7 +66,8 @@ def table_of(backend: str) -> FlagTable:
     own, engine = table("dynamo"), table(backend)
     return FlagTable(
         kind="launch", framework="dynamo", title=own.title, sources={**engine.sources, **own.sources}, software=engine.software,
-        vendors=own.vendors, comments=(*engine.comments, ROUTER), flags={**engine.flags, **own.flags}, ignored={**own.ignored, **engine.ignored},
+        vendors=own.vendors, comments=(*engine.comments, ROUTER),
+        flags={**engine.flags, **own.flags}, ignored={**own.ignored, **engine.ignored},
         unmodelled={**engine.unmodelled, **own.unmodelled}, switches=(*own.switches, *engine.switches),
     )  # fmt: skip
 
