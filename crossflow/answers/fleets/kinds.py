@@ -105,7 +105,8 @@ def site_of(scenario: Scenario, kind: FleetKind, trace: RequestTrace, most: int)
         Where an engine cannot be laid out so, with why.
     """
     others = {path: value for path, value in kind.settings.items() if path not in (STRATEGY, DEVICES)}
-    plan, readers = _plan_of(kind.strategy), (0,)
+    plan = _plan_of(kind.strategy)
+    readers: tuple[int, ...] = (0,)
     moved = _moved(scenario, others, plan)
     counts = tuple(n for n in range(1, most // plan.devices + 1) if fills(n * plan.devices, moved.system.devices_per_node))
     if not counts:
@@ -151,7 +152,7 @@ def kinds_of(scenario: Scenario, space: FleetSpace, trace: RequestTrace, most: i
     if ROUTER not in given:
         given[ROUTER] = _routers(scenario, trace)
     layouts = given.pop(STRATEGY, None)
-    together = {name: read_together(name, values) for name, values in given.items() if is_together(values)}
+    together = {name: read_together(name, values) for name, values in given.items() if isinstance(values, Mapping) and is_together(values)}
     found = list[FleetKind]()
     for values in itertools.product(*given.values()):
         told = dict(zip(given, values, strict=True))

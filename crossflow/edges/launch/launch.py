@@ -401,7 +401,7 @@ def flags_of(scenario: Scenario, kind: str) -> SaidScenario:
     settings = _settings(scenario, spec, plan, known)
     named = scenario.document.data["workload"].get("model")
     rules = _ruled(scenario, kind, settings, plan, named)
-    values = _reaching(scenario, written_flags(known, settings, rules.values, rules.said))
+    values = _reaching(scenario, dict(written_flags(known, settings, rules.values, rules.said)))
     said = rules.said | {
         row.field for row in known.flags.values() if row.field in settings and said_by(known, row.field, settings[row.field])
     }
