@@ -29,6 +29,7 @@ if TYPE_CHECKING:  # what type checkers and editors know of the names below
     from crossflow.answers.evaluation.recommendation import recommendation_program as recommendation_program
     from crossflow.answers.evaluation.timelines import simulate as simulate
     from crossflow.answers.explanation.answers import Explanation as Explanation
+    from crossflow.answers.fleets.ranking import Fleets as Fleets
     from crossflow.answers.interactive.draws import Draws as Draws
     from crossflow.answers.interactive.draws import uncertainty as uncertainty
     from crossflow.answers.interactive.optimum import Optimum as Optimum
@@ -38,10 +39,10 @@ if TYPE_CHECKING:  # what type checkers and editors know of the names below
     from crossflow.answers.planning.asking import explain as explain
     from crossflow.answers.planning.asking import legal as legal
     from crossflow.answers.planning.asking import load as load
-    from crossflow.answers.planning.asking import plan as plan
     from crossflow.answers.planning.asking import predict as predict
     from crossflow.answers.planning.asking import serve as serve
     from crossflow.answers.planning.asking import timeline as timeline
+    from crossflow.answers.planning.asking_plans import plan as plan
     from crossflow.answers.planning.comparing import ComparedSystems as ComparedSystems
     from crossflow.answers.planning.comparing import compare as compare
     from crossflow.answers.planning.opening import from_dict as from_dict
@@ -84,7 +85,8 @@ _PUBLIC = {
     "Prediction": "answers.prediction",
     "predict": "answers.planning.asking",
     "Plans": "answers.planning.plans",
-    "plan": "answers.planning.asking",
+    "Fleets": "answers.fleets.ranking",
+    "plan": "answers.planning.asking_plans",
     "ComparedSystems": "answers.planning.comparing",
     "compare": "answers.planning.comparing",
     "legal": "answers.planning.asking",

@@ -27,7 +27,7 @@ HOUSE = {
     "cost": (("",),),
     "engine": (("",), ("timeline", "service"), ("runs",)),
     "answers": (
-        ("settings", "bands", "requested"),
+        ("settings", "bands", "requested", "workers"),
         ("scenario", "score"),
         ("points",),
         ("evaluation",),
@@ -35,6 +35,7 @@ HOUSE = {
         ("prediction", "catalogue", "service"),
         ("search",),
         ("explanation",),
+        ("fleets",),
         ("planning",),
         ("study",),
         ("interactive",),
@@ -53,7 +54,7 @@ EXTRAS = {("evidence", "torch"): ("torch", "transformers"), ("evidence", "emulat
 EXTRAS_PACKAGES = tuple(f"crossflow.{wing}.{room}" for wing, room in EXTRAS)
 LONGEST_FUNCTION = 60  # lines, docstring included
 
-LONGEST_CHAIN = 20
+LONGEST_CHAIN = 21
 
 
 def room_of(parts):
@@ -145,7 +146,7 @@ def test_rooms_import_only_what_is_below_them(path):
 
 
 DOORED = tuple(wing for wing in HOUSE if wing not in ("base", "edges"))  # everyone stands on `base`, and nobody on `edges`
-MOST_DOORS = 135  # names of a wing that others may import
+MOST_DOORS = 142  # names of a wing that others may import
 
 
 def entered():

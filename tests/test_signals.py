@@ -83,7 +83,7 @@ def test_a_terminal_that_closes_leaves_the_process_that_tidies_up():
     """SIGHUP reaches it too; without it the pool's locks would be told as unknown, with tracebacks."""
     code = """
 from multiprocessing import resource_tracker
-from crossflow.answers.study.workers import _Pool
+from crossflow.answers.workers import _Pool
 pool = _Pool(1)
 print(open(f"/proc/{resource_tracker._resource_tracker._pid}/status").read())
 pool.end()

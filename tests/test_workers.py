@@ -11,8 +11,8 @@ import time
 import pytest
 from tasks import always_deadly, deadly, slowly, square
 
-from crossflow.answers.study import workers as hands
-from crossflow.answers.study.workers import in_order, workers
+from crossflow.answers import workers as hands
+from crossflow.answers.workers import in_order, workers
 from crossflow.base.errors import CrossflowError
 
 distributed = pytest.importorskip("distributed")

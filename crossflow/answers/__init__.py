@@ -3,9 +3,9 @@
 `scenario` reads files, data and settings; `evaluate(scenario, points)` (`evaluation`) is the one composition of the wings below and
 gives a `Score`, whose figures stand beside their trust (`bands`). On it stand a `Prediction` with all that one point has to say, `uses`
 and `idle` (what waits for a resource, which settings change nothing), `search` (spaces, objectives, searchers), `explanation`
-(elasticities, what-ifs, uncertainty), `planning` (the best strategies, comparisons, and the names of the Python interface), `study`
-(sweeps and searches as tables, plots and a record) and `interactive` (the same from Python without a file). `catalogue` says what is
-shipped.
+(elasticities, what-ifs, uncertainty), `fleets` (the cheapest engines for requests), `planning` (the best strategies, comparisons, and the
+names of the Python interface), `study` (sweeps and searches as tables, plots and a record) and `interactive` (the same from Python without
+a file). `catalogue` says what is shipped.
 
 Takes names, files and settings; gives results that can say themselves as data, tables and pictures.
 """
@@ -34,16 +34,18 @@ DOORS = {
     "explanation.parameters": ("Parameter", "ParameterGroup", "in_use", "parameters"),
     "explanation.sensitivity": ("explain", "other_strategies"),
     "explanation.tornado": ("draw", "in_words", "tornado"),
+    "fleets.ranking": ("Fleets", "RankedFleet", "check_of_fleets", "plan_fleets"),
     "planning.asking": ("asked", "serve"),
-    "planning.comparing": ("ComparedSystem", "ComparedSystems", "compare"),
+    "planning.comparing": ("ComparedSystem", "ComparedSystems", "compare", "prices_of"),
     "planning.opening": ("Overrides", "ScenarioSource", "load", "unplanned"),
     "planning.planner": ("plan",),
     "planning.plans": ("Plans", "RankedPlan", "follows_from_time"),
+    "planning.requesting": ("section_of",),
     "planning.question": ("INSTEAD", "Question", "names_program"),
     "points": ("variant", "varied", "written"),
     "prediction": ("Prediction", "predict"),
     "scenario": ("SYSTEM_KINDS", "Scenario", "check_steady", "check_strategy", "from_dict", "from_document", "load", "model_name",
-        "presets", "spelled_out"),
+        "presets", "requests_of", "spelled_out"),
     "score": ("MARGIN", "Score", "larger_is_better", "unit_of", "words"),
     "search.driver": ("search",),
     "search.goals": ("Constraint", "Objective"),

@@ -525,7 +525,9 @@ def check_strategy(scenario: Scenario) -> None:
 def requests_of(scenario: Scenario) -> RequestTrace:
     """The requests of a scenario, in order of arrival; CrossflowError where it has none."""
     if scenario.requests is None:
-        raise CrossflowError(f"{scenario.name}: it has no requests; give the key requests: a trace, or how they are drawn")
+        raise CrossflowError(
+            f"{scenario.name}: it has no requests; give the key requests: a trace, or how they are drawn (or --requests with --model)"
+        )
     return requests_in(scenario.requests, scenario.base).trace
 
 

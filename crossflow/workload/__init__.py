@@ -20,7 +20,7 @@ DOORS = {
     "jobs": ("dlrm_job", "job_of", "tokens_of"),
     "operations": ("*",),
     "released": ("SERVED", "as_released", "release_notes"),
-    "requests.asking": ("AskedRequests", "mean_rate", "means", "requests_in"),
+    "requests.asking": ("AskedRequests", "files_of", "found_file", "mean_rate", "means", "requests_in"),
     "requests.describe": ("DescribedRequests", "LengthSpread", "TARGETS"),
     "requests.picture": ("rate_line",),
     "requests.record": ("RequestTrace",),

@@ -106,6 +106,37 @@ class ReplayedScenario:
         return tuple(each[id(one)] for one, _ in self.engines)
 
 
+@dataclass(frozen=True, kw_only=True, eq=False)
+class ServiceEngines:
+    """All engines of a service.
+
+    Attributes
+    ----------
+    writing : engines that write: the replicas of the strategy, then those of pools.
+    readers : engines that only read prompts, where these are apart.
+    sent : times of sending the keys and values of a prompt: fixed, and for each token over the links of the sender. [s], [s]
+    """
+
+    writing: tuple[Engines, ...]
+    readers: Engines | None = None
+    sent: tuple[float, float] = (0.0, 0.0)
+
+    @property
+    def writers(self) -> Engines:
+        """The replicas of the strategy."""
+        return self.writing[0]
+
+    @property
+    def problem(self) -> str:
+        """Why no request can be answered, whatever it asks for; empty where some can be."""
+        return _unbuilt(self) or ("" if all(one.limits.pages for one in self.writing) else NO_ROOM)
+
+    def counted(self, writers: int, readers: int = 0) -> ServiceEngines:
+        """The same with other numbers of engines, which share their tables: a step does not know how many others there are."""
+        others = None if self.readers is None else replace(self.readers, count=readers)
+        return replace(self, writing=(replace(self.writers, count=writers), *self.writing[1:]), readers=others)
+
+
 def replayed_scenario(scenario: Scenario, trace: RequestTrace, seed: int = 0) -> ReplayedScenario:
     """Replay requests through the service of a scenario.
 
@@ -114,15 +145,13 @@ def replayed_scenario(scenario: Scenario, trace: RequestTrace, seed: int = 0) ->
     CrossflowError
         Where the scenario is no service, or one that is not replayed.
     """
-    trace = _as_cached(scenario, trace)
-    found, ready = _ready(scenario, trace, seed)
-    return found if ready is None else replace(found, found=replay(trace, *ready))
+    return replayed_on(scenario, engines_of(scenario, trace), trace, seed=seed)
 
 
 def tallied_scenario(scenario: Scenario, trace: RequestTrace, seed: int = 0) -> tuple[ReplayedScenario, Tallied | None]:
     """The same with running statistics in the place of what became of each request; None where no request has room."""
     trace = _as_cached(scenario, trace)
-    found, ready = _ready(scenario, trace, seed)
+    found, ready = _ready(scenario, engines_of(scenario, trace), trace, seed)
     if ready is None:
         return found, None
     kinds = [KindTally(engines=kind.count, energy_of=kind.table.energy) for kind in found.kinds]
@@ -135,17 +164,8 @@ def _as_cached(scenario: Scenario, trace: RequestTrace) -> RequestTrace:
     return trace if stack is None or stack.engine.prefixes else replace(trace, blocks=None, block=0)
 
 
-_Ready = tuple[EnginePool, Readers | None, Failures | None]
-
-
-def _ready(scenario: Scenario, trace: RequestTrace, seed: int) -> tuple[ReplayedScenario, _Ready | None]:
-    """Engines of a scenario, and what a replay takes; None where no request has room.
-
-    Raises
-    ------
-    CrossflowError
-        Where the scenario is no service, or one that is not replayed.
-    """
+def engines_of(scenario: Scenario, trace: RequestTrace) -> ServiceEngines:
+    """Engines of the service of a scenario, with tables that reach as far as the requests; see `replayed_scenario`."""
     workload, plan = scenario.workload, scenario.strategy
     if not isinstance(workload, TransformerSpec) or workload.task != "serving":
         raise CrossflowError(OF_A_SERVICE.format(task=getattr(workload, "task", workload.model)))
@@ -153,20 +173,41 @@ def _ready(scenario: Scenario, trace: RequestTrace, seed: int) -> tuple[Replayed
     assert scenario.stack is not None  # and software
     check_strategy(scenario, plan, workload, scenario.nodes)
     check_fleet(scenario, trace)
-    made = _engines(scenario, trace)
-    problem = _unbuilt(made) or ("" if all(one.limits.pages for one in made.writing) else NO_ROOM)
-    found = ReplayedScenario(found=None, writers=made.writing[0], further=made.writing[1:], readers=made.readers, problem=problem)
-    if problem:
+    return _engines(scenario, _as_cached(scenario, trace))
+
+
+def replayed_on(
+    scenario: Scenario, engines: ServiceEngines, trace: RequestTrace, *, seed: int = 0, first: int | None = None
+) -> ReplayedScenario:
+    """Replay requests, or the `first` of them alone, on engines that a service has.
+
+    Routers see the whole trace, so that the first requests go where they go among all.
+    """
+    trace = _as_cached(scenario, trace)
+    found, ready = _ready(scenario, engines, trace, seed)
+    asked = trace if first is None else trace.at(np.arange(min(first, len(trace))))
+    return found if ready is None else replace(found, found=replay(asked, *ready))
+
+
+_Ready = tuple[EnginePool, Readers | None, Failures | None]
+
+
+def _ready(scenario: Scenario, engines: ServiceEngines, trace: RequestTrace, seed: int) -> tuple[ReplayedScenario, _Ready | None]:
+    """Engines of a scenario, and what a replay takes; None where no request has room."""
+    writing, readers = engines.writing, engines.readers
+    found = ReplayedScenario(found=None, writers=writing[0], further=writing[1:], readers=readers, problem=engines.problem)
+    if found.problem:
         return found, None
-    rng, serving = np.random.default_rng(seed), workload.serving
-    writers = _pool(scenario, trace, made.writing, rng, scaling_of(serving.autoscale, plan.dp))
-    readers = None
-    if made.readers is not None:
-        readers = Readers(pool=_pool(scenario, trace, (made.readers,), rng), fixed=made.sent[0], each=made.sent[1])
-    return found, (writers, readers, failures_of(serving.failures))
+    assert isinstance(scenario.workload, TransformerSpec)
+    rng, serving = np.random.default_rng(seed), scenario.workload.serving
+    pool = _pool(scenario, trace, writing, rng, scaling_of(serving.autoscale, engines.writers.count))
+    reading = None
+    if readers is not None:
+        reading = Readers(pool=_pool(scenario, trace, (readers,), rng), fixed=engines.sent[0], each=engines.sent[1])
+    return found, (pool, reading, failures_of(serving.failures))
 
 
-def _unbuilt(made: _Made) -> str:
+def _unbuilt(made: ServiceEngines) -> str:
     """Why the devices of engines cannot be built, as scores say it; nothing where they can."""
     engines = (*made.writing[:1], *(() if made.readers is None else (made.readers,)), *made.writing[1:])
     kinds = [(one.fleet, mask, sentence) for one in engines for mask, sentence in one.fleet.device.problems]
@@ -198,14 +239,6 @@ def _engine(scenario: Scenario, trace: RequestTrace, kind: Engines) -> Replica:
     return Replica(kind.table, limits, policy, PrefixCache(size, kind.beyond // size))
 
 
-class _Made(NamedTuple):
-    """Engines of a scenario, and the times that sending a prompt's keys and values takes."""
-
-    writing: tuple[Engines, ...]  # the replicas of the strategy, then those of pools
-    readers: Engines | None = None
-    sent: tuple[float, float] = (0.0, 0.0)  # fixed, and for each token over the links of the sender. [s], [s]
-
-
 class _Ground(NamedTuple):
     """What engines of a pool run on, and how."""
 
@@ -216,7 +249,7 @@ class _Ground(NamedTuple):
     pool: str = ""
 
 
-def _engines(scenario: Scenario, trace: RequestTrace) -> _Made:
+def _engines(scenario: Scenario, trace: RequestTrace) -> ServiceEngines:
     """Engines that write, those that only read, and the times of sending between them."""
     workload, plan, job = scenario.workload, scenario.strategy, scenario.job()
     assert isinstance(workload, TransformerSpec)
@@ -235,12 +268,12 @@ def _engines(scenario: Scenario, trace: RequestTrace) -> _Made:
     prefill = sites[0][1].service.prefill
     writing = [site.engines(ground, reads=prefill is None, writes=True) for ground, site in sites]
     if prefill is None:
-        return _Made(tuple(writing))
+        return ServiceEngines(writing=tuple(writing))
     readers = sites[0][1].engines(_Ground(reads_on, beside, prefill.layout, int(prefill.workers[0])), reads=True, writes=False)
     ends = (reads_on, *(ground.machine for ground in grounds))
     fixed, each = zip(*(_sent(job, end, prefill, workload.tokens) for end in ends), strict=True)
     received = (replace(kind, received=time) for kind, time in zip(writing, each[1:], strict=True))
-    return _Made(tuple(received), readers, (max(fixed), each[0]))
+    return ServiceEngines(writing=tuple(received), readers=readers, sent=(max(fixed), each[0]))
 
 
 def _place(scenario: Scenario, name: str, own: Machine) -> tuple[Machine, Fleet]:

@@ -19,13 +19,11 @@ from crossflow.answers import prediction
 from crossflow.answers.evaluation.timelines import simulate
 from crossflow.answers.explanation import sensitivity
 from crossflow.answers.explanation.answers import Explanation
-from crossflow.answers.planning import opening, planner
+from crossflow.answers.planning import opening
 from crossflow.answers.planning.opening import Overrides, ScenarioSource, as_settings, unplanned
-from crossflow.answers.planning.plans import Plans
 from crossflow.answers.planning.question import INSTEAD, Question
 from crossflow.answers.prediction import Prediction
 from crossflow.answers.scenario import Scenario, ScenarioFile, requests_of
-from crossflow.answers.score import MARGIN
 from crossflow.answers.service.served import STREAMED, ServedRequests, served, streamed
 from crossflow.base import files
 from crossflow.base.errors import CrossflowError, did_you_mean
@@ -102,32 +100,6 @@ def load(scenario: ScenarioSource | None = None, settings: Overrides = (), **nam
 def explain(scenario: ScenarioSource | None = None, objective: str | None = None, settings: Overrides = (), **named: Any) -> Explanation:
     """What limits a scenario; see `crossflow.answers.explanation.sensitivity.explain`, and `predict` for how the scenario is given."""
     return sensitivity.explain(opening.load(*asked("explain", scenario, settings, named)[:2]), objective)
-
-
-def plan(
-    scenario: ScenarioSource | None = None,
-    settings: Overrides = (),
-    *,
-    top: int = 10,
-    objective: str | None = None,
-    margin: float = MARGIN,
-    **named: Any,
-) -> Plans:
-    """The best strategies of a scenario; see `crossflow.answers.planning.planner.plan`, and `predict` for how the scenario is given.
-
-    The scenario's own strategy may be missing, ``auto``, or one for another number of devices.
-
-    Examples
-    --------
-    >>> import crossflow
-    >>> plans = crossflow.plan(model="llama3-8b", on="dgx-h100", batch=64)
-    >>> plans.best is not None and plans.best.strategy == plans[0].strategy
-    True
-    """
-    source, texts, assumed = asked("plan", scenario, settings, named)
-    found, notes = unplanned(source, texts)
-    plans = planner.plan(found, top=top, objective=objective, margin=margin)
-    return replace(plans, notes=(*(f"assumed: {sentence}" for sentence in assumed), *notes, *plans.notes))
 
 
 def legal(scenario: ScenarioSource | None = None, settings: Overrides = (), **named: Any) -> tuple[str, ...]:

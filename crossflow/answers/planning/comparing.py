@@ -282,7 +282,7 @@ def compare(
     (['dgx-h100', 'dgx-a100'], 'usd_per_million_tokens')
     """
     systems = _systems(model, on)
-    known = _prices(prices, systems)
+    known = prices_of(prices, systems)
     rent = _budget(devices, budget)
     texts = (*as_settings(settings), *_keywords(named))
     asked = [_Asked(model=model, system=name, task=task, batch=batch, settings=_priced(texts, known.get(name))) for name in systems]
@@ -349,7 +349,7 @@ def _systems(model: Any, on: str | Sequence[str]) -> list[str]:
     return names
 
 
-def _prices(prices: Mapping[str, float | str] | str | None, systems: Sequence[str]) -> dict[str, float]:
+def prices_of(prices: Mapping[str, float | str] | str | None, systems: Sequence[str]) -> dict[str, float]:
     """Rent of a device of each system that has a price. [USD/s]"""
     if isinstance(prices, str):
         parts = [part.partition("=") for part in prices.split(",")]

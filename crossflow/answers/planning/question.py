@@ -42,27 +42,35 @@ class Question:
     strategy: str | Mapping[str, Any] | None = None
     batch: int | None = None
     task: str | None = None
+    requests: Mapping[str, Any] | None = None  # section of a scenario
 
     def scenario(self, settings: Sequence[str] = ()) -> tuple[Document, tuple[str, ...]]:
         """The scenario's own data, and a sentence for each number that was assumed; none for those that `settings` give."""
+        if self.requests is not None and (self.batch is not None or self.task not in (None, "serving")):
+            raise CrossflowError(
+                f"--{'batch' if self.batch is not None else 'task'} goes without --requests, which say how many requests of a service come"
+            )
         if self.nodes is not None and self.devices is not None:
             raise CrossflowError("give --nodes or --devices, not both: a system has a fixed number of devices in a node")
         model, named = model_name(self.model) or self.model, template_name(self.system) or self.system
         counts = {key: value for key in ("nodes", "devices") if (value := getattr(self, key)) is not None}
         system = {"template": named, **counts}
-        path = _config(self.model)
+        path, task = _config(self.model), "serving" if self.requests is not None else self.task
         workload: dict[str, Any] = {"model": model if path is None else str(path)}
-        workload |= {key: value for key, value in (("global_batch", self.batch), ("task", self.task)) if value is not None}
+        workload |= {key: value for key, value in (("global_batch", self.batch), ("task", task)) if value is not None}
         title = path.resolve().parent.name or "model" if path is not None and path.name == CONFIG else _title(model)
         data = {
             "name": f"{title} on {Path(named).stem}",
             "system": system,
             "workload": workload,
+            **({} if self.requests is None else {"requests": self.requests}),
             **({} if self.strategy is None and names_program(model) else {"strategy": self.strategy or AUTO}),
         }
         said = files.override(Document(file=COMMAND, data=data), settings).data
         _check_network(named, said["system"], said["workload"].get("task", "training"))
         assumed = list(_assumed(said["system"], said["workload"], path))
+        if self.requests is not None:  # which say all other numbers
+            assumed = [one for one in assumed if one[0] == "nodes"]
         values = {key: value for key, value, _ in assumed if value is not None}
         return Document(file=COMMAND, data={**data, "workload": {**workload, **values}}), tuple(text for *_, text in assumed)
 

@@ -13,6 +13,7 @@ from crossflow.base import contents, files, limits
 from crossflow.base.errors import CrossflowError, Problem, SpecError
 from crossflow.base.files import Document
 from crossflow.base.limits import shown
+from crossflow.workload.requests.asking import files_of, found_file
 from crossflow.workload.requests.describe import DescribedRequests
 from crossflow.workload.requests.spec import TIMES, RequestsSpec, draws
 from crossflow.workload.requests.tables import ENDINGS, ending
@@ -83,6 +84,21 @@ def _opened(source: RequestedSource) -> tuple[Document, Path | None, str]:
             f"{path}: expected a trace, which ends in {', '.join(ENDINGS)}, perhaps with .gz, or a scenario, which ends in .yaml"
         )
     return _section(files.read_yaml(path), path.name), path.parent, path.name
+
+
+def section_of(source: RequestedSource) -> dict[str, Any]:
+    """The section of a trace, of a scenario or of a file with that section alone, with the paths of its files from the current folder."""
+    document, base, name = _opened(source)
+    held = document.data[SECTION]
+    held = {"trace": held} if isinstance(held, str) else held
+    spec = files.validate_at(RequestsSpec, document, SECTION)
+    asked_of(spec, document, base)  # what is wrong with it is told with its file
+    data = dict(held)
+    if isinstance(data.get("trace"), str) and base is not None:
+        data["trace"] = str(found_file(data["trace"], "trace", base))
+    if named := [key for key, _ in files_of(spec) if key != "trace"]:
+        raise document.error((SECTION, *files.parts_of(named[0])), f"files of lengths are found from a scenario only: {name} is none")
+    return data
 
 
 def _is_document(path: Path) -> bool:

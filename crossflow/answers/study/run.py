@@ -20,7 +20,7 @@ from crossflow.answers.study.plots import draw
 from crossflow.answers.study.plots.view import View
 from crossflow.answers.study.reading import Study, read_study
 from crossflow.answers.study.searches import Reporter, SearchResult
-from crossflow.answers.study.workers import Workers, workers
+from crossflow.answers.workers import Workers, workers
 from crossflow.base import files, packages, provenance
 from crossflow.base.arrays import Array, Mask
 from crossflow.base.errors import CrossflowError

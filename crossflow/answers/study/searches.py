@@ -24,7 +24,7 @@ from crossflow.answers.search.space import Designs
 from crossflow.answers.study import records
 from crossflow.answers.study.planning import PlannedSearch
 from crossflow.answers.study.tables import PointsTable, numbers
-from crossflow.answers.study.workers import Workers, in_order
+from crossflow.answers.workers import Workers, in_order
 from crossflow.base import files
 from crossflow.base.arrays import plain
 from crossflow.base.files import Document

@@ -20,7 +20,7 @@ from crossflow.answers.search.division import SPREAD, BudgetDivision, Seen
 from crossflow.answers.search.evolution import Evolved
 from crossflow.answers.study import records
 from crossflow.answers.study.spec import Redivide, StudyFile, Uncertainty, money, recorded
-from crossflow.answers.study.workers import Here, Processes, Workers
+from crossflow.answers.workers import Here, Processes, Workers
 from crossflow.base.arrays import Array
 from crossflow.base.errors import CrossflowError
 

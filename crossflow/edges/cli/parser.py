@@ -136,6 +136,14 @@ def _share(text: str) -> float:
     return share
 
 
+def _attained(text: str) -> float:
+    number = text.removesuffix("%").strip()
+    share = float(number) / (100.0 if text.endswith("%") else 1.0) if number.replace(".", "", 1).isdecimal() else 0.0
+    if not 0.0 < share <= 1.0:
+        raise argparse.ArgumentTypeError(f"expected a share of requests above 0 and up to 1, such as 0.99 or 99%, got '{text}'")
+    return share
+
+
 _TASKS = ("training", "forward", "prefill", "decode", "serving")
 _VERBOSE = "say on stderr which files are read, what the command takes, and where an error arises"
 _SETTINGS = _argument(
@@ -147,6 +155,10 @@ _LAUNCH = (
 )
 _EXPORT = "write the flags of the best plan that a framework can express, to stdout or with -o into a file"
 _DIFF = "with --from: the flags of that file to add, remove and change for the best plan, and what it gains; with -o the changed script"
+_ASKED = "with --model and --on: what a service is asked, a trace, or a scenario or file with the section requests"
+_ON_TARGET = "of requests: share of them that must meet all of their targets, 0.99 where not given"
+_VARY = "of requests: values that fleets may have, such as strategy=tp4,tp8 for layouts of an engine; may be given several times"
+_PLAN_WRITTEN = "with --export or --diff: the file to write; of requests a picture (.png, .svg) of the fleets without --export"
 _INIT = "what to begin with; the kinds are listed where none is given"
 # What a command is about: a file, or a model and a system by name.
 _ABOUT_WHAT: tuple[Argument, ...] = (
@@ -240,14 +252,19 @@ _COMMANDS: dict[str, tuple[str, tuple[Argument, ...]]] = {
         *_ABOUT_WHAT,
         _argument("-o", "--output", type=Path, metavar="FILE", help="write the answer to a file; FILE.json has JSON"),
     )),
-    "plan": ("find the best strategies of a scenario: time, memory, peak use, and why others fail", (
+    "plan": ("find the best strategies of a scenario, or for its requests the cheapest fleets, and why others fail", (
         *_ABOUT_WHAT,
         _argument("--top", type=_positive, default=10, metavar="N", help="plans to list, 10 where not given"),
         _argument("--objective", metavar="NAME", help=_OBJECTIVE),
         _argument("--margin", type=_share, default=0.05, metavar="SHARE", help=_MARGIN),
         _argument("--export", choices=FRAMEWORKS, metavar="FRAMEWORK", help=f"{_EXPORT}: {', '.join(FRAMEWORKS)}"),
         _argument("--diff", action="store_true", help=_DIFF),
-        _argument("-o", "--output", type=Path, metavar="FILE", help="with --export or --diff: the file to write"),
+        _argument("--requests", type=Path, metavar="FILE", help=_ASKED),
+        _argument("--on-target", type=_attained, metavar="SHARE", help=_ON_TARGET),
+        _argument("--vary", action="append", default=[], metavar="PATH=A,B", help=_VARY),
+        _argument("--price", metavar="A=2.2,B=4.5", help="with --requests: USD of a device and hour by system, as in compare"),
+        _argument("--jobs", type=_positive, metavar="N", help="of requests: processes to use, 2 where not given and kinds are many"),
+        _argument("-o", "--output", type=Path, metavar="FILE", help=_PLAN_WRITTEN),
         _argument("--force", action="store_true", help="replace a file that is there"),
     )),
     "compare": ("compare systems: the best plan of a model on each, time, price and energy, and which of them cannot be told apart", (
@@ -287,6 +304,7 @@ _COMMANDS: dict[str, tuple[str, tuple[Argument, ...]]] = {
     )),
     "serve": ("replay requests through a service, event by event: times, tails, targets, cache, energy, cost", (
         *_ABOUT_WHAT,
+        _argument("--requests", type=Path, metavar="FILE", help=_ASKED),
         _argument("-o", "--output", type=Path, action="append", default=[], metavar="FILE", help=_SERVED),
         _argument(
             "--stream", action=argparse.BooleanOptionalAction,

@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from crossflow.answers.planning.opening import unplanned
+from crossflow.answers.planning.opening import ScenarioSource, unplanned
 from crossflow.answers.planning.planner import plan
 from crossflow.answers.planning.plans import Plans, RankedPlan
+from crossflow.answers.scenario import Scenario
 from crossflow.answers.score import larger_is_better, unit_of, words
 from crossflow.base import files
 from crossflow.base.errors import CrossflowError
@@ -31,6 +32,12 @@ _REASONS = 5  # that a page shows
 
 def run(arguments: argparse.Namespace) -> None:
     """Plan the scenario with its overrides, and write the flags of the best plan where they are asked for."""
+    opened = None if arguments.diff else source_of(_on_one(arguments))  # once: standard input is read only once
+    if (asked := of_requests(arguments, opened)) is not None:
+        from crossflow.edges.cli import fleets  # with replays, which few plans need
+
+        fleets.run(arguments, *asked)
+        return
     if arguments.diff:
         from crossflow.edges.cli import diff  # with the tables of flags, which few plans need
 
@@ -45,7 +52,7 @@ def run(arguments: argparse.Namespace) -> None:
     if arguments.output is not None:
         export.check_ending(arguments.output, arguments.export)
         files.check_new(arguments.output, replace=arguments.force)
-    plans, assumed, launch = planned(arguments)
+    plans, assumed, launch = planned(arguments, opened)
     found = export.exported(plans, arguments.export) if arguments.export is not None else None
     if arguments.json:
         data = {**plans.to_dict(), **({"assumptions": list(assumed)} if assumed else {})}
@@ -62,9 +69,36 @@ def run(arguments: argparse.Namespace) -> None:
         export.deliver(found, arguments)
 
 
-def planned(arguments: argparse.Namespace) -> tuple[Plans, tuple[str, ...], Launch | None]:
+Opened = tuple[ScenarioSource, tuple[str, ...], "Launch | None"]  # what describes a scenario, what was assumed, and a launch file
+
+
+def _on_one(arguments: argparse.Namespace) -> argparse.Namespace:
+    """The words of a command on the first of its systems."""
+    if "," not in (arguments.on or ""):
+        return arguments
+    if arguments.requests is None:
+        raise CrossflowError(
+            f"--on {arguments.on}: plan takes several systems with --requests alone; "
+            "crossflow compare sets steady states on them side by side"
+        )
+    return argparse.Namespace(**{**vars(arguments), "on": arguments.on.split(",")[0].strip()})
+
+
+def of_requests(arguments: argparse.Namespace, opened: Opened | None) -> tuple[Scenario, tuple[str, ...], tuple[str, ...]] | None:
+    """The scenario where it has requests, with sentences on what was assumed and notes; None for a steady state, which has no fleets."""
+    if opened is not None and opened[2] is None:
+        scenario, notes = unplanned(opened[0], arguments.settings)
+        if scenario.requests is not None:
+            return scenario, opened[1], notes
+    only = {"--on-target": arguments.on_target, "--vary": arguments.vary, "--price": arguments.price, "--jobs": arguments.jobs}
+    if given := next((name for name, value in only.items() if value), None):
+        raise CrossflowError(f"{given} is of fleets for requests: give the scenario the key requests, or --requests with --model and --on")
+    return None
+
+
+def planned(arguments: argparse.Namespace, opened: Opened | None = None) -> tuple[Plans, tuple[str, ...], Launch | None]:
     """The plans that a command asks for, sentences on what was assumed, and the launch file that describes the scenario."""
-    source, assumed, launch = source_of(arguments)
+    source, assumed, launch = opened or source_of(arguments)
     scenario, notes = unplanned(source, arguments.settings)
     if arguments.export is not None:
         from crossflow.edges.launch.launch import stacks

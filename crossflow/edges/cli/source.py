@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from crossflow.answers.planning.opening import ScenarioSource, load
 from crossflow.answers.planning.question import INSTEAD, Question, names_program
+from crossflow.answers.planning.requesting import section_of
 from crossflow.answers.scenario import Scenario
 from crossflow.base import files, limits
 from crossflow.base.errors import CrossflowError, Problem, SpecError
@@ -19,6 +20,10 @@ if TYPE_CHECKING:
     from crossflow.edges.launch.launch import Launch
 
 STDIN, _STDIN = Path("-"), "<stdin>"  # as it is asked for, and in messages
+_REQUESTS_APART = (
+    "--requests goes with --model and --on; beside {other} write the key into a scenario, as in `requests: {asked}`, in which "
+    "workload has task: serving and neither prompt, output nor global_batch"
+)
 _FLAGS = 6  # without meaning that a page names
 
 
@@ -31,6 +36,9 @@ def scenario_of(arguments: argparse.Namespace) -> tuple[Scenario, tuple[str, ...
 def source_of(arguments: argparse.Namespace) -> tuple[ScenarioSource, tuple[str, ...], Launch | None]:
     """What describes the scenario of a command, sentences on what was assumed, and the launch file where that describes it."""
     given = {name: getattr(arguments, name) for name in INSTEAD if getattr(arguments, name) is not None}
+    asked = getattr(arguments, "requests", None)
+    if asked is not None and (arguments.scenario is not None or arguments.launch is not None):
+        raise CrossflowError(_REQUESTS_APART.format(other=arguments.scenario or f"--from {arguments.launch}", asked=asked))
     if arguments.launch is not None:
         return _launched(arguments, given)
     file = arguments.scenario
@@ -51,7 +59,8 @@ def source_of(arguments: argparse.Namespace) -> tuple[ScenarioSource, tuple[str,
             there = ", ".join(f"--{other} {value}" for other, value in given.items())
             raise CrossflowError(f"--{name} is missing beside {there}; give it, such as --{name} {example}, or a SCENARIO.yaml")
     system = given.pop("on")
-    return *Question(system=system, **given).scenario(arguments.settings), None
+    section = None if asked is None else section_of(asked)
+    return *Question(system=system, requests=section, **given).scenario(arguments.settings), None
 
 
 def _launched(arguments: argparse.Namespace, given: dict[str, object]) -> tuple[files.Document, tuple[str, ...], Launch]:

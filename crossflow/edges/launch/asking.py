@@ -6,6 +6,7 @@ from typing import Any
 
 from crossflow.answers.planning.asking import asked
 from crossflow.answers.planning.opening import Overrides, ScenarioSource, load
+from crossflow.edges.launch.fleet import write_fleet
 from crossflow.edges.launch.launch import write
 
 
@@ -24,4 +25,5 @@ def export(scenario: ScenarioSource | None = None, kind: str = "megatron", setti
     >>> "--tensor-model-parallel-size" in crossflow.export(crossflow.example("llama"), "megatron")
     True
     """
-    return write(load(*asked("export", scenario, settings, named)[:2]), kind)
+    found = load(*asked("export", scenario, settings, named)[:2])
+    return write(found, kind) if found.requests is None else write_fleet(found, kind)

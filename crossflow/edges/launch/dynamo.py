@@ -8,6 +8,7 @@ References
 .. [1] ai-dynamo 1.6.1, dynamo/vllm/args.py, dynamo/sglang/args.py, dynamo/trtllm/backend_args.py, 2026.
 .. [2] The same, dynamo/profiler/templates/dgd: a DynamoGraphDeployment of each engine, and the image that runs it.
 .. [3] ai-dynamo/dynamo, examples/backends/*/launch/disagg.sh and engine_configs, 2026: how workers that read prompts hand over the cache.
+.. [4] ai-dynamo, router guide of 1.5 and 1.6, 2026: modes of `--router-mode`, and `--no-router-kv-events`.
 """
 
 from __future__ import annotations
@@ -39,6 +40,12 @@ IMAGES = {kind: f"nvcr.io/nvidia/ai-dynamo/{name}-runtime:{VERSION}" for kind, n
 )}  # fmt: skip
 MODULES = {kind: f"dynamo.{module}" for module, kind in BACKENDS.items()}
 NAMES = {"vllm": "vLLM", "sglang": "SGLang", "tensorrt-llm": "TensorRT-LLM"}
+ROUTER = "workload.serving.router"  # an option of the frontend, and a comment that is read back
+# Modes of the frontend's router, by those of a replay; blocks are those that it has sent, so that workers need not tell theirs [4]_.
+MODES = {
+    "round_robin": [], "least_loaded": ["--router-mode", "least-loaded"], "two_choices": ["--router-mode", "power-of-two"],
+    "prefix": ["--router-mode", "kv", "--no-router-kv-events"],
+}  # fmt: skip
 CHUNK = "workload.serving.chunk"  # which workers that read prompts have not: they read whole ones
 CHUNKS = {"vllm": "max-num-batched-tokens", "sglang": "chunked-prefill-size", "tensorrt-llm": "--max_num_tokens"}
 LIMITS = {"vllm": "max-num-seqs", "sglang": "max-running-requests", "tensorrt-llm": "--max_batch_size"}  # of requests, by engine
@@ -59,7 +66,8 @@ def table_of(backend: str) -> FlagTable:
     own, engine = table("dynamo"), table(backend)
     return FlagTable(
         kind="launch", framework="dynamo", title=own.title, sources={**engine.sources, **own.sources}, software=engine.software,
-        vendors=own.vendors, comments=engine.comments, flags={**engine.flags, **own.flags}, ignored={**own.ignored, **engine.ignored},
+        vendors=own.vendors, comments=(*engine.comments, ROUTER),
+        flags={**engine.flags, **own.flags}, ignored={**own.ignored, **engine.ignored},
         unmodelled={**engine.unmodelled, **own.unmodelled}, switches=(*own.switches, *engine.switches),
     )  # fmt: skip
 
@@ -222,6 +230,8 @@ def flags(settings: FlatSettings, plan: Plan, named: Any, backend: str, node: in
     unsaid = list(rules.unsaid)
     if ranks.replicas > 1 and plan.pp > 1 and several(plan) != [block for block in APART if block in several(plan)]:
         unsaid.append(f"placement: {', '.join(plan.placement)}: replicas of a worker lie apart, as {', '.join(APART)}")
+    if (router := settings.get(ROUTER) or "round_robin") not in MODES:
+        unsaid.append(f"router: {router}: the frontend of dynamo has no such mode")
     if reads_apart(settings):
         unsaid += _reading(settings, named, backend, node)[1].unsaid
     said = rules.said | {"strategy.dp", "workload.serving.prefill.strategy", "workload.serving.prefill.workers"}
@@ -299,9 +309,9 @@ def _listed(values: Mapping[str, Any]) -> list[str]:
     return found
 
 
-def document(found: Sequence[Pool], backend: str, node: int, name: str, head: list[str]) -> str:
-    """A DynamoGraphDeployment with a frontend and the workers [2]_."""
-    front = {"name": "Frontend", "type": "frontend", "replicas": 1} | _pod(backend, ["python3", "-m", "dynamo.frontend"], [], 0)
+def document(found: Sequence[Pool], backend: str, node: int, name: str, head: list[str], router: str = "round_robin") -> str:
+    """A DynamoGraphDeployment with a frontend, whose router shares out requests, and the workers [2]_."""
+    front = {"name": "Frontend", "type": "frontend", "replicas": 1} | _pod(backend, ["python3", "-m", "dynamo.frontend"], MODES[router], 0)
     components = [front, *(_component(pool, backend, node) for pool in found)]
     data = {
         "apiVersion": "nvidia.com/v1beta1", "kind": "DynamoGraphDeployment", "metadata": {"name": _name(name)},

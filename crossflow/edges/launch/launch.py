@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from crossflow.answers.evaluation.members import check_strategy
-from crossflow.answers.scenario import Scenario, from_document
+from crossflow.answers.scenario import Scenario, from_document, requests_of
 from crossflow.base import files
 from crossflow.base.errors import CrossflowError, Problem, SpecError, StrategyError, did_you_mean, with_article
 from crossflow.base.files import Document, Place
@@ -30,6 +30,7 @@ from crossflow.hardware.architecture.software import SoftwareStack, load_stack
 from crossflow.parallel.strategy.plan import Plan
 from crossflow.workload.spec import TransformerSpec
 
+LENGTHS = ("max-model-len", "context-length", "--max_seq_len")  # of the longest request, by engine
 TRAINING = ("megatron", "torchtitan", "deepspeed")
 CHECKPOINTED = ("workload.dtype", "workload.weight_dtype")  # which a checkpoint says where no flag does, in its own way
 PLAIN = ("torchtitan", "deepspeed", "tensorrt-llm")  # whose keys of structured files have no hyphens before them
@@ -400,7 +401,7 @@ def flags_of(scenario: Scenario, kind: str) -> SaidScenario:
     settings = _settings(scenario, spec, plan, known)
     named = scenario.document.data["workload"].get("model")
     rules = _ruled(scenario, kind, settings, plan, named)
-    values = dict(written_flags(known, settings, rules.values, rules.said))
+    values = _reaching(scenario, dict(written_flags(known, settings, rules.values, rules.said)))
     said = rules.said | {
         row.field for row in known.flags.values() if row.field in settings and said_by(known, row.field, settings[row.field])
     }
@@ -469,7 +470,19 @@ def _settings(scenario: Scenario, spec: TransformerSpec, plan: Plan, known: Flag
             and _equal(_stack_value(shipped, path), software[row.field])
         ):
             del software[row.field]
-    return {**plan_settings(plan, spec.transformer().depth), **workload_settings(spec), **software}
+    workload = workload_settings(spec)
+    if scenario.requests is not None and spec.serving.arrival_rate is not None:  # of which each engine takes as many as it may
+        workload = {**workload, "workload.global_batch": stack.engine.requests * plan.dp}
+    return {**plan_settings(plan, spec.transformer().depth), **workload, **software}
+
+
+def _reaching(scenario: Scenario, values: Mapping[str, Any]) -> dict[str, Any]:
+    """Flags with room for the longest request of a scenario that has some, where they would have it for the mean one."""
+    if scenario.requests is None:
+        return dict(values)
+    trace = requests_of(scenario)
+    longest = int((trace.prompt + trace.output).max())
+    return {name: max(value, longest) if name in LENGTHS else value for name, value in values.items()}
 
 
 def _predicting(scenario: Scenario, known: FlagTable) -> SoftwareStack:
@@ -505,11 +518,13 @@ def pools_of(scenario: Scenario, found: SaidScenario) -> list[dynamo.Pool]:
     """The workers that Dynamo starts for a scenario, those that write answers first."""
     plan, named = scenario.strategy, scenario.document.data["workload"].get("model")
     assert isinstance(plan, Plan)  # a transformer's
-    return dynamo.pools(found.settings, plan, found.values, named, _backend(scenario), scenario.hosts[0])
+    pools = dynamo.pools(found.settings, plan, found.values, named, _backend(scenario), scenario.hosts[0])
+    return [replace(pool, values=_reaching(scenario, pool.values)) for pool in pools]
 
 
 def _deployed(scenario: Scenario, found: SaidScenario, head: list[str]) -> str:
-    return dynamo.document(pools_of(scenario, found), _backend(scenario), scenario.hosts[0], scenario.name, head)
+    router = found.settings.get(dynamo.ROUTER) or "round_robin"
+    return dynamo.document(pools_of(scenario, found), _backend(scenario), scenario.hosts[0], scenario.name, head, router)
 
 
 def _ruled(scenario: Scenario, kind: str, settings: FlatSettings, plan: Plan, named: Any) -> Flags:

@@ -1,0 +1,268 @@
+"""Fleets for requests: the search finds what replays of all numbers find, its bounds hold, and launch files say the fleet."""
+
+import functools
+import json
+import os
+import subprocess
+
+import numpy as np
+import pytest
+
+import crossflow
+from crossflow.answers.evaluation.replay_figures import ReplayFigures, replayed_figures
+from crossflow.answers.evaluation.replaying import engines_of, replayed_on
+from crossflow.answers.fleets.demand import RequestWork, engines_needed, unread
+from crossflow.answers.fleets.growing import least
+from crossflow.answers.fleets.kinds import FleetKind, fills, kinds_of, site_of
+from crossflow.answers.fleets.ranking import plan_fleets
+from crossflow.answers.fleets.searching import FleetQuestion, searched
+from crossflow.answers.fleets.sizing import FleetTask, sized
+from crossflow.answers.points import variant
+from crossflow.answers.scenario import requests_of
+from crossflow.base.errors import CrossflowError
+from crossflow.workload.requests.record import RequestTrace
+
+ROUTER = "workload.serving.router"
+LAYOUTS = {"strategy": ["tp1", "tp2"]}
+
+
+@functools.lru_cache
+def scenario(seed=1):
+    asked = {
+        "arrivals": {"law": "poisson", "rate": "40 1/s"}, "count": 400, "seed": seed, "targets": {"ttft": "300 ms", "tpot": "12 ms"},
+        "prompt": {"law": "lognormal", "median": 900, "p95": 4000}, "output": {"law": "lognormal", "median": 120, "p95": 400},
+    }  # fmt: skip
+    system = {"template": "dgx-h100", "devices": 8, "operation": {"price": "2 USD/hour"}}
+    workload = {"model": "llama3-8b", "task": "serving", "dtype": "fp8"}
+    data = {"name": "chat", "system": system, "workload": workload, "strategy": "tp1-dp8", "software": "vllm", "requests": asked}
+    return crossflow.from_dict(data, "chat")
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_the_search_finds_the_cheapest_of_all_replays(seed):
+    one = scenario(seed)
+    trace = requests_of(one)
+    kinds = kinds_of(one, {**LAYOUTS, ROUTER: ["round_robin", "least_loaded"]}, trace, 8)
+    every = {}
+    for kind in kinds:
+        site = site_of(one, kind, trace, 8)
+        for n in site.counts:
+            made = site.scenario_of(n)
+            if replayed_figures(made, trace).attained >= 0.99:
+                every[kind.name, n] = made.devices
+    best = searched(one, kinds, FleetQuestion(top=1, most=8, share=0.99, jobs=1))
+    found = [done for done in best.done.values() if done.found]
+    assert min(done.devices for done in found) == min(every.values())
+    listed = plan_fleets(one, space={**LAYOUTS, ROUTER: ["round_robin", "least_loaded"]}, jobs=1)
+    assert [fleet.devices for fleet in listed] == sorted(
+        min(devices for (name, _), devices in every.items() if name == kind.name) for kind in kinds if kind.name in {k for k, _ in every}
+    )
+
+
+def test_a_fleet_is_what_serve_says_of_it():
+    fleet = plan_fleets(scenario(), space=LAYOUTS, top=2, jobs=1)[0]
+    served = crossflow.serve(fleet.scenario)
+    assert fleet.figures["attained"] == served.attained
+    assert fleet.figures["ttft_p99_s"] == served.latency["ttft_s"]["p99"]
+    assert fleet.usd_per_million_tokens == pytest.approx(served.cost["usd_per_million_output_tokens"], rel=1e-12)
+    assert fleet.devices == fleet.scenario.devices
+
+
+@pytest.mark.parametrize("router", ["round_robin", "two_choices", "prefix"])
+@pytest.mark.parametrize("strategy", ["tp1-dp4", "tp2-dp2"])
+def test_engines_share_their_tables_whatever_their_number_and_router(router, strategy):
+    one = variant(scenario(), {"strategy": strategy, "system.devices": 4, ROUTER: router})
+    trace = requests_of(one)
+    single = variant(one, {"strategy": strategy.rpartition("-")[0], "system.devices": 4 // int(strategy[-1]), ROUTER: "round_robin"})
+    whole = ReplayFigures(scenario=one, trace=trace, run=replayed_on(one, engines_of(one, trace), trace))
+    shared = ReplayFigures(scenario=one, trace=trace, run=replayed_on(one, engines_of(single, trace).counted(int(strategy[-1])), trace))
+    assert np.array_equal(whole.found.last, shared.found.last)
+    assert whole.energy == shared.energy
+
+
+@pytest.mark.parametrize("router", ["round_robin", "least_loaded", "two_choices"])
+def test_more_engines_serve_no_fewer_on_target_but_for_noise(router):
+    one = scenario()
+    made = [variant(one, {"strategy": f"tp1-dp{n}", "system.devices": n, ROUTER: router}) for n in range(1, 9)]
+    attained = [replayed_figures(each, requests_of(one)).attained for each in made]
+    assert attained[0] < 0.5 < 0.99 < attained[-1]
+    assert np.diff(attained).min() >= -0.01
+
+
+def test_no_fleet_below_the_bound_is_enough():
+    for seed in (1, 2, 3):
+        one = variant(scenario(seed), {"requests.rate_scale": 3}) if seed == 1 else scenario(seed)
+        found = sized(FleetTask(scenario=one, kind=FleetKind(strategy="tp1"), most=8, share=0.99, priced=True))
+        assert 1 <= found.bound[0] <= found.writers
+
+
+def test_the_first_requests_go_as_among_all():
+    one = variant(scenario(), {"strategy": "tp1-dp3", "system.devices": 3, ROUTER: "two_choices"})
+    trace = requests_of(one)
+    engines = engines_of(one, trace)
+    whole, part = (replayed_on(one, engines, trace, first=n).found for n in (None, 100))
+    assert np.array_equal(whole.where[:50], part.where[:50])
+    assert len(part.index) == 100
+
+
+def test_prompts_apart_have_the_cheapest_pair_of_pools():
+    one = scenario()
+    apart = {"workload.serving.prefill": [{"strategy": "tp1", "workers": 1}], "strategy": ["tp1"], ROUTER: ["least_loaded"]}
+    kind = kinds_of(one, apart, requests_of(one), 8)[0]
+    task = FleetTask(scenario=one, kind=kind, most=8, share=0.97, priced=True)
+    found, site = sized(task), site_of(one, kind, requests_of(one), 8)
+    enough = [
+        n + m for n in range(1, 8) for m in range(1, 9 - n)
+        if replayed_figures(site.scenario_of(n, m), requests_of(one)).attained >= 0.97
+    ]  # fmt: skip
+    assert found.found == bool(enough)
+    assert not enough or found.devices == min(enough)
+
+
+def test_bounds_of_work_are_the_load_of_the_busiest_interval():
+    arrival = np.arange(10.0)
+    asked = RequestWork(arrival=arrival, due=arrival + 1.0, work=np.full(10, 2.0))
+    assert engines_needed(asked, 0) == pytest.approx(2.0, rel=1e-5)
+    assert engines_needed(asked, 10) == 0.0
+    assert engines_needed(RequestWork(arrival=arrival, due=np.full(10, np.inf), work=arrival), 0) == 0.0
+
+
+def test_blocks_that_came_before_need_not_be_read():
+    from crossflow.base.arrays import NumberLists
+
+    blocks = NumberLists.of([0, 0, 1, 1], [5, 6, 5, 7], 2)
+    trace = RequestTrace.of(np.zeros(2), np.array([40, 40]), np.array([2, 2]), blocks=blocks, block=16)
+    assert unread(trace).tolist() == [40.0, 24.0]
+
+
+def test_the_least_number_is_found_from_any_guess():
+    for size in (1, 2, 7, 30):
+        for first in range(size + 1):
+            for guess in (0, 1, first, size, size + 5):
+                found = least(range(size), lambda n, first=first: n >= first, guess)
+                assert found == (first if first < size else None)
+
+
+def test_only_whole_nodes_are_rented():
+    site = site_of(
+        variant(scenario(), {"system.devices": 32, "strategy": "tp1-dp32"}), FleetKind(strategy="tp4"), requests_of(scenario()), 32
+    )
+    assert site.counts == (1, 2, 4, 6, 8)
+    assert all(fills(n * 4, 8) for n in site.counts)
+
+
+def test_where_nothing_is_enough_the_largest_fleets_are_shown():
+    found = plan_fleets(scenario(), share=1.0, space={"strategy": ["tp1"]}, jobs=1, top=1)
+    one = plan_fleets(_strict(), space={"strategy": ["tp1"]}, jobs=1)
+    assert found.best is None or found.best.figures["attained"] == 1.0
+    assert one.best is None
+    assert one[0].writers == 8
+    assert one[0].rank is None
+    assert "no fleet has 99 %" in one.notes[-1]
+
+
+def _strict():
+    return variant(scenario(), {"requests.targets": {"ttft": "1 ms", "tpot": "1 ms"}})
+
+
+@pytest.mark.parametrize(
+    ("change", "given", "said"),
+    [
+        ({"requests.targets": None}, {}, "no class of its requests has targets"),
+        ({}, {"space": {"strategy": ["tp3"]}}, "not divisible by tp = 3"),
+        ({}, {"space": {"foo": [1]}}, "unknown key 'foo'"),
+        ({}, {"objective": "mfu"}, "fleets are in order of what they cost"),
+        ({}, {"margin": 0.2}, "leave margin out"),
+    ],
+)
+def test_what_cannot_be_planned_is_refused(change, given, said):
+    with pytest.raises(CrossflowError, match=said):
+        crossflow.plan(variant(scenario(), change), **given)
+
+
+def test_space_and_share_are_of_requests():
+    with pytest.raises(CrossflowError, match="give the scenario the key requests"):
+        crossflow.plan(model="llama3-8b", on="dgx-h100", share=0.9)
+
+
+def test_an_interrupted_search_keeps_what_it_has(monkeypatch):
+    from crossflow.answers.fleets import searching
+
+    kinds = kinds_of(scenario(), LAYOUTS, requests_of(scenario()), 8)
+    made = []
+
+    def interrupted(task):
+        if made:
+            raise KeyboardInterrupt
+        made.append(task)
+        return sized(task)
+
+    monkeypatch.setattr(searching, "sized", interrupted)
+    run = searched(scenario(), kinds, FleetQuestion(top=1, most=8, share=0.99, jobs=1))
+    assert run.interrupted
+    assert len(run.done) == 1
+    assert next(iter(run.done.values())).found
+
+
+def test_the_command_lists_fleets_and_writes_their_script(tmp_path):
+    path = tmp_path / "chat.yaml"
+    path.write_text(json.dumps(scenario().document.data), encoding="utf-8")
+    words = ["crossflow", "plan", str(path), "--vary", "strategy=tp1,tp2", "--vary", f"{ROUTER}=prefix", "--jobs", "1"]
+    found = subprocess.run([*words, "--json"], capture_output=True, text=True, check=True)
+    fleets = json.loads(found.stdout)["fleets"]
+    assert fleets[0]["rank"] == 1
+    assert fleets[0]["attained"] >= 0.99
+    script = tmp_path / "fleet.sh"
+    subprocess.run([*words, "--export", "vllm", "-o", str(script)], capture_output=True, text=True, check=True)
+    started = _started(script, tmp_path)
+    assert len([line for line in started if line.startswith("vllm ")]) == fleets[0]["engines"]
+    assert sum("--policy cache_aware" in line for line in started) == 1
+
+
+def _started(script, folder, **environment):
+    """Lines that servers and routers of a script would be started with."""
+    stubs = folder / "stubs"
+    stubs.mkdir(exist_ok=True)
+    for name in ("vllm", "vllm-router"):
+        (stubs / name).write_text(f'#!/bin/sh\necho {name} "gpus=$CUDA_VISIBLE_DEVICES" "$@"\n', encoding="utf-8")
+        (stubs / name).chmod(0o755)
+    path = f"{stubs}{os.pathsep}{os.environ['PATH']}"
+    made = subprocess.run(["bash", str(script)], capture_output=True, text=True, check=True, env={"PATH": path, **environment})
+    return made.stdout.splitlines()
+
+
+def test_a_script_places_engines_on_nodes(tmp_path):
+    one = variant(scenario(), {"strategy": "tp4-dp4", "system.devices": 16, ROUTER: "prefix"})
+    script = tmp_path / "fleet.sh"
+    script.write_text(crossflow.export(one, "vllm"), encoding="utf-8")
+    first, second = (_started(script, tmp_path, HOSTS="a b", NODE_RANK=rank) for rank in ("0", "1"))
+    assert sorted(line.split()[1] for line in first if line.startswith("vllm ")) == ["gpus=0,1,2,3", "gpus=4,5,6,7"]
+    router = next(line for line in first if line.startswith("vllm-router"))
+    assert "http://a:8001 http://a:8002 http://b:8001 http://b:8002" in router
+    assert len(second) == 2
+    assert not any("router" in line for line in second)
+    longest = int((requests_of(one).prompt + requests_of(one).output).max())
+    assert f"--max-model-len {longest}" in first[0] + first[1] + first[2]
+
+
+def test_dynamo_has_the_router_and_both_pools():
+    apart = {"strategy": "tp1", "workers": 2}
+    one = variant(scenario(), {"strategy": "tp1-dp3", "system.devices": 3, ROUTER: "prefix", "workload.serving.prefill": apart})
+    text = crossflow.export(one, "dynamo")
+    assert "- --router-mode\n          - kv\n          - --no-router-kv-events" in text
+    assert "replicas: 3" in text
+    assert "replicas: 2" in text
+    with pytest.raises(CrossflowError, match="export to dynamo"):
+        crossflow.export(one, "vllm")
+
+
+def test_requests_go_with_a_model_and_a_system(tmp_path):
+    path = tmp_path / "chat.yaml"
+    path.write_text(json.dumps(scenario().document.data), encoding="utf-8")
+    words = ["crossflow", "serve", "--model", "llama3-8b", "--on", "dgx-h100", "--strategy", "tp1-dp8", "--requests", str(path), "--json"]
+    found = json.loads(subprocess.run(words, capture_output=True, text=True, check=True).stdout)
+    assert found["requests"] == 400
+    assert found["attained"] is not None
+    both = subprocess.run(["crossflow", "serve", str(path), "--requests", str(path)], capture_output=True, text=True, check=False)
+    assert both.returncode == 2
+    assert "--requests goes with --model and --on" in both.stderr
