@@ -6,8 +6,8 @@ SHARE, LEAST, FALLS, CLIP, AFTER = 0.7, 0.098, (0.7 - 0.098) / 600, 4096, 20
 
 
 class Item:
-    def __init__(self, index, arrival, prompt, output):
-        self.index, self.arrival, self.prompt, self.output = index, arrival, prompt, output
+    def __init__(self, index, arrival, prompt, output, priority=0):
+        self.index, self.arrival, self.prompt, self.output, self.priority = index, arrival, prompt, output, priority
         self.cached, self.need, self.wrote = 0, prompt, 0
         self.first = self.last = None
         self.evicted = 0
@@ -16,11 +16,16 @@ class Item:
     def writes(self):
         return self.cached >= self.need
 
+    @property
+    def turn(self):
+        return -self.priority, self.arrival, self.index
+
 
 class Naive:
-    """`kind`: vllm, sglang or tensorrt-llm; `whole`: room for all that will be written."""
+    """`kind`: vllm, sglang or tensorrt-llm; `whole`: room for all that will be written; `ranked`: with priorities."""
 
-    def __init__(self, table, kind, *, chunk, requests, pages, page, whole=False):
+    def __init__(self, table, kind, *, chunk, requests, pages, page, whole=False, ranked=False):
+        self.ranked = ranked
         self.table, self.kind, self.whole = table, kind, whole
         self.chunk, self.most, self.total, self.page = chunk, requests, pages, page
         self.waiting, self.running = [], []
@@ -39,7 +44,21 @@ class Naive:
         item.need, item.cached = item.prompt + item.wrote, 0
         item.evicted += 1
         self.waiting.insert(0, item) if self.kind != "sglang" else self.waiting.append(item)
+        self.sort()
         self.full = False
+
+    def come(self, item):
+        self.waiting.append(item)
+        self.sort()
+        if self.ranked and self.waiting[0] is item:
+            self.full = False
+
+    def sort(self):
+        if self.ranked:
+            self.waiting.sort(key=lambda each: each.turn)
+
+    def last(self):
+        return max(self.running, key=lambda each: each.turn) if self.ranked else self.running[-1]
 
     def make_room(self):
         """Evict until all that write have a page for their next token."""
@@ -56,7 +75,7 @@ class Naive:
                 most = sum(each.output for each in left)
                 self.share = min((sum(each.wrote for each in left) + AFTER * len(left)) / most, 1.0) if most else SHARE
             else:
-                self.evict(self.running[-1])
+                self.evict(self.last())
 
     def has_room(self, item, piece, kept):
         free = self.free() - kept
@@ -67,21 +86,29 @@ class Naive:
         coming = sum(each.output - each.wrote for each in self.running if each.writes)
         return item.need + min(item.output - item.wrote, CLIP) <= free * self.page - self.share * coming
 
+    def beside(self, read):
+        if self.kind == "sglang":
+            return self.chunk - read, 0
+        writers = [each for each in self.running if each.writes]
+        kept = sum(self.pages_of(each, each.cached + 1) - self.pages_of(each) for each in writers)
+        return self.chunk - len(writers) - read, kept
+
     def chosen(self, crowded):
         """Pieces of prompts of the next step."""
-        writers = [each for each in self.running if each.writes]
         mixed = self.kind != "sglang"
-        budget = self.chunk - (len(writers) if mixed else 0)
-        kept = sum(self.pages_of(each, each.cached + 1) - self.pages_of(each) for each in writers) if mixed else 0
         pieces, taken = [], 0
+        budget, kept = self.beside(0)
         for item in [each for each in self.running if not each.writes]:
             piece = min(item.need - item.cached, budget)
             if piece <= 0:
                 break
             more = self.pages_of(item, item.cached + piece) - self.pages_of(item)
-            if more > self.free() - kept - taken:
-                self.evict(item)
-                return pieces
+            while more > self.free() - self.beside(0)[1] - taken:
+                self.evict(self.last() if self.ranked and mixed else item)
+                crowded = True
+                if item not in self.running:
+                    return pieces
+                budget, kept = self.beside(sum(tokens for _, tokens in pieces))
             taken += more
             pieces.append((item, piece))
             budget -= piece
@@ -142,11 +169,12 @@ class Naive:
 
 def run(trace, engine):
     """All requests of a trace through one engine; the items, and how many iterations it took."""
-    items = [Item(i, *each) for i, each in enumerate(zip(trace.arrival, trace.prompt, trace.output, strict=True))]
+    priority = [trace.classes[kind].priority for kind in trace.kind]
+    items = [Item(i, *each) for i, each in enumerate(zip(trace.arrival, trace.prompt, trace.output, priority, strict=True))]
     come, now, turn, steps = list(items), 0.0, 0, 0
     while turn < len(come) or engine.waiting or engine.running:
         while turn < len(come) and come[turn].arrival <= now:
-            engine.waiting.append(come[turn])
+            engine.come(come[turn])
             turn += 1
         end = engine.step(now)
         if end is None:

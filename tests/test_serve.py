@@ -15,6 +15,7 @@ from crossflow.base.errors import CrossflowError
 from crossflow.workload.requests.record import RequestClass, RequestTrace
 
 WORKLOAD = {"model": "llama3-8b", "task": "serving", "dtype": "bf16"}
+FEW = {"like": "vllm"}
 DRAWN = {"arrivals": {"law": "poisson", "rate": "20 1/s"}, "count": 400, "prompt": 800, "output": 100, "seed": 1}
 
 
@@ -262,12 +263,16 @@ def test_requests_inside_are_counted_over_time():
     assert inside.tolist() == [1.0, 2.0, 1.0, 0.0]
 
 
-def test_priorities_are_told_to_change_nothing():
-    trace = RequestTrace.of(
-        np.arange(10.0), np.full(10, 50), np.full(10, 5), kind=np.arange(10) % 2,
-        classes=(RequestClass(name="a", priority=1), RequestClass(name="b")),
-    )  # fmt: skip
-    assert any("priorities" in note for note in crossflow.serve(scenario(None, prompt=50, output=5, global_batch=1), trace).notes)
+def test_priorities_are_used_or_told_to_change_nothing():
+    requests = {**DRAWN, "arrivals": {"law": "poisson", "rate": "100 1/s"}, "classes": [{"name": "a", "priority": 1}, {"name": "b"}]}
+    first, queued = (crossflow.serve(scenario(requests, software=software)) for software in ("vllm", FEW | {"engine": {"requests": 8}}))
+    assert any("priorities of classes change nothing" in note for note in first.notes)
+    ranked = crossflow.serve(scenario(requests, software=FEW | {"engine": {"requests": 8, "queue": "priority"}}))
+    assert not any("priorit" in note for note in ranked.notes)
+    soon = ranked.trace.kind == 0
+    assert ranked.times["ttft"][soon].mean() < 0.5 * queued.times["ttft"][soon].mean()
+    same = crossflow.serve(scenario(DRAWN, software=FEW | {"engine": {"queue": "priority"}}))
+    assert "software.engine.queue: priority changes nothing: all classes have one priority" in same.notes
 
 
 CROWDED = {

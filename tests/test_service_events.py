@@ -1,6 +1,7 @@
 """Services by events: jumps against single steps, limits of queueing theory, conservation."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -67,6 +68,54 @@ def test_jumps_are_what_single_steps_are(kind, whole, rate, pages, requests):
         assert len(jumps.steps) < 0.3 * single
     elif not whole and rate > 20 and pages < 200:
         assert found.evicted.sum() > 3  # the case is one of a cache that is too small
+
+
+def ranked(rate, count, priorities=(0, 5), **more):
+    """Requests that arrive at random, of classes with these priorities in turn."""
+    trace = poisson(rate, count, **more)
+    classes = tuple(RequestClass(name=str(each), priority=each) for each in priorities)
+    return replace(trace, kind=np.random.default_rng(9).integers(0, len(classes), count), classes=classes)
+
+
+@pytest.mark.parametrize("kind", POLICIES)
+@pytest.mark.parametrize(("rate", "pages", "requests", "chunk"), [(12.0, 150, 64, 2048), (40.0, 400, 16, 2048), (30.0, 110, 64, 128)])
+def test_jumps_with_priorities_are_what_single_steps_are(kind, rate, pages, requests, chunk):
+    trace, steps = ranked(rate, 400, (0, 5, -1)), table()
+    limits = {"chunk": chunk if kind != "tensorrt-llm" else 2048, "requests": requests, "pages": pages, "page": 16}
+    found = through(trace, replica(steps, policy_of(kind, "written", "priority"), **limits))
+    items, single = naive_service.run(trace, naive_service.Naive(steps, kind, ranked=True, **limits))
+    assert found.last == pytest.approx([each.last for each in items], rel=1e-9)
+    assert found.evicted.tolist() == [each.evicted for each in items]
+    assert found.jumps[0].steps.sum() == single
+    assert found.last.tolist() != through(trace, replica(steps, kind, **limits)).last.tolist()
+
+
+def test_one_priority_is_the_order_of_arrival():
+    for kind in ("vllm", "tensorrt-llm"):  # in SGLang one that was retracted waits behind all others else
+        trace = poisson(30.0, 300)
+        found = [through(trace, replica(table(), policy_of(kind, "written", order), pages=200)) for order in ("arrival", "priority")]
+        assert found[0].last.tobytes() == found[1].last.tobytes()
+
+
+def test_the_first_of_a_queue_waits_as_if_it_were_alone():
+    """Cobham's waits of two classes without preemption, equal services (Kleinrock, vol. 2, Eq. 3.31)."""
+    service, load, rng, count = 0.1, 0.8, np.random.default_rng(0), 100_000
+    trace = replace(
+        RequestTrace.of(np.cumsum(rng.exponential(service / load, count)), np.full(count, 1000), np.ones(count)),
+        kind=rng.integers(0, 2, count), classes=(RequestClass(name="late"), RequestClass(name="soon", priority=1)),
+    )  # fmt: skip
+    steps = table(write=lambda n, c: 0.0 * n * c, read=lambda n, t, k: service * t / 1000.0 + 0.0 * n * k)
+    found = through(trace, replica(steps, policy_of("vllm", "written", "priority"), requests=1, chunk=10**6))
+    waited, rest = found.begun - found.arrival, load * service / 2.0
+    assert waited[trace.kind == 1].mean() == pytest.approx(rest / (1.0 - load / 2.0), rel=0.03)
+    assert waited[trace.kind == 0].mean() == pytest.approx(rest / (1.0 - load / 2.0) / (1.0 - load), rel=0.05)
+
+
+def test_those_of_small_priority_give_way_first():
+    trace = ranked(30.0, 400)
+    plain, first = (through(trace, replica(table(), policy_of("vllm", "written", order), pages=160)) for order in ("arrival", "priority"))
+    shares = [each.evicted[trace.kind == 1].sum() / each.evicted.sum() for each in (plain, first)]
+    assert shares[1] < 0.6 * shares[0]
 
 
 @pytest.mark.parametrize("kind", POLICIES)

@@ -171,7 +171,7 @@ STACK = {
     "kernels.launch": "graph", "kernels.products": {dtype: ["cublas"] for dtype in ("bf16", "fp16", "tf32", "fp32")},
     "engine.chunk": When(64, STEADY), "engine.requests": When(2, STEADY), "engine.memory": When(0.001, STEADY),
     "engine.cache": When(0.01, CROWDED), "engine.admits": When("whole", CROWDED),
-    "engine.scheduler": When("sglang", STEADY), "engine.block": When(64, STEADY),
+    "engine.scheduler": When("sglang", STEADY), "engine.block": When(64, STEADY), "engine.queue": When("priority", STEADY),
     "kernels.attention.prefill": When(["flash-attention-2"], {"workload.task": "prefill"}),
     "kernels.attention.decode": When(["flash-attention-2"], {"workload.task": "decode"}),
     "sharing.bucket": "1 MiB", "sharing.first_bucket": When("300 MiB", {"software.sharing": {"bucket": "2 MiB"}}),
@@ -286,7 +286,7 @@ OTHERWISE = {  # what a field does where it changes nothing even in its context:
     ("transformer", "workload.shared_cache"): "refused: some layers must make the keys and values that others share; give it in variants",
     ("transformer", "workload.cross"): "refused: other layers must read the words; give it in variants",
     ("transformer", "profile"): "refused: there is no file none.csv",
-    **{(kind, f"software.engine.{key}"): "noted: software.engine" for key in ("scheduler", "block") for kind in ("transformer", "dlrm")},
+    **{(kind, f"software.engine.{key}"): "noted: software.engine" for key in ("scheduler", "queue", "block") for kind in ("transformer", "dlrm")},
     **{("transformer", f"workload.serving.{key}"): f"noted: workload.serving.{key.partition('.')[0]}" for key in REPLAYED},
     ("gemm", "strategy.pp"): "refused: p = 2 stages, but the model has 1 layers", ("gemm", "strategy.lp"): "refused: p = 2 stages, but the model has 1 layers",
 }  # fmt: skip

@@ -81,7 +81,9 @@ UNTRAINED: Mapping[str, str] = {
 RESOURCES = ("system.network", "system.levels")  # places of settings that may change little, of which it is told what hides it
 RATES = ("bandwidth", "latency")  # settings of a link whose messages all take another time with another value
 AS_LONG = "messages take as long without it"
-REPLAYED = frozenset({"software.engine.scheduler", "software.engine.block"})  # settings of a stack that only replays take
+REPLAYED = frozenset(
+    {"software.engine.scheduler", "software.engine.queue", "software.engine.block"}
+)  # settings of a stack that only replays take
 KNOWN = ("error_band", "trust")  # columns of how well the figures are known
 _LABELS = ("like", "kind", "name", "title", "notes", "sources", "known_as")  # of a software stack
 

@@ -124,7 +124,7 @@ def _pool(scenario: Scenario, trace: RequestTrace, engines: Engines, rng: np.ran
     assert scenario.stack is not None
     assert isinstance(scenario.workload, TransformerSpec)
     habits, limits = scenario.stack.engine, engines.limits
-    policy = policy_of(habits.scheduler, habits.admits) if limits.writes else POLICIES["vllm"]
+    policy = policy_of(*((habits.scheduler, habits.admits) if limits.writes else ("vllm", "written")), habits.queue)
     size = max(trace.block // limits.page, 1)
     beyond = engines.beyond // size
     return EnginePool(

@@ -59,6 +59,7 @@ class _TraceRun:
                 self.followers.setdefault(before, []).append(i)
         self.prompts: list[int] = trace.prompt.tolist()
         self.outputs: list[int] = trace.output.tolist()
+        self.priorities = [trace.classes[kind].priority for kind in trace.kind.tolist()]
         self.tickets: list[Ticket | None] = [None] * len(trace)
         self.where = [-1] * len(trace)
 
@@ -89,7 +90,7 @@ class _TraceRun:
         """A request comes to the first pool."""
         prompt, blocks = self.prompts[index], self.trace.blocks
         hashes = () if blocks is None else tuple(blocks[index])[: prompt // self.trace.block]
-        ticket = Ticket(index, now, prompt, self.outputs[index], hashes)
+        ticket = Ticket(index, now, prompt, self.outputs[index], hashes, self.priorities[index])
         self.tickets[index] = ticket
         self._submit(self.pools[0], 0, ticket, now)
 
@@ -122,7 +123,7 @@ class _TraceRun:
         """Keys and values of a prompt travel to the writers; the first token comes with them."""
         assert self.readers is not None
         there = now + self.readers.fixed + self.readers.each * ticket.prompt
-        sent = Ticket(ticket.index, ticket.arrival, ticket.prompt, ticket.output)
+        sent = Ticket(ticket.index, ticket.arrival, ticket.prompt, ticket.output, priority=ticket.priority)
         sent.begun, sent.first, sent.hits, sent.evicted, sent.wrote = ticket.begun, there, ticket.hits, 0, 1
         self.tickets[ticket.index] = sent
         heapq.heappush(self.later, (there, ticket.index, sent))

@@ -5,15 +5,18 @@ References
 .. [1] vLLM, docs/usage/v1_guide and vllm/v1/core/sched/scheduler.py: requests that run come first, then those that wait, all within one
    budget of tokens (`max_num_batched_tokens`); a prompt is read in pieces, and begun where all of it has room
    (`scheduler_reserve_full_isl`, on by default in 0.19); a request for which no block is left preempts the one that was admitted last,
-   which is computed anew from the head of the queue. CUDA graphs are captured for 1, 2 and 4 requests, multiples of 8 up to 256 and of
+   which is computed anew from the head of the queue. With priorities (`--scheduling-policy priority`) that is the request of the lowest
+   one, of equal ones the one that came last. CUDA graphs are captured for 1, 2 and 4 requests, multiples of 8 up to 256 and of
    16 up to 512 (`cudagraph_capture_sizes`); fewer requests are padded to the next of them.
 .. [2] SGLang, python/sglang/srt/managers/scheduler.py and schedule_policy.py: a batch of prompts goes before writing, and is a step of its
    own (`enable_mixed_chunk` is off); a request is admitted where there is room for its prompt and a share of what all will write, which
    falls with every step (`schedule_conservativeness`); one that was refused is asked again when the batch has become smaller. Of those
-   that write, the one with the fewest tokens written and then the longest prompt is retracted, to the end of the queue.
+   that write, the one with the fewest tokens written and then the longest prompt is retracted, to the end of the queue, whatever its
+   priority (`enable_priority_scheduling` sorts the queue).
 .. [3] TensorRT-LLM, docs/source/features/paged-attention-ifb-scheduler: requests that write come first, then whole prompts that fit in the
    rest of `max_num_tokens`; GUARANTEED_NO_EVICT admits a request where there is room for all that will be written, MAX_UTILIZATION where
-   there is room now, and pauses the one that was admitted last.
+   there is room now, and pauses the one that was admitted last. Active requests are kept in order of their priorities, so that with
+   these it is one of the lowest.
 """
 
 from __future__ import annotations
@@ -21,6 +24,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Literal
+
+from crossflow.engine.service.queues import QueueOrder
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,6 +38,7 @@ class Policy:
     room: Literal["now", "prompt", "share", "whole"]
     leaves: Literal["newest", "shortest"]  # which request gives up its room where it is short
     returns: Literal["head", "tail"]  # of the queue
+    order: QueueOrder = "arrival"  # of those that wait
     graphs: tuple[int, ...] = ()  # requests for which steps that only write are captured, where kernels are launched by graphs
 
 
@@ -50,11 +56,11 @@ POLICIES: Mapping[str, Policy] = {
 SHARE, LEAST_SHARE, FALLS, CLIP, AFTER = 0.7, 0.098, (0.7 - 0.098) / 600.0, 4096, 20
 
 
-def policy_of(scheduler: str, admits: str) -> Policy:
-    """Order of work of an engine, which may keep room for the whole of each request.
+def policy_of(scheduler: str, admits: str, queue: QueueOrder = "arrival") -> Policy:
+    """Order of work of an engine, which may keep room for the whole of each request, and may have priorities.
 
     >>> policy_of("tensorrt-llm", "whole").room, policy_of("vllm", "written").room
     ('whole', 'prompt')
     """
-    policy = POLICIES[scheduler]
+    policy = replace(POLICIES[scheduler], order=queue)
     return replace(policy, room="whole") if admits == "whole" else policy

@@ -13,6 +13,7 @@ from collections import deque
 
 from crossflow.engine.service.cache import PrefixCache
 from crossflow.engine.service.policies import AFTER, CLIP, FALLS, LEAST_SHARE, SHARE, Policy
+from crossflow.engine.service.queues import queue_of, turn
 from crossflow.engine.service.steps import StepTable
 from crossflow.engine.service.ticket import DROPPED, ENDED, NEVER, READING, WAITING, WRITING, Limits, ReadPiece, Ticket, Trail
 
@@ -25,7 +26,8 @@ class Replica:
 
     def __init__(self, table: StepTable, limits: Limits, policy: Policy, cache: PrefixCache) -> None:
         self.table, self.limits, self.policy, self.cache = table, limits, policy, cache
-        self.waiting: deque[Ticket] = deque()
+        self.waiting = queue_of(policy.order)
+        self.ranked = policy.order == "priority"
         self.reading: deque[Ticket] = deque()
         self.running: list[tuple[int, Ticket]] = []  # in order of admission, with some that have left
         self.finishing: list[tuple[int, int, Ticket]] = []  # heap: step at which it ends, number of admission
@@ -75,6 +77,9 @@ class Replica:
         self._count(1, now)
         free = not self.refused and not self.waiting and self._at_work() < self.limits.requests
         self.waiting.append(ticket)
+        if self.ranked and self.waiting[0] is ticket:  # for which there may be room where the one behind it found none
+            self.refused = False
+            return self._at_work() < self.limits.requests
         return free
 
     def commit(self) -> list[Ticket]:
@@ -208,6 +213,9 @@ class Replica:
         if self.policy.leaves == "shortest" and self.writers:
             writing = [ticket for _, order, ticket in self.finishing if ticket.place == WRITING and ticket.order == order]
             return min(writing, key=lambda ticket: (ticket.wrote - ticket.start, -ticket.prompt, -ticket.order))
+        if self.ranked:
+            self.running = [(order, each) for order, each in self.running if each.order == order and each.place in (READING, WRITING)]
+            return max((each for _, each in self.running), key=turn)
         while True:
             order, ticket = self.running.pop()
             if ticket.order == order and ticket.place in (READING, WRITING):
@@ -257,20 +265,7 @@ class Replica:
         """What the next step reads: prompts that were begun, then new ones."""
         if not (self.reading or (self.waiting and not self.refused and not self.crowded)):
             return []
-        budget = self.limits.chunk - (self.writers * self.limits.written if self.policy.mixed else 0)
-        kept = self._growing() if self.policy.mixed else 0  # pages that the step writes into
-        pieces: list[ReadPiece] = []
-        for ticket in list(self.reading):
-            piece = min(ticket.need - ticket.read, budget)
-            if piece <= 0:
-                break
-            own = self._own(ticket, ticket.read + piece)
-            if self.policy.room != "whole" and own - ticket.pages > self.limits.pages - self.pages - kept:
-                self._evict(ticket, now)  # which is the newest
-                break
-            self._grow(ticket, max(own, ticket.pages))
-            pieces.append((ticket, piece))
-            budget -= piece
+        pieces, budget, kept = self._begun(now)
         while not self.crowded and budget > 0 and self.waiting and not self.refused and (self.limits.reads or self.waiting[0].evicted):
             piece = self._admit(self.waiting[0], budget, kept, now)
             if not piece:
@@ -278,6 +273,37 @@ class Replica:
             pieces.append((self.reading[-1], piece))
             budget -= piece
         return pieces
+
+    def _begun(self, now: float) -> tuple[list[ReadPiece], int, int]:
+        """Pieces of prompts that were begun, tokens that are left of the step, and pages that it writes into. [1]"""
+        pieces: list[ReadPiece] = []
+        budget, kept = self._beside()
+        for ticket in list(self.reading):
+            piece = min(ticket.need - ticket.read, budget)
+            if piece <= 0 or ticket.place != READING:
+                break
+            own = self._own(ticket, ticket.read + piece)
+            if self.policy.room != "whole" and own - ticket.pages > self.limits.pages - self.pages - kept:
+                self._evict_for(ticket, own, now)
+                pieces = [(other, tokens) for other, tokens in pieces if other.place == READING]
+                budget, kept = self._beside(sum(tokens for _, tokens in pieces))
+                if ticket.place != READING:
+                    break
+            self._grow(ticket, max(own, ticket.pages))
+            pieces.append((ticket, piece))
+            budget -= piece
+        return pieces, budget, kept
+
+    def _beside(self, read: int = 0) -> tuple[int, int]:
+        """Tokens that a step has left beside what it writes and reads, and pages that it writes into. [1]"""
+        if not self.policy.mixed:
+            return self.limits.chunk - read, 0
+        return self.limits.chunk - self.writers * self.limits.written - read, self._growing()
+
+    def _evict_for(self, ticket: Ticket, own: int, now: float) -> None:
+        """Evict requests until one that is read has so many pages, or is the one that gives way: the newest, unless there are priorities."""
+        while ticket.place == READING and own - ticket.pages > self.limits.pages - self.pages - self._beside()[1]:
+            self._evict(self._leaving() if self.ranked and self.policy.leaves == "newest" else ticket, now)
 
     def _grow(self, ticket: Ticket, pages: int) -> None:
         self.pages += pages - ticket.pages

@@ -232,6 +232,12 @@ class EngineHabits(FileModel):
         description="order of work in a replay (`crossflow serve`). vllm: steps that write also read pieces of prompts. sglang: prompts "
         "are read first, in steps of their own. tensorrt-llm: steps that write also read prompts, whole ones",
     )
+    queue: Literal["arrival", "priority"] = Field(
+        default="arrival",
+        description="order in which requests wait in a replay. arrival: the one that came first is next. priority: the one of the largest "
+        "`priority` of its class is next, and one of the smallest gives its room up where the cache is full (the one with the fewest "
+        "tokens with `scheduler: sglang`); nobody gives way to a request that arrives",
+    )
     block: Whole = Field(16, gt=0, description="tokens of a page of the cache, in a replay")
     admits: Literal["written", "whole"] = Field(
         default="written",
