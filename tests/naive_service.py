@@ -2,6 +2,8 @@
 
 from math import ceil
 
+import numpy as np
+
 SHARE, LEAST, FALLS, CLIP, AFTER = 0.7, 0.098, (0.7 - 0.098) / 600, 4096, 20
 
 
@@ -9,6 +11,7 @@ class Item:
     def __init__(self, index, arrival, prompt, output, priority=0):
         self.index, self.arrival, self.prompt, self.output, self.priority = index, arrival, prompt, output, priority
         self.cached, self.need, self.wrote = 0, prompt, 0
+        self.text, self.hashed, self.hits = (), 0, None  # hashes of all its blocks, and how many of them are asked for
         self.first = self.last = None
         self.evicted = 0
 
@@ -24,7 +27,8 @@ class Item:
 class Naive:
     """`kind`: vllm, sglang or tensorrt-llm; `whole`: room for all that will be written; `ranked`: with priorities."""
 
-    def __init__(self, table, kind, *, chunk, requests, pages, page, whole=False, ranked=False):
+    def __init__(self, table, kind, *, chunk, requests, pages, page, whole=False, ranked=False, block=1):
+        self.block, self.idle = block, []  # pages of a hashed block, and those that nobody uses, the oldest first
         self.ranked = ranked
         self.table, self.kind, self.whole = table, kind, whole
         self.chunk, self.most, self.total, self.page = chunk, requests, pages, page
@@ -33,14 +37,31 @@ class Naive:
 
     def pages_of(self, item, tokens=None):
         if self.whole:
-            return ceil((item.prompt + item.output - 1) / self.page)
-        return ceil((item.cached if tokens is None else tokens) / self.page)
+            tokens = item.prompt + item.output - 1
+        return max(ceil((item.cached if tokens is None else tokens) / self.page) - item.hashed * self.block, 0)
+
+    def used(self):
+        return {block for each in self.running for block in each.text[: each.hashed]}
 
     def free(self):
-        return self.total - sum(self.pages_of(each) for each in self.running)
+        return self.total - sum(self.pages_of(each) for each in self.running) - len(self.used()) * self.block
+
+    def found(self, item):
+        used, count = self.used(), 0
+        while count < item.hashed and (item.text[count] in used or item.text[count] in self.idle):
+            count += 1
+        return min(count * self.block * self.page, item.need - 1)
+
+    def leave(self, item, answer):
+        """Blocks that it alone used lie idle; also those of its answer where these stay."""
+        self.running.remove(item)
+        if answer and item.text:
+            item.hashed = max(item.hashed, (item.prompt + item.wrote - 1) // (self.block * self.page))
+        mine = [block for block in item.text[: item.hashed] if block not in self.used()]
+        self.idle = [block for block in self.idle if block not in mine] + mine[::-1]
 
     def evict(self, item):
-        self.running.remove(item)
+        self.leave(item, item.writes and self.kind == "vllm")
         item.need, item.cached = item.prompt + item.wrote, 0
         item.evicted += 1
         self.waiting.insert(0, item) if self.kind != "sglang" else self.waiting.append(item)
@@ -79,12 +100,13 @@ class Naive:
 
     def has_room(self, item, piece, kept):
         free = self.free() - kept
-        if self.pages_of(item, item.need if self.kind == "vllm" else piece) > free:
+        new = self.block * len(set(item.text[: item.hashed]) - self.used())
+        if self.pages_of(item, item.need if self.kind == "vllm" and not self.whole else piece) + new > free:
             return False
         if self.kind != "sglang" or self.whole or not self.running:
             return True
         coming = sum(each.output - each.wrote for each in self.running if each.writes)
-        return item.need + min(item.output - item.wrote, CLIP) <= free * self.page - self.share * coming
+        return item.need - self.found(item) + min(item.output - item.wrote, CLIP) <= free * self.page - self.share * coming
 
     def beside(self, read):
         if self.kind == "sglang":
@@ -114,18 +136,27 @@ class Naive:
             budget -= piece
         while self.waiting and budget > 0 and not crowded and not self.full:
             item = self.waiting[0]
-            piece = min(item.need, budget)
-            if self.kind == "tensorrt-llm" and piece < item.need and not (item.evicted and budget == self.chunk):
+            hits = self.found(item)
+            piece = min(item.need - hits, budget)
+            if self.kind == "tensorrt-llm" and piece < item.need - hits and not (item.evicted and budget == self.chunk):
                 break
-            if len(self.running) >= self.most or not self.has_room(item, piece, kept + taken):
+            if len(self.running) >= self.most or not self.has_room(item, hits + piece, kept + taken):
                 self.full = True
                 break
             self.waiting.pop(0)
             self.running.append(item)
-            taken += 0 if self.whole else self.pages_of(item, piece)
+            item.cached, item.hits = hits, hits if item.hits is None else item.hits
+            taken += 0 if self.whole else self.pages_of(item, hits + piece) - self.pages_of(item)
+            self.free_of(taken)
             pieces.append((item, piece))
             budget -= piece
         return pieces
+
+    def free_of(self, taken):
+        """Give idle blocks up for what the step takes."""
+        self.idle = [block for block in self.idle if block not in self.used()]
+        while len(self.idle) * self.block > self.free() - taken:
+            self.idle.pop(0)
 
     def step(self, now):
         """One iteration; its end, or None where there is nothing to do."""
@@ -154,9 +185,12 @@ class Naive:
                 self.wrote(item, end)
         if writers:
             self.share = max(self.share - FALLS, LEAST)
-        before = len(self.running)
-        self.running = [each for each in self.running if each.last is None]
-        self.full = self.full and len(self.running) == before
+        self.free_of(0)
+        gone = [each for each in self.running if each.last is not None]
+        read = [item for item, _ in pieces]
+        for item in sorted(gone, key=lambda each: (each in read, read.index(each) if each in read else self.running.index(each))):
+            self.leave(item, True)
+        self.full = self.full and not gone
         return end
 
     def wrote(self, item, now):
@@ -171,6 +205,13 @@ def run(trace, engine):
     """All requests of a trace through one engine; the items, and how many iterations it took."""
     priority = [trace.classes[kind].priority for kind in trace.kind]
     items = [Item(i, *each) for i, each in enumerate(zip(trace.arrival, trace.prompt, trace.output, priority, strict=True))]
+    if trace.blocks is not None:
+        heirs = {int(trace.follows[i]): i for i in np.flatnonzero(trace.continues)[::-1]}
+        for item in items:
+            blocks = tuple(trace.blocks[item.index])
+            item.hashed = item.prompt // trace.block
+            after = tuple(trace.blocks[int(heirs[item.index])])[item.hashed :] if item.index in heirs else ()
+            item.text = blocks[: item.hashed] + after + tuple((item.index, i) for i in range(item.output))
     come, now, turn, steps = list(items), 0.0, 0, 0
     while turn < len(come) or engine.waiting or engine.running:
         while turn < len(come) and come[turn].arrival <= now:

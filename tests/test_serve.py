@@ -12,7 +12,7 @@ from crossflow.__main__ import main
 from crossflow.answers.evaluation.replay_statistics import confidence, mean_inside, spread
 from crossflow.answers.evaluation.replaying import replayed_scenario
 from crossflow.base.errors import CrossflowError
-from crossflow.workload.requests.record import RequestClass, RequestTrace
+from crossflow.workload.requests.record import RequestTrace
 
 WORKLOAD = {"model": "llama3-8b", "task": "serving", "dtype": "bf16"}
 FEW = {"like": "vllm"}

@@ -234,6 +234,68 @@ def test_blocks_that_are_given_up_come_back_from_the_second_tier():
     assert far.times["ttft"][2] - near.times["ttft"][2] == pytest.approx(0.01 * 12)
 
 
+def conversations(sessions, turns, *, rate=2.0, think=3.0, block=64, seed=0):
+    """Turns of sessions, each of which begins with all that was said before; times of arrival do not wait for answers."""
+    rng, own = np.random.default_rng(seed), []
+    begin = np.cumsum(rng.exponential(1.0 / rate, sessions))
+    for i in range(sessions):
+        length = 0
+        for j in range(turns):
+            new, output = int(rng.geometric(1 / 150)), int(rng.geometric(1 / 60))
+            own.append((begin[i] + j * think, length + new, output, i, j))
+            length += new + output
+    order = sorted(range(len(own)), key=lambda k: own[k])
+    place = {own[k][3:]: n for n, k in enumerate(order)}
+    rows = [own[k] for k in order]
+    follows = np.array([place.get((row[3], row[4] - 1), -1) for row in rows])
+    first = [np.arange(1 + row[1] // block) + 1000 * row[3] for row in rows]
+    return RequestTrace.of(
+        np.array([row[0] for row in rows]), np.array([row[1] for row in rows]), np.array([row[2] for row in rows]), block=block,
+        blocks=tuple(tuple(each[: row[1] // block].tolist()) for each, row in zip(first, rows, strict=True)),
+        follows=follows, history=follows >= 0,
+    )  # fmt: skip
+
+
+def loose(trace):
+    """The same requests at their times, whatever becomes of the ones before."""
+    return replace(trace, follows=np.full(len(trace), -1), history=np.zeros(len(trace), dtype=bool))
+
+
+@pytest.mark.parametrize("kind", POLICIES)
+@pytest.mark.parametrize(("pages", "think"), [(10**5, 60.0), (400, 60.0), (240, 60.0), (150, 20.0)])
+def test_jumps_with_answers_in_the_cache_are_what_single_steps_are(kind, pages, think):
+    """Turns far apart, so that each has its answer before the next comes, by both simulators."""
+    trace, steps = conversations(40, 3, think=think, rate=5.0), table()
+    limits = {"chunk": 2048, "requests": 32, "pages": pages, "page": 16}
+    found = through(trace, replica(steps, kind, block=4, **limits))
+    items, _ = naive_service.run(trace, naive_service.Naive(steps, kind, block=4, **limits))
+    assert found.hits.tolist() == [each.hits for each in items]
+    assert found.evicted.tolist() == [each.evicted for each in items]
+    assert found.last == pytest.approx([each.last for each in items], rel=1e-9)
+    assert (found.arrival == trace.arrival).all()  # else the simulators would be asked for different things
+    assert found.evicted.sum() > 0 or pages > 200 or kind == "sglang"
+
+
+def test_the_next_turn_finds_the_last_answer():
+    trace = conversations(30, 4, think=60.0)
+    found = through(trace, replica(table(), block=4))
+    whole = np.where(trace.follows >= 0, (trace.prompt + trace.output - 1)[trace.follows] // 64 * 64, 0)
+    assert found.hits.tolist() == np.minimum(whole, trace.prompt - 1).tolist()
+    without = through(loose(trace), replica(table(), block=4))
+    assert without.hits.sum() < 0.9 * found.hits.sum()
+    assert sum(jumps.tokens.sum() for jumps in found.jumps) == trace.prompt.sum() - found.hits.sum()
+
+
+def test_an_answer_that_nobody_asks_for_takes_room_too():
+    """The second prompt is there again, unless the answer between has taken its place."""
+    prompts, outputs = [(1, 2, 3), (5,), (1, 2, 3)], {"short": [2, 2, 2], "long": [2, 500, 2]}
+    found = {}
+    for name, output in outputs.items():
+        trace = replace(hashed(prompts), output=np.array(output))
+        found[name] = through(trace, replica(table(), block=4, pages=40)).hits.tolist()
+    assert found == {"short": [0, 0, 192], "long": [0, 0, 64]}
+
+
 class Plain:
     """A prefix cache that looks at everything each time."""
 

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 class PrefixCache:
     """Full blocks of prompts by their hash: those that requests in the engine use, and those that lie idle.
 
+    What was written of a request enters when it leaves: its next turn finds it, and what no turn asks for takes room all the same.
     Blocks are found from the moment at which a request that reads them is admitted, as in vLLM, which registers what a step computes
     when it is scheduled. Of a freed prompt the end is given up first, for its beginning may serve more.
 
@@ -22,13 +23,14 @@ class PrefixCache:
     beyond : blocks that a second tier (the host's memory) keeps of those that are given up. [1]
     """
 
-    __slots__ = ("beyond", "idle", "size", "tier", "used")
+    __slots__ = ("beyond", "idle", "nameless", "size", "tier", "used")
 
     def __init__(self, size: int, beyond: int = 0) -> None:
         self.size, self.beyond = size, beyond
         self.used: dict[int, int] = {}  # requests that use a block
         self.idle: OrderedDict[int, None] = OrderedDict()
         self.tier: OrderedDict[int, None] = OrderedDict()
+        self.nameless = -1  # the next hash of a block that nobody asks for
 
     def __len__(self) -> int:
         return len(self.used) + len(self.idle)
@@ -71,6 +73,20 @@ class PrefixCache:
                 self.idle[block] = None
                 left += self.size
         return left
+
+    def names(self, answer: Sequence[int], count: int) -> tuple[int, ...]:
+        """Hashes of so many blocks of an answer: those that the next turn asks for, then new ones."""
+        new = max(count - len(answer), 0)
+        self.nameless -= new
+        return (*answer[:count], *range(self.nameless + new, self.nameless, -1))
+
+    def keep(self, hashes: Sequence[int]) -> None:
+        """Blocks that a request leaves behind lie idle from now on; the last of them is given up first."""
+        for block in reversed(hashes):
+            if block not in self.used:
+                self.idle[block] = None
+                self.idle.move_to_end(block)
+                self.tier.pop(block, None)
 
     def shrink(self, room: int) -> None:
         """Give up the oldest idle blocks until the others fit in so many pages."""

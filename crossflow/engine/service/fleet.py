@@ -57,6 +57,8 @@ class _TraceRun:
         for i, before in enumerate(trace.follows.tolist()):
             if before >= 0:
                 self.followers.setdefault(before, []).append(i)
+        heirs = np.flatnonzero(trace.continues)[::-1]
+        self.heirs: dict[int, int] = dict(zip(trace.follows[heirs].tolist(), heirs.tolist(), strict=True))  # first that goes on from each
         self.prompts: list[int] = trace.prompt.tolist()
         self.outputs: list[int] = trace.output.tolist()
         self.priorities = [trace.classes[kind].priority for kind in trace.kind.tolist()]
@@ -88,9 +90,12 @@ class _TraceRun:
 
     def _arrive(self, index: int, now: float) -> None:
         """A request comes to the first pool."""
-        prompt, blocks = self.prompts[index], self.trace.blocks
-        hashes = () if blocks is None else tuple(blocks[index])[: prompt // self.trace.block]
+        prompt, blocks, block = self.prompts[index], self.trace.blocks, self.trace.block
+        hashes = () if blocks is None else tuple(blocks[index])[: prompt // block]
         ticket = Ticket(index, now, prompt, self.outputs[index], hashes, self.priorities[index])
+        if blocks is not None:
+            heir = self.heirs.get(index)
+            ticket.answer = () if heir is None else tuple(blocks[heir])[len(hashes) : (prompt + ticket.output - 1) // block]
         self.tickets[index] = ticket
         self._submit(self.pools[0], 0, ticket, now)
 

@@ -223,14 +223,19 @@ class Replica:
 
     def _evict(self, ticket: Ticket, now: float) -> None:
         """A request gives its room back, and is read anew with all that was written of it."""
+        known: tuple[int, ...] = ()
         if ticket.place == WRITING:
             ticket.wrote += self.step - ticket.start
             self._stop_writing(ticket)
+            if ticket.answer is not None and self.policy.remembers:
+                known = self._remember(ticket, ticket.prompt + ticket.wrote - 1)
             if self.missed:
                 self.missed[0] = (self.missed[0][0] - 1, self.missed[0][1])
         else:
             self.reading.remove(ticket)
         self._give_back(ticket)
+        if known:
+            ticket.hashes, ticket.answer = ticket.hashes + known, (ticket.answer or ())[len(known) :]
         ticket.need, ticket.place, ticket.stopped = ticket.prompt + ticket.wrote, WAITING, now if ticket.stopped < 0 else ticket.stopped
         ticket.evicted += 1
         self.crowded = True
@@ -251,6 +256,13 @@ class Replica:
         self.left -= ticket.output - ticket.wrote
         if self.policy.room != "whole":
             ticket.pages = self._own(ticket, tokens)
+
+    def _remember(self, ticket: Ticket, tokens: int) -> tuple[int, ...]:
+        """Leave the full blocks of what was written to the cache, of a request with so many tokens there; their hashes."""
+        assert ticket.answer is not None  # who asks has looked
+        found = self.cache.names(ticket.answer, max(tokens // (self.cache.size * self.limits.page) - len(ticket.hashes), 0))
+        self.cache.keep(found)
+        return found
 
     def _give_back(self, ticket: Ticket) -> None:
         """Free the pages of a request."""
@@ -301,7 +313,7 @@ class Replica:
         return self.limits.chunk - self.writers * self.limits.written - read, self._growing()
 
     def _evict_for(self, ticket: Ticket, own: int, now: float) -> None:
-        """Evict requests until one that is read has so many pages, or is the one that gives way: the newest, unless there are priorities."""
+        """Evict requests until one that is read has so many pages, or gives way itself: as the newest does, unless there are priorities."""
         while ticket.place == READING and own - ticket.pages > self.limits.pages - self.pages - self._beside()[1]:
             self._evict(self._leaving() if self.ranked and self.policy.leaves == "newest" else ticket, now)
 
@@ -426,6 +438,8 @@ class Replica:
     def _leave(self, ticket: Ticket, now: float, done: list[Ticket]) -> None:
         """A request ends here."""
         ticket.last, ticket.place = now, ENDED
+        if ticket.answer is not None:
+            self._remember(ticket, ticket.prompt + ticket.wrote - 1)
         self._give_back(ticket)
         self._count(-1, now)
         self.refused = False

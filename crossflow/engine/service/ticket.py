@@ -27,12 +27,14 @@ class Ticket:
     """A request on its way through an engine; what happened to it is -1 until it has."""
 
     __slots__ = (
-        "arrival", "begun", "evicted", "first", "hashes", "hits", "index", "last", "need", "order", "output", "pages", "place", "priority",
+        "answer", "arrival", "begun", "evicted", "first", "hashes", "hits", "index", "last", "need", "order", "output", "pages", "place", "priority",
         "prompt", "read", "shared", "start", "stopped", "waited", "wrote",
     )  # fmt: skip
 
     def __init__(self, index: int, arrival: float, prompt: int, output: int, hashes: tuple[int, ...] = (), priority: int = 0) -> None:
         self.index, self.arrival, self.prompt, self.output, self.hashes = index, arrival, prompt, output, hashes
+        # Hashes of the blocks behind those of its prompt that the next turn asks for; None where no blocks have hashes.
+        self.answer: tuple[int, ...] | None = None
         self.priority = priority  # larger is served first where the engine has priorities. [1]
         self.begun = self.first = self.last = (
             self.stopped
