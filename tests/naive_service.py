@@ -27,7 +27,9 @@ class Item:
 class Naive:
     """`kind`: vllm, sglang or tensorrt-llm; `whole`: room for all that will be written; `ranked`: with priorities."""
 
-    def __init__(self, table, kind, *, chunk, requests, pages, page, whole=False, ranked=False, block=1):
+    def __init__(self, table, kind, *, chunk, requests, pages, page, whole=False, ranked=False, block=1, beyond=(), fetch=()):
+        self.beyond, self.fetch, self.tiers = beyond, fetch, [[] for _ in beyond]
+        self.aside, self.link, self.load = [], 0.0, 0.0  # items whose blocks come, with when; when the link is free; loads of the step
         self.block, self.idle = block, []  # pages of a hashed block, and those that nobody uses, the oldest first
         self.ranked = ranked
         self.table, self.kind, self.whole = table, kind, whole
@@ -40,17 +42,40 @@ class Naive:
             tokens = item.prompt + item.output - 1
         return max(ceil((item.cached if tokens is None else tokens) / self.page) - item.hashed * self.block, 0)
 
+    def held(self):
+        return self.running + [each for _, each in self.aside]
+
     def used(self):
-        return {block for each in self.running for block in each.text[: each.hashed]}
+        return {block for each in self.held() for block in each.text[: each.hashed]}
 
     def free(self):
-        return self.total - sum(self.pages_of(each) for each in self.running) - len(self.used()) * self.block
+        return self.total - sum(self.pages_of(each) for each in self.held()) - len(self.used()) * self.block
+
+    def places(self, item):
+        """Of each leading block that is there the time in which it comes."""
+        near, found = self.used() | set(self.idle), []
+        for block in item.text[: item.hashed]:
+            times = [each * self.block for tier, each in zip(self.tiers, self.fetch, strict=True) if block in tier]
+            if block not in near and not times:
+                break
+            found.append(0.0 if block in near else times[0])
+        return found
+
+    def worth(self, item):
+        """The same, without what is read in less time than it takes to come."""
+        found, size = self.places(item), self.block * self.page
+        writers = sum(each.writes for each in self.running) if self.kind != "sglang" else 0
+        while any(found):
+            cut = found.index(max(found))
+            tokens = (len(found) - cut) * size
+            part = min(tokens, self.chunk)
+            if sum(found[cut:]) <= self.table.more(writers, part, (cut + len(found)) / 2 * size) * tokens / part:
+                break
+            found = found[:cut]
+        return found
 
     def found(self, item):
-        used, count = self.used(), 0
-        while count < item.hashed and (item.text[count] in used or item.text[count] in self.idle):
-            count += 1
-        return min(count * self.block * self.page, item.need - 1)
+        return min(len(self.worth(item)) * self.block * self.page, item.need - 1)
 
     def leave(self, item, answer):
         """Blocks that it alone used lie idle; also those of its answer where these stay."""
@@ -115,7 +140,7 @@ class Naive:
         kept = sum(self.pages_of(each, each.cached + 1) - self.pages_of(each) for each in writers)
         return self.chunk - len(writers) - read, kept
 
-    def chosen(self, crowded):
+    def chosen(self, crowded, now):
         """Pieces of prompts of the next step."""
         mixed = self.kind != "sglang"
         pieces, taken = [], 0
@@ -140,13 +165,25 @@ class Naive:
             piece = min(item.need - hits, budget)
             if self.kind == "tensorrt-llm" and piece < item.need - hits and not (item.evicted and budget == self.chunk):
                 break
-            if len(self.running) >= self.most or not self.has_room(item, hits + piece, kept + taken):
+            if len(self.held()) >= self.most or not self.has_room(item, hits + piece, kept + taken):
                 self.full = True
                 break
             self.waiting.pop(0)
-            self.running.append(item)
+            away = sum(self.worth(item))
+            if away and self.kind == "vllm":
+                self.link = max(self.link, now) + away
+                self.aside.append((self.link, item))
+            else:
+                self.load += away
+                self.running.append(item)
             item.cached, item.hits = hits, hits if item.hits is None else item.hits
-            taken += 0 if self.whole else self.pages_of(item, hits + piece) - self.pages_of(item)
+            more = self.pages_of(item, hits + piece) - self.pages_of(item)
+            self.tiers = [[block for block in tier if block not in item.text[: item.hashed]] for tier in self.tiers]
+            if away and self.kind == "vllm":
+                item.ahead = more
+                self.free_of(taken)
+                continue
+            taken += 0 if self.whole else more
             self.free_of(taken)
             pieces.append((item, piece))
             budget -= piece
@@ -156,13 +193,23 @@ class Naive:
         """Give idle blocks up for what the step takes."""
         self.idle = [block for block in self.idle if block not in self.used()]
         while len(self.idle) * self.block > self.free() - taken:
-            self.idle.pop(0)
+            block = self.idle.pop(0)
+            for tier, most in zip(self.tiers, self.beyond, strict=True):
+                tier.append(block)
+                if len(tier) <= most:
+                    break
+                block = tier.pop(0)
 
     def step(self, now):
         """One iteration; its end, or None where there is nothing to do."""
+        for ready, item in sorted(self.aside, key=lambda each: each[0]):
+            if ready <= now:
+                self.aside.remove((ready, item))
+                self.running.append(item)
+                item.ahead = 0
         mixed = self.kind != "sglang"
         crowded = mixed and self.make_room()
-        pieces = self.chosen(crowded)
+        pieces = self.chosen(crowded, now)
         if not pieces and self.running:
             self.make_room()
         writers = [each for each in self.running if each.writes] if mixed or not pieces else []
@@ -175,7 +222,8 @@ class Naive:
             tokens = sum(piece for _, piece in pieces)
             keys = sum(piece * (item.cached + piece / 2) for item, piece in pieces) / tokens
             time += self.table.more(len(writers), tokens, keys)
-        end = now + time
+        end = now + (max(time, self.load) if self.kind == "sglang" else time + self.load)
+        self.load = 0.0
         for item in writers:
             item.cached += 1
             self.wrote(item, end)
@@ -213,13 +261,13 @@ def run(trace, engine):
             after = tuple(trace.blocks[int(heirs[item.index])])[item.hashed :] if item.index in heirs else ()
             item.text = blocks[: item.hashed] + after + tuple((item.index, i) for i in range(item.output))
     come, now, turn, steps = list(items), 0.0, 0, 0
-    while turn < len(come) or engine.waiting or engine.running:
+    while turn < len(come) or engine.waiting or engine.held():
         while turn < len(come) and come[turn].arrival <= now:
             engine.come(come[turn])
             turn += 1
         end = engine.step(now)
         if end is None:
-            now = come[turn].arrival
+            now = min([come[turn].arrival] * (turn < len(come)) + [ready for ready, _ in engine.aside])
         else:
             now, steps = end, steps + 1
     return items, steps

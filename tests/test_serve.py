@@ -133,7 +133,8 @@ def test_a_second_tier_keeps_what_the_cache_gives_up():
     assert slow.latency["ttft_s"]["mean"] > fast.latency["ttft_s"]["mean"] + 0.05
     tiny = serve(host_cache={"capacity": "1 MiB", "bandwidth": "1 GB/s"})
     assert tiny.cache["hit_rate"] == plain.cache["hit_rate"]  # no block of 16 tokens x 128 KiB fits
-    size = slow.run.writers.limits.fetch * 1e9 / 16
+    (page,) = slow.run.writers.limits.fetch
+    size = page * 1e9 / 16
     assert size == pytest.approx(32 * 2 * 8 * 128 * 2)  # layers x keys and values x heads x elements x bytes of Llama 3 8B
 
 

@@ -33,7 +33,7 @@ def table(write=lambda n, c: 0.01 + 1e-4 * n**0.9 + 2e-9 * n * c**1.1, read=lamb
     )  # fmt: skip
 
 
-def replica(steps, policy="vllm", *, pages=10**6, block=1, beyond=0, **limits):
+def replica(steps, policy="vllm", *, pages=10**6, block=1, beyond=(), **limits):
     policy = policy if not isinstance(policy, str) else POLICIES[policy]
     own = {"chunk": 2048, "requests": 64, "page": 16, **limits}
     return Replica(steps, Limits(pages=pages, **own), policy, PrefixCache(block, beyond))
@@ -229,9 +229,11 @@ def test_a_prefix_is_found_until_its_room_is_wanted():
 
 def test_blocks_that_are_given_up_come_back_from_the_second_tier():
     trace = hashed([(1, 2, 3), (5, 6, 7), (1, 2, 3)])
-    near, far = (through(trace, replica(table(), block=4, pages=14, beyond=100, fetch=time)) for time in (0.0, 0.01))
-    assert near.hits.tolist() == far.hits.tolist() == [0, 0, 192]
-    assert far.times["ttft"][2] - near.times["ttft"][2] == pytest.approx(0.01 * 12)
+    slow = table(read=lambda n, t, k: 1e-2 * t + 0.0 * n * k)  # so that it is never better to read
+    for kind, more in {"vllm": 0.01 * 12, "tensorrt-llm": 0.01 * 12, "sglang": 0.01 * 12 - 0.02}.items():
+        near, far = (through(trace, replica(slow, kind, block=4, pages=14, beyond=(100,), fetch=(time,))) for time in (0.0, 0.01))
+        assert near.hits.tolist() == far.hits.tolist() == [0, 0, 192]
+        assert far.times["ttft"][2] - near.times["ttft"][2] == pytest.approx(more)  # of SGLang's step the rest of its load
 
 
 def conversations(sessions, turns, *, rate=2.0, think=3.0, block=64, seed=0):
@@ -274,6 +276,39 @@ def test_jumps_with_answers_in_the_cache_are_what_single_steps_are(kind, pages, 
     assert found.last == pytest.approx([each.last for each in items], rel=1e-9)
     assert (found.arrival == trace.arrival).all()  # else the simulators would be asked for different things
     assert found.evicted.sum() > 0 or pages > 200 or kind == "sglang"
+
+
+@pytest.mark.parametrize("kind", POLICIES)
+@pytest.mark.parametrize("fetch", [(5e-5, 1e-4), (5e-5, 3e-4), (1e-3, 5e-5)])
+def test_jumps_with_tiers_are_what_single_steps_are(kind, fetch):
+    trace, steps = conversations(40, 3, think=20.0, rate=4.0), table()
+    limits = {"chunk": 2048, "requests": 32, "pages": 300, "page": 16, "fetch": fetch}
+    found = through(trace, replica(steps, kind, block=4, beyond=(40, 90), **limits))
+    items, _ = naive_service.run(trace, naive_service.Naive(steps, kind, block=4, beyond=(40, 90), **limits))
+    assert found.hits.tolist() == [each.hits for each in items]
+    assert found.evicted.tolist() == [each.evicted for each in items]
+    assert found.last == pytest.approx([each.last for each in items], rel=1e-9)
+    assert found.hits.sum() > 1.1 * through(trace, replica(steps, kind, block=4, **limits)).hits.sum()
+
+
+def test_a_tier_that_is_slower_than_reading_is_left_alone():
+    trace = conversations(40, 3, think=20.0, rate=4.0)
+    for kind in POLICIES:
+        slow, none = (through(trace, replica(table(), kind, block=4, pages=300, beyond=beyond, fetch=(1.0,) * len(beyond))) for beyond in ((10**6,), ()))
+        assert slow.last.tolist() == none.last.tolist()
+
+
+def test_others_go_on_while_blocks_come_aside():
+    """A long load holds up its own request in vLLM, and all that write in TensorRT-LLM."""
+    prompts, outputs = [(1, 2, 3), (5, 6, 7, 8, 10, 11, 12), (9,), (1, 2, 3)], np.array([2, 2, 400, 2])
+    longest = {}
+    for kind in ("vllm", "tensorrt-llm"):
+        trace = replace(hashed(prompts), arrival=np.array([0.0, 100, 200, 201]), output=outputs)
+        steps = table(read=lambda n, t, k: 0.01 * t + 0.0 * n * k)
+        found = through(trace, replica(steps, kind, block=4, pages=32, beyond=(100,), fetch=(0.1,)))
+        assert found.hits[3] == 192
+        longest[kind] = found.gap[found.gaps > 0].max()
+    assert longest["vllm"] < 0.1 < 1.2 < longest["tensorrt-llm"] < 1.3
 
 
 def test_the_next_turn_finds_the_last_answer():

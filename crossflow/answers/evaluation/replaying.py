@@ -46,7 +46,7 @@ class Engines:
     table: StepTable
     limits: Limits
     fleet: Fleet
-    beyond: int = 0  # pages that the second tier of its cache has room for. [1]
+    beyond: tuple[int, ...] = ()  # pages that each further tier of its cache has room for. [1]
     held: float = 0.0  # keys and values of one token on the device that has most of them. [B]
 
 
@@ -126,7 +126,7 @@ def _pool(scenario: Scenario, trace: RequestTrace, engines: Engines, rng: np.ran
     habits, limits = scenario.stack.engine, engines.limits
     policy = policy_of(*((habits.scheduler, habits.admits) if limits.writes else ("vllm", "written")), habits.queue)
     size = max(trace.block // limits.page, 1)
-    beyond = engines.beyond // size
+    beyond = tuple(pages // size for pages in engines.beyond)
     return EnginePool(
         replicas=tuple(Replica(engines.table, limits, policy, PrefixCache(size, beyond)) for _ in range(engines.count)),
         route=router(scenario.workload.serving.router, trace, engines.count, rng),
@@ -154,7 +154,7 @@ def _engines(scenario: Scenario, trace: RequestTrace) -> tuple[Engines, Engines 
     parts = np.where(overlaps(job, replace(layout, micro_batch=np.full(1, 2.0)), runs_on.stack), 2.0, 1.0)
     layout = replace(layout, microbatches=layout.pp * parts)
     site = _Site(
-        scenario=scenario, trace=trace, job=job, service=service, given=workload.serving.cache_tokens, tier=workload.serving.host_cache
+        scenario=scenario, trace=trace, job=job, service=service, given=workload.serving.cache_tokens, tiers=workload.serving.tiers
     )
     fleet = Fleet(system=scenario.system, device=scenario.architecture)
     prefill = service.prefill
@@ -182,7 +182,7 @@ class _Site:
     job: Job
     service: Service
     given: int | None  # tokens of the cache of an engine that writes, where the scenario says them. [1]
-    tier: HostCacheSpec | None  # second tier of the cache of an engine that reads
+    tiers: tuple[HostCacheSpec, ...]  # further ones of the cache of an engine that reads
 
     def engines(self, count: int, fleet: Fleet, layout: Layout, runs_on: Machine, *, reads: bool, writes: bool) -> Engines:
         """So many engines on devices of a kind, each with a plan."""
@@ -202,15 +202,15 @@ class _Site:
         page = math.gcd(int(habits.block), trace.block) if trace.block else int(habits.block)
         room, size, held = self._tokens(layout, runs_on, chunk)
         pages = (self.given if writes and self.given is not None else room) // page
-        tier = self.tier if reads else None
+        tiers = self.tiers if reads and size else ()
         limits = Limits(
             chunk=chunk, requests=most, pages=pages, page=page, written=self.job.written, reads=reads, writes=writes,
-            fetch=0.0 if tier is None else page * size / tier.bandwidth,
+            fetch=tuple(page * size / tier.bandwidth for tier in tiers),
         )  # fmt: skip
         graphs = POLICIES[habits.scheduler].graphs if writes and runs_on.stack.kernels.launch == "graph" else ()
         return Engines(
             count=count, table=replace(table, graphs=graphs), limits=limits, fleet=replace(fleet, devices=layout.devices / layout.dp),
-            beyond=0 if tier is None or not size else int(tier.capacity / (page * size)), held=held,
+            beyond=tuple(int(tier.capacity / (page * size)) for tier in tiers), held=held,
         )  # fmt: skip
 
     def _tokens(self, layout: Layout, runs_on: Machine, chunk: int) -> tuple[int, float, float]:

@@ -10,6 +10,9 @@ from collections import OrderedDict
 from collections.abc import Sequence
 
 
+FarBlock = tuple[int, int]  # place among the blocks of a prompt, and the tier in which it lies
+
+
 class PrefixCache:
     """Full blocks of prompts by their hash: those that requests in the engine use, and those that lie idle.
 
@@ -20,31 +23,42 @@ class PrefixCache:
     Parameters
     ----------
     size : pages of the cache that a block takes. [1]
-    beyond : blocks that a second tier (the host's memory) keeps of those that are given up. [1]
+    beyond : blocks that each further tier (the host's memory, a disk) keeps of those that the one before gives up. [1]
     """
 
-    __slots__ = ("beyond", "idle", "nameless", "size", "tier", "used")
+    __slots__ = ("beyond", "idle", "nameless", "size", "tiers", "used")
 
-    def __init__(self, size: int, beyond: int = 0) -> None:
+    def __init__(self, size: int, beyond: Sequence[int] = ()) -> None:
         self.size, self.beyond = size, beyond
         self.used: dict[int, int] = {}  # requests that use a block
         self.idle: OrderedDict[int, None] = OrderedDict()
-        self.tier: OrderedDict[int, None] = OrderedDict()
+        self.tiers: tuple[OrderedDict[int, None], ...] = tuple(OrderedDict() for _ in beyond)
         self.nameless = -1  # the next hash of a block that nobody asks for
 
     def __len__(self) -> int:
         return len(self.used) + len(self.idle)
 
-    def found(self, hashes: Sequence[int]) -> tuple[int, int]:
-        """Leading blocks that are there, and how many of those lie in the second tier. [1]"""
-        used, idle, tier, many, far = self.used, self.idle, self.tier, 0, 0
+    def found(self, hashes: Sequence[int]) -> tuple[int, list[FarBlock]]:
+        """Leading blocks that are there, and which of those lie in a further tier. [1]"""
+        used, idle, many = self.used, self.idle, 0
+        far: list[FarBlock] = []
         for block in hashes:
             if block not in used and block not in idle:
-                if block not in tier:
+                tier = self._tier(block)
+                if tier < 0:
                     break
-                far += 1
+                far.append((many, tier))
             many += 1
         return many, far
+
+    def _tier(self, block: int) -> int:
+        """The further tier in which a block lies, -1 where it lies in none."""
+        return next((i for i, tier in enumerate(self.tiers) if block in tier), -1)
+
+    def _back(self, block: int) -> None:
+        """A block is on the device again."""
+        for tier in self.tiers:
+            tier.pop(block, None)
 
     def pages(self, hashes: Sequence[int]) -> int:
         """Pages that using them takes of what is free or idle. [1]"""
@@ -60,7 +74,7 @@ class PrefixCache:
             if not others:
                 taken += self.size
                 self.idle.pop(block, None)
-                self.tier.pop(block, None)
+                self._back(block)
         return taken
 
     def free(self, hashes: Sequence[int]) -> int:
@@ -86,13 +100,14 @@ class PrefixCache:
             if block not in self.used:
                 self.idle[block] = None
                 self.idle.move_to_end(block)
-                self.tier.pop(block, None)
+                self._back(block)
 
     def shrink(self, room: int) -> None:
         """Give up the oldest idle blocks until the others fit in so many pages."""
         while len(self.idle) * self.size > room:
             block, _ = self.idle.popitem(last=False)
-            if self.beyond:
-                self.tier[block] = None
-                if len(self.tier) > self.beyond:
-                    self.tier.popitem(last=False)
+            for tier, most in zip(self.tiers, self.beyond, strict=True):
+                tier[block] = None
+                if len(tier) <= most:
+                    break
+                block, _ = tier.popitem(last=False)

@@ -10,12 +10,15 @@ from __future__ import annotations
 import heapq
 import math
 from collections import deque
+from collections.abc import Sequence
 
-from crossflow.engine.service.cache import PrefixCache
+from crossflow.engine.service.cache import FarBlock, PrefixCache
 from crossflow.engine.service.policies import AFTER, CLIP, FALLS, LEAST_SHARE, SHARE, Policy
 from crossflow.engine.service.queues import queue_of, turn
 from crossflow.engine.service.steps import StepTable
-from crossflow.engine.service.ticket import DROPPED, ENDED, NEVER, READING, WAITING, WRITING, Limits, ReadPiece, Ticket, Trail
+from crossflow.engine.service.ticket import DROPPED, ENDED, FETCHING, NEVER, READING, WAITING, WRITING, Limits, ReadPiece, Ticket, Trail
+
+ASIDE = -1  # in the place of tokens that a step reads: of a request that waits for blocks of its prompt
 
 
 class Replica:
@@ -49,7 +52,10 @@ class Replica:
         self.load = 0  # requests that are here
         self.area, self.seen = 0.0, 0.0  # integral of `load` over time until `seen`. [s]
         self.trail = Trail()
-        self.fetched = 0.0
+        # Times of loads for which the next step waits before it begins, and of those that go along with it. [s]
+        self.fetched = self.along = 0.0
+        self.fetching: list[tuple[float, int, Ticket]] = []  # heap of requests that wait aside: until when, number of admission
+        self.link = 0.0  # until when loads of those keep the link to further tiers busy. [s]
 
     # ---------------------------------------------------------------------------------------- from outside
 
@@ -66,8 +72,8 @@ class Replica:
             ticket.place = DROPPED
             return False
         next_in_turn = self.take(ticket, now)
-        if self.ends == NEVER:
-            self.ends = now  # of no steps: others that come at the same time begin with it
+        if not self.steps:
+            self.ends = min(self.ends, now)  # of no steps: others that come at the same time begin with it
         elif next_in_turn and not self.pieces and self.steps > 1:
             self.shorten(now)
         return True
@@ -103,13 +109,15 @@ class Replica:
     # ---------------------------------------------------------------------------------------- what comes next
 
     def _at_work(self) -> int:
-        return self.writers + len(self.reading)
+        return self.writers + len(self.reading) + len(self.fetching)
 
     def plan(self, now: float) -> None:
         """Choose the next jump."""
         self.since = now
         if not self.limits.reads:
             self._receive(now)
+        if self.fetching:
+            self._land(now)
         self.crowded = False
         if self.policy.mixed:
             self._make_room(now)
@@ -120,8 +128,24 @@ class Replica:
         elif self.writers:
             self._make_room(now)
             self._many_steps(1 if self.crowded else self._next_end() - self.step)
+            if self.wakes < self.ends and self.steps > 1:
+                self.shorten(self.wakes)
         else:
-            self.steps, self.ends, self.share = 0, NEVER, SHARE
+            self.steps, self.ends, self.share = 0, self.wakes, SHARE
+
+    @property
+    def wakes(self) -> float:
+        """When the next request has its blocks that waits for some aside. [s]"""
+        return self.fetching[0][0] if self.fetching else NEVER
+
+    def _land(self, now: float) -> None:
+        """Requests whose blocks have come are read on, as the newest."""
+        while self.fetching and self.fetching[0][0] <= now:
+            _, _, ticket = heapq.heappop(self.fetching)
+            self.order += 1
+            ticket.order, ticket.place = self.order, READING
+            self.running.append((self.order, ticket))
+            self.reading.append(ticket)
 
     def _one_step(self) -> None:
         """A step that reads pieces of prompts."""
@@ -131,8 +155,8 @@ class Replica:
             seen += piece * (ticket.read + 0.5 * piece)
         self.mean = self.context / n if n else 0.0
         self.keys, self.tokens = seen / tokens, tokens
-        self.first = self.table.line(n, self.mean, alone=False)[0] + self.table.more(n, tokens, self.keys) + self.fetched
-        self.slope, self.steps, self.fetched = 0.0, 1, 0.0
+        self.first = max(self.table.line(n, self.mean, alone=False)[0] + self.table.more(n, tokens, self.keys), self.along) + self.fetched
+        self.slope, self.steps, self.fetched, self.along = 0.0, 1, 0.0, 0.0
         self.ends = self.since + self.first
 
     def _many_steps(self, steps: int) -> None:
@@ -282,8 +306,9 @@ class Replica:
             piece = self._admit(self.waiting[0], budget, kept, now)
             if not piece:
                 break
-            pieces.append((self.reading[-1], piece))
-            budget -= piece
+            if piece != ASIDE:
+                pieces.append((self.reading[-1], piece))
+                budget -= piece
         return pieces
 
     def _begun(self, now: float) -> tuple[list[ReadPiece], int, int]:
@@ -313,7 +338,7 @@ class Replica:
         return self.limits.chunk - self.writers * self.limits.written - read, self._growing()
 
     def _evict_for(self, ticket: Ticket, own: int, now: float) -> None:
-        """Evict requests until one that is read has so many pages, or gives way itself: as the newest does, unless there are priorities."""
+        """Evict requests until one that is read has so many pages, or gives way: as the newest does where there are no priorities."""
         while ticket.place == READING and own - ticket.pages > self.limits.pages - self.pages - self._beside()[1]:
             self._evict(self._leaving() if self.ranked and self.policy.leaves == "newest" else ticket, now)
 
@@ -324,9 +349,11 @@ class Replica:
             self.cache.shrink(self.limits.pages - self.pages)
 
     def _admit(self, ticket: Ticket, budget: int, kept: int, now: float) -> int:
-        """Admit the head of the queue if it has room; tokens of its prompt that the step reads. [1]"""
-        hashes = ticket.hashes
-        blocks, far = self.cache.found(hashes) if hashes else (0, 0)
+        """Admit the head of the queue if it has room; tokens of its prompt that the step reads, or `ASIDE`. [1]"""
+        hashes, away = ticket.hashes, 0.0
+        blocks, far = self.cache.found(hashes) if hashes else (0, ())
+        if far:
+            blocks, away = self._worth(blocks, far)
         hits = min(blocks * self.cache.size * self.limits.page, ticket.need - 1)
         piece = min(ticket.need - hits, budget)
         if piece < ticket.need - hits and not self.policy.chunked and not (ticket.evicted and budget == self.limits.chunk):
@@ -339,12 +366,46 @@ class Replica:
         if self._at_work() >= self.limits.requests or not self._has_room(ticket, hits, wanted, kept):
             ticket.shared, self.refused = 0, True
             return 0
-        self.fetched += far * self.cache.size * self.limits.fetch
         if hashes:
             self.pages += self.cache.take(hashes)
         self._enter(ticket, hits, own, now)
+        if away and self.policy.loads == "aside":
+            self._set_aside(ticket, away, now)
+            return ASIDE
+        if away and self.policy.loads == "along":
+            self.along += away
+        else:
+            self.fetched += away
         self.reading.append(ticket)
         return piece
+
+    def _set_aside(self, ticket: Ticket, away: float, now: float) -> None:
+        """A request that was just admitted waits until its blocks have come, behind those that come before them."""
+        self.running.pop()
+        self.link = max(self.link, now) + away
+        ticket.place = FETCHING
+        heapq.heappush(self.fetching, (self.link, ticket.order, ticket))
+
+    def _worth(self, blocks: int, far: Sequence[FarBlock]) -> tuple[int, float]:
+        """Leading blocks that are taken as they are, and the time in which those of further tiers come. [1], [s]
+
+        A tier is left alone where its blocks, and all behind the first of them, are read in less time than they take to come.
+        """
+        pages = [(place, self.cache.size * self.limits.fetch[tier]) for place, tier in far]
+        while pages:
+            slowest = max(time for _, time in pages)
+            cut = next(place for place, time in pages if time == slowest)
+            if sum(time for place, time in pages if place >= cut) <= self._reading_time(cut, blocks):
+                break
+            blocks, pages = cut, [(place, time) for place, time in pages if place < cut]
+        return blocks, sum(time for _, time in pages)
+
+    def _reading_time(self, begin: int, end: int) -> float:
+        """Time in which some blocks of a prompt are read beside what is written now, in steps as large as they may be. [s]"""
+        size = self.cache.size * self.limits.page
+        tokens = (end - begin) * size
+        step = min(tokens, self.limits.chunk)
+        return self.table.more(self.writers if self.policy.mixed else 0, step, 0.5 * (begin + end) * size) * tokens / step
 
     def _enter(self, ticket: Ticket, hits: int, own: int, now: float) -> None:
         """The head of the queue leaves it."""

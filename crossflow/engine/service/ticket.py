@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 
 NEVER = math.inf
-WAITING, READING, WRITING, ENDED, DROPPED = range(5)
+WAITING, FETCHING, READING, WRITING, ENDED, DROPPED = range(6)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -20,7 +20,7 @@ class Limits:
     written: int = 1  # tokens that a step computes for a request that writes: one, and those that are guessed. [1]
     reads: bool = True  # whether it reads prompts; else their keys and values arrive with the requests
     writes: bool = True  # whether it writes; else requests leave it when they are read
-    fetch: float = 0.0  # time in which a page comes back from the second tier of the cache. [s]
+    fetch: tuple[float, ...] = ()  # time in which a page comes back from each further tier of the cache. [s]
 
 
 class Ticket:
