@@ -116,7 +116,7 @@ def test_conversations_find_their_history_in_the_cache():
 
 
 def test_a_second_tier_keeps_what_the_cache_gives_up():
-    """More of conversations is found again where the host keeps it, and it takes the time of its bytes over the bandwidth."""
+    """More of conversations is found again where the host keeps it, and it takes the time of its bytes, or that of reading anew."""
     asked = {
         "arrivals": {"law": "poisson", "rate": "2 1/s"},
         "count": 40,
@@ -130,7 +130,10 @@ def test_a_second_tier_keeps_what_the_cache_gives_up():
 
     plain, fast, slow = serve(), *(serve(host_cache={"capacity": "64 GiB", "bandwidth": rate}) for rate in ("1000 TB/s", "1 GB/s"))
     assert fast.cache["hit_rate"] > plain.cache["hit_rate"] + 0.1
-    assert slow.latency["ttft_s"]["mean"] > fast.latency["ttft_s"]["mean"] + 0.05
+    assert slow.latency["ttft_s"]["mean"] > fast.latency["ttft_s"]["mean"] + 0.02
+    assert slow.latency["ttft_s"]["mean"] == pytest.approx(plain.latency["ttft_s"]["mean"], rel=0.01)  # which is faster
+    listed = serve(host_cache=[{"capacity": "1 GiB", "bandwidth": "1000 TB/s"}, {"capacity": "64 GiB", "bandwidth": "1000 TB/s"}])
+    assert listed.cache["hit_rate"] == fast.cache["hit_rate"]
     tiny = serve(host_cache={"capacity": "1 MiB", "bandwidth": "1 GB/s"})
     assert tiny.cache["hit_rate"] == plain.cache["hit_rate"]  # no block of 16 tokens x 128 KiB fits
     (page,) = slow.run.writers.limits.fetch

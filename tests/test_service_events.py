@@ -294,7 +294,10 @@ def test_jumps_with_tiers_are_what_single_steps_are(kind, fetch):
 def test_a_tier_that_is_slower_than_reading_is_left_alone():
     trace = conversations(40, 3, think=20.0, rate=4.0)
     for kind in POLICIES:
-        slow, none = (through(trace, replica(table(), kind, block=4, pages=300, beyond=beyond, fetch=(1.0,) * len(beyond))) for beyond in ((10**6,), ()))
+        slow, none = (
+            through(trace, replica(table(), kind, block=4, pages=300, beyond=beyond, fetch=(1.0,) * len(beyond)))
+            for beyond in ((10**6,), ())
+        )
         assert slow.last.tolist() == none.last.tolist()
 
 

@@ -127,6 +127,7 @@ HEAVY = {"workload.hidden": 4096, "workload.ffn": 16384, "workload.sequence": 64
 UNFUSED = {"software.overlap.context": False, "software.attention.kernel": "unfused"}
 STEADY = {"workload.task": "serving", "workload.prompt": 512, "workload.output": 64}
 HELD = {**STEADY, "workload.serving.host_cache": {"capacity": "64 GiB", "bandwidth": "50 GB/s"}}
+TIERS = {**STEADY, "workload.serving.host_cache": [{"capacity": "64 GiB", "bandwidth": "50 GB/s"}]}
 CROWDED = {**STEADY, "workload.output": 30000, "workload.global_batch": 2048}
 GUESSING = {**STEADY, "workload.serving": {"speculation": {"tokens": 2, "acceptance": 0.5}}}
 READERS = {**STEADY, "workload.serving": {"prefill": {"strategy": "tp1", "workers": 1}}}
@@ -254,6 +255,7 @@ TRANSFORMER = {
     "serving.prefill.workers": When(3, READERS),
     "serving.router": When("prefix", STEADY), "serving.cache_tokens": When(5000, STEADY),
     "serving.host_cache.capacity": When("256 GiB", HELD), "serving.host_cache.bandwidth": When("5 GB/s", HELD),
+    "serving.host_cache.0.capacity": When("256 GiB", TIERS), "serving.host_cache.0.bandwidth": When("5 GB/s", TIERS),
 }  # fmt: skip
 PLANS = {
     "tp": When(4, {"strategy.dp": 4}), "cp": When(2, {"strategy.dp": 4}), "ep": When(2, MOE), "etp": When(1, {**MOE, **PIECES}), "redundant_experts": When(4, {**MOE, **SERVED, "strategy.ep": 4}), "attention_tp": When(1, PIECES),
@@ -279,7 +281,11 @@ SINGLE = {
     "lp": When(2, {"strategy.kp1": 2}),
     "placement": When(["tp", "dp", "pp"], {"strategy.kp1": 2, "strategy.dp": 2}),
 }  # a product is one layer
-REPLAYED = ("router", "cache_tokens", "host_cache.capacity", "host_cache.bandwidth")  # what tests of replays vary
+REPLAYED = (
+    "router",
+    "cache_tokens",
+    *(f"host_cache.{key}" for key in ("capacity", "bandwidth", "0.capacity", "0.bandwidth")),
+)  # what tests of replays vary
 OTHERWISE = {  # what a field does where it changes nothing even in its context: not modelled, no file of the name, a single layer
     ("transformer", "workload.parallel"): "noted: workload.parallel: attention and MLP side by side are priced one after the other",
     ("transformer", "system.operation.lifetime"): "refused: the carbon of making a datasheet device is not known; leave it out",
@@ -400,7 +406,7 @@ def answer(document, path, value, plain=None):
 
 
 CALLED = {"workload.mtp_layers": "multi-token prediction"} | {  # what notes call a field
-    f"workload.serving.host_cache.{key}": "workload.serving.host_cache" for key in ("capacity", "bandwidth")
+    f"workload.serving.host_cache.{key}": "workload.serving.host_cache" for key in ("capacity", "bandwidth", "0.capacity", "0.bandwidth")
 }
 OWN = {"lstm": LstmSpec, "gemm": GemmSpec, "dlrm": DlrmSpec, "transformer": TransformerSpec}
 

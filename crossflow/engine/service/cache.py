@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Sequence
 
-
 FarBlock = tuple[int, int]  # place among the blocks of a prompt, and the tier in which it lies
 
 

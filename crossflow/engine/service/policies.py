@@ -8,7 +8,8 @@ References
    which is computed anew from the head of the queue. With priorities (`--scheduling-policy priority`) that is the request of the lowest
    one, of equal ones the one that came last. Full blocks of what is written have hashes as those of prompts do, and stay until their
    room is wanted (docs/design/prefix_caching). Of a connector that loads keys asynchronously, as from the host, a request waits aside
-   with its pages until they have come (`WAITING_FOR_REMOTE_KVS`), and others go on. CUDA graphs are captured for 1, 2 and 4 requests, multiples of 8 up to 256 and of
+   with its pages until they have come (`WAITING_FOR_REMOTE_KVS`), and others go on.
+   CUDA graphs are captured for 1, 2 and 4 requests, multiples of 8 up to 256 and of
    16 up to 512 (`cudagraph_capture_sizes`); fewer requests are padded to the next of them.
 .. [2] SGLang, python/sglang/srt/managers/scheduler.py and schedule_policy.py: a batch of prompts goes before writing, and is a step of its
    own (`enable_mixed_chunk` is off); a request is admitted where there is room for its prompt and a share of what all will write, which

@@ -39,7 +39,10 @@ FORMATS = (
     TraceFormat(
         name="crossflow",
         needs={"arrival": "arrival_s", "prompt": "prompt", "output": "output"},
-        may={"kind": "class", "session": "session", "follows": "follows", "pause": "pause_s", "history": "history", "blocks": "hash_ids", "block": "block"},
+        may={
+            "kind": "class", "session": "session", "follows": "follows", "pause": "pause_s", "history": "history", "blocks": "hash_ids",
+            "block": "block",
+        },
     ),
     TraceFormat(name="Azure", needs={"arrival": "timestamp", "prompt": "contexttokens", "output": "generatedtokens"}),
     TraceFormat(
