@@ -2,13 +2,16 @@
 
 from math import ceil
 
+import numpy as np
+
 SHARE, LEAST, FALLS, CLIP, AFTER = 0.7, 0.098, (0.7 - 0.098) / 600, 4096, 20
 
 
 class Item:
-    def __init__(self, index, arrival, prompt, output):
-        self.index, self.arrival, self.prompt, self.output = index, arrival, prompt, output
+    def __init__(self, index, arrival, prompt, output, priority=0):
+        self.index, self.arrival, self.prompt, self.output, self.priority = index, arrival, prompt, output, priority
         self.cached, self.need, self.wrote = 0, prompt, 0
+        self.text, self.hashed, self.hits = (), 0, None  # hashes of all its blocks, and how many of them are asked for
         self.first = self.last = None
         self.evicted = 0
 
@@ -16,11 +19,19 @@ class Item:
     def writes(self):
         return self.cached >= self.need
 
+    @property
+    def turn(self):
+        return -self.priority, self.arrival, self.index
+
 
 class Naive:
-    """`kind`: vllm, sglang or tensorrt-llm; `whole`: room for all that will be written."""
+    """`kind`: vllm, sglang or tensorrt-llm; `whole`: room for all that will be written; `ranked`: with priorities."""
 
-    def __init__(self, table, kind, *, chunk, requests, pages, page, whole=False):
+    def __init__(self, table, kind, *, chunk, requests, pages, page, whole=False, ranked=False, block=1, beyond=(), fetch=()):
+        self.beyond, self.fetch, self.tiers = beyond, fetch, [[] for _ in beyond]
+        self.aside, self.link, self.load = [], 0.0, 0.0  # items whose blocks come, with when; when the link is free; loads of the step
+        self.block, self.idle = block, []  # pages of a hashed block, and those that nobody uses, the oldest first
+        self.ranked = ranked
         self.table, self.kind, self.whole = table, kind, whole
         self.chunk, self.most, self.total, self.page = chunk, requests, pages, page
         self.waiting, self.running = [], []
@@ -28,18 +39,72 @@ class Naive:
 
     def pages_of(self, item, tokens=None):
         if self.whole:
-            return ceil((item.prompt + item.output - 1) / self.page)
-        return ceil((item.cached if tokens is None else tokens) / self.page)
+            tokens = item.prompt + item.output - 1
+        return max(ceil((item.cached if tokens is None else tokens) / self.page) - item.hashed * self.block, 0)
+
+    def held(self):
+        return self.running + [each for _, each in self.aside]
+
+    def used(self):
+        return {block for each in self.held() for block in each.text[: each.hashed]}
 
     def free(self):
-        return self.total - sum(self.pages_of(each) for each in self.running)
+        return self.total - sum(self.pages_of(each) for each in self.held()) - len(self.used()) * self.block
+
+    def places(self, item):
+        """Of each leading block that is there the time in which it comes."""
+        near, found = self.used() | set(self.idle), []
+        for block in item.text[: item.hashed]:
+            times = [each * self.block for tier, each in zip(self.tiers, self.fetch, strict=True) if block in tier]
+            if block not in near and not times:
+                break
+            found.append(0.0 if block in near else times[0])
+        return found
+
+    def worth(self, item):
+        """The same, without what is read in less time than it takes to come."""
+        found, size = self.places(item), self.block * self.page
+        writers = sum(each.writes for each in self.running) if self.kind != "sglang" else 0
+        while any(found):
+            cut = found.index(max(found))
+            tokens = (len(found) - cut) * size
+            part = min(tokens, self.chunk)
+            if sum(found[cut:]) <= self.table.more(writers, part, (cut + len(found)) / 2 * size) * tokens / part:
+                break
+            found = found[:cut]
+        return found
+
+    def found(self, item):
+        return min(len(self.worth(item)) * self.block * self.page, item.need - 1)
+
+    def leave(self, item, answer):
+        """Blocks that it alone used lie idle; also those of its answer where these stay."""
+        self.running.remove(item)
+        if answer and item.text:
+            item.hashed = max(item.hashed, (item.prompt + item.wrote - 1) // (self.block * self.page))
+        mine = [block for block in item.text[: item.hashed] if block not in self.used()]
+        self.idle = [block for block in self.idle if block not in mine] + mine[::-1]
 
     def evict(self, item):
-        self.running.remove(item)
+        self.leave(item, item.writes and self.kind == "vllm")
         item.need, item.cached = item.prompt + item.wrote, 0
         item.evicted += 1
         self.waiting.insert(0, item) if self.kind != "sglang" else self.waiting.append(item)
+        self.sort()
         self.full = False
+
+    def come(self, item):
+        self.waiting.append(item)
+        self.sort()
+        if self.ranked and self.waiting[0] is item:
+            self.full = False
+
+    def sort(self):
+        if self.ranked:
+            self.waiting.sort(key=lambda each: each.turn)
+
+    def last(self):
+        return max(self.running, key=lambda each: each.turn) if self.ranked else self.running[-1]
 
     def make_room(self):
         """Evict until all that write have a page for their next token."""
@@ -56,55 +121,95 @@ class Naive:
                 most = sum(each.output for each in left)
                 self.share = min((sum(each.wrote for each in left) + AFTER * len(left)) / most, 1.0) if most else SHARE
             else:
-                self.evict(self.running[-1])
+                self.evict(self.last())
 
     def has_room(self, item, piece, kept):
         free = self.free() - kept
-        if self.pages_of(item, item.need if self.kind == "vllm" else piece) > free:
+        new = self.block * len(set(item.text[: item.hashed]) - self.used())
+        if self.pages_of(item, item.need if self.kind == "vllm" and not self.whole else piece) + new > free:
             return False
         if self.kind != "sglang" or self.whole or not self.running:
             return True
         coming = sum(each.output - each.wrote for each in self.running if each.writes)
-        return item.need + min(item.output - item.wrote, CLIP) <= free * self.page - self.share * coming
+        return item.need - self.found(item) + min(item.output - item.wrote, CLIP) <= free * self.page - self.share * coming
 
-    def chosen(self, crowded):
-        """Pieces of prompts of the next step."""
+    def beside(self, read):
+        if self.kind == "sglang":
+            return self.chunk - read, 0
         writers = [each for each in self.running if each.writes]
+        kept = sum(self.pages_of(each, each.cached + 1) - self.pages_of(each) for each in writers)
+        return self.chunk - len(writers) - read, kept
+
+    def chosen(self, crowded, now):
+        """Pieces of prompts of the next step."""
         mixed = self.kind != "sglang"
-        budget = self.chunk - (len(writers) if mixed else 0)
-        kept = sum(self.pages_of(each, each.cached + 1) - self.pages_of(each) for each in writers) if mixed else 0
         pieces, taken = [], 0
+        budget, kept = self.beside(0)
         for item in [each for each in self.running if not each.writes]:
             piece = min(item.need - item.cached, budget)
             if piece <= 0:
                 break
             more = self.pages_of(item, item.cached + piece) - self.pages_of(item)
-            if more > self.free() - kept - taken:
-                self.evict(item)
-                return pieces
+            while more > self.free() - self.beside(0)[1] - taken:
+                self.evict(self.last() if self.ranked and mixed else item)
+                crowded = True
+                if item not in self.running:
+                    return pieces
+                budget, kept = self.beside(sum(tokens for _, tokens in pieces))
             taken += more
             pieces.append((item, piece))
             budget -= piece
         while self.waiting and budget > 0 and not crowded and not self.full:
             item = self.waiting[0]
-            piece = min(item.need, budget)
-            if self.kind == "tensorrt-llm" and piece < item.need and not (item.evicted and budget == self.chunk):
+            hits = self.found(item)
+            piece = min(item.need - hits, budget)
+            if self.kind == "tensorrt-llm" and piece < item.need - hits and not (item.evicted and budget == self.chunk):
                 break
-            if len(self.running) >= self.most or not self.has_room(item, piece, kept + taken):
+            if len(self.held()) >= self.most or not self.has_room(item, hits + piece, kept + taken):
                 self.full = True
                 break
             self.waiting.pop(0)
-            self.running.append(item)
-            taken += 0 if self.whole else self.pages_of(item, piece)
+            away = sum(self.worth(item))
+            if away and self.kind == "vllm":
+                self.link = max(self.link, now) + away
+                self.aside.append((self.link, item))
+            else:
+                self.load += away
+                self.running.append(item)
+            item.cached, item.hits = hits, hits if item.hits is None else item.hits
+            more = self.pages_of(item, hits + piece) - self.pages_of(item)
+            self.tiers = [[block for block in tier if block not in item.text[: item.hashed]] for tier in self.tiers]
+            if away and self.kind == "vllm":
+                item.ahead = more
+                self.free_of(taken)
+                continue
+            taken += 0 if self.whole else more
+            self.free_of(taken)
             pieces.append((item, piece))
             budget -= piece
         return pieces
 
+    def free_of(self, taken):
+        """Give idle blocks up for what the step takes."""
+        self.idle = [block for block in self.idle if block not in self.used()]
+        while len(self.idle) * self.block > self.free() - taken:
+            block = self.idle.pop(0)
+            for tier, most in zip(self.tiers, self.beyond, strict=True):
+                tier.append(block)
+                if len(tier) <= most:
+                    break
+                block = tier.pop(0)
+
     def step(self, now):
         """One iteration; its end, or None where there is nothing to do."""
+        for ready, item in sorted(self.aside, key=lambda each: each[0]):
+            if ready <= now:
+                self.aside.remove((ready, item))
+                self.running.append(item)
+                item.ahead = 0
         mixed = self.kind != "sglang"
         crowded = mixed and self.make_room()
-        pieces = self.chosen(crowded)
+        pieces = self.chosen(crowded, now)
         if not pieces and self.running:
             self.make_room()
         writers = [each for each in self.running if each.writes] if mixed or not pieces else []
@@ -117,7 +222,8 @@ class Naive:
             tokens = sum(piece for _, piece in pieces)
             keys = sum(piece * (item.cached + piece / 2) for item, piece in pieces) / tokens
             time += self.table.more(len(writers), tokens, keys)
-        end = now + time
+        end = now + (max(time, self.load) if self.kind == "sglang" else time + self.load)
+        self.load = 0.0
         for item in writers:
             item.cached += 1
             self.wrote(item, end)
@@ -127,9 +233,12 @@ class Naive:
                 self.wrote(item, end)
         if writers:
             self.share = max(self.share - FALLS, LEAST)
-        before = len(self.running)
-        self.running = [each for each in self.running if each.last is None]
-        self.full = self.full and len(self.running) == before
+        self.free_of(0)
+        gone = [each for each in self.running if each.last is not None]
+        read = [item for item, _ in pieces]
+        for item in sorted(gone, key=lambda each: (each in read, read.index(each) if each in read else self.running.index(each))):
+            self.leave(item, True)
+        self.full = self.full and not gone
         return end
 
     def wrote(self, item, now):
@@ -142,15 +251,23 @@ class Naive:
 
 def run(trace, engine):
     """All requests of a trace through one engine; the items, and how many iterations it took."""
-    items = [Item(i, *each) for i, each in enumerate(zip(trace.arrival, trace.prompt, trace.output, strict=True))]
+    priority = [trace.classes[kind].priority for kind in trace.kind]
+    items = [Item(i, *each) for i, each in enumerate(zip(trace.arrival, trace.prompt, trace.output, priority, strict=True))]
+    if trace.blocks is not None:
+        heirs = {int(trace.follows[i]): i for i in np.flatnonzero(trace.continues)[::-1]}
+        for item in items:
+            blocks = tuple(trace.blocks[item.index])
+            item.hashed = item.prompt // trace.block
+            after = tuple(trace.blocks[int(heirs[item.index])])[item.hashed :] if item.index in heirs else ()
+            item.text = blocks[: item.hashed] + after + tuple((item.index, i) for i in range(item.output))
     come, now, turn, steps = list(items), 0.0, 0, 0
-    while turn < len(come) or engine.waiting or engine.running:
+    while turn < len(come) or engine.waiting or engine.held():
         while turn < len(come) and come[turn].arrival <= now:
-            engine.waiting.append(come[turn])
+            engine.come(come[turn])
             turn += 1
         end = engine.step(now)
         if end is None:
-            now = come[turn].arrival
+            now = min([come[turn].arrival] * (turn < len(come)) + [ready for ready, _ in engine.aside])
         else:
             now, steps = end, steps + 1
     return items, steps

@@ -12,9 +12,10 @@ from crossflow.__main__ import main
 from crossflow.answers.evaluation.replay_statistics import confidence, mean_inside, spread
 from crossflow.answers.evaluation.replaying import replayed_scenario
 from crossflow.base.errors import CrossflowError
-from crossflow.workload.requests.record import RequestClass, RequestTrace
+from crossflow.workload.requests.record import RequestTrace
 
 WORKLOAD = {"model": "llama3-8b", "task": "serving", "dtype": "bf16"}
+FEW = {"like": "vllm"}
 DRAWN = {"arrivals": {"law": "poisson", "rate": "20 1/s"}, "count": 400, "prompt": 800, "output": 100, "seed": 1}
 
 
@@ -115,7 +116,7 @@ def test_conversations_find_their_history_in_the_cache():
 
 
 def test_a_second_tier_keeps_what_the_cache_gives_up():
-    """More of conversations is found again where the host keeps it, and it takes the time of its bytes over the bandwidth."""
+    """More of conversations is found again where the host keeps it, and it takes the time of its bytes, or that of reading anew."""
     asked = {
         "arrivals": {"law": "poisson", "rate": "2 1/s"},
         "count": 40,
@@ -129,10 +130,14 @@ def test_a_second_tier_keeps_what_the_cache_gives_up():
 
     plain, fast, slow = serve(), *(serve(host_cache={"capacity": "64 GiB", "bandwidth": rate}) for rate in ("1000 TB/s", "1 GB/s"))
     assert fast.cache["hit_rate"] > plain.cache["hit_rate"] + 0.1
-    assert slow.latency["ttft_s"]["mean"] > fast.latency["ttft_s"]["mean"] + 0.05
+    assert slow.latency["ttft_s"]["mean"] > fast.latency["ttft_s"]["mean"] + 0.02
+    assert slow.latency["ttft_s"]["mean"] == pytest.approx(plain.latency["ttft_s"]["mean"], rel=0.01)  # which is faster
+    listed = serve(host_cache=[{"capacity": "1 GiB", "bandwidth": "1000 TB/s"}, {"capacity": "64 GiB", "bandwidth": "1000 TB/s"}])
+    assert listed.cache["hit_rate"] == fast.cache["hit_rate"]
     tiny = serve(host_cache={"capacity": "1 MiB", "bandwidth": "1 GB/s"})
     assert tiny.cache["hit_rate"] == plain.cache["hit_rate"]  # no block of 16 tokens x 128 KiB fits
-    size = slow.run.writers.limits.fetch * 1e9 / 16
+    (page,) = slow.run.writers.limits.fetch
+    size = page * 1e9 / 16
     assert size == pytest.approx(32 * 2 * 8 * 128 * 2)  # layers x keys and values x heads x elements x bytes of Llama 3 8B
 
 
@@ -262,12 +267,16 @@ def test_requests_inside_are_counted_over_time():
     assert inside.tolist() == [1.0, 2.0, 1.0, 0.0]
 
 
-def test_priorities_are_told_to_change_nothing():
-    trace = RequestTrace.of(
-        np.arange(10.0), np.full(10, 50), np.full(10, 5), kind=np.arange(10) % 2,
-        classes=(RequestClass(name="a", priority=1), RequestClass(name="b")),
-    )  # fmt: skip
-    assert any("priorities" in note for note in crossflow.serve(scenario(None, prompt=50, output=5, global_batch=1), trace).notes)
+def test_priorities_are_used_or_told_to_change_nothing():
+    requests = {**DRAWN, "arrivals": {"law": "poisson", "rate": "100 1/s"}, "classes": [{"name": "a", "priority": 1}, {"name": "b"}]}
+    first, queued = (crossflow.serve(scenario(requests, software=software)) for software in ("vllm", FEW | {"engine": {"requests": 8}}))
+    assert any("priorities of classes change nothing" in note for note in first.notes)
+    ranked = crossflow.serve(scenario(requests, software=FEW | {"engine": {"requests": 8, "queue": "priority"}}))
+    assert not any("priorit" in note for note in ranked.notes)
+    soon = ranked.trace.kind == 0
+    assert ranked.times["ttft"][soon].mean() < 0.5 * queued.times["ttft"][soon].mean()
+    same = crossflow.serve(scenario(DRAWN, software=FEW | {"engine": {"queue": "priority"}}))
+    assert "software.engine.queue: priority changes nothing: all classes have one priority" in same.notes
 
 
 CROWDED = {

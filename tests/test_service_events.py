@@ -1,6 +1,7 @@
 """Services by events: jumps against single steps, limits of queueing theory, conservation."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -33,7 +34,7 @@ def table(write=lambda n, c: 0.01 + 1e-4 * n**0.9 + 2e-9 * n * c**1.1, read=lamb
     )  # fmt: skip
 
 
-def replica(steps, policy="vllm", *, pages=10**6, block=1, beyond=0, **limits):
+def replica(steps, policy="vllm", *, pages=10**6, block=1, beyond=(), **limits):
     policy = policy if not isinstance(policy, str) else POLICIES[policy]
     own = {"chunk": 2048, "requests": 64, "page": 16, **limits}
     return Replica(steps, Limits(pages=pages, **own), policy, PrefixCache(block, beyond))
@@ -70,6 +71,54 @@ def test_jumps_are_what_single_steps_are(kind, whole, rate, pages, requests):
         assert len(jumps.steps) < 0.3 * single
     elif not whole and rate > 20 and pages < 200:
         assert found.evicted.sum() > 3  # the case is one of a cache that is too small
+
+
+def ranked(rate, count, priorities=(0, 5), **more):
+    """Requests that arrive at random, of classes with these priorities in turn."""
+    trace = poisson(rate, count, **more)
+    classes = tuple(RequestClass(name=str(each), priority=each) for each in priorities)
+    return replace(trace, kind=np.random.default_rng(9).integers(0, len(classes), count), classes=classes)
+
+
+@pytest.mark.parametrize("kind", POLICIES)
+@pytest.mark.parametrize(("rate", "pages", "requests", "chunk"), [(12.0, 150, 64, 2048), (40.0, 400, 16, 2048), (30.0, 110, 64, 128)])
+def test_jumps_with_priorities_are_what_single_steps_are(kind, rate, pages, requests, chunk):
+    trace, steps = ranked(rate, 400, (0, 5, -1)), table()
+    limits = {"chunk": chunk if kind != "tensorrt-llm" else 2048, "requests": requests, "pages": pages, "page": 16}
+    found = through(trace, replica(steps, policy_of(kind, "written", "priority"), **limits))
+    items, single = naive_service.run(trace, naive_service.Naive(steps, kind, ranked=True, **limits))
+    assert found.last == pytest.approx([each.last for each in items], rel=1e-9)
+    assert found.evicted.tolist() == [each.evicted for each in items]
+    assert found.jumps[0].steps.sum() == single
+    assert found.last.tolist() != through(trace, replica(steps, kind, **limits)).last.tolist()
+
+
+def test_one_priority_is_the_order_of_arrival():
+    for kind in ("vllm", "tensorrt-llm"):  # in SGLang one that was retracted waits behind all others else
+        trace = poisson(30.0, 300)
+        found = [through(trace, replica(table(), policy_of(kind, "written", order), pages=200)) for order in ("arrival", "priority")]
+        assert found[0].last.tobytes() == found[1].last.tobytes()
+
+
+def test_the_first_of_a_queue_waits_as_if_it_were_alone():
+    """Cobham's waits of two classes without preemption, equal services (Kleinrock, vol. 2, Eq. 3.31)."""
+    service, load, rng, count = 0.1, 0.8, np.random.default_rng(0), 100_000
+    trace = replace(
+        RequestTrace.of(np.cumsum(rng.exponential(service / load, count)), np.full(count, 1000), np.ones(count)),
+        kind=rng.integers(0, 2, count), classes=(RequestClass(name="late"), RequestClass(name="soon", priority=1)),
+    )  # fmt: skip
+    steps = table(write=lambda n, c: 0.0 * n * c, read=lambda n, t, k: service * t / 1000.0 + 0.0 * n * k)
+    found = through(trace, replica(steps, policy_of("vllm", "written", "priority"), requests=1, chunk=10**6))
+    waited, rest = found.begun - found.arrival, load * service / 2.0
+    assert waited[trace.kind == 1].mean() == pytest.approx(rest / (1.0 - load / 2.0), rel=0.03)
+    assert waited[trace.kind == 0].mean() == pytest.approx(rest / (1.0 - load / 2.0) / (1.0 - load), rel=0.05)
+
+
+def test_those_of_small_priority_give_way_first():
+    trace = ranked(30.0, 400)
+    plain, first = (through(trace, replica(table(), policy_of("vllm", "written", order), pages=160)) for order in ("arrival", "priority"))
+    shares = [each.evicted[trace.kind == 1].sum() / each.evicted.sum() for each in (plain, first)]
+    assert shares[1] < 0.6 * shares[0]
 
 
 @pytest.mark.parametrize("kind", POLICIES)
@@ -191,9 +240,109 @@ def test_a_prefix_is_found_until_its_room_is_wanted():
 
 def test_blocks_that_are_given_up_come_back_from_the_second_tier():
     trace = hashed([(1, 2, 3), (5, 6, 7), (1, 2, 3)])
-    near, far = (through(trace, replica(table(), block=4, pages=14, beyond=100, fetch=time)) for time in (0.0, 0.01))
-    assert near.hits.tolist() == far.hits.tolist() == [0, 0, 192]
-    assert far.times["ttft"][2] - near.times["ttft"][2] == pytest.approx(0.01 * 12)
+    slow = table(read=lambda n, t, k: 1e-2 * t + 0.0 * n * k)  # so that it is never better to read
+    for kind, more in {"vllm": 0.01 * 12, "tensorrt-llm": 0.01 * 12, "sglang": 0.01 * 12 - 0.02}.items():
+        near, far = (through(trace, replica(slow, kind, block=4, pages=14, beyond=(100,), fetch=(time,))) for time in (0.0, 0.01))
+        assert near.hits.tolist() == far.hits.tolist() == [0, 0, 192]
+        assert far.times["ttft"][2] - near.times["ttft"][2] == pytest.approx(more)  # of SGLang's step the rest of its load
+
+
+def conversations(sessions, turns, *, rate=2.0, think=3.0, block=64, seed=0):
+    """Turns of sessions, each of which begins with all that was said before; times of arrival do not wait for answers."""
+    rng, own = np.random.default_rng(seed), []
+    begin = np.cumsum(rng.exponential(1.0 / rate, sessions))
+    for i in range(sessions):
+        length = 0
+        for j in range(turns):
+            new, output = int(rng.geometric(1 / 150)), int(rng.geometric(1 / 60))
+            own.append((begin[i] + j * think, length + new, output, i, j))
+            length += new + output
+    order = sorted(range(len(own)), key=lambda k: own[k])
+    place = {own[k][3:]: n for n, k in enumerate(order)}
+    rows = [own[k] for k in order]
+    follows = np.array([place.get((row[3], row[4] - 1), -1) for row in rows])
+    first = [np.arange(1 + row[1] // block) + 1000 * row[3] for row in rows]
+    return RequestTrace.of(
+        np.array([row[0] for row in rows]), np.array([row[1] for row in rows]), np.array([row[2] for row in rows]), block=block,
+        blocks=tuple(tuple(each[: row[1] // block].tolist()) for each, row in zip(first, rows, strict=True)),
+        follows=follows, history=follows >= 0,
+    )  # fmt: skip
+
+
+def loose(trace):
+    """The same requests at their times, whatever becomes of the ones before."""
+    return replace(trace, follows=np.full(len(trace), -1), history=np.zeros(len(trace), dtype=bool))
+
+
+@pytest.mark.parametrize("kind", POLICIES)
+@pytest.mark.parametrize(("pages", "think"), [(10**5, 60.0), (400, 60.0), (240, 60.0), (150, 20.0)])
+def test_jumps_with_answers_in_the_cache_are_what_single_steps_are(kind, pages, think):
+    """Turns far apart, so that each has its answer before the next comes, by both simulators."""
+    trace, steps = conversations(40, 3, think=think, rate=5.0), table()
+    limits = {"chunk": 2048, "requests": 32, "pages": pages, "page": 16}
+    found = through(trace, replica(steps, kind, block=4, **limits))
+    items, _ = naive_service.run(trace, naive_service.Naive(steps, kind, block=4, **limits))
+    assert found.hits.tolist() == [each.hits for each in items]
+    assert found.evicted.tolist() == [each.evicted for each in items]
+    assert found.last == pytest.approx([each.last for each in items], rel=1e-9)
+    assert (found.arrival == trace.arrival).all()  # else the simulators would be asked for different things
+    assert found.evicted.sum() > 0 or pages > 200 or kind == "sglang"
+
+
+@pytest.mark.parametrize("kind", POLICIES)
+@pytest.mark.parametrize("fetch", [(5e-5, 1e-4), (5e-5, 3e-4), (1e-3, 5e-5)])
+def test_jumps_with_tiers_are_what_single_steps_are(kind, fetch):
+    trace, steps = conversations(40, 3, think=20.0, rate=4.0), table()
+    limits = {"chunk": 2048, "requests": 32, "pages": 300, "page": 16, "fetch": fetch}
+    found = through(trace, replica(steps, kind, block=4, beyond=(40, 90), **limits))
+    items, _ = naive_service.run(trace, naive_service.Naive(steps, kind, block=4, beyond=(40, 90), **limits))
+    assert found.hits.tolist() == [each.hits for each in items]
+    assert found.evicted.tolist() == [each.evicted for each in items]
+    assert found.last == pytest.approx([each.last for each in items], rel=1e-9)
+    assert found.hits.sum() > 1.1 * through(trace, replica(steps, kind, block=4, **limits)).hits.sum()
+
+
+def test_a_tier_that_is_slower_than_reading_is_left_alone():
+    trace = conversations(40, 3, think=20.0, rate=4.0)
+    for kind in POLICIES:
+        slow, none = (
+            through(trace, replica(table(), kind, block=4, pages=300, beyond=beyond, fetch=(1.0,) * len(beyond)))
+            for beyond in ((10**6,), ())
+        )
+        assert slow.last.tolist() == none.last.tolist()
+
+
+def test_others_go_on_while_blocks_come_aside():
+    """A long load holds up its own request in vLLM, and all that write in TensorRT-LLM."""
+    prompts, outputs = [(1, 2, 3), (5, 6, 7, 8, 10, 11, 12), (9,), (1, 2, 3)], np.array([2, 2, 400, 2])
+    longest = {}
+    for kind in ("vllm", "tensorrt-llm"):
+        trace = replace(hashed(prompts), arrival=np.array([0.0, 100, 200, 201]), output=outputs)
+        steps = table(read=lambda n, t, k: 0.01 * t + 0.0 * n * k)
+        found = through(trace, replica(steps, kind, block=4, pages=32, beyond=(100,), fetch=(0.1,)))
+        assert found.hits[3] == 192
+        longest[kind] = found.gap[found.gaps > 0].max()
+    assert longest["vllm"] < 0.1 < 1.2 < longest["tensorrt-llm"] < 1.3
+
+
+def test_the_next_turn_finds_the_last_answer():
+    trace = conversations(30, 4, think=60.0)
+    found = through(trace, replica(table(), block=4))
+    whole = np.where(trace.follows >= 0, (trace.prompt + trace.output - 1)[trace.follows] // 64 * 64, 0)
+    assert found.hits.tolist() == np.minimum(whole, trace.prompt - 1).tolist()
+    without = through(loose(trace), replica(table(), block=4))
+    assert without.hits.sum() < 0.9 * found.hits.sum()
+    assert sum(jumps.tokens.sum() for jumps in found.jumps) == trace.prompt.sum() - found.hits.sum()
+
+
+def test_an_answer_that_nobody_asks_for_takes_room_too():
+    """The second prompt is there again, unless the answer between has taken its place."""
+    prompts, outputs = [(1, 2, 3), (5,), (1, 2, 3)], {"short": [2, 2, 2], "long": [2, 500, 2]}
+    found = {}
+    for name, output in outputs.items():
+        trace = replace(hashed(prompts), output=np.array(output))
+        found[name] = through(trace, replica(table(), block=4, pages=40)).hits.tolist()
+    assert found == {"short": [0, 0, 192], "long": [0, 0, 64]}
 
 
 class Plain:

@@ -129,6 +129,7 @@ STEADY = {"workload.task": "serving", "workload.prompt": 512, "workload.output":
 HELD = {**STEADY, "workload.serving.host_cache": {"capacity": "64 GiB", "bandwidth": "50 GB/s"}}
 FAILING = {**STEADY, "workload.serving.failures": {"mean_time": "60 s", "repair": "5 s"}}
 SCALING = {**STEADY, "workload.serving.autoscale": {"least": 1, "start": "5 s", "up": 8, "down": 1}}
+TIERS = {**STEADY, "workload.serving.host_cache": [{"capacity": "64 GiB", "bandwidth": "50 GB/s"}]}
 CROWDED = {**STEADY, "workload.output": 30000, "workload.global_batch": 2048}
 GUESSING = {**STEADY, "workload.serving": {"speculation": {"tokens": 2, "acceptance": 0.5}}}
 READERS = {**STEADY, "workload.serving": {"prefill": {"strategy": "tp1", "workers": 1}}}
@@ -174,6 +175,7 @@ STACK = {
     "engine.chunk": When(64, STEADY), "engine.requests": When(2, STEADY), "engine.memory": When(0.001, STEADY),
     "engine.cache": When(0.01, CROWDED), "engine.admits": When("whole", CROWDED),
     "engine.scheduler": When("sglang", STEADY), "engine.block": When(64, STEADY), "engine.chunked": When(False, STEADY),
+    "engine.queue": When("priority", STEADY),
     "engine.prefixes": When(False, STEADY), "engine.counted": When("1 GiB", {**CROWDED, "software.engine": {"memory": 0.5}}), "engine.sampling": When("30 B", STEADY),
     "kernels.attention.prefill": When(["flash-attention-2"], {"workload.task": "prefill"}),
     "kernels.attention.decode": When(["flash-attention-2"], {"workload.task": "decode"}),
@@ -262,6 +264,7 @@ TRANSFORMER = {
     **{f"serving.autoscale.{key}": When(value, SCALING) for key, value in {
         "least": 2, "start": "9 s", "signal": "waiting", "up": 9, "down": 2, "interval": "3 s", "cooldown": "4 s"}.items()},
     **{f"serving.pools.{key}": When(value, STEADY) for key, value in {"strategy": "tp1", "workers": 2, "classes": ["a"]}.items()},
+    "serving.host_cache.0.capacity": When("256 GiB", TIERS), "serving.host_cache.0.bandwidth": When("5 GB/s", TIERS),
 }  # fmt: skip
 PLANS = {
     "tp": When(4, {"strategy.dp": 4}), "cp": When(2, {"strategy.dp": 4}), "ep": When(2, MOE), "etp": When(1, {**MOE, **PIECES}), "redundant_experts": When(4, {**MOE, **SERVED, "strategy.ep": 4}), "attention_tp": When(1, PIECES),
@@ -288,7 +291,7 @@ SINGLE = {
     "placement": When(["tp", "dp", "pp"], {"strategy.kp1": 2, "strategy.dp": 2}),
 }  # a product is one layer
 REPLAYED = (  # what tests of replays vary
-    "router", "cache_tokens", "host_cache.capacity", "host_cache.bandwidth",
+    "router", "cache_tokens", *(f"host_cache.{key}" for key in ("capacity", "bandwidth", "0.capacity", "0.bandwidth")),
     *(f"failures.{key}" for key in ("mean_time", "repair", "keeps_output", "seed")),
     *(f"autoscale.{key}" for key in ("least", "start", "signal", "up", "down", "interval", "cooldown")),
 )  # fmt: skip
@@ -298,7 +301,7 @@ OTHERWISE = {  # what a field does where it changes nothing even in its context:
     ("transformer", "workload.shared_cache"): "refused: some layers must make the keys and values that others share; give it in variants",
     ("transformer", "workload.cross"): "refused: other layers must read the words; give it in variants",
     ("transformer", "profile"): "refused: there is no file none.csv",
-    **{(kind, f"software.engine.{key}"): "noted: software.engine" for key in ("scheduler", "block", "chunked", "prefixes") for kind in ("transformer", "dlrm")},
+    **{(kind, f"software.engine.{key}"): "noted: software.engine" for key in ("scheduler", "queue", "block", "chunked", "prefixes") for kind in ("transformer", "dlrm")},
     **{("transformer", f"workload.serving.{key}"): f"noted: workload.serving.{key.partition('.')[0]}" for key in REPLAYED},
     **{("transformer", f"workload.serving.pools.{key}"): "refused: " for key in ("strategy", "workers", "classes")},  # a pool has a name
     ("gemm", "strategy.pp"): "refused: p = 2 stages, but the model has 1 layers", ("gemm", "strategy.lp"): "refused: p = 2 stages, but the model has 1 layers",

@@ -82,7 +82,7 @@ RESOURCES = ("system.network", "system.levels")  # places of settings that may c
 RATES = ("bandwidth", "latency")  # settings of a link whose messages all take another time with another value
 AS_LONG = "messages take as long without it"
 # Settings of a stack that only replays take.
-REPLAYED = frozenset(f"software.engine.{key}" for key in ("scheduler", "block", "chunked", "prefixes"))
+REPLAYED = frozenset(f"software.engine.{key}" for key in ("scheduler", "queue", "block", "chunked", "prefixes"))
 KNOWN = ("error_band", "trust")  # columns of how well the figures are known
 _LABELS = ("like", "kind", "name", "title", "notes", "sources", "known_as")  # of a software stack
 

@@ -576,7 +576,7 @@ class PrefillSpec(FileModel):
 
 
 class HostCacheSpec(FileModel):
-    """A second tier of the cache, which keeps what a replica's devices give up: memory of the host, or a disk."""
+    """A further tier of the cache, which keeps what a replica's devices, or the tier before it, give up: memory of the host, or a disk."""
 
     capacity: HostBytes = Field(description="of a replica, such as 256 GiB")
     bandwidth: HostBandwidth = Field(description="with which blocks come back to all devices of a replica, such as 50 GB/s")
@@ -596,8 +596,10 @@ class ServingSpec(FileModel):
         description="which replica a request goes to in a replay (`crossflow serve`): one after the other; the one with fewest requests; "
         "of two drawn at random that one; the one that has most of its prompt, unless it is much fuller; by length of prompts; by class",
     )
-    host_cache: HostCacheSpec | None = Field(
-        None, description="where blocks of prompts stay in a replay that the cache has no room for; they are lost where absent"
+    host_cache: HostCacheSpec | tuple[HostCacheSpec, ...] | None = Field(
+        None,
+        description="where blocks of prompts stay in a replay that the cache has no room for: a tier, or a list of tiers, each of which "
+        "keeps what the one before gives up, such as the host's memory and then a disk; they are lost where absent",
     )
     cache_tokens: Dimension | None = Field(
         None,
@@ -625,6 +627,12 @@ class ServingSpec(FileModel):
     def __hash__(self) -> int:
         """A hash that leaves out the mapping, in which few services differ."""
         return hash(tuple(value for name, value in vars(self).items() if name != "pools"))
+
+    @property
+    def tiers(self) -> tuple[HostCacheSpec, ...]:
+        """Further tiers of the cache, the nearest first."""
+        held = self.host_cache
+        return () if held is None else (held,) if isinstance(held, HostCacheSpec) else held
 
 
 class ServedSpec(FileModel):

@@ -52,7 +52,7 @@ class Engines:
     table: StepTable
     limits: Limits
     fleet: Fleet
-    beyond: int = 0  # pages that the second tier of its cache has room for. [1]
+    beyond: tuple[int, ...] = ()  # pages that each further tier of its cache has room for. [1]
     held: float = 0.0  # keys and values of one token on the device that has most of them. [B]
     pool: str = ""  # of further engines; "" of the replicas of the strategy, and of workers for prompts
     rate: float = 1.0  # mean requests that one answers in a second with as many as it has room for. [1/s]
@@ -234,9 +234,9 @@ def _engine(scenario: Scenario, trace: RequestTrace, kind: Engines) -> Replica:
     """An engine of a kind with an empty queue and cache."""
     assert scenario.stack is not None
     habits, limits = scenario.stack.engine, kind.limits
-    policy = policy_of(habits.scheduler, habits.admits, habits.chunked) if limits.writes else POLICIES["vllm"]
+    own = (habits.scheduler, habits.admits, habits.queue, habits.chunked) if limits.writes else ("vllm", "written", habits.queue, None)
     size = max(trace.block // limits.page, 1)
-    return Replica(kind.table, limits, policy, PrefixCache(size, kind.beyond // size))
+    return Replica(kind.table, limits, policy_of(*own), PrefixCache(size, tuple(pages // size for pages in kind.beyond)))
 
 
 class _Ground(NamedTuple):
@@ -261,7 +261,7 @@ def _engines(scenario: Scenario, trace: RequestTrace) -> ServiceEngines:
     sites = [
         (ground, _Site(
             scenario=scenario, trace=trace, job=job, service=service_of(job, (workload,), one, ground.machine, reads_on),
-            given=workload.serving.cache_tokens if not ground.pool else None, tier=workload.serving.host_cache,
+            given=workload.serving.cache_tokens if not ground.pool else None, tiers=workload.serving.tiers,
         ))
         for ground in grounds
     ]  # fmt: skip
@@ -318,7 +318,7 @@ class _Site:
     job: Job
     service: Service
     given: int | None  # tokens of the cache of an engine that writes, where the scenario says them. [1]
-    tier: HostCacheSpec | None  # second tier of the cache of an engine that reads
+    tiers: tuple[HostCacheSpec, ...]  # further ones of the cache of an engine that reads
 
     def engines(self, ground: _Ground, *, reads: bool, writes: bool) -> Engines:
         """The engines that run on some ground."""
@@ -339,16 +339,16 @@ class _Site:
         page = math.gcd(int(habits.block), trace.block) if trace.block else int(habits.block)
         room, size, held = self._tokens(layout, runs_on, chunk)
         pages = (self.given if writes and self.given is not None else room) // page
-        tier = self.tier if reads else None
+        tiers = self.tiers if reads and size else ()
         limits = Limits(
             chunk=chunk, requests=most, pages=pages, page=page, written=self.job.written, reads=reads, writes=writes,
-            fetch=0.0 if tier is None else page * size / tier.bandwidth,
+            fetch=tuple(page * size / tier.bandwidth for tier in tiers),
         )  # fmt: skip
         graphs = POLICIES[habits.scheduler].graphs if writes and runs_on.stack.kernels.launch == "graph" else ()
         table = replace(table, graphs=graphs)
         return Engines(
             count=ground.engines, table=table, limits=limits, fleet=replace(fleet, devices=layout.devices / layout.dp), pool=ground.pool,
-            beyond=0 if tier is None or not size else int(tier.capacity / (page * size)), held=held, rate=capacity(table, limits, trace),
+            beyond=tuple(int(tier.capacity / (page * size)) for tier in tiers), held=held, rate=capacity(table, limits, trace),
         )  # fmt: skip
 
     def _tokens(self, layout: Layout, runs_on: Machine, chunk: int) -> tuple[int, float, float]:

@@ -114,7 +114,7 @@ def site_of(scenario: Scenario, kind: FleetKind, trace: RequestTrace, most: int)
     assert isinstance(moved.workload, TransformerSpec)
     for key in ("pools", "autoscale"):
         if getattr(moved.workload.serving, key):
-            raise CrossflowError(f"workload.serving.{key}: plan counts the engines of one kind; leave it out, or compare files with `serve`")
+            raise CrossflowError(f"workload.serving.{key}: plan counts engines of one kind; leave it out, or compare files with `serve`")
     if (apart := moved.workload.serving.prefill) is not None:
         each = plan_of(apart.strategy).devices
         readers = tuple(range(1, (most - counts[0] * plan.devices) // each + 1)) or (apart.workers,)

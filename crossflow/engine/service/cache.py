@@ -9,40 +9,55 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Sequence
 
+FarBlock = tuple[int, int]  # place among the blocks of a prompt, and the tier in which it lies
+
 
 class PrefixCache:
     """Full blocks of prompts by their hash: those that requests in the engine use, and those that lie idle.
 
+    What was written of a request enters when it leaves: its next turn finds it, and what no turn asks for takes room all the same.
     Blocks are found from the moment at which a request that reads them is admitted, as in vLLM, which registers what a step computes
     when it is scheduled. Of a freed prompt the end is given up first, for its beginning may serve more.
 
     Parameters
     ----------
     size : pages of the cache that a block takes. [1]
-    beyond : blocks that a second tier (the host's memory) keeps of those that are given up. [1]
+    beyond : blocks that each further tier (the host's memory, a disk) keeps of those that the one before gives up. [1]
     """
 
-    __slots__ = ("beyond", "idle", "size", "tier", "used")
+    __slots__ = ("beyond", "idle", "nameless", "size", "tiers", "used")
 
-    def __init__(self, size: int, beyond: int = 0) -> None:
+    def __init__(self, size: int, beyond: Sequence[int] = ()) -> None:
         self.size, self.beyond = size, beyond
         self.used: dict[int, int] = {}  # requests that use a block
         self.idle: OrderedDict[int, None] = OrderedDict()
-        self.tier: OrderedDict[int, None] = OrderedDict()
+        self.tiers: tuple[OrderedDict[int, None], ...] = tuple(OrderedDict() for _ in beyond)
+        self.nameless = -1  # the next hash of a block that nobody asks for
 
     def __len__(self) -> int:
         return len(self.used) + len(self.idle)
 
-    def found(self, hashes: Sequence[int]) -> tuple[int, int]:
-        """Leading blocks that are there, and how many of those lie in the second tier. [1]"""
-        used, idle, tier, many, far = self.used, self.idle, self.tier, 0, 0
+    def found(self, hashes: Sequence[int]) -> tuple[int, list[FarBlock]]:
+        """Leading blocks that are there, and which of those lie in a further tier. [1]"""
+        used, idle, many = self.used, self.idle, 0
+        far: list[FarBlock] = []
         for block in hashes:
             if block not in used and block not in idle:
-                if block not in tier:
+                tier = self._tier(block)
+                if tier < 0:
                     break
-                far += 1
+                far.append((many, tier))
             many += 1
         return many, far
+
+    def _tier(self, block: int) -> int:
+        """The further tier in which a block lies, -1 where it lies in none."""
+        return next((i for i, tier in enumerate(self.tiers) if block in tier), -1)
+
+    def _back(self, block: int) -> None:
+        """A block is on the device again."""
+        for tier in self.tiers:
+            tier.pop(block, None)
 
     def pages(self, hashes: Sequence[int]) -> int:
         """Pages that using them takes of what is free or idle. [1]"""
@@ -58,7 +73,7 @@ class PrefixCache:
             if not others:
                 taken += self.size
                 self.idle.pop(block, None)
-                self.tier.pop(block, None)
+                self._back(block)
         return taken
 
     def free(self, hashes: Sequence[int]) -> int:
@@ -72,11 +87,26 @@ class PrefixCache:
                 left += self.size
         return left
 
+    def names(self, answer: Sequence[int], count: int) -> tuple[int, ...]:
+        """Hashes of so many blocks of an answer: those that the next turn asks for, then new ones."""
+        new = max(count - len(answer), 0)
+        self.nameless -= new
+        return (*answer[:count], *range(self.nameless + new, self.nameless, -1))
+
+    def keep(self, hashes: Sequence[int]) -> None:
+        """Blocks that a request leaves behind lie idle from now on; the last of them is given up first."""
+        for block in reversed(hashes):
+            if block not in self.used:
+                self.idle[block] = None
+                self.idle.move_to_end(block)
+                self._back(block)
+
     def shrink(self, room: int) -> None:
         """Give up the oldest idle blocks until the others fit in so many pages."""
         while len(self.idle) * self.size > room:
             block, _ = self.idle.popitem(last=False)
-            if self.beyond:
-                self.tier[block] = None
-                if len(self.tier) > self.beyond:
-                    self.tier.popitem(last=False)
+            for tier, most in zip(self.tiers, self.beyond, strict=True):
+                tier[block] = None
+                if len(tier) <= most:
+                    break
+                block, _ = tier.popitem(last=False)

@@ -92,6 +92,8 @@ class _TraceRun:
         self.followers: dict[int, list[int]] = {}
         for i in np.flatnonzero(trace.follows >= 0).tolist():
             self.followers.setdefault(int(trace.follows[i]), []).append(i)
+        heirs = np.flatnonzero(trace.continues)[::-1]
+        self.heirs: dict[int, int] = dict(zip(trace.follows[heirs].tolist(), heirs.tolist(), strict=True))  # first that goes on from each
         self.tickets: dict[int, Ticket] = {}
         self.where: dict[int, int] = {}
 
@@ -135,9 +137,13 @@ class _TraceRun:
 
     def _arrive(self, index: int, now: float) -> None:
         """A request comes to the first pool."""
-        prompt, blocks = int(self.trace.prompt[index]), self.trace.blocks
-        hashes = () if blocks is None else tuple(blocks[index])[: prompt // self.trace.block]
-        ticket = Ticket(index, now, prompt, int(self.trace.output[index]), hashes)
+        prompt, blocks, block = int(self.trace.prompt[index]), self.trace.blocks, self.trace.block
+        hashes = () if blocks is None else tuple(blocks[index])[: prompt // block]
+        priority = self.trace.classes[self.trace.kind[index]].priority
+        ticket = Ticket(index, now, prompt, int(self.trace.output[index]), hashes, priority)
+        if blocks is not None:
+            heir = self.heirs.get(index)
+            ticket.answer = () if heir is None else tuple(blocks[heir])[len(hashes) : (prompt + ticket.output - 1) // block]
         self.tickets[index] = ticket
         self._submit(self.sides[0], ticket, now)
 
@@ -184,7 +190,7 @@ class _TraceRun:
 
     def _read(self, ticket: Ticket, reader: int, now: float) -> None:
         """A prompt is read; its keys and values go to an engine that writes, and the first token comes with them."""
-        sent = Ticket(ticket.index, ticket.arrival, ticket.prompt, ticket.output)
+        sent = Ticket(ticket.index, ticket.arrival, ticket.prompt, ticket.output, priority=ticket.priority)
         sent.begun, sent.hits, sent.wrote = ticket.begun, ticket.hits, ticket.wrote
         sent.evicted, sent.moved = 0, ticket.moved
         self.tickets[ticket.index] = sent

@@ -25,8 +25,8 @@ class Lockstep:
             ticket.place = DROPPED
             return False
         next_in_turn = member.take(ticket, now)
-        if self.ends == NEVER:
-            self.ends = now  # of no steps, as of an engine by itself
+        if not self.busy:
+            self.ends = min(self.ends, now)  # of no steps, as of an engine by itself
         elif next_in_turn and not any(one.pieces for one in self.busy):
             for one in self.busy:
                 one.shorten(now)
@@ -36,7 +36,7 @@ class Lockstep:
     @property
     def busy(self) -> list[Replica]:
         """Those with something to do in the jump that runs."""
-        return [one for one in self.members if one.ends < NEVER]
+        return [one for one in self.members if one.steps]
 
     def commit(self) -> list[Ticket]:
         """End the jump that runs, and begin the next; requests that have ended."""
@@ -49,9 +49,9 @@ class Lockstep:
         """Choose the next jump: as many steps as all can make, each as long as the longest."""
         for one in self.members:
             one.plan(now)
-        busy = self.busy
+        busy, wakes = self.busy, min(one.wakes for one in self.members)
         if not busy:
-            self.ends = NEVER
+            self.ends = wakes
             return
         longest = max(busy, key=lambda one: (one.first, one.slope))
         first, slope = longest.first, longest.slope
@@ -62,4 +62,7 @@ class Lockstep:
         for one in busy:
             one.first, one.slope, one.steps = first, slope, steps
             one.ends = now + one.lasts(steps)
+        if wakes < busy[0].ends and steps > 1:
+            for one in busy:
+                one.shorten(wakes)
         self.ends = busy[0].ends

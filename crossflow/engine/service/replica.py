@@ -10,11 +10,15 @@ from __future__ import annotations
 import heapq
 import math
 from collections import deque
+from collections.abc import Sequence
 
-from crossflow.engine.service.cache import PrefixCache
+from crossflow.engine.service.cache import FarBlock, PrefixCache
 from crossflow.engine.service.policies import AFTER, CLIP, FALLS, LEAST_SHARE, SHARE, Policy
+from crossflow.engine.service.queues import queue_of, turn
 from crossflow.engine.service.steps import StepTable
-from crossflow.engine.service.ticket import DROPPED, ENDED, NEVER, READING, WAITING, WRITING, Limits, ReadPiece, Ticket, Trail
+from crossflow.engine.service.ticket import DROPPED, ENDED, FETCHING, NEVER, READING, WAITING, WRITING, Limits, ReadPiece, Ticket, Trail
+
+ASIDE = -1  # in the place of tokens that a step reads: of a request that waits for blocks of its prompt
 
 
 class Replica:
@@ -25,7 +29,8 @@ class Replica:
 
     def __init__(self, table: StepTable, limits: Limits, policy: Policy, cache: PrefixCache) -> None:
         self.table, self.limits, self.policy, self.cache = table, limits, policy, cache
-        self.waiting: deque[Ticket] = deque()
+        self.waiting = queue_of(policy.order)
+        self.ranked = policy.order == "priority"
         self.reading: deque[Ticket] = deque()
         self.running: list[tuple[int, Ticket]] = []  # in order of admission, with some that have left
         self.finishing: list[tuple[int, int, Ticket]] = []  # heap: step at which it ends, number of admission
@@ -49,7 +54,10 @@ class Replica:
         self.lost = 0  # tokens that were computed, and that failures lost. [1]
         self.area, self.seen = 0.0, 0.0  # integral of `load` over time until `seen`. [s]
         self.trail = Trail()
-        self.fetched = 0.0
+        # Times of loads for which the next step waits before it begins, and of those that go along with it. [s]
+        self.fetched = self.along = 0.0
+        self.fetching: list[tuple[float, int, Ticket]] = []  # heap of requests that wait aside: until when, number of admission
+        self.link = 0.0  # until when loads of those keep the link to further tiers busy. [s]
 
     # ---------------------------------------------------------------------------------------- from outside
 
@@ -66,8 +74,8 @@ class Replica:
             ticket.place = DROPPED
             return False
         next_in_turn = self.take(ticket, now)
-        if self.ends == NEVER:
-            self.ends = now  # of no steps: others that come at the same time begin with it
+        if not self.steps:
+            self.ends = min(self.ends, now)  # of no steps: others that come at the same time begin with it
         elif next_in_turn and not self.pieces and self.steps > 1:
             self.shorten(now)
         return True
@@ -77,6 +85,9 @@ class Replica:
         self._count(1, now)
         free = not self.refused and not self.waiting and self._at_work() < self.limits.requests
         self.waiting.append(ticket)
+        if self.ranked and self.waiting[0] is ticket:  # for which there may be room where the one behind it found none
+            self.refused = False
+            return self._at_work() < self.limits.requests
         return free
 
     def commit(self) -> list[Ticket]:
@@ -105,7 +116,7 @@ class Replica:
         keeps : whether tokens that were written are kept.
         """
         done, ended = self._break_off(now)
-        left = [*self._writing(), *self.reading, *self.waiting]
+        left = [*self._writing(), *self.reading, *(ticket for _, _, ticket in self.fetching), *self.waiting]
         for ticket in left:
             self._expel(ticket, now, ended, keeps=keeps)
         self._clear()
@@ -151,7 +162,9 @@ class Replica:
         self.running.clear()
         self.finishing.clear()
         self.missed.clear()
-        self.pieces, self.steps, self.writing, self.fetched, self.ends = [], 0, 0, 0.0, NEVER
+        self.fetching.clear()
+        self.pieces, self.steps, self.writing, self.ends = [], 0, 0, NEVER
+        self.fetched = self.along = self.link = 0.0
         self.refused, self.crowded, self.share = False, False, SHARE
         self.forget()
 
@@ -162,13 +175,15 @@ class Replica:
     # ---------------------------------------------------------------------------------------- what comes next
 
     def _at_work(self) -> int:
-        return self.writers + len(self.reading)
+        return self.writers + len(self.reading) + len(self.fetching)
 
     def plan(self, now: float) -> None:
         """Choose the next jump."""
         self.since = now
         if not self.limits.reads:
             self._receive(now)
+        if self.fetching:
+            self._land(now)
         self.crowded = False
         if self.policy.mixed:
             self._make_room(now)
@@ -179,8 +194,24 @@ class Replica:
         elif self.writers:
             self._make_room(now)
             self._many_steps(1 if self.crowded else self._next_end() - self.step)
+            if self.wakes < self.ends and self.steps > 1:
+                self.shorten(self.wakes)
         else:
-            self.steps, self.ends, self.share = 0, NEVER, SHARE
+            self.steps, self.ends, self.share = 0, self.wakes, SHARE
+
+    @property
+    def wakes(self) -> float:
+        """When the next request has its blocks that waits for some aside. [s]"""
+        return self.fetching[0][0] if self.fetching else NEVER
+
+    def _land(self, now: float) -> None:
+        """Requests whose blocks have come are read on, as the newest."""
+        while self.fetching and self.fetching[0][0] <= now:
+            _, _, ticket = heapq.heappop(self.fetching)
+            self.order += 1
+            ticket.order, ticket.place = self.order, READING
+            self.running.append((self.order, ticket))
+            self.reading.append(ticket)
 
     def _one_step(self) -> None:
         """A step that reads pieces of prompts."""
@@ -190,8 +221,8 @@ class Replica:
             seen += piece * (ticket.read + 0.5 * piece)
         self.mean = self.context / n if n else 0.0
         self.keys, self.tokens = seen / tokens, tokens
-        self.first = self.table.line(n, self.mean, alone=False)[0] + self.table.more(n, tokens, self.keys) + self.fetched
-        self.slope, self.steps, self.fetched = 0.0, 1, 0.0
+        self.first = max(self.table.line(n, self.mean, alone=False)[0] + self.table.more(n, tokens, self.keys), self.along) + self.fetched
+        self.slope, self.steps, self.fetched, self.along = 0.0, 1, 0.0, 0.0
         self.ends = self.since + self.first
 
     def _many_steps(self, steps: int) -> None:
@@ -272,6 +303,9 @@ class Replica:
         if self.policy.leaves == "shortest" and self.writers:
             writing = [ticket for _, order, ticket in self.finishing if ticket.place == WRITING and ticket.order == order]
             return min(writing, key=lambda ticket: (ticket.wrote - ticket.start, -ticket.prompt, -ticket.order))
+        if self.ranked:
+            self.running = [(order, each) for order, each in self.running if each.order == order and each.place in (READING, WRITING)]
+            return max((each for _, each in self.running), key=turn)
         while True:
             order, ticket = self.running.pop()
             if ticket.order == order and ticket.place in (READING, WRITING):
@@ -279,14 +313,19 @@ class Replica:
 
     def _evict(self, ticket: Ticket, now: float) -> None:
         """A request gives its room back, and is read anew with all that was written of it."""
+        known: tuple[int, ...] = ()
         if ticket.place == WRITING:
             ticket.wrote += self.step - ticket.start
             self._stop_writing(ticket)
+            if ticket.answer is not None and self.policy.remembers:
+                known = self._remember(ticket, ticket.prompt + ticket.wrote - 1)
             if self.missed:
                 self.missed[0] = (self.missed[0][0] - 1, self.missed[0][1])
         else:
             self.reading.remove(ticket)
         self._give_back(ticket)
+        if known:
+            ticket.hashes, ticket.answer = ticket.hashes + known, (ticket.answer or ())[len(known) :]
         ticket.need, ticket.place, ticket.stopped = ticket.prompt + ticket.wrote, WAITING, now if ticket.stopped < 0 else ticket.stopped
         ticket.evicted += 1
         self.crowded = True
@@ -308,6 +347,13 @@ class Replica:
         if self.policy.room != "whole":
             ticket.pages = self._own(ticket, tokens)
 
+    def _remember(self, ticket: Ticket, tokens: int) -> tuple[int, ...]:
+        """Leave the full blocks of what was written to the cache, of a request with so many tokens there; their hashes."""
+        assert ticket.answer is not None  # who asks has looked
+        found = self.cache.names(ticket.answer, max(tokens // (self.cache.size * self.limits.page) - len(ticket.hashes), 0))
+        self.cache.keep(found)
+        return found
+
     def _give_back(self, ticket: Ticket) -> None:
         """Free the pages of a request."""
         self.pages -= ticket.pages
@@ -321,27 +367,46 @@ class Replica:
         """What the next step reads: prompts that were begun, then new ones."""
         if not (self.reading or (self.waiting and not self.refused and not self.crowded)):
             return []
-        budget = self.limits.chunk - (self.writers * self.limits.written if self.policy.mixed else 0)
-        kept = self._growing() if self.policy.mixed else 0  # pages that the step writes into
-        pieces: list[ReadPiece] = []
-        for ticket in list(self.reading):
-            piece = min(ticket.need - ticket.read, budget)
-            if piece <= 0:
-                break
-            own = self._own(ticket, ticket.read + piece)
-            if self.policy.room != "whole" and own - ticket.pages > self.limits.pages - self.pages - kept:
-                self._evict(ticket, now)  # which is the newest
-                break
-            self._grow(ticket, max(own, ticket.pages))
-            pieces.append((ticket, piece))
-            budget -= piece
+        pieces, budget, kept = self._begun(now)
         while not self.crowded and budget > 0 and self.waiting and not self.refused and (self.limits.reads or self.waiting[0].evicted):
             piece = self._admit(self.waiting[0], budget, kept, now)
             if not piece:
                 break
-            pieces.append((self.reading[-1], piece))
-            budget -= piece
+            if piece != ASIDE:
+                pieces.append((self.reading[-1], piece))
+                budget -= piece
         return pieces
+
+    def _begun(self, now: float) -> tuple[list[ReadPiece], int, int]:
+        """Pieces of prompts that were begun, tokens that are left of the step, and pages that it writes into. [1]"""
+        pieces: list[ReadPiece] = []
+        budget, kept = self._beside()
+        for ticket in list(self.reading):
+            piece = min(ticket.need - ticket.read, budget)
+            if piece <= 0 or ticket.place != READING:
+                break
+            own = self._own(ticket, ticket.read + piece)
+            if self.policy.room != "whole" and own - ticket.pages > self.limits.pages - self.pages - kept:
+                self._evict_for(ticket, own, now)
+                pieces = [(other, tokens) for other, tokens in pieces if other.place == READING]
+                budget, kept = self._beside(sum(tokens for _, tokens in pieces))
+                if ticket.place != READING:
+                    break
+            self._grow(ticket, max(own, ticket.pages))
+            pieces.append((ticket, piece))
+            budget -= piece
+        return pieces, budget, kept
+
+    def _beside(self, read: int = 0) -> tuple[int, int]:
+        """Tokens that a step has left beside what it writes and reads, and pages that it writes into. [1]"""
+        if not self.policy.mixed:
+            return self.limits.chunk - read, 0
+        return self.limits.chunk - self.writers * self.limits.written - read, self._growing()
+
+    def _evict_for(self, ticket: Ticket, own: int, now: float) -> None:
+        """Evict requests until one that is read has so many pages, or gives way: as the newest does where there are no priorities."""
+        while ticket.place == READING and own - ticket.pages > self.limits.pages - self.pages - self._beside()[1]:
+            self._evict(self._leaving() if self.ranked and self.policy.leaves == "newest" else ticket, now)
 
     def _grow(self, ticket: Ticket, pages: int) -> None:
         self.pages += pages - ticket.pages
@@ -350,9 +415,11 @@ class Replica:
             self.cache.shrink(self.limits.pages - self.pages)
 
     def _admit(self, ticket: Ticket, budget: int, kept: int, now: float) -> int:
-        """Admit the head of the queue if it has room; tokens of its prompt that the step reads. [1]"""
-        hashes = ticket.hashes
-        blocks, far = self.cache.found(hashes) if hashes else (0, 0)
+        """Admit the head of the queue if it has room; tokens of its prompt that the step reads, or `ASIDE`. [1]"""
+        hashes, away = ticket.hashes, 0.0
+        blocks, far = self.cache.found(hashes) if hashes else (0, ())
+        if far:
+            blocks, away = self._worth(blocks, far)
         hits = min(blocks * self.cache.size * self.limits.page, ticket.need - 1)
         piece = min(ticket.need - hits, budget)
         if piece < ticket.need - hits and not self.policy.chunked and not (ticket.evicted and budget == self.limits.chunk):
@@ -365,12 +432,46 @@ class Replica:
         if self._at_work() >= self.limits.requests or not self._has_room(ticket, hits, wanted, kept):
             ticket.shared, self.refused = 0, True
             return 0
-        self.fetched += far * self.cache.size * self.limits.fetch
         if hashes:
             self.pages += self.cache.take(hashes)
         self._enter(ticket, hits, own, now)
+        if away and self.policy.loads == "aside":
+            self._set_aside(ticket, away, now)
+            return ASIDE
+        if away and self.policy.loads == "along":
+            self.along += away
+        else:
+            self.fetched += away
         self.reading.append(ticket)
         return piece
+
+    def _set_aside(self, ticket: Ticket, away: float, now: float) -> None:
+        """A request that was just admitted waits until its blocks have come, behind those that come before them."""
+        self.running.pop()
+        self.link = max(self.link, now) + away
+        ticket.place = FETCHING
+        heapq.heappush(self.fetching, (self.link, ticket.order, ticket))
+
+    def _worth(self, blocks: int, far: Sequence[FarBlock]) -> tuple[int, float]:
+        """Leading blocks that are taken as they are, and the time in which those of further tiers come. [1], [s]
+
+        A tier is left alone where its blocks, and all behind the first of them, are read in less time than they take to come.
+        """
+        pages = [(place, self.cache.size * self.limits.fetch[tier]) for place, tier in far]
+        while pages:
+            slowest = max(time for _, time in pages)
+            cut = next(place for place, time in pages if time == slowest)
+            if sum(time for place, time in pages if place >= cut) <= self._reading_time(cut, blocks):
+                break
+            blocks, pages = cut, [(place, time) for place, time in pages if place < cut]
+        return blocks, sum(time for _, time in pages)
+
+    def _reading_time(self, begin: int, end: int) -> float:
+        """Time in which some blocks of a prompt are read beside what is written now, in steps as large as they may be. [s]"""
+        size = self.cache.size * self.limits.page
+        tokens = (end - begin) * size
+        step = min(tokens, self.limits.chunk)
+        return self.table.more(self.writers if self.policy.mixed else 0, step, 0.5 * (begin + end) * size) * tokens / step
 
     def _enter(self, ticket: Ticket, hits: int, own: int, now: float) -> None:
         """The head of the queue leaves it."""
@@ -466,6 +567,8 @@ class Replica:
     def _leave(self, ticket: Ticket, now: float, done: list[Ticket]) -> None:
         """A request ends here."""
         ticket.last, ticket.place = now, ENDED
+        if ticket.answer is not None:
+            self._remember(ticket, ticket.prompt + ticket.wrote - 1)
         self._give_back(ticket)
         self._count(-1, now)
         self.refused = False

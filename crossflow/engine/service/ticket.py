@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 
 NEVER = math.inf
-WAITING, READING, WRITING, ENDED, DROPPED = range(5)
+WAITING, FETCHING, READING, WRITING, ENDED, DROPPED = range(6)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -20,19 +20,22 @@ class Limits:
     written: int = 1  # tokens that a step computes for a request that writes: one, and those that are guessed. [1]
     reads: bool = True  # whether it reads prompts; else their keys and values arrive with the requests
     writes: bool = True  # whether it writes; else requests leave it when they are read
-    fetch: float = 0.0  # time in which a page comes back from the second tier of the cache. [s]
+    fetch: tuple[float, ...] = ()  # time in which a page comes back from each further tier of the cache. [s]
 
 
 class Ticket:
     """A request on its way through an engine; what happened to it is -1 until it has."""
 
     __slots__ = (
-        "arrival", "begun", "evicted", "first", "hashes", "hits", "index", "last", "moved", "need", "order", "output", "pages", "place",
-        "prompt", "read", "shared", "start", "stopped", "waited", "wrote",
+        "answer", "arrival", "begun", "evicted", "first", "hashes", "hits", "index", "last", "moved", "need", "order", "output", "pages",
+        "place", "priority", "prompt", "read", "shared", "start", "stopped", "waited", "wrote",
     )  # fmt: skip
 
-    def __init__(self, index: int, arrival: float, prompt: int, output: int, hashes: tuple[int, ...] = ()) -> None:
+    def __init__(self, index: int, arrival: float, prompt: int, output: int, hashes: tuple[int, ...] = (), priority: int = 0) -> None:
         self.index, self.arrival, self.prompt, self.output, self.hashes = index, arrival, prompt, output, hashes
+        # Hashes of the blocks behind those of its prompt that the next turn asks for; None where no blocks have hashes.
+        self.answer: tuple[int, ...] | None = None
+        self.priority = priority  # larger is served first where the engine has priorities. [1]
         self.begun = self.first = self.last = (
             self.stopped
         ) = -1.0  # times of admission, of the first and the last token, of an eviction. [s]

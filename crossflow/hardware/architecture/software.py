@@ -247,6 +247,12 @@ class EngineHabits(FileModel):
         description="whether a prompt is read in pieces where it does not fit in a step, in a replay; as `scheduler` does where absent",
     )
     prefixes: Flag = Field(default=True, description="whether prompts that begin alike share blocks of the cache, in a replay")
+    queue: Literal["arrival", "priority"] = Field(
+        default="arrival",
+        description="order in which requests wait in a replay. arrival: the one that came first is next. priority: the one of the largest "
+        "`priority` of its class is next, and one of the smallest gives its room up where the cache is full (the one with the fewest "
+        "tokens with `scheduler: sglang`); nobody gives way to a request that arrives",
+    )
     block: Whole = Field(16, gt=0, description="tokens of a page of the cache, in a replay")
     admits: Literal["written", "whole"] = Field(
         default="written",

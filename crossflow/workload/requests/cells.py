@@ -20,7 +20,7 @@ from crossflow.workload.requests.tables import ABSENT, and_more, text_of
 WANTED = {
     "prompt": "a whole number of tokens", "output": "a whole number of tokens", "arrival": "a number or a date",
     "elapsed": "a number", "follows": "the number of an earlier request, from 0, or -1", "pause": "a number",
-    "block": "a whole number of tokens",
+    "block": "a whole number of tokens", "history": "1 or 0",
 }  # fmt: skip
 
 
@@ -43,7 +43,7 @@ class TraceTable:
 
 def numbers_of(table: TraceTable, role: str, cells: Sequence[Any], lines: Sequence[int]) -> Array:
     """Cells as numbers; SpecError for the first that is none."""
-    whole = role in ("prompt", "output", "follows", "block")
+    whole = role in ("prompt", "output", "follows", "history", "block")
     try:
         values = np.fromiter(map(float, cells), float, len(cells))
     except (TypeError, ValueError):

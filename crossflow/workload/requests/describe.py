@@ -110,10 +110,15 @@ class DescribedRequests(PlainData, Tabular):
 
     @property
     def seen(self) -> float | None:
-        """Share of prompts' tokens that begin an earlier prompt too: what a prefix cache without end hits; None where it is not known."""
-        if self.trace.blocks is None:
+        """Share of prompts' tokens that begin an earlier prompt, or go on from its answer: what a prefix cache without end hits.
+
+        None where it is not known.
+        """
+        trace = self.trace
+        if trace.blocks is None:
             return None
-        return float((leading(self.trace.blocks) * self.trace.block).sum() / self.trace.prompt.sum())
+        said = np.where(trace.continues, (trace.prompt + trace.output - 1)[trace.follows] // trace.block, 0)  # with the answer before
+        return float((np.maximum(leading(trace.blocks), said) * trace.block).sum() / trace.prompt.sum())
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data, as `crossflow requests --json` prints it."""

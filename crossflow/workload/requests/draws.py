@@ -231,6 +231,7 @@ def _group(
     return RequestTrace(
         arrival=arrival, prompt=found.prompt, output=found.output, kind=found.kind, classes=(), follows=follows, pause=pause,
         blocks=shared_blocks(found.prompt, found.thread, found.prefix, found.common, block) if block else None, block=block,
+        history=(follows >= 0) & ~_changes(found.thread),
     )  # fmt: skip
 
 

@@ -19,7 +19,7 @@ import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
-ROLES = ("arrival", "prompt", "output", "kind", "session", "elapsed", "blocks", "follows", "pause", "block")
+ROLES = ("arrival", "prompt", "output", "kind", "session", "elapsed", "blocks", "follows", "pause", "history", "block")
 UNITS = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "ns": 1e-9}
 
 
@@ -39,7 +39,10 @@ FORMATS = (
     TraceFormat(
         name="crossflow",
         needs={"arrival": "arrival_s", "prompt": "prompt", "output": "output"},
-        may={"kind": "class", "session": "session", "follows": "follows", "pause": "pause_s", "blocks": "hash_ids", "block": "block"},
+        may={
+            "kind": "class", "session": "session", "follows": "follows", "pause": "pause_s", "history": "history", "blocks": "hash_ids",
+            "block": "block",
+        },
     ),
     TraceFormat(name="Azure", needs={"arrival": "timestamp", "prompt": "contexttokens", "output": "generatedtokens"}),
     TraceFormat(

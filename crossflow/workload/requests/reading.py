@@ -278,7 +278,7 @@ def _following(table: TraceTable, column: Mapping[str, Array], arrival: Array, l
         late = (follows >= 0) & (arrival < arrival[np.where(outside, 0, follows)])  # than the one that it follows
         refuse(table, "follows", outside | late, follows.tolist(), lines.tolist(), f"expected {WANTED['follows']}")
         refuse(table, "pause", pause < 0, pause.tolist(), lines.tolist(), f"expected {WANTED['pause']} of at least 0")
-        return {"follows": follows, "pause": np.where(follows < 0, 0.0, pause)}
+        return {"follows": follows, "pause": np.where(follows < 0, 0.0, pause), **_history(table, column, follows, lines)}
     if "session" not in column:
         return {}
     session = column["session"].astype(np.intp)
@@ -291,6 +291,15 @@ def _following(table: TraceTable, column: Mapping[str, Array], arrival: Array, l
         return {"follows": follows}
     end = arrival + elapsed * UNITS[table.unit or "s"]
     return {"follows": follows, "pause": np.where(follows < 0, 0.0, np.maximum(arrival - end[follows], 0.0))}
+
+
+def _history(table: TraceTable, column: Mapping[str, Array], follows: Index, lines: Index) -> dict[str, Any]:
+    """Whether prompts begin with what was said before, where a column says so."""
+    if "history" not in column:
+        return {}
+    wrong = (column["history"] != 0) & ((column["history"] != 1) | (follows < 0))
+    refuse(table, "history", wrong, column["history"].tolist(), lines.tolist(), f"expected {WANTED['history']}, 0 where it follows none")
+    return {"history": column["history"] == 1}
 
 
 def _blocks(found: _ReadRows, table: TraceTable, prompt: Index, held: Array, lines: Index) -> NumberLists:

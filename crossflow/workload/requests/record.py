@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -47,6 +48,7 @@ class RequestTrace:
     pause: Array  # between the last token of that one and the arrival of this. [s]
     blocks: NumberLists | None = None  # hashes of its prompt's full blocks from the first on; equal numbers are equal prefixes
     block: int = 0  # tokens of such a block. [1]
+    history: Mask | None = None  # whether its prompt begins with prompt and answer of the one that it follows; None as its blocks say
     file: str = ""  # where they were read, "" where they were drawn
     lines: Index | None = None  # line of that file that each stands on, from 1
 
@@ -75,6 +77,26 @@ class RequestTrace:
         """Whether each begins a session, or stands alone, shape (n,)."""
         return self.follows < 0
 
+    @functools.cached_property
+    def continues(self) -> Mask:
+        """Whether a prompt begins with the prompt and the answer of the request that it follows, shape (n,).
+
+        Where nobody says so, it is long enough for both, and its blocks begin with those of that prompt, of which there are some.
+
+        >>> trace = RequestTrace.of(np.zeros(2), np.array([4, 9]), np.array([3, 1]), follows=np.array([-1, 0]), block=2,
+        ...     blocks=NumberLists.of([0, 0, 1, 1, 1, 1], [5, 6, 5, 6, 7, 8], 2))
+        >>> trace.continues.tolist()
+        [False, True]
+        """
+        if self.history is not None or self.blocks is None:
+            return np.zeros(len(self), dtype=bool) if self.history is None else self.history
+        found, follows = np.zeros(len(self), dtype=bool), self.follows
+        both = self.prompt[follows] + self.output[follows]
+        for i in np.flatnonzero((follows >= 0) & (self.prompt >= both) & (self.prompt[follows] >= self.block)):
+            before = self.blocks[int(follows[i])]
+            found[i] = self.blocks[int(i)][: len(before)] == before
+        return found
+
     def place(self, request: int) -> str:
         """Where a request comes from, for messages about it.
 
@@ -89,7 +111,7 @@ class RequestTrace:
         order = sorted(set(self.kind.tolist()), key=lambda i: self.classes[i].name)  # whatever the order in which they are listed
         found = hashlib.sha256(repr(([self.classes[i] for i in order], self.block)).encode())
         kind = np.argsort(order)[np.searchsorted(np.sort(order), self.kind)] if order else self.kind
-        for array in (self.arrival, self.prompt, self.output, kind, self.follows, self.pause):
+        for array in (self.arrival, self.prompt, self.output, kind, self.follows, self.pause, self.continues):
             found.update(np.ascontiguousarray(array).tobytes())
         for names, _, first in () if self.blocks is None else named_in_order(self.blocks):
             found.update(first.tobytes() + names.tobytes())
@@ -104,6 +126,7 @@ class RequestTrace:
             self, arrival=self.arrival[chosen], prompt=self.prompt[chosen], output=self.output[chosen], kind=self.kind[chosen],
             follows=follows, pause=np.where(follows < 0, 0.0, self.pause[chosen]),
             blocks=None if self.blocks is None else lists_at(self.blocks, chosen),
+            history=None if self.history is None else self.history[chosen] & (follows >= 0),
             lines=None if self.lines is None else self.lines[chosen],
         )  # fmt: skip
 
@@ -140,6 +163,7 @@ def joined(parts: Sequence[RequestTrace]) -> RequestTrace:
         follows=np.concatenate([np.where(part.first, -1, part.follows + start) for part, start in zip(parts, starts, strict=True)]),
         pause=np.concatenate([part.pause for part in parts]),
         blocks=_joined_blocks(parts),
+        history=np.concatenate([part.continues for part in parts]),
         block=max(part.block for part in parts),
     )
     return together.in_order()

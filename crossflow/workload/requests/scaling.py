@@ -96,7 +96,7 @@ def _retimed(trace: RequestTrace, spec: RequestsSpec) -> RequestTrace:
     dice = Dice(seed=spec.seed, kind=0)
     source = spec.model_copy(update={"count": len(opens)})
     arrival, follows, pauses = timed(spec.users, chain.pause, opens, starts(source, dice, spec.rate_scale), dice)
-    return replace(chain, arrival=arrival, follows=follows, pause=pauses).in_order()
+    return replace(chain, arrival=arrival, follows=follows, pause=pauses, history=chain.continues).in_order()
 
 
 def _cut(chain: RequestTrace, opens: Index, sessions: int) -> tuple[RequestTrace, Index]:

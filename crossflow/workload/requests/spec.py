@@ -143,7 +143,7 @@ class RequestClassSpec(RequestSource):
     """Requests of a kind; what it does not say is as `requests` says."""
 
     name: Text = Field(description="name, as in the trace's column of classes where there is a trace")
-    priority: Whole = Field(0, ge=-1000, le=1000, description="larger is served first where an engine has priorities")
+    priority: Whole = Field(0, ge=-1000, le=1000, description="larger is served first where the software's `engine.queue` is priority")
     weight: PositiveFloat | None = Field(None, description="how often it comes, over the sum of all weights; 1 where absent")
 
 

@@ -60,9 +60,11 @@ def _cells(row: Mapping[str, Any]) -> list[Any]:
 def _rows(trace: RequestTrace) -> Iterator[dict[str, Any]]:
     """Rows with the columns that the requests need."""
     several, chained = len(trace.classes) > 1, bool((~trace.first).any())
-    columns = (trace.arrival, trace.prompt, trace.output, trace.kind, trace.follows, trace.pause)
-    for i, (arrival, prompt, output, kind, follows, pause) in enumerate(rows_of(*columns)):
+    columns = (trace.arrival, trace.prompt, trace.output, trace.kind, trace.follows, trace.pause, trace.continues.astype(int))
+    told = bool(trace.continues.any())
+    for i, (arrival, prompt, output, kind, follows, pause, history) in enumerate(rows_of(*columns)):
         row = {"arrival_s": arrival, "prompt": prompt, "output": output}
         row |= {"class": trace.classes[kind].name} if several else {}
         row |= {"follows": follows, "pause_s": pause} if chained else {}
+        row |= {"history": history} if told else {}
         yield row if trace.blocks is None else {**row, "block": trace.block, "hash_ids": trace.blocks[i]}

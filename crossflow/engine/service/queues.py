@@ -1,0 +1,57 @@
+"""Queues in which requests wait for an engine: in the order in which they came, or by priority.
+
+References
+----------
+.. [1] vLLM, vllm/v1/core/sched/request_queue.py: with `--scheduling-policy priority` the queue is a heap by priority, then by arrival;
+   a request that is preempted goes back to its place in it.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import deque
+from typing import Literal
+
+from crossflow.engine.service.ticket import Ticket
+
+QueueOrder = Literal["arrival", "priority"]
+
+
+def turn(ticket: Ticket) -> tuple[int, float, int]:
+    """What requests are sorted by: those of larger priority first, of these the one that came first."""
+    return -ticket.priority, ticket.arrival, ticket.index
+
+
+class PriorityQueue:
+    """A heap of requests by their turn [1]_, with the methods of a deque that an engine calls."""
+
+    __slots__ = ("heap",)
+
+    def __init__(self) -> None:
+        self.heap: list[tuple[tuple[int, float, int], Ticket]] = []
+
+    def __len__(self) -> int:
+        return len(self.heap)
+
+    def __getitem__(self, place: int) -> Ticket:
+        """The request at a place, of which only that of the first, 0, is in order."""
+        return self.heap[place][1]
+
+    def append(self, ticket: Ticket) -> None:
+        """Put a request at its place."""
+        heapq.heappush(self.heap, (turn(ticket), ticket))
+
+    appendleft = append  # one that was evicted has its old turn
+
+    def clear(self) -> None:
+        """Take all requests out."""
+        self.heap.clear()
+
+    def popleft(self) -> Ticket:
+        """Take out the request whose turn it is."""
+        return heapq.heappop(self.heap)[1]
+
+
+def queue_of(order: QueueOrder) -> deque[Ticket] | PriorityQueue:
+    """An empty queue."""
+    return PriorityQueue() if order == "priority" else deque()
