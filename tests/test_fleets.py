@@ -1,15 +1,17 @@
 """Engines of several speeds, that fail, start and stop, and whose keys and values share links."""
 
 import copy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
-from test_service_events import poisson, reading, replica, table, through
+from test_service_events import conversations, poisson, reading, replica, table, through
 
 from crossflow.engine.service import tally as tally_module
 from crossflow.engine.service.fleet import EnginePool, Readers, replay, replay_tallied
+from crossflow.engine.service.policies import POLICIES, policy_of
 from crossflow.engine.service.replayed import covered
+from crossflow.engine.service.replica import Replica
 from crossflow.engine.service.routers import ROUTERS, router
 from crossflow.engine.service.sketch import ERROR, Batches
 from crossflow.engine.service.standing import Failures, Scaling
@@ -247,6 +249,23 @@ def test_failures_lose_no_request(keeps):
         assert found.gap @ found.gaps == pytest.approx((found.last - found.first).sum(), rel=1e-9)
     for each in made:
         assert (each.pages, each.load, each.context, each.left, each.writers, sum(each.phases)) == (0,) * 6
+
+
+@pytest.mark.parametrize("kind", POLICIES)
+def test_failures_lose_no_request_that_waits_aside_or_by_priority(kind, monkeypatch):
+    """Engines that fail while requests wait in a heap, or for blocks of further tiers."""
+    waited, clear = [], Replica._clear
+    monkeypatch.setattr(Replica, "_clear", lambda each: (waited.extend(each.fetching), clear(each)))
+    trace, steps = conversations(150, 3, think=10.0, rate=2.0), table(read=lambda n, t, k: 1e-3 * t + 0.0 * n * k)
+    trace = replace(trace, kind=np.arange(len(trace)) % 2, classes=(RequestClass(name="a"), RequestClass(name="b", priority=1)))
+    policy = policy_of(kind, "written", "priority")
+    made = [replica(steps, policy, block=4, pages=200, beyond=(4000,), fetch=(0.012,)) for _ in range(2)]
+    found = replay(trace, pool(trace, made, "least_loaded"), failures=Failures(mean_time=25.0, repair=1.0, keeps_output=True, seed=3))
+    assert np.isfinite(found.last).all()
+    assert found.moved.sum() > 5
+    for each in made:
+        assert (each.pages, each.load, each.context, each.left, each.writers, len(each.fetching), len(each.waiting)) == (0,) * 7
+    assert bool(waited) == (kind == "vllm")
 
 
 def test_failures_that_do_not_come_change_nothing():

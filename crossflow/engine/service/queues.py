@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import heapq
 from collections import deque
+from collections.abc import Iterator
 from typing import Literal
 
 from crossflow.engine.service.ticket import Ticket
@@ -36,6 +37,10 @@ class PriorityQueue:
     def __getitem__(self, place: int) -> Ticket:
         """The request at a place, of which only that of the first, 0, is in order."""
         return self.heap[place][1]
+
+    def __iter__(self) -> Iterator[Ticket]:
+        """All requests, in no order."""
+        return (ticket for _, ticket in self.heap)
 
     def append(self, ticket: Ticket) -> None:
         """Put a request at its place."""

@@ -271,14 +271,12 @@ def _update(
         for one in weights:
             setattr(one, STAGE, stage.get(recorder.key(one), 0))
     own, made = model.optimizer, OPTIMIZERS[optimizer]
-    if own is None and made is None:
-        return None
     if isinstance(own, torch.optim.Optimizer):
         if plan is not None:
             own.param_groups = [part for group in own.param_groups for part in _of_each_stage({**group, "params": _now(group, renamed)})]
         return own
     make = own or made
-    return make(weights if stages is None else _of_each_stage({"params": weights}))
+    return None if make is None else make(weights if stages is None else _of_each_stage({"params": weights}))
 
 
 def _now(group: Mapping[str, Any], renamed: Mapping[int, Any]) -> list[Any]:
