@@ -8,7 +8,7 @@ import pytest
 
 import crossflow
 from crossflow.answers import bands
-from crossflow.answers.planning.comparing import _prices
+from crossflow.answers.planning.comparing import prices_of
 from crossflow.answers.planning.planner import plan
 from crossflow.base.errors import CrossflowError
 from crossflow.edges.explore.comparison import written
@@ -144,7 +144,7 @@ def test_wrong_words_get_one_clear_error(given, message):
 
 
 def test_the_beginning_of_a_word_names_a_system():
-    assert set(_prices("mi300=2,h100=3", ["mi300x-node", "h100-ib-cluster"])) == {"mi300x-node", "h100-ib-cluster"}
+    assert set(prices_of("mi300=2,h100=3", ["mi300x-node", "h100-ib-cluster"])) == {"mi300x-node", "h100-ib-cluster"}
 
 
 def test_the_page_is_one_file_with_all_systems(compared):

@@ -35,7 +35,8 @@ COMPRESSED = {
 }  # fmt: skip
 
 
-def made(strategy="dp8", software="vllm", **workload):
+def made(strategy="dp8", software="", **workload):
+    software = software or ("megatron-core" if {**MODEL, **workload}.get("task", "training") == "training" else "vllm")
     data = {"system": {"template": "dgx-h200", "nodes": 1}, "workload": {**MODEL, **workload}, "strategy": strategy, "software": software}
     return crossflow.from_dict(data)
 

@@ -27,7 +27,8 @@ MODEL = {
 }  # fmt: skip
 
 
-def made(strategy="dp8", software="vllm", **workload):
+def made(strategy="dp8", software="", **workload):
+    software = software or ("megatron-core" if {**MODEL, **workload}.get("task", "training") == "training" else "vllm")
     data = {"system": {"template": "dgx-h100", "nodes": 1}, "workload": {**MODEL, **workload}, "strategy": strategy, "software": software}
     return crossflow.from_dict(data)
 

@@ -17,7 +17,8 @@ MODEL = {
 SPARSE = {"top_k": 1024, "heads": 8, "head_dim": 64}
 
 
-def made(strategy="dp8", software="vllm", **workload):
+def made(strategy="dp8", software="", **workload):
+    software = software or ("megatron-core" if {**MODEL, **workload}.get("task", "training") == "training" else "vllm")
     data = {"system": {"template": "dgx-h200", "nodes": 1}, "workload": {**MODEL, **workload}, "strategy": strategy, "software": software}
     return crossflow.from_dict(data)
 

@@ -99,8 +99,12 @@ def _registry() -> pint.UnitRegistry[float]:
 @functools.cache
 def _factor(unit: str, target: str) -> float:
     """How many `target` one `unit` is; ValueError when they measure different things or `unit` is unknown."""
-    if unit == target:  # known without pint, whose import takes longer than most commands that read no file
-        return 1.0
+    # Without pint, whose import takes longer than most commands that read no file; files are held to units that the code names.
+    return 1.0 if unit == target else converted(unit, target)
+
+
+def converted(unit: str, target: str) -> float:
+    """The same for units of which neither is known to be one."""
     import tokenize
 
     import pint

@@ -15,7 +15,7 @@ from crossflow.answers.study.plots.view import View
 from crossflow.base.arrays import Array
 from crossflow.base.drawing.canvas import Scale, Ticks
 from crossflow.base.drawing.words import label, number, prefixed
-from crossflow.base.units import parse
+from crossflow.base.units import converted, parse
 
 SPREAD = 10.0  # largest over smallest value, beyond which an axis is logarithmic
 MOST_NUMBERS, BINS = 40, 20  # different numbers of a column, beyond which they are shown in so many ranges
@@ -129,6 +129,8 @@ def numbers(values: Sequence[Any]) -> tuple[list[float], str] | None:
         return None
     unit = units.pop()
     try:
+        if unit != "%":
+            converted(unit, unit)  # a ValueError for what is none
         return [parse(value, "1" if unit == "%" else unit) * (100.0 if unit == "%" else 1.0) for value in values], unit
     except ValueError:
         return None
