@@ -4,6 +4,7 @@ import functools
 import json
 import os
 import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -207,7 +208,19 @@ def test_an_interrupted_search_keeps_what_it_has(monkeypatch):
 def test_the_command_lists_fleets_and_writes_their_script(tmp_path):
     path = tmp_path / "chat.yaml"
     path.write_text(json.dumps(scenario().document.data), encoding="utf-8")
-    words = ["crossflow", "plan", str(path), "--vary", "strategy=tp1,tp2", "--vary", f"{ROUTER}=prefix", "--jobs", "1"]
+    words = [
+        sys.executable,
+        "-m",
+        "crossflow",
+        "plan",
+        str(path),
+        "--vary",
+        "strategy=tp1,tp2",
+        "--vary",
+        f"{ROUTER}=prefix",
+        "--jobs",
+        "1",
+    ]
     found = subprocess.run([*words, "--json"], capture_output=True, text=True, check=True)
     fleets = json.loads(found.stdout)["fleets"]
     assert fleets[0]["rank"] == 1
@@ -259,10 +272,26 @@ def test_dynamo_has_the_router_and_both_pools():
 def test_requests_go_with_a_model_and_a_system(tmp_path):
     path = tmp_path / "chat.yaml"
     path.write_text(json.dumps(scenario().document.data), encoding="utf-8")
-    words = ["crossflow", "serve", "--model", "llama3-8b", "--on", "dgx-h100", "--strategy", "tp1-dp8", "--requests", str(path), "--json"]
+    words = [
+        sys.executable,
+        "-m",
+        "crossflow",
+        "serve",
+        "--model",
+        "llama3-8b",
+        "--on",
+        "dgx-h100",
+        "--strategy",
+        "tp1-dp8",
+        "--requests",
+        str(path),
+        "--json",
+    ]
     found = json.loads(subprocess.run(words, capture_output=True, text=True, check=True).stdout)
     assert found["requests"] == 400
     assert found["attained"] is not None
-    both = subprocess.run(["crossflow", "serve", str(path), "--requests", str(path)], capture_output=True, text=True, check=False)
+    both = subprocess.run(
+        [sys.executable, "-m", "crossflow", "serve", str(path), "--requests", str(path)], capture_output=True, text=True, check=False
+    )
     assert both.returncode == 2
     assert "--requests goes with --model and --on" in both.stderr

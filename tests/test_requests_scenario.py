@@ -78,7 +78,7 @@ def test_without_a_task_it_says_which_one():
         crossflow.from_dict(SCENARIO | {"requests": DRAWN, "workload": "llama3-8b"})
 
 
-@pytest.mark.parametrize("answer", ["plan", "explain", "timeline"])
+@pytest.mark.parametrize("answer", ["explain", "timeline"])
 def test_answers_of_a_steady_state_name_the_command_that_replays(answer):
     with pytest.raises(CrossflowError, match=r"its requests come one by one, and crossflow serve replays them"):
         getattr(scenario(), answer)()

@@ -41,6 +41,8 @@ LABELS = {
     "notes",
     "sources",
     "known_as",
+    "vendors",
+    "trains",
     "model",
     "kind",
     "experts.score",

@@ -27,7 +27,7 @@ def quantity_in(unit: str, example: str) -> Callable[[Any], Any]:
 
 FleetTime = Annotated[float, Strict(), BeforeValidator(quantity_in("s", "90 s")), Field(gt=0.0, allow_inf_nan=False)]
 StartTime = Annotated[float, Strict(), BeforeValidator(quantity_in("s", "90 s")), Field(ge=0.0, allow_inf_nan=False)]
-Bound = Annotated[float, Field(ge=0.0, allow_inf_nan=False)]
+Bound = Annotated[float, Strict(), Field(ge=0.0, allow_inf_nan=False)]
 
 
 class EnginePoolSpec(FileModel):

@@ -32,6 +32,11 @@ _REASONS = 5  # that a page shows
 
 def run(arguments: argparse.Namespace) -> None:
     """Plan the scenario with its overrides, and write the flags of the best plan where they are asked for."""
+    if arguments.export is not None and arguments.output is not None:
+        from crossflow.edges.cli import export  # with the tables of flags, which few plans need
+
+        export.check_ending(arguments.output, arguments.export)
+        files.check_new(arguments.output, replace=arguments.force)
     opened = None if arguments.diff else source_of(_on_one(arguments))  # once: standard input is read only once
     if (asked := of_requests(arguments, opened)) is not None:
         from crossflow.edges.cli import fleets  # with replays, which few plans need
@@ -49,9 +54,6 @@ def run(arguments: argparse.Namespace) -> None:
         )
     from crossflow.edges.cli import export  # with the tables of flags, which few plans need
 
-    if arguments.output is not None:
-        export.check_ending(arguments.output, arguments.export)
-        files.check_new(arguments.output, replace=arguments.force)
     plans, assumed, launch = planned(arguments, opened)
     found = export.exported(plans, arguments.export) if arguments.export is not None else None
     if arguments.json:

@@ -42,7 +42,7 @@ class Scaling:
     cooldown: float = 0.0  # time after a change without another. [s]
 
 
-class Engine:
+class EngineState:
     """How one engine stands."""
 
     __slots__ = ("broken", "broken_since", "leaving", "on", "paid", "ready")
@@ -61,7 +61,7 @@ class Standing:
         self.replicas, self.scaling = replicas, scaling
         last = len(replicas) if scaling is None else scaling.least
         scaled = 0 if scaling is None else scaling.most
-        self.engines = [Engine(on=i < last or i >= scaled) for i in range(len(replicas))]
+        self.engines = [EngineState(on=i < last or i >= scaled) for i in range(len(replicas))]
         self.after = -NEVER  # time of the next change at the earliest. [s]
         self.up: Sequence[int] = range(0)
         self._look_again()

@@ -1,0 +1,37 @@
+"""Software and the makers of devices: what runs where nothing is named, what is noted, and what is refused."""
+
+import pytest
+
+import crossflow
+from crossflow.base.errors import SpecError
+
+TRAINING = {"workload": {"model": "llama3-8b", "global_batch": 64}, "strategy": "dp64-z3"}
+
+
+def trained(system, **given):
+    return crossflow.predict(crossflow.from_dict({"system": {"template": system, "devices": 64}, **TRAINING, **given}))
+
+
+def test_training_on_tpus_runs_on_software_that_they_have():
+    tpu, own = trained("tpu-v4-pod"), trained("tpu-v4-pod", software="t5x")
+    assert tpu.step_time == own.step_time
+    assert any("t5x is assumed on devices of google" in note for note in tpu.notes)
+    assert not any("t5x" in note for note in own.notes)
+    assert not any("is assumed on devices" in note for note in trained("dgx-h100").notes)
+
+
+@pytest.mark.parametrize(("system", "software"), [("tpu-v4-pod", "megatron-core"), ("dgx-h100", "t5x"), ("mi300x-node", "nemo")])
+def test_software_that_does_not_run_on_the_devices_is_noted(system, software):
+    assert any(note.startswith(f"software: {software} runs on devices of ") for note in trained(system, software=software).notes)
+
+
+def test_another_system_of_the_same_scenario_has_its_own_software():
+    scenario = crossflow.from_dict({"system": {"template": "dgx-h100", "devices": 64}, **TRAINING})
+    score = crossflow.evaluate(scenario, {"system.template": ["dgx-h100", "tpu-v4-pod"]})
+    assert score.step_time[1] == trained("tpu-v4-pod").step_time
+
+
+@pytest.mark.parametrize("software", ["vllm", "sglang", "tensorrt-llm", {"like": "vllm"}])
+def test_serving_engines_do_not_train(software):
+    with pytest.raises(SpecError, match=r"software: .* serves models, and workload\.task is training; leave software out"):
+        trained("dgx-h100", software=software)
