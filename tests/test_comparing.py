@@ -4,10 +4,12 @@ import json
 import math
 import re
 
+import numpy as np
 import pytest
 
 import crossflow
 from crossflow.answers import bands
+from crossflow.answers.evaluation.likeness import likeness
 from crossflow.answers.planning.comparing import prices_of
 from crossflow.answers.planning.planner import plan
 from crossflow.base.errors import CrossflowError
@@ -47,7 +49,7 @@ def test_money_and_energy_follow_from_the_step(compared):
 
 def test_the_order_is_by_price_where_all_are_known_and_by_throughput_elsewhere(compared):
     assert compared.ordered_by == "usd_per_million_tokens"
-    values = [row.figure(compared.ordered_by) for row in compared]
+    values = [row.figure(compared.ordered_by) for row in compared.rows]
     assert values == sorted(values)
     free = crossflow.compare("llama3-8b", "dgx-a100,dgx-h100", devices=8, prices="a100=1.5", batch=16, **QUICK)
     assert (free.ordered_by, free.best.system) == ("tokens_per_s", "dgx-h100")
@@ -108,10 +110,20 @@ def test_plans_that_do_not_fit_are_an_answer_that_says_where_to_look():
 
 
 def test_the_note_on_ties_says_what_they_are_drawn_from(compared):
-    spread, between = bands.spread_of(run := bands.Likeness(kind="training of dense language models", seen="device"), run)
-    order = f"{100 * spread.order:.0f} %"
-    told = f"predictions less than {order} apart are tied: further apart, nine of ten measured pairs came out in the predicted order"
-    assert compared.notes == (f"{told} ({spread.n:,} pairs of {between})",)
+    """No two systems of dense training were measured alike: the bands of both."""
+    runs = [likeness(row.prediction.scenario) for row in compared.rows]
+    order = np.hypot(*(bands.trust_of(run).band.p90 for run in runs))
+    told = "no two systems of such runs were measured, and errors of two that have nothing to do with each other reach so far"
+    assert compared.notes == (f"predictions less than {100 * order:.0f} % apart are tied: {told}",)
+
+
+def test_two_layouts_are_tied_by_pairs_of_layouts_and_two_chips_by_pairs_of_chips():
+    run = bands.Likeness(kind="training of dense language models", seen="device")
+    assert bands.spread_of(run, run, same=True)[1] == "layouts of one system"
+    wide = bands.Likeness(kind="serving, writing tokens", seen="device")
+    spread, between = bands.spread_of(wide, wide)
+    assert (between, spread.n > 100) == ("two systems", True)
+    assert "pairs of two systems" in bands.order_of_pairs(spread, between)
 
 
 WRONG = [

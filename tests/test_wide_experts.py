@@ -230,8 +230,8 @@ def test_places_that_ranks_do_not_divide_are_refused_with_the_cure(strategy, nod
 
 
 def test_training_has_no_copies_of_experts():
+    trained = {"software": "megatron-core", "task": "training", "dtype": "bf16", "output": None, "prompt": None}
     with pytest.raises(StrategyError) as error:
-        trained = {"software": "megatron-core", "task": "training", "dtype": "bf16", "output": None, "prompt": None}
         crossflow.predict(scenario(strategy="dp32-ep32-re32", **trained))
     assert "redundant_experts = 32: a service alone keeps copies of experts; leave it out" in str(error.value)
 

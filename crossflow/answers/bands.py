@@ -21,6 +21,7 @@ FILE = Path(__file__).with_name("errors.csv")
 PAIRS = FILE.with_name("pairs.csv")
 # What two designs have in common whose errors are compared: the system, or the kind of run, where one device may never have been measured.
 LAYOUTS, CHIPS, UNMEASURED_CHIP = "layouts of one system", "two systems", "two systems of which one was not measured"
+BANDS = "the bands of both"  # where no pairs of two systems were measured
 SCALES = ((1, "1 device"), (8, "2 to 8 devices"), (128, "9 to 128 devices"), (1024, "129 to 1,024 devices"))
 LARGEST = "more than 1,024 devices"
 FIGURES_OF_A_BAND = ("median", "p90", "bias", "n")
@@ -237,16 +238,26 @@ def spread_of(one: Likeness, other: Likeness, *, same: bool = False) -> tuple[Pa
     if one.kind != other.kind or GENERATED in (one.seen, other.seen):
         return None
     between = LAYOUTS if same else UNMEASURED_CHIP if {"none", CHANGED} & {one.seen, other.seen} else CHIPS
-    named = (between, LAYOUTS) if between != LAYOUTS else (between,)  # which two systems share no more than
-    return next(((found, name) for name in named if (found := _pairs().get((one.kind, name))) is not None), None)
+    found = _pairs().get((one.kind, between))
+    if found is not None:
+        return found, between
+    both = [trust_of(run).band for run in (one, other)]
+    if same or any(band is None for band in both):
+        return None
+    even, order = (math.hypot(*(getattr(band, name) for band in both)) for name in ("median", "p90"))
+    return PairSpread(n=0, even=even, order=order), BANDS
 
 
 def order_of_pairs(spread: PairSpread, between: str) -> str:
     """What ties are drawn from, in words.
 
+    >>> order_of_pairs(PairSpread(n=0, even=0.1, order=0.4), BANDS)
+    'no two systems of such runs were measured, and errors of two that have nothing to do with each other reach so far'
     >>> order_of_pairs(PairSpread(n=1587, even=0.1, order=0.26), "layouts of one system")
     'further apart, nine of ten measured pairs came out in the predicted order (1,587 pairs of layouts of one system)'
     """
+    if between == BANDS:
+        return "no two systems of such runs were measured, and errors of two that have nothing to do with each other reach so far"
     return f"further apart, nine of ten measured pairs came out in the predicted order ({spread.n:,} pairs of {between})"
 
 

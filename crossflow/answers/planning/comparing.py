@@ -510,7 +510,10 @@ def _told_ties(rows: Sequence[ComparedSystem]) -> Iterator[str]:
     """What ties are drawn from, in sentences."""
     runs = [likeness(row.prediction.scenario) for row in rows if row.feasible and row.prediction is not None]
     found = {spread_of(one, other) for i, one in enumerate(runs) for other in runs[:i]}
-    for spread, between in sorted((one for one in found if one is not None), key=lambda one: one[0].order):
-        yield f"predictions less than {100 * spread.order:.0f} % apart are tied: {order_of_pairs(spread, between)}"
+    known = sorted((one for one in found if one is not None), key=lambda one: one[0].order)
+    for between in dict.fromkeys(name for _, name in known):
+        mine = [spread for spread, name in known if name == between]
+        apart = " to ".join(dict.fromkeys(f"{100 * spread.order:.0f}" for spread in (mine[0], mine[-1])))
+        yield f"predictions less than {apart} % apart are tied: {order_of_pairs(mine[0], between)}"
     if None in found:
         yield "where no ties are told, nothing was measured that tells how reliable the order is"
