@@ -304,6 +304,18 @@ def test_waiting_for_an_engine_that_writes_is_told():
     assert served.queue["mean"] == pytest.approx((found.begun - found.arrival + found.waited)[~lost].sum() / served.span)
 
 
+def test_requests_may_be_a_file(tmp_path):
+    file = tmp_path / "log.jsonl"
+    rows = [{"timestamp": 1.7e9 + 0.4 * i, "prompt_tokens": 100 + i, "completion_tokens": 20} for i in range(30)]
+    file.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    scenario = {key: value for key, value in CROWDED.items() if key != "requests"}
+    found = crossflow.serve(scenario, file)
+    assert (len(found.trace), found.trace.arrival[-1]) == (30, pytest.approx(0.4 * 29))
+    assert crossflow.serve(scenario, str(file)).latency == found.latency
+    with pytest.raises(CrossflowError, match=r"there is no file .*none\.jsonl"):
+        crossflow.serve(scenario, tmp_path / "none.jsonl")
+
+
 def test_settings_in_the_place_of_requests_are_told():
-    with pytest.raises(CrossflowError, match=r"expected requests as a RequestTrace, got 'x\.y=1'"):
+    with pytest.raises(CrossflowError, match=r"expected requests as a RequestTrace or a file, got 'x\.y=1'"):
         crossflow.serve(CROWDED, "x.y=1")

@@ -1,5 +1,7 @@
 """What each kind of plot shows, without drawing: values, their order, what is left out."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -10,6 +12,7 @@ from crossflow.answers.study.plots.breakdown import breakdown_data
 from crossflow.answers.study.plots.columns import distinct, places_of, rows_with
 from crossflow.answers.study.plots.convergence import convergence_data
 from crossflow.answers.study.plots.heatmap import heatmap_data
+from crossflow.answers.study.plots.lines import line_data
 from crossflow.answers.study.plots.parallel import parallel_data
 from crossflow.answers.study.plots.pareto import MOST, OTHERS, pareto_data
 from crossflow.answers.study.plots.spec import (
@@ -19,6 +22,7 @@ from crossflow.answers.study.plots.spec import (
     HeatmapPlot,
     ImportancePlot,
     IntervalPlot,
+    LinePlot,
     ParallelPlot,
     ParetoPlot,
 )
@@ -383,3 +387,23 @@ def test_convergence_over_time_is_that_of_the_time_taken():
     data = convergence_data(searched(one, step_time_s=False), ConvergencePlot(name="c", kind="convergence", over="seconds"))
     assert data.panels[0].steps[0] == ("a", [0.5, 2.0, 2.0], [0.3, 0.2, 0.2], "200 ms")
     assert (data.x.label, data.y.log) == ("Time of the search [s]", True)
+
+
+# ------------------------------------------------------------------------------------------ lines
+
+
+def test_draws_of_a_point_are_their_median_and_an_interval():
+    rng = np.random.default_rng(0)
+    draws = rng.lognormal(size=(3, 40)) * np.array([[1.0], [2.0], [4.0]])
+    fits = np.arange(120) % 40 >= np.repeat([0, 10, 30], 40)  # all, most and few of the draws
+    held = {"batch": [8.0] * 40 + [16.0] * 40 + [32.0] * 40, "step_time_s": draws.ravel().tolist(), "bound_by": ["compute"] * 120}
+    seen = view({**held, "feasible": fits.tolist()}, {"batch": [8.0, 16.0, 32.0]}, draws=40, interval=0.9)
+    plot = LinePlot.model_validate({"kind": "lines", "name": "u", "x": "batch", "y": "step_time_s"})
+    (panel,) = line_data(seen, plot).panels
+    (line,) = panel.series
+    assert line.y == pytest.approx(np.median(draws, axis=1))
+    assert [*line.low] == pytest.approx(np.quantile(draws, 0.05, axis=1))
+    assert [*line.high] == pytest.approx(np.quantile(draws, 0.95, axis=1))
+    assert (len(line.x), line.feasible) == (3, [True, True, False])
+    alone = line_data(replace(seen, draws=0), plot).panels[0].series[0]
+    assert (len(alone.x), alone.low) == (120, ())

@@ -124,7 +124,7 @@ def timeline(scenario: ScenarioSource | None = None, settings: Overrides = (), *
 
 def serve(
     scenario: ScenarioSource | None = None,
-    requests: RequestTrace | None = None,
+    requests: RequestTrace | str | Path | None = None,
     settings: Overrides = (),
     *,
     stream: bool | None = None,
@@ -134,7 +134,7 @@ def serve(
 
     Parameters
     ----------
-    requests : the requests, in the place of those that the scenario's key ``requests`` reads or draws.
+    requests : the requests or a file of them, in the place of those that the scenario's key ``requests`` reads or draws.
     stream : whether to keep running statistics and nothing of each request; where absent that is done of more than a million.
 
     Returns
@@ -151,8 +151,12 @@ def serve(
     >>> len(served.trace), served.preemptions
     (50, 0)
     """
+    if isinstance(requests, Path) or (isinstance(requests, str) and ("=" not in requests or Path(requests).is_file())):
+        named, requests = {**named, "requests": str(requests)}, None
     if not (requests is None or isinstance(requests, RequestTrace)):
-        raise CrossflowError(f"serve: expected requests as a RequestTrace, got {shown(requests)}; settings go by their name, settings=...")
+        raise CrossflowError(
+            f"serve: expected requests as a RequestTrace or a file, got {shown(requests)}; settings go by their name, settings=..."
+        )
     source, texts, _ = asked("serve", scenario, settings, named)
     found = opening.load(source, texts)
     trace = requests_of(found) if requests is None else requests

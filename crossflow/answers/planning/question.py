@@ -52,6 +52,10 @@ class Question:
             )
         if self.nodes is not None and self.devices is not None:
             raise CrossflowError("give --nodes or --devices, not both: a system has a fixed number of devices in a node")
+        if "," in self.system:
+            raise CrossflowError(f"--on {self.system}: this takes one system; crossflow compare sets several side by side")
+        if template_name(self.model) is not None and model_name(self.system) is not None:
+            raise CrossflowError(f"{self.model} is a system and {self.system} a model: give --model {self.system} --on {self.model}")
         model, named = model_name(self.model) or self.model, template_name(self.system) or self.system
         counts = {key: value for key in ("nodes", "devices") if (value := getattr(self, key)) is not None}
         system = {"template": named, **counts}

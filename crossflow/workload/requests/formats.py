@@ -6,6 +6,7 @@ Names are compared in small letters, with what stands between words as `_`. Sour
 - BurstGPT: the trace's README and files; `Session ID` and `Elapsed time` are in its later files.
 - Mooncake: FAST 2025 traces; NVIDIA Dynamo and `timed_trace` of vLLM's benchmark read the same names. Times in ms, blocks of 512 tokens.
 - ServeGen: `timestamp` in s with tokens of input and output; its offline traces have no times, and blocks of 16 tokens.
+- OpenAI usage: logs of gateways, with the names of the `usage` of an answer and the time of a request in seconds (Unix or not).
 - LLMServingSim: measured requests of its bench, and its workload files, whose times are in ns.
 - Vidur and SplitwiseSim: their traces of arrivals and lengths.
 - vLLM and SGLang: detailed results of their serving benchmarks, one list a figure.
@@ -63,6 +64,8 @@ FORMATS = (
         needs={"prompt": "input_length", "output": "output_length"}, may={"blocks": "hash_ids", "kind": "type"},
         block=16,
     ),
+    TraceFormat(name="OpenAI usage", needs={"arrival": "timestamp", "prompt": "prompt_tokens", "output": "completion_tokens"}),
+    TraceFormat(name="OpenAI usage", needs={"arrival": "created", "prompt": "prompt_tokens", "output": "completion_tokens"}),
     TraceFormat(name="LLMServingSim", needs={"arrival": "arrival_time", "prompt": "input_toks", "output": "output_toks"}),
     TraceFormat(name="LLMServingSim", needs={"arrival": "arrival_time_ns", "prompt": "input_toks", "output": "output_toks"}, unit="ns"),
     TraceFormat(name="Vidur", needs={"arrival": "arrived_at", "prompt": "num_prefill_tokens", "output": "num_decode_tokens"}),

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
+from collections import Counter
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -57,7 +60,10 @@ LINE = 9.0  # height of a written speed-up above another one [pt]
 
 
 class Series(NamedTuple):
-    """One line: values at places of the x axis, what bounds each point, whether it fits, and its speed-up where one is asked for."""
+    """One line: values at places of the x axis, what bounds each point, whether it fits, and its speed-up where one is asked for.
+
+    Where numbers are drawn a point is the median of its draws, between the ends of the interval that holds a share of them.
+    """
 
     name: str
     x: list[float]
@@ -65,6 +71,8 @@ class Series(NamedTuple):
     bound: list[str]
     feasible: list[bool]
     factors: list[float]
+    low: Sequence[float] = ()
+    high: Sequence[float] = ()
 
 
 class Panel(NamedTuple):
@@ -82,6 +90,7 @@ class LineData(NamedTuple):
     y: Scale
     legend: str
     panels: list[Panel]
+    interval: float = 0.0  # share of the draws between the ends of a point, 0 where nothing is drawn. [1]
 
 
 def line_data(view: View, plot: LinePlot) -> LineData:
@@ -94,18 +103,18 @@ def line_data(view: View, plot: LinePlot) -> LineData:
     wanted = {**fixed(view, plot.x, plot.series, plot.panels), **plot.where}
     chosen = rows_with(rows, wanted) & np.isfinite(values)
     at = places_of(rows, plot.x, values_of(view, plot.x))
-    found = []
+    found, interval = [], view.interval if view.draws > 1 else 0.0
     for panel in values_of(view, plot.panels):
         mine = chosen & having(rows, plot.panels, panel)
         series = [
-            _series(rows, values, mine & having(rows, plot.series, line), at, axis, written_as(line, plot.labels))
+            _series(rows, values, mine & having(rows, plot.series, line), at, axis, written_as(line, plot.labels), interval)
             for line in values_of(view, plot.series)
         ]
         found.append(Panel(panel_name(plot.panels, panel, plot.labels), series))
     found = [_with_factors(panel, plot.speedup, larger=maximised(view, plot.y)) for panel in found] if plot.speedup else found
     y = scale(view, plot.y, values[chosen], plot.y_label, log=None if plot.scale is None else plot.scale == "log")
     legend = plot.labels.get(plot.series or "", title_of(plot.series or ""))
-    return LineData(plot.title, axis, y, legend, found)
+    return LineData(plot.title, axis, y, legend, found, interval)
 
 
 def _with_factors(panel: Panel, over: str, *, larger: bool) -> Panel:
@@ -172,11 +181,22 @@ def near(marks: list[tuple[float, int, int]], apart: float, *, piled: bool = Fal
     return found
 
 
-def _series(rows: Columns, y: Array, mine: Any, at: Any, axis: Ticks, name: str) -> Series:
-    """The chosen rows that lie on the axis, from left to right."""
+def _series(rows: Columns, y: Array, mine: Any, at: Any, axis: Ticks, name: str, interval: float) -> Series:
+    """The chosen rows that lie on the axis, from left to right; with an `interval` those of one place are its draws."""
     held = [int(i) for i in np.flatnonzero(mine & (at >= 0))]
     held.sort(key=lambda i: axis.places[at[i]])
     bound, feasible = column(rows, "bound_by"), flags(rows, "feasible")
+    if interval:
+        places = [list(some) for _, some in itertools.groupby(held, key=lambda i: axis.places[at[i]])]
+        if not places:
+            return Series(name, [], [], [], [], [])
+        ends = (0.5, 0.5 - 0.5 * interval, 0.5 + 0.5 * interval)
+        middle, low, high = (list(side) for side in zip(*(np.quantile(y[some], ends).tolist() for some in places), strict=True))
+        return Series(
+            name=name, x=[axis.places[at[some[0]]] for some in places], y=middle,
+            bound=[Counter(str(bound[i]) for i in some).most_common(1)[0][0] for some in places],
+            feasible=[2 * sum(bool(feasible[i]) for i in some) > len(some) for some in places], factors=[], low=low, high=high,
+        )  # fmt: skip
     return Series(
         name=name,
         x=[axis.places[at[i]] for i in held],
@@ -212,7 +232,10 @@ def draw_lines(data: LineData) -> Figure:
 
 def _ends(every: list[Series], log: bool) -> tuple[float, float]:
     """Ends of the y axis, with room for marks and words."""
-    lowest, highest = min(y for series in every for y in series.y), max(y for series in every for y in series.y)
+    lowest, highest = (
+        min(y for series in every for y in (*series.y, *series.low)),
+        max(y for series in every for y in (*series.y, *series.high)),
+    )
     if log:
         room = 1.12 * max(highest / lowest, 1.5) ** 0.06
         return lowest / room, highest * room
@@ -224,6 +247,9 @@ def _draw_series(axis: Axes, series: Series, colour: str, moved: list[float]) ->
     from matplotlib.transforms import ScaledTranslation
 
     axis.plot(series.x, series.y, color=colour, linewidth=1.3, zorder=2)
+    if series.low:
+        axis.fill_between(series.x, series.low, series.high, color=colour, alpha=0.18, linewidth=0, zorder=1)
+        axis.vlines(series.x, series.low, series.high, color=colour, linewidth=1.6, zorder=2)
     for x, y, bound, feasible, aside in zip(series.x, series.y, series.bound, series.feasible, moved, strict=True):
         place = axis.transData + ScaledTranslation(aside / 72.0, 0.0, axis.get_figure().dpi_scale_trans)  # type: ignore[union-attr]
         mark: dict[str, Any] = {"marker": marker_of(bound), "markersize": 6.5, "linestyle": "none", "markeredgewidth": 1.5}
@@ -299,6 +325,7 @@ def _legend(data: LineData, every: list[Series]) -> dict[str, list[Any]]:
     marks = {"Bound by": bound_marks(bound for series in every for bound in series.bound)}
     said = [] if all(fits for series in every for fits in series.feasible) else [_hollow()]
     said += [grey_mark(words, marker="") for words in _coincide(data)]
+    said += [grey_mark(f"bars: {100 * data.interval:.0f} % of the draws", marker="|", markersize=11)] if data.interval else []
     return {data.legend: coloured_lines([series.name for series in data.panels[0].series]), **marks, "Marks": said}
 
 
