@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from crossflow.base.arrays import Array
+from crossflow.base.arrays import Array, Index
 from crossflow.engine.service.lockstep import Lockstep
 from crossflow.engine.service.replayed import ServiceReplay, covered, replayed
 from crossflow.engine.service.replica import Replica
@@ -94,6 +94,8 @@ class _TraceRun:
             self.followers.setdefault(int(trace.follows[i]), []).append(i)
         heirs = np.flatnonzero(trace.continues)[::-1]
         self.heirs: dict[int, int] = dict(zip(trace.follows[heirs].tolist(), heirs.tolist(), strict=True))  # first that goes on from each
+        self.priorities = [one.priority for one in trace.classes]
+        self.asked: dict[int, tuple[int, int, int]] = {}  # of requests that arrive next
         self.tickets: dict[int, Ticket] = {}
         self.where: dict[int, int] = {}
 
@@ -131,16 +133,22 @@ class _TraceRun:
         first = np.flatnonzero(self.trace.follows < 0)
         for begin in range(0, len(first), PIECE):
             some = first[begin : begin + PIECE]
+            self.asked.update(zip(some.tolist(), self._asked_of(some), strict=True))
             yield from zip(self.trace.arrival[some].tolist(), some.tolist(), strict=True)
         while True:
             yield NEVER, -1
 
+    def _asked_of(self, some: Index | slice) -> list[tuple[int, int, int]]:
+        """Tokens of prompt and answer of some requests, and the numbers of their classes, as plain numbers."""
+        trace = self.trace
+        return list(zip(trace.prompt[some].tolist(), trace.output[some].tolist(), trace.kind[some].tolist(), strict=True))
+
     def _arrive(self, index: int, now: float) -> None:
         """A request comes to the first pool."""
-        prompt, blocks, block = int(self.trace.prompt[index]), self.trace.blocks, self.trace.block
+        blocks, block = self.trace.blocks, self.trace.block
+        prompt, output, kind = self.asked.pop(index) if index in self.asked else self._asked_of(slice(index, index + 1))[0]
         hashes = () if blocks is None else tuple(blocks[index])[: prompt // block]
-        priority = self.trace.classes[self.trace.kind[index]].priority
-        ticket = Ticket(index, now, prompt, int(self.trace.output[index]), hashes, priority)
+        ticket = Ticket(index, now, prompt, output, hashes, self.priorities[kind])
         if blocks is not None:
             heir = self.heirs.get(index)
             ticket.answer = () if heir is None else tuple(blocks[heir])[len(hashes) : (prompt + ticket.output - 1) // block]
@@ -173,7 +181,8 @@ class _TraceRun:
         done = actor.commit()
         if actor.ends < NEVER:
             heapq.heappush(self.ends, (actor.ends, i))
-        self._ended(i, done, now)
+        if done:
+            self._ended(i, done, now)
 
     def _ended(self, i: int, done: list[Ticket], now: float) -> None:
         """Requests have ended at an engine."""
@@ -183,7 +192,7 @@ class _TraceRun:
             else:
                 self._follow(ticket, now)
         side = self.sides[-1 if i >= self.first else 0]
-        if side.pool.scaling is not None and done:
+        if side.pool.scaling is not None:
             side.standing.rest(i - side.first, now)
 
     # ---------------------------------------------------------------------------------------- keys and values

@@ -194,7 +194,7 @@ class Replica:
         elif self.writers:
             self._make_room(now)
             self._many_steps(1 if self.crowded else self._next_end() - self.step)
-            if self.wakes < self.ends and self.steps > 1:
+            if self.fetching and self.wakes < self.ends and self.steps > 1:
                 self.shorten(self.wakes)
         else:
             self.steps, self.ends, self.share = 0, self.wakes, SHARE
