@@ -271,9 +271,9 @@ def _check(top: int, share: float) -> None:
         raise ValueError(f"share: expected a share of requests above 0 and up to 1, got {share:g}")
 
 
-def _order(one: SizedFleet, priced: bool) -> tuple[float, int, float, str]:
-    """Cheapest first; of equal ones that with fewer devices, then that with more requests on target."""
-    return round(one.cost(priced=priced), 12), one.devices, -one.figures["attained"], one.kind.name
+def _order(one: SizedFleet, priced: bool) -> tuple[float, int, float, float, str]:
+    """Cheapest first; of equal ones that with fewer devices, then that with more requests on target, then the faster one."""
+    return round(one.cost(priced=priced), 12), one.devices, -one.figures["attained"], one.figures["e2el_s"], one.kind.name
 
 
 def _beaten(one: SizedFleet, priced: bool, meeting: Sequence[SizedFleet]) -> str:
