@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 import crossflow
+from crossflow.__main__ import main
 from crossflow.answers.explanation.parameters import uncertain
 from crossflow.answers.explanation.uncertainty import (
     drawn_together,
@@ -157,3 +158,16 @@ def test_what_is_better_when_larger_is_known_for_packages_and_stacks(lstm):
     numbers = {n.path.rsplit(".", 1)[1]: n for n in uncertain(lstm("d8"))}
     assert larger_is_better(numbers["bonding_yield"])
     assert not larger_is_better(numbers["assembly_cost"])
+
+
+def test_a_study_of_draws_says_that_its_intervals_are_not_those_of_predictions(tmp_path, capsys):
+    study = tmp_path / "u.yaml"
+    study.write_text(
+        "name: u\nscenario:\n  system: {template: dgx-h100, nodes: 1}\n  workload: {model: llama3-8b, global_batch: 16}\n"
+        "  strategy: dp8-z3\nsweep: {workload.global_batch: [16, 32]}\nuncertainty: {samples: 4, seed: 1}\n"
+    )
+    assert main(["study", str(study), "--out", str(tmp_path / "out")]) == 0
+    told = capsys.readouterr().out
+    assert "trust: " in told
+    assert "similar measured runs were within" in " ".join(told.split())
+    assert "Intervals hold what the drawn numbers change, and not the errors of predictions, which the trust has." in told

@@ -45,6 +45,7 @@ TIED = 5  # points that are named which cannot be told from the fastest
 SPOKEN = 3  # searches whose losses are told in sentences; those of all are in the table
 TOLD = 3  # pairs of a node and a memory without a division that are named
 TECHNOLOGY = "system.technology."
+DRAWN = "Intervals hold what the drawn numbers change, and not the errors of predictions, which the trust has."
 COMPARED = 64  # swept points up to which every pair is compared
 
 
@@ -264,7 +265,8 @@ def notes(study: Study, view: View, results: Sequence[searches.SearchResult]) ->
     if isinstance(study.scenario.system, DatasheetSystem) and "system" not in study.paths:
         found += [of_a_datasheet(path, OF_DATASHEETS) for path in (*study.paths, *searched) if path.startswith(TECHNOLOGY)]
     found += _undivided(study)
-    found += [_trusted(study, view)] if not results and study.sampling is None else [_trusted_best(results)]
+    drawn = study.sampling is not None and not results
+    found += [f"trust: {trust(study.scenario).text}", DRAWN] if drawn else [_trusted_best(results) if results else _trusted(study, view)]
     found += [told for result in results[:SPOKEN] for told in told_of(result, several=len(results) > 1)]
     found += [missed(study.redivision.problem.constraints, view.columns)] if study.bounded and study.redivision is not None else []
     found += [unmoved(tables.numbers(view.columns[SPREAD]), study.spec.redivide.evaluations)] if study.spec.redivide is not None else []
