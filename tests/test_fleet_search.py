@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import crossflow
+from crossflow.__main__ import main
 from crossflow.answers.evaluation.replay_figures import ReplayFigures, replayed_figures
 from crossflow.answers.evaluation.replaying import engines_of, replayed_on
 from crossflow.answers.fleets.demand import RequestWork, engines_needed, unread
@@ -295,3 +296,12 @@ def test_requests_go_with_a_model_and_a_system(tmp_path):
     )
     assert both.returncode == 2
     assert "--requests goes with --model and --on" in both.stderr
+
+
+def test_the_scenarios_own_number_of_engines_is_no_plan_to_compare(tmp_path, capsys):
+    path = tmp_path / "chat.yaml"
+    path.write_text(json.dumps({**scenario().document.data, "strategy": "tp1-dp2"}))
+    assert main(["plan", str(path), "--vary", "strategy=tp1", "--jobs", "1", "--export", "vllm"]) == 0
+    told = capsys.readouterr()
+    assert "not compared" not in told.err + told.out
+    assert "the checkpoint must take as many (max_position_embeddings)" in " ".join(f"{told.out}{told.err}".split())

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 from rich.console import Group, RenderableType
@@ -24,7 +23,7 @@ PICTURES = (".png", ".svg")
 _REASONS = 5  # that a page shows
 
 
-def run(arguments: argparse.Namespace, scenario: Scenario, assumed: Sequence[str], notes: Sequence[str]) -> None:
+def run(arguments: argparse.Namespace, scenario: Scenario, assumed: Sequence[str]) -> None:
     """Plan fleets for the requests of a scenario, and write what is asked for."""
     check_of_fleets(arguments.objective, arguments.margin)
     if arguments.diff:
@@ -41,7 +40,6 @@ def run(arguments: argparse.Namespace, scenario: Scenario, assumed: Sequence[str
             scenario, top=arguments.top, share=arguments.on_target, space=space_of(arguments), jobs=arguments.jobs,
             told=lambda done, of: report(done, of, ""),
         )  # fmt: skip
-    found = replace(found, notes=(*notes, *found.notes))
     text = None if arguments.export is None else exported(found, arguments.export)
     if arguments.json:
         data = found.to_dict() | ({"assumptions": list(assumed)} if assumed else {})

@@ -86,12 +86,12 @@ def _on_one(arguments: argparse.Namespace) -> argparse.Namespace:
     return argparse.Namespace(**{**vars(arguments), "on": arguments.on.split(",")[0].strip()})
 
 
-def of_requests(arguments: argparse.Namespace, opened: Opened | None) -> tuple[Scenario, tuple[str, ...], tuple[str, ...]] | None:
-    """The scenario where it has requests, with sentences on what was assumed and notes; None for a steady state, which has no fleets."""
+def of_requests(arguments: argparse.Namespace, opened: Opened | None) -> tuple[Scenario, tuple[str, ...]] | None:
+    """The scenario where it has requests, with sentences on what was assumed; None for a steady state, which has no fleets."""
     if opened is not None and opened[2] is None:
-        scenario, notes = unplanned(opened[0], arguments.settings)
+        scenario, _ = unplanned(opened[0], arguments.settings)  # whose own strategy is a kind of fleet, whatever the devices
         if scenario.requests is not None:
-            return scenario, opened[1], notes
+            return scenario, opened[1]
     only = {"--on-target": arguments.on_target, "--vary": arguments.vary, "--price": arguments.price, "--jobs": arguments.jobs}
     if given := next((name for name, value in only.items() if value), None):
         raise CrossflowError(f"{given} is of fleets for requests: give the scenario the key requests, or --requests with --model and --on")

@@ -8,7 +8,7 @@ was written gives the same plan and workload.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -408,7 +408,7 @@ def flags_of(scenario: Scenario, kind: str) -> SaidScenario:
     if kind == "megatron":
         said |= {"strategy.dp"}  # what the devices leave
     comments, unsaid = _left(settings, said, known, kind, named)
-    told = (*rules.remarks, *_foreign(scenario, values))
+    told = (*rules.remarks, *_foreign(scenario, values), *_lengths(scenario, values))
     unsaid = [*_made_for(scenario, known, kind), *unsaid]
     if kind not in TRAINING and (preset := preset_of(settings, named)) and not _is_named(values, preset):
         comments = {"workload.model": preset, **comments}
@@ -483,6 +483,12 @@ def _reaching(scenario: Scenario, values: Mapping[str, Any]) -> dict[str, Any]:
     trace = requests_of(scenario)
     longest = int((trace.prompt + trace.output).max())
     return {name: max(value, longest) if name in LENGTHS else value for name, value in values.items()}
+
+
+def _lengths(scenario: Scenario, values: Mapping[str, Any]) -> Iterator[str]:
+    """What the checkpoint must take where requests say how long they are: its own limit is not known of a preset."""
+    if scenario.requests is not None and (length := next((values[name] for name in LENGTHS if name in values), None)):
+        yield f"requests reach {int(length):,} tokens with what is written; the checkpoint must take as many (max_position_embeddings)"
 
 
 def _predicting(scenario: Scenario, known: FlagTable) -> SoftwareStack:
