@@ -209,28 +209,20 @@ def test_an_interrupted_search_keeps_what_it_has(monkeypatch):
 def test_the_command_lists_fleets_and_writes_their_script(tmp_path):
     path = tmp_path / "chat.yaml"
     path.write_text(json.dumps(scenario().document.data), encoding="utf-8")
-    words = [
-        sys.executable,
-        "-m",
-        "crossflow",
-        "plan",
-        str(path),
-        "--vary",
-        "strategy=tp1,tp2",
-        "--vary",
-        f"{ROUTER}=prefix",
-        "--jobs",
-        "1",
-    ]
-    found = subprocess.run([*words, "--json"], capture_output=True, text=True, check=True)
-    fleets = json.loads(found.stdout)["fleets"]
+    words = f"plan {path} --vary strategy=tp1,tp2 --vary {ROUTER}=prefix --jobs 1"
+    fleets = json.loads(_command(f"{words} --json").stdout)["fleets"]
     assert fleets[0]["rank"] == 1
     assert fleets[0]["attained"] >= 0.99
     script = tmp_path / "fleet.sh"
-    subprocess.run([*words, "--export", "vllm", "-o", str(script)], capture_output=True, text=True, check=True)
+    _command(f"{words} --export vllm -o {script}")
     started = _started(script, tmp_path)
     assert len([line for line in started if line.startswith("vllm ")]) == fleets[0]["engines"]
     assert sum("--policy cache_aware" in line for line in started) == 1
+
+
+def _command(words, *, check=True):
+    """What a command that runs as a process of its own says."""
+    return subprocess.run([sys.executable, "-m", "crossflow", *words.split()], capture_output=True, text=True, check=check)
 
 
 def _started(script, folder, **environment):
@@ -273,27 +265,11 @@ def test_dynamo_has_the_router_and_both_pools():
 def test_requests_go_with_a_model_and_a_system(tmp_path):
     path = tmp_path / "chat.yaml"
     path.write_text(json.dumps(scenario().document.data), encoding="utf-8")
-    words = [
-        sys.executable,
-        "-m",
-        "crossflow",
-        "serve",
-        "--model",
-        "llama3-8b",
-        "--on",
-        "dgx-h100",
-        "--strategy",
-        "tp1-dp8",
-        "--requests",
-        str(path),
-        "--json",
-    ]
-    found = json.loads(subprocess.run(words, capture_output=True, text=True, check=True).stdout)
+    words = f"serve --model llama3-8b --on dgx-h100 --strategy tp1-dp8 --requests {path} --json"
+    found = json.loads(_command(words).stdout)
     assert found["requests"] == 400
     assert found["attained"] is not None
-    both = subprocess.run(
-        [sys.executable, "-m", "crossflow", "serve", str(path), "--requests", str(path)], capture_output=True, text=True, check=False
-    )
+    both = _command(f"serve {path} --requests {path}", check=False)
     assert both.returncode == 2
     assert "--requests goes with --model and --on" in both.stderr
 

@@ -54,7 +54,7 @@ EXTRAS = {("evidence", "torch"): ("torch", "transformers"), ("evidence", "emulat
 EXTRAS_PACKAGES = tuple(f"crossflow.{wing}.{room}" for wing, room in EXTRAS)
 LONGEST_FUNCTION = 60  # lines, docstring included
 
-LONGEST_CHAIN = 21
+LONGEST_CHAIN = 20
 
 
 def room_of(parts):

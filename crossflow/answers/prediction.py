@@ -25,6 +25,7 @@ from crossflow.base.results import Amounts, DeviceMemory, PlainData, Tabular, kn
 from crossflow.base.units import ZERO_CELSIUS, show
 from crossflow.hardware.architecture.model import Architecture
 from crossflow.hardware.architecture.run_cost import DAY, KILOWATT_HOUR
+from crossflow.hardware.architecture.software import maker
 from crossflow.hardware.architecture.system import architecture
 from crossflow.hardware.architecture.template import GeneratedSystem, is_none
 from crossflow.parallel.strategy.hierarchy import Hierarchy
@@ -617,7 +618,7 @@ def _of_other_makers(scenario: Scenario) -> Iterator[str]:
     if stack is None or not vendor:
         return
     if stack.vendors and vendor not in stack.vendors:
-        theirs, own = " and ".join(stack.vendors), f"{scenario.system.name} of {vendor}"
-        yield f"software: {stack.name} runs on devices of {theirs} only, not on {own}: read this as what it would do"
+        theirs, own = " and ".join(map(maker, stack.vendors)), f"{scenario.system.name} of {maker(vendor)}"
+        yield f"software: {stack.name} runs on devices of {theirs} only, not on {own}; this is what it would do there"
     elif vendor in OF_VENDORS and "software" not in scenario.document.data:
-        yield f"software: {stack.name} is assumed on devices of {vendor}; `software: NAME` says another"
+        yield f"software: {stack.name} is assumed on devices of {maker(vendor)}; `software: NAME` names another"

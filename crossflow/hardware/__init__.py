@@ -20,7 +20,9 @@ DOORS = {
     "architecture.network": ("CLOS", "FabricKind", "FabricParameters", "NetworkSpec"),
     "architecture.run_cost": ("DAY", "KILOWATT_HOUR", "load_of", "node_power", "normalised", "operation_of", "product", "run_cost"),
     "architecture.shaping": ("own_value",),
-    "architecture.software": ("AttentionChoice", "EngineHabits", "Fusion", "Module", "PeerAllReduce", "SoftwareStack", "load_stack"),
+    "architecture.software": (
+        "AttentionChoice", "EngineHabits", "Fusion", "Module", "PeerAllReduce", "SoftwareStack", "load_stack", "maker",
+    ),
     "architecture.switching": ("of_their_number",),
     "architecture.system": ("TEMPLATES", "architecture", "reference_peak", "resolve", "template_name"),
     "architecture.template": ("BUDGETS", "DatasheetSystem", "Ends", "GeneratedSystem", "Host", "READING", "SystemSpec", "is_none"),

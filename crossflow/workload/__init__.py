@@ -23,7 +23,7 @@ DOORS = {
     "requests.asking": ("AskedRequests", "files_of", "found_file", "mean_rate", "means", "requests_in"),
     "requests.describe": ("DescribedRequests", "LengthSpread", "TARGETS"),
     "requests.picture": ("rate_line",),
-    "requests.record": ("RequestTrace",),
+    "requests.record": ("RequestTrace", "request_times"),
     "requests.spec": ("RequestsSpec", "TIMES", "draws"),
     "requests.tables": ("ENDINGS", "ending"),
     "requests.words": ("lasting",),

@@ -19,6 +19,7 @@ from crossflow.workload.requests.record import RequestTrace
 from crossflow.workload.spec import ServingSpec, TransformerSpec
 
 UNSERVED = "none of {n} requests has room: a prompt with its output is longer than the cache of an engine, or than a step may read"
+_TIMES = {"ttft": "ttft_s", "tpot": "tpot_s", "itl": "itl_s", "e2el": "e2e_s"}  # columns begin so, and the times of a replay
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -73,16 +74,12 @@ class ReplayFigures:
     @functools.cached_property
     def on_target(self) -> Mask:
         """Requests that met all targets of their class; those without targets met them, those that were not answered did not."""
-        met = ~self.found.dropped
-        for name, values in self.times.items():
-            most = np.array([np.inf if (target := getattr(one, name)) is None else target for one in self.trace.classes])
-            met = met & ~(values > most[self.found.kind])
-        return met
+        return ~self.found.dropped & self.trace.on_target(self.times, self.found.kind)
 
     @property
     def has_targets(self) -> bool:
         """Whether any class has a target."""
-        return any(getattr(one, name) is not None for one in self.trace.classes for name in ("ttft", "tpot", "e2e"))
+        return any(one.targeted for one in self.trace.classes)
 
     @property
     def attained(self) -> float | None:
@@ -296,3 +293,22 @@ class ReplayFigures:
 def replayed_figures(scenario: Scenario, trace: RequestTrace) -> ReplayFigures:
     """Figures of requests that are replayed through the service of a scenario; see `replayed_scenario`."""
     return ReplayFigures(scenario=scenario, trace=trace, run=replayed_scenario(scenario, trace))
+
+
+def columns_of(found: ReplayFigures) -> dict[str, float]:
+    """Figures of a replayed service by column; NaN where a run has none, as a time between tokens of requests that write one."""
+    times = {
+        f"{name}_s" if tail == "mean" else f"{name}_{tail}_s": value
+        for name, held in _TIMES.items()
+        for tail, value in found.latency[held].items()
+    }
+    read = float(found.found.prompt[found.found.answered].sum())
+    figures: dict[str, float | None] = {
+        **times, "input_throughput_tokens_per_s": read / found.span, "output_throughput_tokens_per_s": found.output_tokens_per_second,
+        "request_throughput_per_s": found.requests_per_second, "requests_waiting": found.queue["mean"], "attained": found.attained,
+        "goodput_per_s": found.goodput, "preemptions": found.preemptions, "dropped": found.count - found.answered,
+        "queue_mean": found.queue["mean"], "queue_peak": found.queue["peak"], "cache_hit_rate": found.cache["hit_rate"],
+        "cache_mean_use": found.cache["mean_use"], "cache_peak_use": found.cache["peak_use"], "replay_span_s": found.span,
+        "replayed_requests": len(found.trace), **{f"attained.{one['name']}": one["attained"] for one in found.classes},
+    }  # fmt: skip
+    return {name: np.nan if value is None else float(value) for name, value in figures.items()}

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from crossflow.answers.evaluation.figures import REPLAYED, TARGETED
-from crossflow.answers.evaluation.replay_figures import ReplayFigures, replayed_figures
+from crossflow.answers.evaluation.replay_figures import columns_of, replayed_figures
 from crossflow.answers.scenario import Scenario, requests_of
 from crossflow.answers.score import FAR, Score
 from crossflow.base.arrays import Array
@@ -22,7 +22,6 @@ from crossflow.engine.runs.memory import CACHE, KINDS
 from crossflow.engine.runs.service import NO_ROOM, OVERRUN
 
 OF_THE_FLOW = (NO_ROOM, OVERRUN)  # causes that stand against the mean request of a steady state, not against every run
-_TIMES = {"ttft": "ttft_s", "tpot": "tpot_s", "itl": "itl_s", "e2el": "e2e_s"}  # columns begin so, and the times of a replay
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -83,22 +82,3 @@ def row_of(scenario: Scenario) -> ReplayRow:
         cache=(found.cache["peak_use"] or 0.0) * (found.cache["tokens"] or 0.0) * found.run.writers.held,
         figures=columns_of(found), notes=found.notes,
     )  # fmt: skip
-
-
-def columns_of(found: ReplayFigures) -> dict[str, float]:
-    """Figures of a replayed service by column; NaN where a run has none, as a time between tokens of requests that write one."""
-    times = {
-        f"{name}_s" if tail == "mean" else f"{name}_{tail}_s": value
-        for name, held in _TIMES.items()
-        for tail, value in found.latency[held].items()
-    }
-    read = float(found.found.prompt[found.found.answered].sum())
-    figures: dict[str, float | None] = {
-        **times, "input_throughput_tokens_per_s": read / found.span, "output_throughput_tokens_per_s": found.output_tokens_per_second,
-        "request_throughput_per_s": found.requests_per_second, "requests_waiting": found.queue["mean"], "attained": found.attained,
-        "goodput_per_s": found.goodput, "preemptions": found.preemptions, "dropped": found.count - found.answered,
-        "queue_mean": found.queue["mean"], "queue_peak": found.queue["peak"], "cache_hit_rate": found.cache["hit_rate"],
-        "cache_mean_use": found.cache["mean_use"], "cache_peak_use": found.cache["peak_use"], "replay_span_s": found.span,
-        "replayed_requests": len(found.trace), **{f"attained.{one['name']}": one["attained"] for one in found.classes},
-    }  # fmt: skip
-    return {name: np.nan if value is None else float(value) for name, value in figures.items()}

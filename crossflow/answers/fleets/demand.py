@@ -72,8 +72,7 @@ def _interpolated(table: StepTable, n: float) -> Array:
 
 def _targets(trace: RequestTrace, name: str) -> Array:
     """A target of the class of each request, infinite where it has none. [s]"""
-    each = [np.inf if (target := getattr(one, name)) is None else target for one in trace.classes]
-    return np.array(each, dtype=float)[trace.kind]
+    return trace.targets(name)[trace.kind]
 
 
 def _first_due(trace: RequestTrace) -> Array:

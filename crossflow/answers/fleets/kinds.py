@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from crossflow.answers.evaluation.common import Fleet, rents
+from crossflow.answers.evaluation.fleets import coupled
 from crossflow.answers.evaluation.replaying import ServiceEngines, engines_of
 from crossflow.answers.points import Together, is_together, read_together, variant
 from crossflow.answers.scenario import Scenario
@@ -124,7 +125,7 @@ def site_of(scenario: Scenario, kind: FleetKind, trace: RequestTrace, most: int)
 def _plan_of(text: str) -> Plan:
     """The plan of one engine; replicas that it counts are left to the search, unless they share experts."""
     plan = plan_of(text)
-    if plan.dp > 1 and plan.ep > 1:
+    if coupled(plan):
         raise CrossflowError(SHARING.format(text=text))
     return replace(plan, dp=1)
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, overload
 from crossflow.answers.bands import Trust, order_of_pairs, spread_of, ties
 from crossflow.answers.evaluation.likeness import ARRIVING, likeness, told_trust, trust
 from crossflow.answers.fleets.kinds import FleetKind, FleetSpace, kinds_of, site_of
-from crossflow.answers.fleets.searching import FleetQuestion, FleetRun, Told, is_priced, searched
+from crossflow.answers.fleets.searching import FleetQuestion, FleetRun, Told, searched
 from crossflow.answers.fleets.sizing import SizedFleet
 from crossflow.answers.scenario import Scenario, requests_of
 from crossflow.answers.score import MARGIN
@@ -242,7 +242,7 @@ def plan_fleets(
         raise CrossflowError(UNTARGETED.format(name=scenario.name, example=EXAMPLE))
     kinds = kinds_of(scenario, space or {}, trace, scenario.devices)
     run = searched(scenario, kinds, FleetQuestion(top=top, most=scenario.devices, share=share, jobs=jobs), told)
-    priced = is_priced(scenario, kinds, scenario.devices)
+    priced = run.priced
     sizes = [run.done[i] for i in sorted(run.done)]
     meeting = sorted((one for one in sizes if one.found), key=lambda one: _order(one, priced))[:top]
     shown = meeting or sorted((one for one in sizes if one.writers), key=lambda one: -one.figures["attained"])[: min(top, 3)]

@@ -23,6 +23,7 @@ class FleetRun:
     """A search as far as it has come: what is found stays where it is interrupted."""
 
     kinds: int
+    priced: bool = False  # whether any devices have a price
     done: dict[int, SizedFleet] = field(default_factory=dict)  # by the number of the kind
     guesses: float = 0.0  # traces that were replayed for guesses. [1]
     interrupted: bool = False
@@ -46,9 +47,9 @@ class FleetQuestion:
 
 def is_priced(scenario: Scenario, kinds: Sequence[FleetKind], most: int) -> bool:
     """Whether the devices of any kind have a price; fleets are then in order of their rents."""
-    for settings in {repr(kind.settings): kind for kind in kinds}.values():
+    for kind in kinds:
         try:
-            site = site_of(scenario, settings, requests_of(scenario), most)
+            site = site_of(scenario, kind, requests_of(scenario), most)
         except CrossflowError:
             continue
         if all(fleet.operation is not None and fleet.operation.price is not None for fleet in site.scenario.system.places.values()):
@@ -63,7 +64,7 @@ def searched(scenario: Scenario, kinds: Sequence[FleetKind], asked: FleetQuestio
     tasks = [
         FleetTask(scenario=scenario, kind=kind, most=asked.most, share=asked.share, priced=priced, whole=asked.whole) for kind in kinds
     ]
-    run = FleetRun(kinds=len(kinds))
+    run = FleetRun(kinds=len(kinds), priced=priced)
     jobs = asked.jobs or (1 if len(kinds) <= ALONE else min(MOST_JOBS, os.cpu_count() or 1))
     try:
         with workers(jobs) as hands:

@@ -19,9 +19,8 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from crossflow.answers.evaluation.replay_figures import ReplayFigures
+from crossflow.answers.evaluation.replay_figures import ReplayFigures, columns_of
 from crossflow.answers.evaluation.replaying import replayed_on
-from crossflow.answers.evaluation.replays import columns_of
 from crossflow.answers.fleets.demand import engines_needed, reading_work, together, unread, writing_work
 from crossflow.answers.fleets.growing import least
 from crossflow.answers.fleets.kinds import FleetKind, FleetSite, site_of
@@ -44,6 +43,7 @@ class FleetTask:
     priced: bool  # whether fleets are compared by their rents, else by their devices
     limit: float = math.inf  # [USD/s], or devices
     guess: int = 0  # engines that write of which about so many are expected to be enough
+    bound: tuple[int, int] | None = None  # engines that write, and that only read, below which none can be enough, where that is known
     whole: bool = False  # whether nothing is left out: every number is replayed in full, as a check of the search
 
 
@@ -96,7 +96,7 @@ def guessed(task: FleetTask) -> GuessedFleet:
     if isinstance(found, SizedFleet):
         return GuessedFleet(task=task, refused=found)
     cost = found.guessed()
-    return GuessedFleet(task=replace(task, guess=found.guess), cost=cost, replayed=found.replayed)
+    return GuessedFleet(task=replace(task, guess=found.guess, bound=found.bound), cost=cost, replayed=found.replayed)
 
 
 def _sizing(task: FleetTask) -> _Sizing | SizedFleet:
@@ -123,7 +123,7 @@ class _Sizing:
 
     def found(self) -> SizedFleet:
         """The cheapest fleet, or why there is none."""
-        bound = (0, 0) if self.task.whole else self._bound()
+        bound = (0, 0) if self.task.whole else self.bound
         best = self._best(bound)
         if best is not None:
             return self._row(*best, bound)
@@ -132,16 +132,18 @@ class _Sizing:
         largest = self._largest()
         if largest is None:
             return self._none(bound, f"no fleet of it fits on {self.task.most:,} devices")
-        row = self._row(*largest, bound, nearest=True)
-        return row
+        return self._row(*largest, bound, nearest=True)
 
     def _none(self, bound: tuple[int, int], reason: str) -> SizedFleet:
         return SizedFleet(kind=self.task.kind, bound=bound, reason=reason, replays=self.replays, replayed=self.replayed)
 
     # ------------------------------------------------------------------------------------------ how many are enough
 
-    def _bound(self) -> tuple[int, int]:
+    @functools.cached_property
+    def bound(self) -> tuple[int, int]:
         """Engines that write and engines that read below which none can be enough, by the work of the requests."""
+        if self.task.bound is not None:
+            return self.task.bound
         engines, new = self.site.engines, unread(self.trace)
         writing = writing_work(self.trace, engines.writers.table, engines.writers.limits)
         needed = functools.partial(engines_needed, missed=self.allowed)
@@ -188,7 +190,7 @@ class _Sizing:
 
     def guessed(self) -> float:
         """About what the cheapest fleet of the kind costs; where engines that read are apart, with as few of them as might be enough."""
-        bound = self._bound()
+        bound = self.bound
         readers = next((n for n in self.site.readers if n >= bound[1]), self.site.readers[-1])
         counts = [n for n in self.site.counts if n >= bound[0] and self.site.devices(n, readers) <= self.task.most]
         self.guess = self._guessed(counts, readers) if counts else 0

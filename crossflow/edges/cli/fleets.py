@@ -33,7 +33,7 @@ def run(arguments: argparse.Namespace, scenario: Scenario, assumed: Sequence[str
         raise CrossflowError(
             f"-o {arguments.output}: without --export a picture is written; name it {arguments.output.with_suffix('.png')}"
         )
-    if arguments.output is not None:
+    if drawn:
         files.check_new(arguments.output, replace=arguments.force)
     with progress("kinds of fleets") as report:
         found = plan_fleets(
@@ -60,7 +60,7 @@ def run(arguments: argparse.Namespace, scenario: Scenario, assumed: Sequence[str
 
 
 def exported(found: Fleets, kind: str) -> str:
-    """The launch file of the cheapest fleet that a framework can express."""
+    """The launch file of the cheapest fleet; CrossflowError where the framework cannot express it."""
     if found.best is None:
         raise CrossflowError(f"there is nothing to export: {found.notes[-1]}")
     return found.best.export(kind)

@@ -14,11 +14,12 @@ from dataclasses import replace
 from crossflow.answers.points import variant
 from crossflow.answers.scenario import Scenario
 from crossflow.base.errors import CrossflowError
+from crossflow.edges.launch.dynamo import ROUTER
 from crossflow.edges.launch.launch import write
 from crossflow.parallel.strategy.plan import Plan
 from crossflow.workload.spec import TransformerSpec
 
-ROUTER, PLAIN = "workload.serving.router", "round_robin"
+PLAIN = "round_robin"
 STARTS = {"vllm": "vllm-router", "sglang": "python3 -m sglang_router.launch_router"}
 # Policies of both routers [1]_; for the fewest requests of all engines they have none, and two drawn ones come nearest.
 POLICIES = {"round_robin": "round_robin", "two_choices": "power_of_two", "prefix": "cache_aware", "least_loaded": "power_of_two"}

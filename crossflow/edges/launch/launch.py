@@ -26,7 +26,7 @@ from crossflow.edges.launch.models import by_huggingface, model_settings, names_
 from crossflow.edges.launch.settings import FlatSettings, defaults, differing, nested, plan_settings, section, workload_settings
 from crossflow.edges.launch.sources import KINDS, Source, comment_value, taken_apart
 from crossflow.edges.launch.table import FlagTable, Found, GivenFlag, Remark, read_flags, said_by, shell_words, table, written_flags
-from crossflow.hardware.architecture.software import SoftwareStack, load_stack
+from crossflow.hardware.architecture.software import SoftwareStack, load_stack, maker
 from crossflow.parallel.strategy.plan import Plan
 from crossflow.workload.spec import TransformerSpec
 
@@ -428,14 +428,9 @@ def _made_for(scenario: Scenario, known: FlagTable, kind: str) -> list[str]:
         return []
     able = [one for one in KINDS if (one in TRAINING) == (kind in TRAINING) and (not table(one).vendors or vendor in table(one).vendors)]
     cure = f"; export to {', '.join(able)}" if able else ""
-    *most, last = map(_maker, known.vendors)
+    *most, last = map(maker, known.vendors)
     theirs = f"{', '.join(most)} and {last}" if most else last
-    return [f"system: {scenario.system.name}: {kind} does not run on devices of {_maker(vendor)}, only on those of {theirs}{cure}"]
-
-
-def _maker(vendor: str) -> str:
-    """The name of a maker as it writes itself."""
-    return vendor.upper() if vendor in ("nvidia", "amd") else vendor.capitalize()
+    return [f"system: {scenario.system.name}: {kind} does not run on devices of {maker(vendor)}, only on those of {theirs}{cure}"]
 
 
 def _foreign(scenario: Scenario, values: Mapping[str, Any]) -> list[str]:

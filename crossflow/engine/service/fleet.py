@@ -13,12 +13,13 @@ import itertools
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
-from crossflow.base.arrays import Array, Index
+from crossflow.base.arrays import Index
 from crossflow.engine.service.lockstep import Lockstep
-from crossflow.engine.service.replayed import ServiceReplay, covered, replayed
+from crossflow.engine.service.replayed import EngineSpans, ServiceReplay, replayed
 from crossflow.engine.service.replica import Replica
 from crossflow.engine.service.routers import Router
 from crossflow.engine.service.standing import Failures, Scaling, Standing
@@ -98,6 +99,13 @@ class _TraceRun:
         self.asked: dict[int, tuple[int, int, int]] = {}  # of requests that arrive next
         self.tickets: dict[int, Ticket] = {}
         self.where: dict[int, int] = {}
+
+    @property
+    def spans(self) -> dict[str, Any]:
+        """Fields of `EngineSpans` as far as the run has come."""
+        standing = [side.standing for side in self.sides]
+        paid, broken = (tuple(spans for one in standing for spans in getattr(one, name)) for name in ("paid", "broken"))
+        return {"paid": paid, "broken": broken, "lost": sum(each.lost for each in self.replicas)}
 
     # ---------------------------------------------------------------------------------------- events
 
@@ -315,35 +323,20 @@ def replay(trace: RequestTrace, writers: EnginePool, readers: Readers | None = N
     dropped = np.array([ticket.place == DROPPED for ticket in tickets], dtype=bool)
     return replayed(
         trace, tickets, dropped, [run.where.get(i, -1) for i in range(len(trace))],
-        [replica.trail for replica in run.replicas], sum(each.area for each in run.replicas),
-        paid=[spans for side in run.sides for spans in side.standing.paid],
-        broken=[spans for side in run.sides for spans in side.standing.broken], lost=sum(each.lost for each in run.replicas),
+        [replica.trail for replica in run.replicas], sum(each.area for each in run.replicas), run.spans,
     )  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Tallied:
+class Tallied(EngineSpans):
     """A replay of which only running statistics are kept."""
 
     tally: Tally
-    paid: tuple[Array, ...]  # spans of time in which each engine is paid for, as of a `ServiceReplay`. [s]
-    broken: tuple[Array, ...]
-    lost: float
 
     @property
     def window(self) -> tuple[float, float]:
         """First arrival and last token. [s]"""
         return self.tally.begin, self.tally.end
-
-    @functools.cached_property
-    def paid_shares(self) -> Array:
-        """Share of the run for which each engine is paid, shape (engines,). [1]"""
-        return np.array([covered(spans, self.window) for spans in self.paid])
-
-    @functools.cached_property
-    def broken_shares(self) -> Array:
-        """Share of the run for which each engine has failed, shape (engines,). [1]"""
-        return np.array([covered(spans, self.window) for spans in self.broken])
 
 
 def replay_tallied(
@@ -356,7 +349,4 @@ def replay_tallied(
     run.run()
     assert run.tally is not None
     run.tally.collect(run.replicas)
-    return Tallied(
-        tally=run.tally, paid=tuple(spans for side in run.sides for spans in side.standing.paid),
-        broken=tuple(spans for side in run.sides for spans in side.standing.broken), lost=sum(each.lost for each in run.replicas),
-    )  # fmt: skip
+    return Tallied(tally=run.tally, **run.spans)

@@ -5,12 +5,12 @@ from __future__ import annotations
 import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from crossflow.base.arrays import Array, Index, Mask
-from crossflow.workload.requests.record import RequestTrace
+from crossflow.workload.requests.record import RequestTrace, request_times
 
 if TYPE_CHECKING:
     from crossflow.engine.service.ticket import Ticket, Trail
@@ -37,7 +37,31 @@ class Jumps:
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class ServiceReplay:
+class EngineSpans:
+    """Times for which engines were paid for, and had failed, in what is kept of a replay."""
+
+    paid: tuple[Array, ...]  # spans of time in which each engine is paid for, shape (spans, 2), open ones infinite. [s]
+    broken: tuple[Array, ...]  # spans in which it has failed. [s]
+    lost: float = 0.0  # tokens that were computed, and that failures lost. [1]
+
+    @property
+    def window(self) -> tuple[float, float]:
+        """First arrival and last token. [s]"""
+        raise NotImplementedError
+
+    @functools.cached_property
+    def paid_shares(self) -> Array:
+        """Share of the run for which each engine is paid, shape (engines,). [1]"""
+        return np.array([covered(spans, self.window) for spans in self.paid])
+
+    @functools.cached_property
+    def broken_shares(self) -> Array:
+        """Share of the run for which each engine has failed, shape (engines,). [1]"""
+        return np.array([covered(spans, self.window) for spans in self.broken])
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class ServiceReplay(EngineSpans):
     """What became of requests, in order of their indices in the trace; arrays of shape (n,), NaN where it did not come to it."""
 
     trace: RequestTrace
@@ -56,9 +80,6 @@ class ServiceReplay:
     gap: Array  # times between two tokens of a request, each as often as `gaps` says. [s]
     gaps: Array  # [1]
     area: float  # integral over time of the requests that are in engines. [s]
-    paid: tuple[Array, ...]  # spans of time in which each engine is paid for, shape (spans, 2), open ones infinite. [s]
-    broken: tuple[Array, ...]  # spans in which it has failed. [s]
-    lost: float = 0.0  # tokens that were computed, and that failures lost. [1]
 
     @property
     def prompt(self) -> Index:
@@ -78,8 +99,7 @@ class ServiceReplay:
     @functools.cached_property
     def times(self) -> Mapping[str, Array]:
         """What users wait for, by name: to the first token, for each further one (NaN where there is none), in all. [s]"""
-        further = np.where(self.output > 1, self.output - 1.0, np.nan)
-        return {"ttft": self.first - self.arrival, "tpot": (self.last - self.first) / further, "e2e": self.last - self.arrival}
+        return request_times(self.arrival, self.first, self.last, self.output)
 
     @property
     def waits(self) -> Array:
@@ -95,16 +115,6 @@ class ServiceReplay:
     def window(self) -> tuple[float, float]:
         """First arrival and last token. [s]"""
         return float(self.arrival.min()), float(np.nanmax(self.last))
-
-    @functools.cached_property
-    def paid_shares(self) -> Array:
-        """Share of the run for which each engine is paid, shape (engines,). [1]"""
-        return np.array([covered(spans, self.window) for spans in self.paid])
-
-    @functools.cached_property
-    def broken_shares(self) -> Array:
-        """Share of the run for which each engine has failed, shape (engines,). [1]"""
-        return np.array([covered(spans, self.window) for spans in self.broken])
 
 
 def covered(spans: Array, window: tuple[float, float]) -> float:
@@ -124,10 +134,10 @@ def _jumps(trail: Trail) -> Jumps:
 
 
 def replayed(
-    trace: RequestTrace, tickets: Sequence[Ticket], dropped: Mask, where: Sequence[int], trails: Sequence[Trail], area: float, *,
-    paid: Sequence[Array], broken: Sequence[Array], lost: float,
+    trace: RequestTrace, tickets: Sequence[Ticket], dropped: Mask, where: Sequence[int], trails: Sequence[Trail], area: float,
+    spans: Mapping[str, Any],
 ) -> ServiceReplay:  # fmt: skip
-    """Arrays of what happened to requests."""
+    """Arrays of what happened to requests; `spans` are the fields of `EngineSpans`."""
     times = np.array([(each.arrival, each.begun, each.first, each.last) for each in tickets], dtype=float).reshape(-1, 4).T
     times = np.where(times < 0, np.nan, times)
     times[1:, dropped] = np.nan  # also of one that was read, and that no engine that writes can hold
@@ -138,5 +148,5 @@ def replayed(
         trace=trace, index=counts[0], arrival=times[0], begun=times[1], first=times[2], last=times[3], waited=waited,
         evicted=counts[1], hits=counts[2], moved=counts[3], dropped=dropped, where=np.array(where, dtype=np.intp)[counts[0]],
         jumps=tuple(map(_jumps, trails)), gap=gap, gaps=gaps, area=area,
-        paid=tuple(paid), broken=tuple(broken), lost=lost,
+        **spans,
     )  # fmt: skip

@@ -61,6 +61,11 @@ class Replica:
 
     # ---------------------------------------------------------------------------------------- from outside
 
+    @property
+    def to_do(self) -> int:
+        """Requests that are here, and those on their way. [1]"""
+        return self.load + self.coming
+
     def holds(self, ticket: Ticket) -> bool:
         """Whether a request can ever be served here."""
         limits = self.limits

@@ -49,14 +49,9 @@ def router(
     return ROUTERS[name](RoutedPool(trace=trace, rates=tuple(rate / fastest for rate in rates), owners=owners or {}, rng=rng))
 
 
-def _to_do(replica: Replica) -> int:
-    """Requests that an engine has, and those on their way to it. [1]"""
-    return replica.load + replica.coming
-
-
 def _emptiest(replicas: Sequence[Replica], among: Iterable[int], rates: Sequence[float]) -> int:
     """The engine that would be through with one request more first."""
-    return min(among, key=lambda i: ((_to_do(replicas[i]) + 1) / rates[i], i))
+    return min(among, key=lambda i: ((replicas[i].to_do + 1) / rates[i], i))
 
 
 def _round_robin(_: RoutedPool) -> Router:
@@ -84,7 +79,7 @@ def _prefix(asked: RoutedPool) -> Router:
     rates = asked.rates
 
     def route(replicas: Sequence[Replica], ticket: Ticket, up: Sequence[int]) -> int:
-        loads = {i: _to_do(replicas[i]) / rates[i] for i in up}
+        loads = {i: replicas[i].to_do / rates[i] for i in up}
         allowed = SKEW * (min(loads.values()) + 1)
         rows = [
             (-replicas[i].cache.found(ticket.hashes)[0], load, len(replicas[i].cache), i) for i, load in loads.items() if load <= allowed

@@ -45,13 +45,13 @@ class Scaling:
 class EngineState:
     """How one engine stands."""
 
-    __slots__ = ("broken", "broken_since", "leaving", "on", "paid", "ready")
+    __slots__ = ("broken", "failed", "leaving", "on", "paid", "ready")
 
     def __init__(self, *, on: bool) -> None:
         self.on, self.ready = on, on  # whether it is paid for, and has started
         self.broken = self.leaving = False  # whether it has failed, or takes no further requests
         self.paid: list[list[float]] = [[-NEVER, NEVER]] if on else []  # spans of time. [s]
-        self.broken_since: list[list[float]] = []  # spans of time. [s]
+        self.failed: list[list[float]] = []  # spans of time. [s]
 
 
 class Standing:
@@ -78,7 +78,7 @@ class Standing:
         if not one.ready or one.broken:
             return False
         one.broken = True
-        one.broken_since.append([now, NEVER])
+        one.failed.append([now, NEVER])
         if one.leaving:
             self._stop(i, now)
         self._look_again()
@@ -88,7 +88,7 @@ class Standing:
         """A failed engine serves again."""
         one = self.engines[i]
         one.broken = False
-        one.broken_since[-1][1] = now
+        one.failed[-1][1] = now
         self._look_again()
 
     # ---------------------------------------------------------------------------------------- scaling
@@ -113,7 +113,7 @@ class Standing:
     def _seen(self, i: int) -> int:
         one = self.replicas[i]
         assert self.scaling is not None
-        return len(one.waiting) if self.scaling.signal == "waiting" else one.load + one.coming
+        return len(one.waiting) if self.scaling.signal == "waiting" else one.to_do
 
     def _more(self, now: float) -> int | None:
         """Keep an engine that was to stop, or start one."""
@@ -142,7 +142,7 @@ class Standing:
         """Let the emptiest engine that has started take no further requests."""
         started = [i for i in running if self.engines[i].ready]
         if len(started) > 1 or (started and len(self.up) > 1):
-            i = min(started, key=lambda i: (self.replicas[i].load + self.replicas[i].coming, -i))
+            i = min(started, key=lambda i: (self.replicas[i].to_do, -i))
             self.engines[i].leaving = True
             self._changed(now)
             self.rest(i, now)
@@ -155,7 +155,7 @@ class Standing:
     def rest(self, i: int, now: float) -> None:
         """Stop an engine that is to stop and has nothing left to do."""
         one, replica = self.engines[i], self.replicas[i]
-        if one.leaving and not replica.load and not replica.coming:
+        if one.leaving and not replica.to_do:
             self._stop(i, now)
 
     def _stop(self, i: int, now: float) -> None:
@@ -174,4 +174,4 @@ class Standing:
     @property
     def broken(self) -> list[Array]:
         """Spans of time in which each engine has failed, shape (spans, 2). [s]"""
-        return [np.array(one.broken_since, dtype=float).reshape(-1, 2) for one in self.engines]
+        return [np.array(one.failed, dtype=float).reshape(-1, 2) for one in self.engines]

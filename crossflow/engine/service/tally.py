@@ -11,7 +11,7 @@ from crossflow.base.arrays import Array, Index, Mask
 from crossflow.engine.service.replica import Replica
 from crossflow.engine.service.sketch import Batches, Sketch
 from crossflow.engine.service.ticket import DROPPED, NEVER, Ticket
-from crossflow.workload.requests.record import RequestTrace
+from crossflow.workload.requests.record import RequestTrace, request_times
 
 TIMES = ("ttft", "tpot", "e2e")
 EACH = 20_000  # requests that end between two collections of what engines did
@@ -121,16 +121,14 @@ class Tally:
         self.answered += int(kept.sum())
         self.prompts, self.outputs = self.prompts + float(prompt[kept].sum()), self.outputs + float(output[kept].sum())
         self.hits, self.waits = self.hits + float(hits[kept].sum()), self.waits + float((begun - arrival + waited)[kept].sum())
-        further = np.where(output > 1, output - 1.0, np.nan)
-        self._times(index, dropped, {"ttft": first - arrival, "tpot": (last - first) / further, "e2e": last - arrival})
+        self._times(index, dropped, request_times(arrival, first, last, output))
 
     def _times(self, index: Index, dropped: Mask, times: Mapping[str, Array]) -> None:
         """Times of requests, and whether they met the targets of their class."""
-        kind, met = self.trace.kind[index], ~dropped
+        kind = self.trace.kind[index]
+        met = ~dropped & self.trace.on_target(times, kind)
         known = {name: np.isfinite(values) & ~dropped for name, values in times.items()}
         for name, values in times.items():
-            most = np.array([np.inf if (target := getattr(one, name)) is None else target for one in self.trace.classes])
-            met = met & ~(values > most[kind])
             self.times[name].add(values[known[name]])
         self.on_target += int(met.sum())
         for i in np.unique(kind).tolist():

@@ -28,7 +28,7 @@ import numpy as np
 from crossflow.base import files
 from crossflow.base.arrays import Array, Index
 from crossflow.base.errors import CrossflowError
-from crossflow.workload.requests.record import RequestTrace
+from crossflow.workload.requests.record import RequestTrace, request_times
 
 REQUESTS, SETTINGS, RESULT = ".requests.jsonl", ".meta.json", ".json"
 KEYS = ("queued_ts", "first_token_ts", "last_token_ts", "input_toks", "output_toks")
@@ -218,8 +218,7 @@ def _asked(benchmark: Mapping[str, Any]) -> Mapping[str, Any]:
 
 def _run(name: str, answers: _Answers, settings: Mapping[str, Any], asked: Mapping[str, Any] | None) -> MeasuredRun:
     """A run of requests, of which `asked` says how a benchmark sent them; without it they came when they came."""
-    further = np.where(answers.output > 1, answers.output - 1.0, np.nan)
-    times = {"ttft": answers.first, "tpot": (answers.whole - answers.first) / further, "e2e": answers.whole}
+    times = request_times(0.0, answers.first, answers.whole, answers.output)  # of each from its arrival
     if answers.gaps is not None:
         times["itl"] = answers.gaps
     if answers.sent is not None:

@@ -261,6 +261,15 @@ class EngineHabits(FileModel):
     )
 
 
+def maker(vendor: str) -> str:
+    """A maker of devices as people write it.
+
+    >>> maker("amd"), maker("google")
+    ('AMD', 'Google')
+    """
+    return vendor.upper() if vendor in ("nvidia", "amd") else vendor.capitalize()
+
+
 class SoftwareStack(FileModel):
     """A framework as a file."""
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -28,6 +28,12 @@ class RequestClass:
     def targeted(self) -> bool:
         """Whether it has any target."""
         return any(target is not None for target in (self.ttft, self.tpot, self.e2e))
+
+
+def request_times(arrival: Array | float, first: Array, last: Array, output: Array | Index) -> dict[str, Array]:
+    """What users wait for, by the names of targets: to the first token, for each further one (NaN where there is none), in all. [s]"""
+    further = np.where(output > 1, output - 1.0, np.nan)
+    return {"ttft": first - arrival, "tpot": (last - first) / further, "e2e": last - arrival}
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -76,6 +82,14 @@ class RequestTrace:
     def first(self) -> Mask:
         """Whether each begins a session, or stands alone, shape (n,)."""
         return self.follows < 0
+
+    def targets(self, name: str) -> Array:
+        """A target of every class, infinite where it has none, shape (classes,). [s]"""
+        return np.array([np.inf if (target := getattr(one, name)) is None else target for one in self.classes], dtype=float)
+
+    def on_target(self, times: Mapping[str, Array], kind: Index) -> Mask:
+        """Whether times of requests of such classes meet their targets; unknown ones do."""
+        return np.asarray(np.all([~(values > self.targets(name)[kind]) for name, values in times.items()], axis=0))
 
     @functools.cached_property
     def continues(self) -> Mask:

@@ -186,24 +186,17 @@ def _series(rows: Columns, y: Array, mine: Any, at: Any, axis: Ticks, name: str,
     held = [int(i) for i in np.flatnonzero(mine & (at >= 0))]
     held.sort(key=lambda i: axis.places[at[i]])
     bound, feasible = column(rows, "bound_by"), flags(rows, "feasible")
-    if interval:
-        places = [list(some) for _, some in itertools.groupby(held, key=lambda i: axis.places[at[i]])]
-        if not places:
-            return Series(name, [], [], [], [], [])
-        ends = (0.5, 0.5 - 0.5 * interval, 0.5 + 0.5 * interval)
-        middle, low, high = (list(side) for side in zip(*(np.quantile(y[some], ends).tolist() for some in places), strict=True))
-        return Series(
-            name=name, x=[axis.places[at[some[0]]] for some in places], y=middle,
-            bound=[Counter(str(bound[i]) for i in some).most_common(1)[0][0] for some in places],
-            feasible=[2 * sum(bool(feasible[i]) for i in some) > len(some) for some in places], factors=[], low=low, high=high,
-        )  # fmt: skip
+    points = [list(some) for _, some in itertools.groupby(held, key=lambda i: axis.places[at[i]])] if interval else [[i] for i in held]
+    low, high = ([float(np.quantile(y[some], 0.5 + end * interval)) for some in points] if interval else () for end in (-0.5, 0.5))
     return Series(
         name=name,
-        x=[axis.places[at[i]] for i in held],
-        y=[float(y[i]) for i in held],
-        bound=[str(bound[i]) for i in held],
-        feasible=[bool(feasible[i]) for i in held],
+        x=[axis.places[at[some[0]]] for some in points],
+        y=[float(np.median(y[some])) for some in points],
+        bound=[Counter(str(bound[i]) for i in some).most_common(1)[0][0] for some in points],
+        feasible=[2 * sum(bool(feasible[i]) for i in some) > len(some) for some in points],
         factors=[],
+        low=low,
+        high=high,
     )
 
 
