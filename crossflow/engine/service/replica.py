@@ -306,15 +306,19 @@ class Replica:
     def _leaving(self) -> Ticket:
         """The request that gives its room up."""
         if self.policy.leaves == "shortest" and self.writers:
-            writing = [ticket for _, order, ticket in self.finishing if ticket.place == WRITING and ticket.order == order]
+            writing = self._writing()
             return min(writing, key=lambda ticket: (ticket.wrote - ticket.start, -ticket.prompt, -ticket.order))
         if self.ranked:
-            self.running = [(order, each) for order, each in self.running if each.order == order and each.place in (READING, WRITING)]
+            self._forget_gone()
             return max((each for _, each in self.running), key=turn)
         while True:
             order, ticket = self.running.pop()
             if ticket.order == order and ticket.place in (READING, WRITING):
                 return ticket
+
+    def _forget_gone(self) -> None:
+        """Keep of the requests in order of admission those that are still here."""
+        self.running = [(order, one) for order, one in self.running if one.order == order and one.place in (READING, WRITING)]
 
     def _evict(self, ticket: Ticket, now: float) -> None:
         """A request gives its room back, and is read anew with all that was written of it."""
@@ -337,7 +341,7 @@ class Replica:
         self.waiting.appendleft(ticket) if self.policy.returns == "head" else self.waiting.append(ticket)
         self.refused = False
         if self.policy.room == "share":
-            writing = [ticket for _, order, ticket in self.finishing if ticket.place == WRITING and ticket.order == order]
+            writing = self._writing()
             most = sum(each.output for each in writing)
             done = sum(each.wrote + self.step - each.start for each in writing)
             self.share = min((done + AFTER * len(writing)) / most, 1.0) if most else SHARE
@@ -487,7 +491,7 @@ class Replica:
             ticket.begun, ticket.hits = now, hits
         self.running.append((self.order, ticket))
         if len(self.running) > 64 + 4 * self._at_work():  # so that those that have left take no room
-            self.running = [(order, one) for order, one in self.running if one.order == order and one.place in (READING, WRITING)]
+            self._forget_gone()
         self._grow(ticket, own)
 
     def _has_room(self, ticket: Ticket, hits: int, wanted: int, kept: int) -> bool:
