@@ -36,7 +36,7 @@ OVERFULL_HOST = "needs {host} of the host's memory per device, {lack} more than 
 UNPREFIXED = ("second", "serving", "operation", "node", "own")  # groups whose names are columns as they are
 MILLION = "_per_million_"  # between a figure and what it is counted for, samples or tokens
 OVERFULLS = (OVERFULL, OVERFULL_HOST, OVERFULL_SECOND)  # sentences of designs that lack nothing but memory
-MARGIN = 0.05  # share of memory below which what is left is little: fragments and libraries that no model counts may need it
+MARGIN = 0.1  # share of memory below which what is left is little: fragments and libraries take some (`bands.NEARLY_FULL`)
 # Fields of a score that hold figures by name.
 _GROUPS = (*PARTS, "architecture", "second", "serving", "operation", "node", "error_band", "run", "points", "units", "own")
 _NAMED = {

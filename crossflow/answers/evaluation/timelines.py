@@ -9,6 +9,7 @@ from crossflow.answers.evaluation.program_timelines import REPLICAS, program_tim
 from crossflow.answers.evaluation.recommendation import recommendation_program, replica_axes
 from crossflow.answers.scenario import Scenario, check_one_step, check_strategy
 from crossflow.base.errors import CrossflowError
+from crossflow.base.limits import shown
 from crossflow.engine.runs.timeline import transformer_timeline
 from crossflow.engine.runs.uneven import EVEN, Uneven
 from crossflow.engine.runs.unlike_timeline import unlike_timeline
@@ -33,6 +34,8 @@ def simulate(scenario: Scenario, uneven: Uneven = EVEN) -> Timeline:
     CrossflowError
         Where the step never ends, where several kernels share a device, and where `uneven` means a device or a link that is not there.
     """
+    if not isinstance(scenario, Scenario):
+        raise CrossflowError(f"simulate: expected a scenario, got {shown(scenario)}; crossflow.timeline takes files and mappings too")
     check_strategy(scenario)
     check_one_step(scenario)
     fleet = scenario.fleet if scenario.system.kinds else f"{scenario.devices} x {scenario.system.name}"

@@ -184,7 +184,7 @@ _OBJECTIVE = (
     "what to improve, a column of a score such as step_time_s, energy_j, cost_usd or mfu; the step time where not given, of a service the"
     " time of a whole request"
 )
-_MARGIN = "share of memory that should be left, 0.05 where not given: plans that leave less are marked as tight, and not chosen"
+_MARGIN = "share of memory that should be left, 0.1 where not given: plans that leave less are marked as tight, and not chosen"
 _WRITTEN = "trace (.json, .json.gz), picture (.png, .svg) or, without ending, folder of a trace a rank; may be given several times"
 _SERVED = (
     "picture (.png, .svg), table of all requests (.csv), trace for Perfetto (.json.gz), or the answer (.json); may be given several times"
@@ -256,7 +256,7 @@ _COMMANDS: dict[str, tuple[str, tuple[Argument, ...]]] = {
         *_ABOUT_WHAT,
         _argument("--top", type=_positive, default=10, metavar="N", help="plans to list, 10 where not given"),
         _argument("--objective", metavar="NAME", help=_OBJECTIVE),
-        _argument("--margin", type=_share, default=0.05, metavar="SHARE", help=_MARGIN),
+        _argument("--margin", type=_share, default=0.1, metavar="SHARE", help=_MARGIN),
         _argument("--export", choices=FRAMEWORKS, metavar="FRAMEWORK", help=f"{_EXPORT}: {', '.join(FRAMEWORKS)}"),
         _argument("--diff", action="store_true", help=_DIFF),
         _argument("--requests", type=Path, metavar="FILE", help=_ASKED),

@@ -175,6 +175,9 @@ def _verdict(prediction: Prediction) -> Text:
 def _throughput(prediction: Prediction) -> str:
     score = prediction.score
     tokens = number(score.tokens_per_second)
+    output = prediction.serving.get("output_throughput_tokens_per_s")
+    if output is not None and "requests_decoding" not in prediction.serving:  # a step that writes, beside the service that it is part of
+        return f"{count(tokens)} tokens/s while all requests write, {count(output)} with their prompts read in between"
     return f"{count(number(score.samples_per_second))} samples/s" + (f", {count(tokens)} tokens/s" if tokens else "")
 
 
