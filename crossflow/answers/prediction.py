@@ -15,6 +15,7 @@ from crossflow.answers.evaluation.layered import PlacedStage, machine, placed_st
 from crossflow.answers.evaluation.likeness import told_trust, trust, trusts
 from crossflow.answers.evaluation.narrow import slower_experts
 from crossflow.answers.evaluation.remedies import Remedy, remedies
+from crossflow.answers.evaluation.sharing import SharedStep, shared_step
 from crossflow.answers.idle import idle
 from crossflow.answers.points import division_notes, variant
 from crossflow.answers.scenario import OF_VENDORS, Scenario, requests_of
@@ -259,6 +260,7 @@ class Prediction(PlainData, Tabular):
                 for name, value in score.communication.items()
             },
             **({} if self.replayed else {"overlap": self._overlap()}),
+            **({"sharing": self.sharing.to_dict()} if self.sharing else {}),
             "memory": self._memory_told(),
             **({"memory_by_stage": stages} if stages else {}),
             **({"stages": placed} if placed else {}),
@@ -353,6 +355,11 @@ class Prediction(PlainData, Tabular):
         return placed_stages(self.scenario)
 
     @functools.cached_property
+    def sharing(self) -> SharedStep | None:
+        """What the step loses to other jobs and to colliding flows on the network between nodes; None where it has that to itself."""
+        return None if self.replayed else shared_step(self.scenario)
+
+    @functools.cached_property
     def sharding(self) -> tuple[str, list[dict[str, float]]] | None:
         """Who gave the tables of a recommendation model to ranks, and what every rank holds and takes; None where nobody did."""
         if not isinstance(self.scenario.workload, DlrmSpec):
@@ -390,7 +397,14 @@ class Prediction(PlainData, Tabular):
             from crossflow.answers.evaluation.replays import row_of
 
             return (REPLAYED_NOTE.format(n=len(requests_of(self.scenario))), *row_of(self.scenario).notes)
-        found = [*idle(self.scenario, self.score), *self._unmatched(), *self._unused(), *self._projected(), *self._on_host()]
+        found = [
+            *(self.sharing.notes if self.sharing else ()),
+            *idle(self.scenario, self.score),
+            *self._unmatched(),
+            *self._unused(),
+            *self._projected(),
+            *self._on_host(),
+        ]
         found += [*division_notes(self.scenario), *self._hot(), *_of_other_makers(self.scenario)]
         if not isinstance(workload, TransformerSpec):
             return tuple(found)

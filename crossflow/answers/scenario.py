@@ -23,7 +23,7 @@ from crossflow.base.paths import with_quantity
 from crossflow.base.results import PlainData, public
 from crossflow.cost.profile import Profile, profile_at, read_profile, system_profile
 from crossflow.hardware.architecture.model import Architecture
-from crossflow.hardware.architecture.network import Sharing
+from crossflow.hardware.architecture.network import NetworkSharing
 from crossflow.hardware.architecture.software import SoftwareStack, load_stack
 from crossflow.hardware.architecture.system import architecture, resolve, template_name
 from crossflow.hardware.architecture.template import READING, DatasheetSystem, GeneratedSystem, SystemSpec, is_none
@@ -822,8 +822,7 @@ def _resolved(document: Document, base: Path | None, name: str, like: Scenario |
         profile=_profile(top.profile, system, system_document, base, document),
         requests=top.requests,
     )
-    problems += _unwired(system, scenario.nodes, document)
-    problems += [] if problems else _unshared(scenario)
+    problems += [*_unwired(system, scenario.nodes, document)] or [*_unshared(scenario)]
     if problems:
         raise SpecError(problems)
     return scenario
@@ -991,7 +990,7 @@ def _unshared(scenario: Scenario) -> Iterator[Problem]:
                 yield scenario.document.problem(path, why)
 
 
-def _sharing_problem(scenario: Scenario, sharing: Sharing, level: str) -> str | None:
+def _sharing_problem(scenario: Scenario, sharing: NetworkSharing, level: str) -> str | None:
     """Why a level of the network is not shared so; None where it is."""
     workload = scenario.workload
     if level == "intra":

@@ -88,7 +88,8 @@ def message_costs(
     for alike in _alike(messages, together=profile is None):
         message = messages[alike[0]]
         routes = tuple((placement.route(axis), strides.get(axis) == 1) for axis in message.axes) if rows is not None else ()
-        key = (alike[0], routes, None if message.between is None else placement.order)
+        laid = message.between is not None or network.inter.sharing is not None  # whether it matters where ranks lie
+        key = (alike[0], routes, placement.order if laid else None)
         if key not in kept:
             size = np.stack(np.broadcast_arrays(*(np.atleast_1d(np.asarray(messages[i].size, dtype=float)) for i in alike)))
             kept[key] = wires.cost(message, message.group) if message.group is not None else _several(message, size, placement, wires)
@@ -132,7 +133,7 @@ def message_steps(
     size = np.atleast_1d(np.asarray(message.size, dtype=float)) if size is None else size
     for axis in message.axes:
         route, distance = placement.route(axis), placement.strides.get(axis, 1)
-        laid = Laid.of(distance, route.size, chain=axis in placement.chains, between=message.between)
+        laid = LaidGroups.of(distance, route.size, chain=axis in placement.chains, between=message.between)
         if message.between is not None:
             route, distance = _pair(placement, axis, message.between), distance * (message.between[1] - message.between[0])
         along = functools.partial(
@@ -157,7 +158,7 @@ def route_time(collective: str, size: Array, route: AxisRoute, model: MessageMod
     return time, np.where(measured, time, 0.0)
 
 
-def _pattern(collective: str, laid: Laid, *, summed: bool) -> Pattern:
+def _pattern(collective: str, laid: LaidGroups, *, summed: bool) -> Pattern:
     """Who sends to whom in a collective; `summed` says whether the network reduces."""
     if laid.chain:
         return "chain"
@@ -216,7 +217,7 @@ def _in_switches(collective: str, size: Array, ranks: int, rate: Array, port: Po
 
 
 @dataclass(frozen=True, kw_only=True)
-class Laid:
+class LaidGroups:
     """How the groups of a collective lie on a mesh."""
 
     stride: int  # devices between neighbours. [1]
@@ -225,7 +226,7 @@ class Laid:
     only: tuple[int, int] | None = None  # the two places of a chain that alone take part; neighbours send at the same time as all others
 
     @classmethod
-    def of(cls, stride: int, ranks: int, *, chain: bool, between: tuple[int, int] | None = None) -> Laid:
+    def of(cls, stride: int, ranks: int, *, chain: bool, between: tuple[int, int] | None = None) -> LaidGroups:
         """That of groups, or of transfers between two places of a chain."""
         far = between is not None and abs(between[1] - between[0]) != 1
         return cls(stride=stride, ranks=ranks, chain=chain or between is not None, only=between if far else None)
@@ -251,7 +252,7 @@ class Wires:
         return {}
 
     @functools.cached_property
-    def slowed(self) -> dict[tuple[str, Laid], Slowdown]:
+    def slowed(self) -> dict[tuple[str, LaidGroups], Slowdown]:
         """What collectives have lost to sharing between nodes, as far as any was priced."""
         return {}
 
@@ -324,7 +325,16 @@ class Wires:
         return result
 
     def along(
-        self, collective: str, size: Array, route: AxisRoute, wires: Network, node: int, *, adjacent: bool, laid: Laid, pair: bool = False
+        self,
+        collective: str,
+        size: Array,
+        route: AxisRoute,
+        wires: Network,
+        node: int,
+        *,
+        adjacent: bool,
+        laid: LaidGroups,
+        pair: bool = False,
     ) -> Array:
         """Time of a collective of `size` bytes, shape (n,) or (1,), along a route over the `wires` of nodes of `node` devices. [s]
 
@@ -345,7 +355,7 @@ class Wires:
             fabric = dataclasses.replace(fabric, spread=route.cluster_spread.of(collective) * slower, rails=rails)
         return fabric_time(collective, size, route, fabric, adjacent=adjacent, racks=pair)
 
-    def _shared(self, collective: str, route: AxisRoute, wires: Network, laid: Laid) -> float:
+    def _shared(self, collective: str, route: AxisRoute, wires: Network, laid: LaidGroups) -> float:
         """Time of a collective between nodes, over that on a network that is its own. [1]"""
         sharing = self.network.inter.sharing
         if sharing is None or not route.crosses or wires.cluster.nodes < 2:
@@ -374,7 +384,7 @@ class Wires:
             node = min(self.node, devices)
             network = wired(self.network, node, devices // node)
             route = place_group(extent, stride, network).route(GROUP)
-            found[members] = self._shared(collective, route, network, Laid.of(stride, extent, chain=False))
+            found[members] = self._shared(collective, route, network, LaidGroups.of(stride, extent, chain=False))
         return found
 
     def _placed(self, collective: str, sizes: Array, group: Group) -> Array:
@@ -390,12 +400,12 @@ class Wires:
                 inside = per_node > 1 or network.cluster.nodes == 1
                 route = pair_route(place_group(extent, stride, network, chain=True), GROUP, (first, last), inside=inside)
                 adjacent = stride * (last - first) == 1
-                laid = Laid.of(stride, extent, chain=True, between=(first, last))
+                laid = LaidGroups.of(stride, extent, chain=True, between=(first, last))
             else:
                 # Transfers of a ring go round; those of two ranks go there and back.
                 chain = collective == "send_recv" and extent == 2
                 route, adjacent = place_group(extent, stride, network, chain=chain).route(GROUP), stride == 1
-                laid = Laid.of(stride, extent, chain=chain)
+                laid = LaidGroups.of(stride, extent, chain=chain)
             time = self.along(collective, sizes, route, network, node, adjacent=adjacent, laid=laid)
             result[..., members] = np.where(sizes > 0, time, 0.0)[..., members]
         return result

@@ -33,7 +33,7 @@ import numpy as np
 
 from crossflow.base.arrays import Array, Index, divide
 from crossflow.base.errors import StrategyError
-from crossflow.hardware.architecture.network import Sharing
+from crossflow.hardware.architecture.network import NetworkSharing
 from crossflow.hardware.mapping.flows import FlowPaths, max_min
 from crossflow.hardware.mapping.topology import GROUPED, Network, Topology
 
@@ -82,7 +82,7 @@ class _Cluster:
 
     topology: Topology  # of all nodes
     width: int  # devices of a node that have a port
-    sharing: Sharing
+    sharing: NetworkSharing
 
     @property
     def rails(self) -> bool:
@@ -125,7 +125,7 @@ class _Cluster:
         return self.sharing.paths or max(int(ports / self.topology.oversubscription), 1)
 
 
-def refusal(sharing: Sharing, network: Network) -> str | None:
+def refusal(sharing: NetworkSharing, network: Network) -> str | None:
     """Why jobs cannot share a network as they say; None where they can."""
     cluster, own, width = network.cluster, network.cluster.nodes, network.package.nodes
     if cluster.nodes < 2:
@@ -149,7 +149,7 @@ def refusal(sharing: Sharing, network: Network) -> str | None:
     return None
 
 
-def _nodes(sharing: Sharing, network: Network) -> int:
+def _nodes(sharing: NetworkSharing, network: Network) -> int:
     """Nodes of all jobs."""
     if sharing.placement == "by-rail":
         return network.cluster.nodes
@@ -158,7 +158,7 @@ def _nodes(sharing: Sharing, network: Network) -> int:
 
 @functools.lru_cache(maxsize=4096)
 def slowdown(
-    sharing: Sharing, network: Network, stride: int, ranks: int, pattern: Pattern, only: tuple[int, int] | None = None
+    sharing: NetworkSharing, network: Network, stride: int, ranks: int, pattern: Pattern, only: tuple[int, int] | None = None
 ) -> Slowdown:
     """How much longer groups of `ranks` devices, `stride` apart, take for collectives of a pattern between nodes; all groups send at once.
 
@@ -170,14 +170,15 @@ def slowdown(
     if why := refusal(sharing, network):
         raise StrategyError(f"network.inter.sharing: {why}")
     own, width = network.cluster.nodes, network.package.nodes
-    plain = Sharing(routing="adaptive", rails=sharing.rails)
+    plain = NetworkSharing(routing="adaptive", rails=sharing.rails)
     alone = _Cluster(topology=network.cluster, width=width, sharing=plain)
     device = np.arange(own * width)
     nearest, _ = _rates(alone, [_traffic(alone, (device // width, device % width), stride, ranks, pattern, only)], np.ones((1, 1)))
 
     sends = np.ones((1 + len(sharing.jobs), sharing.draws))
     for i, job in enumerate(sharing.jobs):
-        sends[1 + i] = np.random.default_rng((sharing.seed, i)).random(sharing.draws) < job.duty
+        rng = np.random.default_rng((sharing.seed, i))
+        sends[1 + i] = rng.random(sharing.draws) < job.duty
     cluster, places = _placed(sharing, network)
     traffics = [_traffic(cluster, places[0], stride, ranks, pattern, only)]
     for place, job in zip(places[1:], sharing.jobs, strict=True):
@@ -190,10 +191,10 @@ def slowdown(
 
 # -------------------------------------------------------------------------------------------- places and transfers
 
-Places: TypeAlias = tuple[Index, Index]  # of the devices of a job in turn: their nodes, and their rails
+JobPlaces: TypeAlias = tuple[Index, Index]  # of the devices of a job in turn: their nodes, and their rails
 
 
-def _placed(sharing: Sharing, network: Network) -> tuple[_Cluster, list[Places]]:
+def _placed(sharing: NetworkSharing, network: Network) -> tuple[_Cluster, list[JobPlaces]]:
     """The network of all jobs, and where the devices of each are, the step's own first."""
     own, width = network.cluster.nodes, network.package.nodes
     cluster = replace(network.cluster, nodes=_nodes(sharing, network), shape=())
@@ -215,7 +216,9 @@ def _placed(sharing: Sharing, network: Network) -> tuple[_Cluster, list[Places]]
     return _Cluster(topology=cluster, width=width, sharing=sharing), places
 
 
-def _traffic(cluster: _Cluster, places: Places, stride: int, ranks: int, pattern: Pattern, only: tuple[int, int] | None = None) -> _Traffic:
+def _traffic(
+    cluster: _Cluster, places: JobPlaces, stride: int, ranks: int, pattern: Pattern, only: tuple[int, int] | None = None
+) -> _Traffic:
     """Transfers of groups of `ranks` devices of a job, `stride` apart."""
     node, rail = places
     members = np.arange(node.size).reshape(-1, ranks, stride).swapaxes(1, 2).reshape(-1, ranks)  # shape (groups, ranks)
@@ -256,7 +259,7 @@ def _counted(cluster: _Cluster, source: Index, target: Index, count: Index) -> I
 
 # -------------------------------------------------------------------------------------------- links and rates
 
-Loads: TypeAlias = Array  # transfers of a job on every link of a kind, shape (links, draws) or (links, 1). [1]
+LinkLoads: TypeAlias = Array  # transfers of a job on every link of a kind, shape (links, draws) or (links, 1). [1]
 
 
 def _rates(cluster: _Cluster, traffics: Sequence[_Traffic], sends: Array) -> tuple[Array, list[str]]:
@@ -284,14 +287,14 @@ def _rates(cluster: _Cluster, traffics: Sequence[_Traffic], sends: Array) -> tup
     return found.rate[0], [names[link] for link in found.bottleneck[0]]
 
 
-def _loads(cluster: _Cluster, traffic: _Traffic, draws: int, job: int) -> dict[str, Loads]:
+def _loads(cluster: _Cluster, traffic: _Traffic, draws: int, job: int) -> dict[str, LinkLoads]:
     """Transfers of a job on all links between switches, by their kind."""
     if cluster.dragonfly:
         return {ACROSS: _between_groups(cluster, traffic)}
     return _over_spines(cluster, traffic, draws, np.random.default_rng((cluster.sharing.seed, job, 1)))
 
 
-def _over_spines(cluster: _Cluster, traffic: _Traffic, draws: int, rng: np.random.Generator) -> dict[str, Loads]:
+def _over_spines(cluster: _Cluster, traffic: _Traffic, draws: int, rng: np.random.Generator) -> dict[str, LinkLoads]:
     """Transfers on the links of a fat tree from every leaf to every spine, and back down."""
     paths, leaves = cluster.paths, cluster.switches
     if traffic.trees:
@@ -314,7 +317,7 @@ def _over_spines(cluster: _Cluster, traffic: _Traffic, draws: int, rng: np.rando
     return found
 
 
-def _climbed(cluster: _Cluster, trees: Sequence[Index], draws: int, rng: np.random.Generator) -> Loads:
+def _climbed(cluster: _Cluster, trees: Sequence[Index], draws: int, rng: np.random.Generator) -> LinkLoads:
     """Streams of reduction trees on the links of every leaf, each to the spine of its tree; those of one leaf climb none."""
     paths, wide = cluster.paths, [leaves for leaves in trees if leaves.size > 1]
     leaf, tree = (np.concatenate([*parts, np.zeros(0, dtype=int)]) for parts in (wide, [np.full(w.size, i) for i, w in enumerate(wide)]))
@@ -326,7 +329,7 @@ def _climbed(cluster: _Cluster, trees: Sequence[Index], draws: int, rng: np.rand
     return np.asarray(np.bincount(place.ravel(), minlength=draws * links).reshape(draws, links).T.astype(float))
 
 
-def _between_groups(cluster: _Cluster, traffic: _Traffic) -> Loads:
+def _between_groups(cluster: _Cluster, traffic: _Traffic) -> LinkLoads:
     """Transfers on the links of a dragonfly from every group to every other: direct, or through all third groups where that is faster."""
     groups = cluster.switches
     direct = np.zeros((groups, groups))

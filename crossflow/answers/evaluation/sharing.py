@@ -1,0 +1,104 @@
+"""What a step loses to sharing its network between nodes: by collective, with the link that slows it, and in all."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from crossflow.answers.evaluation import evaluate
+from crossflow.answers.evaluation.layered import machine
+from crossflow.answers.evaluation.programs import placed
+from crossflow.answers.evaluation.recommendation import recommendation_program
+from crossflow.answers.points import variant
+from crossflow.answers.scenario import Scenario
+from crossflow.base.arrays import plain
+from crossflow.cost.network import LaidGroups, Wires, message_steps
+from crossflow.engine.runs.transformer import transformer_step
+from crossflow.hardware.mapping.sharing import TAIL, Slowdown
+from crossflow.parallel.batches import laid_out
+from crossflow.parallel.strategy.hierarchy import Hierarchy
+from crossflow.parallel.strategy.plan import Plan
+
+SHARING = "system.network.inter.sharing"
+SLOWER = 1e-9  # share by which a collective takes longer, from which on it is told
+MOST_TOLD = 4  # collectives in a note
+
+
+@dataclass(frozen=True, kw_only=True)
+class SharedStep:
+    """What sharing the network between nodes does to a step."""
+
+    collectives: Mapping[tuple[str, LaidGroups], Slowdown]  # those that go between nodes, the slowest first
+    # step, alone, tail: the step as it is priced, on a network of its own, and in a moment of which a twentieth is worse. [s]
+    step: float
+    alone: float
+    tail: float
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data; times in s."""
+        rows = [
+            {
+                "collective": name, "ranks": laid.ranks, "devices_apart": laid.stride, "slowdown": plain(one.priced),
+                "slowdown_mean": plain(one.mean), "slowdown_p95": plain(one.tail), "bottleneck": one.bottleneck,
+            }
+            for (name, laid), one in self.collectives.items()
+        ]  # fmt: skip
+        return {"collectives": rows, "alone_step_time_s": plain(self.alone), "p95_step_time_s": plain(self.tail)}
+
+    @property
+    def notes(self) -> Iterator[str]:
+        """The same as sentences."""
+        slowed = {key: one for key, one in self.collectives.items() if abs(one.priced - 1.0) > SLOWER}
+        if not slowed:
+            return
+        told = [
+            f"{name.replace('_', ' ')} of {laid.ranks} takes {_times(one.priced)} ({_times(one.tail)} in 1 of {1 / (1 - TAIL):.0f} moments;"
+            f" {one.bottleneck})"
+            for (name, laid), one in [*slowed.items()][:MOST_TOLD]
+        ]
+        more = f", and {len(slowed) - MOST_TOLD} more" if len(slowed) > MOST_TOLD else ""
+        yield f"the network between nodes is shared: {'; '.join(told)}{more}"
+        if np.isfinite(self.step) and self.alone:
+            yield (
+                f"sharing changes the step by {100 * (self.step / self.alone - 1):+.2g} %, and by"
+                f" {100 * (self.tail / self.alone - 1):+.2g} % in 1 of {1 / (1 - TAIL):.0f} moments, against a network of its own"
+            )
+
+
+def _times(factor: float) -> str:
+    return f"{factor:.3g} times as long" if np.isfinite(factor) else "for ever"
+
+
+@functools.lru_cache(maxsize=16)
+def shared_step(scenario: Scenario) -> SharedStep | None:
+    """What sharing does to the step of a scenario; None where its network is its own."""
+    if scenario.system.network.inter.sharing is None:
+        return None
+    times = [float(evaluate(one).step_time[0]) for one in (scenario, *(variant(scenario, given) for given in _OTHERS))]
+    found = dict(sorted(_slowed(scenario).items(), key=lambda pair: -pair[1].priced))
+    return SharedStep(collectives=found, step=times[0], alone=times[1], tail=times[2])
+
+
+_OTHERS: tuple[Mapping[str, Any], ...] = ({SHARING: None}, {f"{SHARING}.quantile": TAIL})
+
+
+def _slowed(scenario: Scenario) -> Mapping[tuple[str, LaidGroups], Slowdown]:
+    """What every collective between nodes loses, from what the prices of a step ask for."""
+    if isinstance(scenario.strategy, Plan):
+        runs_on, job = replace(machine(scenario, scenario.architecture)), scenario.job()  # with wires that have priced nothing yet
+        layout = laid_out(job, [scenario.strategy], np.array([float(scenario.workload_batch)]), runs_on.node, runs_on.stack)
+        transformer_step(job, layout, runs_on)
+        return runs_on.wires.slowed
+    program = recommendation_program(scenario) if isinstance(scenario.strategy, Hierarchy) else scenario.program()
+    own = None if scenario.stack is None else scenario.stack.peer_all_reduce
+    wires = Wires(network=scenario.system.network, architecture=scenario.architecture, node=scenario.nodes[0], all_reduce=own)
+    placement = placed(scenario, program, scenario.architecture)
+    for message in program.messages:
+        for size, route, model in message_steps(message, placement, wires):
+            if size[0] > 0 and route.size > 1 and message.time is None:
+                model(size)
+    return wires.slowed
