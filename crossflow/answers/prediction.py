@@ -11,11 +11,11 @@ import numpy as np
 
 from crossflow.answers.bands import Band, Trust, full_text, slowdown
 from crossflow.answers.evaluation import evaluate
+from crossflow.answers.evaluation.congestion import CongestedStep, congested_step
 from crossflow.answers.evaluation.layered import PlacedStage, machine, placed_stages, stage_memory
 from crossflow.answers.evaluation.likeness import told_trust, trust, trusts
 from crossflow.answers.evaluation.narrow import slower_experts
 from crossflow.answers.evaluation.remedies import Remedy, remedies
-from crossflow.answers.evaluation.sharing import SharedStep, shared_step
 from crossflow.answers.idle import idle
 from crossflow.answers.points import division_notes, variant
 from crossflow.answers.scenario import OF_VENDORS, Scenario, requests_of
@@ -260,7 +260,7 @@ class Prediction(PlainData, Tabular):
                 for name, value in score.communication.items()
             },
             **({} if self.replayed else {"overlap": self._overlap()}),
-            **({"sharing": self.sharing.to_dict()} if self.sharing else {}),
+            **({"congestion": self.congestion.to_dict()} if self.congestion else {}),
             "memory": self._memory_told(),
             **({"memory_by_stage": stages} if stages else {}),
             **({"stages": placed} if placed else {}),
@@ -355,9 +355,9 @@ class Prediction(PlainData, Tabular):
         return placed_stages(self.scenario)
 
     @functools.cached_property
-    def sharing(self) -> SharedStep | None:
+    def congestion(self) -> CongestedStep | None:
         """What the step loses to other jobs and to colliding flows on the network between nodes; None where it has that to itself."""
-        return None if self.replayed else shared_step(self.scenario)
+        return None if self.replayed else congested_step(self.scenario)
 
     @functools.cached_property
     def sharding(self) -> tuple[str, list[dict[str, float]]] | None:
@@ -398,7 +398,7 @@ class Prediction(PlainData, Tabular):
 
             return (REPLAYED_NOTE.format(n=len(requests_of(self.scenario))), *row_of(self.scenario).notes)
         found = [
-            *(self.sharing.notes if self.sharing else ()),
+            *(self.congestion.notes if self.congestion else ()),
             *idle(self.scenario, self.score),
             *self._unmatched(),
             *self._unused(),

@@ -25,8 +25,8 @@ from crossflow.cost.profile import Profile
 from crossflow.hardware.architecture.model import Architecture, Port
 from crossflow.hardware.architecture.network import NetworkSpec
 from crossflow.hardware.architecture.software import PeerAllReduce, SoftwareStack
+from crossflow.hardware.mapping.congestion import Pattern, Slowdown, slowdown
 from crossflow.hardware.mapping.placement import GROUP, AxisRoute, Placement, level_bandwidths, pair_route, place_group
-from crossflow.hardware.mapping.sharing import Pattern, Slowdown, slowdown
 from crossflow.hardware.mapping.spread import LinkSpread
 from crossflow.hardware.mapping.topology import Network
 from crossflow.hardware.mapping.wiring import ANY_WIRING, switched, wired
@@ -88,7 +88,7 @@ def message_costs(
     for alike in _alike(messages, together=profile is None):
         message = messages[alike[0]]
         routes = tuple((placement.route(axis), strides.get(axis) == 1) for axis in message.axes) if rows is not None else ()
-        laid = message.between is not None or network.inter.sharing is not None  # whether it matters where ranks lie
+        laid = message.between is not None or network.inter.congestion is not None  # whether it matters where ranks lie
         key = (alike[0], routes, placement.order if laid else None)
         if key not in kept:
             size = np.stack(np.broadcast_arrays(*(np.atleast_1d(np.asarray(messages[i].size, dtype=float)) for i in alike)))
@@ -357,15 +357,15 @@ class Wires:
 
     def _shared(self, collective: str, route: AxisRoute, wires: Network, laid: LaidGroups) -> float:
         """Time of a collective between nodes, over that on a network that is its own. [1]"""
-        sharing = self.network.inter.sharing
-        if sharing is None or not route.crosses or wires.cluster.nodes < 2:
+        congestion = self.network.inter.congestion
+        if congestion is None or not route.crosses or wires.cluster.nodes < 2:
             return 1.0
         key = collective, laid
         if key not in self.slowed:
             reduction = None if self.architecture.inter is None else self.architecture.inter.reduction
             summed = self.network.inter.fabric.endswith("-sharp") or (reduction is not None and bool(reduction.any()))
             pattern, inside = _pattern(collective, laid, summed=summed), 1 if collective in TRANSFERS else route.package_size
-            self.slowed[key] = slowdown(sharing, wires, laid.stride * inside, laid.ranks // inside, pattern, laid.only)
+            self.slowed[key] = slowdown(congestion, wires, laid.stride * inside, laid.ranks // inside, pattern, laid.only)
         return self.slowed[key].priced
 
     def _behind(self, slower: Array | float) -> Architecture:
@@ -377,7 +377,7 @@ class Wires:
 
     def _of_groups(self, collective: str, group: Group) -> Array | float:
         """What sharing makes collectives of groups take over what they take alone, shape (n,). [1]"""
-        if self.network.inter.sharing is None:
+        if self.network.inter.congestion is None:
             return 1.0
         found = np.ones(group.size.shape)
         for (stride, extent, devices, *_), members in group.places:

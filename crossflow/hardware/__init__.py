@@ -17,7 +17,7 @@ DOORS = {
         "FusedKernel", "PrefillKernel", "ProductLibrary", "Quantising", "TileExecution", "USUAL", "preferred", "width_rate"),
     "architecture.generator": ("for_choices",),
     "architecture.model": ("Architecture", "BudgetUse", "Level", "Port", "Repeats", "SecondMemory"),
-    "architecture.network": ("CLOS", "FabricKind", "FabricParameters", "NetworkSpec", "NetworkSharing"),
+    "architecture.network": ("CLOS", "FabricKind", "FabricParameters", "NetworkSpec", "Congestion"),
     "architecture.run_cost": ("DAY", "KILOWATT_HOUR", "load_of", "node_power", "normalised", "operation_of", "product", "run_cost"),
     "architecture.shaping": ("own_value",),
     "architecture.software": (
@@ -29,7 +29,7 @@ DOORS = {
     "architecture.voltage": ("throttled",),
     "mapping.placement": ("AxisRoute", "GROUP", "Placement", "layouts", "level_bandwidths", "pair_route", "place", "place_group"),
     "mapping.rings": ("has_chain", "rings"),
-    "mapping.sharing": ("Pattern", "Slowdown", "TAIL", "refusal", "slowdown"),
+    "mapping.congestion": ("Pattern", "Slowdown", "TAIL", "refusal", "slowdown"),
     "mapping.spread": ("LinkSpread",),
     "mapping.topology": ("Network", "Topology"),
     "mapping.wiring": ("ANY_WIRING", "LEVELS", "switched", "topology_of", "wired"),

@@ -213,7 +213,7 @@ def problem(scenario: Scenario, node: int, *, changed: bool = False) -> str:
 
     node : devices of a node, its scale-up domain.
     """
-    shared = OF_SHARED if scenario.system.network.inter.sharing is not None else ""
+    shared = OF_SHARED if scenario.system.network.inter.congestion is not None else ""
     return "; ".join(filter(None, (_otherwise(scenario, changed=changed), _domain(scenario, node), shared)))
 
 

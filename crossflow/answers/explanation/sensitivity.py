@@ -14,8 +14,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from crossflow.answers.evaluation import evaluate
+from crossflow.answers.evaluation.congestion import congested_step
 from crossflow.answers.evaluation.figures import check_objective, usual_objective
-from crossflow.answers.evaluation.sharing import shared_step
 from crossflow.answers.explanation.alternatives import REFINED, SEARCHED, alternatives
 from crossflow.answers.explanation.answers import (
     FINE_STEP,
@@ -253,7 +253,7 @@ def _notes(scenario: Scenario, base: _Outcome, *, rated: bool) -> tuple[str, ...
         notes.append(PROFILED)
     if base.reason is not None:
         notes.append(f"The scenario itself is infeasible and explained as if it were not: {base.reason}.")
-    shared = shared_step(scenario)
+    shared = congested_step(scenario)
     return (*notes, *([] if shared is None else (f"{note[0].upper()}{note[1:]}." for note in shared.notes)))
 
 

@@ -108,7 +108,7 @@ class NeighbourJob(FileModel):
     )
 
 
-class NetworkSharing(FileModel):
+class Congestion(FileModel):
     """How flows between nodes share the links of a fat tree or dragonfly, with one another and with those of other jobs.
 
     Each draw is a moment: which of the other jobs send, and which of several equal paths each flow has by its hash.
@@ -182,7 +182,7 @@ class NetworkLevel(FileModel):
         description="lanes of a device that stand by for broken ones, over those that work: they take area, edge, switches and money, and"
         " carry nothing until one breaks; needs a named switch; 0 where absent",
     )
-    sharing: NetworkSharing | None = Field(
+    congestion: Congestion | None = Field(
         default=None,
         description="other jobs and colliding flows, of `inter` as a fat tree or dragonfly; nobody shares anything where absent",
     )

@@ -1,4 +1,4 @@
-"""What a step loses to sharing its network between nodes: by collective, with the link that slows it, and in all."""
+"""What a step loses to congestion its network between nodes: by collective, with the link that slows it, and in all."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ from crossflow.answers.scenario import Scenario
 from crossflow.base.arrays import plain
 from crossflow.cost.network import LaidGroups, Wires, message_steps
 from crossflow.engine.runs.transformer import transformer_step
-from crossflow.hardware.mapping.sharing import TAIL, Slowdown
+from crossflow.hardware.mapping.congestion import TAIL, Slowdown
 from crossflow.parallel.batches import laid_out
 from crossflow.parallel.strategy.hierarchy import Hierarchy
 from crossflow.parallel.strategy.plan import Plan
 
-SHARING = "system.network.inter.sharing"
+CONGESTION = "system.network.inter.congestion"
 SLOWER = 1e-9  # share by which a collective takes longer, from which on it is told
 MOST_TOLD = 4  # collectives in a note
 
 
 @dataclass(frozen=True, kw_only=True)
-class SharedStep:
-    """What sharing the network between nodes does to a step."""
+class CongestedStep:
+    """What congestion the network between nodes does to a step."""
 
     collectives: Mapping[tuple[str, LaidGroups], Slowdown]  # those that go between nodes, the slowest first
     # step, alone, tail: the step as it is priced, on a network of its own, and in a moment of which a twentieth is worse. [s]
@@ -64,7 +64,7 @@ class SharedStep:
         yield f"the network between nodes is shared: {'; '.join(told)}{more}"
         if np.isfinite(self.step) and self.alone:
             yield (
-                f"sharing changes the step by {100 * (self.step / self.alone - 1):+.2g} %, and by"
+                f"congestion changes the step by {100 * (self.step / self.alone - 1):+.2g} %, and by"
                 f" {100 * (self.tail / self.alone - 1):+.2g} % in 1 of {1 / (1 - TAIL):.0f} moments, against a network of its own"
             )
 
@@ -74,16 +74,16 @@ def _times(factor: float) -> str:
 
 
 @functools.lru_cache(maxsize=16)
-def shared_step(scenario: Scenario) -> SharedStep | None:
-    """What sharing does to the step of a scenario; None where its network is its own."""
-    if scenario.system.network.inter.sharing is None:
+def congested_step(scenario: Scenario) -> CongestedStep | None:
+    """What congestion does to the step of a scenario; None where its network is its own."""
+    if scenario.system.network.inter.congestion is None:
         return None
     times = [float(evaluate(one).step_time[0]) for one in (scenario, *(variant(scenario, given) for given in _OTHERS))]
     found = dict(sorted(_slowed(scenario).items(), key=lambda pair: -pair[1].priced))
-    return SharedStep(collectives=found, step=times[0], alone=times[1], tail=times[2])
+    return CongestedStep(collectives=found, step=times[0], alone=times[1], tail=times[2])
 
 
-_OTHERS: tuple[Mapping[str, Any], ...] = ({SHARING: None}, {f"{SHARING}.quantile": TAIL})
+_OTHERS: tuple[Mapping[str, Any], ...] = ({CONGESTION: None}, {f"{CONGESTION}.quantile": TAIL})
 
 
 def _slowed(scenario: Scenario) -> Mapping[tuple[str, LaidGroups], Slowdown]:

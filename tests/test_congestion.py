@@ -7,9 +7,9 @@ import pytest
 
 import crossflow
 from crossflow.base.errors import SpecError
-from crossflow.hardware.architecture.network import NeighbourJob, NetworkSharing
+from crossflow.hardware.architecture.network import Congestion, NeighbourJob
+from crossflow.hardware.mapping.congestion import slowdown
 from crossflow.hardware.mapping.flows import FlowPaths, max_min
-from crossflow.hardware.mapping.sharing import slowdown
 from crossflow.hardware.mapping.topology import Network, Topology
 
 PATTERNS = ("ring", "chain", "all-to-all", "tree")
@@ -20,8 +20,8 @@ def network(nodes, width=8, kind="fat-tree", group=4, over=1.0):
     return Network(package=Topology(kind="switch", nodes=width) if width > 1 else Topology(kind="single", nodes=1), cluster=cluster)
 
 
-def of(sharing, net, pattern="ring", **given):
-    return slowdown(sharing, net, net.package.nodes, net.cluster.nodes, pattern, **given)
+def of(congestion, net, pattern="ring", **given):
+    return slowdown(congestion, net, net.package.nodes, net.cluster.nodes, pattern, **given)
 
 
 def jobs(*given):
@@ -34,12 +34,12 @@ def jobs(*given):
 @pytest.mark.parametrize("pattern", PATTERNS)
 @pytest.mark.parametrize("net", [network(16), network(14, over=3.0), network(16, kind="dragonfly"), network(12, width=1, over=2.0)])
 def test_alone_with_adaptive_routing_nothing_is_shared(net, pattern):
-    assert of(NetworkSharing(routing="adaptive"), net, pattern).factors == (1.0,) * 64
+    assert of(Congestion(routing="adaptive"), net, pattern).factors == (1.0,) * 64
 
 
 @pytest.mark.parametrize("pattern", PATTERNS)
 def test_other_jobs_on_leaves_of_their_own_cost_nothing(pattern):
-    packed = NetworkSharing(routing="adaptive", jobs=jobs({"devices": 64, "traffic": "all-to-all"}))
+    packed = Congestion(routing="adaptive", jobs=jobs({"devices": 64, "traffic": "all-to-all"}))
     assert of(packed, network(16), pattern).factors == (1.0,) * 64
 
 
@@ -50,7 +50,7 @@ def test_more_neighbours_busier_ones_and_heavier_ones_are_never_faster(kind, rou
     net = network(16, kind=kind, over=4.0)
 
     def factors(*others):
-        shared = NetworkSharing(routing=routing, placement="spread", jobs=jobs(*others))
+        shared = Congestion(routing=routing, placement="spread", jobs=jobs(*others))
         return np.array(of(shared, net, pattern).factors)
 
     half = {"devices": 128, "traffic": "ring", "duty": 0.5}
@@ -66,14 +66,14 @@ def test_more_neighbours_busier_ones_and_heavier_ones_are_never_faster(kind, rou
 
 
 def test_more_connections_spread_better_and_adaptive_routing_is_their_limit():
-    means = [of(NetworkSharing(connections=count), network(16)).mean for count in (1, 4, 16, 64, 4096)]
+    means = [of(Congestion(connections=count), network(16)).mean for count in (1, 4, 16, 64, 4096)]
     assert means == sorted(means, reverse=True)
     assert means[0] > 1.5
     assert means[-1] == pytest.approx(1.0, abs=0.02)
 
 
 def test_the_seed_decides_and_the_mean_does_not_depend_on_it():
-    one, same, other = (of(NetworkSharing(draws=1024, seed=seed), network(16)) for seed in (0, 0, 1))
+    one, same, other = (of(Congestion(draws=1024, seed=seed), network(16)) for seed in (0, 0, 1))
     assert one == same
     assert one.factors != other.factors
     assert one.mean == pytest.approx(other.mean, rel=0.03)
@@ -86,7 +86,7 @@ def test_the_seed_decides_and_the_mean_does_not_depend_on_it():
 def test_two_flows_each_way_on_two_paths_by_hand():
     # Two nodes of two devices on leaves of their own, two paths: each way the two edges of the rings collide with probability 1/2. Of four
     # equal cases one has no collision, so that the mean is (1 + 3 * 2) / 4.
-    found = of(NetworkSharing(draws=4096, paths=2), network(2, width=2, group=1))
+    found = of(Congestion(draws=4096, paths=2), network(2, width=2, group=1))
     assert set(found.factors) == {1.0, 2.0}
     assert found.mean == pytest.approx(7 / 4, abs=0.03)
     assert found.tail == 2.0
@@ -99,34 +99,34 @@ def test_collisions_are_those_of_all_hashes_that_there_are():
     share = np.bincount(most, minlength=5) / most.size
     below = np.cumsum(share)
     expected = sum(k * (below[k] ** 2 - below[k - 1] ** 2) for k in range(1, 5))
-    assert of(NetworkSharing(draws=4096), network(2, width=4, group=1)).mean == pytest.approx(expected, rel=0.02)
+    assert of(Congestion(draws=4096), network(2, width=4, group=1)).mean == pytest.approx(expected, rel=0.02)
 
 
 def test_neighbours_on_the_same_leaves_halve_what_is_oversubscribed_by_hand():
     # Leaves of two nodes with one device each, oversubscription 2: one link out. Alone and packed, one edge of a ring leaves each leaf, at
     # full rate. Spread, each leaf has a node of the step and one of the neighbour, whose edges both leave it: half the rate each.
     net, other = network(4, width=1, group=2, over=2.0), {"devices": 4, "traffic": "ring"}
-    spread = NetworkSharing(routing="adaptive", placement="spread", jobs=jobs(other))
+    spread = Congestion(routing="adaptive", placement="spread", jobs=jobs(other))
     assert of(spread, net).factors == (2.0,) * 64
     assert of(spread, net).bottleneck.startswith("link of a")
     # Weighted three to one, the neighbour has three quarters, unless its own link ends sooner.
     assert of(spread.model_copy(update={"jobs": jobs({**other, "weight": 3.0})}), net).mean == pytest.approx(4.0)
     # An all-to-all alone sends two thirds of its parts out of the leaf, of two devices, over one link: 4/3. Spread over leaves that it has
     # to itself while the neighbour is silent, one device of each sends all it has out: no slower than its port.
-    silent = NetworkSharing(routing="adaptive", placement="spread", jobs=jobs({**other, "duty": 0.0}))
+    silent = Congestion(routing="adaptive", placement="spread", jobs=jobs({**other, "duty": 0.0}))
     assert of(silent, net, "all-to-all").mean == pytest.approx(3 / 4)
 
 
 def test_jobs_on_other_rails_meet_on_leaves_of_all_and_not_on_leaves_of_a_rail():
     other = jobs({"devices": 32, "traffic": "ring"})
-    assert of(NetworkSharing(placement="by-rail", jobs=other), network(16, width=2)).mean > 1.3
-    assert of(NetworkSharing(placement="by-rail", jobs=other, rails=True, routing="adaptive"), network(16, width=2)).mean == 1.0
+    assert of(Congestion(placement="by-rail", jobs=other), network(16, width=2)).mean > 1.3
+    assert of(Congestion(placement="by-rail", jobs=other, rails=True, routing="adaptive"), network(16, width=2)).mean == 1.0
 
 
 def test_rings_on_rails_leave_a_leaf_once_and_never_collide():
     # Published designs put the devices of one place in their nodes on one leaf for this: with 32 nodes of 8 devices, one edge of one ring
     # leaves each leaf of a rail, where leaves of whole nodes have eight that may choose the same of their links.
-    whole, rails = (of(NetworkSharing(rails=rails), network(32, group=8)) for rails in (False, True))
+    whole, rails = (of(Congestion(rails=rails), network(32, group=8)) for rails in (False, True))
     assert rails.factors == (1.0,) * 64
     assert whole.mean > 1.4
     assert whole.tail >= 2.0
@@ -136,14 +136,14 @@ def test_direct_links_of_a_dragonfly_are_narrow_and_third_groups_help():
     # Every node of a group sends to the next of eight groups: four transfers on one link of 4/7 of a port take 7 times as long as on ports.
     # Through six third groups, each link carries (4 + 4) / 6 transfers, which takes 7/3 as long.
     net = network(32, width=1, kind="dragonfly")
-    near = slowdown(NetworkSharing(), net, 4, 8, "ring").mean
+    near = slowdown(Congestion(), net, 4, 8, "ring").mean
     assert near == pytest.approx(7 / (7 / 3))
-    assert slowdown(NetworkSharing(routing="adaptive"), net, 4, 8, "ring").mean == 1.0
+    assert slowdown(Congestion(routing="adaptive"), net, 4, 8, "ring").mean == 1.0
 
 
 def test_lone_transfers_of_a_pipeline_collide_less_than_all_at_once():
     net = network(8, group=2)
-    every, lone = (slowdown(NetworkSharing(draws=512), net, 8, 8, "chain", only) for only in (None, (0, 4)))
+    every, lone = (slowdown(Congestion(draws=512), net, 8, 8, "chain", only) for only in (None, (0, 4)))
     assert 1.0 < lone.mean < every.mean
 
 
@@ -189,7 +189,7 @@ TRAINING = {
     "workload": {"model": "llama3-8b", "global_batch": 64, "sequence": 4096},
     "strategy": "tp8-dp8-z1",
 }
-SHARED = "system.network.inter.sharing"
+SHARED = "system.network.inter.congestion"
 
 
 def step(settings=None, **data):
@@ -207,7 +207,7 @@ def step(settings=None, **data):
     ],
 )
 def test_what_nothing_shares_costs_what_it_did(data):
-    alone, shared, colliding = (step({SHARED: sharing}, **data) for sharing in (None, {"routing": "adaptive"}, {"connections": 1}))
+    alone, shared, colliding = (step({SHARED: congestion}, **data) for congestion in (None, {"routing": "adaptive"}, {"connections": 1}))
     assert shared == pytest.approx(alone, rel=1e-12)
     assert colliding > alone * 1.001
 
@@ -237,7 +237,7 @@ BUSY = {"jobs": [{"devices": 64, "traffic": "ring"}], "placement": "spread"}
     ],
 )
 def test_every_field_moves_the_step(base, path, value):
-    assert set(NetworkSharing.model_fields) == {
+    assert set(Congestion.model_fields) == {
         "jobs",
         "placement",
         "routing",
@@ -255,18 +255,18 @@ def test_every_field_moves_the_step(base, path, value):
 @pytest.mark.parametrize(
     ("settings", "sentence"),
     [
-        ({SHARED: {}, "system.network.inter": {"topology": "switch", "sharing": {}}}, "on a switch nothing is shared"),
-        ({"system.network.inter": {"topology": "torus2d", "sharing": {}}}, "every job has a slice with links of its own"),
+        ({SHARED: {}, "system.network.inter": {"topology": "switch", "congestion": {}}}, "on a switch nothing is shared"),
+        ({"system.network.inter": {"topology": "torus2d", "congestion": {}}}, "every job has a slice with links of its own"),
         ({SHARED: {}, "system.nodes": 1, "strategy": "tp8"}, "there is one node only, and nothing goes over the network; leave it out"),
         ({SHARED: {"jobs": [{"devices": 12}]}}, "jobs[0] has 12 devices; give a multiple of 8 devices"),
         ({SHARED: {"jobs": [{"devices": 12}], "placement": "by-rail"}}, "give a multiple of 8 devices, one in each of the step's nodes"),
         ({SHARED: {"routing": "adaptive", "connections": 2}}, "connections is of flows that keep one path"),
-        ({"system.network.inter": {"topology": "dragonfly", "group": 2, "sharing": {"rails": True}}}, "rails is of leaf switches"),
+        ({"system.network.inter": {"topology": "dragonfly", "group": 2, "congestion": {"rails": True}}}, "rails is of leaf switches"),
         (
-            {"system.network.inter": {"topology": "dragonfly", "group": 2, "sharing": {"jobs": [{"devices": 8}]}}},
+            {"system.network.inter": {"topology": "dragonfly", "group": 2, "congestion": {"jobs": [{"devices": 8}]}}},
             "the nodes of all jobs are 9, which do not fill groups of 2",
         ),
-        ({"system.network.intra.sharing": {}}, "jobs share the network between nodes; give it as network.inter.sharing"),
+        ({"system.network.intra.congestion": {}}, "jobs share the network between nodes; give it as network.inter.congestion"),
         ({SHARED: {"jobs": [{"devices": 8, "duty": 1.5}]}}, "less than or equal to 1"),
         ({SHARED: {"jobs": [{"devices": 8, "traffic": "star"}]}}, "expected one of ring, all-to-all, tree, got 'star'"),
         ({SHARED: {"quantile": 2}}, "less than or equal to 1"),
@@ -286,7 +286,7 @@ def test_services_and_profiles_are_refused():
 
 def test_a_prediction_tells_what_sharing_costs():
     prediction = crossflow.predict(TRAINING, {SHARED: BUSY})
-    told = prediction.to_dict()["sharing"]
+    told = prediction.to_dict()["congestion"]
     rows = {row["collective"]: row for row in told["collectives"]}
     assert rows.keys() == {"reduce_scatter", "all_gather"}
     assert all(row["ranks"] == 8 and row["slowdown"] == row["slowdown_mean"] <= row["slowdown_p95"] for row in rows.values())
@@ -294,9 +294,9 @@ def test_a_prediction_tells_what_sharing_costs():
     assert told["alone_step_time_s"] == pytest.approx(step())
     assert told["alone_step_time_s"] < prediction.step_time <= told["p95_step_time_s"]
     assert any(note.startswith("the network between nodes is shared: ") for note in prediction.notes)
-    assert any(note.startswith("sharing changes the step by +") for note in prediction.notes)
+    assert any(note.startswith("congestion changes the step by +") for note in prediction.notes)
     assert prediction.trust.level == "extrapolated"
-    assert "sharing" not in crossflow.predict(TRAINING).to_dict()
+    assert "congestion" not in crossflow.predict(TRAINING).to_dict()
 
 
 def test_points_of_a_sweep_are_their_own_predictions():

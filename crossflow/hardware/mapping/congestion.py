@@ -1,4 +1,4 @@
-"""What sharing leaves of a network to the collectives of a step: other jobs, and flows whose hashes choose the same link.
+"""What congestion leaves of a network to the collectives of a step: other jobs, and flows whose hashes choose the same link.
 
 The cluster is a graph of links: the port of each device, and those between leaf switches and spines of a fat tree, or between groups of
 a dragonfly. All transfers of a job keep pace (a ring is as fast as its slowest edge), so that a job is one flow, which passes a link as
@@ -33,7 +33,7 @@ import numpy as np
 
 from crossflow.base.arrays import Array, Index, divide
 from crossflow.base.errors import StrategyError
-from crossflow.hardware.architecture.network import NetworkSharing
+from crossflow.hardware.architecture.network import Congestion
 from crossflow.hardware.mapping.flows import FlowPaths, max_min
 from crossflow.hardware.mapping.topology import GROUPED, Network, Topology
 
@@ -82,11 +82,11 @@ class _Cluster:
 
     topology: Topology  # of all nodes
     width: int  # devices of a node that have a port
-    sharing: NetworkSharing
+    congestion: Congestion
 
     @property
     def rails(self) -> bool:
-        return self.sharing.rails
+        return self.congestion.rails
 
     @property
     def switches(self) -> int:
@@ -122,10 +122,10 @@ class _Cluster:
     def paths(self) -> int:
         """Equal paths out of a leaf."""
         ports = self.topology.group * (1 if self.rails else self.width)
-        return self.sharing.paths or max(int(ports / self.topology.oversubscription), 1)
+        return self.congestion.paths or max(int(ports / self.topology.oversubscription), 1)
 
 
-def refusal(sharing: NetworkSharing, network: Network) -> str | None:
+def refusal(congestion: Congestion, network: Network) -> str | None:
     """Why jobs cannot share a network as they say; None where they can."""
     cluster, own, width = network.cluster, network.cluster.nodes, network.package.nodes
     if cluster.nodes < 2:
@@ -133,32 +133,32 @@ def refusal(sharing: NetworkSharing, network: Network) -> str | None:
     if cluster.kind not in GROUPED:
         why = "every device has links of its own" if cluster.is_switched else "every job has a slice with links of its own"
         return f"on a {cluster.kind} nothing is shared, {why}; take topology fat-tree or dragonfly, or leave it out"
-    given = [key for key in ("rails", "paths", "connections") if key in sharing.model_fields_set]
+    given = [key for key in ("rails", "paths", "connections") if key in congestion.model_fields_set]
     if cluster.kind == "dragonfly" and given:
         return f"{given[0]} is of leaf switches and their links to spines, which a dragonfly does not have; leave it out"
-    if sharing.routing == "adaptive" and (given := [key for key in given if key != "rails"]):
+    if congestion.routing == "adaptive" and (given := [key for key in given if key != "rails"]):
         return f"{given[0]} is of flows that keep one path, and with routing: adaptive none does; leave it out"
-    by_rail, part = sharing.placement == "by-rail", own if sharing.placement == "by-rail" else width
-    for i, job in enumerate(sharing.jobs):
+    by_rail, part = congestion.placement == "by-rail", own if congestion.placement == "by-rail" else width
+    for i, job in enumerate(congestion.jobs):
         if job.devices % part:
             each = f"{own} devices, one in each of the step's nodes" if by_rail else f"{width} devices, as many as the step has in a node"
             return f"jobs[{i}] has {job.devices} devices; give a multiple of {each}"
-    nodes = _nodes(sharing, network)
+    nodes = _nodes(congestion, network)
     if cluster.kind == "dragonfly" and nodes > cluster.group and nodes % cluster.group:
         return f"the nodes of all jobs are {nodes}, which do not fill groups of {cluster.group}; give jobs other devices"
     return None
 
 
-def _nodes(sharing: NetworkSharing, network: Network) -> int:
+def _nodes(congestion: Congestion, network: Network) -> int:
     """Nodes of all jobs."""
-    if sharing.placement == "by-rail":
+    if congestion.placement == "by-rail":
         return network.cluster.nodes
-    return network.cluster.nodes + sum(job.devices // network.package.nodes for job in sharing.jobs)
+    return network.cluster.nodes + sum(job.devices // network.package.nodes for job in congestion.jobs)
 
 
 @functools.lru_cache(maxsize=4096)
 def slowdown(
-    sharing: NetworkSharing, network: Network, stride: int, ranks: int, pattern: Pattern, only: tuple[int, int] | None = None
+    congestion: Congestion, network: Network, stride: int, ranks: int, pattern: Pattern, only: tuple[int, int] | None = None
 ) -> Slowdown:
     """How much longer groups of `ranks` devices, `stride` apart, take for collectives of a pattern between nodes; all groups send at once.
 
@@ -167,26 +167,26 @@ def slowdown(
     network : that of the step's own nodes.
     only : of a chain, the place that sends and the one that receives; every place to the next where absent.
     """
-    if why := refusal(sharing, network):
-        raise StrategyError(f"network.inter.sharing: {why}")
+    if why := refusal(congestion, network):
+        raise StrategyError(f"network.inter.congestion: {why}")
     own, width = network.cluster.nodes, network.package.nodes
-    plain = NetworkSharing(routing="adaptive", rails=sharing.rails)
-    alone = _Cluster(topology=network.cluster, width=width, sharing=plain)
+    plain = Congestion(routing="adaptive", rails=congestion.rails)
+    alone = _Cluster(topology=network.cluster, width=width, congestion=plain)
     device = np.arange(own * width)
     nearest, _ = _rates(alone, [_traffic(alone, (device // width, device % width), stride, ranks, pattern, only)], np.ones((1, 1)))
 
-    sends = np.ones((1 + len(sharing.jobs), sharing.draws))
-    for i, job in enumerate(sharing.jobs):
-        rng = np.random.default_rng((sharing.seed, i))
-        sends[1 + i] = rng.random(sharing.draws) < job.duty
-    cluster, places = _placed(sharing, network)
+    sends = np.ones((1 + len(congestion.jobs), congestion.draws))
+    for i, job in enumerate(congestion.jobs):
+        rng = np.random.default_rng((congestion.seed, i))
+        sends[1 + i] = rng.random(congestion.draws) < job.duty
+    cluster, places = _placed(congestion, network)
     traffics = [_traffic(cluster, places[0], stride, ranks, pattern, only)]
-    for place, job in zip(places[1:], sharing.jobs, strict=True):
+    for place, job in zip(places[1:], congestion.jobs, strict=True):
         nodes = np.unique(place[0]).size
         traffics.append(_traffic(cluster, place, place[0].size // nodes, nodes, job.traffic))
     rate, bottleneck = _rates(cluster, traffics, sends)
     names, counts = np.unique(bottleneck, return_counts=True)
-    return Slowdown(factors=tuple(divide(nearest, rate).tolist()), bottleneck=str(names[counts.argmax()]), quantile=sharing.quantile)
+    return Slowdown(factors=tuple(divide(nearest, rate).tolist()), bottleneck=str(names[counts.argmax()]), quantile=congestion.quantile)
 
 
 # -------------------------------------------------------------------------------------------- places and transfers
@@ -194,26 +194,26 @@ def slowdown(
 JobPlaces: TypeAlias = tuple[Index, Index]  # of the devices of a job in turn: their nodes, and their rails
 
 
-def _placed(sharing: NetworkSharing, network: Network) -> tuple[_Cluster, list[JobPlaces]]:
+def _placed(congestion: Congestion, network: Network) -> tuple[_Cluster, list[JobPlaces]]:
     """The network of all jobs, and where the devices of each are, the step's own first."""
     own, width = network.cluster.nodes, network.package.nodes
-    cluster = replace(network.cluster, nodes=_nodes(sharing, network), shape=())
-    if sharing.placement == "by-rail":
-        counts = [width, *(job.devices // own for job in sharing.jobs)]
+    cluster = replace(network.cluster, nodes=_nodes(congestion, network), shape=())
+    if congestion.placement == "by-rail":
+        counts = [width, *(job.devices // own for job in congestion.jobs)]
         firsts = itertools.accumulate(counts, initial=0)
         places = [
             (np.repeat(np.arange(own), count), np.tile(np.arange(first, first + count), own))
             for count, first in zip(counts, firsts, strict=False)
         ]
-        return _Cluster(topology=cluster, width=sum(counts), sharing=sharing), places
-    counts = [own, *(job.devices // width for job in sharing.jobs)]
+        return _Cluster(topology=cluster, width=sum(counts), congestion=congestion), places
+    counts = [own, *(job.devices // width for job in congestion.jobs)]
     job = np.repeat(np.arange(len(counts)), counts)
-    if sharing.placement == "spread":  # each job's nodes evenly over all, as cards are dealt to hands of several sizes
+    if congestion.placement == "spread":  # each job's nodes evenly over all, as cards are dealt to hands of several sizes
         turn = np.concatenate([(np.arange(count) + 0.5) / count for count in counts])
         job = job[np.lexsort((job, turn))]
     nodes = [np.flatnonzero(job == i) for i in range(len(counts))]
     places = [(np.repeat(one, width), np.tile(np.arange(width), one.size)) for one in nodes]
-    return _Cluster(topology=cluster, width=width, sharing=sharing), places
+    return _Cluster(topology=cluster, width=width, congestion=congestion), places
 
 
 def _traffic(
@@ -280,7 +280,7 @@ def _rates(cluster: _Cluster, traffics: Sequence[_Traffic], sends: Array) -> tup
         entries.append((np.full(used.size, i), used, stacked[used]))
     flow, link, amount = (np.concatenate(column) for column in zip(*entries, strict=True))
     paths = FlowPaths.of(flow, link, amount, flows=len(traffics), links=len(names))
-    others = cluster.sharing.jobs[: len(traffics) - 1]
+    others = cluster.congestion.jobs[: len(traffics) - 1]
     weight = np.array([1.0, *(job.weight for job in others)])[:, np.newaxis]
     classes = np.array([0, *(job.priority for job in others)])
     found = max_min(paths, np.concatenate(capacity)[:, np.newaxis], weight=weight * sends, priority=classes)
@@ -291,7 +291,7 @@ def _loads(cluster: _Cluster, traffic: _Traffic, draws: int, job: int) -> dict[s
     """Transfers of a job on all links between switches, by their kind."""
     if cluster.dragonfly:
         return {ACROSS: _between_groups(cluster, traffic)}
-    return _over_spines(cluster, traffic, draws, np.random.default_rng((cluster.sharing.seed, job, 1)))
+    return _over_spines(cluster, traffic, draws, np.random.default_rng((cluster.congestion.seed, job, 1)))
 
 
 def _over_spines(cluster: _Cluster, traffic: _Traffic, draws: int, rng: np.random.Generator) -> dict[str, LinkLoads]:
@@ -301,12 +301,12 @@ def _over_spines(cluster: _Cluster, traffic: _Traffic, draws: int, rng: np.rando
         up = _climbed(cluster, traffic.trees, draws, rng)
         return {UP: up, DOWN: up}
     source, target, count = traffic.pairs
-    if cluster.sharing.routing == "adaptive" or not count.size:
+    if cluster.congestion.routing == "adaptive" or not count.size:
         loads = (np.bincount(ends, count, leaves) * traffic.share / paths for ends in (source, target))
         return {name: np.repeat(load, paths)[:, np.newaxis] for name, load in zip((UP, DOWN), loads, strict=True)}
     # Where all hashes are too many, those of fewer moments come again.
     distinct = min(max(MOST_HASHED // (count.size * paths), 1), draws)
-    connections = cluster.sharing.connections
+    connections = cluster.congestion.connections
     hashed = rng.multinomial(count * connections, np.full(paths, 1.0 / paths), size=(distinct, count.size))
     again = np.resize(np.arange(distinct), draws)
     found = {}
@@ -321,7 +321,7 @@ def _climbed(cluster: _Cluster, trees: Sequence[Index], draws: int, rng: np.rand
     """Streams of reduction trees on the links of every leaf, each to the spine of its tree; those of one leaf climb none."""
     paths, wide = cluster.paths, [leaves for leaves in trees if leaves.size > 1]
     leaf, tree = (np.concatenate([*parts, np.zeros(0, dtype=int)]) for parts in (wide, [np.full(w.size, i) for i, w in enumerate(wide)]))
-    if cluster.sharing.routing == "adaptive":
+    if cluster.congestion.routing == "adaptive":
         return np.repeat(np.bincount(leaf, minlength=cluster.switches) / paths, paths)[:, np.newaxis]
     spine = rng.integers(0, paths, (draws, len(wide)))
     links = cluster.switches * paths
@@ -338,7 +338,7 @@ def _between_groups(cluster: _Cluster, traffic: _Traffic) -> LinkLoads:
     for leaves in traffic.trees:  # from the first group to all others, and back
         direct[leaves[0], leaves[1:]] += 1.0
         direct[leaves[1:], leaves[0]] += 1.0
-    if cluster.sharing.routing == "adaptive" and groups > 2:
+    if cluster.congestion.routing == "adaptive" and groups > 2:
         sent, arrives = direct.sum(axis=1, keepdims=True), direct.sum(axis=0, keepdims=True)
         around = (sent + arrives - 2.0 * direct) / (groups - 2)
         np.fill_diagonal(around, 0.0)
