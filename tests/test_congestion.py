@@ -293,7 +293,7 @@ def test_a_prediction_tells_what_sharing_costs():
     assert all(row["bottleneck"].startswith("link of a") for row in rows.values())
     assert told["alone_step_time_s"] == pytest.approx(step())
     assert told["alone_step_time_s"] < prediction.step_time <= told["p95_step_time_s"]
-    assert any(note.startswith("the network between nodes is shared: ") for note in prediction.notes)
+    assert any(note.startswith("congestion between nodes: ") for note in prediction.notes)
     assert any(note.startswith("congestion changes the step by +") for note in prediction.notes)
     assert prediction.trust.level == "extrapolated"
     assert "congestion" not in crossflow.predict(TRAINING).to_dict()

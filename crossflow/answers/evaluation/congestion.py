@@ -61,7 +61,7 @@ class CongestedStep:
             for (name, laid), one in [*slowed.items()][:MOST_TOLD]
         ]
         more = f", and {len(slowed) - MOST_TOLD} more" if len(slowed) > MOST_TOLD else ""
-        yield f"the network between nodes is shared: {'; '.join(told)}{more}"
+        yield f"congestion between nodes: {'; '.join(told)}{more}"
         if np.isfinite(self.step) and self.alone:
             yield (
                 f"congestion changes the step by {100 * (self.step / self.alone - 1):+.2g} %, and by"
