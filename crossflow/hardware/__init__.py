@@ -27,6 +27,7 @@ DOORS = {
     "architecture.system": ("TEMPLATES", "architecture", "reference_peak", "resolve", "template_name"),
     "architecture.template": ("BUDGETS", "DatasheetSystem", "Ends", "GeneratedSystem", "Host", "READING", "SystemSpec", "is_none"),
     "architecture.voltage": ("throttled",),
+    "mapping.flows": ("FlowPaths", "finish_times"),
     "mapping.placement": ("AxisRoute", "GROUP", "Placement", "layouts", "level_bandwidths", "pair_route", "place", "place_group"),
     "mapping.rings": ("has_chain", "rings"),
     "mapping.congestion": ("Pattern", "Slowdown", "TAIL", "refusal", "slowdown"),
