@@ -328,3 +328,10 @@ def test_a_step_tells_its_streams_between_nodes():
     assert 0 < streams["longer_s"] <= streams["longer_at_most_s"] <= sum(streams["hidden_s"].values()) + 1e-12
     quick = {SHARED: {"routing": "adaptive"}, "system.network.inter.bandwidth": "1e9 GB/s", "system.network.inter.latency": "0 us"}
     assert crossflow.predict({**TRAINING, **moe}, quick).to_dict()["congestion"]["streams"]["exposed_s"] < 1e-6
+
+
+def test_explain_tries_what_keeps_flows_apart():
+    explanation = crossflow.explain(crossflow.load(TRAINING, {SHARED: BUSY}))
+    tried = {one.text: one.step_time for one in explanation.decisions if one.kind == "network"}
+    assert {"ecmp to adaptive routing", "jobs packed, not spread", "a leaf switch for each rail"} <= tried.keys()
+    assert tried["ecmp to adaptive routing"] == pytest.approx(step({SHARED: {**BUSY, "routing": "adaptive"}}))

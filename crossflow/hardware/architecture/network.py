@@ -104,7 +104,10 @@ class NeighbourJob(FileModel):
     duty: Finite = Field(default=1.0, ge=0.0, le=1.0, description="share of the time in which it sends")
     weight: PositiveFloat = Field(default=1.0, description="bandwidth of one of its flows beside one of the step's on a full link")
     priority: Whole = Field(
-        default=0, ge=-8, le=8, description="its class of traffic, that of the step's own being 0: lower ones are served first"
+        default=0,
+        ge=-8,
+        le=8,
+        description="its class of traffic, the step's being 0: lower ones are served first, and may leave the step nothing",
     )
 
 
