@@ -11,6 +11,7 @@ import numpy as np
 
 from crossflow.answers.bands import Band, Trust, full_text, slowdown
 from crossflow.answers.evaluation import evaluate
+from crossflow.answers.evaluation.congestion import CongestedStep, congested_step
 from crossflow.answers.evaluation.layered import PlacedStage, machine, placed_stages, stage_memory
 from crossflow.answers.evaluation.likeness import told_trust, trust, trusts
 from crossflow.answers.evaluation.narrow import slower_experts
@@ -259,6 +260,7 @@ class Prediction(PlainData, Tabular):
                 for name, value in score.communication.items()
             },
             **({} if self.replayed else {"overlap": self._overlap()}),
+            **({"congestion": self.congestion.to_dict()} if self.congestion else {}),
             "memory": self._memory_told(),
             **({"memory_by_stage": stages} if stages else {}),
             **({"stages": placed} if placed else {}),
@@ -353,6 +355,11 @@ class Prediction(PlainData, Tabular):
         return placed_stages(self.scenario)
 
     @functools.cached_property
+    def congestion(self) -> CongestedStep | None:
+        """What the step loses to other jobs and to colliding flows on the network between nodes; None where it has that to itself."""
+        return None if self.replayed else congested_step(self.scenario)
+
+    @functools.cached_property
     def sharding(self) -> tuple[str, list[dict[str, float]]] | None:
         """Who gave the tables of a recommendation model to ranks, and what every rank holds and takes; None where nobody did."""
         if not isinstance(self.scenario.workload, DlrmSpec):
@@ -390,7 +397,14 @@ class Prediction(PlainData, Tabular):
             from crossflow.answers.evaluation.replays import row_of
 
             return (REPLAYED_NOTE.format(n=len(requests_of(self.scenario))), *row_of(self.scenario).notes)
-        found = [*idle(self.scenario, self.score), *self._unmatched(), *self._unused(), *self._projected(), *self._on_host()]
+        found = [
+            *(self.congestion.notes if self.congestion else ()),
+            *idle(self.scenario, self.score),
+            *self._unmatched(),
+            *self._unused(),
+            *self._projected(),
+            *self._on_host(),
+        ]
         found += [*division_notes(self.scenario), *self._hot(), *_of_other_makers(self.scenario)]
         if not isinstance(workload, TransformerSpec):
             return tuple(found)

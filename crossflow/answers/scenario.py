@@ -23,9 +23,11 @@ from crossflow.base.paths import with_quantity
 from crossflow.base.results import PlainData, public
 from crossflow.cost.profile import Profile, profile_at, read_profile, system_profile
 from crossflow.hardware.architecture.model import Architecture
+from crossflow.hardware.architecture.network import Congestion
 from crossflow.hardware.architecture.software import SoftwareStack, load_stack
 from crossflow.hardware.architecture.system import architecture, resolve, template_name
 from crossflow.hardware.architecture.template import READING, DatasheetSystem, GeneratedSystem, SystemSpec, is_none
+from crossflow.hardware.mapping.congestion import refusal as congestion_refusal
 from crossflow.hardware.mapping.topology import Network
 from crossflow.hardware.mapping.wiring import LEVELS, topology_of, wired
 from crossflow.hardware.technology.library import KINDS, TechLibrary, library_digest, library_document, load_library
@@ -820,7 +822,7 @@ def _resolved(document: Document, base: Path | None, name: str, like: Scenario |
         profile=_profile(top.profile, system, system_document, base, document),
         requests=top.requests,
     )
-    problems += _unwired(system, scenario.nodes, document)
+    problems += [*_unwired(system, scenario.nodes, document)] or [*_uncongested(scenario)]
     if problems:
         raise SpecError(problems)
     return scenario
@@ -975,6 +977,31 @@ def _unwired(system: SystemSpec, used: tuple[int, int], document: Document) -> I
         return
     for place, one in system.places.items():
         yield from _network_problems(one, _nodes(one, one.device_count), document, place)
+
+
+def _uncongested(scenario: Scenario) -> Iterator[Problem]:
+    """Why the network is not shared as the system says."""
+    for place, one in scenario.system.places.items():
+        for name in LEVELS:
+            congestion = getattr(one.network, name).congestion
+            path = (*place.split("."), "network", name, "congestion")
+            why = "" if congestion is None else _congestion_problem(scenario, congestion, name)
+            if why:
+                yield scenario.document.problem(path, why)
+
+
+def _congestion_problem(scenario: Scenario, congestion: Congestion, level: str) -> str | None:
+    """Why a level of the network is not shared so; None where it is."""
+    workload = scenario.workload
+    if level == "intra":
+        return "jobs share the network between nodes; give it as network.inter.congestion"
+    if scenario.system.pools:
+        return "congestion is known of devices of one kind only; leave it out, or system.pools"
+    if isinstance(workload, TransformerSpec) and workload.task == "serving":
+        return "engines of a service have a network of their own; leave it out, or take task: prefill or decode"
+    if scenario.profile is not None:
+        return "measured times hold for a network that is not shared; leave it out, or profile"
+    return congestion_refusal(congestion, scenario.network())
 
 
 def _network_problems(system: SystemSpec, used: tuple[int, int], document: Document, below: str = "system") -> Iterator[Problem]:

@@ -20,7 +20,7 @@ DOORS = {
     "lookups": ("RADIX",),
     "machine": ("Machine",),
     "nearby": ("near_times",),
-    "network": ("CostRows", "MessageCosts", "PLACED", "Wires", "message_costs", "message_steps", "route_time"),
+    "network": ("CostRows", "LaidGroups", "MessageCosts", "PLACED", "Wires", "message_costs", "message_steps", "route_time"),
     "passes": ("Steps", "between_measured", "optimizer_costs", "steps_of", "weights_measured"),
     "price": ("Prices", "attention_kernels", "fused_attention", "host_calls", "kernel_names", "kernel_parts", "kernel_prices", "price",
         "stacked"),

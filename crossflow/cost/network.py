@@ -25,6 +25,7 @@ from crossflow.cost.profile import Profile
 from crossflow.hardware.architecture.model import Architecture, Port
 from crossflow.hardware.architecture.network import NetworkSpec
 from crossflow.hardware.architecture.software import PeerAllReduce, SoftwareStack
+from crossflow.hardware.mapping.congestion import Pattern, Slowdown, slowdown
 from crossflow.hardware.mapping.placement import GROUP, AxisRoute, Placement, level_bandwidths, pair_route, place_group
 from crossflow.hardware.mapping.spread import LinkSpread
 from crossflow.hardware.mapping.topology import Network
@@ -87,7 +88,8 @@ def message_costs(
     for alike in _alike(messages, together=profile is None):
         message = messages[alike[0]]
         routes = tuple((placement.route(axis), strides.get(axis) == 1) for axis in message.axes) if rows is not None else ()
-        key = (alike[0], routes, None if message.between is None else placement.order)
+        laid = message.between is not None or network.inter.congestion is not None  # whether it matters where ranks lie
+        key = (alike[0], routes, placement.order if laid else None)
         if key not in kept:
             size = np.stack(np.broadcast_arrays(*(np.atleast_1d(np.asarray(messages[i].size, dtype=float)) for i in alike)))
             kept[key] = wires.cost(message, message.group) if message.group is not None else _several(message, size, placement, wires)
@@ -131,10 +133,11 @@ def message_steps(
     size = np.atleast_1d(np.asarray(message.size, dtype=float)) if size is None else size
     for axis in message.axes:
         route, distance = placement.route(axis), placement.strides.get(axis, 1)
+        laid = LaidGroups.of(distance, route.size, chain=axis in placement.chains, between=message.between)
         if message.between is not None:
             route, distance = _pair(placement, axis, message.between), distance * (message.between[1] - message.between[0])
         along = functools.partial(
-            wires.along, message.collective, route=route, wires=placement.network, node=wires.node, adjacent=distance == 1,
+            wires.along, message.collective, route=route, wires=placement.network, node=wires.node, adjacent=distance == 1, laid=laid,
             pair=bool(message.between),
         )  # fmt: skip
         yield size, route, along
@@ -153,6 +156,15 @@ def route_time(collective: str, size: Array, route: AxisRoute, model: MessageMod
         return model(size), np.zeros(1)
     time, measured = profile.messages(collective, size, Group.alike(route.size, route.package_size, size.size), model)
     return time, np.where(measured, time, 0.0)
+
+
+def _pattern(collective: str, laid: LaidGroups, *, summed: bool) -> Pattern:
+    """Who sends to whom in a collective; `summed` says whether the network reduces."""
+    if laid.chain:
+        return "chain"
+    if collective == "all_to_all":
+        return "all-to-all"
+    return "tree" if summed and collective == "all_reduce" else "ring"
 
 
 def _ideal_time(collective: str, size: Array, route: AxisRoute, wires: Network, architecture: Architecture, post: Array) -> Array:
@@ -205,6 +217,22 @@ def _in_switches(collective: str, size: Array, ranks: int, rate: Array, port: Po
 
 
 @dataclass(frozen=True, kw_only=True)
+class LaidGroups:
+    """How the groups of a collective lie on a mesh."""
+
+    stride: int  # devices between neighbours. [1]
+    ranks: int  # of a group. [1]
+    chain: bool = False  # whether the last sends nothing to the first
+    only: tuple[int, int] | None = None  # the two places of a chain that alone take part; neighbours send at the same time as all others
+
+    @classmethod
+    def of(cls, stride: int, ranks: int, *, chain: bool, between: tuple[int, int] | None = None) -> LaidGroups:
+        """That of groups, or of transfers between two places of a chain."""
+        far = between is not None and abs(between[1] - between[0]) != 1
+        return cls(stride=stride, ranks=ranks, chain=chain or between is not None, only=between if far else None)
+
+
+@dataclass(frozen=True, kw_only=True)
 class Wires:
     """Collectives among groups of ranks on a network; equal groups are costed once for all their points."""
 
@@ -221,6 +249,11 @@ class Wires:
 
     @functools.cached_property
     def _paths(self) -> dict[tuple[str, int, int, bool], Path]:
+        return {}
+
+    @functools.cached_property
+    def slowed(self) -> dict[tuple[str, LaidGroups], Slowdown]:
+        """What collectives have lost to sharing between nodes, as far as any was priced."""
         return {}
 
     def path(self, collective: str, ranks: int, per_node: int, *, racks: bool = False) -> Path:
@@ -273,7 +306,7 @@ class Wires:
         if not group.several or not sizes.any():
             return np.zeros(sizes.shape)
         if isinstance(group, ExpertGroup):
-            exchanged = group_time(sizes, group, self.architecture, self.network.intra.fabric, self.node)
+            exchanged = group_time(sizes, group, self._behind(self._of_groups(collective, group)), self.network.intra.fabric, self.node)
             if exchanged is not None:
                 return exchanged
         if not counted(self.network):
@@ -292,15 +325,26 @@ class Wires:
         return result
 
     def along(
-        self, collective: str, size: Array, route: AxisRoute, wires: Network, node: int, *, adjacent: bool, pair: bool = False
+        self,
+        collective: str,
+        size: Array,
+        route: AxisRoute,
+        wires: Network,
+        node: int,
+        *,
+        adjacent: bool,
+        laid: LaidGroups,
+        pair: bool = False,
     ) -> Array:
         """Time of a collective of `size` bytes, shape (n,) or (1,), along a route over the `wires` of nodes of `node` devices. [s]
 
-        `adjacent` says whether the ranks of the route are neighbouring devices, `pair` whether it leads from one place to another.
+        `adjacent` says whether the ranks of the route are neighbouring devices, `laid` how its groups lie among all devices, `pair`
+        whether it leads from one place to another.
         """
         intra, inter = self.network.intra.fabric, self.network.inter.fabric
+        slower = self._shared(collective, route, wires, laid)
         if intra in PLACED and (inter in PLACED or not route.crosses):
-            return _ideal_time(collective, size, route, wires, self.architecture, self.network.parameters.post)
+            return _ideal_time(collective, size, route, wires, self._behind(slower), self.network.parameters.post)
         fabric = dataclasses.replace(self.fabric, devices_per_node=node)
         if intra in DIRECT and not route.crosses and route.size < node:
             if collective in TRANSFERS or not (route.package_spread and route.package_spread.rings):
@@ -308,8 +352,40 @@ class Wires:
             fabric = dataclasses.replace(fabric, rings=route.package_spread.rings)
         if route.cluster_spread is not None and wires.cluster.kind != "switch":
             rails = wires.cluster.kind == "rail-only"
-            fabric = dataclasses.replace(fabric, spread=route.cluster_spread.of(collective), rails=rails)
+            fabric = dataclasses.replace(fabric, spread=route.cluster_spread.of(collective) * slower, rails=rails)
         return fabric_time(collective, size, route, fabric, adjacent=adjacent, racks=pair)
+
+    def _shared(self, collective: str, route: AxisRoute, wires: Network, laid: LaidGroups) -> float:
+        """Time of a collective between nodes, over that on a network that is its own. [1]"""
+        congestion = self.network.inter.congestion
+        if congestion is None or not route.crosses or wires.cluster.nodes < 2:
+            return 1.0
+        key = collective, laid
+        if key not in self.slowed:
+            reduction = None if self.architecture.inter is None else self.architecture.inter.reduction
+            summed = self.network.inter.fabric.endswith("-sharp") or (reduction is not None and bool(reduction.any()))
+            pattern, inside = _pattern(collective, laid, summed=summed), 1 if collective in TRANSFERS else route.package_size
+            self.slowed[key] = slowdown(congestion, wires, laid.stride * inside, laid.ranks // inside, pattern, laid.only)
+        return self.slowed[key].priced
+
+    def _behind(self, slower: Array | float) -> Architecture:
+        """The device where the network between nodes is so much slower."""
+        port = self.architecture.inter
+        if port is None or np.all(np.equal(slower, 1.0)):
+            return self.architecture
+        return dataclasses.replace(self.architecture, inter=dataclasses.replace(port, bandwidth=port.bandwidth / slower))
+
+    def _of_groups(self, collective: str, group: Group) -> Array | float:
+        """What sharing makes collectives of groups take over what they take alone, shape (n,). [1]"""
+        if self.network.inter.congestion is None:
+            return 1.0
+        found = np.ones(group.size.shape)
+        for (stride, extent, devices, *_), members in group.places:
+            node = min(self.node, devices)
+            network = wired(self.network, node, devices // node)
+            route = place_group(extent, stride, network).route(GROUP)
+            found[members] = self._shared(collective, route, network, LaidGroups.of(stride, extent, chain=False))
+        return found
 
     def _placed(self, collective: str, sizes: Array, group: Group) -> Array:
         """The same where the wiring matters: each kind of group as an axis of a mesh that is laid out on the network. [s]"""
@@ -324,10 +400,12 @@ class Wires:
                 inside = per_node > 1 or network.cluster.nodes == 1
                 route = pair_route(place_group(extent, stride, network, chain=True), GROUP, (first, last), inside=inside)
                 adjacent = stride * (last - first) == 1
+                laid = LaidGroups.of(stride, extent, chain=True, between=(first, last))
             else:
                 # Transfers of a ring go round; those of two ranks go there and back.
-                placement = place_group(extent, stride, network, chain=collective == "send_recv" and extent == 2)
-                route, adjacent = placement.route(GROUP), stride == 1
-            time = self.along(collective, sizes, route, network, node, adjacent=adjacent)
+                chain = collective == "send_recv" and extent == 2
+                route, adjacent = place_group(extent, stride, network, chain=chain).route(GROUP), stride == 1
+                laid = LaidGroups.of(stride, extent, chain=chain)
+            time = self.along(collective, sizes, route, network, node, adjacent=adjacent, laid=laid)
             result[..., members] = np.where(sizes > 0, time, 0.0)[..., members]
         return result

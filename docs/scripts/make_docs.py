@@ -353,6 +353,8 @@ SECTIONS: tuple[tuple[str, tuple[tuple[str, type[BaseModel], type[BaseModel] | N
         ("`decode` of a library of attention", execution.DecodeKernel, None),
         ("Network: `network`", network.NetworkSpec, None),
         ("`network.intra`, `network.inter`", network.NetworkLevel, None),
+        ("`network.inter.congestion`", network.Congestion, None),
+        ("`network.inter.congestion.jobs[i]`", network.NeighbourJob, None),
         ("`network.host`", network.HostLink, None),
         ("`network.parameters`", network.FabricParameters, None),
     )),

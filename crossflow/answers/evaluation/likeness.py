@@ -71,6 +71,7 @@ OF_POOLS = "no service whose prompts are read by other devices was measured"
 OF_FLEETS = "no service with engines of several kinds was measured"
 OF_KINDS = "no training on devices of several kinds was measured"
 OF_GENERATED = "the device is generated"
+OF_SHARED = "no step on a shared network was measured"
 # Devices of the largest switched domain of measured runs (GB200 NVL72), and of those in which chips were predicted blind.
 DOMAIN, BLIND_DOMAIN = 72, 8
 ARRIVING = "queues and tails were never compared with a measurement"
@@ -212,7 +213,8 @@ def problem(scenario: Scenario, node: int, *, changed: bool = False) -> str:
 
     node : devices of a node, its scale-up domain.
     """
-    return "; ".join(filter(None, (_otherwise(scenario, changed=changed), _domain(scenario, node))))
+    shared = OF_SHARED if scenario.system.network.inter.congestion is not None else ""
+    return "; ".join(filter(None, (_otherwise(scenario, changed=changed), _domain(scenario, node), shared)))
 
 
 def _domain(scenario: Scenario, node: int) -> str:

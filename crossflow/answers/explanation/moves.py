@@ -17,6 +17,7 @@ from crossflow.answers.scenario import Scenario
 from crossflow.base.formats import FORMATS
 from crossflow.base.paths import value_at
 from crossflow.base.units import show
+from crossflow.hardware.architecture.network import NetworkLevel
 from crossflow.parallel.strategy.plan import Plan
 from crossflow.parallel.strategy.reading import as_text
 from crossflow.workload.spec import ProgramSpec, TransformerSpec
@@ -110,6 +111,20 @@ def _network(design: Design) -> Iterator[Attempt]:
             if to != value:
                 said = [f"{one:g}" if quantity is None else show(one, quantity.unit) for one in (value, to)]
                 yield Attempt(kind="network", text=f"{level} {name} {said[0]} to {said[1]}", settings={path: to})
+    yield from _congestion(design.scenario.system.network.inter)
+
+
+def _congestion(level: NetworkLevel) -> Iterator[Attempt]:
+    """What keeps flows between nodes out of each other's way, of a network that is said to be shared."""
+    given, path = level.congestion, "system.network.inter.congestion"
+    if given is None:
+        return
+    if given.routing == "ecmp" and not {"paths", "connections"} & given.model_fields_set:
+        yield Attempt(kind="network", text="ecmp to adaptive routing", settings={f"{path}.routing": "adaptive"})
+    if given.jobs and given.placement == "spread":
+        yield Attempt(kind="network", text="jobs packed, not spread", settings={f"{path}.placement": "packed"})
+    if level.wiring == "fat-tree" and not given.rails:
+        yield Attempt(kind="network", text="a leaf switch for each rail", settings={f"{path}.rails": True})
 
 
 def _number(scenario: Scenario, path: str) -> float | None:

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from crossflow.answers.evaluation import evaluate
+from crossflow.answers.evaluation.congestion import congested_step
 from crossflow.answers.evaluation.figures import check_objective, usual_objective
 from crossflow.answers.explanation.alternatives import REFINED, SEARCHED, alternatives
 from crossflow.answers.explanation.answers import (
@@ -252,7 +253,8 @@ def _notes(scenario: Scenario, base: _Outcome, *, rated: bool) -> tuple[str, ...
         notes.append(PROFILED)
     if base.reason is not None:
         notes.append(f"The scenario itself is infeasible and explained as if it were not: {base.reason}.")
-    return tuple(notes)
+    shared = congested_step(scenario)
+    return (*notes, *([] if shared is None else (f"{note[0].upper()}{note[1:]}." for note in shared.notes)))
 
 
 # ------------------------------------------------------------------------------------------ trials

@@ -3,6 +3,10 @@
 Each flow passes the links of its sender and those of its receiver. Rates are max-min fair: all flows grow alike until a link is full, whose
 flows then keep what they have (Bertsekas and Gallager, "Data Networks", 2nd ed., 1992, Sec. 6.5.2). They are found anew whenever a flow
 begins or ends.
+
+A service has a handful of flows at a time and shares anew twice a request. `max_min` fills one link after the other on plain numbers, in
+some 5 to 10 us for one to four flows; `crossflow.hardware.mapping.flows.max_min`, made for thousands, takes 450 us for as few.
+Both give the same rates, and a test says so.
 """
 
 from __future__ import annotations

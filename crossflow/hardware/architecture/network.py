@@ -8,7 +8,7 @@ from typing import Literal
 from pydantic import Field
 
 from crossflow.base.files import FileModel
-from crossflow.base.limits import Finite, Whole
+from crossflow.base.limits import Finite, Flag, PositiveFloat, PositiveInt, Seed, Whole
 from crossflow.base.units import Bandwidth, Information, Ratio, Share, Time
 
 TopologyName = Literal[
@@ -93,6 +93,58 @@ CLOS: tuple[TopologyName, ...] = ("switch", "crossbar", "fat-tree", "rail-only")
 UNSWITCHED = "technology.{name}_switch names a switch, but network.{name} is wired as {wiring}: leave it out, or take topology switch"
 
 
+class NeighbourJob(FileModel):
+    """Another job on the same network, which sends to all of its nodes at once, as fast as its links let it."""
+
+    devices: PositiveInt = Field(description="its devices; whole nodes, each with as many as the step's own, or whole rails of these")
+    traffic: Literal["ring", "all-to-all", "tree"] = Field(
+        default="ring",
+        description="what it sends: from each node to the next, to every other, or up and down trees in which the network reduces",
+    )
+    duty: Finite = Field(default=1.0, ge=0.0, le=1.0, description="share of the time in which it sends")
+    weight: PositiveFloat = Field(default=1.0, description="bandwidth of one of its flows beside one of the step's on a full link")
+    priority: Whole = Field(
+        default=0,
+        ge=-8,
+        le=8,
+        description="its class of traffic, the step's being 0: lower ones are served first, and may leave the step nothing",
+    )
+
+
+class Congestion(FileModel):
+    """How flows between nodes share the links of a fat tree or dragonfly, with one another and with those of other jobs.
+
+    Each draw is a moment: which of the other jobs send, and which of several equal paths each flow has by its hash.
+    """
+
+    jobs: tuple[NeighbourJob, ...] = Field(default=(), max_length=32, description="other jobs on the network")
+    placement: Literal["packed", "spread", "by-rail"] = Field(
+        default="packed",
+        description="where jobs are: one after the other, the step's own first; node by node in turn; on further rails of the same nodes",
+    )
+    routing: Literal["ecmp", "adaptive"] = Field(
+        default="ecmp",
+        description="ecmp: each flow keeps one path, by its hash (the direct one in a dragonfly); adaptive: packets spread over all",
+    )
+    rails: Flag = Field(
+        default=False, description="whether a leaf switch of a fat tree holds the devices of one place in the nodes of its group, not all"
+    )
+    paths: PositiveInt | None = Field(
+        default=None,
+        le=4096,
+        description="equal paths out of a leaf switch: links to spines, which divide its bandwidth; links of a device's rate where absent",
+    )
+    connections: PositiveInt = Field(default=1, le=4096, description="connections of a transfer, each with a path by its own hash")
+    draws: PositiveInt = Field(default=64, le=4096, description="moments that are drawn")
+    seed: Seed = Field(default=0, description="of what is drawn")
+    quantile: Finite | None = Field(
+        default=None,
+        ge=0.0,
+        le=1.0,
+        description="moment by which messages are priced: 0.95 is exceeded in a twentieth; the mean where absent",
+    )
+
+
 class NetworkLevel(FileModel):
     """One level of the network: its fabric, its wiring and, for datasheet systems, its bandwidth.
 
@@ -132,6 +184,10 @@ class NetworkLevel(FileModel):
         default=None,
         description="lanes of a device that stand by for broken ones, over those that work: they take area, edge, switches and money, and"
         " carry nothing until one breaks; needs a named switch; 0 where absent",
+    )
+    congestion: Congestion | None = Field(
+        default=None,
+        description="other jobs and colliding flows, of `inter` as a fat tree or dragonfly; nobody shares anything where absent",
     )
 
     @property

@@ -1,0 +1,172 @@
+"""What a step loses to congestion its network between nodes: by collective, with the link that slows it, and in all."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from crossflow.answers.evaluation import evaluate
+from crossflow.answers.evaluation.layered import machine
+from crossflow.answers.evaluation.programs import placed
+from crossflow.answers.evaluation.recommendation import recommendation_program
+from crossflow.answers.points import variant
+from crossflow.answers.scenario import Scenario
+from crossflow.base.arrays import plain
+from crossflow.base.units import show
+from crossflow.cost.network import LaidGroups, Wires, message_steps
+from crossflow.engine.runs.transformer import transformer_step
+from crossflow.hardware.mapping.congestion import TAIL, Slowdown
+from crossflow.hardware.mapping.flows import FlowPaths, finish_times
+from crossflow.parallel.batches import laid_out
+from crossflow.parallel.strategy.hierarchy import Hierarchy
+from crossflow.parallel.strategy.plan import Plan
+
+CONGESTION = "system.network.inter.congestion"
+SLOWER = 1e-9  # share by which a collective takes longer, from which on it is told
+LITTLE = 0.01  # share of a step from which on it is told what its own streams may add
+MOST_TOLD = 4  # collectives in a note
+ENDLESS = 1e9  # by which a network is better where its messages take no time
+LEAST = 1e-9  # share of a collective's time from which on it is hidden
+
+
+@dataclass(frozen=True, kw_only=True)
+class CongestedStep:
+    """What congestion the network between nodes does to a step."""
+
+    collectives: Mapping[tuple[str, LaidGroups], Slowdown]  # those that go between nodes, the slowest first
+    # step, alone, tail: the step as it is priced, on a network of its own, and in a moment of which a twentieth is worse. [s]
+    step: float
+    alone: float
+    tail: float
+    streams: PortStreams | None  # of a transformer
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data; times in s."""
+        rows = [
+            {
+                "collective": name, "ranks": laid.ranks, "devices_apart": laid.stride, "slowdown": plain(one.priced),
+                "slowdown_mean": plain(one.mean), "slowdown_p95": plain(one.tail), "bottleneck": one.bottleneck,
+            }
+            for (name, laid), one in self.collectives.items()
+        ]  # fmt: skip
+        streams = {} if self.streams is None else {"streams": self.streams.to_dict()}
+        return {"collectives": rows, "alone_step_time_s": plain(self.alone), "p95_step_time_s": plain(self.tail), **streams}
+
+    @property
+    def notes(self) -> Iterator[str]:
+        """The same as sentences."""
+        slowed = {key: one for key, one in self.collectives.items() if abs(one.priced - 1.0) > SLOWER}
+        if not slowed:
+            return
+        told = [
+            f"{name.replace('_', ' ')} of {laid.ranks} takes {_times(one.priced)} ({_times(one.tail)} in 1 of {1 / (1 - TAIL):.0f} moments;"
+            f" {one.bottleneck})"
+            for (name, laid), one in [*slowed.items()][:MOST_TOLD]
+        ]
+        more = f", and {len(slowed) - MOST_TOLD} more" if len(slowed) > MOST_TOLD else ""
+        yield f"congestion between nodes: {'; '.join(told)}{more}"
+        if np.isfinite(self.step) and self.alone:
+            yield (
+                f"congestion changes the step by {100 * (self.step / self.alone - 1):+.2g} %, and by"
+                f" {100 * (self.tail / self.alone - 1):+.2g} % in 1 of {1 / (1 - TAIL):.0f} moments, against a network of its own"
+            )
+        if self.streams is not None:
+            yield from self.streams.notes
+
+
+@dataclass(frozen=True, kw_only=True)
+class PortStreams:
+    """Messages of a step between nodes that may overlap on the port of a device; each is priced as if it had the port to itself."""
+
+    step: float  # [s]
+    exposed: float  # time of those that lengthen the step. [s]
+    hidden: Mapping[str, float]  # of those behind other work, by collective. [s]
+
+    @property
+    def longer(self) -> float:
+        """What the step would be longer if hidden messages were spread evenly over it: both share the port where they meet. [s]
+
+        While a share h of the step has a hidden message, h of the exposed ones meet it, and take twice as long.
+        """
+        return self.exposed * min(sum(self.hidden.values()) / self.step, 1.0)
+
+    @property
+    def most(self) -> float:
+        """The same if all of them met at once, each collective a stream of its own: flows on one link, max-min fair. [s]"""
+        sizes = np.array([self.exposed, *self.hidden.values()])
+        paths = FlowPaths.of(np.arange(sizes.size), np.zeros(sizes.size, dtype=int), np.ones(sizes.size), flows=sizes.size, links=1)
+        return float(finish_times(paths, np.ones(1), sizes, np.zeros(sizes.size))[0]) - self.exposed
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data; times in s."""
+        return {"exposed_s": self.exposed, "hidden_s": dict(self.hidden), "longer_s": self.longer, "longer_at_most_s": self.most}
+
+    @property
+    def notes(self) -> Iterator[str]:
+        """The same as a sentence, where it may matter."""
+        if np.isfinite(self.step) and self.most > LITTLE * self.step:
+            behind = show(sum(self.hidden.values()), "s")
+            evenly, most = (f"{100 * longer / self.step:.2g} %" for longer in (self.longer, self.most))
+            yield (
+                f"the step's own messages between nodes are priced one by one: where those behind other work ({behind}) share ports with"
+                f" those that lengthen the step, it is about {evenly} longer, {most} at most"
+            )
+
+
+def _times(factor: float) -> str:
+    return f"{factor:.3g} times as long" if np.isfinite(factor) else "for ever"
+
+
+@functools.lru_cache(maxsize=16)
+def congested_step(scenario: Scenario) -> CongestedStep | None:
+    """What congestion does to the step of a scenario; None where its network is its own."""
+    if scenario.system.network.inter.congestion is None:
+        return None
+    times = [float(evaluate(one).step_time[0]) for one in (scenario, *(variant(scenario, given) for given in _OTHERS))]
+    slowed, streams = _of_plan(scenario, scenario.strategy) if isinstance(scenario.strategy, Plan) else (_of_program(scenario), None)
+    found = dict(sorted(slowed.items(), key=lambda pair: -pair[1].priced))
+    return CongestedStep(collectives=found, step=times[0], alone=times[1], tail=times[2], streams=streams)
+
+
+_OTHERS: tuple[Mapping[str, Any], ...] = ({CONGESTION: None}, {f"{CONGESTION}.quantile": TAIL})
+
+
+Slowed: TypeAlias = Mapping[tuple[str, LaidGroups], Slowdown]  # what every collective between nodes loses
+
+
+def _of_plan(scenario: Scenario, plan: Plan) -> tuple[Slowed, PortStreams | None]:
+    """What collectives of a transformer lose, from what the prices of its step ask for; and its messages between nodes."""
+    runs_on, job = replace(machine(scenario, scenario.architecture)), scenario.job()  # with wires that have priced nothing yet
+    layout = laid_out(job, [plan], np.array([float(scenario.workload_batch)]), runs_on.node, runs_on.stack)
+    port = runs_on.architecture.inter
+    outcome = transformer_step(job, layout, runs_on)
+    if port is None or not np.isfinite(outcome.total[0]):
+        return runs_on.wires.slowed, None
+    endless = replace(runs_on.architecture, inter=replace(port, bandwidth=port.bandwidth * ENDLESS, latency=port.latency / ENDLESS))
+    inside = transformer_step(job, layout, replace(runs_on, architecture=endless))
+    exposed, hidden = 0.0, {}
+    for name, whole in outcome.communication.items():
+        between, shown = (float((now[name] - then[name])[0]) for now, then in (
+            (outcome.communication, inside.communication), (outcome.exposed, inside.exposed),
+        ))  # fmt: skip
+        exposed += max(shown, 0.0)
+        if between - shown > LEAST * float(whole[0]):
+            hidden[name] = between - shown
+    return runs_on.wires.slowed, PortStreams(step=float(outcome.total[0]), exposed=exposed, hidden=hidden)
+
+
+def _of_program(scenario: Scenario) -> Slowed:
+    """What collectives of a program lose."""
+    program = recommendation_program(scenario) if isinstance(scenario.strategy, Hierarchy) else scenario.program()
+    own = None if scenario.stack is None else scenario.stack.peer_all_reduce
+    wires = Wires(network=scenario.system.network, architecture=scenario.architecture, node=scenario.nodes[0], all_reduce=own)
+    placement = placed(scenario, program, scenario.architecture)
+    for message in program.messages:
+        for size, route, model in message_steps(message, placement, wires):
+            if size[0] > 0 and route.size > 1 and message.time is None:
+                model(size)
+    return wires.slowed

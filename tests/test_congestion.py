@@ -1,0 +1,337 @@
+"""Networks shared with other jobs and by colliding flows: laws, counts by hand, published figures, and what files may say."""
+
+import itertools
+
+import numpy as np
+import pytest
+
+import crossflow
+from crossflow.answers.evaluation.congestion import PortStreams
+from crossflow.base.errors import SpecError
+from crossflow.hardware.architecture.network import Congestion, NeighbourJob
+from crossflow.hardware.mapping.congestion import slowdown
+from crossflow.hardware.mapping.flows import FlowPaths, max_min
+from crossflow.hardware.mapping.topology import Network, Topology
+
+PATTERNS = ("ring", "chain", "all-to-all", "tree")
+
+
+def network(nodes, width=8, kind="fat-tree", group=4, over=1.0):
+    cluster = Topology(kind=kind, nodes=nodes, group=group, oversubscription=over)
+    return Network(package=Topology(kind="switch", nodes=width) if width > 1 else Topology(kind="single", nodes=1), cluster=cluster)
+
+
+def of(congestion, net, pattern="ring", **given):
+    return slowdown(congestion, net, net.package.nodes, net.cluster.nodes, pattern, **given)
+
+
+def jobs(*given):
+    return tuple(NeighbourJob(**one) for one in given)
+
+
+# -------------------------------------------------------------------------------------------- laws
+
+
+@pytest.mark.parametrize("pattern", PATTERNS)
+@pytest.mark.parametrize("net", [network(16), network(14, over=3.0), network(16, kind="dragonfly"), network(12, width=1, over=2.0)])
+def test_alone_with_adaptive_routing_nothing_is_shared(net, pattern):
+    assert of(Congestion(routing="adaptive"), net, pattern).factors == (1.0,) * 64
+
+
+@pytest.mark.parametrize("pattern", PATTERNS)
+def test_other_jobs_on_leaves_of_their_own_cost_nothing(pattern):
+    packed = Congestion(routing="adaptive", jobs=jobs({"devices": 64, "traffic": "all-to-all"}))
+    assert of(packed, network(16), pattern).factors == (1.0,) * 64
+
+
+@pytest.mark.parametrize("kind", ["fat-tree", "dragonfly"])
+@pytest.mark.parametrize("routing", ["ecmp", "adaptive"])
+@pytest.mark.parametrize("pattern", ["ring", "all-to-all"])
+def test_more_neighbours_busier_ones_and_heavier_ones_are_never_faster(kind, routing, pattern):
+    net = network(16, kind=kind, over=4.0)
+
+    def factors(*others):
+        shared = Congestion(routing=routing, placement="spread", jobs=jobs(*others))
+        return np.array(of(shared, net, pattern).factors)
+
+    half = {"devices": 128, "traffic": "ring", "duty": 0.5}
+    none, some, always = (factors({**half, "duty": duty}) for duty in (0.0, 0.5, 1.0))
+    assert (none <= some + 1e-12).all()
+    assert (some <= always + 1e-12).all()
+    assert always.mean() > none.mean()
+    assert (factors({**half, "weight": 4.0}) >= factors(half) - 1e-12).all()
+    first, after = (factors({**half, "priority": priority}) for priority in (-1, 1))
+    assert (after <= some + 1e-12).all()
+    assert (first >= some - 1e-12).all()
+    assert after == pytest.approx(none)  # a class behind the step's takes nothing from it
+
+
+def test_more_connections_spread_better_and_adaptive_routing_is_their_limit():
+    means = [of(Congestion(connections=count), network(16)).mean for count in (1, 4, 16, 64, 4096)]
+    assert means == sorted(means, reverse=True)
+    assert means[0] > 1.5
+    assert means[-1] == pytest.approx(1.0, abs=0.02)
+
+
+def test_the_seed_decides_and_the_mean_does_not_depend_on_it():
+    one, same, other = (of(Congestion(draws=1024, seed=seed), network(16)) for seed in (0, 0, 1))
+    assert one == same
+    assert one.factors != other.factors
+    assert one.mean == pytest.approx(other.mean, rel=0.03)
+    assert one.mean <= one.tail
+
+
+# -------------------------------------------------------------------------------------------- by hand
+
+
+def test_two_flows_each_way_on_two_paths_by_hand():
+    # Two nodes of two devices on leaves of their own, two paths: each way the two edges of the rings collide with probability 1/2. Of four
+    # equal cases one has no collision, so that the mean is (1 + 3 * 2) / 4.
+    found = of(Congestion(draws=4096, paths=2), network(2, width=2, group=1))
+    assert set(found.factors) == {1.0, 2.0}
+    assert found.mean == pytest.approx(7 / 4, abs=0.03)
+    assert found.tail == 2.0
+    assert found.bottleneck.startswith("link of a")
+
+
+def test_collisions_are_those_of_all_hashes_that_there_are():
+    # Four edges each way over four paths; the largest number on one path among all 4^4 hashes, of two directions.
+    most = np.array([max(np.bincount(hashes, minlength=4)) for hashes in itertools.product(range(4), repeat=4)])
+    share = np.bincount(most, minlength=5) / most.size
+    below = np.cumsum(share)
+    expected = sum(k * (below[k] ** 2 - below[k - 1] ** 2) for k in range(1, 5))
+    assert of(Congestion(draws=4096), network(2, width=4, group=1)).mean == pytest.approx(expected, rel=0.02)
+
+
+def test_neighbours_on_the_same_leaves_halve_what_is_oversubscribed_by_hand():
+    # Leaves of two nodes with one device each, oversubscription 2: one link out. Alone and packed, one edge of a ring leaves each leaf, at
+    # full rate. Spread, each leaf has a node of the step and one of the neighbour, whose edges both leave it: half the rate each.
+    net, other = network(4, width=1, group=2, over=2.0), {"devices": 4, "traffic": "ring"}
+    spread = Congestion(routing="adaptive", placement="spread", jobs=jobs(other))
+    assert of(spread, net).factors == (2.0,) * 64
+    assert of(spread, net).bottleneck.startswith("link of a")
+    # Weighted three to one, the neighbour has three quarters, unless its own link ends sooner.
+    assert of(spread.model_copy(update={"jobs": jobs({**other, "weight": 3.0})}), net).mean == pytest.approx(4.0)
+    # An all-to-all alone sends two thirds of its parts out of the leaf, of two devices, over one link: 4/3. Spread over leaves that it has
+    # to itself while the neighbour is silent, one device of each sends all it has out: no slower than its port.
+    silent = Congestion(routing="adaptive", placement="spread", jobs=jobs({**other, "duty": 0.0}))
+    assert of(silent, net, "all-to-all").mean == pytest.approx(3 / 4)
+
+
+def test_jobs_on_other_rails_meet_on_leaves_of_all_and_not_on_leaves_of_a_rail():
+    other = jobs({"devices": 32, "traffic": "ring"})
+    assert of(Congestion(placement="by-rail", jobs=other), network(16, width=2)).mean > 1.3
+    assert of(Congestion(placement="by-rail", jobs=other, rails=True, routing="adaptive"), network(16, width=2)).mean == 1.0
+
+
+def test_rings_on_rails_leave_a_leaf_once_and_never_collide():
+    # Published designs put the devices of one place in their nodes on one leaf for this: with 32 nodes of 8 devices, one edge of one ring
+    # leaves each leaf of a rail, where leaves of whole nodes have eight that may choose the same of their links.
+    whole, rails = (of(Congestion(rails=rails), network(32, group=8)) for rails in (False, True))
+    assert rails.factors == (1.0,) * 64
+    assert whole.mean > 1.4
+    assert whole.tail >= 2.0
+
+
+def test_direct_links_of_a_dragonfly_are_narrow_and_third_groups_help():
+    # Every node of a group sends to the next of eight groups: four transfers on one link of 4/7 of a port take 7 times as long as on ports.
+    # Through six third groups, each link carries (4 + 4) / 6 transfers, which takes 7/3 as long.
+    net = network(32, width=1, kind="dragonfly")
+    near = slowdown(Congestion(), net, 4, 8, "ring").mean
+    assert near == pytest.approx(7 / (7 / 3))
+    assert slowdown(Congestion(routing="adaptive"), net, 4, 8, "ring").mean == 1.0
+
+
+def test_lone_transfers_of_a_pipeline_collide_less_than_all_at_once():
+    net = network(8, group=2)
+    every, lone = (slowdown(Congestion(draws=512), net, 8, 8, "chain", only) for only in (None, (0, 4)))
+    assert 1.0 < lone.mean < every.mean
+
+
+# -------------------------------------------------------------------------------------------- published figures
+
+
+def permuted(k, seed, connections=1):
+    """Paths of a random permutation of the hosts of a fat tree of switches with k ports, each flow hashed onto its own."""
+    rng, half = np.random.default_rng(seed), k // 2
+    hosts = np.repeat(np.arange(k * half**2), connections)
+    there = np.repeat(rng.permutation(k * half**2), connections)
+    up, core = rng.integers(0, half, (2, hosts.size))
+    leaf, pod = hosts // half, hosts // half**2
+    leaf_there, pod_there = there // half, there // half**2
+    out, across = leaf != leaf_there, pod != pod_there
+    kinds = [
+        (hosts, ...), (there, ...), (leaf * half + up, out), (leaf_there * half + up, out),
+        ((pod * half + up) * half + core, across), ((pod_there * half + up) * half + core, across),
+    ]  # fmt: skip
+    flow = np.concatenate([np.arange(hosts.size)[chosen] for _, chosen in kinds])
+    link = np.concatenate([(i * hosts.size + place)[chosen] for i, (place, chosen) in enumerate(kinds)])
+    return FlowPaths.of(flow, link, np.ones(flow.size), flows=hosts.size, links=6 * hosts.size), hosts
+
+
+def test_hashing_loses_half_of_a_fat_tree_as_published():
+    # Al-Fares et al., Hedera (NSDI 2010), abstract: 8,192 hosts, simulated: 96 % of the bisection bandwidth, up to 113 % more than static
+    # hashing, which so has 0.96 / 2.13 = 45 %. Nothing was fitted to it.
+    paths, _ = permuted(32, seed=0)
+    assert max_min(paths, np.ones((paths.links, 1))).rate.mean() == pytest.approx(0.96 / 2.13, rel=0.12)
+
+
+def test_several_connections_win_most_of_it_back():
+    # Raiciu et al., Improving Datacenter Performance and Robustness with Multipath TCP (SIGCOMM 2011): several paths a flow use it well.
+    (one, hosts), (eight, of_hosts) = permuted(16, 0), permuted(16, 0, connections=8)
+    single, several = (max_min(paths, np.ones((paths.links, 1))).rate[:, 0] for paths in (one, eight))
+    assert np.bincount(of_hosts, several).mean() > 1.7 * np.bincount(hosts, single).mean()
+
+
+# -------------------------------------------------------------------------------------------- scenarios
+
+TRAINING = {
+    "system": {"template": "dgx-h100", "nodes": 8, "network": {"inter": {"topology": "fat-tree", "group": 2, "oversubscription": 2}}},
+    "workload": {"model": "llama3-8b", "global_batch": 64, "sequence": 4096},
+    "strategy": "tp8-dp8-z1",
+}
+SHARED = "system.network.inter.congestion"
+
+
+def step(settings=None, **data):
+    return float(crossflow.predict({**TRAINING, **data}, settings or {}).step_time)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        {},
+        {"strategy": "tp8-pp2-dp4"},
+        {"workload": {"model": "mixtral-8x7b", "global_batch": 64, "sequence": 2048}, "strategy": "tp2-ep8-dp32-z1"},
+        {"workload": {"model": "lstm-16k", "global_batch": 8192}, "strategy": "d64"},
+        {"workload": {"model": "dlrm-a", "global_batch": 65536}, "strategy": {"dense": ["ddp", "ddp"], "embedding": ["mp", "mp"]}},
+    ],
+)
+def test_what_nothing_shares_costs_what_it_did(data):
+    alone, shared, colliding = (step({SHARED: congestion}, **data) for congestion in (None, {"routing": "adaptive"}, {"connections": 1}))
+    assert shared == pytest.approx(alone, rel=1e-12)
+    assert colliding > alone * 1.001
+
+
+BUSY = {"jobs": [{"devices": 64, "traffic": "ring"}], "placement": "spread"}
+
+
+@pytest.mark.parametrize(
+    ("base", "path", "value"),
+    [
+        (BUSY, "jobs", []),
+        (BUSY, "jobs", [{"devices": 128, "traffic": "ring"}]),
+        (BUSY, "jobs", [{"devices": 64, "traffic": "all-to-all"}]),
+        (BUSY, "jobs", [{"devices": 64, "traffic": "tree"}]),
+        (BUSY, "jobs", [{"devices": 64, "duty": 0.3}]),
+        (BUSY, "jobs", [{"devices": 64, "weight": 2}]),
+        (BUSY, "jobs", [{"devices": 64, "priority": 1}]),
+        (BUSY, "placement", "packed"),
+        (BUSY, "placement", "by-rail"),
+        (BUSY, "routing", "adaptive"),
+        (BUSY, "rails", True),
+        (BUSY, "paths", 3),
+        (BUSY, "connections", 4),
+        (BUSY, "draws", 7),
+        (BUSY, "seed", 3),
+        (BUSY, "quantile", 0.95),
+    ],
+)
+def test_every_field_moves_the_step(base, path, value):
+    assert set(Congestion.model_fields) == {
+        "jobs",
+        "placement",
+        "routing",
+        "rails",
+        "paths",
+        "connections",
+        "draws",
+        "seed",
+        "quantile",
+    }
+    assert set(NeighbourJob.model_fields) == {"devices", "traffic", "duty", "weight", "priority"}
+    assert step({SHARED: {**base, path: value}}) != pytest.approx(step({SHARED: base}), rel=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("settings", "sentence"),
+    [
+        ({SHARED: {}, "system.network.inter": {"topology": "switch", "congestion": {}}}, "on a switch nothing is shared"),
+        ({"system.network.inter": {"topology": "torus2d", "congestion": {}}}, "every job has a slice with links of its own"),
+        ({SHARED: {}, "system.nodes": 1, "strategy": "tp8"}, "there is one node only, and nothing goes over the network; leave it out"),
+        ({SHARED: {"jobs": [{"devices": 12}]}}, "jobs[0] has 12 devices; give a multiple of 8 devices"),
+        ({SHARED: {"jobs": [{"devices": 12}], "placement": "by-rail"}}, "give a multiple of 8 devices, one in each of the step's nodes"),
+        ({SHARED: {"routing": "adaptive", "connections": 2}}, "connections is of flows that keep one path"),
+        ({"system.network.inter": {"topology": "dragonfly", "group": 2, "congestion": {"rails": True}}}, "rails is of leaf switches"),
+        (
+            {"system.network.inter": {"topology": "dragonfly", "group": 2, "congestion": {"jobs": [{"devices": 8}]}}},
+            "the nodes of all jobs are 9, which do not fill groups of 2",
+        ),
+        ({"system.network.intra.congestion": {}}, "jobs share the network between nodes; give it as network.inter.congestion"),
+        ({SHARED: {"jobs": [{"devices": 8, "duty": 1.5}]}}, "less than or equal to 1"),
+        ({SHARED: {"jobs": [{"devices": 8, "traffic": "star"}]}}, "expected one of ring, all-to-all, tree, got 'star'"),
+        ({SHARED: {"quantile": 2}}, "less than or equal to 1"),
+    ],
+)
+def test_what_cannot_be_is_said(settings, sentence):
+    with pytest.raises(SpecError) as error:
+        crossflow.predict(TRAINING, settings)
+    assert sentence in str(error.value)
+
+
+def test_services_and_profiles_are_refused():
+    serving = {"workload": {"model": "llama3-8b", "task": "serving", "prompt": 100, "output": 10, "global_batch": 8}}
+    with pytest.raises(SpecError, match="engines of a service have a network of their own"):
+        crossflow.predict({**TRAINING, **serving, "strategy": "tp8-dp8"}, {SHARED: {}})
+
+
+def test_a_prediction_tells_what_sharing_costs():
+    prediction = crossflow.predict(TRAINING, {SHARED: BUSY})
+    told = prediction.to_dict()["congestion"]
+    rows = {row["collective"]: row for row in told["collectives"]}
+    assert rows.keys() == {"reduce_scatter", "all_gather"}
+    assert all(row["ranks"] == 8 and row["slowdown"] == row["slowdown_mean"] <= row["slowdown_p95"] for row in rows.values())
+    assert all(row["bottleneck"].startswith("link of a") for row in rows.values())
+    assert told["alone_step_time_s"] == pytest.approx(step())
+    assert told["alone_step_time_s"] < prediction.step_time <= told["p95_step_time_s"]
+    assert any(note.startswith("congestion between nodes: ") for note in prediction.notes)
+    assert any(note.startswith("congestion changes the step by +") for note in prediction.notes)
+    assert prediction.trust.level == "extrapolated"
+    assert "congestion" not in crossflow.predict(TRAINING).to_dict()
+
+
+def test_points_of_a_sweep_are_their_own_predictions():
+    scenario = crossflow.from_dict({**TRAINING, "system": {**TRAINING["system"]}})
+    shared = scenario.replace({SHARED: {**BUSY, "jobs": [{"devices": 32}]}})
+    found = crossflow.evaluate(shared, {"system.nodes": [4, 8], "strategy": ["tp8-dp4-z1", "tp8-dp8-z1"]})
+    for time, nodes in zip(found.step_time, (4, 8), strict=True):
+        one = shared.replace({"system.nodes": nodes, "strategy": f"tp8-dp{nodes}-z1"})
+        assert float(time) == pytest.approx(float(crossflow.predict(one).step_time), rel=1e-12)
+
+
+def test_streams_of_a_step_on_one_port_by_hand():
+    # 2 s that lengthen a step of 10 s, beside 1 s and 3 s behind other work. Spread evenly, 0.8 s of the 2 s meet others and take twice as
+    # long. At once, three share until the first stream of 1 s ends at 3 s; then two share what is left, 1 s each of the first, until 5 s.
+    streams = PortStreams(step=10.0, exposed=2.0, hidden={"all_gather": 1.0, "reduce_scatter": 3.0})
+    assert streams.longer == pytest.approx(0.8)
+    assert streams.most == pytest.approx(3.0)
+    (note,) = streams.notes
+    assert note.endswith("(4 s) share ports with those that lengthen the step, it is about 8 % longer, 30 % at most")
+    alone = PortStreams(step=10.0, exposed=2.0, hidden={})
+    assert (alone.longer, alone.most, [*alone.notes]) == (0.0, 0.0, [])
+
+
+def test_a_step_tells_its_streams_between_nodes():
+    moe = {"workload": {"model": "mixtral-8x7b", "global_batch": 64, "sequence": 2048}, "strategy": "tp2-ep8-dp32-z1"}
+    streams = crossflow.predict({**TRAINING, **moe}, {SHARED: {"routing": "adaptive"}}).to_dict()["congestion"]["streams"]
+    assert streams["exposed_s"] > 0
+    assert 0 < streams["longer_s"] <= streams["longer_at_most_s"] <= sum(streams["hidden_s"].values()) + 1e-12
+    quick = {SHARED: {"routing": "adaptive"}, "system.network.inter.bandwidth": "1e9 GB/s", "system.network.inter.latency": "0 us"}
+    assert crossflow.predict({**TRAINING, **moe}, quick).to_dict()["congestion"]["streams"]["exposed_s"] < 1e-6
+
+
+def test_explain_tries_what_keeps_flows_apart():
+    explanation = crossflow.explain(crossflow.load(TRAINING, {SHARED: BUSY}))
+    tried = {one.text: one.step_time for one in explanation.decisions if one.kind == "network"}
+    assert {"ecmp to adaptive routing", "jobs packed, not spread", "a leaf switch for each rail"} <= tried.keys()
+    assert tried["ecmp to adaptive routing"] == pytest.approx(step({SHARED: {**BUSY, "routing": "adaptive"}}))
