@@ -627,6 +627,7 @@ def test_predict_flags_little_memory(capsys, small):
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("short_divisions")
 @pytest.mark.parametrize("command", ["predict", "plan", "explain", "timeline", "events"])
 def test_standard_input_is_a_scenario_and_a_model_on_a_system_needs_no_file(capsys, monkeypatch, small, command):
     monkeypatch.setattr(sys, "stdin", types.SimpleNamespace(buffer=io.BytesIO(Path(small).read_bytes())))
