@@ -25,7 +25,7 @@ from crossflow.evidence.calibration.fit import fit, held_out
 from crossflow.evidence.calibration.logs import LogOptions
 from crossflow.evidence.calibration.measurements import MeasuredCollective, MeasuredProducts, read_measurements
 from crossflow.evidence.calibration.parameters import DEVICE, FABRIC, parameters, with_values
-from crossflow.evidence.calibration.pricing import predicted
+from crossflow.evidence.calibration.pricing import PricedSystem, over_points, predicted
 from crossflow.hardware.architecture.system import resolve
 from crossflow.program.groups import Group
 
@@ -110,6 +110,20 @@ def test_parameters_of_a_fabric_are_recovered(name):
     values = {path[-1]: value for path, value in found.values.items()}
     for key, value in true.items():
         assert values[key] == pytest.approx(value, rel=0.02), key
+
+
+@pytest.mark.parametrize("name", ["dgx-a100", "dgx-1", "a100-ib-cluster"])
+def test_systems_priced_together_are_each_by_itself(name):
+    """The derivatives of a fit take the times of all changed parameters at once."""
+    ranks, per_node, true = FABRICS[name]
+    spec, values = system(name), np.array([[value, 1.1 * value, 0.5 * value] for value in true.values()])
+    paths = [(*PATH, key) for key in true]
+    rows = next(collectives(spec, ranks[-1:], "all_reduce", per_node=per_node))
+    together = over_points(PricedSystem(with_values(spec, dict(zip(paths, values, strict=True)))), rows, rows.size)
+    for i, column in enumerate(values.T.tolist()):
+        alone = predicted(with_values(spec, dict(zip(paths, column, strict=True))), rows)
+        assert together[:, i] == pytest.approx(alone, rel=1e-14)
+    assert (np.ptp(together, axis=1) > 0).all()
 
 
 def test_noise_moves_parameters_by_no_more_than_their_errors_say():

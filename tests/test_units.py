@@ -4,7 +4,7 @@
 import numpy as np
 import pytest
 
-from crossflow.base.units import Quantity, parse, show, show_all
+from crossflow.base.units import _FACTORS, Quantity, converted, parse, show, show_all
 
 GIB = 2**30
 UNITS = [
@@ -133,6 +133,13 @@ def test_shown_numbers_have_the_prefix_a_person_would_choose():
 )  # fmt: skip
 def test_other_spellings_of_units(text, unit, value):
     assert parse(text, unit) == pytest.approx(value)
+
+
+def test_factors_that_are_written_down_are_those_of_pint_to_the_last_digit():
+    wrong = {
+        (unit, target): known for target, units in _FACTORS.items() for unit, known in units.items() if converted(unit, target) != known
+    }
+    assert wrong == {}
 
 
 def test_powers_beyond_the_second_are_none():

@@ -16,9 +16,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from crossflow.base.arrays import Array, Mask
-from crossflow.evidence.calibration.measurements import MeasuredRows
+from crossflow.evidence.calibration.measurements import MeasuredCollective, MeasuredRows
 from crossflow.evidence.calibration.parameters import FABRIC, FitParameter, parameters, with_values
-from crossflow.evidence.calibration.pricing import PricedSystem, predicted
+from crossflow.evidence.calibration.pricing import PricedSystem, over_points, predicted
 from crossflow.hardware.architecture.system import architecture
 from crossflow.hardware.architecture.template import SystemSpec
 from crossflow.hardware.technology.library import load_library
@@ -32,6 +32,7 @@ WORTH = 2.0  # times the Bayesian information criterion: what a parameter must s
 NOISE = 0.01  # least scatter of log(time) that is reckoned with
 MOVES = 1e-9  # of all rows together, what a parameter moves that they depend on
 STEP = 0.02  # of log(parameter) in a sensitivity
+DIFFERENCE = 1e-4  # of log(parameter), relative, in the derivatives of the search
 STARTS = ((1.0, 1.0), (0.2, 1.0), (1.0, 0.4), (0.2, 0.4))  # factors of times and of low_latency_share, which has two optima
 DIGITS = 4  # that values are written with, and scored with
 
@@ -81,9 +82,13 @@ def fit(spec: SystemSpec, part: str, sets: Sequence[MeasuredRows]) -> Fit:
     device = architecture(spec, library) if part == FABRIC else None  # which no parameter of a fabric changes
 
     def logs(x: Array) -> Array:
-        changed = {one.path: float(np.exp(x[i])) for i, one in enumerate(known) if x[i] != own[i]}
+        if part != FABRIC and x.shape[1] > 1:  # whose rows are points themselves
+            return np.concatenate([logs(x[:, [i]]) for i in range(x.shape[1])], axis=1)
+        moved = x != own[:, None]
+        changed = {known[i].path: np.where(moved[i], np.exp(x[i]), known[i].value) for i in np.flatnonzero(moved.any(axis=1)).tolist()}
         system = PricedSystem(with_values(spec, changed), library, device)
-        return np.asarray(np.log(np.concatenate([predicted(system, one)[mask] for one, mask in zip(sets, kept, strict=True)])))
+        times = (_times(system, one)[mask] for one, mask in zip(sets, kept, strict=True))
+        return np.asarray(np.log(np.concatenate([np.broadcast_to(one, (len(one), x.shape[1])) for one in times])))
 
     start = np.log([np.clip(one.value, one.low, one.high) for one in known])
     search = _Search(logs=logs, measured=measured, start=start, bounds=np.log([[one.low, one.high] for one in known]).T, known=known)
@@ -104,15 +109,25 @@ def fit(spec: SystemSpec, part: str, sets: Sequence[MeasuredRows]) -> Fit:
     return Fit(fitted=fitted, left=left, untouched=untouched)
 
 
+def _times(system: PricedSystem, rows: MeasuredRows) -> Array:
+    """Predicted times of rows, shape (rows, points), or (rows, 1) where they hold for all points. [s]"""
+    return over_points(system, rows, rows.size) if isinstance(rows, MeasuredCollective) else predicted(system, rows)[:, None]
+
+
 @dataclass(frozen=True, kw_only=True)
 class _Search:
     """Least squares over the logarithms of some parameters, the others being those of the template."""
 
-    logs: Callable[[Array], Array]  # logarithms of predicted times of all rows by those of the parameters
+    # logarithms of predicted times of all rows, shape (rows, points), by those of the parameters, shape (parameters, points)
+    logs: Callable[[Array], Array]
     measured: Array  # logarithms of measured times
     start: Array  # logarithms of the parameters in the template
     bounds: Array  # least and most, shape (2, parameters)
     known: Sequence[FitParameter]
+
+    def at(self, x: Array) -> Array:
+        """Logarithms of predicted times of all rows at one point."""
+        return self.logs(x[:, None])[:, 0]
 
     def best(self, free: Mask, near: Array) -> tuple[Array, float]:
         """The best optimum of searches from several starts, and its cost."""
@@ -130,14 +145,23 @@ class _Search:
 
         def residuals(part: Array) -> Array:
             whole[free] = part
-            return np.concatenate([self.logs(whole) - self.measured, RIDGE * (part - self.start[free])])
+            return np.concatenate([self.at(whole) - self.measured, RIDGE * (part - self.start[free])])
+
+        def derivatives(part: Array) -> Array:  # forward differences of all parameters at once, backward ones at a bound
+            step = np.where(part == 0.0, DIFFERENCE, DIFFERENCE * part)
+            step = np.where((part + step < low) | (part + step > high), -step, step)
+            points = np.repeat(whole[:, None], len(part) + 1, axis=1)
+            points[free] = part[:, None] + np.diag([0.0, *step])[1:]
+            logs, ridge = self.logs(points), RIDGE * (points[free] - self.start[free, None])
+            moved = np.concatenate([logs, ridge])
+            return np.asarray((moved[:, 1:] - moved[:, :1]) / (points[free][:, 1:] - part[:, None]).diagonal())
 
         noise = self.measured.size * NOISE**2 / 2.0
         if not free.any():
             return whole, float(SCALE**2 * (np.sqrt(1.0 + (residuals(whole[free]) / SCALE) ** 2) - 1.0).sum()) + noise
         low, high = self.bounds[:, free]
-        options = {"bounds": (low, high), "loss": "soft_l1", "f_scale": SCALE, "diff_step": 1e-4}
-        found = least_squares(residuals, np.clip(near[free], low + 1e-6, high - 1e-6), **options)
+        options = {"bounds": (low, high), "loss": "soft_l1", "f_scale": SCALE}
+        found = least_squares(residuals, np.clip(near[free], low + 1e-6, high - 1e-6), derivatives, **options)
         whole[free] = found.x
         return whole, float(found.cost) + noise
 
@@ -150,12 +174,12 @@ class _Search:
 
     def jacobian(self, x: Array, free: Mask) -> Array:
         """Sensitivities of the logarithms of times to those of the parameters, shape (rows, parameters), zero of those not free. [1]"""
-        found = np.zeros((self.measured.size, x.size))
-        for i in np.flatnonzero(free).tolist():
-            step = np.zeros_like(x)
-            step[i] = STEP
-            up, down = np.minimum(x + step, self.bounds[1]), np.maximum(x - step, self.bounds[0])
-            found[:, i] = (self.logs(up) - self.logs(down)) / (up - down)[i]
+        found, moved = np.zeros((self.measured.size, x.size)), np.flatnonzero(free)
+        step = np.zeros((x.size, moved.size))
+        step[moved, np.arange(moved.size)] = STEP
+        up, down = np.minimum(x[:, None] + step, self.bounds[1][:, None]), np.maximum(x[:, None] - step, self.bounds[0][:, None])
+        logs = self.logs(np.concatenate([up, down], axis=1))
+        found[:, moved] = (logs[:, : moved.size] - logs[:, moved.size :]) / (up - down)[moved, np.arange(moved.size)]
         return found
 
     def errors(self, x: Array, free: Mask) -> Array:
@@ -169,7 +193,7 @@ class _Search:
 
     def scatter(self, x: Array) -> float:
         """Scatter of the logarithms of times about the model, by their median. [1]"""
-        return max(NOISE, 1.4826 * float(np.median(np.abs(self.logs(x) - self.measured))))
+        return max(NOISE, 1.4826 * float(np.median(np.abs(self.at(x) - self.measured))))
 
 
 def _decided(search: _Search, free: Mask, x: Array) -> tuple[Mask, Array, Mapping[str, str]]:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from crossflow.base.arrays import Array
 from crossflow.base.paths import quantities, with_quantities
 from crossflow.hardware.architecture.template import SystemSpec
 
@@ -70,7 +71,7 @@ def parameters(spec: SystemSpec, part: str) -> Iterator[FitParameter]:
         yield FitParameter(path=path, unit=quantity.unit, value=float(value[0]), low=low * scale, high=high * scale)
 
 
-def with_values(spec: SystemSpec, values: Mapping[tuple[str, ...], float]) -> SystemSpec:
-    """The system with other values of some of its quantities."""
-    found: SystemSpec = with_quantities(spec, {path: np.array([value]) for path, value in values.items()})
+def with_values(spec: SystemSpec, values: Mapping[tuple[str, ...], float | Array]) -> SystemSpec:
+    """The system with other values of some of its quantities, one each or one a design point."""
+    found: SystemSpec = with_quantities(spec, {path: np.atleast_1d(value) for path, value in values.items()})
     return found

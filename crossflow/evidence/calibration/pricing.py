@@ -84,6 +84,11 @@ def _along(priced: PricedSystem, rows: MeasuredCollective, profile: Profile) -> 
 
 def _modelled(priced: PricedSystem, rows: MeasuredCollective, size: Array) -> Array:
     """Times of one collective for other sizes, shape (sizes,). [s]"""
+    return over_points(priced, rows, size)[:, 0]
+
+
+def over_points(priced: PricedSystem, rows: MeasuredCollective, size: Array) -> Array:
+    """The same of systems that differ in quantities of their fabric, shape (sizes, points). [s]"""
     found = collective_times(priced.fabric, rows.collective, rows.ranks, rows.ranks_per_node, size[:, None])
     assert not isinstance(found, str)  # `problem` has found none
     return found

@@ -302,9 +302,11 @@ def _collective_times(
             return f"unknown fabric '{kind}' of system '{system}'{did_you_mean(kind, FABRICS)}"
     known = collective_conditions(source)
     times = collective_times(replace(fabric, all_reduce=known.all_reduce), collective, ranks, per_node, size)
-    if collective == "send_recv" or isinstance(times, str):  # a transfer's kernel is timed where it sends
+    if isinstance(times, str):
         return times
-    return known.told(times, fabric, devices[system], ranks, size[:, 0])
+    if collective == "send_recv":  # a transfer's kernel is timed where it sends
+        return times[:, 0]
+    return known.told(times[:, 0], fabric, devices[system], ranks, size[:, 0])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -340,12 +342,12 @@ def collective_conditions(source: str) -> CallConditions:
 
 
 def collective_times(fabric: Fabric, collective: str, ranks: int, per_node: int, size: Array) -> Array | str:
-    """Times of a collective among ranks that run alone, or why there are none; sizes of shape (rows, 1). [s]"""
+    """Times of a collective among ranks that run alone, shape (rows, n), or why there are none; sizes of shape (rows, 1). [s]"""
     if collective not in COLLECTIVES:
         return f"unknown collective '{collective}'{did_you_mean(collective, COLLECTIVES)}"
     if ranks < 1 or per_node < 1 or (per_node >= ranks and ranks > fabric.devices_per_node):
         return f"{ranks} ranks, {per_node} a node, do not fit nodes of {fabric.devices_per_node} devices"
-    return path_time(size, path(fabric, collective, ranks, per_node))[:, 0]
+    return path_time(size, path(fabric, collective, ranks, per_node))
 
 
 def _regime(row: TableRow, fabric: Fabric) -> str:

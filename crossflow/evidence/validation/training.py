@@ -270,7 +270,7 @@ def _degraded(row: TableRow, machine: Machine, conditions: Mapping[str, Any]) ->
     fabric = fabric_of(machine.network, machine.architecture, machine.node)
     time = collective_times(fabric, "all_reduce", ranks, min(ranks, machine.node), size)
     assert not isinstance(time, str)  # an all-reduce among whole nodes is known everywhere
-    expected = ring_volume("all_reduce", ranks) * LONG / float(time[0])
+    expected = ring_volume("all_reduce", ranks) * LONG / float(time[0, 0])
     return bool(float(row["all_reduce_gb_s"]) * 1e9 < float(conditions["degraded"]["all_reduce"]) * expected)
 
 
