@@ -198,8 +198,15 @@ def _priced(table: KernelTable, program: Program, architecture: Architecture, st
 
 
 def _library(dtype: str, architecture: Architecture, stack: SoftwareStack | None) -> ProductLibrary | None:
-    """Library in which a stack multiplies matrices of a type; None where it names none that the device's family has."""
-    return None if stack is None else preferred(stack.kernels.products.get(dtype, ()), architecture.execution.libraries.products)
+    """Library in which a stack multiplies matrices of a type; None where it names none that the device's family has.
+
+    That of fp8 stands in for types of 4 bits that no library of the family was measured in.
+    """
+    if stack is None:
+        return None
+    known, names = architecture.execution.libraries.products, stack.kernels.products
+    own = preferred(names.get(dtype, ()), known)
+    return preferred(names.get("fp8", ()), known) if own is None and DTYPE_BYTES[dtype] < DTYPE_BYTES["fp8"] else own
 
 
 def _passes(table: KernelTable, program: Program, architecture: Architecture, stack: SoftwareStack | None, *, least: bool) -> KernelCosts:
