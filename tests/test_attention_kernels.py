@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 import crossflow
-from crossflow.cost.attention import CallTimes, calls_of, times_of
+from crossflow.cost.attention import CallTimes, calls_of, library_attention_costs, times_of
+from crossflow.cost.price import fused_attention
 from crossflow.evidence.validation.kernels_attention import attention_table, version_of
 from crossflow.evidence.validation.tables import device_architecture, shipped
 from crossflow.hardware.architecture.execution import DecodeKernel
@@ -75,6 +76,24 @@ def test_many_points_are_priced_as_one_by_one():
                 times("b200", kernel, **{name: np.ravel(value)[i % np.size(value)] for name, value in sizes.items()})[0] for i in range(18)
             ]
             np.testing.assert_allclose(times("b200", kernel, **sizes), one, rtol=1e-12)
+
+
+@pytest.mark.parametrize(("kind", "length"), [("prefill", 4096.0), ("decode", 1.0)])
+def test_the_fastest_measured_kernel_stands_in_for_one_that_was_not_measured(kind, length):
+    """Heads of 96 elements, which no measured kernel of the H100 is made for but those that take all."""
+    device, known = device_architecture("h100-sxm"), kernels("h100-sxm", kind)
+    row = Attention(samples=8.0, heads=32.0, kv_heads=8.0, length=length, seen=4096.0, width=96.0, causal=length > 1, stored="")
+    (table,) = kernel_tables((row,), 2.0, narrow=False)
+    calls, rates = calls_of(table, "bf16"), fused_attention(table, "bf16", device, None)
+    narrow = [kernel for kernel in known.values() if kernel.widths]
+    assert narrow
+    assert not any(calls.served(kernel).any() for kernel in narrow)
+    every = [library_attention_costs(calls, (kernel.model_copy(update={"widths": ()}),), rates, device).time.item() for kernel in narrow]
+    found = library_attention_costs(calls, narrow, rates, device, others=narrow).time.item()
+    assert found == min(every) != max(every)
+    assert library_attention_costs(calls, narrow, rates, device).time == rates.time
+    backward = replace(calls, backward=np.ones((1, 1), dtype=bool))
+    assert library_attention_costs(backward, narrow, rates, device, others=narrow).time == rates.time
 
 
 @pytest.mark.parametrize("task", ["prefill", "decode"])

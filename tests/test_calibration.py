@@ -140,7 +140,7 @@ def test_parameters_of_a_device_are_recovered():
     spec = system("a100-80gb")
     true = {
         ("execution", "kernel_launch"): 6e-6, ("execution", "matrix_utilisation"): 0.8, ("memory_utilisation",): 0.65,
-        ("execution", "tiles", "cache_bytes_per_clock"): 30.0, ("execution", "tiles", "fill"): 2e-6,
+        ("execution", "tiles", "cache_bytes_per_flop"): 0.0146, ("execution", "tiles", "fill"): 2e-6,
     }  # fmt: skip
     found = fit(spec, DEVICE, products(with_values(spec, true)))
     for path, value in true.items():

@@ -302,11 +302,11 @@ def chip(*, power_clock=np.inf, splits=(1,), fill=7.0):
     """Ten units of 2 Gflop/s and 1 GB/s of cache each, tiles of 64 x 32 of depth 16."""
     tiles = SimpleNamespace(
         shapes=((64, 32),), splits=splits, depth=16, fill=np.array([fill]), split=np.array([3.0]), partial_rate=0.5,
-        cache_bytes_per_clock=np.array([2.0]),
+        cache_bytes_per_flop=np.array([0.25]),
     )  # fmt: skip
     return SimpleNamespace(
         execution=SimpleNamespace(tiles=tiles, matrix_utilisation=0.5), throughput={"fp16": np.array([40e9])}, units=np.array([10.0]),
-        frequency=np.array([0.5e9]), power_clock=np.array([power_clock]), memory=SimpleNamespace(bandwidth=np.array([1e9])), repeats=None,
+        operand_rate=np.array([40e9]), power_clock=np.array([power_clock]), memory=SimpleNamespace(bandwidth=np.array([1e9])), repeats=None,
     )  # fmt: skip
 
 

@@ -23,6 +23,25 @@ def time(device, m=M, n=N, k=K):
     return half_costs(m, n, k, device).time
 
 
+def test_caches_feed_the_rate_that_matrix_units_are_made_for():
+    """A device held to a quarter of its rate multiplies four times as long, and its cache gives as many bytes a second as before."""
+    whole = device_architecture("h100-sxm")
+    slow = {dtype: rate / 4.0 for dtype, rate in whole.throughput.items()}
+    held = dataclasses.replace(whole, throughput=slow, held_to=np.array([0.25]))
+    sides = tuple(np.array([[4096.0]]) for _ in range(3))
+    devices = (whole, held, dataclasses.replace(whole, throughput=slow))
+    (fast, fed), (limited, still), (_, starved) = (waves.wave_times(*sides, one, "bf16", 2.0)[:2] for one in devices)
+    assert limited > 3.5 * fast
+    assert still == pytest.approx(fed)
+    assert starved == pytest.approx(4.0 * fed)
+
+
+@pytest.mark.parametrize("device", ["a100-80gb", "h100-sxm", "l40s"])
+def test_units_of_three_generations_draw_alike_for_an_operation(device):
+    library = device_architecture(device).execution.libraries.products["cublas"]
+    assert library.cache_bytes_per_flop.item() == pytest.approx(0.0167, rel=0.04)
+
+
 @pytest.fixture(params=DEVICES)
 def device(request):
     return device_architecture(request.param)
@@ -215,7 +234,7 @@ def test_points_alike_on_one_device_are_timed_once(a100, monkeypatch):
     for part, parts in zip(waves.wave_times(sizes, sizes, sizes, a100, "fp16", 2.0), zip(*alone, strict=True), strict=True):
         np.testing.assert_array_equal(part, np.concatenate(parts, axis=1))
     assert timed == [3]
-    faster = dataclasses.replace(a100, frequency=a100.frequency * np.linspace(1.0, 2.0, 5))
+    faster = dataclasses.replace(a100, throughput={dtype: rate * np.linspace(1.0, 2.0, 5) for dtype, rate in a100.throughput.items()})
     assert a100.single
     assert not faster.single
     cache = waves.wave_times(sizes, sizes, sizes, faster, "fp16", 2.0)[1]

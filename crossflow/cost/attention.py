@@ -65,13 +65,17 @@ class Calls:
         """Query heads a head of keys and values. [1]"""
         return self.heads / self.kv_heads
 
+    def alike(self, kernel: FusedKernel) -> Mask:
+        """Which calls are of the kind that a kernel is for, prefill or decode of plain heads, whether it serves them or not."""
+        mine = self.decode if isinstance(kernel, DecodeKernel) else ~self.decode
+        return np.asarray(~self.backward & mine & (self.width <= WIDEST))
+
     def served(self, kernel: FusedKernel) -> Mask:
         """Which calls a kernel serves, shape (kernels, n)."""
-        found = ~self.backward & (self.decode if isinstance(kernel, DecodeKernel) else ~self.decode)
+        found = self.alike(kernel)
         if kernel.groups is not None:
             least, most = kernel.groups
             found = found & (self.group >= least) & (self.group <= most)
-        found = found & (self.width <= WIDEST)
         if kernel.widths:
             found = found & np.isin(self.width, kernel.widths)
         kinds = np.where(self.narrow, "narrow" in kernel.cache, "wide" in kernel.cache)
@@ -230,12 +234,13 @@ def times_of(calls: Calls, kernel: PrefillKernel | DecodeKernel, architecture: A
 
 def library_attention_costs(
     calls: Calls, kernels: Sequence[PrefillKernel | DecodeKernel], otherwise: KernelCosts, architecture: Architecture,
-    gap: Array | float = 0.0,
+    gap: Array | float = 0.0, others: Sequence[PrefillKernel | DecodeKernel] = (),
 ) -> KernelCosts:  # fmt: skip
-    """Costs of attention by the first kernel that serves each call, and as they are `otherwise` where none does.
+    """Costs of attention by the first kernel that serves each call; where none does, by the fastest of others; else `otherwise`.
 
     Parameters
     ----------
+    others : kernels that were measured on such devices, of which the fastest stands in for one that was not.
     otherwise : costs of the same kernels without libraries; operations and traffic of main memory are theirs.
     gap : time before each kernel beyond its library's own, where the host launches it. [s]
     """
@@ -245,6 +250,12 @@ def library_attention_costs(
         if mine.any():
             found = _where(mine, _costs(times_of(calls, kernel, architecture), otherwise, architecture, gap), found)
             open_ = open_ & ~mine
+    best = np.full(open_.shape, np.inf)
+    for kernel in others:
+        if (open_ & calls.alike(kernel)).any():
+            costs = _costs(times_of(calls, kernel, architecture), otherwise, architecture, gap)
+            mine = open_ & calls.alike(kernel) & (costs.time < best)
+            found, best = _where(mine, costs, found), np.where(mine, costs.time, best)
     return found
 
 

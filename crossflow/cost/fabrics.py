@@ -55,6 +55,8 @@ class Fabric:
     host: Array
     nic: Array
     parameters: FabricParameters  # how the kinds of fabric behave
+    bridged: int = 2  # devices on one PCIe switch
+    sockets: int = 2  # of the host, among which the devices of a node are divided
     rings: int | None = None  # of a group of a node that has direct links of its own; None: those of the first GPUs of a node
     spread: float = 1.0  # time that a collective takes on the wiring between nodes over that on one switch. [1]
     rails: bool = False  # whether a network joins only devices in the same place of each node
@@ -139,6 +141,8 @@ def fabric_of(network: NetworkSpec, architecture: Architecture, devices_per_node
         host=network.host.bandwidth,
         nic=missing if architecture.inter is None else architecture.inter.bandwidth,
         parameters=delayed(network.parameters, architecture),
+        bridged=network.host.bridged,
+        sockets=network.host.sockets,
         all_reduce=all_reduce,
         near=near,
         far=far,
@@ -244,7 +248,7 @@ def _transfer_inside(fabric: Fabric, bonded: bool, direct: bool) -> Way:
     if direct:
         efficiency = p.direct_efficiency if fabric.intra == "hybrid-cube-mesh" else p.xgmi_efficiency
         return Way(per_byte=_direct_links(fabric) / (efficiency * fabric.link), base=p.launch_transfer + fabric.near)
-    return Way(per_byte=1.0 / _host_rate(fabric), base=p.launch_transfer + fabric.near)
+    return Way(per_byte=1.0 / _host_rate(fabric, 2), base=p.launch_transfer + fabric.near)
 
 
 def _direct_links(fabric: Fabric) -> int:
@@ -328,13 +332,22 @@ def _wiring(kind: str, ranks: int) -> Topology:
 
 def _over_host(fabric: Fabric, collective: str, ranks: int) -> tuple[Way, Way]:
     """Ring through the host's bridges, or through its memory."""
-    return _in_steps(fabric, collective, ranks, ring_volume(collective, ranks) / _host_rate(fabric))
+    return _in_steps(fabric, collective, ranks, ring_volume(collective, ranks) / _host_rate(fabric, ranks))
 
 
-def _host_rate(fabric: Fabric) -> Array:
-    """Rate of a device over the host bus: peer to peer through bridges, or by way of host memory where there are none. [B/s]"""
-    p = fabric.parameters
-    return (p.host_memory_efficiency if fabric.intra == "pcie-host" else p.pcie_efficiency) * fabric.host
+def _host_rate(fabric: Fabric, ranks: int) -> Array:
+    """Rate of each device of a ring over the host bus. [B/s]
+
+    The processors of a host forward traffic between devices worse than a PCIe switch does (NVIDIA/nccl#1603, #1639), and the link
+    between its sockets worse than a processor. Of a bridged pair one device at a time passes the host, so two pairs are two devices.
+    """
+    p, passing = fabric.parameters, -(-ranks // 2) if fabric.intra == "pairwise-nvlink" else ranks
+    peers = p.host_memory_efficiency if fabric.intra == "pcie-host" else p.pcie_efficiency
+    if passing > fabric.bridged:
+        peers = np.minimum(peers, p.root_efficiency)
+        if ranks * fabric.sockets > fabric.devices_per_node:
+            peers = np.minimum(peers, p.socket_efficiency)
+    return np.asarray(peers * fabric.host)
 
 
 # -------------------------------------------------------------------------------------------- between nodes

@@ -198,8 +198,15 @@ def _priced(table: KernelTable, program: Program, architecture: Architecture, st
 
 
 def _library(dtype: str, architecture: Architecture, stack: SoftwareStack | None) -> ProductLibrary | None:
-    """Library in which a stack multiplies matrices of a type; None where it names none that the device's family has."""
-    return None if stack is None else preferred(stack.kernels.products.get(dtype, ()), architecture.execution.libraries.products)
+    """Library in which a stack multiplies matrices of a type; None where it names none that the device's family has.
+
+    That of fp8 stands in for types of 4 bits that no library of the family was measured in.
+    """
+    if stack is None:
+        return None
+    known, names = architecture.execution.libraries.products, stack.kernels.products
+    own = preferred(names.get(dtype, ()), known)
+    return preferred(names.get("fp8", ()), known) if own is None and DTYPE_BYTES[dtype] < DTYPE_BYTES["fp8"] else own
 
 
 def _passes(table: KernelTable, program: Program, architecture: Architecture, stack: SoftwareStack | None, *, least: bool) -> KernelCosts:
@@ -223,11 +230,12 @@ def _nothing(architecture: Architecture) -> KernelCosts:
 def _attention(table: KernelTable, dtype: str, architecture: Architecture, stack: SoftwareStack | None, *, least: bool) -> KernelCosts:
     """Fused attention, by the measured kernels that the stack names, or by what it reaches of a device's rates."""
     costs = fused_attention(table, dtype, architecture, stack, least=least)
-    kernels = () if stack is None or least else attention_kernels(stack.kernels.attention, architecture)
-    if not kernels:
+    if stack is None or least or not architecture.execution.libraries.attention:
         return costs
+    kernels = attention_kernels(stack.kernels.attention, architecture)
     gap = 0.0 if architecture.graphs else architecture.execution.kernel_launch
-    return library_attention_costs(calls_of(table, dtype), kernels, costs, architecture, gap)
+    others = measured_kernels(stack.kernels.attention, architecture)
+    return library_attention_costs(calls_of(table, dtype), kernels, costs, architecture, gap, others)
 
 
 def fused_attention(
@@ -244,6 +252,14 @@ def attention_kernels(choice: AttentionChoice, architecture: Architecture) -> tu
     known = architecture.execution.libraries.attention
     prefill = (known[name].prefill for name in choice.prefill if name in known)
     decode = (known[name].decode for name in choice.decode if name in known)
+    return tuple(kernel for kernel in (*prefill, *decode) if kernel is not None)
+
+
+def measured_kernels(choice: AttentionChoice, architecture: Architecture) -> tuple[PrefillKernel | DecodeKernel, ...]:
+    """All measured kernels of a device's family that do what a stack has libraries for."""
+    known = architecture.execution.libraries.attention.values()
+    prefill = (library.prefill for library in known if choice.prefill)
+    decode = (library.decode for library in known if choice.decode)
     return tuple(kernel for kernel in (*prefill, *decode) if kernel is not None)
 
 

@@ -35,8 +35,8 @@ from crossflow.hardware.architecture.system import architecture, resolve
 Values = Mapping[str, float]
 
 LAUNCH, MATRIX, MEMORY, POWER = "kernel_launch", "matrix_utilisation", "memory_utilisation", "chip_power"
-START: Values = {MATRIX: 0.93, "cache_bytes_per_clock": 42.0, "fill": 1e-6, LAUNCH: 4e-6, MEMORY: 0.86, "split": 8e-6}
-UNITS = {"fill": ("us", 1e-6), LAUNCH: ("us", 1e-6), "split": ("us", 1e-6), "cache_bytes_per_clock": ("B/clock", 1.0)}
+START: Values = {MATRIX: 0.93, "cache_bytes_per_flop": 0.0205, "fill": 1e-6, LAUNCH: 4e-6, MEMORY: 0.86, "split": 8e-6}
+UNITS = {"fill": ("us", 1e-6), LAUNCH: ("us", 1e-6), "split": ("us", 1e-6), "cache_bytes_per_flop": ("B/flop", 1.0)}
 PARTIAL_RATE = 2.0  # partial sums move at this many times the memory's peak: adopted; the files divide by utilisation
 EVALUATIONS, SIMPLEX, RIDGE = 260, (0.15, -0.10, 0.05), 1e-4
 FOLDS = 4
@@ -112,7 +112,7 @@ def with_values(device: str, values: Values, tiles_of: str = "") -> Architecture
     found, old = in_file(device)
     new = {name: np.array([value]) for name, value in values.items()}
     memory = replace(found.memory, bandwidth=found.memory.bandwidth * (new[MEMORY] / old[MEMORY]))
-    in_tiles = {name: new[name] for name in ("fill", "split", "cache_bytes_per_clock")}
+    in_tiles = {name: new[name] for name in ("fill", "split", "cache_bytes_per_flop")}
     library = in_file(tiles_of or device)[0].execution.tiles
     tiles = library.model_copy(update=in_tiles | {"partial_rate": PARTIAL_RATE / new[MEMORY]})
     execution = found.execution.model_copy(update={LAUNCH: new[LAUNCH], MATRIX: new[MATRIX], "tiles": tiles})

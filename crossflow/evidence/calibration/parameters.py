@@ -34,7 +34,7 @@ BOUNDS: Mapping[str, tuple[str, tuple[float, float]]] = {
     "execution.chip_power": (DEVICE, (0.3, 10.0)),
     "execution.tiles.fill": (DEVICE, TIME),
     "execution.tiles.split": (DEVICE, TIME),
-    "execution.tiles.cache_bytes_per_clock": (DEVICE, (1.0, 1000.0)),
+    "execution.tiles.cache_bytes_per_flop": (DEVICE, (5e-4, 0.5)),
     "memory_utilisation": (DEVICE, SHARE),
     "levels.*.utilisation": (DEVICE, SHARE),
     "levels.*.bandwidth": (DEVICE, WIDE),

@@ -27,7 +27,7 @@ from crossflow.hardware.architecture.system import resolve
 BEFORE = {"nvidia-ada": "nvidia-ampere", "nvidia-hopper": "nvidia-ampere", "nvidia-blackwell": "nvidia-hopper"}
 # What a number is where it does nothing: shares of what a device could do are 1, times and ratios are 0, all else is absent.
 WHOLE = re.compile(r"utilisation|efficiency|duplex|earlier_instructions|training_sensitivity|_ratio$|_share$|operand_activity|^clock$")
-ENDLESS = re.compile(r"per_clock|chip_power|requests_a_user")  # limits, which bind nothing where they are absent
+ENDLESS = re.compile(r"per_clock|per_flop|chip_power|requests_a_user")  # limits, which bind nothing where they are absent
 TIMES = ("s", "ms", "us", "ns")
 
 

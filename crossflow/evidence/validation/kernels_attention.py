@@ -13,7 +13,7 @@ from crossflow.base.arrays import Array, Index, Mask
 from crossflow.base.formats import DTYPE_BYTES, HALF
 from crossflow.base.units import parse
 from crossflow.cost.attention import Calls, calls_of, library_attention_costs
-from crossflow.cost.price import attention_kernels, fused_attention
+from crossflow.cost.price import attention_kernels, fused_attention, measured_kernels
 from crossflow.cost.roofline import KernelCosts
 from crossflow.evidence.validation.kernels_products import stack_of
 from crossflow.evidence.validation.report import Table
@@ -94,10 +94,11 @@ def attention_costs(key: tuple[str, str, str, str, str], rows: TableRows, sizes:
     choice = stack.kernels.attention
     meant = AttentionChoice(prefill=called(choice.prefill, kernel_source, found), decode=called(choice.decode, kernel_source, found))
     kernels = attention_kernels(meant, found)
-    if not kernels:
+    others = measured_kernels(choice, found)
+    if not others:
         return f"no measured attention of '{framework}' for device '{device}'"
     calls, otherwise = measured_calls(source, rows, sizes, found.in_graphs, stack)
-    return library_attention_costs(calls, kernels, otherwise, found)
+    return library_attention_costs(calls, kernels, otherwise, found, others=others)
 
 
 def called(names: Sequence[AttentionLibraryName], kernel_source: str, device: Architecture) -> tuple[AttentionLibraryName, ...]:

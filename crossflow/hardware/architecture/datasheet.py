@@ -43,6 +43,7 @@ def from_datasheet(system: DatasheetSystem, library: TechLibrary) -> Architectur
         array_height=side,
         array_width=side,
         frequency=system.clock,
+        held_to=system.held_to,
         power_clock=limit,
         voltage=None,
         levels=(*levels, _main_memory(system, library)),

@@ -50,7 +50,9 @@ class TileExecution(FileModel):
     fill: Time = Field(description="time of a block outside its main loop: pipeline fill, epilogue, store")
     split: Time = Field(description="extra time of a split k loop: synchronisation and reduction")
     partial_rate: Ratio = Field(description="rate at which partial sums of a split move, over the main memory's")
-    cache_bytes_per_clock: Ratio = Field(description="bytes per clock that the last cache gives one unit when all ask at once")
+    cache_bytes_per_flop: Ratio = Field(
+        description="bytes that the last cache gives the units when all ask at once, an operation of 16 bits that their matrix units can do"
+    )
 
 
 class Quantising(FileModel):

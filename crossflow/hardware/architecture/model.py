@@ -121,6 +121,7 @@ class Architecture:
     execution: Execution  # how kernels run on it
     # clock at which long matrix products draw the power limit, over `frequency`; above 1 it does not bind. [1]
     power_clock: Array = field(default_factory=lambda: np.full(1, np.inf))
+    held_to: Array = field(default_factory=lambda: np.ones(1))  # share of the rate of its matrix units that they are let reach. [1]
     working_power: Array | None = None  # of all units while they work, beside their operations; None where it is in these [W]
     second: SecondMemory | None = None  # a memory beside main memory, where there is one
     repeats: Repeats | None = None  # for kernels that a benchmark repeats; None in programs
@@ -149,6 +150,12 @@ class Architecture:
     def sustained_clock(self) -> Array:
         """Clock of long matrix products, over `frequency`: no more than the boost clock, nor than the power limit allows. [1]"""
         return np.asarray(np.minimum(self.power_clock, 1.0))
+
+    @property
+    def operand_rate(self) -> Array:
+        """16-bit operations a second for which the matrix units are made, whose operands the caches have to feed. [flop/s]"""
+        wide = next((self.throughput[dtype] for dtype in ("bf16", "fp16") if dtype in self.throughput), None)
+        return np.asarray((next(iter(self.throughput.values())) if wide is None else wide) / self.held_to)
 
     @property
     def memory(self) -> Level:

@@ -66,6 +66,8 @@ class FabricParameters(FileModel):
     xgmi_efficiency: Ratio = Field(description="achieved over raw rate of xGMI links, rings")
     pcie_efficiency: Ratio = Field(description="achieved over raw PCIe rate, peer to peer through the host bridge")
     host_memory_efficiency: Ratio = Field(description="same, through host memory: devices on the host's own ports, pcie-host")
+    root_efficiency: Ratio = Field(description="same, at most, of each device of a group that no PCIe switch joins, on one socket")
+    socket_efficiency: Ratio = Field(description="same, at most, of such a group on more than one socket")
     rdma_efficiency: Ratio = Field(description="achieved over NIC line rate, whole nodes: infiniband, roce, gpudirect-tcpxo, unknown RDMA")
     efa_efficiency: Ratio = Field(description="same, EFA")
     ethernet_efficiency: Ratio = Field(description="same, TCP")
@@ -217,6 +219,8 @@ class HostLink(FileModel):
     """The bus between a device and its host, over which devices without a direct link meet."""
 
     bandwidth: Bandwidth
+    bridged: Whole = Field(default=2, ge=1, description="devices on one PCIe switch; a larger group passes the processors of the host")
+    sockets: Whole = Field(default=2, ge=1, description="processors of a host, among which the devices of a node are divided evenly")
 
 
 class NetworkSpec(FileModel):

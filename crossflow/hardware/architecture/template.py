@@ -646,6 +646,10 @@ class DatasheetSystem(SystemFields):
     units: PositiveCount = Field(description="independently scheduled compute units: SMs, CUs")
     clock: Frequency = Field(description="clock at which the peak rates hold")
     throughput: Mapping[TypeName, Throughput]
+    held_to: PositiveShare = Field(
+        default=ONE,
+        description="share of the 16-bit rate for which the matrix units are made that the maker lets them reach; caches feed all of it",
+    )
     vector_throughput: Mapping[TypeName, Throughput] = {}
     levels: Mapping[LevelName, DatasheetLevel]
     power: DatasheetPower
