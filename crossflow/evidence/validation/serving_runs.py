@@ -11,12 +11,15 @@ from typing import Any
 import numpy as np
 
 from crossflow.base.units import parse
+from crossflow.evidence.validation.closed_loop import LoopRun, loop_times
 from crossflow.evidence.validation.serving_models import ServedModel
 from crossflow.evidence.validation.tables import TableRow, measurements
 
 GUESSED = "guessed tokens not marked"  # of models with layers that guess tokens: sources run them with and without, and do not say which
 UNVERSIONED = "engine's version not stated"
+CACHED = "prompts read faster than devices multiply"  # so that a part of them must have lain in the cache, which nobody says
 APART = "workers for prompts"
+FASTEST = 0.9  # of the peak rate; no product of gemm_graph.csv comes so far on Hopper and Blackwell
 
 RunFacts = Mapping[str, Any]
 
@@ -37,32 +40,52 @@ def unknown_of(row: TableRow, model: ServedModel | None) -> str:
     return UNVERSIONED if not row.get("engine_version") else ""
 
 
+def too_fast(row: TableRow, own: Mapping[str, Any], score: Mapping[str, float]) -> bool:
+    """Whether requests of a row end so fast that devices would multiply at more than `FASTEST` of their peak rate, were all prompts read.
+
+    Users who each have one request after the other end one in the time of one (Little's law).
+    """
+    output = own["workload.output"]
+    taken = (float(row["ttft_ms"]) + (output - 1.0) * float(row["tpot_ms"])) * 1e-3
+    return score["mfu"] * own["workload.global_batch"] / taken / score["request_throughput_per_s"] > FASTEST
+
+
 def mean_length(row: TableRow, column: str) -> int:
     """Mean of the lengths that requests of a row are drawn with. [1]"""
     return round(int(row[column]) * float(run_facts(row).get("lengths", 1.0)))
 
 
-def first_token(score: Mapping[str, float], row: TableRow, users: float, replicas: int) -> float:
-    """Mean time to the first token as a source measures it: with its front end, what the engine waits for, and how its runs begin. [s]
+def measured_times(score: Mapping[str, float], row: TableRow, users: float, replicas: int) -> tuple[float, float]:
+    """Mean time to the first token, and for each further one, as a source measures them: with its front end, how its runs go, and what the
+    engine waits for. [s]
 
-    All requests of a run come at once at first, `users` to a replica; where each user has few of them one after the other, that counts.
+    All requests of a run come at once at first, `users` to a replica, and each user asks again when it has its answer (`closed_loop`).
+    Where requests wait for room steady state tells for how long; where workers of their own read prompts, or users are known not to keep
+    step (`mixed`), it tells all but the burst.
     """
     found = run_facts(row)
-    burst = 0.5 * max(users - 1.0, 0.0) * score["prompt_time_s"] / float(found.get("requests_a_user", np.inf))
+    front, requests = parse(found.get("front_end", "0 s"), "s"), float(found.get("requests_a_user", np.inf))
+    if row["mode"] == "disagg" or found.get("mixed"):
+        burst = 0.5 * max(users - 1.0, 0.0) * score["prompt_time_s"] / requests
+        return score["ttft_s"] + front + burst, _without_end(score, requests if found.get("mixed") else np.inf)
+    run = LoopRun(
+        users=max(round(users), 1), output=mean_length(row, "osl"), writing=_writing(score), reading=score["prompt_time_s"],
+        requests=requests, front=front, spread=2.0 / float(found.get("lengths", 1.0)) - 2.0, apart=row["engine"] == "sglang",
+    )  # fmt: skip
     steps = _unpolled(found, users * replicas) + _gathering(found, row, users, replicas)
-    return score["ttft_s"] + parse(found.get("front_end", "0 s"), "s") + burst + steps * _writing(score)
+    first, further = loop_times(run)
+    late = score["ttft_s"] + front > first  # requests wait for room, and fewer write than there are users
+    kept = run.apart and not late
+    return max(score["ttft_s"] + front, first) + steps * run.writing, further if kept else _without_end(score, requests)
 
 
-def further_token(score: Mapping[str, float], row: TableRow) -> float:
-    """Mean time for each further token as a source measures it, with the end of its runs. [s]
+def _without_end(score: Mapping[str, float], requests: float) -> float:
+    """Mean time for each further token in steady state, with the end of a run. [s]
 
     A request is written while prompts of all others are read, once each. The last request of each user sees those alone that came after
     it in the burst: half of them in the mean.
     """
-    mean = score["tpot_s"]
-    if row["mode"] == "disagg":  # whose steps read nothing
-        return mean
-    return mean - 0.5 * (mean - _writing(score)) / float(run_facts(row).get("requests_a_user", np.inf))
+    return score["tpot_s"] - 0.5 * (score["tpot_s"] - _writing(score)) / requests
 
 
 def _writing(score: Mapping[str, float]) -> float:
