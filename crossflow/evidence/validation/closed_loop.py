@@ -67,7 +67,8 @@ def loop_times(run: LoopRun) -> tuple[float, float]:
 
 def _lengths(run: LoopRun, rounds: int) -> Array:
     """Tokens of every answer, uniform about the mean, shape (users, rounds). [1]"""
-    drawn = np.random.default_rng(SEED).random((run.users, rounds)) - 0.5
+    rng = np.random.default_rng(SEED)
+    drawn = rng.random((run.users, rounds)) - 0.5
     return np.maximum(np.round(run.output * (1.0 + run.spread * drawn)), 2.0).astype(int)
 
 

@@ -26,7 +26,7 @@ from crossflow.base.errors import CrossflowError
 from crossflow.base.files import Document
 from crossflow.evidence.validation.report import Table
 from crossflow.evidence.validation.serving_models import ServedModel, served_model
-from crossflow.evidence.validation.serving_runs import APART, CACHED, mean_length, measured_times, too_fast, unknown_of
+from crossflow.evidence.validation.serving_runs import APART, CACHED, UNKNOWN, mean_length, measured_times, too_fast, unknown_of
 from crossflow.evidence.validation.tables import (
     TableRow,
     device_architecture,
@@ -75,7 +75,10 @@ def serving_table(folder: Path) -> Table:
     parts, skipped = list[ServedPart](), Counter[str]()
     cases = [_case(row, folder) for row in rows]
     scores = _scores(cases, skipped)
-    fast = {_series(row) for row, case, score in zip(rows, cases, scores, strict=True) if score and too_fast(row, case[1], score)}  # type: ignore[arg-type] # which has fields
+    fast = {
+        _series(row) for row, case, score in zip(rows, cases, scores, strict=True)
+        if score is not None and not isinstance(case, str) and too_fast(row, case[1], score)
+    }  # fmt: skip
     for row, case, score in zip(rows, cases, scores, strict=True):
         if score is None or isinstance(case, str):
             continue
@@ -205,7 +208,9 @@ def _table(name: str, parts: Sequence[ServedPart], skipped: Mapping[str, int], f
 
 
 def _kind(figure: str, model: ServedModel | None) -> str:
-    """Kind of run that a figure is of, as predictions of it have it."""
+    """Kind of run that a figure is of, as predictions of it have it; none of rows of which something is not known that decides times."""
+    if any(unknown in figure for unknown in UNKNOWN):
+        return ""
     return (PROMPTS if figure.startswith("first token") else TOKENS) + featured({} if model is None else model.keys)
 
 

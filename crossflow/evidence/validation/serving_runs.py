@@ -19,6 +19,7 @@ GUESSED = "guessed tokens not marked"  # of models with layers that guess tokens
 UNVERSIONED = "engine's version not stated"
 CACHED = "prompts read faster than devices multiply"  # so that a part of them must have lain in the cache, which nobody says
 APART = "workers for prompts"
+UNKNOWN = (GUESSED, UNVERSIONED, CACHED, APART)
 FASTEST = 0.9  # of the peak rate; no product of gemm_graph.csv comes so far on Hopper and Blackwell
 
 RunFacts = Mapping[str, Any]
@@ -45,9 +46,10 @@ def too_fast(row: TableRow, own: Mapping[str, Any], score: Mapping[str, float]) 
 
     Users who each have one request after the other end one in the time of one (Little's law).
     """
-    output = own["workload.output"]
+    output = float(own["workload.output"])
     taken = (float(row["ttft_ms"]) + (output - 1.0) * float(row["tpot_ms"])) * 1e-3
-    return score["mfu"] * own["workload.global_batch"] / taken / score["request_throughput_per_s"] > FASTEST
+    rate = float(own["workload.global_batch"]) / taken
+    return score["mfu"] * rate / score["request_throughput_per_s"] > FASTEST
 
 
 def mean_length(row: TableRow, column: str) -> int:
@@ -60,14 +62,14 @@ def measured_times(score: Mapping[str, float], row: TableRow, users: float, repl
     engine waits for. [s]
 
     All requests of a run come at once at first, `users` to a replica, and each user asks again when it has its answer (`closed_loop`).
-    Where requests wait for room steady state tells for how long; where workers of their own read prompts, or users are known not to keep
-    step (`mixed`), it tells all but the burst.
+    Where requests wait for room steady state tells for how long; where workers of their own read prompts, users are known not to keep step
+    (`mixed`), or nothing is known of a source, it tells all but the burst.
     """
     found = run_facts(row)
     front, requests = parse(found.get("front_end", "0 s"), "s"), float(found.get("requests_a_user", np.inf))
-    if row["mode"] == "disagg" or found.get("mixed"):
+    if row["mode"] == "disagg" or found.get("mixed", not found):
         burst = 0.5 * max(users - 1.0, 0.0) * score["prompt_time_s"] / requests
-        return score["ttft_s"] + front + burst, _without_end(score, requests if found.get("mixed") else np.inf)
+        return score["ttft_s"] + front + burst, _without_end(score, np.inf if row["mode"] == "disagg" else requests)
     run = LoopRun(
         users=max(round(users), 1), output=mean_length(row, "osl"), writing=_writing(score), reading=score["prompt_time_s"],
         requests=requests, front=front, spread=2.0 / float(found.get("lengths", 1.0)) - 2.0, apart=row["engine"] == "sglang",
