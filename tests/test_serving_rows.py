@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from crossflow.base.errors import SpecError
 from crossflow.evidence.validation.closed_loop import LoopRun, loop_times
 from crossflow.evidence.validation.serving import _engines, _plan, serving_table
 from crossflow.evidence.validation.serving_models import names_of, served_model
@@ -184,3 +185,11 @@ def test_workers_for_prompts_are_read(tmp_path):
 def test_a_model_without_preset_or_file_is_skipped(tmp_path):
     found = table_of(tmp_path, "a,x,vllm,1.0,someone/Unknown-9B,h100-80gb,agg,1000,200,16,16,2,1,1,1,1,bf16,200,20")
     assert dict(found.skipped) == {"no preset for model 'someone/Unknown-9B', and no config.json of it beside the table": 1}
+
+
+def test_a_cell_that_is_no_number_is_told_with_its_row(tmp_path):
+    row = "a,x,vllm,1.0,Qwen/Qwen3-32B,h100-80gb,agg,1000,200,16,16,two,1,1,1,1,bf16,200,20"
+    with pytest.raises(SpecError, match=r"serving.csv: tp: expected a whole number, got 'two' in the row a,x,vllm"):
+        table_of(tmp_path, row)
+    with pytest.raises(SpecError, match=r"isl: expected a whole number, got '0'"):
+        table_of(tmp_path, row.replace("1000,", "0,").replace("two", "2"))

@@ -10,7 +10,7 @@ from __future__ import annotations
 import copy
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,7 @@ from crossflow.answers.evaluation.likeness import PROMPTS, TOKENS, featured
 from crossflow.answers.scenario import Scenario, from_document
 from crossflow.answers.score import Score
 from crossflow.base import files
-from crossflow.base.errors import CrossflowError
+from crossflow.base.errors import CrossflowError, Problem, SpecError
 from crossflow.base.files import Document
 from crossflow.evidence.validation.report import Table
 from crossflow.evidence.validation.serving_models import ServedModel, served_model
@@ -36,6 +36,7 @@ from crossflow.evidence.validation.tables import (
     number,
     read_rows,
     template_of,
+    wrong,
 )
 from crossflow.hardware.architecture.software import load_stack
 
@@ -45,6 +46,8 @@ WIDE = (
     "source", "device", "system", "nodes", "engine", "model", "precision", "phase", "input", "requests_per_gpu", "ep", "redundant",
     "overlap", "load", "in_view", "tokens_per_s_node", "guessed", "left_out",
 )  # fmt: skip
+DEGREES = ("tp", "pp", "attention_dp", "moe_tp", "moe_ep")
+WHOLE = ("isl", "osl", "concurrency", "batch", *DEGREES)
 IN_VIEW = ("found afterwards", "in view")  # of rows, when the model of such services took its present form
 WRITTEN = 100  # tokens that are written for a request of `wide_experts.csv`, about
 GUESSED = 1536  # the same of rows whose steps guess tokens
@@ -72,6 +75,8 @@ def serving_table(folder: Path) -> Table:
     """Times to the first token and for each further one of services with a fixed number of requests in flight."""
     file = folder / "serving.csv"
     rows = read_rows(file, SERVED)
+    if problems := list(_not_whole(file, rows)):
+        raise SpecError(problems)
     parts, skipped = list[ServedPart](), Counter[str]()
     cases = [_case(row, folder) for row in rows]
     scores = _scores(cases, skipped)
@@ -89,6 +94,15 @@ def serving_table(folder: Path) -> Table:
         parts.append((row, case, f"time per token, {load}", number(file, row, "tpot_ms") * 1e-3, further))
         parts.append((row, case, f"first token, {told}" if told else "first token", number(file, row, "ttft_ms") * 1e-3, first))
     return _table("serving", parts, skipped, folder)
+
+
+def _not_whole(file: Path, rows: Sequence[TableRow]) -> Iterator[Problem]:
+    """Cells of lengths, degrees and counts that hold no whole number; they may be empty."""
+    for row in rows:
+        for column in (*WHOLE, *(f"{role}_{name}" for role in ("prefill", "decode") for name in (*DEGREES, "num_workers", "batch"))):
+            cell = (row.get(column) or "0").strip()
+            if not cell.isdigit() or (column in ("isl", "osl") and int(cell) < 1):
+                yield wrong(file, row, column, "a whole number")
 
 
 def _series(row: TableRow) -> tuple[str, ...]:
