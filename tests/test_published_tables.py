@@ -12,7 +12,7 @@ from crossflow.base.errors import CrossflowError
 from crossflow.evidence.validation import published
 from crossflow.evidence.validation.comparison import validate
 from crossflow.evidence.validation.published import mlperf_run, mlperf_table, torchtitan_table
-from crossflow.evidence.validation.serving import preset_of
+from crossflow.evidence.validation.serving_models import preset_of
 from crossflow.evidence.validation.tables import read_rows, shipped
 
 MLPERF = "id,round,submitter,accelerator,gpus,gpus_per_node,benchmark,global_batch,micro_batch,seq,tp,pp,cp,vp,ep,dp,precision,lora,step_time_s\n"
@@ -183,18 +183,23 @@ RUNS = "id,source,engine,engine_version,model,device,mode,isl,osl,concurrency,ba
 
 def test_the_last_requests_of_a_run_see_half_of_the_prompts(read):
     """Of one request a user all are the last, of ten a tenth; in between the prompts of all others are read once."""
-    runs = [("anywhere", "sglang", ""), ("inferencex", "sglang", ""), ("nvidia-gap-analysis", "sglang", "0.5.1.post1")]
-    rows = [f"a,{source},{engine},{version},Qwen3-32B,h100-80gb,agg,1000,200,64,,2,1,bf16,500,20\n" for source, engine, version in runs]
+    runs = [("anywhere", "9"), ("nvidia-gap-analysis", "1.0"), ("nvidia-gap-analysis", "0.5.6.post2")]
+    rows = [
+        f"a,{source},{engine},{version},Qwen3-32B,h100-80gb,agg,1000,200,64,,2,1,bf16,500,20\n"
+        for (source, version), engine in zip(runs, ("vllm", "vllm", "sglang"), strict=True)
+    ]
     table = read("serving", RUNS + "".join(rows))
-    steady, ten, one = (time for kind, time in zip(table.groups["figure"], table.predicted, strict=True) if kind != "first token")
+    steady, ten, four = (time for kind, time in zip(table.groups["figure"], table.predicted, strict=True) if kind != "first token")
     workload = {"model": "qwen3-32b", "dtype": "bf16", "prompt": 1000, "output": 200}
-    made = {"system": {"template": "dgx-h100", "devices": 2}, "software": "sglang", "strategy": "tp2"}
-    served = crossflow.predict(crossflow.from_dict({**made, "workload": {**workload, "task": "serving", "global_batch": 64}}))
-    assert steady == pytest.approx(float(served.score.serving["tpot_s"][0]))
-    assert steady - ten == pytest.approx((steady - one) / 10)
-    decoding = round(float(served.score.serving["requests_decoding"][0]))
-    alone = crossflow.predict(crossflow.from_dict({**made, "workload": {**workload, "task": "decode", "global_batch": decoding}})).step_time
-    assert one == pytest.approx((steady + alone) / 2, rel=0.01)
+    made = {"system": {"template": "dgx-h100", "devices": 2}, "strategy": "tp2"}
+    for software, among, times in (("vllm", steady, (10, ten)), ("sglang", None, (4, four))):
+        stack = {**made, "software": software}
+        served = crossflow.predict(crossflow.from_dict({**stack, "workload": {**workload, "task": "serving", "global_batch": 64}}))
+        mean, decoding = (float(served.score.serving[name][0]) for name in ("tpot_s", "requests_decoding"))
+        assert among in (None, pytest.approx(mean))
+        writing = {**workload, "task": "decode", "global_batch": round(decoding)}
+        alone = crossflow.predict(crossflow.from_dict({**stack, "workload": writing})).step_time
+        assert (mean - times[1]) * times[0] == pytest.approx((mean - alone) / 2, rel=0.03)
 
 
 def test_a_checkpoint_of_a_maker_has_scales_of_blocks_and_nvidias_one_a_tensor(read):

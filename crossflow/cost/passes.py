@@ -195,7 +195,7 @@ def _passes(job: Job, layout: Layout, machine: Machine, tables: StepTables, time
             blocking = beside_half(job, layout, machine, tables, times, blocking, took, busy[0])
     launched = times.kernels + _more_launches(job, layout, stack)
     issued = np.array([(launched * way).sum(axis=1) for way in (tables.ahead, tables.back)]) + calls
-    graphs = captured(tables.units, stack) & job.training
+    graphs, kernel = captured(tables.units, stack) & job.training, issue_time(job, stack)
     return Passes(
         device=device,
         weight=parts[:, :, WEIGHT],
@@ -203,9 +203,15 @@ def _passes(job: Job, layout: Layout, machine: Machine, tables: StepTables, time
         blocking=blocking,
         hides=hides,
         measured=measured,
-        host=np.where(graphs, calls * host.kernel + host.graph, issued * host.kernel + host.layer) + listed * host.rank,
-        host_weight=np.where(graphs, 0.0, launched[:, WEIGHT] * host.kernel),
+        host=np.where(graphs, calls * kernel + host.graph, issued * kernel + host.layer) + listed * host.rank,
+        host_weight=np.where(graphs, 0.0, launched[:, WEIGHT] * kernel),
     )
+
+
+def issue_time(job: Job, stack: SoftwareStack) -> Array:
+    """Time in which the host issues one kernel: engines capture the steps that write, and launch those that read prompts one by one. [s]"""
+    reads = not job.training and (job.task == "prefill" or job.chunk is not None)
+    return stack.host.reading if reads and stack.host.reading is not None else stack.host.kernel
 
 
 def captured(names: tuple[str, ...], stack: SoftwareStack) -> Mask:

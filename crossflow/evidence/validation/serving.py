@@ -7,10 +7,10 @@ evaluated together.
 
 from __future__ import annotations
 
-import functools
+import copy
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,10 +22,11 @@ from crossflow.answers.evaluation.likeness import PROMPTS, TOKENS, featured
 from crossflow.answers.scenario import Scenario, from_document
 from crossflow.answers.score import Score
 from crossflow.base import files
-from crossflow.base.errors import CrossflowError
+from crossflow.base.errors import CrossflowError, Problem, SpecError
 from crossflow.base.files import Document
-from crossflow.base.units import parse
 from crossflow.evidence.validation.report import Table
+from crossflow.evidence.validation.serving_models import ServedModel, served_model
+from crossflow.evidence.validation.serving_runs import APART, CACHED, UNKNOWN, mean_length, measured_times, too_fast, unknown_of
 from crossflow.evidence.validation.tables import (
     TableRow,
     device_architecture,
@@ -34,8 +35,8 @@ from crossflow.evidence.validation.tables import (
     notes_of,
     number,
     read_rows,
-    shipped,
     template_of,
+    wrong,
 )
 from crossflow.hardware.architecture.software import load_stack
 
@@ -45,6 +46,8 @@ WIDE = (
     "source", "device", "system", "nodes", "engine", "model", "precision", "phase", "input", "requests_per_gpu", "ep", "redundant",
     "overlap", "load", "in_view", "tokens_per_s_node", "guessed", "left_out",
 )  # fmt: skip
+DEGREES = ("tp", "pp", "attention_dp", "moe_tp", "moe_ep")
+WHOLE = ("isl", "osl", "concurrency", "batch", *DEGREES)
 IN_VIEW = ("found afterwards", "in view")  # of rows, when the model of such services took its present form
 WRITTEN = 100  # tokens that are written for a request of `wide_experts.csv`, about
 GUESSED = 1536  # the same of rows whose steps guess tokens
@@ -59,8 +62,7 @@ SKEW = 1.2  # exponent of the loads of experts, which no row states: the usual o
 VARIATION = 1.28  # of the loads of experts as they were measured of DeepSeek-R1 (`crossflow.program.loads`), of rows over many nodes
 READERS = {"workers": 64, "strategy": "tp8"}  # more than enough workers that read prompts, where guessed tokens make a row a service
 # Models whose makers' checkpoints of 8 bits have scales of blocks of 128, say their model cards; NVIDIA's have one a tensor.
-IN_BLOCKS = ("deepseek-v3", "kimi-k2", "qwen3-235b-a22b", "qwen3-30b-a3b", "qwen3-32b")
-UNMARKED = "speculative decoding is not marked in rows with workers of their own, which decide their times"
+IN_BLOCKS = ("qwen3-235b-a22b", "qwen3-30b-a3b", "qwen3-32b", "qwen3.5-397b-a17b", "glm-5")
 UNFIT = "the service does not fit as predicted"
 NODES = ("dgx-{}", "{}-node", "{}-nvl72")  # what systems of one device are called
 ENDLESS = 2**16  # requests, more than any engine takes at once
@@ -73,17 +75,44 @@ def serving_table(folder: Path) -> Table:
     """Times to the first token and for each further one of services with a fixed number of requests in flight."""
     file = folder / "serving.csv"
     rows = read_rows(file, SERVED)
+    if problems := list(_not_whole(file, rows)):
+        raise SpecError(problems)
     parts, skipped = list[ServedPart](), Counter[str]()
-    cases = [_case(row) if row["mode"] == "agg" else UNMARKED for row in rows]
+    cases = [_case(row, folder) for row in rows]
     scores = _scores(cases, skipped)
+    fast = {
+        _series(row) for row, case, score in zip(rows, cases, scores, strict=True)
+        if score is not None and not isinstance(case, str) and too_fast(row, case[1], score)
+    }  # fmt: skip
     for row, case, score in zip(rows, cases, scores, strict=True):
         if score is None or isinstance(case, str):
             continue
-        users = _users(row)
-        few = f"time per token, up to {FEW} requests" if users <= FEW else f"time per token, more than {FEW} requests"
-        parts.append((row, case, few, number(file, row, "tpot_ms") * 1e-3, _further(score, row)))
-        parts.append((row, case, "first token", number(file, row, "ttft_ms") * 1e-3, _first(score, row, users / _replicas(case))))
-    return _table("serving", parts, skipped)
+        users, told = case[1]["workload.global_batch"], CACHED if _series(row) in fast else _told(row, folder)
+        ranks = 1 if row["mode"] == "disagg" else _replicas(case)
+        first, further = measured_times(score, row, users / ranks, ranks)
+        load = told or (f"up to {FEW} requests" if users <= FEW else f"more than {FEW} requests")
+        parts.append((row, case, f"time per token, {load}", number(file, row, "tpot_ms") * 1e-3, further))
+        parts.append((row, case, f"first token, {told}" if told else "first token", number(file, row, "ttft_ms") * 1e-3, first))
+    return _table("serving", parts, skipped, folder)
+
+
+def _not_whole(file: Path, rows: Sequence[TableRow]) -> Iterator[Problem]:
+    """Cells of lengths, degrees and counts that hold no whole number; they may be empty."""
+    for row in rows:
+        for column in (*WHOLE, *(f"{role}_{name}" for role in ("prefill", "decode") for name in (*DEGREES, "num_workers", "batch"))):
+            cell = (row.get(column) or "0").strip()
+            if not cell.isdigit() or (column in ("isl", "osl") and int(cell) < 1):
+                yield wrong(file, row, column, "a whole number")
+
+
+def _series(row: TableRow) -> tuple[str, ...]:
+    """What rows of one series of runs share."""
+    return tuple(row.get(name) or "" for name in ("source", "engine", "engine_version", "model", "device"))
+
+
+def _told(row: TableRow, folder: Path) -> str:
+    """What sets a row apart from those whose conditions are known: workers for prompts, and what decides times and is not said."""
+    return ", ".join(filter(None, (APART if row["mode"] == "disagg" else "", unknown_of(row, served_model(row["model"], folder)))))
 
 
 def serving_latency_table(folder: Path) -> Table:
@@ -105,7 +134,7 @@ def serving_latency_table(folder: Path) -> Table:
                 parts.append((row, case, "first token, one request", number(file, row, "ttft_ms") * 1e-3, score["ttft_s"]))
         elif row.get("tokens_per_s"):
             parts.append((row, case, "offline throughput", 1.0 / number(file, row, "tokens_per_s"), times))
-    return _table("serving_latency", parts, skipped)
+    return _table("serving_latency", parts, skipped, folder)
 
 
 def wide_experts_table(folder: Path) -> Table:
@@ -166,7 +195,7 @@ def _of_phase(row: TableRow) -> tuple[Fields, Fields]:
     }
 
 
-def _table(name: str, parts: Sequence[ServedPart], skipped: Mapping[str, int]) -> Table:
+def _table(name: str, parts: Sequence[ServedPart], skipped: Mapping[str, int], folder: Path) -> Table:
     """A table of figures of several kinds; throughputs are compared as time for each token. [s]"""
     rows, cases, kinds = [row for row, *_ in parts], [case for _, case, *_ in parts], [kind for _, _, kind, *_ in parts]
     return Table(
@@ -184,7 +213,7 @@ def _table(name: str, parts: Sequence[ServedPart], skipped: Mapping[str, int]) -
         notes=notes_of(row["source"] for row in rows),
         items=[f"{row['model']}, {case[1]['workload.prompt']}/{case[1]['workload.output']}" for row, case in zip(rows, cases, strict=True)],
         alike={
-            "kind": [_kind(figure, row["model"]) for figure, row in zip(kinds, rows, strict=True)],
+            "kind": [_kind(figure, served_model(row["model"], folder)) for figure, row in zip(kinds, rows, strict=True)],
             "type": [type_of(case[0]["workload"]["dtype"]) for case in cases if not isinstance(case[0], str)],
             "load": [load_of(case[1]["workload.global_batch"] / _replicas(case)) for case in cases],
             "experts": [_experts(case) for case in cases],
@@ -192,9 +221,11 @@ def _table(name: str, parts: Sequence[ServedPart], skipped: Mapping[str, int]) -
     )
 
 
-def _kind(figure: str, model: str) -> str:
-    """Kind of run that a figure is of, as predictions of it have it."""
-    return (PROMPTS if figure.startswith("first token") else TOKENS) + featured(_preset(model))
+def _kind(figure: str, model: ServedModel | None) -> str:
+    """Kind of run that a figure is of, as predictions of it have it; none of rows of which something is not known that decides times."""
+    if any(unknown in figure for unknown in UNKNOWN):
+        return ""
+    return (PROMPTS if figure.startswith("first token") else TOKENS) + featured({} if model is None else model.keys)
 
 
 def _experts(case: Case) -> str:
@@ -207,28 +238,6 @@ def _replicas(case: Case) -> int:
     """Replicas of a case, which read prompts beside each other. [1]"""
     degree = re.search(r"\bdp(\d+)", case[1]["strategy"])
     return int(degree[1]) if degree else 1
-
-
-def _first(score: Mapping[str, float], row: TableRow, users: float) -> float:
-    """Mean time to the first token as a source measures it: with its front end, and with the burst in which its runs begin. [s]
-
-    All requests of a run come at once at first, `users` to a replica; where each user has few of them one after the other, that counts.
-    """
-    found = _run(row)
-    burst = 0.5 * max(users - 1.0, 0.0) * score["prompt_time_s"] / float(found.get("requests_a_user", np.inf))
-    return score["ttft_s"] + parse(found.get("front_end", "0 s"), "s") + burst
-
-
-def _further(score: Mapping[str, float], row: TableRow) -> float:
-    """Mean time for each further token as a source measures it, with the end of its runs. [s]
-
-    A request is written while prompts of all others are read, once each. The last request of each user sees those alone that came after
-    it in the burst: half of them in the mean.
-    """
-    mean, longest, reading = score["tpot_s"], score["itl_p99_s"], score["prefill_share"]
-    share = reading * mean / longest  # of steps that read; where they are less than a hundredth, the longest are those that only write
-    plain = min(longest, mean) if longest <= mean or share >= 1.0 else (1.0 - reading) * mean / (1.0 - share)
-    return mean - 0.5 * (mean - plain) / float(_run(row).get("requests_a_user", np.inf))
 
 
 def _offline(rows: Sequence[TableRow], cases: Sequence[Case], scores: Sequence[dict[str, float] | None]) -> list[float]:
@@ -261,47 +270,83 @@ def _divided(requests: int, row: TableRow) -> int:
     return -(-requests // ranks) * ranks
 
 
+def _mixture(model: str) -> bool:
+    """Whether a model that has a preset is a mixture of experts."""
+    served = served_model(model)
+    return served is not None and served.mixture
+
+
 def replicas(row: TableRow) -> int:
     """Replicas in a row of a published table: TensorRT-LLM's own has mixtures with attention data parallel over the GPUs that share
     the experts (its header).
     """
-    return int(row["tp"]) if row["batch_or_concurrency"] == "max" and mixture(row["model"]) else 1
-
-
-def _run(row: TableRow) -> Mapping[str, Any]:
-    """What is known of the runs of a row's source with its engine, of the version where that is told apart."""
-    given = (given["service"] for source, given in measurements().items() if row["source"].startswith(source) and "service" in given)
-    engines: Mapping[str, Mapping[str, Any]] = next(given, {})
-    told = [name for name in engines if f"{row['engine']} {row['engine_version']}".startswith(name)]
-    return engines[max(told, key=len)] if told else {}
+    return int(row["tp"]) if row["batch_or_concurrency"] == "max" and _mixture(row["model"]) else 1
 
 
 # -------------------------------------------------------------------------------------------- rows as scenarios
 
 
-def _users(row: TableRow) -> int:
-    """Requests in flight, 0 where they are not stated; a batch is that of one replica."""
-    return int(row["concurrency"] or 0) or int(row.get("batch") or 0) * int(row.get("attention_dp") or 1)
+def _count(row: TableRow, column: str) -> int:
+    """A degree or a number of workers that a row states, 1 where it does not. [1]"""
+    return int(row.get(column) or 1) or 1
 
 
-def _case(row: TableRow) -> Case | str:
-    """What rows share of a scenario, and what is this row's own; or why it cannot be predicted."""
-    users = _users(row)
-    if not users:
-        return "the number of requests in flight is not stated"
-    tensor, data, stages = (int(row.get(name) or 1) for name in ("tp", "attention_dp", "pp"))
-    of_experts, expert = (int(row.get(name) or 1) for name in ("moe_tp", "moe_ep"))
+def _engines(row: TableRow) -> tuple[int, int, int]:
+    """Requests in flight of an engine, ranks of its tensor groups, and replicas of its attention. [1]
+
+    A batch is that of one replica. Where requests are so many batches as an engine has ranks, and a row does not say how attention is
+    divided, each rank has requests of its own; other multiples are engines beside each other. Requests are 0 where they are not stated.
+    """
+    apart = "decode_" if row["mode"] == "disagg" else ""
+    tensor, data = _count(row, f"{apart}tp"), _count(row, f"{apart}attention_dp")
+    batch, users = int(row.get(f"{apart}batch") or 0), int(row["concurrency"] or 0)
+    workers = _count(row, "decode_num_workers")
+    if apart:
+        return users or batch * data * workers, tensor, data
+    times = users / (batch * data) if batch and users else 1.0
+    if times == tensor > 1 and not row.get("attention_dp"):
+        return users, 1, tensor
+    return (users // int(times) if times.is_integer() else users) or batch * data, tensor, data
+
+
+def _plan(tensor: int, data: int, of_experts: int, expert: int) -> tuple[int, int, str]:
+    """Ranks of tensor groups, replicas of attention, and words of a plan for how its experts are divided."""
     if of_experts == expert > 1 and tensor * data == expert**2:  # one dump multiplies degrees of the same ranks: runs that two dumps hold
         tensor, data, of_experts = (max(degree // expert, 1) for degree in (tensor, data, of_experts))
-    strategy = "-".join(f"{name}{size}" for name, size in (("tp", tensor), ("dp", data), ("pp", stages)) if size > 1) or "tp1"
-    if data > 1 and expert > 1:  # inside a tensor group experts are as many bytes and the same sum, however they are divided
-        strategy += f"-ep{expert}-etp{of_experts}" if of_experts >= tensor else f"-ep{data}-etp{tensor}"
+    if data == 1 or expert == 1:  # inside a tensor group experts are as many bytes and the same sum, however they are divided
+        return tensor, data, ""
+    return tensor, data, f"-ep{expert}-etp{of_experts}" if of_experts >= tensor else f"-ep{data}-etp{tensor}"
+
+
+def _case(row: TableRow, folder: Path) -> Case | str:
+    """What rows share of a scenario, and what is this row's own; or why it cannot be predicted."""
+    users, tensor, data = _engines(row)
+    if not users:
+        return "the number of requests in flight is not stated"
+    apart = row["mode"] == "disagg"
+    of_experts, expert = (_count(row, f"decode_{name}" if apart else name) for name in ("moe_tp", "moe_ep"))
+    tensor, data, words = _plan(tensor, data, of_experts, expert)
+    stages, engines = _count(row, "decode_pp" if apart else "pp"), _count(row, "decode_num_workers") if apart else 1
+    degrees = (("tp", tensor), ("dp", data * engines), ("pp", stages))
     kept = row.get("moe_precision") or row.get("gemm_precision") or row.get("precision") or ""
     own = {
-        "workload.prompt": int(row["isl"]), "workload.output": int(row["osl"]), "workload.global_batch": users,
-        "strategy": strategy, "system.devices": tensor * data * stages,
+        "workload.prompt": mean_length(row, "isl"), "workload.output": mean_length(row, "osl"), "workload.global_batch": users,
+        "strategy": ("-".join(f"{name}{size}" for name, size in degrees if size > 1) or "tp1") + words,
+        "system.devices": tensor * data * engines * stages,
     }  # fmt: skip
-    return _shared(row["model"], row["device"], row["engine"], kept, in_blocks=not row["model"].startswith("nvidia/")), own
+    shared = _shared(row["model"], row["device"], row["engine"], kept, folder=folder, in_blocks=not row["model"].startswith("nvidia/"))
+    if apart:
+        own |= {f"workload.serving.prefill.{name}": value for name, value in _readers(row).items()}
+    return shared, own
+
+
+def _readers(row: TableRow) -> Fields:
+    """Workers for prompts of a row; those whose ranks have prompts of their own read one together here, divided over all of them."""
+    degrees = (_count(row, f"prefill_{name}") for name in ("tp", "attention_dp", "moe_tp", "moe_ep"))
+    tensor, data, of_experts, expert = degrees
+    tensor, data, _ = _plan(tensor, data, of_experts, expert)
+    stages = f"-pp{row['prefill_pp']}" if _count(row, "prefill_pp") > 1 else ""
+    return {"workers": _count(row, "prefill_num_workers"), "strategy": f"tp{tensor * data}{stages}"}
 
 
 def _published(row: TableRow) -> Case:
@@ -323,57 +368,31 @@ def _published(row: TableRow) -> Case:
     return shared, own
 
 
-def mixture(model: str) -> bool:
-    """Whether a model that has a preset is a mixture of experts."""
-    return "experts" in _preset(model)
-
-
-def _preset(model: str) -> Mapping[str, Any]:
-    """Data of the preset of a model; nothing where there is none."""
-    preset = preset_of(model)
-    return {} if preset is None else files.read_yaml(files.catalogue("templates", "models")[preset]).data
-
-
-def _shared(model: str, device: str, engine: str, kept: str, *, in_blocks: bool = True) -> Fields | str:
+def _shared(model: str, device: str, engine: str, kept: str, *, in_blocks: bool = True, folder: Path | None = None) -> Fields | str:
     """Model, device, software and data types; `in_blocks` says whether a checkpoint of 8 bits is the maker's own."""
-    preset, template, stack = preset_of(model), system_of(device), stack_of(engine)
-    if preset is None:
-        return f"no preset for model '{model}'"
+    served, template, stack = served_model(model, folder), system_of(device), stack_of(engine)
+    if served is None:
+        return f"no preset for model '{model}', and no config.json of it beside the table"
     if template is None:
         return f"no template for device '{device}'"
     if kept not in TYPES:
         return f"data type '{kept}' is not known"
     dtype, weight = TYPES[kept]
-    if dtype == "fp8" and preset in IN_BLOCKS and in_blocks:
+    if dtype == "fp8" and (served.blocks or served.named in IN_BLOCKS) and in_blocks:
         dtype = "fp8_block"
     known = device_architecture(device)
     if dtype == "nvfp4" and known is not None and dtype not in known.throughput:
         dtype, weight = "bf16", "nvfp4"
-    workload: Fields = {"model": preset, "task": "serving", "dtype": dtype}
+    workload: Fields = {"model": served.named, "task": "serving", "dtype": dtype}
     if weight:
         workload["weight_dtype"] = weight
     if dtype in ("fp8", "fp8_block", "nvfp4"):
         workload["kv_dtype"] = "fp8"
-    if mixture(model):
-        workload["experts"] = {**files.read_yaml(files.catalogue("templates", "models")[preset]).data["experts"], "skew": SKEW}
+    if served.mixture:
+        workload["experts"] = {**served.keys["experts"], "skew": SKEW}
         if weight or dtype == "nvfp4":  # checkpoints of 4 bits keep the attention of mixtures as it was
             workload["wide_layers"] = ["attention"]
     return {"system": {"template": template}, "workload": workload, "software": stack}
-
-
-@functools.cache
-def known_models() -> Mapping[str, str]:
-    """Presets by the names under which tables know them."""
-    return dict(files.read_yaml(shipped() / "models.yaml").data)
-
-
-def preset_of(model: str) -> str | None:
-    """Preset of a model as tables call it, with or without its maker, type and tuning; None where there is none."""
-    name = model.rsplit("/", 1)[-1].lower()
-    for ending in ("-fp8", "-fp4", "-nvfp4", "-instruct"):
-        name = name.removesuffix(ending)
-    found = known_models().get(name, name)
-    return found if found in files.catalogue("templates", "models") else None
 
 
 def system_of(device: str) -> str | None:
@@ -402,7 +421,7 @@ def _scores(cases: Sequence[Case | str], skipped: Counter[str]) -> list[dict[str
         if problem is not None:
             skipped[problem] += 1
         else:
-            groups.setdefault(repr(case[0]), []).append(i)
+            groups.setdefault(repr((case[0], sorted(case[1]))), []).append(i)
     for places in groups.values():
         for i, figures in zip(places, _evaluated([cases[i] for i in places], skipped), strict=True):  # type: ignore[misc]
             found[i] = figures
@@ -425,15 +444,16 @@ def _together(cases: Sequence[tuple[Fields, Fields]], skipped: Counter[str]) -> 
     score = evaluate(scenario, {path: [own[path] for _, own in cases] for path in cases[0][1]})
     if not score.feasible.all():
         skipped[UNFIT] += int((~score.feasible).sum())
-    return [{name: float(values[i]) for name, values in score.serving.items()} if score.feasible[i] else None for i in range(len(cases))]
+    figures = {**score.serving, "mfu": score.mfu}
+    return [{name: float(values[i]) for name, values in figures.items()} if score.feasible[i] else None for i in range(len(cases))]
 
 
 def _scenario(shared: Fields, own: Fields) -> Scenario:
-    data = {name: dict(part) if isinstance(part, dict) else part for name, part in shared.items()}
+    data: Fields = copy.deepcopy(shared)
     for path, value in own.items():
-        head, *rest = path.split(".")
-        if rest:
-            data[head][rest[0]] = value
-        else:
-            data[head] = value
+        *places, last = path.split(".")
+        place = data
+        for name in places:
+            place = place.setdefault(name, {})
+        place[last] = value
     return from_document(Document(file="serving", data=data), None, "serving")

@@ -161,6 +161,11 @@ class HostCosts(FileModel):
     microbatch: Time = Field(description="time per microbatch and stage that no kernel fills: data loading, schedule, synchronisation")
     step: Time = Field(description="time per step that no kernel fills: logging, loss scaling, schedules")
     graph: Time = Field(default=np.array([1e-5]), description="time to launch the captured graph of a part of a layer, see `graphs`")
+    reading: Time | None = Field(
+        default=None,
+        description="time to issue one kernel of a step that reads prompts, where captured graphs launch only steps that write; `kernel` "
+        "where absent",
+    )
 
 
 class MemoryHabits(FileModel):

@@ -1,0 +1,123 @@
+"""How sources run services: lengths, what an engine waits for, how a run begins and ends, and what no row says of it.
+
+What is known is in ``measurements.yaml``, by source and engine; all of it is a condition of the runs and no property of an engine.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from crossflow.base.units import parse
+from crossflow.evidence.validation.closed_loop import LoopRun, loop_times
+from crossflow.evidence.validation.serving_models import ServedModel
+from crossflow.evidence.validation.tables import TableRow, measurements
+
+GUESSED = "guessed tokens not marked"  # of models with layers that guess tokens: sources run them with and without, and do not say which
+UNVERSIONED = "engine's version not stated"
+CACHED = "prompts read faster than devices multiply"  # so that a part of them must have lain in the cache, which nobody says
+APART = "workers for prompts"
+UNKNOWN = (GUESSED, UNVERSIONED, CACHED, APART)
+FASTEST = 0.9  # of the peak rate; no product of gemm_graph.csv comes so far on Hopper and Blackwell
+
+RunFacts = Mapping[str, Any]
+
+
+def run_facts(row: TableRow) -> RunFacts:
+    """What is known of the runs of a row's source with its engine; what its version or its device has of its own is laid over it."""
+    given = (given["service"] for source, given in measurements().items() if row["source"].startswith(source) and "service" in given)
+    engines: Mapping[str, RunFacts] = next(given, {})
+    names = (f"{row['engine']} {row.get('engine_version') or ''}", f"{row['engine']} {row['device']}")
+    told = sorted((name for name in engines if any(name == row["engine"] or one.startswith(name) for one in names)), key=len)
+    return {key: value for name in told for key, value in engines[name].items()}
+
+
+def unknown_of(row: TableRow, model: ServedModel | None) -> str:
+    """What no row of its kind says though it decides times; empty where all is told."""
+    if model is not None and model.guesses:
+        return GUESSED
+    return UNVERSIONED if not row.get("engine_version") else ""
+
+
+def too_fast(row: TableRow, own: Mapping[str, Any], score: Mapping[str, float]) -> bool:
+    """Whether requests of a row end so fast that devices would multiply at more than `FASTEST` of their peak rate, were all prompts read.
+
+    Users who each have one request after the other end one in the time of one (Little's law).
+    """
+    output = float(own["workload.output"])
+    taken = (float(row["ttft_ms"]) + (output - 1.0) * float(row["tpot_ms"])) * 1e-3
+    rate = float(own["workload.global_batch"]) / taken
+    return score["mfu"] * rate / score["request_throughput_per_s"] > FASTEST
+
+
+def mean_length(row: TableRow, column: str) -> int:
+    """Mean of the lengths that requests of a row are drawn with. [1]"""
+    return round(int(row[column]) * float(run_facts(row).get("lengths", 1.0)))
+
+
+def measured_times(score: Mapping[str, float], row: TableRow, users: float, replicas: int) -> tuple[float, float]:
+    """Mean time to the first token, and for each further one, as a source measures them: with its front end, how its runs go, and what the
+    engine waits for. [s]
+
+    All requests of a run come at once at first, `users` to a replica, and each user asks again when it has its answer (`closed_loop`).
+    Where requests wait for room steady state tells for how long; where workers of their own read prompts, users are known not to keep step
+    (`mixed`), or nothing is known of a source, it tells all but the burst.
+    """
+    found = run_facts(row)
+    front, requests = parse(found.get("front_end", "0 s"), "s"), float(found.get("requests_a_user", np.inf))
+    if row["mode"] == "disagg" or found.get("mixed", not found):
+        burst = 0.5 * max(users - 1.0, 0.0) * score["prompt_time_s"] / requests
+        return score["ttft_s"] + front + burst, _without_end(score, np.inf if row["mode"] == "disagg" else requests)
+    run = LoopRun(
+        users=max(round(users), 1), output=mean_length(row, "osl"), writing=_writing(score), reading=score["prompt_time_s"],
+        requests=requests, front=front, spread=2.0 / float(found.get("lengths", 1.0)) - 2.0, apart=row["engine"] == "sglang",
+    )  # fmt: skip
+    steps = _unpolled(found, users * replicas) + _gathering(found, row, users, replicas)
+    first, further = loop_times(run)
+    late = score["ttft_s"] + front > first  # requests wait for room, and fewer write than there are users
+    kept = run.apart and not late
+    return max(score["ttft_s"] + front, first) + steps * run.writing, further if kept else _without_end(score, requests)
+
+
+def _without_end(score: Mapping[str, float], requests: float) -> float:
+    """Mean time for each further token in steady state, with the end of a run. [s]
+
+    A request is written while prompts of all others are read, once each. The last request of each user sees those alone that came after
+    it in the burst: half of them in the mean.
+    """
+    return score["tpot_s"] - 0.5 * (score["tpot_s"] - _writing(score)) / requests
+
+
+def _writing(score: Mapping[str, float]) -> float:
+    """Time of a step that only writes. [s]"""
+    mean, longest, reading = score["tpot_s"], score["itl_p99_s"], score["prefill_share"]
+    share = reading * mean / longest  # of steps that read; where they are less than a hundredth, the longest are those that only write
+    return min(longest, mean) if longest <= mean or share >= 1.0 else (1.0 - reading) * mean / (1.0 - share)
+
+
+def _unpolled(found: RunFacts, users: float) -> float:
+    """Steps for which a request waits in the mean until an engine looks that polls once in so many steps that write. [1]
+
+    An engine that has nothing to do looks at once (SGLang's scheduler-recv-interval).
+    """
+    given: Sequence[tuple[int, int]] = found.get("polls", ())  # least users, and steps
+    interval = max((steps for least, steps in given if users >= least), default=1)
+    return 0.5 * (interval - 1.0) if users > 1 else 0.0
+
+
+def _gathering(found: RunFacts, row: TableRow, users: float, replicas: int) -> float:
+    """Steps for which a prompt waits in the mean until each replica has one to read, or so many steps are over (TensorRT-LLM's
+    attention_dp_config: enable_balance, timeout_iters). [1]
+
+    Prompts come one by one, each to any replica. The first of a round waits for the end of it, the others for half of it in the mean. All
+    of R replicas have one after R (1 + 1/2 + ... + 1/R) prompts (the coupon collector).
+    """
+    timeout = float(found.get("balanced", 0.0))
+    if replicas < 2 or not timeout:
+        return 0.0
+    come = users * replicas / mean_length(row, "osl")  # prompts in a step
+    needed = replicas * sum(1.0 / i for i in range(1, replicas + 1)) - 1.0
+    steps = min(timeout, needed / come)
+    return steps * (1.0 + 0.5 * come * steps) / (1.0 + come * steps)

@@ -1,0 +1,195 @@
+"""Rows of measured services: which model and layout they are of, what is known of their runs, and how a run of a benchmark goes."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from crossflow.base.errors import SpecError
+from crossflow.evidence.validation.closed_loop import LoopRun, loop_times
+from crossflow.evidence.validation.serving import _engines, _plan, serving_table
+from crossflow.evidence.validation.serving_models import names_of, served_model
+from crossflow.evidence.validation.serving_runs import APART, CACHED, GUESSED, UNVERSIONED, _gathering, _unpolled, mean_length, run_facts
+
+COLUMNS = (
+    "id,source,engine,engine_version,model,device,mode,isl,osl,concurrency,batch,tp,pp,attention_dp,moe_tp,moe_ep,precision,ttft_ms,tpot_ms"
+)
+WORKERS = "prefill_num_workers,prefill_tp,prefill_attention_dp,prefill_moe_tp,prefill_moe_ep,decode_batch,decode_num_workers,decode_tp"
+RUN = LoopRun(users=8, output=400, writing=0.01, reading=0.1, requests=10)
+
+
+# ------------------------------------------------------------------------------------------ how a run goes
+
+
+def slow_loop(run, lengths):
+    """The same run step by step, with the state of every user in plain words."""
+    state, left, asked, got = (["comes"] * run.users, [0] * run.users, [0.0] * run.users, [[] for _ in range(run.users)])
+    turn, comes, order = [0] * run.users, [run.front] * run.users, []
+    now = before = 0.0
+    while any(one != "gone" for one in state):
+        writes = [user for user in range(run.users) if state[user] == "writes"]
+        seen = before if writes else now
+        for user in sorted(range(run.users), key=lambda user: (comes[user], user)):
+            if state[user] == "comes" and comes[user] <= seen:
+                state[user] = "waits"
+                order.append(user)
+        if not order and not writes:
+            now = before = max(now, min(comes[user] for user in range(run.users) if state[user] == "comes"))
+            continue
+        before, reads = now, bool(order)
+        now += (run.reading if reads else 0.0) + (run.writing if writes and not (reads and run.apart) else 0.0)
+        if reads:
+            first = order.pop(0)
+            got[first].append(now - asked[first])
+            state[first], left[first] = "writes", lengths[first][turn[first]] - 1
+        for user in writes if not (reads and run.apart) else []:
+            left[user] -= 1
+            if left[user] == 0:
+                turn[user] += 1
+                state[user] = "comes" if turn[user] < len(lengths[user]) else "gone"
+                asked[user], comes[user] = now, now + run.front
+    return float(np.mean(got))
+
+
+@pytest.mark.parametrize("apart", [False, True])
+@pytest.mark.parametrize(("users", "front"), [(1, 0.0), (3, 0.004), (8, 0.03), (20, 0.0)])
+def test_a_run_is_that_of_a_loop_step_by_step(users, front, apart):
+    run = LoopRun(users=users, output=40, writing=0.01, reading=0.1, requests=4, front=front, apart=apart)
+    assert loop_times(run)[0] == pytest.approx(slow_loop(run, [[40] * 4] * users))
+
+
+def test_one_user_waits_for_the_front_end_and_for_reading_alone():
+    first, further = loop_times(LoopRun(users=1, output=101, writing=0.01, reading=0.1, requests=10, front=0.02))
+    assert (first, further) == (pytest.approx(0.12), pytest.approx(0.01))
+
+
+def test_where_steps_that_read_write_nothing_all_prompts_come_at_once_again():
+    """The mean of c prompts, read one after the other, is (c + 1) / 2 of one in every round; the others' prompts delay the further ones."""
+    first, further = loop_times(LoopRun(users=8, output=101, writing=0.01, reading=0.1, requests=10, apart=True))
+    assert first == pytest.approx(4.5 * 0.1)
+    assert further == pytest.approx(0.01 + 3.5 * 0.1 / 100)
+
+
+def test_answers_of_equal_lengths_keep_users_in_order():
+    """After the burst a prompt comes while the one before it is read, and the one after; answers of unequal lengths come apart."""
+    late = loop_times(LoopRun(users=8, output=400, writing=0.01, reading=0.1, requests=np.inf, front=0.004))[0]
+    spread = loop_times(LoopRun(users=8, output=400, writing=0.01, reading=0.1, requests=np.inf, front=0.004, spread=1.0))[0]
+    assert late == pytest.approx(3 * 0.1, rel=0.05)
+    assert 0.11 < spread < 0.2
+
+
+@pytest.mark.parametrize("change", [{"reading": 0.2}, {"writing": 0.02}, {"users": 16}, {"front": 0.05}])
+def test_first_tokens_come_no_sooner_where_anything_takes_longer(change):
+    assert loop_times(LoopRun(**{**RUN.__dict__, **change}))[0] >= loop_times(RUN)[0]
+
+
+# ------------------------------------------------------------------------------------------ models and layouts
+
+
+def test_a_published_file_beside_a_table_is_a_model(tmp_path):
+    data = json.loads((Path(__file__).parent / "data" / "huggingface" / "qwen3.5-35b-a3b.json").read_text())
+    (tmp_path / "models").mkdir()
+    (tmp_path / "models" / "Qwen--Qwen3.5-35B-A3B.json").write_text(json.dumps(data))
+    model = served_model("someone/Qwen3.5-35B-A3B-FP8", tmp_path)
+    assert (model.mixture, model.guesses) == (True, True)
+    assert served_model("Qwen/Qwen3.5-35B-A3B", tmp_path / "models" / "none") is None
+    assert served_model("zhipuai/GLM-5", tmp_path).named == "glm-5"
+
+
+def test_words_of_a_name_are_left_out_from_its_end_alone():
+    assert list(names_of("deepseek-ai/DeepSeek-R1-Distill-Llama-70B")) == ["deepseek-r1-distill-llama-70b"]
+    assert served_model("deepseek-ai/DeepSeek-V2").named == "deepseek-v2"
+
+
+@pytest.mark.parametrize(
+    ("row", "found"),
+    [
+        ({"concurrency": "112", "batch": "28", "tp": "4", "attention_dp": ""}, (112, 1, 4)),  # each rank has requests of its own
+        ({"concurrency": "112", "batch": "28", "tp": "4", "attention_dp": "1"}, (28, 4, 1)),  # four engines beside each other
+        ({"concurrency": "416", "batch": "13", "tp": "2", "attention_dp": "1"}, (13, 2, 1)),
+        ({"concurrency": "64", "batch": "16", "tp": "1", "attention_dp": "4"}, (64, 1, 4)),
+        ({"concurrency": "", "batch": "16", "tp": "2", "attention_dp": "4"}, (64, 2, 4)),
+    ],
+)
+def test_a_batch_is_that_of_one_replica(row, found):
+    assert _engines({"mode": "agg", **row}) == found
+
+
+def test_degrees_of_the_same_ranks_are_not_multiplied():
+    assert _plan(64, 1, 8, 8)[:2] == (8, 1)
+    assert _plan(1, 64, 8, 8) == (1, 8, "-ep8-etp1")
+
+
+# ------------------------------------------------------------------------------------------ what is known of runs
+
+
+def facts(**row):
+    return {
+        "source": "inferencex-2026-04-06",
+        "engine": "sglang",
+        "engine_version": "0.5.9",
+        "device": "b200",
+        "isl": "1024",
+        "osl": "1000",
+        **row,
+    }
+
+
+def test_facts_of_a_device_lie_over_those_of_its_engine():
+    assert "polls" not in run_facts(facts(device="h200"))
+    assert run_facts(facts()) == {**run_facts(facts(device="h200")), "polls": run_facts(facts())["polls"]}
+    assert (mean_length(facts(), "isl"), mean_length(facts(source="anywhere"), "isl")) == (922, 1024)
+
+
+def test_an_engine_that_polls_lets_requests_wait_half_an_interval():
+    found = run_facts(facts())
+    assert [_unpolled(found, users) for users in (1, 4, 16)] == [0.0, 4.5, 14.5]
+
+
+def test_prompts_gather_until_every_replica_has_one():
+    """A round that ends by its time alone: its first prompt waits for all of it, others for half; no replicas, no rounds."""
+    found, row = {"balanced": 50}, facts(source="anywhere")
+    few = _gathering(found, row, users=1.0, replicas=4)
+    assert few == pytest.approx(50 * (1 + 0.5 * 0.2) / 1.2)
+    many = _gathering(found, row, users=1000.0, replicas=4)
+    steps = (4 * (1 + 1 / 2 + 1 / 3 + 1 / 4) - 1) / 4
+    assert many == pytest.approx(steps * (1 + 2 * steps) / (1 + 4 * steps))
+    assert _gathering(found, row, users=64.0, replicas=1) == 0.0
+
+
+def table_of(tmp_path, *rows, columns=COLUMNS):
+    (tmp_path / "serving.csv").write_text("\n".join((columns, *rows)) + "\n")
+    return serving_table(tmp_path)
+
+
+def test_rows_of_which_something_is_not_known_are_groups_of_their_own(tmp_path):
+    qwen = "Qwen/Qwen3-32B,h100-80gb,agg,1000,200,16,16,2,1,1,1,1,bf16"
+    deepseek = "deepseek-ai/DeepSeek-R1,h200,agg,1000,200,4,4,8,1,1,8,1,fp8"
+    versions = ("vllm,0.12.0", qwen, "200,20"), ("vllm,", qwen, "200,20"), ("sglang,0.5.9", deepseek, "300,15"), ("vllm,1.0", qwen, "9,1")
+    found = table_of(tmp_path, *(f"a,x,{engine},{run},{times}" for engine, run, times in versions))
+    firsts = found.groups["figure"][1::2]
+    assert firsts == ["first token", f"first token, {UNVERSIONED}", f"first token, {GUESSED}", f"first token, {CACHED}"]
+    assert [bool(kind) for kind in found.alike["kind"][1::2]] == [True, False, False, False]
+
+
+def test_workers_for_prompts_are_read(tmp_path):
+    row = "a,x,trtllm,1.0,Qwen/Qwen3-32B,b200,disagg,4000,500,,,,,,,,fp8,700,12"
+    found = table_of(tmp_path, f"{row},4,1,1,1,1,16,1,4", columns=f"{COLUMNS},{WORKERS}")
+    assert found.groups["figure"] == [f"time per token, {APART}", f"first token, {APART}"]
+    assert found.items == ["Qwen/Qwen3-32B, 4000/500"] * 2
+    more = table_of(tmp_path, f"{row},8,1,1,1,1,16,1,4", columns=f"{COLUMNS},{WORKERS}")
+    assert more.predicted[1] < found.predicted[1]
+
+
+def test_a_model_without_preset_or_file_is_skipped(tmp_path):
+    found = table_of(tmp_path, "a,x,vllm,1.0,someone/Unknown-9B,h100-80gb,agg,1000,200,16,16,2,1,1,1,1,bf16,200,20")
+    assert dict(found.skipped) == {"no preset for model 'someone/Unknown-9B', and no config.json of it beside the table": 1}
+
+
+def test_a_cell_that_is_no_number_is_told_with_its_row(tmp_path):
+    row = "a,x,vllm,1.0,Qwen/Qwen3-32B,h100-80gb,agg,1000,200,16,16,two,1,1,1,1,bf16,200,20"
+    with pytest.raises(SpecError, match=r"serving.csv: tp: expected a whole number, got 'two' in the row a,x,vllm"):
+        table_of(tmp_path, row)
+    with pytest.raises(SpecError, match=r"isl: expected a whole number, got '0'"):
+        table_of(tmp_path, row.replace("1000,", "0,").replace("two", "2"))
