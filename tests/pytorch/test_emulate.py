@@ -359,7 +359,7 @@ def test_what_follows_a_collective_may_wait_for_others(script):
         "--what-if",
         "all_reduce+50ms",
     )
-    assert (done.stdout, done.returncode) == ("[tensor([1., 1., 1., 1.])]\n", 0), done.stderr
+    assert (done.stdout, done.returncode) == ("[tensor([512., 512., 512., 512.])]\n", 0), done.stderr
 
 
 @pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGKILL, -9)])
