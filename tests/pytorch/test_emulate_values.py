@@ -8,6 +8,7 @@ import pytest
 import torch
 import torch.distributed as dist
 import torch.distributed._functional_collectives as functional
+from torch.distributed.fsdp import fully_shard
 
 from crossflow.evidence.emulation.launch import emulated
 from crossflow.evidence.emulation.processes import RunSettings
@@ -167,6 +168,17 @@ def trained(ranks):
     return found
 
 
+def sharded(ranks):
+    """The first loss of a model that FSDP2 divides, unevenly too, and its own part of the gradients."""
+    torch.manual_seed(5)
+    model = torch.nn.Sequential(torch.nn.Linear(8, 7), torch.nn.LayerNorm(7), torch.nn.Linear(7, 4))
+    fully_shard(model[0])
+    fully_shard(model)
+    loss = (model(data(16).reshape(2, 8)) - 1).square().mean()
+    loss.backward()
+    return loss.detach(), [one.grad.to_local() for one in model.parameters()]
+
+
 CALLS = {
     **{f"all_reduce {op}": all_reduced(op) for op in ("SUM", "AVG", "PRODUCT", "MIN", "MAX")},
     **{f"all_reduce {op} of integers": all_reduced(op, torch.int64) for op in ("SUM", "PRODUCT", "BAND", "BOR", "BXOR")},
@@ -178,7 +190,7 @@ CALLS = {
         call.__name__: call
         for call in (
             reduced, gathered, gathered_whole, gathered_together, gathered_on_one, scattered, exchanged, routed, broadcast, objects, ring,
-            crossing, functions, trained,
+            crossing, functions, trained, sharded,
         )
     },
 }  # fmt: skip

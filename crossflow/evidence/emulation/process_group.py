@@ -41,8 +41,9 @@ from crossflow.evidence.emulation.buffers import (
 from crossflow.evidence.emulation.delays import Delays
 from crossflow.evidence.emulation.link import Call, LinkThread, Pace
 from crossflow.evidence.emulation.record import Called, CallRecorder
+from crossflow.evidence.emulation.shards import GatheredShards
 from crossflow.evidence.emulation.standstill import StandstillWatch
-from crossflow.evidence.emulation.values import Awaited, Neighbours, Way, reducing
+from crossflow.evidence.emulation.values import MessageAwaited, MessageWay, Neighbours, reducing
 from crossflow.evidence.emulation.what_if import Delay
 
 TRIALS, TRIAL = 24, 1e-3  # calls with which the time of delivery is measured, and their delay [s]
@@ -131,7 +132,7 @@ class Runtime(GradientWaits):
     def __post_init__(self) -> None:
         self.pace, self.lock, self.local = Pace(slow=self.delays.what_if.slow), threading.Lock(), threading.local()
         self.others = frozenset(self.real) - {self.recorder.rank} if self.watch is not None else frozenset()
-        self.neighbours = Neighbours()
+        self.neighbours, self.shards = Neighbours(), GatheredShards()
         self.early = self._delivery()
 
     def _delivery(self) -> float:
@@ -163,6 +164,15 @@ class Runtime(GradientWaits):
             yield
         finally:
             self.local.exchanges = False
+
+    @contextlib.contextmanager
+    def gathering(self, params: Sequence[Any]) -> Iterator[None]:
+        """What this thread gathers are parameters of FSDP2."""
+        self.local.gathers = params
+        try:
+            yield
+        finally:
+            self.local.gathers = ()
 
     def issue(self, group: EmulatedGroup, asked: Request) -> Handle:
         """Call a collective of a group."""
@@ -296,7 +306,7 @@ class Handle(dist.Work):
         self.gate = threading.Lock()  # that those who wait can be interrupted at, unlike at a future
         self.gate.acquire()
         self.source = -1  # place in the group of who sent it, where the script named nobody
-        self.awaited: Awaited | None = None  # of a transfer to this rank
+        self.awaited: MessageAwaited | None = None  # of a transfer to this rank
 
     def _source_rank(self) -> int:
         return self.source
@@ -449,6 +459,10 @@ class EmulatedGroup(dist.ProcessGroup):
 
     pg_name = group_name
 
+    @property
+    def _device_types(self) -> list[torch.device]:
+        return [torch.device(kind) for kind in ("cpu", "cuda")[: 1 + torch.cuda.is_available()]]
+
     def _get_backend(self, device: torch.device) -> EmulatedGroup:  # noqa: ARG002
         return self
 
@@ -540,10 +554,15 @@ class EmulatedGroup(dist.ProcessGroup):
         both = list(zip(outputs, inputs, strict=True))
         for output, source in both:
             check_whole("all_gather", output, source, len(self.members))
+        params = getattr(self.runtime.local, "gathers", ())
+        parts = self.runtime.shards.parts(params, inputs[0].numel()) if params and len(both) == 1 else None
 
         def fill() -> None:
             for output, source in both:
-                repeat(output, source, len(self.members))
+                if parts is None:
+                    repeat(output, source, len(self.members))
+                else:
+                    self.runtime.shards.write(output, source, parts, self.place)
 
         return self._go("all_gather", outputs, outputs, fill)
 
@@ -645,8 +664,8 @@ class EmulatedGroup(dist.ProcessGroup):
         handle.awaited = asked
         return handle
 
-    def _way(self, places: int, tag: int) -> Way:
-        return Way(group=self.label, places=places % len(self.members), tag=tag)
+    def _way(self, places: int, tag: int) -> MessageWay:
+        return MessageWay(group=self.label, places=places % len(self.members), tag=tag)
 
     def recv_anysource(self, tensors: Any, tag: int = 0) -> Handle:
         """Receive from any rank: from the first that is emulated."""

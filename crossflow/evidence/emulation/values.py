@@ -66,7 +66,7 @@ def reducing(tensors: Iterable[torch.Tensor], reduction: Any, ranks: int, first:
 # -------------------------------------------------------------------------------------------- transfers
 
 
-class Way(NamedTuple):
+class MessageWay(NamedTuple):
     """How messages go: in a group, so many places on, with a tag."""
 
     group: str
@@ -75,7 +75,7 @@ class Way(NamedTuple):
 
 
 @dataclass(kw_only=True)
-class Sent:
+class MessageSent:
     """A message; its buffer belongs to the script until the message is sent, so it is copied then."""
 
     data: torch.Tensor
@@ -88,7 +88,7 @@ class Sent:
 
 
 @dataclass(kw_only=True)
-class Awaited:
+class MessageAwaited:
     """A buffer for a message.
 
     Attributes
@@ -99,7 +99,7 @@ class Awaited:
     """
 
     target: torch.Tensor
-    message: Sent | None = None
+    message: MessageSent | None = None
     written: bool = False
     open: bool = True
 
@@ -112,12 +112,12 @@ class Neighbours:
     """
 
     lock: threading.Lock = field(default_factory=threading.Lock)
-    sent: dict[Way, deque[Sent]] = field(default_factory=lambda: defaultdict(lambda: deque(maxlen=KEPT)))
-    awaited: dict[Way, deque[Awaited]] = field(default_factory=lambda: defaultdict(lambda: deque(maxlen=KEPT)))
+    sent: dict[MessageWay, deque[MessageSent]] = field(default_factory=lambda: defaultdict(lambda: deque(maxlen=KEPT)))
+    awaited: dict[MessageWay, deque[MessageAwaited]] = field(default_factory=lambda: defaultdict(lambda: deque(maxlen=KEPT)))
 
-    def send(self, way: Way, tensor: torch.Tensor) -> Sent:
+    def send(self, way: MessageWay, tensor: torch.Tensor) -> MessageSent:
         """Let a buffer go, to who waits for it or will."""
-        message = Sent(data=tensor)
+        message = MessageSent(data=tensor)
         with self.lock:
             for asked in list(self.awaited[way]):
                 self.awaited[way].popleft()
@@ -129,9 +129,9 @@ class Neighbours:
             self.sent[way].append(message)
         return message
 
-    def receive(self, way: Way, target: torch.Tensor) -> Awaited:
+    def receive(self, way: MessageWay, target: torch.Tensor) -> MessageAwaited:
         """Expect a message."""
-        asked = Awaited(target=target)
+        asked = MessageAwaited(target=target)
         with self.lock:
             if self.sent[way]:
                 asked.message = self.sent[way].popleft()
@@ -139,12 +139,12 @@ class Neighbours:
                 self.awaited[way].append(asked)
         return asked
 
-    def write(self, asked: Awaited) -> None:
+    def write(self, asked: MessageAwaited) -> None:
         """Write a message into its buffer, zeros where there is none yet."""
         with self.lock:
             self._write(asked)
 
-    def _write(self, asked: Awaited) -> None:
+    def _write(self, asked: MessageAwaited) -> None:
         asked.written, target = True, asked.target.detach()
         if asked.message is None or asked.message.data.dtype != target.dtype:
             target.zero_()
