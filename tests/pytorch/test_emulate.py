@@ -240,6 +240,16 @@ def test_processes_for_ranks_are_emulated_or_refused_before_they_run(tmp_path, w
     assert f"crossflow: {refused}" in done.stderr or not refused
 
 
+def test_a_stage_that_asks_an_emulated_one_for_shapes_is_refused(script):
+    done = script(
+        "from torch.distributed.pipelining import PipelineStage, ScheduleGPipe\n"
+        "stage = PipelineStage(torch.nn.Linear(8, 8), 3, 8, torch.device('cpu'))\nScheduleGPipe(stage, n_microbatches=2).step()\n",
+        ranks="3",
+    )
+    assert done.returncode == 2, done.stderr
+    assert "crossflow: a pipeline stage asks an emulated rank for shapes, which are not known; give PipelineStage input_args" in done.stderr
+
+
 def test_a_model_that_is_sharded_learns_and_finds_its_checkpoint(script, tmp_path):
     """The emulated rank is not the first, its layers are uneven, and one has no data when it is divided."""
     done = script(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import platform
+import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import timedelta
@@ -28,6 +29,10 @@ from crossflow.evidence.emulation.standstill import StandstillWatch
 from crossflow.evidence.emulation.store import SharedStore
 
 BACKEND = "crossflow"
+UNKNOWN_SHAPES = (
+    "a pipeline stage asks an emulated rank for shapes, which are not known; give PipelineStage input_args and output_args, tensors of a "
+    "microbatch, so that it need not ask"
+)
 
 
 @contextlib.contextmanager
@@ -238,6 +243,9 @@ def _objects_of(place: int, settings: RunSettings, runtime: Runtime, instead: Ca
             source = dist.get_global_rank(group, in_group or 0)
         if group is dist.GroupMember.NON_GROUP_MEMBER or source in settings.real:
             return exchanged(*given, **named)
+        if instead is _message and str(sys._getframe(1).f_globals.get("__name__")).startswith("torch.distributed.pipelining"):
+            runtime.recorder.failure = runtime.recorder.failure or UNKNOWN_SHAPES
+            raise CrossflowError(UNKNOWN_SHAPES)
         return instead(source, group)
 
     return call
