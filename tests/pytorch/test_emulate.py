@@ -205,6 +205,85 @@ def test_a_delay_function_that_fails_is_told_in_one_line(script, tmp_path, text,
     assert sentence in done.stderr
 
 
+SPAWNS = """import sys, torch, torch.distributed as dist, torch.multiprocessing as mp
+def main(rank, world):
+    dist.init_process_group("gloo", init_method="tcp://localhost:1", rank=rank, world_size=world)
+    store = dist.distributed_c10d._get_default_store()
+    store.set(f"name{rank}", f"node {rank}")
+    print(rank, store.get(f"name{(rank + 1) % world}"), store.add("here", 1))
+    store.wait(["name5"])
+    dist.TCPStore("localhost", 1, world, rank == 0).wait(sys.argv[1:])
+def start(): mp.get_context("spawn").Process(target=main, args=(0, 8)).start()
+if __name__ == "__main__":
+    exec(sys.argv.pop(1))
+"""
+
+
+@pytest.mark.parametrize(
+    ("words", "said", "refused"),
+    [
+        (["mp.spawn(main, (8,), 8)"], "3 b'node 3' 8\n", ""),
+        (["mp.start_processes(main, (8,), 8, join=False).join()", "other"], "3 b'node 3' 8\n", "the script waits for the key 'other' of a"),
+        (
+            ["mp.spawn(main, (2,), 2)"],
+            "",
+            "the script spawns 2 processes, which are neither the 8 ranks of the emulated world nor",
+        ),
+        (["start()"], "", "the script starts a process for main, which calls init_process_group; start ranks with torch.multiprocessing"),
+    ],
+)
+def test_processes_for_ranks_are_emulated_or_refused_before_they_run(tmp_path, words, said, refused, run):
+    path = tmp_path / "script.py"
+    path.write_text(SPAWNS, encoding="utf-8")
+    done = run("--world-size", "8", "--ranks", "3", "--system", "dgx-h100", "--", str(path), *words)
+    assert (done.returncode, done.stdout) == (2 if refused else 0, said), done.stderr
+    assert f"crossflow: {refused}" in done.stderr or not refused
+
+
+def test_a_stage_that_asks_an_emulated_one_for_shapes_is_refused(script):
+    done = script(
+        "from torch.distributed.pipelining import PipelineStage, ScheduleGPipe\n"
+        "stage = PipelineStage(torch.nn.Linear(8, 8), 3, 8, torch.device('cpu'))\nScheduleGPipe(stage, n_microbatches=2).step()\n",
+        ranks="3",
+    )
+    assert done.returncode == 2, done.stderr
+    assert "crossflow: a pipeline stage asks an emulated rank for shapes, which are not known; give PipelineStage input_args" in done.stderr
+
+
+def test_a_model_that_is_sharded_learns_and_finds_its_checkpoint(script, tmp_path):
+    """The emulated rank is not the first, its layers are uneven, and one has no data when it is divided."""
+    done = script(
+        f"""
+import torch.distributed.checkpoint as dcp
+from torch.distributed.checkpoint.state_dict import get_state_dict
+from torch.distributed.fsdp import fully_shard
+torch.manual_seed(0)
+model = torch.nn.Sequential(torch.nn.Linear(16, 33), torch.nn.GELU(), torch.nn.Linear(33, 10, device="meta"), torch.nn.Linear(10, 10))
+for layer in (model[0], model[2], model):
+    fully_shard(layer)
+model[2].to_empty(device="cpu").reset_parameters()
+optimizer, losses = torch.optim.AdamW(model.parameters(), lr=1e-2), []
+x, y = torch.randn(32, 16), torch.randint(0, 10, (32,))
+for _ in range(20):
+    loss = torch.nn.functional.cross_entropy(model(x), y)
+    loss.backward()
+    optimizer.step()
+    optimizer.zero_grad()
+    losses.append(loss.item())
+state = dict(zip(("model", "optimizer"), get_state_dict(model, optimizer)), step=torch.tensor(7))
+dcp.save(state, checkpoint_id="{tmp_path}/saved")
+kept = [one.to_local().clone() for one in state["model"].values()]
+for one in state["model"].values():
+    one.to_local().zero_()
+state["step"].zero_()
+dcp.load(state, checkpoint_id="{tmp_path}/saved")
+print(losses[-1] < 0.9 * losses[0], all(map(torch.equal, kept, [one.to_local() for one in state["model"].values()])), state["step"].item())
+""",
+        ranks="2",
+    )
+    assert (done.stdout, done.returncode) == ("True True 7\n", 0), done.stderr
+
+
 # -------------------------------------------------------------------------------------------- several real ranks
 
 
@@ -359,7 +438,7 @@ def test_what_follows_a_collective_may_wait_for_others(script):
         "--what-if",
         "all_reduce+50ms",
     )
-    assert (done.stdout, done.returncode) == ("[tensor([1., 1., 1., 1.])]\n", 0), done.stderr
+    assert (done.stdout, done.returncode) == ("[tensor([512., 512., 512., 512.])]\n", 0), done.stderr
 
 
 @pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGKILL, -9)])

@@ -118,6 +118,7 @@ OWN = {
     "decoupled": (lambda model: torch.optim.AdamW(model.parameters()), 2),  # whose defaults are more than its arguments
     "class": (lambda model: torch.optim.AdamW, 2),
     "groups": (lambda model: torch.optim.AdamW([{"params": [one], "lr": 1e-4 * one.dim()} for one in model.parameters()]), 2),
+    "nadam": (lambda model: torch.optim.NAdam(model.parameters()), 2),
     "muon": (lambda model: torch.optim.Muon([one for one in model.parameters() if one.dim() == 2]), 1),
 }
 
@@ -147,3 +148,25 @@ def test_scalar_weights_stay_whole():
 def test_sparse_gradients_are_told():
     with pytest.raises(CrossflowError, match="build embeddings with sparse=False"):
         record(lambda: (nn.EmbeddingBag(100, 8, sparse=True), torch.zeros(4, 3, dtype=torch.long)), world_size=4, parallel="ddp")
+
+
+@pytest.mark.parametrize(
+    ("make", "cure"),
+    [
+        (torch.optim.Adafactor, "torch does not do one of its in-place operations on divided weights"),
+        (torch.optim.LBFGS, "the optimizer runs the model itself, by a closure"),
+    ],
+)
+def test_optimizers_that_cannot_be_imported_say_why(make, cure):
+    with pytest.raises(CrossflowError, match=cure):
+        record(trained_by(lambda model: make(model.parameters())), world_size=4, parallel="fsdp2")
+
+
+def test_boxes_that_depend_on_data_are_told():
+    class Detector(nn.Conv2d):
+        def forward(self, x):
+            found = super().forward(x)
+            return found[(found.mean(1, keepdim=True) > 0).expand_as(found)]
+
+    with pytest.raises(CrossflowError, match="give a detection model a fixed number of proposals"):
+        record(lambda: (Detector(3, 4, 3), torch.randn(2, 3, 8, 8)), world_size=4, parallel="ddp")

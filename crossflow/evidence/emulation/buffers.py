@@ -130,6 +130,12 @@ def repeat(target: torch.Tensor, source: torch.Tensor, times: int) -> None:
     put(target, source.detach().reshape(1, -1).expand(times, -1))
 
 
+def tile(target: torch.Tensor, source: torch.Tensor) -> None:
+    """Write a buffer again and again until another is full; zeros where it is empty."""
+    times = -(-target.numel() // max(source.numel(), 1))
+    put(target, source.detach().reshape(-1).repeat(times)[: target.numel()] if source.numel() not in (0, target.numel()) else source)
+
+
 def pairs(targets: Iterable[torch.Tensor], sources: Iterable[torch.Tensor]) -> Callable[[], None]:
     """Writes sources into targets, one by one."""
     both = list(zip(targets, sources, strict=False))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import platform
+import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import timedelta
@@ -13,17 +14,25 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch.distributed import distributed_c10d as c10d
+from torch.distributed.fsdp._fully_shard import _fsdp_param, _fsdp_param_group
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from crossflow.base.errors import CrossflowError
+from crossflow.evidence.emulation.checkpoints import CheckpointPlans
 from crossflow.evidence.emulation.meeting import Meets
 from crossflow.evidence.emulation.process_group import EmulatedGroup, GradientWaits, Runtime
 from crossflow.evidence.emulation.processes import RunSettings
 from crossflow.evidence.emulation.real_group import NotedGroup, RealRuntime
 from crossflow.evidence.emulation.record import CallRecorder
+from crossflow.evidence.emulation.spawned import SpawnedRanks
 from crossflow.evidence.emulation.standstill import StandstillWatch
+from crossflow.evidence.emulation.store import SharedStore
 
 BACKEND = "crossflow"
+UNKNOWN_SHAPES = (
+    "a pipeline stage asks an emulated rank for shapes, which are not known; give PipelineStage input_args and output_args, tensors of a "
+    "microbatch, so that it need not ask"
+)
 
 
 @contextlib.contextmanager
@@ -118,7 +127,15 @@ Maker = Callable[[Any], Any]
 def _replacements(settings: RunSettings, runtime: Runtime) -> Iterator[tuple[Any, str, Maker]]:
     """Functions of torch that are replaced, and what makes the new one of the old one."""
     yield c10d, "_new_process_group_helper", _groups
-    yield c10d, "rendezvous", lambda _: _rendezvous(settings)
+    spawned = SpawnedRanks(settings.rank, settings.world_size, runtime.recorder)
+
+    stores: list[SharedStore] = []  # torch keeps stores in C++, which does not keep what they are in Python
+
+    def store(*_: Any, **__: Any) -> SharedStore:
+        stores.append(SharedStore(settings.rank, settings.world_size, spawned.refused))
+        return stores[-1]
+
+    yield c10d, "rendezvous", lambda _: _rendezvous(settings, store)
     for module in (c10d, dist):
         yield module, "init_process_group", lambda old: _initialised(old, settings)
         for name in ("all_gather_object", "gather_object", "send_object_list"):
@@ -126,7 +143,12 @@ def _replacements(settings: RunSettings, runtime: Runtime) -> Iterator[tuple[Any
         for name, place, instead in (("broadcast_object_list", 1, _barrier), ("scatter_object_list", 2, _barrier)):
             yield module, name, functools.partial(_objects_of, place, settings, runtime, instead)
         yield module, "recv_object_list", functools.partial(_objects_of, 1, settings, runtime, _message)
-    yield dist, "TCPStore", lambda _: lambda *_, **__: dist.HashStore()
+    for name in ("TCPStore", "FileStore"):
+        yield dist, name, lambda _: store
+    yield _fsdp_param.FSDPParam, "_init_sharded_param", runtime.shards.dividing
+    yield _fsdp_param_group, "foreach_all_gather", lambda old: _gathering(old, runtime)
+    yield from spawned.replacements()
+    yield from CheckpointPlans(settings.real).replacements()
     yield from _engines(runtime)
 
 
@@ -150,11 +172,21 @@ def _groups(old: Any) -> Any:
     return helper
 
 
-def _rendezvous(settings: RunSettings) -> Any:
+def _gathering(old: Any, runtime: Runtime) -> Any:
+    """Gathers of parameters of FSDP2 know what they gather."""
+
+    def gather(params: Any, *given: Any, **named: Any) -> Any:
+        with runtime.gathering(params):
+            return old(params, *given, **named)
+
+    return gather
+
+
+def _rendezvous(settings: RunSettings, store: Callable[[], Any]) -> Any:
     """The others are always there."""
 
     def meet(url: str, rank: int = -1, world_size: int = -1, **_: Any) -> Iterator[Any]:  # noqa: ARG001
-        yield dist.HashStore(), settings.rank if rank < 0 else rank, settings.world_size if world_size < 0 else world_size
+        yield store(), settings.rank if rank < 0 else rank, settings.world_size if world_size < 0 else world_size
 
     return meet
 
@@ -211,6 +243,9 @@ def _objects_of(place: int, settings: RunSettings, runtime: Runtime, instead: Ca
             source = dist.get_global_rank(group, in_group or 0)
         if group is dist.GroupMember.NON_GROUP_MEMBER or source in settings.real:
             return exchanged(*given, **named)
+        if instead is _message and str(sys._getframe(1).f_globals.get("__name__")).startswith("torch.distributed.pipelining"):
+            runtime.recorder.failure = runtime.recorder.failure or UNKNOWN_SHAPES
+            raise CrossflowError(UNKNOWN_SHAPES)
         return instead(source, group)
 
     return call

@@ -1,8 +1,9 @@
-"""A process group whose other ranks are emulated: every collective ends after its delay, with outputs made of the rank's own data."""
+"""A process group whose other ranks are emulated: every collective ends after its delay, with outputs as if all ranks had the same data."""
 
 from __future__ import annotations
 
 import contextlib
+import itertools
 import math
 import statistics
 import sys
@@ -35,11 +36,14 @@ from crossflow.evidence.emulation.buffers import (
     parts_of,
     put_data,
     repeat,
+    tile,
 )  # fmt: skip
 from crossflow.evidence.emulation.delays import Delays
 from crossflow.evidence.emulation.link import Call, LinkThread, Pace
 from crossflow.evidence.emulation.record import Called, CallRecorder
+from crossflow.evidence.emulation.shards import GatheredShards
 from crossflow.evidence.emulation.standstill import StandstillWatch
+from crossflow.evidence.emulation.values import MessageAwaited, MessageWay, Neighbours, reducing
 from crossflow.evidence.emulation.what_if import Delay
 
 TRIALS, TRIAL = 24, 1e-3  # calls with which the time of delivery is measured, and their delay [s]
@@ -128,6 +132,7 @@ class Runtime(GradientWaits):
     def __post_init__(self) -> None:
         self.pace, self.lock, self.local = Pace(slow=self.delays.what_if.slow), threading.Lock(), threading.local()
         self.others = frozenset(self.real) - {self.recorder.rank} if self.watch is not None else frozenset()
+        self.neighbours, self.shards = Neighbours(), GatheredShards()
         self.early = self._delivery()
 
     def _delivery(self) -> float:
@@ -159,6 +164,15 @@ class Runtime(GradientWaits):
             yield
         finally:
             self.local.exchanges = False
+
+    @contextlib.contextmanager
+    def gathering(self, params: Sequence[Any]) -> Iterator[None]:
+        """What this thread gathers are parameters of FSDP2."""
+        self.local.gathers = params
+        try:
+            yield
+        finally:
+            self.local.gathers = ()
 
     def issue(self, group: EmulatedGroup, asked: Request) -> Handle:
         """Call a collective of a group."""
@@ -292,6 +306,7 @@ class Handle(dist.Work):
         self.gate = threading.Lock()  # that those who wait can be interrupted at, unlike at a future
         self.gate.acquire()
         self.source = -1  # place in the group of who sent it, where the script named nobody
+        self.awaited: MessageAwaited | None = None  # of a transfer to this rank
 
     def _source_rank(self) -> int:
         return self.source
@@ -316,6 +331,8 @@ class Handle(dist.Work):
         with contextlib.nullcontext() if watch is None else watch.waiting(self.number), self.gate:
             pass
         self.future.wait()
+        if self.awaited is not None:
+            self.awaited.open = False
         self.runtime.waited([self], began, time.perf_counter())
         if began < self.end - self.runtime.early:
             self.runtime.follow(time.perf_counter() - self.end)
@@ -442,6 +459,10 @@ class EmulatedGroup(dist.ProcessGroup):
 
     pg_name = group_name
 
+    @property
+    def _device_types(self) -> list[torch.device]:
+        return [torch.device(kind) for kind in ("cpu", "cuda")[: 1 + torch.cuda.is_available()]]
+
     def _get_backend(self, device: torch.device) -> EmulatedGroup:  # noqa: ARG002
         return self
 
@@ -485,14 +506,19 @@ class EmulatedGroup(dist.ProcessGroup):
 
     # Collectives.
     def allreduce(self, tensors: Any, opts: Any = None, *_: Any, **__: Any) -> Handle:
-        """Sum over all ranks: what this one has."""
-        return self._go("all_reduce", tensors, flat(tensors), opts=opts)
+        """Reduction over all ranks, of what this one has."""
+        return self._go("all_reduce", tensors, flat(tensors), self._reduced(flat(tensors), opts), opts=opts)
 
     allreduce_coalesced = allreduce
 
     def reduce(self, tensors: Any, opts: Any = None, *_: Any, **__: Any) -> Handle:
-        """Sum on one rank."""
-        return self._go("reduce", tensors, flat(tensors), opts=opts)
+        """Reduction on one rank; the others keep what they have."""
+        fill = self._reduced(flat(tensors), opts) if opts.rootRank == self.place else _nothing
+        return self._go("reduce", tensors, flat(tensors), fill, opts=opts)
+
+    def _reduced(self, tensors: Tensors, opts: Any, first: Callable[[], None] | None = None) -> Callable[[], None]:
+        """Reduces buffers that all ranks have alike."""
+        return reducing(tensors, getattr(opts, "reduceOp", None), len(self.members), first)
 
     def broadcast(self, tensors: Any, opts: Any = None, *_: Any, **__: Any) -> Handle:
         """Copy of one rank: every rank keeps what it has."""
@@ -528,20 +554,26 @@ class EmulatedGroup(dist.ProcessGroup):
         both = list(zip(outputs, inputs, strict=True))
         for output, source in both:
             check_whole("all_gather", output, source, len(self.members))
+        params = getattr(self.runtime.local, "gathers", ())
+        parts = self.runtime.shards.parts(params, inputs[0].numel()) if params and len(both) == 1 else None
 
         def fill() -> None:
             for output, source in both:
-                repeat(output, source, len(self.members))
+                if parts is None:
+                    repeat(output, source, len(self.members))
+                else:
+                    self.runtime.shards.write(output, source, parts, self.place)
 
         return self._go("all_gather", outputs, outputs, fill)
 
     def reduce_scatter(self, outputs: Any, inputs: Any, opts: Any = None, *_: Any, **__: Any) -> Handle:
-        """Sum of all ranks, of which each keeps a part: of its own data."""
+        """Reduction over all ranks, of which each keeps a part."""
         outs, lists = ([outputs], [inputs]) if isinstance(outputs, torch.Tensor) else (outputs, inputs)
         for output, row in zip(outs, lists, strict=True):
             check_parts("reduce_scatter", "input", row, len(self.members))
             check_like("reduce_scatter", row, output, self.place)
-        return self._go("reduce_scatter", inputs, outputs, pairs(outs, [row[self.place] for row in lists]), opts=opts)
+        fill = self._reduced(outs, opts, pairs(outs, [row[self.place] for row in lists]))
+        return self._go("reduce_scatter", inputs, outputs, fill, opts=opts)
 
     def reduce_scatter_single(self, output: torch.Tensor, source: torch.Tensor, opts: Any = None, *_: Any, **__: Any) -> Handle:
         """The same in one buffer."""
@@ -552,29 +584,39 @@ class EmulatedGroup(dist.ProcessGroup):
         for output, source in zip(outputs, inputs, strict=True):
             check_whole("reduce_scatter", source, output, len(self.members))
         own = [one.detach().reshape(len(self.members), -1)[self.place] for one in inputs]
-        return self._go("reduce_scatter", inputs, outputs, pairs(outputs, own), opts=opts)
+        return self._go("reduce_scatter", inputs, outputs, self._reduced(outputs, opts, pairs(outputs, own)), opts=opts)
 
     def all_to_all_single(
         self, output: torch.Tensor, source: torch.Tensor, out_splits: Any = None, in_splits: Any = None, *_: Any, **__: Any
     ) -> Handle:
-        """Every rank sends a part to every other: its own data comes back."""
-        sizes = []
+        """Every rank sends a part to every other: from each comes what this one sends to its own place."""
+        sizes, parts = list[tuple[int, ...]](), list[Tensors]()
         for tensor, splits in ((source, in_splits or ()), (output, out_splits or ())):
             check_sums("all_to_all", tensor, splits, len(self.members))
             sizes.append(parts_of(tensor, splits, len(self.members)))
-        return self._exchange(output, [source], [output], *sizes)
+            rows = torch.atleast_1d(tensor.detach())
+            parts.append(rows.split([*splits] if splits else max(rows.shape[0] // len(self.members), 1)))
+        return self._exchange(output, [source], [output], sizes[0], sizes[1], parts[0][self.place : self.place + 1], parts[1])
 
     def alltoall(self, outputs: Any, inputs: Any, opts: Any = None, *_: Any, **__: Any) -> Handle:  # noqa: ARG002
         """The same in lists."""
         for word, listed in (("input", inputs), ("output", outputs)):
             check_parts("all_to_all", word, listed, len(self.members))
-        sizes = (tuple(one.numel() * one.element_size() for one in listed) for listed in (inputs, outputs))
-        return self._exchange(outputs, inputs, outputs, *sizes)
+        sent, received = (tuple(one.numel() * one.element_size() for one in listed) for listed in (inputs, outputs))
+        return self._exchange(outputs, inputs, outputs, sent, received, inputs[self.place : self.place + 1], outputs)
 
-    def _exchange(self, result: Any, inputs: Tensors, outputs: Tensors, sent: tuple[int, ...], received: tuple[int, ...]) -> Handle:
+    def _exchange(
+        self, result: Any, inputs: Tensors, outputs: Tensors, sent: tuple[int, ...], received: tuple[int, ...], own: Tensors, parts: Tensors
+    ) -> Handle:
+        """Every part of the output is the part of the input that belongs to this place, as often as it takes where sizes differ."""
         check_own_part("all_to_all", sent[self.place], received[self.place])
+
+        def fill() -> None:
+            for part, source in itertools.product(parts, own):
+                tile(part, source)
+
         larger = max(outputs, inputs, key=lambda listed: sum(one.numel() for one in listed))
-        return self._go(ALL_TO_ALL, larger, result, pairs(outputs, inputs), sent=sent, received=received)
+        return self._go(ALL_TO_ALL, larger, result, fill, sent=sent, received=received)
 
     def gather(self, outputs: Any, inputs: Any, opts: Any = None, *_: Any, **__: Any) -> Handle:
         """All ranks' buffers on one: this one's, as often."""
@@ -605,16 +647,25 @@ class EmulatedGroup(dist.ProcessGroup):
         """Send to a rank of the group."""
         check_contiguous(tensors)
         self._member(SEND, target)
-        return self._go(SEND, tensors, tensors, peer=target, tag=tag, gives=tensors)
+        (source,) = flat(tensors)
+        message = self.runtime.neighbours.send(self._way(target - self.place, tag), source)
+        return self._go(SEND, tensors, tensors, message.over, peer=target, tag=tag, gives=tensors)
 
     def recv(self, tensors: Any, source: int, tag: int = 0) -> Handle:
-        """Receive from a rank of the group: zeros."""
+        """Receive from a rank of the group: what this one sends as far on."""
         (target,) = flat(tensors)
         check_contiguous([target])
         self._member(RECV, source)
-        zeros = target.new_zeros(()).expand(target.shape)
-        fill = pairs([target], [zeros])
-        return self._go(RECV, tensors, tensors, fill, peer=source, tag=tag, takes=lambda _, data: put_data(target, data))
+        asked = self.runtime.neighbours.receive(self._way(self.place - source, tag), target)
+        handle = self._go(
+            RECV, tensors, tensors, lambda: self.runtime.neighbours.write(asked),
+            peer=source, tag=tag, takes=lambda _, data: put_data(target, data),
+        )  # fmt: skip
+        handle.awaited = asked
+        return handle
+
+    def _way(self, places: int, tag: int) -> MessageWay:
+        return MessageWay(group=self.label, places=places % len(self.members), tag=tag)
 
     def recv_anysource(self, tensors: Any, tag: int = 0) -> Handle:
         """Receive from any rank: from the first that is emulated."""

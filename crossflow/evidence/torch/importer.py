@@ -33,7 +33,12 @@ OPTIMIZERS: Mapping[str, Callable[[Any], Any] | None] = {
     "adamw": MixedAdamW, "sgd": lambda weights: torch.optim.SGD(weights, lr=1e-3), "none": None,
 }  # fmt: skip
 
-_UNDIVIDED = ("is invalid for input of size", "Sharding propagation failed")  # what torch says of shapes that do not fit
+# What torch says of shapes that do not fit.
+_UNDIVIDED = (
+    "is invalid for input of size",
+    "Sharding propagation failed",
+    "split_with_sizes expects",
+)
 _BY_NAMES = "its matrices cannot be divided over tensor ranks by their names; leave tp out, or call parallelize_module in the function"
 _COPIES = ("all_gather", "broadcast")  # of weights and of buffers
 

@@ -213,13 +213,17 @@ class StepRecorder(TorchDispatchMode):
         return out
 
     def _item(self, tensor: Any, layer: str, phase: str) -> Any:
-        """A number that the host reads: it waits for the device, and is told 1; of flags, that all of them are set, and none too many."""
+        """A number that the host reads: it waits for the device, and is told 1; of flags, that all of them are set, and none too many.
+
+        An optimizer is told 2: its second step is the one that stays, and NAdam divides by one minus a number that it reads.
+        """
         key = self._key(tensor)
         if not self._updating:  # an optimizer reads the number of its steps, which lies on the host
             self.records.append(Record(name="item", layer=layer, phase=phase, reads={key: tensor.element_size()}, host="kernel"))
         if tensor.dtype == torch.bool:
             return key not in self._any
-        return 1.0 if tensor.dtype.is_floating_point else 1
+        number = 2 if self._updating else 1
+        return float(number) if tensor.dtype.is_floating_point else number
 
     def _run(self, func: Any, args: Any, kwargs: Any, out: Any, layer: str, phase: str) -> None:
         reads, writes = kernels.traffic(func, args, kwargs, out)

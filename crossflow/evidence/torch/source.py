@@ -134,6 +134,15 @@ def raised(error: BaseException, where: str) -> CrossflowError:
 LONGEST = 300  # characters of a message of other people's code
 _NO_GPU = "the import runs on fake tensors of the CPU; choose the device by torch.cuda.is_available()"
 _CURES = {
+    "in-place operations that require placement changes": "torch does not do one of its in-place operations on divided weights, such as "
+    "those of Adafactor or Rprop; take ddp, or another optimizer",
+    "missing 1 required positional argument: 'closure'": "the optimizer runs the model itself, by a closure, as often as it needs; return "
+    "a step to run that does so a fixed number of times, or another optimizer",
+    "has no attribute 'decoder_start_token_id'": "the configuration does not say with which token the decoder starts; give it "
+    "decoder_start_token_id, or the model decoder_input_ids",
+    "You must specify exactly one of": "the model lacks an input, such as that of a decoder; return (model, inputs by their names) with "
+    "labels or decoder_input_ids",
+    "Expected inputs of BF16 type": "torch multiplies matrices of experts in BF16 alone; give --dtype bf16",
     "does not have a sharding strategy registered": "torch cannot divide one of its operations over tensor ranks; write attention with "
     "scaled_dot_product_attention, or leave tp out",
     "got mixed torch.Tensor and DTensor": "a part of the model uses divided weights without calling the module that has them, or beside "
@@ -141,7 +150,7 @@ _CURES = {
     "SparseTensorImpl": "gradients with sparse=True are not recorded; build embeddings with sparse=False, whose gradients have every row "
     "of the table",
     "DynamicOutputShapeException": "what runs depends on the values of data, which the import does not have; take a routing whose shapes "
-    "are fixed, such as grouped products",
+    "are fixed, such as grouped products, or give a detection model a fixed number of proposals",
     "DataDependentOutputException": "what runs depends on the values of data, which the import does not have; leave it out of the step",
     "GuardOnDataDependent": "what runs depends on the values of data, which the import does not have; leave it out of the step",
     "Torch not compiled with CUDA": _NO_GPU,
