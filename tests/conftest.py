@@ -1,6 +1,5 @@
 """Scenarios and devices that several test modules start from; hypothesis draws the same examples in every run."""
 
-import atexit
 import gc
 import os
 import re
@@ -31,10 +30,8 @@ def pytest_sessionstart():
 
 def pytest_collection_finish():
     """Garbage is rare too: looking for it after every 700 objects takes a tenth of the time of all tests."""
-    gc.freeze()  # modules and tests stay to the end, and are not looked through again
     gc.set_threshold(100_000, 10, 10)
     gc.enable()
-    atexit.register(gc.freeze)  # nor is what tests have kept, once pytest has looked for what they left behind
 
 
 @pytest.fixture(scope="session")
