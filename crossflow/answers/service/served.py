@@ -13,15 +13,13 @@ from crossflow.answers.bands import Trust
 from crossflow.answers.evaluation.likeness import ARRIVING, told_trust, trust
 from crossflow.answers.evaluation.replay_figures import UNSERVED, ReplayFigures
 from crossflow.answers.evaluation.replay_statistics import (
-    BATCHES,
-    BEYOND,
     PERCENTILES,
     Phases,
     confidence,
+    half_of_mean,
     inside,
     mean_inside,
     over_time,
-    student,
 )
 from crossflow.answers.evaluation.replaying import replayed_scenario, tallied_scenario
 from crossflow.answers.scenario import Scenario
@@ -31,7 +29,7 @@ from crossflow.base.results import PlainData, Tabular
 from crossflow.base.units import show
 from crossflow.engine.service.fleet import Tallied
 from crossflow.engine.service.sketch import ERROR, Batches, Sketch
-from crossflow.engine.service.tally import Tally
+from crossflow.engine.service.tally import LEAST_BATCHES, Tally
 from crossflow.workload.requests.record import RequestTrace
 
 if TYPE_CHECKING:
@@ -41,6 +39,7 @@ MOMENTS = 240  # points of series over time
 STREAMED = 1_000_000  # requests beyond which a replay keeps running statistics where nobody says otherwise
 NOT_KEPT = "a replay with running statistics keeps nothing of each request{why}; replay fewer (requests.limit), or say stream=False"
 GROWS, SLACK = 1.5, 1.0  # times, and seconds beyond it, that first tokens take longer at the end than in the middle where a queue grows
+BEYOND = 5.0  # requests of a batch beyond a percentile that it takes at least, so that the percentile of a batch means something
 TAILS = Trust(level="unknown", band=None, reason=ARRIVING)
 
 
@@ -249,7 +248,9 @@ class StreamedRequests(ServedRequests):
     def phases(self) -> Phases:
         """How the run ends; how it begins is not kept."""
         means = [one.mean or 0.0 for one in self._tally.times["ttft"].whole]
-        grows = len(means) >= BATCHES and np.mean(means[-2:]) > GROWS * np.mean(means[len(means) // 2 - 1 : len(means) // 2 + 1]) + SLACK
+        grows = (
+            len(means) >= LEAST_BATCHES and np.mean(means[-2:]) > GROWS * np.mean(means[len(means) // 2 - 1 : len(means) // 2 + 1]) + SLACK
+        )
         return Phases(filled=float("nan"), emptied=max(self._tally.end - self._tally.arrived, 0.0), grows=bool(grows))
 
     @functools.cached_property
@@ -344,17 +345,13 @@ def _spread(sketch: Sketch) -> dict[str, float | None]:
 
 
 def _halves(batches: Batches) -> dict[str, float | None]:
-    """Half of the 95 % interval of the mean and of each percentile."""
-    whole = batches.whole
-    found: dict[str, float | None] = dict.fromkeys(("mean", *PERCENTILES))
-    if len(whole) < BATCHES:
-        return found
-    spreads = [_spread(one) for one in whole]
-    for name in found:
-        if batches.size * (1.0 - PERCENTILES.get(name, 0.0)) >= BEYOND:
-            each = np.array([one[name] for one in spreads], dtype=float)
-            found[name] = float(student(len(each)) * each.std(ddof=1) / np.sqrt(len(each)))
-    return found
+    """Half of the 95 % interval of the mean and of each percentile, from those of batches, which are correlated too."""
+    spreads = [_spread(one) for one in batches.whole]
+    beyond = {name: batches.size * (1.0 - PERCENTILES.get(name, 0.0)) for name in ("mean", *PERCENTILES)}
+    return {
+        name: half_of_mean(np.array([one[name] for one in spreads], dtype=float)) if many >= BEYOND else None
+        for name, many in beyond.items()
+    }  # fmt: skip
 
 
 def streamed(scenario: Scenario, trace: RequestTrace, seed: int = 0) -> StreamedRequests:
