@@ -60,6 +60,14 @@ def test_speculation_gives_the_tokens_of_the_closed_form():
     assert any("mean number of tokens" in note for note in found.notes)
 
 
+def test_a_draft_model_guesses_in_events_as_in_the_closed_form():
+    serving = {"speculation": {"tokens": 3, "acceptance": [0.9, 0.7, 0.5], "draft": {"model": "mpt-1b"}}}
+    closed, found = steady(6.0, serving=serving)
+    assert found.latency["tpot_s"]["p50"] == pytest.approx(closed["tpot_p50_s"], rel=0.04)
+    plain = crossflow.serve(scenario())
+    assert crossflow.serve(scenario(serving=serving)).cache["tokens"] < 0.9 * plain.cache["tokens"]
+
+
 def test_the_table_is_the_step():
     """Prices between the points of the table against those of a decode step by itself."""
     table = replayed_scenario(scenario(None, prompt=500, output=100, global_batch=8), crossflow.serve(scenario()).trace).writers.table

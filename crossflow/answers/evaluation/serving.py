@@ -106,7 +106,7 @@ def service_of(job: Job, workloads: Sequence[TransformerSpec], which: Index, run
 def _gained(workload: TransformerSpec) -> float:
     """Tokens that a step gives a request in the mean. [1]"""
     guesses = workload.serving.speculation
-    return 1.0 if guesses is None else float(guessed(np.array([float(guesses.tokens)]), np.array([guesses.acceptance]))[0])
+    return 1.0 if guesses is None else guessed(guesses.positions)
 
 
 def _drafts(workload: TransformerSpec) -> float:

@@ -29,7 +29,7 @@ from crossflow.base.results import PlainData, Tabular
 from crossflow.base.units import show
 from crossflow.engine.service.fleet import Tallied
 from crossflow.engine.service.sketch import ERROR, Batches, Sketch
-from crossflow.engine.service.tally import LEAST_BATCHES, Tally
+from crossflow.engine.service.tally import Tally
 from crossflow.workload.requests.record import RequestTrace
 
 if TYPE_CHECKING:
@@ -39,6 +39,7 @@ MOMENTS = 240  # points of series over time
 STREAMED = 1_000_000  # requests beyond which a replay keeps running statistics where nobody says otherwise
 NOT_KEPT = "a replay with running statistics keeps nothing of each request{why}; replay fewer (requests.limit), or say stream=False"
 GROWS, SLACK = 1.5, 1.0  # times, and seconds beyond it, that first tokens take longer at the end than in the middle where a queue grows
+BATCHES = 20  # of requests in order of arrival, at least, where a queue is told to grow
 BEYOND = 5.0  # requests of a batch beyond a percentile that it takes at least, so that the percentile of a batch means something
 TAILS = Trust(level="unknown", band=None, reason=ARRIVING)
 
@@ -248,9 +249,7 @@ class StreamedRequests(ServedRequests):
     def phases(self) -> Phases:
         """How the run ends; how it begins is not kept."""
         means = [one.mean or 0.0 for one in self._tally.times["ttft"].whole]
-        grows = (
-            len(means) >= LEAST_BATCHES and np.mean(means[-2:]) > GROWS * np.mean(means[len(means) // 2 - 1 : len(means) // 2 + 1]) + SLACK
-        )
+        grows = len(means) >= BATCHES and np.mean(means[-2:]) > GROWS * np.mean(means[len(means) // 2 - 1 : len(means) // 2 + 1]) + SLACK
         return Phases(filled=float("nan"), emptied=max(self._tally.end - self._tally.arrived, 0.0), grows=bool(grows))
 
     @functools.cached_property

@@ -9,6 +9,7 @@ import numpy as np
 
 from crossflow.base.arrays import Array
 from crossflow.cost.machine import Machine
+from crossflow.engine.runs.drafting import guessing_step
 from crossflow.engine.runs.memory import memory
 from crossflow.engine.runs.outcome import Outcome
 from crossflow.engine.runs.transformer import transformer_step
@@ -93,9 +94,9 @@ def _steps(replicas: Replicas, requests: Array, context: Array, read: tuple[Arra
     n, parts = len(requests), replicas.microbatches
     layout = replicas.layout.at(np.zeros(n, dtype=np.intp))
     layout = replace(layout, micro_batch=np.maximum(requests, NOBODY) / parts, microbatches=np.full(n, parts))
-    job = replace(replicas.job, context=context, cached=context)  # type: ignore[arg-type] # numbers of a job may be arrays
+    job = replicas.job.at(context=context, cached=context)
     if read is not None:
         tokens, keys = read[0] / parts, read[1]
         length = np.where(keys >= tokens / 2.0, tokens, 2.0 * keys)
         job = replace(job, chunk=Chunk(pieces=tokens / length, length=length, before=np.maximum(keys - length / 2.0, 0.0)))
-    return transformer_step(job, layout, replicas.machine, memory(job, layout, replicas.machine))
+    return guessing_step(transformer_step, job, layout, replicas.machine, memory(job, layout, replicas.machine))
