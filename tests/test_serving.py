@@ -338,6 +338,15 @@ def test_a_service_is_judged_by_the_whole_request_and_not_by_its_mean_step():
     assert crossflow.load({**data, "strategy": "auto"}).strategy_text == plans[0].strategy
 
 
+def test_links_inside_nodes_that_workers_do_not_send_over_are_noted():
+    apart, network = {"serving": {"prefill": {"strategy": "tp2", "workers": 2}}}, {"intra": {"bandwidth": "100 GB/s"}}
+    said = "system.network.intra does not carry keys and values of prompts"
+    for given, told in ((network, True), ({"inter": {"bandwidth": "10 GB/s"}}, False)):
+        found = crossflow.predict(scenario(system={"template": "dgx-h100", "network": given}, **apart))
+        assert any(said in note for note in found.notes) == told
+    assert not any(said in note for note in crossflow.predict(scenario(system={"template": "dgx-h100", "network": network})).notes)
+
+
 def guesses(**more):
     return {"serving": {"speculation": {"tokens": 3, "acceptance": 0.8, **more}}}
 

@@ -12,6 +12,7 @@ import numpy as np
 from crossflow.answers.evaluation.common import rents
 from crossflow.answers.evaluation.replay_statistics import Phases, phases, spread
 from crossflow.answers.evaluation.replaying import ReplayedScenario, replayed_scenario
+from crossflow.answers.evaluation.serving import between_nodes
 from crossflow.answers.scenario import Scenario
 from crossflow.base.arrays import Array, Mask
 from crossflow.engine.service.replayed import ServiceReplay
@@ -300,6 +301,7 @@ class ReplayFigures:
             )  # fmt: skip
         if getattr(self.scenario.workload.serving, "speculation", None) is not None:  # type: ignore[union-attr] # of a transformer
             found.append("speculation gives each request the mean number of tokens in every step")
+        found.extend(between_nodes(self.scenario))
         return found
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -10,6 +10,8 @@ import numpy as np
 from crossflow.answers.evaluation.common import Fleet, PointBatch, Ran
 from crossflow.answers.evaluation.layered import machine, pool_machine
 from crossflow.answers.evaluation.members import check_strategy
+from crossflow.answers.scenario import Scenario
+from crossflow.base import files
 from crossflow.base.arrays import Array, Index
 from crossflow.base.errors import CrossflowError
 from crossflow.cost.machine import Machine
@@ -68,6 +70,16 @@ def _further(batch: PointBatch) -> tuple[Fleet, ...]:
     own = Fleet(system=batch.system, device=batch.device)
     devices = {name: np.array([float(count.get(name, 0)) for count in counts])[which] for name in names}
     return tuple(replace(batch.pools.get(name, own), devices=count) for name, count in devices.items())
+
+
+def between_nodes(scenario: Scenario) -> Iterator[str]:
+    """What to say where a scenario describes links inside nodes, which its workers for prompts do not send over."""
+    workload, network = scenario.workload, files.held(scenario.document.data, ("system", "network"))
+    if isinstance(workload, TransformerSpec) and workload.serving.prefill and isinstance(network, Mapping) and network.get("intra"):
+        yield (
+            "system.network.intra does not carry keys and values of prompts: workers of serving.prefill lie on other nodes, and send over "
+            "system.network.inter"
+        )
 
 
 def _microbatches(layout: Layout, service: Service) -> Array:
