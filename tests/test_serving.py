@@ -387,3 +387,23 @@ def test_a_draft_model_takes_its_own_steps_and_room():
 def test_a_draft_model_that_cannot_guess_is_refused(draft, strategy, message):
     with pytest.raises(CrossflowError, match=message):
         evaluate(scenario(*([] if strategy is None else [strategy]), **guesses(draft=draft)))
+
+
+def test_masks_of_guided_requests_take_the_host_one_after_the_other():
+    """A step of n requests waits for n masks, or hides them; half of the guided requests with twice the time are as many."""
+    lengths = {"prompt": 64, "output": 1000}
+
+    def step(**guided):
+        return figures(**lengths, serving={"guided": guided} if guided else {})
+
+    plain, before = step(), step(token="50 us", overlapped=False)
+    assert before["tpot_s"] - plain["tpot_s"] == pytest.approx(before["requests_decoding"] * 50e-6, rel=0.01)
+    assert step(token="50 us")["tpot_s"] == plain["tpot_s"]  # a step is longer than that
+    slow = step(token="5 ms")
+    assert slow["tpot_s"] == pytest.approx(slow["requests_decoding"] * 5e-3, rel=0.01)  # and shorter than that
+    assert step(token="100 us", share=0.5, overlapped=False)["tpot_s"] == pytest.approx(before["tpot_s"], rel=1e-9)
+    twice = {"guided": {"token": "50 us", "overlapped": False}, **guesses()["serving"]}
+    more = figures(**lengths, serving=twice)["step"] - figures(**lengths, **guesses())["step"]
+    assert more == pytest.approx(4 * 32 * 50e-6, rel=0.05)  # a mask for each token that is checked
+    with pytest.raises(SpecError, match=r"guided.token: .*40 us"):
+        scenario(serving={"guided": {"token": 3}})

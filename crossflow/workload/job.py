@@ -62,6 +62,9 @@ class Job:
     written: int = 1  # tokens that a decode step computes for a request: one, and those that are guessed. [1]
     chunk: Chunk | None = None  # of each replica's microbatch, what a decode step reads beside
     apart: bool = False  # whether workers of their own read the prompts of a service
+    # Time of the host for the mask of a token of one request that writes, in the mean of all, and whether it passes beside the kernels. [s]
+    mask: float = 0.0
+    masks_beside: bool = True
     draft: Draft | None = None  # a model that guesses tokens for this one
     staggered: bool = False  # whether requests are at all stages of their output, rather than together at its end
 

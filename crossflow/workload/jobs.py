@@ -18,6 +18,7 @@ from crossflow.workload.spec import OPTIMIZER_STATES, DlrmSpec, TransformerSpec
 def job_of(workload: TransformerSpec) -> Job:
     """What a step of a transformer computes."""
     model = workload.transformer()
+    guided = workload.serving.guided if workload.task == "serving" else None
     prompt, output = workload.tokens, workload.output or 0
     return Job(
         model=model,
@@ -33,6 +34,8 @@ def job_of(workload: TransformerSpec) -> Job:
         staggered=workload.task == "serving",
         apart=workload.task == "serving" and workload.serving.prefill is not None,
         draft=_draft_of(workload),
+        mask=guided.share * guided.token if guided else 0.0,
+        masks_beside=guided.overlapped if guided else True,
         written=1 + (workload.serving.speculation.tokens if workload.task == "serving" and workload.serving.speculation else 0),
     )
 

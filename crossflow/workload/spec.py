@@ -557,6 +557,7 @@ class _Sourced(FileModel):
 
 _ABOVE_ZERO = Field(gt=0.0, allow_inf_nan=False)
 PerSecond = Annotated[float, Strict(), BeforeValidator(quantity_in("1/s", "2.5 1/s")), _ABOVE_ZERO]
+MaskTime = Annotated[float, Strict(), BeforeValidator(quantity_in("s", "40 us")), _ABOVE_ZERO]
 HostBytes = Annotated[float, Strict(), BeforeValidator(quantity_in("B", "256 GiB")), _ABOVE_ZERO]
 HostBandwidth = Annotated[float, Strict(), BeforeValidator(quantity_in("B/s", "50 GB/s")), _ABOVE_ZERO]
 
@@ -613,6 +614,14 @@ class SpeculationSpec(FileModel):
         return self.acceptance if isinstance(self.acceptance, tuple) else (self.acceptance,) * self.tokens
 
 
+class GuidedSpec(FileModel):
+    """Requests whose tokens follow a grammar or a schema: the host fills a mask of the tokens that may come next."""
+
+    token: MaskTime = Field(description="time of the host for the mask of one token of one request, such as 40 us")
+    share: Probability = Field(1.0, description="share of the requests that write which are guided, in the mean of every step")
+    overlapped: Flag = Field(True, description="whether masks are filled beside the kernels of a step; else the step waits for them")
+
+
 class PrefillSpec(FileModel):
     """Workers of their own that read prompts (disaggregated serving), on devices beside those of `system`."""
 
@@ -651,6 +660,7 @@ class ServingSpec(FileModel):
         description="tokens that the cache of a replica holds in a replay (`crossflow serve`), as the log of an engine says; what there "
         "is room for where absent",
     )
+    guided: GuidedSpec | None = Field(None, description="guided decoding; no request is guided where absent")
     prefill: PrefillSpec | None = Field(
         None, description="workers of their own for prompts; without them, steps that write read prompts too"
     )

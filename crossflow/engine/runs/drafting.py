@@ -4,9 +4,13 @@ The draft model runs on devices of the replica, one step for each token that is 
 that the large model reads beside are read in the first of its steps too [1]_. It keeps weights and a cache of its own on these devices.
 Where it runs on fewer devices than the large model, the others wait, and the fullest device holds both.
 
+Requests that are guided (by a grammar, or a schema) need a mask of the tokens that may come next, which the host fills for one request
+after the other, beside the kernels of the step or before them [2]_.
+
 References
 ----------
 .. [1] Leviathan, Kalman and Matias, "Fast Inference from Transformers via Speculative Decoding", ICML 2023, Algorithm 1.
+.. [2] Dong et al., "XGrammar: Flexible and Efficient Structured Generation Engine for Large Language Models", 2024, Sec. 3.5.
 """
 
 from __future__ import annotations
@@ -33,12 +37,29 @@ KEPT = (
 )  # fmt: skip
 
 
-def guessing_step(step_of: StepOf, job: Job, layout: Layout, machine: Machine, held: Memory) -> Outcome:
-    """A step of a job, with those of its draft model where it has one; `step_of` prices a step of one model."""
+def service_step(step_of: StepOf, job: Job, layout: Layout, machine: Machine, held: Memory) -> Outcome:
+    """A step of a service, with those of its draft model and with masks of its host; `step_of` prices a step of one model."""
     step = step_of(job, layout, machine, held)
-    if job.draft is None:
+    if job.draft is not None:
+        step = _drafted(step_of, step, job, job.draft, layout, machine)
+    return guided(step, job, layout.micro_batch * layout.microbatches)
+
+
+def guided(step: Outcome, job: Job, requests: Array) -> Outcome:
+    """A step that does not sample before its host has the masks of all requests that write, one after the other, for all their tokens."""
+    if np.all(job.mask == 0.0):
         return step
-    beside, small = _beside(job.draft, layout), job.draft.job
+    host = job.mask * job.written * requests
+    more = np.maximum(host - step.total, 0.0) if job.masks_beside else host
+    return replace(
+        step, total=step.total + more, breakdown={**step.breakdown, "other": step.breakdown["other"] + more},
+        bound={**step.bound, "host": step.bound.get("host", np.zeros(1)) + more},
+    )  # fmt: skip
+
+
+def _drafted(step_of: StepOf, step: Outcome, job: Job, draft: Draft, layout: Layout, machine: Machine) -> Outcome:
+    """A step with those of the draft model before it."""
+    beside, small = _beside(draft, layout), draft.job
     chunk = None if job.chunk is None else replace(job.chunk, pieces=job.chunk.pieces * layout.microbatches)
     plain = step_of(replace(small, chunk=None), beside, machine, None)
     first = plain if chunk is None else step_of(replace(small, chunk=chunk), beside, machine, None)

@@ -29,7 +29,7 @@ import numpy as np
 
 from crossflow.base.arrays import Array, Mask, divide
 from crossflow.cost.machine import Machine
-from crossflow.engine.runs.drafting import guessing_step, with_draft
+from crossflow.engine.runs.drafting import service_step, with_draft
 from crossflow.engine.runs.memory import ACTIVATIONS, CACHE, FRAMEWORK, Memory, memory
 from crossflow.engine.runs.outcome import Outcome
 from crossflow.engine.runs.transformer import transformer_step
@@ -296,14 +296,14 @@ def _chunk(service: Service, micro: Array, written: float) -> tuple[Chunk, Array
 def _steps(job: Job, layout: Layout, machine: Machine, service: Service, held: Memory, decoding: Array) -> _StepKinds:
     """Both kinds of step while so many requests of a replica decode."""
     here = _at(layout, decoding)
-    plain = guessing_step(transformer_step, job, here, machine, held)
+    plain = service_step(transformer_step, job, here, machine, held)
     if service.prefill is not None:
         none = np.zeros(len(layout))
         return _StepKinds(
             decoding=decoding, plain=plain, mixed=plain, factor=1.0 + service.drafts, share=none, pieces=none, load=none, most=none
         )  # fmt: skip
     chunk, share, pieces = _chunk(service, here.micro_batch, job.written)
-    mixed = guessing_step(transformer_step, replace(job, chunk=chunk), here, machine, held)
+    mixed = service_step(transformer_step, replace(job, chunk=chunk), here, machine, held)
     load = layout.microbatches * chunk.pieces / pieces
     room = divide(np.maximum(service.chunk - here.micro_batch * job.written, chunk.tokens), chunk.tokens)
     return _StepKinds(
