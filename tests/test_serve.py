@@ -77,6 +77,12 @@ def test_guided_requests_wait_for_masks_in_events_as_in_the_closed_form():
     assert longer == pytest.approx(closed["tpot_p50_s"] / before["tpot_p50_s"], rel=0.05)
 
 
+def test_pipeline_stages_are_told_to_read_too_soon():
+    found = crossflow.serve(scenario(DRAWN | {"count": 50}, strategy="tp1-pp2", system={"template": "dgx-h100", "devices": 2}))
+    assert any(note.startswith("pipeline stages: a step reads prompts in equal parts") for note in found.notes)
+    assert not any("pipeline stages" in note for note in crossflow.serve(scenario(DRAWN | {"count": 50})).notes)
+
+
 def test_the_table_is_the_step():
     """Prices between the points of the table against those of a decode step by itself."""
     table = replayed_scenario(scenario(None, prompt=500, output=100, global_batch=8), crossflow.serve(scenario()).trace).writers.table

@@ -139,7 +139,7 @@ DRAFTED = {
     "system.template": "dgx-h100",
     "workload.serving": {"speculation": {"tokens": 2, "acceptance": 0.5, "draft": {"model": "mpt-1b"}}},
 }
-GUIDED = {**STEADY, "workload.serving": {"guided": {"token": "5 ms"}}}
+GUIDED = {**STEADY, "workload.serving": {"guided": {"token": "5 ms", "overlapped": False}}}
 READERS = {**STEADY, "workload.serving": {"prefill": {"strategy": "tp1", "workers": 1}}}
 EXCHANGED = {**MOE, "strategy.ep": 4}
 GROUPS = {
@@ -265,7 +265,7 @@ TRANSFORMER = {
     "serving.speculation.tokens": When(5, GUESSING), "serving.speculation.acceptance": When(0.9, GUESSING),
     "serving.speculation.cost": When(0.1, GUESSING), "serving.speculation.draft.model": When("mpt-125m", DRAFTED),
     "serving.speculation.draft.tp": When(1, DRAFTED), "serving.speculation.draft.dtype": When("fp8", DRAFTED), "serving.prefill.strategy": When("tp2", READERS),
-    **{f"serving.guided.{key}": When(value, GUIDED) for key, value in {"token": "9 ms", "share": 0.2, "overlapped": False}.items()},
+    **{f"serving.guided.{key}": When(value, GUIDED) for key, value in {"token": "9 ms", "share": 0.2, "overlapped": True}.items()},
     "serving.prefill.workers": When(3, READERS),
     "serving.router": When("prefix", STEADY), "serving.cache_tokens": When(5000, STEADY),
     "serving.host_cache.capacity": When("256 GiB", HELD), "serving.host_cache.bandwidth": When("5 GB/s", HELD),
