@@ -217,11 +217,13 @@ class Naive:
             self.share = SHARE
             return None
         mean = sum(each.cached for each in writers) / len(writers) if writers else 0.0
-        time = self.table.line(len(writers), mean)[0]
+        time = self.table.line(len(writers), mean)[0] if not self.table.mask else self.table.line(len(writers), mean, alone=False)[0]
         if pieces:
             tokens = sum(piece for _, piece in pieces)
             keys = sum(piece * (item.cached + piece / 2) for item, piece in pieces) / tokens
             time += self.table.more(len(writers), tokens, keys)
+        masks = len(writers) * self.table.mask
+        time = max(time, masks) if self.table.masks_beside else time + masks
         end = now + (max(time, self.load) if self.kind == "sglang" else time + self.load)
         self.load = 0.0
         for item in writers:

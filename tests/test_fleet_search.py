@@ -214,7 +214,9 @@ def test_the_command_lists_fleets_and_writes_their_script(tmp_path):
     assert fleets[0]["rank"] == 1
     assert fleets[0]["attained"] >= 0.99
     script = tmp_path / "fleet.sh"
-    _command(f"{words} --export vllm -o {script}")
+    assert "sized with" not in _command(f"{words} --export vllm -o {script}").stderr
+    other = _command(f"{words} --export sglang -o {tmp_path / 'other.sh'}").stderr
+    assert "sized with the order of work of vllm, and the file starts sglang; size it with --set software=sglang" in other
     started = _started(script, tmp_path)
     assert len([line for line in started if line.startswith("vllm ")]) == fleets[0]["engines"]
     assert sum("--policy cache_aware" in line for line in started) == 1

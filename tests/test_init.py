@@ -69,7 +69,7 @@ def test_every_key_of_a_section_has_a_comment_at_it_or_above(kind):
         ("training", "system.operation={price: 2.5 USD/hour, pue: 1.2, carbon_intensity: 400 g/kWh}"), ("training", "workload.frozen=[embedding, layers:0-15]"),
         ("training", "strategy={tp: 8, cp: 1, dp: 4, pp: 2, ep: 1, zero: 1, micro_batch: 1, sequence_parallel: true, recompute: none, schedule: 1f1b}"),
         ("serving", "workload.serving.arrival_rate=2.5 1/s"), ("serving", "workload.weight_dtype=int4"),
-        ("serving", "workload.serving.speculation={tokens: 2, acceptance: 0.7, cost: 0.02}"), ("serving", "workload.serving={prefill: {strategy: tp4, workers: 2}}"),
+        ("serving", "workload.serving.speculation={tokens: 2, acceptance: 0.7, cost: 0.02}"), ("serving", "workload.serving.guided={token: 40 us, share: 0.3, overlapped: true}"), ("serving", "workload.serving={prefill: {strategy: tp4, workers: 2}}"),
         ("recommendation", "workload.sharding=auto"), ("recommendation", "workload.experts={count: 16, active: 2}"),
         ("recommendation", "workload.exchange={forward: fp16, backward: fp16}"), ("recommendation", "run={samples: 1e11}"),
         ("design", "system.budgets.node_area=2500 mm2"), ("design", "techlib={memory: {HBM4: {access_latency: 80 ns}}}"),

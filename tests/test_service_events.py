@@ -93,6 +93,19 @@ def test_jumps_with_priorities_are_what_single_steps_are(kind, rate, pages, requ
     assert found.last.tolist() != through(trace, replica(steps, kind, **limits)).last.tolist()
 
 
+@pytest.mark.parametrize("beside", [False, True])
+def test_jumps_with_masks_are_what_single_steps_are(beside):
+    steps = replace(table(), mask=3e-3, masks_beside=beside)
+    trace = poisson(12.0, 150)
+    found = through(trace, replica(steps, "sglang"))
+    before = through(trace, replica(table(), "sglang"))
+    naive = naive_service.Naive(steps, "sglang", chunk=2048, requests=64, pages=10**6, page=16)
+    items, _ = naive_service.run(trace, naive)
+    # Kinks of times lie on the points of the table where masks pass beside.
+    assert found.last == pytest.approx(np.array([item.last for item in items]), rel=1e-3 if beside else 1e-9)
+    assert (found.last - found.arrival).mean() > 1.1 * (before.last - before.arrival).mean()
+
+
 def test_one_priority_is_the_order_of_arrival():
     for kind in ("vllm", "tensorrt-llm"):  # in SGLang one that was retracted waits behind all others else
         trace = poisson(30.0, 300)

@@ -14,7 +14,7 @@ from crossflow.answers.evaluation.events import events as listed_events
 from crossflow.answers.evaluation.layered import machine
 from crossflow.answers.evaluation.serving import service_of
 from crossflow.answers.scenario import from_document
-from crossflow.base.errors import SpecError
+from crossflow.base.errors import CrossflowError, SpecError
 from crossflow.base.files import Document
 from crossflow.engine.runs.memory import memory
 from crossflow.engine.runs.service import guessed
@@ -88,7 +88,7 @@ def test_with_one_request_a_step_writes_and_the_prompt_is_a_step_of_its_own():
 
 
 def test_speculation_gives_the_tokens_of_leviathan():
-    assert guessed(np.array([4.0]), np.array([0.8]))[0] == pytest.approx(sum(0.8**i for i in range(5)))
+    assert guessed([0.8] * 4) == pytest.approx(sum(0.8**i for i in range(5)))
     plain, guessing = (figures(serving={"speculation": {"tokens": 3, "acceptance": a}}) for a in (0.0, 0.9))
     assert guessing["tpot_s"] < plain["tpot_s"] / 2
     assert figures()["tpot_s"] < plain["tpot_s"]  # guesses that are never right only cost
@@ -336,3 +336,74 @@ def test_a_service_is_judged_by_the_whole_request_and_not_by_its_mean_step():
     times = [plan.value for plan in plans if plan.feasible]
     assert times == sorted(times)
     assert crossflow.load({**data, "strategy": "auto"}).strategy_text == plans[0].strategy
+
+
+def test_links_inside_nodes_that_workers_do_not_send_over_are_noted():
+    apart, network = {"serving": {"prefill": {"strategy": "tp2", "workers": 2}}}, {"intra": {"bandwidth": "100 GB/s"}}
+    said = "system.network.intra does not carry keys and values of prompts"
+    for given, told in ((network, True), ({"inter": {"bandwidth": "10 GB/s"}}, False)):
+        found = crossflow.predict(scenario(system={"template": "dgx-h100", "network": given}, **apart))
+        assert any(said in note for note in found.notes) == told
+    assert not any(said in note for note in crossflow.predict(scenario(system={"template": "dgx-h100", "network": network})).notes)
+
+
+def guesses(**more):
+    return {"serving": {"speculation": {"tokens": 3, "acceptance": 0.8, **more}}}
+
+
+def test_acceptance_by_position_is_that_of_all_where_they_are_equal():
+    assert figures(**guesses(acceptance=[0.8, 0.8, 0.8])) == figures(**guesses())
+    falling, rising = (figures(**guesses(acceptance=list(each))) for each in ((0.9, 0.6, 0.3), (0.3, 0.6, 0.9)))
+    assert guessed((0.9, 0.6, 0.3)) == pytest.approx(1 + 0.9 + 0.54 + 0.162)
+    assert falling["tpot_s"] < 0.8 * rising["tpot_s"]  # the first guess decides about all behind it
+    with pytest.raises(SpecError, match="2 probabilities for 3 tokens"):
+        scenario(**guesses(acceptance=[0.5, 0.5]))
+
+
+def test_a_draft_model_takes_its_own_steps_and_room():
+    """A step is that of the model and as many of the draft model as it guesses tokens, by the price of each as a decode step alone."""
+    lengths = {"prompt": 64, "output": 1000}  # so that few steps read
+    plain, drafted = figures(**lengths, **guesses()), figures(**lengths, **guesses(draft={"model": "mpt-1b"}))
+    small = evaluate(scenario(task="decode", model="mpt-1b", **lengths)).step_time[0]
+    assert drafted["tpot_s"] > plain["tpot_s"]
+    assert (drafted["tpot_s"] - plain["tpot_s"]) * guessed([0.8] * 3) == pytest.approx(3 * small, rel=0.05)
+    one, both = (evaluate(scenario(**guesses(**more))) for more in ({}, {"draft": {"model": "mpt-1b"}}))
+    halved = figures(**lengths, **guesses(draft={"model": "mpt-1b", "tp": 1}))
+    assert halved["tpot_s"] > drafted["tpot_s"]  # the other device waits
+    weights = evaluate(scenario(task="decode", model="mpt-1b")).memory["weights"][0]
+    assert both.memory["weights"][0] - one.memory["weights"][0] == pytest.approx(weights, rel=1e-6)
+    assert both.memory["kv_cache"][0] > one.memory["kv_cache"][0]
+
+
+@pytest.mark.parametrize(
+    ("draft", "strategy", "message"),
+    [
+        ({"model": "mpt-2b"}, None, "unknown model 'mpt-2b'; did you mean"),
+        ({"model": "resnet"}, None, "unknown model 'resnet'"), ({"model": "bert-large"}, None, "serving needs one that does"),
+        ({"model": "mpt-1b", "tp": 64}, None, "64 devices, and a replica of"),
+        ({"model": "mpt-1b"}, "pp2", "without pipeline stages"),
+    ],
+)  # fmt: skip
+def test_a_draft_model_that_cannot_guess_is_refused(draft, strategy, message):
+    with pytest.raises(CrossflowError, match=message):
+        evaluate(scenario(*([] if strategy is None else [strategy]), **guesses(draft=draft)))
+
+
+def test_masks_of_guided_requests_take_the_host_one_after_the_other():
+    """A step of n requests waits for n masks, or hides them; half of the guided requests with twice the time are as many."""
+    lengths = {"prompt": 64, "output": 1000}
+
+    def step(**guided):
+        return figures(**lengths, serving={"guided": guided} if guided else {})
+
+    plain, before = step(), step(token="50 us", overlapped=False)
+    assert before["tpot_s"] - plain["tpot_s"] == pytest.approx(before["requests_decoding"] * 50e-6, rel=0.01)
+    assert step(token="50 us")["tpot_s"] == plain["tpot_s"]  # a step is longer than that
+    slow = step(token="5 ms")
+    assert slow["tpot_s"] == pytest.approx(slow["requests_decoding"] * 5e-3, rel=0.01)  # and shorter than that
+    assert step(token="100 us", share=0.5, overlapped=False)["tpot_s"] == pytest.approx(before["tpot_s"], rel=1e-9)
+    twice = {"guided": {"token": "50 us", "overlapped": False}, **guesses()["serving"]}
+    more = figures(**lengths, serving=twice)["step"] - figures(**lengths, **guesses())["step"]
+    assert more == pytest.approx(4 * 32 * 50e-6, rel=0.05)  # a mask for each token that is checked
+    with pytest.raises(SpecError, match=r"guided.token: .*40 us"):
+        scenario(serving={"guided": {"token": 3}})

@@ -134,6 +134,12 @@ SCALING = {**STEADY, "workload.serving.autoscale": {"least": 1, "start": "5 s", 
 TIERS = {**STEADY, "workload.serving.host_cache": [{"capacity": "64 GiB", "bandwidth": "50 GB/s"}]}
 CROWDED = {**STEADY, "workload.output": 30000, "workload.global_batch": 2048}
 GUESSING = {**STEADY, "workload.serving": {"speculation": {"tokens": 2, "acceptance": 0.5}}}
+DRAFTED = {
+    **STEADY,
+    "system.template": "dgx-h100",
+    "workload.serving": {"speculation": {"tokens": 2, "acceptance": 0.5, "draft": {"model": "mpt-1b"}}},
+}
+GUIDED = {**STEADY, "workload.serving": {"guided": {"token": "5 ms", "overlapped": False}}}
 READERS = {**STEADY, "workload.serving": {"prefill": {"strategy": "tp1", "workers": 1}}}
 EXCHANGED = {**MOE, "strategy.ep": 4}
 GROUPS = {
@@ -257,7 +263,9 @@ TRANSFORMER = {
     "frozen": "mlp", "prompt": When(512, SERVED), "output": When(256, WRITTEN),
     "serving.arrival_rate": When("3 1/s", {**STEADY, "strategy": {"tp": 2, "dp": 8}}), "serving.chunk": When(64, STEADY), "serving.prefix_hits": When(0.5, STEADY),
     "serving.speculation.tokens": When(5, GUESSING), "serving.speculation.acceptance": When(0.9, GUESSING),
-    "serving.speculation.cost": When(0.1, GUESSING), "serving.prefill.strategy": When("tp2", READERS),
+    "serving.speculation.cost": When(0.1, GUESSING), "serving.speculation.draft.model": When("mpt-125m", DRAFTED),
+    "serving.speculation.draft.tp": When(1, DRAFTED), "serving.speculation.draft.dtype": When("fp8", DRAFTED), "serving.prefill.strategy": When("tp2", READERS),
+    **{f"serving.guided.{key}": When(value, GUIDED) for key, value in {"token": "9 ms", "share": 0.2, "overlapped": True}.items()},
     "serving.prefill.workers": When(3, READERS),
     "serving.router": When("prefix", STEADY), "serving.cache_tokens": When(5000, STEADY),
     "serving.host_cache.capacity": When("256 GiB", HELD), "serving.host_cache.bandwidth": When("5 GB/s", HELD),

@@ -15,6 +15,7 @@ import numpy as np
 from pydantic import BaseModel
 
 from crossflow.answers.evaluation import evaluate
+from crossflow.answers.evaluation.serving import between_nodes
 from crossflow.answers.scenario import Scenario, from_document
 from crossflow.answers.score import Score, absent
 from crossflow.answers.uses import LITTLE, lost, uses
@@ -92,6 +93,7 @@ def idle(scenario: Scenario, score: Score) -> Iterator[str]:
     untimely = dict(_of_task(scenario))
     yield from (f"{path} changes nothing here: {why}" for path, why in untimely.items())
     yield from _of_model(scenario)
+    yield from between_nodes(scenario)
     planned = {"strategy.placement"} if isinstance(scenario.strategy, Plan) else set()  # one of its options
     for place, why in SETTINGS.items():
         if place in planned or (place == "system.operation" and scenario.system.pools):  # a price is one of several there

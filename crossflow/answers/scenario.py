@@ -57,7 +57,7 @@ from crossflow.workload.released import SERVED, as_released
 from crossflow.workload.requests.asking import requests_in
 from crossflow.workload.requests.record import RequestTrace
 from crossflow.workload.requests.spec import RequestsSpec
-from crossflow.workload.spec import MODELS, DlrmSpec, GemmSpec, LstmSpec, ProgramSpec, TransformerSpec
+from crossflow.workload.spec import MODELS, DlrmSpec, GemmSpec, LstmSpec, ProgramSpec, TransformerSpec, writes
 
 if TYPE_CHECKING:
     from crossflow.answers.explanation.answers import Explanation
@@ -654,7 +654,7 @@ def resized(scenario: Scenario, settings: Mapping[str, Any]) -> Sized:
         if own.data["model"] not in MODELS:
             named = tuple((key, own.data.get(key)) for key in ("task", "dtype", "weight_dtype"))
             own = files.merge(_own_preset(scenario, own.data["model"], named), own.without("model"))
-        spec = MODELS[own.data["model"]].model_validate(own.data)
+        spec = _with_draft(MODELS[own.data["model"]].model_validate(own.data), own, scenario.base, _multiplied(scenario.system))
         if any(files.held(data["workload"], key.split(".")) is not None for key, _ in without_meaning(spec)):
             raise SpecError([])
     if "system" in changed:
@@ -1140,6 +1140,28 @@ def _workload(document: Document, base: Path | None, rates: Collection[str]) -> 
         spec = spec if base is None or found else spec.model_copy(update={"file": str(base / spec.file)})
         if not contents.is_file(Path(spec.file)):
             raise document.error(("file",), f"there is no file {spec.file}")
+    return _with_draft(spec, document, base, rates)
+
+
+def _with_draft(spec: Workload, document: Document, base: Path | None, rates: Collection[str]) -> Workload:
+    """A service with the model that guesses its tokens, for requests of the same lengths."""
+    guesses = spec.serving.speculation if isinstance(spec, TransformerSpec) and spec.task == "serving" else None
+    if guesses is None or guesses.draft is None:
+        return spec
+    assert isinstance(spec, TransformerSpec)  # as only a service has guesses
+    place, draft = ("serving", "speculation", "draft"), guesses.draft
+    asked = {
+        "model": draft.model, "task": "serving", "dtype": draft.dtype or spec.dtype, "kv_dtype": spec.kv_dtype, "prompt": spec.prompt,
+        "output": spec.output, "global_batch": spec.global_batch,
+    }  # fmt: skip
+    own = Document(file=document.file, data={key: value for key, value in asked.items() if value is not None})
+    try:
+        found = _workload(own, base, rates)
+    except SpecError as error:
+        raise SpecError([document.problem((*place, "model"), problem.message) for problem in error.problems]) from None
+    if not isinstance(found, TransformerSpec) or not writes(found):
+        raise document.error((*place, "model"), f"expected a model that writes tokens, got {draft.model}")
+    draft.found(found)
     return spec
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 
@@ -36,6 +36,14 @@ class Chunk:
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
+class Draft:
+    """A model that guesses tokens for another one, on devices of it."""
+
+    job: Job  # writing of one token
+    tp: int = 0  # devices of a replica that it runs on, as many as the other where 0. [1]
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
 class Job:
     """What a step of a transformer computes; numbers of the model may be arrays over design points (`crossflow.workload.stacked`)."""
 
@@ -54,6 +62,10 @@ class Job:
     written: int = 1  # tokens that a decode step computes for a request: one, and those that are guessed. [1]
     chunk: Chunk | None = None  # of each replica's microbatch, what a decode step reads beside
     apart: bool = False  # whether workers of their own read the prompts of a service
+    # Time of the host for the mask of a token of one request that writes, in the mean of all, and whether it passes beside the kernels. [s]
+    mask: float = 0.0
+    masks_beside: bool = True
+    draft: Draft | None = None  # a model that guesses tokens for this one
     staggered: bool = False  # whether requests are at all stages of their output, rather than together at its end
 
     @property
@@ -98,6 +110,11 @@ class Job:
     def cache(self) -> float:
         """Size of an element of keys and values in the cache. [B]"""
         return DTYPE_BYTES[self.kv_dtype] if self.kv_dtype else self.element
+
+    def at(self, **changes: Any) -> Job:
+        """The same with other fields, which its draft model has too."""
+        draft = None if self.draft is None else replace(self.draft, job=replace(self.draft.job, **changes))
+        return replace(self, draft=draft, **changes)
 
     @functools.cached_property
     def reading(self) -> Job:

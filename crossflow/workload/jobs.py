@@ -10,7 +10,7 @@ from crossflow.base.arrays import Array
 from crossflow.base.formats import DTYPE_BYTES
 from crossflow.workload.dlrm import DlrmJob
 from crossflow.workload.frozen import frozen_layers
-from crossflow.workload.job import Job
+from crossflow.workload.job import Draft, Job
 from crossflow.workload.spec import OPTIMIZER_STATES, DlrmSpec, TransformerSpec
 
 
@@ -18,6 +18,7 @@ from crossflow.workload.spec import OPTIMIZER_STATES, DlrmSpec, TransformerSpec
 def job_of(workload: TransformerSpec) -> Job:
     """What a step of a transformer computes."""
     model = workload.transformer()
+    guided = workload.serving.guided if workload.task == "serving" else None
     prompt, output = workload.tokens, workload.output or 0
     return Job(
         model=model,
@@ -32,8 +33,19 @@ def job_of(workload: TransformerSpec) -> Job:
         cached=prompt + output if workload.serves else 0,
         staggered=workload.task == "serving",
         apart=workload.task == "serving" and workload.serving.prefill is not None,
+        draft=_draft_of(workload),
+        mask=guided.share * guided.token if guided else 0.0,
+        masks_beside=guided.overlapped if guided else True,
         written=1 + (workload.serving.speculation.tokens if workload.task == "serving" and workload.serving.speculation else 0),
     )
+
+
+def _draft_of(workload: TransformerSpec) -> Draft | None:
+    """The model that guesses tokens of a service, for requests of the same lengths."""
+    guesses = workload.serving.speculation
+    if workload.task != "serving" or guesses is None or guesses.draft is None:
+        return None
+    return Draft(job=job_of(guesses.draft.described), tp=guesses.draft.tp or 0)
 
 
 def tokens_of(job: Job) -> Array | int:

@@ -13,6 +13,7 @@ from pydantic import (
     AfterValidator,
     BeforeValidator,
     Field,
+    PrivateAttr,
     Strict,
     ValidationError,
     model_validator,
@@ -556,16 +557,69 @@ class _Sourced(FileModel):
 
 _ABOVE_ZERO = Field(gt=0.0, allow_inf_nan=False)
 PerSecond = Annotated[float, Strict(), BeforeValidator(quantity_in("1/s", "2.5 1/s")), _ABOVE_ZERO]
+MaskTime = Annotated[float, Strict(), BeforeValidator(quantity_in("s", "40 us")), _ABOVE_ZERO]
 HostBytes = Annotated[float, Strict(), BeforeValidator(quantity_in("B", "256 GiB")), _ABOVE_ZERO]
 HostBandwidth = Annotated[float, Strict(), BeforeValidator(quantity_in("B/s", "50 GB/s")), _ABOVE_ZERO]
+
+
+Probability = Annotated[NonNegativeFloat, Field(le=1.0)]
+
+
+class DraftSpec(FileModel):
+    """A small model that guesses tokens, on the devices of the model that it guesses for."""
+
+    model: str = Field(description="name of a model, or path of its file, as of a workload")
+    tp: Dimension | None = Field(
+        None, description="tensor-parallel devices of a replica that it runs on; as many as the model where absent"
+    )
+    dtype: ProductType | None = Field(
+        None, description="type that its products compute in, and keep weights in; that of the model where absent"
+    )
+    _described: Any = PrivateAttr(None)  # the workload that the name stands for, found where a scenario is read
+
+    def found(self, described: TransformerSpec) -> None:
+        """Remember what the name stands for."""
+        self._described = described
+
+    @property
+    def described(self) -> TransformerSpec:
+        """The workload that the name stands for."""
+        assert self._described is not None  # who reads a scenario has looked
+        return self._described  # type: ignore[no-any-return]
 
 
 class SpeculationSpec(FileModel):
     """Tokens that are guessed and checked together (speculative decoding)."""
 
     tokens: Dimension = Field(le=64, description="tokens that are guessed for a request in every step")
-    acceptance: NonNegativeFloat = Field(le=1.0, description="probability that a guess is right where all before it are")
+    acceptance: Probability | tuple[Probability, ...] = Field(
+        description="probability that a guess is right where all before it are: one for all, or a list of one for each of the tokens"
+    )
     cost: NonNegativeFloat = Field(0.0, description="time of one guess over that of a step, such as 1 / layers for one further layer")
+    draft: DraftSpec | None = Field(
+        None, description="a model of its own that guesses, with its steps, weights and cache; heads of the model itself where absent"
+    )
+
+    @model_validator(mode="after")
+    def _each_with_its_own(self) -> Self:
+        if isinstance(self.acceptance, tuple) and len(self.acceptance) != self.tokens:
+            raise ValueError(f"acceptance: {len(self.acceptance)} probabilities for {self.tokens} tokens; give one for each, or a number")
+        if self.draft is not None and self.cost:
+            raise ValueError("cost: a draft model has steps of its own, which are priced; leave cost out")
+        return self
+
+    @property
+    def positions(self) -> tuple[float, ...]:
+        """Probability that each guess is right where all before it are."""
+        return self.acceptance if isinstance(self.acceptance, tuple) else (self.acceptance,) * self.tokens
+
+
+class GuidedSpec(FileModel):
+    """Requests whose tokens follow a grammar or a schema: the host fills a mask of the tokens that may come next."""
+
+    token: MaskTime = Field(description="time of the host for the mask of one token of one request, such as 40 us")
+    share: Probability = Field(1.0, description="share of the requests that write which are guided, in the mean of every step")
+    overlapped: Flag = Field(True, description="whether masks are filled beside the kernels of a step; else the step waits for them")
 
 
 class PrefillSpec(FileModel):
@@ -606,6 +660,7 @@ class ServingSpec(FileModel):
         description="tokens that the cache of a replica holds in a replay (`crossflow serve`), as the log of an engine says; what there "
         "is room for where absent",
     )
+    guided: GuidedSpec | None = Field(None, description="guided decoding; no request is guided where absent")
     prefill: PrefillSpec | None = Field(
         None, description="workers of their own for prompts; without them, steps that write read prompts too"
     )

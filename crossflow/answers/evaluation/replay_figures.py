@@ -12,13 +12,16 @@ import numpy as np
 from crossflow.answers.evaluation.common import rents
 from crossflow.answers.evaluation.replay_statistics import Phases, phases, spread
 from crossflow.answers.evaluation.replaying import ReplayedScenario, replayed_scenario
+from crossflow.answers.evaluation.serving import between_nodes
 from crossflow.answers.scenario import Scenario
 from crossflow.base.arrays import Array, Mask
 from crossflow.engine.service.replayed import ServiceReplay
+from crossflow.parallel.strategy.plan import Plan
 from crossflow.workload.requests.record import RequestTrace
 from crossflow.workload.spec import ServingSpec, TransformerSpec
 
 UNSERVED = "none of {n} requests has room: a prompt with its output is longer than the cache of an engine, or than a step may read"
+CROWDED = 0.25  # share of their time that requests of a closed loop wait, beyond which they are told to be too many
 _TIMES = {"ttft": "ttft_s", "tpot": "tpot_s", "itl": "itl_s", "e2el": "e2e_s"}  # columns begin so, and the times of a replay
 
 
@@ -124,7 +127,12 @@ class ReplayFigures:
     def phases(self) -> Phases:
         """How the run begins and ends."""
         answered = self.found.answered
-        return phases(self.found.arrival[answered], self.found.last[answered])
+        return phases(self.found.arrival[answered], self.found.last[answered], self.trace.first[self.found.index[answered]])
+
+    @property
+    def waiting(self) -> float:
+        """Share of their time that requests spend in queues. [1]"""
+        return self.queue["mean_wait_s"] / max(self.latency["e2e_s"]["mean"] or 0.0, 1e-12)
 
     @property
     def requests_per_second(self) -> float:
@@ -276,8 +284,15 @@ class ReplayFigures:
             found.append(
                 "requests come faster than they are answered: the queue still grows at the last arrival, and times depend on the run"
             )
+        overloaded = self.phases.grows
+        if not overloaded and (self.trace.follows >= 0).any() and self.waiting > CROWDED:
+            overloaded = True
+            found.append(
+                f"overload: requests spend {100 * self.waiting:.0f} % of their time in queues; as the next ones are sent only after an "
+                "answer, the queue has an end, but times depend on how many users there are"
+            )
         begun = self.phases.filled + self.phases.emptied
-        if begun > 0.2 * self.span and not self.phases.grows:
+        if begun > 0.2 * self.span and not overloaded:
             found.append(f"warm-up and cool-down are {100 * begun / self.span:.0f} % of the run: a longer trace says more of a steady load")
         ranked = self.scenario.stack is not None and self.scenario.stack.engine.queue == "priority"
         if ranked != (len({one.priority for one in self.trace.classes}) > 1):
@@ -287,6 +302,12 @@ class ReplayFigures:
             )  # fmt: skip
         if getattr(self.scenario.workload.serving, "speculation", None) is not None:  # type: ignore[union-attr] # of a transformer
             found.append("speculation gives each request the mean number of tokens in every step")
+        if isinstance(self.scenario.strategy, Plan) and self.scenario.strategy.pp > 1:
+            found.append(
+                "pipeline stages: a step reads prompts in equal parts in all of its microbatches, so that first tokens come up to twice as "
+                "soon as a prompt passes the stages; times per token are not affected"
+            )
+        found.extend(between_nodes(self.scenario))
         return found
 
 

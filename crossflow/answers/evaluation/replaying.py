@@ -358,7 +358,7 @@ class _Site:
         """
         trace = self.trace
         mean = max(int(np.mean(trace.prompt + 0.5 * trace.output)), 1)
-        job = replace(self.job, context=mean, cached=mean, staggered=False)
+        job = self.job.at(context=mean, cached=mean, staggered=False)
         service = replace(
             self.service, prefill=None, prompt=np.full(1, float(mean)), hits=np.zeros(1),
             chunk=np.full(1, chunk / float(layout.pp[0])), whole=False,

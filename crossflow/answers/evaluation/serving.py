@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -10,6 +10,8 @@ import numpy as np
 from crossflow.answers.evaluation.common import Fleet, PointBatch, Ran
 from crossflow.answers.evaluation.layered import machine, pool_machine
 from crossflow.answers.evaluation.members import check_strategy
+from crossflow.answers.scenario import Scenario
+from crossflow.base import files
 from crossflow.base.arrays import Array, Index
 from crossflow.base.errors import CrossflowError
 from crossflow.cost.machine import Machine
@@ -70,6 +72,16 @@ def _further(batch: PointBatch) -> tuple[Fleet, ...]:
     return tuple(replace(batch.pools.get(name, own), devices=count) for name, count in devices.items())
 
 
+def between_nodes(scenario: Scenario) -> Iterator[str]:
+    """What to say where a scenario describes links inside nodes, which its workers for prompts do not send over."""
+    workload, network = scenario.workload, files.held(scenario.document.data, ("system", "network"))
+    if isinstance(workload, TransformerSpec) and workload.serving.prefill and isinstance(network, Mapping) and network.get("intra"):
+        yield (
+            "system.network.intra does not carry keys and values of prompts: workers of serving.prefill lie on other nodes, and send over "
+            "system.network.inter"
+        )
+
+
 def _microbatches(layout: Layout, service: Service) -> Array:
     """Microbatches of a step, one a stage unless a strategy says otherwise: also of arrivals, of requests in flight that replicas do not
     divide, and where stages do not divide them, of which fewer decode. [1]
@@ -106,7 +118,7 @@ def service_of(job: Job, workloads: Sequence[TransformerSpec], which: Index, run
 def _gained(workload: TransformerSpec) -> float:
     """Tokens that a step gives a request in the mean. [1]"""
     guesses = workload.serving.speculation
-    return 1.0 if guesses is None else float(guessed(np.array([float(guesses.tokens)]), np.array([guesses.acceptance]))[0])
+    return 1.0 if guesses is None else guessed(guesses.positions)
 
 
 def _drafts(workload: TransformerSpec) -> float:

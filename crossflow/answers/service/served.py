@@ -13,15 +13,13 @@ from crossflow.answers.bands import Trust
 from crossflow.answers.evaluation.likeness import ARRIVING, told_trust, trust
 from crossflow.answers.evaluation.replay_figures import UNSERVED, ReplayFigures
 from crossflow.answers.evaluation.replay_statistics import (
-    BATCHES,
-    BEYOND,
     PERCENTILES,
     Phases,
     confidence,
+    half_of_mean,
     inside,
     mean_inside,
     over_time,
-    student,
 )
 from crossflow.answers.evaluation.replaying import replayed_scenario, tallied_scenario
 from crossflow.answers.scenario import Scenario
@@ -41,6 +39,8 @@ MOMENTS = 240  # points of series over time
 STREAMED = 1_000_000  # requests beyond which a replay keeps running statistics where nobody says otherwise
 NOT_KEPT = "a replay with running statistics keeps nothing of each request{why}; replay fewer (requests.limit), or say stream=False"
 GROWS, SLACK = 1.5, 1.0  # times, and seconds beyond it, that first tokens take longer at the end than in the middle where a queue grows
+BATCHES = 20  # of requests in order of arrival, at least, where a queue is told to grow
+BEYOND = 5.0  # requests of a batch beyond a percentile that it takes at least, so that the percentile of a batch means something
 TAILS = Trust(level="unknown", band=None, reason=ARRIVING)
 
 
@@ -344,17 +344,13 @@ def _spread(sketch: Sketch) -> dict[str, float | None]:
 
 
 def _halves(batches: Batches) -> dict[str, float | None]:
-    """Half of the 95 % interval of the mean and of each percentile."""
-    whole = batches.whole
-    found: dict[str, float | None] = dict.fromkeys(("mean", *PERCENTILES))
-    if len(whole) < BATCHES:
-        return found
-    spreads = [_spread(one) for one in whole]
-    for name in found:
-        if batches.size * (1.0 - PERCENTILES.get(name, 0.0)) >= BEYOND:
-            each = np.array([one[name] for one in spreads], dtype=float)
-            found[name] = float(student(len(each)) * each.std(ddof=1) / np.sqrt(len(each)))
-    return found
+    """Half of the 95 % interval of the mean and of each percentile, from those of batches, which are correlated too."""
+    spreads = [_spread(one) for one in batches.whole]
+    beyond = {name: batches.size * (1.0 - PERCENTILES.get(name, 0.0)) for name in ("mean", *PERCENTILES)}
+    return {
+        name: half_of_mean(np.array([one[name] for one in spreads], dtype=float)) if many >= BEYOND else None
+        for name, many in beyond.items()
+    }  # fmt: skip
 
 
 def streamed(scenario: Scenario, trace: RequestTrace, seed: int = 0) -> StreamedRequests:

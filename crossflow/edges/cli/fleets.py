@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from rich.console import Group, RenderableType
@@ -16,7 +16,7 @@ from crossflow.base import files
 from crossflow.base.errors import CrossflowError
 from crossflow.base.units import show
 from crossflow.edges.cli import page
-from crossflow.edges.cli.page import count, percent
+from crossflow.edges.cli.page import count, percent, percent_beside
 from crossflow.edges.cli.progress import progress
 
 PICTURES = (".png", ".svg")
@@ -54,9 +54,18 @@ def run(arguments: argparse.Namespace, scenario: Scenario, assumed: Sequence[str
         for path in found.plot().save(arguments.output):
             page.log(f"crossflow: wrote {path}")
     if text is not None:
+        for note in other_engine(found[0].scenario, arguments.export):
+            page.log(f"crossflow: note: {note}")
         page.log(f"crossflow: {'wrote ' + str(arguments.output) + ': ' if arguments.output else ''}{found[0].name} is written")
     if found.run.interrupted:
         raise KeyboardInterrupt  # with the status of a command that was interrupted; what was found stands above
+
+
+def other_engine(scenario: Scenario, kind: str) -> Iterator[str]:
+    """What to say where a fleet was sized with the order of work of another engine than its launch file starts."""
+    works = None if scenario.stack is None else scenario.stack.engine.scheduler
+    if works not in (None, kind) and kind != "dynamo":
+        yield f"the fleet was sized with the order of work of {works}, and the file starts {kind}; size it with --set software={kind}"
 
 
 def exported(found: Fleets, kind: str) -> str:
@@ -126,7 +135,7 @@ def _row(one: RankedFleet, found: Fleets) -> list[RenderableType]:
     tied = found.best is not None and one.name in (found.best.tied_with or ())
     return [
         Text("▸" if one is found.best else "=" if tied else ""), Text(one.name, "bold" if one is found.best else ""), f"{one.devices:,}",
-        *money, percent(told["attained"]), show(told["ttft_p99_s"], "s"), show(told["tpot_p99_s"], "s"),
+        *money, percent_beside(told["attained"], found.share), show(told["ttft_p99_s"], "s"), show(told["tpot_p99_s"], "s"),
         f"{count(told['goodput_per_s'])}/s", count(one.device_rate), count(one.user_rate),
     ]  # fmt: skip
 

@@ -394,6 +394,18 @@ def dollars(value: float) -> str:
     return f"{value:,.0f} USD" if value >= 100 else f"{value:.3g} USD"
 
 
+def percent_beside(share: float, target: float) -> str:
+    """A share in percent, with as many digits as tell it from a target that it meets or misses.
+
+    >>> percent_beside(0.9904, 0.99), percent_beside(0.98996, 0.99), percent_beside(0.99, 0.99)
+    ('99.04 %', '98.996 %', '99.0 %')
+    """
+    if share == target:
+        return percent(share)
+    found = (f"{100 * share:.{digits}f}" for digits in range(1, 7))
+    return next((text for text in found if float(text) != round(100 * target, 6)), f"{100 * share:.6f}") + " %"
+
+
 def percent(share: float) -> str:
     """A share in percent.
 

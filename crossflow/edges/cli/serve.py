@@ -139,7 +139,7 @@ def _times(found: ServedRequests) -> Group:
         rows.append([label, *(_time(found.latency[name][one]) for one in SHOWN)])
         if name in found.confidence and any(found.confidence[name].values()):
             rows.append([Text("  ±", "dim"), *(Text(_time(found.confidence[name][one]), "dim") for one in SHOWN)])
-    return page.section("Times", rows, range(1, 6), header=("", *SHOWN), aside="± half of the 95 % interval, by batch means")
+    return page.section("Times", rows, range(1, 6), header=("", *SHOWN), aside="± half of the 95 % interval, from the autocorrelation")
 
 
 def _time(value: float | None) -> str:

@@ -21,7 +21,7 @@ References
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
@@ -29,6 +29,7 @@ import numpy as np
 
 from crossflow.base.arrays import Array, Mask, divide
 from crossflow.cost.machine import Machine
+from crossflow.engine.runs.drafting import service_step, with_draft
 from crossflow.engine.runs.memory import ACTIVATIONS, CACHE, FRAMEWORK, Memory, memory
 from crossflow.engine.runs.outcome import Outcome
 from crossflow.engine.runs.transformer import transformer_step
@@ -95,13 +96,15 @@ class Steady:
     reading: Array = field(default_factory=lambda: np.zeros(1))
 
 
-def guessed(tokens: Array, acceptance: Array) -> Array:
-    """Tokens that a step gives where so many are guessed and each is right with a probability, (1 - a^(k+1)) / (1 - a) [6]_.
+def guessed(acceptance: Sequence[float]) -> float:
+    """Tokens that a step gives in the mean where each guess is right with a probability, if all before it are; 1 + a1 + a1 a2 + ...
 
-    >>> guessed(np.array([3.0, 3.0]), np.array([0.5, 1.0])).tolist()
-    [1.875, 4.0]
+    Of equal probabilities that is (1 - a^(k+1)) / (1 - a) [6]_.
+
+    >>> guessed([0.5, 0.5, 0.5]), guessed([1.0, 0.5])
+    (1.875, 2.5)
     """
-    return np.where(acceptance < 1.0, divide(1.0 - acceptance ** (tokens + 1.0), 1.0 - acceptance), tokens + 1.0)
+    return 1.0 + float(np.cumprod(acceptance).sum())
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -238,7 +241,7 @@ def cache_room(job: Job, layout: Layout, machine: Machine, service: Service) -> 
     for all that will be written of it; one that evicts computes again what it wrote, which is not counted.
     """
     one = _at(layout, np.ones(len(layout)))
-    held = memory(job, one, machine)
+    held = with_draft(memory(job, one, machine), job, one, machine)
     stages = held.stages.copy()
     if service.prefill is None:
         pieces = divide(service.chunk, service.prompt + service.hits)
@@ -249,7 +252,8 @@ def cache_room(job: Job, layout: Layout, machine: Machine, service: Service) -> 
     held = replace(held, stages=stages)
     more = 1.0 + machine.stack.memory.fragmentation
     left = _left(held, machine, service, more)
-    longest = memory(replace(job, staggered=False), one, machine) if service.whole else held
+    whole = job.at(staggered=False)
+    longest = with_draft(memory(whole, one, machine), whole, one, machine) if service.whole else held
     cache = longest.stages[CACHE] * more
     room = left * service.cache / np.where(cache > 0, cache, 1.0)
     most = np.where(cache > 0, room, np.where(left >= 0, np.inf, 0.0)).min(axis=0)
@@ -292,14 +296,14 @@ def _chunk(service: Service, micro: Array, written: float) -> tuple[Chunk, Array
 def _steps(job: Job, layout: Layout, machine: Machine, service: Service, held: Memory, decoding: Array) -> _StepKinds:
     """Both kinds of step while so many requests of a replica decode."""
     here = _at(layout, decoding)
-    plain = transformer_step(job, here, machine, held)
+    plain = service_step(transformer_step, job, here, machine, held)
     if service.prefill is not None:
         none = np.zeros(len(layout))
         return _StepKinds(
             decoding=decoding, plain=plain, mixed=plain, factor=1.0 + service.drafts, share=none, pieces=none, load=none, most=none
         )  # fmt: skip
     chunk, share, pieces = _chunk(service, here.micro_batch, job.written)
-    mixed = transformer_step(replace(job, chunk=chunk), here, machine, held)
+    mixed = service_step(transformer_step, replace(job, chunk=chunk), here, machine, held)
     load = layout.microbatches * chunk.pieces / pieces
     room = divide(np.maximum(service.chunk - here.micro_batch * job.written, chunk.tokens), chunk.tokens)
     return _StepKinds(

@@ -9,6 +9,7 @@ import numpy as np
 
 from crossflow.base.arrays import Array
 from crossflow.cost.machine import Machine
+from crossflow.engine.runs.drafting import guided, service_step
 from crossflow.engine.runs.memory import memory
 from crossflow.engine.runs.outcome import Outcome
 from crossflow.engine.runs.transformer import transformer_step
@@ -65,7 +66,8 @@ def step_table(replicas: Replicas, reach: Reach, energy: Callable[[Outcome], Arr
     tokens, keys = _axis(reach.tokens, least=1.0, each=COARSE), _axis(reach.context, least=8.0, each=1.0)
     n, c = _grid(requests, np.append(context, np.median(context)))
     m, t, k = _grid(requests, tokens, keys)
-    plain, mixed = _steps(replicas, n, c), _steps(replicas, m, np.full(len(m), np.median(context)), (t, k))
+    job, unguided = replicas.job, replace(replicas, job=replace(replicas.job, mask=0.0))  # masks are of requests, not of padded graphs
+    plain, mixed = _steps(unguided, n, c), _steps(unguided, m, np.full(len(m), np.median(context)), (t, k))
     share, slower = 1.0 / replicas.gained, 1.0 + replicas.drafts
 
     def tables(written: Array, both: Array) -> tuple[Array, Array]:
@@ -73,10 +75,13 @@ def step_table(replicas: Replicas, reach: Reach, energy: Callable[[Outcome], Arr
         read = both.reshape(len(requests), len(tokens), -1) * slower - columns[:, -1, None, None]
         return columns[:, :-1] * share, np.maximum(read, 0.0)
 
-    (writing, reading), (writing_energy, reading_energy) = tables(plain.total, mixed.total), tables(energy(plain), energy(mixed))
+    (writing, reading), (writing_energy, reading_energy) = (
+        tables(plain.total, mixed.total),
+        tables(energy(guided(plain, job, n)), energy(guided(mixed, job, m))),
+    )
     return StepTable(
         requests=requests, context=context, tokens=tokens, keys=keys, writing=writing, reading=reading, writing_energy=writing_energy,
-        reading_energy=reading_energy,
+        reading_energy=reading_energy, mask=float(job.mask * job.written * share * slower), masks_beside=job.masks_beside,
     )  # fmt: skip
 
 
@@ -93,9 +98,9 @@ def _steps(replicas: Replicas, requests: Array, context: Array, read: tuple[Arra
     n, parts = len(requests), replicas.microbatches
     layout = replicas.layout.at(np.zeros(n, dtype=np.intp))
     layout = replace(layout, micro_batch=np.maximum(requests, NOBODY) / parts, microbatches=np.full(n, parts))
-    job = replace(replicas.job, context=context, cached=context)  # type: ignore[arg-type] # numbers of a job may be arrays
+    job = replicas.job.at(context=context, cached=context)
     if read is not None:
         tokens, keys = read[0] / parts, read[1]
         length = np.where(keys >= tokens / 2.0, tokens, 2.0 * keys)
         job = replace(job, chunk=Chunk(pieces=tokens / length, length=length, before=np.maximum(keys - length / 2.0, 0.0)))
-    return transformer_step(job, layout, replicas.machine, memory(job, layout, replicas.machine))
+    return service_step(transformer_step, job, layout, replicas.machine, memory(job, layout, replicas.machine))

@@ -226,7 +226,8 @@ class Replica:
             seen += piece * (ticket.read + 0.5 * piece)
         self.mean = self.context / n if n else 0.0
         self.keys, self.tokens = seen / tokens, tokens
-        self.first = max(self.table.line(n, self.mean, alone=False)[0] + self.table.more(n, tokens, self.keys), self.along) + self.fetched
+        first = self.table.line(n, self.mean, alone=False)[0] + self.table.more(n, tokens, self.keys)
+        self.first = max(self.table.sampled(n, first) if self.table.mask else first, self.along) + self.fetched
         self.slope, self.steps, self.fetched, self.along = 0.0, 1, 0.0, 0.0
         self.ends = self.since + self.first
 

@@ -34,6 +34,8 @@ class StepTable:
     writing_energy, reading_energy : the same, of all devices of the replica, at rest included. [J]
     graphs : sizes of batches that were captured, rising: a step that only writes takes what the next larger of them takes; none where
         steps take what their own requests take.
+    mask, masks_beside : time of the host for masks of guided tokens, for each request that writes, and whether it passes beside the
+        kernels. [s]
     """
 
     requests: Array
@@ -45,6 +47,8 @@ class StepTable:
     writing_energy: Array
     reading_energy: Array
     graphs: tuple[int, ...] = ()
+    mask: float = 0.0
+    masks_beside: bool = True
     _lines: dict[int, tuple[list[float], list[float], list[float]]] = field(default_factory=dict, repr=False)
     _planes: dict[int, tuple[list[float], list[float], list[list[float]]]] = field(default_factory=dict, repr=False)
 
@@ -53,7 +57,7 @@ class StepTable:
         key = n if alone else -n
         found = self._lines.get(key)
         if found is None:
-            found = self._lines[key] = self._line(n, self.graphs if alone else ())
+            found = self._lines[key] = self._line(n, alone=alone)
         axis, values, slopes = found
         i = bisect_right(axis, context, 1, len(axis) - 1) - 1
         upto = axis[i + 1] if i < len(axis) - 2 else inf
@@ -71,6 +75,10 @@ class StepTable:
         near, far = values[i], values[i + 1]
         return (1.0 - u) * ((1.0 - v) * near[j] + v * near[j + 1]) + u * ((1.0 - v) * far[j] + v * far[j + 1])
 
+    def sampled(self, n: int, time: float) -> float:
+        """The time of a step of kernels alone with the masks of its n requests that write. [s]"""
+        return max(time, n * self.mask) if self.masks_beside else time + n * self.mask
+
     def energy(self, n: Array, context: Array, tokens: Array, keys: Array) -> Array:
         """Energy of steps, shape of the arguments; steps without tokens of prompts only write. [J]"""
         grown = _at(self.requests, n), _at(self.context, context)
@@ -83,16 +91,18 @@ class StepTable:
         i, share = (each[0] for each in _at(self.requests, np.array([float(n)])))
         return np.asarray(values[i] * (1.0 - share) + values[i + 1] * share)
 
-    def _line(self, n: int, graphs: tuple[int, ...]) -> tuple[list[float], list[float], list[float]]:
+    def _line(self, n: int, *, alone: bool) -> tuple[list[float], list[float], list[float]]:
         """D at n requests: contexts, times there, and slopes behind them.
 
         A graph of more requests than there are computes nothing for the keys of those that are not there.
         """
-        padded = next((size for size in graphs if size >= n > 0), n)
+        padded = next((size for size in (self.graphs if alone else ()) if size >= n > 0), n)
         values = self._among(padded, self.writing)
         if padded > n:
             i, share = _at(self.context, self.context * n / padded)
             values = values[i] * (1.0 - share) + values[i + 1] * share
+        if alone and self.mask:
+            values = np.array([self.sampled(n, time) for time in values.tolist()])
         slopes = np.diff(values) / np.diff(self.context)
         return self.context.tolist(), values.tolist(), slopes.tolist()
 

@@ -15,7 +15,7 @@ from crossflow.workload.requests.record import RequestTrace, request_times
 
 TIMES = ("ttft", "tpot", "e2e")
 EACH = 20_000  # requests that end between two collections of what engines did
-LEAST_BATCHES, FIRST_SIZE = 20, 1000  # of batches for intervals
+LEAST_BATCHES, FIRST_SIZE = 60, 1000  # of batches for intervals
 Energy = Callable[[Array, Array, Array, Array], Array]
 
 

@@ -196,7 +196,7 @@ def strategy_problem(
     plan, batch = _divided(strategy, workload)
     problem = plan_problem(plan, transformer, batch, balanced=balanced, elements=elements, task=workload.step)
     problem = problem or kinds_problem(plan, kinds, transformer.depth)
-    return problem or next(_worker_problems(workload, transformer), None)
+    return problem or next(itertools.chain(_worker_problems(workload, transformer), _draft_problems(workload, strategy)), None)
 
 
 def _divided(plan: Plan, workload: TransformerSpec) -> tuple[Plan, int]:
@@ -238,6 +238,24 @@ def _worker_problems(workload: TransformerSpec, model: Transformer) -> Iterator[
     for place, written in asked:
         if problem := _worker_problem(place, written, model):
             yield f"{place}.strategy: {problem}"
+
+
+def _draft_problems(workload: TransformerSpec, plan: Plan) -> Iterator[str]:
+    """Why a draft model cannot guess for a service with a plan, as sentences."""
+    guesses, place = workload.serving.speculation, "serving.speculation.draft"
+    if guesses is None or guesses.draft is None:
+        return
+    draft, plans = guesses.draft, [plan, *engine_plans(workload).values()]
+    if workload.serving.prefill is not None:
+        yield f"{place}: workers of their own for prompts (serving.prefill) do not read them for a draft model; leave one of both out"
+    for one in plans:
+        tp = draft.tp or one.tp
+        if one.pp > 1:
+            yield f"{place}: a draft model guesses for layouts without pipeline stages, and {one} has {one.pp}; give pp 1, or no draft"
+        elif one.cp > 1 or tp > one.devices // one.dp:
+            yield f"{place}.tp: {tp} devices, and a replica of {one} has {one.devices // one.dp}; give fewer"
+        elif problem := plan_problem(Plan(tp=tp), draft.described.transformer(), 1, task="decode"):
+            yield f"{place}.tp: {problem}"
 
 
 def _worker_problem(place: str, written: str, model: Transformer) -> str | None:

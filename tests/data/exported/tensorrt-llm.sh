@@ -6,6 +6,7 @@
 # crossflow: workload.output: 500
 # crossflow: workload.serving.speculation.acceptance: 0.7
 # crossflow: workload.serving.speculation.cost: 0.0
+# crossflow: workload.serving.speculation.draft: null
 # The model is named after the preset deepseek-v3; put the name of your own checkpoint of that size in its place.
 cat > trtllm.yaml <<'YAML'
 enable_attention_dp: true
