@@ -25,7 +25,7 @@ HOUSE = {
     "workload": (("",), ("requests",)),
     "parallel": (("strategy", "sharding", ""),),
     "cost": (("",),),
-    "engine": (("",), ("timeline", "service"), ("runs",)),
+    "engine": (("",), ("timeline", "service", "lasting"), ("runs",)),
     "answers": (
         ("settings", "bands", "requested", "workers"),
         ("scenario", "score"),
