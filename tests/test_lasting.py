@@ -9,7 +9,7 @@ import pytest
 from crossflow.base.arrays import points
 from crossflow.engine.lasting.events import histories, history
 from crossflow.engine.lasting.intervals import best_interval, daly, young
-from crossflow.engine.lasting.record import KINDS_OF_TIME, Cause, LongRun
+from crossflow.engine.lasting.record import KINDS_OF_TIME, FailureCause, LongRun
 from crossflow.engine.lasting.renewal import best_spares, expected
 from crossflow.engine.lasting.sparing import erlang_loss, missing_replicas
 
@@ -17,9 +17,9 @@ DAY = 86400.0
 
 
 def a_run(rate, *, detection=60.0, repair=3600.0, silent=0.0, latency=3600.0, elastic=False, **given):
-    causes = [Cause(name="node", rate=points(rate), detection=points(detection), repair=points(repair))]
+    causes = [FailureCause(name="node", rate=points(rate), detection=points(detection), repair=points(repair))]
     if silent:
-        causes.append(Cause(name="silent", rate=points(silent), detection=points(latency), silent=True))
+        causes.append(FailureCause(name="silent", rate=points(silent), detection=points(latency), silent=True))
     return LongRun(causes=tuple(causes), elastic=elastic, **{"nodes": points(64.0), **{key: points(value) for key, value in given.items()}})
 
 
@@ -92,7 +92,7 @@ def test_shares_add_up_and_points_are_what_they_are_alone(elastic):
     alone = [expected(run) for run in runs]
     names = [name for name in vars(runs[0]) if name not in ("causes", "elastic")]
     causes = tuple(
-        Cause(
+        FailureCause(
             name=one.name, silent=one.silent,
             **{f: np.concatenate([getattr(r.causes[i], f) for r in runs]) for f in ("rate", "detection", "repair")},
         )

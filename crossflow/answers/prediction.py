@@ -392,6 +392,10 @@ class Prediction(PlainData, Tabular):
             return (REPLAYED_NOTE.format(n=len(requests_of(self.scenario))), *row_of(self.scenario).notes)
         found = [*idle(self.scenario, self.score), *self._unmatched(), *self._unused(), *self._projected(), *self._on_host()]
         found += [*division_notes(self.scenario), *self._hot(), *_of_other_makers(self.scenario)]
+        if self.scenario.reliability is not None:
+            from crossflow.answers.evaluation.lasting import notes_of_run
+
+            found += notes_of_run(self.scenario, self.run)
         if not isinstance(workload, TransformerSpec):
             return tuple(found)
         found += slower_experts(self.scenario, self.device)

@@ -12,6 +12,10 @@ Takes prices; gives makespans, `Outcome`, `Timeline`, `ServiceReplay` and events
 # What other wings may import, by module; all else is this wing's own.
 DOORS = {
     "kinds": ("Kinds", "kinds_of", "split"),
+    "lasting.intervals": ("best_interval",),
+    "lasting.record": ("FailureCause", "KINDS_OF_TIME", "LongRun", "NEVER_FAILS", "TimeShares"),
+    "lasting.renewal": ("best_spares", "expected"),
+    "lasting.spec": ("CheckpointSpec", "MaintenanceSpec", "Reliability", "ReliabilitySpec", "RestartSpec", "common", "load_reliability", "rates"),
     "loops": ("COPIES",),
     "runs.dlrm": ("dlrm_outcome", "dlrm_prices", "dlrm_step"),
     "runs.dlrm_point": ("NODE", "NODES", "point_program"),

@@ -20,7 +20,7 @@ def _none() -> Array:
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Cause:
+class FailureCause:
     """Interruptions of a job by one cause.
 
     Attributes
@@ -58,7 +58,7 @@ class LongRun:
     maintenance : length of one, without its checkpoint and restart. [s]
     """
 
-    causes: tuple[Cause, ...]
+    causes: tuple[FailureCause, ...]
     nodes: Array
     interval: Array
     stall: Array = field(default_factory=_none)
