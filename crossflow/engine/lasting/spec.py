@@ -221,8 +221,13 @@ def rates(spec: ReliabilitySpec, name: str) -> RateInterval:
 
 
 @functools.cache
-def common() -> ReliabilitySpec:
-    """What is assumed where nothing else says it: the shipped file `common`."""
-    path = files.catalogue("templates", KIND)["common"]
+def load_named(name: str) -> ReliabilitySpec:
+    """A shipped reliability file."""
+    path = files.catalogue("templates", KIND)[name]
     found: ReliabilitySpec = files.validate(ReliabilitySpec, files.read_yaml(path))
     return found
+
+
+def common() -> ReliabilitySpec:
+    """What is assumed where nothing else says it: the shipped file `common`."""
+    return load_named("common")
