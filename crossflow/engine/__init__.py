@@ -12,6 +12,7 @@ Takes prices; gives makespans, `Outcome`, `Timeline`, `ServiceReplay` and events
 # What other wings may import, by module; all else is this wing's own.
 DOORS = {
     "kinds": ("Kinds", "kinds_of", "split"),
+    "lasting.events": ("RunHistory", "RunSpan", "history"),
     "lasting.intervals": ("best_interval",),
     "lasting.record": ("FailureCause", "KINDS_OF_TIME", "LongRun", "NEVER_FAILS", "TimeShares"),
     "lasting.renewal": ("best_spares", "expected"),

@@ -12,7 +12,9 @@ from crossflow.answers.evaluation.members import Members
 from crossflow.answers.scenario import RunLength, Scenario
 from crossflow.answers.score import Score
 from crossflow.base.arrays import Array, points, wide
+from crossflow.base.errors import CrossflowError
 from crossflow.base.units import show
+from crossflow.engine.lasting.events import RunHistory, history
 from crossflow.engine.lasting.intervals import best_interval
 from crossflow.engine.lasting.record import KINDS_OF_TIME, NEVER_FAILS, FailureCause, LongRun, TimeShares
 from crossflow.engine.lasting.renewal import best_spares, expected
@@ -210,7 +212,7 @@ def levers(run: LongRun) -> Iterator[tuple[str, Array, LongRun]]:
         yield "spares", run.spares, replace(run, spares=np.ceil(1.1 * run.spares))
 
 
-def gains(run: LongRun) -> Mapping[str, float]:
+def gains(run: LongRun) -> dict[str, float]:
     """What a tenth less of each part of a run gains of its time, largest first; the number of one point. [1]
 
     Rates of all causes, all times of detection, and all times of repair together come first as ``all.rate`` and so on. The interval
@@ -247,3 +249,23 @@ def notes_of_run(scenario: Scenario, found: Mapping[str, float | None]) -> Itera
             f"run.checkpoint.interval: a checkpoint is saved every {show(used, 's')}, not every {show(float(asked[0]), 's')}: the one "
             "before can be read only then, or a step takes as long"
         )
+
+
+def drawn(scenario: Scenario, score: Score, seed: int, draws: int = 1, *, spans: bool = False) -> tuple[RunHistory, ...]:
+    """Draws of the run of a scenario, whose score this is, by events; CrossflowError where nothing interrupts it, or it never ends."""
+    if scenario.reliability is None:
+        raise CrossflowError(
+            f"{scenario.name}: nothing interrupts its run; give run.failures, such as run: {{tokens: 1.0e12, failures: llama3-h100}}"
+        )
+    found = interrupted(scenario, scenario.system, scenario.architecture, score)
+    work = float(score.run["undisturbed_time_s"][0])
+    if not np.isfinite(work) or float(found.shares.goodput[0]) <= NEVER:
+        raise CrossflowError(f"{scenario.name}: the run never ends; save more often, or have fewer failures")
+    return tuple(history(found.run, work, seed, spans=spans, draw=draw) for draw in range(draws))
+
+
+def reliability_gains(scenario: Scenario, score: Score) -> dict[str, float]:
+    """What a tenth less of each part of a run gains of its time, largest first; none where nothing interrupts it. [1]"""
+    if scenario.reliability is None:
+        return {}
+    return gains(interrupted(scenario, scenario.system, scenario.architecture, score).run)
