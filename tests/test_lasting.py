@@ -78,6 +78,10 @@ def test_erlangs_loss_is_his_table_and_his_sum():
     assert erlang_loss(points(4.0), points(7.3))[0] == pytest.approx(terms[-1] / sum(terms))
 
 
+def test_a_hundred_million_spares_are_always_enough_and_take_no_time():
+    assert erlang_loss(points(1e8), points(50.0))[0] == 0.0
+
+
 def test_missing_replicas_is_a_mean_of_poisson():
     mean, spares, replica = 6.0, 3, 4
     weights = [math.exp(-mean) * mean**k / math.factorial(k) for k in range(60)]

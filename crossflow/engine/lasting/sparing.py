@@ -13,6 +13,7 @@ import numpy as np
 from crossflow.base.arrays import Array
 
 _REACH = 8.0  # standard deviations beyond the mean in which a Poisson sum ends
+_NEVER = 1e-100  # probability that is none
 MOST_SPARES = 20_000  # of one run
 
 
@@ -30,6 +31,9 @@ def erlang_loss(spares: Array, load: Array) -> Array:
     for number in range(1, int(wanted.max(initial=0.0)) + 1):
         lost = offered * lost / (number + offered * lost)
         found = np.where(wanted == number, lost, found)
+        if not (lost > _NEVER).any():  # further spares change nothing
+            break
+    found = np.where(np.isnan(found), 0.0, found)
     return np.where(offered > 0, found, np.where(wanted <= 0, 1.0, 0.0))
 
 
