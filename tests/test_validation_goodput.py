@@ -16,12 +16,12 @@ def test_published_runs_are_within_three_points_but_for_rsc_1():
     table = goodput_table(shipped())
     off = dict(zip(table.items, table.predicted - table.measured, strict=True))
     assert set(off) == {"llama3-405b", "opt-175b", "rsc-1", "byterobust-9600"}
-    assert off.pop("rsc-1") == pytest.approx(0.049, abs=0.002)  # its paper says "about 0.9", and its own formula 0.948
+    assert off.pop("rsc-1") == pytest.approx(0.049, abs=0.002)  # its paper says "about 0.9"; see below
     assert max(map(abs, off.values())) < 0.03
     assert table.groups["inputs"].count(ASSUMED) == 3
 
 
-def test_rsc_1_is_the_formula_of_its_paper():
+def test_rsc_1_is_a_formula_to_first_order():
     """1 - nodes x rate x (restart + interval / 2), to first order."""
     table = goodput_table(shipped())
     found = table.predicted[list(table.items).index("rsc-1")]
