@@ -13,7 +13,7 @@ from sampled import every
 
 import crossflow
 from crossflow.answers.idle import KNOWN
-from crossflow.answers.scenario import ScenarioFile
+from crossflow.answers.scenario import OF_FAILURES, ScenarioFile
 from crossflow.base import files
 from crossflow.base.errors import CrossflowError, SpecError
 from crossflow.hardware.architecture.software import SoftwareStack
@@ -439,7 +439,8 @@ def test_no_field_is_forgotten(kind):
     stack = {f"software.{leaf}" for leaf in leaves(SoftwareStack)} if strategy else set()
     system = {f"system.operation.{leaf}" for leaf in leaves(OperationSpec)} | {f"system.host.{leaf}" for leaf in leaves(Host)}
     own = {f"workload.{leaf}" for leaf in leaves(OWN[kind])} | {f"strategy.{key}" for key in keys}
-    asked = {leaf for leaf in leaves(ScenarioFile) if not leaf.startswith("requests.")}  # of which tests/test_requests_fields.py has all
+    elsewhere = ("requests.", *(f"run.{key}" for key in ("failures", *OF_FAILURES)))  # tests/test_requests_fields.py, test_lasting_runs.py
+    asked = {leaf for leaf in leaves(ScenarioFile) if not leaf.startswith(elsewhere)}
     assert set(TABLE[kind]) == asked | own | stack | system
 
 

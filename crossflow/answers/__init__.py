@@ -19,6 +19,7 @@ DOORS = {
     "catalogue.sheets": ("Figure", "Sheet", "look_up"),
     "evaluation": ("evaluate",),
     "evaluation.events": ("Event", "EventList", "events"),
+    "evaluation.lasting": ("drawn",),
     "evaluation.likeness": ("AROUND", "PROMPTS", "TOKENS", "WATTS", "featured", "kind_of", "likeness", "seen", "trust"),
     "evaluation.members": ("check_strategy",),
     "evaluation.remedies": ("Remedy",),

@@ -406,6 +406,10 @@ class Prediction(PlainData, Tabular):
             *self._on_host(),
         ]
         found += [*division_notes(self.scenario), *self._hot(), *_of_other_makers(self.scenario)]
+        if self.scenario.reliability is not None:
+            from crossflow.answers.evaluation.lasting import notes_of_run
+
+            found += notes_of_run(self.scenario, self.run)
         if not isinstance(workload, TransformerSpec):
             return tuple(found)
         found += slower_experts(self.scenario, self.device)

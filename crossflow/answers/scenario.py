@@ -18,10 +18,11 @@ from crossflow.base import contents, files, provenance
 from crossflow.base.contents import Contents, Packed
 from crossflow.base.errors import CrossflowError, Problem, SpecError, StrategyError, among, did_you_mean, known_name, with_article
 from crossflow.base.files import Document, FileModel
-from crossflow.base.limits import PositiveFloat, PositiveInt, shown
+from crossflow.base.limits import Flag, NonNegativeInt, PositiveFloat, PositiveInt, shown
 from crossflow.base.paths import with_quantity
 from crossflow.base.results import PlainData, public
 from crossflow.cost.profile import Profile, profile_at, read_profile, system_profile
+from crossflow.engine.lasting.spec import CheckpointSpec, MaintenanceSpec, Reliability, RestartSpec, load_reliability
 from crossflow.hardware.architecture.model import Architecture
 from crossflow.hardware.architecture.network import Congestion
 from crossflow.hardware.architecture.software import SoftwareStack, load_stack
@@ -73,6 +74,7 @@ DLRM_STACK = "torchrec"
 TRAINS_NOT = "{name} serves models, and workload.task is training; leave software out, or name one that trains, such as {other}"
 
 
+OF_FAILURES = ("checkpoint", "restart", "spares", "elastic", "maintenance")  # fields of a run that is interrupted
 SYSTEM_KINDS = ("system", "datasheet", "generated")  # what files of systems and of single devices say of themselves
 
 
@@ -84,16 +86,31 @@ def _notation(value: Any) -> Any:
 
 
 class RunLength(FileModel):
-    """How much a whole run processes: one of samples, tokens and steps."""
+    """How much a whole run processes, one of samples, tokens and steps; what interrupts it, and how it comes back."""
 
     samples: PositiveFloat | None = None
     tokens: PositiveFloat | None = None
     steps: PositiveFloat | None = None
+    failures: str | Mapping[str, Any] | None = Field(
+        default=None, description="what interrupts it: the name or path of a reliability file, or causes by name; see below"
+    )
+    checkpoint: CheckpointSpec | None = None
+    restart: RestartSpec | None = None
+    spares: NonNegativeInt | Literal["auto"] | None = Field(
+        default=None, description="nodes that stand in for broken ones; auto, as where absent: the number at which work costs least"
+    )
+    elastic: Flag | None = Field(
+        default=None, description="whether it goes on with fewer data-parallel replicas, and the same batch, where no spare is left"
+    )
+    maintenance: MaintenanceSpec | None = None
 
     @model_validator(mode="after")
     def _one(self) -> RunLength:
         if sum(value is not None for value in (self.samples, self.tokens, self.steps)) != 1:
             raise ValueError("give one of samples, tokens and steps")
+        beside = [name for name in OF_FAILURES if getattr(self, name) is not None]
+        if beside and self.failures is None:
+            raise ValueError(f"{beside[0]} needs failures, such as failures: llama3-h100; give it, or leave {beside[0]} out")
         return self
 
 
@@ -151,6 +168,7 @@ class Scenario(PlainData):
     contents : what the files that the scenario names held when it was read; settings read them again from here.
     profile : measured times of events, which replace the model's; None where there are none.
     auto : how its strategy was chosen where the file says ``strategy: auto``; None where the file names one.
+    reliability : what interrupts its run; None where nothing does.
     requests : what its service is asked; None where the workload says a steady state. `requests_of` reads or draws them.
     """
 
@@ -169,6 +187,7 @@ class Scenario(PlainData):
     contents: Contents
     profile: Profile | None = None
     auto: AutoStrategy | None = None
+    reliability: Reliability | None = None
     requests: RequestsSpec | None = None
 
     @property
@@ -492,6 +511,8 @@ def check_no_part(read: Document, path: str) -> None:
         raise read.error((key,), f"this is a system; name it in a scenario: system: {{template: {name}}}")
     if kind == "software":
         raise read.error(("kind",), f"this is a software stack; name it in a scenario: software: {name}")
+    if kind == "reliability":
+        raise read.error(("kind",), f"this is a reliability file; name it in a scenario: run: {{tokens: 1.0e12, failures: {name}}}")
     sections = [section for section in KINDS if isinstance(data.get(section), Mapping)]
     if sections and "workload" not in data:
         message = f"this is a technology library; name it in a scenario: system: {{template: reference-training, techlib: {name}}}"
@@ -767,9 +788,8 @@ def _with_components(document: Document, system: SystemSpec, system_document: Do
 
 
 def _resolved(document: Document, base: Path | None, name: str, like: Scenario | None, used: Contents) -> Scenario:
-    problems: list[Problem] = []
+    problems, system_document = list[Problem](), document
     system = workload = strategy = stack = top = None
-    system_document = document
     with _told(problems):
         top = files.validate(ScenarioFile, document)
     wrong = {problem.path.split(".")[0] for problem in problems}
@@ -802,7 +822,7 @@ def _resolved(document: Document, base: Path | None, name: str, like: Scenario |
     if problems or top is None or system is None or workload is None:
         raise SpecError(map(pointed, problems))
     document = _with_components(document, system, system_document, base)
-    _check_meaning(top, workload, document)
+    _check_meaning(top, workload, system, document)
     _check_system(system, workload, stack, top, document)
     strategy = fitting(strategy, system, workload)
     scenario = Scenario(
@@ -820,6 +840,7 @@ def _resolved(document: Document, base: Path | None, name: str, like: Scenario |
         base=base,
         contents=used,
         profile=_profile(top.profile, system, system_document, base, document),
+        reliability=_reliability(top, document, base, like),
         requests=top.requests,
     )
     problems += [*_unwired(system, scenario.nodes, document)] or [*_uncongested(scenario)]
@@ -948,7 +969,7 @@ def _order(placement: tuple[str, ...] | str, strategy: AnyStrategy, workload: Wo
     return tuple(name for name in placement if name in {axis.name for axis in strategy.axes})
 
 
-def _check_meaning(top: ScenarioFile, workload: Workload, document: Document) -> None:
+def _check_meaning(top: ScenarioFile, workload: Workload, system: SystemSpec, document: Document) -> None:
     """SpecError for everything that a scenario itself says and that has no meaning for its workload."""
     own, kind = document.data["workload"], with_article(workload.model)
     problems = [
@@ -959,8 +980,35 @@ def _check_meaning(top: ScenarioFile, workload: Workload, document: Document) ->
     if top.run is not None and top.run.tokens is not None and not _has_tokens(workload):
         what = "a model of images" if isinstance(workload, TransformerSpec) else kind
         problems.append(document.problem(("run", "tokens"), f"{what} has no tokens; give samples or steps"))
+    problems += _interrupted(top, workload, system, document)
     if problems:
         raise SpecError(problems)
+
+
+def _interrupted(top: ScenarioFile, workload: Workload, system: SystemSpec, document: Document) -> Iterator[Problem]:
+    """What stands against interruptions of a run, or against how it saves its state."""
+    if top.run is None or top.run.failures is None:
+        return
+    task = workload.task if isinstance(workload, TransformerSpec) else ""
+    if task != "training":
+        what = f"this is {with_article(workload.model)}" if not task else f"workload.task is {task}"
+        yield document.problem(("run", "failures"), f"a transformer that is trained is interrupted and comes back; {what}; leave it out")
+    saved = top.run.checkpoint
+    if saved is not None and saved.to == "neighbours" and system.mesh[1] == 1:
+        yield document.problem(("run", "checkpoint", "to"), "the system has one node, which has no neighbours; use storage, or more nodes")
+
+
+def _reliability(top: ScenarioFile, document: Document, base: Path | None, like: Scenario | None) -> Reliability | None:
+    """What interrupts a run, that of `like` where it names the same."""
+    if top.run is None or top.run.failures is None:
+        return None
+    if like is not None and files.held(like.document.data, ("run", "failures")) == top.run.failures:
+        return like.reliability
+    section = document.under("run", "failures")
+    try:
+        return load_reliability(top.run.failures, section, base)
+    except SpecError as error:
+        raise SpecError(problem.below("run.failures") if problem.file == document.file else problem for problem in error.problems) from None
 
 
 def _has_tokens(workload: Workload) -> bool:

@@ -52,6 +52,7 @@ _LARGER = (
     "second_memory_capacity_bytes", "second_memory_lifetime_s",
     "measured_share", "input_throughput_tokens_per_s", "output_throughput_tokens_per_s", "request_throughput_per_s",
     "attained", "goodput_per_s", "cache_hit_rate",
+    "run.goodput", "run.goodput_low", "run.goodput_high", "run.mean_time_between_interruptions_s",
 )  # fmt: skip
 _SMALLER = (
     "architecture.used.",

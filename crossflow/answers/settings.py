@@ -10,11 +10,13 @@ from typing import Any, get_args
 from pydantic import BaseModel
 
 from crossflow.base.errors import NEAREST, Problem, either
+from crossflow.engine.lasting.spec import CheckpointSpec, MaintenanceSpec, RestartSpec
 from crossflow.hardware.architecture.template import DatasheetSystem, GeneratedSystem
 from crossflow.parallel.strategy.notation import PAPER_KEYS, PLAN_KEYS
 from crossflow.workload.spec import MODELS
 
 DEEP = 6  # parts of a path that are looked at
+RUN: Mapping[str, type[BaseModel]] = {"checkpoint": CheckpointSpec, "restart": RestartSpec, "maintenance": MaintenanceSpec}
 TOP = ("system", "workload", "strategy", "techlib", "software", "profile", "run", "placement", "kernels_per_device")
 
 
@@ -25,7 +27,10 @@ def paths() -> tuple[str, ...]:
     models += [("workload", model) for model in MODELS.values()]
     found = [*TOP, "system.template", *(f"strategy.{key}" for key in (*PLAN_KEYS, *PAPER_KEYS))]
     found += [path for section, model in models for path in _below(model, section)]
-    found += [f"run.{key}" for key in ("samples", "tokens", "steps")]
+    found += [
+        f"run.{key}" for key in ("samples", "tokens", "steps", "failures", "checkpoint", "restart", "spares", "elastic", "maintenance")
+    ]
+    found += [path for key, model in RUN.items() for path in _below(model, f"run.{key}")]
     return tuple(sorted(dict.fromkeys(found), key=lambda path: (path.count("."), path)))
 
 

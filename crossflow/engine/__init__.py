@@ -3,8 +3,8 @@
 The modules here are the engine itself: in-order streams as a longest path over segments (`schedule`, `streams`, `tasks`), blocks that
 repeat as max-plus matrices (`maxplus`, `loops`), kinds of ranks where devices differ (`kinds`), and a plain event engine for what
 cannot be ordered beforehand (`events`); on what both can do they agree to the last digit. `timeline` holds slots of a pipeline and what
-every device does and when. `service` replays requests through serving engines, event by event. `runs` are what runs on the engine: steps
-of transformers and recommendation models, programs, services in steady state.
+every device does and when. `service` replays requests through serving engines, event by event; `lasting` are runs of months that fail and
+come back. `runs` are what runs on the engine: steps of transformers and recommendation models, programs, services in steady state.
 
 Takes prices; gives makespans, `Outcome`, `Timeline`, `ServiceReplay` and events.
 """
@@ -12,6 +12,12 @@ Takes prices; gives makespans, `Outcome`, `Timeline`, `ServiceReplay` and events
 # What other wings may import, by module; all else is this wing's own.
 DOORS = {
     "kinds": ("Kinds", "kinds_of", "split"),
+    "lasting.events": ("RunHistory", "RunSpan", "history"),
+    "lasting.intervals": ("best_interval",),
+    "lasting.record": ("FailureCause", "KINDS_OF_TIME", "LongRun", "NEVER_FAILS", "TimeShares"),
+    "lasting.renewal": ("best_spares", "expected"),
+    "lasting.spec": ("CheckpointSpec", "MaintenanceSpec", "Reliability", "ReliabilitySpec", "RestartSpec", "common",
+        "load_named", "load_reliability", "rates"),
     "loops": ("COPIES",),
     "runs.dlrm": ("dlrm_outcome", "dlrm_prices", "dlrm_step"),
     "runs.dlrm_point": ("NODE", "NODES", "point_program"),

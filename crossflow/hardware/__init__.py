@@ -18,7 +18,8 @@ DOORS = {
     "architecture.generator": ("for_choices",),
     "architecture.model": ("Architecture", "BudgetUse", "Level", "Port", "Repeats", "SecondMemory"),
     "architecture.network": ("CLOS", "FabricKind", "FabricParameters", "NetworkLevel", "NetworkSpec", "Congestion"),
-    "architecture.run_cost": ("DAY", "KILOWATT_HOUR", "load_of", "node_power", "normalised", "operation_of", "product", "run_cost"),
+    "architecture.run_cost": ("DAY", "KILOWATT_HOUR", "RunCost", "load_of", "node_power", "normalised", "operation_of", "product",
+        "run_cost"),
     "architecture.shaping": ("own_value",),
     "architecture.software": (
         "AttentionChoice", "EngineHabits", "Fusion", "Module", "PeerAllReduce", "SoftwareStack", "load_stack", "maker",

@@ -48,6 +48,7 @@ from crossflow.edges import bench
 from crossflow.edges.cli import parser
 from crossflow.edges.trace.compare import draw_comparison
 from crossflow.edges.trace.gantt import draw_gantt, gantt_of
+from crossflow.engine.lasting import spec as reliability
 from crossflow.engine.runs import uneven
 from crossflow.evidence.emulation import delays, record
 from crossflow.evidence.measurement import results
@@ -236,13 +237,15 @@ def markdown(header: Sequence[str], rows: Iterable[Sequence[str]], right: Sequen
 WRITTEN = {
     "J/B": "pJ/bit", "W/B": "pW/bit", "m2": "mm2", "m2/B": "um2/bit", "1/m": "1/mm", "B": "GiB", "B/s": "GB/s", "flop/s": "Tflop/s",
     "s": "us", "Hz": "GHz", "J/flop": "pJ/flop", "USD/m2": "USD/mm2", "m": "um", "1": "number", "USD/s": "USD/hour", "kg/J": "g/kWh",
-    "W/m2": "W/mm2", "kg/m2": "kg CO2e/cm2", "kg/B": "g CO2e/GB",
+    "W/m2": "W/mm2", "kg/m2": "kg CO2e/cm2", "kg/B": "g CO2e/GB", "1/s": "1/year",
 }  # fmt: skip
 
 SECTIONS: tuple[tuple[str, tuple[tuple[str, type[BaseModel], type[BaseModel] | None], ...]], ...] = (
     ("Scenario", (
         ("Top level", ScenarioFile, None),
         ("Length of a run: `run`", scenario.RunLength, None),
+        ("`failures` of a run: a cause, `NAME: {rate: 2 1/year, per: node, detection: 5 min}`", reliability.CauseSpec, None),
+        ("Reliability files, which `failures` of a run names", reliability.ReliabilitySpec, None),
         ("Workloads: `model: lstm`", workloads.LstmSpec, None),
         ("Workloads: `model: gemm`", workloads.GemmSpec, None),
         ("Workloads: `model: transformer`", workloads.TransformerSpec, None),

@@ -15,7 +15,7 @@ from crossflow.workload.spec import MODELS
 # Groups of templates by the folder that they are shipped in.
 GROUPS = {
     "generated": "generated", "devices": "datasheet device", "systems": "system", "families": "family", "software": "software stack",
-    "hindcasts": "chip before its announcement",
+    "reliability": "reliability of clusters", "hindcasts": "chip before its announcement",
 }  # fmt: skip
 _HEAD = re.compile(r"^title:[ ].*$", re.MULTILINE)
 

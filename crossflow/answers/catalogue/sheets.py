@@ -16,6 +16,7 @@ from crossflow.base.errors import CrossflowError, did_you_mean, folded, known_na
 from crossflow.base.files import Document
 from crossflow.base.paths import quantity_at
 from crossflow.base.units import parse
+from crossflow.engine.lasting.spec import ReliabilitySpec
 from crossflow.hardware.architecture.model import Architecture
 from crossflow.hardware.architecture.software import load_stack
 from crossflow.hardware.architecture.system import architecture, resolve
@@ -209,6 +210,8 @@ def template(name: str) -> Sheet:
         return plain(name, "family of devices", path)
     if kind == "hindcast":
         return plain(name, "facts of a chip before its announcement", path)
+    if kind == "reliability":
+        return _sheet(name, "reliability of clusters", str(path), own, files.validate(ReliabilitySpec, own, sourced=True))
     if kind == "software":
         stack, read = load_stack(name)
         return _sheet(stack.name, "software stack", str(path), read, stack)

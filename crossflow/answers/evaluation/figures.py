@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
@@ -16,7 +17,7 @@ from crossflow.base.arrays import Array, wide
 from crossflow.base.errors import CrossflowError, did_you_mean, either, with_article
 from crossflow.engine.runs.service import TAILS
 from crossflow.hardware.architecture.model import Architecture
-from crossflow.hardware.architecture.run_cost import load_of, node_power, operation_of, product, run_cost
+from crossflow.hardware.architecture.run_cost import RunCost, load_of, node_power, operation_of, product, run_cost
 from crossflow.hardware.architecture.system import reference_peak
 from crossflow.hardware.architecture.template import SystemSpec
 from crossflow.workload.spec import TransformerSpec
@@ -62,6 +63,10 @@ OPERATION: Mapping[tuple[str, ...], tuple[str, str]] = {
     ("embodied_carbon_kg", "run.embodied_carbon_kg"): ("lifetime", "5 years"),
 }
 
+# What columns of a run begin with that only an interrupted one has.
+INTERRUPTED = tuple(f"run.{name}" for name in ("goodput", "undisturbed", "interruptions", "mean_time", "spares", "nodes_in", "checkpoint",
+    "restart", "saving", "lost_work", "detection", "waiting", "maintenance", "shrunk", "cause.", "time_low", "time_high"))  # fmt: skip
+
 PROMPTS = frozenset(SERVING) - {"tpot_s", "input_throughput_tokens_per_s"}  # of decode, those that take the reading of prompts too
 
 
@@ -71,17 +76,20 @@ def task_of(scenario: Scenario) -> str:
 
 
 def usual_objective(scenario: Scenario) -> str:
-    """Column to make small where nobody names one: the step; of a service the whole request.
+    """Column to make small where nobody names one: the step; of a service the whole request, of a run that is interrupted all of it.
 
     The mean step of a service is shorter where fewer requests write at once, as where prompts are read slowly. A whole request takes
     shortest where the most are answered: of a fixed number in flight, by Little's law, one is the inverse of the other.
     """
+    if scenario.reliability is not None:
+        return "run.time_s"
     return "e2el_s" if task_of(scenario) == "serving" else "step_time_s"
 
 
 def usual_figure(scenario: Scenario, score: Score) -> Array:
     """That column of a score of a scenario, without making all the others."""
-    return score.step_time if usual_objective(scenario) == "step_time_s" else score.serving["e2el_s"]
+    column = usual_objective(scenario)
+    return score.step_time if column == "step_time_s" else score.run["time_s"] if column == "run.time_s" else score.serving["e2el_s"]
 
 
 def serving(scenario: Scenario, score: Score, reading: Score | None, members: Members | None = None) -> dict[str, Array]:
@@ -162,19 +170,23 @@ def whole_run(
     if length is None:
         return {}
     per_step = _per_step(scenario, score, members, tokens=bool(length.tokens)) if length.samples or length.tokens else 1.0
-    found = run_cost(
-        amount=float(length.samples or length.tokens or length.steps or 0.0),
-        per_step=per_step,
-        step_time=score.step_time,
-        devices=score.devices,
-        operation=operation_of(system, device),
-        devices_per_node=system.devices_per_node,
-        step_energy=score.energy,
-        load=load_of(system),
-        peak=device.throughput[dtype],
-        reference=reference_peak(dtype),
-    )
-    figures = {
+    cost = functools.partial(
+        run_cost, amount=float(length.samples or length.tokens or length.steps or 0.0), per_step=per_step,
+        operation=operation_of(system, device), devices_per_node=system.devices_per_node, load=load_of(system),
+        peak=device.throughput[dtype], reference=reference_peak(dtype),
+    )  # fmt: skip
+    found = cost(step_time=score.step_time, devices=score.devices, step_energy=score.energy)
+    if scenario.reliability is not None:
+        from crossflow.answers.evaluation.lasting import lasting_run
+
+        return lasting_run(scenario, system, device, score, members, found, cost)
+    figures = {**cost_figures(found), **{name: found.steps * amount for name, amount in score.operation.items()}}
+    return {name: wide(values, len(score)) for name, values in figures.items()}
+
+
+def cost_figures(found: RunCost) -> dict[str, Array]:
+    """What a run takes and costs, by name."""
+    return {
         "steps": found.steps,
         "time_s": found.time,
         "device_hours": found.device_hours,
@@ -182,9 +194,7 @@ def whole_run(
         "cost_usd": found.price,
         "energy_j": found.device_energy,
         "facility_energy_j": found.facility_energy,
-        **{name: found.steps * amount for name, amount in score.operation.items()},
     }
-    return {name: wide(values, len(score)) for name, values in figures.items()}
 
 
 def _per_step(scenario: Scenario, score: Score, members: Members | None, *, tokens: bool) -> Array | float:
@@ -225,6 +235,8 @@ def _needs(scenario: Scenario, column: str) -> Iterator[str]:
     yield from _needs_requests(scenario, column)
     if column.startswith("run.") and scenario.run is None:
         yield "a run: section, such as run: {tokens: 1.0e12}"
+    elif column.startswith("run.") and scenario.reliability is None and column.startswith(INTERRUPTED):
+        yield "run.failures, such as run: {tokens: 1.0e12, failures: llama3-h100}"
     if column.endswith("_per_million_tokens") and not scenario.tokens_per_sample:
         yield f"a model with tokens; this {workload.model} has none"
     for names, (given, example) in OPERATION.items():

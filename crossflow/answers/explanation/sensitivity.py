@@ -16,6 +16,7 @@ import numpy as np
 from crossflow.answers.evaluation import evaluate
 from crossflow.answers.evaluation.congestion import congested_step
 from crossflow.answers.evaluation.figures import check_objective, usual_objective
+from crossflow.answers.evaluation.lasting import reliability_gains
 from crossflow.answers.explanation.alternatives import REFINED, SEARCHED, alternatives
 from crossflow.answers.explanation.answers import (
     FINE_STEP,
@@ -109,12 +110,11 @@ def explain(scenario: Scenario, objective: str | None = None, *, tried: bool = T
     first = {number: best for number in levers if (best := trials.best(number, SMALLEST, local, base)) is not None}
     groups = {number: number.group(generated=isinstance(scenario.system, GeneratedSystem)) for number in movable}
     leading = _leading(first, groups)
-    changeable = [pair for pair in leading if groups[pair[0]] != "constant"]
-    top, scanned = _chosen(leading, changeable)
+    top, scanned = _chosen(leading, changeable := [pair for pair in leading if groups[pair[0]] != "constant"])
     farther = trials.run({**_factor_moves([n for n, _ in top]), **_scan_moves(scanned)})
     singles = [w for n, own in top for w in (own, *(trials.best(n, factor, farther, base) for factor in FACTORS[1:])) if w is not None]
     told = {n: _surprise(n, local, base, objective) for n in levers if not n.path.endswith(OVERDRIVE)}
-    effects = [_effect(number, local, base, first.get(number), told.get(number), groups[number]) for number in movable]
+    effects = [_effect(n, local, base, first.get(n), told.get(n), groups[n]) for n in movable]
     strategies, chip = _strategies(trials, base), alternatives(scenario, objective, base.value)
     return Explanation(
         scenario=scenario,
@@ -133,6 +133,7 @@ def explain(scenario: Scenario, objective: str | None = None, *, tried: bool = T
         swings=tuple(_swing(number, local) for number in numbers if _range(number) is not None),
         alternatives=chip,
         strategies=strategies,
+        reliability=reliability_gains(scenario, start),
         decisions=_decisions(trials, start, strategies if tried else None, chip),
         **dict(zip(("step_time", "throughput"), paces(start)[0], strict=True)),
         counts="tokens" if start.tokens_per_second.any() else "samples",

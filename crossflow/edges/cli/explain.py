@@ -49,6 +49,7 @@ def sections(explanation: Explanation, top: int, *, whole: bool = False) -> list
         headline(explanation),
         other_strategies(explanation, max(top // 3, 1)),
         decisions(explanation),
+        reliability(explanation, top),
         *elasticities(explanation, top, whole=whole),
         slight(explanation),
         surprises(explanation),
@@ -97,6 +98,14 @@ def decisions(explanation: Explanation) -> Group:
     now = f"now {show(explanation.step_time, 's')} a step, {page.count(explanation.throughput)} {rate}"
     aside = f"{now}; +-: over the re-optimised chip" if searched else now
     return page.section("What you decide", rows, right=range(2, len(header) - 1), aside=aside, header=header, wraps=1)
+
+
+def reliability(explanation: Explanation, top: int) -> Group:
+    """Which reliability the next tenth would buy: what each part of an interrupted run gains of its time."""
+    found = [(name, gain) for name, gain in explanation.reliability.items() if gain > _INFLUENCE][:top]
+    rows: list[list[RenderableType]] = [[name, _signed(gain)] for name, gain in found]
+    aside = "all.: those of all causes together; the interval between checkpoints stays"
+    return page.section("A tenth less of what interrupts the run", rows, (1,), aside=aside, header=("cause and part", "gain"))
 
 
 def _decided(one: Decision, explanation: Explanation, *, searched: bool) -> list[RenderableType]:

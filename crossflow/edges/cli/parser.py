@@ -293,6 +293,8 @@ _COMMANDS: dict[str, tuple[str, tuple[Argument, ...]]] = {
         _argument("--ranks", metavar="LIST", help="ranks of a trace, such as 0,8,16 or all; one of every class where not given"),
         _argument("--compare", type=Path, metavar="OTHER.yaml", help="another scenario, whose step is set beside"),
         _argument("--uneven", type=Path, metavar="UNEVEN.yaml", help="what makes devices, links and passes differ"),
+        _argument("--run", action="store_true", help="the whole run in the place of a step: failures, restarts, waiting (run.failures)"),
+        _argument("--seed", type=int, metavar="N", help="of the failures of --run, 0 where not given"),
     )),
     "explore": ("explore a scenario, the results of a study or a trace on a local page, where every control answers at once", (
         _argument("sources", metavar="SOURCE", nargs="*", type=Path, help=_EXPLORED),

@@ -44,6 +44,9 @@ _RUN = {
 }  # fmt: skip
 
 
+_SHARES = 5  # of lost time that are named
+
+
 def run(arguments: argparse.Namespace) -> None:
     """Predict the scenario with its overrides."""
     scenario, assumed = scenario_of(arguments)
@@ -251,7 +254,32 @@ def run_length(prediction: Prediction) -> Group:
         return Group()
     labels = {**_RUN, **{name: words(name) for name in prediction.operation}}
     rows = {label: _figure(name, value) for name, label in labels.items() if (value := found[name]) is not None}
+    if "goodput" in found:
+        rows |= interruptions(found)
     return Group(page.heading("The whole run"), page.indented(page.pairs(rows)))
+
+
+def interruptions(found: Mapping[str, float | None]) -> dict[str, str]:
+    """What interrupts a run, and what that takes of its time."""
+    told = {name: 0.0 if value is None else value for name, value in found.items()}
+    kinds = {name.removesuffix("_share"): value for name, value in told.items() if name.endswith("_share")}
+    causes = {name.removeprefix("cause."): kinds.pop(name) for name in list(kinds) if name.startswith("cause.")}
+
+    def largest(parts: Mapping[str, float]) -> str:
+        first = sorted(((share, name) for name, share in parts.items() if share > 0), reverse=True)
+        return ", ".join(f"{name.replace('_', ' ')} {percent(share)}" for share, name in first[:_SHARES]) or "nothing"
+
+    low, high = percent(told["goodput_low"]), percent(told["goodput_high"])
+    return {
+        "goodput": f"{percent(told['goodput'])} of the time ({low} to {high} by the uncertain rates)",
+        "interruptions": f"{told['interruptions']:,.4g}, one every {show(told['mean_time_between_interruptions_s'], 's')}",
+        "checkpoint": f"{show(told['checkpoint_bytes'], 'B')} every {show(told['checkpoint_interval_s'], 's')}; steps wait "
+        f"{show(told['checkpoint_stall_s'], 's')}, it can be read after {show(told['checkpoint_commit_s'], 's')}",
+        "restart": show(told["restart_s"], "s"),
+        "spares": f"{count(told['spares'])} nodes; {told['nodes_in_repair']:,.3g} in repair",
+        "lost time": largest(kinds),
+        "by cause": largest(causes),
+    }
 
 
 def _figure(name: str, value: float) -> str:

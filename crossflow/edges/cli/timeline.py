@@ -6,6 +6,8 @@ import argparse
 from pathlib import Path
 from typing import Any
 
+from crossflow.answers.evaluation import evaluate
+from crossflow.answers.evaluation.lasting import drawn
 from crossflow.answers.evaluation.timelines import simulate
 from crossflow.answers.planning.opening import load
 from crossflow.base.arrays import plain
@@ -17,6 +19,7 @@ from crossflow.edges.cli.source import scenario_of
 from crossflow.edges.trace.compare import compare, draw_comparison
 from crossflow.edges.trace.files import ENDINGS, PICTURES, TRACES
 from crossflow.edges.trace.gantt import draw_gantt, gantt_of
+from crossflow.edges.trace.months import draw_months, months_summary, text_months, write_months
 from crossflow.edges.trace.perfetto import write_ranks, write_trace
 from crossflow.edges.trace.text import text_comparison, text_gantt
 from crossflow.engine.runs.uneven import EVEN, load_uneven
@@ -27,6 +30,11 @@ _PATH = 12  # slots of the critical path that JSON has, from each end
 
 def run(arguments: argparse.Namespace) -> None:
     """Build the timeline of the scenario and show or write what is asked for."""
+    if arguments.run:
+        whole_run(arguments)
+        return
+    if arguments.seed is not None:
+        raise CrossflowError("--seed is of the failures of a whole run; add --run, or leave it out")
     chosen = _ranks(arguments.ranks)
     if arguments.ranks is not None and all(path.suffix.lower() in PICTURES for path in arguments.output):
         raise CrossflowError("--ranks chooses what a trace holds, and no trace is written; name one: -o step.json.gz")
@@ -45,6 +53,34 @@ def run(arguments: argparse.Namespace) -> None:
         page.emit(text_comparison(first, second, page.columns()))
     elif arguments.text or not arguments.output:
         page.emit(text_gantt(first, page.columns()))
+
+
+def whole_run(arguments: argparse.Namespace) -> None:
+    """Draw the whole run of the scenario from a seed, and show or write it."""
+    for option in ("ranks", "compare", "uneven"):
+        if getattr(arguments, option) is not None:
+            raise CrossflowError(f"--{option} is of a step, and --run shows the whole run; leave one of them out")
+    seed = arguments.seed or 0
+    if not 0 <= seed < 2**32:
+        raise CrossflowError(f"--seed: expected a whole number from 0 to {2**32 - 1}, got {seed}")
+    for path in arguments.output:
+        check_output(path)
+        if not path.suffix:
+            raise CrossflowError(f"{path}: a whole run is one file; {ENDINGS}")
+    scenario, assumed = scenario_of(arguments)
+    page.log_choices(scenario, assumed)
+    (found,) = drawn(scenario, evaluate(scenario), seed, spans=True)
+    for path in arguments.output:
+        with named_by("-o"):
+            made = [path] if path.suffix.lower() not in PICTURES else draw_months(found, scenario.name, path)
+            if path.suffix.lower() not in PICTURES:
+                write_months(found, scenario.name, path)
+            for one in made:
+                page.log(f"wrote {one}")
+    if arguments.json:
+        page.emit_json(months_summary(found, seed))
+    elif arguments.text or not arguments.output:
+        page.emit(text_months(found, page.columns()))
 
 
 def check_output(path: Path, *, compared: bool = False) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from crossflow.base.errors import CrossflowError
+from crossflow.evidence.validation.goodput import goodput_table
 from crossflow.evidence.validation.hindcasts import hindcast_table
 from crossflow.evidence.validation.kernels_attention import attention_table
 from crossflow.evidence.validation.kernels_experts import exchange_table, moe_table
@@ -38,6 +39,7 @@ READERS: Mapping[str, Callable[[Path], Table]] = {
     "serving_latency": serving_latency_table,
     "wide_experts": wide_experts_table,
     "power": power_table,
+    "goodput": goodput_table,
 }
 
 WHOLE = ("torchtitan_training", "wide_experts")  # tables of which the package carries every row

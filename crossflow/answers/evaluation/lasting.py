@@ -1,0 +1,271 @@
+"""Runs that fail and come back: from a scenario's `run`, the score of its step and its memory to a `LongRun`, and its figures."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from crossflow.answers.evaluation.figures import cost_figures
+from crossflow.answers.evaluation.members import Members
+from crossflow.answers.scenario import RunLength, Scenario
+from crossflow.answers.score import Score
+from crossflow.base.arrays import Array, points, wide
+from crossflow.base.errors import CrossflowError
+from crossflow.base.units import show
+from crossflow.engine.lasting.events import RunHistory, history
+from crossflow.engine.lasting.intervals import best_interval
+from crossflow.engine.lasting.record import KINDS_OF_TIME, NEVER_FAILS, FailureCause, LongRun, TimeShares
+from crossflow.engine.lasting.renewal import best_spares, expected
+from crossflow.engine.lasting.spec import CheckpointSpec, Reliability, RestartSpec, common, rates
+from crossflow.hardware.architecture.model import Architecture
+from crossflow.hardware.architecture.run_cost import RunCost
+from crossflow.hardware.architecture.template import SystemSpec
+from crossflow.parallel.offload import master_size, states_size
+from crossflow.parallel.strategy.plan import Plan
+from crossflow.workload.job import Job
+
+NEVER = 1e-9  # goodput below which a run never ends
+ENDS = ("low", "rate", "high")  # of an interval of rates
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class SavedState:
+    """What a checkpoint holds and how long it takes; arrays of shape (n,) or (1,)."""
+
+    size: Array  # all of it, one copy. [B]
+    device: Array  # what a device copies to its host, or sends. [B]
+    stall: Array  # [s]
+    commit: Array  # [s]
+    load: Array  # [s]
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Interrupted:
+    """A run of every point with its interruptions."""
+
+    run: LongRun
+    saved: SavedState
+    shares: TimeShares
+
+
+def interrupted(
+    scenario: Scenario, system: SystemSpec, device: Architecture, score: Score, members: Members | None = None, end: str = "rate"
+) -> Interrupted:
+    """How the run of a scenario fails and comes back, at an `end` of the interval of its rates; shape (n,)."""
+    length, spec = scenario.run, scenario.reliability
+    assert length is not None
+    assert spec is not None  # the caller has looked
+    saved = saved_state(scenario, system, device, score, members)
+    nodes = np.ceil(score.devices / system.devices_per_node)
+    middle = _causes(spec, score.devices, nodes, "rate")
+    checkpoint = length.checkpoint or CheckpointSpec()
+    failing = sum((one.rate for one in middle), np.zeros(1))
+    restart = sum(restart_times(length, spec, saved.load).values(), np.zeros(1))
+    maintenance = length.maintenance
+    run = LongRun(
+        causes=middle, nodes=nodes, interval=_interval(checkpoint, saved, failing, score.step_time), stall=saved.stall, commit=saved.commit,
+        restart=restart, elastic=bool(length.elastic), replica=np.maximum(nodes / _replicas(scenario, members), 1.0),
+        planned=points(0.0) if maintenance is None else 1.0 / maintenance.every,
+        maintenance=points(0.0) if maintenance is None else maintenance.length,
+    )  # fmt: skip
+    given = length.spares
+    run = replace(run, spares=points(float(given)) if isinstance(given, int) else best_spares(run))  # provided for the rates expected
+    run = run if end == "rate" else replace(run, causes=_causes(spec, score.devices, nodes, end))
+    return Interrupted(run=run, saved=saved, shares=expected(run))
+
+
+def _causes(spec: Reliability, devices: Array, nodes: Array, end: str) -> tuple[FailureCause, ...]:
+    """Interruptions of jobs of so many devices and nodes, at an end of the interval of their rates."""
+    many = {"device": devices, "node": nodes, "job": points(1.0)}
+    return tuple(
+        FailureCause(
+            name=name, rate=getattr(rates(spec, name), end) * many[one.per], detection=one.detection + one.diagnosis, repair=one.repair,
+            silent=one.silent,
+        )
+        for name, one in spec.causes.items()
+    )  # fmt: skip
+
+
+def saved_state(scenario: Scenario, system: SystemSpec, device: Architecture, score: Score, members: Members | None = None) -> SavedState:
+    """Size of a checkpoint, and times to save and to load it.
+
+    It holds the weights and the optimizer's states with the fp32 weights, once: parameters x the bytes of each. Sharded, every device
+    saves its part of that; consolidated, devices of one replica save all that they hold, as the memory model counts it.
+    """
+    job = scenario.job() if members is None else members.job
+    length, stack, reliability = scenario.run, scenario.stack, scenario.reliability
+    assert isinstance(job, Job)
+    assert stack is not None
+    assert length is not None
+    assert reliability is not None  # the scenario was checked
+    spec = length.checkpoint or CheckpointSpec()
+    each = stack.weight_size(job.element) + states_size(job, stack) + master_size(job, stack)
+    size, nodes = score.parameters * each, np.ceil(score.devices / system.devices_per_node)
+    held = score.memory.get("weights", np.zeros(1)) + score.memory.get("optimizer", np.zeros(1)) + score.host_memory
+    own = size / score.devices if spec.layout == "sharded" else held
+    writers = nodes if spec.layout == "sharded" else np.maximum(nodes / _replicas(scenario, members), 1.0)
+    storage = np.inf if spec.storage_bandwidth is None else spec.storage_bandwidth
+    a_node = next(rate for rate in (spec.bandwidth, reliability.storage, common().storage) if rate is not None)
+    bus = system.network.host.bandwidth * system.network.parameters.pcie_efficiency
+    if spec.to == "storage":
+        written, load = size / np.minimum(a_node * writers, storage), size / np.minimum(a_node * nodes, storage)
+    else:
+        link = np.zeros(1) if device.inter is None else device.inter.bandwidth
+        with np.errstate(divide="ignore"):
+            written = np.where(nodes > 1, own / link, np.inf)
+        load = written + own / bus
+    copied = own / bus
+    behind = spec.kind == "behind"
+    return SavedState(
+        size=size, device=wide(own, len(score)), stall=copied if behind else np.maximum(copied, written),
+        commit=written if behind else points(0.0), load=load,
+    )  # fmt: skip
+
+
+def _replicas(scenario: Scenario, members: Members | None) -> Array:
+    """Data-parallel replicas of every point. [1]"""
+    plans = (scenario.strategy,) if members is None else members.strategies
+    return np.array([float(plan.dp) if isinstance(plan, Plan) else 1.0 for plan in plans])
+
+
+def restart_times(length: RunLength, spec: Reliability, load: Array) -> dict[str, Array]:
+    """Parts of a restart: what the scenario says, else the file of its failures, else what is assumed. [s]"""
+    said = (length.restart or RestartSpec(), spec.restart, common().restart.model_copy(update={"load": load}))
+    return {part: next(time for one in said if (time := getattr(one, part)) is not None) for part in ("schedule", "load", "warm_up")}
+
+
+def _interval(spec: CheckpointSpec, saved: SavedState, failures: Array, step_time: Array) -> Array:
+    """Computing time between two saves, which begin no sooner than the one before can be read, at a step's end at the earliest. [s]"""
+    step = np.where(np.isfinite(step_time), step_time, 1.0)
+    least = np.maximum(step, np.where(np.isfinite(saved.commit), saved.commit, 1.0))
+    if spec.steps is not None:
+        return np.asarray(np.maximum(spec.steps * step, least))
+    if isinstance(spec.interval, str):
+        return best_interval(saved.stall, failures, least)
+    return np.asarray(np.maximum(spec.interval, least))
+
+
+def lasting_run(
+    scenario: Scenario, system: SystemSpec, device: Architecture, score: Score, members: Members | None, undisturbed: RunCost,
+    cost: Callable[..., RunCost],
+) -> dict[str, Array]:  # fmt: skip
+    """Figures of the whole run with its interruptions, by name; `cost` is `run_cost` but for times, devices and energy.
+
+    Its time is that of its steps over the goodput. Spares are paid for and powered as the other nodes. Devices take the power of a step
+    while they compute, in vain or not; beside that nothing but the facility's power is known of them.
+    """
+    low, found, high = (interrupted(scenario, system, device, score, members, end) for end in ENDS)
+    shares, n = found.shares.shares, len(score)
+    good = _ending(found.shares.goodput)
+    computing = (shares["useful"] + shares["shrunk"] + shares["lost_work"]) / good
+    devices = score.devices + found.run.spares * system.devices_per_node
+    whole = cost(step_time=score.step_time / good, devices=devices, step_energy=score.energy * computing)
+    figures = {**cost_figures(whole), **run_figures(found, low.shares, high.shares, undisturbed.time)}
+    grown = {
+        "carbon_kg": whole.facility_energy / undisturbed.facility_energy,
+        "embodied_carbon_kg": whole.device_time / undisturbed.device_time,
+    }
+    figures |= {name: undisturbed.steps * amount * grown[name] for name, amount in score.operation.items()}
+    for name, end in (("time_low_s", low), ("time_high_s", high)):
+        figures[name] = undisturbed.time / _ending(end.shares.goodput)
+    return {name: wide(values, n) for name, values in figures.items()}
+
+
+def _ending(goodput: Array) -> Array:
+    """The goodput of runs that end, and what makes the time of others endless. [1]"""
+    return np.where(goodput > NEVER, goodput, 1.0 / np.finfo(float).max)
+
+
+def run_figures(found: Interrupted, low: TimeShares, high: TimeShares, duration: Array) -> dict[str, Array]:
+    """Figures of a run that is interrupted, by name; `low` and `high` are those of the lowest and of the highest rates.
+
+    duration : of the run without interruptions. [s]
+    """
+    shares, run = found.shares, found.run
+    figures = {
+        "goodput": shares.goodput, "goodput_low": high.goodput, "goodput_high": low.goodput,
+        "undisturbed_time_s": duration, "interruptions": shares.interruptions * duration / _ending(shares.goodput),
+        "mean_time_between_interruptions_s": 1.0 / np.maximum(shares.interruptions, NEVER_FAILS),
+        "spares": run.spares, "nodes_in_repair": shares.away,
+        "checkpoint_interval_s": run.interval, "checkpoint_stall_s": run.stall, "checkpoint_commit_s": run.commit,
+        "checkpoint_bytes": found.saved.size, "restart_s": run.restart,
+        **{f"{kind}_share": shares.shares[kind] for kind in KINDS_OF_TIME[1:]},
+        **{f"cause.{name}_share": share for name, share in shares.by_cause.items() if name != "maintenance"},
+    }  # fmt: skip
+    return {name: wide(values, len(shares.goodput)) for name, values in figures.items()}
+
+
+def levers(run: LongRun) -> Iterator[tuple[str, Array, LongRun]]:
+    """What could be better in a run: a name, what it is now, and the run with a tenth less of it (of spares a tenth more)."""
+    for i, cause in enumerate(run.causes):
+        for name in ("rate", "detection", "repair"):
+            value = getattr(cause, name)
+            if np.any(value > 0):
+                better = replace(cause, **{name: 0.9 * value})
+                yield f"{cause.name}.{name}", value, replace(run, causes=(*run.causes[:i], better, *run.causes[i + 1 :]))
+    for name in ("stall", "commit", "restart", "planned", "maintenance"):
+        if np.any(getattr(run, name) > 0):
+            yield name, getattr(run, name), replace(run, **{name: 0.9 * getattr(run, name)})
+    if np.any(run.spares > 0):
+        yield "spares", run.spares, replace(run, spares=np.ceil(1.1 * run.spares))
+
+
+def gains(run: LongRun) -> dict[str, float]:
+    """What a tenth less of each part of a run gains of its time, largest first; the number of one point. [1]
+
+    Rates of all causes, all times of detection, and all times of repair together come first as ``all.rate`` and so on. The interval
+    between checkpoints stays as it is.
+    """
+    base = expected(run).goodput
+    found = {name: float((1.0 - base / expected(better).goodput)[0]) for name, _, better in levers(run)}
+    for name in ("rate", "detection", "repair"):
+        all_better = replace(run, causes=tuple(replace(one, **{name: 0.9 * getattr(one, name)}) for one in run.causes))
+        found[f"all.{name}"] = float((1.0 - base / expected(all_better).goodput)[0])
+    return dict(sorted(found.items(), key=lambda pair: -pair[1]))
+
+
+def notes_of_run(scenario: Scenario, found: Mapping[str, float | None]) -> Iterator[str]:
+    """What is assumed of a run that is interrupted, and a checkpoint that is saved less often than asked, as sentences."""
+    length, spec = scenario.run, scenario.reliability
+    assert length is not None
+    assert spec is not None
+    assumed = dict.fromkeys(spec.assumed)
+    said, checkpoint = length.restart or RestartSpec(), length.checkpoint or CheckpointSpec()
+    for part in ("schedule", "warm_up"):
+        own = getattr(said, part)
+        if own is not None:
+            assumed.pop(f"restart.{part}", None)
+        elif getattr(spec.restart, part) is None:
+            assumed[f"restart.{part}"] = None
+    if checkpoint.to == "storage" and checkpoint.bandwidth is None and spec.storage is None:
+        assumed["checkpoint.bandwidth (1 GB/s a node)"] = None
+    if assumed:
+        yield f"run: assumed for lack of published figures: {', '.join(assumed)}; give your own cluster's"
+    asked, used = checkpoint.interval, found.get("checkpoint_interval_s")
+    if not isinstance(asked, str) and used is not None and used > float(asked[0]) * (1 + 1e-9):
+        yield (
+            f"run.checkpoint.interval: a checkpoint is saved every {show(used, 's')}, not every {show(float(asked[0]), 's')}: the one "
+            "before can be read only then, or a step takes as long"
+        )
+
+
+def drawn(scenario: Scenario, score: Score, seed: int, draws: int = 1, *, spans: bool = False) -> tuple[RunHistory, ...]:
+    """Draws of the run of a scenario, whose score this is, by events; CrossflowError where nothing interrupts it, or it never ends."""
+    if scenario.reliability is None:
+        raise CrossflowError(
+            f"{scenario.name}: nothing interrupts its run; give run.failures, such as run: {{tokens: 1.0e12, failures: llama3-h100}}"
+        )
+    found = interrupted(scenario, scenario.system, scenario.architecture, score)
+    work = float(score.run["undisturbed_time_s"][0])
+    if not np.isfinite(work) or float(found.shares.goodput[0]) <= NEVER:
+        raise CrossflowError(f"{scenario.name}: the run never ends; save more often, or have fewer failures")
+    return tuple(history(found.run, work, seed, spans=spans, draw=draw) for draw in range(draws))
+
+
+def reliability_gains(scenario: Scenario, score: Score) -> dict[str, float]:
+    """What a tenth less of each part of a run gains of its time, largest first; none where nothing interrupts it. [1]"""
+    if scenario.reliability is None:
+        return {}
+    return gains(interrupted(scenario, scenario.system, scenario.architecture, score).run)

@@ -1,0 +1,130 @@
+"""A run of months as a picture, as a trace for Perfetto and in the terminal: when it computed, failed, waited and came back."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import math
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from crossflow.base import files
+from crossflow.base.drawing.canvas import new_figure
+from crossflow.base.drawing.palette import COLOURS, PALE
+from crossflow.base.drawing.picture import Picture
+from crossflow.base.units import show
+from crossflow.engine.lasting.events import RunHistory, RunSpan
+from crossflow.engine.lasting.record import KINDS_OF_TIME
+
+if TYPE_CHECKING:
+    from rich.console import Group
+
+DAY = 86400.0
+_ROWS = 24  # of a picture, each of whole days
+_MARKS = dict(zip(KINDS_OF_TIME, "█s×d▲wms", strict=True))
+_WORDS = {"useful": "computing, saves among it", "lost_work": "work that is lost"}  # of spans
+
+
+def words_of(kind: str) -> str:
+    """A kind of time in words."""
+    return _WORDS.get(kind, kind.replace("_", " "))
+
+
+def months_summary(found: RunHistory, seed: int) -> dict[str, Any]:
+    """Plain data of one draw."""
+    return {
+        "seed": seed, "time_s": found.duration, "goodput": found.goodput, "interruptions": dict(found.interruptions),
+        "time_by_kind_s": dict(found.times),
+        "spans": [
+            {"begin_s": one.begin, "end_s": one.end, "kind": one.kind, "cause": one.cause, "speed": one.speed} for one in found.spans
+        ],
+    }  # fmt: skip
+
+
+def rows_of(found: RunHistory, most: int = _ROWS) -> tuple[float, list[list[RunSpan]]]:
+    """Length of a row, whole days [s], and the spans of every row, cut at its ends."""
+    length = DAY * max(math.ceil(found.duration / DAY / most), 1)
+    rows: list[list[RunSpan]] = [[] for _ in range(max(math.ceil(found.duration / length), 1))]
+    for one in found.spans:
+        for row in range(int(one.begin // length), min(int(one.end // length), len(rows) - 1) + 1):
+            begin, end = max(one.begin, row * length), min(one.end, (row + 1) * length)
+            if end > begin:
+                rows[row].append(RunSpan(begin=begin, end=end, kind=one.kind, cause=one.cause, speed=one.speed))
+    return length, rows
+
+
+def draw_months(found: RunHistory, name: str, path: Path) -> list[Path]:
+    """Draw a run as rows of days."""
+    length, rows = rows_of(found)
+    failures = sum(found.interruptions.values())
+    title = f"{name}: {show(found.duration, 's')}, {100 * found.goodput:.1f} % of it useful, {failures:,} interruptions"
+    figure = new_figure(11.0, 1.6 + 0.24 * len(rows), title)
+    axis = figure.subplots()
+    colours = {kind: PALE if kind == "useful" else COLOURS[i % len(COLOURS)] for i, kind in enumerate(KINDS_OF_TIME)}
+    for kind in KINDS_OF_TIME:
+        shown = False
+        for row, spans in enumerate(rows):
+            bars = [((one.begin - row * length) / DAY, (one.end - one.begin) / DAY) for one in spans if one.kind == kind]
+            if bars:
+                label = f"{words_of(kind)} {100 * found.times[kind] / found.duration:.1f} %" if not shown else None
+                edge = "none" if kind == "useful" else colours[kind]
+                axis.broken_barh(bars, (row - 0.4, 0.8), facecolor=colours[kind], edgecolor=edge, linewidth=0.4, label=label)
+                shown = True
+    step = max(len(rows) // 12, 1)
+    axis.set_yticks(range(0, len(rows), step), [f"day {row * length / DAY:.0f}" for row in range(0, len(rows), step)])
+    axis.set_ylim(len(rows) - 0.4, -0.6)
+    axis.set_xlim(0.0, length / DAY)
+    axis.set_xlabel("days from the begin of the row")
+    figure.legend(loc="outside lower center", ncols=4, frameon=False, fontsize=8)
+    return Picture(figure=figure).save(path)
+
+
+def write_months(found: RunHistory, name: str, path: Path) -> int:
+    """Write a trace of Chrome's events, compressed where its path ends in ``.gz``; number of its events."""
+    events = [*_events(found, name)]
+    text = json.dumps({"traceEvents": events, "displayTimeUnit": "ms"}, separators=(",", ":")).encode()
+    files.write_bytes(path, gzip.compress(text, mtime=0) if path.suffix == ".gz" else text)
+    return len(events)
+
+
+def _events(found: RunHistory, name: str) -> Iterator[dict[str, Any]]:
+    """Spans as slices, a row a kind of time; failures as marks."""
+    yield {"ph": "M", "name": "process_name", "pid": 0, "args": {"name": name}}
+    threads = {kind: i for i, kind in enumerate(KINDS_OF_TIME)}
+    for kind, thread in threads.items():
+        yield {"ph": "M", "name": "thread_name", "pid": 0, "tid": thread, "args": {"name": words_of(kind)}}
+    for one in found.spans:
+        label = one.cause or words_of(one.kind)
+        told = {"kind": one.kind, **({"cause": one.cause} if one.cause else {}), **({"speed": one.speed} if one.speed < 1 else {})}
+        at = {"pid": 0, "tid": threads[one.kind], "ts": one.begin * 1e6, "dur": (one.end - one.begin) * 1e6}
+        yield {"ph": "X", "name": label, "cat": one.kind, **at, "args": told}
+
+
+def text_months(found: RunHistory, width: int) -> Group:
+    """A row of marks for some days each; a mark is what took longest of its time beside useful work, where that is a tenth of it."""
+    from rich.console import Group
+    from rich.text import Text
+
+    room = max(width - 14, 20)
+    length, rows = rows_of(found)
+    lines = [Text(f"{show(found.duration, 's')}, {100 * found.goodput:.1f} % of it useful; a row is {length / DAY:.0f} days", "bold")]
+    for row, spans in enumerate(rows):
+        marks = "".join(_mark(spans, row * length + i * length / room, length / room) for i in range(room))
+        lines.append(Text(f"day {row * length / DAY:>5.0f}  {marks}".rstrip()))
+    used = [kind for kind in KINDS_OF_TIME if found.times[kind] > 0]
+    lines.append(
+        Text("  ".join(f"{_MARKS[kind]} {words_of(kind)} {100 * found.times[kind] / found.duration:.1f} %" for kind in used), "dim")
+    )
+    return Group(*lines)
+
+
+def _mark(spans: Sequence[RunSpan], begin: float, length: float) -> str:
+    times = dict.fromkeys(KINDS_OF_TIME, 0.0)
+    for one in spans:
+        times[one.kind] += max(min(one.end, begin + length) - max(one.begin, begin), 0.0)
+    lost = {kind: time for kind, time in times.items() if kind != "useful"}
+    kind = max(lost, key=lambda each: lost[each])
+    if lost[kind] >= 0.1 * length:
+        return _MARKS[kind]
+    return _MARKS["useful"] if times["useful"] else " "

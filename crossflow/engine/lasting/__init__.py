@@ -1,0 +1,1 @@
+"""Runs of months: interruptions by cause, checkpoints, restarts, spares; by renewal reward (`renewal`) and by events (`events`)."""

@@ -1,0 +1,207 @@
+"""A long run by events: every failure, repair, spare and restart by itself, from a seed.
+
+It asks for what `renewal` asks for, of one design point, and has neither of its two approximations about spares: each node is repaired by
+itself, and failures strike only while the job runs or restarts. On the rest they agree, and a test says so.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from crossflow.base.arrays import Array
+from crossflow.engine.lasting.record import KINDS_OF_TIME, LongRun
+
+MOST_EVENTS = 2_000_000  # interruptions of one draw, beyond which a run is said never to end
+PLANNED = "maintenance"
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunSpan:
+    """What a job does from one moment to another."""
+
+    begin: float  # [s]
+    end: float  # [s]
+    kind: str  # of `KINDS_OF_TIME`; computing that is kept, with its saves, is ``useful``
+    cause: str = ""  # what interrupted it, where something did
+    speed: float = 1.0  # share of the replicas that are there. [1]
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class RunHistory:
+    """One draw of a long run.
+
+    Attributes
+    ----------
+    duration : from its begin to its end; infinite where it does not end. [s]
+    times : by kind. [s]
+    interruptions : by cause. [1]
+    spans : what happened when, in order; none where they were not asked for.
+    """
+
+    duration: float
+    times: Mapping[str, float]
+    interruptions: Mapping[str, int]
+    spans: tuple[RunSpan, ...] = ()
+
+    @property
+    def goodput(self) -> float:
+        """Share of the time in which work is done that counts. [1]"""
+        return self.times["useful"] / self.duration
+
+
+@dataclass
+class _Job:
+    """How a run stands at one moment; lives inside `history`."""
+
+    run: Mapping[str, float]
+    rng: np.random.Generator
+    keep: bool
+    now: float = 0.0
+    repairs: list[float] = field(default_factory=list)  # when nodes are back. [s]
+    times: dict[str, float] = field(default_factory=lambda: dict.fromkeys(KINDS_OF_TIME, 0.0))
+    spans: list[RunSpan] = field(default_factory=list)
+
+    def spend(self, kind: str, time: float, cause: str = "", speed: float = 1.0) -> None:
+        """Let time pass."""
+        if time > 0:
+            self.times[kind] += time
+            self.mark(kind, self.now, self.now + time, cause, speed)
+            self.now += time
+
+    def mark(self, kind: str, begin: float, end: float, cause: str = "", speed: float = 1.0) -> None:
+        if self.keep and end > begin:
+            self.spans.append(RunSpan(begin=begin, end=end, kind=kind, cause=cause, speed=speed))
+
+    def mended(self) -> None:
+        while self.repairs and self.repairs[0] <= self.now:
+            heapq.heappop(self.repairs)
+
+    @property
+    def speed(self) -> float:
+        """Share of the replicas that have all their nodes. [1]"""
+        lacking = max(len(self.repairs) - self.run["spares"], 0.0)
+        gone = math.ceil(lacking / self.run["replica"]) * self.run["replica"]
+        return max(1.0 - gone / self.run["nodes"], 0.0)
+
+
+def _computed(run: Mapping[str, float], running: float) -> float:
+    """Time of computing in so much time of running, saves taken out. [s]"""
+    whole, rest = divmod(running, run["interval"] + run["stall"])
+    return float(whole * run["interval"] + min(rest, run["interval"]))
+
+
+def _pieces(job: _Job, running: float, *, elastic: bool) -> Iterator[tuple[float, float, float]]:
+    """Begin, end and speed of parts of a stretch of running, between which repaired nodes join. [s]"""
+    if not elastic:
+        yield 0.0, running, 1.0
+        return
+    begin, start = 0.0, job.now
+    while True:
+        job.mended()
+        ends = min(job.repairs[0] - start, running) if job.repairs else running
+        yield begin, ends, job.speed
+        begin = ends
+        if ends >= running:
+            return
+        job.now = max(job.now, start + ends)
+
+
+def _stretch(job: _Job, running: float, *, kept_all: bool, elastic: bool, left: float, cause: str) -> float:
+    """Run for some time, then stop; the work that is kept, at most what is `left`. [s]"""
+    run, start = job.run, job.now
+    cycle = run["interval"] + run["stall"]
+    pieces = list(_pieces(job, running, elastic=elastic))
+    whole = 0.0 if kept_all else np.floor(max(running - run["commit"], 0.0) / cycle)
+    readable = running if kept_all else whole * cycle  # running time whose work is kept
+    work = kept = computing = counted = 0.0
+    for begin, end, speed in pieces:
+        did = _computed(run, end) - _computed(run, begin)
+        if speed > 0 and work + did * speed >= left:  # the run ends within this piece, with all that it did
+            share = (left - work) / (did * speed)
+            readable = running = begin + (end - begin) * share
+            kept, computing = left, computing + did * share
+            counted = computing
+            break
+        held = max(_computed(run, min(end, readable)) - _computed(run, min(begin, readable)), 0.0)
+        work, kept, computing, counted = work + did * speed, kept + held * speed, computing + did, counted + held
+    job.times["useful"] += kept
+    job.times["shrunk"] += counted - kept
+    job.times["lost_work"] += computing - counted
+    job.times["saving"] += running - computing
+    for begin, end, speed in pieces if job.keep else ():
+        job.mark("useful", start + min(begin, readable), start + min(end, readable), speed=speed)
+        job.mark("lost_work", start + max(begin, readable), start + min(max(end, readable), running), cause, speed)
+    job.now = start + running
+    return kept
+
+
+def history(run: LongRun, work: float, seed: int, *, spans: bool = False, draw: int = 0) -> RunHistory:
+    """One draw of a run of one design point, until so much computing is kept.
+
+    work : time of computing that the run needs. [s]  spans : whether to list what happens when.
+    """
+    plain = {name: float(np.ravel(getattr(run, name))[0]) for name in ("nodes", "interval", "stall", "commit", "restart", "spares",
+        "replica", "planned", "maintenance")}  # fmt: skip
+    rates = np.array([float(np.ravel(one.rate)[0]) for one in run.causes])
+    job = _Job(run=plain, rng=np.random.default_rng([seed, draw]), keep=spans)
+    counts, done, stops = dict.fromkeys((one.name for one in run.causes), 0), 0.0, rates.sum() + plain["planned"]
+    longest = 1e4 * (work + plain["interval"]) * (1.0 + plain["stall"] / plain["interval"])  # in which any run ends
+    for _ in range(MOST_EVENTS):
+        running = job.rng.exponential(1.0 / stops) if stops else np.inf
+        planned = bool(stops) and job.rng.random() * stops >= rates.sum()
+        which = None if planned or not stops else _drawn(job, rates)
+        running = min(running, longest)
+        name = PLANNED if which is None else run.causes[which].name
+        done += _stretch(job, float(running), kept_all=planned, elastic=run.elastic, left=work - done, cause=name)
+        if done >= work * (1.0 - 1e-12):
+            return RunHistory(duration=job.now, times=job.times, interruptions=counts, spans=tuple(job.spans))
+        _come_back(job, run, which, counts)
+    return RunHistory(duration=np.inf, times=job.times, interruptions=counts, spans=tuple(job.spans))
+
+
+def _drawn(job: _Job, rates: Array) -> int:
+    return int(np.searchsorted(np.cumsum(rates), job.rng.random() * rates.sum(), side="right"))
+
+
+def _come_back(job: _Job, run: LongRun, which: int | None, counts: dict[str, int]) -> None:
+    """From a stop to the next first step: `which` cause stopped it, None of a planned stop."""
+    rates = np.array([float(np.ravel(one.rate)[0]) for one in run.causes])
+    kind, name = "restart", ""
+    if which is None:
+        kind, name = "maintenance", PLANNED
+        job.spend(kind, job.run["stall"] + job.run["commit"] + job.run["maintenance"], name)
+    while True:
+        if which is not None:
+            name = run.causes[which].name
+            counts[name] += 1
+            _fail(job, run, which)
+        strikes = job.rng.exponential(1.0 / rates.sum()) if rates.sum() else np.inf
+        if strikes >= job.run["restart"]:
+            job.spend(kind, job.run["restart"], name)
+            return
+        job.spend(kind, float(strikes), name)
+        which = _drawn(job, rates)
+
+
+def _fail(job: _Job, run: LongRun, which: int) -> None:
+    """Notice a failure, send its node to repair, and wait for another where there is no spare."""
+    cause = run.causes[which]
+    detection, repair = float(np.ravel(cause.detection)[0]), float(np.ravel(cause.repair)[0])
+    job.spend("lost_work" if cause.silent else "detection", detection, cause.name)
+    job.mended()
+    if not repair:
+        return
+    heapq.heappush(job.repairs, job.now + job.rng.exponential(repair))
+    while not run.elastic and len(job.repairs) > job.run["spares"]:
+        job.spend("waiting", job.repairs[0] - job.now, cause.name)
+        job.mended()
+
+
+def histories(run: LongRun, work: float, seed: int, draws: int) -> tuple[RunHistory, ...]:
+    """Several draws of the same run."""
+    return tuple(history(run, work, seed, draw=draw) for draw in range(draws))

@@ -1,0 +1,115 @@
+"""What a long run is asked with, and what comes of it; every array has one value a design point, last axis, n or 1."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from crossflow.base.arrays import Array, count, points
+
+# Where the time of a run goes; the shares add up to 1.
+KINDS_OF_TIME = ("useful", "saving", "lost_work", "detection", "restart", "waiting", "maintenance", "shrunk")
+NEVER_FAILS = 1e-30  # the least rate that floats compute with: one failure in 1e22 years. [1/s]
+NONE = points(0.0)
+
+
+def _none() -> Array:
+    return NONE
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class FailureCause:
+    """Interruptions of a job by one cause.
+
+    Attributes
+    ----------
+    name : for reports.
+    rate : interruptions of the whole job while it runs, Poisson. [1/s]
+    detection : from the failure to the begin of the restart, nodes at hand: until it is noticed, and until the culprit is known. [s]
+    repair : mean time for which a node is away, exponential; 0 where no node is taken out. [s]
+    silent : whether the job runs on in vain until it is noticed, so that the work of this time is lost too.
+    """
+
+    name: str
+    rate: Array
+    detection: Array = field(default_factory=_none)
+    repair: Array = field(default_factory=_none)
+    silent: bool = False
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class LongRun:
+    """A job that fails and comes back.
+
+    Attributes
+    ----------
+    causes : what interrupts it.
+    nodes : nodes that it computes on. [1]
+    interval : of computing between two checkpoints. [s]
+    stall : for which computing stops at each. [s]
+    commit : from then until the checkpoint can be read again. [s]
+    restart : from detection to the first new step: scheduling, loading, warm-up; a failure begins it anew. [s]
+    spares : further nodes, which stand in for broken ones. [1]
+    elastic : whether it goes on with fewer replicas where nodes are missing, instead of waiting.
+    replica : nodes of one data-parallel replica. [1]
+    planned : planned stops, Poisson, each after a checkpoint. [1/s]
+    maintenance : length of one, without its checkpoint and restart. [s]
+    """
+
+    causes: tuple[FailureCause, ...]
+    nodes: Array
+    interval: Array
+    stall: Array = field(default_factory=_none)
+    commit: Array = field(default_factory=_none)
+    restart: Array = field(default_factory=_none)
+    spares: Array = field(default_factory=_none)
+    elastic: bool = False
+    replica: Array = field(default_factory=lambda: points(1.0))
+    planned: Array = field(default_factory=_none)
+    maintenance: Array = field(default_factory=_none)
+
+    def __len__(self) -> int:
+        own = (self.nodes, self.interval, self.stall, self.commit, self.restart, self.spares, self.replica, self.planned)
+        return count(*own, self.maintenance, *(array for one in self.causes for array in (one.rate, one.detection, one.repair)))
+
+    @property
+    def failures(self) -> Array:
+        """Unplanned interruptions while it runs, of all causes. [1/s]"""
+        return np.maximum(sum((one.rate for one in self.causes), np.zeros(1)), NEVER_FAILS)
+
+    @property
+    def stops(self) -> Array:
+        """Interruptions while it runs, planned ones among them. [1/s]"""
+        return np.asarray(self.failures + self.planned)
+
+    @property
+    def cycle(self) -> Array:
+        """Time from one checkpoint to the next. [s]"""
+        return np.asarray(self.interval + self.stall)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class TimeShares:
+    """Where the time of a long run goes; every array has shape (n,).
+
+    Attributes
+    ----------
+    shares : share of the time by kind, `KINDS_OF_TIME`; they add up to 1. [1]
+    by_cause : share of the time that each cause takes, planned stops as `maintenance`; with saving, shrinking and useful time 1. [1]
+    interruptions : unplanned ones in calendar time. [1/s]
+    missing : probability that a failure that takes a node out finds no spare. [1]
+    away : nodes in repair, mean. [1]
+    """
+
+    shares: Mapping[str, Array]
+    by_cause: Mapping[str, Array]
+    interruptions: Array
+    missing: Array
+    away: Array
+
+    @property
+    def goodput(self) -> Array:
+        """Share of the time in which work is done that counts. [1]"""
+        return self.shares["useful"]

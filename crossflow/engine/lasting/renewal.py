@@ -1,0 +1,114 @@
+"""Goodput of a long run in closed form: what a cycle from one restart to the next keeps, over how long it takes (renewal reward).
+
+With failures of rate l (a Poisson process while the job runs and restarts), checkpoints every P = interval + stall that can be read
+`commit` later, detection d, restarts R that a failure begins anew, and waiting w for a node:
+
+    kept  = interval exp(-l commit) / (exp(l P) - 1)              from one restart to the next failure
+    cycle = exp(l R) (1 / l + d + w)                               in the mean
+    goodput = kept / cycle
+
+which is Daly's complete model [1]_, Eq. 20, where d = w = commit = 0. Planned stops of rate m keep all work: then l + m ends a cycle.
+
+Exact are all parts but two. The wait for a node takes failures for Poisson in all time without waiting, as Erlang's formula does [2]_: it
+is exact without spares, and where restarts are short beside the time between failures; `events` has no such limit. An elastic job fails
+as often with fewer replicas as with all, and a repaired node joins it without a stop. An error that nobody has noticed yet hides others.
+
+References
+----------
+.. [1] J. T. Daly, FGCS 22(3), 2006.
+.. [2] See `sparing`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from crossflow.base.arrays import Array, points, wide
+from crossflow.engine.lasting.record import KINDS_OF_TIME, NONE, LongRun, TimeShares
+from crossflow.engine.lasting.sparing import MOST_SPARES, erlang_loss, missing_replicas
+
+_MOST = 600.0  # exponent, beyond which a job never gets on
+_ROUNDS = 3  # of the search for spares: a geometric grid, then two finer ones between its neighbours
+_GRID = 16
+
+
+def _power(exponent: Array) -> Array:
+    return np.exp(np.minimum(exponent, _MOST))
+
+
+def _runs(run: LongRun) -> tuple[Array, Array, Array]:
+    """Of a stretch from a restart to the next stop: time that computes, work that a failure leaves, and time at all. [s]"""
+    stops = run.stops
+    whole = -np.expm1(-stops * run.cycle)  # probability that a cycle is cut off
+    computing = -np.expm1(-stops * run.interval) / (stops * whole)
+    with np.errstate(under="ignore"):
+        kept = run.interval * np.exp(-stops * (run.commit + run.cycle)) / whole
+    return computing, np.minimum(kept, computing), 1.0 / stops
+
+
+def expected(run: LongRun) -> TimeShares:
+    """Where the time of a run goes in the mean over a long time; arrays of shape (n,)."""
+    n, failures, stops = len(run), run.failures, run.stops
+    computing, kept, running = _runs(run)
+    attempts = np.expm1(np.minimum(failures * run.restart, _MOST))  # failures of a restart
+    restarting = np.where(failures * run.restart < 1e-9, run.restart, attempts / failures)
+    often = [one.rate / stops + one.rate / failures * attempts for one in run.causes]  # failures of a cycle by cause
+    planned = run.planned / stops
+    detection = [many * one.detection for many, one in zip(often, run.causes, strict=True)]
+    upkeep = planned * (run.stall + run.commit + run.maintenance)
+    awake = running + restarting + upkeep + sum(detection, np.zeros(1))  # of a cycle without waiting for nodes. [s]
+    broken = [many * one.repair for many, one in zip(often, run.causes, strict=True)]
+    load = sum(broken, np.zeros(1)) / awake
+    missing = erlang_loss(run.spares, load)
+    # Until the first of those in repair is back: of `spares` others at the mean rate of all, and of the one that just broke.
+    others = run.spares * np.divide(sum((m * (one.repair > 0) for m, one in zip(often, run.causes, strict=True)), np.zeros(1)),
+        np.maximum(sum(broken, np.zeros(1)), 1e-300))  # fmt: skip
+    waiting = [
+        NONE if run.elastic else many * missing * np.divide(1.0, others + 1.0 / np.maximum(one.repair, 1e-300)) * (one.repair > 0)
+        for many, one in zip(often, run.causes, strict=True)
+    ]
+    cycle = awake + sum(waiting, np.zeros(1))
+    failing = sum((one.rate for one in run.causes), np.zeros(1)) / stops
+    lost = failing * (computing - kept)
+    vain = [spent if one.silent else NONE for spent, one in zip(detection, run.causes, strict=True)]
+    done = computing - lost
+    short = np.minimum(missing_replicas(run.spares, load, run.replica) * run.replica / run.nodes, 1.0) if run.elastic else NONE
+    times = {
+        "useful": done * (1.0 - short), "saving": running - computing, "lost_work": lost + sum(vain, np.zeros(1)),
+        "detection": sum(detection, np.zeros(1)) - sum(vain, np.zeros(1)), "restart": (1.0 - planned) * restarting,
+        "waiting": sum(waiting, np.zeros(1)), "maintenance": upkeep + planned * restarting, "shrunk": done * short,
+    }  # fmt: skip
+    shares = {kind: wide(times[kind] / cycle, n) for kind in KINDS_OF_TIME}
+    by_cause = {
+        one.name: wide((one.rate / stops * (computing - kept + restarting) + spent + waits) / cycle, n)
+        for one, spent, waits in zip(run.causes, detection, waiting, strict=True)
+    }
+    return TimeShares(
+        shares=shares, by_cause={**by_cause, "maintenance": shares["maintenance"]},
+        interruptions=wide(sum(often, np.zeros(1)) / cycle, n), missing=wide(missing, n),
+        away=wide(sum(broken, np.zeros(1)) / cycle, n),
+    )  # fmt: skip
+
+
+def best_spares(run: LongRun) -> Array:
+    """The number of spares at which a unit of work takes the least node-time, (nodes + spares) / goodput, shape (n,). [1]"""
+    n = len(run)
+    low, high = np.zeros(n), np.full(n, float(MOST_SPARES))
+    load = wide(expected(replace(run, spares=points(0.0), elastic=True)).away, n)
+    high = np.minimum(np.ceil(load + 10.0 * np.sqrt(load) + 10.0), MOST_SPARES)
+    for _ in range(_ROUNDS):
+        grid = np.unique(np.round(low + (high - low) * np.linspace(0.0, 1.0, _GRID)[:, None]), axis=0)
+        costs = np.stack([_work_cost(run, number) for number in grid])
+        least = costs.argmin(axis=0)
+        low = np.take_along_axis(grid, np.maximum(least - 1, 0)[None], axis=0)[0]
+        best = np.take_along_axis(grid, least[None], axis=0)[0]
+        high = np.take_along_axis(grid, np.minimum(least + 1, len(grid) - 1)[None], axis=0)[0]
+    return np.asarray(best)
+
+
+def _work_cost(run: LongRun, spares: Array) -> Array:
+    """Nodes that are paid for, over the share of time that counts. [1]"""
+    with np.errstate(divide="ignore"):
+        return np.asarray((run.nodes + spares) / expected(replace(run, spares=spares)).goodput)

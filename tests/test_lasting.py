@@ -1,0 +1,213 @@
+"""Goodput of long runs: formulas in their limits, laws, and three ways to the same answer: closed form, events, a naive simulation."""
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from crossflow.base.arrays import points
+from crossflow.engine.lasting.events import histories, history
+from crossflow.engine.lasting.intervals import best_interval, daly, young
+from crossflow.engine.lasting.record import KINDS_OF_TIME, FailureCause, LongRun
+from crossflow.engine.lasting.renewal import best_spares, expected
+from crossflow.engine.lasting.sparing import erlang_loss, missing_replicas
+
+DAY = 86400.0
+
+
+def a_run(rate, *, detection=60.0, repair=3600.0, silent=0.0, latency=3600.0, elastic=False, **given):
+    causes = [FailureCause(name="node", rate=points(rate), detection=points(detection), repair=points(repair))]
+    if silent:
+        causes.append(FailureCause(name="silent", rate=points(silent), detection=points(latency), silent=True))
+    return LongRun(causes=tuple(causes), elastic=elastic, **{"nodes": points(64.0), **{key: points(value) for key, value in given.items()}})
+
+
+def drawn_run(rng, elastic=False):
+    return a_run(
+        10 ** rng.uniform(-5.0, -3.7), detection=rng.uniform(0, 300), repair=10 ** rng.uniform(2.5, 4), silent=10 ** rng.uniform(-6, -5),
+        interval=10 ** rng.uniform(2, 3.5), stall=rng.uniform(0, 60), commit=rng.uniform(0, 100), restart=rng.uniform(10, 900),
+        spares=float(rng.integers(0, 5)), planned=10 ** rng.uniform(-7, -5), maintenance=rng.uniform(0, 7200),
+        replica=float(rng.choice([1, 4, 8])), elastic=elastic,
+    )  # fmt: skip
+
+
+def test_without_anything_else_it_is_dalys_complete_model():
+    """Time of a run of Ts, Daly 2006, Eq. 20: M exp(R / M) (exp((t + d) / M) - 1) Ts / t."""
+    mean, restart, interval, stall = 9e3, 700.0, 1800.0, 90.0
+    found = expected(a_run(1 / mean, detection=0.0, repair=0.0, interval=interval, stall=stall, restart=restart)).goodput[0]
+    assert found == pytest.approx(interval / (mean * math.exp(restart / mean) * (math.exp((interval + stall) / mean) - 1)), rel=1e-12)
+
+
+def test_worked_by_hand():
+    """One failure a 10,000 s, saved every 1,000 s at no cost: half an interval is lost, to first order, and 100 s of restart."""
+    shares = expected(a_run(1e-4, detection=0.0, repair=0.0, interval=1000.0, restart=100.0)).shares
+    cycle = 1e4 * math.exp(0.01)
+    kept = 1000.0 / (math.exp(0.1) - 1.0)
+    assert shares["useful"][0] == pytest.approx(kept / cycle)
+    assert shares["lost_work"][0] == pytest.approx((1e4 - kept) / cycle)
+    assert shares["lost_work"][0] == pytest.approx(0.05, rel=0.06)
+
+
+@pytest.mark.parametrize("load", [1e-10, 1e-6, 1e-3])
+def test_the_best_interval_is_youngs_where_failures_are_rare(load):
+    stall = 30.0
+    rate = points(load / stall)
+    exact = best_interval(points(stall), rate, points(0.0))[0]
+    assert exact == pytest.approx(young(points(stall), rate)[0], rel=2 * math.sqrt(load))
+    assert exact == pytest.approx(daly(points(stall), rate)[0], rel=max(1e-6, load))
+
+
+def test_no_other_interval_is_better():
+    rng = np.random.default_rng(5)
+    for _ in range(20):
+        rate, stall = 10 ** rng.uniform(-6, -3), 10 ** rng.uniform(-1, 3)
+        best = best_interval(points(stall), points(rate), points(0.0))
+        tried = best * np.array([1.0, 0.98, 1.02, 0.5, 2.0])
+        found = expected(a_run(rate, interval=tried, stall=stall, restart=500.0)).goodput
+        assert (found[0] >= found[1:]).all()
+
+
+def test_an_interval_is_no_shorter_than_its_least():
+    assert best_interval(points(0.0), points(1e-4), points(120.0))[0] == 120.0
+
+
+def test_erlangs_loss_is_his_table_and_his_sum():
+    assert erlang_loss(points(10.0), points(5.0))[0] == pytest.approx(0.0184, abs=5e-5)  # B(10, 5 E) of the tables of Erlang B
+    terms = [7.3**k / math.factorial(k) for k in range(5)]
+    assert erlang_loss(points(4.0), points(7.3))[0] == pytest.approx(terms[-1] / sum(terms))
+
+
+def test_a_hundred_million_spares_are_always_enough_and_take_no_time():
+    assert erlang_loss(points(1e8), points(50.0))[0] == 0.0
+
+
+def test_missing_replicas_is_a_mean_of_poisson():
+    mean, spares, replica = 6.0, 3, 4
+    weights = [math.exp(-mean) * mean**k / math.factorial(k) for k in range(60)]
+    by_hand = sum(weight * math.ceil(max(k - spares, 0) / replica) for k, weight in enumerate(weights))
+    assert missing_replicas(points(spares), points(mean), points(replica))[0] == pytest.approx(by_hand)
+
+
+@pytest.mark.parametrize("elastic", [False, True])
+def test_shares_add_up_and_points_are_what_they_are_alone(elastic):
+    rng = np.random.default_rng(2)
+    runs = [drawn_run(rng, elastic) for _ in range(40)]
+    alone = [expected(run) for run in runs]
+    names = [name for name in vars(runs[0]) if name not in ("causes", "elastic")]
+    causes = tuple(
+        FailureCause(
+            name=one.name, silent=one.silent,
+            **{f: np.concatenate([getattr(r.causes[i], f) for r in runs]) for f in ("rate", "detection", "repair")},
+        )
+        for i, one in enumerate(runs[0].causes)
+    )  # fmt: skip
+    both = expected(LongRun(causes=causes, elastic=elastic, **{name: np.concatenate([getattr(r, name) for r in runs]) for name in names}))
+    np.testing.assert_allclose(sum(both.shares.values()), 1.0, rtol=1e-12)
+    np.testing.assert_allclose(sum(both.by_cause.values()) + sum(both.shares[k] for k in ("useful", "saving", "shrunk")), 1.0, rtol=1e-9)
+    assert all((share >= 0).all() for share in both.shares.values())
+    np.testing.assert_allclose(both.goodput, [one.goodput[0] for one in alone], rtol=1e-12)
+
+
+BETTER = {"stall": 0.8, "commit": 0.8, "restart": 0.8, "planned": 0.5, "maintenance": 0.5, "spares": 2.0}
+
+
+@pytest.mark.parametrize("elastic", [False, True])
+def test_better_parts_are_never_worse(elastic):
+    rng = np.random.default_rng(3)
+    for _ in range(40):
+        run = drawn_run(rng, elastic)
+        base = expected(run).goodput[0]
+        better = [replace(run, **{name: getattr(run, name) * factor}) for name, factor in BETTER.items()]
+        better.append(replace(run, spares=run.spares + 1))
+        for i, cause in enumerate(run.causes):
+            for name in ("rate", "detection", "repair"):
+                changed = replace(cause, **{name: getattr(cause, name) * 0.7})
+                better.append(replace(run, causes=(*run.causes[:i], changed, *run.causes[i + 1 :])))
+        assert all(expected(one).goodput[0] >= base * (1 - 1e-9) for one in better)
+
+
+def test_limits():
+    steady = a_run(0.0, interval=600.0, stall=60.0, restart=900.0)
+    assert expected(steady).goodput[0] == pytest.approx(600 / 660)
+    hopeless = a_run(1.0, interval=600.0, restart=900.0)
+    assert expected(hopeless).goodput[0] < 1e-6
+    none, many = (a_run(1e-4, interval=600.0, restart=60.0, spares=spares) for spares in (0.0, 50.0))
+    assert expected(many).shares["waiting"][0] < 1e-12
+    # Without spares every failure waits for its own repair.
+    shares = expected(none).shares
+    assert shares["waiting"][0] / shares["detection"][0] == pytest.approx(3600 / 60)
+
+
+def test_the_number_of_spares_is_the_cheapest():
+    run = a_run(2e-3, repair=2 * DAY, interval=300.0, stall=2.0, restart=60.0, nodes=2000.0)
+    best = int(best_spares(run)[0])
+    costs = [2000 + s for s in range(2 * best)] / expected(replace(run, spares=np.arange(2.0 * best))).goodput
+    assert 300 < best < 500
+    assert int(costs.argmin()) == best
+
+
+@pytest.mark.parametrize(("elastic", "seed"), [(False, 11), (False, 12), (True, 13)])
+def test_events_agree_with_the_closed_form(elastic, seed):
+    rng = np.random.default_rng(seed)
+    for _ in range(5):
+        run = drawn_run(rng, elastic)
+        found = histories(run, 1500.0 / float(run.stops[0]), seed, draws=2)
+        total, shares = sum(one.duration for one in found), expected(run).shares
+        assert total == pytest.approx(sum(sum(one.times.values()) for one in found))
+        for kind in KINDS_OF_TIME:
+            assert sum(one.times[kind] for one in found) / total == pytest.approx(shares[kind][0], abs=0.012), (kind, run)
+
+
+def naive(run, work, rng, dt=5.0):
+    """The same run in steps of `dt`, node by node: a state machine that knows no formula."""
+    rate, causes = [float(one.rate[0]) for one in run.causes], run.causes
+    interval, stall, commit, restart = (float(getattr(run, name)[0]) for name in ("interval", "stall", "commit", "restart"))
+    time = kept = fresh = since = left = 0.0
+    state, pending, away, draws = "computing", [], [], iter(rng.random(2_000_000))
+    while kept < work:
+        time, left = time + dt, left - dt
+        away = [one for one in away if next(draws) > dt / one]
+        pending = [(due - dt, amount) for due, amount in pending]
+        for due, amount in pending:
+            kept, fresh = (amount, fresh) if due <= 0 and amount > kept else (kept, fresh)
+        pending = [one for one in pending if one[0] > 0]
+        strikes = state in ("computing", "saving", "restart")
+        failed = next((one for one, often in zip(causes, rate, strict=True) if strikes and next(draws) < often * dt), None)
+        if failed is not None:
+            state, left, pending, fresh, since = "detection", float(failed.detection[0]), [], kept, 0.0
+            mends = float(failed.repair[0])
+        elif state == "computing":
+            fresh, since = fresh + dt, since + dt
+            if since >= interval:
+                state, left, since = "saving", stall, 0.0
+        if state == "saving" and left <= 0:
+            pending.append((commit, fresh))
+            state = "computing"
+        elif state == "detection" and left <= 0:
+            away += [mends] if mends else []
+            state = "short"
+        if state == "short" and len(away) <= run.spares[0]:
+            state, left = "restart", restart
+        elif state == "restart" and left <= 0:
+            state = "computing"
+    return kept / time
+
+
+def test_a_naive_simulation_agrees():
+    run = a_run(2e-4, detection=200.0, repair=4000.0, interval=900.0, stall=60.0, commit=160.0, restart=400.0, spares=1.0)
+    assert naive(run, 8e6, np.random.default_rng(4), dt=20.0) == pytest.approx(expected(run).goodput[0], abs=0.02)
+
+
+def test_spans_cover_the_run_and_seeds_repeat():
+    run = drawn_run(np.random.default_rng(8))
+    first, again, other = (history(run, 20 * DAY, seed, spans=True) for seed in (1, 1, 2))
+    assert first.duration == again.duration != other.duration
+    assert all(before.end == pytest.approx(after.begin) for before, after in zip(first.spans, first.spans[1:], strict=False))
+    assert first.spans[-1].end == pytest.approx(first.duration)
+
+
+def test_a_run_that_does_not_fail_ends_on_time():
+    run = a_run(0.0, interval=600.0, stall=60.0)
+    found = history(run, 6000.0, 0)
+    assert found.duration == pytest.approx(6000 + 9 * 60, abs=61)
