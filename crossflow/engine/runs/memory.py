@@ -391,13 +391,8 @@ def _pipeline(job: Job, layout: Layout, stack: SoftwareStack, held: Holdings, sh
     # Weights that a microbatch passed forward wait for its backward pass (PipeDream); otherwise there is one version.
     versions = flight.max(axis=(0, 1)) if shape.schedule == "pipedream" else 1.0
     state[WEIGHTS] = summed(present, here.weights) * versions
-    if job.training and job.operand < job.element and job.dtype in stack.memory.narrow_weights and not job.model.adapted:
-        state[WEIGHTS] -= summed(trained, _narrow(job) * here.weights) * versions
-    narrowed = stack.memory.narrow_frozen or job.dtype in stack.memory.narrow_weights
-    if job.model.adapted and job.training and job.operand < job.element:
-        state[WEIGHTS] -= summed(present, _narrow(job) * here.still) * narrowed * versions
-    elif stack.memory.narrow_frozen and job.training and job.operand < job.element:
-        state[WEIGHTS] -= summed(present - trained, _narrow(job) * here.weights) * versions
+    if job.training and job.operand < job.element:
+        state[WEIGHTS] -= _kept_narrow(job, stack, here, present, trained) * versions
     state[GRADIENTS], state[OPTIMIZER] = summed(trained, here.gradients), summed(trained, here.optimizer)
     state[CACHE] = summed(present, here.cache)
     state[BUFFERS] = _buffers(job, layout, stack, here, at, present, trained) + 2.0 * most(here.staged, forward)
@@ -426,6 +421,15 @@ def _pipeline(job: Job, layout: Layout, stack: SoftwareStack, held: Holdings, sh
     copied = np.isin(layout.zero[at], (1, 2)) & _repeated(job, layout)[at] & stack.memory.gathered_copy
     moments[UPDATE, BUFFERS] = np.where(copied, summed(trained, here.trained + here.owned), 0.0)
     return state, moments, host.max(axis=0), _far(here, present, trained)
+
+
+def _kept_narrow(job: Job, stack: SoftwareStack, here: Holdings, present: Array, trained: Array) -> Array:
+    """Weights of every stage that are kept in their narrow copies alone: those that train, those that do not, or none. [B]"""
+    every, frozen = job.dtype in stack.memory.narrow_weights, stack.memory.narrow_frozen
+    if job.model.adapted:
+        return np.asarray(summed(present, _narrow(job) * here.still) * (every or frozen))
+    moving, still = summed(trained, _narrow(job) * here.weights), summed(present - trained, _narrow(job) * here.weights)
+    return np.asarray(moving * every + still * frozen)
 
 
 def _far(here: Holdings, present: Array, trained: Array) -> Array:
