@@ -66,7 +66,7 @@ def test_every_key_of_a_section_has_a_comment_at_it_or_above(kind):
 @pytest.mark.parametrize(
     "setting",
     [
-        ("training", "system.operation={price: 2.5 USD/hour, pue: 1.2, carbon_intensity: 400 g/kWh}"), ("training", "workload.frozen=[embedding, layers:0-15]"),
+        ("training", "system.operation={price: 2.5 USD/hour, pue: 1.2, carbon_intensity: 400 g/kWh}"), ("training", "workload.frozen=[embedding, layers:0-15]"), ("training", "workload.adapters={rank: 16, targets: [attention], joined: true, base: fp8}"),
         ("training", "strategy={tp: 8, cp: 1, dp: 4, pp: 2, ep: 1, zero: 1, micro_batch: 1, sequence_parallel: true, recompute: none, schedule: 1f1b}"),
         ("serving", "workload.serving.arrival_rate=2.5 1/s"), ("serving", "workload.weight_dtype=int4"),
         ("serving", "workload.serving.speculation={tokens: 2, acceptance: 0.7, cost: 0.02}"), ("serving", "workload.serving.guided={token: 40 us, share: 0.3, overlapped: true}"), ("serving", "workload.serving={prefill: {strategy: tp4, workers: 2}}"),
@@ -89,6 +89,7 @@ def test_keys_in_comments_can_be_given(setting):
 TOGETHER = (("topology", "group", "oversubscription"), ("space", "objectives", "constraints", "searches", "portfolio"))
 NEEDED = {
     ("training", "frozen"): ["strategy=tp8-dp8-z3-sp"],
+    ("training", "adapters"): ["strategy=tp8-dp8-z3-sp"],
     ("serving", "prefill"): ["workload.serving.chunk=null"],
     ("recommendation", "sharding"): ["strategy={dense: ddp, embedding: mp}"],
     ("study", "searches"): ["sweep={}", "plots=[]"],

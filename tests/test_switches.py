@@ -218,6 +218,7 @@ DLRM = {
     "frozen": "embedding",
 }  # fmt: skip
 TIERED = {"system.second_memory": {"capacity": "480 GB", "bandwidth": "450 GB/s", "energy": "8 pJ/bit"}}
+ADAPTED = {"workload.adapters": {"rank": 16}}
 SERVED, WRITTEN = {"workload.task": "prefill"}, {"workload.task": "decode", "workload.output": 64}
 TRANSFORMER = {
     "layers": 4, "hidden": 2048, "heads": 8, "kv_heads": 4, "head_dim": 128, "ffn": 2048, "gated": False,
@@ -260,6 +261,8 @@ TRANSFORMER = {
     "image.class_token": When(False, IMAGE), "head": "masked", "pooler": True, "token_types": 2, "parallel": True,
     "dropout": True, "global_batch": 128, "dtype": "fp32", "weight_dtype": When("int8", SERVED), "kv_dtype": When("int8", SERVED),
     "wide_layers": When("mlp", {**SERVED, "workload.weight_dtype": "int8"}), "optimizer": "sgd", "task": "forward",
+    "adapters.rank": When(64, ADAPTED), "adapters.targets": When("query", ADAPTED), "adapters.joined": When(True, ADAPTED), "adapters.base": When("fp8", ADAPTED),
+    "adapters.double": When(False, {"workload.adapters": {"rank": 16, "base": "nf4"}}),
     "frozen": "mlp", "prompt": When(512, SERVED), "output": When(256, WRITTEN),
     "serving.arrival_rate": When("3 1/s", {**STEADY, "strategy": {"tp": 2, "dp": 8}}), "serving.chunk": When(64, STEADY), "serving.prefix_hits": When(0.5, STEADY),
     "serving.speculation.tokens": When(5, GUESSING), "serving.speculation.acceptance": When(0.9, GUESSING),

@@ -315,7 +315,7 @@ def _copies(job: Job, layout: Layout, machine: Machine, owned: Array) -> Copies 
         return None
     kept, _ = activations(job, layout, machine.stack)
     return host_copies(
-        job, layout, machine, np.stack([kept[name] for name, _ in units(job.model)]), owned, weight_sizes(job, machine.stack)
+        job, layout, machine, np.stack([kept[name] for name, _ in units(job.model)]), owned, weight_sizes(job, layout, machine.stack)
     )
 
 

@@ -133,10 +133,18 @@ def _products(
     inputs, again, inside, shared = *np.zeros((3, len(layout))), False
     norms, activated = repeats("norm", layout, stack), _activated(part, layout, stack)
     for matrix in part.matrices:
-        if matrix.depthwise:
+        if matrix.depthwise or (matrix.name.endswith("_b") and np.any(matrix.adapters)):
             continue
         many = routed if matrix.routed else rows[matrix.over]
         ranks = layout.tensor_of("experts" if matrix.routed else type_of(part))
+        if np.any(matrix.adapters):  # what lies between both factors of an adapter
+            inputs = inputs + many * matrix.n
+            continue
+        # Weights that do not train need no input for a gradient; attention's backward pass needs its output.
+        needed = matrix.adapted or not job.model.adapted or matrix.name in ("output", "query_up", "key_value_up")
+        if not needed:
+            inside = inside + (many * matrix.k / ranks if matrix.cut == "row" else many * matrix.columns(ranks))
+            continue
         if matrix.cut == "row":
             mine = many * matrix.k / ranks
             made = activated.get(matrix.name, 0.0)

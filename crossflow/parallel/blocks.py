@@ -97,6 +97,8 @@ class _BlockBuilder:
         kept = self.stack.weight_size(self.job.weight)
         self.cast = float(kept + self.element) if kept > self.element else 0.0
         self.narrow, self.wide = self.job.operand < self.element, wide_units(self.model)
+        # Of weights that only adapters train beside, what the kernel reads and writes that widens one before its product. [B]
+        self.widening = self.job.base_size(wide=False) + self.element if self.job.widens_base else 0.0
         self.stored = {} if self.training else {name: part.stored for name, part in units(self.model) if part.stored}
         # Attention of a token that is written reads the cache as it lies there; a prompt's reads what its products have made.
         # Kernels of a library write the cache, cast what they write, and read it from there.
@@ -469,7 +471,8 @@ class _BlockBuilder:
     def _mlp(self, unit: str, part: Part, tokens: Array, *, last: bool) -> None:
         for matrix in part.matrices:
             again = shares_again(part, matrix, self.layout, self.stack)
-            self._product(unit, matrix, tokens, "mlp", end=last and matrix.cut == "row", again=again)
+            written = matrix.name == "down_b" if np.any(matrix.adapters) else matrix.cut == "row"  # what the part gives to the next layer
+            self._product(unit, matrix, tokens, "mlp", end=last and written, again=again)
         biased = any(matrix.bias for matrix in part.matrices if matrix.cut == "column")
         elements = tokens * part.inner / self.layout.tensor_of("mlp")
         self._activation(unit, part, elements, self.again("activation", part) * elements, biased=biased)
@@ -795,13 +798,18 @@ class _BlockBuilder:
         if not (self.stack.sharing.copies and self.training):
             return
         layout, weight = self.layout, self.stack.weight_size(self.element)
-        gradient = weight + self.stack.gradient_size(self.element)
-        for kind, amount in zip((type_of(part), "experts"), self._own_parameters(part), strict=True):
+        gradient, kept = weight + self.stack.gradient_size(self.element), self.job.base_size(wide=unit in self.wide) or weight
+        trained = self._own_parameters(part) if not self.model.adapted else adapter_parameters(part, layout)
+        for kind, amount, trains in zip((type_of(part), "experts"), self._own_parameters(part), trained, strict=True):
             spread = layout.spread(kind)
             sharded = amount * ((spread.zero >= 3) & (spread.shards.size > 1))
-            again = 2.0 * weight * sharded * (1.0 + 1.0 / spread.shards.size)
-            several = amount * (spread.data.size > 1)
-            summed = np.where(spread.zero >= 3, sharded, several / np.where(spread.zero == 2, 1.0, layout.microbatches))
+            again = 2.0 * kept * sharded * (1.0 + 1.0 / spread.shards.size)
+            several = trains * (spread.data.size > 1)
+            summed = np.where(
+                spread.zero >= 3,
+                trains * ((spread.zero >= 3) & (spread.shards.size > 1)),
+                several / np.where(spread.zero == 2, 1.0, layout.microbatches),
+            )
             for phase, moved in (("forward", again), ("input", again * self.once_more), ("weight", gradient * summed)):
                 if np.any(moved):
                     self._pass(unit, cast(BlockPhase, phase), moved, launches=np.where(np.asarray(moved) > 0, 1.0, 0.0))  # none for others
@@ -832,36 +840,77 @@ class _BlockBuilder:
         elif matrix.over != "tokens":
             memory = layout.micro_batch * layout.tensor_share(kind) * self.model.memory_tokens / layout.cp
             tokens = memory if matrix.over == "memory" else tokens - memory
-        n = matrix.columns(tp)
+        n, whole = matrix.columns(tp), tokens
         k = matrix.k / tp if matrix.cut == "row" else np.asarray(matrix.k, dtype=float)
         if matrix.cut == "none":  # every rank would do the same; with sequence parallelism each does its own tokens
             tokens = tokens / np.where(self.layout.sequence_parallel, tp, 1.0)
-        copies = np.asarray(batch)
+        copies, often = np.asarray(batch), ONCE
+        if np.any(matrix.adapters):  # one for each of what the model joins
+            often, n = float(matrix.adapters), n / matrix.adapters
         forward: BlockPhase = "end" if end else "forward"
-        wide = unit in self.wide or matrix.name in WIDE
+        wide = unit in self.wide or matrix.name in WIDE or bool(np.any(matrix.adapters))
         stored = "" if wide else self.job.widened_of(self.stored.get(unit, ""))
         self._divided(
-            unit, matrix, "forward", self._compute(unit, forward, Product(m=tokens, n=n, k=k, batch=copies, wide=wide, stored=stored))
-        )
+            unit, matrix, "forward",
+            self._compute(unit, forward, Product(m=tokens, n=n, k=k, batch=copies, wide=wide, stored=stored), count=often),
+        )  # fmt: skip
         if not first:
-            self._divided(unit, matrix, "input", self._compute(unit, "input", Product(m=tokens, n=k, k=n, batch=copies, wide=wide)))
+            back = Product(m=tokens, n=k, k=n, batch=copies, wide=wide)
+            self._divided(unit, matrix, "input", self._compute(unit, "input", back, count=often))
         if np.any(again):
             share = np.where(np.asarray(again) > 0, again, 1.0)  # and no product at all where none is done again
-            self._compute(unit, "input", Product(m=tokens, n=n * share, k=k, batch=copies, wide=wide), count=self.once_more * (again > 0))
+            self._compute(
+                unit, "input", Product(m=tokens, n=n * share, k=k, batch=copies, wide=wide), count=self.once_more * (again > 0) * often
+            )
         sums = self.fused("accumulation")
         result = 2.0 * self.stack.gradient_size(self.element) if sums else None  # of an element of the sum, read and written
-        self._compute(unit, "weight", Product(m=k, n=n, k=tokens, batch=copies, adds=sums, result=result, wide=wide))
+        trains = not self.model.adapted or bool(np.any(matrix.adapters))
+        if trains:
+            self._compute(unit, "weight", Product(m=k, n=n, k=tokens, batch=copies, adds=sums, result=result, wide=wide), count=often)
+        if self.widening and not wide:
+            phases: tuple[BlockPhase, ...] = (forward, "input")
+            for phase in phases:
+                self._pass(unit, phase, n * k * copies * self.widening)
         if self.narrow and not wide:
             inside = matrix.routed and self.training and self.stack.expert_products == "fused"
             made = inside and matrix.cut == "row", inside and matrix.cut == "column"  # by the product before it, forward and backward
             self._narrow(unit, forward, tokens * copies, n, k, copies, made)
-        if self.cast:
-            self._pass(unit, forward, n * k * copies * self.cast)
-            self._pass(unit, "weight", n * k * copies * self.cast)
+        if self.cast and not (self.job.base and not wide):
+            self._pass(unit, forward, n * k * copies * often * self.cast)
+            if trains:
+                self._pass(unit, "weight", n * k * copies * often * self.cast)
+        if np.any(matrix.adapters):
+            self._adapter(unit, matrix, whole * copies, tokens * copies, kind, forward)
+
+    def _adapter(self, unit: str, matrix: Matrix, whole: Array, tokens: Array, kind: Type, forward: BlockPhase) -> None:
+        """What goes with a factor of adapters: its part of the sums, and collectives of what lies between both factors.
+
+        What the second gives is scaled, r1 w1, and added to what the weights give, r2 w1; backward its gradient is scaled, r1 w1. Each
+        gradient of the input of a first factor is added to that of the weights, r2 w1. So do Hugging Face's PEFT and NeMo in eager code.
+        Ranks that share a matrix cut by columns have the first factor's result of all tokens, and parts of its gradient; of one cut by
+        rows they have parts of the result. With sequence parallelism each has these of its own tokens.
+        """
+        ranks, e, pieces = self.layout.tensor_of(kind), self.element, float(matrix.adapters)
+        scattered, group = self.layout.sequence_parallel, self.layout.sharing(kind)
+        if matrix.name.endswith("_a"):
+            inputs = tokens * matrix.k / (ranks if matrix.cut == "row" else 1.0)
+            self._pass(unit, "input", 3.0 * e * inputs * pieces, flops=inputs * pieces, launches=pieces)
+            size = whole * matrix.n * e * (ranks > 1) * (matrix.cut == "row")
+            self._send(unit, "forward", "reduce_scatter", np.where(scattered, size, 0.0), group)
+            self._send(unit, "forward", "all_reduce", np.where(scattered, 0.0, size), group)
+            self._send(unit, "input", "all_gather", np.where(scattered, size, 0.0), group)
+            return
+        outputs = tokens * matrix.columns(ranks)
+        self._pass(unit, forward, 5.0 * e * outputs, flops=2.0 * outputs, launches=2.0 * pieces)
+        self._pass(unit, "input", 2.0 * e * outputs, flops=outputs, launches=pieces)
+        size = whole * matrix.k * pieces * e * (ranks > 1) * (matrix.cut == "column")
+        self._send(unit, "forward", "all_gather", np.where(scattered, size, 0.0), group)
+        self._send(unit, "input", "reduce_scatter", np.where(scattered, size, 0.0), group)
+        self._send(unit, "input", "all_reduce", np.where(scattered, 0.0, size), group)
 
     def _divided(self, unit: str, matrix: Matrix, phase: BlockPhase, row: int) -> None:
         """Note that a product is one of a unit's that a tensor group divides."""
-        if matrix.over in ("tokens", "picture"):
+        if matrix.over in ("tokens", "picture") and not np.any(matrix.adapters):
             key = (unit, matrix.cut, phase)
             self.divided[key] = (*self.divided.get(key, ()), row)
 
@@ -880,7 +929,7 @@ class _BlockBuilder:
             if not (self.fused("scaling") and self.job.dtype in STATIC):
                 self._pass(unit, forward, rows * k * (full + narrow), narrows=True)
             return
-        weights = copies * n * k / self.layout.microbatches  # once a step; the copies are kept
+        weights = copies * n * k / self.layout.microbatches * (not self.job.base)  # once a step; the copies are kept
         reads = 2 if FORMATS[self.job.dtype].two_level else 1
         there, back = (0.0 if inside else 1.0 for inside in made)
         self._pass(unit, forward, (there * rows * k + weights) * (reads * full + 2.0 * narrow), launches=(1.0 + there) * reads)
@@ -927,10 +976,26 @@ def parameters(part: Part, layout: Layout) -> tuple[Array, Array]:
     """Parameters of a part on one device before data ranks share them out: those that all tokens pass, those of experts. [1]"""
     ranks = layout.tensor_of(type_of(part))
     copied = 1.0 if part.routing is None else 1.0 + layout.redundant / part.routing.experts
-    expert = sum(matrix.parameters for matrix in part.matrices if matrix.routed) * copied
+    expert = sum(matrix.parameters for matrix in part.matrices if matrix.routed and not np.any(matrix.adapters)) * copied
     table = part.table * np.where(part.holder == "apart", layout.pp > 1, part.holder == "all")
     dense = sum((matrix.parameters * matrix.share(ranks) for matrix in part.matrices if not matrix.routed), table / ranks)
-    return dense + part.vectors, expert / (layout.tensor_of("experts") * layout.ep)
+    return dense + part.vectors, expert / (layout.tensor_of("experts") * layout.ep) + adapter_parameters(part, layout)[1]
+
+
+def adapter_parameters(part: Part, layout: Layout) -> tuple[Array, Array]:
+    """Parameters of a part's adapters on one device before data ranks share them out, as `parameters` counts all. [1]"""
+    found = [np.zeros(len(layout)), np.zeros(len(layout))]
+    copied = 1.0 if part.routing is None else 1.0 + layout.redundant / part.routing.experts
+    for matrix in part.matrices:
+        if np.any(matrix.adapters):
+            ranks = layout.tensor_of("experts" if matrix.routed else type_of(part))
+            found[matrix.routed] = found[matrix.routed] + matrix.parameters * matrix.share(ranks)
+    return found[0], found[1] * copied / layout.ep
+
+
+def trained_parameters(part: Part, layout: Layout, model: Transformer) -> tuple[Array, Array]:
+    """Parameters of a part of a model that have gradients where the part trains: those of adapters alone where there are any. [1]"""
+    return adapter_parameters(part, layout) if model.adapted else parameters(part, layout)
 
 
 def ends_of(names: Sequence[str]) -> Mask:

@@ -51,6 +51,8 @@ def shares_again(part: Part, matrix: Matrix, layout: Layout, stack: SoftwareStac
     their own. So it is the keys and the output of attention, and of an MLP its second branch, or its output where it has one branch
     (torchtitan, `selective_ac_option = "op"`).
     """
+    if np.any(matrix.adapters):
+        return np.zeros(1)
     alone = 1.0 - whole_again(part, layout, stack)
     if makes_heads(part, matrix):
         return repeats("latent", layout, stack)
@@ -71,6 +73,8 @@ def _odd(part: Part, matrix: Matrix) -> float:
     """Share of a matrix that is every second of its part's products. [1]"""
     attention, first = part.attention, 0
     for one in part.matrices:
+        if np.any(one.adapters):
+            continue
         widths: list[float] = [one.n]
         if one.name == "query_key_value" and attention is not None and attention.makes:
             widths = [attention.heads * attention.query, attention.kv_heads * attention.query, attention.kv_heads * attention.value]

@@ -244,6 +244,11 @@ def _runs(job: Job, numbers: Array) -> Mask:
         within[parts, 0, 0] = np.arange(len(layer.parts))
         begin += number
         unit += len(layer.parts)
+    if model.adapted and job.training:  # what goes to the first factor of an adapter passes its part on the way, also of the lowest one
+        every = [model.embedding, *(part for layer in model.layers for part in layer.parts), model.head]
+        adapted = np.array([any(matrix.adapted for matrix in part.matrices) for part in every])[:, None, None]
+        order, trains = place * len(types) + within, forward & adapted
+        return np.array([forward, forward & (np.where(trains, order, np.inf).min(axis=(0, 1)) <= order), trains])
     if job.frozen is None:
         return np.array([forward, forward & job.training, forward & job.training])
     still = np.zeros(len(place), dtype=bool)

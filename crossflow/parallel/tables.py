@@ -221,14 +221,16 @@ def _sample_flops(job: Job, forward: Array, inputs: Array, weights: Array) -> Ar
 
     Of scores those count that mask and window leave.
     """
-    products, backward, scores = _unit_flops(job)
+    products, backward, trained, scores = _unit_flops(job)
+    if job.model.adapted:
+        return np.asarray((products * forward + trained * weights + backward * inputs + scores * (forward + 2.0 * inputs)).sum(axis=0))
     return np.asarray((products * (forward + weights) + backward * inputs + scores * (forward + 2.0 * inputs)).sum(axis=0))
 
 
 @once
-def _unit_flops(job: Job) -> tuple[Array, Array, Array]:
-    """Operations of one sample in each unit's products, forward and for their inputs' gradients, and in its scores or states; shape
-    (units, 1), or (units, n) where the numbers of the model differ between points. [flop]
+def _unit_flops(job: Job) -> tuple[Array, Array, Array, Array]:
+    """Operations of one sample in each unit's products, forward, for their inputs' gradients and for those of weights that train, and in
+    its scores or states; shape (units, 1), or (units, n) where the numbers of the model differ between points. [flop]
     """
     layers = [layer for layer in job.model.kinds for _ in layer.parts]
     rows = list[tuple[Array | float, ...]]()
@@ -238,7 +240,7 @@ def _unit_flops(job: Job) -> tuple[Array, Array, Array]:
         if part is job.model.head and job.task == "prefill":  # the next token's probabilities alone
             tokens = 1
         if layer is not None and not job.takes_part(layer):
-            rows.append((0.0, 0.0, 0.0))
+            rows.append((0.0, 0.0, 0.0, 0.0))
             continue
         # Keys and values of an encoder's tokens lie in the cache when a token is written.
         new = tuple(matrix for matrix in part.matrices if job.task != "decode" or matrix.over != "memory")
@@ -251,7 +253,11 @@ def _unit_flops(job: Job) -> tuple[Array, Array, Array]:
                 scores = scores + part.attention.selection.indexing(tokens, job.seen(part.attention.whole, tokens))
         if part.ssm is not None:
             scores = part.ssm.flops(tokens)
-        rows.append((products, products * (not first), scores))
+        trained = products
+        if job.model.adapted:
+            own = tuple(matrix for matrix in new if np.any(matrix.adapters))
+            trained = job.model.part_flops(dataclasses.replace(part, attention=None, ssm=None, matrices=own), tokens)
+        rows.append((products, products * (not first), trained, scores))
     values = np.broadcast_arrays(*(np.atleast_1d(value) for row in rows for value in row))
-    products, backward, scores_ = np.array(values, dtype=float).reshape(len(rows), 3, -1).swapaxes(0, 1)
-    return products, backward, scores_
+    products, backward, trained_, scores_ = np.array(values, dtype=float).reshape(len(rows), 4, -1).swapaxes(0, 1)
+    return products, backward, trained_, scores_

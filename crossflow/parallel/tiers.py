@@ -72,7 +72,7 @@ def far_traffic(job: Job, layout: Layout, stack: SoftwareStack, page: Array) -> 
     """
     shape = (len(units(job.model)), len(PHASES), len(layout))
     read, written, sought = np.zeros(shape), np.zeros(shape), np.zeros(shape)
-    sizes = weight_sizes(job, stack)[:, 0]
+    sizes = weight_sizes(job, layout, stack)[:, 0]
     for i, ((_, part), size) in enumerate(zip(units(job.model), sizes, strict=True)):
         dense, routed = _weights_read(job, layout, part, size, page)
         read[i, FORWARD] = dense + routed
@@ -121,5 +121,5 @@ def far_update(job: Job, layout: Layout, stack: SoftwareStack, owned: Array) -> 
     """
     states = far_share(layout, "optimizer") * owned * (states_size(job, stack) + master_size(job, stack))
     routed = np.array([[any(matrix.routed for matrix in part.matrices)] for _, part in units(job.model)])
-    weights = np.where(routed, far_share(layout, "experts"), far_share(layout, "weights")) * owned * weight_sizes(job, stack)
+    weights = np.where(routed, far_share(layout, "experts"), far_share(layout, "weights")) * owned * weight_sizes(job, layout, stack)
     return states, states + weights * float(job.training)

@@ -17,7 +17,7 @@ import numpy as np
 
 from crossflow.base.arrays import Array, Index, divide, once, share_of
 from crossflow.hardware.architecture.software import SoftwareStack
-from crossflow.parallel.blocks import parameters, type_of, unit_places, unit_starts, units, wide_units
+from crossflow.parallel.blocks import parameters, trained_parameters, type_of, unit_places, unit_starts, units, wide_units
 from crossflow.parallel.strategy.layout import Layout, Spread
 from crossflow.program.collectives import Collective, sent_bytes
 from crossflow.program.groups import Group
@@ -62,18 +62,50 @@ class Weights:
     moved: Array  # bytes that a device sends for them in a step inside its node and out of it, shape (2, units, n). [B]
 
 
-def weight_sizes(job: Job, stack: SoftwareStack) -> Array:
-    """Size of a weight of every unit, shape (units, 1): a service keeps those of narrow layers narrow, embedding and head wide. [B]"""
+def weight_sizes(job: Job, layout: Layout, stack: SoftwareStack) -> Array:
+    """Size of a weight of every unit, shape (units, 1): a service keeps those of narrow layers narrow, embedding and head wide. [B]
+
+    With adapters it is the mean of what they leave as it is, which may be narrow, and of what trains, shape (units, n).
+    """
     wide = wide_units(job.model)
     sizes = (job.element if name in wide else job.weight_of(part.stored) for name, part in units(job.model))
-    return np.array([[stack.weight_size(size)] for size in sizes])
+    found = np.array([[stack.weight_size(size)] for size in sizes])
+    if not (job.base and job.model.adapted):
+        return found
+    rows = []
+    for (name, part), (size,) in zip(units(job.model), found, strict=True):
+        base, vectors = job.base_size(wide=name in wide) or size, part.vectors
+        held = np.maximum(sum(parameters(part, layout)), 1.0)
+        trained = sum(trained_parameters(part, layout, job.model))
+        rows.append(base + (size - base) * (trained + vectors) / held)
+    return np.stack(rows)
 
 
 def weights_of(job: Job, layout: Layout, stack: SoftwareStack) -> Weights:
     """Weights of all plans."""
     parts = [part for _, part in units(job.model)]
-    dense, expert = (np.stack(values) for values in zip(*(parameters(part, layout) for part in parts), strict=True))
-    if job.model.tied:  # a tied table that embedding and head hold on one device is one
+    dense, expert, spreads = _spread_out(job, layout, stack, [parameters(part, layout) for part in parts])
+    trained = spreads
+    if job.model.adapted:
+        _, _, trained = _spread_out(job, layout, stack, [trained_parameters(part, layout, job.model) for part in parts])
+    owned, moved, messages = np.zeros(dense.shape), np.zeros((2, *dense.shape)), list[WeightMessage]()
+    for spread, amount in spreads.items():
+        trains = trained.get(spread, np.zeros_like(amount))
+        owned += _owned(spread, trains)
+        messages += _messages(job, layout, stack, spread, amount, trains)
+    messages += _repeated_heads(parts, layout, stack.gradient_size(job.element), adapted=job.model.adapted)
+    for message in messages:
+        moved += sent_bytes(message.collective, message.size * message.rounds(layout), message.group.size, message.group.per_node)
+    return Weights(parameters=dense + expert, owned=owned, messages=tuple(messages), moved=moved)
+
+
+def _spread_out(
+    job: Job, layout: Layout, stack: SoftwareStack, amounts: Sequence[tuple[Array, Array]]
+) -> tuple[Array, Array, dict[Spread, Array]]:
+    """So many parameters of every unit, all tokens' and experts', and which of them ranks hold in which way, each (units, n). [1]"""
+    parts = [part for _, part in units(job.model)]
+    dense, expert = (np.stack(values) for values in zip(*amounts, strict=True))
+    if job.model.tied and dense[-1].any():  # a tied table that embedding and head hold on one device is one
         table = job.model.head.width * job.model.vocabulary / layout.tensor_of("embedding")
         dense[-1] -= np.where(layout.pp == 1, table, 0.0)
     spreads: dict[Spread, Array] = {}
@@ -86,14 +118,7 @@ def weights_of(job: Job, layout: Layout, stack: SoftwareStack) -> Weights:
         joined = np.where(common.like(spread), expert, 0.0) if stack.sharing.unit == "layer" else np.zeros(1)
         spreads[common] = spreads[common] + joined
         spreads[spread] = expert - joined
-    owned, moved, messages = np.zeros(dense.shape), np.zeros((2, *dense.shape)), list[WeightMessage]()
-    for spread, amount in spreads.items():
-        owned += _owned(spread, amount)
-        messages += _messages(job, layout, stack, spread, amount)
-    messages += _repeated_heads(parts, layout, stack.gradient_size(job.element))
-    for message in messages:
-        moved += sent_bytes(message.collective, message.size * message.rounds(layout), message.group.size, message.group.per_node)
-    return Weights(parameters=dense + expert, owned=owned, messages=tuple(messages), moved=moved)
+    return dense, expert, spreads
 
 
 def _whole(size: Array, model: Transformer, layout: Layout) -> Array:
@@ -112,18 +137,19 @@ def _owned(spread: Spread, amount: Array) -> Array:
     return np.asarray(amount / np.where(spread.zero >= 1, np.where(spread.zero >= 3, spread.shards.size, spread.data.size), 1.0))
 
 
-def _repeated_heads(parts: Sequence[Part], layout: Layout, gradient: float) -> list[WeightMessage]:
+def _repeated_heads(parts: Sequence[Part], layout: Layout, gradient: float, *, adapted: bool) -> list[WeightMessage]:
     """Sums of the gradients of key and value heads over the neighbouring tensor ranks that repeat them, of what each rank owns.
 
     Queries of every rank add to them; GQAQKVColumnParallelLinear of NeuronX Distributed sums them so.
     """
     ranks, group = layout.tensor_of("attention"), layout.sharing("attention")
     found = []
-    several = {np.asarray(m.kv_heads).tobytes(): m.kv_heads for part in parts for m in part.matrices if np.any(m.kv_heads)}
+    trained = [[m for m in part.matrices if np.any(m.kv_heads) and (not adapted or np.any(m.adapters))] for part in parts]
+    several = {np.asarray(m.kv_heads).tobytes(): m.kv_heads for ones in trained for m in ones}
     for heads in several.values():
         copies = np.ceil(ranks / heads)
         if (copies > 1).any():
-            mine = [[m for m in part.matrices if np.array_equal(m.kv_heads, heads)] for part in parts]
+            mine = [[m for m in ones if np.array_equal(m.kv_heads, heads)] for ones in trained]
             held = np.stack(np.broadcast_arrays(*(sum(((m.k + m.bias) * m.kv_head for m in ones), np.zeros(1)) for ones in mine)))
             size = gradient * _owned(layout.spread("attention"), np.where(copies > 1, held, 0.0))
             among = layout.group(group.stride, copies)
@@ -131,9 +157,12 @@ def _repeated_heads(parts: Sequence[Part], layout: Layout, gradient: float) -> l
     return found
 
 
-def _messages(job: Job, layout: Layout, stack: SoftwareStack, spread: Spread, amount: Array) -> list[WeightMessage]:
-    """All collectives that keep `amount` parameters of every unit in step, shape (units, n), as far as any plan has them."""
-    weight, gradient = weight_sizes(job, stack), stack.gradient_size(job.element)
+def _messages(job: Job, layout: Layout, stack: SoftwareStack, spread: Spread, amount: Array, trained: Array) -> list[WeightMessage]:
+    """All collectives that keep `amount` parameters of every unit in step, of which some are `trained`, shape (units, n) each, as far as
+    any plan has them.
+    """
+    weight, gradient = weight_sizes(job, layout, stack), stack.gradient_size(job.element)
+    updated = np.asarray(stack.weight_size(job.element)) if job.model.adapted else weight
     sharded, late, early = spread.zero >= 3, spread.zero == 1, spread.zero == 2
     shared = late | early
     found: list[WeightMessage] = []
@@ -147,12 +176,12 @@ def _messages(job: Job, layout: Layout, stack: SoftwareStack, spread: Spread, am
             whole = bucketed(size, job.model, float(first[0]), float(bucket[0]))
         found.append(WeightMessage(collective=collective, size=size, whole=whole, group=group, role=role, sharded=sharded))
 
-    size = amount * gradient
+    size = trained * gradient
     add("all_reduce", np.where(spread.zero >= 1, 0.0, size), spread.data, "reduce")
     if shared.any():  # optimizer states shared out: gradients are reduced to shards, with each microbatch where no rank keeps all of them
         add("reduce_scatter", np.where(late, size, 0.0), spread.data, "reduce")
         add("reduce_scatter", np.where(early, size, 0.0), spread.data, "reduce", sharded=True)
-        add("all_gather", np.where(shared, amount * weight, 0.0), spread.data, "regather")
+        add("all_gather", np.where(shared, trained * updated, 0.0), spread.data, "regather")
     if sharded.any():
         add("reduce_scatter", np.where(sharded, size, 0.0), spread.shards, "reduce", sharded=True)
         add("all_gather", np.where(sharded, amount * weight, 0.0), spread.shards, "gather", sharded=True)
@@ -211,6 +240,9 @@ def _tensors(model: Transformer) -> tuple[Index, Array]:
 
 def _sizes(part: Part, *, tied: bool) -> Iterator[float]:
     """Parameters of each tensor of a part, last first; a head that is `tied` has no table of its own. [1]"""
+    if any(matrix.adapted for matrix in part.matrices):
+        yield from (float(size) for matrix in part.matrices[::-1] if np.any(matrix.adapters) for size in _pieces(part, matrix))
+        return
     for matrix in part.matrices[::-1]:
         if not (tied and matrix.name == "vocabulary"):
             yield from (float(size) for size in _pieces(part, matrix) if size)
@@ -222,6 +254,8 @@ def _sizes(part: Part, *, tied: bool) -> Iterator[float]:
 
 def _pieces(part: Part, matrix: Matrix) -> tuple[float, ...]:
     """A matrix as models of PyTorch keep it: queries, keys and values apart, and both branches of a gated MLP that all tokens pass. [1]"""
+    if np.any(matrix.adapters):
+        return (matrix.parameters / matrix.adapters,) * int(np.max(matrix.adapters))
     if matrix.kv_heads:
         pair = matrix.parameters * matrix.kv_heads * matrix.kv_head / matrix.n
         return pair / 2.0, pair / 2.0, matrix.parameters - pair

@@ -16,6 +16,7 @@ AnySpec = LstmSpec | GemmSpec | TransformerSpec | DlrmSpec | ProgramSpec
 # What only training does with a key, and the value with which it says nothing.
 _TRAINED = {
     "optimizer": "updates weights", "table_optimizer": "updates tables", "dropout": "drops activations", "frozen": "changes weights",
+    "adapters.rank": "has adapters beside weights",
     "exchange.backward": "sends gradients of embeddings", "exchange.bucket": "reduces gradients",
 }  # fmt: skip
 

@@ -10,6 +10,7 @@ import numpy as np
 
 from crossflow.base.arrays import Array
 from crossflow.base.formats import DTYPE_BYTES, kept_bytes
+from crossflow.workload.adapters import BaseType
 from crossflow.workload.frozen import Frozen
 from crossflow.workload.transformer import AttentionGeometry, Layer, LayerType, Transformer
 
@@ -57,6 +58,9 @@ class Job:
     optimizer_states: int = 2  # values in fp32 that the optimizer keeps for each parameter
     dropout: bool = False  # whether activations are dropped at random
     frozen: Frozen | None = None  # what does not train
+    # type in which layers with or without adapters keep the weights that these leave as they are, "" for that of all others; bits of one
+    base: BaseType | Literal[""] = ""
+    base_bits: float = 0.0
     context: int = 0  # tokens that a request has in its cache in the mean of a decode step. [1]
     cached: int = 0  # tokens that its cache holds at most; 0 for tasks that keep none. [1]
     written: int = 1  # tokens that a decode step computes for a request: one, and those that are guessed. [1]
@@ -143,4 +147,15 @@ class Job:
 
     def is_frozen(self, kind: LayerType, layer: int | None) -> bool:
         """Whether a part of a layer (None for embedding and head) does not train."""
+        if self.model.adapted and kind in ("embedding", "head"):
+            return True
         return self.frozen is not None and self.frozen.covers(kind, layer)
+
+    def base_size(self, *, wide: bool) -> float:
+        """Size of a weight that adapters leave as it is, in 16 bits where its part is `wide`. [B]"""
+        return self.base_bits / 8.0 if self.base and not wide else 0.0
+
+    @property
+    def widens_base(self) -> bool:
+        """Whether each product widens the weights that adapters leave as they are, by a kernel of its own."""
+        return bool(self.base) and self.operand >= self.element

@@ -28,6 +28,8 @@ def job_of(workload: TransformerSpec) -> Job:
         kv_dtype=workload.kv_dtype,
         optimizer_states=OPTIMIZER_STATES[workload.optimizer],
         dropout=workload.dropout and workload.task == "training",
+        base=(workload.adapters.base or "") if model.adapted and workload.adapters else "",
+        base_bits=workload.adapters.bits if model.adapted and workload.adapters else 0.0,
         frozen=frozen_layers(workload.frozen, model) if workload.frozen else None,
         context=prompt + output // 2,
         cached=prompt + output if workload.serves else 0,

@@ -41,6 +41,7 @@ from crossflow.program.embedding.datasets import named
 from crossflow.program.embedding.reuse import BINS, Reuse, normalised
 from crossflow.program.file import read_program
 from crossflow.program.program import Program
+from crossflow.workload.adapters import BASE_BITS, Adapters, AdapterTarget, BaseType, with_adapters
 from crossflow.workload.compressed import compressed_attention
 from crossflow.workload.diffusion import DiffusionSpec
 from crossflow.workload.dlrm import (
@@ -178,6 +179,29 @@ class LatentSpec(FileModel):
     nope: Dimension = Field(description="elements of a head's query and key that carry no position")
     rope: Dimension = Field(description="elements of a head's query and key that are rotated")
     value: Dimension = Field(description="elements of a head's value")
+
+
+class AdaptersSpec(FileModel):
+    """Low-rank adapters that train beside weights that do not (LoRA, arXiv:2106.09685; QLoRA, arXiv:2305.14314)."""
+
+    rank: Dimension = Field(description="rank of every adapter")
+    targets: Annotated[tuple[AdapterTarget, ...], BeforeValidator(_listed)] = Field(
+        ("all",), min_length=1,
+        description="matrices that have one: all of layers (no router), attention, query, key, value, output, mlp, experts",
+    )  # fmt: skip
+    joined: Flag = Field(
+        False,
+        description="whether queries, keys and values, and both branches of a gated MLP, have one adapter together, as in NeMo",
+    )
+    base: BaseType | None = Field(
+        None, description="type in which layers keep the weights that do not train; as the software keeps all weights where absent"
+    )
+    double: Flag = Field(True, description="whether scales of nf4 are quantised once more (4.127 bits a weight in the place of 4.5)")
+
+    @property
+    def bits(self) -> float:
+        """Bits of a weight that does not train, 0 where it is kept like all others. [bit]"""
+        return BASE_BITS[self.base, self.double] if self.base else 0.0
 
 
 class SparseSpec(FileModel):
@@ -795,6 +819,9 @@ class TransformerSpec(_Sourced):
     frozen: LayerEntries = Field(
         (), description="what fine-tuning leaves as it is: layer types, or layers such as layers:0-30; text lists them with commas"
     )
+    adapters: AdaptersSpec | None = Field(
+        None, description="low-rank adapters (LoRA, QLoRA): they alone train; other tasks have them merged into the weights"
+    )
     prompt: Dimension | None = Field(
         None,
         description="tokens of a service's request before the first that is written, `sequence` where absent; of an encoder-decoder"
@@ -827,6 +854,11 @@ class TransformerSpec(_Sourced):
         for problem in _contradictions(self):
             raise ValueError(problem)
         checks: tuple[tuple[str, Callable[..., Any]], ...] = (("frozen", frozen_layers), ("wide_layers", check_entries))
+        if self.adapters and self.task == "training":
+            try:
+                self.transformer()
+            except ValueError as error:
+                raise ValueError(f"adapters.{error}") from None
         for key, check in checks:
             try:
                 if entries := getattr(self, key):
@@ -980,6 +1012,7 @@ def _contradictions(spec: TransformerSpec) -> Iterator[str]:
         yield "mtp_layers: multi-token prediction is modelled for causal decoders with a language head only; set mtp_layers to 0"
     if spec.task == "serving":
         yield from _unserved(spec)
+    yield from _contradictions_of_adapters(spec)
     if spec.task == "training" and spec.dtype == "int8":
         yield "dtype: training in integers is not modelled; train in fp8, bf16 or fp16, or give a service's task"
     yield from _contradictions_of_types(spec)
@@ -987,6 +1020,25 @@ def _contradictions(spec: TransformerSpec) -> Iterator[str]:
     yield from _contradictions_of_diffusion(spec)
     yield from _contradictions_of_ends(spec)
     yield from _contradictions_of_length(spec)
+
+
+def _contradictions_of_adapters(spec: TransformerSpec) -> Iterator[str]:
+    """What low-rank adapters do not go with."""
+    own = spec.adapters
+    if own is None:
+        return
+    if spec.frozen:
+        yield "frozen: adapters leave all other weights as they are; leave it out"
+    if own.base == "nf4" and FORMATS[spec.dtype].bits < 16:
+        yield f"adapters.base: products of weights in nf4 are in 16 bits, and dtype is {spec.dtype}; give dtype: bf16, or base: fp8"
+    if not own.double and own.base != "nf4":
+        yield "adapters.double: only nf4 has scales that can be quantised once more; leave it out, or give base: nf4"
+    if own.base and spec.wide_layers:
+        yield "wide_layers: a base in a narrow type is modelled for all layers; leave out wide_layers or adapters.base"
+    if own.joined and {"query", "key", "value"} & set(own.targets):
+        yield "adapters.joined: queries, keys and values have one adapter together; give attention as target, or leave out joined"
+    if len(own.targets) > 1 and "all" in own.targets:
+        yield "adapters.targets: all names every matrix that takes one; leave out the others"
 
 
 def _contradictions_of_sparse(spec: TransformerSpec) -> Iterator[str]:
@@ -1238,7 +1290,7 @@ def _transformer(spec: TransformerSpec) -> Transformer:
         count=spec.mtp_layers if spec.task == "training" else 0, tokens=spec.tokens, embedding=embedding, inner=layers[-1].parts,
         head=head, tied=spec.tied_embeddings, norm_vectors=_norm(spec),
     )  # fmt: skip
-    return Transformer(
+    model = Transformer(
         name=spec.title or spec.model,
         embedding=embedding,
         layers=(*before, *layers, *further),
@@ -1247,6 +1299,8 @@ def _transformer(spec: TransformerSpec) -> Transformer:
         vocabulary=spec.vocabulary or 0,
         memory_tokens=_memory_tokens(spec),
     )
+    own = spec.adapters if spec.task == "training" else None
+    return with_adapters(model, Adapters(rank=own.rank, targets=own.targets, joined=own.joined)) if own else model
 
 
 def _memory_tokens(spec: TransformerSpec) -> int:

@@ -51,6 +51,8 @@ class Matrix:
     # elements of a token that the product takes, where they are neither those of the part's norm nor k: groups of outputs that take k each
     # of their own, or several streams. [1]
     inputs: int = 0
+    adapted: bool = False  # whether a low-rank adapter works beside it
+    adapters: int = 0  # adapters of which it has one factor each, side by side, 0 for a matrix that is no adapter's. [1]
 
     @functools.cached_property
     def routed(self) -> bool:
@@ -305,6 +307,11 @@ class Part:
         return sum(matrix.parameters for matrix in self.matrices) + table + self.vectors
 
     @property
+    def adapters(self) -> int:
+        """Parameters of its low-rank adapters. [1]"""
+        return sum(matrix.parameters for matrix in self.matrices if np.any(matrix.adapters))
+
+    @property
     def routed_width(self) -> int:
         """Elements of a row that travels to experts and back: those of a token, or of its latent. [1]"""
         return self.latent or self.width
@@ -366,6 +373,11 @@ class Transformer:
     tied: bool  # whether the head multiplies by the embedding's table
     vocabulary: int  # rows of the table, 0 for a model of images. [1]
     memory_tokens: int = 0  # tokens that cross-attention looks at, or of a text, 0 without an encoder and a text. [1]
+
+    @functools.cached_property
+    def adapted(self) -> bool:
+        """Whether it has low-rank adapters, beside which nothing trains."""
+        return any(matrix.adapted for part in self.parts for matrix in part.matrices)
 
     @functools.cached_property
     def main(self) -> tuple[Layer, ...]:

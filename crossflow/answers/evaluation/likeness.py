@@ -230,7 +230,7 @@ def _otherwise(scenario: Scenario, *, changed: bool) -> str:
     """What else of a scenario was not measured."""
     if any(isinstance(one, GeneratedSystem) for one in scenario.system.places.values()):
         return OF_GENERATED
-    if getattr(scenario.workload, "frozen", ()):
+    if getattr(scenario.workload, "frozen", ()) or getattr(scenario.workload, "adapters", None):
         return FROZEN
     if changed or is_changed(scenario.document.data["system"]):
         return OF_CHANGED

@@ -33,7 +33,7 @@ from crossflow.cost.machine import Machine
 from crossflow.hardware.architecture.model import Architecture, SecondMemory
 from crossflow.hardware.architecture.software import SoftwareStack
 from crossflow.parallel.activations import activations
-from crossflow.parallel.blocks import ends_of, parameters, type_of, units, wide_units
+from crossflow.parallel.blocks import ends_of, parameters, trained_parameters, type_of, units, wide_units
 from crossflow.parallel.caches import cache_units, kv_cache
 from crossflow.parallel.offload import MASTER, activations_on_host, kept_on_host, master_size, states_size
 from crossflow.parallel.shapes import Shape, alike, chunk_layers, row_counts
@@ -148,6 +148,8 @@ class Holdings:
     Attributes
     ----------
     weights, gradients, optimizer : of one, after sharding.
+    still : of the weights, those that adapters leave as they are, as wide as others.
+    trained : weights that train in the precision that products read, before sharding over data ranks.
     whole : its weights in the precision that products read, before sharding over data ranks.
     sharded : of it, what data ranks share out, so that it is gathered.
     reduced : of it, what other ranks hold whole too, so that its gradients are reduced.
@@ -164,6 +166,8 @@ class Holdings:
     weights: Array
     gradients: Array
     optimizer: Array
+    still: Array
+    trained: Array
     whole: Array
     sharded: Array
     reduced: Array
@@ -247,7 +251,7 @@ def _holdings(job: Job, layout: Layout, stack: SoftwareStack, second: SecondMemo
     rows: dict[str, list[Array]] = {}
     kept, working = activations(job, layout, stack)
     states = states_size(job, stack)
-    gradient, sizes = stack.gradient_size(job.element), weight_sizes(job, stack)[:, 0]
+    gradient, sizes = stack.gradient_size(job.element), weight_sizes(job, layout, stack)
     there, fetched = kept_on_host(layout, "optimizer"), kept_on_host(layout, "weights")
     far, staged = {what: far_share(layout, what) for what in FARS}, np.zeros(1) if second is None else second.staged
     leave = np.maximum(there * (layout.zero >= 2), fetched)  # gradients that ranks share out are summed where the optimizer is
@@ -255,23 +259,35 @@ def _holdings(job: Job, layout: Layout, stack: SoftwareStack, second: SecondMemo
         dense, expert = parameters(part, layout)
         shares = [(dense, layout.spread(type_of(part))), *([(expert, layout.spread("experts"))] if expert.any() else [])]
         shared = [sum(_shared(amount, spread, level) for amount, spread in shares) for level in (1, 2, 3)]
+        trains, updated, still = shares, weight, np.zeros(len(layout))
+        if job.model.adapted:  # adapters alone have gradients and states
+            amounts = trained_parameters(part, layout, job.model)
+            trains, updated = (
+                [(amount, spread) for amount, (_, spread) in zip(amounts, shares, strict=False)],
+                stack.weight_size(job.element),
+            )
+            held = sum(_shared(amount, spread, 3) for amount, spread in trains)
+            still = (shared[2] - held) * weight * (not job.base)
+            shared[:2] = [sum(_shared(amount, spread, level) for amount, spread in trains) for level in (1, 2)]
         away = sum(_shared(amount, spread, 3) * far[what] for (amount, spread), what in zip(shares, FARS[:2], strict=False)) * weight
         found = {
             "far_weights": away,
             "staged": away * staged,
             "far_states": shared[0] * far["optimizer"] * (states + master_size(job, stack)),
             "weights": shared[2] * weight * (1.0 - fetched) - away,
+            "still": still,
+            "trained": sum(amount for amount, _ in trains) * updated,
             "gradients": shared[1] * gradient * (1.0 - leave),
             "optimizer": shared[0] * (states + master_size(job, stack)) * (1.0 - there) * (1.0 - far["optimizer"]),
             "host_weights": shared[0] * fetched * weight,
             "host_states": shared[0] * there * (states + MASTER + gradient),
             "whole": (dense + expert) * weight,
             "sharded": sum(amount * (spread.zero >= 3) for amount, spread in shares) * weight,
-            "reduced": sum(amount * ((spread.data.size > 1) & (spread.zero < 3)) for amount, spread in shares) * weight,
-            "owned": shared[0] * weight,
+            "reduced": sum(amount * ((spread.data.size > 1) & (spread.zero < 3)) for amount, spread in trains) * updated,
+            "owned": shared[0] * updated,
             "kept": kept[name],
             "working": working[name],
-            "largest": _largest(part, layout) * weight,
+            "largest": _largest(part, layout, adapted=job.model.adapted) * updated,
         }
         for kind, values in found.items():
             rows.setdefault(kind, []).append(values)
@@ -280,12 +296,14 @@ def _holdings(job: Job, layout: Layout, stack: SoftwareStack, second: SecondMemo
     return Holdings(**{kind: np.stack(values) for kind, values in rows.items()}, cache=cache - away, far_cache=away)
 
 
-def _largest(part: Part, layout: Layout) -> Array:
+def _largest(part: Part, layout: Layout, *, adapted: bool) -> Array:
     """Parameters of the largest matrix on one device, all its experts together, or of the table, if its gradient is there whole. [1]"""
     own = type_of(part)
     kept = layout.spread(own).zero < 2
-    sizes = [np.asarray(part.table / layout.tensor_of(own) * kept)]
+    sizes = [np.asarray(part.table / layout.tensor_of(own) * kept * (not adapted))]
     for matrix in part.matrices:
+        if adapted and not np.any(matrix.adapters):
+            continue
         kind: Type = "experts" if matrix.routed else own
         held = matrix.parameters * matrix.share(layout.tensor_of(kind))
         if kind == "experts":
@@ -373,10 +391,8 @@ def _pipeline(job: Job, layout: Layout, stack: SoftwareStack, held: Holdings, sh
     # Weights that a microbatch passed forward wait for its backward pass (PipeDream); otherwise there is one version.
     versions = flight.max(axis=(0, 1)) if shape.schedule == "pipedream" else 1.0
     state[WEIGHTS] = summed(present, here.weights) * versions
-    if job.training and job.operand < job.element and job.dtype in stack.memory.narrow_weights:
-        state[WEIGHTS] -= summed(trained, _narrow(job) * here.weights) * versions
-    if stack.memory.narrow_frozen and job.training and job.operand < job.element:
-        state[WEIGHTS] -= summed(present - trained, _narrow(job) * here.weights) * versions
+    if job.training and job.operand < job.element:
+        state[WEIGHTS] -= _kept_narrow(job, stack, here, present, trained) * versions
     state[GRADIENTS], state[OPTIMIZER] = summed(trained, here.gradients), summed(trained, here.optimizer)
     state[CACHE] = summed(present, here.cache)
     state[BUFFERS] = _buffers(job, layout, stack, here, at, present, trained) + 2.0 * most(here.staged, forward)
@@ -401,10 +417,19 @@ def _pipeline(job: Job, layout: Layout, stack: SoftwareStack, held: Holdings, sh
     moments[BACKWARD, ACTIVATIONS] = running
     moments[BACKWARD, BUFFERS] = most(here.largest, weights)
     moments[FINISHED, ACTIVATIONS] = left
-    moments[FINISHED, BUFFERS] = summed(trained, here.whole) * stack.memory.late_gradients
+    moments[FINISHED, BUFFERS] = summed(trained, here.trained) * stack.memory.late_gradients
     copied = np.isin(layout.zero[at], (1, 2)) & _repeated(job, layout)[at] & stack.memory.gathered_copy
-    moments[UPDATE, BUFFERS] = np.where(copied, summed(trained, here.whole + here.owned), 0.0)
+    moments[UPDATE, BUFFERS] = np.where(copied, summed(trained, here.trained + here.owned), 0.0)
     return state, moments, host.max(axis=0), _far(here, present, trained)
+
+
+def _kept_narrow(job: Job, stack: SoftwareStack, here: Holdings, present: Array, trained: Array) -> Array:
+    """Weights of every stage that are kept in their narrow copies alone: those that train, those that do not, or none. [B]"""
+    every, frozen = job.dtype in stack.memory.narrow_weights, stack.memory.narrow_frozen
+    if job.model.adapted:
+        return np.asarray(summed(present, _narrow(job) * here.still) * (every or frozen))
+    moving, still = summed(trained, _narrow(job) * here.weights), summed(present - trained, _narrow(job) * here.weights)
+    return np.asarray(moving * every + still * frozen)
 
 
 def _far(here: Holdings, present: Array, trained: Array) -> Array:
@@ -455,8 +480,8 @@ def ledger(job: Job, layout: Layout, machine: Machine, shape: Shape) -> Ledger:
 
 
 _OF_WEIGHTS = (
-    "weights", "gradients", "optimizer", "whole", "sharded", "reduced", "owned", "host_weights", "host_states", "far_weights",
-    "far_states", "staged",
+    "weights", "gradients", "optimizer", "still", "trained", "whole", "sharded", "reduced", "owned", "host_weights", "host_states",
+    "far_weights", "far_states", "staged",
 )  # fmt: skip
 
 
@@ -486,21 +511,34 @@ def _buffers(job: Job, layout: Layout, stack: SoftwareStack, here: Holdings, at:
     ends = summed(present[:, at_ends], here.sharded[at_ends])
     weight = stack.weight_size(job.element)
     grads = job.training * stack.gradient_size(job.element) / weight
-    gathered = ((2.0 if stack.overlap.gather else 1.0) + grads) * largest + ends
+    gathered = ((2.0 if stack.overlap.gather else 1.0) + grads * (not job.model.adapted)) * largest + ends
+    if job.model.adapted:
+        gathered = gathered + grads * np.where(there, layers @ (here.trained * (here.sharded > 0)), 0.0).max(axis=1)
+        gathered = gathered + _widened(job, layout)[at]
     apart = (layout.zero[at] == 2) & _repeated(job, layout)[at]
-    gathered = gathered + np.where(apart, grads * np.where(there, layers @ here.whole, 0.0).max(axis=1), 0.0)
+    gathered = gathered + np.where(apart, grads * np.where(there, layers @ here.trained, 0.0).max(axis=1), 0.0)
     low, whole = np.zeros(len(at)), here.whole - here.sharded
-    if job.training and job.operand < job.element:  # narrow copies, as products read them forward and, transposed, backward
+    if (
+        job.training and job.operand < job.element and not job.base
+    ):  # narrow copies, as products read them forward and, transposed, backward
         narrow = _narrow(job)
         gathers = np.where(there, layers @ (narrow * here.sharded), 0.0).max(axis=1)
         kept, one = summed(present, narrow * whole), np.where(there, layers @ (narrow * whole), 0.0).max(axis=1)
         transposed = kept if habits.transposed_weights or job.dtype != "fp8" else one
         low = low + job.operand / weight * (2.0 * gathers + kept + transposed)
-    if weight > job.element:  # autocast keeps its casts to the end of a pass; those of gathered weights go with them
+    if weight > job.element and not job.base:  # autocast keeps its casts to the end of a pass; those of gathered weights go with them
         low = low + (largest + summed(present, whole)) * (job.element / weight)
     width = functools.reduce(np.maximum, (layer.parts[0].width * job.tokens(layer.tokens) for layer in job.model.kinds))
     space = habits.workspaces * job.element * (layout.micro_batch / layout.cp * width)[at]
     return np.asarray(buckets + gathered + low + np.where(layout.gathers(_kinds(job))[at], space, 0.0) + habits.library)
+
+
+def _widened(job: Job, layout: Layout) -> Array:
+    """The largest matrix that a product widens before it reads it, of experts one, shape (n,). [B]"""
+    matrices = [(matrix, "experts" if matrix.routed else type_of(part)) for _, part in units(job.model) for matrix in part.matrices]
+    sizes = [matrix.k * matrix.n * matrix.share(layout.tensor_of(kind)) for matrix, kind in matrices if matrix.adapted]
+    largest: Array = functools.reduce(np.maximum, sizes, np.zeros(len(layout)))
+    return largest * job.element * job.widens_base
 
 
 def _repeated(job: Job, layout: Layout) -> Mask:

@@ -37,10 +37,22 @@ def plan_problem(
         or _not_shared_out(plan, model)
         or _not_sharded(plan)
         or _not_on_host(plan, task)
+        or _not_adapted(plan, model)
         or _not_far(plan, model, task)
         or not_again(plan, model)
         or _no_order(plan, batch)
     )
+
+
+def _not_adapted(plan: Plan, model: Transformer) -> str | None:
+    """What of a plan is not modelled beside low-rank adapters."""
+    if not model.adapted:
+        return None
+    kept = [what for what in plan.offload if what != "activations"]
+    if kept or plan.far:
+        where = f"offload = {kept[0]}" if kept else "far"
+        return f"{where}, but weights and optimizer states beside adapters are modelled on the device only; leave it out"
+    return None
 
 
 def kinds_problem(plan: Plan, kinds: Sequence[int], depth: int) -> str | None:
