@@ -88,6 +88,7 @@ def test_a_narrow_list_has_a_heading_for_each_group(shown, monkeypatch):
     lines = re.sub(r"\x1b\[[\d;]*m", "", shown("list", "templates")).splitlines()
     assert max(map(cell_len, lines)) <= WIDTH
     headings = [line.split("  ")[1] for line in lines if line.startswith("templates  ")]
-    assert headings == ["generated", "datasheet device", "system", "family", "software stack", "chip before its announcement"]
+    kinds = ["generated", "datasheet device", "system", "family", "software stack", "reliability of clusters"]
+    assert headings == [*kinds, "chip before its announcement"]
     assert [line.split()[0] for line in lines if re.match(r"  \S", line)] == [line.split()[0] for line in wide[1:]]
     assert len(lines) < 3 * len(wide)

@@ -22,6 +22,8 @@ WORDS = {
     "splits_up_to",
     "tile",
     "devices",
+    "bridged",
+    "sockets",
     "ports",
     "group",
     "nodes",

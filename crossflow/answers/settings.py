@@ -59,7 +59,8 @@ def ending_in(key: str) -> list[str]:
     (['system.devices'], ['workload.global_batch'])
     """
     asked = key.lower()
-    return [path for path in paths() if path.rpartition(".")[2].lower() == asked]
+    found = [path for path in paths() if path.rpartition(".")[2].lower() == asked]
+    return [path for path in found if path.count(".") <= found[0].count(".") + 1]  # none of much deeper ones beside the first
 
 
 def pointed(problem: Problem, below: str = "") -> Problem:

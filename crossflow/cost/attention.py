@@ -30,6 +30,7 @@ from crossflow.program.kernels import Attention, KernelTable, masked_pairs, seen
 TILE = 128.0  # keys that one pass of a loop over keys handles in prefill [1]
 PADDED = 16.0  # rows of a matrix instruction: m16n8k16 of PTX [1]
 WIDEST = 512.0  # elements of a head, the most that were measured: attention to latents has kernels of its own
+LEAST = 1.25  # of the elements of a query and a value over those of a query: values have two thirds of a query's or as many
 SPLITS = 2.0 ** np.arange(9)
 SHARING, STREAMING = 1.5, 3.0  # exponents that combine the longest block with the sum of all, and both with memory
 
@@ -66,9 +67,12 @@ class Calls:
         return self.heads / self.kv_heads
 
     def alike(self, kernel: FusedKernel) -> Mask:
-        """Which calls are of the kind that a kernel is for, prefill or decode of plain heads, whether it serves them or not."""
+        """Which calls are of the kind that a kernel is for, prefill or decode of plain heads, whether it serves them or not.
+
+        Scores without values, as those of an indexer, and queries that attend to few chosen keys have fewer operations than such heads.
+        """
         mine = self.decode if isinstance(kernel, DecodeKernel) else ~self.decode
-        return np.asarray(~self.backward & mine & (self.width <= WIDEST))
+        return np.asarray(~self.backward & mine & (self.width <= WIDEST) & (self.both > LEAST * self.width))
 
     def served(self, kernel: FusedKernel) -> Mask:
         """Which calls a kernel serves, shape (kernels, n)."""

@@ -1086,11 +1086,24 @@ def summary(report: Report) -> str:
             for kind, mask in _masks(table.groups["kind"]):
                 short = kind.removeprefix("training of ")
                 rows.append((f"{title}, {short}; {_fitted(short)}", *_short(table.measured[mask], table.predicted[mask])))
+        elif table.name == "serving":
+            figures, left = dict(_masks(table.groups["figure"])), np.ones(table.measured.size, bool)
+            for title, kinds in SERVED.items():
+                mask = np.any([figures[kind] for kind in kinds], axis=0)
+                rows.append((title, *_short(table.measured[mask], table.predicted[mask])))
+                left &= ~mask
+            title = "serving of which something is not said (docs/validation.md)"
+            rows.append((title, *_short(table.measured[left], table.predicted[left])))
         elif table.measured.size:
             rows.append((PLAIN.get(table.name, table.name.replace("_", " ")), *_short(table.measured, table.predicted)))
     return "\n" + markdown(("measured", "rows", "median error", "mean error"), rows, right=(1, 2, 3)) + "\n"
 
 
+# Figures of services whose conditions are known, by what the summary calls them.
+SERVED = {
+    "serving, time per token": ("time per token, more than 8 requests", "time per token, up to 8 requests"),
+    "serving, first token": ("first token",),
+}
 # What the tables without groups of their own are called in the summary.
 PLAIN = {
     "gemm_graph": "matrix products of serving engines, in CUDA graphs",

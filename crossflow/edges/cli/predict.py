@@ -272,14 +272,23 @@ def interruptions(found: Mapping[str, float | None]) -> dict[str, str]:
     low, high = percent(told["goodput_low"]), percent(told["goodput_high"])
     return {
         "goodput": f"{percent(told['goodput'])} of the time ({low} to {high} by the uncertain rates)",
-        "interruptions": f"{told['interruptions']:,.4g}, one every {show(told['mean_time_between_interruptions_s'], 's')}",
-        "checkpoint": f"{show(told['checkpoint_bytes'], 'B')} every {show(told['checkpoint_interval_s'], 's')}; steps wait "
+        "interruptions": f"{told['interruptions']:,.4g}, one every {_lasting(told['mean_time_between_interruptions_s'])}",
+        "checkpoint": f"{show(told['checkpoint_bytes'], 'B')} every {_lasting(told['checkpoint_interval_s'])}; steps wait "
         f"{show(told['checkpoint_stall_s'], 's')}, it can be read after {show(told['checkpoint_commit_s'], 's')}",
         "restart": show(told["restart_s"], "s"),
         "spares": f"{count(told['spares'])} nodes; {told['nodes_in_repair']:,.3g} in repair",
         "lost time": largest(kinds),
         "by cause": largest(causes),
     }
+
+
+def _lasting(time: float) -> str:
+    """A time of some hours in hours.
+
+    >>> _lasting(11590.0), _lasting(12.78)
+    ('3.219 h', '12.78 s')
+    """
+    return f"{time / 3600:.4g} h" if 3600 <= time < 86400 else show(time, "s")
 
 
 def _figure(name: str, value: float) -> str:

@@ -149,12 +149,15 @@ def history(run: LongRun, work: float, seed: int, *, spans: bool = False, draw: 
         "replica", "planned", "maintenance")}  # fmt: skip
     rates = np.array([float(np.ravel(one.rate)[0]) for one in run.causes])
     job = _Job(run=plain, rng=np.random.default_rng([seed, draw]), keep=spans)
-    counts, done, stops = dict.fromkeys((one.name for one in run.causes), 0), 0.0, rates.sum() + plain["planned"]
+    counts, done, failing = dict.fromkeys((one.name for one in run.causes), 0), 0.0, rates.sum()
     longest = 1e4 * (work + plain["interval"]) * (1.0 + plain["stall"] / plain["interval"])  # in which any run ends
+    regular = 1.0 / plain["planned"] if plain["planned"] else np.inf
+    until = regular  # the next planned stop; time of running between two of them is the same
     for _ in range(MOST_EVENTS):
-        running = job.rng.exponential(1.0 / stops) if stops else np.inf
-        planned = bool(stops) and job.rng.random() * stops >= rates.sum()
-        which = None if planned or not stops else _drawn(job, rates)
+        running = job.rng.exponential(1.0 / failing) if failing else np.inf
+        planned = until <= running
+        running, until = (until, regular) if planned else (running, until - running)
+        which = None if planned or not failing else _drawn(job, rates)
         running = min(running, longest)
         name = PLANNED if which is None else run.causes[which].name
         done += _stretch(job, float(running), kept_all=planned, elastic=run.elastic, left=work - done, cause=name)

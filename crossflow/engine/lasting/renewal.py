@@ -7,7 +7,8 @@ With failures of rate l (a Poisson process while the job runs and restarts), che
     cycle = exp(l R) (1 / l + d + w)                               in the mean
     goodput = kept / cycle
 
-which is Daly's complete model [1]_, Eq. 20, where d = w = commit = 0. Planned stops of rate m keep all work: then l + m ends a cycle.
+which is Daly's complete model [1]_, Eq. 20, where d = w = commit = 0. Planned stops of rate m keep all work: then l + m
+ends a cycle. They come at random here, and at equal distances in `events`.
 
 Exact are all parts but two. The wait for a node takes failures for Poisson in all time without waiting, as Erlang's formula does [2]_: it
 is exact without spares, and where restarts are short beside the time between failures; `events` has no such limit. An elastic job fails
