@@ -65,7 +65,7 @@ def sweep(
     >>> crossflow.sweep(scenario, batch=[8, 16]).points
     {'workload.global_batch': (8, 16)}
     >>> crossflow.sweep(model="llama3-8b", on="dgx-h100", batch=64, nodes=[1, 2]).points["strategy"]
-    ('dp8-z2', 'dp16-z3')
+    ('dp8-z3', 'dp16-z3')
     """
     source, varied = of_question("sweep", scenario, named)
     given = {**(values or {}), **paths("sweep", varied)}
