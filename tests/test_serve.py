@@ -271,6 +271,11 @@ def test_the_command_prints_the_contract(file, capsys):
     assert json.loads(capsys.readouterr().out) == told  # the same seed, the same bytes
 
 
+def test_running_statistics_are_json_too(file, capsys):
+    assert main(["serve", str(file), "--stream", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["warm_up_s"] is None
+
+
 def test_the_page_tells_verdict_trust_and_tails(file, capsys):
     assert main(["serve", str(file), "--set", "system.operation.price=2 USD/hour"]) == 0
     text = capsys.readouterr().out
