@@ -380,7 +380,7 @@ def test_an_engine_that_fails_is_replaced():
 
 
 def tallied(trace, made, route="round_robin", **more):
-    kinds = [KindTally(engines=len(made), energy_of=table().energy)]
+    kinds = [KindTally(engines=len(made), energy_of=lambda *rows: table().energy(*rows[:4]))]
     return replay_tallied(trace, pool(trace, made, route), None, more.get("failures"), kinds).tally
 
 

@@ -13,6 +13,7 @@ from crossflow.answers.evaluation.replay_statistics import confidence, half_of_m
 from crossflow.answers.evaluation.replaying import replayed_scenario
 from crossflow.base.errors import CrossflowError
 from crossflow.workload.requests.record import RequestTrace
+from tests import naive_stages
 
 WORKLOAD = {"model": "llama3-8b", "task": "serving", "dtype": "bf16"}
 FEW = {"like": "vllm"}
@@ -77,10 +78,43 @@ def test_guided_requests_wait_for_masks_in_events_as_in_the_closed_form():
     assert longer == pytest.approx(closed["tpot_p50_s"] / before["tpot_p50_s"], rel=0.05)
 
 
-def test_pipeline_stages_are_told_to_read_too_soon():
-    found = crossflow.serve(scenario(DRAWN | {"count": 50}, strategy="tp1-pp2", system={"template": "dgx-h100", "devices": 2}))
-    assert any(note.startswith("pipeline stages: a step reads prompts in equal parts") for note in found.notes)
-    assert not any("pipeline stages" in note for note in crossflow.serve(scenario(DRAWN | {"count": 50})).notes)
+@pytest.mark.parametrize(("stages", "rate"), [(2, 2.0), (2, 8.0), (4, 8.0), (4, 16.0)])
+def test_pipeline_stages_take_what_batches_take_one_by_one(stages, rate):
+    """First tokens as in closed form; times per token as of a naive simulator of batches in flight, also where the closed form differs."""
+    found = scenario(
+        None, strategy=f"tp1-pp{stages}", system={"template": "dgx-h100", "devices": stages}, prompt=1000, output=200,
+        serving={"arrival_rate": f"{rate} 1/s"},
+    )  # fmt: skip
+    rng, count = np.random.default_rng(1), 500
+    trace = RequestTrace.of(np.cumsum(rng.exponential(1.0 / rate, count)), np.full(count, 1000), np.full(count, 200))
+    closed, served = crossflow.predict(found).serving, crossflow.serve(found, trace)
+    writers = served.run.writers
+    first, each = naive_stages.run(trace, writers.table, stages=stages, chunk=writers.limits.chunk)
+    assert served.latency["ttft_s"]["p50"] == pytest.approx(closed["ttft_p50_s"], rel=0.05)
+    assert served.latency["ttft_s"]["p50"] == pytest.approx(np.median(first), rel=0.18)
+    assert served.latency["tpot_s"]["p50"] == pytest.approx(np.median(each), rel=0.05)
+    assert served.latency["tpot_s"]["p99"] == pytest.approx(np.percentile(each, 99), rel=0.06)
+
+
+def test_a_prompt_alone_passes_the_stages_one_after_the_other():
+    """Each stage has a part of the layers: the first token of a prompt alone takes about what it takes on one device."""
+    alone = {"arrivals": {"law": "poisson", "rate": "0.01 1/s"}, "count": 20, "prompt": 4000, "output": 2}
+    first = [
+        crossflow.serve(scenario(alone, strategy=f"tp1-pp{n}", system={"template": "dgx-h100", "devices": n})).latency["ttft_s"]["p50"]
+        for n in (1, 2, 4)
+    ]
+    assert first[1:] == pytest.approx([first[0]] * 2, rel=0.06)
+
+
+def test_stages_that_wait_draw_their_power_at_rest():
+    found = crossflow.serve(scenario(DRAWN | {"count": 60}, strategy="tp1-pp2", system={"template": "dgx-h100", "devices": 2}))
+    (engine, did), energies = found.run.engines[0], found.run.energies[0]
+    worked = engine.table.energy(did.writers, did.context, did.tokens, did.keys) * did.steps
+    alone = did.tokens == 800  # one prompt, in one of two microbatches
+    assert alone.sum() > 10
+    assert energies[did.tokens % 1600 == 0] == pytest.approx(worked[did.tokens % 1600 == 0])
+    assert (energies[alone] > 1.02 * worked[alone]).all()
+    assert (energies <= worked + engine.resting * (did.ended - did.begun)).all()
 
 
 def test_the_table_is_the_step():
@@ -235,6 +269,11 @@ def test_the_command_prints_the_contract(file, capsys):
     assert told["trust_of"]["tails"]["trust"] == "unknown"
     assert main(["serve", str(file), "--json"]) == 0
     assert json.loads(capsys.readouterr().out) == told  # the same seed, the same bytes
+
+
+def test_running_statistics_are_json_too(file, capsys):
+    assert main(["serve", str(file), "--stream", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["warm_up_s"] is None
 
 
 def test_the_page_tells_verdict_trust_and_tails(file, capsys):

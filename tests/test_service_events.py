@@ -489,3 +489,41 @@ def test_energy_follows_the_table():
     assert steps.energy(64 * one, 1024 * one, 0 * one, 0 * one) == pytest.approx(100.0 * steps.line(64, 1024.0)[0])
     more = steps.energy(64 * one, 1024 * one, 500 * one, 700 * one) - steps.energy(64 * one, 1024 * one, 0 * one, 0 * one)
     assert more == pytest.approx(100.0 * steps.more(64, 500.0, 700.0))
+
+
+@pytest.mark.parametrize("chunk", [64, 512])
+def test_a_round_takes_what_its_longest_microbatch_takes_in_all(chunk):
+    """Two prompts in two microbatches take what the longer takes alone; a third goes beside the shorter, if there is room."""
+    steps = table()
+    trace = RequestTrace.of(np.zeros(3), np.array([60, 40, 24]), np.full(3, 1))
+    found = through(trace, replica(steps, chunk=chunk, microbatches=2))
+    once = steps.line(0, 0.0, alone=False)[0]
+    keys = (40 * 20 + 24 * 12) / 64
+    assert found.first == pytest.approx([once + max(steps.more(0, 2 * 60, 30.0), steps.more(0, 2 * 64, keys))] * 3)
+
+
+def test_a_prompt_has_one_piece_in_a_round():
+    """Of three pieces: three rounds, each as long as if all microbatches read as much."""
+    steps, trace = table(), RequestTrace.of(np.zeros(1), np.array([150]), np.ones(1, dtype=int))
+    found = through(trace, replica(steps, chunk=64, microbatches=4))
+    once = steps.line(0, 0.0, alone=False)[0]
+    assert found.first[0] == pytest.approx(3 * once + sum(steps.more(0, 4 * t, k) for t, k in ((64, 32.0), (64, 96.0), (22, 139.0))))
+
+
+def test_equal_prompts_in_all_microbatches_are_a_step_of_all():
+    steps = table()
+    trace = RequestTrace.of(np.zeros(4), np.full(4, 200), np.full(4, 30))
+    apart, whole = (through(trace, replica(steps, chunk=chunk, microbatches=p)) for chunk, p in ((512, 4), (2048, 1)))
+    assert apart.last == pytest.approx(whole.last)
+
+
+def test_microbatches_keep_tokens_and_jumps():
+    """Jumps are single steps with pipeline stages too, and a cache that is short evicts as without."""
+    trace, steps = poisson(30.0, 200), table()
+    found = through(trace, replica(steps, chunk=128, microbatches=3, pages=120))
+    (jumps,) = found.jumps
+    assert found.answered.all()
+    assert found.evicted.sum() > 3
+    assert (jumps.writers * jumps.steps).sum() + len(trace) + found.evicted.sum() >= trace.output.sum()
+    longer = through(trace, replica(steps, chunk=384, pages=120))
+    assert np.median(found.first - found.arrival) > np.median(longer.first - longer.arrival)

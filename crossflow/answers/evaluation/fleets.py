@@ -29,13 +29,14 @@ def capacity(table: StepTable, limits: Limits, trace: RequestTrace) -> float:
     """Mean requests of a trace that an engine answers in a second with as many at once as it has room for. [1/s]
 
     An engine reads each prompt, and writes for all that are there: it has done with one after what reading it takes more, and its share
-    of the steps that write.
+    of the steps that write. With pipeline stages one prompt in each microbatch is read at a time.
     """
     prompt, output = float(np.mean(trace.prompt)), float(np.mean(trace.output))
     room = limits.pages * limits.page / max(prompt + 0.5 * output, 1.0)
     at_once = max(int(min(room, limits.requests)), 1) if limits.writes else 0
     piece = min(prompt, float(limits.chunk))
-    time = table.more(at_once, piece, 0.5 * prompt) * prompt / piece if limits.reads else 0.0
+    stages = limits.microbatches
+    time = table.more(at_once, piece * stages, 0.5 * prompt) * prompt / (piece * stages) if limits.reads else 0.0
     time += 0.0 if limits.writes else table.line(0, 0.0, alone=False)[0]
     if limits.writes:
         time += (output - 1.0) * table.line(at_once, prompt + 0.5 * output)[0] / at_once

@@ -16,7 +16,6 @@ from crossflow.answers.evaluation.serving import between_nodes
 from crossflow.answers.scenario import Scenario
 from crossflow.base.arrays import Array, Mask
 from crossflow.engine.service.replayed import ServiceReplay
-from crossflow.parallel.strategy.plan import Plan
 from crossflow.workload.requests.record import RequestTrace
 from crossflow.workload.spec import ServingSpec, TransformerSpec
 
@@ -302,11 +301,6 @@ class ReplayFigures:
             )  # fmt: skip
         if getattr(self.scenario.workload.serving, "speculation", None) is not None:  # type: ignore[union-attr] # of a transformer
             found.append("speculation gives each request the mean number of tokens in every step")
-        if isinstance(self.scenario.strategy, Plan) and self.scenario.strategy.pp > 1:
-            found.append(
-                "pipeline stages: a step reads prompts in equal parts in all of its microbatches, so that first tokens come up to twice as "
-                "soon as a prompt passes the stages; times per token are not affected"
-            )
         found.extend(between_nodes(self.scenario))
         return found
 

@@ -63,6 +63,14 @@ class Engines:
         """Power of one engine between its jumps. [W]"""
         return float(drawn_energy(self.fleet, np.ones(1))[0])
 
+    def energy(self, writers: Array, context: Array, tokens: Array, keys: Array, times: Array) -> Array:
+        """Energy of steps that take so much time, at rest included; while stages wait for one of them they rest. [J]"""
+        worked = self.table.energy(writers, context, tokens, keys)
+        if self.limits.microbatches == 1:
+            return worked
+        waits = np.maximum(times - self.table.spread(writers, context, tokens, keys), 0.0)
+        return np.asarray(worked + np.where(tokens > 0, waits, 0.0) * self.resting)
+
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class ReplayedScenario:
@@ -95,9 +103,10 @@ class ReplayedScenario:
     def energies(self) -> tuple[Array, ...]:
         """Energy of every jump of each engine, over all of its devices, at rest included. [J]"""
         return tuple(
-            one.table.energy(did.writers, did.context, did.tokens, did.keys) * did.steps if len(did.steps) else np.zeros(0)
+            one.energy(did.writers, did.context, did.tokens, did.keys, (did.ended - did.begun) / did.steps) * did.steps
+            if len(did.steps) else np.zeros(0)
             for one, did in self.engines
-        )
+        )  # fmt: skip
 
     @property
     def resting(self) -> tuple[float, ...]:
@@ -154,7 +163,7 @@ def tallied_scenario(scenario: Scenario, trace: RequestTrace, seed: int = 0) -> 
     found, ready = _ready(scenario, engines_of(scenario, trace), trace, seed)
     if ready is None:
         return found, None
-    kinds = [KindTally(engines=kind.count, energy_of=kind.table.energy) for kind in found.kinds]
+    kinds = [KindTally(engines=kind.count, energy_of=kind.energy) for kind in found.kinds]
     return found, replay_tallied(trace, *ready, kinds)
 
 
@@ -325,7 +334,7 @@ class _Site:
         runs_on, fleet, layout = ground.machine, ground.fleet, ground.layout
         trace, service, habits = self.trace, self.service, runs_on.stack.engine
         longest = int((trace.prompt + trace.output).max())
-        chunk = int(service.chunk[0] * layout.pp[0]) if writes else int(trace.prompt.max())
+        chunk, stages = (int(service.chunk[0]), int(layout.pp[0])) if writes else (int(trace.prompt.max()), 1)
         most = min(int(service.most[0]) if writes else 1, len(trace))
         replicas = Replicas(
             job=self.job, layout=layout, machine=runs_on, microbatches=float(layout.microbatches[0]), gained=float(service.gained[0]),
@@ -333,15 +342,15 @@ class _Site:
         )  # fmt: skip
         whole, replicas_of = replace(fleet, devices=layout.devices), layout.dp  # of a step, which several replicas may share
         table = step_table(
-            replicas, Reach(requests=most if writes else 1, context=longest, tokens=min(chunk, most * longest)),
+            replicas, Reach(requests=most if writes else 1, context=longest, tokens=min(chunk, most * longest) * stages),
             lambda outcome: drawn_energy(replace(whole, energy=outcome.energy, sent=outcome.sent), outcome.total) / replicas_of,
         )  # fmt: skip
         page = math.gcd(int(habits.block), trace.block) if trace.block else int(habits.block)
-        room, size, held = self._tokens(layout, runs_on, chunk)
+        room, size, held = self._tokens(layout, runs_on, chunk if writes else chunk / float(layout.pp[0]))
         pages = (self.given if writes and self.given is not None else room) // page
         tiers = self.tiers if reads and size else ()
         limits = Limits(
-            chunk=chunk, requests=most, pages=pages, page=page, written=self.job.written, reads=reads, writes=writes,
+            chunk=chunk, requests=most, pages=pages, page=page, written=self.job.written, reads=reads, writes=writes, microbatches=stages,
             fetch=tuple(page * size / tier.bandwidth for tier in tiers),
         )  # fmt: skip
         graphs = POLICIES[habits.scheduler].graphs if writes and runs_on.stack.kernels.launch == "graph" else ()
@@ -351,7 +360,7 @@ class _Site:
             beyond=tuple(int(tier.capacity / (page * size)) for tier in tiers), held=held, rate=capacity(table, limits, trace),
         )  # fmt: skip
 
-    def _tokens(self, layout: Layout, runs_on: Machine, chunk: int) -> tuple[int, float, float]:
+    def _tokens(self, layout: Layout, runs_on: Machine, chunk: float) -> tuple[int, float, float]:
         """Tokens whose keys and values an engine has room for, and the bytes of one on all of its devices and on the fullest. [1], [B], [B]
 
         By a mean request.
@@ -361,7 +370,7 @@ class _Site:
         job = self.job.at(context=mean, cached=mean, staggered=False)
         service = replace(
             self.service, prefill=None, prompt=np.full(1, float(mean)), hits=np.zeros(1),
-            chunk=np.full(1, chunk / float(layout.pp[0])), whole=False,
+            chunk=np.full(1, float(chunk)), whole=False,
         )  # fmt: skip
         held, most = cache_room(job, layout, runs_on, service)
         size = float(held.stages[CACHE].sum() * layout.devices[0] / (layout.pp[0] * layout.dp[0])) / mean

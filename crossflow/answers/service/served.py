@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -122,7 +123,8 @@ class ServedRequests(ReplayFigures, PlainData, Tabular):
         return {
             **head, "dropped": self.count - self.answered, **self.latency, "confidence": self.confidence, "attained": self.attained,
             "goodput_per_s": self.goodput, "requests_per_s": self.requests_per_second,
-            "output_tokens_per_s": self.output_tokens_per_second, "span_s": self.span, "warm_up_s": self.phases.filled,
+            "output_tokens_per_s": self.output_tokens_per_second, "span_s": self.span,
+            "warm_up_s": None if math.isnan(self.phases.filled) else self.phases.filled,  # running statistics do not know it
             "cool_down_s": self.phases.emptied, "cache": dict(self.cache), "queue": dict(self.queue), "preemptions": self.preemptions,
             "failures": None if self.availability is None else dict(self.availability),
             "replicas": None if self.running is None else dict(self.running), "utilisation": list(self.utilisation),

@@ -13,6 +13,7 @@ from collections import deque
 from collections.abc import Sequence
 
 from crossflow.engine.service.cache import FarBlock, PrefixCache
+from crossflow.engine.service.dealing import StepRoom, dealt
 from crossflow.engine.service.policies import AFTER, CLIP, FALLS, LEAST_SHARE, SHARE, Policy
 from crossflow.engine.service.queues import queue_of, turn
 from crossflow.engine.service.steps import StepTable
@@ -226,10 +227,22 @@ class Replica:
             seen += piece * (ticket.read + 0.5 * piece)
         self.mean = self.context / n if n else 0.0
         self.keys, self.tokens = seen / tokens, tokens
-        first = self.table.line(n, self.mean, alone=False)[0] + self.table.more(n, tokens, self.keys)
+        first = self.table.line(n, self.mean, alone=False)[0] + self._reading_more(n)
         self.first = max(self.table.sampled(n, first) if self.table.mask else first, self.along) + self.fetched
         self.slope, self.steps, self.fetched, self.along = 0.0, 1, 0.0, 0.0
         self.ends = self.since + self.first
+
+    def _reading_more(self, n: int) -> float:
+        """What the step takes more for reading. [s]
+
+        Tables have steps whose microbatches all read the same. In a round of p stages the microbatch that reads t tokens holds up the
+        others at each stage, so that the round takes what it does where all of them read t; those that read less wait for it.
+        """
+        p = self.limits.microbatches
+        if p == 1:
+            return self.table.more(n, self.tokens, self.keys)
+        pieces = [(tokens, ticket.read) for ticket, tokens in self.pieces]
+        return max(self.table.more(n, p * tokens, keys) for tokens, keys in dealt(pieces, self._step_room()))
 
     def _many_steps(self, steps: int) -> None:
         """So many steps that only write at most: until a page is short, or times leave their straight line."""
@@ -377,45 +390,50 @@ class Replica:
         """What the next step reads: prompts that were begun, then new ones."""
         if not (self.reading or (self.waiting and not self.refused and not self.crowded)):
             return []
-        pieces, budget, kept = self._begun(now)
-        while not self.crowded and budget > 0 and self.waiting and not self.refused and (self.limits.reads or self.waiting[0].evicted):
-            piece = self._admit(self.waiting[0], budget, kept, now)
+        pieces, room, kept = self._begun(now)
+        while not self.crowded and room.most > 0 and self.waiting and not self.refused and (self.limits.reads or self.waiting[0].evicted):
+            piece = self._admit(self.waiting[0], room.most, kept, now)
             if not piece:
                 break
             if piece != ASIDE:
                 pieces.append((self.reading[-1], piece))
-                budget -= piece
+                room.take(piece)
         return pieces
 
-    def _begun(self, now: float) -> tuple[list[ReadPiece], int, int]:
-        """Pieces of prompts that were begun, tokens that are left of the step, and pages that it writes into. [1]"""
+    def _begun(self, now: float) -> tuple[list[ReadPiece], StepRoom, int]:
+        """Pieces of prompts that were begun, what is left of the step, and pages that it writes into. [1]"""
         pieces: list[ReadPiece] = []
-        budget, kept = self._beside()
+        room, kept = self._step_room(), self._kept()
         for ticket in list(self.reading):
-            piece = min(ticket.need - ticket.read, budget)
+            piece = min(ticket.need - ticket.read, room.most)
             if piece <= 0 or ticket.place != READING:
                 break
             own = self._own(ticket, ticket.read + piece)
             if self.policy.room != "whole" and own - ticket.pages > self.limits.pages - self.pages - kept:
                 self._evict_for(ticket, own, now)
                 pieces = [(other, tokens) for other, tokens in pieces if other.place == READING]
-                budget, kept = self._beside(sum(tokens for _, tokens in pieces))
+                room, kept = self._step_room(), self._kept()
+                for _, tokens in pieces:
+                    room.take(tokens)
                 if ticket.place != READING:
                     break
             self._grow(ticket, max(own, ticket.pages))
             pieces.append((ticket, piece))
-            budget -= piece
-        return pieces, budget, kept
+            room.take(piece)
+        return pieces, room, kept
 
-    def _beside(self, read: int = 0) -> tuple[int, int]:
-        """Tokens that a step has left beside what it writes and reads, and pages that it writes into. [1]"""
-        if not self.policy.mixed:
-            return self.limits.chunk - read, 0
-        return self.limits.chunk - self.writers * self.limits.written - read, self._growing()
+    def _step_room(self) -> StepRoom:
+        """Tokens that the microbatches of a step have left beside what they write. [1]"""
+        limits = self.limits
+        return StepRoom(limits.chunk, limits.microbatches, writers=self.writers if self.policy.mixed else 0, written=limits.written)
+
+    def _kept(self) -> int:
+        """Pages that a step that reads writes into. [1]"""
+        return self._growing() if self.policy.mixed else 0
 
     def _evict_for(self, ticket: Ticket, own: int, now: float) -> None:
         """Evict requests until one that is read has so many pages, or gives way: as the newest does where there are no priorities."""
-        while ticket.place == READING and own - ticket.pages > self.limits.pages - self.pages - self._beside()[1]:
+        while ticket.place == READING and own - ticket.pages > self.limits.pages - self.pages - self._kept():
             self._evict(self._leaving() if self.ranked and self.policy.leaves == "newest" else ticket, now)
 
     def _grow(self, ticket: Ticket, pages: int) -> None:
@@ -481,7 +499,8 @@ class Replica:
         size = self.cache.size * self.limits.page
         tokens = (end - begin) * size
         step = min(tokens, self.limits.chunk)
-        return self.table.more(self.writers if self.policy.mixed else 0, step, 0.5 * (begin + end) * size) * tokens / step
+        spread = step * self.limits.microbatches  # as a table has it of one that reads alone
+        return self.table.more(self.writers if self.policy.mixed else 0, spread, 0.5 * (begin + end) * size) * tokens / step
 
     def _enter(self, ticket: Ticket, hits: int, own: int, now: float) -> None:
         """The head of the queue leaves it."""

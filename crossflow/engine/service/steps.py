@@ -86,6 +86,12 @@ class StepTable:
         read = _linear(self.reading_energy, (grown[0], _at(self.tokens, tokens), _at(self.keys, keys)))
         return np.asarray(np.maximum(written + np.where(tokens > 0, read, 0.0), 0.0))
 
+    def spread(self, n: Array, context: Array, tokens: Array, keys: Array) -> Array:
+        """Time of steps that read, whose microbatches all read the same, shape of the arguments. [s]"""
+        grown = _at(self.requests, n), _at(self.context, context)
+        read = _linear(self.reading, (grown[0], _at(self.tokens, tokens), _at(self.keys, keys)))
+        return np.asarray(_linear(self.writing, grown) + read)
+
     def _among(self, n: float, values: Array) -> Array:
         """Values at n requests, without their axis."""
         i, share = (each[0] for each in _at(self.requests, np.array([float(n)])))

@@ -16,7 +16,7 @@ from crossflow.workload.requests.record import RequestTrace, request_times
 TIMES = ("ttft", "tpot", "e2e")
 EACH = 20_000  # requests that end between two collections of what engines did
 LEAST_BATCHES, FIRST_SIZE = 60, 1000  # of batches for intervals
-Energy = Callable[[Array, Array, Array, Array], Array]
+Energy = Callable[[Array, Array, Array, Array, Array], Array]
 
 
 @dataclass(kw_only=True, eq=False)
@@ -24,7 +24,7 @@ class KindTally:
     """What engines of one kind did, in sum."""
 
     engines: int
-    energy_of: Energy  # of steps, by their requests, context, tokens and keys. [J]
+    energy_of: Energy  # of steps, by their requests, context, tokens, keys and times. [J]
     busy: Array = field(init=False)  # of each engine. [s]
     jumps: float = 0.0
     steps: float = 0.0
@@ -46,7 +46,7 @@ class KindTally:
         self.steps += float(steps.sum())
         self.written += float(steps @ writers)
         self.read += float(tokens.sum())
-        self.energy += float(self.energy_of(writers, context, tokens, keys) @ steps)
+        self.energy += float(self.energy_of(writers, context, tokens, keys, (ended - begun) / steps) @ steps)
         self.pages += float(pages @ (ended - begun))
         self.peak_pages = max(self.peak_pages, float(pages.max(initial=0.0)))
         self.peak_queue = max(self.peak_queue, float(queue.max(initial=0.0)))

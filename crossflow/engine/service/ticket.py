@@ -13,13 +13,14 @@ WAITING, FETCHING, READING, WRITING, ENDED, DROPPED = range(6)
 class Limits:
     """What an engine has room for."""
 
-    chunk: int  # tokens that a step computes at most. [1]
+    chunk: int  # tokens that a microbatch of a step computes at most. [1]
     requests: int  # requests in work at most. [1]
     pages: int  # of the cache. [1]
     page: int  # tokens of a page. [1]
     written: int = 1  # tokens that a step computes for a request that writes: one, and those that are guessed. [1]
     reads: bool = True  # whether it reads prompts; else their keys and values arrive with the requests
     writes: bool = True  # whether it writes; else requests leave it when they are read
+    microbatches: int = 1  # of a step, one for each pipeline stage; a piece of a prompt is in one of them. [1]
     fetch: tuple[float, ...] = ()  # time in which a page comes back from each further tier of the cache. [s]
 
 

@@ -1,0 +1,50 @@
+"""Room of a step for tokens, microbatch by microbatch.
+
+An engine with pipeline stages has as many batches in flight as stages, each with a budget of its own, and all tokens of a batch go through
+the stages together (vLLM, vllm/v1/engine/core.py, `step_with_batch_queue`: `batch_queue_size` is the number of stages). A step here is one
+round of all of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+
+class StepRoom:
+    """Tokens that each microbatch of a step has room for.
+
+    >>> room = StepRoom(512, 2, writers=3, written=1)
+    >>> room.left, room.take(500), room.most, room.take(100)
+    ([511, 510], 0, 510, 1)
+    """
+
+    __slots__ = ("left",)
+
+    def __init__(self, chunk: int, microbatches: int, *, writers: int, written: int) -> None:
+        self.left = [chunk - (writers + i) // microbatches * written for i in range(microbatches)]
+
+    @property
+    def most(self) -> int:
+        """Tokens of the microbatch with most room. [1]"""
+        return max(self.left)
+
+    def take(self, tokens: int) -> int:
+        """Put a piece of a prompt into the microbatch with most room; its number."""
+        i = self.left.index(max(self.left))
+        self.left[i] -= tokens
+        return i
+
+
+def dealt(pieces: Sequence[tuple[int, int]], room: StepRoom) -> list[tuple[int, float]]:
+    """Tokens that each microbatch reads, and the keys that one of them sees in the mean; of microbatches that read. [1], [1]
+
+    Parameters
+    ----------
+    pieces : tokens of each piece in order, and those of its prompt that were read before it. [1]
+    """
+    tokens, seen = [0] * len(room.left), [0.0] * len(room.left)
+    for piece, before in pieces:
+        i = room.take(piece)
+        tokens[i] += piece
+        seen[i] += piece * (before + 0.5 * piece)
+    return [(many, keys / many) for many, keys in zip(tokens, seen, strict=True) if many]
