@@ -434,7 +434,7 @@ def _evaluated(cases: Sequence[tuple[Fields, Fields]], skipped: Counter[str]) ->
         return _together(cases, skipped)
     except CrossflowError as error:
         if len(cases) == 1:
-            skipped[str(error).splitlines()[0][:160]] += 1
+            skipped[error.said.splitlines()[0][:160]] += 1
             return [None]
     return [one for case in cases for one in _evaluated([case], skipped)]
 
