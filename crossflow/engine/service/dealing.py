@@ -14,8 +14,8 @@ class StepRoom:
     """Tokens that each microbatch of a step has room for.
 
     >>> room = StepRoom(512, 2, writers=3, written=1)
-    >>> room.left, room.take(500), room.most, room.take(100)
-    ([511, 510], 0, 510, 1)
+    >>> list(room.left), room.take(500), room.most, room.take(100), room.left
+    ([511, 510], 0, 510, 1, [11, 410])
     """
 
     __slots__ = ("left",)
