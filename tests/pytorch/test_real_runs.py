@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from unittest.mock import MagicMock
 
 import pytest
 import torch
@@ -216,11 +217,12 @@ def test_a_call_means_the_same_to_both_kinds_of_groups():
         def _go(self, op, tensors, *_, peer=None, **__):
             return op, described(tensors), peer
 
+    idle = MagicMock(local=None)  # a run in which no layer gathers its weights
     whole, part, rooted = torch.ones(4), torch.ones(2), dist.GatherOptions()
     rooted.rootRank = 0
     out_of_parts = {"all_gather": lambda a, b: (a, b), "reduce_scatter": lambda a, b: (b, a)}
     given = {"all_to_all": (whole, whole, [], []), "gather": ([[part, part]], [part], rooted), "scatter": ([part], [[part, part]], rooted)}
-    given |= {"send": ([part], 1, 0), "recv": ([part], 1, 0), "barrier": (), "broadcast": ([part], rooted)}
+    given |= {"send": ([part], 1, 0), "recv": ([part], 1, 0), "barrier": (), "broadcast": ([part], rooted), "reduce": ([part], rooted)}
     lists = {"alltoall": ([part, part], [part, part]), "allgather": ([[part, part]], [part]), "reduce_scatter": ([part], [[part, part]])}
     lists |= {"allgather_coalesced": ([[part], [part]], [part])}
     for op, names in NOTED.items():
@@ -228,4 +230,4 @@ def test_a_call_means_the_same_to_both_kinds_of_groups():
             args = out_of_parts[op](*(([whole], [part]) if "coalesced" in name else (whole, part))) if op in out_of_parts else ([part],)
             args = lists.get(name, given.get(op, args))
             said = meaning(op, 2, args)
-            assert (said.op, described(said.tensors), said.peer) == getattr(Listening(0, (0, 1), None, "", 1.0), name)(*args), name
+            assert (said.op, described(said.tensors), said.peer) == getattr(Listening(0, (0, 1), idle, "", 1.0), name)(*args), name
