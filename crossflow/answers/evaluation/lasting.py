@@ -27,7 +27,6 @@ from crossflow.parallel.strategy.plan import Plan
 from crossflow.workload.job import Job
 
 NEVER = 1e-9  # goodput below which a run never ends
-ENDS = ("low", "rate", "high")  # of an interval of rates
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -50,16 +49,14 @@ class Interrupted:
     shares: TimeShares
 
 
-def interrupted(
-    scenario: Scenario, system: SystemSpec, device: Architecture, score: Score, members: Members | None = None, end: str = "rate"
-) -> Interrupted:
-    """How the run of a scenario fails and comes back, at an `end` of the interval of its rates; shape (n,)."""
+def interrupted(scenario: Scenario, system: SystemSpec, device: Architecture, score: Score, members: Members | None = None) -> Interrupted:
+    """How the run of a scenario fails and comes back, shape (n,); spares and the interval of saves are provided for the rates expected."""
     length, spec = scenario.run, scenario.reliability
     assert length is not None
     assert spec is not None  # the caller has looked
     saved = saved_state(scenario, system, device, score, members)
     nodes = np.ceil(score.devices / system.devices_per_node)
-    middle = _causes(spec, score.devices, nodes, "rate")
+    middle = _causes(spec, score.devices, nodes)
     checkpoint = length.checkpoint or CheckpointSpec()
     failing = sum((one.rate for one in middle), np.zeros(1))
     restart = sum(restart_times(length, spec, saved.load).values(), np.zeros(1))
@@ -71,12 +68,11 @@ def interrupted(
         maintenance=points(0.0) if maintenance is None else maintenance.length,
     )  # fmt: skip
     given = length.spares
-    run = replace(run, spares=points(float(given)) if isinstance(given, int) else best_spares(run))  # provided for the rates expected
-    run = run if end == "rate" else replace(run, causes=_causes(spec, score.devices, nodes, end))
+    run = replace(run, spares=points(float(given)) if isinstance(given, int) else best_spares(run))
     return Interrupted(run=run, saved=saved, shares=expected(run))
 
 
-def _causes(spec: Reliability, devices: Array, nodes: Array, end: str) -> tuple[FailureCause, ...]:
+def _causes(spec: Reliability, devices: Array, nodes: Array, end: str = "rate") -> tuple[FailureCause, ...]:
     """Interruptions of jobs of so many devices and nodes, at an end of the interval of their rates."""
     many = {"device": devices, "node": nodes, "job": points(1.0)}
     return tuple(
@@ -156,20 +152,24 @@ def lasting_run(
     Its time is that of its steps over the goodput. Spares are paid for and powered as the other nodes. Devices take the power of a step
     while they compute, in vain or not; beside that nothing but the facility's power is known of them.
     """
-    low, found, high = (interrupted(scenario, system, device, score, members, end) for end in ENDS)
+    assert scenario.reliability is not None  # the caller has looked
+    found = interrupted(scenario, system, device, score, members)
+    low, high = (
+        expected(replace(found.run, causes=_causes(scenario.reliability, score.devices, found.run.nodes, end))) for end in ("low", "high")
+    )
     shares, n = found.shares.shares, len(score)
     good = _ending(found.shares.goodput)
     computing = (shares["useful"] + shares["shrunk"] + shares["lost_work"]) / good
     devices = score.devices + found.run.spares * system.devices_per_node
     whole = cost(step_time=score.step_time / good, devices=devices, step_energy=score.energy * computing)
-    figures = {**cost_figures(whole), **run_figures(found, low.shares, high.shares, undisturbed.time)}
+    figures = {**cost_figures(whole), **run_figures(found, low, high, undisturbed.time)}
     grown = {
         "carbon_kg": whole.facility_energy / undisturbed.facility_energy,
         "embodied_carbon_kg": whole.device_time / undisturbed.device_time,
     }
     figures |= {name: undisturbed.steps * amount * grown[name] for name, amount in score.operation.items()}
     for name, end in (("time_low_s", low), ("time_high_s", high)):
-        figures[name] = undisturbed.time / _ending(end.shares.goodput)
+        figures[name] = undisturbed.time / _ending(end.goodput)
     return {name: wide(values, n) for name, values in figures.items()}
 
 

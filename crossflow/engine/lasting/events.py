@@ -61,10 +61,20 @@ class _Job:
     run: Mapping[str, float]
     rng: np.random.Generator
     keep: bool
+    rates: Array  # of the causes in order. [1/s]
     now: float = 0.0
     repairs: list[float] = field(default_factory=list)  # when nodes are back. [s]
     times: dict[str, float] = field(default_factory=lambda: dict.fromkeys(KINDS_OF_TIME, 0.0))
     spans: list[RunSpan] = field(default_factory=list)
+
+    def until_failure(self) -> float:
+        """Time to the next failure of any cause. [s]"""
+        failing = self.rates.sum()
+        return self.rng.exponential(1.0 / failing) if failing else np.inf
+
+    def cause(self) -> int:
+        """Number of the cause of a failure."""
+        return int(np.searchsorted(np.cumsum(self.rates), self.rng.random() * self.rates.sum(), side="right"))
 
     def spend(self, kind: str, time: float, cause: str = "", speed: float = 1.0) -> None:
         """Let time pass."""
@@ -148,16 +158,16 @@ def history(run: LongRun, work: float, seed: int, *, spans: bool = False, draw: 
     plain = {name: float(np.ravel(getattr(run, name))[0]) for name in ("nodes", "interval", "stall", "commit", "restart", "spares",
         "replica", "planned", "maintenance")}  # fmt: skip
     rates = np.array([float(np.ravel(one.rate)[0]) for one in run.causes])
-    job = _Job(run=plain, rng=np.random.default_rng([seed, draw]), keep=spans)
-    counts, done, failing = dict.fromkeys((one.name for one in run.causes), 0), 0.0, rates.sum()
+    job = _Job(run=plain, rng=np.random.default_rng([seed, draw]), keep=spans, rates=rates)
+    counts, done = dict.fromkeys((one.name for one in run.causes), 0), 0.0
     longest = 1e4 * (work + plain["interval"]) * (1.0 + plain["stall"] / plain["interval"])  # in which any run ends
     regular = 1.0 / plain["planned"] if plain["planned"] else np.inf
     until = regular  # the next planned stop; time of running between two of them is the same
     for _ in range(MOST_EVENTS):
-        running = job.rng.exponential(1.0 / failing) if failing else np.inf
+        running = job.until_failure()
         planned = until <= running
         running, until = (until, regular) if planned else (running, until - running)
-        which = None if planned or not failing else _drawn(job, rates)
+        which = None if planned or not rates.any() else job.cause()
         running = min(running, longest)
         name = PLANNED if which is None else run.causes[which].name
         done += _stretch(job, float(running), kept_all=planned, elastic=run.elastic, left=work - done, cause=name)
@@ -167,13 +177,8 @@ def history(run: LongRun, work: float, seed: int, *, spans: bool = False, draw: 
     return RunHistory(duration=np.inf, times=job.times, interruptions=counts, spans=tuple(job.spans))
 
 
-def _drawn(job: _Job, rates: Array) -> int:
-    return int(np.searchsorted(np.cumsum(rates), job.rng.random() * rates.sum(), side="right"))
-
-
 def _come_back(job: _Job, run: LongRun, which: int | None, counts: dict[str, int]) -> None:
     """From a stop to the next first step: `which` cause stopped it, None of a planned stop."""
-    rates = np.array([float(np.ravel(one.rate)[0]) for one in run.causes])
     kind, name = "restart", ""
     if which is None:
         kind, name = "maintenance", PLANNED
@@ -183,12 +188,12 @@ def _come_back(job: _Job, run: LongRun, which: int | None, counts: dict[str, int
             name = run.causes[which].name
             counts[name] += 1
             _fail(job, run, which)
-        strikes = job.rng.exponential(1.0 / rates.sum()) if rates.sum() else np.inf
+        strikes = job.until_failure()
         if strikes >= job.run["restart"]:
             job.spend(kind, job.run["restart"], name)
             return
         job.spend(kind, float(strikes), name)
-        which = _drawn(job, rates)
+        which = job.cause()
 
 
 def _fail(job: _Job, run: LongRun, which: int) -> None:

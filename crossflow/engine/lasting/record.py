@@ -54,7 +54,7 @@ class LongRun:
     spares : further nodes, which stand in for broken ones. [1]
     elastic : whether it goes on with fewer replicas where nodes are missing, instead of waiting.
     replica : nodes of one data-parallel replica. [1]
-    planned : planned stops, Poisson, each after a checkpoint. [1/s]
+    planned : planned stops while it runs, each after a checkpoint; at random in `renewal`, at equal distances in `events`. [1/s]
     maintenance : length of one, without its checkpoint and restart. [s]
     """
 

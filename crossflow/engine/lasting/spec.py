@@ -125,7 +125,7 @@ class CheckpointSpec(FileModel):
 class MaintenanceSpec(FileModel):
     """Planned stops, each after a checkpoint."""
 
-    every: Duration = Field(description="mean time of running between two of them")
+    every: Duration = Field(description="time of running between two of them")
     length: Time = Field(description="length of one, without checkpoint and restart")
 
 
