@@ -15,16 +15,15 @@ References
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import fields, replace
-from typing import Any
+from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 
 from crossflow.base.arrays import Array
 from crossflow.cost.machine import Machine
 from crossflow.engine.runs.memory import CACHE, WEIGHTS, Memory, memory
-from crossflow.engine.runs.outcome import Outcome
+from crossflow.engine.runs.outcome import Outcome, merged
 from crossflow.parallel.strategy.layout import Layout
 from crossflow.parallel.strategy.plan import Plan
 from crossflow.workload.job import Draft, Job
@@ -79,22 +78,13 @@ def with_draft(held: Memory, job: Job, layout: Layout, machine: Machine) -> Memo
 def _beside(draft: Draft, layout: Layout) -> Layout:
     """Where a draft model runs: in every replica, on some of its devices or on all, with all its requests at once."""
     degrees = np.where(np.asarray(draft.tp) > 0, draft.tp, layout.tp)
-    plans = {(tp, dp): Plan(tp=int(tp), dp=int(dp)) for tp, dp in zip(degrees.tolist(), layout.dp.tolist(), strict=True)}
-    each = [plans[pair] for pair in zip(degrees.tolist(), layout.dp.tolist(), strict=True)]
+    pairs = [*zip(degrees.tolist(), layout.dp.tolist(), strict=True)]
+    plans = {pair: Plan(tp=int(pair[0]), dp=int(pair[1])) for pair in dict.fromkeys(pairs)}
+    each = [plans[pair] for pair in pairs]
     ones = np.ones(len(layout))
     return replace(Layout.of(each, ones, layout.node), micro_batch=layout.micro_batch * layout.microbatches, microbatches=ones)
 
 
 def _added(one: Outcome, other: Outcome, often: Array | float) -> Outcome:
     """One step and another one so many times after it."""
-
-    def sum_of(first: Any, second: Any) -> Any:
-        if isinstance(first, Mapping):
-            nothing = np.zeros(1)
-            return {name: sum_of(first.get(name, nothing), second.get(name, nothing)) for name in dict.fromkeys([*first, *second])}
-        if isinstance(first, tuple):
-            return tuple(map(sum_of, first, second))
-        return first + often * second
-
-    names = (field.name for field in fields(Outcome) if field.name not in KEPT)
-    return replace(one, **{name: sum_of(getattr(one, name), getattr(other, name)) for name in names})
+    return merged(one, other, lambda first, second: first + often * second, KEPT)

@@ -518,9 +518,8 @@ def _buffers(job: Job, layout: Layout, stack: SoftwareStack, here: Holdings, at:
     apart = (layout.zero[at] == 2) & _repeated(job, layout)[at]
     gathered = gathered + np.where(apart, grads * np.where(there, layers @ here.trained, 0.0).max(axis=1), 0.0)
     low, whole = np.zeros(len(at)), here.whole - here.sharded
-    if (
-        job.training and job.operand < job.element and not job.base
-    ):  # narrow copies, as products read them forward and, transposed, backward
+    # Narrow copies, as products read them forward and, transposed, backward.
+    if job.training and job.operand < job.element and not job.base:
         narrow = _narrow(job)
         gathers = np.where(there, layers @ (narrow * here.sharded), 0.0).max(axis=1)
         kept, one = summed(present, narrow * whole), np.where(there, layers @ (narrow * whole), 0.0).max(axis=1)

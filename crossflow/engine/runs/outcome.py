@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields, replace
+from typing import Any
 
 import numpy as np
 
@@ -44,3 +45,18 @@ class Outcome:
     capacity: tuple[Array, ...] = ()  # main memory of the fullest device, where devices are of several kinds. [B]
     second_moved: tuple[Array, Array] = (np.zeros(1), np.zeros(1))  # bytes read and written there in a step, all devices. [B]
     least: Array = field(default_factory=lambda: np.zeros(1))  # time below which no step can be, 0 where it is not worked out. [s]
+
+
+def merged(one: Outcome, other: Outcome, of: Callable[[Array, Array], Array], kept: tuple[str, ...]) -> Outcome:
+    """Two steps as one: every figure `of` both, what one of them alone has beside nothing; the `kept` fields are those of the first."""
+
+    def both(first: Any, second: Any) -> Any:
+        if isinstance(first, Mapping):
+            nothing = np.zeros(1)
+            return {name: both(first.get(name, nothing), second.get(name, nothing)) for name in dict.fromkeys([*first, *second])}
+        if isinstance(first, tuple):
+            return tuple(map(both, first, second))
+        return of(first, second)
+
+    names = (field.name for field in fields(Outcome) if field.name not in kept)
+    return replace(one, **{name: both(getattr(one, name), getattr(other, name)) for name in names})

@@ -22,8 +22,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
-from typing import Any
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -31,7 +30,7 @@ from crossflow.base.arrays import Array, Mask, divide
 from crossflow.cost.machine import Machine
 from crossflow.engine.runs.drafting import service_step, with_draft
 from crossflow.engine.runs.memory import ACTIVATIONS, CACHE, FRAMEWORK, Memory, memory
-from crossflow.engine.runs.outcome import Outcome
+from crossflow.engine.runs.outcome import Outcome, merged
 from crossflow.engine.runs.transformer import transformer_step
 from crossflow.parallel.strategy.layout import Layout
 from crossflow.parallel.tables import tables_of
@@ -396,18 +395,11 @@ def _mean(steps: _StepKinds) -> Outcome:
     """The mean step, with its guesses; a step that never ends is the one that writes."""
     parts = ((1.0 - steps.share) * steps.factor, steps.share * steps.factor)
 
-    def mean(one: Any, other: Any) -> Any:
-        if isinstance(one, Mapping):
-            nothing = np.zeros(1)
-            return {name: mean(one.get(name, nothing), other.get(name, nothing)) for name in dict.fromkeys([*one, *other])}
-        if isinstance(one, tuple):
-            return tuple(map(mean, one, other))
+    def mean(one: Array, other: Array) -> Array:
         return np.where(steps.endless, one, parts[0] * np.where(steps.endless, 0.0, one) + parts[1] * np.where(steps.endless, 0.0, other))
 
     kept = ("memory", "problems", "measured", "host_memory", "host_capacity", "second_memory", "second_capacity", "least")
-    changed = {field.name: mean(getattr(steps.plain, field.name), getattr(steps.mixed, field.name))
-               for field in fields(Outcome) if field.name not in kept}  # fmt: skip
-    return replace(steps.plain, **changed)
+    return merged(steps.plain, steps.mixed, mean, kept)
 
 
 def _with_workers(
