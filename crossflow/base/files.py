@@ -41,11 +41,7 @@ SINGULAR = {"techlibs": "techlib", "templates": "template", "studies": "study"}
 KINDS = tuple(SINGULAR)
 YAML = (".yaml", ".yml", ".json")  # endings of files that others name; JSON is YAML too
 # What a file of some sub-folders is, where it is no template to people.
-HELD = {
-    "software": "software stack",
-    "reliability": "reliability file",
-    "models": "model",
-}  # what a file of some sub-folders is, where it is no template to people
+HELD = {"software": "software stack", "reliability": "reliability file", "models": "model"}
 _FLOAT = re.compile(r"^[+-]?(\d+(_\d+)*\.?\d*|\.\d+)([eE][+-]?\d+)?$")
 _INT = re.compile(r"^[+-]?\d+(_\d+)*$")
 _WORDS: dict[str, Any] = {"true": True, "false": False, "null": None, "~": None, "": None}

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import gzip
-import json
 import math
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from crossflow.base import files
 from crossflow.base.drawing.canvas import new_figure
 from crossflow.base.drawing.palette import COLOURS, PALE
 from crossflow.base.drawing.picture import Picture
 from crossflow.base.units import show
+from crossflow.edges.trace.perfetto import write_events
 from crossflow.engine.lasting.events import RunHistory, RunSpan
 from crossflow.engine.lasting.record import KINDS_OF_TIME
 
@@ -50,7 +49,7 @@ def rows_of(found: RunHistory, most: int = _ROWS) -> tuple[float, list[list[RunS
         for row in range(int(one.begin // length), min(int(one.end // length), len(rows) - 1) + 1):
             begin, end = max(one.begin, row * length), min(one.end, (row + 1) * length)
             if end > begin:
-                rows[row].append(RunSpan(begin=begin, end=end, kind=one.kind, cause=one.cause, speed=one.speed))
+                rows[row].append(replace(one, begin=begin, end=end))
     return length, rows
 
 
@@ -82,10 +81,7 @@ def draw_months(found: RunHistory, name: str, path: Path) -> list[Path]:
 
 def write_months(found: RunHistory, name: str, path: Path) -> int:
     """Write a trace of Chrome's events, compressed where its path ends in ``.gz``; number of its events."""
-    events = [*_events(found, name)]
-    text = json.dumps({"traceEvents": events, "displayTimeUnit": "ms"}, separators=(",", ":")).encode()
-    files.write_bytes(path, gzip.compress(text, mtime=0) if path.suffix == ".gz" else text)
-    return len(events)
+    return write_events([*_events(found, name)], path, packed=path.suffix == ".gz")
 
 
 def _events(found: RunHistory, name: str) -> Iterator[dict[str, Any]]:

@@ -70,6 +70,13 @@ def write_trace(timeline: Timeline, path: Path, *, ranks: Ranks = None, progress
     return written
 
 
+def write_events(events: Sequence[Mapping[str, Any]], path: Path, *, packed: bool = True) -> int:
+    """Write events as a trace; their number."""
+    text = json.dumps({"traceEvents": events, "displayTimeUnit": "ms"}, separators=(",", ":")).encode()
+    files.write_bytes(path, gzip.compress(text, mtime=0) if packed else text)
+    return len(events)
+
+
 def write_ranks(timeline: Timeline, folder: Path, *, ranks: Ranks = None, progress: Watcher | None = None) -> list[Path]:
     """Write one compressed trace a rank, ``rank0.json.gz`` and so on, as Holistic Trace Analysis expects them.
 

@@ -5,9 +5,7 @@ The format is that of Chrome's trace events: https://docs.google.com/document/d/
 
 from __future__ import annotations
 
-import gzip
 import heapq
-import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from crossflow.answers.service.served import ServedRequests
-from crossflow.base import files
+from crossflow.edges.trace.perfetto import write_events
 from crossflow.engine.service.replayed import Jumps
 
 MICROSECONDS = 1e6
@@ -24,10 +22,7 @@ MICROSECONDS = 1e6
 def write_requests(found: ServedRequests, path: Path) -> int:
     """Write a trace, packed; number of its events."""
     found.table()  # which says why there are none of running statistics
-    events = [*_engines(found), *_requests(found)]
-    text = json.dumps({"traceEvents": events, "displayTimeUnit": "ms"}, separators=(",", ":"))
-    files.write_bytes(path, gzip.compress(text.encode(), mtime=0))
-    return len(events)
+    return write_events([*_engines(found), *_requests(found)], path)
 
 
 def _engines(found: ServedRequests) -> Iterator[dict[str, Any]]:
