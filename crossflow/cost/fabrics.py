@@ -110,11 +110,11 @@ class Way:
     def time(self, size: Array) -> Array:
         """Time of messages of `size` bytes, shape (e, 1) or (n,). [s]"""
         per_byte = self.per_byte
-        if np.any(self.threshold > 0):
+        if self.threshold is not ZERO and np.any(self.threshold > 0):  # most ways have neither, and are asked many times
             above = np.where(self.threshold > 0, 1.0 / (1.0 + (self.threshold / np.maximum(size, 1.0)) ** 4), 1.0)
             per_byte = above * per_byte + (1.0 - above) * self.below_per_byte
         taken = pipelined(size, per_byte, self.base, self.fill)
-        return taken if np.all(np.isinf(self.limit)) else np.where(size <= self.limit, taken, np.inf)
+        return taken if self.limit is INFINITE or np.all(np.isinf(self.limit)) else np.where(size <= self.limit, taken, np.inf)
 
 
 @dataclass(frozen=True, kw_only=True)

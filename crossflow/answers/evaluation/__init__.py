@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import replace
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -137,7 +136,7 @@ def _points(scenario: Scenario, points: Points, options: _Options, errors: str) 
             raise
         parts = _possible(scenario, sorted_, n, options)
     units = {path: quantity.unit for path in points if path in sorted_.quantities and (quantity := varied(scenario, path)) is not None}
-    return replace(scatter(parts, n), points=given, units=units)
+    return scatter(parts, n).having(points=given, units=units)
 
 
 def _parts(scenario: Scenario, points: Split, which: Index, options: _Options) -> Iterator[tuple[Index, Score]]:
@@ -302,4 +301,4 @@ def _batch(
         reading = _batch(first, choices, quantities, n, prompted, least=least, fitting=fitting, prompts=False)
     changed = _of_another_device(scenario, choices, quantities, n)
     band, levels = bands(scenario, score.devices, members, changed)
-    return with_figures(scenario, system, device, replace(score, error_band=band, trust=levels), reading, members)
+    return with_figures(scenario, system, device, score.having(error_band=band, trust=levels), reading, members)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -152,11 +151,11 @@ def with_figures(
 ) -> Score:
     """The score with the figures that not every scenario has; see `serving` for `reading`, `whole_run` for the others."""
     served, operated = serving(scenario, score, reading, members), operation(system, device, score)
-    score = replace(score, serving=served, operation=operated) if served or operated else score
+    score = score.having(serving=served, operation=operated) if served or operated else score
     if system.node_load is not None and not system.pools:
         each = node_power(system.node_load, score.power / score.devices, system.devices_per_node)
-        score = replace(score, node={"node_power_w": wide(each, len(score))})
-    return replace(score, run=whole_run(scenario, system, device, score, members)) if scenario.run else score
+        score = score.having(node={"node_power_w": wide(each, len(score))})
+    return score.having(run=whole_run(scenario, system, device, score, members)) if scenario.run else score
 
 
 def whole_run(
