@@ -125,6 +125,20 @@ def test_the_table_is_the_step():
         assert table.line(n, context)[0] == pytest.approx(crossflow.predict(alone).step_time, rel=0.03)
 
 
+def test_other_requests_and_routers_find_the_steps_again_and_other_steps_do_not():
+    trace = crossflow.serve(scenario()).trace
+
+    def table(**changes):
+        return replayed_scenario(scenario(**changes), trace).writers.table
+
+    own = table()
+    assert table() is own
+    assert table(serving={"router": "prefix"}) is own
+    assert table(strategy="tp2", system={"template": "dgx-h100", "devices": 2}) is not own
+    assert table(dtype="fp8") is not own
+    assert table(system={"template": "dgx-h100", "devices": 1, "power": {"idle": "30 W"}}) is not own  # whose steps take other energy
+
+
 def test_tokens_are_conserved_and_energy_is_the_power_over_time():
     found = crossflow.serve(scenario())
     assert found.written + found.found.output[found.found.dropped].sum() == found.trace.output.sum()

@@ -91,6 +91,7 @@ def test_a_design_that_never_ends_is_compared_with_nothing(opened, served, files
     until(page, "document.getElementById('step-time').textContent === 'never ends'")
     assert page.inner_text("#delta") == "no comparison: this design never ends"
     assert page.get_attribute("#delta", "class") == "delta soft"
+    until(page, "[...document.querySelectorAll('.figure b')].some((figure) => figure.innerText === '-')")  # laid out
     unknown = [figure.split("\n") for figure in page.locator(".figure").all_inner_texts() if "\n-" in figure]
     assert unknown
     assert all(parts[1:] == ["-"] for parts in unknown)  # without a change

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import functools
 import math
+import pickle
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
-from typing import NamedTuple
+from dataclasses import astuple, dataclass, field, fields, replace
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 
@@ -20,6 +21,7 @@ from crossflow.base.arrays import Array
 from crossflow.base.errors import CrossflowError
 from crossflow.cost.machine import Machine
 from crossflow.engine.runs.memory import CACHE
+from crossflow.engine.runs.outcome import Outcome
 from crossflow.engine.runs.service import NO_ROOM, Prefill, Service, cache_room, sending_over
 from crossflow.engine.runs.service_table import Reach, Replicas, step_table
 from crossflow.engine.service.cache import PrefixCache
@@ -318,6 +320,42 @@ def _sent(job: Job, runs_on: Machine, prefill: Prefill, prompt: int) -> tuple[fl
     return whole - each * prompt, each
 
 
+@dataclass(frozen=True, kw_only=True)
+class _Stepped:
+    """What steps are of; it is like every other with the same data."""
+
+    job: tuple[Any, ...]
+    data: tuple[bytes, ...]
+    reach: Reach
+    graphs: tuple[int, ...]  # sizes of batches that were captured
+    replicas: Replicas = field(compare=False)
+    whole: Fleet = field(compare=False)  # devices of a step, which several replicas may share
+
+    @classmethod
+    def of(cls, replicas: Replicas, reach: Reach, whole: Fleet, graphs: tuple[int, ...]) -> Self:
+        """Steps of replicas on devices."""
+        job, runs_on = replicas.job, replicas.machine
+        asked = *(getattr(job, one.name) for one in fields(job) if one.name != "model"), astuple(job.model)
+        # Each by itself: which of them share an object is no difference. What was worked out of them by now is none either.
+        parts = (
+            replace(runs_on.architecture), runs_on.network, runs_on.node, runs_on.stack, runs_on.host, runs_on.profile, whole.system,
+            replace(replicas.layout), replicas.microbatches, replicas.gained, replicas.drafts,
+        )  # fmt: skip
+        return cls(job=asked, data=tuple(map(pickle.dumps, parts)), reach=reach, graphs=graphs, replicas=replicas, whole=whole)
+
+
+@functools.lru_cache(maxsize=64)  # requests and routers vary, and steps do not
+def _table(stepped: _Stepped) -> StepTable:
+    """Times and energies of steps."""
+    replicas, whole = stepped.replicas, stepped.whole
+
+    def energy(outcome: Outcome) -> Array:
+        drawn = drawn_energy(replace(whole, energy=outcome.energy, sent=outcome.sent), outcome.total)
+        return drawn / replicas.layout.dp
+
+    return replace(step_table(replicas, stepped.reach, energy), graphs=stepped.graphs)
+
+
 @dataclass(frozen=True, kw_only=True, eq=False)
 class _Site:
     """What all engines of a replay have in common."""
@@ -340,11 +378,9 @@ class _Site:
             job=self.job, layout=layout, machine=runs_on, microbatches=float(layout.microbatches[0]), gained=float(service.gained[0]),
             drafts=float(service.drafts[0]),
         )  # fmt: skip
-        whole, replicas_of = replace(fleet, devices=layout.devices), layout.dp  # of a step, which several replicas may share
-        table = step_table(
-            replicas, Reach(requests=most if writes else 1, context=longest, tokens=min(chunk, most * longest) * stages),
-            lambda outcome: drawn_energy(replace(whole, energy=outcome.energy, sent=outcome.sent), outcome.total) / replicas_of,
-        )  # fmt: skip
+        reach = Reach(requests=most if writes else 1, context=longest, tokens=min(chunk, most * longest) * stages)
+        graphs = POLICIES[habits.scheduler].graphs if writes and runs_on.stack.kernels.launch == "graph" else ()
+        table = _table(_Stepped.of(replicas, reach, replace(fleet, devices=layout.devices), graphs))
         page = math.gcd(int(habits.block), trace.block) if trace.block else int(habits.block)
         room, size, held = self._tokens(layout, runs_on, chunk if writes else chunk / float(layout.pp[0]))
         pages = (self.given if writes and self.given is not None else room) // page
@@ -353,8 +389,6 @@ class _Site:
             chunk=chunk, requests=most, pages=pages, page=page, written=self.job.written, reads=reads, writes=writes, microbatches=stages,
             fetch=tuple(page * size / tier.bandwidth for tier in tiers),
         )  # fmt: skip
-        graphs = POLICIES[habits.scheduler].graphs if writes and runs_on.stack.kernels.launch == "graph" else ()
-        table = replace(table, graphs=graphs)
         return Engines(
             count=ground.engines, table=table, limits=limits, fleet=replace(fleet, devices=layout.devices / layout.dp), pool=ground.pool,
             beyond=tuple(int(tier.capacity / (page * size)) for tier in tiers), held=held, rate=capacity(table, limits, trace),
