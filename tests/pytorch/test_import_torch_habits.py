@@ -1,6 +1,8 @@
 """What users bring beside plain models: attention of torch's own layers, copies, autocast, options that change nothing."""
 
 import copy
+import importlib
+import sys
 from collections import Counter
 
 import pytest
@@ -170,3 +172,32 @@ def test_boxes_that_depend_on_data_are_told():
 
     with pytest.raises(CrossflowError, match="give a detection model a fixed number of proposals"):
         record(lambda: (Detector(3, 4, 3), torch.randn(2, 3, 8, 8)), world_size=4, parallel="ddp")
+
+
+def test_packages_that_an_environment_shares_stay_imported(tmp_path, monkeypatch):
+    """As those of the interpreter below an environment made with --system-site-packages, torch among them: none is imported twice."""
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.syspath_prepend(str(tmp_path / "site-packages"))
+    (tmp_path / "site-packages").mkdir()
+    (tmp_path / "site-packages" / "shared_package.py").write_text("")
+    (tmp_path / "own_module.py").write_text("")
+
+    def build():
+        importlib.import_module("shared_package")
+        importlib.import_module("own_module")
+        return perceptron(), torch.randn(4, 64)
+
+    record(build)
+    assert "shared_package" in sys.modules
+    assert "own_module" not in sys.modules
+    monkeypatch.delitem(sys.modules, "shared_package")
+
+
+def test_a_depthwise_convolution_has_its_operations():
+    """Per output element two operations for each of 9 taps; two gradients of as many. FlopCounterMode counts the first as well."""
+
+    def build():
+        return nn.Sequential(nn.Conv2d(4, 8, 1, bias=False), nn.Conv2d(8, 8, 3, groups=8, bias=False)), torch.randn(2, 4, 10, 10)
+
+    made = [one for one in record(build, kernels="eager", optimizer="none").kernels if getattr(one, "what", "").startswith("convolution")]
+    assert sum(one.flops for one in made) == 3 * 2 * 9 * (2 * 8 * 8 * 8)
