@@ -72,10 +72,10 @@ def dtype_of(args: Any) -> str:
     return {torch.float32: "fp32", torch.float16: "fp16", torch.bfloat16: "bf16", torch.float64: "fp64"}.get(found, "fp8" if found else "")
 
 
-def pass_over(func: Any, reads: Mapping[int, float], writes: Mapping[int, float], out: Any) -> Pass:
-    """A pass that reads and writes, with an operation for every element that it makes."""
-    elements = sum(one.numel() for one in _tensors(out))
-    return Pass(moved=sum(reads.values()) + sum(writes.values()), flops=float(elements), what=name_of(func))
+def pass_over(func: Any, reads: Mapping[int, float], writes: Mapping[int, float], args: Any, out: Any) -> Pass:
+    """A pass that reads and writes, with an operation for every element that it makes, or those of a depthwise convolution."""
+    flops = operations.flops_of_pass(name_of(func), args, out, float(sum(one.numel() for one in _tensors(out))))
+    return Pass(moved=sum(reads.values()) + sum(writes.values()), flops=flops, what=name_of(func))
 
 
 def kernels_of(func: Any, args: Any, kwargs: Any, out: Any) -> KernelRows | None:

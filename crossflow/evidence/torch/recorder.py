@@ -240,7 +240,7 @@ class StepRecorder(TorchDispatchMode):
         if kernels.name_of(func) == "any":
             self._any |= outputs.keys()
         if found is None:
-            found = (kernels.pass_over(func, inputs, outputs, out),)
+            found = (kernels.pass_over(func, inputs, outputs, args, out),)
         self.records.append(
             Record(
                 name=kernels.name_of(func), layer=layer, phase=phase, kernels=found, reads=inputs, writes=outputs, fuses=fuses,
