@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 from torch.utils._python_dispatch import TorchDispatchMode, is_traceable_wrapper_subclass_type
 from torch.utils._pytree import tree_leaves
@@ -198,8 +199,8 @@ class StepRecorder(TorchDispatchMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """As torch calls it; tensors that wrap others are taken apart first."""
         kwargs = kwargs or {}
-        if func is _DEVICE:
-            return func(*args, **kwargs)
+        if func is _DEVICE:  # asked for several times an operation
+            return args[0].fake_device if isinstance(args[0], FakeTensor) else func(*args, **kwargs)
         if any(is_traceable_wrapper_subclass_type(one) for one in types):
             return NotImplemented
         layer, phase = self._place()
