@@ -201,3 +201,75 @@ def test_a_depthwise_convolution_has_its_operations():
 
     made = [one for one in record(build, kernels="eager", optimizer="none").kernels if getattr(one, "what", "").startswith("convolution")]
     assert sum(one.flops for one in made) == 3 * 2 * 9 * (2 * 8 * 8 * 8)
+
+
+class Heads(nn.Module):
+    """Attention that knows its heads, and lets the tokens follow from the width, as many models do."""
+
+    def __init__(self, norm=False, inplace=False):
+        super().__init__()
+        self.num_heads, self.width, self.inplace = 4, 16, inplace
+        self.q_proj, self.k_proj, self.v_proj, self.out_proj = (nn.Linear(64, 64) for _ in range(4))
+        self.norm = nn.LayerNorm(64) if norm else nn.Identity()
+
+    def forward(self, x):
+        q, k, v = (one(x) for one in (self.q_proj, self.k_proj, self.v_proj))
+        q, k, v = (one.view(len(x), -1, self.num_heads, self.width).transpose(1, 2) for one in (self.norm(q), k, v))
+        out = nn.functional.scaled_dot_product_attention(q, k, v).transpose(1, 2).reshape(*x.shape[:2], -1)
+        return self.out_proj(out).add_(x) if self.inplace else self.out_proj(out) + x
+
+
+def heads(plan=None, **given):
+    def build():
+        model = nn.ModuleDict({"layers": nn.Sequential(Heads(**given), Heads(**given))})
+        model.forward = lambda x: model["layers"](x)
+        if plan:
+            model._tp_plan = plan
+        return model, torch.randn(2, 8, 64)
+
+    return build
+
+
+def test_tensor_ranks_share_heads_and_not_tokens():
+    found = [one for one in record(heads(), world_size=2, parallel="tp=2").kernels if isinstance(one, Attention)]
+    assert {(one.samples, one.heads, one.length, one.seen, one.width) for one in found} == {(2, 2, 8, 8, 16)}
+
+
+def test_a_style_of_several_matrices_in_one_is_that_of_its_matrices():
+    """As plans of diffusers have them."""
+
+    class PackedColwiseParallel:
+        pass
+
+    class PackedRowwiseParallel:
+        pass
+
+    packed = {"layers.*.[qkv]_proj": PackedColwiseParallel(), "layers.*.out_proj": PackedRowwiseParallel()}
+    words = {"layers.*.[qkv]_proj": "colwise", "layers.*.out_proj": "rowwise"}
+    first, second = (record(heads(plan), world_size=2, parallel="tp=2") for plan in (packed, words))
+    assert first.kernels == second.kernels
+    assert first.messages == second.messages
+    assert any(one.collective == "all_reduce" for one in first.messages)
+
+
+@pytest.mark.parametrize(
+    ("given", "reason"),
+    [
+        ({"norm": True}, "its matrices cannot be divided over tensor ranks by their names; leave tp out"),
+        ({"inplace": True}, "changes in place what a divided matrix gives, .* write it out of place, or leave tp out"),
+    ],
+)
+def test_what_tensor_ranks_cannot_divide_is_refused_with_the_cure(given, reason):
+    record(heads(**given))
+    with pytest.raises(CrossflowError, match=reason):
+        record(heads(**given), world_size=2, parallel="tp=2")
+
+
+def test_an_unknown_error_on_tensor_ranks_names_the_way_without_them():
+    def build():
+        model, inputs = heads()()
+        model.forward = lambda _: 1 / 0
+        return model, inputs
+
+    with pytest.raises(CrossflowError, match=r"raised ZeroDivisionError.*; leave tp out, or call parallelize_module in the function"):
+        record(build, world_size=2, parallel="tp=2")
