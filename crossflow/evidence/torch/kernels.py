@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch.utils._pytree import tree_leaves
 
+from crossflow.evidence.torch import scans
 from crossflow.evidence.torch.recurrent import kernels_backward, kernels_forward
 from crossflow.program import operations
 from crossflow.program.kernels import Pass
@@ -114,6 +115,7 @@ def _adamw(args: Any, _kwargs: Any, _out: Any) -> KernelRows:
 _OWN: Mapping[str, Callable[[Any, Any, Any], KernelRows | None]] = {
     "attention": _attention, "attention_backward": _attention_backward, "adamw": _adamw, TABLE_GRADIENT: _scattered,
     "_embedding_bag_backward": _pooled_back, "recurrent": kernels_forward, "recurrent_backward": kernels_backward,
+    "scan": scans.kernels_forward, "scan_backward": scans.kernels_backward,
 }  # fmt: skip
 
 

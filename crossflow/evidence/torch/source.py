@@ -79,6 +79,7 @@ def load(source: str | Callable[..., Any], options: SourceOptions, world: contex
     found = given(source, options, where_of(source)) if callable(source) else given(function(source), options, source)
     if "transformers" in sys.modules:
         world.enter_context(huggingface.fused_attention())
+        world.enter_context(huggingface.fused_scans())
     return found
 
 
