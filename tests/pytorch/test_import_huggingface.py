@@ -11,7 +11,7 @@ import crossflow
 from crossflow.base.errors import CrossflowError
 from crossflow.evidence.torch import record
 from crossflow.program import write_program
-from crossflow.program.kernels import Attention, Product, Scan
+from crossflow.program.kernels import Attention, Pass, Product, Scan
 
 pytest.importorskip("transformers")
 
@@ -166,3 +166,14 @@ def test_the_scan_of_a_state_space_layer_is_one_kernel(name, tmp_path):
     assert sum(2 * one.m * one.n * one.k * one.batch for one in kernels if isinstance(one, Product)) == 6 * weights * 2 * 16
     module = importlib.import_module(f"transformers.models.{name}.modeling_{name}")  # in which nothing of it is left
     assert not any(getattr(one, "__module__", "").startswith("crossflow") for one in vars(module).values())
+
+
+def test_a_selective_scan_is_one_pass_however_long_the_sample(tmp_path):
+    """Mamba-1 goes on token by token: 2 x 16 x 64 elements of data with 8 states each, seven operations forward and 19 backward."""
+    path = config(tmp_path, "mamba", hidden_size=32, num_hidden_layers=2, vocab_size=64, state_size=8, time_step_rank=4)
+    long, short = (record(path, batch=2, sequence=tokens, optimizer="none", dtype="bf16") for tokens in (1024, 16))
+    assert len(long.ops) == len(short.ops)
+    data, keys = 2 * 16 * 64, 2 * 16 * 8
+    for moved, work in (((5, 2), 7), ((9, 4), 19)):
+        scan = Pass(moved=2.0 * (moved[0] * data + moved[1] * keys), flops=work * 8.0 * data)
+        assert sum(short.kernels[i] == scan for op in short.ops for i in op.kernels) == 2

@@ -1,10 +1,11 @@
-"""Chunked scans of state-space layers, each as one operation of torch, as their kernels of a GPU run them.
+"""Scans of state-space layers, each as one operation of torch, as their kernels of a GPU run them.
 
 Without the packages that have these kernels, models of transformers run a reference of many small operations in their place, in fp32,
 with the products of all pairs of tokens in memory. No step on a GPU does that.
 
-The scan of state-space duality reads data, time steps, decays, B and C, and what is added to them (the skip and the steps' offset). That
-of the gated delta rule reads queries, keys, values, gates and the strengths of updates.
+The scan of state-space duality reads data, time steps, decays, B and C, and what is added to them (the skip and the steps' offset). The
+selective scan of Mamba-1, which goes on token by token and has no chunks, reads the same and a gate. That of the gated delta rule reads
+queries, keys, values, gates and the strengths of updates.
 """
 
 from __future__ import annotations
@@ -15,7 +16,9 @@ from typing import Any
 
 import torch
 
-from crossflow.program.kernels import Kernel, Scan
+from crossflow.program.kernels import Kernel, Pass, Scan
+from crossflow.program.operations import nbytes
+from crossflow.workload.statespace import SELECTIVE
 
 
 def _nothing(*_: Any) -> Any:
@@ -57,12 +60,26 @@ forward.register_autograd(_differentiate, setup_context=_keep)
 
 def kernels_forward(args: Any, _kwargs: Any, _out: Any) -> tuple[Kernel, ...]:
     """Kernel of a scan."""
-    return (_scan(*args, backward=False),)
+    inputs, chunk, delta = args
+    if chunk:
+        return (_scan(inputs, chunk, delta, backward=False),)
+    element, work, selected = _selective(inputs)  # x, dt and the gate, the result before the gate and behind it; B and C
+    return (Pass(moved=5.0 * element + 2.0 * selected, flops=SELECTIVE["forward"] * work),)
 
 
 def kernels_backward(args: Any, _kwargs: Any, _out: Any) -> tuple[Kernel, ...]:
     """Kernel of its gradients."""
-    return (_scan(*args[1:], backward=True),)
+    _, inputs, chunk, delta = args
+    if chunk:
+        return (_scan(inputs, chunk, delta, backward=True),)
+    element, work, selected = _selective(inputs)  # the same, and the gradients of the result, x, dt, the gate, B and C
+    return (Pass(moved=9.0 * element + 4.0 * selected, flops=SELECTIVE["input"] * work),)
+
+
+def _selective(inputs: Sequence[Any]) -> tuple[float, float, float]:
+    """Bytes of the data of a selective scan, elements of its states of all tokens, and bytes of B. [B], [1]"""
+    data, keys = inputs[0], inputs[3]
+    return nbytes(data), float(data.numel() * keys.shape[1]), nbytes(keys)
 
 
 def _scan(inputs: Sequence[Any], chunk: int, delta: bool, *, backward: bool) -> Scan:
@@ -92,6 +109,21 @@ def _duality(
     return forward([hidden_states, dt, A, B, C, *(one for one in (D, dt_bias) if one is not None)], chunk_size, False)
 
 
+def _token_by_token(
+    hidden_states: Any, dt: Any, A: Any, B: Any, C: Any, D: Any = None, z: Any = None, delta_bias: Any = None,
+    return_last_state: bool = False, **_: Any,
+) -> Any:  # fmt: skip
+    """The selective scan of Mamba-1 as models call it [1]_; None where it hands states on.
+
+    References
+    ----------
+    .. [1] `selective_scan_fn` of mamba_ssm 2.3, ops/selective_scan_interface.py.
+    """
+    if return_last_state:
+        return None
+    return forward([hidden_states, dt, A, B, C, *(one for one in (D, z, delta_bias) if one is not None)], 0, False)
+
+
 def _delta_rule(
     query: Any, key: Any, value: Any, g: Any, beta: Any, chunk_size: int = 64, initial_state: Any = None,
     output_final_state: bool = False, **_: Any,
@@ -112,7 +144,8 @@ def _all_in_one(*_: Any, **__: Any) -> None:
 
 
 _OURS: dict[str, Callable[..., Any]] = {
-    "mamba2_chunk_scan": _duality, "torch_chunk_gated_delta_rule": _delta_rule, "mamba2_split_conv1d_scan_combined": _all_in_one,
+    "mamba2_chunk_scan": _duality, "mamba_selective_scan": _token_by_token, "torch_chunk_gated_delta_rule": _delta_rule,
+    "mamba2_split_conv1d_scan_combined": _all_in_one, "mamba_inner_fn": _all_in_one,
 }  # fmt: skip
 
 
