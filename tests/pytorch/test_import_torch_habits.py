@@ -273,3 +273,22 @@ def test_an_unknown_error_on_tensor_ranks_names_the_way_without_them():
 
     with pytest.raises(CrossflowError, match=r"raised ZeroDivisionError.*; leave tp out, or call parallelize_module in the function"):
         record(build, world_size=2, parallel="tp=2")
+
+
+def test_a_number_drawn_evenly_is_the_mean_of_what_it_may_be():
+    """As detection models of torchvision choose one of their sizes; a place among one was told 1, behind the end."""
+    found = []
+
+    def build():
+        model = perceptron()
+        own = model.forward
+
+        def forward(x):
+            found.append((float(torch.empty(1).uniform_(0.0, 3.0).item()), float(torch.rand(()).item())))
+            return own(x)
+
+        model.forward = forward
+        return model, torch.randn(4, 64)
+
+    record(build)
+    assert {first for first, _ in found} == {1.5}

@@ -101,6 +101,7 @@ class StepRecorder(TorchDispatchMode):
         self.calls: list[ModelCall] = []  # of models, not of their parts
         self._watched: set[int] = set()
         self._any: set[int] = set()  # flags that say whether any is set
+        self._drawn: dict[int, float] = {}  # mean of what was drawn evenly
         self._aside: set[int] = set()  # what FSDP fills on streams of its own, where nothing waits for a collective but its readers
 
     def clear(self) -> None:
@@ -214,7 +215,8 @@ class StepRecorder(TorchDispatchMode):
         return out
 
     def _item(self, tensor: Any, layer: str, phase: str) -> Any:
-        """A number that the host reads: it waits for the device, and is told 1; of flags, that all of them are set, and none too many.
+        """A number that the host reads: it waits for the device, and is told 1; of flags, that all of them are set, and none too many; of a
+        number drawn evenly, the mean.
 
         An optimizer is told 2: its second step is the one that stays, and NAdam divides by one minus a number that it reads.
         """
@@ -223,7 +225,7 @@ class StepRecorder(TorchDispatchMode):
             self.records.append(Record(name="item", layer=layer, phase=phase, reads={key: tensor.element_size()}, host="kernel"))
         if tensor.dtype == torch.bool:
             return key not in self._any
-        number = 2 if self._updating else 1
+        number = 2 if self._updating else self._drawn.get(key, 1)
         return float(number) if tensor.dtype.is_floating_point else number
 
     def _run(self, func: Any, args: Any, kwargs: Any, out: Any, layer: str, phase: str) -> None:
@@ -240,6 +242,10 @@ class StepRecorder(TorchDispatchMode):
             self._aside |= outputs.keys()
         if kernels.name_of(func) == "any":
             self._any |= outputs.keys()
+        if kernels.name_of(func) == "uniform_":
+            least = args[1] if len(args) > 1 else kwargs.get("from", 0.0)
+            most = args[2] if len(args) > 2 else kwargs.get("to", 1.0)
+            self._drawn |= dict.fromkeys(outputs, (least + most) / 2.0)
         if found is None:
             found = (kernels.pass_over(func, inputs, outputs, args, out),)
         self.records.append(
