@@ -292,3 +292,12 @@ def test_a_number_drawn_evenly_is_the_mean_of_what_it_may_be():
 
     record(build)
     assert {first for first, _ in found} == {1.5}
+
+
+def test_a_norm_over_one_sample_names_the_batch():
+    def build(batch=1):
+        return nn.Sequential(nn.Linear(64, 64), nn.BatchNorm1d(64)), torch.randn(batch, 64)
+
+    record(build, batch=2)
+    with pytest.raises(CrossflowError, match="needs more than one of them; give a larger --batch, or fewer --microbatches"):
+        record(build, batch=1)

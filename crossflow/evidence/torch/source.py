@@ -157,6 +157,8 @@ _CURES = {
     "are fixed, such as grouped products, or give a detection model a fixed number of proposals",
     "DataDependentOutputException": "what runs depends on the values of data, which the import does not have; leave it out of the step",
     "GuardOnDataDependent": "what runs depends on the values of data, which the import does not have; leave it out of the step",
+    "Expected more than 1 value per channel when training": "a norm over the samples of a batch needs more than one of them; give a larger "
+    "--batch, or fewer --microbatches",
     "Torch not compiled with CUDA": _NO_GPU,
     "not linked with support for cuda": _NO_GPU,
     "two devices, cpu and cuda": _NO_GPU,
