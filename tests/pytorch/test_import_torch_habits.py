@@ -301,3 +301,19 @@ def test_a_norm_over_one_sample_names_the_batch():
     record(build, batch=2)
     with pytest.raises(CrossflowError, match="needs more than one of them; give a larger --batch, or fewer --microbatches"):
         record(build, batch=1)
+
+
+def test_widths_out_of_tensors_are_refused_and_what_is_drawn_is_not():
+    """As RegNet of torchvision works out its widths; each was told to be 1. A sampler reads whole numbers as well."""
+
+    def widths():
+        width = int((torch.arange(2) * 32 + 32)[1].item())
+        return nn.Linear(64, width), torch.randn(4, 64)
+
+    def drawn():
+        torch.randperm(4).tolist()
+        return perceptron(), torch.randn(4, 64)
+
+    with pytest.raises(CrossflowError, match=r"reads a whole number out of a tensor, .*; work it out with numbers of Python or NumPy"):
+        record(widths)
+    assert record(drawn).parameters == record(lambda: (perceptron(), torch.randn(4, 64))).parameters

@@ -12,6 +12,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 from torch.utils._python_dispatch import TorchDispatchMode, is_traceable_wrapper_subclass_type
 from torch.utils._pytree import tree_leaves
 
+from crossflow.base.errors import CrossflowError
 from crossflow.evidence.torch import kernels, messages
 from crossflow.evidence.torch.ops import local
 from crossflow.program.collectives import Collective
@@ -22,6 +23,7 @@ FORWARD, BACKWARD, UPDATE = "forward", "backward", "update"
 COPY_IN, COPY_OUT = "all_gather_copy_in", "split_with_sizes_copy"  # of FSDP's gathers
 _DEVICE, _ITEM = torch.ops.prim.device.default, torch.ops.aten._local_scalar_dense.default
 _ADD = torch.ops.aten.add.Tensor
+_DRAWS = frozenset({"random_", "randperm", "randint", "bernoulli_", "bernoulli", "multinomial"})
 _NEAR = 16  # numbers of nodes of autograd among which that of an operation is looked for
 
 
@@ -221,12 +223,18 @@ class StepRecorder(TorchDispatchMode):
         An optimizer is told 2: its second step is the one that stays, and NAdam divides by one minus a number that it reads.
         """
         key = self._key(tensor)
+        whole = not tensor.dtype.is_floating_point and tensor.dtype != torch.bool
+        if whole and not self._names and key not in self._drawn:  # no module has run yet: it may be the width of a layer
+            raise CrossflowError(
+                "what builds the model reads a whole number out of a tensor, whose values the import does not have; work it out with "
+                "numbers of Python or NumPy"
+            )
         if not self._updating:  # an optimizer reads the number of its steps, which lies on the host
             self.records.append(Record(name="item", layer=layer, phase=phase, reads={key: tensor.element_size()}, host="kernel"))
         if tensor.dtype == torch.bool:
             return key not in self._any
         number = 2 if self._updating else self._drawn.get(key, 1)
-        return float(number) if tensor.dtype.is_floating_point else number
+        return float(number) if tensor.dtype.is_floating_point else int(number)
 
     def _run(self, func: Any, args: Any, kwargs: Any, out: Any, layer: str, phase: str) -> None:
         reads, writes = kernels.traffic(func, args, kwargs, out)
@@ -246,6 +254,8 @@ class StepRecorder(TorchDispatchMode):
             least = args[1] if len(args) > 1 else kwargs.get("from", 0.0)
             most = args[2] if len(args) > 2 else kwargs.get("to", 1.0)
             self._drawn |= dict.fromkeys(outputs, (least + most) / 2.0)
+        elif kernels.name_of(func) in _DRAWS:
+            self._drawn |= dict.fromkeys(outputs, 1.0)
         if found is None:
             found = (kernels.pass_over(func, inputs, outputs, args, out),)
         self.records.append(
