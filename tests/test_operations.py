@@ -6,7 +6,7 @@ import math
 import pytest
 
 from crossflow.program.kernels import Attention, Lookup, Pass
-from crossflow.program.operations import attention_of, kernels_of, nbytes, pooled_back, scattered, touched
+from crossflow.program.operations import attention_of, depthwise_flops, implicit, kernels_of, nbytes, pooled_back, scattered, touched
 
 
 @dataclasses.dataclass(frozen=True)
@@ -69,6 +69,15 @@ def test_convolutions_are_implicit_products():
 def test_a_depthwise_convolution_multiplies_no_matrices():
     assert convolution("convolution", sizes(2, 8, 5, 5), 6) == []
     assert kernels_of("relu", [BIAS], BIAS) is None
+
+
+@pytest.mark.parametrize("ways", [("forward",), ("input",), ("input", "weight")])
+def test_a_depthwise_convolution_has_the_operations_of_a_grouped_one(ways):
+    """Eight channels of 50 pixels, 3 x 3 taps each: the limit of a grouped convolution with as many groups as channels."""
+    weight = sizes(8, 1, 3, 3)
+    assert depthwise_flops(weight, 50.0, ways) == 2 * 8 * 9 * 50 * len(ways)
+    grouped = implicit(sizes(8, 2, 3, 3), 4, 50.0, ways)
+    assert depthwise_flops(weight, 50.0, ways) == sum(2 * one.m * one.n * one.k * one.batch for one in grouped) / 2
 
 
 def test_attention_of_tensors_by_hand():

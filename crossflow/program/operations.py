@@ -118,18 +118,40 @@ def _grouped(args: Sequence[Any], out: Any) -> KernelRows:
 
 
 def _convolution(args: Sequence[Any], out: Any) -> KernelRows | None:
-    return implicit(args[1], args[8], _pixels(out if not args[6] else args[0]), ("forward",))
+    weight, groups, rows, ways = _convolved("convolution", args, out)
+    return implicit(weight, groups, rows, ways)
 
 
-def _convolution_backward(args: Sequence[Any], _out: Any) -> KernelRows | None:
+def _convolution_backward(args: Sequence[Any], out: Any) -> KernelRows | None:
+    weight, groups, rows, ways = _convolved("convolution_backward", args, out)
+    return implicit(weight, groups, rows, ways)
+
+
+def _convolved(name: str, args: Sequence[Any], out: Any) -> tuple[TensorSizes, int, float, tuple[str, ...]]:
+    """Weight of a convolution, its groups, rows of its implicit product, and what it works out. [1]"""
+    if name == "convolution":
+        return args[1], args[8], _pixels(out if not args[6] else args[0]), ("forward",)
     gradient, data, weight, groups, wanted = args[0], args[1], args[2], args[9], args[10]
     ways = tuple(way for way, want in zip(("input", "weight"), wanted, strict=False) if want)
-    return implicit(weight, groups, _pixels(gradient if not args[7] else data), ways)
+    return weight, groups, _pixels(gradient if not args[7] else data), ways
+
+
+def flops_of_pass(name: str, args: Sequence[Any], out: Any, elements: float) -> float:
+    """Operations of what multiplies no matrices: one for each of the elements that it makes, of a depthwise convolution its own. [flop]"""
+    if name not in ("convolution", "convolution_backward"):
+        return elements
+    weight, _, rows, ways = _convolved(name, args, out)
+    return depthwise_flops(weight, rows, ways)
 
 
 def _pixels(tensor: TensorSizes) -> float:
     """Rows of the implicit product: the elements of one channel, over all samples. [1]"""
     return float(tensor.shape[0] * math.prod(tensor.shape[2:]))
+
+
+def depthwise_flops(weight: TensorSizes, rows: float, ways: Iterable[str]) -> float:
+    """Operations of a depthwise convolution: a multiplication and an addition for each weight and element of a channel, each way. [flop]"""
+    return 2.0 * math.prod(weight.shape) * rows * len(tuple(ways))
 
 
 def implicit(weight: TensorSizes, groups: int, rows: float, ways: Iterable[str]) -> KernelRows | None:

@@ -8,7 +8,11 @@ import pytest
 import torch
 import torch.distributed as dist
 import torch.distributed._functional_collectives as functional
+from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict
+from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor import Shard
+from torch.distributed.tensor.parallel import ColwiseParallel, parallelize_module
 
 from crossflow.evidence.emulation.launch import emulated
 from crossflow.evidence.emulation.processes import RunSettings
@@ -179,6 +183,18 @@ def sharded(ranks):
     return loss.detach(), [one.grad.to_local() for one in model.parameters()]
 
 
+def consolidated(ranks):
+    """Whole tensors of FSDP2, cut along rows that do not divide evenly and along columns, and of what distribute_tensor divides."""
+    torch.manual_seed(5)
+    model = torch.nn.Sequential(torch.nn.Linear(12, 7), torch.nn.Linear(7, 12, bias=False), torch.nn.Linear(12, 5))
+    fully_shard(model[0])
+    fully_shard(model[2], shard_placement_fn=lambda one: Shard(1) if one.dim() == 2 else None)
+    fully_shard(model)
+    table = torch.distributed.tensor.distribute_tensor(data(7 * 5).reshape(7, 5), init_device_mesh("cpu", (ranks,)), [Shard(0)])
+    state = get_model_state_dict(model, options=StateDictOptions(full_state_dict=True))  # of the first rank alone
+    return [one.full_tensor().detach() for one in model.parameters()], list(state.values()), table.to_local(), table.full_tensor()
+
+
 CALLS = {
     **{f"all_reduce {op}": all_reduced(op) for op in ("SUM", "AVG", "PRODUCT", "MIN", "MAX")},
     **{f"all_reduce {op} of integers": all_reduced(op, torch.int64) for op in ("SUM", "PRODUCT", "BAND", "BOR", "BXOR")},
@@ -190,7 +206,7 @@ CALLS = {
         call.__name__: call
         for call in (
             reduced, gathered, gathered_whole, gathered_together, gathered_on_one, scattered, exchanged, routed, broadcast, objects, ring,
-            crossing, functions, trained, sharded,
+            crossing, functions, trained, sharded, consolidated,
         )
     },
 }  # fmt: skip
@@ -245,3 +261,19 @@ def test_an_emulated_rank_has_what_real_ranks_with_equal_data_have(real, emulati
         torch.testing.assert_close(
             emulating[ranks, rank][name], real[ranks, rank][name], rtol=1e-6, atol=0, msg=lambda text, rank=rank: f"rank {rank}: {text}"
         )
+
+
+def test_whole_weights_are_the_given_ones_but_for_what_this_rank_has_learnt():
+    """Four ranks, 2 x 2 of FSDP2 and tensor parallelism: a quarter of the rows has moved, and the rest is the model that was divided."""
+    with emulated(RunSettings(world_size=4, rank=3, real=(3,), system="dgx-h100")):
+        dist.init_process_group("gloo")
+        mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("dp", "tp"))
+        model = torch.nn.Linear(4, 8, bias=False)
+        given = model.weight.detach().clone()
+        parallelize_module(model, mesh["tp"], ColwiseParallel())
+        fully_shard(model, mesh=mesh["dp"])
+        assert torch.equal(model.weight.full_tensor(), given)
+        model(torch.ones(1, 4)).sum().backward()
+        torch.optim.SGD(model.parameters(), lr=1.0).step()
+        moved = (model.weight.full_tensor() != given).all(1)
+        assert moved.nonzero().flatten().tolist() == [6, 7]

@@ -1,7 +1,9 @@
 """Models of transformers as programs: each family, and the step beside that of our own builder."""
 
+import importlib
 import json
 import math
+from collections import Counter
 
 import pytest
 
@@ -9,7 +11,7 @@ import crossflow
 from crossflow.base.errors import CrossflowError
 from crossflow.evidence.torch import record
 from crossflow.program import write_program
-from crossflow.program.kernels import Attention, Product
+from crossflow.program.kernels import Attention, Pass, Product, Scan
 
 pytest.importorskip("transformers")
 
@@ -133,3 +135,45 @@ def test_wrong_configs_are_refused(tmp_path, exactly):
     config(tmp_path, "wav2vec2")
     with pytest.raises(CrossflowError, match="Wav2Vec2Model takes input_values, which the import does not know"):
         record(path)
+
+
+SCANS = {
+    "mamba2": (
+        {"hidden_size": 32, "num_hidden_layers": 2, "vocab_size": 64, "state_size": 16, "num_heads": 8,
+         "head_dim": 8, "n_groups": 2, "chunk_size": 8},
+        {"heads": 8.0, "width": 8.0, "state": 16.0, "groups": 2.0, "chunk": 8.0, "delta": False},
+        2 * (32 * (2 * 64 + 2 * 2 * 16 + 8) + 64 * 32) + 32 * 64,
+    ),
+    "qwen3_next": (
+        {"hidden_size": 32, "num_hidden_layers": 2, "vocab_size": 64, "layer_types": ["linear_attention"] * 2,
+         "mlp_only_layers": [0, 1], "intermediate_size": 48, "linear_num_value_heads": 4, "linear_num_key_heads": 2,
+         "linear_key_head_dim": 16, "linear_value_head_dim": 8},
+        {"heads": 4.0, "width": 8.0, "state": 16.0, "groups": 2.0, "chunk": 64.0, "delta": True},
+        2 * (32 * (2 * 32 + 2 * 32 + 2 * 4) + 32 * 32 + 3 * 32 * 48) + 32 * 64,
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", SCANS)
+def test_the_scan_of_a_state_space_layer_is_one_kernel(name, tmp_path):
+    """As kernels of a GPU run it. All other products are those of matrices: six operations a weight and token."""
+    keys, sizes, weights = SCANS[name]
+    program = record(config(tmp_path, name, **keys), batch=2, sequence=16, optimizer="none")
+    kernels = [program.kernels[i] for op in program.ops for i in op.kernels]
+    found = Counter(one for one in kernels if isinstance(one, Scan))
+    expected = {Scan(samples=2.0, length=16.0, backward=backward, **sizes): 2 for backward in (False, True)}
+    assert found == expected
+    assert sum(2 * one.m * one.n * one.k * one.batch for one in kernels if isinstance(one, Product)) == 6 * weights * 2 * 16
+    module = importlib.import_module(f"transformers.models.{name}.modeling_{name}")  # in which nothing of it is left
+    assert not any(getattr(one, "__module__", "").startswith("crossflow") for one in vars(module).values())
+
+
+def test_a_selective_scan_is_one_pass_however_long_the_sample(tmp_path):
+    """Mamba-1 goes on token by token: 2 x 16 x 64 elements of data with 8 states each, seven operations forward and 19 backward."""
+    path = config(tmp_path, "mamba", hidden_size=32, num_hidden_layers=2, vocab_size=64, state_size=8, time_step_rank=4)
+    long, short = (record(path, batch=2, sequence=tokens, optimizer="none", dtype="bf16") for tokens in (1024, 16))
+    assert len(long.ops) == len(short.ops)
+    data, keys = 2 * 16 * 64, 2 * 16 * 8
+    for moved, work in (((5, 2), 7), ((9, 4), 19)):
+        scan = Pass(moved=2.0 * (moved[0] * data + moved[1] * keys), flops=work * 8.0 * data)
+        assert sum(short.kernels[i] == scan for op in short.ops for i in op.kernels) == 2

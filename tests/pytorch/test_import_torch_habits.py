@@ -1,6 +1,8 @@
 """What users bring beside plain models: attention of torch's own layers, copies, autocast, options that change nothing."""
 
 import copy
+import importlib
+import sys
 from collections import Counter
 
 import pytest
@@ -170,3 +172,148 @@ def test_boxes_that_depend_on_data_are_told():
 
     with pytest.raises(CrossflowError, match="give a detection model a fixed number of proposals"):
         record(lambda: (Detector(3, 4, 3), torch.randn(2, 3, 8, 8)), world_size=4, parallel="ddp")
+
+
+def test_packages_that_an_environment_shares_stay_imported(tmp_path, monkeypatch):
+    """As those of the interpreter below an environment made with --system-site-packages, torch among them: none is imported twice."""
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.syspath_prepend(str(tmp_path / "site-packages"))
+    (tmp_path / "site-packages").mkdir()
+    (tmp_path / "site-packages" / "shared_package.py").write_text("")
+    (tmp_path / "own_module.py").write_text("")
+
+    def build():
+        importlib.import_module("shared_package")
+        importlib.import_module("own_module")
+        return perceptron(), torch.randn(4, 64)
+
+    record(build)
+    assert "shared_package" in sys.modules
+    assert "own_module" not in sys.modules
+    monkeypatch.delitem(sys.modules, "shared_package")
+
+
+def test_a_depthwise_convolution_has_its_operations():
+    """Per output element two operations for each of 9 taps; two gradients of as many. FlopCounterMode counts the first as well."""
+
+    def build():
+        return nn.Sequential(nn.Conv2d(4, 8, 1, bias=False), nn.Conv2d(8, 8, 3, groups=8, bias=False)), torch.randn(2, 4, 10, 10)
+
+    made = [one for one in record(build, kernels="eager", optimizer="none").kernels if getattr(one, "what", "").startswith("convolution")]
+    assert sum(one.flops for one in made) == 3 * 2 * 9 * (2 * 8 * 8 * 8)
+
+
+class Heads(nn.Module):
+    """Attention that knows its heads, and lets the tokens follow from the width, as many models do."""
+
+    def __init__(self, norm=False, inplace=False):
+        super().__init__()
+        self.num_heads, self.width, self.inplace = 4, 16, inplace
+        self.q_proj, self.k_proj, self.v_proj, self.out_proj = (nn.Linear(64, 64) for _ in range(4))
+        self.norm = nn.LayerNorm(64) if norm else nn.Identity()
+
+    def forward(self, x):
+        q, k, v = (one(x) for one in (self.q_proj, self.k_proj, self.v_proj))
+        q, k, v = (one.view(len(x), -1, self.num_heads, self.width).transpose(1, 2) for one in (self.norm(q), k, v))
+        out = nn.functional.scaled_dot_product_attention(q, k, v).transpose(1, 2).reshape(*x.shape[:2], -1)
+        return self.out_proj(out).add_(x) if self.inplace else self.out_proj(out) + x
+
+
+def heads(plan=None, **given):
+    def build():
+        model = nn.ModuleDict({"layers": nn.Sequential(Heads(**given), Heads(**given))})
+        model.forward = lambda x: model["layers"](x)
+        if plan:
+            model._tp_plan = plan
+        return model, torch.randn(2, 8, 64)
+
+    return build
+
+
+def test_tensor_ranks_share_heads_and_not_tokens():
+    found = [one for one in record(heads(), world_size=2, parallel="tp=2").kernels if isinstance(one, Attention)]
+    assert {(one.samples, one.heads, one.length, one.seen, one.width) for one in found} == {(2, 2, 8, 8, 16)}
+
+
+def test_a_style_of_several_matrices_in_one_is_that_of_its_matrices():
+    """As plans of diffusers have them."""
+
+    class PackedColwiseParallel:
+        pass
+
+    class PackedRowwiseParallel:
+        pass
+
+    packed = {"layers.*.[qkv]_proj": PackedColwiseParallel(), "layers.*.out_proj": PackedRowwiseParallel()}
+    words = {"layers.*.[qkv]_proj": "colwise", "layers.*.out_proj": "rowwise"}
+    first, second = (record(heads(plan), world_size=2, parallel="tp=2") for plan in (packed, words))
+    assert first.kernels == second.kernels
+    assert first.messages == second.messages
+    assert any(one.collective == "all_reduce" for one in first.messages)
+
+
+@pytest.mark.parametrize(
+    ("given", "reason"),
+    [
+        ({"norm": True}, "its matrices cannot be divided over tensor ranks by their names; leave tp out"),
+        ({"inplace": True}, "changes in place what a divided matrix gives, .* write it out of place, or leave tp out"),
+    ],
+)
+def test_what_tensor_ranks_cannot_divide_is_refused_with_the_cure(given, reason):
+    record(heads(**given))
+    with pytest.raises(CrossflowError, match=reason):
+        record(heads(**given), world_size=2, parallel="tp=2")
+
+
+def test_an_unknown_error_on_tensor_ranks_names_the_way_without_them():
+    def build():
+        model, inputs = heads()()
+        model.forward = lambda _: 1 / 0
+        return model, inputs
+
+    with pytest.raises(CrossflowError, match=r"raised ZeroDivisionError.*; leave tp out, or call parallelize_module in the function"):
+        record(build, world_size=2, parallel="tp=2")
+
+
+def test_a_number_drawn_evenly_is_the_mean_of_what_it_may_be():
+    """As detection models of torchvision choose one of their sizes; a place among one was told 1, behind the end."""
+    found = []
+
+    def build():
+        model = perceptron()
+        own = model.forward
+
+        def forward(x):
+            found.append((float(torch.empty(1).uniform_(0.0, 3.0).item()), float(torch.rand(()).item())))
+            return own(x)
+
+        model.forward = forward
+        return model, torch.randn(4, 64)
+
+    record(build)
+    assert {first for first, _ in found} == {1.5}
+
+
+def test_a_norm_over_one_sample_names_the_batch():
+    def build(batch=1):
+        return nn.Sequential(nn.Linear(64, 64), nn.BatchNorm1d(64)), torch.randn(batch, 64)
+
+    record(build, batch=2)
+    with pytest.raises(CrossflowError, match="needs more than one of them; give a larger --batch, or fewer --microbatches"):
+        record(build, batch=1)
+
+
+def test_widths_out_of_tensors_are_refused_and_what_is_drawn_is_not():
+    """As RegNet of torchvision works out its widths; each was told to be 1. A sampler reads whole numbers as well."""
+
+    def widths():
+        width = int((torch.arange(2) * 32 + 32)[1].item())
+        return nn.Linear(64, width), torch.randn(4, 64)
+
+    def drawn():
+        torch.randperm(4).tolist()
+        return perceptron(), torch.randn(4, 64)
+
+    with pytest.raises(CrossflowError, match=r"reads a whole number out of a tensor, .*; work it out with numbers of Python or NumPy"):
+        record(widths)
+    assert record(drawn).parameters == record(lambda: (perceptron(), torch.randn(4, 64))).parameters

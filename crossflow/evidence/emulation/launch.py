@@ -15,6 +15,9 @@ import torch
 import torch.distributed as dist
 from torch.distributed import distributed_c10d as c10d
 from torch.distributed.fsdp._fully_shard import _fsdp_param, _fsdp_param_group
+from torch.distributed.tensor import _api as tensor_api
+from torch.distributed.tensor import _redistribute
+from torch.distributed.tensor.parallel import style
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from crossflow.base.errors import CrossflowError
@@ -24,6 +27,7 @@ from crossflow.evidence.emulation.process_group import EmulatedGroup, GradientWa
 from crossflow.evidence.emulation.processes import RunSettings
 from crossflow.evidence.emulation.real_group import NotedGroup, RealRuntime
 from crossflow.evidence.emulation.record import CallRecorder
+from crossflow.evidence.emulation.shards import DistributedTensors
 from crossflow.evidence.emulation.spawned import SpawnedRanks
 from crossflow.evidence.emulation.standstill import StandstillWatch
 from crossflow.evidence.emulation.store import SharedStore
@@ -146,6 +150,10 @@ def _replacements(settings: RunSettings, runtime: Runtime) -> Iterator[tuple[Any
     for name in ("TCPStore", "FileStore"):
         yield dist, name, lambda _: store
     yield _fsdp_param.FSDPParam, "_init_sharded_param", runtime.shards.dividing
+    tensors = DistributedTensors(shards=runtime.shards)
+    for module in (torch.distributed.tensor, tensor_api, style):
+        yield module, "distribute_tensor", tensors.distributing
+    yield _redistribute, "redistribute_local_tensor", tensors.gathering
     yield _fsdp_param_group, "foreach_all_gather", lambda old: _gathering(old, runtime)
     yield from spawned.replacements()
     yield from CheckpointPlans(settings.real).replacements()

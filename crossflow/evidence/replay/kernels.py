@@ -133,10 +133,11 @@ def _convolution(name: str, operation: TracedOperation) -> KernelParts | str:
     elif backward and made:
         ways = tuple(way for way, one in zip(ways, operation.out or (), strict=False) if isinstance(one, TracedTensor) and one.numel())
     rows = (data if turned else gradient).shape
-    found = implicit(weight, groups, float(rows[0] * math.prod(rows[2:])), ways)
+    pixels = float(rows[0] * math.prod(rows[2:]))
+    found = implicit(weight, groups, pixels, ways)
     if found is None:  # depthwise: each way reads two of the tensors and writes the third
         moved = len(ways) * sum(nbytes(one) for one in (gradient, data, weight))
-        return (KernelPart(kind=CONVOLUTION, kernels=(Pass(moved=moved, flops=2.0 * gradient.numel() * math.prod(weight.shape[2:])),)),)
+        return (KernelPart(kind=CONVOLUTION, kernels=(Pass(moved=moved, flops=operations.depthwise_flops(weight, pixels, ways)),)),)
     return (KernelPart(kind=CONVOLUTION, kernels=found, dtype=type_of(operation.args)),)
 
 

@@ -13,7 +13,7 @@ import torch
 
 from crossflow.base import files
 from crossflow.base.errors import CrossflowError, did_you_mean
-from crossflow.evidence.torch import ops
+from crossflow.evidence.torch import ops, scans
 from crossflow.evidence.torch.source import DTYPES, SourceModel, SourceOptions, raised
 
 ATTENTION = "crossflow"  # our attention's name in transformers
@@ -41,6 +41,7 @@ def load(path: Path, options: SourceOptions, world: contextlib.ExitStack) -> Sou
         raise
     except (Exception, SystemExit) as error:
         raise raised(error, str(file)) from error
+    world.enter_context(fused_scans())
     return SourceModel(module=module, kwargs=_inputs(module, config, options, str(file)))
 
 
@@ -110,6 +111,19 @@ def fused_attention() -> Iterator[None]:
         for table, kept in before:
             table.clear()
             table.update(kept)
+
+
+@contextlib.contextmanager
+def fused_scans() -> Iterator[None]:
+    """Let models of transformers that are loaded run the scan of a state-space layer as one kernel."""
+    changed = [(module, name, getattr(module, name), ours) for module, name, ours in scans.replacements()]
+    for module, name, _, ours in changed:
+        setattr(module, name, ours)
+    try:
+        yield
+    finally:
+        for module, name, before, _ in changed:
+            setattr(module, name, before)
 
 
 def _attend(

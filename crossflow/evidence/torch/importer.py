@@ -38,6 +38,11 @@ _UNDIVIDED = (
     "is invalid for input of size",
     "Sharding propagation failed",
     "split_with_sizes expects",
+    "Given normalized_shape=",  # a norm over all heads
+    "Attempting to broadcast a dimension",
+    "must match the size of tensor",
+    "The expanded size of the tensor",
+    "shapes cannot be multiplied",
 )
 _BY_NAMES = "its matrices cannot be divided over tensor ranks by their names; leave tp out, or call parallelize_module in the function"
 _COPIES = ("all_gather", "broadcast")  # of weights and of buffers
@@ -179,12 +184,20 @@ def _run(
     except CrossflowError:
         raise
     except (Exception, SystemExit) as error:
-        if plan is not None and plan.tensor > 1 and any(words in str(error) for words in _UNDIVIDED):
-            raise CrossflowError(f"{where}: {_BY_NAMES}") from error
+        if plan is not None and plan.tensor > 1:
+            raise _undivided(error, where) from error
         raise source.raised(error, where) from error
     if not recorder.records:
         raise CrossflowError(f"{where}: the step runs no operation of torch")
     return found, stages
+
+
+def _undivided(error: BaseException, where: str) -> CrossflowError:
+    """An error of a model whose matrices are divided over tensor ranks, which is likely the reason where no other is known."""
+    if any(words in str(error) for words in _UNDIVIDED):
+        return CrossflowError(f"{where}: {_BY_NAMES}")
+    found = source.raised(error, where)
+    return CrossflowError(f"{found}; leave tp out, or call parallelize_module in the function") if source.RAISED in str(found) else found
 
 
 def _prepared(model: source.SourceModel, options: source.SourceOptions) -> source.SourceModel:

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch.utils._pytree import tree_leaves
 
+from crossflow.evidence.torch import scans
 from crossflow.evidence.torch.recurrent import kernels_backward, kernels_forward
 from crossflow.program import operations
 from crossflow.program.kernels import Pass
@@ -72,10 +73,10 @@ def dtype_of(args: Any) -> str:
     return {torch.float32: "fp32", torch.float16: "fp16", torch.bfloat16: "bf16", torch.float64: "fp64"}.get(found, "fp8" if found else "")
 
 
-def pass_over(func: Any, reads: Mapping[int, float], writes: Mapping[int, float], out: Any) -> Pass:
-    """A pass that reads and writes, with an operation for every element that it makes."""
-    elements = sum(one.numel() for one in _tensors(out))
-    return Pass(moved=sum(reads.values()) + sum(writes.values()), flops=float(elements), what=name_of(func))
+def pass_over(func: Any, reads: Mapping[int, float], writes: Mapping[int, float], args: Any, out: Any) -> Pass:
+    """A pass that reads and writes, with an operation for every element that it makes, or those of a depthwise convolution."""
+    flops = operations.flops_of_pass(name_of(func), args, out, float(sum(one.numel() for one in _tensors(out))))
+    return Pass(moved=sum(reads.values()) + sum(writes.values()), flops=flops, what=name_of(func))
 
 
 def kernels_of(func: Any, args: Any, kwargs: Any, out: Any) -> KernelRows | None:
@@ -114,6 +115,7 @@ def _adamw(args: Any, _kwargs: Any, _out: Any) -> KernelRows:
 _OWN: Mapping[str, Callable[[Any, Any, Any], KernelRows | None]] = {
     "attention": _attention, "attention_backward": _attention_backward, "adamw": _adamw, TABLE_GRADIENT: _scattered,
     "_embedding_bag_backward": _pooled_back, "recurrent": kernels_forward, "recurrent_backward": kernels_backward,
+    "scan": scans.kernels_forward, "scan_backward": scans.kernels_backward,
 }  # fmt: skip
 
 

@@ -7,7 +7,7 @@ import fnmatch
 import functools
 import math
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,6 +27,12 @@ _ROWS = frozenset({
     "o", "o_proj", "out_proj", "wo", "w_o", "proj", "c_proj", "dense", "out", "output", "out_lin", "lin2", "fc2", "linear2", "w2", "down",
     "down_proj", "dense_4h_to_h", "proj_out", "fc_out", "wo_proj",
 })  # fmt: skip
+
+# Attributes of attention: its heads, and those of keys and values.
+_HEADS = (
+    "num_heads", "n_heads", "num_attention_heads", "n_head", "nhead", "heads", "num_key_value_heads", "num_kv_heads", "n_kv_heads",
+    "kv_heads",
+)  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -285,8 +291,9 @@ class _Columns(ColwiseParallel):
 
 def _divide(model: Any, mesh: Any) -> None:
     """Cut the layers of a model over a mesh: as its own plan says, or by names; and its table and head by the vocabulary."""
-    tied = _tied(model)
-    plan = dict(_own_plan(model) or _plan_by_name(model))
+    tied, own = _tied(model), _own_plan(model)
+    plan = dict(_plan_by_name(model) if own is None else own)
+    columns = [name for name, style in plan.items() if isinstance(style, _Columns)]
     if not any(name in plan for name in tied):  # a table that is a matrix of the model's plan stays whole
         plan |= _vocabulary(model, mesh.size())
     if not any(isinstance(style, RowwiseParallel) for style in plan.values()):
@@ -300,9 +307,24 @@ def _divide(model: Any, mesh: Any) -> None:
         if whole % ranks and not isinstance(module, nn.Embedding):
             raise CrossflowError(f"--parallel tp={ranks}: {name} has {whole} rows or columns to divide, which {ranks} does not divide")
         parallelize_module(module, mesh, style)
+    if own is None:
+        _share_heads(model, columns, ranks)
     for name in tied:
-        owner, _, own = name.rpartition(".")
-        setattr(model.get_submodule(owner), own, model.get_parameter(tied[name]))
+        owner, _, last = name.rpartition(".")
+        setattr(model.get_submodule(owner), last, model.get_parameter(tied[name]))
+
+
+def _share_heads(model: Any, columns: Iterable[str], ranks: int) -> None:
+    """Tell the modules of matrices that are cut by columns how many heads are left, by whichever name they know their number.
+
+    Plans of models of transformers need it not: their code works out the heads from the width. Other code would cut its tokens instead.
+    """
+    for owner in dict.fromkeys(name.rpartition(".")[0] for name in columns):
+        module = model.get_submodule(owner)
+        for name in _HEADS:
+            heads = vars(module).get(name)
+            if type(heads) is int and heads % ranks == 0:
+                setattr(module, name, heads // ranks)
 
 
 def _vocabulary(model: Any, ranks: int) -> dict[str, ParallelStyle]:
@@ -340,24 +362,30 @@ def _tied(model: Any) -> Mapping[str, str]:
 
 
 def _own_plan(model: Any) -> Iterator[tuple[str, ParallelStyle]] | None:
-    """The plan that a model of transformers carries, for its matrices."""
+    """The plan that a model of transformers or diffusers carries, for its matrices."""
     plan = getattr(model, "tp_plan", None) or getattr(model, "_tp_plan", None)
     if not plan:
         return None
     return ((name, style) for name, style in _named(model, plan))
 
 
-def _named(model: Any, plan: Mapping[str, str]) -> Iterator[tuple[str, ParallelStyle]]:
+def _named(model: Any, plan: Mapping[str, Any]) -> Iterator[tuple[str, ParallelStyle]]:
     inside = {id(one) for block in blocks(model) for one in block.modules()}
     for name, module in model.named_modules():
         if not isinstance(module, nn.Linear | nn.Embedding):
             continue
-        style = next((style for pattern, style in plan.items() if fnmatch.fnmatch(name, pattern) or name == pattern), "")
+        style = _word_of(next((style for pattern, style in plan.items() if fnmatch.fnmatch(name, pattern) or name == pattern), ""))
         whole = "rep" in style or "gather" in style or "split" in style  # between the two the result is on every rank
         if isinstance(module, nn.Linear) and style.startswith("colwise") and (id(module) in inside or not whole):
             yield name, ColwiseParallel(output_layouts=Replicate()) if whole else _Columns()
         elif isinstance(module, nn.Linear) and style.startswith("rowwise"):
             yield name, RowwiseParallel(input_layouts=Replicate()) if whole else RowwiseParallel()
+
+
+def _word_of(style: Any) -> str:
+    """The word for a style of a plan. A style of several matrices in one, which is no word, cuts each of them as the word says."""
+    kind = type(style).__name__.lower()
+    return style if isinstance(style, str) else next((word for word in ("colwise", "rowwise") if word in kind), "")
 
 
 def _plan_by_name(model: Any) -> Iterator[tuple[str, ParallelStyle]]:

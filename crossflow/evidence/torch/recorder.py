@@ -7,10 +7,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 from torch.utils._python_dispatch import TorchDispatchMode, is_traceable_wrapper_subclass_type
 from torch.utils._pytree import tree_leaves
 
+from crossflow.base.errors import CrossflowError
 from crossflow.evidence.torch import kernels, messages
 from crossflow.evidence.torch.ops import local
 from crossflow.program.collectives import Collective
@@ -21,6 +23,7 @@ FORWARD, BACKWARD, UPDATE = "forward", "backward", "update"
 COPY_IN, COPY_OUT = "all_gather_copy_in", "split_with_sizes_copy"  # of FSDP's gathers
 _DEVICE, _ITEM = torch.ops.prim.device.default, torch.ops.aten._local_scalar_dense.default
 _ADD = torch.ops.aten.add.Tensor
+_DRAWS = frozenset({"random_", "randperm", "randint", "bernoulli_", "bernoulli", "multinomial"})
 _NEAR = 16  # numbers of nodes of autograd among which that of an operation is looked for
 
 
@@ -100,6 +103,7 @@ class StepRecorder(TorchDispatchMode):
         self.calls: list[ModelCall] = []  # of models, not of their parts
         self._watched: set[int] = set()
         self._any: set[int] = set()  # flags that say whether any is set
+        self._drawn: dict[int, float] = {}  # mean of what was drawn evenly
         self._aside: set[int] = set()  # what FSDP fills on streams of its own, where nothing waits for a collective but its readers
 
     def clear(self) -> None:
@@ -198,8 +202,8 @@ class StepRecorder(TorchDispatchMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """As torch calls it; tensors that wrap others are taken apart first."""
         kwargs = kwargs or {}
-        if func is _DEVICE:
-            return func(*args, **kwargs)
+        if func is _DEVICE:  # asked for several times an operation
+            return args[0].fake_device if isinstance(args[0], FakeTensor) else func(*args, **kwargs)
         if any(is_traceable_wrapper_subclass_type(one) for one in types):
             return NotImplemented
         layer, phase = self._place()
@@ -213,17 +217,24 @@ class StepRecorder(TorchDispatchMode):
         return out
 
     def _item(self, tensor: Any, layer: str, phase: str) -> Any:
-        """A number that the host reads: it waits for the device, and is told 1; of flags, that all of them are set, and none too many.
+        """A number that the host reads: it waits for the device, and is told 1; of flags, that all of them are set, and none too many; of a
+        number drawn evenly, the mean.
 
         An optimizer is told 2: its second step is the one that stays, and NAdam divides by one minus a number that it reads.
         """
         key = self._key(tensor)
+        whole = not tensor.dtype.is_floating_point and tensor.dtype != torch.bool
+        if whole and not self._names and key not in self._drawn:  # no module has run yet: it may be the width of a layer
+            raise CrossflowError(
+                "what builds the model reads a whole number out of a tensor, whose values the import does not have; work it out with "
+                "numbers of Python or NumPy"
+            )
         if not self._updating:  # an optimizer reads the number of its steps, which lies on the host
             self.records.append(Record(name="item", layer=layer, phase=phase, reads={key: tensor.element_size()}, host="kernel"))
         if tensor.dtype == torch.bool:
             return key not in self._any
-        number = 2 if self._updating else 1
-        return float(number) if tensor.dtype.is_floating_point else number
+        number = 2 if self._updating else self._drawn.get(key, 1)
+        return float(number) if tensor.dtype.is_floating_point else int(number)
 
     def _run(self, func: Any, args: Any, kwargs: Any, out: Any, layer: str, phase: str) -> None:
         reads, writes = kernels.traffic(func, args, kwargs, out)
@@ -239,8 +250,14 @@ class StepRecorder(TorchDispatchMode):
             self._aside |= outputs.keys()
         if kernels.name_of(func) == "any":
             self._any |= outputs.keys()
+        if kernels.name_of(func) == "uniform_":
+            least = args[1] if len(args) > 1 else kwargs.get("from", 0.0)
+            most = args[2] if len(args) > 2 else kwargs.get("to", 1.0)
+            self._drawn |= dict.fromkeys(outputs, (least + most) / 2.0)
+        elif kernels.name_of(func) in _DRAWS:
+            self._drawn |= dict.fromkeys(outputs, 1.0)
         if found is None:
-            found = (kernels.pass_over(func, inputs, outputs, out),)
+            found = (kernels.pass_over(func, inputs, outputs, args, out),)
         self.records.append(
             Record(
                 name=kernels.name_of(func), layer=layer, phase=phase, kernels=found, reads=inputs, writes=outputs, fuses=fuses,

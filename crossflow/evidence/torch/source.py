@@ -79,6 +79,7 @@ def load(source: str | Callable[..., Any], options: SourceOptions, world: contex
     found = given(source, options, where_of(source)) if callable(source) else given(function(source), options, source)
     if "transformers" in sys.modules:
         world.enter_context(huggingface.fused_attention())
+        world.enter_context(huggingface.fused_scans())
     return found
 
 
@@ -128,9 +129,10 @@ def raised(error: BaseException, where: str) -> CrossflowError:
     for mark, cure in _CURES.items():
         if mark in f"{kind}: {error}":
             return CrossflowError(f"{where}: {cure}{place}")
-    return CrossflowError(f"{where} raised {kind}{place}: {what}" if what else f"{where} raised {kind}{place}")
+    return CrossflowError(f"{where}{RAISED}{kind}{place}: {what}" if what else f"{where}{RAISED}{kind}{place}")
 
 
+RAISED = " raised "  # of an error for which no cure is known
 LONGEST = 300  # characters of a message of other people's code
 _NO_GPU = "the import runs on fake tensors of the CPU; choose the device by torch.cuda.is_available()"
 _CURES = {
@@ -145,6 +147,8 @@ _CURES = {
     "Expected inputs of BF16 type": "torch multiplies matrices of experts in BF16 alone; give --dtype bf16",
     "does not have a sharding strategy registered": "torch cannot divide one of its operations over tensor ranks; write attention with "
     "scaled_dot_product_attention, or leave tp out",
+    "of _ToTorchTensor is a view and is being modified inplace": "a part of the model changes in place what a divided matrix gives, which "
+    "torch does not do; write it out of place, or leave tp out",
     "got mixed torch.Tensor and DTensor": "a part of the model uses divided weights without calling the module that has them, or beside "
     "weights that are not divided, which torch does not do; take ddp, or divide the model in the function",
     "SparseTensorImpl": "gradients with sparse=True are not recorded; build embeddings with sparse=False, whose gradients have every row "
@@ -153,6 +157,8 @@ _CURES = {
     "are fixed, such as grouped products, or give a detection model a fixed number of proposals",
     "DataDependentOutputException": "what runs depends on the values of data, which the import does not have; leave it out of the step",
     "GuardOnDataDependent": "what runs depends on the values of data, which the import does not have; leave it out of the step",
+    "Expected more than 1 value per channel when training": "a norm over the samples of a batch needs more than one of them; give a larger "
+    "--batch, or fewer --microbatches",
     "Torch not compiled with CUDA": _NO_GPU,
     "not linked with support for cuda": _NO_GPU,
     "two devices, cpu and cuda": _NO_GPU,

@@ -30,6 +30,7 @@ from crossflow.base.errors import CrossflowError
 from crossflow.evidence.torch.ops import FusedKernels
 from crossflow.evidence.torch.replicas import Replicated
 
+_PACKAGES = {"site-packages", "dist-packages"}  # folders of installed packages, the second one of Debian
 _MESH = ("__init__", "__getitem__", "_flatten", "_unflatten", "get_coordinate", "get_local_rank", "size")
 
 
@@ -222,7 +223,10 @@ def _environment(values: dict[str, str]) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _imports() -> Iterator[None]:
-    """Forget the user's modules, whose tensors are fake, and the search path to them; those of installed packages stay."""
+    """Forget the user's modules, whose tensors are fake, and the search path to them; those of installed packages stay.
+
+    These lie in the paths of this interpreter, or of the one below it that an environment shares its packages with.
+    """
     path, known, own = list(sys.path), set(sys.modules), Path(crossflow.__file__).parent
     installed = tuple(str(Path(place)) for place in {*sysconfig.get_paths().values(), str(own)})
     try:
@@ -231,5 +235,5 @@ def _imports() -> Iterator[None]:
         sys.path[:] = path
         for name in set(sys.modules) - known:
             file = getattr(sys.modules[name], "__file__", None)
-            if file is not None and not file.startswith(installed):
+            if file is not None and not file.startswith(installed) and _PACKAGES.isdisjoint(Path(file).parts):
                 del sys.modules[name]
