@@ -386,6 +386,7 @@ _COMMANDS: dict[str, tuple[str, tuple[Argument, ...]]] = {
     )),
     "trace": ("explain a real step from traces of the PyTorch profiler, and replay it with changes", (
         _argument("files", nargs="+", metavar="FILES", type=Path, help="a trace of each rank (.json, .json.gz), an archive or a folder"),
+        _argument("--advise", action="store_true", help="say why the step is slow: what takes time, what mending it brings, and how"),
         _argument("--what-if", default="", metavar="CHANGES", help=_TRACE_CHANGES),
         _argument("--compare", type=Path, metavar="OTHER", help="another trace of the same ranks, or a scenario, to compare with"),
         _argument("-o", "--output", type=Path, action="append", default=[], metavar="FILE", help=_WRITTEN),
