@@ -252,10 +252,8 @@ def advice(found: TraceReport) -> list[RenderableType]:
         figures = (show(one.gain, "s"), f"{one.gain / given.step_time:.1%}", show(one.time, "s"), one.trust)
         rows.append([Text(str(number)), *map(Text, figures), Text(one.title)])
         cures.append([Text(str(number)), Text(f"{one.cure.text}: {', '.join(one.cure.switches)}")])
-        cures += [
-            [Text(""), Text(_proved(proof.name, proof.count, proof.time, proof.rank, proof.at, proof.said))]
-            for proof in one.proofs[:_PROOFS]
-        ]
+        for proof in one.proofs[:_PROOFS]:
+            cures.append([Text(""), Text(_proved(proof.name, proof.count, proof.time, proof.rank, proof.at, proof.said))])
     aside = f"a step takes {show(given.step_time, 's')} in a replay, {show(found.measured, 's')} measured"
     header = ("", "gain", "", "takes", "trust", "")
     listed = page.section("Why the step is slow", rows, (1, 2, 3), aside=aside, header=header, wraps=5)
@@ -266,8 +264,9 @@ def advice(found: TraceReport) -> list[RenderableType]:
 
 def _proved(name: str, number: int, time: float, rank: int, at: float, said: str) -> str:
     """A proof in a line: how much of it there is, where the longest is, and what else is said of it."""
-    where = f"{'the longest ' if number > 1 else ''}on rank {rank}, {show(at, 's')} after its begin"
-    return f"- {_short(name)}: {show(time, 's')}{f' in {count(number)}' if number > 1 else ''}, {where}{f'; {said}' if said else ''}"
+    several = f" in {count(number)}" if number > 1 else ""
+    where = f", {'the longest ' if number > 1 else ''}on rank {rank}, {show(at, 's')} after its begin" if at else ""
+    return f"- {_short(name)}: {show(time, 's')}{several}{where}{f'; {said}' if said else ''}"
 
 
 def replay(found: TraceReport) -> RenderableType:
