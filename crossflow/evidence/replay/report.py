@@ -333,7 +333,7 @@ def report_of(
     paths: str | Path | Iterable[str | Path], *, execution: Iterable[str | Path] = (), contention: bool = True, name: str = "",
     **changes: Any,
 ) -> TraceReport:  # fmt: skip
-    """Read traces of a job, and explain them.
+    """Read traces of a job, and explain them: `advice` of the report says why the step is slow.
 
     Parameters
     ----------
@@ -345,6 +345,9 @@ def report_of(
     listed = [Path(path) for path in ([paths] if isinstance(paths, str | Path) else paths)]
     traces = joined(read_traces(listed), read_executions(execution))
     return report_on(graph_of(traces, contention=contention), name=name or listed[0].name.partition(".")[0], **changes)
+
+
+trace = report_of  # its public name
 
 
 def report_on(
