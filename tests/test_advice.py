@@ -293,6 +293,35 @@ def test_a_bubble_comes_first(tmp_path):
     assert "ScheduleInterleaved1F1B" in one.cure.switches
 
 
+def test_stages_that_hand_on_what_they_computed_lose_their_bubble_alone(tmp_path):
+    """The second of two stages waits for the first; without a bubble a step takes what the busier stage has to do."""
+    said = {"Collective name": "recv", "In msg nelems": 1000, "dtype": "Float"}
+    first_stage, second = Step(0, 2), Step(1, 2)
+    for _ in range(6):
+        ready = first_stage.launch(500.0)
+        sent = first_stage.launch(50.0, name="ncclDevKernel_SendRecv", op="nccl", stream=20, after=ready + GAP, **said)
+        first_stage.waits_for_streams()
+        first_stage.free[7] = sent
+        came = max(second.now + 10.0, second.free.get(7, 0.0) + GAP)
+        second.launch(sent - came, name="ncclDevKernel_SendRecv", op="nccl", stream=20, after=came, **said)
+        second.waits_for_streams()
+        second.free[7] = sent
+        second.launch(400.0)
+    one = found([each.write(tmp_path) for each in (first_stage, second)]).findings[0]
+    assert one.kind == "bubble"
+    assert one.gain == pytest.approx(400e-6, rel=0.05)  # the last microbatch of the second stage, which runs beside the first's then
+
+
+def test_a_trace_without_waits_says_that_the_host_may_wait(tmp_path):
+    step = Step()
+    step.launch(100.0)
+    step.host(3000.0)
+    step.launch(100.0)
+    step.wait = lambda: None
+    (one,) = [one for one in found(step.write(tmp_path)).findings if one.kind == "busy_host"]
+    assert one.proofs[0].said == "the trace has no waits of the host for the device, so that it may wait here"
+
+
 # ------------------------------------------------------------------------------------------ laws on real traces
 
 

@@ -153,6 +153,11 @@ class TracedSteps:
         return np.concatenate([trace.works.kind for trace in self.graph.traces])
 
     @functools.cached_property
+    def names(self) -> Index:
+        """Name of every work, in the names of its rank."""
+        return np.concatenate([trace.works.name for trace in self.graph.traces])
+
+    @functools.cached_property
     def shares(self) -> tuple[RankShare, ...]:
         """Where the mean step of every rank goes."""
         return mean_shares(shares_of(self.graph, self.times))
@@ -169,10 +174,10 @@ class TracedSteps:
         """
         found = np.zeros(len(self.graph.time))
         for rank in range(len(self.graph.traces)):
-            place = np.flatnonzero(chosen[self.works(rank)] & self.inside[self.works(rank)]) + int(self.graph.first[rank])
-            computing = (self.kinds == KERNEL) & ~self.graph.collective & self.inside
-            computing[: int(self.graph.first[rank])] = computing[int(self.graph.first[rank + 1]) :] = False
-            kernels, moved = self.spans[computing], self.spans[place]
+            mine = self.works(rank)
+            place = np.flatnonzero(chosen[mine] & self.inside[mine]) + mine.start
+            computing = (self.kinds[mine] == KERNEL) & ~self.graph.collective[mine] & self.inside[mine]
+            kernels, moved = self.spans[mine][computing], self.spans[place]
             exposed = uncovered(moved, union(kernels)) * _apart(moved)
             free = float(uncovered(np.reshape(union(kernels), (-1, 2)), union(moved)).sum())
             whole = float(exposed.sum())

@@ -12,7 +12,7 @@ import numpy as np
 from crossflow.base.arrays import Array, Index, Mask
 from crossflow.evidence.replay.changes import change_host, read_trace_changes, waits_of
 from crossflow.evidence.replay.collectives import traced_collectives
-from crossflow.evidence.replay.graph import NONE, GraphTimes
+from crossflow.evidence.replay.graph import GraphTimes
 from crossflow.evidence.replay.ills import Ill, Mend, TracedSteps, longest, shorter
 from crossflow.evidence.replay.kernels import ATTENTION, CONVOLUTION, OPTIMIZER, POINTWISE, PRODUCT, KernelPart, plain_name, result_of
 from crossflow.evidence.replay.kineto import COPY, UPDATE
@@ -306,16 +306,17 @@ def _collectives(steps: TracedSteps) -> Mapping[str, Index]:
 
 
 def bubbles(steps: TracedSteps) -> Iterator[Ill]:
-    """What stages of a pipeline wait for others in sends and receives; mended no message waits for the rank that comes last.
+    """What stages of a pipeline wait for others in sends and receives; mended no rank waits for another one.
 
-    A message takes what the shortest of its sort takes on its rank. This is the bound of a pipeline without a bubble.
+    What a rank waits for has been there before, where both ranks were read; else it takes what the shortest message of its sort takes.
+    This is the bound of a pipeline without a bubble.
     """
     graph = steps.graph
     works = np.concatenate([np.zeros(0, dtype=np.intp), *(mine for op, mine in _collectives(steps).items() if op in SENT)])
     if not len(works):
         return
     shortest: dict[tuple[int, int], float] = defaultdict(lambda: np.inf)
-    keys = [(graph.rank_of(work), int(_names(steps)[work])) for work in works.tolist()]
+    keys = [(graph.rank_of(work), int(steps.names[work])) for work in works.tolist()]
     for key, time in zip(keys, graph.time[works].tolist(), strict=True):
         shortest[key] = min(shortest[key], time)
     spans = steps.times[graph.ends[works]] - steps.times[graph.starts[works]]
@@ -333,24 +334,16 @@ def bubbles(steps: TracedSteps) -> Iterator[Ill]:
         yield Ill(kind="bubble", title=title, time=float(lost.sum()) / steps.count(), mend=mend, proofs=longest(proofs))
 
 
-def _names(steps: TracedSteps) -> Array:
-    """Name of every work among those of its rank."""
-    return np.concatenate([trace.works.name for trace in steps.graph.traces])
-
-
 def _unmet(steps: TracedSteps, works: set[int], then: Mend) -> Mend:
-    """Messages of works go on once the first of their ranks has come."""
+    """Ranks that wait in messages of some works for another one go on at once, as if these had been there before."""
     graph = steps.graph
-    dropped = np.zeros(len(graph.source), dtype=bool)
-    come = np.full(len(graph.time), NONE)
-    timed = np.flatnonzero(graph.work >= 0)
-    come[graph.work[timed]] = graph.source[timed]  # of works that do not meet their own start
+    waits = np.zeros(len(graph.time) + 1, dtype=bool)  # the last is of edges without a work
     for meeting in graph.meetings:
         mine = np.array(meeting.works)
         if works.issuperset(meeting.works):
             arrived = steps.times[graph.starts[mine]]
-            late = graph.starts[mine[arrived > arrived.min()]]
-            dropped |= (graph.target == come[mine[0]]) & np.isin(graph.source, late)
+            waits[mine[arrived < arrived.max()]] = True
+    dropped = waits[graph.work]
 
     def mend(given: GraphTimes) -> GraphTimes:
         return then(replace(given, kept=given.kept & ~dropped))
@@ -376,7 +369,7 @@ def copies(steps: TracedSteps) -> Iterator[Ill]:
     by_name: dict[str, list[int]] = defaultdict(list)
     for work in np.flatnonzero(chosen).tolist():
         rank = graph.rank_of(work)
-        by_name[graph.traces[rank].names[int(_names(steps)[work])]].append(work)
+        by_name[graph.traces[rank].names[int(steps.names[work])]].append(work)
     said = f"the host waits {1e3 * sum(held) / steps.count():.3g} ms a step for copies" if sum(held) else ""
     proofs = longest(steps.proof(name, np.array(mine), graph.time[mine], said) for name, mine in by_name.items())
     pinned = not any("Pageable" in name for name in by_name)

@@ -77,7 +77,7 @@ def late_comers(steps: TracedSteps) -> Iterator[Ill]:
     by_rank: dict[int, list[LateArrival]] = defaultdict(list)
     for rank, arrival in _arrivals(steps):
         by_rank[rank].append(arrival)
-    for rank, mine in by_rank.items():
+    for rank, mine in sorted(by_rank.items(), key=lambda item: -sum(one.excess for one in item[1]))[:MOST]:
         works = np.array([one.work for one in mine])
         number = steps.graph.traces[rank].rank
         proof = steps.proof(f"rank {number}", works, np.array([one.excess for one in mine]), _doing(steps, rank, mine))
@@ -283,7 +283,9 @@ def _unsaid(steps: TracedSteps, known: Sequence[Array]) -> Iterator[Ill]:
     if kept:
         mine, spared = np.array(kept), np.zeros(len(graph.source))
         np.add.at(spared, pieces.owner[mine], pieces.length[mine])
-        proofs = _by_operation(steps, mine)
+        waits = any(edges.points.waits.counts.any() for edges in graph.edges)
+        said = "" if waits else "the trace has no waits of the host for the device, so that it may wait here"
+        proofs = tuple(replace(one, said=said) for one in _by_operation(steps, mine))
         title = f"the host is busy for long without a launch ({len(kept)} times)"
         time = sum(one.time for one in proofs) / steps.count()
         yield Ill(kind="busy_host", title=title, time=time, mend=_spares(spared), proofs=proofs)
