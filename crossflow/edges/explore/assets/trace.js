@@ -100,14 +100,18 @@ function shownProof(one) {
   return `${one.name}: ${show(one.time_s, "s")}${one.count > 1 ? ` in ${grouped(one.count)}` : ""}${place}${one.note ? `; ${one.note}` : ""}`;
 }
 
+function column(width) {
+  return { display: "inline-block", minWidth: width };
+}
+
 function drawAdvice(found) {
   if (!found) {
     replace(view.advice, el("p", { class: "soft" }, "Advice is of a measured step on its own device."));
     return;
   }
   const rows = found.findings.map((one) => [
-    el("span", { title: one.evidence.map(shownProof).join("\n") }, one.title), show(one.gain_s, "s"), percent(one.gain_share, 2), show(one.time_s, "s"), one.trust,
-    el("span", {}, `${one.cure}: `, el("code", { class: "soft" }, one.switches.join(", "))),
+    el("span", { title: one.evidence.map(shownProof).join("\n"), style: column("10em") }, one.title), show(one.gain_s, "s"), percent(one.gain_share, 2), show(one.time_s, "s"),
+    el("span", { style: { whiteSpace: "nowrap" } }, one.trust), el("span", { style: column("14em") }, `${one.cure}: `, el("code", { class: "soft" }, one.switches.join(", "))),
   ]);
   replace(view.advice, rows.length ? table(["", "gain", "of the step", "takes", "trust", "what mends it"], rows, [1, 2, 3]) : "", el("p", { class: "soft" }, found.sentence));
 }
