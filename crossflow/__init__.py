@@ -63,6 +63,7 @@ if TYPE_CHECKING:  # what type checkers and editors know of the names below
     from crossflow.engine.runs.uneven import load_uneven as load_uneven
     from crossflow.engine.timeline.record import Timeline as Timeline
     from crossflow.evidence.calibration.calibrate import calibrate as calibrate
+    from crossflow.evidence.replay.report import trace as trace
     from crossflow.evidence.validation.comparison import validate as validate
     from crossflow.evidence.validation.left_out import leave_out as leave_out
     from crossflow.workload.requests.describe import DescribedRequests as DescribedRequests
@@ -123,6 +124,7 @@ _PUBLIC = {
     "show": "answers.catalogue.sheets",
     "examples": "answers.catalogue.examples",
     "example": "answers.catalogue.examples",
+    "trace": "evidence.replay.report",
     "validate": "evidence.validation.comparison",
     "leave_out": "evidence.validation.left_out",
     "calibrate": "evidence.calibration.calibrate",

@@ -202,12 +202,15 @@ def test_a_trace_shows_its_ranks_and_replays_changes():
     assert len(times) >= 5
     assert times == sorted(times)
     assert app.calls["timeline"]({"what_if": ""})["total"] == pytest.approx(start["first"]["step_time_s"], rel=1e-6)
+    assert app.calls["advice"]({}) == report_on(graph).advice.to_dict()
     json.dumps(app.offline(), allow_nan=False)
 
 
 def test_a_timeline_that_crossflow_wrote_is_a_trace(here):
     assert main(["timeline", "auto.yaml", "-o", "step.json.gz", "-q"]) == 0
-    start = opened("step.json.gz").start()
+    app = opened("step.json.gz")
+    start = app.start()
+    assert app.calls["advice"]({}) is None
     step = evaluated(load("auto.yaml"), {"settings": {}})["now"]["step_time"]
     assert start["first"]["step_time_s"] == pytest.approx(step, rel=1e-6)
 

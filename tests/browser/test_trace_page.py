@@ -35,6 +35,8 @@ def test_a_trace_shows_where_its_time_goes_and_replays_changes(opened, url):
     assert kinds.count() == len(report.model.kinds) > 3
     until(page, "document.querySelectorAll('.trace code').length >= 5")
     until(page, "document.querySelector('canvas.strip').height > 20")
+    until(page, f"document.body.textContent.includes({report.advice.sentence!r})")
+    assert page.locator("section", has_text="Why the step is slow").locator("tbody tr").count() == len(report.advice.findings) > 3
     page.fill(".whatif input", "compute*0.5")
     page.keyboard.press("Enter")
     wanted = show(report_of([TRACE], what_if="compute*0.5").step_time, "s")

@@ -190,6 +190,7 @@ _SERVED = (
     "picture (.png, .svg), table of all requests (.csv), trace for Perfetto (.json.gz), or the answer (.json); may be given several times"
 )
 _CHANGES = "changes such as all_reduce+2ms,bandwidth*0.5,latency+5us,all*1.1,rank[7]*1.2"
+_TRACES = "a trace of each rank (.json, .json.gz), an archive or a folder; or exports of Nsight Systems (.sqlite)"
 _TRACE_CHANGES = (
     "changes such as compute*0.5,all_reduce+2ms,host*0.5,kernel[*gemm*]*0.8,op[aten::gelu]*0,synchronisation*0,rank[3]+1ms,batch*2"
 )
@@ -384,8 +385,9 @@ _COMMANDS: dict[str, tuple[str, tuple[Argument, ...]]] = {
         _argument("--execution", nargs="+", default=[], metavar="ET", type=Path, help=f"of traces: {_EXECUTION}"),
         _argument("--name", default="", metavar="NAME", help="name of the program"),
     )),
-    "trace": ("explain a real step from traces of the PyTorch profiler, and replay it with changes", (
-        _argument("files", nargs="+", metavar="FILES", type=Path, help="a trace of each rank (.json, .json.gz), an archive or a folder"),
+    "trace": ("explain a real step from traces of the PyTorch profiler or Nsight Systems, and replay it with changes", (
+        _argument("files", nargs="+", metavar="FILES", type=Path, help=_TRACES),
+        _argument("--advise", action="store_true", help="say why the step is slow: what takes time, what mending it brings, and how"),
         _argument("--what-if", default="", metavar="CHANGES", help=_TRACE_CHANGES),
         _argument("--compare", type=Path, metavar="OTHER", help="another trace of the same ranks, or a scenario, to compare with"),
         _argument("-o", "--output", type=Path, action="append", default=[], metavar="FILE", help=_WRITTEN),

@@ -29,6 +29,7 @@ from crossflow.program.embedding.reuse import Reuse
 _SHOWN = 16  # ranks that a page lists
 _NAME = 64  # letters of a name that it shows
 _KERNEL, _OPERATION = 36, 20  # the same of a kernel beside its operation
+_PROOFS = 3  # of a finding
 _REASONS = 5  # kinds of kernels that are not modelled
 _PART_NAMES = {"exposed_communication": "communication"}
 
@@ -42,6 +43,8 @@ def run(arguments: argparse.Namespace) -> None:
         check_writable(arguments.write_overheads, "--write-overheads")
     elif arguments.host:
         raise CrossflowError("--host names the host of --write-overheads FILE, which was not given")
+    if arguments.advise:
+        _check_advised(arguments)
     overheads = None if arguments.overheads is None else read_overheads(arguments.overheads)
     found = report_of(
         arguments.files, execution=arguments.execution, what_if=arguments.what_if, overheads=overheads,
@@ -54,17 +57,33 @@ def run(arguments: argparse.Namespace) -> None:
         with named_by("--write-overheads"):
             write_overheads(overheads_of([found.graph], arguments.host), arguments.write_overheads)
         page.log(f"wrote {arguments.write_overheads}")
+    if arguments.advise:
+        _ = found.advice  # what it refuses is refused before a file is written
     if arguments.output:
         shown = traced_timeline(found.graph, found.times, found.name)
         for path in arguments.output:
             write_output(shown, None, path, None)
     other = None if arguments.compare is None else _other(arguments.compare, judged=arguments.json)
     if arguments.json:
-        page.emit_json(found.to_dict() if other is None else {"first": found.to_dict(), "second": other[1]})
+        first = {**found.to_dict(), **({"advice": found.advice.to_dict()} if arguments.advise else {})}
+        page.emit_json(first if other is None else {"first": first, "second": other[1]})
+    elif arguments.advise:
+        page.emit(headline(found), *advice(found), notes(found))
     elif other is None:
         page.emit(*sections(found))
     else:
         page.emit(*comparison(found, *other))
+
+
+def _check_advised(arguments: argparse.Namespace) -> None:
+    """CrossflowError where a changed step, or another one, is asked for beside advice."""
+    changed = {
+        "--what-if": arguments.what_if, "--compare": arguments.compare, "--on": arguments.on, "--overheads": arguments.overheads,
+        "--kernels": arguments.kernels != "trace",
+    }  # fmt: skip
+    for option, given in changed.items():
+        if given:
+            raise CrossflowError(f"--advise says why the step is slow as it was measured; leave out {option}")
 
 
 def _reuse(name: str) -> Reuse:
@@ -222,6 +241,32 @@ def unmodelled(found: TraceReport) -> RenderableType:
         [Text(_short(one.operation, _KERNEL)), Text(count(one.count)), Text(show(one.measured, "s")), Text(one.reason)] for one in listed
     ]
     return page.section("Not modelled", rows, (1, 2))
+
+
+def advice(found: TraceReport) -> list[RenderableType]:
+    """Why the step is slow: what mending each ill brings, and how it is mended."""
+    given = found.advice
+    shown = given.findings[:LARGEST]
+    rows, cures = [], []
+    for number, one in enumerate(shown, 1):
+        figures = (show(one.gain, "s"), f"{one.gain / given.step_time:.1%}", show(one.time, "s"), one.trust)
+        rows.append([Text(str(number)), *map(Text, figures), Text(one.title)])
+        cures.append([Text(str(number)), Text(f"{one.cure.text}: {', '.join(one.cure.switches)}")])
+        for proof in one.proofs[:_PROOFS]:
+            cures.append([Text(""), Text(_proved(proof.name, proof.count, proof.time, proof.rank, proof.at, proof.said))])
+    aside = f"a step takes {show(given.step_time, 's')} in a replay, {show(found.measured, 's')} measured"
+    header = ("", "gain", "", "takes", "trust", "")
+    listed = page.section("Why the step is slow", rows, (1, 2, 3), aside=aside, header=header, wraps=5)
+    left = [f"{len(given.findings) - len(shown)} more bring less"] if len(given.findings) > len(shown) else []
+    told = page.section("In all", [[Text(text)] for text in (given.sentence, *left)], wraps=0)
+    return [listed, told, page.section("What mends it, and what shows it", cures, wraps=1)]
+
+
+def _proved(name: str, number: int, time: float, rank: int, at: float, said: str) -> str:
+    """A proof in a line: how much of it there is, where the longest is, and what else is said of it."""
+    several = f" in {count(number)}" if number > 1 else ""
+    where = f", {'the longest ' if number > 1 else ''}on rank {rank}, {show(at, 's')} after its begin" if at else ""
+    return f"- {_short(name)}: {show(time, 's')}{several}{where}{f'; {said}' if said else ''}"
 
 
 def replay(found: TraceReport) -> RenderableType:

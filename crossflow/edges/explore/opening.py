@@ -41,6 +41,8 @@ def kind_of(path: Path) -> SourceKind:
         return _json(path)
     if path.suffix in files.YAML:
         return _yaml(path)
+    if is_traces(path):  # an export of Nsight Systems, whatever its name
+        return "traces"
     raise CrossflowError(_other(path))
 
 

@@ -1,4 +1,4 @@
-"""The page of a traced step: where the time of every rank goes, kinds of kernels, and what changes would bring, replayed when asked."""
+"""The page of a traced step: where the time of every rank goes, kinds of kernels, why it is slow, and what changes would bring."""
 
 from __future__ import annotations
 
@@ -42,7 +42,12 @@ def traces_app(paths: Sequence[Path], *, on: str = "") -> App:
     report = report_of(paths, on=on)
     command = ["crossflow", "trace", *map(str, paths), *(["--on", on] if on else [])]
     page = _Page(report, command, on)
-    calls: dict[str, Callable[[Mapping[str, Any]], Any]] = {"replay": page.replay, "usual": page.usual, "timeline": page.timeline}
+    calls: dict[str, Callable[[Mapping[str, Any]], Any]] = {
+        "replay": page.replay,
+        "usual": page.usual,
+        "timeline": page.timeline,
+        "advice": page.advice,
+    }
     return App(title=report.name, page="trace.html", start=page.start, calls=calls, offline=page.offline)
 
 
@@ -95,9 +100,14 @@ class _Page:
                 continue
         return sorted(found, key=lambda row: float(row["time"]))
 
+    def advice(self, _: Mapping[str, Any]) -> dict[str, Any] | None:
+        """Why the step is slow, what mending it brings and how it is mended; None of a step on another device, or that crossflow wrote."""
+        with self._lock:
+            return None if self._on or self._report.modelled else self._report.advice.to_dict()
+
     def offline(self) -> dict[str, Any]:
         """What the page needs where nothing can be replayed."""
-        return {"usual": self.usual({}), "timeline": self.timeline({})}
+        return {"usual": self.usual({}), "timeline": self.timeline({}), "advice": self.advice({})}
 
 
 def shown(report: TraceReport) -> dict[str, Any]:

@@ -159,17 +159,23 @@ def _operations(graph: StepGraph, rule: TraceRule, found: GraphTimes) -> None:
     """Change operations of a name: what the host spends inside of them, their launches, and the works that they launch."""
     some = False
     for rank, edges in enumerate(graph.edges):
-        trace, (before, calls) = edges.trace, graph.segments[rank]
+        trace = edges.trace
         chosen = np.array([*(fnmatch.fnmatchcase(name, rule.name) for name in trace.names), False])[trace.ops.name]
         for thread in np.unique(trace.ops.thread[chosen]).tolist():
-            mine = chosen & (trace.ops.thread == thread)
-            spans = union(np.stack([trace.ops.start[mine], trace.ops.end[mine]], axis=1))
-            some = True
-            for i in np.flatnonzero(edges.points.thread == thread).tolist():
-                inside = _change(rule, spans, edges.points, i, (int(before[i]), int(calls[i])), found.host)
-                works = [int(graph.first[rank]) + work for work in edges.points.works[i] if inside]
-                found.work[works] = found.work[works] * rule.value if rule.sign == "*" else found.work[works]
+            mine, some = chosen & (trace.ops.thread == thread), True
+            works = change_host(graph, rank, thread, np.stack([trace.ops.start[mine], trace.ops.end[mine]], axis=1), rule, found.host)
+            found.work[works] = found.work[works] * rule.value if rule.sign == "*" else found.work[works]
     _expect(rule, some)
+
+
+def change_host(graph: StepGraph, rank: int, thread: int, spans: Array, rule: TraceRule, host: Array) -> list[int]:
+    """Change what a thread of the host spends within some spans, shape (spans, 2), in place; the works that it launches there. [s]"""
+    edges, (before, calls), first = graph.edges[rank], graph.segments[rank], int(graph.first[rank])
+    joined, works = union(spans), list[int]()
+    for i in np.flatnonzero(edges.points.thread == thread).tolist():
+        inside = _change(rule, joined, edges.points, i, (int(before[i]), int(calls[i])), host)
+        works += [first + work for work in edges.points.works[i] if inside]
+    return works
 
 
 def _change(rule: TraceRule, spans: JoinedSpans, points: HostPoints, point: int, segments: tuple[int, int], host: Array) -> bool:
@@ -197,15 +203,26 @@ def _overlap(spans: JoinedSpans, start: float, end: float) -> tuple[float, int]:
 
 def _freed(graph: StepGraph, rule: TraceRule, found: GraphTimes) -> None:
     """Let the host go on without waiting for the device."""
-    ends = np.zeros(len(graph.moments), dtype=bool)
-    for rank, edges in enumerate(graph.edges):
-        points = edges.points
-        named = np.array([fnmatch.fnmatchcase(name, rule.name) for name in points.names])
-        ends[graph.calls[rank][1][(points.waits.counts > 0) & named[points.name]]] = True
-    _expect(rule, ends.any())
-    works = np.zeros(len(graph.moments), dtype=bool)
+    points = []
+    for edges in graph.edges:
+        named = np.array([fnmatch.fnmatchcase(name, rule.name) for name in edges.points.names])
+        points.append((edges.points.waits.counts > 0) & named[edges.points.name])
+    _expect(rule, any(one.any() for one in points))
+    found.kept[waits_of(graph, points)] = False
+
+
+def waits_of(graph: StepGraph, points: Sequence[Mask]) -> Mask:
+    """Edges along which the host waits for the device in some calls, shape (edges,).
+
+    Parameters
+    ----------
+    points : of every rank, which of its calls, shape (points,).
+    """
+    ends, works = (np.zeros(len(graph.moments), dtype=bool) for _ in range(2))
+    for (_, returns), chosen in zip(graph.calls, points, strict=True):
+        ends[returns[chosen]] = True
     works[graph.ends] = True
-    found.kept[ends[graph.target] & works[graph.source]] = False
+    return np.asarray(ends[graph.target] & works[graph.source])
 
 
 def _later(graph: StepGraph, rule: TraceRule, found: GraphTimes) -> None:

@@ -252,7 +252,7 @@ def _cut_thread(trace: RankTrace, points: HostPoints, thread: int) -> tuple[Inde
 
     The begins and ends of its top-level operations and its points are put in order; a piece goes from the latest moment so far to each.
     """
-    tops, here = _top_level(trace, thread), np.flatnonzero(points.thread == thread)
+    tops, here = top_level(trace, thread), np.flatnonzero(points.thread == thread)
     begins, ends = trace.ops.start[tops], trace.ops.end[tops]
     time = np.concatenate([np.stack([begins, ends], axis=1).ravel(), points.start[here]])
     rank = np.concatenate([np.stack([np.ones(len(tops)), np.where(ends > begins, 0.0, 2.0)], axis=1).ravel(), np.full(len(here), 1.5)])
@@ -281,7 +281,7 @@ def _latest(chosen: Mask) -> Index:
     return np.concatenate([np.full(1, -1), found])[: len(chosen)]
 
 
-def _top_level(trace: RankTrace, thread: int) -> Index:
+def top_level(trace: RankTrace, thread: int) -> Index:
     """Operations of a thread that lie in no other."""
     mine = np.flatnonzero(trace.ops.thread == thread)
     found, last = array("q"), -np.inf

@@ -23,6 +23,7 @@ from crossflow.base.limits import EVENT_BYTES, opened
 
 PIECE = 1 << 20  # bytes that are read at once
 LARGEST = EVENT_BYTES  # characters that one event, or one value beside the events, may have
+SQLITE = b"SQLite format 3\0"  # how every SQLite file begins
 LISTS = ("traceEvents", "nodes")  # what the list of events is called
 _DECODER = json.JSONDecoder(strict=False)  # names of kernels may hold control characters
 _BLANKS = re.compile(r"[ \t\r\n]*")
@@ -193,13 +194,24 @@ def is_traces(path: Path) -> bool:
     if path.name.endswith((".tar.gz", ".tgz", ".tar")):
         return True
     if not path.is_file() or not path.name.endswith((".json", ".json.gz")):
-        return False
+        return is_nsight(path)
     try:
         with opened(path) as stream, _plain(stream) as text:
             begin = text.read(PIECE)
     except (OSError, EOFError, zlib.error):
         return False
     return any(f'"{name}"'.encode() in begin for name in LISTS) or (begin.lstrip()[:1] == b"[" and b'"ph"' in begin)
+
+
+def is_nsight(path: Path) -> bool:
+    """Whether a file is of SQLite, as exports are."""
+    if not path.is_file():
+        return False
+    try:
+        with opened(path) as stream:
+            return stream.read(len(SQLITE)) == SQLITE
+    except OSError:
+        return False
 
 
 @contextlib.contextmanager

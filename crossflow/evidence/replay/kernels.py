@@ -210,6 +210,15 @@ def _made(kind: str, name: str, operation: TracedOperation, given: Sequence[Trac
     return [replace(given[0], shape=shape, element=element)]
 
 
+def result_of(name: str, operation: TracedOperation) -> TracedTensor | None:
+    """What a pointwise operation writes, None where its sizes do not say it."""
+    plain, given = plain_name(name), [*tensors_of(operation.args)]
+    if not given:
+        return None
+    made = given if plain.endswith("_") and not plain.endswith("__") else _made(POINTWISE, plain, operation, given)
+    return made[0] if made else None
+
+
 def _broadcast(shapes: Sequence[tuple[int, ...]]) -> tuple[int, ...]:
     longest = max(map(len, shapes))
     padded = [(1,) * (longest - len(shape)) + shape for shape in shapes]

@@ -13,7 +13,7 @@ import functools
 import itertools
 import math
 from array import array
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -23,7 +23,8 @@ import numpy as np
 from crossflow.base.arrays import Array, Index, Mask, rows_of
 from crossflow.base.errors import CrossflowError, Problem, SpecError
 from crossflow.engine.timeline.record import MODELLED
-from crossflow.evidence.replay.events import EventFile, event_files
+from crossflow.evidence.replay.events import EventFile, event_files, is_nsight
+from crossflow.evidence.replay.nsight import REPORTS, nsight_files, refuse_clocks_apart
 from crossflow.evidence.replay.tensors import TracedOperation
 
 KERNEL, COPY, SET = range(3)  # what a device does
@@ -334,7 +335,7 @@ def read_traces(paths: Iterable[str | Path]) -> tuple[RankTrace, ...]:
 
     Parameters
     ----------
-    paths : files (.json, .json.gz), archives (.tar.gz) or folders with a trace a rank.
+    paths : files (.json, .json.gz), archives (.tar.gz) or folders with a trace a rank; or exports of Nsight Systems (.sqlite).
 
     Raises
     ------
@@ -344,10 +345,11 @@ def read_traces(paths: Iterable[str | Path]) -> tuple[RankTrace, ...]:
         Where two files are of one rank.
     """
     found: list[tuple[EventFile, _TraceColumns]] = []
-    for file in itertools.chain.from_iterable(event_files(Path(path)) for path in paths):
+    for file in itertools.chain.from_iterable(_files(Path(path)) for path in paths):
         for columns in _collected(file):
             _check(file, columns)
             found.append((file, columns))
+    refuse_clocks_apart([file for file, _ in found])
     origins = [_origin(file, columns) for file, columns in found]
     zero = min(origins, default=0.0)
     traces = []
@@ -367,6 +369,14 @@ def read_traces(paths: Iterable[str | Path]) -> tuple[RankTrace, ...]:
         both = f"{last.source} and {by_rank[last.rank].source}"
         raise CrossflowError(f"{both} are both of rank {last.rank}; give one trace of each rank of one job")
     return tuple(by_rank[rank] for rank in sorted(by_rank))
+
+
+def _files(path: Path) -> Iterator[EventFile]:
+    """Files of events at a path, or the processes of an export of Nsight Systems."""
+    if path.name.endswith(REPORTS) and path.is_file():
+        cure = f"nsys export --type sqlite {path.name}, and give the file that it writes"
+        raise SpecError([Problem(file=str(path), message=f"a report of Nsight Systems is read from its export; run {cure}")])
+    return nsight_files(path) if is_nsight(path) else event_files(path)
 
 
 def _collected(file: EventFile) -> Sequence[_TraceColumns]:

@@ -98,6 +98,7 @@ class ModelledUnit:
     kernels : by the short name of its longest kernel, for people.
     works : places in the graph.
     part : what they do.
+    op : place of the operation in its trace, -1 of a copy or a fill.
     """
 
     rank: int
@@ -105,6 +106,7 @@ class ModelledUnit:
     kernels: str
     works: tuple[int, ...]
     part: KernelPart
+    op: int = -1
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -217,7 +219,7 @@ class _Reader:
                 longest = max(mine, key=lambda work: self.trace.works.end[work] - self.trace.works.start[work])
                 yield ModelledUnit(
                     rank=self.rank, name=self.trace.names[self.trace.ops.name[op]], kernels=short_name(names[longest]),
-                    works=tuple(self.first + work for work in mine), part=self._shared(part, [names[work] for work in mine]),
+                    works=tuple(self.first + work for work in mine), part=self._shared(part, [names[work] for work in mine]), op=op,
                 )  # fmt: skip
 
     def _shared(self, part: KernelPart, names: Sequence[str]) -> KernelPart:

@@ -14,6 +14,7 @@ import numpy as np
 from crossflow.base import provenance
 from crossflow.base.arrays import Array, Index
 from crossflow.base.errors import CrossflowError
+from crossflow.evidence.replay.advice import StepAdvice, advise
 from crossflow.evidence.replay.batch import batch_change
 from crossflow.evidence.replay.breakdown import (
     RankShare,
@@ -197,6 +198,21 @@ class TraceReport:
             found[name] = total / steps, (length(union([*own, *computing])) - length(computing)) / steps
         return found
 
+    @functools.cached_property
+    def advice(self) -> StepAdvice:
+        """Why the step is slow as it was measured, and what mending it brings.
+
+        Raises
+        ------
+        CrossflowError
+            For a step that crossflow wrote, or with changes.
+        """
+        if self.modelled:
+            raise CrossflowError(not_replayed(self.graph.traces[0]))
+        if self.replayed:
+            raise CrossflowError(f"advice is of the step as it was measured; leave out the changes ({self.changes})")
+        return advise(self.graph, self.model)
+
     @property
     def notes(self) -> tuple[str, ...]:
         """What had to be assumed, as sentences."""
@@ -314,20 +330,24 @@ def _notes(report: TraceReport) -> Iterable[str]:
 
 
 def report_of(
-    paths: Iterable[str | Path], *, execution: Iterable[str | Path] = (), contention: bool = True, name: str = "", **changes: Any
-) -> TraceReport:
-    """Read traces of a job, and explain them.
+    paths: str | Path | Iterable[str | Path], *, execution: Iterable[str | Path] = (), contention: bool = True, name: str = "",
+    **changes: Any,
+) -> TraceReport:  # fmt: skip
+    """Read traces of a job, and explain them: `advice` of the report says why the step is slow.
 
     Parameters
     ----------
-    paths : Kineto traces of its ranks: files, archives or folders.
+    paths : Kineto traces of its ranks: one or several files, archives or folders.
     execution : execution traces of the same ranks.
     contention : whether kernels that fill the device hold back others in a replay.
     changes : as `report_on` takes them.
     """
-    listed = [Path(path) for path in paths]
+    listed = [Path(path) for path in ([paths] if isinstance(paths, str | Path) else paths)]
     traces = joined(read_traces(listed), read_executions(execution))
     return report_on(graph_of(traces, contention=contention), name=name or listed[0].name.partition(".")[0], **changes)
+
+
+trace = report_of  # its public name
 
 
 def report_on(

@@ -15,7 +15,7 @@ let now = start.first;
 
 const view = {
   time: el("div", { class: "big", id: "step-time" }), told: el("div", {}), decided: el("div", { class: "soft" }),
-  ranks: el("div", {}), usual: el("div", {}), communication: el("div", {}), kernels: el("div", {}), kinds: el("div", {}), losses: el("div", {}),
+  ranks: el("div", {}), usual: el("div", {}), advice: el("div", {}), communication: el("div", {}), kernels: el("div", {}), kinds: el("div", {}), losses: el("div", {}),
   waits: el("div", {}), path: el("div", {}), unmodelled: el("div", {}), notes: el("div", { class: "soft" }), error: el("div", { class: "whatif-told bad", role: "alert" }),
   commands: el("div", {}), strip: strip(),
 };
@@ -93,6 +93,29 @@ function draw() {
   drawCommands();
 }
 
+// ---------------------------------------------------------------------------------------------- advice
+
+function shownProof(one) {
+  const place = one.longest_at_s ? `, ${one.count > 1 ? "the longest " : ""}on rank ${one.longest_on_rank}, ${show(one.longest_at_s, "s")} after its begin` : "";
+  return `${one.name}: ${show(one.time_s, "s")}${one.count > 1 ? ` in ${grouped(one.count)}` : ""}${place}${one.note ? `; ${one.note}` : ""}`;
+}
+
+function column(width) {
+  return { display: "inline-block", minWidth: width };
+}
+
+function drawAdvice(found) {
+  if (!found) {
+    replace(view.advice, el("p", { class: "soft" }, "Advice is of a measured step on its own device."));
+    return;
+  }
+  const rows = found.findings.map((one) => [
+    el("span", { title: one.evidence.map(shownProof).join("\n"), style: column("10em") }, one.title), show(one.gain_s, "s"), percent(one.gain_share, 2), show(one.time_s, "s"),
+    el("span", { style: { whiteSpace: "nowrap" } }, one.trust), el("span", { style: column("14em") }, `${one.cure}: `, el("code", { class: "soft" }, one.switches.join(", "))),
+  ]);
+  replace(view.advice, rows.length ? table(["", "gain", "of the step", "takes", "trust", "what mends it"], rows, [1, 2, 3]) : "", el("p", { class: "soft" }, found.sentence));
+}
+
 // ---------------------------------------------------------------------------------------------- what if
 
 const ask = newest("replay", (answer) => {
@@ -135,10 +158,11 @@ function build() {
   const first = el("section", { class: "card" }, el("h2", {}, "Step"), view.time, view.told, view.decided, el("h2", { class: "next" }, "Where the time goes", el("small", {}, " mean step of each rank")), view.ranks);
   const what = el("section", { class: "card" }, el("h2", {}, "What if"), asked, view.error, view.usual);
   const communication = card("Communication", start.modelled ? `of rank ${now.stands_for}` : "of the slowest rank, waiting included", view.communication);
+  const why = Object.assign(card("Why the step is slow", "what mending it brings, by replays", view.advice), { className: "card wide" });
   const kernels = card("Largest kernels", start.modelled ? `of rank ${now.stands_for}` : "all steps of the slowest rank", view.kernels);
   const timeline = Object.assign(view.strip.element, { className: "card wide" }), commands = card("Commands", "", view.commands);
   const cards = start.modelled ? [first, commands, timeline, communication, kernels] : [
-    first, what, timeline, card("Kinds of kernels", "all ranks and steps, against the model", view.kinds), communication,
+    first, what, why, timeline, card("Kinds of kernels", "all ranks and steps, against the model", view.kinds), communication,
     kernels, card("Who the others wait for", "all ranks together", view.waits),
     card("Kernels that lose most against the model", "", Object.assign(view.losses, { className: "broad" })), card("Longest on the critical path", "", view.path),
     card("Not modelled", "", view.unmodelled), commands];
@@ -151,11 +175,13 @@ function begin() {
   draw();
   if (start.offline) {
     drawUsual(start.answers.usual);
+    drawAdvice(start.answers.advice);
     view.strip.draw(start.answers.timeline);
     return;
   }
   if (state.w) change(state.w);
   else timed({ what_if: "" });
+  if (!start.modelled) call("advice").then(drawAdvice).catch((error) => replace(view.advice, el("p", { class: "bad" }, error.message)));
   if (!start.modelled) call("usual").then(drawUsual).catch((error) => replace(view.usual, el("p", { class: "bad" }, error.message)));
 }
 
