@@ -32,11 +32,7 @@ from crossflow.workload.spec import TransformerSpec
 
 LENGTHS = ("max-model-len", "context-length", "--max_seq_len")  # of the longest request, by engine
 TRAINING = ("megatron", "torchtitan", "deepspeed")
-CHECKPOINTED = (
-    "workload.dtype",
-    "workload.weight_dtype",
-    "workload.weight_sparsity",
-)  # which a checkpoint says where no flag does, in its own way
+CHECKPOINTED = ("workload.dtype", "workload.weight_dtype")  # which a checkpoint says where no flag does, in its own way
 PLAIN = ("torchtitan", "deepspeed", "tensorrt-llm")  # whose keys of structured files have no hyphens before them
 TEXT, STDIN = "<text>", "<stdin>"  # the names of what is no file
 
