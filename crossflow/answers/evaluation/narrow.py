@@ -56,8 +56,8 @@ def unused_sparsity(scenario: Scenario) -> Iterator[str]:
         if workload.dtype not in with_like(system.sparse_rates):
             field = "sparse_rates" if isinstance(system, GeneratedSystem) else "sparse_throughput"
             yield (
-                f"workload.weight_sparsity: {system.name} multiplies as many {workload.dtype} numbers as without it, for {place} has no"
-                f" {field}.{workload.dtype}; weights take fewer bytes, which kernels unpack"
+                f"workload.weight_sparsity: {system.name} multiplies as many {workload.dtype} numbers as without it; weights take fewer"
+                f" bytes, which kernels unpack. Where units leave half of the numbers out, give {place}.{field}.{workload.dtype}"
             )
 
 
