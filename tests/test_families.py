@@ -393,6 +393,15 @@ def test_types_of_layers_that_do_not_fit_are_told(workload, sentence):
     assert sentence in str(caught.value)
 
 
+@pytest.mark.parametrize(("structure", "told"), [("2:4", 1), ("0:0", 0), ("unstructured", 0)])
+def test_weights_that_a_checkpoint_leaves_out_are_told(structure, told):
+    config = {**NVFP4, "sparsity_config": {"format": "sparse-24-bitmask", "sparsity_structure": structure}}
+    sentences = stored(config, conventions().quantised, DENSE).told
+    assert [one.startswith("its weights have 2:4 sparsity, which is left out here; give weight_sparsity: 2:4") for one in sentences] == [
+        True
+    ] * told
+
+
 def test_scales_of_keys_and_values_are_told():
     (told,) = stored({**NVFP4, "kv_cache_scheme": {"num_bits": 8, "type": "float"}}, conventions().quantised, DENSE).told
     assert told.startswith("it has scales for keys and values in float 8, which are kept in 16 bits; give kv_dtype: fp8")

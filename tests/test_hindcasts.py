@@ -57,6 +57,23 @@ def test_every_input_is_older_than_the_announcement(name):
     assert ANNOUNCED[file.predecessor] < file.announced.isoformat()
 
 
+@pytest.mark.parametrize("name", [name for name in BLIND if hindcasts()[name].datasheet])
+def test_devices_of_a_node_are_joined_as_a_dated_fact_says(name):
+    """As the system is whose steps are compared, but for sums in the switch, which came with H100."""
+    file, (workload, strategy) = hindcasts()[name], FIGURES["training, 7B"].run
+    joined, known = (
+        crossflow.from_dict({"system": system, "workload": workload, "strategy": strategy}) for system in (system_of(file), file.datasheet)
+    )
+    assert joined.system.network.intra.fabric == known.system.network.intra.fabric.removesuffix("-sharp") != "ideal"
+    assert joined.system.network.intra.bandwidth is None  # that of the links follows from their technology
+
+
+def test_an_unknown_fabric_is_refused():
+    data = files.read_yaml(files.find("templates", "hindcast-h100")).data
+    with pytest.raises(SpecError, match="facts: fabric: expected one of ideal, nvswitch"):
+        read("hindcast-h100", facts={**data["facts"], "fabric": {**data["facts"]["fabric"], "value": "nvswich"}})
+
+
 def test_a_fact_that_was_public_too_late_is_refused():
     late = files.read_yaml(files.find("templates", "hindcast-h100")).data["facts"]
     with pytest.raises(SpecError, match="power was public on 2022-03-22 only, and the chip was announced on 2022-03-22"):

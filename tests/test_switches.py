@@ -259,7 +259,7 @@ TRANSFORMER = {
     "experts.groups": When(4, GROUPS), "experts.active_groups": When(1, GROUPS), "experts.router_bias": When(True, MOE), "experts.balance_bias": When(True, MOE), "encoder.layers": When(2, ENCODER), "encoder.sequence": When(512, ENCODER), "mtp_layers": 1,
     "image.size": When(448, IMAGE), "image.patch": When(14, IMAGE), "image.channels": When(1, IMAGE), "image.classes": When(10, IMAGE),
     "image.class_token": When(False, IMAGE), "head": "masked", "pooler": True, "token_types": 2, "parallel": True,
-    "dropout": True, "global_batch": 128, "dtype": "fp32", "weight_dtype": When("int8", SERVED), "kv_dtype": When("int8", SERVED),
+    "dropout": True, "global_batch": 128, "dtype": "fp32", "weight_dtype": When("int8", SERVED), "kv_dtype": When("int8", SERVED), "weight_sparsity": When("2:4", SERVED),
     "wide_layers": When("mlp", {**SERVED, "workload.weight_dtype": "int8"}), "optimizer": "sgd", "task": "forward",
     "adapters.rank": When(64, ADAPTED), "adapters.targets": When("query", ADAPTED), "adapters.joined": When(True, ADAPTED), "adapters.base": When("fp8", ADAPTED),
     "adapters.double": When(False, {"workload.adapters": {"rank": 16, "base": "nf4"}}),

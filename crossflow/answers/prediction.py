@@ -14,7 +14,7 @@ from crossflow.answers.evaluation import evaluate
 from crossflow.answers.evaluation.congestion import CongestedStep, congested_step
 from crossflow.answers.evaluation.layered import PlacedStage, machine, placed_stages, stage_memory
 from crossflow.answers.evaluation.likeness import told_trust, trust, trusts
-from crossflow.answers.evaluation.narrow import slower_experts
+from crossflow.answers.evaluation.narrow import slower_experts, unused_sparsity
 from crossflow.answers.evaluation.remedies import Remedy, remedies
 from crossflow.answers.idle import idle
 from crossflow.answers.points import division_notes, variant
@@ -413,6 +413,7 @@ class Prediction(PlainData, Tabular):
         if not isinstance(workload, TransformerSpec):
             return tuple(found)
         found += slower_experts(self.scenario, self.device)
+        found += unused_sparsity(self.scenario)
         if self._memory and (crowded := full_text(*self._memory)):
             found.append(crowded)
         guesses = workload.serves and workload.serving.speculation is not None

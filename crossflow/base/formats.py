@@ -53,6 +53,43 @@ FORMATS: Mapping[str, Format] = {
 }  # fmt: skip
 DTYPE_BYTES: Mapping[str, float] = {name: one.size for name, one in FORMATS.items()}
 HALF = 2.0  # size of an element in 16 bits [B]
+STRUCTURED = " 2:4"  # ends the name of a type of weights of which two in every four are kept, each with the place that it had
+PLACE = 2  # bits of the place of a weight that is kept among its four. [bit]
+
+
+def structured(dtype: str) -> str:
+    """Type of weights with 2:4 sparsity.
+
+    >>> structured("bf16"), without_structure("bf16 2:4"), without_structure("bf16")
+    ('bf16 2:4', 'bf16', 'bf16')
+    """
+    return dtype + STRUCTURED
+
+
+def without_structure(stored: str) -> str:
+    """Type of the weights that are kept."""
+    return stored.removesuffix(STRUCTURED)
+
+
+def _structured_size(form: Format) -> float:
+    """Size of a weight with its share of places and scales, those that are not kept counted, too [1]_, Sec. 2. [B]
+
+    Half of the weights are kept, each with two bits that say its place among four; pairs of two weights of 4 bits have one place [2]_, and
+    so half of that. Scales that units apply are as many as of other weights that are kept; those that software applies are as before.
+
+    References
+    ----------
+    .. [1] Mishra et al., "Accelerating Sparse Deep Neural Networks", arXiv:2104.08378, 2021.
+    .. [2] NVIDIA, "PTX ISA 8.8", Sec. 9.7.14.6, "Sparse matrix storage": 4:8 in pairs for types of 4 bits.
+    """
+    places = PLACE / 2.0 if form.bits > 4 else PLACE / 4.0
+    scales = form.scale / form.block if form.block else 0.0
+    return (form.bits / 2.0 + places + scales * (0.5 if form.scale_exponent else 1.0)) / 8.0
+
+
+STORED_BYTES: Mapping[str, float] = {  # of elements in memory, weights with 2:4 sparsity among them
+    **DTYPE_BYTES, **{structured(name): _structured_size(one) for name, one in FORMATS.items() if one.bits <= 16},
+}  # fmt: skip
 
 
 def with_like(rates: Mapping[str, RateOf]) -> dict[str, RateOf]:

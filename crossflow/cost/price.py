@@ -9,7 +9,7 @@ from dataclasses import dataclass, fields, replace
 import numpy as np
 
 from crossflow.base.arrays import Array, Index, Mask, divide
-from crossflow.base.formats import DTYPE_BYTES
+from crossflow.base.formats import DTYPE_BYTES, without_structure
 from crossflow.cost.attention import calls_of, library_attention_costs
 from crossflow.cost.experts import expert_library, general_costs, grouped_costs
 from crossflow.cost.lookups import lookup_costs
@@ -190,11 +190,19 @@ def _priced(table: KernelTable, program: Program, architecture: Architecture, st
     if table.kind is Experts:
         return _experts(table, program.dtype, architecture, stack, least=least)
     second = np.where(np.isnan(table.stored), 1.0, table.stored / DTYPE_BYTES[dtype])
-    library = _library(dtype, architecture, stack)
-    costs = product_costs(table.sizes, table.result, architecture, dtype, second=second, least=least, library=library)
+    library, leaves_out = _library(dtype, architecture, stack), table.structured and dtype in architecture.sparse_throughput
+    costs = product_costs(
+        table.sizes, table.result, architecture.leaving_out if leaves_out else architecture, dtype,
+        second=second, least=least, library=library, leaves_out=leaves_out, as_is=_read_as_they_are(table, dtype) & leaves_out,
+    )  # fmt: skip
     if stack is not None and program.trains and not least:
         costs = costs.slowed(stack.product_slowdown * architecture.execution.training_sensitivity)
     return costs
+
+
+def _read_as_they_are(table: KernelTable, dtype: str) -> Mask:
+    """Products whose weights units read in the type in which they lie in memory, shape (kernels, 1)."""
+    return np.array([[isinstance(row, Product) and without_structure(row.stored or dtype) == dtype] for row in table.rows])
 
 
 def _library(dtype: str, architecture: Architecture, stack: SoftwareStack | None) -> ProductLibrary | None:

@@ -25,6 +25,7 @@ from crossflow.hardware.architecture.model import Architecture
 from crossflow.hardware.architecture.voltage import throttled
 from crossflow.program.kernels import QUERIES
 
+COMPRESSED = 0.75  # of the two operands that registers feed to an array, one is half as large with 2:4 sparsity. [1]
 WIDE = ("bf16", "fp16", "tf32", "fp32")  # types of what stays out of narrow products (attention, the head): the first that a device has
 
 
@@ -129,7 +130,8 @@ def vector_rate(architecture: Architecture, dtype: str) -> Array:
 
 def product_costs(
     sizes: Array, result: Array, architecture: Architecture, dtype: str, *,
-    second: Array | float = 1.0, least: bool = False, library: TileExecution | None = None,
+    second: Array | float = 1.0, least: bool = False, library: TileExecution | None = None, leaves_out: bool = False,
+    as_is: Mask | bool = False,
 ) -> KernelCosts:  # fmt: skip
     """Cost of matrix products C[m, n] = A[m, k] B[k, n].
 
@@ -142,6 +144,8 @@ def product_costs(
     second : size of an element of B over that of A, less where B is stored in a narrower type, shape (kernels, 1). [1]
     least : take the lower bound: operations at the peak rate, every operand once from main memory.
     library : the library that multiplies, where it is not the usual one of the device.
+    leaves_out : whether the units leave out the work that 2:4 sparsity of B saves; rates are those with it.
+    as_is : whether the units read B as it is stored, where this is smaller, shape (kernels, 1).
     """
     m, n, k, batch = sizes
     element = DTYPE_BYTES[dtype]
@@ -151,15 +155,17 @@ def product_costs(
         return _least(flops, moved, architecture, architecture.throughput[dtype], architecture.energy_per_flop[dtype])
     tiles = library or architecture.execution.tiles
     if tiles is not None:
-        return _tiled_costs(sizes, flops, moved, architecture, dtype, second, tiles)
-    return _nested_costs(sizes, flops, result - element, architecture, dtype, second)
+        return _tiled_costs(sizes, flops, moved, architecture, dtype, second, tiles, as_is)
+    return _nested_costs(sizes, flops, result - element, architecture, dtype, second, COMPRESSED if leaves_out else 1.0)
 
 
-def _nested_costs(sizes: Array, flops: Array, added: Array, architecture: Architecture, dtype: str, second: Array | float) -> KernelCosts:
+def _nested_costs(
+    sizes: Array, flops: Array, added: Array, architecture: Architecture, dtype: str, second: Array | float, accessed: float
+) -> KernelCosts:
     """Cost of matrix products on a device whose tiles are those of `crossflow.cost.tiling`.
 
     `added` is what an element of C moves beyond one write, shape (kernels, 1). [B] Units that multiply widen B as they read it, which
-    takes no time.
+    takes no time. `accessed` are accesses of registers over those of products that leave out nothing. [1]
     """
     element, levels = DTYPE_BYTES[dtype], architecture.levels
     rate = architecture.throughput[dtype] * architecture.execution.matrix_utilisation * architecture.sustained_clock
@@ -170,7 +176,7 @@ def _nested_costs(sizes: Array, flops: Array, added: Array, architecture: Archit
     m, n, k, batch, ratio, more = rows.reshape(len(rows), len(shapes), -1).swapaxes(0, 1)
     work = 2.0 * batch * m * n * k
     array = architecture.array_height, architecture.array_width, architecture.dataflow
-    nearest = element * (register_accesses(work, (m, n, k), levels[0], element, *array) + batch * more * m * n)
+    nearest = element * (accessed * register_accesses(work, (m, n, k), levels[0], element, *array) + batch * more * m * n)
     busy = np.maximum(divide(work, rate), divide(nearest, levels[0].bandwidth) + levels[0].latency)
     throttle, energy = architecture.throttle, architecture.energy_per_flop[dtype]
 
@@ -202,14 +208,17 @@ def _nested_costs(sizes: Array, flops: Array, added: Array, architecture: Archit
 
 
 def _tiled_costs(
-    sizes: Array, flops: Array, moved: Array, architecture: Architecture, dtype: str, second: Array | float, tiles: TileExecution
-) -> KernelCosts:
+    sizes: Array, flops: Array, moved: Array, architecture: Architecture, dtype: str, second: Array | float, tiles: TileExecution,
+    as_is: Mask | bool,
+) -> KernelCosts:  # fmt: skip
     """Cost of matrix products on a device whose library's tiles are known (`crossflow.cost.waves`).
 
-    `moved` crosses main memory, shape (kernels, n). [B] Where an element of B is smaller than one of A, the kernel widens B.
+    `moved` crosses main memory, shape (kernels, n). [B] Where an element of B is smaller than one of A, the kernel widens B, but where
+    units read it `as_is`.
     """
     m, n, k, batch = sizes
-    widening = (np.asarray(second) < 1.0) * WIDENING / architecture.vector_throughput.get("fp32", vector_rate(architecture, dtype))
+    widens = (np.asarray(second) < 1.0) & ~np.asarray(as_is)
+    widening = widens * WIDENING / architecture.vector_throughput.get("fp32", vector_rate(architecture, dtype))
     element = DTYPE_BYTES[dtype]
     compute, cache, together, again = wave_times(
         m, n, k, architecture, dtype, element, tiles, batch=batch, second=second, widening=widening

@@ -17,7 +17,7 @@ DOORS = {
         "FusedKernel", "PrefillKernel", "ProductLibrary", "Quantising", "TileExecution", "USUAL", "preferred", "width_rate"),
     "architecture.generator": ("for_choices",),
     "architecture.model": ("Architecture", "BudgetUse", "Level", "Port", "Repeats", "SecondMemory"),
-    "architecture.network": ("CLOS", "FabricKind", "FabricParameters", "NetworkLevel", "NetworkSpec", "Congestion"),
+    "architecture.network": ("CLOS", "FABRIC_TOPOLOGY", "FabricKind", "FabricParameters", "NetworkLevel", "NetworkSpec", "Congestion"),
     "architecture.run_cost": ("DAY", "KILOWATT_HOUR", "RunCost", "load_of", "node_power", "normalised", "operation_of", "product",
         "run_cost"),
     "architecture.shaping": ("own_value",),

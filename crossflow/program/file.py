@@ -17,7 +17,7 @@ from pydantic import BeforeValidator, Field, create_model
 from crossflow.base import files
 from crossflow.base.errors import Problem, SpecError, did_you_mean
 from crossflow.base.files import Document, FileModel
-from crossflow.base.formats import DTYPE_BYTES
+from crossflow.base.formats import DTYPE_BYTES, STORED_BYTES
 from crossflow.base.limits import NonNegativeInt, PositiveInt
 from crossflow.program.blocks import Block, CopyPlaces
 from crossflow.program.forms import NonNegative
@@ -235,8 +235,9 @@ def _misplaced(found: ProgramFile) -> Wrong:
         yield ("dtype",), f"expected one of {', '.join(DTYPE_BYTES)}, got {found.dtype!r}{did_you_mean(found.dtype, DTYPE_BYTES)}"
     for i, kernel in enumerate(found.kernels):
         stored = getattr(kernel, "stored", "")
-        if stored and stored not in DTYPE_BYTES:
-            yield ("kernels", i, "stored"), f"expected one of {', '.join(DTYPE_BYTES)}, got {stored!r}{did_you_mean(stored, DTYPE_BYTES)}"
+        held = STORED_BYTES if isinstance(kernel, ProductRow) else DTYPE_BYTES
+        if stored and stored not in held:
+            yield ("kernels", i, "stored"), f"expected one of {', '.join(held)}, got {stored!r}{did_you_mean(stored, held)}"
         if isinstance(kernel, AttentionRow) and kernel.kv_heads is not None and kernel.kv_heads > kernel.heads:
             yield ("kernels", i, "kv_heads"), f"expected at most the {kernel.heads:g} heads of queries, got {kernel.kv_heads:g}"
         if isinstance(kernel, AttentionRow) and kernel.work is None:

@@ -11,7 +11,7 @@ import numpy as np
 from pydantic import Field
 
 from crossflow.base.arrays import Array, Index, Mask
-from crossflow.base.formats import DTYPE_BYTES
+from crossflow.base.formats import DTYPE_BYTES, STORED_BYTES, STRUCTURED
 from crossflow.base.limits import Flag
 from crossflow.program.embedding.reuse import BINS
 from crossflow.program.forms import Bytes, NonNegative, Positive, Seconds
@@ -39,11 +39,13 @@ class Product:
         Bytes | None,
         "what an element of C moves, read and written; an element of at least 16 bits, twice with `adds`, where absent",
     ] = None
-    stored: Annotated[str, str, "data type of B in memory, where it is not that of the product; the kernel widens it"] = ""
+    stored: Annotated[
+        str, str, "data type of B in memory, where it is not that of the product; the kernel widens it. `bf16 2:4` has 2:4 sparsity"
+    ] = ""
 
     @property
     def flops(self) -> Number:
-        """Multiplications and additions: 2 m n k. [flop]"""
+        """Multiplications and additions: 2 m n k, those with weights that 2:4 sparsity leaves out among them. [flop]"""
         return 2.0 * self.batch * self.m * self.n * self.k
 
 
@@ -188,6 +190,7 @@ class KernelTable:
     sizes: Array  # as `SIZES` names them, shape (sizes, kernels, n)
     element: float  # size of an element as the program keeps it. [B]
     exchanged: bool = False  # whether they are layers of experts whose rows alone came to the rank
+    structured: bool = False  # whether they are products with weights of 2:4 sparsity
 
     @functools.cached_property
     def result(self) -> Array:
@@ -199,7 +202,7 @@ class KernelTable:
     def stored(self) -> Array:
         """Size of an element of B where it lies in memory in another type than A, NaN elsewhere, shape (kernels, 1). [B]"""
         rows = [row for row in self.rows if isinstance(row, Product)]
-        return np.array([[DTYPE_BYTES[row.stored] if row.stored else np.nan] for row in rows])
+        return np.array([[STORED_BYTES[row.stored] if row.stored else np.nan] for row in rows])
 
     @functools.cached_property
     def attention(self) -> tuple[Array, Array, Mask]:
@@ -239,15 +242,21 @@ SIZES: Mapping[type[Kernel], tuple[str, ...]] = {
 
 def kernel_tables(kernels: Sequence[Kernel], element: float, *, narrow: bool) -> tuple[KernelTable, ...]:
     """Kernels that are priced together; those of `narrow` programs by whether they keep to 16 bits. An element has `element` bytes. [B]"""
-    places: dict[tuple[type[Kernel], bool, bool], list[int]] = {}
+    places: dict[tuple[type[Kernel], bool, bool, bool], list[int]] = {}
     for i, kernel in enumerate(kernels):
         exchanged = isinstance(kernel, Experts) and kernel.given is not None  # other libraries than where all tokens are gathered
-        places.setdefault((type(kernel), narrow and isinstance(kernel, Product) and kernel.wide, exchanged), []).append(i)
+        wide, sparse = (narrow and kernel.wide, kernel.stored.endswith(STRUCTURED)) if isinstance(kernel, Product) else (False, False)
+        places.setdefault((type(kernel), wide, exchanged, sparse), []).append(i)
     found = []
-    for (kind, wide, exchanged), mine in places.items():
+    for (kind, wide, exchanged, sparse), mine in places.items():
         rows = tuple(kernels[i] for i in mine)
         sizes = filled([[size_of(row, name) for row in rows] for name in SIZES[kind]])
-        found.append(KernelTable(kind=kind, wide=wide, rows=rows, places=np.array(mine), sizes=sizes, element=element, exchanged=exchanged))
+        found.append(
+            KernelTable(
+                kind=kind, wide=wide, rows=rows, places=np.array(mine), sizes=sizes, element=element, exchanged=exchanged,
+                structured=sparse,
+            )
+        )  # fmt: skip
     return tuple(found)
 
 

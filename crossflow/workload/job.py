@@ -9,7 +9,7 @@ from typing import Any, Literal
 import numpy as np
 
 from crossflow.base.arrays import Array
-from crossflow.base.formats import DTYPE_BYTES, kept_bytes
+from crossflow.base.formats import DTYPE_BYTES, STORED_BYTES, kept_bytes, structured
 from crossflow.workload.adapters import BaseType
 from crossflow.workload.frozen import Frozen
 from crossflow.workload.transformer import AttentionGeometry, Layer, LayerType, Transformer
@@ -53,6 +53,7 @@ class Job:
     # type that products with weights compute in; where it has fewer than 16 bits, activations, attention and the head stay in bf16
     dtype: str
     weight_dtype: str | None = None  # type in which a service keeps the weights of its layers; None for that of the products
+    structured: bool = False  # whether the weights of its layers have 2:4 sparsity; those that stay in 16 bits have none
     kv_dtype: str | None = None  # type in which a service keeps keys and values; None for that of the activations
     task: JobTask = "training"
     optimizer_states: int = 2  # values in fp32 that the optimizer keeps for each parameter
@@ -95,20 +96,26 @@ class Job:
     @property
     def weight(self) -> float:
         """Size of a weight of a layer as it is kept: in a service by `weight_dtype` or the products' type, in training `element`. [B]"""
-        return self.element if self.training else DTYPE_BYTES[self.weight_dtype or self.dtype]
+        return self.element if self.training else STORED_BYTES[self._stored(self.weight_dtype or self.dtype)]
 
     @property
     def widened(self) -> str:
-        """Type of weights that the kernel of a product widens to its own type; empty where products read weights as they are."""
-        return self.weight_dtype if self.weight_dtype and self.weight_dtype != self.dtype else ""
+        """Type of weights in memory where it is not that of a product, whose kernel widens it; empty where it is."""
+        return self.widened_of(self.weight_dtype or self.dtype)
 
     def widened_of(self, stored: str) -> str:
         """The same of a part whose weights are kept in a type of their own, or like all others where `stored` is empty."""
-        return self.widened if not stored else stored if stored != self.dtype else ""
+        if not stored:
+            return self.widened
+        return self._stored(stored) if self.structured or stored != self.dtype else ""
 
     def weight_of(self, stored: str) -> float:
         """Size of a weight of such a part as it is kept. [B]"""
-        return DTYPE_BYTES[stored] if stored and not self.training else self.weight
+        return STORED_BYTES[self._stored(stored)] if stored and not self.training else self.weight
+
+    def _stored(self, dtype: str) -> str:
+        """How weights of a type lie in memory."""
+        return structured(dtype) if self.structured else dtype
 
     @property
     def cache(self) -> float:

@@ -25,6 +25,7 @@ def job_of(workload: TransformerSpec) -> Job:
         task=workload.step,
         dtype=workload.dtype,
         weight_dtype=workload.weight_dtype,
+        structured=workload.weight_sparsity is not None,
         kv_dtype=workload.kv_dtype,
         optimizer_states=OPTIMIZER_STATES[workload.optimizer],
         dropout=workload.dropout and workload.task == "training",

@@ -60,7 +60,15 @@ def stored(config: Any, known: Mapping[str, str], parts: PartTypes, expert_dtype
     if not isinstance(config, Mapping):
         return Stored()
     found = _stored(config, known, parts, expert_dtype)
-    return replace(found, told=(*found.told, *_cached(config)))
+    return replace(found, told=(*found.told, *_pruned(config), *_cached(config)))
+
+
+def _pruned(config: Mapping[str, Any]) -> Iterator[str]:
+    """What a checkpoint of compressed-tensors says of weights that are left out."""
+    found = config.get("sparsity_config")
+    structure = found.get("sparsity_structure") if isinstance(found, Mapping) else None
+    if structure not in (None, "", "0:0", "unstructured"):
+        yield f"its weights have {structure} sparsity, which is left out here; give weight_sparsity: 2:4 where the engine makes use of it"
 
 
 def _cached(config: Mapping[str, Any]) -> Iterator[str]:

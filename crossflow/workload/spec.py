@@ -85,6 +85,8 @@ from crossflow.workload.transformer import (
 
 DType = Literal["fp64", "fp32", "tf32", "fp16", "bf16", "int8", "fp8"]
 ProductType = Literal["fp64", "fp32", "tf32", "fp16", "bf16", "int8", "fp8", "mxfp8", "mxfp6", "mxfp4", "nvfp4", "fp8_block"]
+# Of every four weights two are kept (Mishra et al., arXiv:2104.08378). YAML 1.1 reads 2:4 as a number of base 60.
+Sparsity = Annotated[Literal["2:4"], BeforeValidator(lambda value: "2:4" if type(value) is int and value == 2 * 60 + 4 else value)]
 WeightType = Literal["fp16", "bf16", "int8", "fp8", "mxfp8", "mxfp6", "int4", "mxfp4", "nvfp4", "fp8_block"]
 CacheType = Literal["fp16", "bf16", "int8", "fp8", "nvfp4"]
 StateType = Literal["fp32", "fp16", "bf16"]
@@ -806,6 +808,11 @@ class TransformerSpec(_Sourced):
     weight_dtypes: Mapping[LayerType, WeightType] = Field(
         {}, description="the same of layer types whose weights a checkpoint keeps in a type of their own, such as {experts: mxfp4}"
     )
+    weight_sparsity: Sparsity | None = Field(
+        None,
+        description="2:4: two in every four weights of the layers of a trained model are kept; what stays in 16 bits by `wide_layers`,"
+        " embedding and head has all",
+    )
     kv_dtype: CacheType | None = Field(None, description="type of a service's cached keys and values; that of activations where absent")
     wide_layers: LayerEntries = Field(
         (),
@@ -1175,6 +1182,8 @@ def _contradictions_of_types(spec: TransformerSpec) -> Iterator[str]:
         yield from _contradictions_of_stored(spec)
     if spec.task != "training" and weight and weight != spec.dtype and FORMATS[weight].bits >= bits:
         yield f"weight_dtype: products in {spec.dtype} read weights in {spec.dtype} or in a type of fewer bits, got {weight}"
+    if spec.weight_sparsity:
+        yield from _contradictions_of_sparsity(spec)
     if spec.kv_dtype and not spec.serves:
         yield f"kv_dtype: only a service keeps keys and values, task is {spec.task}; leave it out, or give task: prefill or decode"
     elif spec.kv_dtype and not spec.has("attention"):
@@ -1186,6 +1195,14 @@ def _contradictions_of_types(spec: TransformerSpec) -> Iterator[str]:
     ends = [entry for entry in spec.wide_layers if entry in ("embedding", "head")]
     if ends:
         yield f"wide_layers: {ends[0]} always stays in 16 bits; leave it out"
+
+
+def _contradictions_of_sparsity(spec: TransformerSpec) -> Iterator[str]:
+    """2:4 sparsity of weights where nothing is known of it."""
+    if spec.task == "training":
+        yield "weight_sparsity: training with 2:4 sparsity is not modelled; leave it out, or give another task"
+    if spec.experts is not None:
+        yield "weight_sparsity: no library multiplies experts whose weights have 2:4 sparsity; leave it out, or experts"
 
 
 def _contradictions_of_stored(spec: TransformerSpec) -> Iterator[str]:

@@ -62,6 +62,7 @@ MEASURED: Mapping[str, tuple[str, ...]] = {
 UNMEASURED: Mapping[str, str] = {
     "ssm": "state-space layers", "sparse": "sparse attention", "encoder": "an encoder", "image": "images",
     "variants": "layers of different dimensions", "residual_block": "attention residuals", "per_layer": "embeddings of each layer",
+    "weight_sparsity": "2:4 sparsity of weights",
 }  # fmt: skip
 FROZEN = "no fine-tuning of some layers alone was measured in this way"
 OF_CHANGED = "the device is changed"

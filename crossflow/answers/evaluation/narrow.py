@@ -1,4 +1,4 @@
-"""Layers of experts that take longer in the narrow type of a service than in 16 bits, by the kernels that were measured of both."""
+"""What narrow types and 2:4 sparsity do not bring: layers of experts that are slower, as measured; units that leave nothing out."""
 
 from __future__ import annotations
 
@@ -8,11 +8,12 @@ import numpy as np
 
 from crossflow.answers.evaluation.layered import machine
 from crossflow.answers.scenario import Scenario
-from crossflow.base.formats import DTYPE_BYTES, HALF
+from crossflow.base.formats import DTYPE_BYTES, HALF, with_like
 from crossflow.cost.experts import expert_library, grouped_costs
 from crossflow.cost.machine import Machine
 from crossflow.hardware.architecture.execution import ExpertLibrary
 from crossflow.hardware.architecture.model import Architecture
+from crossflow.hardware.architecture.template import GeneratedSystem
 from crossflow.parallel.batches import laid_out
 from crossflow.parallel.blocks import block_program
 from crossflow.parallel.strategy.plan import Plan
@@ -44,6 +45,20 @@ def slower_experts(scenario: Scenario, device: Architecture) -> Iterator[str]:
         f"workload.dtype: layers of experts take {own[0] / known[WIDE][0]:.2g} times as long in {workload.dtype} as in {WIDE} here, as the"
         f" kernels that {stack.name} calls were measured{told}{cure}"
     )
+
+
+def unused_sparsity(scenario: Scenario) -> Iterator[str]:
+    """What is to be known of a workload whose weights have 2:4 sparsity on devices that gain only bytes by it, as a sentence."""
+    workload = scenario.workload
+    if not isinstance(workload, TransformerSpec) or workload.weight_sparsity is None:
+        return
+    for place, system in scenario.system.places.items():
+        if workload.dtype not in with_like(system.sparse_rates):
+            field = "sparse_rates" if isinstance(system, GeneratedSystem) else "sparse_throughput"
+            yield (
+                f"workload.weight_sparsity: {system.name} multiplies as many {workload.dtype} numbers as without it; weights take fewer"
+                f" bytes, which kernels unpack. Where units leave half of the numbers out, give {place}.{field}.{workload.dtype}"
+            )
 
 
 def _times(tables: Sequence[KernelTable], runs_on: Machine, dtype: str) -> tuple[float, ExpertLibrary] | None:

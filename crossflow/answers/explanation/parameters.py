@@ -152,7 +152,7 @@ def _generated(
         yield ("logic", unit.node), set(LOGIC)
         yield _delivered(library, unit.node)
         yield ("compute", chosen), set() if "types" in _given(changes.compute) else {*unit.types}
-        if unit.datapath is not None and priced(unit, system.product_rates):
+        if unit.datapath is not None and (system.sparse_rates or priced(unit, system.product_rates)):
             yield ("compute", chosen), {"datapath_area", "datapath_power"} - _given(changes.compute)
             yield ("datapath", unit.datapath), _fields(library, ("datapath", unit.datapath))
 
@@ -218,6 +218,8 @@ def _read_for(path: tuple[str, ...], scenario: Scenario) -> bool:
         if isinstance(system, DatasheetSystem) and system.execution.chip_power is not None and path[1] in sizing_types(system):
             return True  # the size of the matrix units, from which the power that they draw follows
         return path[1] == dtype
+    if path[0] in ("sparse_rates", "sparse_throughput"):  # a rate takes area and power whether or not the workload has use of it
+        return path[0] == "sparse_rates" or (path[1] == dtype and getattr(scenario.workload, "weight_sparsity", None) is not None)
     if path[0] in ("vector_rates", "vector_throughput"):
         widens = path[1] == "fp32" and getattr(scenario.workload, "weight_dtype", None) is not None
         return widens or path[1] == (dtype if dtype in getattr(system, path[0]) else "fp32")

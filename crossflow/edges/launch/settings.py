@@ -16,9 +16,9 @@ FlatSettings = Mapping[str, Any]  # by path, such as strategy.tp or workload.exp
 TOLD = ("title", "notes", "sources")  # of a model's file, for readers
 # What a workload says of a run of a model rather than of the model.
 RUN = (
-    "global_batch", "sequence", "dtype", "weight_dtype", "kv_dtype", "wide_layers", "optimizer", "task", "frozen", "adapters", "prompt",
-    "output", "serving", "dropout", "mtp_layers", "experts.capacity", "experts.uneven", "experts.skew", "experts.variation",
-    "max_positions",
+    "global_batch", "sequence", "dtype", "weight_dtype", "weight_sparsity", "kv_dtype", "wide_layers", "optimizer", "task", "frozen",
+    "adapters", "prompt", "output", "serving", "dropout", "mtp_layers", "experts.capacity", "experts.uneven", "experts.skew",
+    "experts.variation", "max_positions",
 )  # fmt: skip
 
 

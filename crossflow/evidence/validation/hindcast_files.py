@@ -11,7 +11,7 @@ import datetime
 import functools
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple, cast
 
 from pydantic import BeforeValidator, Field, model_validator
 
@@ -21,6 +21,7 @@ from crossflow.base.files import Document, FileModel
 from crossflow.base.limits import Finite, PositiveInt, Whole
 from crossflow.base.units import parse
 from crossflow.hardware.architecture.model import Architecture
+from crossflow.hardware.architecture.network import FABRIC_TOPOLOGY, FabricKind
 from crossflow.hardware.architecture.system import architecture, resolve
 from crossflow.hardware.architecture.template import GeneratedSystem
 from crossflow.hardware.technology.library import TechLibrary, load_library
@@ -92,6 +93,11 @@ class Facts(FileModel):
         "which the predecessor's pins run",
     )
     link: Fact = Field(description="links between devices, of the technology library")
+    fabric: Fact | None = Field(
+        default=None,
+        description="what joins the devices of a node, and with it what its collectives take beside their bytes, as"
+        " `system.network.intra.fabric` names it; a switch that takes nothing where absent",
+    )
     substrate: Fact | None = Field(default=None, description="of its package; the predecessor's where absent")
     speed: Fact = Field(
         description="factor of the clock that its node gains at equal power, as the foundry claims; for a rule that was tried"
@@ -140,6 +146,8 @@ class HindcastFile(FileModel):
         facts["divided_for"] = self.divided_for
         if late := [name for name, fact in facts.items() if fact.date >= self.announced]:
             raise ValueError(f"facts: {late[0]} was public on {facts[late[0]].date} only, and the chip was announced on {self.announced}")
+        if self.facts.fabric is not None and self.facts.fabric.value not in FABRIC_TOPOLOGY:
+            raise ValueError(f"facts: fabric: expected one of {', '.join(FABRIC_TOPOLOGY)}, got {self.facts.fabric.value}")
         for place, given in (("facts", facts), ("answers", self.answers)):
             if lost := [name for name, one in given.items() if one.source not in self.sources]:
                 raise ValueError(f"{place}: {lost[0]}: there is no source '{given[lost[0]].source}'")
@@ -196,7 +204,7 @@ def system_of(file: HindcastFile) -> dict[str, Any]:
     chosen = {"logic": facts.logic, "memory": facts.memory, "intra_link": facts.link, "substrate": facts.substrate}
     return {
         "template": file.predecessor,
-        **alone(8),
+        **alone(8, file),
         "devices_per_package": 1,
         "technology": {role: fact.value for role, fact in chosen.items() if fact is not None},
         "components": {"memory": {"nominal_frequency": f"{pin_rate(file):.6g} Hz", "device_capacity": facts.capacity.value}},
@@ -210,10 +218,13 @@ def system_of(file: HindcastFile) -> dict[str, Any]:
     }
 
 
-def alone(devices: int) -> dict[str, Any]:
-    """The settings of so many devices in one node."""
-    wired = {"intra": {"topology": "switch" if devices > 1 else "single"}}
-    return {"devices": devices, "devices_per_node": devices, "network": wired}
+def alone(devices: int, file: HindcastFile | None = None) -> dict[str, Any]:
+    """The settings of so many devices in one node, joined as the facts of a chip say."""
+    wired: dict[str, Any] = {"topology": "switch" if devices > 1 else "single"}
+    if devices > 1 and file is not None and file.facts.fabric is not None:
+        fabric = cast("FabricKind", file.facts.fabric.value)
+        wired = {"fabric": fabric, "topology": FABRIC_TOPOLOGY[fabric]}
+    return {"devices": devices, "devices_per_node": devices, "network": {"intra": wired}}
 
 
 def pin_rate(file: HindcastFile) -> float:

@@ -69,7 +69,7 @@ RULE = DesignRule()
 
 def search(file: HindcastFile, rule: DesignRule = RULE, evaluations: int = EVALUATIONS, seed: int = 0) -> Mapping[str, Any]:
     """The design of a chip: values by path, and other columns of a row of a search."""
-    system, entries = system_of(file) | alone(file.divided_for.devices), space(template_of(file.predecessor))
+    system, entries = system_of(file) | alone(file.divided_for.devices, file), space(template_of(file.predecessor))
     if rule.explained:  # what is left is held by links without an edge, of which none is built
         system["budgets"]["area"] = {"inter_link": 1.0 - explained(file)}
     scenario = from_dict({"system": system, "workload": dict(file.divided_for.workload), "strategy": file.divided_for.strategy})

@@ -38,6 +38,9 @@ def from_datasheet(system: DatasheetSystem, library: TechLibrary) -> Architectur
         name=system.name,
         throughput=system.product_rates,
         vector_throughput=system.vector_throughput,
+        sparse_throughput=system.sparse_rates,
+        # A unit that leaves out half of the work is as busy as with all of it, and draws as much.
+        sparse_energy={dtype: divide(full, rate) for dtype, rate in system.sparse_rates.items()},
         mcus=system.units,
         units=system.units,
         array_height=side,

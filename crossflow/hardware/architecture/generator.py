@@ -18,7 +18,8 @@ import numpy as np
 
 from crossflow.base.arrays import Array, Mask, divide
 from crossflow.base.files import FileModel
-from crossflow.hardware.architecture.datatypes import TypedUnits, gathered, with_types
+from crossflow.base.formats import with_like
+from crossflow.hardware.architecture.datatypes import Rates, TypedUnits, gathered, with_types
 from crossflow.hardware.architecture.harvest import lit, spares_of
 from crossflow.hardware.architecture.model import Architecture, BudgetUse, Level, Limit, Port, SecondMemory, Throttle
 from crossflow.hardware.architecture.packaging import Mounted, cooled, on_logic, packaged, room
@@ -175,7 +176,8 @@ def generate(system: GeneratedSystem, library: TechLibrary, choices: Mapping[str
         second=tier(second, parts.second_memory, system),
         intra=intra.port if np.any(intra.port.bandwidth > 0) else None,
         inter=inter.port if np.any(inter.port.bandwidth > 0) else None,
-        energy_per_flop=_energies(parts.typed, cores, lost),
+        energy_per_flop=_energies(parts.typed.operations, cores, lost),
+        **_leaving_out(system, parts, cores, lost),
         static_power=static,
         temperature=lost.temperature,
         maximum_power=budgets.power,
@@ -206,7 +208,9 @@ def choose_parts(system: GeneratedSystem, library: TechLibrary, choices: Mapping
     named = [_changed(library.component("compute", name), changes.compute) for name in choice["compute"].names]
     units = [library.scale(unit, choice["logic"], grown) for unit in named]
     shaped = [shaped_unit(unit, system.matrix_unit) for unit in units]
-    typed = gathered([with_types(unit, system.product_rates, library) for unit in shaped], choice["compute"].index)
+    typed = gathered(
+        [with_types(unit, system.product_rates, library, with_like(system.sparse_rates)) for unit in shaped], choice["compute"].index
+    )
     caches = {
         name: _changed(library.component("on_chip", spec.component), changes.on_chip.get(name)) for name, spec in system.levels.items()
     }
@@ -301,10 +305,19 @@ def _dark(system: GeneratedSystem, parts: Mapping[str, Allotment], *, left_out: 
     return {name: replace(part, area=part.area * share[name]) for name, part in parts.items()}
 
 
-def _energies(typed: TypedUnits, cores: Cores, lost: PowerLosses) -> dict[str, Array]:
-    """Energy that an operation of each type switches, with what the supply loses. [J/flop]"""
+def _energies(operations: Rates, cores: Cores, lost: PowerLosses) -> dict[str, Array]:
+    """Energy that an operation of each type switches, with what the supply loses. [J/flop]
+
+    `operations` are those that take the energy of one at the nominal rate, over the time of one. [1]
+    """
     switched = lost.switched * (cores.used.power - cores.leakage_power) / np.maximum(cores.peak, 1.0)
-    return {dtype: divide(switched, done) for dtype, done in typed.operations.items()}
+    return {dtype: divide(switched, done) for dtype, done in operations.items()}
+
+
+def _leaving_out(system: GeneratedSystem, parts: Parts, cores: Cores, lost: PowerLosses) -> dict[str, Any]:
+    """Rates and energies of products whose weights have 2:4 sparsity, as fields of an architecture."""
+    rates = {dtype: cores.peak * rate for dtype, rate in with_like(system.sparse_rates).items()}
+    return {"sparse_throughput": rates, "sparse_energy": _energies(parts.typed.sparse, cores, lost)}
 
 
 def _types_area(system: GeneratedSystem, typed: TypedUnits, cores: Cores) -> Array | None:

@@ -128,6 +128,11 @@ class Architecture:
     graphs: bool = False  # whether captured graphs launch its kernels
     throttle: Throttle | None = None  # of a device whose components together may draw more than its power
     dataflow: str = "best"
+    # products whose weights have 2:4 sparsity, by data type, where units leave out half of the work: peak rate [flop/s] and energy of an
+    # operation [J/flop], those that are left out counted
+    sparse_throughput: Mapping[str, Array] = field(default_factory=dict)
+    sparse_energy: Mapping[str, Array] = field(default_factory=dict)
+    fed: Array | None = None  # what `operand_rate` is where it does not follow from `throughput`. [flop/s]
     types_area: Array | None = None  # of the compute units, for types that these were not published with; None without any. [m2]
     temperature: Array | None = None  # of the dies at that power; None where nothing is known of their cooling. [K]
     usage: tuple[BudgetUse, ...] = ()  # budgets used; empty for a datasheet device
@@ -154,6 +159,8 @@ class Architecture:
     @property
     def operand_rate(self) -> Array:
         """16-bit operations a second for which the matrix units are made, whose operands the caches have to feed. [flop/s]"""
+        if self.fed is not None:
+            return self.fed
         wide = next((self.throughput[dtype] for dtype in ("bf16", "fp16") if dtype in self.throughput), None)
         return np.asarray((next(iter(self.throughput.values())) if wide is None else wide) / self.held_to)
 
@@ -190,6 +197,14 @@ class Architecture:
         execution = self.execution if launch is None else self.execution.model_copy(update={"kernel_launch": launch})
         return replace(self, execution=execution, graphs=True)
 
+    @functools.cached_property
+    def leaving_out(self) -> Architecture:
+        """The same device for products whose weights have 2:4 sparsity: their rates and energies, with the caches as they are."""
+        return replace(
+            self, throughput={**self.throughput, **self.sparse_throughput}, energy_per_flop={**self.energy_per_flop, **self.sparse_energy},
+            fed=self.operand_rate, sparse_throughput={}, sparse_energy={},
+        )  # fmt: skip
+
     def level(self, name: str) -> Level:
         """Level by name."""
         return next(level for level in self.levels if level.name == name)
@@ -208,6 +223,7 @@ class Architecture:
     def figures(self) -> Mapping[str, Array]:
         """Figures of one device that people ask for, flat, in SI units; keys name the level or port."""
         found: dict[str, Array] = {f"throughput.{dtype}": rate for dtype, rate in self.throughput.items()}
+        found |= {f"sparse_throughput.{dtype}": rate for dtype, rate in self.sparse_throughput.items()}
         found |= {"units": self.units, "mcus": self.mcus, "frequency": self.frequency}
         found["sustained_frequency"] = self.frequency * self.sustained_clock
         if self.voltage is not None:

@@ -49,6 +49,7 @@ from crossflow.hardware.technology.components import Compute, Link, OffChip, OnC
 
 Scope = Literal["bundle", "global"]
 ONE = points(1.0)
+TWICE, ROUNDED = 2.01, 1.005  # rate with half of the work left over that without, at most; rounding of printed rates [1]
 BUDGETS = ("area", "power_shares", "perimeter")  # what is divided among the components of a device
 # Parts of a system that are not of its device.
 NOT_FREE = ("microarchitecture", "technology", "network", "room", "operation", "host", "node_load", "node_power", "pools")
@@ -304,6 +305,15 @@ class Ends(FileModel):
         return low, high
 
 
+def check_sparse(field: str, sparse: Mapping[str, Array], dense: str, rates: Mapping[str, Array]) -> None:
+    """ValueError for rates of products with 2:4 sparsity that no unit has: half of the work is left, so that twice the rate is most."""
+    for dtype, rate in sparse.items():
+        if dtype not in rates:
+            raise ValueError(f"{field}: {dtype}: {dense} has no {dtype}; give it there, too, or leave it out here")
+        if np.any(rate > TWICE * rates[dtype]) or np.any(rate * ROUNDED < rates[dtype]):
+            raise ValueError(f"{field}: {dtype}: 2:4 sparsity leaves half of the work; give a rate from {dense}.{dtype} to twice that")
+
+
 class MatrixUnit(FileModel):
     """Shape of the multiplier array of one unit, where it is another one than that of the library."""
 
@@ -452,6 +462,11 @@ class GeneratedSystem(SystemFields):
     rates: Mapping[TypeName, Ratio] = Field(
         description="matrix rate by data type, over the library's nominal rate; what the unit was not published with takes area and power"
     )
+    sparse_rates: Mapping[TypeName, Ratio] = Field(
+        default={},
+        description="the same of products with weights of 2:4 sparsity, those that are left out counted: at most twice the rate; as of"
+        " other weights where absent",
+    )
     vector_rates: Mapping[TypeName, Ratio] = Field(description="rate of pointwise work by data type, over the same")
     budgets: Budgets
     room: Room = Field(
@@ -462,6 +477,11 @@ class GeneratedSystem(SystemFields):
         description="quantities that searches may choose beside the division of the budgets, by path below `system`, such as "
         "`levels.l2.slices: {from: 24, to: 400}`",
     )
+
+    @model_validator(mode="after")
+    def _sparse_rates_fit(self) -> GeneratedSystem:
+        check_sparse("sparse_rates", self.sparse_rates, "rates", self.rates)
+        return self
 
     @property
     def product_rates(self) -> Mapping[str, Array]:
@@ -646,6 +666,11 @@ class DatasheetSystem(SystemFields):
     units: PositiveCount = Field(description="independently scheduled compute units: SMs, CUs")
     clock: Frequency = Field(description="clock at which the peak rates hold")
     throughput: Mapping[TypeName, Throughput]
+    sparse_throughput: Mapping[TypeName, Throughput] = Field(
+        default={},
+        description="peak rates of products with weights of 2:4 sparsity, those that are left out counted: at most twice the rate; as of"
+        " other weights where absent",
+    )
     held_to: PositiveShare = Field(
         default=ONE,
         description="share of the 16-bit rate for which the matrix units are made that the maker lets them reach; caches feed all of it",
@@ -680,6 +705,11 @@ class DatasheetSystem(SystemFields):
             raise ValueError(f"levels: {others[0]}: inline_ecc is of the main memory alone; caches keep check bits beside their data")
         return self
 
+    @model_validator(mode="after")
+    def _sparse_rates_fit(self) -> DatasheetSystem:
+        check_sparse("sparse_throughput", self.sparse_throughput, "throughput", self.throughput)
+        return self
+
     def _check_on_chip_only(self) -> None:
         if "memory" in self.levels:
             raise ValueError("levels: memory: technology.memory is none, so the farthest on-chip level is main memory; leave it out")
@@ -704,6 +734,11 @@ class DatasheetSystem(SystemFields):
         """Peak rate of matrix products by data type: of the matrix units, or of the vector units for types that those lack. [flop/s]"""
         rates = {**self.throughput, **{dtype: rate for dtype, rate in self.vector_throughput.items() if dtype not in self.throughput}}
         return with_like(rates)
+
+    @property
+    def sparse_rates(self) -> Mapping[str, Array]:
+        """Peak rate of products whose weights have 2:4 sparsity, of types that have units for it. [flop/s]"""
+        return with_like(self.sparse_throughput)
 
 
 SystemSpec = GeneratedSystem | DatasheetSystem

@@ -79,6 +79,9 @@ class Compute(FileModel):
     types: Mapping[TypeName, Ratio] = Field(
         default={}, description="data types that the unit has at the area and power above, each with its rate over the nominal one"
     )
+    sparse_types: tuple[TypeName, ...] = Field(
+        default=(), description="those of `types` whose products leave out what 2:4 sparsity of weights saves, at the same area and power"
+    )
     datapath: str | None = Field(
         default=None, description="entry of `datapath` that prices further types of a template's `rates`; none can be had where absent"
     )
