@@ -9,6 +9,7 @@ from test_sparse import SPARSE
 from test_sparse import made as sparse_model
 from test_step_anchors import GPT, job_of, layout_of, machine_of, near, stack_of
 
+from crossflow.cost.passes import issue_time
 from crossflow.engine.runs import service as services
 from crossflow.engine.runs.memory import ACTIVATIONS, CACHE, FRAMEWORK, memory
 from crossflow.engine.runs.service import Service, _chunk, _steps, cache_room, steady_state
@@ -196,10 +197,18 @@ CHUNKS = [
 ]  # fmt: skip
 
 
+def read_of(asked, requests, written):
+    """Pieces, share of steps that read, and steps of a prompt, of one microbatch of so many requests."""
+    layout = replace(served(), micro_batch=of(requests), microbatches=of(1))
+    read = _chunk(asked, layout, written, (of(1), of(1)))
+    assert read.filled[0] == 1.0
+    return read.chunk, read.share, read.steps
+
+
 @pytest.mark.parametrize("case", CHUNKS)
 def test_prompts_are_cut_into_equal_pieces_that_fit_beside_what_is_written(case):
     changes, decode, written, *expected = case
-    chunk, share, steps = _chunk(service(**changes), of(decode), written)
+    chunk, share, steps = read_of(service(**changes), decode, written)
     found = [float(np.ravel(one)[0]) for one in (chunk.pieces, chunk.length, chunk.before, share, steps)]
     assert found == [near(one) if one else 0.0 for one in expected]
 
@@ -208,7 +217,7 @@ def test_prompts_are_cut_into_equal_pieces_that_fit_beside_what_is_written(case)
 def test_prompts_that_are_read_are_requests_that_end(requests, output):
     """Per step a request ends for every 100 that write; the pieces of all steps are as many prompts, as far as there is room."""
     given = service(output=output)
-    chunk, share, steps = _chunk(given, of(requests), 1)
+    chunk, share, steps = read_of(given, requests, 1)
     ends = requests / (output - 1)
     assert share[0] * chunk.pieces[0] / steps[0] == near(min(ends, chunk.pieces[0] / steps[0]))
 
@@ -289,3 +298,26 @@ def test_no_more_requests_decode_than_leave_room_to_read_the_prompts_that_follow
     asked = service(requests=1e5, most=1e6, gained=gained)
     found = steady_state(decoding(written=written), served(), machine_of("vllm"), asked)
     assert found.figures["requests_decoding"][0] == pytest.approx(256 / (written + 1000 * gained / 100), rel=1e-6)
+
+
+def test_prompts_are_captured_in_pieces_where_the_engine_can():
+    """As SGLang's documentation lists it: not with guesses, stages, workers for prompts, latent attention of long steps."""
+    stack = stack_of("sglang")
+    reading, captured = float(stack.host.reading[0]), float(stack.host.kernel[0])
+    one, shared = served(), replace(served(), dp=of(2), ep=of(2))
+
+    def issued(job, layout=one, **host):
+        return float(np.ravel(issue_time(job, layout, replace_host(stack, **host)))[0])
+
+    short, long = piece(pieces=1, length=2048), piece(pieces=2, length=2048)
+    assert issued(decoding()) == captured == issued(decoding(chunk=long))
+    assert issued(decoding(chunk=long), pieces=False) == reading == issued(decoding(chunk=long, written=3))
+    assert issued(decoding().reading) == reading
+    assert issued(decoding(chunk=long), served(2)) == reading == issued(decoding(chunk=long), shared)
+    latent = job_of(task="decode", latent={"kv_rank": 32, "nope": 16, "rope": 8, "value": 16})
+    assert [issued(replace(latent, chunk=chunk)) for chunk in (short, long)] == [captured, reading]
+    assert issued(replace(decoding(chunk=short), model=sparse_model(sparse=SPARSE).job().model)) == reading
+
+
+def replace_host(stack, **changes):
+    return stack.model_copy(update={"host": stack.host.model_copy(update=changes)})

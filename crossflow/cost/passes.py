@@ -195,7 +195,7 @@ def _passes(job: Job, layout: Layout, machine: Machine, tables: StepTables, time
             blocking = beside_half(job, layout, machine, tables, times, blocking, took, busy[0])
     launched = times.kernels + _more_launches(job, layout, stack)
     issued = np.array([(launched * way).sum(axis=1) for way in (tables.ahead, tables.back)]) + calls
-    graphs, kernel = captured(tables.units, stack) & job.training, issue_time(job, stack)
+    graphs, kernel = captured(tables.units, stack) & job.training, issue_time(job, layout, stack)
     return Passes(
         device=device,
         weight=parts[:, :, WEIGHT],
@@ -208,10 +208,25 @@ def _passes(job: Job, layout: Layout, machine: Machine, tables: StepTables, time
     )
 
 
-def issue_time(job: Job, stack: SoftwareStack) -> Array:
-    """Time in which the host issues one kernel: engines capture the steps that write, and launch those that read prompts one by one. [s]"""
+def issue_time(job: Job, layout: Layout, stack: SoftwareStack) -> Array:
+    """Time in which the host issues one kernel, shape (n,) or (1,): engines capture the steps that write, and launch the kernels of those
+    that read prompts one by one, but for what they capture in pieces. [s]
+    """
+    host = stack.host
     reads = not job.training and (job.task == "prefill" or job.chunk is not None)
-    return stack.host.reading if reads and stack.host.reading is not None else stack.host.kernel
+    if not reads or host.reading is None:
+        return host.kernel
+    return np.where(_in_pieces(job, layout, stack), host.kernel, host.reading) if host.pieces else host.reading
+
+
+def _in_pieces(job: Job, layout: Layout, stack: SoftwareStack) -> Mask:
+    """Where a step that reads prompts is captured in pieces, shape (n,): SGLang 0.5.10, piecewise_cuda_graph.md, "Compatibility"."""
+    kinds = [part.attention for _, part in units(job.model) if part.attention is not None]
+    guessed, selects = job.written > 1 or job.draft is not None, any(kind.selection is not None for kind in kinds)
+    if job.chunk is None or guessed or selects:
+        return np.zeros(len(layout), dtype=bool)
+    few = job.chunk.tokens <= stack.host.latent_pieces if any(kind.shares_latent for kind in kinds) else np.ones(1, dtype=bool)
+    return np.asarray((layout.pp == 1.0) & ((layout.ep == 1.0) | (layout.dp == 1.0)) & few)
 
 
 def captured(names: tuple[str, ...], stack: SoftwareStack) -> Mask:

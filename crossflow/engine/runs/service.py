@@ -7,6 +7,11 @@ a queue with one server and equal services (Pollaczek-Khinchine [3]_), of which 
 analysis [4]_). Where the cache has no room for all requests, or reading takes all that a step may compute, the others wait outside, and
 Little's law [5]_ says how long.
 
+An engine with p pipeline stages has p microbatches in flight, and each request that decodes is in one of them: its next token begins when
+the one before has passed all stages [8]_. A prompt is read in one microbatch. At every stage the others wait behind it, so that it holds
+up the round of all of them by p times what it takes more of a stage: as much as if all had read (a bubble of uneven microbatches [9]_).
+Prompts hide behind each other only where they are read in the same round, which `layers_read` counts.
+
 References
 ----------
 .. [1] Yu et al., "Orca: A Distributed Serving System for Transformer-Based Generative Models", OSDI 2022, Sec. 3.
@@ -16,6 +21,9 @@ References
 .. [5] Little, "A Proof for the Queuing Formula L = lambda W", Operations Research 9(3), 1961.
 .. [6] Leviathan, Kalman and Matias, "Fast Inference from Transformers via Speculative Decoding", ICML 2023, Eq. 1.
 .. [7] Zhong et al., "DistServe: Disaggregating Prefill and Decoding", OSDI 2024, Sec. 3 and 4.
+.. [8] vLLM, vllm/v1/engine/core.py, `step_with_batch_queue`: `batch_queue_size` is the number of stages.
+.. [9] Agrawal et al., Sarathi-Serve [2]_, Sec. 3.3, Fig. 8: bubbles of pipelines whose microbatches take unequal times.
+.. [10] Takacs, "Introduction to the Theory of Queues", 1962, Ch. 3: busy periods of infinitely many servers with equal services.
 """
 
 from __future__ import annotations
@@ -42,6 +50,9 @@ LEAST, FULLEST = 1e-3, 1e-3  # requests that decode at least, and share of time 
 OVERRUN = "requests arrive faster than the service can answer them; lower serving.arrival_rate, or add replicas"
 UNREAD = "a prompt does not fit in a worker of serving.prefill"
 NO_ROOM = "the memory has no room for the cache of a single request beside weights and the activations of a chunk (serving.chunk)"
+# Prompts of a round and rounds of a busy period beyond which all rounds read, as logarithms, and rounds in which their share is found. [1]
+FEWEST, LONGEST, AGREED = 30.0, 60.0, 12
+DRAWN, HALVED = 16, 24  # arrivals that stand for all in a step, and times that an interval of times is halved. [1]
 TAILS = {"p50": 0.5, "p90": 0.9, "p99": 0.99}
 NORMAL = {"p50": 0.0, "p90": 1.2816, "p99": 2.3263}  # quantiles of the normal distribution
 
@@ -115,6 +126,7 @@ class _StepKinds:
     mixed: Outcome  # one that reads pieces of prompts too
     factor: Array  # time of a step with its guesses, over that without. [1]
     share: Array  # of steps that read. [1]
+    filled: Array  # of the microbatches of a step that reads, the share that has something to read. [1]
     pieces: Array  # steps that read a part of one prompt. [1]
     load: Array  # prompts that it reads. [1]
     most: Array  # prompts that it can read at most. [1]
@@ -281,15 +293,77 @@ def _left(held: Memory, machine: Machine, service: Service, more: Array) -> Arra
     return np.asarray(np.minimum(held.capacity * service.room - inside, held.capacity - whole))
 
 
-def _chunk(service: Service, micro: Array, written: float) -> tuple[Chunk, Array, Array]:
-    """Pieces that a step reads beside `micro` requests that decode, how many steps read, and in how many a prompt is read. [1]"""
+def layers_read(offered: Array, steps: Array, stages: Array, room: Array, times: tuple[Array, Array]) -> Array:
+    """Pieces of prompts that the fullest microbatch of a round reads in the mean, shape (n,). [1]
+
+    Prompts come at random, are dealt to the p microbatches of a round one after the other, and are read in as many rounds as they have
+    pieces, s. With a the prompts that come in a mean round, w and r the probabilities that none comes in a round that writes and in one
+    that reads, the rounds that read are a share B / (B + I), of busy periods B = (r^-s - 1) / (1 - r) (rounds until s in a row brought
+    none) and idle ones I = 1 / (1 - w) [10]_. A microbatch reads j + 1 pieces where more than j p prompts come together, a Poisson number.
+    Microbatches read no less than what comes, a s / p. With one stage, pieces add up: a s.
+
+    Parameters
+    ----------
+    offered : a, prompts that come in the mean round of p microbatches, shape (n,). [1]
+    steps : s. [1]
+    stages : p. [1]
+    room : pieces that a microbatch has room for. [1]
+    times : of a round that writes and of one that reads, over that of the mean round; both 1 where requests follow the end of others.
+
+    >>> [round(float(layers_read(*map(np.array, (0.5, 1.0, p, 1.0)), (np.ones(1), np.ones(1)))[0]), 3) for p in (1.0, 2.0)]
+    [0.5, 0.393]
+    """
+    if np.all(stages == 1.0):
+        return offered * steps
+    from scipy.special import gammainc
+
+    idle, busy = (np.exp(-np.minimum(offered * time, FEWEST)) for time in times)
+    row = np.exp(np.minimum(-steps * np.log(busy), LONGEST))  # of idle rounds in a row, one in so many
+    period = divide(row - 1.0, 1.0 - busy)
+    share = divide(period * (1.0 - idle), period * (1.0 - idle) + 1.0)
+    more = np.zeros(1)
+    for j in range(1, int(np.max(np.minimum(room, np.ceil((offered + 8.0 * np.sqrt(offered) + 8.0) / stages))))):
+        more = more + np.where(room >= j + 1, gammainc(j * stages + 1.0, offered), 0.0)
+    return np.asarray(np.where(stages == 1.0, offered * steps, np.maximum(share + more, offered * steps / stages)))
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class _ReadPieces:
+    """What steps read, arrays of shape (n,)."""
+
+    chunk: Chunk  # pieces of each microbatch of a step that reads
+    share: Array  # of steps that read. [1]
+    filled: Array  # share of their microbatches that has something to read. [1]
+    steps: Array  # that read a part of one prompt. [1]
+
+
+def _chunk(service: Service, layout: Layout, written: float, times: tuple[Array, Array]) -> _ReadPieces:
+    """What steps read beside the requests that decode; `times` as in `layers_read`."""
+    micro, stages = layout.micro_batch, np.minimum(layout.pp, layout.microbatches)
     budget = np.maximum(service.chunk - micro * written, 1.0)
     wanted = divide(micro * service.prompt * service.gained, service.writes)  # tokens of prompts a step
     steps = np.ceil(service.prompt / budget - 1e-9)
     length = service.prompt / steps  # a long prompt is cut into equal pieces
-    pieces = np.clip(divide(wanted, length), 1.0, np.maximum(divide(budget, length), 1.0))
+    each, room = divide(wanted, length), np.maximum(divide(budget, length), 1.0)
+    layers = layers_read(each * stages / steps, steps, stages, np.floor(room), times)
+    pieces = np.clip(layers, 1.0, room)
     chunk = Chunk(pieces=pieces, length=length, before=service.hits + (service.prompt - length) / 2.0)
-    return chunk, np.minimum(divide(wanted, chunk.tokens), 1.0), steps
+    filled = np.where(stages == 1.0, 1.0, np.minimum(divide(each, layers), 1.0))
+    return _ReadPieces(chunk=chunk, share=np.minimum(divide(layers, pieces), 1.0), filled=filled, steps=steps)
+
+
+def _reads_of(service: Service, layout: Layout, written: float, plain: Outcome, mixed: Outcome) -> _ReadPieces:
+    """What steps read where requests come at random: more of them in steps that take longer."""
+    same = (np.ones(1), np.ones(1))
+    read = _chunk(service, layout, written, same)
+    drawn = (service.rate > 0) & (layout.pp > 1.0) & np.isfinite(plain.total) & np.isfinite(mixed.total)
+    if not drawn.any():
+        return read
+    ratio = np.where(drawn, divide(mixed.total, plain.total), 1.0)
+    for _ in range(AGREED):
+        mean = 1.0 + read.share * (ratio - 1.0)
+        read = _chunk(service, layout, written, (1.0 / mean, ratio / mean))
+    return read
 
 
 def _steps(job: Job, layout: Layout, machine: Machine, service: Service, held: Memory, decoding: Array) -> _StepKinds:
@@ -299,14 +373,17 @@ def _steps(job: Job, layout: Layout, machine: Machine, service: Service, held: M
     if service.prefill is not None:
         none = np.zeros(len(layout))
         return _StepKinds(
-            decoding=decoding, plain=plain, mixed=plain, factor=1.0 + service.drafts, share=none, pieces=none, load=none, most=none
+            decoding=decoding, plain=plain, mixed=plain, factor=1.0 + service.drafts, share=none, filled=none, pieces=none, load=none,
+            most=none,
         )  # fmt: skip
-    chunk, share, pieces = _chunk(service, here.micro_batch, job.written)
-    mixed = service_step(transformer_step, replace(job, chunk=chunk), here, machine, held)
-    load = layout.microbatches * chunk.pieces / pieces
-    room = divide(np.maximum(service.chunk - here.micro_batch * job.written, chunk.tokens), chunk.tokens)
+    read = _chunk(service, here, job.written, (np.ones(1), np.ones(1)))
+    mixed = service_step(transformer_step, replace(job, chunk=read.chunk), here, machine, held)
+    read = _reads_of(service, here, job.written, plain, mixed)
+    load = layout.microbatches * read.chunk.pieces / read.steps
+    room = divide(np.maximum(service.chunk - here.micro_batch * job.written, read.chunk.tokens), read.chunk.tokens)
     return _StepKinds(
-        decoding=decoding, plain=plain, mixed=mixed, factor=1.0 + service.drafts, share=share, pieces=pieces, load=load, most=load * room
+        decoding=decoding, plain=plain, mixed=mixed, factor=1.0 + service.drafts, share=read.share, filled=read.filled, pieces=read.steps,
+        load=load, most=load * room,
     )  # fmt: skip
 
 
@@ -392,14 +469,26 @@ def sending_over(job: Job, machine: Machine, prefill: Prefill, share: Array) -> 
 
 
 def _mean(steps: _StepKinds) -> Outcome:
-    """The mean step, with its guesses; a step that never ends is the one that writes."""
-    parts = ((1.0 - steps.share) * steps.factor, steps.share * steps.factor)
+    """The mean step, with its guesses; a step that never ends is the one that writes.
+
+    Of the microbatches of a step that reads, those without a prompt do what they do in a step that writes; for the rest of the time the
+    stages wait.
+    """
+    work = steps.share * steps.filled
+    parts = ((1.0 - work) * steps.factor, work * steps.factor)
 
     def mean(one: Array, other: Array) -> Array:
         return np.where(steps.endless, one, parts[0] * np.where(steps.endless, 0.0, one) + parts[1] * np.where(steps.endless, 0.0, other))
 
     kept = ("memory", "problems", "measured", "host_memory", "host_capacity", "second_memory", "second_capacity", "least")
-    return merged(steps.plain, steps.mixed, mean, kept)
+    found = merged(steps.plain, steps.mixed, mean, kept)
+    if np.all(work == steps.share):
+        return found
+    waits = np.where(steps.endless, 0.0, (steps.share - work) * (steps.reading - steps.writing))
+    return replace(
+        found, total=found.total + waits, breakdown={**found.breakdown, "bubble": found.breakdown["bubble"] + waits},
+        bound={**found.bound, "bubble": found.bound.get("bubble", np.zeros(1)) + waits},
+    )  # fmt: skip
 
 
 def _with_workers(
@@ -418,6 +507,29 @@ def _with_workers(
     return outcome, np.asarray(more * read.energy)
 
 
+def _longest_wait(flow: _Flow, share: float, *, apart: bool) -> Array:
+    """Time that the rest of a step and the queue after it take no longer than in a share of all arrivals, found by halving. [s]
+
+    A request comes anywhere in a step, and in a long one more often than in a short one. Of all arrivals `busy` wait in the queue,
+    exponentially long; of those in a step the more the longer it is, as they are those that find others who came in it too.
+
+    apart : whether workers of their own read prompts, which begin at once.
+    """
+    steps, waits = flow.steps, divide(flow.queue, flow.busy)
+    lengths = np.array([steps.writing, steps.reading]) * (not apart)
+    often = np.array([1.0 - steps.reads, steps.reads])
+    busy = np.minimum(flow.busy * (1.0 if apart else divide(lengths, 2.0 * steps.rest)), 1.0)
+    rests = lengths * ((np.arange(DRAWN) + 0.5) / DRAWN)[:, None, None]
+    least, most = np.zeros(1), lengths.max(axis=0) + waits * np.log(np.maximum(busy.max(axis=0) / (1.0 - share), 1.0))
+    for _ in range(HALVED):
+        middle = 0.5 * (least + most)
+        after = middle - rests
+        late = np.where(after < 0.0, 1.0, busy * np.exp(-divide(np.maximum(after, 0.0), waits * np.ones_like(after))))
+        longer = (often * late.mean(axis=0)).sum(axis=0) > 1.0 - share
+        least, most = np.where(longer, middle, least), np.where(longer, most, middle)
+    return np.asarray(most)
+
+
 def _figures(service: Service, flow: _Flow, replicas: Array) -> dict[str, Array]:
     """What users of a service see, and what its operators do, by column."""
     steps, first = flow.steps, flow.first
@@ -425,15 +537,12 @@ def _figures(service: Service, flow: _Flow, replicas: Array) -> dict[str, Array]
     rounds = divide(service.writes, service.gained)
     spread = np.sqrt(divide(steps.share * (1.0 - steps.share), rounds)) * (steps.reading - steps.writing)
     requests = flow.rate * replicas
-    rest, waits = steps.rest if service.prefill is None else np.zeros(1), divide(flow.queue, flow.busy)
-    # What is left of a step is uniform; the wait of those that wait is exponential in the tail, and no longer than for all others. Of
-    # these all may be read before it, those that wait for room too.
-    most = np.maximum(first, flow.reading + flow.longest)
+    rest = steps.rest if service.prefill is None else np.zeros(1)
+    # No wait is longer than for all others; of these all may be read before a request, those that wait for room too. Nobody waits longer
+    # for the end of a step than a whole one.
+    most = np.maximum(first, flow.reading + flow.longest) + (steps.reading if service.prefill is None else 0.0) - rest
     tails = {
-        f"ttft_{name}_s": np.minimum(
-            first + (2.0 * share - 1.0) * rest - flow.queue + waits * np.log(np.maximum(flow.busy / (1.0 - share), 1.0)),
-            most + np.maximum(2.0 * share - 1.0, 0.0) * rest,
-        )
+        f"ttft_{name}_s": np.minimum(first - flow.queue - rest + _longest_wait(flow, share, apart=service.prefill is not None), most)
         for name, share in TAILS.items()
     }
     slow = {

@@ -26,7 +26,16 @@ from crossflow.base.errors import CrossflowError, Problem, SpecError
 from crossflow.base.files import Document
 from crossflow.evidence.validation.report import Table
 from crossflow.evidence.validation.serving_models import ServedModel, served_model
-from crossflow.evidence.validation.serving_runs import APART, CACHED, UNKNOWN, mean_length, measured_times, too_fast, unknown_of
+from crossflow.evidence.validation.serving_runs import (
+    APART,
+    CACHED,
+    UNKNOWN,
+    before_pieces,
+    mean_length,
+    measured_times,
+    too_fast,
+    unknown_of,
+)
 from crossflow.evidence.validation.tables import (
     TableRow,
     device_architecture,
@@ -335,6 +344,8 @@ def _case(row: TableRow, folder: Path) -> Case | str:
         "system.devices": tensor * data * engines * stages,
     }  # fmt: skip
     shared = _shared(row["model"], row["device"], row["engine"], kept, folder=folder, in_blocks=not row["model"].startswith("nvidia/"))
+    if not isinstance(shared, str) and before_pieces(row):
+        shared |= {"software": {"like": shared["software"], "host": {"pieces": False}}}
     if apart:
         own |= {f"workload.serving.prefill.{name}": value for name, value in _readers(row).items()}
     return shared, own

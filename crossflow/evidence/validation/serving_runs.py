@@ -5,6 +5,7 @@ What is known is in ``measurements.yaml``, by source and engine; all of it is a 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -20,6 +21,7 @@ UNVERSIONED = "engine's version not stated"
 CACHED = "prompts read faster than devices multiply"  # so that a part of them must have lain in the cache, which nobody says
 APART = "workers for prompts"
 UNKNOWN = (GUESSED, UNVERSIONED, CACHED, APART)
+PIECES = (0, 5, 10)  # first SGLang that captures steps that read prompts in pieces: its release notes of 2026-04-06
 FASTEST = 0.9  # of the peak rate; no product of gemm_graph.csv comes so far on Hopper and Blackwell
 
 RunFacts = Mapping[str, Any]
@@ -39,6 +41,12 @@ def unknown_of(row: TableRow, model: ServedModel | None) -> str:
     if model is not None and model.guesses:
         return GUESSED
     return UNVERSIONED if not row.get("engine_version") else ""
+
+
+def before_pieces(row: TableRow) -> bool:
+    """Whether a row's SGLang is older than the first that captures prompts in pieces; rows without a version are from before it too."""
+    version = re.match(r"\D*(\d+)\.(\d+)\.(\d+)", row.get("engine_version") or "")
+    return row["engine"] == "sglang" and (version is None or tuple(map(int, version.groups())) < PIECES)
 
 
 def too_fast(row: TableRow, own: Mapping[str, Any], score: Mapping[str, float]) -> bool:

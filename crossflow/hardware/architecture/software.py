@@ -166,6 +166,13 @@ class HostCosts(FileModel):
         description="time to issue one kernel of a step that reads prompts, where captured graphs launch only steps that write; `kernel` "
         "where absent",
     )
+    pieces: Flag = Field(
+        default=False,
+        description="whether steps that read prompts are captured too, a graph for each piece between two calls of attention, so that "
+        "`kernel` holds for them. Not where tokens are guessed, on pipeline stages, on workers for prompts (`task: prefill`), where "
+        "replicas share experts, and of models that select the tokens to which a query attends",
+    )
+    latent_pieces: Whole = Field(default=0, description="tokens of a step up to which `pieces` holds with latent attention")
 
 
 class MemoryHabits(FileModel):
