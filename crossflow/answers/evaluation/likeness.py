@@ -60,8 +60,9 @@ MEASURED: Mapping[str, tuple[str, ...]] = {
 }
 # Fields of a transformer whose models are a kind of their own, and what they are called.
 UNMEASURED: Mapping[str, str] = {
-    "ssm": "state-space layers", "sparse": "sparse attention", "encoder": "an encoder", "image": "images",
-    "variants": "layers of different dimensions", "residual_block": "attention residuals", "per_layer": "embeddings of each layer",
+    "ssm": "state-space layers", "sparse": "sparse attention", "compressed": "compressed attention", "encoder": "an encoder",
+    "image": "images", "variants": "layers of different dimensions", "residual_block": "attention residuals",
+    "residual_streams": "hyper-connections", "per_layer": "embeddings of each layer",
 }  # fmt: skip
 FROZEN = "no fine-tuning of some layers alone was measured in this way"
 OF_CHANGED = "the device is changed"
