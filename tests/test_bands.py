@@ -154,6 +154,31 @@ def test_experts_that_lie_further_apart_than_in_any_measured_run_have_no_band():
     assert found.text == "extrapolated: too few runs of this kind were measured with experts shared out across nodes to say"
 
 
+def test_a_maker_of_whose_devices_nothing_was_fitted_is_named():
+    """AMD's products were measured, its services were not; a device of NVIDIA without rows has no such reason."""
+
+    def trust(system, **given):
+        model = {"model": "llama3-8b", "global_batch": 16, "task": "decode", "prompt": 512, "output": 64}
+        return crossflow.predict(crossflow.from_dict({"system": system, "workload": model, "strategy": "dp8", **given})).trust
+
+    amd, products = trust("mi300x-node"), trust("mi300x-node", workload={"model": "gemm", "m": 4096, "n": 4096, "k": 4096}, strategy="d8")
+    assert amd.level == "extrapolated"
+    assert amd.reason == "nothing was fitted to such runs on devices of AMD, and what is known of errors is of chips of other makers"
+    assert "AMD" not in products.reason
+    assert "other makers" not in trust("a40-node").reason
+
+
+def test_experts_across_nodes_have_no_band_of_runs_in_one():
+    """Of chips that nobody fitted too few such runs are known; those of a generation that was fitted to have one."""
+    run = Likeness(kind="serving, writing tokens", type="8 bits", load="9 to 64 requests at once", experts="experts shared out in a node")
+    across = {"experts": "experts shared out across nodes"}
+    assert bands.trust_of(replace(run, seen="none")).band is not None
+    bare = bands.trust_of(replace(run, seen="none", **across))
+    assert (bare.level, bare.band) == ("extrapolated", None)
+    assert bare.reason == "too few runs with experts shared out across nodes were measured on such devices to say"
+    assert bands.trust_of(replace(run, seen="family", **across)).band is not None
+
+
 def test_queues_and_tails_have_no_band(service):
     found = service.to_dict()["trust_of"]["tails"]
     assert (found["trust"], found["error_band"]) == ("unknown", None)

@@ -354,6 +354,7 @@ SECTIONS: tuple[tuple[str, tuple[tuple[str, type[BaseModel], type[BaseModel] | N
         ("`execution.libraries.attention.NAME`", execution.AttentionLibrary, None),
         ("`prefill` of a library of attention", execution.PrefillKernel, None),
         ("`decode` of a library of attention", execution.DecodeKernel, None),
+        ("`latent` of a library of attention", execution.LatentKernel, None),
         ("Network: `network`", network.NetworkSpec, None),
         ("`network.intra`, `network.inter`", network.NetworkLevel, None),
         ("`network.inter.congestion`", network.Congestion, None),

@@ -12,7 +12,18 @@ from zlib import crc32
 
 import numpy as np
 
-from crossflow.answers.bands import CHIPS, FEWEST, GENERATED, LAYOUTS, SHARED, UNMEASURED_CHIP, Band, Likeness, PairSpread, candidates
+from crossflow.answers.bands import (
+    CHIPS,
+    FEWEST,
+    GENERATED,
+    LAYOUTS,
+    SHARED,
+    UNMEASURED_CHIP,
+    Band,
+    Likeness,
+    PairSpread,
+    candidates,
+)
 from crossflow.base.arrays import Array, Mask
 from crossflow.evidence.validation.comparison import validate
 from crossflow.evidence.validation.dropping import earlier_families, has_earlier, instead
@@ -302,7 +313,7 @@ def _shares(rows: Sequence[JudgedRow], folds: Sequence[tuple[Mask, Mask]], seen:
         known = lines([rows[int(i)] for i in np.flatnonzero(others)], fewest)
         for row in (rows[int(i)] for i in np.flatnonzero(aside)):
             found = next(candidates(row.like, known), None)
-            if found is not None:
+            if found is not None and not row.like.lies_apart(found[1]):
                 for chip in {"", row.chip}:
                     within.setdefault((row.like.kind, chip), []).append(abs(row.error) <= found[0].p90)
     shares = sorted((*key, len(told), float(np.mean(told))) for key, told in within.items())
