@@ -1111,7 +1111,7 @@ PLAIN = {
     "simumax_kernels": "matrix products and attention of training, launched one by one",
     "moe": "layers of experts",
     "torchtitan_training": "rates of torchtitan",
-    "wide_experts": "services with experts over many nodes; nothing fitted, 13 rows known before",
+    "wide_experts": "services with experts over many nodes; nothing fitted, 18 rows known before",
     "power": "power of H100 nodes in MLPerf training",
     "kernel_power": "power of a B200 while one kernel runs",
 }
