@@ -6,11 +6,12 @@ import numpy as np
 import pytest
 
 import crossflow
-from crossflow.cost.attention import CallTimes, calls_of, library_attention_costs, times_of
+from crossflow.cost.attention import CallTimes, calls_of, latent_costs, library_attention_costs, times_of
 from crossflow.cost.price import fused_attention
 from crossflow.evidence.validation.kernels_attention import attention_table, version_of
 from crossflow.evidence.validation.tables import device_architecture, shipped
 from crossflow.hardware.architecture.execution import DecodeKernel
+from crossflow.hardware.architecture.software import load_stack
 from crossflow.program.kernels import Attention, kernel_tables
 
 DEVICES = ("a100-80gb", "l40s", "h100-sxm", "b200")
@@ -115,3 +116,40 @@ def test_the_excerpt_of_measured_attention_is_predicted():
 
 def test_versions_are_compared_by_their_numbers():
     assert version_of("0.9.1") < version_of("0.24.0")
+
+
+def latents(device, **sizes):
+    """Time of attention to latents of DeepSeek-V3 by FlashMLA, and by kernels that nobody measured. [s]"""
+    sizes = {"samples": 128.0, "heads": 128.0, "length": 1.0, "seen": 4096.0, "stored": "", "chosen": False, **sizes}
+    pairs, held = sizes["samples"] * sizes["seen"], 1.0 if sizes["stored"] else 2.0
+    ends = sizes["samples"] * sizes["heads"] * sizes["length"] * 1088.0 * 2.0
+    work = 2.0 * pairs * sizes["heads"] * sizes["length"] * 1088.0, ends + pairs * 576.0 * held, pairs / 128.0
+    row = Attention(kv_heads=1.0, width=576.0, causal=False, work=work, **sizes)
+    (table,) = kernel_tables((row,), 2.0, narrow=False)
+    architecture = device_architecture(device)
+    otherwise = fused_attention(table, "bf16", architecture, load_stack("sglang")[0])
+    found = latent_costs(calls_of(table, "bf16"), architecture.execution.libraries.attention["flash-mla"].latent, otherwise, architecture)
+    return (found.time - found.launch).item(), (otherwise.time - otherwise.launch).item()
+
+
+@pytest.mark.parametrize(
+    ("device", "sizes", "measured"),
+    [  # as users printed them from the tests of the library's first version: deepseek-ai/FlashMLA, issues 19 (H100) and 30 (H20)
+        ("h100-sxm", {"heads": 16.0}, 0.215e-3),
+        ("h100-sxm", {"heads": 64.0}, 0.223e-3),
+        ("h20", {"heads": 64.0, "length": 3.0, "seen": 8192.0}, 3.407e-3),
+        ("h20", {"heads": 64.0, "length": 6.0, "seen": 8192.0}, 6.748e-3),
+        ("h800-sxm", {"seen": 8192.0}, 2.0 * 128 * 128 * 8192 * 1088 / 660e12),  # of the second version, which its authors print
+    ],
+)
+def test_attention_to_latents_takes_as_long_as_users_of_flash_mla_read(device, sizes, measured):
+    assert latents(device, **sizes)[0] == pytest.approx(measured, rel=0.12)
+
+
+def test_attention_to_latents_pads_few_heads_and_leaves_chosen_keys_to_others():
+    few, sixty_four = (latents("h20", heads=heads)[0] for heads in (1.0, 64.0))
+    assert few == pytest.approx(sixty_four)  # bound by products of 64 rows
+    assert latents("h20", heads=16.0, length=4.0)[0] == pytest.approx(sixty_four)  # queries that are verified share a block
+    assert latents("h20", stored="fp8")[0] == pytest.approx(latents("h20")[0] / 1.7)
+    found, otherwise = latents("h20", chosen=True)
+    assert found == otherwise != latents("h20")[0]

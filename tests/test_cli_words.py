@@ -228,3 +228,13 @@ def test_a_prediction_goes_into_a_file(tmp_path, capsys):
     assert json.loads((tmp_path / "p.json").read_text())["feasible"]
     assert "verdict     feasible" in (tmp_path / "p.txt").read_text()
     assert capsys.readouterr().out == ""
+
+
+def test_a_step_that_writes_where_prompts_do_not_fit_counts_tokens_and_says_what_reads_them(capsys):
+    given = ["--model", "llama3-8b", "--on", "dgx-h100", "--devices", "8", "--strategy", "tp8", "--task", "decode", "--batch", "128"]
+    assert main(["predict", *given, "--set", "workload.prompt=16384", "--set", "workload.output=256"]) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert "tokens/s while all requests write" in said
+    assert "samples/s" not in said
+    assert "prompts cannot be read at once: needs" in said
+    assert "workload.task=serving" in said

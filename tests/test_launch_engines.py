@@ -7,8 +7,10 @@ import pytest
 
 import crossflow
 from crossflow.base.errors import CrossflowError, SpecError
+from crossflow.base.files import catalogue
 from crossflow.edges.launch.dynamo import table_of
 from crossflow.edges.launch.launch import read, write
+from crossflow.edges.launch.models import names_of
 
 EXPORTED = Path(__file__).parent / "data" / "exported"
 SERVED = {"task": "serving", "prompt": 2000, "output": 500}
@@ -39,6 +41,16 @@ def service(strategy, software, system=TWO, batch=64, **workload):
 def test_exports_are_these_texts(name):
     text = write(crossflow.from_dict({"name": "chat", **CASES[name]}), name.rpartition(".")[0])
     assert re.sub(r"Written by crossflow \S+:", "Written by crossflow VERSION:", text) == (EXPORTED / name).read_text(encoding="utf-8")
+
+
+def test_presets_of_released_models_are_served_by_their_names():
+    """A preset that cites the config.json of a released model, OWNER/NAME, has that name in launch files."""
+    cited = {}
+    for name, path in catalogue("templates", "models").items():
+        if found := re.search(r"released model, ([\w.-]+/[\w.-]+), 20", path.read_text(encoding="utf-8")):
+            cited[name] = found[1]
+    assert {"glm-5", "minimax-m2", "qwen3.5-397b-a17b"} <= set(cited)
+    assert {name: model for name, model in cited.items() if model not in names_of(name).huggingface} == {}
 
 
 # ---------------------------------------------------------------------------------------------- sglang

@@ -189,6 +189,7 @@ STACK = {
     "engine.prefixes": When(False, STEADY), "engine.counted": When("1 GiB", {**CROWDED, "software.engine": {"memory": 0.5}}), "engine.sampling": When("30 B", STEADY),
     "kernels.attention.prefill": When(["flash-attention-2"], {"workload.task": "prefill"}),
     "kernels.attention.decode": When(["flash-attention-2"], {"workload.task": "decode"}),
+    "kernels.attention.latent": When(["flash-mla"], {"workload.task": "decode", "system.template": "dgx-h100", "workload.latent": {**LATENT["workload.latent"], "kv_rank": 512}}),
     "sharing.bucket": "1 MiB", "sharing.first_bucket": When("300 MiB", {"software.sharing": {"bucket": "2 MiB"}}),
     "residual": When("elements", {**PIECES, "workload.sequence": 1023}), "weighing": When("returned", MOE), "narrow_dispatch": When(True, {**EXCHANGED, **NARROW}),
     "memory.moments": "bf16", "memory.remainders": True, "memory.narrow_activation": When(True, NARROW), "memory.transposed_weights": When(False, NARROW),

@@ -113,6 +113,10 @@ class Likeness:
         engine = " without an engine" if self.stack == NO_STACK else f" with {self.stack}" if self.stack else ""
         return ", ".join(filter(None, (f"{self.kind}{where}{engine}", self.type, self.experts, self.load, self.scale)))
 
+    def lies_apart(self, shared: Likeness) -> bool:
+        """Whether a band says nothing of it: its experts lie across nodes, whose exchange and kernels are others than the band's."""
+        return self.experts == EXPERTS[-1] != shared.experts
+
     def only(self, *names: str) -> Self:
         """The kind and what is named of the rest."""
         return type(self)(kind=self.kind, **{name: getattr(self, name) for name in names})
@@ -301,6 +305,9 @@ def _trust(run: Likeness, problem: str) -> Trust:
     if found is None:
         return Trust(level="extrapolated", band=None, reason=NEVER_HINDCAST if run.seen in (GENERATED, CHANGED) else problem)
     band, shared = found
+    if run.lies_apart(shared) and not _beyond(run, stated):
+        few = "too few runs with experts shared out across nodes were measured on such devices to say"
+        return Trust(level="extrapolated", band=None, reason="; ".join(filter(None, (problem, few))))
     if reason := problem or (UNSEEN if run.seen == "none" else ""):
         return Trust(level="extrapolated", band=band, basis=shared.text, reason=reason)
     if trait := _beyond(run, stated):

@@ -23,7 +23,7 @@ import numpy as np
 from crossflow.base.arrays import Array, Mask
 from crossflow.base.formats import DTYPE_BYTES, HALF
 from crossflow.cost.roofline import KernelCosts, wide_type
-from crossflow.hardware.architecture.execution import USUAL, DecodeKernel, FusedKernel, PrefillKernel, width_rate
+from crossflow.hardware.architecture.execution import USUAL, DecodeKernel, FusedKernel, LatentKernel, PrefillKernel, width_rate
 from crossflow.hardware.architecture.model import Architecture
 from crossflow.program.kernels import Attention, KernelTable, masked_pairs, seen_pairs
 
@@ -60,6 +60,7 @@ class Calls:
     # time of a call in which the clock of a device that was idle has come half of the way down to what power sustains; 0 for long runs [s]
     settling: Array | float = 0.0
     unwritten: Mask | bool = False  # calls that do not write to the cache
+    chosen: Mask | bool = False  # calls in which each query has keys of its own
 
     @property
     def group(self) -> Array:
@@ -73,6 +74,12 @@ class Calls:
         """
         mine = self.decode if isinstance(kernel, DecodeKernel) else ~self.decode
         return np.asarray(~self.backward & mine & (self.width <= WIDEST) & (self.both > LEAST * self.width))
+
+    @property
+    def latent(self) -> Mask:
+        """Which calls are of queries whose heads share all the latents in the cache: one a sample, or those that are verified."""
+        shared = (self.width > WIDEST) & (self.kv_heads <= 1) & (self.both > LEAST * self.width)
+        return np.asarray(~self.backward & shared & (self.window <= 0) & ~np.asarray(self.chosen))
 
     def served(self, kernel: FusedKernel) -> Mask:
         """Which calls a kernel serves, shape (kernels, n)."""
@@ -90,7 +97,8 @@ def calls_of(table: KernelTable, dtype: str) -> Calls:
     """Calls of a table of fused attention in a program of a data type; what rows state of their work holds."""
     rows = [row for row in table.rows if isinstance(row, Attention)]
     (flops, moved, _), (samples, heads, kv_heads, length, seen, width, window) = table.attention[0], table.sizes
-    causal, chunked, backward = (np.array([[getattr(row, flag)] for row in rows]) for flag in ("causal", "chunked", "backward"))
+    flags = ("causal", "chunked", "backward", "chosen")
+    causal, chunked, backward, chosen = (np.array([[getattr(row, flag)] for row in rows]) for flag in flags)
     pairs = seen_pairs(length, seen, window, causal=causal, chunked=chunked)
     both = flops / (2.0 * samples * heads * pairs)
     ends = samples * heads * length * both * table.element
@@ -98,7 +106,7 @@ def calls_of(table: KernelTable, dtype: str) -> Calls:
     return Calls(
         samples=samples, heads=heads, kv_heads=kv_heads, length=length, seen=seen, width=width, window=window, causal=causal,
         chunked=chunked, backward=backward, decode=length <= 1, narrow=narrow, narrow_products=narrow & (DTYPE_BYTES[dtype] < HALF),
-        both=both, ends=ends, kept=np.maximum(moved - ends, 0.0),
+        both=both, ends=ends, kept=np.maximum(moved - ends, 0.0), chosen=chosen,
     )  # fmt: skip
 
 
@@ -261,6 +269,31 @@ def library_attention_costs(
             mine = open_ & calls.alike(kernel) & (costs.time < best)
             found, best = _where(mine, costs, found), np.where(mine, costs.time, best)
     return found
+
+
+def latent_costs(calls: Calls, kernel: LatentKernel, otherwise: KernelCosts, architecture: Architecture) -> KernelCosts:
+    """Costs of attention to latents by a kernel of its own [1]_, `otherwise` for all other calls.
+
+    Blocks of 64 query heads, of one query or several, pass over the latents, which are keys and values at once, and a schedule shares
+    their work evenly over the units. Products reach a share of the peak at the clock that power sustains, where memory keeps up.
+
+    References
+    ----------
+    .. [1] J. Li, S. Liu, "A Deep-Dive Into the New Flash MLA Kernel", DeepSeek, 22 April 2025 (github.com/deepseek-ai/FlashMLA, docs).
+    """
+    rates = architecture.throughput
+    rate = rates[wide_type(architecture, "fp8")] * architecture.sustained_clock * kernel.matrix * np.where(calls.narrow, kernel.narrow, 1.0)
+    rows = calls.heads * calls.length
+    padded = kernel.rows * np.ceil(rows / kernel.rows) / rows
+    compute, memory = otherwise.flops * padded / rate, otherwise.traffic[-1] / (architecture.memory.bandwidth * kernel.memory)
+    busy = np.maximum(compute, memory)
+    times = np.zeros((len(otherwise.resource_times), *busy.shape))
+    times[0], times[-1] = compute, memory
+    beside = otherwise.flops * (padded - 1.0) * architecture.energy_per_flop[wide_type(architecture, "fp8")]
+    found = replace(
+        otherwise, time=busy + otherwise.launch, resource_times=times, energy=otherwise.energy + beside, working=np.asarray(busy)
+    )
+    return _where(calls.latent, found, otherwise)
 
 
 def _costs(parts: CallTimes, otherwise: KernelCosts, architecture: Architecture, gap: Array | float) -> KernelCosts:

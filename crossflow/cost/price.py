@@ -10,7 +10,7 @@ import numpy as np
 
 from crossflow.base.arrays import Array, Index, Mask, divide
 from crossflow.base.formats import DTYPE_BYTES, without_structure
-from crossflow.cost.attention import calls_of, library_attention_costs
+from crossflow.cost.attention import calls_of, latent_costs, library_attention_costs
 from crossflow.cost.experts import expert_library, general_costs, grouped_costs
 from crossflow.cost.lookups import lookup_costs
 from crossflow.cost.nearby import near_times
@@ -243,7 +243,11 @@ def _attention(table: KernelTable, dtype: str, architecture: Architecture, stack
     kernels = attention_kernels(stack.kernels.attention, architecture)
     gap = 0.0 if architecture.graphs else architecture.execution.kernel_launch
     others = measured_kernels(stack.kernels.attention, architecture)
-    return library_attention_costs(calls_of(table, dtype), kernels, costs, architecture, gap, others)
+    calls, known = calls_of(table, dtype), architecture.execution.libraries.attention
+    latent = preferred(stack.kernels.attention.latent, {name: library.latent for name, library in known.items() if library.latent})
+    if latent is not None and calls.latent.any():
+        costs = latent_costs(calls, latent, costs, architecture)
+    return library_attention_costs(calls, kernels, costs, architecture, gap, others)
 
 
 def fused_attention(

@@ -299,7 +299,7 @@ class _BlockBuilder:
         window = 0 if along_keys and not self.writes else attention.window  # what a written token sees is the number of keys
         return Attention(
             samples=samples, heads=heads, kv_heads=groups, length=length, seen=keys, width=attention.query, work=(flops, ends, blocks),
-            stored=stored, window=window, chunked=attention.chunked,
+            stored=stored, window=window, chunked=attention.chunked, chosen=attention.selection is not None,
         )  # fmt: skip
 
     def _ring(self, unit: str, own: Attention, first: int, attention: AttentionGeometry, pairs: Array) -> None:

@@ -82,6 +82,7 @@ class Attention:
     # As in `crossflow.workload.transformer.AttentionGeometry`.
     window: Annotated[Number, NonNegative, "tokens before a query, with itself, that it sees under a causal mask; 0 for no window"] = 0.0
     chunked: Annotated[bool, Flag, "whether the window is a fixed block of the sample rather than the last tokens"] = False
+    chosen: Annotated[bool, Flag, "whether each query has keys of its own, which an indexer chose"] = False
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -354,6 +354,7 @@ SECTIONS: tuple[tuple[str, tuple[tuple[str, type[BaseModel], type[BaseModel] | N
         ("`execution.libraries.attention.NAME`", execution.AttentionLibrary, None),
         ("`prefill` of a library of attention", execution.PrefillKernel, None),
         ("`decode` of a library of attention", execution.DecodeKernel, None),
+        ("`latent` of a library of attention", execution.LatentKernel, None),
         ("Network: `network`", network.NetworkSpec, None),
         ("`network.intra`, `network.inter`", network.NetworkLevel, None),
         ("`network.inter.congestion`", network.Congestion, None),
@@ -1110,7 +1111,7 @@ PLAIN = {
     "simumax_kernels": "matrix products and attention of training, launched one by one",
     "moe": "layers of experts",
     "torchtitan_training": "rates of torchtitan",
-    "wide_experts": "services with experts over many nodes; nothing fitted, 13 rows known before",
+    "wide_experts": "services with experts over many nodes; nothing fitted, 18 rows known before",
     "power": "power of H100 nodes in MLPerf training",
     "kernel_power": "power of a B200 while one kernel runs",
 }

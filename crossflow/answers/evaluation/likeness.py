@@ -60,8 +60,9 @@ MEASURED: Mapping[str, tuple[str, ...]] = {
 }
 # Fields of a transformer whose models are a kind of their own, and what they are called.
 UNMEASURED: Mapping[str, str] = {
-    "ssm": "state-space layers", "sparse": "sparse attention", "encoder": "an encoder", "image": "images",
-    "variants": "layers of different dimensions", "residual_block": "attention residuals", "per_layer": "embeddings of each layer",
+    "ssm": "state-space layers", "sparse": "sparse attention", "compressed": "compressed attention", "encoder": "an encoder",
+    "image": "images", "variants": "layers of different dimensions", "residual_block": "attention residuals",
+    "residual_streams": "hyper-connections", "per_layer": "embeddings of each layer",
     "weight_sparsity": "2:4 sparsity of weights",
 }  # fmt: skip
 FROZEN = "no fine-tuning of some layers alone was measured in this way"
@@ -166,18 +167,28 @@ def seen(system: SystemSpec, kind: str) -> str:
     """Whether parameters of a system's device were fitted to measurements of a kind on it (device), or on others of its family."""
     if not isinstance(system, DatasheetSystem):
         return "none"
-    needed = set(next((what for start, what in MEASURED.items() if kind.startswith(start)), (kind,)))
+    needed = _needed(kind)
     if needed & set(system.measured):
         return "device"
     return "family" if needed & _fitted().get((system.family, system.generation), frozenset()) else "none"
+
+
+def _needed(kind: str) -> set[str]:
+    """What `measured` of a device's template calls the measurements that predictions of a kind rest on."""
+    return set(next((what for start, what in MEASURED.items() if kind.startswith(start)), (kind,)))
+
+
+@functools.cache
+def _devices() -> tuple[Mapping[str, Any], ...]:
+    """Files of all devices of the package."""
+    return tuple(files.read_yaml(path).data for path in files.catalogue("templates", "devices").values())
 
 
 @functools.cache
 def _fitted() -> Mapping[tuple[str, str], frozenset[str]]:
     """Kinds of measurement on devices of each family and generation."""
     found: dict[tuple[str, str], frozenset[str]] = {}
-    for path in files.catalogue("templates", "devices").values():
-        data = files.read_yaml(path).data
+    for data in _devices():
         if measured := data.get("measured"):
             key = data["family"], data.get("generation", "")
             found[key] = found.get(key, frozenset()) | set(measured)
@@ -215,7 +226,21 @@ def problem(scenario: Scenario, node: int, *, changed: bool = False) -> str:
     node : devices of a node, its scale-up domain.
     """
     shared = OF_SHARED if scenario.system.network.inter.congestion is not None else ""
-    return "; ".join(filter(None, (_otherwise(scenario, changed=changed), _domain(scenario, node), shared)))
+    maker = "" if changed else _maker(scenario)
+    return "; ".join(filter(None, (_otherwise(scenario, changed=changed), _domain(scenario, node), shared, maker)))
+
+
+def _maker(scenario: Scenario) -> str:
+    """What is to say of a device whose maker has no device on which such runs were measured: errors of others' generations are told."""
+    system, kind = scenario.system, kind_of(scenario.workload)
+    if not isinstance(system, DatasheetSystem) or not system.vendor or seen(system, kind) != "none":
+        return ""
+    needed = _needed(kind)
+    others = [device for device in _devices() if needed & set(device.get("measured", ()))]
+    if not others or any(device.get("vendor") == system.vendor for device in others):
+        return ""
+    maker = system.vendor.upper() if len(system.vendor) <= len("amd") else system.vendor.title()
+    return f"nothing was fitted to such runs on devices of {maker}, and what is known of errors is of chips of other makers"
 
 
 def _domain(scenario: Scenario, node: int) -> str:

@@ -122,7 +122,8 @@ def _answers(prediction: Prediction) -> dict[str, RenderableType]:
         if "tails" in prediction.trusts:
             rows["tails"] = page.trusted(prediction.trusts["tails"])
         if prediction.reading_problem:
-            rows["prompts"] = Text.assemble(("cannot be read: ", "bold red"), (prediction.reading_problem, "red"))
+            cure = "; a service reads them in pieces: workload.task=serving"
+            rows["prompts"] = Text.assemble(("cannot be read at once: ", "bold red"), (prediction.reading_problem, "red"), cure)
         rows["bound by"] = ", ".join(f"{name} {percent(share)}" for name, share in prediction.bound_by())
         rows["energy"] = _energy(prediction)
         rows["money"] = page.money(prediction.score, _unpriced(prediction))
@@ -181,6 +182,8 @@ def _throughput(prediction: Prediction) -> str:
     output = prediction.serving.get("output_throughput_tokens_per_s")
     if output is not None and "requests_decoding" not in prediction.serving:  # a step that writes, beside the service that it is part of
         return f"{count(tokens)} tokens/s while all requests write, {count(output)} with their prompts read in between"
+    if prediction.reading_problem:  # a sample of such a step is a token
+        return f"{count(tokens)} tokens/s while all requests write"
     return f"{count(number(score.samples_per_second))} samples/s" + (f", {count(tokens)} tokens/s" if tokens else "")
 
 

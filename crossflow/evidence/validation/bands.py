@@ -12,7 +12,18 @@ from zlib import crc32
 
 import numpy as np
 
-from crossflow.answers.bands import CHIPS, FEWEST, GENERATED, LAYOUTS, SHARED, UNMEASURED_CHIP, Band, Likeness, PairSpread, candidates
+from crossflow.answers.bands import (
+    CHIPS,
+    FEWEST,
+    GENERATED,
+    LAYOUTS,
+    SHARED,
+    UNMEASURED_CHIP,
+    Band,
+    Likeness,
+    PairSpread,
+    candidates,
+)
 from crossflow.base.arrays import Array, Mask
 from crossflow.evidence.validation.comparison import validate
 from crossflow.evidence.validation.dropping import earlier_families, has_earlier, instead
@@ -24,7 +35,8 @@ PERCENTILE = 0.9
 OF_A_GROUP, MANY, MOST_PAIRS = 40, 100, 100_000  # pairs of a group, in all where there are enough, and that one is drawn from
 FEWEST_BLIND = 4  # rows of chips that were predicted before they were announced
 FEW_ITEMS = 16  # models or shapes, below which those kept aside differ more than rows do
-WIDENED = 2.0  # times as wide as its rows say, the most that a band of few models is made, so that no outlier decides
+CHIP_DRAWS, ROW_DRAWS = 401, 100  # quantiles of chips yet to come, and of the rows on each, that stand for their distributions
+WIDENED = 2.0  # times as wide as its rows say, the most that a band of few models or chips is made, so that no outlier decides
 PARTS = 5  # of the models and shapes, each of which is kept aside once
 HEADER = (*Likeness.__dataclass_fields__, "n", "median", "p90", "bias", "tables")
 
@@ -68,7 +80,10 @@ def lines(rows: Sequence[JudgedRow], fewest: int = FEWEST) -> dict[Likeness, Ban
             left = not row.like.device and row.like.seen in ("none", GENERATED)  # what speaks for devices never seen alone
             if all(getattr(row.like, name) for name in names) and not (left and not names):
                 found.setdefault(row.like.only(*names), []).append(row)
-    kept = {like: band(members) for like, members in found.items() if len(members) >= _least(like, fewest) and _speaks(like, members)}
+    spread = _spread_of_chips(rows)
+    kept = {
+        like: band(members, spread) for like, members in found.items() if len(members) >= _least(like, fewest) and _speaks(like, members)
+    }
     items = {like: len({row.item for row in found[like]}) for like in kept}
     widened = {like: replace(one, p90=_edge(like, kept, items, fewest)) for like, one in kept.items()}
     return dict(sorted(widened.items(), key=lambda pair: tuple(asdict(pair[0]).values())))
@@ -98,10 +113,11 @@ def _edge(like: Likeness, known: Mapping[Likeness, Band], items: Mapping[Likenes
     return known[like].p90 if items[like] >= _least(like, fewest) else max(known[like].p90, next(wider, 0.0))
 
 
-def band(rows: Sequence[JudgedRow]) -> Band:
+def band(rows: Sequence[JudgedRow], spread: ChipSpread | None = None) -> Band:
     """Band of rows: its edge is the error that one row in ten of others of the kind passes, as conformal prediction has it [1]_.
 
-    Of chips that nobody fitted it is that of the chip with the widest one.
+    Of chips that nobody fitted it is that of the chip with the widest one, or of the next chip where that is
+    wider (`_of_next_chip`), up to twice as wide.
 
     References
     ----------
@@ -114,11 +130,60 @@ def band(rows: Sequence[JudgedRow]) -> Band:
     if len(rows) >= FEWEST and len(items) < FEW_ITEMS:  # whose errors are alike: nine of ten of others are within their own edges
         apart = [np.quantile([abs(row.error) for row in own], PERCENTILE) for own in items]
         edge = float(np.clip(np.quantile(apart, PERCENTILE), edge, WIDENED * edge))
-    if rows[0].like.seen in ("none", GENERATED):  # the next chip may be as hard as the hardest of these
-        chips = np.array([row.chip for row in rows])
-        each = [np.abs(errors[chips == chip]) for chip in sorted(set(chips.tolist()))]
-        edge = max([_rank(own) for own in each if len(own) >= FEWEST], default=edge)
+    if rows[0].like.seen in ("none", GENERATED) and (each := _by_chip(rows)):
+        edge = max(map(_rank, each))  # the next chip may be as hard as the hardest of these
+        if rows[0].like.seen == "none":
+            edge = float(np.clip(_of_next_chip(each, spread), edge, WIDENED * edge))
     return Band(median=float(np.median(np.abs(errors))), p90=edge, bias=float(errors.mean()), n=len(errors), tables=tables)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ChipSpread:
+    """How much the edges of chips that nobody fitted differ."""
+
+    deviation: float  # standard deviation of their logarithms about the mean of each kind of runs
+    freedom: int  # degrees of freedom: chips of all kinds, less one of each kind
+
+
+def _by_chip(rows: Sequence[JudgedRow]) -> list[Array]:
+    """Sizes of the errors on each chip that has enough rows."""
+    each = [np.abs([row.error for row in own]) for own in _grouped(sorted(rows, key=_chip), _chip)]
+    return [own for own in each if len(own) >= FEWEST]
+
+
+def _spread_of_chips(rows: Sequence[JudgedRow]) -> ChipSpread | None:
+    """Spread of chips that nobody fitted, over all kinds of runs that have two of them; None where none has."""
+    kinds = [_by_chip(own) for own in _grouped([row for row in rows if row.like.seen == "none"], lambda row: row.like.kind)]
+    edges = [np.log([_rank(own) for own in each]) for each in kinds if len(each) > 1]
+    freedom = sum(len(own) - 1 for own in edges)
+    if not freedom:
+        return None
+    return ChipSpread(deviation=float(np.sqrt(sum(((own - own.mean()) ** 2).sum() for own in edges) / freedom)), freedom=freedom)
+
+
+def _of_next_chip(each: Sequence[Array], spread: ChipSpread | None) -> float:
+    """Edge that nine of ten rows of a further chip keep to, if it is drawn as these were; nothing where one chip is all there is.
+
+    The logarithms of the edges of k chips are taken for draws of one normal distribution with unknown mean and variance. Then that of
+    the next chip lies about their mean as s sqrt(1 + 1 / k) t, with t of Student's distribution [1]_, Sec. 3.2: of few chips its tails are
+    wide. Of a single chip s is that of the chips of all kinds. Rows lie about the edge of their chip as they do on these chips.
+
+    References
+    ----------
+    .. [1] A. Gelman et al., "Bayesian Data Analysis", 3rd ed., 2013: posterior predictive distribution of a normal with flat prior.
+    """
+    from scipy.stats import t as student
+
+    edges = np.log([_rank(own) for own in each])
+    if len(edges) > 1:
+        spread = ChipSpread(deviation=float(edges.std(ddof=1)), freedom=len(edges) - 1)
+    if spread is None or not np.isfinite(edges).all():
+        return 0.0
+    draws = student.ppf((np.arange(CHIP_DRAWS) + 0.5) / CHIP_DRAWS, spread.freedom)
+    chips = np.exp(edges.mean() + spread.deviation * np.sqrt(1.0 + 1.0 / len(edges)) * draws)
+    at = (np.arange(ROW_DRAWS) + 0.5) / ROW_DRAWS
+    shapes = np.concatenate([np.quantile(own, at) / np.exp(edge) for own, edge in zip(each, edges, strict=True)])
+    return float(np.quantile(np.outer(shapes, chips), PERCENTILE))
 
 
 def _rank(sizes: Array) -> float:
@@ -178,6 +243,10 @@ def _across(some: Sequence[JudgedRow], others: Sequence[JudgedRow]) -> list[tupl
 
 def _item(row: JudgedRow) -> str:
     return row.item
+
+
+def _chip(row: JudgedRow) -> str:
+    return row.chip
 
 
 def _table(row: JudgedRow) -> str:
@@ -244,7 +313,7 @@ def _shares(rows: Sequence[JudgedRow], folds: Sequence[tuple[Mask, Mask]], seen:
         known = lines([rows[int(i)] for i in np.flatnonzero(others)], fewest)
         for row in (rows[int(i)] for i in np.flatnonzero(aside)):
             found = next(candidates(row.like, known), None)
-            if found is not None:
+            if found is not None and not row.like.lies_apart(found[1]):
                 for chip in {"", row.chip}:
                     within.setdefault((row.like.kind, chip), []).append(abs(row.error) <= found[0].p90)
     shares = sorted((*key, len(told), float(np.mean(told))) for key, told in within.items())

@@ -35,7 +35,7 @@ USUAL = 128  # elements of a head for which `by_width` is one
 AttentionLibraryName = Literal[
     "flash-attention-2", "flash-attention-3", "flash-attention-4", "vllm-flash-attention-3", "flashinfer", "flashinfer-vllm", "triton",
     "vllm-triton", "trtllm-gen", "trtllm-gen-sglang", "trtllm-gen-native", "trtllm-fmha", "trtllm-xqa", "trtllm-xqa-fp8", "trtllm-mmha",
-    "trtllm-mmha-fp8",
+    "trtllm-mmha-fp8", "flash-mla",
 ]  # fmt: skip
 ExchangeLibraryName = Literal["deepep", "nvlink-trtllm"]
 Library = TypeVar("Library")
@@ -182,12 +182,22 @@ class DecodeKernel(FusedKernel):
     narrow_products: Flag = Field(default=False, description="products have 8 bits where the cache has")
 
 
+class LatentKernel(FileModel):
+    """Attention of one query a sample to latents that all of its heads share (DeepSeek-V2), whose loads are balanced over all units."""
+
+    rows: Whole = Field(default=64, gt=0, description="query heads that one block works on; fewer are padded")
+    matrix: PositiveRatio = Field(description="share of the 16-bit matrix peak, at the clock that power sustains, that products reach")
+    narrow: PositiveRatio = Field(default=ONE, description="rate of products where the cache has 8 bits, over that where it has 16")
+    memory: PositiveRatio = Field(description="rate at which latents stream, over that of matrix products")
+
+
 class AttentionLibrary(FileModel):
     """Kernels of one library on one generation of devices; absent where it has none, or none were measured."""
 
     known_as: tuple[str, ...] = Field(default=(), description="what tables of measurements call it")
     prefill: PrefillKernel | None = Field(default=None, description="attention of many queries a sample, forward")
     decode: DecodeKernel | None = Field(default=None, description="attention of one query a sample, of a cache")
+    latent: LatentKernel | None = Field(default=None, description="the same of latents, of all the keys that lie in the cache")
 
 
 class TokenCopies(FileModel):

@@ -83,6 +83,7 @@ class AttentionChoice(FileModel):
 
     prefill: tuple[AttentionLibraryName, ...] = Field(default=(), description="for many queries a sample, forward")
     decode: tuple[AttentionLibraryName, ...] = Field(default=(), description="for one query a sample")
+    latent: tuple[AttentionLibraryName, ...] = Field(default=(), description="the same where all heads attend to latents in the cache")
 
 
 class KernelChoice(FileModel):

@@ -190,7 +190,7 @@ def _no_experts(plan: Plan, model: Transformer, task: JobTask) -> str | None:
         if (experts + more) % plan.ep:
             held = f"{experts} experts and {more} copies" if more else f"{experts} experts"
             fewest = -experts % plan.ep
-            cure = f"; redundant_experts: {fewest} makes {experts + fewest}" if task not in ("training", "forward") else ""
+            cure = f"; re{fewest} (redundant_experts: {fewest}) makes {experts + fewest}" if task not in ("training", "forward") else ""
             return f"{held} are not divisible by ep = {plan.ep}{cure}"
     if model.experts:
         return None
