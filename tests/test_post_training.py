@@ -142,6 +142,12 @@ def test_idle_shares_are_of_the_pool():
     assert found["devices"] == 16
 
 
+def test_a_rollout_is_extrapolated_at_best():
+    found = crossflow.predict(crossflow.from_dict(GRPO))
+    assert found.job["trust"] == found.score.trusted[0] == "extrapolated"
+    assert job()["trust"] == plain("forward").trust.level
+
+
 def test_points_of_a_batch_are_as_each_alone():
     scenario = crossflow.from_dict(GRPO)
     score = crossflow.evaluate(

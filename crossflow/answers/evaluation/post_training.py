@@ -33,6 +33,7 @@ from crossflow.program.groups import Group
 from crossflow.workload.requests.post_training import FurtherModelSpec, RolloutSpec
 from crossflow.workload.spec import TransformerSpec
 
+MOST_TRUSTED = "extrapolated"  # of jobs that write answers: iterations were compared with few published ones, whose lengths are not known
 OF_TRAINING = ("adapters", "frozen", "uneven")  # keys of a workload that neither forward passes nor engines have
 OF_STEPS = ("sequence", "global_batch", "task")  # keys that say what a step computes
 APART = ("job", "run", "requests", "workload", "strategy", "software", "placement", "name", "title", "notes")
@@ -236,7 +237,7 @@ def job_row(scenario: Scenario, score: Score) -> JobRow:
     levels = [trust(one).level for one in (*parts.passes.values(), *parts.trained.values(), *([parts.rollout] if parts.rollout else []))]
     figures = _figures(scenario, times, found)
     figures["memory_bytes"] = _peak(held, found, offload=job.offload)
-    level = min(map(LEVELS.index, levels), default=len(LEVELS) - 1)
+    level = min(map(LEVELS.index, [*levels, *([MOST_TRUSTED] if parts.rollout else [])]), default=len(LEVELS) - 1)
     return JobRow(figures=figures, level=level, notes=_notes(scenario, found))
 
 
