@@ -217,6 +217,8 @@ def test_columns_are_objectives_of_studies():
     assert larger_is_better("job.samples_per_second")
     with pytest.raises(CrossflowError, match="needs a job: section"):
         check_objective(plain().scenario, score.columns(), "job.iteration_time_s")
+    assert repr(score).startswith("Score(2 points, 2 feasible, fastest ")
+    assert score.best["job.iteration_time_s"][0] == score["job.iteration_time_s"].min()
     with pytest.raises(SpecError):
         crossflow.from_dict({**DPO, "job": {"kind": "dpo", "nonsense": 1}})
 

@@ -34,6 +34,7 @@ UNTOLD = ("reason", "trust", "rent", "normalised_devices", "points", "units")  #
 OVERFULL = "needs {needed} of memory per device, {excess} more than its {capacity}"
 OVERFULL_HOST = "needs {host} of the host's memory per device, {lack} more than its share of {room}"
 UNPREFIXED = ("second", "serving", "operation", "node", "own")  # groups whose names are columns as they are
+ITERATION = "job.iteration_time_s"  # column of the time of an iteration of a post-training job
 MILLION = "_per_million_"  # between a figure and what it is counted for, samples or tokens
 OVERFULLS = (OVERFULL, OVERFULL_HOST, OVERFULL_SECOND)  # sentences of designs that lack nothing but memory
 MARGIN = 0.1  # share of memory below which what is left is little: fragments and libraries take some (`bands.NEARLY_FULL`)
@@ -250,8 +251,14 @@ class Score(PlainData, Tabular):
         return self.take([self._fastest])
 
     @property
+    def _times(self) -> Array:
+        """Times by which points are faster than others: of the iteration of a job, where there is one, else of the step. [s]"""
+        return np.nan_to_num(self.job["iteration_time_s"], nan=np.inf) if self.job else self.step_time
+
+    @property
     def _fastest(self) -> int:
-        return int(np.argmin(np.where(self.feasible, self.step_time, np.inf) if self.feasible.any() else self.step_time))
+        times = self._times
+        return int(np.argmin(np.where(self.feasible, times, np.inf) if self.feasible.any() else times))
 
     @property
     def memory_needed(self) -> Array:
@@ -505,7 +512,12 @@ class Score(PlainData, Tabular):
         if not len(self):
             return "Score(0 points)"
         best = self._fastest
-        return f"Score({len(self)} points, {int(self.feasible.sum())} feasible, fastest {show(float(self.step_time[best]), 's')} at {best})"
+        return f"Score({len(self)} points, {int(self.feasible.sum())} feasible, fastest {show(float(self._times[best]), 's')} at {best})"
+
+
+def ranked_time(columns: Mapping[str, Any]) -> Any:
+    """The column by which points are faster than others: the iteration of a job, where there is one, else the step. [s]"""
+    return columns.get(ITERATION, columns["step_time_s"])
 
 
 def money(score: Score, point: int) -> dict[str, float]:

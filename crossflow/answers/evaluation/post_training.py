@@ -78,9 +78,12 @@ def job_score(score: Score, scenarios: Sequence[Scenario], *, strict: bool) -> S
     """The score of training steps with the figures of the jobs that they are part of; with `strict` what cannot be built is an error."""
     rows = [_row(one, score.take([i]), strict=strict) for i, one in enumerate(scenarios)]
     reasons = tuple(dict.fromkeys((*score.reasons, *(row.problem for row in rows if row.problem))))
-    names = dict.fromkeys(name for row in rows for name in row.figures)
+    names = dict.fromkeys(["iteration_time_s", *(name for row in rows for name in row.figures)])
+    job = scenarios[0].post_training
+    assert job is not None  # the caller has looked
+    known = {} if job.rolls_out else score.error_band  # whose bands are of training steps alone
     return score.having(
-        job={name: np.array([row.figures.get(name, np.nan) for row in rows], dtype=float) for name in names},
+        error_band=known, job={name: np.array([row.figures.get(name, np.nan) for row in rows], dtype=float) for name in names},
         feasible=np.array([ok and not row.problem for ok, row in zip(score.feasible.tolist(), rows, strict=True)]),
         reasons=reasons, trust=np.minimum(score.trust, [row.level for row in rows]),
         reason=np.array([
@@ -393,6 +396,7 @@ def _figures(scenario: Scenario, times: Mapping[str, float], found: _Rollout) ->
     figures["engine_idle_share"] = 1.0 - found.busy
     if spec.devices is None:
         figures["training_idle_share"] = (found.time - working) / whole
+        figures["rollout_idle_share"] = figures["rollout_memory_bytes"] = np.nan  # there is one pool
     else:
         figures["training_idle_share"] = 1.0 - (training + found.transfer) / whole
         figures["rollout_idle_share"] = 1.0 - (working + found.transfer) / whole
