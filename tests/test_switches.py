@@ -445,7 +445,8 @@ def test_no_field_is_forgotten(kind):
     stack = {f"software.{leaf}" for leaf in leaves(SoftwareStack)} if strategy else set()
     system = {f"system.operation.{leaf}" for leaf in leaves(OperationSpec)} | {f"system.host.{leaf}" for leaf in leaves(Host)}
     own = {f"workload.{leaf}" for leaf in leaves(OWN[kind])} | {f"strategy.{key}" for key in keys}
-    elsewhere = ("requests.", *(f"run.{key}" for key in ("failures", *OF_FAILURES)))  # tests/test_requests_fields.py, test_lasting_runs.py
+    # In test_requests_fields.py, test_post_training.py and test_lasting_runs.py.
+    elsewhere = ("requests.", "job.", *(f"run.{key}" for key in ("failures", *OF_FAILURES)))
     asked = {leaf for leaf in leaves(ScenarioFile) if not leaf.startswith(elsewhere)}
     assert set(TABLE[kind]) == asked | own | stack | system
 

@@ -27,7 +27,7 @@ from crossflow.hardware.architecture.template import GeneratedSystem, is_none
 from crossflow.hardware.technology.library import KINDS, Choice, kind_of
 
 # Sections of a scenario that vary from point to point.
-SECTIONS = ("system", "techlib", "workload", "strategy", "software", "placement", "kernels_per_device", "requests", "run")
+SECTIONS = ("system", "techlib", "workload", "strategy", "software", "placement", "kernels_per_device", "requests", "run", "job")
 _DIVIDED = ("strategy", "placement", "system.network")  # sections of which values may be right, and clash with others
 STRATEGY = "strategy"  # the path of it
 Points = Mapping[str, Sequence[Any]]

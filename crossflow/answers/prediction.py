@@ -274,6 +274,7 @@ class Prediction(PlainData, Tabular):
             "hfu": _number(score.hfu),
             "cost_per_million": {name: _number(value) for name, value in score.per_million().items()},
             **({"run": {**self.run, **_in_other_units(self.run)}} if self.run else {}),
+            **({"job": self.job} if self.job else {}),
             "energy_j": _number(score.energy),
             **self.operation,
             "cost_usd": _number(score.cost),
@@ -382,6 +383,12 @@ class Prediction(PlainData, Tabular):
         others = is_by_types(written) or (isinstance(written, Mapping) and any(key in PAPER_KEYS for key in written))  # keys than a plan's
         return remedies(scenario.job(), scenario.strategy, scenario.workload_batch, machine(scenario, self.device), whole=others)
 
+    def _of_job(self) -> tuple[str, ...]:
+        """What is assumed of a job; settings without effect are not looked for."""
+        from crossflow.answers.evaluation.post_training import job_row
+
+        return job_row(self.scenario, self.score).notes if self.score.job else ()
+
     def _unmatched(self) -> Iterator[str]:
         """Rows of the profile that give no event its time, as sentences."""
         if self.scenario.profile is not None and np.isfinite(self.step_time):
@@ -393,6 +400,8 @@ class Prediction(PlainData, Tabular):
     def notes(self) -> tuple[str, ...]:
         """What the scenario leaves to the file of its model, what of the model does not run, and settings without effect, as sentences."""
         workload = self.scenario.workload
+        if self.scenario.post_training is not None:  # whose parts depend on settings too that the training step does not
+            return self._of_job()
         if self.replayed:  # settings without effect are not looked for by replays
             from crossflow.answers.evaluation.replays import row_of
 
@@ -487,6 +496,15 @@ class Prediction(PlainData, Tabular):
     def run(self) -> Mapping[str, float | None]:
         """What the whole run of the scenario takes and costs, by name; empty where the scenario does not say how long it is."""
         return {name: _number(value) for name, value in self.score.run.items()}
+
+    @functools.cached_property
+    def job(self) -> Mapping[str, Any]:
+        """An iteration of the post-training job of the scenario: its time, phases, rates, idle shares, memory; empty without a job."""
+        if self.scenario.post_training is None:
+            return {}
+        from crossflow.answers.evaluation.post_training import told_job
+
+        return told_job(self.scenario, self.score)
 
     @property
     def bottleneck(self) -> str:

@@ -56,6 +56,7 @@ from crossflow.workload.job import Job
 from crossflow.workload.jobs import job_of, tokens_of
 from crossflow.workload.released import SERVED, as_released
 from crossflow.workload.requests.asking import requests_in
+from crossflow.workload.requests.post_training import PostTrainingSpec
 from crossflow.workload.requests.record import RequestTrace
 from crossflow.workload.requests.spec import RequestsSpec
 from crossflow.workload.spec import MODELS, DlrmSpec, GemmSpec, LstmSpec, ProgramSpec, TransformerSpec, writes
@@ -127,6 +128,7 @@ class ScenarioFile(FileModel):
     software: str | Mapping[str, Any] | None = None
     profile: str | None = Field(default=None, description="file of measured event times, which replace the model's")
     run: RunLength | None = None
+    job: PostTrainingSpec | None = Field(default=None, description="post-training job whose training step this is; see below")
     placement: Annotated[tuple[str, ...], Field(min_length=1)] | Literal["auto"] = "auto"
     kernels_per_device: PositiveInt = 1
     requests: RequestsSpec | None = Field(
@@ -169,6 +171,7 @@ class Scenario(PlainData):
     profile : measured times of events, which replace the model's; None where there are none.
     auto : how its strategy was chosen where the file says ``strategy: auto``; None where the file names one.
     reliability : what interrupts its run; None where nothing does.
+    post_training : the job that its training step is part of; None where it is a step alone.
     requests : what its service is asked; None where the workload says a steady state. `requests_of` reads or draws them.
     """
 
@@ -189,6 +192,7 @@ class Scenario(PlainData):
     auto: AutoStrategy | None = None
     reliability: Reliability | None = None
     requests: RequestsSpec | None = None
+    post_training: PostTrainingSpec | None = None
 
     @property
     def devices(self) -> int:
@@ -568,7 +572,11 @@ def steady(scenario: Scenario) -> Scenario:
 
 
 def check_steady(scenario: Scenario) -> None:
-    """Raise CrossflowError for a scenario with requests, which no steady state answers: the one place that says so."""
+    """Raise CrossflowError for a scenario with requests or with a job, which no single step answers: the one place that says so."""
+    if scenario.post_training is not None:
+        raise CrossflowError(
+            f"{scenario.name}: an iteration of its job has phases, which predict and study know; leave out job for its training step"
+        )
     if scenario.requests is not None:
         raise CrossflowError(
             f"{scenario.name}: its requests come one by one, and crossflow serve replays them; leave out requests for a steady state"
@@ -667,7 +675,7 @@ def resized(scenario: Scenario, settings: Mapping[str, Any]) -> Sized:
     for path, value in settings.items():
         data = files.replace(data, files.parts_of(path), value, f"{path}={value}")
     changed = {path.split(".")[0] for path in settings}
-    if scenario.requests is not None:  # which fill in the workload
+    if scenario.requests is not None or scenario.post_training is not None:  # which fill in the workload, or have parts of their own
         raise SpecError([])
     spec, system = scenario.workload, scenario.system
     if "workload" in changed:
@@ -789,7 +797,7 @@ def _with_components(document: Document, system: SystemSpec, system_document: Do
 
 def _resolved(document: Document, base: Path | None, name: str, like: Scenario | None, used: Contents) -> Scenario:
     problems, system_document = list[Problem](), document
-    system = workload = strategy = stack = top = None
+    system = workload = strategy = stack = top = asked = None
     with _told(problems):
         top = files.validate(ScenarioFile, document)
     wrong = {problem.path.split(".")[0] for problem in problems}
@@ -799,7 +807,6 @@ def _resolved(document: Document, base: Path | None, name: str, like: Scenario |
             system, system_document = like.system, like.system_document
         elif "system" in given:
             system, system_document = resolve(document.under("system"), base, _with_engines(given)[1])
-    asked = None
     with _told(problems):
         asked = read_requests(None if top is None else top.requests, document, base)
     with _told(problems, "workload"):
@@ -842,6 +849,7 @@ def _resolved(document: Document, base: Path | None, name: str, like: Scenario |
         profile=_profile(top.profile, system, system_document, base, document),
         reliability=_reliability(top, document, base, like),
         requests=top.requests,
+        post_training=top.job,
     )
     problems += [*_unwired(system, scenario.nodes, document)] or [*_uncongested(scenario)]
     if problems:
@@ -981,6 +989,7 @@ def _check_meaning(top: ScenarioFile, workload: Workload, system: SystemSpec, do
         what = "a model of images" if isinstance(workload, TransformerSpec) else kind
         problems.append(document.problem(("run", "tokens"), f"{what} has no tokens; give samples or steps"))
     problems += _interrupted(top, workload, system, document)
+    problems += _of_job(top, workload, system, document)
     if problems:
         raise SpecError(problems)
 
@@ -996,6 +1005,30 @@ def _interrupted(top: ScenarioFile, workload: Workload, system: SystemSpec, docu
     saved = top.run.checkpoint
     if saved is not None and saved.to == "neighbours" and system.mesh[1] == 1:
         yield document.problem(("run", "checkpoint", "to"), "the system has one node, which has no neighbours; use storage, or more nodes")
+
+
+def _of_job(top: ScenarioFile, workload: Workload, system: SystemSpec, document: Document) -> Iterator[Problem]:
+    """What stands against a post-training job."""
+    job = top.job
+    if job is None:
+        return
+    if not isinstance(workload, TransformerSpec) or workload.task != "training":
+        what = (
+            f"this is {with_article(workload.model)}" if not isinstance(workload, TransformerSpec) else f"workload.task is {workload.task}"
+        )
+        yield document.problem(("job",), f"a job trains a transformer, and {what}; leave job out, or give such a workload")
+        return
+    if system.pools:
+        yield document.problem(("job",), "a job is priced on devices of one kind only; leave it out, or system.pools")
+    if top.run is not None:
+        yield document.problem(("run",), "a run counts training steps, which are a part of a job only; leave it out, or job")
+    if job.rolls_out and not writes(workload):
+        yield document.problem(("job", "kind"), f"{job.kind} trains on answers, and this model writes no tokens; use dpo or distill")
+    if job.rolls_out and job.samples % workload.global_batch:
+        yield document.problem(
+            ("job", "rollout", "prompts"),
+            f"its {job.samples:,} answers do not fill training steps of {workload.global_batch:,} samples (workload.global_batch)",
+        )
 
 
 def _reliability(top: ScenarioFile, document: Document, base: Path | None, like: Scenario | None) -> Reliability | None:

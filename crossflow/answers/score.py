@@ -34,13 +34,15 @@ UNTOLD = ("reason", "trust", "rent", "normalised_devices", "points", "units")  #
 OVERFULL = "needs {needed} of memory per device, {excess} more than its {capacity}"
 OVERFULL_HOST = "needs {host} of the host's memory per device, {lack} more than its share of {room}"
 UNPREFIXED = ("second", "serving", "operation", "node", "own")  # groups whose names are columns as they are
+ITERATION = "job.iteration_time_s"  # column of the time of an iteration of a post-training job
 MILLION = "_per_million_"  # between a figure and what it is counted for, samples or tokens
 OVERFULLS = (OVERFULL, OVERFULL_HOST, OVERFULL_SECOND)  # sentences of designs that lack nothing but memory
 MARGIN = 0.1  # share of memory below which what is left is little: fragments and libraries take some (`bands.NEARLY_FULL`)
 # Fields of a score that hold figures by name.
-_GROUPS = (*PARTS, "architecture", "second", "serving", "operation", "node", "error_band", "run", "points", "units", "own")
+_GROUPS = (*PARTS, "architecture", "second", "serving", "operation", "node", "error_band", "run", "job", "points", "units", "own")
 _NAMED = {
     "flops": "flop", "intensity_flop_per_byte": "flop/B", "samples_per_second": "1/s", "tokens_per_second": "1/s",
+    "tokens_per_second_per_device": "1/s",
 }  # fmt: skip
 _OF_A_DEVICE = {
     "throughput": "flop/s", "frequency": "Hz", "sustained_frequency": "Hz", "voltage": "V", "temperature": "K", "area": "m2", "power": "W",
@@ -52,6 +54,7 @@ _LARGER = (
     "second_memory_capacity_bytes", "second_memory_lifetime_s",
     "measured_share", "input_throughput_tokens_per_s", "output_throughput_tokens_per_s", "request_throughput_per_s",
     "attained", "goodput_per_s", "cache_hit_rate",
+    "job.samples_per_second", "job.tokens_per_second", "job.tokens_per_second_per_device",
     "run.goodput", "run.goodput_low", "run.goodput_high", "run.mean_time_between_interruptions_s",
 )  # fmt: skip
 _SMALLER = (
@@ -74,7 +77,7 @@ def unit_of(column: str) -> str:
     >>> [unit_of(column) for column in ("breakdown_s.compute", "mfu", "architecture.l2.bandwidth", "usd_per_million_tokens")]
     ['s', '1', 'B/s', 'USD']
     """
-    head, *parts = column.removeprefix("run.").split(".")
+    head, *parts = column.removeprefix("run.").removeprefix("job.").removeprefix("phase.").split(".")
     if head == "architecture":
         return next((_OF_A_DEVICE[part] for part in parts if part in _OF_A_DEVICE), "1")
     measured = f"_{head.partition(MILLION)[0]}"
@@ -164,6 +167,7 @@ class Score(PlainData, Tabular):
         how many they are; none where nothing of the kind was measured. [1]
     trust : how far a point can be trusted, as a place in `crossflow.answers.bands.LEVELS`; a column of words.
     run : figures of the whole run by name, such as ``time_s``; none where a scenario does not say how long it is. [s], [J], [USD]
+    job : figures of an iteration of a post-training job by name, such as ``iteration_time_s``; none where a scenario has no job.
     points : values of the points by path, quantities in SI units; a table has them before its figures, `columns` does not.
     units : SI unit of the quantities among these paths.
     own : figures that a caller computes from columns, by name.
@@ -204,6 +208,7 @@ class Score(PlainData, Tabular):
     node: Mapping[str, Array] = field(default_factory=dict)
     error_band: Mapping[str, Array] = field(default_factory=dict)
     run: Mapping[str, Array] = field(default_factory=dict)
+    job: Mapping[str, Array] = field(default_factory=dict)
     points: Mapping[str, Sequence[Any] | Array] = field(default_factory=dict)
     units: Mapping[str, str] = field(default_factory=dict)
     own: Mapping[str, Array] = field(default_factory=dict)
@@ -246,8 +251,14 @@ class Score(PlainData, Tabular):
         return self.take([self._fastest])
 
     @property
+    def _times(self) -> Array:
+        """Times by which points are faster than others: of the iteration of a job, where there is one, else of the step. [s]"""
+        return np.nan_to_num(self.job["iteration_time_s"], nan=np.inf) if self.job else self.step_time
+
+    @property
     def _fastest(self) -> int:
-        return int(np.argmin(np.where(self.feasible, self.step_time, np.inf) if self.feasible.any() else self.step_time))
+        times = self._times
+        return int(np.argmin(np.where(self.feasible, times, np.inf) if self.feasible.any() else times))
 
     @property
     def memory_needed(self) -> Array:
@@ -501,7 +512,12 @@ class Score(PlainData, Tabular):
         if not len(self):
             return "Score(0 points)"
         best = self._fastest
-        return f"Score({len(self)} points, {int(self.feasible.sum())} feasible, fastest {show(float(self.step_time[best]), 's')} at {best})"
+        return f"Score({len(self)} points, {int(self.feasible.sum())} feasible, fastest {show(float(self._times[best]), 's')} at {best})"
+
+
+def ranked_time(columns: Mapping[str, Any]) -> Any:
+    """The column by which points are faster than others: the iteration of a job, where there is one, else the step. [s]"""
+    return columns.get(ITERATION, columns["step_time_s"])
 
 
 def money(score: Score, point: int) -> dict[str, float]:

@@ -13,11 +13,12 @@ from crossflow.base.errors import NEAREST, Problem, either
 from crossflow.engine.lasting.spec import CheckpointSpec, MaintenanceSpec, RestartSpec
 from crossflow.hardware.architecture.template import DatasheetSystem, GeneratedSystem
 from crossflow.parallel.strategy.notation import PAPER_KEYS, PLAN_KEYS
+from crossflow.workload.requests.post_training import PostTrainingSpec
 from crossflow.workload.spec import MODELS
 
 DEEP = 6  # parts of a path that are looked at
 RUN: Mapping[str, type[BaseModel]] = {"checkpoint": CheckpointSpec, "restart": RestartSpec, "maintenance": MaintenanceSpec}
-TOP = ("system", "workload", "strategy", "techlib", "software", "profile", "run", "placement", "kernels_per_device")
+TOP = ("system", "workload", "strategy", "techlib", "software", "profile", "run", "job", "placement", "kernels_per_device")
 
 
 @functools.cache
@@ -30,6 +31,7 @@ def paths() -> tuple[str, ...]:
     found += [
         f"run.{key}" for key in ("samples", "tokens", "steps", "failures", "checkpoint", "restart", "spares", "elastic", "maintenance")
     ]
+    found += _below(PostTrainingSpec, "job")
     found += [path for key, model in RUN.items() for path in _below(model, f"run.{key}")]
     return tuple(sorted(dict.fromkeys(found), key=lambda path: (path.count("."), path)))
 

@@ -22,6 +22,7 @@ DOORS = {
     "released": ("SERVED", "as_released", "release_notes"),
     "requests.asking": ("AskedRequests", "files_of", "found_file", "mean_rate", "means", "requests_in"),
     "requests.describe": ("DescribedRequests", "LengthSpread", "TARGETS"),
+    "requests.post_training": ("FurtherModelSpec", "PostTrainingSpec", "RolloutSpec"),
     "requests.picture": ("rate_line",),
     "requests.record": ("RequestTrace", "request_times"),
     "requests.spec": ("RequestsSpec", "TIMES", "draws"),

@@ -69,7 +69,7 @@ from crossflow.hardware.technology import components, library
 from crossflow.parallel.strategy import mesh, notation, plan, schedules
 from crossflow.program import file as programs
 from crossflow.workload import spec as workloads
-from crossflow.workload.requests import laws
+from crossflow.workload.requests import laws, post_training
 from crossflow.workload.requests.spec import RequestClassSpec, RequestSource, RequestsSpec
 
 DOCS = Path(__file__).resolve().parents[1]
@@ -246,6 +246,9 @@ SECTIONS: tuple[tuple[str, tuple[tuple[str, type[BaseModel], type[BaseModel] | N
         ("Length of a run: `run`", scenario.RunLength, None),
         ("`failures` of a run: a cause, `NAME: {rate: 2 1/year, per: node, detection: 5 min}`", reliability.CauseSpec, None),
         ("Reliability files, which `failures` of a run names", reliability.ReliabilitySpec, None),
+        ("Post-training: `job`", post_training.PostTrainingSpec, None),
+        ("`reference`, `teacher`, `reward`, `critic` of a job", post_training.FurtherModelSpec, None),
+        ("`rollout` of a job", post_training.RolloutSpec, None),
         ("Workloads: `model: lstm`", workloads.LstmSpec, None),
         ("Workloads: `model: gemm`", workloads.GemmSpec, None),
         ("Workloads: `model: transformer`", workloads.TransformerSpec, None),

@@ -152,7 +152,8 @@ def _parts(scenario: Scenario, points: Split, which: Index, options: _Options) -
             quantities = {path: values[chosen] for path, values in points.quantities.items()}
             mine = members if members is None or len(some) == len(index) else members.at(some)
             fits = options.fitting and not varying
-            each = () if scenario.requests is None else _scenarios(scenario, discrete, index[some], choices, quantities)
+            apart = scenario.requests is not None or scenario.post_training is not None
+            each = () if not apart else _scenarios(scenario, discrete, index[some], choices, quantities)
             score = _batch(
                 here, choices, quantities, len(some), mine, scenarios=each, least=options.least, fitting=fits, prompts=options.prompts
             )
@@ -282,7 +283,7 @@ def _batch(
 ) -> Score:
     """Score of points that share all but technology, quantities and what their members have; with `prompts` those of decode are read.
 
-    scenarios : the scenario of each point by itself, where there are requests to replay.
+    scenarios : the scenario of each point by itself, where there are requests to replay or a job.
     """
     if least:
         check_steady(scenario)  # of a replay no bound is known
@@ -301,4 +302,9 @@ def _batch(
         reading = _batch(first, choices, quantities, n, prompted, least=least, fitting=fitting, prompts=False)
     changed = _of_another_device(scenario, choices, quantities, n)
     band, levels = bands(scenario, score.devices, members, changed)
-    return with_figures(scenario, system, device, score.having(error_band=band, trust=levels), reading, members)
+    score = with_figures(scenario, system, device, score.having(error_band=band, trust=levels), reading, members)
+    if scenario.post_training is None:
+        return score
+    from crossflow.answers.evaluation.post_training import job_score
+
+    return job_score(score, scenarios, strict=scenarios[0] is scenario)

@@ -80,6 +80,8 @@ def usual_objective(scenario: Scenario) -> str:
     The mean step of a service is shorter where fewer requests write at once, as where prompts are read slowly. A whole request takes
     shortest where the most are answered: of a fixed number in flight, by Little's law, one is the inverse of the other.
     """
+    if scenario.post_training is not None:
+        return "job.iteration_time_s"
     if scenario.reliability is not None:
         return "run.time_s"
     return "e2el_s" if task_of(scenario) == "serving" else "step_time_s"
@@ -88,6 +90,8 @@ def usual_objective(scenario: Scenario) -> str:
 def usual_figure(scenario: Scenario, score: Score) -> Array:
     """That column of a score of a scenario, without making all the others."""
     column = usual_objective(scenario)
+    if column == "job.iteration_time_s":
+        return score.job.get("iteration_time_s", np.full(len(score), np.inf))
     return score.step_time if column == "step_time_s" else score.run["time_s"] if column == "run.time_s" else score.serving["e2el_s"]
 
 
@@ -232,6 +236,8 @@ def _needs(scenario: Scenario, column: str) -> Iterator[str]:
         wanted = f"workload.task: {either(tasks)}"
         yield f"{wanted}; here it is {task}" if task else f"a transformer with {wanted}; this is {with_article(workload.model)}"
     yield from _needs_requests(scenario, column)
+    if column.startswith("job.") and scenario.post_training is None:
+        yield "a job: section, such as job: {kind: dpo}"
     if column.startswith("run.") and scenario.run is None:
         yield "a run: section, such as run: {tokens: 1.0e12}"
     elif column.startswith("run.") and scenario.reliability is None and column.startswith(INTERRUPTED):

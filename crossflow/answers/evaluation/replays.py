@@ -34,6 +34,7 @@ class ReplayRow:
     tokens: float = 0.0  # that are written in a second. [1/s]
     power: float = np.nan  # mean of all devices over the run. [W]
     rent: float = np.nan  # of the devices that run, in the mean. [USD/s]
+    busy: float = np.nan  # share of the run in which an engine works, in the mean. [1]
     cache: float = np.nan  # keys and values on the fullest device at most. [B]
     figures: Mapping[str, float] = field(default_factory=dict)  # of the service, by column
     notes: tuple[str, ...] = ()  # what a reader should know of the run, as sentences
@@ -78,7 +79,7 @@ def row_of(scenario: Scenario) -> ReplayRow:
     steps, busy = (sum(values) for values in zip(*((float(did.steps.sum()), did.busy) for _, did in found.run.writing), strict=True))
     return ReplayRow(
         step=busy / steps if steps else np.inf, requests=found.requests_per_second, tokens=found.output_tokens_per_second,
-        power=found.power, rent=np.nan if found.rent is None else found.rent,
+        busy=float(np.mean(found.utilisation)), power=found.power, rent=np.nan if found.rent is None else found.rent,
         cache=(found.cache["peak_use"] or 0.0) * (found.cache["tokens"] or 0.0) * found.run.writers.held,
         figures=columns_of(found), notes=found.notes,
     )  # fmt: skip

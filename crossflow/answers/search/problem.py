@@ -190,7 +190,7 @@ class SearchProblem:
         less. Infinite where the model cannot fit in memory or has too few parameters, or the options make no scenario.
         """
         bounded = {"step_time_s"} if self.space.shares else {"step_time_s", "energy_j"}
-        if self.scenario.requests is not None:  # of replays no bound is known
+        if self.scenario.requests is not None or self.scenario.post_training is not None:  # of which no bound is known
             return None
         if any(o.name not in bounded or o.maximise for o in self.objectives) or self._shared_devices:
             return None

@@ -16,7 +16,7 @@ from crossflow.answers.explanation.parameters import parameters
 from crossflow.answers.explanation.uncertainty import entry_of, importance, interval, probability_better
 from crossflow.answers.points import division_notes, split, variant, varied
 from crossflow.answers.scenario import Scenario
-from crossflow.answers.score import larger_is_better, unit_of
+from crossflow.answers.score import larger_is_better, ranked_time, unit_of
 from crossflow.answers.search.division import SPREAD
 from crossflow.answers.search.goals import LOSS, REGRET
 from crossflow.answers.search.portfolio import PortfolioProblem
@@ -323,7 +323,7 @@ def _trusted(study: Study, view: View) -> str:
 
 def _ties(study: Study, view: View) -> str:
     """The points that cannot be told from the fastest one of those that fit, where all do the same."""
-    times, feasible = tables.numbers(view.columns["step_time_s"]), np.asarray(view.columns["feasible"], dtype=bool)
+    times, feasible = tables.numbers(ranked_time(view.columns)), np.asarray(view.columns["feasible"], dtype=bool)
     if len(times) < 2 or not feasible.any():
         return ""
     best = int(np.where(feasible & np.isfinite(times), times, np.inf).argmin())
@@ -448,7 +448,7 @@ def summary(study: Study, view: View, results: Sequence[searches.SearchResult]) 
     """One sentence: how many points, how many fit, the best."""
     if results:
         return _search_summary(results)
-    feasible, times = np.asarray(view.columns["feasible"], dtype=bool), np.asarray(view.columns["step_time_s"], dtype=float)
+    feasible, times = np.asarray(view.columns["feasible"], dtype=bool), np.asarray(ranked_time(view.columns), dtype=float)
     text = f"{times.size:,} points, {int(feasible.sum()):,} feasible"
     timed = np.isfinite(times) & (feasible if (feasible & np.isfinite(times)).any() else True)
     if not timed.any():

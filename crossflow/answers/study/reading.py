@@ -14,6 +14,7 @@ from crossflow.answers.evaluation.figures import usual_objective
 from crossflow.answers.evaluation.members import together
 from crossflow.answers.points import STRATEGY, Together, as_shipped, by_path, is_together, read_together, split, variant
 from crossflow.answers.scenario import Scenario, check_no_part, check_strategy, from_document, scenario_document, spelled_out, strategy_of
+from crossflow.answers.score import ITERATION
 from crossflow.answers.search.division import SPREAD, BudgetDivision
 from crossflow.answers.search.shares import choices_of
 from crossflow.answers.settings import pointed
@@ -124,6 +125,7 @@ class Study:
         names += [name for name in self.divided for plot in spec.plots if name in plot_columns(plot, self.divided)]
         names += [name for plot in spec.plots for name in (*plot_columns(plot, known), *getattr(plot, "where", {}))]
         names += [figure for run in self.runs for figure in run.problem.figures] if self.runs else ["step_time_s"]
+        names += [ITERATION] if self.scenario.post_training is not None else []
         names += [path for run in self.runs for path in run.problem.space.paths] if "parallel" in kinds else []
         shown = [name for plot in spec.plots for name in (getattr(plot, "x", None), *getattr(plot, "where", {}))]
         names += ["strategy"] if "heatmap" in kinds or any(name in PARTS for name in shown) else []

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from crossflow.answers.score import Score
+from crossflow.answers.score import Score, ranked_time
 from crossflow.answers.study import findings, records, searches, sweeps, tables
 from crossflow.answers.study.headlines import Hinges
 from crossflow.answers.study.planning import PlannedSearch
@@ -59,7 +59,7 @@ class StudyResult(Guided):
         """Row of the best design: of the first search that found one, or of the fastest point that fits; None where none fits."""
         if self.study.runs:
             return next((result.best.row for result in self.results if result.best.row is not None), None)
-        times = np.where(np.asarray(self.view.columns["feasible"], dtype=bool), tables.numbers(self.view.columns["step_time_s"]), np.inf)
+        times = np.where(np.asarray(self.view.columns["feasible"], dtype=bool), tables.numbers(ranked_time(self.view.columns)), np.inf)
         place = int(np.argmin(times))
         return next(itertools.islice(records.rows(self.out / records.POINTS), place, None)) if np.isfinite(times[place]) else None
 
@@ -343,14 +343,14 @@ class _Bar:
     def seen(self, score: Score) -> None:
         """Scores of designs on the way to rows."""
         self._seen += len(score)
-        self._see(score.step_time, ~score.feasible)
+        self._see(score.job.get("iteration_time_s", score.step_time), ~score.feasible)
         self.tell()
 
     def rows(self, columns: Mapping[str, Any], count: int) -> None:
         """Rows that are done."""
         self._rows += count
         self._seen = self._first + self._each * self._rows
-        self._see(tables.numbers(columns["step_time_s"]), ~np.array(columns["feasible"], dtype=bool))
+        self._see(tables.numbers(ranked_time(columns)), ~np.array(columns["feasible"], dtype=bool))
 
     def _see(self, times: Array, infeasible: Mask) -> None:
         times = np.nan_to_num(times, nan=np.inf, posinf=np.inf)

@@ -81,6 +81,7 @@ def sections(prediction: Prediction, assumed: Sequence[str] = ()) -> list[Render
     return [
         headline(prediction),
         page.assumptions(assumed),
+        job(prediction),
         *_parts(prediction),
         memory(prediction),
         sharding(prediction),
@@ -248,6 +249,31 @@ def layers(prediction: Prediction) -> Group:
         if any(times):
             rows.append([kind, *(show(time, "s") for time in times)])
     return page.section("By layer type", rows, (1, 2, 3), header=("", "computing", "communication", "exposed"))
+
+
+def job(prediction: Prediction) -> Group:
+    """An iteration of the job that the step is part of, phase by phase."""
+    found = prediction.job
+    if not found:
+        return Group()
+    phases: Mapping[str, float] = found["phases_s"]
+    idle = {name: found[f"{name}_idle_share"] for name in ("training", "rollout", "engine") if f"{name}_idle_share" in found}
+    rows = {
+        "iteration": f"{show(found['iteration_time_s'], 's')} on {count(found['devices'])} devices, most of it {_phase(found['bound_by'])}",
+        "trust": f"{found['trust']}, by the least trusted of its parts",
+        "throughput": f"{found['samples_per_second']:,.4g} samples/s, {found['tokens_per_second']:,.0f} tokens/s",
+        "memory": f"{show(found['memory_bytes'], 'B')} of a device of training at most",
+    }
+    if "mean_answer" in found:
+        rows["answers"] = f"{found['mean_answer']:,.0f} tokens in the mean, {found['longest_answer']:,.0f} at most"
+        rows["idle"] = ", ".join(f"{name} {percent(share)}" for name, share in idle.items())
+    told = {_phase(name): f"{show(time, 's')}  {percent(time / sum(phases.values()))}" for name, time in phases.items()}
+    head = page.heading(f"An iteration of the job ({found['kind']})")
+    return Group(head, page.indented(page.pairs(rows)), Text(), page.indented(page.pairs(told)))
+
+
+def _phase(name: str) -> str:
+    return name.replace("_", " ")
 
 
 def run_length(prediction: Prediction) -> Group:

@@ -1,0 +1,439 @@
+"""Post-training jobs: from a scenario with a `job` to the parts of its iteration, each a scenario of its own, and to its figures.
+
+An iteration is made of phases, one after the other on the devices of training: a rollout, the transfer of weights to its engines, forward
+passes of models that read the samples, training steps of the policy (and of a critic). Engines on devices of their own write while the
+policy trains where answers may be older than it (AReaL [1]_, Sec. 4): an iteration then takes as long as the slower of both.
+
+References
+----------
+.. [1] Fu et al., "AReaL: A Large-Scale Asynchronous Reinforcement Learning System for Language Reasoning", 2025, arXiv:2505.24298.
+.. [2] Sheng et al., "HybridFlow: A Flexible and Efficient RLHF Framework", EuroSys 2025, arXiv:2409.19256, Sec. 5.3 and Table 2.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from crossflow.answers.bands import LEVELS
+from crossflow.answers.evaluation.layered import machine
+from crossflow.answers.evaluation.likeness import trust
+from crossflow.answers.evaluation.replays import row_of
+from crossflow.answers.scenario import Scenario, check_strategy, from_document, requests_of, strategy_of
+from crossflow.answers.score import Score
+from crossflow.base.errors import CrossflowError, SpecError, StrategyError
+from crossflow.base.files import Document
+from crossflow.base.units import show
+from crossflow.parallel.strategy.plan import Plan
+from crossflow.program.groups import Group
+from crossflow.workload.requests.post_training import FurtherModelSpec, RolloutSpec
+from crossflow.workload.spec import TransformerSpec
+
+MOST_TRUSTED = "extrapolated"  # of jobs that write answers: iterations were compared with few published ones, whose lengths are not known
+OF_TRAINING = ("adapters", "frozen", "uneven")  # keys of a workload that neither forward passes nor engines have
+OF_STEPS = ("sequence", "global_batch", "task")  # keys that say what a step computes
+APART = ("job", "run", "requests", "workload", "strategy", "software", "placement", "name", "title", "notes")
+SHORT = "workload.sequence: {has:,} tokens of a sample are fewer than prompt and answer have in the mean, {needs:,}; give at least that"
+CROWDED = "job: models that take turns on a device need {needed} of its memory, of {capacity}; give job.offload: true, or divide more"
+FULL_HOST = "job.offload: models that wait need {needed} of the host's memory for each device, of {capacity}; divide them more"
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class JobParts:
+    """Parts of an iteration, each a scenario of its own.
+
+    Attributes
+    ----------
+    passes : forward passes over the samples of a training step by the name of the model.
+    trained : training steps beside the policy's, by the name of the model.
+    shared : models whose weights are the policy's, which needs no second copy of them.
+    rollout : the service that writes the answers; None where none are written.
+    engine : devices of one of its engines. [1]
+    steps : training steps of an iteration for each time that it trains on an answer. [1]
+    """
+
+    passes: Mapping[str, Scenario]
+    trained: Mapping[str, Scenario] = field(default_factory=dict)
+    shared: frozenset[str] = frozenset()
+    rollout: Scenario | None = None
+    engine: int = 0
+    steps: float = 1.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class JobRow:
+    """What comes of a job at one point; `problem` says why it cannot run."""
+
+    problem: str = ""
+    figures: Mapping[str, float] = field(default_factory=dict)
+    level: int = 0  # the lowest trust of its parts, as a place in `LEVELS`
+    notes: tuple[str, ...] = ()
+
+
+def job_score(score: Score, scenarios: Sequence[Scenario], *, strict: bool) -> Score:
+    """The score of training steps with the figures of the jobs that they are part of; with `strict` what cannot be built is an error."""
+    rows = [_row(one, score.take([i]), strict=strict) for i, one in enumerate(scenarios)]
+    reasons = tuple(dict.fromkeys((*score.reasons, *(row.problem for row in rows if row.problem))))
+    names = dict.fromkeys(["iteration_time_s", *(name for row in rows for name in row.figures)])
+    job = scenarios[0].post_training
+    assert job is not None  # the caller has looked
+    known = {} if job.rolls_out else score.error_band  # whose bands are of training steps alone
+    return score.having(
+        error_band=known, job={name: np.array([row.figures.get(name, np.nan) for row in rows], dtype=float) for name in names},
+        feasible=np.array([ok and not row.problem for ok, row in zip(score.feasible.tolist(), rows, strict=True)]),
+        reasons=reasons, trust=np.minimum(score.trust, [row.level for row in rows]),
+        reason=np.array([
+            reasons.index(row.problem) if code < 0 and row.problem else code
+            for code, row in zip(score.reason.tolist(), rows, strict=True)
+        ]),
+    )  # fmt: skip
+
+
+def _row(scenario: Scenario, score: Score, *, strict: bool) -> JobRow:
+    """What comes of the job of a scenario whose training step has a score."""
+    if not score.feasible[0]:
+        return JobRow(problem="the training step of the job does not run")
+    try:
+        return job_row(scenario, score)
+    except CrossflowError as error:
+        if strict:
+            raise
+        return JobRow(problem=_plain(str(error)))
+
+
+def _plain(sentence: str) -> str:
+    """A sentence as a reason of a score, whose braces are places of numbers."""
+    return sentence.replace("{", "{{").replace("}", "}}")
+
+
+# ------------------------------------------------------------------------------------------ parts
+
+
+@functools.lru_cache(maxsize=1024)
+def parts_of(scenario: Scenario) -> JobParts:
+    """The parts of the job of a scenario; CrossflowError, which names the place, for one that cannot be built."""
+    job, workload = scenario.post_training, scenario.workload
+    assert job is not None  # the caller has looked
+    assert isinstance(workload, TransformerSpec)  # the scenario was checked
+    passes = {name: _reading(scenario, name, spec) for name, spec in job.reads.items()}
+    shared = {name for name, spec in job.reads.items() if name == "reference" and spec.model is None and spec.strategy is None}
+    if job.rolls_out and job.old_policy is not False:
+        passes["old_policy"] = _reading(scenario, "old_policy", FurtherModelSpec())
+    trained = {}
+    if "critic" in passes:
+        own = job.reads["critic"]
+        kept = {} if own.model else {key: value for key, value in _own(scenario).items() if key not in OF_STEPS}
+        trained["critic"] = _built(scenario, "critic", {**kept, **_step(scenario, own, "training")}, own.strategy or _strategy(scenario))
+    # Without its adapters, a policy is the model that it started from.
+    kept_base = frozenset(shared if workload.adapters is not None else ()) | ({"old_policy"} & passes.keys())
+    if job.rollout is None:
+        return JobParts(passes=passes, trained=trained, shared=kept_base)
+    rollout, engine = _rollout(scenario, job.rollout)
+    steps = job.samples / workload.global_batch
+    return JobParts(passes=passes, trained=trained, shared=kept_base, rollout=rollout, engine=engine, steps=steps)
+
+
+def _own(scenario: Scenario) -> dict[str, Any]:
+    return dict(scenario.document.data["workload"])
+
+
+def _strategy(scenario: Scenario) -> Any:
+    return scenario.document.data.get("strategy")
+
+
+def _step(scenario: Scenario, spec: FurtherModelSpec, task: str) -> dict[str, Any]:
+    """What a step of a model over the samples of a training step computes."""
+    workload = scenario.workload
+    assert isinstance(workload, TransformerSpec)
+    named = {} if spec.model is None else {"model": spec.model, "dtype": workload.dtype}
+    return {**named, "task": task, "sequence": workload.sequence, "global_batch": workload.global_batch}
+
+
+def _reading(scenario: Scenario, name: str, spec: FurtherModelSpec) -> Scenario:
+    """A forward pass of a model over the samples of a training step."""
+    kept = {} if spec.model else {key: value for key, value in _own(scenario).items() if key not in (*OF_TRAINING, *OF_STEPS)}
+    return _built(scenario, name, {**kept, **_step(scenario, spec, "forward")}, spec.strategy or _strategy(scenario))
+
+
+def _rollout(scenario: Scenario, spec: RolloutSpec) -> tuple[Scenario, int]:
+    """The service that writes the answers of an iteration, and the devices of one of its engines."""
+    devices = scenario.devices if spec.devices is None else spec.devices
+    place = "job.rollout.strategy"
+    plan = strategy_of(scenario, spec.strategy)
+    if not isinstance(plan, Plan) or plan.dp > 1:
+        raise StrategyError(f"{place}: expected the plan of one engine, such as tp2, got {spec.strategy}")
+    engines, left = divmod(devices, plan.devices)
+    if left or not engines:
+        raise StrategyError(f"{place}: engines of {plan.devices} devices do not fill {devices}; give job.rollout.devices, or another plan")
+    own = scenario.document.data["job"]["rollout"]
+    system = {key: value for key, value in scenario.document.data["system"].items() if key != "nodes"}
+    many = spec.prompts * spec.answers * max(spec.staleness, 1)
+    kept = {key: value for key, value in _own(scenario).items() if key not in (*OF_TRAINING, *OF_STEPS)}
+    assert isinstance(scenario.workload, TransformerSpec)
+    more: dict[str, Any] = {
+        "system": {**system, "devices": devices},
+        "requests": {"batch": many, "prompt": own["prompt"], "output": own["answer"], "seed": spec.seed},
+    }
+    workload = {**kept, "task": "serving", "dtype": scenario.workload.dtype}
+    made = _built(scenario, "rollout", workload, f"{spec.strategy}-dp{engines}", software=spec.software, **more)
+    return made, plan.devices
+
+
+def _built(scenario: Scenario, name: str, workload: Mapping[str, Any], strategy: Any, **more: Any) -> Scenario:
+    """A part of a job as a scenario; CrossflowError that names the part where it is none."""
+    software = scenario.document.data.get("software") or (None if scenario.stack is None else scenario.stack.name)
+    kept = {key: value for key, value in scenario.document.data.items() if key not in APART}
+    data = {**kept, "software": software, **more, "workload": dict(workload), "strategy": strategy}
+    try:
+        made = from_document(Document(file=scenario.document.file, data=data), scenario.base, f"{scenario.name}: {name}", scenario)
+        check_strategy(made)
+    except SpecError as error:
+        told = "; ".join(f"{problem.path}: {problem.message}" if problem.path else problem.message for problem in error.problems)
+        raise CrossflowError(f"job.{name}: {told}") from None
+    except StrategyError as error:
+        raise StrategyError(f"job.{name}: {error}") from None
+    return made
+
+
+# ------------------------------------------------------------------------------------------ an iteration
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Held:
+    """A model on a device of training."""
+
+    state: float  # what stays of it between its phases. [B]
+    peak: float  # what the device holds while it works. [B]
+    borrowed: float = 0.0  # of the peak, weights of a model that trains. [B]
+    moved: float = 0.0  # what passes the bus in an iteration where it waits on the host. [B]
+
+
+def job_row(scenario: Scenario, score: Score) -> JobRow:
+    """Figures of an iteration of a job, whose training step has a score."""
+    from crossflow.answers.evaluation import evaluate
+
+    job, parts = scenario.post_training, parts_of(scenario)
+    assert job is not None
+    scores = {name: evaluate(one) for name, one in parts.passes.items()}
+    trained = {name: evaluate(one) for name, one in parts.trained.items()}
+    for name, one in (*scores.items(), *trained.items()):
+        if not one.feasible[0]:
+            return JobRow(problem=_plain(f"job.{name}: {one.why(0)}"))
+    held = _models(score, scores, trained, parts)
+    found, problem = _written(scenario, parts, held)
+    if problem:
+        return JobRow(problem=problem)
+    times = {f"{name}_pass": parts.steps * float(one.step_time[0]) for name, one in scores.items()}
+    epochs = parts.steps * (job.epochs or 1)
+    times |= {f"{name}_training": epochs * float(one.step_time[0]) for name, one in trained.items()}
+    times["training"] = epochs * float(score.step_time[0])
+    if job.offload:
+        bus = scenario.system.network.host.bandwidth * scenario.system.network.parameters.pcie_efficiency
+        times["moving"] = sum(one.moved for one in held.values()) / float(bus[0])
+    crowded = _crowded(scenario, score, held, found)
+    if crowded:
+        return JobRow(problem=crowded)
+    levels = [trust(one).level for one in (*parts.passes.values(), *parts.trained.values(), *([parts.rollout] if parts.rollout else []))]
+    figures = _figures(scenario, times, found)
+    figures["memory_bytes"] = _peak(held, found, offload=job.offload)
+    level = min(map(LEVELS.index, [*levels, *([MOST_TRUSTED] if parts.rollout else [])]), default=len(LEVELS) - 1)
+    return JobRow(figures=figures, level=level, notes=_notes(scenario, found))
+
+
+def _models(score: Score, scores: Mapping[str, Score], trained: Mapping[str, Score], parts: JobParts) -> dict[str, _Held]:
+    """What every model holds on the fullest device of training."""
+
+    def learning(one: Score) -> _Held:
+        state = float(one.memory["weights"][0] + one.memory["optimizer"][0])
+        kept = state + float(one.memory["gradients"][0])
+        return _Held(state=kept, peak=float(one.memory_needed[0]), moved=2.0 * state)
+
+    found = {"policy": learning(score), **{name: learning(one) for name, one in trained.items()}}
+    for name, one in scores.items():
+        weights, peak = float(one.memory["weights"][0]), float(one.memory_needed[0])
+        if name in parts.shared or name in trained:  # whose weights are there for training
+            found[f"{name} pass"] = _Held(state=0.0, peak=peak, borrowed=weights)
+        else:
+            found[name] = _Held(state=weights, peak=peak, moved=weights)
+    return found
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Rollout:
+    """Answers of an iteration as they were written."""
+
+    time: float = 0.0  # of an iteration. [s]
+    transfer: float = 0.0  # of weights to the engines. [s]
+    memory: float = 0.0  # that an engine takes of a device. [B]
+    weights: float = 0.0  # of them, on a device. [B]
+    busy: float = 0.0  # share of the time in which an engine works, in the mean. [1]
+    tokens: float = 0.0  # of prompt and answer, in the mean. [1]
+    answer: float = 0.0  # of the answer, in the mean. [1]
+    longest: float = 0.0  # of the longest answer. [1]
+    devices: int = 0  # beside those of training. [1]
+
+
+def _written(scenario: Scenario, parts: JobParts, held: Mapping[str, _Held]) -> tuple[_Rollout, str]:
+    """The rollout of an iteration, and why there is none; both empty for jobs without one."""
+    from crossflow.answers.evaluation import evaluate
+
+    job, made = scenario.post_training, parts.rollout
+    assert job is not None
+    if made is None or job.rollout is None:
+        return _Rollout(), ""
+    spec, capacity = job.rollout, float(scenario.architecture.memory_capacity[0])
+    if spec.devices is None and not job.offload:
+        made = _in_what_is_left(made, 1.0 - sum(one.state for one in held.values()) / capacity)
+    trace = requests_of(made)
+    tokens = float(np.mean(trace.prompt + trace.output))
+    assert isinstance(scenario.workload, TransformerSpec)
+    if scenario.workload.sequence < tokens - 0.5:
+        return _Rollout(), SHORT.format(has=scenario.workload.sequence, needs=int(np.ceil(tokens)))
+    row, steady = row_of(made), evaluate(made)
+    if row.problem or not steady.feasible[0]:
+        return _Rollout(), f"job.rollout: {row.problem or steady.why(0)}"
+    if row.figures["dropped"]:
+        return _Rollout(), f"job.rollout: {row.figures['dropped']:,.0f} answers have no room in the cache of an engine; divide it more"
+    stack, plan = made.stack, made.strategy
+    assert stack is not None
+    assert isinstance(plan, Plan)
+    weights = float(steady.memory["weights"][0])
+    return _Rollout(
+        time=row.figures["replay_span_s"] / max(spec.staleness, 1), transfer=_transfer(scenario, parts, weights, apart=spec.devices),
+        memory=float(steady.memory_needed[0]), weights=weights, busy=row.busy,
+        tokens=tokens, answer=float(np.mean(trace.output)), longest=float(trace.output.max()), devices=spec.devices or 0,
+    ), ""  # fmt: skip
+
+
+@functools.lru_cache(maxsize=1024)
+def _in_what_is_left(rollout: Scenario, share: float) -> Scenario:
+    """The service with engines that take no more than a share of a device's memory."""
+    assert rollout.stack is not None
+    share = min(float(rollout.stack.engine.memory[0]), share)
+    if share <= 0:
+        raise CrossflowError(
+            "job.rollout: models that stay on the devices of training leave engines no memory; give job.offload: true, or rollout.devices"
+        )
+    data = {**rollout.document.data, "software": {**rollout.document.data["software"], "engine": {"memory": share}}}
+    return from_document(Document(file=rollout.document.file, data=data), rollout.base, rollout.name, rollout)
+
+
+def _transfer(scenario: Scenario, parts: JobParts, weights: float, *, apart: int | None) -> float:
+    """Time in which weights come from the layout of training to that of the engines. [s]
+
+    On the same devices, the M ranks that hold a copy of the model, each an Mth of it, become engines of E ranks: a rank gathers what it
+    lacks of its Eth, which M/E ranks hold: W/E - W/M bytes (HybridFlow [2]_, Table 2). To other devices every rank of training sends its
+    part once, and each device of the engines takes its own: the larger of both passes the links between nodes.
+
+    weights : of an engine, on a device. [B]
+    """
+    plan, runs_on = scenario.strategy, machine(scenario, scenario.architecture)
+    assert isinstance(plan, Plan)
+    ranks = plan.devices if plan.zero == 3 else plan.devices // plan.dp
+    if apart is not None:
+        pair, one = np.full(1, 2.0), np.ones(1)
+        group = Group(size=pair, per_node=one, stride=one * scenario.nodes[0], devices=pair * scenario.nodes[0], extent=pair)
+        return float(runs_on.wires.time("send_recv", np.full(1, weights * max(1.0, parts.engine / ranks)), group)[0])
+    holders = max(ranks // parts.engine, 1)
+    if holders == 1:
+        return 0.0
+    group = Group.alike(holders, max(min(holders, runs_on.node // min(parts.engine, runs_on.node)), 1), 1)
+    return float(runs_on.wires.time("all_gather", np.full(1, weights), group)[0])
+
+
+def _others(held: Mapping[str, _Held], found: _Rollout, name: str) -> float:
+    """What stays of all models but one on a device. [B]"""
+    engines = found.weights if not found.devices else 0.0
+    return sum(one.state for key, one in held.items() if key != name) + engines
+
+
+def _peak(held: Mapping[str, _Held], found: _Rollout, *, offload: bool) -> float:
+    """What the fullest device of training holds at its fullest moment. [B]"""
+    own = [one.peak + (0.0 if offload else _others(held, found, name) - one.borrowed) for name, one in held.items()]
+    if found.memory and not found.devices:
+        own.append(found.memory + (0.0 if offload else sum(one.state for one in held.values())))
+    return max(own)
+
+
+def _crowded(scenario: Scenario, score: Score, held: Mapping[str, _Held], found: _Rollout) -> str:
+    """Why the models of a job have no room beside each other; nothing where they have."""
+    job, capacity = scenario.post_training, float(score.memory_capacity[0])
+    assert job is not None
+    needed = _peak(held, found, offload=job.offload)
+    if needed > capacity:
+        return CROWDED.format(needed=show(needed, "B"), capacity=show(capacity, "B"))
+    waiting, room = float(score.host_memory[0]) + sum(one.state for one in held.values()), float(score.host_capacity[0])
+    if job.offload and waiting > room:
+        return FULL_HOST.format(needed=show(waiting, "B"), capacity=show(room, "B"))
+    return ""
+
+
+def _figures(scenario: Scenario, times: Mapping[str, float], found: _Rollout) -> dict[str, float]:
+    """Figures of an iteration by name; `times` are those of the phases on the devices of training. [s]"""
+    job = scenario.post_training
+    assert job is not None
+    training, devices = sum(times.values()), scenario.devices + found.devices
+    spec = job.rollout
+    overlapped = spec is not None and spec.staleness > 0
+    whole = (max(training, found.time) if overlapped else training + found.time) + found.transfer
+    samples = float(job.samples or scenario.workload_batch)
+    tokens = found.tokens or float(scenario.tokens_per_sample)
+    phases = {**({"rollout": found.time, "transfer": found.transfer} if spec is not None else {}), **times}
+    figures = {
+        "iteration_time_s": whole, "samples_per_second": samples / whole, "tokens_per_second": samples * tokens / whole,
+        "tokens_per_second_per_device": samples * tokens / whole / devices, "devices": float(devices),
+        **{f"phase.{name}_s": time for name, time in phases.items()},
+    }  # fmt: skip
+    if spec is None:
+        return figures
+    working = found.time * found.busy
+    figures["longest_answer"], figures["mean_answer"] = found.longest, found.answer
+    figures["padding_share"] = 1.0 - tokens / scenario.workload.sequence if isinstance(scenario.workload, TransformerSpec) else 0.0
+    figures["engine_idle_share"] = 1.0 - found.busy
+    if spec.devices is None:
+        figures["training_idle_share"] = (found.time - working) / whole
+        figures["rollout_idle_share"] = figures["rollout_memory_bytes"] = np.nan  # there is one pool
+    else:
+        figures["training_idle_share"] = 1.0 - (training + found.transfer) / whole
+        figures["rollout_idle_share"] = 1.0 - (working + found.transfer) / whole
+        figures["rollout_memory_bytes"] = found.memory
+    return figures
+
+
+def _notes(scenario: Scenario, found: _Rollout) -> tuple[str, ...]:
+    """What is assumed of a job, as sentences."""
+    job, workload = scenario.post_training, scenario.workload
+    assert job is not None
+    assert isinstance(workload, TransformerSpec)
+    told = ["step time, parts, energy and money above are of the policy's training step; the job has its own figures"]
+    if job.rollout is None:
+        return tuple(told)
+    padding = 1.0 - found.tokens / workload.sequence
+    if padding > 0.02:
+        told.append(
+            f"workload.sequence: {100 * padding:.0f} % of the tokens that training and passes compute are padding; without padding it is "
+            f"{int(np.ceil(found.tokens))}, the mean of prompt and answer"
+        )
+    if job.rollout.answers > 1:
+        told.append("job.rollout.answers: each answer reads its prompt anew; a cache that the answers of a prompt share would save some")
+    return tuple(told)
+
+
+def told_job(scenario: Scenario, score: Score) -> dict[str, Any]:
+    """The job of a scenario as plain data; nothing where it does not run."""
+    if not score.job or not np.isfinite(score.job["iteration_time_s"][0]):
+        return {}
+    figures = {name: float(values[0]) for name, values in score.job.items() if not np.isnan(values[0])}
+    phases = {name.removeprefix("phase.").removesuffix("_s"): value for name, value in figures.items() if name.startswith("phase.")}
+    rest = {name: value for name, value in figures.items() if not name.startswith("phase.")}
+    assert scenario.post_training is not None
+    parts = parts_of(scenario)
+    levels = {name: trust(one) for name, one in {**parts.passes, **({"rollout": parts.rollout} if parts.rollout else {})}.items()}
+    return {
+        "kind": scenario.post_training.kind, **rest, "phases_s": phases, "bound_by": max(phases, key=lambda name: phases[name]),
+        "trust": LEVELS[int(score.trust[0])], "trust_of": {name: one.to_dict() for name, one in levels.items()},
+    }  # fmt: skip

@@ -1,0 +1,141 @@
+"""Post-training jobs in files: what an iteration does beside the training step of the policy.
+
+An iteration of direct preference optimisation (DPO [1]_) and of distillation is a forward pass of another model and a training step. One of
+PPO [2]_ and GRPO [3]_ begins with a rollout, in which engines write answers; then models read these, and the policy trains on them.
+
+References
+----------
+.. [1] Rafailov et al., "Direct Preference Optimization: Your Language Model is Secretly a Reward Model", NeurIPS 2023, Sec. 4.
+.. [2] Ouyang et al., "Training language models to follow instructions with human feedback", NeurIPS 2022, Sec. 3.5.
+.. [3] Shao et al., "DeepSeekMath", 2024, arXiv:2402.03300, Sec. 4.1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import Field, model_validator
+
+from crossflow.base.files import FileModel
+from crossflow.base.limits import Flag, PositiveInt, Seed, Whole
+from crossflow.workload.requests.laws import LengthLaw
+from crossflow.workload.requests.spec import Text
+
+# Models that read the samples of each kind of job, in the order in which they do; of those in brackets none is needed.
+MODELS_OF: Mapping[str, tuple[str, ...]] = {
+    "dpo": ("reference",), "distill": ("teacher",), "grpo": ("reference", "reward"), "ppo": ("reference", "reward", "critic"),
+}  # fmt: skip
+LEFT_OUT: Mapping[str, tuple[str, ...]] = {"grpo": ("reward",)}  # models that are there only where a file names them
+MAY_BE_NONE: Mapping[str, tuple[str, ...]] = {"grpo": ("reference",), "ppo": ("reward", "reference")}
+ROLLED_OUT = ("grpo", "ppo")
+MOST_ANSWERS = 200_000  # of an iteration that are replayed
+
+
+class FurtherModelSpec(FileModel):
+    """A model beside the policy, which reads the samples of an iteration on the devices of training."""
+
+    model: Text | None = Field(None, description="a preset, or the file of a model; the policy's own where absent")
+    strategy: str | Mapping[str, Any] | None = Field(
+        None, description="how it is divided over the devices of training, micro-batch included; as training where absent"
+    )
+
+
+class RolloutSpec(FileModel):
+    """How engines write the answers of an iteration: all prompts are there at its beginning, and the longest answer ends it."""
+
+    prompts: PositiveInt = Field(description="prompts of an iteration")
+    answers: PositiveInt = Field(1, description="answers that are written for each of them, the group of GRPO")
+    prompt: LengthLaw = Field(description="tokens of a prompt; a number alone is the same for all")
+    answer: LengthLaw = Field(description="tokens of an answer, such as {law: lognormal, mean: 2000, cv: 0.8, most: 8192}")
+    strategy: Text = Field(description="plan of one engine, such as tp2; as many engines as there is room for run side by side")
+    software: Text = Field("vllm", description="software of the engines")
+    devices: PositiveInt | None = Field(
+        None, description="devices of the engines, beside those of training; the engines take turns with training on its own where absent"
+    )
+    staleness: Annotated[Whole, Field(ge=0, le=16)] = Field(
+        0,
+        description="iterations by which answers may be older than the policy; with 1 or more, engines write while the policy trains, "
+        "and answers of so many iterations at once",
+    )
+    seed: Seed = Field(0, description="of the lengths that are drawn")
+
+
+class PostTrainingSpec(FileModel):
+    """What an iteration of a post-training job does; workload, strategy and system of the scenario are the policy's training step."""
+
+    kind: Literal["dpo", "distill", "grpo", "ppo"] = Field(description="what is done")
+    reference: FurtherModelSpec | Literal["none"] | None = Field(
+        None, description="frozen copy of the policy; none leaves it out of grpo and ppo"
+    )
+    teacher: FurtherModelSpec | None = Field(None, description="of `distill`: the model whose outputs the policy learns")
+    reward: FurtherModelSpec | Literal["none"] | None = Field(
+        None, description="of `grpo` and `ppo`: the model that scores answers; of grpo rules do where absent, of ppo where it is none"
+    )
+    critic: FurtherModelSpec | None = Field(None, description="of `ppo`: the model of values, which trains as the policy does")
+    old_policy: Flag | None = Field(
+        None, description="of `grpo` and `ppo`: whether the policy reads the answers once more before it trains on them; true where absent"
+    )
+    epochs: PositiveInt | None = Field(None, description="of `grpo` and `ppo`: times that it trains on each answer; 1 where absent")
+    offload: Flag = Field(False, description="whether what a phase does not use lies on the host meanwhile")
+    rollout: RolloutSpec | None = Field(None, description="of `grpo` and `ppo`: how answers are written")
+
+    @model_validator(mode="after")
+    def _possible(self) -> Self:
+        for problem in self._problems():
+            raise ValueError(problem)
+        return self
+
+    def _problems(self) -> Iterator[str]:
+        own = MODELS_OF[self.kind]
+        for name in ("reference", "teacher", "reward", "critic"):
+            given = getattr(self, name)
+            if given is not None and name not in own:
+                takers = [kind for kind, known in MODELS_OF.items() if name in known]
+                yield f"{name}: a job of kind {self.kind} has none, only {' and '.join(takers)}; leave it out"
+            if given == "none" and name not in MAY_BE_NONE.get(self.kind, ()):
+                yield f"{name}: a job of kind {self.kind} does not run without it; leave out none"
+        if self.kind == "distill" and (self.teacher is None or self.teacher.model is None):
+            yield "teacher: name the model that teaches, such as teacher: {model: llama3-70b}"
+        if self.rolls_out and self.rollout is None:
+            yield f"rollout: {self.kind} trains on answers; say how they are written, such as {EXAMPLE}"
+        for name in ("old_policy", "epochs", "rollout"):
+            if not self.rolls_out and getattr(self, name) is not None:
+                yield f"{name}: a job of kind {self.kind} writes no answers, only grpo and ppo do; leave it out"
+        yield from self._of_rollout()
+
+    def _of_rollout(self) -> Iterator[str]:
+        found = self.rollout
+        if found is None:
+            return
+        for key in ("prompt", "answer"):
+            if getattr(found, key).least < 1:
+                yield f"rollout.{key}: it has at least one token"
+        if found.staleness and found.devices is None:
+            yield "rollout.staleness: engines that take turns with training do not write meanwhile; give rollout.devices, or leave it out"
+        if self.samples * max(found.staleness, 1) > MOST_ANSWERS:
+            yield f"rollout.prompts: at most {MOST_ANSWERS:,} answers are replayed; here are {self.samples * max(found.staleness, 1):,}"
+
+    @property
+    def rolls_out(self) -> bool:
+        """Whether an iteration begins with answers that are written."""
+        return self.kind in ROLLED_OUT
+
+    @property
+    def samples(self) -> int:
+        """Answers of an iteration, 0 where none are written. [1]"""
+        return 0 if self.rollout is None else self.rollout.prompts * self.rollout.answers
+
+    @property
+    def reads(self) -> Mapping[str, FurtherModelSpec]:
+        """Models beside the policy that read the samples, by name."""
+        found = {}
+        for name in MODELS_OF[self.kind]:
+            given = getattr(self, name)
+            if given == "none" or (given is None and name in LEFT_OUT.get(self.kind, ())):
+                continue
+            found[name] = given or FurtherModelSpec()
+        return found
+
+
+EXAMPLE = "rollout: {prompts: 64, answers: 8, prompt: 512, answer: {law: lognormal, mean: 1000, cv: 1}, strategy: tp2}"

@@ -1,0 +1,259 @@
+"""Post-training jobs: what an iteration is made of, its laws, and what is refused."""
+
+import functools
+
+import numpy as np
+import pytest
+from test_switches import leaves
+
+import crossflow
+from crossflow.answers.evaluation.figures import check_objective, usual_objective
+from crossflow.answers.score import larger_is_better
+from crossflow.base.errors import CrossflowError, SpecError
+from crossflow.workload.requests.post_training import PostTrainingSpec
+
+LLAMA = {"model": "llama3-8b", "sequence": 512, "global_batch": 16}
+DPO = {
+    "system": {"template": "dgx-h100", "devices": 8}, "workload": LLAMA, "strategy": "tp2-dp4-z1", "job": {"kind": "dpo"},
+}  # fmt: skip
+ROLLOUT = {"prompts": 8, "answers": 4, "prompt": 64, "answer": {"law": "lognormal", "mean": 128, "cv": 0.6}, "strategy": "tp2"}
+GRPO = {**DPO, "job": {"kind": "grpo", "offload": True, "rollout": ROLLOUT}}
+
+
+@functools.cache
+def plain(task="training"):
+    data = {key: value for key, value in DPO.items() if key != "job"}
+    return crossflow.predict(crossflow.from_dict({**data, "workload": {**LLAMA, "task": task}, "software": "megatron-core"}))
+
+
+def job(data=DPO, **changes):
+    return crossflow.predict(crossflow.from_dict({**data, "job": {**data["job"], **changes}})).job
+
+
+def rolled(**changes):
+    return job(GRPO, rollout={**ROLLOUT, **changes})
+
+
+def refusal(data=DPO, top=(), **changes):
+    with pytest.raises(CrossflowError) as found:
+        crossflow.predict(crossflow.from_dict({**data, "job": {**data["job"], **changes}, **dict(top)}))
+    return str(found.value)
+
+
+# ------------------------------------------------------------------------------------------ what an iteration is made of
+
+
+def test_dpo_is_a_training_step_and_a_forward_pass_of_the_reference():
+    found, step, passed = job(), plain(), plain("forward")
+    assert found["iteration_time_s"] == pytest.approx(step.step_time + passed.step_time, rel=1e-12)
+    assert found["samples_per_second"] == pytest.approx(16 / (step.step_time + passed.step_time), rel=1e-12)
+    assert found["tokens_per_second"] == pytest.approx(512 * found["samples_per_second"], rel=1e-12)
+
+
+def test_models_that_stay_are_held_beside_each_other():
+    weights = plain("forward").memory["weights"]
+    step = plain().memory.total
+    assert job()["memory_bytes"] == pytest.approx(step + weights, rel=1e-12)
+    assert job(offload=True)["memory_bytes"] == pytest.approx(step, rel=1e-12)
+
+
+def test_what_waits_on_the_host_passes_the_bus():
+    step, passed, system = plain(), plain("forward"), crossflow.from_dict(DPO).system
+    bus = float(system.network.host.bandwidth[0] * system.network.parameters.pcie_efficiency[0])
+    moved = 2 * (step.memory["weights"] + step.memory["optimizer"]) + passed.memory["weights"]
+    assert job(offload=True)["phases_s"]["moving"] == pytest.approx(moved / bus, rel=1e-12)
+
+
+def test_a_teacher_is_a_model_of_its_own_with_a_plan_of_its_own():
+    found = job(kind="distill", teacher={"model": "llama3-70b", "strategy": "tp8"}, offload=True)
+    passed = crossflow.predict(crossflow.from_dict({
+        **{key: value for key, value in DPO.items() if key != "job"}, "software": "megatron-core", "strategy": "tp8",
+        "workload": {**LLAMA, "model": "llama3-70b", "task": "forward"},
+    }))  # fmt: skip
+    assert found["phases_s"]["teacher_pass"] == pytest.approx(passed.step_time, rel=1e-12)
+
+
+def test_the_reference_of_adapters_is_the_model_without_them():
+    adapted = {**DPO, "workload": {**LLAMA, "adapters": {"rank": 16}}}
+    found = job(adapted)
+    step = crossflow.predict(crossflow.from_dict({key: value for key, value in adapted.items() if key != "job"}))
+    assert found["phases_s"]["reference_pass"] == pytest.approx(plain("forward").step_time, rel=1e-12)
+    assert found["memory_bytes"] == pytest.approx(max(step.memory.total, found["memory_bytes"]), rel=1e-12)
+    assert found["memory_bytes"] < step.memory.total + plain("forward").memory["weights"]
+
+
+def test_an_iteration_of_grpo_is_the_sum_of_its_phases():
+    found = job(GRPO)
+    phases = found["phases_s"]
+    assert set(phases) == {"rollout", "transfer", "reference_pass", "old_policy_pass", "training", "moving"}
+    assert found["iteration_time_s"] == pytest.approx(sum(phases.values()), rel=1e-12)
+    assert phases["training"] == pytest.approx(2 * plain().step_time, rel=1e-12)  # 32 answers, 16 a step
+    assert phases["reference_pass"] == pytest.approx(2 * plain("forward").step_time, rel=1e-12)
+
+
+def test_the_rollout_is_a_replay_of_a_batch():
+    requests = {"batch": 32, "prompt": 64, "output": ROLLOUT["answer"]}
+    service = {"system": DPO["system"], "workload": {"model": "llama3-8b", "task": "serving"}, "strategy": "tp2-dp4", "software": "vllm"}
+    found = crossflow.serve(crossflow.from_dict({**service, "requests": requests}))
+    assert job(GRPO)["phases_s"]["rollout"] == pytest.approx(found.span, rel=1e-12)
+
+
+def test_a_critic_reads_and_trains():
+    found = job({**GRPO, "job": {**GRPO["job"], "kind": "ppo"}})["phases_s"]
+    assert found["critic_training"] == found["training"]
+    assert found["critic_pass"] == found["reward_pass"] == found["reference_pass"]
+    without = job({**GRPO, "job": {**GRPO["job"], "kind": "ppo"}}, reference="none", reward="none", old_policy=False, epochs=2)["phases_s"]
+    assert set(without) == {"rollout", "transfer", "critic_pass", "critic_training", "training", "moving"}
+    assert without["training"] == pytest.approx(2 * found["training"], rel=1e-12)
+
+
+# ------------------------------------------------------------------------------------------ laws
+
+
+def test_more_devices_never_slow_the_rollout_and_longer_tails_never_hurry_it():
+    times = [rolled(devices=devices)["phases_s"]["rollout"] for devices in (4, 8)]
+    assert times == sorted(times, reverse=True)
+    tails = [rolled(answer={"law": "lognormal", "mean": 128, "cv": cv})["phases_s"]["rollout"] for cv in (0.1, 0.6)]
+    assert tails == sorted(tails)
+
+
+def test_engines_that_write_meanwhile_are_never_slower():
+    waits, ahead, further = (rolled(devices=8, staleness=staleness) for staleness in (0, 1, 4))
+    assert waits["iteration_time_s"] == pytest.approx(sum(waits["phases_s"].values()), rel=1e-12)
+    phases = ahead["phases_s"]
+    rest = sum(time for name, time in phases.items() if name not in ("rollout", "transfer"))
+    assert ahead["iteration_time_s"] == pytest.approx(max(phases["rollout"], rest) + phases["transfer"], rel=1e-12)
+    assert further["iteration_time_s"] <= ahead["iteration_time_s"] <= waits["iteration_time_s"]
+
+
+def test_weights_that_lie_as_engines_need_them_do_not_travel():
+    assert job(GRPO)["phases_s"]["transfer"] == 0.0
+    divided = rolled(strategy="tp1")["phases_s"]["transfer"]
+    weights, link = 16.06e9, 450e9  # of llama3-8b in 16 bits; NVLink
+    assert weights / 2 / link < divided < 3 * weights / link
+    assert rolled(devices=8)["phases_s"]["transfer"] > divided / 10
+
+
+def test_idle_shares_are_of_the_pool():
+    found = rolled(devices=8)
+    rest = sum(time for name, time in found["phases_s"].items() if name != "rollout")
+    assert found["training_idle_share"] == pytest.approx(1 - rest / found["iteration_time_s"], rel=1e-12)
+    assert 0 < found["engine_idle_share"] < found["rollout_idle_share"] < 1
+    assert found["devices"] == 16
+
+
+def test_a_rollout_is_extrapolated_at_best():
+    found = crossflow.predict(crossflow.from_dict(GRPO))
+    assert found.job["trust"] == found.score.trusted[0] == "extrapolated"
+    assert job()["trust"] == plain("forward").trust.level
+
+
+def test_points_of_a_batch_are_as_each_alone():
+    scenario = crossflow.from_dict(GRPO)
+    score = crossflow.evaluate(
+        scenario, {"job.rollout.strategy": ["tp2", "tp4", "tp3"], "system.network.intra.bandwidth": ["450 GB/s", "300 GB/s", "450 GB/s"]}
+    )
+    alone = [
+        scenario.replace({"job.rollout.strategy": "tp2"}),
+        scenario.replace({"job.rollout.strategy": "tp4", "system.network.intra.bandwidth": "300 GB/s"}),
+    ]
+    expected = [crossflow.evaluate(one)["job.iteration_time_s"][0] for one in alone]
+    np.testing.assert_allclose(score["job.iteration_time_s"][:2], expected, rtol=1e-12)
+    assert score.feasible.tolist() == [True, True, False]
+    assert score.why(2) == "job.rollout.strategy: engines of 3 devices do not fill 8; give job.rollout.devices, or another plan"
+
+
+# ------------------------------------------------------------------------------------------ what is refused
+
+
+@pytest.mark.parametrize(
+    ("data", "changes", "sentence"),
+    [
+        (DPO, {"kind": "sft"}, "expected one of dpo, distill, grpo, ppo"),
+        (DPO, {"teacher": {"model": "llama3-70b"}}, "teacher: a job of kind dpo has none, only distill; leave it out"),
+        (DPO, {"reference": "none"}, "reference: a job of kind dpo does not run without it; leave out none"),
+        (DPO, {"kind": "distill"}, "teacher: name the model that teaches"),
+        (DPO, {"kind": "grpo"}, "rollout: grpo trains on answers; say how they are written"),
+        (DPO, {"epochs": 2}, "epochs: a job of kind dpo writes no answers"),
+        (DPO, {"reference": {"model": "nonsense"}}, "job.reference: workload.model: unknown model 'nonsense'"),
+        (DPO, {"reference": {"strategy": "tp16"}}, "job.reference: strategy tp16"),
+        (GRPO, {"rollout": {**ROLLOUT, "strategy": "tp3"}}, "job.rollout.strategy: engines of 3 devices do not fill 8"),
+        (GRPO, {"rollout": {**ROLLOUT, "strategy": "tp2-dp2"}}, "job.rollout.strategy: expected the plan of one engine"),
+        (GRPO, {"rollout": {**ROLLOUT, "prompts": 9}}, "its 36 answers do not fill training steps of 16 samples"),
+        (GRPO, {"rollout": {**ROLLOUT, "staleness": 1}}, "give rollout.devices, or leave it out"),
+        (GRPO, {"rollout": {**ROLLOUT, "prompt": 0}}, "rollout.prompt: it has at least one token"),
+        (GRPO, {"rollout": {**ROLLOUT, "prompts": 10**6}}, "at most 200,000 answers are replayed"),
+    ],
+)
+def test_what_has_no_meaning_is_refused(data, changes, sentence):
+    assert sentence in refusal(data, **changes)
+
+
+def test_jobs_are_of_training_steps_alone():
+    assert "workload.task is forward" in refusal(top={"workload": {**LLAMA, "task": "forward"}})
+    assert "a run counts training steps" in refusal(top={"run": {"steps": 10}})
+    for ask in (crossflow.explain, crossflow.plan):
+        with pytest.raises(CrossflowError, match="leave out job for its training step"):
+            ask(crossflow.from_dict(DPO))
+
+
+def test_what_has_no_room_is_told():
+    whole = crossflow.predict(crossflow.from_dict({**DPO, "job": {"kind": "distill", "teacher": {"model": "llama3-70b"}}}))
+    assert not whole.feasible
+    assert "GiB" in whole.reason
+    resident = crossflow.predict(crossflow.from_dict({**GRPO, "strategy": "dp8", "job": {**GRPO["job"], "offload": False}}))
+    assert not resident.feasible
+    beside = crossflow.predict(crossflow.from_dict({**GRPO, "job": {**GRPO["job"], "offload": False}}))
+    assert beside.feasible
+    assert beside.job["memory_bytes"] <= beside.memory.capacity
+    short = crossflow.predict(crossflow.from_dict({**GRPO, "workload": {**LLAMA, "sequence": 128}}))
+    assert short.reason.startswith("workload.sequence: 128 tokens of a sample are fewer than")
+
+
+def test_columns_are_objectives_of_studies():
+    score = crossflow.sweep(crossflow.from_dict(DPO), {"strategy": ["tp2-dp4-z1", "tp4-dp2-z1"]})
+    assert score.unit_of("job.iteration_time_s") == score.unit_of("job.phase.training_s") == "s"
+    assert usual_objective(crossflow.from_dict(DPO)) == "job.iteration_time_s"
+    assert larger_is_better("job.samples_per_second")
+    with pytest.raises(CrossflowError, match="needs a job: section"):
+        check_objective(plain().scenario, score.columns(), "job.iteration_time_s")
+    assert repr(score).startswith("Score(2 points, 2 feasible, fastest ")
+    assert score.best["job.iteration_time_s"][0] == score["job.iteration_time_s"].min()
+    with pytest.raises(SpecError):
+        crossflow.from_dict({**DPO, "job": {"kind": "dpo", "nonsense": 1}})
+
+
+# ------------------------------------------------------------------------------------------ every field
+
+
+PPO = {**GRPO, "job": {**GRPO["job"], "kind": "ppo"}}
+LAWS = ("job.rollout.prompt.", "job.rollout.answer.")  # of lengths, which tests/test_requests_fields.py asks about
+# Every field with a scenario in which it matters, and a value that moves an iteration.
+MATTERS = {
+    "job.kind": (DPO, "distill", {"job.reference": None, "job.teacher.model": "llama3-70b", "job.offload": True}),
+    "job.reference.model": (DPO, "mpt-1b", {}), "job.reference.strategy": (DPO, "tp8", {}),
+    "job.teacher.model": (DPO, "llama3-70b", {"job.kind": "distill", "job.offload": True}),
+    "job.teacher.strategy": (DPO, "tp4-dp2", {"job.kind": "distill", "job.teacher.model": "llama3-8b"}),
+    "job.reward.model": (GRPO, "mpt-1b", {}), "job.reward.strategy": (PPO, "tp8", {}),
+    "job.critic.model": (PPO, "mpt-1b", {}), "job.critic.strategy": (PPO, "tp8", {}),
+    "job.old_policy": (GRPO, False, {}), "job.epochs": (GRPO, 2, {}), "job.offload": (DPO, True, {}),
+    "job.rollout.prompts": (GRPO, 4, {}), "job.rollout.answers": (GRPO, 8, {}), "job.rollout.prompt": (GRPO, 96, {}),
+    "job.rollout.answer": (GRPO, 200, {}), "job.rollout.strategy": (GRPO, "tp4", {}), "job.rollout.software": (GRPO, "sglang", {}),
+    "job.rollout.devices": (GRPO, 8, {}), "job.rollout.staleness": (GRPO, 1, {"job.rollout.devices": 8}),
+    "job.rollout.seed": (GRPO, 1, {}),
+}  # fmt: skip
+
+
+def test_no_field_is_forgotten():
+    known = {f"job.{leaf}" for leaf in leaves(PostTrainingSpec)}
+    assert {leaf for leaf in known if not leaf.startswith(LAWS)} | {"job.kind", "job.rollout.prompt", "job.rollout.answer"} == set(MATTERS)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("path", MATTERS)
+def test_every_field_moves_an_iteration(path):
+    data, value, beside = MATTERS[path]
+    before = crossflow.predict(crossflow.from_dict(data).replace(beside if path not in ("job.kind", "job.teacher.model") else {}))
+    after = crossflow.predict(crossflow.from_dict(data).replace({**beside, path: value}))
+    assert after.feasible
+    assert after.job["iteration_time_s"] != before.job["iteration_time_s"]
