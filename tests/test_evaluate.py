@@ -328,6 +328,15 @@ def test_paths_of_unequal_length_are_a_wrong_call(small, exactly):
         evaluate(small, {"strategy": ["d1", "d2"], "system.budgets.power": ["1 W"]})
 
 
+@pytest.mark.parametrize(
+    ("values", "got"),
+    [(np.array([[1.0], [2.0]]), "an array of shape (2, 1)"), (np.array(3.0), "an array of shape ()"), (5.0, "5.0"), ("2 W", "'2 W'")],
+)
+def test_values_of_a_path_are_one_for_each_point(small, exactly, values, got):
+    with pytest.raises(CrossflowError, match=exactly(f"system.budgets.power: give a list with a value for each point, got {got}")):
+        evaluate(small, {"system.budgets.power": values})
+
+
 def test_evaluation_changes_none_of_its_inputs(small):
     before, document = repr(small.system), repr(small.document)
     points = {"system.budgets.power": np.array([300.0, 200.0]), "strategy": ["d8", "RC-2-4"]}

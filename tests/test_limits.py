@@ -137,7 +137,7 @@ def test_events_of_traces_have_limits(event, reason):
 @pytest.mark.parametrize(
     ("text", "line"),
     [
-        (f"system: v100\nworkload: {GEMM}\nfoo[0]: 1\n", "s.yaml:3: foo[0]: unknown key 'foo[0]'; known keys: kernels_per_device, name, notes, placement, profile, requests, run, software, strategy, system, techlib, title, workload"),
+        (f"system: v100\nworkload: {GEMM}\nfoo[0]: 1\n", "s.yaml:3: foo[0]: unknown key 'foo[0]'; known keys: job, kernels_per_device, name, notes, placement, profile, requests, run, software, strategy, system, techlib, title, workload"),
         (f"system: {{kind: [system]}}\nworkload: {GEMM}\n", "s.yaml:1: system.kind: expected one of generated, datasheet, system, got ['system']; did you mean 'system'?"),
         (f"system: v100\nworkload: {LSTM.replace('512', 'true')}\n", "s.yaml:2: workload.hidden: expected a whole number, got True"),
         (f"system: v100\nworkload: {LSTM.replace('512', repr('8'))}\n", "s.yaml:2: workload.hidden: expected a whole number, got '8'; write it without quotes"),

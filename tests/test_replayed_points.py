@@ -100,6 +100,12 @@ def test_a_device_that_cannot_be_built_serves_nothing():
     assert "its power budget does not exceed the power that it draws at rest" in found.reason
 
 
+def test_a_replay_without_room_is_told_in_json_too():
+    found = crossflow.predict(scenario(workload={"model": "llama3.1-405b", "task": "serving"}, strategy="tp1-dp8"))
+    assert found.to_dict()["feasible"] is False
+    assert "no room for the cache" in found.reason
+
+
 def test_a_service_that_holds_no_request_keeps_its_columns():
     score = crossflow.evaluate(scenario(), {"workload.model": ["llama3.1-405b"], "strategy": ["tp1-dp8"]})
     assert "no room for the cache" in score.why(0)

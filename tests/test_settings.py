@@ -26,7 +26,7 @@ def test_a_key_that_stands_elsewhere_is_told_with_its_path(key, path):
 
 def test_a_key_that_is_nowhere_is_told_with_those_that_are():
     (said,) = told({**SCENARIO, "quokka": 1})
-    assert said.startswith("quokka: unknown key 'quokka'; known keys: kernels_per_device, ")
+    assert said.startswith("quokka: unknown key 'quokka'; known keys: job, kernels_per_device, ")
 
 
 def test_settings_of_a_studys_scenario_are_told_with_their_place():

@@ -489,7 +489,7 @@ class Prediction(PlainData, Tabular):
     def reading_problem(self) -> str | None:
         """Why the prompts of a decode scenario cannot be read by the same plan, in a sentence."""
         first = self.score.serving.get("ttft_s")
-        unread = first is not None and np.isnan(first[0])
+        unread = first is not None and np.isnan(first[0]) and self.scenario.requests is None  # a replay says what became of each prompt
         return evaluate(variant(self.scenario, {"workload.task": "prefill"})).why(0) if unread else None
 
     @property

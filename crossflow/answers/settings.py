@@ -62,6 +62,7 @@ def ending_in(key: str) -> list[str]:
     """
     asked = key.lower()
     found = [path for path in paths() if path.rpartition(".")[2].lower() == asked]
+    found = [path for path in found if not path.startswith("job.")] or found  # which repeats keys of others, and few scenarios have
     return [path for path in found if path.count(".") <= found[0].count(".") + 1]  # none of much deeper ones beside the first
 
 

@@ -120,6 +120,10 @@ class _Options(NamedTuple):
 
 def _points(scenario: Scenario, points: Points, options: _Options, errors: str) -> Score:
     """Score of every point."""
+    for path, values in points.items():
+        if isinstance(values, str) or not hasattr(values, "__len__") or getattr(values, "ndim", 1) != 1:
+            got = f"an array of shape {values.shape}" if hasattr(values, "shape") else shown(values)
+            raise CrossflowError(f"{path}: give a list with a value for each point, got {got}")
     lengths = {path: len(values) for path, values in points.items()}
     if len(set(lengths.values())) > 1:
         raise ValueError(f"all paths must have as many values: {lengths}")

@@ -226,7 +226,7 @@ def problem(scenario: Scenario, node: int, *, changed: bool = False) -> str:
     node : devices of a node, its scale-up domain.
     """
     shared = OF_SHARED if scenario.system.network.inter.congestion is not None else ""
-    maker = "" if changed else _maker(scenario)
+    maker = "" if changed or not device_of(scenario.document.data["system"], scenario.base) else _maker(scenario)
     return "; ".join(filter(None, (_otherwise(scenario, changed=changed), _domain(scenario, node), shared, maker)))
 
 

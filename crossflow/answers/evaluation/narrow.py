@@ -54,7 +54,7 @@ def unused_sparsity(scenario: Scenario) -> Iterator[str]:
         return
     for place, system in scenario.system.places.items():
         if workload.dtype not in with_like(system.sparse_rates):
-            field = "sparse_rates" if isinstance(system, GeneratedSystem) else "sparse_throughput"
+            field = "sparse_rates" if isinstance(system, GeneratedSystem) else "sparse_speedup"
             yield (
                 f"workload.weight_sparsity: {system.name} multiplies as many {workload.dtype} numbers as without it; weights take fewer"
                 f" bytes, which kernels unpack. Where units leave half of the numbers out, give {place}.{field}.{workload.dtype}"

@@ -218,7 +218,7 @@ def _read_for(path: tuple[str, ...], scenario: Scenario) -> bool:
         if isinstance(system, DatasheetSystem) and system.execution.chip_power is not None and path[1] in sizing_types(system):
             return True  # the size of the matrix units, from which the power that they draw follows
         return path[1] == dtype
-    if path[0] in ("sparse_rates", "sparse_throughput"):  # a rate takes area and power whether or not the workload has use of it
+    if path[0] in ("sparse_rates", "sparse_speedup"):  # a rate takes area and power whether or not the workload has use of it
         return path[0] == "sparse_rates" or (path[1] == dtype and getattr(scenario.workload, "weight_sparsity", None) is not None)
     if path[0] in ("vector_rates", "vector_throughput"):
         widens = path[1] == "fp32" and getattr(scenario.workload, "weight_dtype", None) is not None

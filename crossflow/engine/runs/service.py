@@ -52,7 +52,7 @@ UNREAD = "a prompt does not fit in a worker of serving.prefill"
 NO_ROOM = "the memory has no room for the cache of a single request beside weights and the activations of a chunk (serving.chunk)"
 # Prompts of a round and rounds of a busy period beyond which all rounds read, as logarithms, and rounds in which their share is found. [1]
 FEWEST, LONGEST, AGREED = 30.0, 60.0, 12
-DRAWN, HALVED = 16, 24  # arrivals that stand for all in a step, and times that an interval of times is halved. [1]
+DRAWN, HALVED = 16, 52  # arrivals that stand for all in a step, and times that an interval of times is halved. [1]
 TAILS = {"p50": 0.5, "p90": 0.9, "p99": 0.99}
 NORMAL = {"p50": 0.0, "p90": 1.2816, "p99": 2.3263}  # quantiles of the normal distribution
 
@@ -310,7 +310,8 @@ def layers_read(offered: Array, steps: Array, stages: Array, room: Array, times:
     room : pieces that a microbatch has room for. [1]
     times : of a round that writes and of one that reads, over that of the mean round; both 1 where requests follow the end of others.
 
-    >>> [round(float(layers_read(*map(np.array, (0.5, 1.0, p, 1.0)), (np.ones(1), np.ones(1)))[0]), 3) for p in (1.0, 2.0)]
+    >>> one = np.ones(1)
+    >>> [round(float(layers_read(0.5 * one, one, p * one, one, (one, one))[0]), 3) for p in (1.0, 2.0)]
     [0.5, 0.393]
     """
     if np.all(stages == 1.0):

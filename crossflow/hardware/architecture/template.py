@@ -311,7 +311,7 @@ def check_sparse(field: str, sparse: Mapping[str, Array], dense: str, rates: Map
         if dtype not in rates:
             raise ValueError(f"{field}: {dtype}: {dense} has no {dtype}; give it there, too, or leave it out here")
         if np.any(rate > TWICE * rates[dtype]) or np.any(rate * ROUNDED < rates[dtype]):
-            raise ValueError(f"{field}: {dtype}: 2:4 sparsity leaves half of the work; give a rate from {dense}.{dtype} to twice that")
+            raise ValueError(f"{field}: {dtype}: 2:4 sparsity leaves half of the work; give from one to two times the rate without it")
 
 
 class MatrixUnit(FileModel):
@@ -666,10 +666,10 @@ class DatasheetSystem(SystemFields):
     units: PositiveCount = Field(description="independently scheduled compute units: SMs, CUs")
     clock: Frequency = Field(description="clock at which the peak rates hold")
     throughput: Mapping[TypeName, Throughput]
-    sparse_throughput: Mapping[TypeName, Throughput] = Field(
+    sparse_speedup: Mapping[TypeName, Ratio] = Field(
         default={},
-        description="peak rates of products with weights of 2:4 sparsity, those that are left out counted: at most twice the rate; as of"
-        " other weights where absent",
+        description="peak rate of products with weights of 2:4 sparsity, those that are left out counted, over that of others: from 1 to 2;"
+        " 1 where absent",
     )
     held_to: PositiveShare = Field(
         default=ONE,
@@ -707,7 +707,8 @@ class DatasheetSystem(SystemFields):
 
     @model_validator(mode="after")
     def _sparse_rates_fit(self) -> DatasheetSystem:
-        check_sparse("sparse_throughput", self.sparse_throughput, "throughput", self.throughput)
+        dense = {dtype: rate / rate for dtype, rate in self.throughput.items()}
+        check_sparse("sparse_speedup", self.sparse_speedup, "throughput", dense)
         return self
 
     def _check_on_chip_only(self) -> None:
@@ -738,7 +739,7 @@ class DatasheetSystem(SystemFields):
     @property
     def sparse_rates(self) -> Mapping[str, Array]:
         """Peak rate of products whose weights have 2:4 sparsity, of types that have units for it. [flop/s]"""
-        return with_like(self.sparse_throughput)
+        return with_like({dtype: speedup * self.throughput[dtype] for dtype, speedup in self.sparse_speedup.items()})
 
 
 SystemSpec = GeneratedSystem | DatasheetSystem
