@@ -134,6 +134,43 @@ def test_weights_that_lie_as_engines_need_them_do_not_travel():
     assert rolled(devices=8)["phases_s"]["transfer"] > divided / 10
 
 
+def test_weights_that_are_cut_across_travel_but_for_a_part_of_a_part():
+    """Layers on a rank of training, columns of all layers on one of an engine: an eighth of an eighth lies where it is needed."""
+    across = job({**GRPO, "strategy": "pp8"}, rollout={**ROLLOUT, "strategy": "tp8"})["phases_s"]["transfer"]
+    nested = job({**GRPO, "strategy": "tp8"}, rollout={**ROLLOUT, "strategy": "tp1"})["phases_s"]["transfer"]
+    assert 0.05 * nested < across < 0.2 * nested  # 7/64 of the model beside 7/8
+    copied = job({**GRPO, "strategy": "tp1-cp8-z1", "workload": {**LLAMA, "sequence": 1024}}, rollout={**ROLLOUT, "strategy": "tp1"})
+    assert copied["phases_s"]["transfer"] == 0.0
+
+
+def test_lengths_that_are_drawn_a_little_longer_are_no_shorter_samples():
+    for seed in range(6):
+        assert job({**GRPO, "workload": {**LLAMA, "sequence": 192}}, rollout={**ROLLOUT, "seed": seed})["iteration_time_s"] > 0
+    assert "fewer than prompt and answer" in str(
+        crossflow.predict(crossflow.from_dict({**GRPO, "workload": {**LLAMA, "sequence": 128}})).reason
+    )
+
+
+def test_the_pool_that_takes_longer_bounds_an_asynchronous_job():
+    rollout = {**ROLLOUT, "devices": 32, "staleness": 4}
+    found = job({**GRPO, "workload": {**LLAMA, "sequence": 4096, "global_batch": 32}}, rollout=rollout)
+    training = sum(time for name, time in found["phases_s"].items() if name not in ("rollout", "transfer"))
+    assert training > found["phases_s"]["rollout"]
+    assert found["bound_by"] == "training"
+
+
+def test_a_policy_that_is_alone_on_its_devices_does_not_move():
+    found = job(GRPO, reference="none", old_policy=False, rollout={**ROLLOUT, "devices": 8})
+    assert found["phases_s"]["moving"] == 0.0
+    assert job(GRPO, reference="none", old_policy=False)["phases_s"]["moving"] > 0.0  # beside engines
+
+
+def test_engines_are_told_by_the_keys_of_the_job():
+    assert refusal(GRPO, rollout={**ROLLOUT, "strategy": "tp2-z3"}).startswith("job.rollout.strategy: an engine is divided by tp, pp, cp")
+    assert refusal(GRPO, rollout={**ROLLOUT, "devices": 12}).startswith("job.rollout.devices: devices = 12 does not fill nodes")
+    assert refusal(GRPO, rollout={**ROLLOUT, "answer": "none.csv"}).startswith("job.rollout.answer: there is no file none.csv")
+
+
 def test_idle_shares_are_of_the_pool():
     found = rolled(devices=8)
     rest = sum(time for name, time in found["phases_s"].items() if name != "rollout")

@@ -25,20 +25,23 @@ from crossflow.answers.evaluation.likeness import trust
 from crossflow.answers.evaluation.replays import row_of
 from crossflow.answers.scenario import Scenario, check_strategy, from_document, requests_of, strategy_of
 from crossflow.answers.score import Score
-from crossflow.base.errors import CrossflowError, SpecError, StrategyError
+from crossflow.base.errors import CrossflowError, Problem, SpecError, StrategyError
 from crossflow.base.files import Document
 from crossflow.base.units import show
 from crossflow.parallel.strategy.plan import Plan
 from crossflow.program.groups import Group
-from crossflow.workload.requests.post_training import FurtherModelSpec, RolloutSpec
+from crossflow.workload.requests.post_training import FurtherModelSpec, PostTrainingSpec, RolloutSpec
 from crossflow.workload.spec import TransformerSpec
 
 MOST_TRUSTED = "extrapolated"  # of jobs that write answers: iterations were compared with few published ones, whose lengths are not known
 OF_TRAINING = ("adapters", "frozen", "uneven")  # keys of a workload that neither forward passes nor engines have
 OF_STEPS = ("sequence", "global_batch", "task")  # keys that say what a step computes
 APART = ("job", "run", "requests", "workload", "strategy", "software", "placement", "name", "title", "notes")
+PLACES = {"system": "devices", "requests.prompt": "prompt", "requests.output": "answer"}  # of a rollout, where its service is wrong
 SHORT = "workload.sequence: {has:,} tokens of a sample are fewer than prompt and answer have in the mean, {needs:,}; give at least that"
+NOISE = 3.0  # standard errors of the mean of lengths that are drawn
 CROWDED = "job: models that take turns on a device need {needed} of its memory, of {capacity}; give job.offload: true, or divide more"
+SAME = 1e-9  # share of a part below which nothing of it is lacking [1]
 FULL_HOST = "job.offload: models that wait need {needed} of the host's memory for each device, of {capacity}; divide them more"
 
 
@@ -52,7 +55,6 @@ class JobParts:
     trained : training steps beside the policy's, by the name of the model.
     shared : models whose weights are the policy's, which needs no second copy of them.
     rollout : the service that writes the answers; None where none are written.
-    engine : devices of one of its engines. [1]
     steps : training steps of an iteration for each time that it trains on an answer. [1]
     """
 
@@ -60,7 +62,6 @@ class JobParts:
     trained: Mapping[str, Scenario] = field(default_factory=dict)
     shared: frozenset[str] = frozenset()
     rollout: Scenario | None = None
-    engine: int = 0
     steps: float = 1.0
 
 
@@ -132,9 +133,8 @@ def parts_of(scenario: Scenario) -> JobParts:
     kept_base = frozenset(shared if workload.adapters is not None else ()) | ({"old_policy"} & passes.keys())
     if job.rollout is None:
         return JobParts(passes=passes, trained=trained, shared=kept_base)
-    rollout, engine = _rollout(scenario, job.rollout)
     steps = job.samples / workload.global_batch
-    return JobParts(passes=passes, trained=trained, shared=kept_base, rollout=rollout, engine=engine, steps=steps)
+    return JobParts(passes=passes, trained=trained, shared=kept_base, rollout=_rollout(scenario, job.rollout), steps=steps)
 
 
 def _own(scenario: Scenario) -> dict[str, Any]:
@@ -159,13 +159,15 @@ def _reading(scenario: Scenario, name: str, spec: FurtherModelSpec) -> Scenario:
     return _built(scenario, name, {**kept, **_step(scenario, spec, "forward")}, spec.strategy or _strategy(scenario))
 
 
-def _rollout(scenario: Scenario, spec: RolloutSpec) -> tuple[Scenario, int]:
-    """The service that writes the answers of an iteration, and the devices of one of its engines."""
+def _rollout(scenario: Scenario, spec: RolloutSpec) -> Scenario:
+    """The service that writes the answers of an iteration."""
     devices = scenario.devices if spec.devices is None else spec.devices
     place = "job.rollout.strategy"
     plan = strategy_of(scenario, spec.strategy)
     if not isinstance(plan, Plan) or plan.dp > 1:
         raise StrategyError(f"{place}: expected the plan of one engine, such as tp2, got {spec.strategy}")
+    if plan != Plan(tp=plan.tp, cp=plan.cp, pp=plan.pp, ep=plan.ep, etp=plan.etp):
+        raise StrategyError(f"{place}: an engine is divided by tp, pp, cp and ep alone, as in tp4-pp2; got {spec.strategy}")
     engines, left = divmod(devices, plan.devices)
     if left or not engines:
         raise StrategyError(f"{place}: engines of {plan.devices} devices do not fill {devices}; give job.rollout.devices, or another plan")
@@ -179,8 +181,7 @@ def _rollout(scenario: Scenario, spec: RolloutSpec) -> tuple[Scenario, int]:
         "requests": {"batch": many, "prompt": own["prompt"], "output": own["answer"], "seed": spec.seed},
     }
     workload = {**kept, "task": "serving", "dtype": scenario.workload.dtype}
-    made = _built(scenario, "rollout", workload, f"{spec.strategy}-dp{engines}", software=spec.software, **more)
-    return made, plan.devices
+    return _built(scenario, "rollout", workload, f"{spec.strategy}-dp{engines}", software=spec.software, **more)
 
 
 def _built(scenario: Scenario, name: str, workload: Mapping[str, Any], strategy: Any, **more: Any) -> Scenario:
@@ -192,11 +193,18 @@ def _built(scenario: Scenario, name: str, workload: Mapping[str, Any], strategy:
         made = from_document(Document(file=scenario.document.file, data=data), scenario.base, f"{scenario.name}: {name}", scenario)
         check_strategy(made)
     except SpecError as error:
-        told = "; ".join(f"{problem.path}: {problem.message}" if problem.path else problem.message for problem in error.problems)
-        raise CrossflowError(f"job.{name}: {told}") from None
+        raise CrossflowError("; ".join(_placed(name, one) for one in error.problems)) from None
     except StrategyError as error:
         raise StrategyError(f"job.{name}: {error}") from None
     return made
+
+
+def _placed(name: str, problem: Problem) -> str:
+    """A problem of a part as one of the job: with the key that the user wrote, where it is known."""
+    own = next((key for of, key in PLACES.items() if name == "rollout" and problem.path.startswith(of)), None)
+    if own is not None:
+        return f"job.{name}.{own}: {problem.message}"
+    return ": ".join(filter(None, (f"job.{name}", problem.path, problem.message)))
 
 
 # ------------------------------------------------------------------------------------------ an iteration
@@ -223,7 +231,7 @@ def job_row(scenario: Scenario, score: Score) -> JobRow:
     for name, one in (*scores.items(), *trained.items()):
         if not one.feasible[0]:
             return JobRow(problem=_plain(f"job.{name}: {one.why(0)}"))
-    held = _models(score, scores, trained, parts)
+    held = _models(scenario, score, scores, trained)
     found, problem = _written(scenario, parts, held)
     if problem:
         return JobRow(problem=problem)
@@ -233,24 +241,25 @@ def job_row(scenario: Scenario, score: Score) -> JobRow:
     times["training"] = epochs * float(score.step_time[0])
     if job.offload:
         bus = scenario.system.network.host.bandwidth * scenario.system.network.parameters.pcie_efficiency
-        times["moving"] = sum(one.moved for one in held.values()) / float(bus[0])
+        alone = sum(one.state > 0 for one in held.values()) == 1 and (job.rollout is None or job.rollout.devices is not None)
+        times["moving"] = 0.0 if alone else sum(one.moved for one in held.values()) / float(bus[0])
     crowded = _crowded(scenario, score, held, found)
     if crowded:
         return JobRow(problem=crowded)
-    levels = [trust(one).level for one in (*parts.passes.values(), *parts.trained.values(), *([parts.rollout] if parts.rollout else []))]
     figures = _figures(scenario, times, found)
     figures["memory_bytes"] = _peak(held, found, offload=job.offload)
-    level = min(map(LEVELS.index, [*levels, *([MOST_TRUSTED] if parts.rollout else [])]), default=len(LEVELS) - 1)
-    return JobRow(figures=figures, level=level, notes=_notes(scenario, found))
+    return JobRow(figures=figures, level=LEVELS.index(job_trust(scenario)), notes=_notes(scenario, found))
 
 
-def _models(score: Score, scores: Mapping[str, Score], trained: Mapping[str, Score], parts: JobParts) -> dict[str, _Held]:
+def _models(scenario: Scenario, score: Score, scores: Mapping[str, Score], trained: Mapping[str, Score]) -> dict[str, _Held]:
     """What every model holds on the fullest device of training."""
+    parts, workload = parts_of(scenario), scenario.workload
+    learns = 1.0 if isinstance(workload, TransformerSpec) and workload.adapters is not None else 2.0  # weights that stay do not go back
 
     def learning(one: Score) -> _Held:
-        state = float(one.memory["weights"][0] + one.memory["optimizer"][0])
-        kept = state + float(one.memory["gradients"][0])
-        return _Held(state=kept, peak=float(one.memory_needed[0]), moved=2.0 * state)
+        weights, states = float(one.memory["weights"][0]), float(one.memory["optimizer"][0])
+        kept = weights + states + float(one.memory["gradients"][0])
+        return _Held(state=kept, peak=float(one.memory_needed[0]), moved=learns * weights + 2.0 * states)
 
     found = {"policy": learning(score), **{name: learning(one) for name, one in trained.items()}}
     for name, one in scores.items():
@@ -289,13 +298,15 @@ def _written(scenario: Scenario, parts: JobParts, held: Mapping[str, _Held]) -> 
     if spec.devices is None and not job.offload:
         made = _in_what_is_left(made, 1.0 - sum(one.state for one in held.values()) / capacity)
     trace = requests_of(made)
-    tokens = float(np.mean(trace.prompt + trace.output))
+    lengths = trace.prompt + trace.output
+    tokens, drawn = float(np.mean(lengths)), NOISE * float(np.std(lengths)) / np.sqrt(len(lengths))
     assert isinstance(scenario.workload, TransformerSpec)
-    if scenario.workload.sequence < tokens - 0.5:
+    if scenario.workload.sequence < tokens - drawn - 0.5:
         return _Rollout(), SHORT.format(has=scenario.workload.sequence, needs=int(np.ceil(tokens)))
     row, steady = row_of(made), evaluate(made)
     if row.problem or not steady.feasible[0]:
-        return _Rollout(), f"job.rollout: {row.problem or steady.why(0)}"
+        cure = "" if spec.devices is not None or job.offload else "; give job.offload: true, or job.rollout.devices"
+        return _Rollout(), f"job.rollout: {row.problem or steady.why(0)}{cure}"
     if row.figures["dropped"]:
         return _Rollout(), f"job.rollout: {row.figures['dropped']:,.0f} answers have no room in the cache of an engine; divide it more"
     stack, plan = made.stack, made.strategy
@@ -303,7 +314,7 @@ def _written(scenario: Scenario, parts: JobParts, held: Mapping[str, _Held]) -> 
     assert isinstance(plan, Plan)
     weights = float(steady.memory["weights"][0])
     return _Rollout(
-        time=row.figures["replay_span_s"] / max(spec.staleness, 1), transfer=_transfer(scenario, parts, weights, apart=spec.devices),
+        time=row.figures["replay_span_s"] / max(spec.staleness, 1), transfer=_transfer(scenario, plan, weights, apart=bool(spec.devices)),
         memory=float(steady.memory_needed[0]), weights=weights, busy=row.busy,
         tokens=tokens, answer=float(np.mean(trace.output)), longest=float(trace.output.max()), devices=spec.devices or 0,
     ), ""  # fmt: skip
@@ -322,27 +333,49 @@ def _in_what_is_left(rollout: Scenario, share: float) -> Scenario:
     return from_document(Document(file=rollout.document.file, data=data), rollout.base, rollout.name, rollout)
 
 
-def _transfer(scenario: Scenario, parts: JobParts, weights: float, *, apart: int | None) -> float:
+def _transfer(scenario: Scenario, engine: Plan, weights: float, *, apart: bool) -> float:
     """Time in which weights come from the layout of training to that of the engines. [s]
 
-    On the same devices, the M ranks that hold a copy of the model, each an Mth of it, become engines of E ranks: a rank gathers what it
-    lacks of its Eth, which M/E ranks hold: W/E - W/M bytes (HybridFlow [2]_, Table 2). To other devices every rank of training sends its
-    part once, and each device of the engines takes its own: the larger of both passes the links between nodes.
+    On the same devices, a rank of an engine gathers what it lacks of its part. Of a model that training cuts into M parts and an engine
+    into E, the same way, that is W/E - W/M bytes where M is a multiple of E (HybridFlow [2]_, Table 2); of one that is cut across, as in
+    layers here and in columns there, a rank has a part of its part. To other devices every rank of training sends its part once, and each
+    device of the engines takes its own: the larger of both passes the links between nodes.
 
     weights : of an engine, on a device. [B]
     """
-    plan, runs_on = scenario.strategy, machine(scenario, scenario.architecture)
+    plan, runs_on, model = scenario.strategy, machine(scenario, scenario.architecture), scenario.job().model
     assert isinstance(plan, Plan)
-    ranks = plan.devices if plan.zero == 3 else plan.devices // plan.dp
-    if apart is not None:
+    routed = sum(layer.count * m.parameters for layer in model.layers for part in layer.parts for m in part.matrices if m.routed)
+    share = float(routed) / float(model.parameters + model.mtp_parameters)
+    size = engine.devices // engine.dp
+    (held, both), (experts, own) = _overlap(plan, engine, routed=False), _overlap(plan, engine, routed=True)
+    part, kept = (1.0 - share) * held + share * experts, (1.0 - share) * both + share * own  # of the model: on a rank, of what it needs
+    if apart:
         pair, one = np.full(1, 2.0), np.ones(1)
         group = Group(size=pair, per_node=one, stride=one * scenario.nodes[0], devices=pair * scenario.nodes[0], extent=pair)
-        return float(runs_on.wires.time("send_recv", np.full(1, weights * max(1.0, parts.engine / ranks)), group)[0])
-    holders = max(ranks // parts.engine, 1)
-    if holders == 1:
+        return float(runs_on.wires.time("send_recv", np.full(1, weights * max(1.0, part * size)), group)[0])
+    lacking = max(1.0 - kept * size, 0.0)
+    if lacking < SAME:
         return 0.0
-    group = Group.alike(holders, max(min(holders, runs_on.node // min(parts.engine, runs_on.node)), 1), 1)
-    return float(runs_on.wires.time("all_gather", np.full(1, weights), group)[0])
+    holders = max(int(np.ceil(1.0 / (1.0 - lacking) - SAME)), 2) if lacking < 1.0 else plan.devices
+    apart_by = max(int(1.0 / part + SAME) // holders, 1)  # ranks of a copy of the model between those that a rank gathers from
+    group = Group.alike(holders, max(min(holders, runs_on.node // min(apart_by, runs_on.node)), 1), 1)
+    gathered = weights * lacking * holders / (holders - 1.0)  # of which a rank has one part
+    return float(runs_on.wires.time("all_gather", np.full(1, gathered), group)[0])
+
+
+def _overlap(plan: Plan, engine: Plan, *, routed: bool) -> tuple[float, float]:
+    """Share of weights that lies on a rank of training, and share of them that it has of what its rank of an engine needs. [1]
+
+    Parts that are cut the same way lie within each other: the finer cut says what both have. Experts are cut by themselves.
+    """
+    ends = [(one.tp, 1) if not routed else (one.etp or (one.tp if one.ep == 1 else 1), one.ep) for one in (plan, engine)]
+    sharded = plan.devices / (plan.tp * plan.pp) if plan.zero == 3 else 1.0
+    if routed and plan.zero == 3:
+        sharded = plan.devices / (ends[0][0] * ends[0][1] * plan.pp)
+    cuts = plan.pp, *ends[0]
+    both = max(plan.pp, engine.pp), *(max(pair) for pair in zip(*ends, strict=True))
+    return 1.0 / (np.prod(cuts) * sharded), 1.0 / (np.prod(both) * sharded)
 
 
 def _others(held: Mapping[str, _Held], found: _Rollout, name: str) -> float:
@@ -392,7 +425,9 @@ def _figures(scenario: Scenario, times: Mapping[str, float], found: _Rollout) ->
         return figures
     working = found.time * found.busy
     figures["longest_answer"], figures["mean_answer"] = found.longest, found.answer
-    figures["padding_share"] = 1.0 - tokens / scenario.workload.sequence if isinstance(scenario.workload, TransformerSpec) else 0.0
+    figures["padding_share"] = (
+        max(1.0 - tokens / scenario.workload.sequence, 0.0) if isinstance(scenario.workload, TransformerSpec) else 0.0
+    )
     figures["engine_idle_share"] = 1.0 - found.busy
     if spec.devices is None:
         figures["training_idle_share"] = (found.time - working) / whole
@@ -409,7 +444,7 @@ def _notes(scenario: Scenario, found: _Rollout) -> tuple[str, ...]:
     job, workload = scenario.post_training, scenario.workload
     assert job is not None
     assert isinstance(workload, TransformerSpec)
-    told = ["step time, parts, energy and money above are of the policy's training step; the job has its own figures"]
+    told = ["step time, its trust, parts, energy and money above are of the policy's training step; the job has its own figures"]
     if job.rollout is None:
         return tuple(told)
     padding = 1.0 - found.tokens / workload.sequence
@@ -432,8 +467,29 @@ def told_job(scenario: Scenario, score: Score) -> dict[str, Any]:
     rest = {name: value for name, value in figures.items() if not name.startswith("phase.")}
     assert scenario.post_training is not None
     parts = parts_of(scenario)
-    levels = {name: trust(one) for name, one in {**parts.passes, **({"rollout": parts.rollout} if parts.rollout else {})}.items()}
+    trained = {f"{name}_training": one for name, one in parts.trained.items()}
+    levels = {
+        name: trust(one) for name, one in {**parts.passes, **trained, **({"rollout": parts.rollout} if parts.rollout else {})}.items()
+    }
     return {
-        "kind": scenario.post_training.kind, **rest, "phases_s": phases, "bound_by": max(phases, key=lambda name: phases[name]),
+        "kind": scenario.post_training.kind, **rest, "phases_s": phases, "bound_by": _bound(scenario.post_training, phases),
         "trust": LEVELS[int(score.trust[0])], "trust_of": {name: one.to_dict() for name, one in levels.items()},
     }  # fmt: skip
+
+
+def _bound(job: PostTrainingSpec, phases: Mapping[str, float]) -> str:
+    """The longest phase; where engines write meanwhile, of the pool that takes longer."""
+    training = {name: time for name, time in phases.items() if name not in ("rollout", "transfer")}
+    beside = job.rollout is not None and job.rollout.staleness > 0
+    if beside and sum(training.values()) < phases["rollout"]:
+        return "rollout"
+    of = training if beside else phases
+    return max(of, key=lambda name: of[name])
+
+
+def job_trust(scenario: Scenario) -> str:
+    """The level of trust of a job: that of its least trusted part."""
+    parts = parts_of(scenario)
+    made = [scenario, *parts.passes.values(), *parts.trained.values(), *([parts.rollout] if parts.rollout else [])]
+    levels = [*(trust(one).level for one in made), *([MOST_TRUSTED] if parts.rollout else [])]
+    return LEVELS[min(map(LEVELS.index, levels))]

@@ -75,8 +75,13 @@ class Study:
 
     @property
     def shown(self) -> tuple[str, ...]:
-        """Columns of the table beside the swept values; the strategy first, where it is the planner's."""
-        return (*((STRATEGY,) if self.planned and STRATEGY not in self.spec.shown else ()), *self.spec.shown)
+        """Columns of the table beside the swept values; the strategy first, where it is the planner's, and the iteration of a job."""
+        job = self.scenario.post_training is not None and bool(self.spec.shown) and not self.spec.columns
+        return (
+            *((STRATEGY,) if self.planned and STRATEGY not in self.spec.shown else ()),
+            *((ITERATION,) if job else ()),
+            *self.spec.shown,
+        )
 
     @property
     def divided(self) -> tuple[str, ...]:

@@ -267,7 +267,7 @@ def job(prediction: Prediction) -> Group:
     if "mean_answer" in found:
         rows["answers"] = f"{found['mean_answer']:,.0f} tokens in the mean, {found['longest_answer']:,.0f} at most"
         rows["idle"] = ", ".join(f"{name} {percent(share)}" for name, share in idle.items())
-    told = {_phase(name): f"{show(time, 's')}  {percent(time / sum(phases.values()))}" for name, time in phases.items()}
+    told = {_phase(name): f"{show(time, 's')}  {percent(time / found['iteration_time_s'])}" for name, time in phases.items()}
     head = page.heading(f"An iteration of the job ({found['kind']})")
     return Group(head, page.indented(page.pairs(rows)), Text(), page.indented(page.pairs(told)))
 
