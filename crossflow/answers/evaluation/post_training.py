@@ -369,7 +369,7 @@ def _overlap(plan: Plan, engine: Plan, *, routed: bool) -> tuple[float, float]:
 
     Parts that are cut the same way lie within each other: the finer cut says what both have. Experts are cut by themselves.
     """
-    ends = [(one.tp, 1) if not routed else (one.etp or (one.tp if one.ep == 1 else 1), one.ep) for one in (plan, engine)]
+    ends = [(one.tensor_of("experts"), one.ep) if routed else (one.tp, 1) for one in (plan, engine)]
     sharded = plan.devices / (plan.tp * plan.pp) if plan.zero == 3 else 1.0
     if routed and plan.zero == 3:
         sharded = plan.devices / (ends[0][0] * ends[0][1] * plan.pp)
