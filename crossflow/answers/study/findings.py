@@ -12,7 +12,6 @@ import numpy as np
 
 from crossflow.answers.bands import CHANGED, GENERATED, LEVELS, rounded, spread_of
 from crossflow.answers.evaluation.likeness import likeness, trust, trusts
-from crossflow.answers.evaluation.post_training import job_trust
 from crossflow.answers.explanation.parameters import parameters
 from crossflow.answers.explanation.uncertainty import entry_of, importance, interval, probability_better
 from crossflow.answers.points import division_notes, split, variant, varied
@@ -295,6 +294,8 @@ def _trusted_best(results: Sequence[searches.SearchResult]) -> str:
         if result.best.row is not None and result.best.row["violation"] == 0
         for problem in (*_of_members(result.run, BEST).values(),) or (result.run.problem,)
     ]
+    from crossflow.answers.evaluation.post_training import job_trust
+
     told = list(dict.fromkeys(trust(best).text if best.post_training is None else LEAST.format(job_trust(best)) for best in bests))
     tails = list(dict.fromkeys(f"; tails {beside['tails'].text}" for best in bests if "tails" in (beside := trusts(best))))
     return f"trust of the best: {'; or '.join(told)}{''.join(tails)}" if told else ""
