@@ -6,6 +6,7 @@ tells of. Arguments stand in the order of an operation's schema.
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -29,6 +30,7 @@ PICKS = frozenset({
 })  # fmt: skip
 ADDS = frozenset({"index_put", "index_put_", "_index_put_impl_", "index_add", "index_add_", "scatter_add", "scatter_add_", "index_copy_"})
 TABLE_GRADIENT = "embedding_dense_backward"
+CONVOLUTIONS = ("convolution", "convolution_backward")
 
 KernelRows = tuple[Kernel, ...]
 KernelMaker = Callable[[Sequence[Any], Any], KernelRows | None]  # of arguments and results
@@ -117,14 +119,8 @@ def _grouped(args: Sequence[Any], out: Any) -> KernelRows:
     return (Product(m=float(first.shape[0]), n=float(second.shape[1]), k=first.shape[1] / groups, batch=float(groups)),)
 
 
-def _convolution(args: Sequence[Any], out: Any) -> KernelRows | None:
-    weight, groups, rows, ways = _convolved("convolution", args, out)
-    return implicit(weight, groups, rows, ways)
-
-
-def _convolution_backward(args: Sequence[Any], out: Any) -> KernelRows | None:
-    weight, groups, rows, ways = _convolved("convolution_backward", args, out)
-    return implicit(weight, groups, rows, ways)
+def _convolution(name: str, args: Sequence[Any], out: Any) -> KernelRows | None:
+    return implicit(*_convolved(name, args, out))
 
 
 def _convolved(name: str, args: Sequence[Any], out: Any) -> tuple[TensorSizes, int, float, tuple[str, ...]]:
@@ -138,7 +134,7 @@ def _convolved(name: str, args: Sequence[Any], out: Any) -> tuple[TensorSizes, i
 
 def flops_of_pass(name: str, args: Sequence[Any], out: Any, elements: float) -> float:
     """Operations of what multiplies no matrices: one for each of the elements that it makes, of a depthwise convolution its own. [flop]"""
-    if name not in ("convolution", "convolution_backward"):
+    if name not in CONVOLUTIONS:
         return elements
     weight, _, rows, ways = _convolved(name, args, out)
     return depthwise_flops(weight, rows, ways)
@@ -212,6 +208,6 @@ def pooled_back(gradient: TensorSizes, indices: TensorSizes, out: TensorSizes) -
 
 KERNELS: Mapping[str, KernelMaker] = {
     "mm": _mm, "addmm": _addmm, "_addmm_activation": _addmm, "_scaled_mm": _mm, "linear": _linear, "bmm": _bmm, "baddbmm": _baddbmm,
-    "_grouped_mm": _grouped, "_scaled_grouped_mm": _grouped, "convolution": _convolution, "convolution_backward": _convolution_backward,
-    "_embedding_bag": _lookup,
+    "_grouped_mm": _grouped, "_scaled_grouped_mm": _grouped, "_embedding_bag": _lookup,
+    **{name: functools.partial(_convolution, name) for name in CONVOLUTIONS},
 }  # fmt: skip

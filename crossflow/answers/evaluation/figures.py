@@ -11,7 +11,7 @@ import numpy as np
 from crossflow.answers.evaluation.members import Members
 from crossflow.answers.evaluation.replay_statistics import PERCENTILES
 from crossflow.answers.scenario import Scenario, requests_of
-from crossflow.answers.score import Score
+from crossflow.answers.score import ITERATION, Score
 from crossflow.base.arrays import Array, wide
 from crossflow.base.errors import CrossflowError, did_you_mean, either, with_article
 from crossflow.engine.runs.service import TAILS
@@ -81,7 +81,7 @@ def usual_objective(scenario: Scenario) -> str:
     shortest where the most are answered: of a fixed number in flight, by Little's law, one is the inverse of the other.
     """
     if scenario.post_training is not None:
-        return "job.iteration_time_s"
+        return ITERATION
     if scenario.reliability is not None:
         return "run.time_s"
     return "e2el_s" if task_of(scenario) == "serving" else "step_time_s"
@@ -90,7 +90,7 @@ def usual_objective(scenario: Scenario) -> str:
 def usual_figure(scenario: Scenario, score: Score) -> Array:
     """That column of a score of a scenario, without making all the others."""
     column = usual_objective(scenario)
-    if column == "job.iteration_time_s":
+    if column == ITERATION:
         return score.job.get("iteration_time_s", np.full(len(score), np.inf))
     return score.step_time if column == "step_time_s" else score.run["time_s"] if column == "run.time_s" else score.serving["e2el_s"]
 

@@ -64,6 +64,12 @@ class JobParts:
     rollout: Scenario | None = None
     steps: float = 1.0
 
+    @property
+    def named(self) -> Mapping[str, Scenario]:
+        """All of them by what they do."""
+        trained = {f"{name}_training": one for name, one in self.trained.items()}
+        return {**self.passes, **trained, **({} if self.rollout is None else {"rollout": self.rollout})}
+
 
 @dataclass(frozen=True, kw_only=True)
 class JobRow:
@@ -466,14 +472,10 @@ def told_job(scenario: Scenario, score: Score) -> dict[str, Any]:
     phases = {name.removeprefix("phase.").removesuffix("_s"): value for name, value in figures.items() if name.startswith("phase.")}
     rest = {name: value for name, value in figures.items() if not name.startswith("phase.")}
     assert scenario.post_training is not None
-    parts = parts_of(scenario)
-    trained = {f"{name}_training": one for name, one in parts.trained.items()}
-    levels = {
-        name: trust(one) for name, one in {**parts.passes, **trained, **({"rollout": parts.rollout} if parts.rollout else {})}.items()
-    }
     return {
         "kind": scenario.post_training.kind, **rest, "phases_s": phases, "bound_by": _bound(scenario.post_training, phases),
-        "trust": LEVELS[int(score.trust[0])], "trust_of": {name: one.to_dict() for name, one in levels.items()},
+        "trust": LEVELS[int(score.trust[0])],
+        "trust_of": {name: trust(one).to_dict() for name, one in parts_of(scenario).named.items()},
     }  # fmt: skip
 
 
@@ -490,6 +492,5 @@ def _bound(job: PostTrainingSpec, phases: Mapping[str, float]) -> str:
 def job_trust(scenario: Scenario) -> str:
     """The level of trust of a job: that of its least trusted part."""
     parts = parts_of(scenario)
-    made = [scenario, *parts.passes.values(), *parts.trained.values(), *([parts.rollout] if parts.rollout else [])]
-    levels = [*(trust(one).level for one in made), *([MOST_TRUSTED] if parts.rollout else [])]
+    levels = [*(trust(one).level for one in (scenario, *parts.named.values())), *([MOST_TRUSTED] if parts.rollout else [])]
     return LEVELS[min(map(LEVELS.index, levels))]
