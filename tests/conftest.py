@@ -28,6 +28,21 @@ def pytest_sessionstart():
     gc.disable()
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items):
+    """Tests that say how many of their cases are enough have these evenly among all; their other cases are thorough."""
+    cases = {}
+    for item in items:
+        if item.get_closest_marker("cases"):
+            cases.setdefault(item.nodeid.partition("[")[0], []).append(item)
+    for mine in cases.values():
+        (enough,) = mine[0].get_closest_marker("cases").args
+        kept = {round(i * (len(mine) - 1) / max(enough - 1, 1)) for i in range(enough)}
+        for i, item in enumerate(mine):
+            if i not in kept:
+                item.add_marker("thorough")
+
+
 def pytest_collection_finish():
     """Garbage is rare too: looking for it after every 700 objects takes a tenth of the time of all tests."""
     gc.set_threshold(100_000, 10, 10)

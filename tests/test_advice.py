@@ -330,6 +330,7 @@ def report(request):
     return crossflow.trace(request.param)
 
 
+@pytest.mark.cases(1)
 def test_gains_are_those_of_replays(report):
     steps = TracedSteps(graph=report.graph, model=report.model)
     by_title = {ill.title: ill for ill in ills_of(steps)}
@@ -351,6 +352,7 @@ def test_the_step_that_is_mended_is_the_one_that_was_measured(report):
     assert report.advice.step_time == pytest.approx(report.measured, rel=0.01)
 
 
+@pytest.mark.cases(1)
 def test_mending_leaves_the_graph_as_it_is(report):
     before = report.graph.time.copy(), report.graph.host.copy(), report.graph.moments.copy()
     advise(report.graph, report.model)
@@ -358,6 +360,7 @@ def test_mending_leaves_the_graph_as_it_is(report):
         np.testing.assert_array_equal(one, two)
 
 
+@pytest.mark.thorough
 def test_ranks_of_dlrm_that_begin_together_take_as_long_as_the_slowest_alone():
     """A prototype of another author found 13.4 to 14.3 ms for all ranks starting together."""
     (apart,) = [one for one in crossflow.trace(DLRM).advice.findings if one.kind == "apart"]
@@ -384,6 +387,7 @@ def test_uncovered_time_is_what_a_fine_grid_counts():
 # ------------------------------------------------------------------------------------------ the command line
 
 
+@pytest.mark.thorough
 def test_the_command_prints_what_python_gives(capsys):
     assert main(["trace", str(A100), "--advise", "--json"]) == 0
     data = json.loads(capsys.readouterr().out)["advice"]
@@ -417,6 +421,7 @@ def test_advice_on_a_changed_step_is_refused(capsys, words, said):
     assert capsys.readouterr().err == f"crossflow: --advise says why the step is slow as it was measured; leave out {said}\n"
 
 
+@pytest.mark.thorough
 def test_advice_on_changes_is_refused_in_python_too():
     with pytest.raises(CrossflowError, match="advice is of the step as it was measured; leave out the changes"):
         _ = crossflow.trace(DLRM, what_if="compute*0.5").advice

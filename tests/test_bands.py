@@ -302,6 +302,7 @@ def test_one_chip_of_a_kind_differs_from_the_next_as_those_of_other_kinds_do():
     assert 0.3 < lines([*of("k", 0.3), *others])[alone].p90 < lines([*of("k", 0.3), *others, *of("o", 0.3)])[alone].p90
 
 
+@pytest.mark.thorough
 def test_nine_of_ten_rows_of_a_further_chip_keep_to_the_band():
     """Of chips whose logarithms of edges are drawn from one normal distribution, over many draws."""
     rng, within = np.random.default_rng(3), []

@@ -204,6 +204,7 @@ def curved(tmp_path_factory):
         return calibrate(logs(tmp_path_factory.mktemp("logs"), measured()["aic-a100-sxm"]), "dgx-a100")
 
 
+@pytest.mark.cases(1)
 @pytest.mark.parametrize(("name", "base"), [("dgx-a100", "dgx-a100"), ("a100-sxm4-40gb oci", "a100-ib-cluster")])
 def test_logs_of_measured_systems_calibrate_within_six_percent(tmp_path, name, base):
     """Median of the rows that nothing was fitted to; the system file alone, by its parameters or by the curves that it names."""
@@ -215,6 +216,7 @@ def test_logs_of_measured_systems_calibrate_within_six_percent(tmp_path, name, b
     assert after["n"] + found.errors(WRITTEN, held_out=False)["n"] == sum(map(len, cases.values()))
 
 
+@pytest.mark.thorough
 def test_curves_are_written_where_parameters_are_not_enough(curved):
     law, written = (curved.errors(name, held_out=True)["median_abs_error"] for name in (FITTED, WRITTEN))
     assert written < law < 0.06
@@ -237,6 +239,7 @@ def test_sets_that_were_better_before_are_told(run, tmp_path):
     assert not [note for note in notes if note.startswith("all_gather")]
 
 
+@pytest.mark.thorough
 @pytest.mark.usefixtures("near")
 def test_logs_and_tables_of_one_system_calibrate_alike(tmp_path):
     cases = measured()["dgx-a100"]
@@ -542,6 +545,7 @@ def test_rows_of_a_profile_calibrate_too(tmp_path, run):
 # ------------------------------------------------------------------------------------------ what is told
 
 
+@pytest.mark.cases(2)
 @pytest.mark.parametrize(
     ("device", "told"),
     [

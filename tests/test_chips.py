@@ -182,6 +182,7 @@ def improved(base, node):
     yield "link", {"system.technology.inter_link": ["XDR-x8"] * N}
 
 
+@pytest.mark.cases(1)
 @pytest.mark.slow
 @pytest.mark.parametrize("work", WORK)
 def test_no_improvement_slows_any_design(designs, work):

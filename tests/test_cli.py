@@ -515,6 +515,7 @@ def test_interrupted_elsewhere(monkeypatch, capsys):
     assert capsys.readouterr().err == "crossflow: interrupted\n"
 
 
+@pytest.mark.cases(1)
 @pytest.mark.slow
 @pytest.mark.parametrize("words", [["show", "standard"], ["show", "standard", "--json"]])
 def test_a_reader_that_leaves_is_no_error(words):
@@ -626,6 +627,7 @@ def test_predict_flags_little_memory(capsys, small):
     assert "tight: less than 10.0 % left" in printed(capsys, "predict", small, *words)
 
 
+@pytest.mark.cases(1)
 @pytest.mark.slow
 @pytest.mark.usefixtures("short_divisions")
 @pytest.mark.parametrize("command", ["predict", "plan", "explain", "timeline", "events"])

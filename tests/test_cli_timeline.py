@@ -131,6 +131,7 @@ def test_a_step_that_was_measured_stands_beside_one_that_was_written(refused, ou
     assert "real beside step" in out("trace", "real.json", "--compare", "step.json")
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 def test_two_steps_are_compared(out, scenario, tmp_path):
     other = tmp_path / "other.yaml"

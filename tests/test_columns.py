@@ -130,6 +130,7 @@ def test_the_share_of_measured_events_is_a_column_where_there_is_a_profile(tmp_p
     assert "measured_share" not in columns(scenario())
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 @settings(max_examples=15)
 @given(
@@ -243,6 +244,7 @@ def test_the_numbers_of_operation_are_explained():
 # -------------------------------------------------------------------------------------------- objectives and constraints
 
 
+@pytest.mark.cases(2)
 @pytest.mark.slow
 @pytest.mark.parametrize("column", every(2, BY_STRATEGY))
 def test_a_search_finds_the_best_of_every_figure(study, column):
@@ -252,6 +254,7 @@ def test_a_search_finds_the_best_of_every_figure(study, column):
     assert len(set(values)) > 1
 
 
+@pytest.mark.cases(2)
 @pytest.mark.slow
 @pytest.mark.parametrize("column", every(2, BY_STRATEGY, 1))
 def test_a_search_keeps_a_bound_of_every_figure(study, column):
@@ -264,6 +267,7 @@ def test_a_search_keeps_a_bound_of_every_figure(study, column):
     assert {row["feasible"] for row in possible} == {True, False}
 
 
+@pytest.mark.cases(1)
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("task", "constraints", "objective"),
@@ -359,6 +363,7 @@ def test_a_search_keeps_to_a_limit_of_carbon(study):
     assert found.results[0].best.row["mfu"] == max(row["mfu"] for row in possible if row["feasible"])
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 def test_figures_are_explained(exactly):
     found = crossflow.explain(scenario(), objective="tpot_s")
@@ -391,6 +396,7 @@ NEEDS = [
 ]  # fmt: skip
 
 
+@pytest.mark.cases(8)
 @pytest.mark.slow
 @pytest.mark.parametrize(("given", "column", "sentence"), NEEDS)
 def test_what_a_scenario_lacks_is_told(refused, given, column, sentence):

@@ -53,6 +53,7 @@ def step(scenario):
     return float(evaluate(scenario).step_time[0])
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 def test_a_scenario_in_another_process_is_what_was_read(folder, tmp_path, monkeypatch):
     """A file that is changed, removed, or has another path from there."""

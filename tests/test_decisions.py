@@ -57,6 +57,7 @@ def explained(files):
     return of
 
 
+@pytest.mark.cases(1)
 @pytest.mark.parametrize("name", CASES)
 def test_settings_give_exactly_what_is_told(name, files, explained):
     found = explained(name)
@@ -73,6 +74,7 @@ def test_predict_takes_the_settings_of_a_row(files, explained, capsys):
         assert json.loads(capsys.readouterr().out)["step_time_s"] == pytest.approx(one.step_time, rel=1e-12)
 
 
+@pytest.mark.cases(1)
 @pytest.mark.parametrize("name", ["training", "service", "decode"])
 def test_the_page_tells_the_same_decisions(name, files, explained):
     scenario, body = crossflow.load(files[name]), {"settings": {}}

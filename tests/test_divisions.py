@@ -95,6 +95,7 @@ def test_a_value_beside_the_shares_has_a_path_of_the_microarchitecture(scenario,
         scenario("N7")
 
 
+@pytest.mark.cases(7)
 @pytest.mark.parametrize("template", ["reference-training", "reference-serving", "reference-recommendation"])
 @pytest.mark.parametrize("memory", ["HBM2", "HBM3", "HBM4E"])
 def test_a_denser_node_never_makes_a_shipped_reference_slower(template, memory):

@@ -31,6 +31,7 @@ def recommendation(strategy=STRATEGIES[1], model="dlrm-b", **more):
     return from_dict({"system": SYSTEM, "workload": {"model": model, **task}, "strategy": strategy, **more})
 
 
+@pytest.mark.cases(6)
 @pytest.mark.slow
 @pytest.mark.parametrize("software", ["torchrec", "ideal", SLOW], ids=["torchrec", "ideal", "slow host"])
 @pytest.mark.parametrize("strategy", STRATEGIES, ids=str)
@@ -45,6 +46,7 @@ def test_the_file_of_a_step_is_predicted_as_the_step(tmp_path, strategy, softwar
     assert simulate(given).total == pytest.approx(one.step_time[0], rel=1e-14)
 
 
+@pytest.mark.cases(2)
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("strategy", "uneven"), [(one, what) for turn, one in enumerate(STRATEGIES) for what in every(3, UNEVEN, turn)], ids=str
@@ -57,6 +59,7 @@ def test_an_uneven_world_is_that_of_every_device_by_itself(strategy, uneven):
     np.testing.assert_allclose(sum(found.activity().values()), found.total, rtol=1e-9)
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 def test_a_slow_device_delays_all_that_meet_it():
     given = recommendation()
@@ -88,6 +91,7 @@ def test_replicas_are_those_of_the_dense_layers(exactly):
         simulate(given, Uneven(links={0: 0.5}))
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 def test_jitter_is_seeded_and_slows():
     given = recommendation()

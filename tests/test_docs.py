@@ -83,6 +83,7 @@ def test_outputs_of_examples_are_those_that_commands_print(make_docs):
     assert lines[-3:] == ["$ other", "stays", "```"]
 
 
+@pytest.mark.cases(1)
 @pytest.mark.parametrize(("mark", "command"), [("", "predict broken.yaml"), ("<!-- fails -->\n", "list models")])
 def test_an_exit_status_that_the_page_does_not_expect_is_refused(make_docs, mark, command):
     with pytest.raises(RuntimeError, match=f"crossflow {command}: exit status"):
@@ -115,6 +116,7 @@ def test_the_reference_of_commands_is_that_of_the_parser(make_docs):
     assert (DOCS / "cli.md").read_text(encoding="utf-8") == make_docs.cli_page(), "run python docs/scripts/make_docs.py --only docs/cli.md"
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 def test_the_matrix_of_what_was_measured_is_that_of_the_data(make_docs, monkeypatch):
     monkeypatch.setattr(make_docs.support, "level", functools.cache(make_docs.support.level))  # most cells stand in several tables

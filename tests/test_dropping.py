@@ -19,6 +19,7 @@ def folder(tmp_path):
     return tmp_path
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 def test_a_number_moves_the_rows_of_its_kernels(folder):
     before = validate(folder).tables[0].predicted
@@ -35,12 +36,14 @@ def test_a_number_of_other_kernels_moves_none(folder):
     assert effects(folder, "software.nemo.host.step")["tables"]["gemm"]["moved"] == 0
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 def test_another_value_stands_in_its_place(folder):
     slower = effects(folder, "execution.kernel_launch=50 us")["tables"]["gemm"]
     assert slower["bias_without"] > slower["bias"]
 
 
+@pytest.mark.cases(1)
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "neutral"),

@@ -32,6 +32,7 @@ def test_without_torch_the_command_says_what_to_install(refused, script):
     )
 
 
+@pytest.mark.cases(20)
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("words", "complaint"),

@@ -108,6 +108,7 @@ def test_a_point_is_the_scenario_with_the_same_settings(small, mixed, i):
     assert_same_figures(figures(mixed, i), figures(evaluate(scenario)))
 
 
+@pytest.mark.cases(19)
 @pytest.mark.slow
 @pytest.mark.parametrize("path", ALONE)
 def test_every_figure_can_vary_alone(small, path):
@@ -442,6 +443,7 @@ def test_intensity_is_operations_over_traffic(gemm):
     assert score.intensity[0] == pytest.approx(2 * 4096.0**3 / score.memory_traffic[0])
 
 
+@pytest.mark.cases(1)
 @pytest.mark.slow
 @pytest.mark.parametrize("template", ["h100-sxm", "mi300x"])
 def test_every_number_of_a_datasheet_can_vary_alone(template):
@@ -463,6 +465,7 @@ def test_strategies_leave_open_what_the_workload_of_their_point_decides():
     assert batch.step_time == pytest.approx(alone, rel=1e-12)
 
 
+@pytest.mark.cases(2)
 @pytest.mark.slow
 @pytest.mark.parametrize("plan", ["tp2-dp4", "tp2-pp2-dp2-z1-mb2", "tp2-pp4-v2"])
 def test_global_batches_vary_in_one_batch(plan):

@@ -81,6 +81,7 @@ def test_a_collective_recurs_once_for_all_of_its_ranks():
     assert sum(event.count for event in found if event.shape == message_shape(1024 * 2048 * 2)) == (2 * 2 * 8 + 2) * 16 * 2
 
 
+@pytest.mark.cases(18)
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("strategy", "software", "workload"),

@@ -85,6 +85,7 @@ def test_grids_are_bounded(cluster, monkeypatch):
         grid_axes(cluster, ["system.nodes", "strategy=50"], {})
 
 
+@pytest.mark.thorough
 def test_every_design_of_a_grid_is_what_the_model_says(cluster, held):
     sizes = [len(axis["values"]) for axis in held["axes"]]
     assert [axis["path"] for axis in held["axes"]] == ["system.nodes", "strategy", LINK]
@@ -97,6 +98,7 @@ def test_every_design_of_a_grid_is_what_the_model_says(cluster, held):
         assert point["devices"] == 8 * settings["system.nodes"]
 
 
+@pytest.mark.cases(2)
 @pytest.mark.parametrize("nodes", [1, 2, 4])
 def test_a_grid_holds_the_strategy_that_auto_takes_on_each_number_of_nodes(cluster, held, nodes):
     best = plan(variant(cluster, {"system.nodes": nodes, "strategy": "any"})).chosen.strategy

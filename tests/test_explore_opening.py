@@ -72,6 +72,7 @@ def test_kinds_are_told_by_name_and_content(here, name, kind):
     assert kind_of(Path(name)) == kind
 
 
+@pytest.mark.cases(8)
 @pytest.mark.parametrize(
     ("words", "cure"),
     [
@@ -141,6 +142,7 @@ def test_a_page_says_how_the_strategy_was_chosen_and_what_was_assumed(here):
 # ------------------------------------------------------------------------------------------ the words for other commands
 
 
+@pytest.mark.cases(1)
 @pytest.mark.parametrize(
     ("words", "settings"),
     [

@@ -176,6 +176,7 @@ def test_what_is_no_design_is_told(chip, settings, sentence):
         read_design(chip, settings)
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 def test_a_strategy_that_does_not_divide_gives_way_to_the_fastest_and_says_so(chip):
     design = read_design(chip, {"system.devices": 16})
@@ -185,6 +186,7 @@ def test_a_strategy_that_does_not_divide_gives_way_to_the_fastest_and_says_so(ch
     assert design.score().step_time[0] == pytest.approx(np.where(found.feasible, found.step_time, np.inf).min())
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 def test_auto_is_the_fastest_that_fits_until_the_page_says_which(chip):
     best = best_strategy(chip, {"settings": {"strategy": "auto"}})["strategy"]
@@ -241,6 +243,7 @@ def test_gains_are_those_of_ten_percent(chip):
     assert "x" not in power
 
 
+@pytest.mark.cases(3)
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_all_kinds_are_answered_in_plain_data(kind):
@@ -300,6 +303,7 @@ def test_equal_designs_differ_in_nothing(chip):
     assert compared(chip, {"first": {}, "second": {"strategy": "tp8-dp8"}})["steps"] == []
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 def test_texts_repeat_the_design(tmp_path):
     file = tmp_path / "s.yaml"
@@ -336,6 +340,7 @@ def test_timelines_are_rectangles_within_the_step(chip):
     assert (bases + heights <= 1.001).all()
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 @pytest.mark.usefixtures("short_divisions")
 def test_what_explanations_offer_can_be_applied(chip):
@@ -360,6 +365,7 @@ def test_no_constant_and_nothing_twice_is_offered_as_a_lever(cluster):
 # ------------------------------------------------------------------------------------------ levers, repairs, trust
 
 
+@pytest.mark.cases(1)
 @pytest.mark.parametrize("data", [FITTING, LSTM, SERVING])
 def test_levers_bring_what_they_say(data):
     scenario = from_dict(data)
@@ -396,6 +402,7 @@ REPAIRS = [
 ]
 
 
+@pytest.mark.cases(2)
 @pytest.mark.parametrize(("settings", "sentence", "changes"), REPAIRS)
 def test_what_is_no_design_is_repaired_by_a_button(cluster, settings, sentence, changes):
     found = {row["text"]: row["settings"] for row in repaired(cluster, {"settings": settings})}
@@ -418,6 +425,7 @@ def test_the_nearest_strategy_keeps_all_but_the_degrees_that_must_go():
     assert nearest(fewer, scenario.strategy) == "tp8-dp2-pp4-z1-sp"
 
 
+@pytest.mark.cases(3)
 @pytest.mark.parametrize("settings", [{}, {"system.clock": 2e9}, {"system.nodes": 64}, {"system.network.inter.bandwidth": 1e11}])
 def test_trust_is_that_of_the_score(cluster, settings):
     design = read_design(cluster, settings)
@@ -446,6 +454,7 @@ def test_colours_of_a_timeline_are_those_of_no_resource(chip):
 # ------------------------------------------------------------------------------------------ without a server
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 def test_the_grid_of_an_exported_page_holds_the_scenario_itself():
     chip = from_dict({**CHIP, "system": {**CHIP["system"], "devices": 16}, "strategy": "tp8-dp2"})

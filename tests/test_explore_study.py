@@ -95,6 +95,7 @@ def rows_of(folder):
 # ------------------------------------------------------------------------------------------ what the page is sent
 
 
+@pytest.mark.cases(1)
 @pytest.mark.parametrize("kind", ["sweep", "search"])
 def test_columns_hold_what_the_rows_say(folders, kind):
     rows, start = rows_of(folders[kind]), study_app(folders[kind]).start()
@@ -254,6 +255,7 @@ def test_a_folder_holds_all_that_its_designs_need(sweep, monkeypatch, tmp_path):
     assert app.calls["sliders"]({"id": 3})["url"].startswith("http://127.0.0.1:")
 
 
+@pytest.mark.cases(1)
 @pytest.mark.parametrize("relative", [False, True])
 def test_a_folder_holds_the_files_that_its_scenario_names(tmp_path, monkeypatch, relative):
     place = tmp_path / "here"

@@ -219,6 +219,7 @@ def test_faster_links_never_slow(rate, ranks, per_node):
             assert_no_faster(made[:, :-1], made[:, 1:])
 
 
+@pytest.mark.cases(20)
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("network", "intra"), [(one, other) for turn, one in enumerate((*RDMA, "ethernet")) for other in every(2, INTRA, turn)]

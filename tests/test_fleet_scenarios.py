@@ -45,6 +45,7 @@ def serve(*changes):
     return crossflow.serve(data(*changes))
 
 
+@pytest.mark.thorough
 def test_pools_of_other_devices_are_engines_beside_the_replicas():
     found = serve(OLDER)
     own, older = found.run.kinds
@@ -59,6 +60,7 @@ def test_pools_of_other_devices_are_engines_beside_the_replicas():
     assert older.limits == alone.run.writers.limits
 
 
+@pytest.mark.thorough
 def test_engines_of_the_same_devices_are_further_replicas():
     """A pool without devices of its own is on those of the system: two replicas and a pool of two are four."""
     pool = {"workload.serving.pools.more": {"strategy": "tp1", "workers": 2}}
@@ -69,6 +71,7 @@ def test_engines_of_the_same_devices_are_further_replicas():
     assert both.rent == pytest.approx(four.rent, rel=1e-12)
 
 
+@pytest.mark.cases(1)
 @pytest.mark.parametrize("changes", [(OLDER,), (OLDER, READ_APART), (SCALING, FAILING), (OLDER, FAILING)])
 def test_every_point_is_what_serve_says_of_it(changes):
     base = crossflow.from_dict(data(*changes))
@@ -138,6 +141,7 @@ MATTER = {
 }  # fmt: skip
 
 
+@pytest.mark.cases(1)
 @pytest.mark.parametrize("path", MATTER)
 def test_every_key_of_a_fleet_matters(path):
     context, value = MATTER[path]
@@ -185,6 +189,7 @@ def test_a_steady_state_refuses_pools_and_notes_the_rest():
     assert any("workload.serving.failures changes nothing here: only a replay" in note for note in found.notes)
 
 
+@pytest.mark.thorough
 def test_the_page_tells_engines_by_pool(tmp_path, capsys):
     path = tmp_path / "mix.json"
     path.write_text(files.json_text(data(OLDER, FAILING)))
@@ -196,6 +201,7 @@ def test_the_page_tells_engines_by_pool(tmp_path, capsys):
     assert (tmp_path / "one.png").stat().st_size > 10_000
 
 
+@pytest.mark.thorough
 def test_trust_says_that_no_such_fleet_was_measured():
     found = crossflow.predict(data(OLDER)).trust
     assert found.level == "extrapolated"
@@ -203,6 +209,7 @@ def test_trust_says_that_no_such_fleet_was_measured():
     assert np.isfinite(serve(OLDER).latency["ttft_s"]["p99"])
 
 
+@pytest.mark.cases(1)
 @pytest.mark.parametrize("changes", [(), (OLDER, READ_APART), (SCALING, FAILING)])
 def test_running_statistics_say_what_a_whole_replay_says(changes):
     whole, found = serve(*changes), crossflow.serve(data(*changes), stream=True)
@@ -232,6 +239,7 @@ def test_what_running_statistics_do_not_keep_is_refused(tmp_path, capsys):
         assert "keeps nothing of each request" in capsys.readouterr().err
 
 
+@pytest.mark.cases(1)
 @pytest.mark.parametrize("watts", [700, 400, 250])
 def test_a_power_limit_of_the_device_holds_in_a_service(watts):
     """`system.power.tdp` caps what a device draws in a step: steps take longer, and no device draws more."""
@@ -242,6 +250,7 @@ def test_a_power_limit_of_the_device_holds_in_a_service(watts):
     assert watts == 700 or found.span > serve({"requests.rate_scale": 4}).span
 
 
+@pytest.mark.cases(1)
 @pytest.mark.parametrize("number", [1, 3, 5, 7])
 def test_users_and_batches_are_dealt_out_to_replicas(number):
     base = {"requests.arrivals": None, "requests.count": 60, "requests.users": {"number": number, "think": "1 s"}, "strategy": "tp1-dp4",

@@ -40,6 +40,7 @@ def scenario(seed=1):
     return crossflow.from_dict(data, "chat")
 
 
+@pytest.mark.cases(1)
 @pytest.mark.parametrize("seed", [1, 2, 3])
 def test_the_search_finds_the_cheapest_of_all_replays(seed):
     one = scenario(seed)
@@ -61,6 +62,7 @@ def test_the_search_finds_the_cheapest_of_all_replays(seed):
     )
 
 
+@pytest.mark.thorough
 def test_a_fleet_is_what_serve_says_of_it():
     fleet = plan_fleets(scenario(), space=LAYOUTS, top=2, jobs=1)[0]
     served = crossflow.serve(fleet.scenario)
@@ -70,6 +72,7 @@ def test_a_fleet_is_what_serve_says_of_it():
     assert fleet.devices == fleet.scenario.devices
 
 
+@pytest.mark.cases(1)
 @pytest.mark.parametrize("router", ["round_robin", "two_choices", "prefix"])
 @pytest.mark.parametrize("strategy", ["tp1-dp4", "tp2-dp2"])
 def test_engines_share_their_tables_whatever_their_number_and_router(router, strategy):
@@ -82,6 +85,7 @@ def test_engines_share_their_tables_whatever_their_number_and_router(router, str
     assert whole.energy == shared.energy
 
 
+@pytest.mark.cases(1)
 @pytest.mark.parametrize("router", ["round_robin", "least_loaded", "two_choices"])
 def test_more_engines_serve_no_fewer_on_target_but_for_noise(router):
     one = scenario()
@@ -91,6 +95,7 @@ def test_more_engines_serve_no_fewer_on_target_but_for_noise(router):
     assert np.diff(attained).min() >= -0.01
 
 
+@pytest.mark.thorough
 def test_no_fleet_below_the_bound_is_enough():
     for seed in (1, 2, 3):
         one = variant(scenario(seed), {"requests.rate_scale": 3}) if seed == 1 else scenario(seed)
@@ -107,6 +112,7 @@ def test_the_first_requests_go_as_among_all():
     assert len(part.index) == 100
 
 
+@pytest.mark.thorough
 def test_prompts_apart_have_the_cheapest_pair_of_pools():
     one = scenario()
     apart = {"workload.serving.prefill": [{"strategy": "tp1", "workers": 1}], "strategy": ["tp1"], ROUTER: ["least_loaded"]}
@@ -206,6 +212,7 @@ def test_an_interrupted_search_keeps_what_it_has(monkeypatch):
     assert next(iter(run.done.values())).found
 
 
+@pytest.mark.thorough
 def test_the_command_lists_fleets_and_writes_their_script(tmp_path):
     path = tmp_path / "chat.yaml"
     path.write_text(json.dumps(scenario().document.data), encoding="utf-8")

@@ -34,6 +34,7 @@ def mixed(route, rates=(4.0, 1.0), trace=None):
     return replay(trace, pool(trace, [replica(table()), replica(SLOW)], route, rates))
 
 
+@pytest.mark.cases(3)
 @pytest.mark.parametrize("route", ["least_loaded", "two_choices", "prefix", "length"])
 def test_engines_get_as_much_as_they_can_do(route):
     blind, seeing = mixed(route, (1.0, 1.0)), mixed(route)
@@ -45,6 +46,7 @@ def test_engines_get_as_much_as_they_can_do(route):
         assert tokens[0] / sum(tokens) == pytest.approx(0.8, abs=0.02)
 
 
+@pytest.mark.cases(2)
 @pytest.mark.parametrize("route", ROUTERS)
 def test_rates_that_are_alike_change_nothing(route):
     one, two = (mixed(route, rates) for rates in ((1.0, 1.0), (0.37, 0.37)))
@@ -109,6 +111,7 @@ def all_ends(flows, senders, receivers):
     return ends
 
 
+@pytest.mark.cases(1)
 @pytest.mark.parametrize("seed", range(4))
 def test_flows_share_links_as_in_small_steps(seed):
     rng = np.random.default_rng(seed)
@@ -221,6 +224,7 @@ def naive_failure(trace, engine, at, repair, keeps):
     return items
 
 
+@pytest.mark.cases(1)
 @pytest.mark.parametrize("keeps", [True, False])
 def test_a_failure_is_that_of_single_steps(keeps):
     trace = poisson(6.0, 120)
@@ -384,6 +388,7 @@ def tallied(trace, made, route="round_robin", **more):
     return replay_tallied(trace, pool(trace, made, route), None, more.get("failures"), kinds).tally
 
 
+@pytest.mark.cases(4)
 @pytest.mark.parametrize("route", ROUTERS)
 def test_running_statistics_are_those_of_all_requests(route, monkeypatch):
     monkeypatch.setattr(tally_module, "EACH", 70)

@@ -27,6 +27,7 @@ def space_of(scenario, entries):
     return read_space(entries, scenario, Document(file="s", data={"space": entries}, lines={}))
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 def test_a_front_is_not_far_behind_another_search_of_the_same_effort():
     problem = problem_of("llama", ("step_time_s", "power_w"))
@@ -35,6 +36,7 @@ def test_a_front_is_not_far_behind_another_search_of_the_same_effort():
     assert gaps.max() < 0.06
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 def test_a_gradient_search_of_few_designs_is_carried_to_its_end():
     problem = dataclasses.replace(problem_of("llama"), objectives=TIME, constraints=())
@@ -72,6 +74,7 @@ def best(path):
     return run_study(path, out=path.parent / path.stem).results[0].best.row["step_time_s"]
 
 
+@pytest.mark.cases(1)
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "settings", [{"searcher": "gradient", "starts": 1, "steps": 1}, {"searcher": "evolution", "evaluations": 20}], ids=str

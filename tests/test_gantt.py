@@ -125,6 +125,7 @@ def test_kinds_of_passes(label, kind):
     assert family(label) == kind
 
 
+@pytest.mark.cases(1)
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["step", "step.png", "step.svg"])
 def test_a_chart_is_a_png_and_an_svg(given, tmp_path, name):
@@ -135,12 +136,14 @@ def test_a_chart_is_a_png_and_an_svg(given, tmp_path, name):
     assert ElementTree.parse(svg).getroot().tag == f"{SVG}svg"
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 def test_the_same_chart_is_the_same_bytes(given, tmp_path):
     first, second = (draw_gantt(gantt_of(given), tmp_path / name) for name in ("a", "b"))
     assert [path.read_bytes() for path in first] == [path.read_bytes() for path in second]
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 def test_charts_without_memory_have_one_panel(given, tmp_path):
     nothing = dataclasses.replace(given, memory=((np.zeros(1), np.zeros(1)),) * 3)

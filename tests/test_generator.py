@@ -126,6 +126,7 @@ def test_no_design_uses_more_than_its_budgets(system, seed):
     assert (used(device, "perimeter") <= 4 * np.sqrt(values["budgets.chip_area"]) * (1 + 1e-9)).all()
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 @settings(max_examples=15)
 @given(st.integers(0, 2**32 - 1))

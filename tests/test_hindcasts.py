@@ -156,6 +156,7 @@ def test_ratios_and_gates_by_hand():
     assert gates([row("a", "product", 1.05)])["product"]["kept"]
 
 
+@pytest.mark.thorough
 def test_the_table_has_every_chip_and_no_figure_of_forecasts(table):
     told = table.to_dict()
     assert set(told["chips"]) == set(NAMES)

@@ -66,6 +66,7 @@ def test_a_search_among_choices_hangs_on_what_the_search_with_that_constant_find
     assert mine.margin == pytest.approx(other / min(again.values()) - 1.0, rel=1e-9)
 
 
+@pytest.mark.thorough
 @pytest.mark.usefixtures("few")
 def test_designs_of_a_search_are_refined_for_each_constant(run):
     """No candidate ends worse than it began, and the constant that the space chooses is none."""
@@ -123,6 +124,7 @@ def test_each_objective_of_a_front_has_its_own_winners(run):
     assert winners[f"cost_usd: {MEMORY}"] == "HBM2e"
 
 
+@pytest.mark.cases(2)
 @pytest.mark.parametrize(
     ("sections", "reason"),
     [

@@ -80,6 +80,7 @@ def test_show_finds_units_of_lists_in_any_case():
         assert look_up(written).name == look_up(name).name == name
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 def test_the_command_line_takes_any_case(capsys):
     assert main(["predict", "--model", "LLAMA3-70B", "--on", "H100-IB-Cluster", "--nodes", "2", "--json"]) == 0

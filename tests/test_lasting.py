@@ -147,6 +147,7 @@ def test_the_number_of_spares_is_the_cheapest():
     assert int(costs.argmin()) == best
 
 
+@pytest.mark.cases(1)
 @pytest.mark.parametrize(("elastic", "seed"), [(False, 11), (False, 12), (True, 13)])
 def test_events_agree_with_the_closed_form(elastic, seed):
     rng = np.random.default_rng(seed)
@@ -194,6 +195,7 @@ def naive(run, work, rng, dt=5.0):
     return kept / time
 
 
+@pytest.mark.thorough
 def test_a_naive_simulation_agrees():
     run = a_run(2e-4, detection=200.0, repair=4000.0, interval=900.0, stall=60.0, commit=160.0, restart=400.0, spares=1.0)
     assert naive(run, 8e6, np.random.default_rng(4), dt=20.0) == pytest.approx(expected(run).goodput[0], abs=0.02)

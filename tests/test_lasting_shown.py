@@ -23,6 +23,7 @@ def short(tmp_path):
     return path
 
 
+@pytest.mark.thorough
 def test_draws_take_as_long_as_the_closed_form_in_the_mean():
     scenario = changed()
     found = drawn(scenario, evaluate(scenario), 0, 6)
@@ -43,6 +44,7 @@ def test_what_a_tenth_less_gains_is_the_scenario_with_a_tenth_less():
     assert reliability_gains(changed("run", {"tokens": 1e12}), evaluate(scenario)) == {}
 
 
+@pytest.mark.thorough
 def test_rows_of_a_picture_hold_the_whole_run():
     scenario = changed()
     (found,) = drawn(scenario, evaluate(scenario), 3, spans=True)

@@ -95,6 +95,7 @@ def scenarios(kind, model):
 # ---------------------------------------------------------------------------------------------- round trips
 
 
+@pytest.mark.cases(5)
 @pytest.mark.slow
 @pytest.mark.parametrize(("kind", "model"), [(kind, model) for kind, models in MODELS.items() for model in models])
 def test_plans_come_back_from_what_is_written(kind, model):
@@ -235,6 +236,7 @@ def test_files_in_the_style_of_public_ones_are_read(name):
     assert len(launch.ignored) == told.get("ignored", len(launch.ignored))
 
 
+@pytest.mark.cases(31)
 @pytest.mark.slow
 @pytest.mark.parametrize("name", EXPECTED)
 def test_such_files_are_written_again_and_read_without_change(name):

@@ -126,6 +126,7 @@ def test_plans_evaluated_together_are_each_alone():
     np.testing.assert_allclose(together, [step(strategy, tied_embeddings=True) for strategy in found], rtol=1e-9)
 
 
+@pytest.mark.cases(15)
 @pytest.mark.slow
 @pytest.mark.parametrize("software", ["pytorch-fsdp", "nanotron"])
 @pytest.mark.parametrize("placement", [["pp", "tp", "dp"], ["tp", "pp", "dp"], ["dp", "pp", "tp"]], ids="-".join)

@@ -138,6 +138,7 @@ def test_shipped_factors_are_those_of_the_data_set():
         assert reuse.samples == (65536 if name.startswith("2021") else 131072)
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 def test_measured_embedding_bags_of_a_cpu():
     """Errors of the half that nothing was fitted to; Lin et al. have 4.4 to 5.6 % forward and 3.1 to 3.6 % backward, geometric mean."""

@@ -44,6 +44,7 @@ def test_on_one_device_it_is_the_model():
     assert not any(data["cross"] for _, _, data in graph.edges(data=True))
 
 
+@pytest.mark.cases(1)
 @pytest.mark.slow
 @pytest.mark.parametrize("ending", ["png", "svg"])
 def test_it_can_be_drawn(tmp_path, ending):

@@ -35,6 +35,7 @@ def shown(pages, monkeypatch, capsys):
     return run
 
 
+@pytest.mark.cases(1)
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "words",

@@ -45,6 +45,7 @@ def made(workload, strategy, system=None):
     return crossflow.from_dict({"system": system or CLUSTER, "workload": workload, "strategy": strategy})
 
 
+@pytest.mark.cases(9)
 @pytest.mark.slow
 @pytest.mark.parametrize(("workload", "written"), SAME, ids=lambda given: given.get("model") if isinstance(given, dict) else None)
 def test_a_strategy_means_the_same_in_every_notation(workload, written):

@@ -28,6 +28,7 @@ def test_fronts_equal_the_naive_filter(objectives, n, levels, seed):
     assert non_dominated(losses).tolist() == naive(losses).tolist()
 
 
+@pytest.mark.cases(1)
 @pytest.mark.slow
 @pytest.mark.parametrize("objectives", [1, 2, 3])
 def test_fronts_of_many_designs_equal_the_naive_filter(objectives):

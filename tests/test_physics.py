@@ -48,6 +48,7 @@ def test_a_denser_node_is_never_slower(technology):
     assert (technology[1][1:] <= 1.001 * technology[1][:-1]).all()
 
 
+@pytest.mark.cases(1)
 @pytest.mark.slow
 @pytest.mark.parametrize(("template", "workload"), every(2, list(itertools.product(TEMPLATES, WORKLOADS))))
 def test_a_better_part_makes_no_random_design_slower_nor_dearer(template, workload):

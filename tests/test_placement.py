@@ -185,6 +185,7 @@ def oracle_hops(network, source, target):
     return hops(network.cluster, source // size, target // size)
 
 
+@pytest.mark.cases(36)
 @pytest.mark.slow
 @pytest.mark.parametrize(("package", "cluster"), list(itertools.product(PACKAGES, CLUSTERS)), ids=str)
 def test_sharing_and_hops_agree_with_routing_edge_by_edge(package, cluster):

@@ -22,6 +22,7 @@ def study(**sections):
     return {"name": "s", "scenario": SCENARIO, "plots": [], **sections}
 
 
+@pytest.mark.thorough
 def test_every_point_of_a_study_has_the_plan_of_its_own_scenario(tmp_path):
     result = run_study(study(sweep={"system.nodes": [1, 2], "workload.sequence": [2048, 8192]}), out=tmp_path / "r")
     for row in result.rows:
@@ -128,6 +129,7 @@ def test_what_makes_no_points_is_told_with_its_place(sections, sentence):
     assert sentence in str(told.value)
 
 
+@pytest.mark.thorough
 def test_a_sweep_in_python_plans_every_point_of_data_that_say_auto():
     score = crossflow.sweep(SCENARIO, nodes=[1, 2])
     assert list(score.points["strategy"]) == [crossflow.predict(SCENARIO, nodes=nodes).strategy for nodes in (1, 2)]
@@ -146,6 +148,7 @@ def test_a_loaded_scenario_keeps_the_strategy_that_was_chosen():
         crossflow.sweep(nodes=[1, 2])
 
 
+@pytest.mark.thorough
 def test_progress_moves_while_budgets_are_divided(tmp_path):
     scenario = {"system": {"template": "pathfinder", "devices": 64}, "workload": "lstm-16k", "strategy": "CR-8-d8"}
     given = {"name": "s", "scenario": scenario, "sweep": {"system.technology.memory": ["HBM2e", "HBM3"]}, "plots": []}

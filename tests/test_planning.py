@@ -58,6 +58,7 @@ def every_score(plans):
 # ------------------------------------------------------------------------------------------ laws of the list
 
 
+@pytest.mark.cases(2)
 @pytest.mark.slow
 def test_the_best_plan_is_the_fastest_of_all_that_fit(plans):
     strategies, score = every_score(plans)
@@ -83,6 +84,7 @@ def test_the_list_is_trusted_as_the_plan_to_take(plans):
         assert plans.to_dict()["trust"] == plans.chosen.predict().to_dict()["trust"]
 
 
+@pytest.mark.cases(4)
 @pytest.mark.slow
 def test_auto_takes_the_chosen_plan(data, plans):
     scenario = crossflow.load(data)
@@ -107,6 +109,7 @@ def test_strategies_are_listed_as_text_that_reads_back(plans):
     assert len(set(texts)) == len(texts) == len(legal_strategies(made.workload, made.nodes))
 
 
+@pytest.mark.cases(1)
 @pytest.mark.slow
 @pytest.mark.parametrize("objective", ["tokens_per_second", "mfu", "energy_j", "memory_needed_bytes"])
 def test_any_column_orders_the_plans(objective):
@@ -203,6 +206,7 @@ def test_where_nothing_fits_the_nearest_plan_is_told_with_cures():
     assert refusal.lacking == pytest.approx(plans[0].needed - plans[0].capacity)
 
 
+@pytest.mark.cases(1)
 @pytest.mark.slow
 @pytest.mark.parametrize("data", [LARGE, {"system": {"template": "zionex", "nodes": 1}, "workload": "dlrm-a"}])
 def test_the_number_of_devices_that_is_told_is_enough(data):
@@ -471,6 +475,7 @@ def test_a_launch_file_in_the_place_of_a_scenario_is_told_apart(tmp_path):
         crossflow.predict(script)
 
 
+@pytest.mark.thorough
 def test_one_plan_that_is_tied_is_told_in_the_singular():
     scenario = {"system": {"template": "dgx-h100", "nodes": 8}, "workload": {"model": "llama3-8b", "global_batch": 512}, "strategy": "auto"}
     found = {plans.tied[:25] for top in (2, 4) if (plans := crossflow.plan(scenario, top=top))}

@@ -186,6 +186,7 @@ def drawn(tmp_path_factory):
     return draw(plot(title="A title", labels={"HBM2": "old memory"}), view(ROWS), tmp_path_factory.mktemp("plots"))
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 def test_the_png_is_one_of_a_readable_size(drawn):
     content = drawn[0].read_bytes()

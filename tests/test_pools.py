@@ -107,6 +107,7 @@ def test_a_pool_that_cannot_hold_the_model_or_be_built_is_told():
     assert crossflow.evaluate(unbuilt).why(0).startswith("prefill: cannot be built")
 
 
+@pytest.mark.thorough
 def test_searches_divide_the_budgets_of_both_devices():
     scenario = service("reference", template="reference")
     paths = whole_device(scenario).paths

@@ -98,6 +98,7 @@ MEASURES = {
 }
 
 
+@pytest.mark.cases(1)
 @pytest.mark.parametrize(("measure", "mean"), [*((measure, GEOMETRIC) for measure in MEASURES), ("regret", "arithmetic")])
 def test_objectives_are_those_of_predictions_one_by_one(run, brute, measure, mean):
     settings = {"samples": 3, "seed": 5, "measure": measure, **({"quantile": 0.7} if measure == "quantile" else {})}
@@ -142,6 +143,7 @@ def test_the_least_regret_is_no_larger_than_that_of_any_own_best(run):
     assert all(loss[0].max() <= other.max() + 1e-12 for other in loss[1:])
 
 
+@pytest.mark.thorough
 def test_own_bests_of_a_space_without_an_end_are_no_worse_than_the_design_for_all(run):
     space = {"system.budgets.power_shares": "shares", "system.budgets.area": "shares"}
     searches = {"all": {"searcher": "evolution", "evaluations": 300}}
@@ -171,6 +173,7 @@ def test_equal_draws_are_one(run, measure):
     assert drawn.best.get("regret", 0.0) == pytest.approx(0.0, abs=1e-12)
 
 
+@pytest.mark.thorough
 def test_more_weight_makes_a_member_no_slower(run):
     def times(weight):
         members = {"train": {}, "decode": {"workload": DECODE, "weight": weight}}
@@ -193,6 +196,7 @@ def test_the_worst_loss_is_that_of_the_members_own_bests(run, brute):
     assert found.best["loss"] == min(row["loss"] for row in rows)
 
 
+@pytest.mark.cases(1)
 @pytest.mark.parametrize("measure", ["quantile", "worst", "regret"])
 def test_a_column_that_is_made_large_has_its_bad_side_below(run, measure):
     told = {"samples": 3, "seed": 5, "measure": measure, **({"quantile": 0.7} if measure == "quantile" else {})}
@@ -208,6 +212,7 @@ def test_a_column_that_is_made_large_has_its_bad_side_below(run, measure):
 # ------------------------------------------------------------------------------------------ constraints
 
 
+@pytest.mark.thorough
 def test_a_constraint_holds_for_all_members_or_for_the_one_that_it_names(run, brute):
     bound = float(np.sort(brute[np.isfinite(brute)].ravel())[-4])  # between step times of training
     train = brute[:, 0].max(axis=1)
@@ -376,6 +381,7 @@ def test_wrong_studies_are_told_in_a_sentence(sections, message):
 SERVE = {"workload": {"model": "llama3-8b", "task": "serving", "global_batch": 8, "prompt": 500, "output": 100}}
 
 
+@pytest.mark.cases(1)
 @pytest.mark.parametrize("mean", ["geometric", "arithmetic"])
 def test_members_without_a_named_objective_count_by_what_is_usual_for_each(run, mean):
     """A step of training and a whole request of a service; a service's step would be shorter where it reads slowly."""

@@ -286,6 +286,7 @@ def test_no_field_is_forgotten():
     assert {leaf for leaf in known if not leaf.startswith(LAWS)} | {"job.kind", "job.rollout.prompt", "job.rollout.answer"} == set(MATTERS)
 
 
+@pytest.mark.cases(5)
 @pytest.mark.slow
 @pytest.mark.parametrize("path", MATTERS)
 def test_every_field_moves_an_iteration(path):

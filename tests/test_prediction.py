@@ -225,6 +225,7 @@ def test_most_figures_of_a_future_component_are_told_to_be_projected():
     ]
 
 
+@pytest.mark.cases(1)
 @pytest.mark.parametrize("share", [0.9, 1.1])
 def test_a_device_has_more_power_than_it_draws_at_rest(share):
     resting = 50.0

@@ -245,6 +245,7 @@ def test_replicas_read_the_prompts_of_a_burst_beside_each_other(read):
 RECIPES = Path(__file__).parent / "data" / "bridge_recipes.csv"
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 def test_layouts_of_recipes_fit_in_memory():
     """What NVIDIA runs on its own machines fits there, also on systems of which the tables here have no rate."""

@@ -10,6 +10,7 @@ import crossflow
 PAGE = Path(crossflow.__file__).parents[1] / "docs" / "python.md"
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 def test_examples_print_what_the_page_says(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)

@@ -96,6 +96,7 @@ def test_only_the_shares_asked_for_change(run):
     assert shares == {f"system.budgets.area.on_chip.{level}" for level in ("registers", "l1", "l2")}
 
 
+@pytest.mark.cases(1)
 @pytest.mark.slow
 @pytest.mark.parametrize("told", [{"each": "draw", "draw_evaluations": 60}, {"each": "point"}])
 def test_draws_divide_anew_or_keep_what_was_decided_before(run, told):
@@ -173,6 +174,7 @@ def test_a_study_tells_the_nodes_that_its_template_has_no_division_for(run):
 FREE = {"levels.l2.slices": {"from": 8, "to": 800, "scale": "log"}, "bundles": {"from": 40, "to": 300}}
 
 
+@pytest.mark.thorough
 def test_the_microarchitecture_is_chosen_with_the_shares(run):
     scenario = {**SCENARIO, "system": {**SCENARIO["system"], "microarchitecture": FREE}}
     paths = [f"system.{path}" for path in FREE]

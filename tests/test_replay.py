@@ -211,6 +211,7 @@ def test_joined_spans_cover_each_moment_once():
 # ------------------------------------------------------------------------------------------ programs
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 def test_the_program_of_a_trace_takes_as_long_as_its_replay(dlrm, tmp_path):
     graph = graph_of(dlrm)

@@ -41,6 +41,7 @@ def at(i):
     return crossflow.serve(SCENARIO, settings={path: values[i] for path, values in POINTS.items()})
 
 
+@pytest.mark.thorough
 def test_every_point_is_what_serve_says_of_it():
     score = crossflow.evaluate(scenario(), POINTS)
     assert len({*score["ttft_p99_s"].tolist()}) == len(score)  # all settings matter
@@ -59,6 +60,7 @@ def test_every_point_is_what_serve_says_of_it():
         assert point["usd_per_million_samples"][0] == pytest.approx(1e6 * found.cost["usd_per_request"], rel=1e-12)
 
 
+@pytest.mark.thorough
 def test_a_point_by_itself_is_that_of_a_batch():
     score = crossflow.evaluate(scenario(), POINTS)
     for i in range(len(score)):
@@ -90,6 +92,7 @@ def test_the_cache_in_memory_is_what_requests_had_at_most():
     assert many == pytest.approx(tokens["peak_use"] * tokens["tokens"] * held, rel=0.02)
 
 
+@pytest.mark.thorough
 def test_a_device_that_cannot_be_built_serves_nothing():
     made = SCENARIO | {"system": {"template": "reference", "devices": 8}}
     settings = {"system.budgets.power": "20 W"}
@@ -113,6 +116,7 @@ def test_a_service_that_holds_no_request_keeps_its_columns():
     assert np.isnan(score["attained"][0])
 
 
+@pytest.mark.thorough
 def test_a_search_finds_the_cheapest_that_keeps_its_targets():
     space = {"strategy": ["tp1-dp8", "tp4-dp2", "tp8"], "requests.rate_scale": [1, 4]}
     pairs = list(itertools.product(*space.values()))
@@ -128,6 +132,7 @@ def test_a_search_finds_the_cheapest_that_keeps_its_targets():
     assert found.best["usd_per_million_tokens"] == score["usd_per_million_tokens"][best]
 
 
+@pytest.mark.cases(2)
 @pytest.mark.parametrize(
     ("requests", "column", "message"),
     [
@@ -174,6 +179,7 @@ def test_a_whole_run_of_a_service_follows_from_its_rates(length, rate, replayed)
     assert found.run["time_s"] == pytest.approx(1e6 / found[rate], rel=1e-6)
 
 
+@pytest.mark.thorough
 def test_a_sweep_chooses_each_strategy_by_the_steady_state_and_replays_it(tmp_path):
     data = {**SCENARIO, "strategy": "auto"}
     study = {"scenario": data, "sweep": {"requests.rate_scale": [1, 2]}, "columns": ["attained", "strategy"]}

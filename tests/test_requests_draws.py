@@ -80,6 +80,7 @@ def test_geometric_numbers_have_their_mean_and_begin_at_the_least(least):
     assert found.min() == least
 
 
+@pytest.mark.cases(3)
 @pytest.mark.parametrize("correlation", [-0.8, 0.0, 0.5, 0.95])
 def test_a_gaussian_copula_has_the_rank_correlation_of_its_formula(correlation):
     """Spearman's coefficient of a Gaussian copula is 6/pi asin(r/2) (Kruskal, JASA 53, 1958)."""

@@ -90,6 +90,7 @@ def stopped(study, out, after=1):
         run_study(study, out=out, progress=kill)
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 def test_killed_in_the_middle_and_resumed(study, undisturbed, tmp_path):
     assert disturbed(study, tmp_path, signal.SIGKILL) == (-signal.SIGKILL, "")
@@ -98,6 +99,7 @@ def test_killed_in_the_middle_and_resumed(study, undisturbed, tmp_path):
     assert contents(tmp_path) == undisturbed
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 def test_interrupted_in_the_middle_and_resumed(study, undisturbed, tmp_path):
     status, log = disturbed(study, tmp_path, signal.SIGINT)

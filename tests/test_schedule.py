@@ -75,6 +75,7 @@ def streams(tasks):
     return [(task.rank, task.stream) for task in tasks]
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 @settings(max_examples=fewer(400, 120))
 @given(programs())
@@ -136,6 +137,7 @@ def test_a_models_schedule_agrees_with_the_event_simulation(lstm, strategy):
 SIZED = ["d8", "RC-2-1", "RC-1-4", "CR-4", "p2", "p3", "d4-p4", "p6", "RC-1-4-p2", "CR-4-p2", "CR-2-d2-p3", "RC-1-2-d2-p4", "CR-2-p5"]
 
 
+@pytest.mark.cases(4)
 @pytest.mark.slow
 @settings(max_examples=fewer(30, 8), deadline=None)
 @given(data=st.data())

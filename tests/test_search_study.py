@@ -97,6 +97,7 @@ def test_a_best_design_names_the_files_of_its_study_from_its_own_folder(write, m
     assert crossflow.predict("best.yaml").step_time == pytest.approx(result.results[0].best.row["step_time_s"])
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 def test_every_search_runs_at_every_swept_point(swept):
     found = [(result.run.name, result.run.point["system.technology.logic"]) for result in swept.results]
@@ -195,6 +196,7 @@ def test_conditions_leave_out_what_has_no_meaning(write):
     assert "expected each of kp1 once" in rows[1]["reason"]
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 def test_an_optuna_study_is_shared_through_its_storage(write, tmp_path):
     import optuna
@@ -234,6 +236,7 @@ def test_strategies_are_legal_for_every_device_count_wherever_they_stand(write):
 TRANSFORMER = {"system": {"template": "dgx-h100", "nodes": 2}, "workload": {"model": "gpt2-345m", "global_batch": 16}, "strategy": "dp16"}
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 def test_legal_plans_are_searched_in_every_order_of_their_ranks(write):
     """With placement: all a plan of k blocks of several ranks is there k! times, and another order than the default may be faster."""
@@ -284,6 +287,7 @@ def test_an_optuna_storage_that_is_not_there_is_told(write):
 # ------------------------------------------------------------------------------------------ resuming
 
 
+@pytest.mark.cases(1)
 @pytest.mark.slow
 @pytest.mark.parametrize(("keep", "jobs"), [(0.0, 2), (0.77, 1), (0.995, 1), (1.0, 1)])
 def test_resumed_from_any_part_of_the_points(swept, tmp_path, keep, jobs):
@@ -368,6 +372,7 @@ def test_an_objective_says_which_way_its_column_is_better(write):
     assert run_study(path, out=path.parent / "o").view.objectives["mfu"] is False
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 def test_draws_do_not_depend_on_the_workers(drawn, tmp_path):
     run_study(drawn.out.parent / "s.yaml", out=tmp_path, jobs=2)

@@ -96,6 +96,7 @@ def used(rows, replay, best):
     return [*replay[: best.rows - len(rows)], *rows]
 
 
+@pytest.mark.cases(4)
 @pytest.mark.slow
 def test_every_design_keeps_bounds_and_budgets(whole):
     for row in whole[1]:
@@ -115,6 +116,7 @@ def test_the_best_is_the_best_of_the_record_and_its_figures_are_true(case, whole
     assert score.step_time[0] == pytest.approx(best.row["step_time_s"], rel=1e-9), options
 
 
+@pytest.mark.cases(2)
 @pytest.mark.slow
 def test_the_same_seed_gives_the_same_record_and_another_does_not(case, whole):
     problem, settings = case
@@ -123,6 +125,7 @@ def test_the_same_seed_gives_the_same_record_and_another_does_not(case, whole):
         assert recorded(problem, settings.model_copy(update={"seed": 5}))[1] != whole[1]
 
 
+@pytest.mark.cases(12)
 @pytest.mark.slow
 @pytest.mark.parametrize("budget", [1, 37])
 def test_no_more_designs_are_evaluated_than_the_budget_allows(case, budget):
@@ -150,6 +153,7 @@ def test_a_clock_that_is_set_moves_no_end_of_a_search(monkeypatch):
             assert there.clock <= time.monotonic() + 60.0
 
 
+@pytest.mark.cases(7)
 @pytest.mark.slow
 @pytest.mark.parametrize("part", [0.3, 0.8, 1.0])
 def test_a_search_that_was_cut_off_goes_on_to_the_same_end(case, whole, part):
@@ -179,6 +183,7 @@ def test_a_record_of_another_search_is_refused(product):
         search(problem, GradientSettings(starts=2, steps=2, seed=1), replay=rows)
 
 
+@pytest.mark.cases(2)
 @pytest.mark.slow
 def test_constraints_are_kept_where_they_can_be(case):
     problem, settings = case
@@ -201,6 +206,7 @@ def test_gradient_beats_as_many_random_designs(product):
     assert found.row["step_time_s"] <= drawn.row["step_time_s"]
 
 
+@pytest.mark.cases(2)
 @pytest.mark.slow
 @pytest.mark.parametrize(("starts", "steps"), [(1, 1), (2, 7), (3, 10), (5, 1)])
 def test_a_gradient_search_evaluates_what_it_plans(product, starts, steps):
@@ -231,6 +237,7 @@ def fronts(problem, settings):
     return best, sorted((row["step_time_s"], row["energy_j"]) for row in best.front)
 
 
+@pytest.mark.cases(1)
 @pytest.mark.slow
 @pytest.mark.parametrize("names", [("step_time_s",), ("energy_j",), ("step_time_s", "energy_j")])
 @pytest.mark.parametrize(
@@ -272,6 +279,7 @@ def test_what_cannot_be_enumerated_is_told(product, exactly):
 # ------------------------------------------------------------------------------------------ several objectives
 
 
+@pytest.mark.cases(2)
 @pytest.mark.parametrize("settings", [RandomSettings(searcher="random", evaluations=600), GradientSettings(starts=6, steps=10),
                                       OptunaSettings(searcher="nsga2", evaluations=120, population=20)], ids=["random", "gradient", "nsga2"])  # fmt: skip
 def test_the_front_is_that_of_all_rows(product, settings):
@@ -306,6 +314,7 @@ def test_an_empty_space_and_one_without_quantities_are_told(product, exactly):
 MANY = Options(path="workload.k", values=tuple(range(512, 512 + 24 * 64, 64)))
 
 
+@pytest.mark.cases(1)
 @pytest.mark.slow
 @pytest.mark.parametrize("names", [("energy_j",), ("step_time_s",), ("step_time_s", "power_w")])
 def test_every_combination_is_searched_where_no_bound_is_known(product, names):
@@ -327,6 +336,7 @@ def test_what_is_ruled_out_is_not_searched_after_all(product):
     assert best.pruned == 3
 
 
+@pytest.mark.cases(1)
 @pytest.mark.slow
 @pytest.mark.parametrize("budget", [40, 300])
 def test_a_budget_is_shared_by_all_combinations(product, budget):
@@ -392,6 +402,7 @@ def timed(product, space):
     return SearchProblem(scenario=product, space=space, objectives=(Objective(name="step_time_s"),))
 
 
+@pytest.mark.cases(1)
 @pytest.mark.slow
 @pytest.mark.parametrize("settings", SHORT.values(), ids=SHORT)
 def test_no_search_ends_worse_than_the_scenario_or_what_is_known(product, settings):
@@ -444,6 +455,7 @@ def test_evolution_ends_when_its_designs_are_as_good_as_the_best():
     assert evolved_bowl(2_000, scale=0.0)[0] > 1_900
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 def test_ends_of_halves_that_did_not_see_each_other_tell_how_far_a_search_has_come(product):
     problem = timed(product, CONTINUOUS)
@@ -453,6 +465,7 @@ def test_ends_of_halves_that_did_not_see_each_other_tell_how_far_a_search_has_co
     assert search(problem, RandomSettings(searcher="random", evaluations=20)).spread is None
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 def test_a_front_has_the_best_of_each_objective_at_its_ends(product):
     goals = (Objective(name="step_time_s"), Objective(name="energy_j"))
@@ -464,6 +477,7 @@ def test_a_front_has_the_best_of_each_objective_at_its_ends(product):
     assert len(front) > 5
 
 
+@pytest.mark.cases(1)
 @pytest.mark.slow
 @pytest.mark.parametrize("settings", [EvolutionSettings(searcher="evolution", evaluations=500, population=30), GradientSettings(starts=2, steps=5)], ids=["evolution", "gradient"])  # fmt: skip
 def test_a_front_that_was_cut_off_goes_on_to_the_same_end(product, settings):

@@ -79,6 +79,7 @@ def difference(case, number, step, column="step_time_s"):
 # ------------------------------------------------------------------------------------------ elasticities
 
 
+@pytest.mark.cases(1)
 @pytest.mark.slow
 @pytest.mark.parametrize("step", [1e-4, 5e-3])
 def test_smooth_elasticities_are_central_differences_of_any_step(case, explained, step):
@@ -121,6 +122,7 @@ def test_the_node_that_components_are_given_at_is_no_lever_of_another(explained)
     assert own.elasticity == pytest.approx(-given.elasticity, rel=0.02)
 
 
+@pytest.mark.cases(2)
 @pytest.mark.parametrize(("dtype", "idle"), [("bf16", {"fp16"}), ("fp16", {"bf16"}), ("fp8", {"bf16", "fp16"}), ("tf32", {"bf16", "fp16"})])
 def test_units_of_types_that_nothing_computes_in_are_no_levers(dtype, idle):
     workload = {"model": "gemm", "m": 8192, "n": 8192, "k": 8192, "dtype": dtype}
@@ -141,6 +143,7 @@ def test_decisions_divide_budgets_anew_and_keep_their_promise(case, explained):
     assert {other.after for other in others if other.path == "system.technology.inter_link"} >= {"GDR-x8"}
 
 
+@pytest.mark.thorough
 def test_budgets_divided_anew_are_never_worse_than_the_division_of_the_template():
     """It has tables of divisions by technology, so that a short search may end behind the row of another node."""
     workload = {"model": "gemm", "m": 8192, "n": 8192, "k": 8192}
@@ -395,6 +398,7 @@ def test_the_axis_has_a_unit(explained):
     assert (data.title, data.label, data.scale) == ("case: what moves the step time", "Step time [ms]", pytest.approx(1e-3))
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 def test_a_tornado_is_drawn_twice_alike(explained, tmp_path):
     data = tornado(explained, top=3)
@@ -432,6 +436,7 @@ def test_another_objective_is_told_by_name(path, capsys):
     assert capsys.readouterr().err.startswith("crossflow: no objective 'enrgy_j'; did you mean 'energy_j'?")
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 def test_one_name_serves_both_files(tmp_path, path):
     assert main(["explain", str(path), "--plot", str(tmp_path / "a.b.svg"), "--json"]) == 0
@@ -454,6 +459,7 @@ SERVICE = {
 DLRM = {"system": "zionex", "workload": "dlrm-a", "strategy": {"dense": "ddp", "embedding": "mp"}}
 
 
+@pytest.mark.cases(1)
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("data", "objective"),
@@ -485,6 +491,7 @@ def test_a_microbatch_that_keeps_the_host_from_waiting_is_proposed(tmp_path, cap
     assert said[said.index("Other strategies") :].splitlines()[2].split()[:5] == ["dp8-mb2-z3", "micro_batch", "1", "to", "2"]
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 def test_where_a_plan_does_not_fit_those_that_do_are_shown(tmp_path, capsys):
     path = tmp_path / "full.yaml"
@@ -502,6 +509,7 @@ def test_graphs_of_kernels_have_no_other_strategies_here(explained):
     assert explained.strategies == ()
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 def test_constants_are_folded_away_until_all_are_asked_for(capsys):
     """Of an H100 power limits that a fit repeats, and how its kernels run, are nothing that a reader can change."""
@@ -537,6 +545,7 @@ def test_the_gain_of_a_decision_is_over_the_chip_that_is_divided_anew(explained)
         assert other.marginal == pytest.approx(1.0 - other.value / divided.value)
 
 
+@pytest.mark.thorough
 def test_a_memory_device_that_a_larger_chip_has_no_room_for_is_told():
     """A tenth more die leaves less of the package for memory: a stack of each goes, which no share of 10 % replaces."""
     budgets = {

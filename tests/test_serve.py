@@ -36,6 +36,7 @@ def steady(rate, prompt=1000, output=200, **workload):
     return crossflow.predict(found).serving, crossflow.serve(found, trace)
 
 
+@pytest.mark.cases(1)
 @pytest.mark.parametrize("rate", [2.0, 4.0, 8.0])  # of some 28 requests a second that an engine can serve
 def test_equal_requests_have_the_times_of_the_closed_form(rate):
     closed, found = steady(rate)
@@ -47,6 +48,7 @@ def test_equal_requests_have_the_times_of_the_closed_form(rate):
     assert found.requests_per_second == pytest.approx(closed["request_throughput_per_s"], rel=0.05)
 
 
+@pytest.mark.thorough
 def test_workers_that_read_have_the_times_of_the_closed_form():
     closed, found = steady(6.0, serving={"prefill": {"strategy": "tp1", "workers": 2}})
     assert found.latency["tpot_s"]["p50"] == pytest.approx(closed["tpot_p50_s"], rel=0.02)
@@ -56,12 +58,14 @@ def test_workers_that_read_have_the_times_of_the_closed_form():
     assert sum(jumps.tokens.sum() for _, jumps in found.run.engines[:2]) == found.trace.prompt.sum()
 
 
+@pytest.mark.thorough
 def test_speculation_gives_the_tokens_of_the_closed_form():
     closed, found = steady(6.0, serving={"speculation": {"tokens": 3, "acceptance": 0.7, "cost": 0.02}})
     assert found.latency["tpot_s"]["p50"] == pytest.approx(closed["tpot_p50_s"], rel=0.04)
     assert any("mean number of tokens" in note for note in found.notes)
 
 
+@pytest.mark.thorough
 def test_a_draft_model_guesses_in_events_as_in_the_closed_form():
     serving = {"speculation": {"tokens": 3, "acceptance": [0.9, 0.7, 0.5], "draft": {"model": "mpt-1b"}}}
     closed, found = steady(6.0, serving=serving)
@@ -70,6 +74,7 @@ def test_a_draft_model_guesses_in_events_as_in_the_closed_form():
     assert crossflow.serve(scenario(serving=serving)).cache["tokens"] < 0.9 * plain.cache["tokens"]
 
 
+@pytest.mark.thorough
 def test_guided_requests_wait_for_masks_in_events_as_in_the_closed_form():
     """Padded graphs, which the closed form does not know, compute no masks."""
     closed, found = steady(6.0, serving={"guided": {"token": "200 us", "overlapped": False}})
@@ -79,6 +84,7 @@ def test_guided_requests_wait_for_masks_in_events_as_in_the_closed_form():
     assert longer == pytest.approx(closed["tpot_p50_s"] / before["tpot_p50_s"], rel=0.05)
 
 
+@pytest.mark.cases(1)
 @pytest.mark.parametrize(("stages", "rate"), [(2, 2.0), (2, 8.0), (4, 8.0), (4, 16.0)])
 def test_pipeline_stages_take_what_batches_take_one_by_one(stages, rate):
     """As in closed form, and times per token as of a naive simulator of batches in flight."""
@@ -101,6 +107,7 @@ def test_pipeline_stages_take_what_batches_take_one_by_one(stages, rate):
 SPECULATION = {"tokens": 3, "acceptance": 0.7, "cost": 0.02}
 
 
+@pytest.mark.cases(2)
 @pytest.mark.parametrize(
     ("stages", "rate", "prompt", "output", "serving"),
     [
@@ -214,6 +221,7 @@ def test_tokens_are_conserved_and_energy_is_the_power_over_time():
     assert idle * found.span < found.energy < 1000.0 * found.span  # of one device
 
 
+@pytest.mark.thorough
 def test_what_must_matter_does():
     base = crossflow.serve(scenario())
     slow = crossflow.serve(scenario(DRAWN | {"arrivals": {"law": "poisson", "rate": "45 1/s"}}))
@@ -238,6 +246,7 @@ def test_targets_are_counted_by_class():
     assert found.goodput == pytest.approx(found.attained * found.requests_per_second)
 
 
+@pytest.mark.thorough
 def test_conversations_find_their_history_in_the_cache():
     turns = {"turns": 4, "think": "1 s"}
     asked = {"arrivals": {"law": "poisson", "rate": "2 1/s"}, "count": 60, "prompt": 300, "output": 50, "sessions": turns}
@@ -248,6 +257,7 @@ def test_conversations_find_their_history_in_the_cache():
     assert ways["prefix"] > 1.5 * ways["round_robin"]
 
 
+@pytest.mark.thorough
 def test_a_second_tier_keeps_what_the_cache_gives_up():
     """More of conversations is found again where the host keeps it, and it takes the time of its bytes, or that of reading anew."""
     asked = {
@@ -395,6 +405,7 @@ def sojourns(load, count, seed):
     return (walk - np.minimum.accumulate(walk) + served)[3000:]
 
 
+@pytest.mark.cases(1)
 @pytest.mark.parametrize(("load", "count"), [(0.0, 2000), (0.5, 5000), (0.8, 16_000), (0.9, 64_000)])
 def test_intervals_cover_near_the_capacity_of_a_queue_too(load, count):
     """Times in M/M/1 are exponential with a mean of 1 / (1 - load); batches of a twentieth of such a run cover 36 to 80 % of the time."""
@@ -429,6 +440,7 @@ def test_half_of_an_interval_is_that_of_independent_values_and_of_an_autoregress
     assert half_of_mean(walk) == pytest.approx(1.96 * walk.std() * np.sqrt((1 + r) / (1 - r) / count), rel=0.1)
 
 
+@pytest.mark.thorough
 def test_overload_of_a_loop_is_told_as_overload():
     """Of sessions while their first turns come, of users by what they wait; neither is told as warm-up."""
     few = {"template": "dgx-h100", "devices": 1}, {"model": "llama3-8b", "task": "serving"}

@@ -54,6 +54,7 @@ def poisson(rate, count, prompt=200, output=50, seed=0):
     )
 
 
+@pytest.mark.cases(2)
 @pytest.mark.parametrize("whole", [False, True])
 @pytest.mark.parametrize("kind", POLICIES)
 @pytest.mark.parametrize(("rate", "pages", "requests"), [(2.0, 10**6, 64), (12.0, 150, 64), (40.0, 400, 16), (30.0, 110, 64)])
@@ -80,6 +81,7 @@ def ranked(rate, count, priorities=(0, 5), **more):
     return replace(trace, kind=np.random.default_rng(9).integers(0, len(classes), count), classes=classes)
 
 
+@pytest.mark.cases(2)
 @pytest.mark.parametrize("kind", POLICIES)
 @pytest.mark.parametrize(("rate", "pages", "requests", "chunk"), [(12.0, 150, 64, 2048), (40.0, 400, 16, 2048), (30.0, 110, 64, 128)])
 def test_jumps_with_priorities_are_what_single_steps_are(kind, rate, pages, requests, chunk):
@@ -113,6 +115,7 @@ def test_one_priority_is_the_order_of_arrival():
         assert found[0].last.tobytes() == found[1].last.tobytes()
 
 
+@pytest.mark.thorough
 def test_the_first_of_a_queue_waits_as_if_it_were_alone():
     """Cobham's waits of two classes without preemption, equal services (Kleinrock, vol. 2, Eq. 3.31)."""
     service, load, rng, count = 0.1, 0.8, np.random.default_rng(0), 100_000
@@ -191,18 +194,21 @@ def alone(service, count, seed=0, *, rate, each=None):
     return float(np.mean(waited)), float(np.mean(times))
 
 
+@pytest.mark.cases(1)
 @pytest.mark.parametrize("load", [0.3, 0.6, 0.8])
 def test_requests_of_one_length_wait_as_in_a_queue_of_equal_services(load):
     waited, served = alone(0.1, fewer(100_000, 20_000), rate=load / 0.1)
     assert waited == pytest.approx(load * served / (2.0 * (1.0 - load)), rel=fewer(3, 6) / 100)  # M/D/1
 
 
+@pytest.mark.cases(1)
 @pytest.mark.parametrize("load", [0.3, 0.6, 0.8])
 def test_exponential_lengths_wait_as_in_a_queue_of_exponential_services(load):
     waited, served = alone(0.1, fewer(200_000, 20_000), rate=load / 0.1, each=lambda rng, count: rng.exponential(1000.0, count))
     assert waited == pytest.approx(load * served / (1.0 - load), rel=fewer(5, 12) / 100)  # M/M/1
 
 
+@pytest.mark.cases(1)
 @pytest.mark.parametrize("load", [0.3, 0.7])
 def test_steps_that_grow_with_requests_share_the_processor(load):
     """Where a step takes as many times as long as requests write, each has its share: the mean time is that of processor sharing."""
@@ -287,6 +293,7 @@ def loose(trace):
     return replace(trace, follows=np.full(len(trace), -1), history=np.zeros(len(trace), dtype=bool))
 
 
+@pytest.mark.cases(1)
 @pytest.mark.parametrize("kind", POLICIES)
 @pytest.mark.parametrize(("pages", "think"), [(10**5, 60.0), (400, 60.0), (240, 60.0), (150, 20.0)])
 def test_jumps_with_answers_in_the_cache_are_what_single_steps_are(kind, pages, think):
@@ -302,6 +309,7 @@ def test_jumps_with_answers_in_the_cache_are_what_single_steps_are(kind, pages, 
     assert found.evicted.sum() > 0 or pages > 200 or kind == "sglang"
 
 
+@pytest.mark.cases(1)
 @pytest.mark.parametrize("kind", POLICIES)
 @pytest.mark.parametrize("fetch", [(5e-5, 1e-4), (5e-5, 3e-4), (1e-3, 5e-5)])
 def test_jumps_with_tiers_are_what_single_steps_are(kind, fetch):

@@ -217,6 +217,7 @@ def simulated(found, requests=3000, *, flight=None, rate=None, seed=1):
     return np.mean(late, axis=0)
 
 
+@pytest.mark.cases(1)
 @pytest.mark.slow
 @pytest.mark.parametrize(("flight", "rate"), [(8, None), (64, None), (None, 4.0), (None, 12.0)])
 def test_the_closed_form_is_what_a_simulation_of_the_engine_has(flight, rate):
@@ -316,6 +317,7 @@ def test_a_service_executes_what_its_model_needs(seed):
     assert 0.0 < score.mfu[0] <= score.hfu[0] <= 1.0
 
 
+@pytest.mark.thorough
 def test_a_service_is_judged_by_the_whole_request_and_not_by_its_mean_step():
     """The step of a service is shorter where its prompts are read slowly, for fewer requests write then."""
     data = {

@@ -64,6 +64,7 @@ def test_signals_wait_until_a_process_is_started():
         assert not signal.pthread_sigmask(signal.SIG_BLOCK, [])
 
 
+@pytest.mark.cases(1)
 @pytest.mark.slow
 @pytest.mark.parametrize("closed", [">&-", "<&- >&- 2>&-"])
 def test_streams_that_are_closed_are_no_error(closed):

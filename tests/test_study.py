@@ -69,6 +69,7 @@ def alone(*settings):
 # ------------------------------------------------------------------------------------------ the technology study
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 def test_scaling_has_every_combination_in_order(scaling):
     assert [row["id"] for row in scaling.rows] == list(range(84))
@@ -161,6 +162,7 @@ def test_the_same_study_twice_gives_the_same_bytes(scaling, tmp_path):
 # ------------------------------------------------------------------------------------------ sweeps
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 def test_processes_do_not_change_a_byte(written, tmp_path):
     path = written({"workload.k": [1024, 4096], POWER: {"from": "150 W", "to": "400 W", "count": 600}})

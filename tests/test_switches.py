@@ -457,6 +457,7 @@ SHARED = {**dict.fromkeys(("run", "system", "software", "profile"), "transformer
 MATTER = [(kind, path) for kind, table in TABLE.items() for path in table if SHARED.get(path.split(".")[0], kind) == kind]
 
 
+@pytest.mark.cases(18)
 @pytest.mark.slow
 @pytest.mark.parametrize(("kind", "path"), MATTER)
 def test_every_field_matters_somewhere(kind, path):
@@ -465,6 +466,7 @@ def test_every_field_matters_somewhere(kind, path):
     assert found.startswith(OTHERWISE.get((kind, path), "changed"))
 
 
+@pytest.mark.cases(1)
 @pytest.mark.slow
 @pytest.mark.parametrize(("kind", "task"), [(kind, task) for kind, tasks in TASKS.items() for task in (None, *tasks)])
 def test_no_field_is_ignored_in_silence(kind, task):
@@ -484,6 +486,7 @@ def served(engine, task):
     return {"system": system, "workload": {**workload, "task": task}, "strategy": strategy, "software": {"like": engine}}
 
 
+@pytest.mark.cases(1)
 @pytest.mark.slow
 @pytest.mark.parametrize("task", SERVICES)
 @pytest.mark.parametrize("engine", ENGINES)

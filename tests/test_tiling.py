@@ -121,6 +121,7 @@ def error(shape, levels):
     return max(delivered(*shape, levels) / ELEMENT * costs) / dense - 1
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 def test_traffic_is_that_of_a_dense_search():
     """On 1,000 draws of five kinds: mean +0.3 %, mean size 1.3 %, 95 % within 6.8 %, worst -19 and +20 %."""
@@ -174,6 +175,7 @@ def random_device(device, count, names):
     return dataclasses.replace(device, levels=tuple(levels), throughput={"fp16": np.exp(rng.uniform(*np.log([5e13, 2e15]), count))})
 
 
+@pytest.mark.cases(2)
 @pytest.mark.slow
 @pytest.mark.parametrize("names", [("l1", "memory"), ("registers", "l2", "memory"), ("registers", "l1", "l2", "memory")], ids=len)
 def test_no_product_is_slower_with_more_capacity_or_bandwidth(v100, names):
@@ -247,6 +249,7 @@ def test_endless_bandwidth_leaves_compute_alone(v100):
             assert costs.time[0, 0] == pytest.approx(9e-6 + fills * 2 * m * n * k / (0.85 * v100.throughput["fp16"][0]), rel=1e-9)
 
 
+@pytest.mark.cases(1)
 @pytest.mark.slow
 @pytest.mark.parametrize("level", ["registers", "l1", "l2", "memory"])
 def test_a_faster_level_never_slows(v100, level):

@@ -80,6 +80,7 @@ def overlaps(found):
     return worst
 
 
+@pytest.mark.cases(18)
 @pytest.mark.slow
 def test_a_timeline_takes_as_long_as_its_prediction(made):
     given, found = made

@@ -195,6 +195,7 @@ def test_a_full_disk_leaves_nothing(given, tmp_path, monkeypatch, name):
     assert [path.read_text() for path in tmp_path.iterdir()] == ["what was there"]
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 def test_memory_does_not_grow_with_the_step(tmp_path, monkeypatch):
     monkeypatch.setattr(perfetto, "CHUNK", 2000)
@@ -209,6 +210,7 @@ def test_memory_does_not_grow_with_the_step(tmp_path, monkeypatch):
     assert peaks[1] < 1.2 * peaks[0]
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 def test_memory_does_not_grow_with_the_ranks(tmp_path, monkeypatch):
     monkeypatch.setattr(perfetto, "CHUNK", 100)

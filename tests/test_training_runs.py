@@ -85,6 +85,7 @@ FLOORS = {
 }  # fmt: skip
 
 
+@pytest.mark.cases(2)
 @pytest.mark.slow
 @pytest.mark.parametrize("source", FLOORS)
 def test_step_times_of_each_source_are_within_their_floor(excerpt, source):

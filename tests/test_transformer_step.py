@@ -133,6 +133,7 @@ def found(request):
     return step(*every(2, possible(stack), turn), job=job_of(**({} if kind == "gpt" else MOE)), machine=machine_of(stack))
 
 
+@pytest.mark.cases(10)
 @pytest.mark.slow
 def test_parts_of_a_step_add_up(found):
     for parts in (found.breakdown, found.bound):
@@ -168,6 +169,7 @@ def test_one_device_sends_nothing(stack):
     assert found.breakdown["bubble"].max() == pytest.approx(0.0, abs=1e-12 * found.total.max())
 
 
+@pytest.mark.cases(3)
 @pytest.mark.slow
 @pytest.mark.parametrize(("turn", "stack"), [*enumerate(("megatron-lm-2022", "nanotron", "pytorch-fsdp", "ideal"))])
 def test_mixed_plans_are_each_alone(stack, turn):
@@ -245,6 +247,7 @@ def test_something_gets_faster_with_each():
         assert fast < 0.99 * slow
 
 
+@pytest.mark.cases(5)
 @pytest.mark.slow
 @pytest.mark.parametrize("stack", STACKS)
 def test_ideal_software_is_never_slower(stack):
@@ -559,6 +562,7 @@ def test_operations_do_not_depend_on_the_plan():
     np.testing.assert_allclose(found.model_flops, found.model_flops[0], rtol=1e-12)
 
 
+@pytest.mark.cases(12)
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("stack", "kind"), [(stack, kind) for turn, stack in enumerate(STACKS) for kind in every(3, ("causal", "window", "experts"), turn)]
@@ -679,6 +683,7 @@ def test_pieces_travel_beside_products_with_sequence_parallelism_alone():
         assert sum(pipelined.exposed.values()) <= sum(backward.exposed.values())
 
 
+@pytest.mark.cases(4)
 @pytest.mark.slow
 @pytest.mark.parametrize("what", ["data", "gather", "pipeline", "context", "optimizer", "tensor"])
 def test_overlap_never_slows_and_sometimes_helps(what):

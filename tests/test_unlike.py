@@ -113,6 +113,7 @@ def test_layers_by_speed_are_the_best_of_all_lists():
     assert layers_of(free) == [(each.argmin() + 1,), (31 - each.argmin(),)]
 
 
+@pytest.mark.cases(2)
 @pytest.mark.parametrize(
     ("pools", "strategy", "batch"),
     [
@@ -272,6 +273,7 @@ def test_plans_put_whole_stages_on_each_kind():
     assert 8 % (best.tp * best.cp * best.dp) == 0
 
 
+@pytest.mark.thorough
 def test_one_search_divides_the_budgets_of_both_chips():
     chip = {"template": "reference-training", "devices": 8}
     scenario = trained(chip, {**chip, "technology": {"memory": "HBM3"}}, strategy="tp4-pp4")

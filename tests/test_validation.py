@@ -92,6 +92,7 @@ def test_groups_hold_their_own_rows():
 # ------------------------------------------------------------------------------------------ the excerpt
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 def test_the_excerpt_is_predicted_whole(excerpt):
     for name, table in excerpt.items():

@@ -46,6 +46,7 @@ def stack(*, overlap=False, like="sglang", **kernels):
     return {"like": like, "overlap": {"experts": overlap}, "kernels": kernels}
 
 
+@pytest.mark.cases(2)
 @pytest.mark.parametrize("engine", ["sglang", "vllm", "tensorrt-llm"])
 @pytest.mark.parametrize(("task", "requests"), [("prefill", 4), ("decode", 64)])
 def test_experts_take_as_long_on_more_ranks_with_as_many_rows_each(engine, task, requests):
@@ -283,6 +284,7 @@ def test_two_small_batches_are_slower_than_one():
     assert predicted(**case, software=stack(overlap=True))["step_time_s"] > predicted(**case)["step_time_s"]
 
 
+@pytest.mark.cases(2)
 @pytest.mark.parametrize(
     "case",
     [{"strategy": "tp8-dp1", "nodes": 1}, {"nodes": 1, "gathers": "always"}, {"nodes": 1, "task": "decode", "requests": 1}],
@@ -326,6 +328,7 @@ def test_published_rates_of_experts_over_many_nodes():
     assert (len(error), sum(table.skipped.values())) == (20, 6)
 
 
+@pytest.mark.cases(1)
 @pytest.mark.parametrize(("requests", "gain"), [(32, (-0.3, -0.2)), (64, (-0.2, 0.0)), (128, (0.0, 0.15)), (256, (0.1, 0.3))])
 def test_two_batches_gain_as_published(requests, gain):
     """SGLang on 9 nodes of H100: -27 % with 32 requests a GPU, a gain from between 64 and 128 on, 25.5 % with 256."""

@@ -99,6 +99,7 @@ def test_an_error_of_a_task_is_the_error_of_the_study():
         list(made.completed(square, [1, 2, "x", None]))
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 def test_a_cluster_whose_worker_is_killed_finishes():
     with cluster(2) as made, workers(dask=made.scheduler_address) as cluster_workers:
@@ -142,6 +143,7 @@ def test_what_is_no_address_is_told_at_once(address, sentence):
     assert time.monotonic() - before < 10
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 def test_no_scheduler_is_told(monkeypatch):
     address = "tcp://127.0.0.1:1"

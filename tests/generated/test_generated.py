@@ -35,6 +35,7 @@ def _asked_for_links(scenario):
             yield path, [own, 2.0 * own]
 
 
+@pytest.mark.cases(1)
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", SCENARIOS)
 @hypothesis.settings(max_examples=EXAMPLES, suppress_health_check=list(hypothesis.HealthCheck))

@@ -23,7 +23,7 @@ def main(words: Sequence[str] | None = None) -> int:
     for package in packages:
         mine = [place for place in drawn if place.path.is_relative_to(ROOT / "crossflow" / package)]
         if mine:
-            found = judged(package, mine, asked.tests, lambda verdict: _tell(verdict, verbose=asked.verbose))
+            found = judged(package, mine, asked.tests, lambda verdict: _tell(verdict, verbose=asked.verbose), thorough=asked.thorough)
             print(_counted(package, found), flush=True)
             verdicts += found
     print(_counted("all", verdicts))
@@ -43,6 +43,7 @@ def _parsed(words: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--package", action="append", choices=TESTS, help="of this package only; may be given again")
     parser.add_argument("--at", action="append", metavar="FILE:LINE", help="at this place only, as crossflow/cost/price.py:70")
     parser.add_argument("--tests", action="append", metavar="FILE", help="ask these tests instead of those of the package")
+    parser.add_argument("--thorough", action="store_true", help="ask the thorough tests too")
     parser.add_argument("--verbose", action="store_true", help="print those that were caught too, and by which test")
     return parser.parse_args(words)
 

@@ -49,12 +49,17 @@ def is_recorded(test: str) -> bool:
 
 
 def judged(
-    package: str, places: Iterable[Place], files: Sequence[str] | None = None, told: Callable[[Verdict], None] = lambda _: None
+    package: str,
+    places: Iterable[Place],
+    files: Sequence[str] | None = None,
+    told: Callable[[Verdict], None] = lambda _: None,
+    *,
+    thorough: bool = False,
 ) -> list[Verdict]:
     """Verdicts of the tests of a package, or of the files that are named, on mutants of it; each is `told` as it is found."""
     runner = Runner(places=list(places), told=told)
     words = ["-o", "addopts=--strict-markers", "-s", "-p", "no:cacheprovider", "-p", "no:terminal"]
-    words += ["--doctest-modules", "--rootdir", str(ROOT)]
+    words += ["--doctest-modules", "--rootdir", str(ROOT), *([] if thorough else ["-m", "not thorough"])]
     done = in_fork(lambda: (pytest.main([*words, *(files or files_of(package))], plugins=[runner]), runner.verdicts)[1])
     if not isinstance(done, list) or len(done) < len(runner.places):
         raise RuntimeError(f"the tests of {package} did not run: {done}")

@@ -65,6 +65,7 @@ def plot(kind):
     return TypeAdapter(Plot).validate_python({"name": f"p-{kind}", "kind": kind, "title": "A title", **KINDS[kind]})
 
 
+@pytest.mark.cases(1)
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_kind_is_drawn_as_png_and_svg(kind, tmp_path):
@@ -87,6 +88,7 @@ def test_a_study_without_values_says_so(kind, tmp_path):
     assert "Nothing to show: " in draw(plot(kind), empty, tmp_path)[1].read_text()
 
 
+@pytest.mark.cases(2)
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["lines", "pareto", "heatmap", "parallel", "breakdown"])
 def test_a_study_where_nothing_is_feasible_is_drawn(kind, tmp_path):

@@ -206,6 +206,7 @@ def test_each_name_has_a_front_of_its_own_among_the_rows_asked_for():
     assert pareto_data(seen, plot.model_copy(update={"each": False})).fronts == []
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 def test_many_designs_are_thinned_but_the_front_is_kept():
     rng = np.random.default_rng(3)
