@@ -65,7 +65,6 @@ def plot(kind):
     return TypeAdapter(Plot).validate_python({"name": f"p-{kind}", "kind": kind, "title": "A title", **KINDS[kind]})
 
 
-@pytest.mark.cases(1)
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_kind_is_drawn_as_png_and_svg(kind, tmp_path):

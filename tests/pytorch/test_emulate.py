@@ -44,6 +44,7 @@ def script(tmp_path, run):
     return write
 
 
+@pytest.mark.cases(1)
 @pytest.mark.parametrize("ranks", [8, 1024])
 def test_everything_that_torch_distributed_offers(tmp_path, ranks, run):
     target = tmp_path / "summary.json"
@@ -441,6 +442,7 @@ def test_what_follows_a_collective_may_wait_for_others(script):
     assert (done.stdout, done.returncode) == ("[tensor([512., 512., 512., 512.])]\n", 0), done.stderr
 
 
+@pytest.mark.cases(1)
 @pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGKILL, -9)])
 def test_a_signal_ends_ranks_that_wait_without_a_traceback_and_leaves_no_process(tmp_path, number, status):
     """What was called until an interrupt is reported; a rank that is terminated says nothing more."""

@@ -191,6 +191,7 @@ def closed_form(delay):
     return end
 
 
+@pytest.mark.cases(2)
 @pytest.mark.parametrize("extra", [0.0, 0.02, 0.06, 0.1])
 def test_data_parallelism_in_closed_form(ddp, extra):
     """The what-if curve: hidden until a bucket takes as long as a layer's backward pass, then all buckets follow one another."""

@@ -252,6 +252,7 @@ def test_timelines_and_explanations_take_an_imported_program(tmp_path, out, recw
     assert not recwarn.list
 
 
+@pytest.mark.thorough
 def test_the_example_of_the_guide_runs(tmp_path, capsys, monkeypatch):
     """Three clusters and five ways to divide its model, here with fewer layers."""
     for name in ("model.py", "clusters.py"):
@@ -336,6 +337,7 @@ def test_wrong_words_of_parallelism_are_refused(text, sentence, exactly):
         imported(world_size=8, parallel=text)
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 def test_a_model_of_7b_at_1024_ranks():
     """Nothing of it is in memory; operations are six a weight and token, and those of attention."""

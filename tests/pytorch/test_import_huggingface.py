@@ -45,6 +45,7 @@ def config(folder, kind, **keys):
     return str(path)
 
 
+@pytest.mark.cases(6)
 @pytest.mark.parametrize("kind", MODELS)
 def test_families_import(kind, tmp_path):
     keys = {**MODELS[kind], **({"max_position_embeddings": 66} if kind == "roberta" else {})}
@@ -58,6 +59,7 @@ def test_families_import(kind, tmp_path):
 
 
 # Fused matrices whose halves are split, a table that several modules share, and layers in two lists.
+@pytest.mark.cases(2)
 @pytest.mark.parametrize(("kind", "parallel"), [("phi3", "tp=2,ddp"), ("t5", "tp=2,ddp"), ("t5", "pp=2,fsdp"), ("whisper", "pp=2,fsdp")])
 def test_families_divide(kind, parallel, tmp_path):
     path = config(tmp_path, kind, **MODELS[kind])
@@ -102,6 +104,7 @@ CASES = {
 }  # fmt: skip
 
 
+@pytest.mark.cases(2)
 @pytest.mark.parametrize("kind", CASES)
 def test_steps_are_those_of_our_own_builder(kind, tmp_path):
     """The same config as a transformer of ours and as an imported program, replicated 8 times, on the default software."""

@@ -42,6 +42,7 @@ def predicted(program, folder, **given):
     return crossflow.predict(crossflow.from_dict({"system": IDEAL, "workload": str(file), "software": "ideal", **given}))
 
 
+@pytest.mark.cases(2)
 @pytest.mark.parametrize("microbatches", [1, 2, 3, 8])
 def test_stages_compute_what_the_whole_model_does(microbatches):
     program = staged(microbatches=microbatches)
@@ -67,6 +68,7 @@ def test_replicas_of_a_stage_reduce_its_gradients_once():
     }
 
 
+@pytest.mark.thorough
 def test_tensor_groups_and_replicas_lie_inside_a_stage():
     program = staged("tp=2,pp=4,ddp", world_size=16)
     assert list(program.axes) == [("tp", 2), ("dp", 2), ("pp", 4)]
@@ -164,6 +166,7 @@ LLAMA = {"model_type": "llama", "hidden_size": 4096, "num_attention_heads": 32, 
          "max_position_embeddings": 4096, "num_hidden_layers": 8, "tie_word_embeddings": False, "torch_dtype": "bfloat16"}  # fmt: skip
 
 
+@pytest.mark.cases(1)
 @pytest.mark.parametrize(("microbatches", "tied"), [(1, False), (4, True), (16, False)])
 def test_the_step_is_that_of_our_own_builder(microbatches, tied, tmp_path):
     pytest.importorskip("transformers")

@@ -74,6 +74,7 @@ def loss_apart(found):
     return {key: (count + 2 * (key == ("all_reduce", 8, "intra")), size) for key, (count, size) in found.items()}
 
 
+@pytest.mark.cases(3)
 def test_messages_are_those_of_the_preset(pair):
     ours, theirs = map(sent, pair())
     expected = loss_apart(ours) if pair()[0].strategy.tp > 1 else ours

@@ -125,6 +125,7 @@ OWN = {
 }
 
 
+@pytest.mark.cases(4)
 @pytest.mark.parametrize("parallel", ["ddp", "fsdp2"])
 @pytest.mark.parametrize("own", OWN)
 def test_an_optimizer_keeps_its_settings_and_its_weights(own, parallel):

@@ -66,6 +66,7 @@ def sleeping(request, tmp_path_factory):
     return request.param, read_record(path), json.loads(out.removeprefix("[rank 0] "))["step_ms"] * 1e-3
 
 
+@pytest.mark.cases(1)
 @pytest.mark.alone
 def test_real_ranks_call_what_emulated_ones_do(sleeping, tmp_path):
     mode, record, _ = sleeping
@@ -134,6 +135,7 @@ def launched(*words):
     return found
 
 
+@pytest.mark.thorough
 def test_training_under_torchrun_gives_what_it_gives_unrecorded(tmp_path):
     """To the last digit; each rank leaves its part of the record, and the parts are read as one."""
     path, script = tmp_path / "run.json", str(SCRIPTS / "trained.py")
