@@ -58,6 +58,7 @@ def lookups(tmp_path_factory):
     return path
 
 
+@pytest.mark.thorough
 def test_lookups_are_learned_within_the_papers_errors(lookups):
     """Table I: 3 to 6 % geometric mean."""
     (kind,) = learn([lookups], "a100-80gb").kinds
@@ -121,6 +122,7 @@ def collectives():
     return learn([ROWS], "dgx-a100", rows=["aic-a100-sxm"])
 
 
+@pytest.mark.cases(1)
 @pytest.mark.parametrize("collective", ["all_reduce", "all_to_all"])
 def test_collectives_are_learned_within_the_papers_errors(collectives, collective):
     """Table I: 5 to 6 % geometric mean; measured by nccl-tests on 2, 4 and 8 A100."""

@@ -234,6 +234,7 @@ def test_after_an_error_nothing_stale_is_green_and_a_button_repairs_it(opened, s
     problems.clear()
 
 
+@pytest.mark.thorough
 def test_a_strategy_that_gives_way_is_told_until_it_is_repaired(opened, url):
     page = opened(f"{url}#{quote(json.dumps({'s': {'system.devices': 32}}))}")
     page.wait_for_selector(".notice.plain[role=alert] .cure")
@@ -275,6 +276,7 @@ SMALL = """() => [...document.querySelectorAll('body *')].filter((element) => el
   .map((element) => `${element.className} ${element.textContent}`)"""
 
 
+@pytest.mark.cases(1)
 @pytest.mark.parametrize("file", ["chip.yaml", "large.yaml"])
 def test_no_label_is_cut_and_none_is_small(opened, served, files, file):
     page = opened(served(files / file))
@@ -373,6 +375,7 @@ def test_an_automatic_strategy_is_pressed_and_followed(opened, served, files):
     until(page, f"document.querySelector('.strategy').textContent === {first!r}")
 
 
+@pytest.mark.thorough
 def test_nodes_strategies_and_the_network_move_on_an_exported_page(opened, files):
     (files / "auto.yaml").write_text(AUTO)
     target = files / "auto.html"

@@ -153,6 +153,7 @@ def test_a_design_shows_its_step_its_files_and_opens_as_sliders(visit, address, 
     opened.value.close()
 
 
+@pytest.mark.cases(1)
 @pytest.mark.parametrize(
     ("text", "low", "high"), [("150 .. 300 W", 150, 300), ("< 0.2 kW", 0, 200), (">= 250", 250, 1e9), ("200 W .. 0.4 kW", 200, 400)]
 )
