@@ -598,6 +598,9 @@ def check_one_step(scenario: Scenario) -> None:
     check_steady(scenario)
     if isinstance(scenario.workload, TransformerSpec) and scenario.workload.task == "serving":
         raise CrossflowError(f"{scenario.name}: a service in steady state has steps of two kinds; give task: decode or prefill")
+    if scenario.feeders:
+        what = "a step is shown on devices that hold all of a model, and the experts have devices of their own; leave out serving.experts"
+        raise CrossflowError(f"{scenario.name}: {what}")
 
 
 def check_alike(scenario: Scenario, what: str) -> None:
@@ -1010,6 +1013,9 @@ def _check_meaning(top: ScenarioFile, workload: Workload, system: SystemSpec, do
         problems.append(document.problem(("run", "tokens"), f"{what} has no tokens; give samples or steps"))
     problems += _interrupted(top, workload, system, document)
     problems += _of_job(top, workload, system, document)
+    if top.requests is not None and isinstance(workload, TransformerSpec) and workload.serving.experts is not None:
+        what = "a replay knows engines that hold all of a model; leave it out, or leave out requests for a steady state"
+        problems.append(document.problem(("workload", "serving", FEEDING), what))
     if problems:
         raise SpecError(problems)
 

@@ -218,7 +218,7 @@ def _row(state: Array, hop: Hop, last: Index) -> Array:
         following = _hop(state, hop, last)
         added = np.where(done < hop.count, following - state, 0.0)
         if done + 1 < most and _alike(added, last):
-            return state + added[0] * np.maximum(hop.count - done, 0.0)
+            return np.asarray(state + added[0] * np.maximum(hop.count - done, 0.0))
         state = state + added
     return np.asarray(state)
 
@@ -254,7 +254,7 @@ def _together(
     ends: tuple[PoolEnd, PoolEnd],
     full: Mask,
 ) -> Outcome:
-    """The step as the side sees it that is busier: its own time, what exchanges add, and what it waits for the other."""
+    """The step as the busier side sees it: its own time, what exchanges add, and what it waits for the other."""
     one, other = (side.outcome for side in sides)
     stack = ends[0].machine.stack
     host = float(stack.host.step[0]) + many * float(stack.host.microbatch[0])

@@ -277,7 +277,8 @@ def _apart_problems(workload: TransformerSpec, plan: Plan, model: Transformer) -
     others = max(plan.ep, plan.pp, plan.cp) > 1 or plan.etp or plan.mlp_tp or plan.redundant_experts or plan.far or plan.offload
     if others:
         yield f"{plan} says how attention lies, by tp and dp alone; experts have devices of their own, and {place} divides them"
-    if plan.micro_batch not in (1, workload.global_batch // plan.dp) and not workload.arrives:
+    whole = 1 if workload.arrives or workload.global_batch % plan.dp else workload.global_batch // plan.dp
+    if plan.micro_batch != whole:
         yield f"serving.experts.micro_batches says how a step is cut; leave mb{plan.micro_batch} out"
     try:
         its = plan_of(pool.strategy)
