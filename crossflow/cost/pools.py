@@ -57,7 +57,7 @@ def pool_exchange(job: Job, attending: PoolEnd, feeding: PoolEnd) -> PoolExchang
     rows = attending.layout.micro_batch * attending.layout.dp * job.written
     for unit, (name, part) in enumerate(units(model)):
         if feeds(part):
-            widths = _widths(part, feeding.layout, stack)
+            widths = _widths(part, feeding.layout)
             size[0, unit] = rows * widths * _narrow(job, stack, wide=name in wide_units(model))
             size[1, unit] = rows * widths * job.element
             if part.routing is not None:
@@ -76,15 +76,16 @@ def near_each_other(attending: PoolEnd, feeding: PoolEnd) -> Mask:
     return np.asarray((attending.devices + feeding.devices <= attending.machine.node) & alike)
 
 
-def _widths(part: Part, layout: Layout, stack: SoftwareStack) -> Array:
-    """Elements of a token that travel to the experts: its vector once for each expert, or for each rank that has any, and once for a
-    shared one. [1]
+def _widths(part: Part, layout: Layout) -> Array:
+    """Elements of a token that travel to the experts, and back: a vector for each group of ranks that has any of its experts.
+
+    A group adds up what its experts give of a token. One of them has the shared expert too, which takes the same vector, but where routed
+    experts take a latent. Of groups that hold one expert each, as in [1]_, that is a copy for every expert of a token. [1]
     """
     if part.routing is None:
         return np.asarray(1.0 * part.width)
-    copied = bool(stack.kernels.exchange) or stack.dispatch == "copies"
-    copies = np.minimum(part.routing.active * np.ones_like(layout.ep) if copied else part.routing.reached(layout.ep), part.routing.active)
-    return np.where(layout.ep > 1, copies, 1.0) * part.routed_width + part.width * float(np.any(part.shared))
+    copies = np.where(layout.ep > 1, part.routing.reached(layout.ep), 1.0)
+    return np.asarray(copies * part.routed_width + part.width * float(bool(part.shared) and part.routed_width != part.width))
 
 
 def _narrow(job: Job, stack: SoftwareStack, *, wide: bool) -> float:
