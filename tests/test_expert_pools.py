@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from pathlib import Path
+
 import numpy as np
 import pytest
 
 import crossflow
+from crossflow.answers.evaluation.layered import machine
 from crossflow.base.errors import CrossflowError, SpecError
+from crossflow.cost.pools import PoolEnd, pool_exchange
 from crossflow.engine.runs.apart import Hop, ping_pong
 from crossflow.parallel.blocks import units
+from crossflow.parallel.strategy.layout import Layout
+from crossflow.parallel.strategy.plan import Plan
+from crossflow.parallel.strategy.transformers import plan_of
 from crossflow.workload.sides import both_sides, feeds
 
 # One step of 61 layers is as good as one of eight for the laws, and cheaper.
@@ -207,6 +215,59 @@ def test_a_pipeline_of_three_meets_the_published_budget_of_a_layer():
 
 def test_a_way_that_never_ends_makes_a_step_without_end_and_no_other():
     assert ping_pong([hop(([1.0, 1.0], [np.inf, 0.5], [1.0, 1.0], [0.5, 0.5]), 3)], np.array([2.0, 2.0])).tolist() == [np.inf, 9.0]
+
+
+# ------------------------------------------------------------------------------------------------ published figures
+
+
+DOCS = Path(__file__).parents[1] / "docs"
+LIES = "workload.serving.experts.strategy"
+
+
+def told(row):
+    """What the table of the how-to says was predicted, in the unit that stands there."""
+    section = (DOCS / "how-to" / "serving.md").read_text(encoding="utf-8").split("## Attention on some devices, experts on others")[1]
+    lines = [line for line in section.split("\n## ")[0].splitlines() if line.startswith(f"| {row}")]
+    assert len(lines) == 1, row
+    return float(lines[0].split("|")[4].split()[0].replace(",", ""))
+
+
+@pytest.mark.parametrize(
+    ("row", "settings"),
+    [
+        ("Step-3, 6,144 requests", {"software": "sglang"}),
+        ("the same, attention without a measured library, `dp16-ep16`", {}),
+        ("the same, attention without a measured library, `tp8-dp2-ep2`", {LIES: "tp8-dp2-ep2"}),
+    ],
+)
+def test_rates_beside_published_ones_are_those_of_the_example(row, settings):
+    score = crossflow.evaluate(crossflow.load(DOCS / "examples" / "step3.yaml").replace(settings))
+    assert score.devices[0] == 32
+    assert score.tokens_per_second[0] / 32 == pytest.approx(told(row), rel=1e-3)
+
+
+def test_the_example_has_the_published_size():
+    """321 billion parameters, of which the tower for pictures has five (Step-3, abstract and Sec. 2)."""
+    found = crossflow.load(DOCS / "examples" / "step3.yaml").job().model.parameters
+    assert found == pytest.approx(316e9, rel=0.01)
+
+
+def test_messages_and_bytes_beside_published_ones_are_those_of_the_example():
+    scenario = crossflow.load(DOCS / "examples" / "step3.yaml")
+    job, runs_on = scenario.job(), machine(scenario, scenario.architecture)
+    names = [name.split(".")[-1] for name, _ in units(job.model)]
+
+    def exchanged(strategy):
+        """Of a micro-batch of 128 tokens on each of sixteen devices."""
+        plans, tokens = (Plan(dp=16), plan_of(strategy)), np.array([2048.0])
+        ends = [PoolEnd(machine=runs_on, layout=replace(
+            Layout.of([plan], tokens, 8), micro_batch=tokens / plan.dp, microbatches=np.ones(1))) for plan in plans]  # fmt: skip
+        return pool_exchange(job, *ends)
+
+    there, back = 1e6 * exchanged("dp16-ep16").time[:, names.index("mlp"), 0]
+    assert there == pytest.approx(told("vector of 128 tokens, 8 bits"), abs=0.5)
+    assert back == pytest.approx(told("vector of 128 tokens, 16 bits"), abs=0.5)
+    assert exchanged("tp8-dp2-ep2").size[0, names.index("experts"), 0] / 16e6 == pytest.approx(told("bytes to a device"), abs=0.005)
 
 
 # ------------------------------------------------------------------------------------------------ as a user
