@@ -344,6 +344,8 @@ DECODE = "only task: serving and task: decode have it"
         ({"strategy": "dp8-ep7"}, {}, "serving.experts.strategy:"),
         ({"strategy": "pp2-dp4-ep4"}, {}, "experts lie on their devices by tp, dp and ep alone"),
         ({"strategy": "ep"}, {}, "serving.experts.strategy:"),
+        ({"strategy": "dp8-ep8-z3"}, {}, "experts lie on their devices by tp, dp and ep alone"),
+        ({}, {"strategy": "dp8-z3"}, "says how attention lies, by tp and dp alone"),
         ({"micro_batches": 0}, {}, "serving.experts.micro_batches"),
         ({"micro_batches": 64}, {"work": {"global_batch": 128}}, "make no 64 micro-batches; give fewer, or a larger workload.global_batch"),
         ({}, {"work": {"task": "prefill"}}, DECODE),

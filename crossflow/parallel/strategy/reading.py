@@ -274,8 +274,7 @@ def _apart_problems(workload: TransformerSpec, plan: Plan, model: Transformer) -
     pool, place = workload.serving.experts, "serving.experts.strategy"
     if pool is None:
         return
-    others = max(plan.ep, plan.pp, plan.cp) > 1 or plan.etp or plan.mlp_tp or plan.redundant_experts or plan.far or plan.offload
-    if others:
+    if max(plan.ep, plan.pp, plan.cp) > 1 or plan.etp or plan.mlp_tp or plan.redundant_experts or _moves_weights(plan):
         yield f"{plan} says how attention lies, by tp and dp alone; experts have devices of their own, and {place} divides them"
     whole = 1 if workload.arrives or workload.global_batch % plan.dp else workload.global_batch // plan.dp
     if plan.micro_batch != whole:
@@ -285,7 +284,7 @@ def _apart_problems(workload: TransformerSpec, plan: Plan, model: Transformer) -
     except StrategyError as error:
         yield f"{place}: {error}"
         return
-    if its.pp > 1 or its.cp > 1 or its.micro_batch > 1 or its.far or its.offload:
+    if its.pp > 1 or its.cp > 1 or its.micro_batch > 1 or _moves_weights(its):
         yield f"{place}: experts lie on their devices by tp, dp and ep alone, and this is {its}; leave out the rest"
     elif problem := plan_problem(its, both_sides(model)[1], its.dp, task="decode"):
         yield f"{place}: {problem}"
@@ -294,6 +293,11 @@ def _apart_problems(workload: TransformerSpec, plan: Plan, model: Transformer) -
             f"serving.experts.micro_batches: {workload.global_batch // plan.dp} requests of each of {plan.dp} copies of attention "
             f"make no {pool.micro_batches} micro-batches; give fewer, or a larger workload.global_batch"
         )
+
+
+def _moves_weights(plan: Plan) -> bool:
+    """Whether weights do not lie where they are used: shared out over data ranks, on the host or on a second memory."""
+    return plan.zero >= 3 or bool(plan.far or plan.offload)
 
 
 def _lies_apart(plan: Plan, workload: TransformerSpec, model: Transformer) -> bool:
