@@ -7,7 +7,7 @@ and gather them afterwards over their own links.
 
 References
 ----------
-.. [1] Zhu et al., "MegaScale-Infer", 2025, arXiv:2504.02263, Sec. 4.2 (time of both ways) and Sec. 5 (M2N).
+.. [1] Zhu et al., "MegaScale-Infer", 2025, arXiv:2504.02263 (M2N).
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
 """A decode step whose attention and experts run on devices of their own, between which tokens travel in every layer.
 
-Requests are cut into micro-batches, and while the experts work on one of them, attention works on another (ping-pong pipeline [1]_,
-Sec. 4.1). With T_a the time of attention of one layer and one micro-batch, T_e that of its experts, T_f the longer of both, T_c that of one
-way between them, and m micro-batches, both sides are busy all the time where (Eq. 1 to 3)
+Requests are cut into micro-batches, and while the experts work on one of them, attention works on another (ping-pong pipeline [1]_). With
+T_a the time of attention of one layer and one micro-batch, T_e that of its experts, T_f the longer of both, T_c that of one way between
+them, and m micro-batches, both sides are busy all the time where
 
     T_a ~ T_e,    T_c < T_f,    m T_f >= 2 (T_f + T_c),  that is  m >= 2 (1 + T_c / T_f),
 
-and the first token of L layers takes (Eq. 5)
+and the first token of L layers takes
 
     T_total = (T_a + T_e + 2 T_c) + T_f (m L - 1).
 
