@@ -91,6 +91,7 @@ NEEDED = {
     ("training", "frozen"): ["strategy=tp8-dp8-z3-sp"],
     ("training", "adapters"): ["strategy=tp8-dp8-z3-sp"],
     ("serving", "prefill"): ["workload.serving.chunk=null"],
+    ("serving", "experts"): ["workload.serving.chunk=null", "workload.serving.prefill={strategy: tp4, workers: 2}"],
     ("recommendation", "sharding"): ["strategy={dense: ddp, embedding: mp}"],
     ("study", "searches"): ["sweep={}", "plots=[]"],
     ("study", "redivide"): [

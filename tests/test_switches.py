@@ -140,6 +140,7 @@ DRAFTED = {
     "workload.serving": {"speculation": {"tokens": 2, "acceptance": 0.5, "draft": {"model": "mpt-1b"}}},
 }
 GUIDED = {**STEADY, "workload.serving": {"guided": {"token": "5 ms", "overlapped": False}}}
+APART = {"workload.task": "decode", "workload.output": 64, "workload.serving": {"experts": {"strategy": "tp2"}}, "strategy.micro_batch": 8}
 READERS = {**STEADY, "workload.serving": {"prefill": {"strategy": "tp1", "workers": 1}}}
 EXCHANGED = {**MOE, "strategy.ep": 4}
 GROUPS = {
@@ -272,7 +273,7 @@ TRANSFORMER = {
     "serving.speculation.cost": When(0.1, GUESSING), "serving.speculation.draft.model": When("mpt-125m", DRAFTED),
     "serving.speculation.draft.tp": When(1, DRAFTED), "serving.speculation.draft.dtype": When("fp8", DRAFTED), "serving.prefill.strategy": When("tp2", READERS),
     **{f"serving.guided.{key}": When(value, GUIDED) for key, value in {"token": "9 ms", "share": 0.2, "overlapped": True}.items()},
-    "serving.prefill.workers": When(3, READERS),
+    "serving.prefill.workers": When(3, READERS), "serving.experts.strategy": When("tp4", APART), "serving.experts.micro_batches": When(1, APART),
     "serving.router": When("prefix", STEADY), "serving.cache_tokens": When(5000, STEADY),
     "serving.host_cache.capacity": When("256 GiB", HELD), "serving.host_cache.bandwidth": When("5 GB/s", HELD),
     **{f"serving.failures.{key}": When(value, FAILING) for key, value in {

@@ -379,9 +379,11 @@ class Prediction(PlainData, Tabular):
             return _strategies_that_fit(scenario)
         if not isinstance(scenario.strategy, Plan) or scenario.system.kinds:  # what helps one kind of devices may not help another
             return ()
+        if scenario.feeders and self.score.fits[0]:  # the sentence on the experts' devices says the cure
+            return ()
         written = scenario.document.data.get("strategy")
         others = is_by_types(written) or (isinstance(written, Mapping) and any(key in PAPER_KEYS for key in written))  # keys than a plan's
-        return remedies(scenario.job(), scenario.strategy, scenario.workload_batch, machine(scenario, self.device), whole=others)
+        return remedies(scenario.job().own, scenario.strategy, scenario.workload_batch, machine(scenario, self.device), whole=others)
 
     def _of_job(self) -> tuple[str, ...]:
         """What is assumed of a job; settings without effect are not looked for."""

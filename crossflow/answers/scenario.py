@@ -27,7 +27,7 @@ from crossflow.hardware.architecture.model import Architecture
 from crossflow.hardware.architecture.network import Congestion
 from crossflow.hardware.architecture.software import SoftwareStack, load_stack
 from crossflow.hardware.architecture.system import architecture, resolve, template_name
-from crossflow.hardware.architecture.template import READING, DatasheetSystem, GeneratedSystem, SystemSpec, is_none
+from crossflow.hardware.architecture.template import FEEDING, READING, DatasheetSystem, GeneratedSystem, SystemSpec, is_none
 from crossflow.hardware.mapping.congestion import refusal as congestion_refusal
 from crossflow.hardware.mapping.topology import Network
 from crossflow.hardware.mapping.wiring import LEVELS, topology_of, wired
@@ -40,6 +40,7 @@ from crossflow.parallel.strategy.reading import (
     Workload,
     as_text,
     engine_devices,
+    experts_plan,
     fitting,
     read_strategy,
     strategy_problem,
@@ -206,6 +207,12 @@ class Scenario(PlainData):
         return 0 if plan is None else plan.devices * self.workload.serving.prefill.workers  # type: ignore[union-attr] # it has workers
 
     @property
+    def feeders(self) -> int:
+        """Accelerators beside them that hold the experts, 0 where those that attend hold them too."""
+        plan = experts_plan(self.workload) if isinstance(self.workload, TransformerSpec) else None
+        return 0 if plan is None else plan.devices
+
+    @property
     def further(self) -> Mapping[str, int]:
         """Accelerators of the pools of further engines of a service, by the pool's name."""
         return engine_devices(self.workload) if isinstance(self.workload, TransformerSpec) else {}
@@ -216,8 +223,11 @@ class Scenario(PlainData):
         if self.system.kinds:
             return " and ".join(f"{one.device_count:,} x {one.name}" for one in self.system.places.values())
         pooled, further = self.system.pooled, self.further
-        own = f"{self.devices:,} x {self.system.name}" if self.devices > 1 or self.readers or further else f"one {self.system.name}"
+        several = self.devices > 1 or self.readers or self.feeders or further
+        own = f"{self.devices:,} x {self.system.name}" if several else f"one {self.system.name}"
         parts = [own, *(f"{count:,} x {pooled.get(name, self.system).name}" for name, count in further.items())]
+        if self.feeders:
+            parts.append(f"{self.feeders:,} x {pooled.get(FEEDING, self.system).name} for experts")
         if self.readers:
             parts.append(f"{self.readers:,} x {pooled.get(READING, self.system).name} for prompts")
         return " and ".join(part for part in (", ".join(parts[:-1]), parts[-1]) if part)
@@ -588,6 +598,9 @@ def check_one_step(scenario: Scenario) -> None:
     check_steady(scenario)
     if isinstance(scenario.workload, TransformerSpec) and scenario.workload.task == "serving":
         raise CrossflowError(f"{scenario.name}: a service in steady state has steps of two kinds; give task: decode or prefill")
+    if scenario.feeders:
+        what = "a step is shown on devices that hold all of a model, and the experts have devices of their own; leave out serving.experts"
+        raise CrossflowError(f"{scenario.name}: {what}")
 
 
 def check_alike(scenario: Scenario, what: str) -> None:
@@ -857,10 +870,11 @@ def _resolved(document: Document, base: Path | None, name: str, like: Scenario |
     return scenario
 
 
-def _with_engines(data: Mapping[str, Any]) -> tuple[Any, tuple[str, ...]]:
-    """The system section of a scenario, and names of pools on which further engines of its service run."""
-    pools = files.held(data, ("workload", "serving", "pools"))
-    return data.get("system"), tuple(map(str, pools)) if isinstance(pools, Mapping) else ()
+def _with_engines(data: Mapping[str, Any]) -> tuple[Any, Mapping[str, str]]:
+    """The system section of a scenario, and pools on which a part of its service runs, each with what says how many devices it has."""
+    pools, experts = (files.held(data, ("workload", "serving", name)) for name in ("pools", FEEDING))
+    known = {str(name): f"the workers of serving.pools.{name} say" for name in pools} if isinstance(pools, Mapping) else {}
+    return data.get("system"), known if experts is None else {**known, FEEDING: "serving.experts.strategy says"}
 
 
 @contextlib.contextmanager
@@ -926,7 +940,16 @@ def _check_pools(system: SystemSpec, workload: Workload, top: ScenarioFile, docu
 
 def _unused(name: str, *, trains: bool, workload: Workload) -> str | None:
     """Why the devices of a pool have no part in a workload, as a sentence; None where they have."""
+    if name == FEEDING and isinstance(workload, TransformerSpec) and workload.serving.experts is not None:
+        return None
     if name != READING and not trains:
+        if (
+            name == FEEDING
+            and isinstance(workload, TransformerSpec)
+            and workload.step == "decode"
+            and FEEDING not in workload.serving.pools
+        ):
+            return f"no experts lie on it; give workload.serving.{FEEDING}: {{strategy: dp8-ep8}}, or leave the pool out"
         if isinstance(workload, TransformerSpec) and workload.task == "serving":
             if name in workload.serving.pools:
                 return None
@@ -990,6 +1013,9 @@ def _check_meaning(top: ScenarioFile, workload: Workload, system: SystemSpec, do
         problems.append(document.problem(("run", "tokens"), f"{what} has no tokens; give samples or steps"))
     problems += _interrupted(top, workload, system, document)
     problems += _of_job(top, workload, system, document)
+    if top.requests is not None and isinstance(workload, TransformerSpec) and workload.serving.experts is not None:
+        what = "a replay knows engines that hold all of a model; leave it out, or leave out requests for a steady state"
+        problems.append(document.problem(("workload", "serving", FEEDING), what))
     if problems:
         raise SpecError(problems)
 

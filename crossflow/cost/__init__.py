@@ -22,6 +22,7 @@ DOORS = {
     "nearby": ("near_times",),
     "network": ("CostRows", "LaidGroups", "MessageCosts", "PLACED", "Wires", "message_costs", "message_steps", "route_time"),
     "passes": ("Steps", "between_measured", "optimizer_costs", "steps_of", "weights_measured"),
+    "pools": ("PoolEnd", "PoolExchange", "near_each_other", "pool_exchange"),
     "price": ("Prices", "attention_kernels", "fused_attention", "host_calls", "kernel_names", "kernel_parts", "kernel_prices",
         "measured_kernels", "price", "stacked"),
     "profile": ("COLUMNS", "KERNELS", "Key", "LONGEST", "LOOKUPS", "Measured", "PROFILED", "Profile", "SCOPES", "attention_shape",

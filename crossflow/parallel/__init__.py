@@ -32,7 +32,7 @@ DOORS = {
     "strategy.notation": ("DEGREES", "PAPER_KEYS", "PLAN_KEYS", "is_by_types", "parse_any"),
     "strategy.plan": ("OWN_TENSOR", "Plan"),
     "strategy.reading": ("ANY", "AUTO", "AnyStrategy", "GIVEN", "Workload", "as_text", "engine_devices", "engine_plans",
-        "every_strategy", "fitting", "legal_strategies",
+        "every_strategy", "experts_plan", "fitting", "legal_strategies",
         "near_strategies", "read_strategy", "strategy_problem", "undivided", "worker_plan"),
     "strategy.schedules": ("*", "BACKWARD", "FORWARD", "LETTERS", "NATURAL", "PipelineOrder", "WEIGHT", "ahead", "hold_order",
         "pipeline_order"),

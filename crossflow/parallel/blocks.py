@@ -39,7 +39,7 @@ from crossflow.program.program import Hiding, Program
 from crossflow.program.scans import SINGLE
 from crossflow.workload.job import Chunk, Job
 from crossflow.workload.statespace import GATED, SELECTIVE, UPDATE, StateSpace
-from crossflow.workload.transformer import AttentionGeometry, Cut, Matrix, Part, Routing, Selection, Transformer
+from crossflow.workload.transformer import FEED_FORWARD, AttentionGeometry, Cut, Matrix, Part, Routing, Selection, Transformer
 
 MASK = 1.0  # a dropout mask is a byte an element [B]
 STATIC = ("fp8", "nvfp4")  # types whose tensors have a scale that a checkpoint knows before
@@ -123,6 +123,8 @@ class _BlockBuilder:
 
     def part(self, unit: str, part: Part, tokens: Array, *, last: bool) -> None:
         """Add one part of a layer, the last one before a head or not, on `tokens` tokens of a microbatch. [1]"""
+        if part.side == "experts" and part.type not in FEED_FORWARD:  # nothing of it lies there
+            return
         if part.type in ENDS:
             (self.embedding if part.type == "embedding" else self.head)(unit, part, tokens)
             return
@@ -132,11 +134,17 @@ class _BlockBuilder:
             self._attention(unit, part, part.attention, mine)
         elif part.ssm is not None:
             self._state_space(unit, part, part.ssm, mine, last=last)
+        elif part.side == "attention":
+            for matrix in part.matrices:
+                self._product(unit, matrix, mine, "mlp")
         elif part.routing is not None:
             self._experts(unit, part, tokens, mine)
         else:
             self._mlp(unit, part, mine, last=last)
-        self._around(unit, part, tokens, mine, last=last)
+        if part.side != "experts":
+            self._around(unit, part, tokens, last=last)
+        if part.side != "attention" or part.type not in FEED_FORWARD:
+            self._summed(unit, part, tokens, mine)
 
     def _attention(self, unit: str, part: Part, attention: AttentionGeometry, tokens: Array) -> None:
         layout, e = self.layout, self.element
@@ -515,7 +523,8 @@ class _BlockBuilder:
             elif not fused:
                 self._product(unit, matrix, routed / touched, "experts", batch=touched)
                 between += range(first, self.program.last_kernel + 1)
-        gathered = gathers(layout, self.stack) & (not self.training)
+        apart = part.side == "experts"  # tokens come from other devices, to the ranks of their experts alone
+        gathered = gathers(layout, self.stack) & (not (self.training or apart))
         if fused:
             layer = Experts(
                 tokens=own * layout.ep, hidden=part.routed_width, inner=part.inner / ranks, branches=2.0 if part.gated else 1.0,
@@ -545,7 +554,7 @@ class _BlockBuilder:
                 self._pass(unit, phase, (row_passes * moved + 6.0 * mine * routing.experts) * e, launches=8)
             size = moved * e / np.where(layout.sequence_parallel, ranks, 1.0)
             narrow = self.job.operand / e if self.stack.narrow_dispatch and self.narrow and unit not in self.wide else 1.0
-            for back in (False, True):
+            for back in () if apart else (False, True):
                 self._exchange(unit, part, phase, np.where(gathered, 0.0, size if back else size * narrow), tuple(between), back=back)
         # Where they are gathered, all tokens come to every rank, and a sum for each of them goes back to where it came from.
         whole = own * layout.ep * part.routed_width * e * gathered / np.where(layout.sequence_parallel, ranks, 1.0)
@@ -599,8 +608,8 @@ class _BlockBuilder:
             once = size * np.minimum(routing.reached(reached * np.ones(1)) / routing.active, 1.0)
             self._send(unit, phase, "all_to_all", once, group, **beside)
 
-    def _around(self, unit: str, part: Part, tokens: Array, mine: Array, *, last: bool) -> None:
-        """Norm, residual and dropout around a part, and collectives of the ranks that share it, which have `mine` of a group's tokens."""
+    def _around(self, unit: str, part: Part, tokens: Array, *, last: bool) -> None:
+        """Norm, residual and dropout around a part."""
         layout, e = self.layout, self.element
         own = tokens * part.width / np.where(layout.sequence_parallel, layout.tp, 1.0)
         biased = any(matrix.bias for matrix in part.matrices[-1 if part.ssm else 0 :])
@@ -626,14 +635,17 @@ class _BlockBuilder:
         self._pass(unit, "input", own * backward, flops=20.0 * own, launches=2 + launches + (0 if self.fused("norm") else 4))
         if (more := self.again("norm", part)).any():
             self._pass(unit, "input", own * more * norm * e, flops=8.0 * own * more, launches=(1 if self.fused("norm") else 4) * more)
-        size = mine * part.width * e
+
+    def _summed(self, unit: str, part: Part, tokens: Array, mine: Array) -> None:
+        """Collectives of the ranks that share a part, which have `mine` of a group's tokens."""
+        layout, e, size = self.layout, self.element, mine * part.width * self.element
         if part.routing is None:
             self._gathered(unit, size, size, layout.sharing(type_of(part)), pieces=self.stack.overlap.tensor == "pipelined")
             return
         # Rows that were exchanged are gathered over the ranks that share an expert, and stay; without an exchange, tokens are. Of a
         # shared expert tokens are gathered over the ranks that share a layer, and once more for the weight gradient.
         apart = layout.tensor_of("experts") != layout.tp
-        sent = (layout.ep > 1) & (self.training | ~gathers(layout, self.stack))
+        sent = (layout.ep > 1) & (self.training | (part.side == "experts") | ~gathers(layout, self.stack))
         rows = self._own(tokens, "experts") * part.routed_width * e * np.where(sent, self._routing(part.routing).rows(layout.ep), 1.0)
         common, alone = size * float(np.any(part.shared)), layout.tensor_of("mlp") < layout.tp
         beside = common * ((layout.ep > 1) | apart) * ~alone
@@ -723,6 +735,8 @@ class _BlockBuilder:
 
     def embedding(self, unit: str, part: Part, tokens: Array) -> None:
         """Lookup of rows, or projection of patches; its gradient is a scatter into a table."""
+        if part.side == "experts":
+            return
         self._copied(unit, part)
         layout, e, h = self.layout, self.element, part.width
         own = tokens * h / np.where(layout.sequence_parallel, layout.tp, 1.0)
@@ -763,6 +777,8 @@ class _BlockBuilder:
 
     def head(self, unit: str, part: Part, tokens: Array) -> None:
         """Last norm, product with the vocabulary, softmax and loss."""
+        if part.side == "experts":
+            return
         self._copied(unit, part)
         layout, e = self.layout, self.element
         ranks, group = layout.tensor_of("embedding"), layout.sharing("embedding")

@@ -29,9 +29,10 @@ DOORS = {
     "requests.tables": ("ENDINGS", "ending"),
     "requests.words": ("lasting",),
     "requests.writing": ("KINDS",),
+    "sides": ("both_sides", "feeds"),
     "spec": ("DlrmSpec", "GemmSpec", "HostCacheSpec", "ImageSpec", "LstmSpec", "MODELS", "ProgramSpec", "ReuseSpec",
         "ServingSpec", "TransformerSpec", "writes"),
     "stacked": ("chosen", "stacked", "structures"),
     "statespace": ("GATED", "SELECTIVE", "StateSpace", "UPDATE"),
-    "transformer": ("AttentionGeometry", "Cut", "Layer", "Matrix", "Part", "Routing", "Selection", "Transformer"),
+    "transformer": ("AttentionGeometry", "Cut", "FEED_FORWARD", "Layer", "Matrix", "Part", "Routing", "Selection", "Transformer"),
 }  # fmt: skip

@@ -64,8 +64,12 @@ def without_meaning(spec: AnySpec) -> IdleKey:
 
 def _unserved(spec: TransformerSpec) -> IdleKey:
     if spec.task != "serving":
-        given = (key for key in sorted(spec.serving.model_fields_set) if _differs(spec, ["serving", key]))
-        yield from ((f"serving.{key}", f"only task: serving has it, and task is {spec.task}; leave it out") for key in given)
+        known = ("experts",) if spec.task == "decode" else ()
+        given = (key for key in sorted(spec.serving.model_fields_set) if key not in known and _differs(spec, ["serving", key]))
+        tasks = {"experts": "only task: serving and task: decode have it"}
+        yield from (
+            (f"serving.{key}", f"{tasks.get(key, 'only task: serving has it')}, and task is {spec.task}; leave it out") for key in given
+        )
 
 
 def _positions(spec: TransformerSpec) -> IdleKey:

@@ -12,6 +12,7 @@ from crossflow.base.arrays import Array
 from crossflow.base.formats import DTYPE_BYTES, STORED_BYTES, kept_bytes, structured
 from crossflow.workload.adapters import BaseType
 from crossflow.workload.frozen import Frozen
+from crossflow.workload.sides import both_sides
 from crossflow.workload.transformer import AttentionGeometry, Layer, LayerType, Transformer
 
 JobTask = Literal["training", "forward", "prefill", "decode"]
@@ -67,11 +68,23 @@ class Job:
     written: int = 1  # tokens that a decode step computes for a request: one, and those that are guessed. [1]
     chunk: Chunk | None = None  # of each replica's microbatch, what a decode step reads beside
     apart: bool = False  # whether workers of their own read the prompts of a service
+    pooled: bool = False  # whether the experts lie on devices of their own
     # Time of the host for the mask of a token of one request that writes, in the mean of all, and whether it passes beside the kernels. [s]
     mask: float = 0.0
     masks_beside: bool = True
     draft: Draft | None = None  # a model that guesses tokens for this one
     staggered: bool = False  # whether requests are at all stages of their output, rather than together at its end
+
+    @functools.cached_property
+    def sides(self) -> tuple[Job, Job]:
+        """What devices that attend do of it, and what those do that hold the experts, where these are others."""
+        attending, feeding = both_sides(self.model)
+        return replace(self, model=attending, pooled=False), replace(self, model=feeding, pooled=False)
+
+    @property
+    def own(self) -> Job:
+        """What the system's own devices do of it: all, but where others hold the experts."""
+        return self.sides[0] if self.pooled else self
 
     @property
     def read_beside(self) -> Array | float:

@@ -36,6 +36,7 @@ def job_of(workload: TransformerSpec) -> Job:
         cached=prompt + output if workload.serves else 0,
         staggered=workload.task == "serving",
         apart=workload.task == "serving" and workload.serving.prefill is not None,
+        pooled=workload.step == "decode" and workload.serving.experts is not None,
         draft=_draft_of(workload),
         mask=guided.share * guided.token if guided else 0.0,
         masks_beside=guided.overlapped if guided else True,

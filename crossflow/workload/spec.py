@@ -655,6 +655,18 @@ class PrefillSpec(FileModel):
     workers: PositiveInt = Field(description="how many there are")
 
 
+class ExpertPoolSpec(FileModel):
+    """Experts, and dense MLPs, on devices of their own beside those of `system`, which attend (attention-FFN disaggregation)."""
+
+    strategy: str = Field(description="plan of all devices that hold the experts, such as dp8-ep8; tp divides each expert")
+    micro_batches: PositiveInt = Field(
+        2,
+        le=64,
+        description="micro-batches of a step: while experts work on one, attention works on another; 2 (1 + T_c / T_f) keep both sides "
+        "busy, where T_c is the time of one way between them and T_f that of the slower side",
+    )
+
+
 class HostCacheSpec(FileModel):
     """A further tier of the cache, which keeps what a replica's devices, or the tier before it, give up: memory of the host, or a disk."""
 
@@ -690,6 +702,9 @@ class ServingSpec(FileModel):
     prefill: PrefillSpec | None = Field(
         None, description="workers of their own for prompts; without them, steps that write read prompts too"
     )
+    experts: ExpertPoolSpec | None = Field(
+        None, description="devices of their own for the experts, also with `task: decode`; attention's devices hold them where absent"
+    )
     pools: Mapping[PoolOfEngines, EnginePoolSpec] = Field(
         {}, description="further engines by name, in a replay: each pool with a plan of its own, on the devices of `system.pools.NAME`"
     )
@@ -703,6 +718,8 @@ class ServingSpec(FileModel):
     def _apart(self) -> Self:
         if "prefill" in self.pools:
             raise ValueError("pools: prefill is the pool of workers for prompts (serving.prefill); give these engines another name")
+        if "experts" in self.pools and self.experts is not None:
+            raise ValueError("pools: experts is the pool of the devices of serving.experts; give these engines another name")
         return self
 
     def __hash__(self) -> int:
@@ -1019,6 +1036,8 @@ def _contradictions(spec: TransformerSpec) -> Iterator[str]:
         yield "mtp_layers: multi-token prediction is modelled for causal decoders with a language head only; set mtp_layers to 0"
     if spec.task == "serving":
         yield from _unserved(spec)
+    if spec.serving.experts is not None and spec.step == "decode":
+        yield from _unpooled(spec)
     yield from _contradictions_of_adapters(spec)
     if spec.task == "training" and spec.dtype == "int8":
         yield "dtype: training in integers is not modelled; train in fp8, bf16 or fp16, or give a service's task"
@@ -1129,6 +1148,19 @@ def _unserved(spec: TransformerSpec) -> Iterator[str]:
         yield "task: serving is supported for decoders without an encoder only; predict this model with task: prefill and task: decode"
     if spec.serving.prefill and spec.serving.chunk:
         yield "serving.chunk: workers of their own read whole prompts; leave out chunk, or prefill"
+
+
+def _unpooled(spec: TransformerSpec) -> Iterator[str]:
+    """Why the experts of a model that writes tokens cannot lie on devices of their own."""
+    place = "serving.experts"
+    if spec.task == "serving" and spec.serving.prefill is None:
+        yield f"{place}: attention and experts that lie apart write tokens only; give serving.prefill, whose workers read the prompts"
+    if spec.serving.speculation is not None and spec.serving.speculation.draft is not None:
+        yield f"{place}: a draft model guesses on devices that hold all of a model; leave speculation.draft out, or give its cost"
+    if spec.encoder or any(variant.cross for variant in spec.variants):
+        yield f"{place}: experts lie apart in decoders of words only; leave it out"
+    if spec.adapters is not None:
+        yield f"{place}: adapters work beside matrices on the same devices; leave one of both out"
 
 
 def _lacking(spec: TransformerSpec, key: str) -> str:

@@ -28,6 +28,9 @@ Cut = Literal["column", "row", "none"]
 Over = Literal["tokens", "sample", "memory", "picture"]
 # The layer types that strategies, frozen sets and reports address.
 LayerType = Literal["embedding", "attention", "ssm", "mlp", "experts", "head"]
+FEED_FORWARD = ("mlp", "experts")  # of them, those that pass each token by itself
+# The devices that a part lies on where attention and experts have devices of their own: of one that lies on both, each has its side.
+Side = Literal["whole", "attention", "experts"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -299,6 +302,7 @@ class Part:
     streams: int = 0  # vectors that a token has between layers, which hyper-connections mix, 0 for a plain residual. [1]
     shifted: int = 0  # mixtures of a token with the one before it that its products take (RWKV). [1]
     adaptive: bool = False  # whether numbers of each sample shift and scale what its norm gives, and weigh what it adds
+    side: Side = "whole"  # which side of the part it is, see `crossflow.workload.sides`
 
     @property
     def parameters(self) -> int:

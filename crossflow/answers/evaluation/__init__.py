@@ -301,7 +301,7 @@ def _batch(
 
         score = replayed_score(score, scenarios)
     reading = None
-    if prompts and task_of(scenario) == "decode":
+    if prompts and task_of(scenario) == "decode" and not (scenario.job() if members is None else members.job).pooled:
         first, prompted = variant(scenario, {"workload.task": "prefill"}), None if members is None else members.reading
         reading = _batch(first, choices, quantities, n, prompted, least=least, fitting=fitting, prompts=False)
     changed = _of_another_device(scenario, choices, quantities, n)

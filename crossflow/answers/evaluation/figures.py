@@ -36,6 +36,11 @@ SERVING: Mapping[str, tuple[str, ...]] = {
     "prompt_time_s": ("serving",),
     "prefill_share": ("serving",),
 }
+# Those of a step whose experts lie on devices of their own.
+POOLED = (
+    "attention_busy", "experts_busy", "exchange_time_s", "exchange_bytes", "micro_batches", "experts_memory_bytes",
+    "experts_memory_capacity_bytes",
+)  # fmt: skip
 
 # Figures of a service whose requests are replayed one by one; of these every class has ``attained.NAME`` beside them.
 REPLAYED = (
@@ -110,7 +115,7 @@ def serving(scenario: Scenario, score: Score, reading: Score | None, members: Me
     if task_of(scenario) != "decode" or not isinstance(workload, TransformerSpec):
         return {}
     if reading is None:
-        return {"tpot_s": score.step_time}
+        return {"tpot_s": score.step_time, **score.serving}
     first, output = np.where(reading.feasible, reading.step_time, np.nan), _output(workload, members)
     requests = workload.global_batch if members is None else members.batch
     whole = first + np.where(output > 1, (output - 1) * score.step_time, 0.0)  # of a step without end no further one is asked
@@ -235,6 +240,10 @@ def _needs(scenario: Scenario, column: str) -> Iterator[str]:
     if tasks is not None and task not in tasks:
         wanted = f"workload.task: {either(tasks)}"
         yield f"{wanted}; here it is {task}" if task else f"a transformer with {wanted}; this is {with_article(workload.model)}"
+    if column in POOLED and not (isinstance(workload, TransformerSpec) and workload.step == "decode" and workload.serving.experts):
+        yield "workload.serving.experts, of task: decode or serving, such as {strategy: dp8-ep8}"
+    if tasks is not None and task == "decode" and column != "tpot_s" and workload.serving.experts:  # type: ignore[union-attr]
+        yield "workload.task: serving, whose workers of serving.prefill read prompts; with serving.experts, a decode step has none"
     yield from _needs_requests(scenario, column)
     if column.startswith("job.") and scenario.post_training is None:
         yield "a job: section, such as job: {kind: dpo}"

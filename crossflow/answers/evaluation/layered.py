@@ -14,17 +14,19 @@ from crossflow.answers.evaluation.members import Members, check_strategy
 from crossflow.answers.scenario import Scenario
 from crossflow.base.arrays import Index
 from crossflow.cost.machine import Machine
+from crossflow.engine.runs.apart import ExpertPool
 from crossflow.engine.runs.memory import KINDS, Memory, host_share, memory, second_capacity
 from crossflow.engine.runs.outcome import BREAKDOWN, Outcome
 from crossflow.engine.runs.transformer import run_layers, transformer_step
 from crossflow.engine.runs.unlike import KindWork, unlike_plans, unlike_step
 from crossflow.engine.runs.unlike_prices import DeviceKind
 from crossflow.hardware.architecture.model import Architecture
-from crossflow.hardware.architecture.template import SystemSpec
+from crossflow.hardware.architecture.template import FEEDING, SystemSpec
 from crossflow.parallel.batches import laid_out
 from crossflow.parallel.strategy.layout import Layout
 from crossflow.parallel.strategy.mesh import Mesh
 from crossflow.parallel.strategy.plan import Plan
+from crossflow.parallel.strategy.reading import experts_plan
 from crossflow.parallel.tables import StepTables, tables_of
 from crossflow.workload.job import Job
 from crossflow.workload.jobs import tokens_of
@@ -48,6 +50,8 @@ def transformer_run(batch: PointBatch) -> Ran:
     if batch.system.kinds:
         return _unlike_run(batch)
     scenario, n, members = batch.scenario, batch.n, batch.members
+    if (scenario.job() if members is None else members.job).pooled:
+        return _pooled_run(batch)
     runs_on = machine(scenario, batch.device, batch.system)
     runs_on = replace(runs_on, least=True) if batch.least else runs_on
     if members is None:
@@ -73,6 +77,40 @@ def transformer_run(batch: PointBatch) -> Ran:
         outcome = run_layers(job, layout, runs_on, tables, held)
     samples = scenario.workload_batch if members is None else members.batch
     return Ran(outcome=outcome, devices=layout.devices, samples=samples, tokens=tokens_of(job), parameters=job.model.parameters)
+
+
+def _pooled_run(batch: PointBatch) -> Ran:
+    """Steps of a transformer whose experts lie on devices of their own."""
+    scenario, members = batch.scenario, batch.members
+    runs_on = replace(machine(scenario, batch.device, batch.system), least=batch.least)
+    if members is None:
+        assert isinstance(scenario.workload, TransformerSpec)
+        job, layout = scenario.job(), _own_layout(scenario, batch.n)
+        workloads, which = (scenario.workload,), np.zeros(batch.n, dtype=np.intp)
+    else:
+        job, layout = members.job, _layout(batch, members)
+        workloads, which = members.workloads, members.which  # type: ignore[assignment] # of transformers
+    pool, fleet = expert_pool(batch, workloads, which, runs_on)  # type: ignore[misc] # as the job says
+    found = pool.step(job, layout, runs_on)
+    return Ran(
+        outcome=found.outcome, devices=layout.devices + fleet.devices,
+        samples=scenario.workload_batch if members is None else members.batch, tokens=tokens_of(job),
+        parameters=job.model.parameters, beside=(replace(fleet, energy=found.energy, sent=found.sent),), serving=found.figures,
+    )  # fmt: skip
+
+
+def expert_pool(batch: PointBatch, workloads: Sequence[TransformerSpec], which: Index, runs_on: Machine) -> tuple[ExpertPool, Fleet] | None:
+    """Devices on which the experts of every point lie, `which` of the workloads it has; None where those that attend hold them."""
+    plans = [plan for plan in map(experts_plan, workloads) if plan is not None]
+    if not plans:
+        return None
+    pool = batch.pools.get(FEEDING)
+    lies_on = runs_on if pool is None else replace(pool_machine(batch.scenario, pool.device, pool.system), least=batch.least)
+    mine = [plans[i] for i in which]
+    cut = np.array([float(one.serving.experts.micro_batches) for one in workloads if one.serving.experts is not None])[which]
+    layout = Layout.of(mine, np.array([float(plan.dp) for plan in mine]), lies_on.node)
+    fleet = pool or Fleet(system=batch.system, device=batch.device)
+    return ExpertPool(machine=lies_on, layout=layout, micro_batches=cut), replace(fleet, devices=layout.devices)
 
 
 def _unlike_run(batch: PointBatch) -> Ran:
@@ -236,7 +274,7 @@ def stage_memory(scenario: Scenario, device: Architecture) -> tuple[Mapping[str,
         if scenario.system.kinds:
             return _told(unlike_plans(scenario.job(), *own_kinds(scenario)).held)
         runs_on = machine(scenario, device)
-        job, batch = scenario.job(), np.array([float(scenario.workload_batch)])
+        job, batch = scenario.job().own, np.array([float(scenario.workload_batch)])
         return _told(memory(job, laid_out(job, [strategy], batch, runs_on.node, runs_on.stack), runs_on))
     if isinstance(strategy, Mesh):
         return tuple({kind: float(size) for kind, size in kinds.items()} for kinds in scenario.program().memory)

@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 
 from crossflow.answers.evaluation.common import Fleet, PointBatch, Ran
-from crossflow.answers.evaluation.layered import machine, pool_machine
+from crossflow.answers.evaluation.layered import expert_pool, machine, pool_machine
 from crossflow.answers.evaluation.members import check_strategy
 from crossflow.answers.scenario import Scenario
 from crossflow.base import files
@@ -39,10 +39,13 @@ def serving_run(batch: PointBatch) -> Ran:
         assert isinstance(plan, Plan)  # a transformer has one
         check_strategy(scenario, plan, workload, scenario.nodes)
         layout = Layout.of([plan] * n, np.full(n, float(workload.global_batch)), runs_on.node)
-        service = service_of(job, (workload,), np.zeros(n, dtype=np.intp), runs_on, reads_on)
+        workloads, which = (workload,), np.zeros(n, dtype=np.intp)
     else:
         layout = Layout.of(members.strategies, members.batch, runs_on.node)
-        service = service_of(job, members.workloads, members.which, runs_on, reads_on)  # type: ignore[arg-type] # of transformers
+        workloads, which = members.workloads, members.which  # type: ignore[assignment] # of transformers
+    service = service_of(job, workloads, which, runs_on, reads_on)
+    found = expert_pool(batch, workloads, which, runs_on)
+    service = service if found is None else replace(service, experts=found[0])
     microbatches = _microbatches(layout, service)
     requests = np.where(service.rate > 0, 2.0, layout.micro_batch * layout.microbatches / microbatches)  # of arrivals any number
     parts = np.where(overlaps(job, replace(layout, micro_batch=requests), runs_on.stack), 2.0, 1.0)
@@ -53,6 +56,8 @@ def serving_run(batch: PointBatch) -> Ran:
         fleet = pool or Fleet(system=batch.system, device=batch.device)
         devices = service.prefill.workers * service.prefill.layout.devices
         beside = (replace(fleet, devices=devices, energy=steady.reading), *beside)
+    if found is not None and steady.feeding is not None:
+        beside = (*beside, replace(found[1], energy=steady.feeding.energy, sent=steady.feeding.sent))
     return Ran(
         outcome=steady.outcome, devices=sum((one.devices for one in beside), layout.devices), samples=steady.requests,
         tokens=service.output, parameters=job.model.parameters, beside=beside, serving=steady.figures,

@@ -266,7 +266,7 @@ def _remedies(scenario: Scenario, nearest: str) -> tuple[str, ...]:
         return ()
     if not isinstance(made.strategy, Plan):
         return tuple(_on_more_devices(scenario))
-    own = remedies(made.job(), made.strategy, made.workload_batch, machine(made, made.architecture))
+    own = remedies(made.job().own, made.strategy, made.workload_batch, machine(made, made.architecture))
     return (*(one for one in own if not one.startswith("on ")), *_on_more_devices(scenario))
 
 

@@ -150,6 +150,12 @@ def _served(figures: Mapping[str, float | None]) -> dict[str, RenderableType]:
         writing, reading = _about(known["requests_decoding"]), percent(known["prefill_share"])
         verb = "request is" if writing == "1" else "requests are"
         rows["on average"] = f"{writing} {verb} writing, {waiting}; prefill runs {reading} of the time"
+    if (held := known.get("experts_memory_bytes")) is not None:
+        of = f"{show(held, 'B')} of {show(known['experts_memory_capacity_bytes'], 'B')} a device"
+        attending, feeding = percent(known["attention_busy"]), percent(known["experts_busy"])
+        rows["two pools"] = f"attention is busy {attending} of a step, experts {feeding}, which fill {of}"
+        size, taken = show(known["exchange_bytes"], "B"), show(known["exchange_time_s"], "s")
+        rows["exchange"] = f"{size} a step between them in {known['micro_batches']:g} micro-batches, which take {taken} on their way"
     return rows
 
 

@@ -31,6 +31,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -44,6 +45,9 @@ from crossflow.parallel.strategy.layout import Layout
 from crossflow.parallel.tables import tables_of
 from crossflow.program.groups import Group
 from crossflow.workload.job import Chunk, Job
+
+if TYPE_CHECKING:  # what its arguments are; the chain of imports stays short
+    from crossflow.engine.runs.apart import ExpertPool, PooledStep
 
 ROUNDS, CLOSE = 30, 1e-4  # rounds in which requests that decode are found at most, and how little they change in the last [1]
 LEAST, FULLEST = 1e-3, 1e-3  # requests that decode at least, and share of time that a queue is idle at least, while they are sought [1]
@@ -83,6 +87,7 @@ class Service:
     cache: Array  # share of what is left of that beside weights and activations that the cache takes. [1]
     whole: bool  # whether a request waits until there is room for all that will be written of it
     prefill: Prefill | None = None
+    experts: ExpertPool | None = None  # devices of their own for the experts of the model
 
     @property
     def left(self) -> Array:
@@ -104,6 +109,7 @@ class Steady:
     figures: Mapping[str, Array]  # by column
     # energy of what the workers of `prefill` compute and move in the time of that step, which the outcome does not have. [J]
     reading: Array = field(default_factory=lambda: np.zeros(1))
+    feeding: PooledStep | None = None  # the mean step with what the devices of the experts do in it, where they are others
 
 
 def guessed(acceptance: Sequence[float]) -> float:
@@ -205,7 +211,7 @@ def steady_state(job: Job, layout: Layout, machine: Machine, service: Service) -
     job : writing of tokens (``task: decode``).
     layout : plans of the replicas with all requests in flight.
     """
-    held, most = cache_room(job, layout, machine, service)
+    held, most = cache_room(job.own, layout, machine, service)
     most = np.floor(most)
     read = None if service.prefill is None else _reading(job, machine, service, service.prefill)
     flow = _balanced(job, layout, machine, service, held, read, np.minimum(most, service.most))
@@ -224,14 +230,15 @@ def steady_state(job: Job, layout: Layout, machine: Machine, service: Service) -
     energy = np.zeros(1)
     if service.prefill is not None and read is not None:
         outcome, energy = _with_workers(job, service, service.prefill, read, outcome, ends)
-    figures = _figures(service, flow, layout.dp)
+    feeding = None if service.experts is None else service.experts.step(job, _at(layout, flow.steps.decoding), machine, held)
+    figures = _figures(service, flow, layout.dp) | ({} if feeding is None else dict(feeding.figures))
     never = (most < 1.0) | flow.steps.endless
     if never.any():
         figures = {
             name: np.where(never, np.inf if name.endswith("_s") and "_per_" not in name else 0.0, values)
             for name, values in figures.items()
         }
-    return Steady(outcome=outcome, requests=np.where(never, 0.0, ends), figures=figures, reading=energy)
+    return Steady(outcome=outcome, requests=np.where(never, 0.0, ends), figures=figures, reading=energy, feeding=feeding)
 
 
 def _single(layout: Layout) -> Layout:
@@ -369,8 +376,9 @@ def _reads_of(service: Service, layout: Layout, written: float, plain: Outcome, 
 
 def _steps(job: Job, layout: Layout, machine: Machine, service: Service, held: Memory, decoding: Array) -> _StepKinds:
     """Both kinds of step while so many requests of a replica decode."""
-    here = _at(layout, decoding)
-    plain = service_step(transformer_step, job, here, machine, held)
+    here, pool = _at(layout, decoding), service.experts
+    step_of = transformer_step if pool is None else pool.outcome
+    plain = service_step(step_of, job, here, machine, held)
     if service.prefill is not None:
         none = np.zeros(len(layout))
         return _StepKinds(

@@ -51,11 +51,15 @@ def run_layers(job: Job, layout: Layout, machine: Machine, tables: StepTables, h
     """One step of every design point, of which is known what it computes and holds; other parameters as of `transformer_step`."""
     with np.errstate(invalid="ignore", divide="ignore"):  # of a step without end, no part is worth a number
         prices = steps_of(job, layout, machine, tables)
-        sums = UnitSums.of(prices, split_points(prices.tables.shapes, len(layout)))
-        parts = [(shape.at, _pipeline(job, layout, machine, prices, sums.at(shape.at), shape)) for shape in prices.tables.shapes]
-        found = parts_of(layout, machine, prices, sums, Busiest.together(parts, len(layout)))
-        tell_endless(found)
-        return outcome_of(layout, machine, prices, found, held)
+        return run_priced(job, layout, machine, prices, UnitSums.of(prices, split_points(prices.tables.shapes, len(layout))), held)
+
+
+def run_priced(job: Job, layout: Layout, machine: Machine, prices: Steps, sums: UnitSums, held: Memory) -> Outcome:
+    """The same of steps whose parts are priced, and summed up by unit."""
+    parts = [(shape.at, _pipeline(job, layout, machine, prices, sums.at(shape.at), shape)) for shape in prices.tables.shapes]
+    found = parts_of(layout, machine, prices, sums, Busiest.together(parts, len(layout)))
+    tell_endless(found)
+    return outcome_of(layout, machine, prices, found, held)
 
 
 def tell_endless(found: Mapping[str, Array]) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import pickle
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -33,13 +33,14 @@ _OF_THE_FILE = ("kind", "device")
 
 # Keys of a pool that its own system has, and what they follow from.
 OF_A_POOL = {"pools": "a pool has none"}
+NO_ENGINES: Mapping[str, str] = {}
 POOL = TypeAdapter(PoolName)
 
 
-def resolve(document: Document, base: Path | None = None, engines: Collection[str] = ()) -> tuple[SystemSpec, Document]:
+def resolve(document: Document, base: Path | None = None, engines: Mapping[str, str] = NO_ENGINES) -> tuple[SystemSpec, Document]:
     """Specification of a system section, and the merged data behind it, each line still known.
 
-    engines : names of pools on which engines of a service run, whose workers say how many devices these have.
+    engines : pools on which a part of a service runs, each with what says how many devices it has, as the begin of a sentence.
 
     Raises
     ------
@@ -52,7 +53,7 @@ def resolve(document: Document, base: Path | None = None, engines: Collection[st
 
 
 def _with_pools(
-    spec: SystemSpec, merged: Document, below: Document, base: Path | None, engines: Collection[str]
+    spec: SystemSpec, merged: Document, below: Document, base: Path | None, engines: Mapping[str, str]
 ) -> tuple[SystemSpec, Document]:
     """A system with its pools, each read as a section of its own."""
     sections = below.data["pools"]
@@ -77,12 +78,10 @@ def _with_pools(
     return spec.model_copy(update={"pools": pools}), merged
 
 
-def _refused_in(name: str, engines: Collection[str]) -> Mapping[str, str]:
+def _refused_in(name: str, engines: Mapping[str, str]) -> Mapping[str, str]:
     """Keys that a pool does not have, each with what it follows from."""
-    if name != READING and name not in engines:
-        return OF_A_POOL
-    workers = "serving.prefill" if name == READING else f"serving.pools.{name}"
-    return OF_A_POOL | dict.fromkeys(("devices", "nodes"), f"the workers of {workers} say how many it has")
+    says = "the workers of serving.prefill say" if name == READING else engines.get(name)
+    return OF_A_POOL if says is None else OF_A_POOL | dict.fromkeys(("devices", "nodes"), f"{says} how many it has")
 
 
 def _pool(section: Document, base: Path | None, refused: Mapping[str, str]) -> tuple[SystemSpec, Document]:

@@ -20,6 +20,7 @@ from crossflow.parallel.strategy.notation import TRANSFORMER, Written, is_by_typ
 from crossflow.parallel.strategy.plan import Plan
 from crossflow.parallel.strategy.transformers import plan_of, plan_of_roles
 from crossflow.workload.dlrm import Dlrm
+from crossflow.workload.sides import both_sides
 from crossflow.workload.spec import DlrmSpec, GemmSpec, LstmSpec, ProgramSpec, TransformerSpec
 from crossflow.workload.transformer import Transformer
 
@@ -196,7 +197,12 @@ def strategy_problem(
     plan, batch = _divided(strategy, workload)
     problem = plan_problem(plan, transformer, batch, balanced=balanced, elements=elements, task=workload.step)
     problem = problem or kinds_problem(plan, kinds, transformer.depth)
-    return problem or next(itertools.chain(_worker_problems(workload, transformer), _draft_problems(workload, strategy)), None)
+    others = (
+        _worker_problems(workload, transformer),
+        _draft_problems(workload, strategy),
+        _apart_problems(workload, strategy, transformer),
+    )
+    return problem or next(itertools.chain(*others), None)
 
 
 def _divided(plan: Plan, workload: TransformerSpec) -> tuple[Plan, int]:
@@ -218,6 +224,11 @@ def _settled(plans: Iterable[Plan], workload: TransformerSpec) -> tuple[Plan, ..
 def worker_plan(workload: TransformerSpec) -> Plan | None:
     """The plan of a worker that reads prompts, one at a time; None where replicas read them. StrategyError for what is none."""
     return None if workload.serving.prefill is None else plan_of(workload.serving.prefill.strategy)
+
+
+def experts_plan(workload: TransformerSpec) -> Plan | None:
+    """The plan of the devices on which the experts lie; None where attention's hold them. StrategyError for what is none."""
+    return None if workload.serving.experts is None else plan_of(workload.serving.experts.strategy)
 
 
 def engine_plans(workload: TransformerSpec) -> dict[str, Plan]:
@@ -258,6 +269,42 @@ def _draft_problems(workload: TransformerSpec, plan: Plan) -> Iterator[str]:
             yield f"{place}.tp: {problem}"
 
 
+def _apart_problems(workload: TransformerSpec, plan: Plan, model: Transformer) -> Iterator[str]:
+    """Why attention with a plan and experts with theirs cannot have devices of their own, as sentences."""
+    pool, place = workload.serving.experts, "serving.experts.strategy"
+    if pool is None:
+        return
+    if max(plan.ep, plan.pp, plan.cp) > 1 or plan.etp or plan.mlp_tp or plan.redundant_experts or _moves_weights(plan):
+        yield f"{plan} says how attention lies, by tp and dp alone; experts have devices of their own, and {place} divides them"
+    whole = 1 if workload.arrives or workload.global_batch % plan.dp else workload.global_batch // plan.dp
+    if plan.micro_batch != whole:
+        yield f"serving.experts.micro_batches says how a step is cut; leave mb{plan.micro_batch} out"
+    try:
+        its = plan_of(pool.strategy)
+    except StrategyError as error:
+        yield f"{place}: {error}"
+        return
+    if its.pp > 1 or its.cp > 1 or its.micro_batch > 1 or _moves_weights(its):
+        yield f"{place}: experts lie on their devices by tp, dp and ep alone, and this is {its}; leave out the rest"
+    elif problem := plan_problem(its, both_sides(model)[1], its.dp, task="decode"):
+        yield f"{place}: {problem}"
+    if not workload.arrives and workload.global_batch // plan.dp < pool.micro_batches:
+        yield (
+            f"serving.experts.micro_batches: {workload.global_batch // plan.dp} requests of each of {plan.dp} copies of attention "
+            f"make no {pool.micro_batches} micro-batches; give fewer, or a larger workload.global_batch"
+        )
+
+
+def _moves_weights(plan: Plan) -> bool:
+    """Whether weights do not lie where they are used: shared out over data ranks, on the host or on a second memory."""
+    return plan.zero >= 3 or bool(plan.far or plan.offload)
+
+
+def _lies_apart(plan: Plan, workload: TransformerSpec, model: Transformer) -> bool:
+    """Whether attention may lie by a plan where the experts have devices of their own; any plan where they have none."""
+    return next(_apart_problems(workload, plan, model), None) is None
+
+
 def _worker_problem(place: str, written: str, model: Transformer) -> str | None:
     """Why the plan of a worker is none, in a sentence."""
     reads = place == "serving.prefill"
@@ -290,7 +337,7 @@ def near_strategies(
         return {}
     (plan, batch), model, task = _divided(strategy, workload), workload.transformer(), workload.step
     listed = neighbouring_plans(plan, model, batch, node=nodes[0], task=task, balanced=balanced, elements=elements, fused=fused)
-    near = (one for one in listed if kinds_problem(one, kinds, model.depth) is None)
+    near = (one for one in listed if kinds_problem(one, kinds, model.depth) is None and _lies_apart(one, workload, model))
     return {as_text(plan, workload): strategy.changes(plan) for plan in _settled(near, workload) if plan != strategy}
 
 
@@ -329,7 +376,7 @@ def _plans(
     model, devices = workload.transformer(), node * count
     batch = devices**2 if workload.arrives else workload.global_batch
     found = legal_plans(model, devices, batch, node=node, task=workload.step, again=levels(model, fused=fused), placed=placed)
-    return (plan for plan in found if kinds_problem(plan, kinds, model.depth) is None)
+    return (plan for plan in found if kinds_problem(plan, kinds, model.depth) is None and _lies_apart(plan, workload, model))
 
 
 def _first_strategy(workload: Divided, nodes: tuple[int, int], kinds: tuple[int, ...]) -> AnyStrategy | None:
