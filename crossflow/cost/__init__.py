@@ -29,5 +29,6 @@ DOORS = {
         "pass_shape", "profile_at", "profile_event", "read_profile", "system_profile"),
     "ranks": ("ELEMENT", "RankGroup", "SystemDelays", "Times"),
     "roofline": ("KernelCosts", "WIDE", "powered", "product_costs", "resources"),
+    "shared_links": ("LinkStream", "LinkUse", "ROUNDING", "USES", "beside", "longer", "longest_busy"),
     "sharding": ("Pricing", "piece_bytes"),
 }  # fmt: skip
