@@ -316,7 +316,8 @@ def test_a_step_tells_what_its_streams_take_from_each_other():
     assert streams["longer_s"] > 0.02 * prediction.step_time
     assert any(note.startswith("the step's own streams of messages share links where they overlap") for note in prediction.notes)
     quick = {SHARED: {"routing": "adaptive"}, "system.network.inter.bandwidth": "1e9 GB/s", "system.network.inter.latency": "0 us"}
-    assert crossflow.predict({**TRAINING, **moe}, quick).to_dict()["congestion"]["streams"]["longer_s"] < 1e-6
+    inside = crossflow.predict({**TRAINING, **moe}, quick).to_dict()["congestion"]["streams"]["longer_s"]
+    assert 0 < inside < 0.05 * streams["longer_s"]  # where rings between nodes pass the links inside them
 
 
 def test_explain_tries_what_keeps_flows_apart():

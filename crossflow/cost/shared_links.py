@@ -78,6 +78,9 @@ def longer(one: LinkStream, other: LinkStream, apart: Array) -> Array:
 
 def beside(one: LinkStream, other: LinkStream, apart: Array) -> tuple[Array, LinkStream]:
     """The same, and both as one stream. Only the first has kernels beside which its messages hide, and a host that it waits for."""
+    if not (one.use.any() and other.use.any()):
+        shape = np.broadcast_shapes(one.time.shape, other.time.shape, apart.shape)
+        return np.zeros(shape), LinkStream(time=apart, use=one.use + other.use, spare=one.spare, idle=one.idle)
     finite = np.isfinite(one.time) & np.isfinite(other.time) & np.isfinite(apart)
     overlap = np.where(finite, np.clip(one.time + other.time - apart, 0.0, np.minimum(one.time, other.time)), 0.0)
     use, added = one.use + other.use, np.zeros(overlap.shape)

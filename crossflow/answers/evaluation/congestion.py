@@ -55,6 +55,13 @@ class CongestedStep:
     @property
     def notes(self) -> Iterator[str]:
         """The same as sentences."""
+        yield from self._of_links
+        if self.streams is not None:
+            yield from self.streams.notes
+
+    @property
+    def _of_links(self) -> Iterator[str]:
+        """What other jobs and colliding flows do."""
         slowed = {key: one for key, one in self.collectives.items() if abs(one.priced - 1.0) > SLOWER}
         if not slowed:
             return
@@ -70,8 +77,6 @@ class CongestedStep:
                 f"congestion changes the step by {100 * (self.step / self.alone - 1):+.2g} %, and by"
                 f" {100 * (self.tail / self.alone - 1):+.2g} % in 1 of {1 / (1 - TAIL):.0f} moments, against a network of its own"
             )
-        if self.streams is not None:
-            yield from self.streams.notes
 
 
 @dataclass(frozen=True, kw_only=True)

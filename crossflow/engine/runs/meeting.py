@@ -44,6 +44,10 @@ def meetings_of(
     passes : the same with gathers and reductions, on links of their own. [s]
     handed : what stages hand over beside their slots, None where slots wait for it.
     """
+    weights, handing, rest = np.zeros((3, 2, *passes[0].shape))
+    uses = [sums.use, sums.gather_use, sums.scatter_use, *([] if handed is None else [handed.use])]
+    if not any(use.any() for use in uses):
+        return Meetings(weights=weights, handing=handing, hidden=rest)
     forward_of, input_of, weight_of = often
     sharded = (
         LinkStream(time=summed(forward_of, sums.gather), use=summed(forward_of, sums.gather_use)),
@@ -52,7 +56,6 @@ def meetings_of(
             use=summed(input_of, sums.gather_use) + summed(weight_of, sums.scatter_use),
         ),
     )
-    weights, handing, rest = np.zeros((3, 2, *passes[0].shape))
     for i, (times, weight) in enumerate(zip((forward_of, input_of), sharded, strict=True)):
         slot = LinkStream(time=plain[i], use=summed(times, sums.use[:, i]), spare=summed(times, sums.spare[:, i]), idle=waits[i])
         weights[i], both = beside(slot, weight, passes[i])
