@@ -3,7 +3,8 @@
 `price` is the one way to price a program: rooflines over every level of memory with the best tiling (`roofline`, `tiling`, `waves`),
 attention, experts and look-ups by their own laws, messages by algorithm, fabric and shared links (`collectives`, `fabrics`, `network`,
 `exchange`), and measured events where a profile has them (`profile`). `passes` has those of a transformer's layers, `machine` is what a
-step runs on. `ranks` tells what many ranks do at once, `nearby` which measured shapes are near.
+step runs on, `shared_links` what streams of messages that overlap on the same links take longer. `ranks` tells what many ranks do at
+once, `nearby` which measured shapes are near.
 
 Takes a program, a placement and an architecture; gives `Prices`. When things start is of `engine`.
 """
