@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 import crossflow
-from crossflow.answers.evaluation.congestion import PortStreams
 from crossflow.base.errors import SpecError
 from crossflow.hardware.architecture.network import Congestion, NeighbourJob
 from crossflow.hardware.mapping.congestion import slowdown
@@ -309,25 +308,16 @@ def test_points_of_a_sweep_are_their_own_predictions():
         assert float(time) == pytest.approx(float(crossflow.predict(one).step_time), rel=1e-12)
 
 
-def test_streams_of_a_step_on_one_port_by_hand():
-    # 2 s that lengthen a step of 10 s, beside 1 s and 3 s behind other work. Spread evenly, 0.8 s of the 2 s meet others and take twice as
-    # long. At once, three share until the first stream of 1 s ends at 3 s; then two share what is left, 1 s each of the first, until 5 s.
-    streams = PortStreams(step=10.0, exposed=2.0, hidden={"all_gather": 1.0, "reduce_scatter": 3.0})
-    assert streams.longer == pytest.approx(0.8)
-    assert streams.most == pytest.approx(3.0)
-    (note,) = streams.notes
-    assert note.endswith("(4 s) share ports with those that lengthen the step, it is about 8 % longer, 30 % at most")
-    alone = PortStreams(step=10.0, exposed=2.0, hidden={})
-    assert (alone.longer, alone.most, [*alone.notes]) == (0.0, 0.0, [])
-
-
-def test_a_step_tells_its_streams_between_nodes():
+def test_a_step_tells_what_its_streams_take_from_each_other():
     moe = {"workload": {"model": "mixtral-8x7b", "global_batch": 64, "sequence": 2048}, "strategy": "tp2-ep8-dp32-z1"}
-    streams = crossflow.predict({**TRAINING, **moe}, {SHARED: {"routing": "adaptive"}}).to_dict()["congestion"]["streams"]
-    assert streams["exposed_s"] > 0
-    assert 0 < streams["longer_s"] <= streams["longer_at_most_s"] <= sum(streams["hidden_s"].values()) + 1e-12
+    prediction = crossflow.predict({**TRAINING, **moe}, {SHARED: {"routing": "adaptive"}})
+    streams = prediction.to_dict()["congestion"]["streams"]
+    assert streams["longer_s"] == pytest.approx(prediction.step_time - streams["apart_step_time_s"])
+    assert streams["longer_s"] > 0.02 * prediction.step_time
+    assert any(note.startswith("the step's own streams of messages share links where they overlap") for note in prediction.notes)
     quick = {SHARED: {"routing": "adaptive"}, "system.network.inter.bandwidth": "1e9 GB/s", "system.network.inter.latency": "0 us"}
-    assert crossflow.predict({**TRAINING, **moe}, quick).to_dict()["congestion"]["streams"]["exposed_s"] < 1e-6
+    inside = crossflow.predict({**TRAINING, **moe}, quick).to_dict()["congestion"]["streams"]["longer_s"]
+    assert 0 < inside < 0.05 * streams["longer_s"]  # where rings between nodes pass the links inside them
 
 
 def test_explain_tries_what_keeps_flows_apart():

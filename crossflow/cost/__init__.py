@@ -3,7 +3,8 @@
 `price` is the one way to price a program: rooflines over every level of memory with the best tiling (`roofline`, `tiling`, `waves`),
 attention, experts and look-ups by their own laws, messages by algorithm, fabric and shared links (`collectives`, `fabrics`, `network`,
 `exchange`), and measured events where a profile has them (`profile`). `passes` has those of a transformer's layers, `machine` is what a
-step runs on. `ranks` tells what many ranks do at once, `nearby` which measured shapes are near.
+step runs on, `shared_links` what streams of messages that overlap on the same links take longer. `ranks` tells what many ranks do at
+once, `nearby` which measured shapes are near.
 
 Takes a program, a placement and an architecture; gives `Prices`. When things start is of `engine`.
 """
@@ -30,5 +31,6 @@ DOORS = {
         "pass_shape", "profile_at", "profile_event", "read_profile", "system_profile"),
     "ranks": ("ELEMENT", "RankGroup", "SystemDelays", "Times"),
     "roofline": ("KernelCosts", "WIDE", "powered", "product_costs", "resources"),
+    "shared_links": ("LinkStream", "LinkUse", "ROUNDING", "USES", "beside", "longer", "longest_busy"),
     "sharding": ("Pricing", "piece_bytes"),
 }  # fmt: skip

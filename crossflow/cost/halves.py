@@ -22,7 +22,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from crossflow.base.arrays import Array, Index, divide
+from crossflow.base.arrays import Array, Index, divide, share_of
+from crossflow.cost.shared_links import LinkStream, LinkUse, longer
 from crossflow.hardware.architecture.execution import preferred
 from crossflow.parallel.blocks import unit_starts
 from crossflow.parallel.strategy.layout import Layout
@@ -37,7 +38,15 @@ if TYPE_CHECKING:  # what its arguments are; the chain of imports stays short
 
 
 def beside_half(
-    job: Job, layout: Layout, machine: Machine, tables: StepTables, times: LayerCosts, blocking: Array, took: Array, busy: Array
+    job: Job,
+    layout: Layout,
+    machine: Machine,
+    tables: StepTables,
+    times: LayerCosts,
+    blocking: Array,
+    took: Array,
+    busy: Array,
+    each: LinkUse,
 ) -> Array:
     """What collectives block where tokens travel beside the kernels of the other half of a step, shape as `Passes.blocking`. [s]
 
@@ -45,6 +54,7 @@ def beside_half(
     ----------
     took : time of every message of the program, all equal ones of it, shape (messages, n). [s]
     busy : time of the kernels of every unit, shape (units, n). [s]
+    each : how every message uses the links, all equal ones of it, shape (USES, messages, n). [s]
     """
     sends, starts = tables.sends, unit_starts(job.model)
     exchange, held = np.zeros((2, *blocking.shape)), np.zeros((2, *busy.shape))
@@ -61,11 +71,30 @@ def beside_half(
     if writes:
         whole = _of_layers(core, starts)
         after = np.where(whole > 0, whole, rest / 2.0)  # a layer without fused attention is cut in the middle
-        left = np.maximum(exposed(ways, np.stack([rest - after, after]), taken), np.minimum(held, ways))
+        parts = np.stack([rest - after, after])
+        met = _met(sends, starts, each, ways, parts)
+        left = np.maximum(np.minimum(exposed(ways, parts, taken) + met, ways), np.minimum(held, ways))
     else:
-        left = (exposed(ways, own, taken) + exposed(ways, rest, taken)) / 2.0
+        met = _met(sends, starts, each, ways, rest[None])
+        left = (exposed(ways, own, taken) + np.minimum(exposed(ways, rest, taken) + met, ways)) / 2.0
     share = np.where(layout.microbatches > 1.0, divide(left, ways), 1.0)
     return np.asarray(blocking - (exchange * (1.0 - share[:, None, None])).sum(axis=0))
+
+
+def _met(sends: Sends, starts: Index, each: LinkUse, ways: Array, parts: Array) -> Array:
+    """What ways take longer that meet the other collectives of a layer on the same links, each beside its part of what is not experts,
+    shape (ways, units, n). [s]
+    """
+    use, others = np.zeros((len(each), *ways.shape)), np.zeros((len(each), *ways.shape[1:]))
+    ahead = sends.backward == 0
+    mine = [both[ahead[both]] for both in (sends.experts, sends.results)]
+    rest = np.setdiff1d(np.flatnonzero(ahead), np.concatenate(mine))
+    for row, whole, values in zip(use, others, each, strict=True):
+        np.add.at(whole, sends.unit[rest], values[rest])
+        for way, members in zip(row, mine, strict=True):
+            np.add.at(way, sends.unit[members], values[members])
+    layers = np.stack([_of_layers(one, starts) for one in others])[:, None] * share_of(parts, parts.sum(axis=0))
+    return longer(LinkStream(time=parts, use=layers), LinkStream(time=ways, use=use), np.maximum(ways, parts))
 
 
 def exposed(way: Array, beside: Array, taken: Array) -> Array:

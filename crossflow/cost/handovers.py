@@ -5,15 +5,20 @@ from __future__ import annotations
 import functools
 import itertools
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from crossflow.base.arrays import Array, Index, Mask
+from crossflow.base.arrays import Array, Index, Mask, share_of
 from crossflow.cost.machine import Machine
 from crossflow.cost.network import counted
-from crossflow.parallel.shapes import Between, Shape
+from crossflow.cost.shared_links import USES, LinkStream, LinkUse
+from crossflow.parallel.shapes import Shape
 from crossflow.parallel.strategy.layout import Layout
 from crossflow.parallel.strategy.schedules import NATURAL, pipeline_order
+
+if TYPE_CHECKING:  # what its arguments are; the chain of imports stays short
+    from crossflow.cost.passes import Steps
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -26,6 +31,7 @@ class Boundaries:
     # shape (2, rows); the number of boundaries where there is none
     onwards: Index
     inwards: Index
+    senders: Index  # row that hands over to each row, forward and backward, itself where there is none, shape (2, rows)
     often: Array  # how often a microbatch crosses every boundary from each row, shape (rows, boundaries). [1]
 
 
@@ -42,15 +48,17 @@ def _boundaries(stages: int, chains: tuple[tuple[int, ...], ...], training: bool
     links = {link: sorted(row % stages for row in link) for chain in chains for link in itertools.pairwise(chain)}
     pairs = sorted({(first, last) for first, last in links.values() if first < last})
     onwards = np.full((2, sum(map(len, chains))), len(pairs))
+    senders = np.tile(np.arange(onwards.shape[1]), (2, 1))
     for (one, later), (first, last) in links.items():
         if first < last:
+            senders[0, later], senders[1, one] = one, later
             onwards[0, one] = onwards[1, later] = pairs.index((first, last))
     inwards = onwards[::-1].copy()
     if not training:
         onwards[1] = len(pairs)
     often = (onwards[:, :, None] == np.arange(len(pairs))).sum(axis=0).astype(float)
     first_stage, last_stage = np.array(pairs, dtype=float).reshape(-1, 2).T[:, :, None]
-    return Boundaries(first=first_stage, last=last_stage, onwards=onwards, inwards=inwards, often=often)
+    return Boundaries(first=first_stage, last=last_stage, onwards=onwards, inwards=inwards, senders=senders, often=often)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -61,6 +69,7 @@ class Handed:
     crosses: Mask  # whether a transfer over each boundary leaves the node, shape (boundaries, n)
     sent: Array  # time of a transfer over each boundary, shape (boundaries, n). [s]
     gathered: Array  # time to put its parts together where receivers do not keep them divided, shape (boundaries, n). [s]
+    use: LinkUse  # how a transfer over each boundary uses the links, shape (USES, boundaries, n). [s]
 
     @functools.cached_property
     def _times(self) -> Array:
@@ -77,6 +86,17 @@ class Handed:
         """Time that what each row needs takes to be handed over to it, forward and backward, shape (2, rows, n). [s]"""
         return np.asarray(self._times[self.boundaries.inwards])
 
+    @functools.cached_property
+    def sending(self) -> LinkStream:
+        """Transfers of each row's results, forward and backward, arrays of shape (2, rows, n)."""
+        use = np.concatenate([self.use, np.zeros((USES, 1, self.use.shape[-1]))], axis=1)
+        return LinkStream(time=self.onwards, use=use[:, self.boundaries.onwards])
+
+    def inwards_after(self, held: Array) -> Array:
+        """Time that what each row needs travels once it no longer holds up its sender, as it does for so long, shape (2, rows, n). [s]"""
+        senders = np.stack([way[mine] for way, mine in zip(held, self.boundaries.senders, strict=True)])
+        return np.where(self.inwards > 0, np.maximum(self.inwards - senders, 0.0), 0.0)
+
     @property
     def scopes(self) -> Array:
         """Transfers of one microbatch in all stages, those inside nodes and those between nodes, shape (2, n). [1]"""
@@ -85,15 +105,16 @@ class Handed:
         return np.stack([often.sum() - outside, outside])
 
 
-def handed_of(layout: Layout, machine: Machine, sizes: Between, times: Between, shape: Shape, *, training: bool) -> Handed:
-    """What the stages of pipelines of one shape hand over, from the sizes and the times of all points."""
-    at = shape.at
+def handed_of(layout: Layout, machine: Machine, steps: Steps, shape: Shape, *, training: bool) -> Handed:
+    """What the stages of pipelines of one shape hand over, from the steps of all points."""
+    at, times = shape.at, steps.between
     found = boundaries(shape.schedule, shape.stages, shape.chunks, shape.microbatches, training=training)
     crosses = layout.crosses(found.first, found.last, at)
     inside, outside = times.transfer[:, at]
     sent = np.where(crosses, outside, inside)
+    use = share_of(np.where(crosses, steps.transfer_use[:, 1][:, None, at], steps.transfer_use[:, 0][:, None, at]), sent)
     if not counted(machine.network):  # the routes between stages that are no neighbours are others
         for i in np.flatnonzero(found.last - found.first > 1):
             pair = layout.jump(int(found.first[i, 0]), int(found.last[i, 0]), crosses[i], at)
-            sent[i] = machine.wires.time("send_recv", sizes.transfer, pair)[at]
-    return Handed(boundaries=found, crosses=crosses, sent=sent, gathered=times.whole[at] + np.zeros_like(sent))
+            sent[i] = machine.wires.time("send_recv", steps.tables.between.transfer, pair)[at]
+    return Handed(boundaries=found, crosses=crosses, sent=sent, gathered=times.whole[at] + np.zeros_like(sent), use=use * sent)

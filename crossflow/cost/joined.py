@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from crossflow.base.arrays import Array
-from crossflow.cost.passes import Passes, State, Steps
+from crossflow.cost.passes import OF_WEIGHTS, Passes, State, Steps
 from crossflow.cost.price import LayerCosts
 from crossflow.cost.roofline import KernelCosts
 from crossflow.parallel.shapes import Between
@@ -26,6 +26,7 @@ def joined(parts: Sequence[Steps], between: Between) -> Steps:
         passes=_passes([part.passes for part in parts], times, resources),
         state=_state([part.state for part in parts]),
         between=between,
+        transfer_use=parts[0].transfer_use,
     )
 
 
@@ -78,7 +79,7 @@ def _passes(passes: Sequence[Passes], times: Sequence[LayerCosts], resources: tu
 
 
 def _state(states: Sequence[State]) -> State:
-    arrays = {name: _side_by_side([getattr(one, name) for one in states], -2) for name in ("reduce", "scatter", "gather", "regather")}
+    arrays = {name: _side_by_side([getattr(one, name) for one in states], -2) for name in OF_WEIGHTS}
     return State(**arrays, optimizer=_optimizer([one.optimizer for one in states]), copies=None)
 
 

@@ -17,7 +17,8 @@ from crossflow.hardware.architecture.template import Host
 class Machine:
     """What a step runs on: device, network, devices of a node, software; the node's host and measured events where they are known.
 
-    With `least` every kernel takes its lower bound, and a step is not longer than any that runs there.
+    With `least` every kernel takes its lower bound, and a step is not longer than any that runs there. With `apart` each stream of messages
+    of a step has links of its own.
     """
 
     architecture: Architecture
@@ -27,6 +28,7 @@ class Machine:
     host: Host | None = None
     profile: Profile | None = None
     least: bool = False
+    apart: bool = False
 
     @functools.cached_property
     def wires(self) -> Wires:

@@ -20,16 +20,17 @@ import numpy as np
 from crossflow.base.arrays import Array, divide
 from crossflow.cost import collectives
 from crossflow.cost.exchange import group_time, held_time
-from crossflow.cost.fabrics import Fabric, Path, direct_time, fabric_of, fabric_time, path, path_time
+from crossflow.cost.fabrics import BONDED, Fabric, Path, direct_time, fabric_of, fabric_time, path, path_time
 from crossflow.cost.profile import Profile
+from crossflow.cost.shared_links import BESIDE_BUSY, INSIDE, INSIDE_BUSY, OUTSIDE, OUTSIDE_BUSY, USES, LinkUse
 from crossflow.hardware.architecture.model import Architecture, Port
-from crossflow.hardware.architecture.network import NetworkSpec
+from crossflow.hardware.architecture.network import CLOS, NetworkSpec
 from crossflow.hardware.architecture.software import PeerAllReduce, SoftwareStack
 from crossflow.hardware.mapping.congestion import Pattern, Slowdown, slowdown
 from crossflow.hardware.mapping.placement import GROUP, AxisRoute, Placement, level_bandwidths, pair_route, place_group
 from crossflow.hardware.mapping.spread import LinkSpread
 from crossflow.hardware.mapping.topology import Network
-from crossflow.hardware.mapping.wiring import ANY_WIRING, switched, wired
+from crossflow.hardware.mapping.wiring import ANY_WIRING, WhichLevel, switched, wired
 from crossflow.program.collectives import ring_volume, sent_bytes
 from crossflow.program.groups import ExpertGroup, Group, Pair
 from crossflow.program.program import Message, MessageTable
@@ -293,6 +294,45 @@ class Wires:
         for _, group, rows in table.kinds:
             if isinstance(group, ExpertGroup):
                 found[rows] = held_time(table.sizes[rows], group, self.architecture)
+        return found
+
+    def used(self, collective: str, size: Array, group: Group, time: Array) -> LinkUse:
+        """How collectives that take a time [s] use the links of both tiers, shape (USES, ..., n); `crossflow.cost.shared_links`. [s]
+
+        Tiers of direct links are left out: groups along different axes of a mesh have different links there.
+        """
+        found = np.zeros((USES, *time.shape))
+        if not group.several or not time.any():
+            return found
+        twice = self.time(collective, 2.0 * size, group)
+        with np.errstate(invalid="ignore"):
+            busy = np.where(np.isfinite(time), np.clip(twice - time, 0.0, time), 0.0)
+        near = np.minimum(group.size, self.node) if self.network.intra.fabric == "nvl72" else group.per_node
+        out, beside = np.broadcast_to(group.size > near, time.shape), np.zeros(1)
+        inside, outside = (self._meeting(level) for level in ("intra", "inter"))
+        if self.network.intra.fabric in BONDED and inside and outside:
+            sent = sent_bytes(collective, np.asarray(size, dtype=float), group.size, near)[0]
+            beside = np.minimum(divide(sent, self.fabric.switched), busy)
+        within, between = ~out & inside, out & outside
+        for row, kept, values in (
+            (INSIDE, within, time), (OUTSIDE, between, time), (INSIDE_BUSY, within, busy), (OUTSIDE_BUSY, between, busy),
+            (BESIDE_BUSY, between, beside),
+        ):  # fmt: skip
+            found[row] = np.where(kept, values, 0.0)
+        return found
+
+    def _meeting(self, which: WhichLevel) -> bool:
+        """Whether all messages of a device on a tier pass the same links, whatever groups they are among."""
+        level = getattr(self.network, which)
+        if which == "intra" and level.fabric not in (*SWITCHED, *PLACED):
+            return False
+        return level.wiring in (*CLOS, "dragonfly")
+
+    def table_used(self, table: MessageTable, times: Array) -> LinkUse:
+        """The same of every message that takes a time, shape (USES, messages, n). [s]"""
+        found = np.zeros((USES, *table.sizes.shape))
+        for collective, group, rows in table.kinds:
+            found[:, rows] = self.used(collective, table.sizes[rows], group, times[rows])
         return found
 
     def cost(self, message: Message, group: Group) -> tuple[Array, Array, Array, Array]:

@@ -9,13 +9,14 @@ from statistics import NormalDist
 
 import numpy as np
 
-from crossflow.base.arrays import Array, Index, Mask, at_points, divide
+from crossflow.base.arrays import Array, Index, Mask, at_points, divide, share_of
 from crossflow.base.formats import FORMATS
 from crossflow.cost.halves import beside_half, exposed
 from crossflow.cost.machine import Machine
 from crossflow.cost.price import LayerCosts, layer_costs
 from crossflow.cost.profile import Profile, optimizer_shape, where_measured
 from crossflow.cost.roofline import KernelCosts, pass_costs
+from crossflow.cost.shared_links import USES, LinkStream, LinkUse, longer
 from crossflow.cost.tiers import over_products, updated_far, with_second_memory
 from crossflow.hardware.architecture.software import SoftwareStack
 from crossflow.parallel.activations import activations
@@ -23,13 +24,14 @@ from crossflow.parallel.blocks import PHASES, unit_starts, units
 from crossflow.parallel.offload import MASTER, Copies, activations_on_host, kept_on_host, master_size, states_size
 from crossflow.parallel.shapes import Between, Shape
 from crossflow.parallel.strategy.layout import Layout
-from crossflow.parallel.tables import COLLECTIVES, OF, StepTables
+from crossflow.parallel.tables import COLLECTIVES, OF, Sends, StepTables
 from crossflow.parallel.tiers import FarTraffic, far_traffic, far_update
 from crossflow.parallel.weights import Weights, weight_sizes
 from crossflow.program.program import Program
 from crossflow.workload.job import Job
 
 WEIGHT = PHASES.index("weight")
+OF_WEIGHTS = ("reduce", "scatter", "gather", "regather", "reduce_use", "scatter_use", "gather_use", "regather_use")  # arrays of `State`
 NODE = 8.0  # devices of which the slowest sets the pace that stacks were fitted to
 
 
@@ -47,6 +49,10 @@ class Passes:
     hides : time of collectives that run beside the weights' gradients, shape (collectives, units, n). [s]
     measured : of the time of collectives, what was measured, shape (passes, units, n). [s]
     host : time that the host needs, shape (passes, units, n); of the weights' gradients, shape (units, n). [s]
+    use : how collectives use the links (`crossflow.cost.shared_links`), shape (USES, passes, units, n). [s]
+    spare : by how much longer those inside a node and between nodes could be that hide beside kernels, but for those beside the weights'
+        gradients, at most twice as long; shape (2, passes, units, n). [s]
+    hides_use : use of those beside the weights' gradients, shape (USES, units, n). [s]
     """
 
     device: Array
@@ -57,6 +63,9 @@ class Passes:
     measured: Array
     host: Array
     host_weight: Array
+    use: LinkUse
+    spare: Array
+    hides_use: LinkUse
 
     def at(self, points: Index) -> Passes:
         """Passes of some of the points."""
@@ -76,6 +85,7 @@ class State:
     optimizer : cost of the optimizer on the parameters whose states the device holds.
     far : bytes that an update reads and writes on the second memory, shape (2, units, n); None where nothing lies there. [B]
     copies : what is copied to the host and back, where anything is kept there.
+    reduce_use, scatter_use, gather_use, regather_use : how the collectives use the links, shape (USES, units, n). [s]
     """
 
     reduce: Array
@@ -84,6 +94,10 @@ class State:
     regather: Array
     optimizer: KernelCosts
     copies: Copies | None
+    reduce_use: LinkUse
+    scatter_use: LinkUse
+    gather_use: LinkUse
+    regather_use: LinkUse
     far: Array | None = None
 
     @property
@@ -93,7 +107,7 @@ class State:
 
     def at(self, points: Index) -> State:
         """State of some of the points."""
-        arrays = {name: at_points(getattr(self, name), points) for name in ("reduce", "scatter", "gather", "regather")}
+        arrays = {name: at_points(getattr(self, name), points) for name in OF_WEIGHTS}
         copies, far = self.copies, None if self.far is None else at_points(self.far, points)
         return State(**arrays, optimizer=self.optimizer.at(points), copies=None if copies is None else copies.at(points), far=far)
 
@@ -107,6 +121,7 @@ class Steps:
     passes: Passes
     state: State
     between: Between
+    transfer_use: LinkUse  # how transfers inside a node and between nodes use the links, shape (USES, 2, n)
     far: FarTraffic | None = None  # what passes move on the second memory, where any plan keeps anything there
 
     def of(self, shape: Shape) -> Steps:
@@ -131,15 +146,30 @@ def steps_of(job: Job, layout: Layout, machine: Machine, tables: StepTables) -> 
     if layout.far and second is not None:
         far = over_products(far_traffic(job, layout, machine.stack, second.page), times)
         times = with_second_memory(times, far, machine.architecture.memory, second)
-    inside, outside, whole, tied = (machine.wires.time(*one) for one in tables.between.each(layout))
+    each, meets = tables.between.each(layout), _meets(tables) and not (machine.apart or machine.least)
+    inside, outside, whole, tied = (machine.wires.time(*one) for one in each)
+    transfer_use = np.zeros((USES, 2, len(layout)))
+    for place, (one, time) in enumerate(zip(each[:2], (inside, outside), strict=True) if meets else ()):
+        transfer_use[:, place] = machine.wires.used(*one, time)
     if job.training and machine.architecture.execution.variation.any():
         bound = times.bound.copy()
         bound[0] *= slowest(layout.devices, machine.architecture.execution.variation)
         times = dataclasses.replace(times, bound=bound)
     return Steps(
-        tables=tables, times=times, passes=_passes(job, layout, machine, tables, times), state=_state(job, layout, machine, tables.weights),
-        between=Between(transfer=np.array([inside, outside]), whole=whole, tied=tied), far=far,
+        tables=tables, times=times, passes=_passes(job, layout, machine, tables, times, meets=meets),
+        state=_state(job, layout, machine, tables.weights, meets=meets),
+        between=Between(transfer=np.array([inside, outside]), whole=whole, tied=tied), transfer_use=transfer_use, far=far,
     )  # fmt: skip
+
+
+def _meets(tables: StepTables) -> bool:
+    """Whether streams of a step may meet on links: collectives of passes, those of weights, and what stages hand over."""
+    several = (
+        any(group.several for _, group, _ in tables.sends.table.kinds),
+        any(message.group.several for message in tables.weights.messages),
+        bool(tables.between.transfer.any()),
+    )
+    return sum(several) > 1 or len(tables.sends.exchanged) > 0
 
 
 def slowest(devices: Array, variation: Array) -> Array:
@@ -155,12 +185,14 @@ def slowest(devices: Array, variation: Array) -> Array:
     return np.asarray(1.0 + variation * beyond)
 
 
-def _passes(job: Job, layout: Layout, machine: Machine, tables: StepTables, times: LayerCosts) -> Passes:
-    """Passes of every unit, with what is computed and sent again."""
+def _passes(job: Job, layout: Layout, machine: Machine, tables: StepTables, times: LayerCosts, *, meets: bool) -> Passes:
+    """Passes of every unit, with what is computed and sent again; `meets` says whether other streams may be on the same links."""
     stack, host, full = machine.stack, machine.stack.host, tables.recomputed
     sends, shape = tables.sends, full.shape
     of, phase, unit = sends.collective, sends.backward, sends.unit
-    took, known = (sends.counts * part for part in machine.wires.times(sends.table))
+    alone, known = machine.wires.times(sends.table)
+    took, known = sends.counts * alone, sends.counts * known
+    each = sends.counts * machine.wires.table_used(sends.table, alone) if meets else np.zeros((USES, *alone.shape))
     sent = np.zeros((len(COLLECTIVES), 2, *shape))
     calls, listed, measured = np.zeros((3, 2, *shape))
     hides = np.zeros((len(COLLECTIVES), *shape))
@@ -174,25 +206,28 @@ def _passes(job: Job, layout: Layout, machine: Machine, tables: StepTables, time
     parts = np.concatenate([times.bound, times.launch[None]])
     backward = (parts * tables.back).sum(axis=2)
     backward[-1] += full * _firsts(tables.units) * host.stall
-    blocking = sent.copy()
+    blocking, spare = sent.copy(), np.zeros_like(took)
     blocking[:, 1] -= hides
     for i in sends.pieces:
         product, group = times.each[list(sends.ops[i].beside)].sum(axis=0), tables.program.messages[i].group
         assert group is not None
         blocking[of[i], phase[i], unit[i]] -= hidden_in_pieces(took[i], product, group.size)
+        spare[i] = left_beside(took[i], product * (group.size - 1.0) / group.size)
     for i in sends.kernels if stack.overlap.context else ():  # what the next step of a ring needs travels beside the kernel of this one
-        blocking[of[i], phase[i], unit[i]] -= np.minimum(took[i], sends.counts[i] * times.each[sends.ops[i].beside[0]])
+        kernel = sends.counts[i] * times.each[sends.ops[i].beside[0]]
+        blocking[of[i], phase[i], unit[i]] -= np.minimum(took[i], kernel)
+        spare[i] = left_beside(took[i], kernel)
     blocking = np.maximum(blocking, 0.0)  # rounding may leave a difference of equal sums below zero
     for forward_too in (sent.swapaxes(0, 1), blocking.swapaxes(0, 1), measured, calls, listed):
         forward_too[1] += _once_more(full, forward_too[0])
-    device = np.stack([(parts * tables.ahead).sum(axis=2), backward], axis=1)
+    device, left_over = np.stack([(parts * tables.ahead).sum(axis=2), backward], axis=1), np.zeros((2, 2, *shape))
     if len(sends.exchanged):
         busy = device.sum(axis=0)
         busy[1] += parts[:, :, WEIGHT].sum(axis=0)
         if job.training:
-            blocking = _beside_microbatch(job, layout, machine, tables, blocking, busy)
+            blocking, left_over = _beside_microbatch(job, layout, machine, tables, blocking, busy, each)
         else:
-            blocking = beside_half(job, layout, machine, tables, times, blocking, took, busy[0])
+            blocking = beside_half(job, layout, machine, tables, times, blocking, took, busy[0], each)
     launched = times.kernels + _more_launches(job, layout, stack)
     issued = np.array([(launched * way).sum(axis=1) for way in (tables.ahead, tables.back)]) + calls
     graphs, kernel = captured(tables.units, stack) & job.training, issue_time(job, layout, stack)
@@ -205,7 +240,30 @@ def _passes(job: Job, layout: Layout, machine: Machine, tables: StepTables, time
         measured=measured,
         host=np.where(graphs, calls * kernel + host.graph, issued * kernel + host.layer) + listed * host.rank,
         host_weight=np.where(graphs, 0.0, launched[:, WEIGHT] * kernel),
+        use=_uses(tables, each),
+        spare=_uses(tables, spare * (each[:2] > 0)) + left_over,
+        hides_use=_of_units(sends, each, hiding, shape),
     )
+
+
+def _uses(tables: StepTables, each: Array, of: Index | slice = slice(None)) -> Array:
+    """Figures of every message, all equal ones of it, shape (figures, messages, n), or of some of them, by pass and unit, shape (figures,
+    passes, units, n).
+    """
+    sends, found = tables.sends, np.zeros((len(each), 2, *tables.recomputed.shape))
+    for row, values in zip(found, each, strict=True):
+        if values.any():
+            np.add.at(row, (sends.backward[of], sends.unit[of]), values[of])
+            row[1] += _once_more(tables.recomputed, row[0])
+    return found
+
+
+def _of_units(sends: Sends, each: Array, which: Index, shape: tuple[int, ...]) -> Array:
+    """The same of some messages by unit, shape (figures, units, n)."""
+    found = np.zeros((len(each), *shape))
+    for row, values in zip(found, each, strict=True):
+        np.add.at(row, sends.unit[which], values[which])
+    return found
 
 
 def issue_time(job: Job, layout: Layout, stack: SoftwareStack) -> Array:
@@ -254,8 +312,11 @@ def _more_launches(job: Job, layout: Layout, stack: SoftwareStack) -> Array:
     return found
 
 
-def _beside_microbatch(job: Job, layout: Layout, machine: Machine, tables: StepTables, blocking: Array, busy: Array) -> Array:
-    """What collectives block where tokens travel to experts beside the kernels of another microbatch, shape as `Passes.blocking`. [s]
+def _beside_microbatch(
+    job: Job, layout: Layout, machine: Machine, tables: StepTables, blocking: Array, busy: Array, each: LinkUse
+) -> tuple[Array, Array]:
+    """What collectives block where tokens travel to experts beside the kernels of another microbatch, shape as `Passes.blocking`, and by
+    how much longer these ways could be, shape as `Passes.spare`. [s]
 
     A pass forward of one microbatch and a pass backward of another run together, layer by layer. The way to the experts and the way back of
     the one are beside the experts and beside the rest of the layer of the other. What a way takes beyond them it blocks; meanwhile it takes
@@ -265,6 +326,7 @@ def _beside_microbatch(job: Job, layout: Layout, machine: Machine, tables: StepT
     Parameters
     ----------
     busy : time of kernels of every unit, forward and backward with the weights' gradients, shape (2, units, n). [s]
+    each : how every message uses the links, all equal ones of it, shape (USES, messages, n). [s]
     """
     sends, exchange = tables.sends, np.zeros_like(blocking)
     mine = sends.exchanged
@@ -272,14 +334,24 @@ def _beside_microbatch(job: Job, layout: Layout, machine: Machine, tables: StepT
     np.add.at(exchange, (sends.collective[mine], sends.backward[mine], sends.unit[mine]), took)
     exchange[:, 1] += _once_more(tables.recomputed, exchange[:, 0])
     kernels = busy + (blocking - exchange).sum(axis=0)
-    starts, layers = unit_starts(job.model), np.zeros_like(kernels.swapaxes(0, 1))
-    np.add.at(layers, starts, kernels.swapaxes(0, 1))
-    beside = np.stack([kernels, layers[starts].swapaxes(0, 1) - kernels])[:, ::-1]  # of the other pass: its experts, the rest of its layer
-    way = exchange.sum(axis=0) / 2.0
-    left = exposed(way, beside, machine.stack.overlap.exchange_units).sum(axis=0)
+    starts, way = unit_starts(job.model), exchange.sum(axis=0) / 2.0
+    use = _uses(tables, each, mine)
+    others = LinkStream(time=_of_others(kernels, starts), use=_of_others(_uses(tables, each) - use, starts))
+    met = longer(others, LinkStream(time=way, use=use[:, None] / 2.0), np.maximum(way, others.time))
+    left = np.minimum(exposed(way, others.time, machine.stack.overlap.exchange_units) + met, way).sum(axis=0)
     alone = np.minimum(layout.unpaired / layout.microbatches, 1.0)
     share = divide(left, 2.0 * way) * (1.0 - alone) + alone
-    return np.asarray(blocking - exchange * (1.0 - share))
+    spare = left_beside(way, others.time).sum(axis=0) * (1.0 - alone) * share_of(use[:2], use[:2].sum(axis=0))
+    return np.asarray(blocking - exchange * (1.0 - share)), spare
+
+
+def _of_others(values: Array, starts: Index) -> Array:
+    """What the other pass has of values of shape (..., passes, units, n): in the unit itself, and in the rest of its layer; the two come
+    before the axis of passes.
+    """
+    layers = np.zeros_like(values)
+    np.add.at(np.moveaxis(layers, -2, 0), starts, np.moveaxis(values, -2, 0))
+    return np.stack([values, layers[..., starts, :] - values], axis=-4)[..., ::-1, :, :]
 
 
 def hidden_in_pieces(sent: Array, product: Array, ranks: Array) -> Array:
@@ -289,6 +361,11 @@ def hidden_in_pieces(sent: Array, product: Array, ranks: Array) -> Array:
     one piece in so many (Wang et al., "Overlap Communication with Dependent Computation via Decomposition", ASPLOS 2023).
     """
     return np.minimum(sent, product * (ranks - 1.0) / ranks)
+
+
+def left_beside(sent: Array, kernels: Array) -> Array:
+    """By how much longer messages may be that kernels hide before they block, at most twice as long. [s]"""
+    return np.clip(kernels - sent, 0.0, sent)
 
 
 def _once_more(often: Array, taken: Array) -> Array:
@@ -302,16 +379,21 @@ def _firsts(names: tuple[str, ...]) -> Mask:
     return np.array([".0." in name for name in names])[:, None]
 
 
-def _state(job: Job, layout: Layout, machine: Machine, weights: Weights) -> State:
-    """Time of the collectives that sharded or replicated weights need, and of the optimizer."""
+def _state(job: Job, layout: Layout, machine: Machine, weights: Weights, *, meets: bool) -> State:
+    """Time of the collectives that sharded or replicated weights need, and of the optimizer; `meets` as of `_passes`."""
     shape = weights.parameters.shape
     reduce, scatter = np.zeros((2, len(COLLECTIVES), *shape))
     gather, regather = np.zeros((2, *shape))
+    reduce_use, scatter_use, gather_use, regather_use = np.zeros((4, USES, *shape))
     for message in weights.messages:
-        time = machine.wires.time(message.collective, message.whole, message.group) * message.share
+        whole = machine.wires.time(message.collective, message.whole, message.group)
+        time = whole * message.share
         reductions = (scatter if message.sharded else reduce)[OF[message.collective]]
         into = {"reduce": reductions, "gather": gather, "regather": regather}[message.role]
         into += time
+        if meets:
+            use = {"reduce": scatter_use if message.sharded else reduce_use, "gather": gather_use, "regather": regather_use}[message.role]
+            use += machine.wires.used(message.collective, message.whole, message.group, whole) * message.share
     optimizer = optimizer_costs(job, weights.owned * (1.0 - kept_on_host(layout, "optimizer")), machine)
     second, far = machine.architecture.second, None
     if layout.far and second is not None and job.training:
@@ -319,7 +401,7 @@ def _state(job: Job, layout: Layout, machine: Machine, weights: Weights) -> Stat
         optimizer = updated_far(optimizer, far, machine.architecture.memory, second)
     return State(
         reduce=reduce, scatter=scatter, gather=gather, regather=regather, far=far,
-        optimizer=optimizer,
+        reduce_use=reduce_use, scatter_use=scatter_use, gather_use=gather_use, regather_use=regather_use, optimizer=optimizer,
         copies=_copies(job, layout, machine, weights.owned),
     )  # fmt: skip
 

@@ -11,7 +11,7 @@ LIMIT = 5  # seconds of processor time that a test may take beyond five times wh
 TESTS = {
     "cost": "cost_anchors energy_anchors sharding_anchors offload_anchors emulation collectives fabrics roofline tiling waves lookups "
     "nearby one_price spread software events_list attention_kernels experts expert_overlap products power "
-    "unlike",
+    "unlike shared_links",
     "program": "program_anchors program operations engine lookups statespace dlrm_program blocks windows formats transform replay_kernels",
     "engine": "engine_anchors engine dlrm events schedule sharded physics context transform unlike",
     "engine/timeline": "pipeline timeline trace compare distsim schedules",
@@ -25,7 +25,7 @@ TESTS = {
     "expert_overlap",
     "workload/requests": "requests_draws requests_reading requests_cli requests_scenario",
     "engine/runs": "step_anchors offload_anchors chunk_anchors cross_anchors zero_anchors dlrm_anchors transformer_step memory dlrm "
-    "dlrm_program mtp offload sharded links timeline windows context serving expert_overlap recomputed unlike",
+    "dlrm_program mtp offload sharded links timeline windows context serving expert_overlap recomputed unlike shared_links",
 }
 
 

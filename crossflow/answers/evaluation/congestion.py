@@ -16,21 +16,17 @@ from crossflow.answers.evaluation.recommendation import recommendation_program
 from crossflow.answers.points import variant
 from crossflow.answers.scenario import Scenario
 from crossflow.base.arrays import plain
-from crossflow.base.units import show
 from crossflow.cost.network import LaidGroups, Wires, message_steps
 from crossflow.engine.runs.transformer import transformer_step
 from crossflow.hardware.mapping.congestion import TAIL, Slowdown
-from crossflow.hardware.mapping.flows import FlowPaths, finish_times
 from crossflow.parallel.batches import laid_out
 from crossflow.parallel.strategy.hierarchy import Hierarchy
 from crossflow.parallel.strategy.plan import Plan
 
 CONGESTION = "system.network.inter.congestion"
 SLOWER = 1e-9  # share by which a collective takes longer, from which on it is told
-LITTLE = 0.01  # share of a step from which on it is told what its own streams may add
+LITTLE = 0.01  # share of a step from which on it is told what its own streams add
 MOST_TOLD = 4  # collectives in a note
-ENDLESS = 1e9  # by which a network is better where its messages take no time
-LEAST = 1e-9  # share of a collective's time from which on it is hidden
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,7 +38,7 @@ class CongestedStep:
     step: float
     alone: float
     tail: float
-    streams: PortStreams | None  # of a transformer
+    streams: SharedStreams | None  # of a transformer
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data; times in s."""
@@ -59,6 +55,13 @@ class CongestedStep:
     @property
     def notes(self) -> Iterator[str]:
         """The same as sentences."""
+        yield from self._of_links
+        if self.streams is not None:
+            yield from self.streams.notes
+
+    @property
+    def _of_links(self) -> Iterator[str]:
+        """What other jobs and colliding flows do."""
         slowed = {key: one for key, one in self.collectives.items() if abs(one.priced - 1.0) > SLOWER}
         if not slowed:
             return
@@ -74,46 +77,26 @@ class CongestedStep:
                 f"congestion changes the step by {100 * (self.step / self.alone - 1):+.2g} %, and by"
                 f" {100 * (self.tail / self.alone - 1):+.2g} % in 1 of {1 / (1 - TAIL):.0f} moments, against a network of its own"
             )
-        if self.streams is not None:
-            yield from self.streams.notes
 
 
 @dataclass(frozen=True, kw_only=True)
-class PortStreams:
-    """Messages of a step between nodes that may overlap on the port of a device; each is priced as if it had the port to itself."""
+class SharedStreams:
+    """What a step takes where its own streams of messages overlap on the same links, and where each has links of its own. [s]"""
 
-    step: float  # [s]
-    exposed: float  # time of those that lengthen the step. [s]
-    hidden: Mapping[str, float]  # of those behind other work, by collective. [s]
-
-    @property
-    def longer(self) -> float:
-        """What the step would be longer if hidden messages were spread evenly over it: both share the port where they meet. [s]
-
-        While a share h of the step has a hidden message, h of the exposed ones meet it, and take twice as long.
-        """
-        return self.exposed * min(sum(self.hidden.values()) / self.step, 1.0)
-
-    @property
-    def most(self) -> float:
-        """The same if all of them met at once, each collective a stream of its own: flows on one link, max-min fair. [s]"""
-        sizes = np.array([self.exposed, *self.hidden.values()])
-        paths = FlowPaths.of(np.arange(sizes.size), np.zeros(sizes.size, dtype=int), np.ones(sizes.size), flows=sizes.size, links=1)
-        return float(finish_times(paths, np.ones(1), sizes, np.zeros(sizes.size))[0]) - self.exposed
+    step: float
+    apart: float
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data; times in s."""
-        return {"exposed_s": self.exposed, "hidden_s": dict(self.hidden), "longer_s": self.longer, "longer_at_most_s": self.most}
+        return {"apart_step_time_s": plain(self.apart), "longer_s": plain(self.step - self.apart)}
 
     @property
     def notes(self) -> Iterator[str]:
-        """The same as a sentence, where it may matter."""
-        if np.isfinite(self.step) and self.most > LITTLE * self.step:
-            behind = show(sum(self.hidden.values()), "s")
-            evenly, most = (f"{100 * longer / self.step:.2g} %" for longer in (self.longer, self.most))
+        """The same as a sentence, where it matters."""
+        if np.isfinite(self.step) and self.step > (1.0 + LITTLE) * self.apart:
             yield (
-                f"the step's own messages between nodes are priced one by one: where those behind other work ({behind}) share ports with"
-                f" those that lengthen the step, it is about {evenly} longer, {most} at most"
+                "the step's own streams of messages share links where they overlap:"
+                f" it is {100 * (self.step / self.apart - 1):.2g} % longer than with links for each"
             )
 
 
@@ -138,25 +121,12 @@ _OTHERS: tuple[Mapping[str, Any], ...] = ({CONGESTION: None}, {f"{CONGESTION}.qu
 Slowed: TypeAlias = Mapping[tuple[str, LaidGroups], Slowdown]  # what every collective between nodes loses
 
 
-def _of_plan(scenario: Scenario, plan: Plan) -> tuple[Slowed, PortStreams | None]:
-    """What collectives of a transformer lose, from what the prices of its step ask for; and its messages between nodes."""
+def _of_plan(scenario: Scenario, plan: Plan) -> tuple[Slowed, SharedStreams]:
+    """What collectives of a transformer lose, from what the prices of its step ask for; and what its own streams do."""
     runs_on, job = replace(machine(scenario, scenario.architecture)), scenario.job()  # with wires that have priced nothing yet
     layout = laid_out(job, [plan], np.array([float(scenario.workload_batch)]), runs_on.node, runs_on.stack)
-    port = runs_on.architecture.inter
-    outcome = transformer_step(job, layout, runs_on)
-    if port is None or not np.isfinite(outcome.total[0]):
-        return runs_on.wires.slowed, None
-    endless = replace(runs_on.architecture, inter=replace(port, bandwidth=port.bandwidth * ENDLESS, latency=port.latency / ENDLESS))
-    inside = transformer_step(job, layout, replace(runs_on, architecture=endless))
-    exposed, hidden = 0.0, {}
-    for name, whole in outcome.communication.items():
-        between, shown = (float((now[name] - then[name])[0]) for now, then in (
-            (outcome.communication, inside.communication), (outcome.exposed, inside.exposed),
-        ))  # fmt: skip
-        exposed += max(shown, 0.0)
-        if between - shown > LEAST * float(whole[0]):
-            hidden[name] = between - shown
-    return runs_on.wires.slowed, PortStreams(step=float(outcome.total[0]), exposed=exposed, hidden=hidden)
+    step, apart = (float(transformer_step(job, layout, one).total[0]) for one in (runs_on, replace(runs_on, apart=True)))
+    return runs_on.wires.slowed, SharedStreams(step=step, apart=apart)
 
 
 def _of_program(scenario: Scenario) -> Slowed:

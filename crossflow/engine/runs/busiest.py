@@ -29,6 +29,7 @@ class Busiest:
     weights: Array  # of how many weights of every unit the stage keeps gradients, shape (units, n). [1]
     waits: Array  # what the host takes longer than the device in passes
     beside: Array  # what gathers and reductions of sharded weights, and copies, take longer than that
+    met: Array  # what passes take longer where their collectives meet others than those of weights on the same links
     grown: Array  # what reductions of gradients after each pass lengthen it (PipeDream)
     transfer: Array  # of what passes hand over the way itself
     whole: Array  # and the time to put its parts together
@@ -99,14 +100,14 @@ def parts_of(layout: Layout, machine: Machine, steps: Steps, sums: UnitSums, fou
     handing = found.transfer + found.whole
     sending = np.zeros_like(handing) if stack.overlap.pipeline else handing
     compute, memory_bound, other = device[0], device[1:-1].sum(axis=0), device[-1] + host
-    outside = sent.net.sum(axis=0) + found.beside + found.late + found.grown + sending + tied + found.renewed + found.regather
+    outside = sent.net.sum(axis=0) + found.beside + found.late + found.grown + found.met + sending + tied + found.renewed + found.regather
     bubble = found.total - compute - memory_bound - other - outside
     bubble[bubble < 1e-12 * found.total] = 0.0
     units = unit_times(steps, sums, found, trained)
     units[1:, 0] += tied  # the first unit's is the table that the ends of a pipeline share
     return {
         "total": found.total, "compute": compute, "memory_bound_compute": memory_bound, "exposed_communication": outside, "bubble": bubble,
-        "other": other, "device": device, "waits": host, "units": units, "between": np.array([handing, sending]),
+        "other": other, "device": device, "waits": host, "units": units, "between": np.array([handing, sending + found.met]),
         "sent": _all_sent(sent, found, tied, copied, _taken(trained, state.regather)),
         "exposed": _exposed(sent, found, tied, blocks=not stack.overlap.pipeline),
         "handed": found.handed,
@@ -129,6 +130,9 @@ def _exposed(sent: StageCollectives, found: Busiest, tied: Array, *, blocks: boo
         + found.beside * share_of(sent.behind, sent.behind.sum(axis=0))
         + (found.late + found.grown) * share_of(sent.final, sent.final.sum(axis=0))
     )
+    hidden = np.maximum(sent.sent - sent.net, 0.0)
+    hidden[OF["send_recv"]] += found.transfer * float(not blocks)
+    whole += found.met * share_of(hidden, hidden.sum(axis=0))
     more = [("all_gather", found.regather), ("host_copy", found.renewed), ("all_reduce", tied)]
     for name, time in [*more, *([("send_recv", found.transfer), ("all_gather", found.whole)] if blocks else [])]:
         whole[OF[name]] += time

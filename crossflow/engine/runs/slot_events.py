@@ -208,6 +208,7 @@ class StepPasses:
         self._copied(made, kind, row)
         made.units = max(made.units, made.data)
         if kind != WEIGHT:
+            made.units = made.add("waiting for shared links", COMPUTE, WAIT, made.units, float(self.slots.shared[kind, row, 0]), -1)
             for name, time in self.transfer(int(self.slots.handed.boundaries.onwards[kind, row]), self.handed(kind, row)):
                 made.send(name, PIPELINE, time, -1)
         # What the host takes beyond is what is left of the slot.

@@ -16,6 +16,8 @@ from crossflow.base.arrays import Array, Mask, by_point, summed
 from crossflow.cost.handovers import Handed
 from crossflow.cost.machine import Machine
 from crossflow.cost.passes import Steps
+from crossflow.cost.shared_links import USES, LinkStream, longer
+from crossflow.engine.runs.meeting import meetings_of
 from crossflow.engine.runs.sharded import UnitTimes, sharded_passes, unit_groups
 from crossflow.engine.runs.unit_sums import UnitSums
 from crossflow.parallel.blocks import unit_places, unit_starts, units
@@ -35,6 +37,10 @@ class SlotTimes:
     input_of: Array
     weight_of: Array
     on_stage: Array  # the same three on every stage, and those of the second whose weights are frozen, shape (4, stages, units). [1]
+    # met, shared: what a slot takes longer where collectives of passes meet others than those of weights on the same links, and others than
+    # what is handed over, shape (2, rows, n)
+    met: Array
+    shared: Array
     # gpu, host: what the device and what the host take alone for a slot of each kind, shape (kinds x rows, n); the longer counts
     gpu: Array
     host: Array
@@ -74,30 +80,48 @@ def slots_of(job: Job, machine: Machine, sums: UnitSums, shape: Shape, handed: H
     if sums.gather.any() or sums.scatter.any() or copied is not None:
         often = np.array(row_counts(job, shape, balanced=stack.stages == "balanced", apart=True))
         forward, backward = _beside_weights(job, machine, sums, often, (plain_f, plain_b), split=split)
+    counts, travels = (forward_of, input_of, weight_of), stack.overlap.pipeline
+    idle = np.array([plain_f - gpu_f, (plain_b - gpu_i) * float(training)])
+    found = meetings_of(sums, counts, (plain_f, plain_b), idle, (forward, backward), handed if travels else None)
+    forward, backward = forward + found.weights[0], backward + found.weights[1]
     if copied is not None:  # each direction of the bus is a stream: activations and gradients down, weights and activations up
         forward = np.maximum(forward, np.maximum(summed(forward_of, copied.activations), summed(forward_of, copied.fetched)))
         upwards = summed(input_of, copied.activations + copied.fetched)
         backward = np.maximum(backward, np.maximum(upwards, summed(weight_of, copied.stored)) * float(training))
     none = np.zeros((2, *gpu_f.shape))
-    held, late = (none, handed.inwards) if stack.overlap.pipeline else (handed.onwards, none)
-    busy_f = forward + float(stack.host.microbatch[0]) / shape.chunks + held[0]
+    held, late = (found.handing, handed.inwards_after(found.handing)) if travels else (handed.onwards, none)
+    busy_f = forward + found.hidden[0] + float(stack.host.microbatch[0]) / shape.chunks + held[0]
     grown, renewing, update = np.zeros_like(backward), np.zeros_like(backward), np.zeros(1)
     if schedule == "pipedream":  # weights are updated after each pass, gradients reduced before that, or beside the next one
-        volume, update, gathers = (summed(weight_of, each) for each in (sums.reduce, sums.update, sums.regather))
-        renewing = np.maximum(gathers - forward, 0.0) if stack.overlap.optimizer else gathers  # the next pass forward hides them
-        grown = np.maximum(volume - backward, 0.0) if stack.overlap.data else volume
+        update = summed(weight_of, sums.update)
+        grown, renewing = _at_once(machine, sums, counts, (forward, backward), idle)
     busy = [busy_f]
     if training:
-        busy += [backward + grown + update + renewing + held[1], *([plain_w] if split else [])]
+        busy += [backward + found.hidden[1] + grown + update + renewing + held[1], *([plain_w] if split else [])]
     return SlotTimes(
         forward_of=forward_of, input_of=input_of, weight_of=weight_of,
-        on_stage=counts_by_stage(np.array([forward_of, input_of, weight_of, frozen_of]), shape.stages), waits=waits,
+        on_stage=counts_by_stage(np.array([*counts, frozen_of]), shape.stages), waits=waits,
         gpu=np.concatenate([gpu_f, gpu_i, *([gpu_w] if split else [])]),
         host=np.concatenate([host_f, host_i, *([host_w] if split else [])]),
         behind=np.array([forward - plain_f, backward - plain_b]), grown=grown, renewing=renewing, busy=np.concatenate(busy),
-        final=plain_w if split else backward,
+        final=plain_w if split else backward, met=found.handing + found.hidden, shared=found.weights + found.hidden,
         handed=handed, held=held, late=late,
     )  # fmt: skip
+
+
+def _at_once(machine: Machine, sums: UnitSums, counts: Sequence[Array], passes: Sequence[Array], idle: Array) -> tuple[Array, Array]:
+    """What reductions of gradients after each pass lengthen it, and what gathers of updated weights then take beyond the next pass forward,
+    which hides them, shape (rows, n); arguments as of `meetings_of`. [s]
+    """
+    overlap, found = machine.stack.overlap, list[Array]()
+    for way, beside, times, use in (
+        (1, overlap.data, sums.reduce, sums.reduce_use), (0, overlap.optimizer, sums.regather, sums.regather_use),
+    ):  # fmt: skip
+        sent = LinkStream(time=summed(counts[2], times), use=summed(counts[2], use))
+        passing = _passing(way, counts[way], sums, passes[way], idle[way])
+        apart = np.maximum(sent.time, passing.time)
+        found.append(apart - passing.time + longer(passing, sent, apart) if beside else sent.time)
+    return found[0], found[1]
 
 
 def is_split(shape: Shape) -> bool:
@@ -209,7 +233,13 @@ def closing_of(machine: Machine, sums: UnitSums, slots: SlotTimes, shape: Shape)
     layers = np.maximum(by_point(forward)[:, 1:-1].sum(axis=1), 1.0)
     lowered = none if copied is None else summed(trained, copied.gradients)
     final, volume = by_stage(slots.final, stages), summed(trained, sums.reduce)
-    beside = flow((final, volume, lowered), layers) - final if stack.overlap.data else volume + lowered
+    beside = volume + lowered
+    if stack.overlap.data:
+        passing = LinkStream(time=final, use=np.zeros((USES, 1, 1)))
+        if not is_split(shape):
+            passing = _passing(1, inputs, sums, final, by_stage(slots.waits[1], stages))
+        met = longer(passing, LinkStream(time=volume, use=summed(trained, sums.reduce_use)), flow((final, volume), layers))
+        beside = flow((final, volume, lowered), layers) - final + met
     # Behind gathers and reductions of sharded weights they have to wait on the same stream.
     taken = summed(inputs, sums.gather) + summed(trained, sums.scatter) > 0
     # On the host, updated weights go to the device while the next ones are updated.
@@ -228,9 +258,19 @@ def _renewing(machine: Machine, sums: UnitSums, slots: SlotTimes, shape: Shape) 
     """Gathers of updated weights that the next step, or with PipeDream the next pass, waits for, shape (stages, n). [s]"""
     if shape.schedule == "pipedream":
         return by_stage(slots.renewing, shape.stages)
-    if machine.stack.overlap.optimizer:
-        return np.zeros((shape.stages, len(shape.at)))
-    return summed(slots.on_stage[2], sums.regather)
+    gathers = summed(slots.on_stage[2], sums.regather)
+    if not machine.stack.overlap.optimizer:
+        return gathers
+    first = by_stage(slots.busy[: len(slots.forward_of)], shape.stages)  # passes forward of the next step, which hide them
+    passing = _passing(0, slots.on_stage[0], sums, first, by_stage(slots.waits[0], shape.stages))
+    return longer(passing, LinkStream(time=gathers, use=summed(slots.on_stage[2], sums.regather_use)), np.maximum(first, gathers))
+
+
+def _passing(way: int, often: Array, sums: UnitSums, time: Array, idle: Array) -> LinkStream:
+    """Passes forward (0) or backward (1) of rows or stages that take a time and wait so long for their host [s], and pass every unit so
+    `often`, shape (rows, units) or (rows, units, n). [1]
+    """
+    return LinkStream(time=time, use=summed(often, sums.use[:, way]), spare=summed(often, sums.spare[:, way]), idle=idle)
 
 
 def fetched(one: Array, other: Array, *, ahead: bool) -> Array:

@@ -64,7 +64,7 @@ def transformer_timeline(job: Job, layout: Layout, machine: Machine, title: str,
     with np.errstate(invalid="ignore", divide="ignore"):  # a step without end is told below
         steps = steps_of(job, layout, machine, tables_of(job, layout, machine.stack))
         sums = UnitSums.of(steps, np.array([is_split(shape)]))
-        handed = handed_of(layout, machine, steps.tables.between, steps.between, shape, training=job.training)
+        handed = handed_of(layout, machine, steps, shape, training=job.training)
         slots, order = slots_of(job, machine, sums, shape, handed), shape.order if job.training else shape.order.forward_only
         closing, reductions = closing_of(machine, sums, slots, shape), reductions_of(steps, slots)
     in_order = sequence(job, shape.stages, shape.chunks, shape.division, machine.stack.stages == "balanced")

@@ -96,7 +96,7 @@ def _stage_ends(slots: SlotTimes, rounds: Array, microbatches: Array, shape: Sha
 
 def _pipeline(job: Job, layout: Layout, machine: Machine, steps: Steps, sums: UnitSums, shape: Shape) -> Busiest:
     """Busiest stage of points whose pipelines have one shape; `sums` are theirs, `steps` those of all points."""
-    handed = handed_of(layout, machine, steps.tables.between, steps.between, shape, training=job.training)
+    handed = handed_of(layout, machine, steps, shape, training=job.training)
     slots = slots_of(job, machine, sums, shape, handed)
     closing = closing_of(machine, sums, slots, shape)
     return timed(job, layout, machine.stack, slots, closing, steps.between.tied[shape.at], shape)
@@ -120,8 +120,9 @@ def _busiest(total: Array, slots: SlotTimes, closing: Closing, shape: Shape, rou
     points, handed = np.arange(len(stage)), slots.handed
     crossed = handed.boundaries.often
     sent, gathered = crossed @ handed.sent, crossed @ handed.gathered
-    lines = by_stage(np.array([slots.waits.sum(axis=0), slots.behind.sum(axis=0), slots.grown, sent, gathered]), shape.stages)
-    waits, beside, grown, transfer, whole = rounds * lines[:, stage, points]
+    both = (each.sum(axis=0) for each in (slots.waits, slots.behind, slots.met))  # forward and backward
+    lines = by_stage(np.array([*both, slots.grown, sent, gathered]), shape.stages)
+    waits, beside, met, grown, transfer, whole = rounds * lines[:, stage, points]
     counts = slots.on_stage
     if counts.ndim > 3:  # which differ between points
         often = np.take_along_axis(counts, stage[None, None, None], axis=1)[:, 0]
@@ -129,8 +130,9 @@ def _busiest(total: Array, slots: SlotTimes, closing: Closing, shape: Shape, rou
         often = counts.swapaxes(1, 2).take(stage, axis=2)
     late, renewed, regather = (each[stage, points] for each in (closing.exposed, closing.renewed, closing.regather))
     return Busiest(
-        total=total, often=rounds * often, weights=often[2], waits=waits, beside=beside, grown=grown, transfer=transfer, whole=whole,
-        late=late, renewed=renewed, regather=regather, handed=rounds * np.stack([*handed.scopes, handed.onwards.sum(axis=(0, 1))]),
+        total=total, often=rounds * often, weights=often[2], waits=waits, beside=beside, met=met, grown=grown, transfer=transfer,
+        whole=whole, late=late, renewed=renewed, regather=regather,
+        handed=rounds * np.stack([*handed.scopes, handed.onwards.sum(axis=(0, 1))]),
     )  # fmt: skip
 
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from crossflow.base.arrays import Array, Index, Mask, at_points, share_of
+from crossflow.cost.shared_links import LinkUse
 from crossflow.parallel.offload import Copies
 from crossflow.parallel.tables import OF
 
@@ -36,6 +37,14 @@ class UnitSums:
     regather: Array
     update: Array
     copies: Copies | None
+    # of links (`crossflow.cost.shared_links`): use of collectives in passes forward and backward, shape (USES, 2, units, n); by how much
+    # longer those could be that hide beside kernels, shape (2, 2, units, n); and use of those of weights, shape (USES, units, n)
+    use: LinkUse
+    spare: Array
+    gather_use: LinkUse
+    scatter_use: LinkUse
+    reduce_use: LinkUse
+    regather_use: LinkUse
 
     @classmethod
     def of(cls, steps: Steps, split: Mask) -> UnitSums:
@@ -45,6 +54,8 @@ class UnitSums:
         shown = share_of(np.maximum(hides - np.where(split, 0.0, weight), 0.0), hides)
         forward, backward = passes.blocking.sum(axis=0)
         gathers = passes.blocking[OF["all_gather"]]
+        left = np.where(split, 0.0, np.clip(weight - hides, 0.0, hides))
+        beside = left * share_of(passes.hides_use[:2], passes.hides_use[:2].sum(axis=0))
         return cls(
             device=np.array([*passes.device.sum(axis=0), weight]),
             blocks=np.array([forward, backward + shown * hides, (1.0 - shown) * hides]),
@@ -53,6 +64,9 @@ class UnitSums:
             host=np.array([*passes.host, passes.host_weight]),
             gather=state.gather, scatter=state.scatter.sum(axis=0), reduce=state.reduce.sum(axis=0), regather=state.regather,
             update=state.update, copies=state.copies,
+            use=passes.use, spare=passes.spare + np.stack([np.zeros_like(beside), beside], axis=1),
+            gather_use=state.gather_use, scatter_use=state.scatter_use, reduce_use=state.reduce_use,
+            regather_use=state.regather_use,
         )  # fmt: skip
 
     def at(self, points: Index) -> UnitSums:

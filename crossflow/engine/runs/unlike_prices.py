@@ -12,10 +12,11 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from crossflow.base.arrays import Array, Index, Mask, wide
+from crossflow.base.arrays import Array, Index, Mask, share_of, wide
 from crossflow.cost.handovers import Handed, boundaries
 from crossflow.cost.machine import Machine
 from crossflow.cost.passes import Steps, steps_of
+from crossflow.cost.shared_links import USES, LinkUse
 from crossflow.engine.runs.slots import Closing, SlotTimes, closing_of, slots_of, split_points
 from crossflow.engine.runs.unit_sums import UnitSums
 from crossflow.parallel.shapes import Between, Shape, alike
@@ -51,6 +52,7 @@ class PlanPrices:
     sums: tuple[UnitSums, ...]  # of one microbatch, on each kind
     between: tuple[Between, ...]  # what stages on devices of one kind hand over, on each
     crossing: Between  # and what those on devices of different kinds do
+    transfer_uses: tuple[LinkUse, ...]  # how what they hand over uses the links of each kind, shape (USES, 2, n). [s]
 
     @classmethod
     def of(cls, layout: Layout, kinds: Sequence[DeviceKind], prices: Sequence[Steps]) -> PlanPrices:
@@ -61,6 +63,7 @@ class PlanPrices:
             sums=tuple(UnitSums.of(one, split) for one in prices),
             between=tuple(one.between for one in prices),
             crossing=_crossing(layout, kinds, prices),
+            transfer_uses=tuple(one.transfer_use for one in prices),
         )
 
     def repeated(self, points: Index) -> PlanPrices:
@@ -71,6 +74,7 @@ class PlanPrices:
             sums=tuple(_repeated(one, points, n) for one in self.sums),
             between=tuple(_repeated(one, points, n) for one in self.between),
             crossing=_repeated(self.crossing, points, n),
+            transfer_uses=tuple(one.take(points, axis=-1) for one in self.transfer_uses),
         )
 
     def slots(self, job: Job, layout: Layout, shape: Shape) -> tuple[SlotTimes, Closing]:
@@ -83,11 +87,16 @@ class PlanPrices:
         rows = [shape.rows_on(i, len(slots[0].forward_of)) for i in range(len(self.kinds))]
         return _merged_slots(slots, rows, stages), _merged(closing, stages, 0)
 
+    def _busy(self, kind: int, crosses: Mask, at: Index) -> Array:
+        """How stages on one kind of devices use the links while they hand over, over the time of it, shape (USES, points). [1]"""
+        use, (inside, outside) = self.transfer_uses[kind][..., at], self.between[kind].transfer[:, at]
+        return share_of(np.where(crosses, use[:, 1], use[:, 0]), np.where(crosses, outside, inside))
+
     def _handed(self, layout: Layout, shape: Shape, *, training: bool) -> Handed:
         """What the stages of pipelines of one shape hand over: on the network of their kind, or from one kind's to another's."""
         at, found = shape.at, boundaries(shape.schedule, shape.stages, shape.chunks, shape.microbatches, training=training)
         shape_ = (len(found.first), len(at))
-        crosses, sent, gathered = np.ones(shape_, dtype=bool), np.zeros(shape_), np.zeros(shape_)
+        crosses, sent, gathered, use = np.ones(shape_, dtype=bool), np.zeros(shape_), np.zeros(shape_), np.zeros((USES, *shape_))
         for i, (first, last) in enumerate(zip(found.first[:, 0].astype(int), found.last[:, 0].astype(int), strict=True)):
             one, other = shape.division.kinds[first], shape.division.kinds[last]
             if one == other:
@@ -98,7 +107,12 @@ class PlanPrices:
             else:
                 both = [one, other]
                 sent[i], gathered[i] = (each[both][:, at].max(axis=0) for each in (self.crossing.transfer, self.crossing.whole))
-        return Handed(boundaries=found, crosses=crosses, sent=sent, gathered=gathered)
+            share = self._busy(one, crosses[i], at)
+            if one != other:  # the slower network decides
+                slower = self.crossing.transfer[one][at] >= self.crossing.transfer[other][at]
+                share = np.where(slower, share, self._busy(other, crosses[i], at))
+            use[:, i] = share * sent[i]
+        return Handed(boundaries=found, crosses=crosses, sent=sent, gathered=gathered, use=use)
 
 
 def priced(job: Job, layout: Layout, kinds: Sequence[DeviceKind]) -> tuple[Steps, ...]:
@@ -160,7 +174,10 @@ def _chosen(parts: Sequence[Array], members: Sequence[Mask], axis: int) -> Array
 
 def _merged_slots(parts: Sequence[SlotTimes], rows: Sequence[Mask], stages: Sequence[Mask]) -> SlotTimes:
     """Slots of every row, from what all rows would take on each kind of devices; units of the kinds are counted one after the other."""
-    axes: Mapping[str, int] = {"gpu": 0, "host": 0, "busy": 0, "grown": 0, "renewing": 0, "final": 0, "waits": 1, "behind": 1}
+    axes: Mapping[str, int] = {
+        "gpu": 0, "host": 0, "busy": 0, "grown": 0, "renewing": 0, "final": 0, "waits": 1, "behind": 1, "met": 1, "shared": 1, "late": 1,
+        "held": 1,
+    }  # fmt: skip
     first = parts[0]
     counts = [first.on_stage * mine.reshape(-1, *[1] * (first.on_stage.ndim - 2)) for mine in stages]
     chosen: dict[str, Any] = {name: _chosen([getattr(one, name) for one in parts], rows, axis) for name, axis in axes.items()}
