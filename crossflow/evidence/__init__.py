@@ -23,6 +23,7 @@ DOORS = {
     "measurement.measure": ("MeasureOptions", "MeasureProgress", "measure"),
     "measurement.results": ("DERIVED", "ROWS", "summary"),
     "replay.breakdown": ("PARTS",),
+    "replay.clocks": ("aligned",),
     "replay.events": ("is_traces",),
     "replay.execution": ("joined", "read_executions"),
     "replay.graph": ("graph_of",),

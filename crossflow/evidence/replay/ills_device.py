@@ -338,11 +338,11 @@ def _unmet(steps: TracedSteps, works: set[int], then: Mend) -> Mend:
     """Ranks that wait in messages of some works for another one go on at once, as if these had been there before."""
     graph = steps.graph
     waits = np.zeros(len(graph.time) + 1, dtype=bool)  # the last is of edges without a work
+    starts = steps.times[graph.starts]
     for meeting in graph.meetings:
         mine = np.array(meeting.works)
         if works.issuperset(meeting.works):
-            arrived = steps.times[graph.starts[mine]]
-            waits[mine[arrived < arrived.max()]] = True
+            waits[mine[starts[mine] < meeting.come(starts).max()]] = True
     dropped = waits[graph.work]
 
     def mend(given: GraphTimes) -> GraphTimes:

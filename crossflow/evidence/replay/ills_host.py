@@ -97,13 +97,15 @@ def _arrivals(steps: TracedSteps) -> Iterator[tuple[int, LateArrival]]:
     }  # fmt: skip
     begins = [steps.begin(rank) for rank in range(len(graph.traces))]
     since = dict(enumerate(begins))
-    for meeting in sorted(graph.meetings, key=lambda one: float(times[graph.starts[list(one.works)]].max())):
+    starts = times[graph.starts]
+    for meeting in sorted(graph.meetings, key=lambda one: float(one.come(starts).max())):
         works = np.array(meeting.works)
-        come = times[graph.starts[works]]
-        last = int(come.argmax())
+        come = meeting.come(starts)
+        last = int(come[: len(works)].argmax())
         rank, end = graph.rank_of(int(works[last])), float(come[last])
-        usual = come - np.array([begins[of] if since[of] == begins[of] else 0.0 for of in map(graph.rank_of, works.tolist())])
-        excess = float(usual[last] - np.median(np.delete(usual, last)))  # beside what a late begin explains
+        with_ = works if meeting.others is None else np.concatenate([works, meeting.others.works])
+        usual = come - np.array([begins[of] if since[of] == begins[of] else 0.0 for of in map(graph.rank_of, with_.tolist())])
+        excess = float(usual[last] - np.median(np.delete(usual, last))) if len(come) > 1 else 0.0  # beside what a late begin explains
         if excess > LATE and steps.inside[works[last]] and not sent.intersection(meeting.works) and end > since[rank]:
             yield rank, LateArrival(work=int(works[last]), begin=since[rank], end=end, excess=excess)
         for work in works.tolist():

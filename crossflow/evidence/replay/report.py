@@ -28,6 +28,7 @@ from crossflow.evidence.replay.breakdown import (
     union,
 )
 from crossflow.evidence.replay.changes import BATCH, changed, read_trace_changes
+from crossflow.evidence.replay.clocks import aligned
 from crossflow.evidence.replay.collectives import traced_collectives
 from crossflow.evidence.replay.critical import CriticalPath, LateRank, critical_path, late_ranks, owners
 from crossflow.evidence.replay.edges import RankEdges
@@ -343,7 +344,7 @@ def report_of(
     changes : as `report_on` takes them.
     """
     listed = [Path(path) for path in ([paths] if isinstance(paths, str | Path) else paths)]
-    traces = joined(read_traces(listed), read_executions(execution))
+    traces = aligned(joined(read_traces(listed), read_executions(execution)))
     return report_on(graph_of(traces, contention=contention), name=name or listed[0].name.partition(".")[0], **changes)
 
 
