@@ -100,7 +100,7 @@ def clocks_of(ranks: Sequence[RankCollectives], numbers: Sequence[int]) -> Clock
     span = np.array([float(np.ptp(one.end)) if len(one) else 0.0 for one in ranks])
     if (np.abs(fitted[:, 0]) + np.abs(fitted[:, 1]) * 0.5 * span).max() <= AGREE:
         return same
-    typical = float(np.median(apart))
+    typical = float(np.median(apart[reached[ends.rank]]))
     if typical > SPREAD:
         said = f"ends of collectives differ by {1e6 * typical:.0f} us between ranks however their clocks are set; they are left as they are"
         return replace(same, notes=(said,))
