@@ -18,6 +18,7 @@ from crossflow.edges.cli import page
 from crossflow.edges.cli.page import count
 from crossflow.edges.cli.timeline import check_output, write_output
 from crossflow.evidence.replay.breakdown import PARTS
+from crossflow.evidence.replay.crowd import listed as ranges
 from crossflow.evidence.replay.kernels import plain_name
 from crossflow.evidence.replay.overheads import overheads_of, read_overheads, write_overheads
 from crossflow.evidence.replay.reach import KernelLoss
@@ -27,6 +28,7 @@ from crossflow.program.embedding.datasets import named
 from crossflow.program.embedding.reuse import Reuse
 
 _SHOWN = 16  # ranks that a page lists
+_GROUP = 24  # letters of a list of ranks
 _NAME = 64  # letters of a name that it shows
 _KERNEL, _OPERATION = 36, 20  # the same of a kernel beside its operation
 _PROOFS = 3  # of a finding
@@ -48,7 +50,8 @@ def run(arguments: argparse.Namespace) -> None:
     overheads = None if arguments.overheads is None else read_overheads(arguments.overheads)
     found = report_of(
         arguments.files, execution=arguments.execution, what_if=arguments.what_if, overheads=overheads,
-        contention=not arguments.no_contention, kernels=arguments.kernels, on=arguments.on, device=arguments.device,
+        contention=not arguments.no_contention, whole=arguments.whole, jobs=arguments.jobs,
+        kernels=arguments.kernels, on=arguments.on, device=arguments.device,
         reuse=None if arguments.reuse is None else _reuse(arguments.reuse),
     )  # fmt: skip
     if arguments.write_overheads is not None:
@@ -141,7 +144,7 @@ def headline(found: TraceReport) -> RenderableType:
     """What the step takes."""
     traces = found.graph.traces
     windows = len(traces[0].windows)
-    devices = f"{traces[0].device or 'an unnamed device'}, {len(traces)} of {max(max(trace.world for trace in traces), len(traces))} ranks"
+    devices = f"{traces[0].device or 'an unnamed device'}, {found.read:,} of {found.world:,} ranks"
     steps = f"{count(windows)} step{'s' if windows > 1 else ''} of each"
     rows: dict[str, RenderableType] = {"trace": Text(f"{found.name}: {devices}, {steps}")}
     if found.replayed:
@@ -163,10 +166,18 @@ def headline(found: TraceReport) -> RenderableType:
 def ranks(found: TraceReport) -> RenderableType:
     """Where the step of every rank goes."""
     header = ["rank", "step", *(_PART_NAMES.get(part, part) for part in PARTS)]
-    listed = sorted(found.ranks, key=lambda one: -one.time)[:_SHOWN]
+    most = _SHOWN if found.crowd is None else _SHOWN // 2
+    listed = sorted(found.ranks, key=lambda one: -one.time)[:most]
     named = {trace.rank: f"{trace.rank} {trace.label}".strip() for trace in found.graph.traces}
-    rows = [[named[one.rank], show(one.time, "s"), *(f"{one.parts[part] / (one.time or 1.0):.1%}" for part in PARTS)] for one in listed]
+    together = [(_short(ranges(one.numbers), _GROUP), one.mean) for one in found.alike]
+    rows = [
+        [name, show(one.time, "s"), *(f"{one.parts[part] / (one.time or 1.0):.1%}" for part in PARTS)]
+        for name, one in (*together, *((named[one.rank], one) for one in listed))
+    ]
     aside = f"the slowest {_SHOWN} of {len(found.ranks)}" if len(found.ranks) > _SHOWN else "mean step of each rank"
+    if found.crowd is not None:
+        above = ", below the mean of all that are alike" if together else ""
+        aside = f"the slowest {len(listed)} of {len(found.ranks)} ranks that were read whole{above}"
     right = range(1 if found.modelled else 0, 8)
     return page.section("Where the time goes", [[Text(cell) for cell in row] for row in rows], right, aside=aside, header=header)
 
