@@ -3,7 +3,7 @@
 The trace of a rank is read as a stream and reduced to the begins and ends of its works before the next one is read. This gives where the
 step of every rank goes, and who waits for whom. Ranks that run the same sequence of collectives are alike. One of them, in the middle of
 those that come early and late, is read whole and stands for the others in a replay: each comes to its collectives with it, so much
-earlier or later as was measured. Ranks that keep others waiting, with those of their small groups, stand for themselves; so do the
+earlier or later as was measured. Ranks that keep others waiting, with those of their smallest group, stand for themselves; so do the
 slowest rank and those that begin first and last.
 """
 
@@ -175,8 +175,8 @@ def digest_of(trace: RankTrace) -> RankDigest:
 
 def _ordered(digests: Sequence[RankDigest]) -> tuple[list[RankDigest], tuple[str, ...]]:
     """Digests by rank, and what had to be assumed."""
-    if not any(one.head.ranked for one in digests):
-        digests = [replace(one, head=replace(one.head, rank=place)) for place, one in enumerate(digests)]
+    ranks = [one.head.rank if one.head.ranked else place for place, one in enumerate(digests)]
+    digests = [replace(one, head=replace(one.head, rank=rank)) for rank, one in zip(ranks, digests, strict=True)]
     begun = [replace(one.head, span=(one.head.span[0] + one.origin, one.head.span[1] + one.origin)) for one in digests]
     order, told = one_job(begun)
     return [digests[place] for place in order], told
@@ -251,9 +251,7 @@ def _chosen(
     culprits = [place_of[one.rank] for one in late[:CULPRITS] if one.time > 0]
     begins = np.array([one.windows[0].start for one in digests])
     usual = [int(np.argmax([one.time for one in shares])), int(begins.argmin()), int(begins.argmax())]
-    near = [
-        rank for one in found if len(one.ranks) <= SMALL and np.isin(one.ranks, culprits).any() for rank in one.ranks.tolist()
-    ]  # fmt: skip
+    near = [rank for place in culprits for rank in _smallest(found, place)]
     groups = sorted(_alike(digests).values(), key=len, reverse=True)[: MOST_WHOLE // 2]
     stands = [_middle([digests[place] for place in mine], mine, {*culprits, *near}) for mine in groups]
     kept = [*dict.fromkeys([*stands, *culprits, *usual, *near])][:MOST_WHOLE]
@@ -263,6 +261,13 @@ def _chosen(
         like[mine] = whole.index(stand)
     like[list(whole)] = np.arange(len(whole))
     return whole, like
+
+
+def _smallest(found: Sequence[MatchedCollectives], place: int) -> list[int]:
+    """Places of the ranks of the smallest group that a rank meets in, none where it is larger than `SMALL`."""
+    mine = [one.ranks.tolist() for one in found if place in one.ranks]
+    smallest: list[int] = min(mine, key=len, default=[])
+    return smallest if len(smallest) <= SMALL else []
 
 
 def _alike(digests: Sequence[RankDigest]) -> Mapping[tuple[str, int], list[int]]:
