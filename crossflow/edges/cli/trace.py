@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -71,7 +72,7 @@ def run(arguments: argparse.Namespace) -> None:
         first = {**found.to_dict(), **({"advice": found.advice.to_dict()} if arguments.advise else {})}
         page.emit_json(first if other is None else {"first": first, "second": other[1]})
     elif arguments.advise:
-        page.emit(headline(found), *advice(found), notes(found))
+        page.emit(headline(found), phases(found), *advice(found), notes(found))
     elif other is None:
         page.emit(*sections(found))
     else:
@@ -136,7 +137,7 @@ def _change(one: float, two: float) -> str:
 
 def sections(found: TraceReport) -> list[RenderableType]:
     """What the page has."""
-    begin = [headline(found), ranks(found), waits(found), path(found), communication(found), kernels(found)]
+    begin = [headline(found), phases(found), ranks(found), waits(found), path(found), communication(found), kernels(found)]
     return [*begin, losses(found), kinds(found), unmodelled(found), replay(found), notes(found)]
 
 
@@ -180,6 +181,27 @@ def ranks(found: TraceReport) -> RenderableType:
         aside = f"the slowest {len(listed)} of {len(found.ranks)} ranks that were read whole{above}"
     right = range(1 if found.modelled else 0, 8)
     return page.section("Where the time goes", [[Text(cell) for cell in row] for row in rows], right, aside=aside, header=header)
+
+
+def phases(found: TraceReport) -> RenderableType:
+    """Where the steps of an inference engine go by phase."""
+    header = ("", "steps", "step", "between", "requests", "rows", "graphs", "padded", "busy", "exposed", "host", "")
+    rows = []
+    for one in found.phases:
+        whole = one.time or 1.0
+        exposed = one.parts["exposed_communication"] + one.parts["waiting"]
+        shares = (one.parts["busy"], exposed, one.parts["host"] + one.parts["idle"])
+        scopes = ", ".join(f"{name.partition(': ')[2] or name} {show(time, 's')}" for name, time in [*one.scopes.items()][:_PROOFS])
+        rows.append([
+            one.phase, count(one.steps), show(one.time, "s"), show(one.between, "s"), f"{one.requests:.0f}", _known(one.rows, ".0f"),
+            f"{one.graphs:.0%}", _known(one.padded, ".0%"), *(f"{part / whole:.0%}" for part in shares), scopes,
+        ])  # fmt: skip
+    aside = f"mean of each phase; host and idle together, and the longest scopes of {found.engine}" if rows else ""
+    return page.section("Steps of the engine", [[Text(cell) for cell in row] for row in rows], range(1, 11), aside=aside, header=header)
+
+
+def _known(value: float, form: str) -> str:
+    return "-" if math.isnan(value) else f"{value:{form}}"
 
 
 def waits(found: TraceReport) -> RenderableType:

@@ -15,6 +15,7 @@ from crossflow.evidence.replay.edges import BEGIN, LATE, LAUNCH, OVERHEAD_KINDS,
 from crossflow.evidence.replay.graph import GraphTimes
 from crossflow.evidence.replay.ills import Ill, IllProof, Mend, TracedSteps, longest
 from crossflow.evidence.replay.ills_device import MOST, SENT, copy_waits
+from crossflow.evidence.replay.ills_engine import between_steps
 from crossflow.evidence.replay.kineto import HostSpans
 
 LONG = 0.5e-3  # of one stretch of the host between two calls or operations, from which it is no launch but work of its own [s]
@@ -207,6 +208,7 @@ def busy_host(steps: TracedSteps) -> Iterator[Ill]:
     """
     sorts = (
         ("loading", "the host loads data between launches", _loads), ("allocations", "the host allocates and frees memory", _allocates),
+        ("between_steps", "the engine schedules, and hands out tokens, between its steps", _between),
     )  # fmt: skip
     told = []
     for kind, title, chosen in sorts:
@@ -245,6 +247,11 @@ def _loads(steps: TracedSteps, rank: int) -> NamedSpans:
 
 def _allocates(steps: TracedSteps, rank: int) -> NamedSpans:
     return _spans_of(steps, rank, steps.graph.traces[rank].calls, ALLOCATIONS.__contains__)
+
+
+def _between(steps: TracedSteps, rank: int) -> NamedSpans:
+    threads, spans = between_steps(steps.graph.traces[rank])
+    return NamedSpans(names=["between steps"] * len(spans), threads=threads, times=spans)
 
 
 def _spared_spans(steps: TracedSteps, kind: str, title: str, found: Sequence[NamedSpans]) -> Ill:

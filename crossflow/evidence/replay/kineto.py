@@ -23,6 +23,7 @@ import numpy as np
 from crossflow.base.arrays import Array, Index, Mask, rows_of
 from crossflow.base.errors import CrossflowError, Problem, SpecError
 from crossflow.engine.timeline.record import MODELLED
+from crossflow.evidence.replay.engines import engine_step
 from crossflow.evidence.replay.events import EventFile, event_files, is_nsight
 from crossflow.evidence.replay.nsight import REPORTS, nsight_files, refuse_clocks_apart
 from crossflow.evidence.replay.tensors import TracedOperation
@@ -37,6 +38,8 @@ SYNCS = ("cuda_sync",)
 ABOUT = ("process_name", "process_labels")  # metadata that say what a process is
 FOREIGN: Mapping[str, str] = {"mtia": "MTIA", "xpu": "Intel", "hpu": "Gaudi", "privateuse1": "a custom device"}
 COLLECTIVE_KERNELS = ("ncclKernel", "ncclDevKernel", "rcclKernel", "ncclKernel_", "mscclKernel")
+# What names of collectives hold that engines bring themselves.
+OWN_COLLECTIVES = ("cross_device_reduce", "allreduce_fusion", "one_shot_all_reduce", "two_shot_all_reduce", "multimem_all_reduce")
 UNIT = 1e-6  # of times in a trace [s]
 MOST = 1 << 53  # numbers beyond name nothing
 LATEST = 1e17  # times beyond are no times: the year 5138 [us]
@@ -269,7 +272,7 @@ class _TraceColumns:
     def _work(self, event: Mapping[str, Any], kind: int) -> tuple[Any, ...]:
         args = event.get("args") or {}
         (start, end), text = _times(event), _shown(str(event["name"]))
-        collective = kind == KERNEL and text.startswith(COLLECTIVE_KERNELS)
+        collective = kind == KERNEL and is_collective(text)
         name = self.names.setdefault(text, len(self.names))
         stream = self.streams.setdefault((event["pid"], event["tid"]), len(self.streams))
         if collective:
@@ -299,6 +302,12 @@ def _number(written: Any) -> int:
     if abs(found) > MOST:
         raise ValueError(written)
     return found
+
+
+@functools.lru_cache(maxsize=4096)
+def is_collective(kernel: str) -> bool:
+    """Whether a kernel is one of a collective, by its name."""
+    return kernel.startswith(COLLECTIVE_KERNELS) or any(name in kernel for name in OWN_COLLECTIVES)
 
 
 @functools.lru_cache(maxsize=1 << 16)
@@ -531,7 +540,7 @@ def _rank_trace(file: EventFile, columns: _TraceColumns, place: int, zero: float
         syncs=_stream_syncs(columns), windows=(), origin=zero * UNIT, notes=tuple(_notes(file, columns)),
     )  # fmt: skip
     windows = windows_of(trace)
-    if windows[0].name.startswith(STEP):
+    if windows[0].name.startswith(STEP) or engine_step(windows[0].name) is not None:
         return replace(trace, windows=windows)
     how = "all of it is one step" if len(windows) == 1 else f"a step goes from one {UPDATE} to the next"
     return replace(trace, windows=windows, notes=(*trace.notes, f"{file.name} marks no steps ({STEP}); {how}"))
@@ -580,9 +589,11 @@ def _process(columns: _TraceColumns) -> str:
 
 
 def windows_of(trace: RankTrace) -> tuple[Window, ...]:
-    """Steps of a trace: as the profiler marks them, else from the end of one optimizer step to that of the next, else all of it."""
+    """Steps of a trace: of an engine, else as the profiler marks them, else from one optimizer step to the next, else all of it."""
     marks = trace.marks
     rows = [(trace.names[name], *row) for name, *row in rows_of(marks.name, marks.start, marks.end, marks.thread)]
+    if engine := _engine_windows(trace, [row for row in rows if engine_step(row[0]) is not None]):
+        return engine
     steps = [Window(name=text, start=start, end=end, thread=thread) for text, start, end, thread in rows if text.startswith(STEP)]
     if steps:
         return tuple(steps)
@@ -596,6 +607,19 @@ def windows_of(trace: RankTrace) -> tuple[Window, ...]:
     starts = np.concatenate([trace.ops.start, trace.calls.start, trace.works.start])
     thread = int(np.bincount(trace.ops.thread).argmax()) if len(trace.ops) else 0
     return (Window(name="trace", start=float(starts.min()), end=float(ends.max()), thread=thread),)
+
+
+def _engine_windows(trace: RankTrace, rows: Sequence[tuple[str, float, float, int]]) -> tuple[Window, ...]:
+    """Steps of an engine, each from its begin to that of the next, the last until its annotation and the device have ended."""
+    apart: list[tuple[str, float, float, int]] = []
+    for row in rows:
+        if not apart or row[1] >= apart[-1][2]:  # one inside of another is part of it
+            apart.append(row)
+    if not apart:
+        return ()
+    last = max(apart[-1][2], float(trace.works.end.max(initial=-np.inf)))
+    ends = [*(start for _, start, _, _ in apart[1:]), last]
+    return tuple(Window(name=text, start=start, end=end, thread=thread) for (text, start, _, thread), end in zip(apart, ends, strict=True))
 
 
 @functools.lru_cache(maxsize=4096)

@@ -35,6 +35,7 @@ from crossflow.evidence.replay.crowd import AlikeRanks, RankCrowd, listed, read_
 from crossflow.evidence.replay.edges import RankEdges
 from crossflow.evidence.replay.execution import joined, read_executions
 from crossflow.evidence.replay.graph import GraphStep, GraphTimes, StepGraph, graph_of, taken, times_of
+from crossflow.evidence.replay.ills_engine import PhaseShare, engine_of, phases_of
 from crossflow.evidence.replay.kineto import KERNEL, RankTrace, count_traces, read_traces, short_name
 from crossflow.evidence.replay.overheads import Overheads, overheads_of
 from crossflow.evidence.replay.reach import KernelModel, kernel_model, replaced, summary
@@ -208,6 +209,16 @@ class TraceReport:
         longest = max(mine, key=lambda step: float(times[step.end] - times[step.begin]))
         return critical_path(self.graph, longest, times, self.given.lags(self.graph))
 
+    @property
+    def engine(self) -> str:
+        """The inference engine whose steps these are, "" for none."""
+        return engine_of(self.graph)
+
+    @functools.cached_property
+    def phases(self) -> tuple[PhaseShare, ...]:
+        """Where the steps of an inference engine go by phase; none for traces of no engine."""
+        return phases_of(self.graph, self.steps)
+
     @functools.cached_property
     def late(self) -> tuple[LateRank, ...]:
         """Ranks that keep others waiting in collectives."""
@@ -300,6 +311,7 @@ class TraceReport:
                 "other": parts["host"] + parts["copies"],
             },
             "communication_s": {name: {"total": total, "exposed": exposed} for name, (total, exposed) in self.communication.items()},
+            **({"engine": self.engine, "phases": [one.to_dict() for one in self.phases]} if self.phases else {}),
             "memory": None,
             "throughput": {"steps_per_s": 1.0 / slowest.time if slowest.time else None},
             "mfu": None,
