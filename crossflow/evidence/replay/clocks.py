@@ -23,7 +23,7 @@ from crossflow.evidence.replay.collectives import op_of
 from crossflow.evidence.replay.kineto import DeviceWorks, HostSpans, RankTrace
 from crossflow.evidence.replay.matching import MatchedCollectives, RankCollectives, collectives_of, matched
 
-Spans = TypeVar("Spans", HostSpans, DeviceWorks)
+RankTimes = TypeVar("RankTimes", HostSpans, DeviceWorks)
 ENDS = frozenset({"all_reduce", "all_gather", "reduce_scatter", "all_to_all", "barrier"})  # which end on all ranks together
 # Clocks that agree this well are left as they are: kernels of one collective end so far apart on devices of one host, whose clock is one.
 AGREE = 20e-6  # [s]
@@ -240,5 +240,5 @@ def by_clock(trace: RankTrace, clock: RankClock) -> RankTrace:
     )  # fmt: skip
 
 
-def _moved(spans: Spans, clock: RankClock) -> Spans:
+def _moved(spans: RankTimes, clock: RankClock) -> RankTimes:
     return replace(spans, start=clock.at(spans.start), end=clock.at(spans.end))
