@@ -139,7 +139,7 @@ def test_the_page_stays_short(capsys, folder, jobs):
     page = capsys.readouterr().out
     assert f"{RANKS} of {RANKS} ranks" in page
     assert "rank 9 comes last" in page
-    assert len(page.splitlines()) < 40
+    assert len(page.splitlines()) < 50
 
 
 def test_plain_data_have_groups_of_ranks(capsys, folder):
@@ -164,6 +164,19 @@ def test_two_traces_of_a_rank_are_refused(folder, tmp_path):
     (tmp_path / "again.json").write_text((folder / "rank3.json").read_text())
     with pytest.raises(CrossflowError, match=r"again.json and .*rank3.json are both of rank 3|rank3.json and .*again.json are both of"):
         crossflow.trace([folder, tmp_path / "again.json"], whole=6)
+
+
+def test_files_of_a_folder_without_a_trace_are_left_out(folder, tmp_path):
+    for path in folder.iterdir():
+        (tmp_path / path.name).symlink_to(path)
+    (tmp_path / "settings.json").write_text('{"a": 1}')
+    assert "these files hold no trace and were left out: settings.json" in crossflow.trace(tmp_path, whole=6).notes
+
+
+def test_a_rank_that_another_stands_for_is_not_changed_alone(folder, both):
+    alone = next(number for number in both[1].alike[0].numbers if number != both[1].alike[0].rank)
+    with pytest.raises(CrossflowError, match=rf"there is no trace of rank {alone}; those of .* were read whole, and stand for the others"):
+        crossflow.trace(folder, whole=6, what_if=f"rank[{alone}]+1ms")
 
 
 def test_execution_traces_need_whole_ranks(folder, capsys):

@@ -72,7 +72,7 @@ def run(arguments: argparse.Namespace) -> None:
         first = {**found.to_dict(), **({"advice": found.advice.to_dict()} if arguments.advise else {})}
         page.emit_json(first if other is None else {"first": first, "second": other[1]})
     elif arguments.advise:
-        page.emit(headline(found), phases(found), *advice(found), notes(found))
+        page.emit(headline(found), phases(found), *(() if found.crowd is None else (ranks(found),)), *advice(found), notes(found))
     elif other is None:
         page.emit(*sections(found))
     else:

@@ -15,7 +15,6 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -25,6 +24,7 @@ from crossflow.evidence.replay.breakdown import RankShare, RankWorks, launched_l
 from crossflow.evidence.replay.clocks import ClockFit, RankClock, by_clock, clocks_of
 from crossflow.evidence.replay.critical import LateRank
 from crossflow.evidence.replay.edges import edges_of
+from crossflow.evidence.replay.events import traces_in
 from crossflow.evidence.replay.graph import NONE, ManyRanks
 from crossflow.evidence.replay.kineto import RankTrace, TraceHead, Window, one_by_one, one_job, read_traces
 from crossflow.evidence.replay.matching import MatchedCollectives, RankCollectives, collectives_of, matched
@@ -110,7 +110,8 @@ def read_crowd(paths: Sequence[Path], jobs: int = 1) -> tuple[tuple[RankTrace, .
     SpecError, CrossflowError
         As `read_traces`.
     """
-    digests, told = _ordered([one for found in _digests(_files_of(paths), jobs) for one in found])
+    files, left = _files_of(paths)
+    digests, told = _ordered([one for found in _digests(files, jobs) for one in found])
     numbers = tuple(one.head.rank for one in digests)
     zero = min(one.origin for one in digests)
     digests = [_by(one, RankClock(offset=one.origin - zero)) for one in digests]
@@ -122,13 +123,13 @@ def read_crowd(paths: Sequence[Path], jobs: int = 1) -> tuple[tuple[RankTrace, .
     shares = mean_shares([share for mine in steps for share in mine])
     late = _late(digests, found)
     whole, like = _chosen(digests, found, shares, late)
-    traces = _whole(paths, digests, whole, zero, fit)
+    traces = _whole(files, digests, whole, zero, fit)
     many = ManyRanks(collectives=tuple(one.collectives for one in digests), numbers=numbers, like=like, whole=whole)
     alike = [
         AlikeRanks(rank=numbers[place], numbers=tuple(numbers[i] for i in mine), shares=tuple(shares[i] for i in mine))
         for at, place in enumerate(whole) if (mine := np.flatnonzero(like == at).tolist())
     ]  # fmt: skip
-    notes = (*_joined_notes(digests), *told, *fit.notes, *odd, *_told(digests, many))
+    notes = (*_joined_notes(digests), *left, *told, *fit.notes, *odd, *_told(digests, many))
     times = {one.head.rank: tuple(each.time for each in mine) for one, mine in zip(digests, steps, strict=True)}
     world = max(len(digests), *(one.head.world for one in digests))
     return traces, RankCrowd(many=many, shares=shares, steps=times, late=late, alike=tuple(alike), world=world, notes=notes)
@@ -137,13 +138,14 @@ def read_crowd(paths: Sequence[Path], jobs: int = 1) -> tuple[tuple[RankTrace, .
 # -------------------------------------------------------------------------------------------- reading
 
 
-def _files_of(paths: Iterable[Path]) -> list[Path]:
-    """Files at some paths, those of folders one by one, so that several processes may read them."""
-    found: list[Path] = []
+def _files_of(paths: Iterable[Path]) -> tuple[list[Path], tuple[str, ...]]:
+    """Files at some paths, those of folders one by one, so that several processes may read them; and what was left out, as sentences."""
+    found, left = list[Path](), list[str]()
     for path in paths:
-        inside = sorted(one for one in path.iterdir() if one.name.endswith((".json", ".json.gz"))) if path.is_dir() else []
-        found += inside if inside and not any(one.name.endswith((".tar.gz", ".tgz")) for one in path.iterdir()) else [path]
-    return found
+        inside = traces_in(path) if path.is_dir() else ([path], [])
+        found += inside[0]
+        left += [one.name for one in inside[1]]
+    return found, (f"these files hold no trace and were left out: {', '.join(left)}",) if left else ()
 
 
 def _digests(files: Sequence[Path], jobs: int) -> Iterator[list[RankDigest]]:
@@ -195,21 +197,17 @@ def _by(one: RankDigest, clock: RankClock) -> RankDigest:
     )  # fmt: skip
 
 
-def _whole(paths: Sequence[Path], digests: Sequence[RankDigest], whole: Sequence[int], zero: float, fit: ClockFit) -> tuple[RankTrace, ...]:
+def _whole(files: Sequence[Path], digests: Sequence[RankDigest], whole: Sequence[int], zero: float, fit: ClockFit) -> tuple[RankTrace, ...]:
     """The traces of some ranks, by the clock of all."""
     names = {digests[place].head.source: place for place in whole}
     found = {}
-    for trace in read_traces(_holding(paths, names), names):
+    held = [path for path in files if any(name == str(path) or name.startswith(f"{path}:") for name in names)]
+    for trace in read_traces(held, names):
         place = names[trace.source]
         clock = fit.clocks[place]
         mine = by_clock(trace, RankClock(offset=clock.offset + clock.rate * (trace.origin - zero), rate=clock.rate))
         found[place] = replace(mine, rank=digests[place].head.rank, world=digests[place].head.world, notes=())
     return tuple(found[place] for place in whole)
-
-
-def _holding(paths: Iterable[Path], names: Mapping[str, Any]) -> list[Path]:
-    """Of some paths those that hold files of some names."""
-    return [path for path in _files_of(paths) if any(name == str(path) or name.startswith(f"{path}:") for name in names) or path.is_dir()]
 
 
 # -------------------------------------------------------------------------------------------- what all ranks say

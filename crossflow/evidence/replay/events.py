@@ -186,11 +186,8 @@ def event_files(path: Path) -> Iterator[EventFile]:
         Where nothing is there, or it cannot be read.
     """
     if path.is_dir():
-        files = sorted(one for one in path.iterdir() if one.name.endswith((".json", ".json.gz", ".tar.gz", ".tgz")))
-        found = [one for one in files if is_traces(one)]
-        if not found:
-            raise SpecError([Problem(file=str(path), message="the folder holds no trace (.json, .json.gz, .tar.gz)")])
-        beside = tuple(one.name for one in files if one not in found)
+        found, others = traces_in(path)
+        beside = tuple(one.name for one in others)
         for file in itertools.chain.from_iterable(map(event_files, found)):
             file.beside, beside = beside, ()
             yield file
@@ -203,6 +200,22 @@ def event_files(path: Path) -> Iterator[EventFile]:
             yield EventFile(name=str(path), stream=text)
     except (OSError, tarfile.TarError, EOFError) as error:
         raise SpecError([Problem(file=str(path), message=f"cannot be read: {getattr(error, 'strerror', None) or error}")]) from None
+
+
+def traces_in(folder: Path) -> tuple[list[Path], list[Path]]:
+    """Files of a folder that hold traces, by name, and those that might and do not.
+
+    Raises
+    ------
+    SpecError
+        Where none does.
+    """
+    files = sorted(one for one in folder.iterdir() if one.name.endswith((".json", ".json.gz", ".tar.gz", ".tgz")))
+    found = [one for one in files if is_traces(one)]
+    if not found:
+        raise SpecError([Problem(file=str(folder), message="the folder holds no trace (.json, .json.gz, .tar.gz)")])
+    known = {*found}
+    return found, [one for one in files if one not in known]
 
 
 def _members(path: Path) -> Iterator[EventFile]:
