@@ -10,7 +10,7 @@ from crossflow.__main__ import main
 from crossflow.base.errors import CrossflowError
 from crossflow.evidence.replay.crowd import digest_of, listed
 from crossflow.evidence.replay.kineto import read_traces
-from tests.test_advice import GAP, Step
+from tests.test_advice import GAP, ROOT, Step
 
 RANKS, NODE, LATE = 24, 4, 9  # ranks of the job, of a group that sums activations, and the one that is late
 SUM = "ncclDevKernel_AllReduce_Sum_f32_RING_LL"
@@ -177,6 +177,22 @@ def test_a_rank_that_another_stands_for_is_not_changed_alone(folder, both):
     alone = next(number for number in both[1].alike[0].numbers if number != both[1].alike[0].rank)
     with pytest.raises(CrossflowError, match=rf"there is no trace of rank {alone}; those of .* were read whole, and stand for the others"):
         crossflow.trace(folder, whole=6, what_if=f"rank[{alone}]+1ms")
+
+
+def test_many_predicted_ranks_are_read_whole(capsys, tmp_path):
+    assert main(["timeline", str(ROOT / "docs" / "examples" / "pipeline.yaml"), "-o", str(tmp_path / "ranks"), "-q"]) == 0
+    capsys.readouterr()
+    one, other = (crossflow.trace(tmp_path / "ranks", whole=whole) for whole in (64, 1))
+    assert other.modelled
+    assert other.crowd is None
+    assert [share.parts for share in one.ranks] == [share.parts for share in other.ranks]
+
+
+def test_exports_of_nsight_are_read_whole(tmp_path):
+    for place in range(3):
+        (tmp_path / f"node{place}.sqlite").write_bytes(b"SQLite format 3\0" + bytes(100))
+    with pytest.raises(CrossflowError, match=r"node0.sqlite: exports of Nsight Systems are read whole; give --whole 3, or fewer of them"):
+        crossflow.trace(sorted(tmp_path.iterdir()), whole=2)
 
 
 def test_execution_traces_need_whole_ranks(folder, capsys):

@@ -20,11 +20,12 @@ import numpy as np
 
 from crossflow.answers.workers import in_order, workers
 from crossflow.base.arrays import Array, Index
+from crossflow.base.errors import CrossflowError
 from crossflow.evidence.replay.breakdown import RankShare, RankWorks, launched_late, mean_shares, share_of
 from crossflow.evidence.replay.clocks import ClockFit, RankClock, by_clock, clocks_of
 from crossflow.evidence.replay.critical import LateRank
 from crossflow.evidence.replay.edges import edges_of
-from crossflow.evidence.replay.events import traces_in
+from crossflow.evidence.replay.events import is_nsight, traces_in
 from crossflow.evidence.replay.graph import NONE, ManyRanks
 from crossflow.evidence.replay.kineto import RankTrace, TraceHead, Window, one_by_one, one_job, read_traces
 from crossflow.evidence.replay.matching import MatchedCollectives, RankCollectives, collectives_of, matched
@@ -98,8 +99,8 @@ class RankCrowd:
     notes: tuple[str, ...]
 
 
-def read_crowd(paths: Sequence[Path], jobs: int = 1) -> tuple[tuple[RankTrace, ...], RankCrowd]:
-    """Traces of the ranks that stand for all, by rank, and what is known of all.
+def read_crowd(paths: Sequence[Path], jobs: int = 1) -> tuple[tuple[RankTrace, ...], RankCrowd | None]:
+    """Traces of the ranks that stand for all, by rank, and what is known of all; all traces and None where crossflow wrote them.
 
     Parameters
     ----------
@@ -111,7 +112,11 @@ def read_crowd(paths: Sequence[Path], jobs: int = 1) -> tuple[tuple[RankTrace, .
         As `read_traces`.
     """
     files, left = _files_of(paths)
+    if exports := [path for path in files if is_nsight(path)]:
+        raise CrossflowError(f"{exports[0]}: exports of Nsight Systems are read whole; give --whole {len(files)}, or fewer of them")
     digests, told = _ordered([one for found in _digests(files, jobs) for one in found])
+    if digests[0].head.modelled:
+        return read_traces(paths), None
     numbers = tuple(one.head.rank for one in digests)
     zero = min(one.origin for one in digests)
     digests = [_by(one, RankClock(offset=one.origin - zero)) for one in digests]

@@ -429,7 +429,8 @@ def report_of(
     if executions:
         raise CrossflowError(f"--execution needs all ranks whole, and more than {whole} traces are given; give a larger --whole, or fewer")
     traces, crowd = read_crowd(given, jobs)
-    return report_on(graph_of(traces, contention=contention, many=crowd.many), name=called, crowd=crowd, **changes)
+    many = None if crowd is None else crowd.many
+    return report_on(graph_of(traces, contention=contention, many=many), name=called, crowd=crowd, **changes)
 
 
 trace = report_of  # its public name
