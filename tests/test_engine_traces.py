@@ -173,7 +173,7 @@ def test_the_page_and_plain_data_have_the_phases(capsys, tmp_path):
     path = str(served(SGLANG, between=900.0).write(tmp_path))
     assert main(["trace", path, "--advise"]) == 0
     page = " ".join(capsys.readouterr().out.split())
-    for text in ("Steps of the engine", "scopes of SGLang", "decode 6", "prefill 2", "leave out --disable-overlap-schedule"):
+    for text in ("Steps of the engine", "SGLang, mean of each phase", "decode 6", "prefill 2", "leave out --disable-overlap-schedule"):
         assert text in page, text
     assert main(["trace", path, "--json"]) == 0
     data = json.loads(capsys.readouterr().out)

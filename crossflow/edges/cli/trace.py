@@ -72,7 +72,7 @@ def run(arguments: argparse.Namespace) -> None:
         first = {**found.to_dict(), **({"advice": found.advice.to_dict()} if arguments.advise else {})}
         page.emit_json(first if other is None else {"first": first, "second": other[1]})
     elif arguments.advise:
-        page.emit(headline(found), phases(found), *(() if found.crowd is None else (ranks(found),)), *advice(found), notes(found))
+        page.emit(headline(found), *phases(found), *(() if found.crowd is None else (ranks(found),)), *advice(found), notes(found))
     elif other is None:
         page.emit(*sections(found))
     else:
@@ -137,7 +137,7 @@ def _change(one: float, two: float) -> str:
 
 def sections(found: TraceReport) -> list[RenderableType]:
     """What the page has."""
-    begin = [headline(found), phases(found), ranks(found), waits(found), path(found), communication(found), kernels(found)]
+    begin = [headline(found), *phases(found), ranks(found), waits(found), path(found), communication(found), kernels(found)]
     return [*begin, losses(found), kinds(found), unmodelled(found), replay(found), notes(found)]
 
 
@@ -183,21 +183,23 @@ def ranks(found: TraceReport) -> RenderableType:
     return page.section("Where the time goes", [[Text(cell) for cell in row] for row in rows], right, aside=aside, header=header)
 
 
-def phases(found: TraceReport) -> RenderableType:
-    """Where the steps of an inference engine go by phase."""
-    header = ("", "steps", "step", "between", "requests", "rows", "graphs", "padded", "busy", "exposed", "host", "")
-    rows = []
+def phases(found: TraceReport) -> list[RenderableType]:
+    """Where the steps of an inference engine go by phase, and what its host does in them."""
+    header = ("", "steps", "step", "between", "requests", "rows", "graphs", "padded", "busy", "exposed", "host")
+    rows, scopes = [], []
     for one in found.phases:
         whole = one.time or 1.0
         exposed = one.parts["exposed_communication"] + one.parts["waiting"]
         shares = (one.parts["busy"], exposed, one.parts["host"] + one.parts["idle"])
-        scopes = ", ".join(f"{name.partition(': ')[2] or name} {show(time, 's')}" for name, time in [*one.scopes.items()][:_PROOFS])
         rows.append([
             one.phase, count(one.steps), show(one.time, "s"), show(one.between, "s"), f"{one.requests:.0f}", _known(one.rows, ".0f"),
-            f"{one.graphs:.0%}", _known(one.padded, ".0%"), *(f"{part / whole:.0%}" for part in shares), scopes,
+            f"{one.graphs:.0%}", _known(one.padded, ".0%"), *(f"{part / whole:.0%}" for part in shares),
         ])  # fmt: skip
-    aside = f"mean of each phase; host and idle together, and the longest scopes of {found.engine}" if rows else ""
-    return page.section("Steps of the engine", [[Text(cell) for cell in row] for row in rows], range(1, 11), aside=aside, header=header)
+        told = ", ".join(f"{name} {show(time, 's')}" for name, time in one.scopes.items())
+        scopes += [[Text(one.phase), Text(told)]] if told else []
+    aside = f"{found.engine}, mean of each phase; host and idle together" if rows else ""
+    shown = page.section("Steps of the engine", [[Text(cell) for cell in row] for row in rows], range(1, 11), aside=aside, header=header)
+    return [shown, page.section("What the host of the engine does in a step", scopes, wraps=1)]
 
 
 def _known(value: float, form: str) -> str:
