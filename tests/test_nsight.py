@@ -171,7 +171,9 @@ def test_exports_of_several_nodes_need_a_common_clock(tmp_path):
         database.close()
     first, second = read_traces(paths)
     assert second.works.start[0] - first.works.start[0] == pytest.approx(2e-3, abs=1e-6)
-    assert crossflow.trace(paths).advice.findings[0].kind == "apart"
+    report = crossflow.trace(paths)  # their collectives end 2 ms apart by these clocks, which cannot be
+    assert any(note.startswith("clocks of 1 of 2 ranks differ by up to 2,000 us") for note in report.notes)
+    assert all(one.kind != "apart" for one in report.advice.findings)
 
 
 def test_commands_read_exports(capsys, tmp_path):

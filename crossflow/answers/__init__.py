@@ -63,4 +63,5 @@ DOORS = {
     "study.searches": ("Reporter",),
     "study.spaces": ("read_space",),
     "study.spec": ("StudyFile",),
+    "workers": ("in_order", "workers"),
 }  # fmt: skip

@@ -23,6 +23,8 @@ DOORS = {
     "measurement.measure": ("MeasureOptions", "MeasureProgress", "measure"),
     "measurement.results": ("DERIVED", "ROWS", "summary"),
     "replay.breakdown": ("PARTS",),
+    "replay.clocks": ("aligned",),
+    "replay.crowd": ("listed",),
     "replay.events": ("is_traces",),
     "replay.execution": ("joined", "read_executions"),
     "replay.graph": ("graph_of",),

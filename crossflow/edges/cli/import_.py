@@ -69,6 +69,7 @@ def _of_record(arguments: argparse.Namespace, found: CallRecord) -> Program:
 
 def _of_traces(arguments: argparse.Namespace, sources: Sequence[Path]) -> Program:
     """The program of a step of a job from traces of its ranks."""
+    from crossflow.evidence.replay.clocks import aligned
     from crossflow.evidence.replay.execution import joined, read_executions
     from crossflow.evidence.replay.graph import graph_of
     from crossflow.evidence.replay.kineto import read_traces
@@ -77,7 +78,7 @@ def _of_traces(arguments: argparse.Namespace, sources: Sequence[Path]) -> Progra
 
     _refuse_options(arguments, "rank")
     _refuse_those_of_models(arguments, "a trace says it itself")
-    graph = graph_of(joined(read_traces(sources), read_executions(arguments.execution)))
+    graph = graph_of(aligned(joined(read_traces(sources), read_executions(arguments.execution))))
     if graph.traces[0].modelled:
         raise CrossflowError(not_replayed(graph.traces[0]))
     for note in (*(note for trace in graph.traces for note in trace.notes), *graph.notes):

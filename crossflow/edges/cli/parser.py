@@ -212,6 +212,7 @@ _PARALLEL = (
 _MICROBATCHES = "parts of the batch that go through the stages of pp=K one after the other, in 1F1B order (default: K)"
 _OPTIMIZER = "adamw with fp32 copies of narrower weights, sgd or none, if the function gives no optimizer"
 _GRADIENTS = "type in which --parallel reduces gradients: fp32, or weights for that of the weights"
+_WHOLE = "ranks up to which all are read whole, 64 where not given; of more ranks some stand for those that are alike"
 _COLLECTIVES = "of traces: measured, the time in the trace; modelled, the time on the system's network if the bytes are known"
 _EXECUTION = "execution traces of the same ranks: sizes of all tensors and collectives; joined by process, else by rank, else in order"
 _REUSE = "how often rows of embedding tables are hit: shipped factors (2021, 2022, 2021-3), or a file with factors and samples"
@@ -400,6 +401,8 @@ _COMMANDS: dict[str, tuple[str, tuple[Argument, ...]]] = {
         _argument("--write-overheads", type=Path, metavar="FILE", help="write the mean overheads of the host by operation, as .json"),
         _argument("--host", default="", metavar="NAME", help="name of the host that --write-overheads writes"),
         _argument("--no-contention", action="store_true", help="replay without kernels that delay others by filling the device"),
+        _argument("--whole", type=_positive, default=64, metavar="N", help=_WHOLE),
+        _argument("--jobs", type=_positive, default=2, metavar="N", help="processes that read more traces than --whole, 2 where not given"),
     )),
     "emulate": ("run a training script on one real rank of many, the others emulated by their collectives", (
         _argument("words", nargs=argparse.REMAINDER, metavar="SCRIPT.py", help="script with its arguments, or -m and a module"),

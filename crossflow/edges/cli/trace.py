@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from crossflow.edges.cli import page
 from crossflow.edges.cli.page import count
 from crossflow.edges.cli.timeline import check_output, write_output
 from crossflow.evidence.replay.breakdown import PARTS
+from crossflow.evidence.replay.crowd import listed as ranges
 from crossflow.evidence.replay.kernels import plain_name
 from crossflow.evidence.replay.overheads import overheads_of, read_overheads, write_overheads
 from crossflow.evidence.replay.reach import KernelLoss
@@ -27,6 +29,7 @@ from crossflow.program.embedding.datasets import named
 from crossflow.program.embedding.reuse import Reuse
 
 _SHOWN = 16  # ranks that a page lists
+_GROUP = 24  # letters of a list of ranks
 _NAME = 64  # letters of a name that it shows
 _KERNEL, _OPERATION = 36, 20  # the same of a kernel beside its operation
 _PROOFS = 3  # of a finding
@@ -48,7 +51,8 @@ def run(arguments: argparse.Namespace) -> None:
     overheads = None if arguments.overheads is None else read_overheads(arguments.overheads)
     found = report_of(
         arguments.files, execution=arguments.execution, what_if=arguments.what_if, overheads=overheads,
-        contention=not arguments.no_contention, kernels=arguments.kernels, on=arguments.on, device=arguments.device,
+        contention=not arguments.no_contention, whole=arguments.whole, jobs=arguments.jobs,
+        kernels=arguments.kernels, on=arguments.on, device=arguments.device,
         reuse=None if arguments.reuse is None else _reuse(arguments.reuse),
     )  # fmt: skip
     if arguments.write_overheads is not None:
@@ -68,7 +72,7 @@ def run(arguments: argparse.Namespace) -> None:
         first = {**found.to_dict(), **({"advice": found.advice.to_dict()} if arguments.advise else {})}
         page.emit_json(first if other is None else {"first": first, "second": other[1]})
     elif arguments.advise:
-        page.emit(headline(found), *advice(found), notes(found))
+        page.emit(headline(found), *phases(found), *(() if found.crowd is None else (ranks(found),)), *advice(found), notes(found))
     elif other is None:
         page.emit(*sections(found))
     else:
@@ -133,7 +137,7 @@ def _change(one: float, two: float) -> str:
 
 def sections(found: TraceReport) -> list[RenderableType]:
     """What the page has."""
-    begin = [headline(found), ranks(found), waits(found), path(found), communication(found), kernels(found)]
+    begin = [headline(found), *phases(found), ranks(found), waits(found), path(found), communication(found), kernels(found)]
     return [*begin, losses(found), kinds(found), unmodelled(found), replay(found), notes(found)]
 
 
@@ -141,7 +145,7 @@ def headline(found: TraceReport) -> RenderableType:
     """What the step takes."""
     traces = found.graph.traces
     windows = len(traces[0].windows)
-    devices = f"{traces[0].device or 'an unnamed device'}, {len(traces)} of {max(max(trace.world for trace in traces), len(traces))} ranks"
+    devices = f"{traces[0].device or 'an unnamed device'}, {found.read:,} of {found.world:,} ranks"
     steps = f"{count(windows)} step{'s' if windows > 1 else ''} of each"
     rows: dict[str, RenderableType] = {"trace": Text(f"{found.name}: {devices}, {steps}")}
     if found.replayed:
@@ -163,12 +167,43 @@ def headline(found: TraceReport) -> RenderableType:
 def ranks(found: TraceReport) -> RenderableType:
     """Where the step of every rank goes."""
     header = ["rank", "step", *(_PART_NAMES.get(part, part) for part in PARTS)]
-    listed = sorted(found.ranks, key=lambda one: -one.time)[:_SHOWN]
+    most = _SHOWN if found.crowd is None else _SHOWN // 2
+    listed = sorted(found.ranks, key=lambda one: -one.time)[:most]
     named = {trace.rank: f"{trace.rank} {trace.label}".strip() for trace in found.graph.traces}
-    rows = [[named[one.rank], show(one.time, "s"), *(f"{one.parts[part] / (one.time or 1.0):.1%}" for part in PARTS)] for one in listed]
+    together = [(_short(ranges(one.numbers), _GROUP), one.mean) for one in found.alike]
+    rows = [
+        [name, show(one.time, "s"), *(f"{one.parts[part] / (one.time or 1.0):.1%}" for part in PARTS)]
+        for name, one in (*together, *((named[one.rank], one) for one in listed))
+    ]
     aside = f"the slowest {_SHOWN} of {len(found.ranks)}" if len(found.ranks) > _SHOWN else "mean step of each rank"
+    if found.crowd is not None:
+        above = ", below the mean of all that are alike" if together else ""
+        aside = f"the slowest {len(listed)} of {len(found.ranks)} ranks that were read whole{above}"
     right = range(1 if found.modelled else 0, 8)
     return page.section("Where the time goes", [[Text(cell) for cell in row] for row in rows], right, aside=aside, header=header)
+
+
+def phases(found: TraceReport) -> list[RenderableType]:
+    """Where the steps of an inference engine go by phase, and what its host does in them."""
+    header = ("", "steps", "step", "between", "requests", "rows", "graphs", "padded", "busy", "exposed", "host")
+    rows, scopes = [], []
+    for one in found.phases:
+        whole = one.time or 1.0
+        exposed = one.parts["exposed_communication"] + one.parts["waiting"]
+        shares = (one.parts["busy"], exposed, one.parts["host"] + one.parts["idle"])
+        rows.append([
+            one.phase, count(one.steps), show(one.time, "s"), show(one.between, "s"), f"{one.requests:.0f}", _known(one.rows, ".0f"),
+            f"{one.graphs:.0%}", _known(one.padded, ".0%"), *(f"{part / whole:.0%}" for part in shares),
+        ])  # fmt: skip
+        told = ", ".join(f"{name} {show(time, 's')}" for name, time in one.scopes.items())
+        scopes += [[Text(one.phase), Text(told)]] if told else []
+    aside = f"{found.engine}, mean of each phase; host and idle together" if rows else ""
+    shown = page.section("Steps of the engine", [[Text(cell) for cell in row] for row in rows], range(1, 11), aside=aside, header=header)
+    return [shown, page.section("What the host of the engine does in a step", scopes, wraps=1)]
+
+
+def _known(value: float, form: str) -> str:
+    return "-" if math.isnan(value) else f"{value:{form}}"
 
 
 def waits(found: TraceReport) -> RenderableType:

@@ -60,7 +60,7 @@ class _Page:
         self._kept = functools.lru_cache(maxsize=8)(self._replayed)
 
     def _replayed(self, what_if: str) -> TraceReport:
-        return report_on(self._report.graph, what_if=what_if, name=self._report.name, on=self._on)
+        return report_on(self._report.graph, what_if=what_if, name=self._report.name, on=self._on, crowd=self._report.crowd)
 
     def _changed(self, what_if: str) -> TraceReport:
         with self._lock:
@@ -73,8 +73,8 @@ class _Page:
             "device": traces[0].device or "",
             "modelled": self._report.modelled,
             "steps": len(traces[0].windows),
-            "world": max(max(trace.world for trace in traces), len(traces)),
-            "read": len(traces),
+            "world": self._report.world,
+            "read": self._report.read,
             "files": [str(trace.source) for trace in traces],
             "parts": list(PARTS),
             "command": shlex.join(self._command),

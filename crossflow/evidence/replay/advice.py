@@ -10,9 +10,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from crossflow.evidence.replay.engines import SGLANG, VLLM
 from crossflow.evidence.replay.graph import StepGraph
 from crossflow.evidence.replay.ills import Ill, IllProof, TracedSteps
 from crossflow.evidence.replay.ills_device import DEVICE_ILLS
+from crossflow.evidence.replay.ills_engine import ENGINE_ILLS, engine_of
 from crossflow.evidence.replay.ills_host import HOST_ILLS
 from crossflow.evidence.replay.reach import KernelModel
 
@@ -91,10 +93,53 @@ CURES: Mapping[str, Cure] = {
         text="the memory is pinned already: copy the next batch on a stream of its own, before it is needed",
         switches=("tensor.to(device, non_blocking=True)", "torch.cuda.Stream"),
     ),
+    "between_steps": Cure(text="schedule the next step while the device runs this one", switches=("async scheduling of the engine",)),
+    "padding": Cure(text="capture graphs at the sizes of the batches that are there", switches=("sizes of captured graphs",)),
     "bubble": Cure(
         text="more microbatches, or more stages on each rank: a bubble of p - 1 of m microbatches halves with twice as many",
         switches=("--micro-batch-size", "--num-layers-per-virtual-pipeline-stage", "ScheduleInterleaved1F1B", "ScheduleZBVZeroBubble"),
     ),
+}  # fmt: skip
+
+
+# Of steps of an inference engine, its own switches: of vLLM from "Engine Arguments" (docs.vllm.ai), of SGLang from "Server Arguments"
+# (docs.sglang.io). "leave out" stands before those that slow it down.
+_REDUCED = "let the engine's own kernel sum in the links or with the normalisation behind it, or use fewer ranks of tensor parallelism"
+_EXCHANGED = "exchange one half of the batch while the other half computes, with kernels made for few tokens"
+_GRAPHED = "replay captured graphs, up to the largest batch that decodes"
+_AHEAD = "schedule the next step while the device runs this one; hand out tokens less often; leave the engine more cores of the host"
+_FASTER = "take another backend or type"
+_SIZES = "capture graphs at the sizes of the batches that are there; more graphs take memory and time at the start"
+ENGINE_CURES: Mapping[str, Mapping[str, Cure]] = {
+    VLLM: {
+        "slow_kernel": Cure(text=_FASTER, switches=("--attention-backend", "--quantization fp8", "--kv-cache-dtype")),
+        "unfused_passes": Cure(text="let the engine's compiler join them", switches=("leave out --enforce-eager", "-O 2")),
+        "exposed_all_reduce": Cure(
+            text=_REDUCED, switches=("--compilation-config (pass_config: fuse_allreduce_rms)", "leave out --disable-custom-all-reduce")
+        ),
+        "exposed_all_to_all": Cure(text=_EXCHANGED, switches=("--enable-dbo", "--all2all-backend deepep_low_latency")),
+        "launches": Cure(
+            text=_GRAPHED, switches=("leave out --enforce-eager", "--max-cudagraph-capture-size", "--compilation-config (cudagraph_mode)")
+        ),
+        "between_steps": Cure(text=_AHEAD, switches=("--async-scheduling", "--stream-interval", "--api-server-count")),
+        "busy_host": Cure(text=_AHEAD, switches=("--async-scheduling", "--stream-interval", "py-spy dump")),
+        "synchronisation": Cure(text=_AHEAD, switches=("--async-scheduling",)),
+        "padding": Cure(text=_SIZES, switches=("--cudagraph-capture-sizes",)),
+    },
+    SGLANG: {
+        "slow_kernel": Cure(text=_FASTER, switches=("--attention-backend", "--quantization fp8", "--kv-cache-dtype")),
+        "unfused_passes": Cure(text="let a compiler join them", switches=("--enable-torch-compile", "--torch-compile-max-bs")),
+        "exposed_all_reduce": Cure(
+            text=_REDUCED,
+            switches=("--enable-flashinfer-allreduce-fusion", "--enable-mscclpp", "leave out --disable-custom-all-reduce"),
+        ),
+        "exposed_all_to_all": Cure(text=_EXCHANGED, switches=("--enable-two-batch-overlap", "--moe-a2a-backend deepep")),
+        "launches": Cure(text=_GRAPHED, switches=("leave out --disable-cuda-graph", "--cuda-graph-max-bs")),
+        "between_steps": Cure(text=_AHEAD, switches=("leave out --disable-overlap-schedule", "--stream-interval")),
+        "busy_host": Cure(text=_AHEAD, switches=("leave out --disable-overlap-schedule", "--stream-interval", "py-spy dump")),
+        "synchronisation": Cure(text=_AHEAD, switches=("leave out --disable-overlap-schedule",)),
+        "padding": Cure(text=_SIZES, switches=("--cuda-graph-bs",)),
+    },
 }  # fmt: skip
 
 
@@ -109,8 +154,10 @@ class TraceFinding:
     time : what it takes of a step now, of the mean rank. [s]
     step_time : of a step in a replay in which it is mended. [s]
     gain : what that brings. [s]
-    trust : measured where all times of the replay are of the trace, unknown where kernels take what the model says.
+    trust : measured where all times of the replay are of the trace, interpolated where some lie between those of other steps, unknown
+        where kernels take what the model says.
     proofs : what shows it, the longest first.
+    engine : whose steps these are, as `crossflow.evidence.replay.engines` names it, "" for none.
     """
 
     kind: str
@@ -120,11 +167,13 @@ class TraceFinding:
     gain: float
     trust: str
     proofs: tuple[IllProof, ...]
+    engine: str = ""
 
     @property
     def cure(self) -> Cure:
         """What to do about it."""
-        return CURES.get(self.kind, CURES["exposed"])
+        own = ENGINE_CURES.get(self.engine, {})
+        return own.get(self.kind) or CURES.get(self.kind, CURES["exposed"])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -195,12 +244,19 @@ def advise(graph: StepGraph, model: KernelModel | None) -> StepAdvice:
     """
     steps = TracedSteps(graph=graph, model=model)
     whole = steps.step_time
-    kept: list[tuple[TraceFinding, Ill]] = []
+    engine, kept = engine_of(graph), list[tuple[TraceFinding, Ill]]()
     for ill in ills_of(steps):
         mended = steps.replayed(ill.mend)
         if whole - mended > WORTH * whole:
             found = TraceFinding(
-                kind=ill.kind, title=ill.title, time=ill.time, step_time=mended, gain=whole - mended, trust=ill.trust, proofs=ill.proofs
+                kind=ill.kind,
+                title=ill.title,
+                time=ill.time,
+                step_time=mended,
+                gain=whole - mended,
+                trust=ill.trust,
+                proofs=ill.proofs,
+                engine=engine,
             )
             kept.append((found, ill))
     together = steps.replayed(*(ill.mend for _, ill in kept)) if kept else whole
@@ -210,4 +266,4 @@ def advise(graph: StepGraph, model: KernelModel | None) -> StepAdvice:
 
 def ills_of(steps: TracedSteps) -> tuple[Ill, ...]:
     """All that may be wrong with some steps, in the order in which it is mended."""
-    return tuple(ill for find in (*DEVICE_ILLS, *HOST_ILLS) for ill in find(steps))
+    return tuple(ill for find in (*DEVICE_ILLS, *ENGINE_ILLS, *HOST_ILLS) for ill in find(steps))

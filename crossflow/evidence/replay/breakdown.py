@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from crossflow.base.arrays import Array, Mask, rows_of
-from crossflow.evidence.replay.edges import LATE
+from crossflow.base.arrays import Array, Index, Mask, rows_of
+from crossflow.evidence.replay.edges import LATE, RankEdges
 from crossflow.evidence.replay.graph import GraphStep, StepGraph
 from crossflow.evidence.replay.kineto import KERNEL, STEP, DeviceWorks, HostSpans, RankTrace
 from crossflow.evidence.replay.owners import call_of_works
@@ -69,42 +69,76 @@ def shares_of(graph: StepGraph, times: Array) -> tuple[RankShare, ...]:
 def last_to_come(graph: StepGraph, times: Array) -> Array:
     """When the last rank came to the collective that a work is of; of all others its own start, shape (works,). [s]"""
     found = times[graph.starts].copy()
+    begun = found.copy()
     for meeting in graph.meetings:
         works = list(meeting.works)
-        found[works] = np.minimum(found[works].max(), times[graph.ends[works]])
+        found[works] = np.minimum(meeting.come(begun).max(), times[graph.ends[works]])
     return found
 
 
 def _launched_late(graph: StepGraph, times: Array) -> Mask:
     """Whether a work began as soon as it was launched, so that the host decided when, shape (works,)."""
-    found = np.zeros(len(graph.time), dtype=bool)
-    for rank, edges in enumerate(graph.edges):
-        begins, first = times[graph.calls[rank][0]], int(graph.first[rank])
-        mine = np.flatnonzero(edges.launched >= 0)
-        point = edges.launched[mine]
-        usual = edges.launch[edges.launch_class[mine]] + LATE
-        waited = times[graph.starts[first + mine]] - begins[point]
-        found[first + mine] = waited <= np.maximum(usual, edges.points.length[point])  # a launch may prepare a copy for long
+    found = [
+        launched_late(edges, times[graph.calls[rank][0]], times[graph.starts[graph.first[rank] : graph.first[rank + 1]]])
+        for rank, edges in enumerate(graph.edges)
+    ]
+    return np.concatenate([np.zeros(0, dtype=bool), *found])
+
+
+def launched_late(edges: RankEdges, begins: Array, starts: Array) -> Mask:
+    """Whether a work of a rank began as soon as it was launched, from begins of calls and starts of works, shape (works,)."""
+    found = np.zeros(len(starts), dtype=bool)
+    mine = np.flatnonzero(edges.launched >= 0)
+    point = edges.launched[mine]
+    usual = edges.launch[edges.launch_class[mine]] + LATE
+    found[mine] = starts[mine] - begins[point] <= np.maximum(usual, edges.points.length[point])  # a launch may prepare a copy for long
     return found
 
 
 def _share(graph: StepGraph, step: GraphStep, times: Array, come: Array, late: Mask) -> RankShare:
     begin, end = float(times[step.begin]), float(times[step.end])
-    if graph.traces[step.rank].modelled:
-        return _modelled_share(graph.traces[step.rank], begin, end)
-    first, last = graph.first[step.rank : step.rank + 2].tolist()
     trace = graph.traces[step.rank]
-    inside = np.flatnonzero((times[graph.ends[first:last]] > begin) & (times[graph.starts[first:last]] < end))
-    mine, kinds, collective = first + inside, trace.works.kind[inside], trace.works.collective[inside]
-    starts, ends, here = times[graph.starts[mine]], times[graph.ends[mine]], come[mine]
+    if trace.modelled:
+        return _modelled_share(trace, begin, end)
+    mine = slice(*graph.first[step.rank : step.rank + 2].tolist())
+    works, starts, ends = trace.works, times[graph.starts[mine]], times[graph.ends[mine]]
+    done = RankWorks(starts=starts, ends=ends, come=come[mine], kind=works.kind, collective=works.collective, late=late[mine])
+    return share_of(trace.rank, done, begin, end)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class RankWorks:
+    """What the device of a rank did; arrays of shape (works,).
+
+    Attributes
+    ----------
+    starts, ends : of every work. [s]
+    come : when the last rank came to the collective that it is of, else its own start. [s]
+    kind, collective : as in `DeviceWorks`.
+    late : whether it began as soon as it was launched.
+    """
+
+    starts: Array
+    ends: Array
+    come: Array
+    kind: Index
+    collective: Mask
+    late: Mask
+
+
+def share_of(rank: int, works: RankWorks, begin: float, end: float) -> RankShare:
+    """Where a step of a rank goes that lasts from one moment to another."""
+    mine = np.flatnonzero((works.ends > begin) & (works.starts < end))
+    kinds, collective = works.kind[mine], works.collective[mine]
+    starts, ends, here = works.starts[mine], works.ends[mine], works.come[mine]
     groups = (
         (starts, ends, (kinds == KERNEL) & ~collective), (starts, ends, kinds != KERNEL), (here, ends, collective),
         (starts, here, collective),
     )  # fmt: skip
     added, spans = _added([np.stack([one[chosen], two[chosen]], axis=1) for one, two, chosen in groups], begin, end)
-    host = _host(spans, begin, end, starts, late[mine])
+    host = _host(spans, begin, end, starts, works.late[mine])
     parts = [*added, host, max(end - begin - sum(added) - host, 0.0)]
-    return RankShare(rank=trace.rank, time=end - begin, parts=dict(zip(PARTS, parts, strict=True)))
+    return RankShare(rank=rank, time=end - begin, parts=dict(zip(PARTS, parts, strict=True)))
 
 
 def _added(groups: Sequence[Array], begin: float, end: float) -> tuple[list[float], list[tuple[float, float]]]:

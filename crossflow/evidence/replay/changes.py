@@ -230,7 +230,8 @@ def _later(graph: StepGraph, rule: TraceRule, found: GraphTimes) -> None:
     by_rank = {trace.rank: rank for rank, trace in enumerate(graph.traces)}
     for rank in rule.ranks:
         if rank not in by_rank:
-            raise CrossflowError(f"what-if '{rule.written}': there is no trace of rank {rank}; those of {_listed(by_rank)} were read")
+            how = "were read" if graph.ranks == len(by_rank) else "were read whole, and stand for the others; --whole says how many are"
+            raise CrossflowError(f"what-if '{rule.written}': there is no trace of rank {rank}; those of {_listed(by_rank)} {how}")
         place = by_rank[rank]
         mine = slice(int(graph.first[place]), int(graph.first[place + 1]))
         for nodes in (*graph.calls[place], graph.starts[mine], graph.ends[mine]):

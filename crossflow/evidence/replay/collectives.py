@@ -19,7 +19,7 @@ from crossflow.evidence.replay.tensors import BYTES, plain_type
 NAMES: Mapping[str, str] = {
     "allreduce": "all_reduce", "allgather": "all_gather", "reducescatter": "reduce_scatter", "alltoall": "all_to_all",
     "broadcast": "broadcast", "reduce": "reduce", "gather": "gather", "scatter": "scatter", "send": "send", "recv": "recv",
-    "barrier": "barrier", "sendrecv": "send_recv",
+    "barrier": "barrier", "sendrecv": "send_recv", "crossdevicereduce": "all_reduce",
 }  # fmt: skip
 OPS = tuple(dict.fromkeys(NAMES.values()))
 
@@ -62,7 +62,7 @@ def _collective(kernel: str, args: Mapping[str, Any], around: tuple[str, int] | 
     said = (
         str(args.get("Collective name", "")),
         around[0].partition(":")[2] if around else "",
-        kernel.split("(")[0].partition("Kernel")[2],
+        kernel.split("(")[0].partition("Kernel")[2] or kernel.split("<")[0],
     )
     op = next(filter(None, map(op_of, said)), "collective")
     ranks = int(args.get("Group size", 0)) or len(_ranks(args.get("Process Group Ranks")))

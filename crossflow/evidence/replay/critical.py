@@ -13,6 +13,7 @@ from crossflow.evidence.replay.edges import OverheadKind
 from crossflow.evidence.replay.graph import NONE, GraphStep, StepGraph
 from crossflow.evidence.replay.kineto import KERNEL, short_name
 
+OTHERS = "ranks for which others stand"
 KINDS = ("host", "kernels", "copies", "collectives", "gaps", "late_start")  # the last: of a rank that began later than the step
 
 
@@ -60,9 +61,8 @@ def critical_path(graph: StepGraph, step: GraphStep, times: Array, lags: Array) 
         late = graph.traces[owner[node]].rank
         kinds["late_start"], names[f"start of rank {late}"] = times[node] - begin, times[node] - begin
         ranks[late] += times[node] - begin
-    return CriticalPath(
-        nodes=tuple(path[::-1]), time={kind: float(kinds[kind]) for kind in KINDS}, names=dict(names.most_common()), ranks=dict(ranks),
-    )  # fmt: skip
+    time = {kind: float(kinds[kind]) for kind in dict.fromkeys((*KINDS, *kinds))}
+    return CriticalPath(nodes=tuple(path[::-1]), time=time, names=dict(names.most_common()), ranks=dict(ranks))
 
 
 def _binding(graph: StepGraph, times: Array, lags: Array) -> Index:
@@ -95,6 +95,8 @@ def _edge(graph: StepGraph, edge: int) -> tuple[str, Mapping[str, float]]:
         works, place = graph.traces[rank].works, work - int(graph.first[rank])
         name = short_name(graph.traces[rank].names[works.name[place]])
         return ("collectives" if graph.collective[work] else "kernels" if works.kind[place] == KERNEL else "copies"), {name: 1.0}
+    if graph.others[edge]:
+        return "other_ranks", {OTHERS: 1.0}
     return ("host", _ops(graph, edge)) if graph.host[edge] > 0 else ("gaps", {"gaps between works": 1.0})
 
 
@@ -127,9 +129,9 @@ class LateRank:
 def late_ranks(graph: StepGraph, times: Array) -> tuple[LateRank, ...]:
     """Ranks that keep others waiting, worst first."""
     waited: dict[int, list[float]] = defaultdict(list)
+    starts = times[graph.starts]
     for meeting in graph.meetings:
-        come = times[graph.starts[list(meeting.works)]]
-        last = graph.traces[graph.rank_of(meeting.works[int(come.argmax())])].rank
-        waited[last].append(float((come.max() - come).sum()))
+        come = meeting.come(starts)
+        waited[graph.number_of(meeting, int(come.argmax()))].append(float((come.max() - come).sum()))
     found = [LateRank(rank=rank, collectives=len(each), time=sum(each)) for rank, each in waited.items()]
     return tuple(sorted(found, key=lambda one: -one.time))

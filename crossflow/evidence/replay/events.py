@@ -27,6 +27,9 @@ SQLITE = b"SQLite format 3\0"  # how every SQLite file begins
 LISTS = ("traceEvents", "nodes")  # what the list of events is called
 _DECODER = json.JSONDecoder(strict=False)  # names of kernels may hold control characters
 _BLANKS = re.compile(r"[ \t\r\n]*")
+_BETWEEN = re.compile(r"\}[ \t\r\n]*,[ \t\r\n]*\Z")  # an event has ended, and another one follows
+BLANKS = 64  # characters between two events
+TRIED = 16  # braces that are tried as the begin of an event, from the last one back
 
 
 @dataclass(kw_only=True)
@@ -49,7 +52,7 @@ class EventFile:
     beside: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        self._text, self._at, self._ended = "", 0, False
+        self._text, self._at, self._ended, self._apart = "", 0, False, False
         self._decode = codecs.getincrementaldecoder("utf-8-sig")(errors="replace").decode
 
     def events(self) -> Iterator[dict[str, Any]]:
@@ -88,13 +91,35 @@ class EventFile:
             if mark == ",":
                 self._at += 1
                 continue
-            value = self._value() if mark else _MISSING
+            if mark == "{" and not self._apart:
+                yield from (one for one in self._several() if isinstance(one, dict))
+            value = self._value() if self._next() else _MISSING
             if isinstance(value, _Missing):
                 self.truncated = True
                 return
             if isinstance(value, dict):
                 yield value
         self._at += 1
+
+    def _several(self) -> list[Any]:
+        """All events of what was read but the last one, decoded at once, which takes a third less time than one by one.
+
+        Where the last one begins is guessed; a wrong guess leaves brackets or quotes open, so that nothing is decoded. The events up to
+        the next piece of the file are then decoded one by one, and an error in one is told as ever.
+        """
+        end, self._apart = len(self._text), True
+        for _ in range(TRIED):
+            end = self._text.rfind("{", self._at + 1, end)
+            if end < 0:
+                return []
+            if (between := _BETWEEN.search(self._text, max(self._at, end - BLANKS), end)) is not None:
+                try:
+                    found: list[Any] = _DECODER.decode(f"[{self._text[self._at : between.start() + 1]}]")
+                except (ValueError, RecursionError):
+                    return []
+                self._at = end
+                return found
+        return []
 
     def _next(self) -> str:
         """The next character that is no blank, "" at the end."""
@@ -137,6 +162,7 @@ class EventFile:
             raise self._wrong(f"cannot be read: {error.strerror or error}") from None
         self._ended = not piece
         self._text = self._text[self._at :] + self._decode(piece, self._ended)
+        self._apart = False
         self._at = 0
         return not self._ended or bool(self._text)
 
@@ -160,11 +186,8 @@ def event_files(path: Path) -> Iterator[EventFile]:
         Where nothing is there, or it cannot be read.
     """
     if path.is_dir():
-        files = sorted(one for one in path.iterdir() if one.name.endswith((".json", ".json.gz", ".tar.gz", ".tgz")))
-        found = [one for one in files if is_traces(one)]
-        if not found:
-            raise SpecError([Problem(file=str(path), message="the folder holds no trace (.json, .json.gz, .tar.gz)")])
-        beside = tuple(one.name for one in files if one not in found)
+        found, others = traces_in(path)
+        beside = tuple(one.name for one in others)
         for file in itertools.chain.from_iterable(map(event_files, found)):
             file.beside, beside = beside, ()
             yield file
@@ -177,6 +200,22 @@ def event_files(path: Path) -> Iterator[EventFile]:
             yield EventFile(name=str(path), stream=text)
     except (OSError, tarfile.TarError, EOFError) as error:
         raise SpecError([Problem(file=str(path), message=f"cannot be read: {getattr(error, 'strerror', None) or error}")]) from None
+
+
+def traces_in(folder: Path) -> tuple[list[Path], list[Path]]:
+    """Files of a folder that hold traces, by name, and those that might and do not.
+
+    Raises
+    ------
+    SpecError
+        Where none does.
+    """
+    files = sorted(one for one in folder.iterdir() if one.name.endswith((".json", ".json.gz", ".tar.gz", ".tgz")))
+    found = [one for one in files if is_traces(one)]
+    if not found:
+        raise SpecError([Problem(file=str(folder), message="the folder holds no trace (.json, .json.gz, .tar.gz)")])
+    known = {*found}
+    return found, [one for one in files if one not in known]
 
 
 def _members(path: Path) -> Iterator[EventFile]:

@@ -13,14 +13,12 @@ References
 from __future__ import annotations
 
 from array import array
-from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 
 from crossflow.base.arrays import Array, Index, Mask, NumberLists, rows_of
-from crossflow.evidence.replay.collectives import process_group
 from crossflow.evidence.replay.edges import (
     BEGIN,
     EARLY,
@@ -39,8 +37,25 @@ from crossflow.evidence.replay.edges import (
     edges_of,
 )
 from crossflow.evidence.replay.kineto import KERNEL, RankTrace
+from crossflow.evidence.replay.matching import MatchedCollectives, RankCollectives, collectives_of, matched
 
 NONE = -1
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class OtherArrivals:
+    """Ranks that come to a collective and are not in the graph: each comes with one that is, so much later; arrays of shape (ranks,).
+
+    Attributes
+    ----------
+    ranks : their numbers.
+    works : of the ranks that they come with, in the graph.
+    later : how much later each comes, as measured; negative where it comes earlier. [s]
+    """
+
+    ranks: Index
+    works: Index
+    later: Array
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -49,12 +64,42 @@ class RankMeeting:
 
     Attributes
     ----------
-    works : of every rank that takes part, in the graph.
+    works : of every rank of the graph that takes part.
     transfer : the shortest time that any rank was in it: that of the last to come. [s]
+    others : ranks that take part and are not in the graph.
     """
 
     works: tuple[int, ...]
     transfer: float
+    others: OtherArrivals | None = None
+
+    def come(self, starts: Array) -> Array:
+        """When each of its ranks comes, those of the graph first.
+
+        Parameters
+        ----------
+        starts : of all works, shape (works,). [s]
+        """
+        mine = starts[list(self.works)]
+        return mine if self.others is None else np.concatenate([mine, starts[self.others.works] + self.others.later])
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class ManyRanks:
+    """All ranks of a job of which some are in a graph, and stand for the others.
+
+    Attributes
+    ----------
+    collectives : of every rank, by one clock.
+    numbers : of the ranks.
+    like : place in the graph of the rank that stands for each, itself where it is in the graph, -1 for none, shape (ranks,).
+    whole : places among all ranks of those in the graph, in its order.
+    """
+
+    collectives: tuple[RankCollectives, ...]
+    numbers: tuple[int, ...]
+    like: Index
+    whole: tuple[int, ...]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -90,6 +135,8 @@ class StepGraph:
     segments : edges of the host to the begin of every point, and through its call, by rank; -1 where there is none.
     pieces : segments of the host by operation, each with its edge as its owner.
     contention : whether an edge is there because a kernel filled the device, shape (edges,).
+    others : whether an edge stands for ranks that are not in the graph, shape (edges,).
+    ranks : whose collectives were read, with those that are not in the graph. [1]
     notes : what had to be assumed, as sentences.
     """
 
@@ -112,6 +159,8 @@ class StepGraph:
     segments: tuple[tuple[Index, Index], ...]
     pieces: HostPieces
     contention: Mask
+    others: Mask
+    ranks: int
     notes: tuple[str, ...]
 
     @property
@@ -123,6 +172,12 @@ class StepGraph:
         """Place of the rank that a work belongs to."""
         return int(np.searchsorted(self.first, work, side="right")) - 1
 
+    def number_of(self, meeting: RankMeeting, place: int) -> int:
+        """Number of a rank of a meeting, by its place in `RankMeeting.come`."""
+        if place < len(meeting.works):
+            return self.traces[self.rank_of(meeting.works[place])].rank
+        return int(meeting.others.ranks[place - len(meeting.works)]) if meeting.others is not None else NONE
+
 
 _ARROW = (("source", np.intp), ("target", np.intp), ("fixed", float), ("host", float), ("work", np.intp))  # columns of edges
 
@@ -132,12 +187,14 @@ class _Draft:
     """A graph while it is drawn, nodes in the order in which they were added; moments and edges in blocks of columns."""
 
     edges: tuple[RankEdges, ...]
+    ranks: int
     moments: list[Array] = field(default_factory=list)
     nodes: int = 0
     arrows: list[tuple[Array | Index, ...]] = field(default_factory=list)  # by `_ARROW`
     drawn: int = 0
     pieces: list[HostPieces] = field(default_factory=list)
     contention: list[Index] = field(default_factory=list)
+    others: list[Index] = field(default_factory=list)
     starts: list[Index] = field(default_factory=list)  # of works
     ends: list[Index] = field(default_factory=list)
     calls: list[tuple[Index, Index]] = field(default_factory=list)
@@ -230,15 +287,27 @@ class _Draft:
     def run(self, time: Array, meetings: Sequence[RankMeeting]) -> None:
         """Add the time of every work; works that meet start together."""
         starts, ends, moments = np.concatenate(self.starts), np.concatenate(self.ends), np.concatenate(self.moments)
+        begun = moments[starts]
         works = np.array([work for meeting in meetings for work in meeting.works], dtype=np.intp)
         meets = np.repeat(np.arange(len(meetings)), [len(meeting.works) for meeting in meetings])
-        last = np.full(len(meetings), -np.inf)
-        np.maximum.at(last, meets, moments[starts[works]])
-        come = self.add(last)[meets]
-        self.arrow(starts[works], come)
-        self.arrow(come, ends[works], work=works)
-        others = np.flatnonzero(~np.isin(np.arange(len(time)), works))
-        self.arrow(starts[others], ends[others], work=others)
+        come = self.add(np.array([meeting.come(begun).max() for meeting in meetings]))
+        self.arrow(starts[works], come[meets])
+        self.arrow(come[meets], ends[works], work=works)
+        others = [(meeting.others, int(node)) for meeting, node in zip(meetings, come, strict=True) if meeting.others is not None]
+        if others:
+            rows = np.array([row for one, node in others for row in _latest_others(one, node)])
+            self.others.append(self.arrow(starts[rows[:, 0].astype(np.intp)], rows[:, 1].astype(np.intp), fixed=rows[:, 2]))
+        alone = np.flatnonzero(~np.isin(np.arange(len(time)), works))
+        self.arrow(starts[alone], ends[alone], work=alone)
+
+
+def _latest_others(others: OtherArrivals, node: int) -> Iterator[tuple[int, int, float]]:
+    """Of every rank of the graph with which others come, its work, a node, and how much later the last of these comes. [s]"""
+    order = np.lexsort((others.later, others.works))
+    works, later = others.works[order], others.later[order]
+    last = np.flatnonzero(np.concatenate([works[1:] != works[:-1], np.ones(min(len(works), 1), dtype=bool)]))
+    for work, time in rows_of(works[last], later[last]):
+        yield work, node, time
 
 
 def _order(moments: Array, source: Index, target: Index) -> tuple[Index, int]:
@@ -269,7 +338,7 @@ def _order(moments: Array, source: Index, target: Index) -> tuple[Index, int]:
     return np.frombuffer(found, dtype=np.intp), forced
 
 
-def graph_of(traces: Sequence[RankTrace], *, meet: bool = True, contention: bool = True) -> StepGraph:
+def graph_of(traces: Sequence[RankTrace], *, meet: bool = True, contention: bool = True, many: ManyRanks | None = None) -> StepGraph:
     """The graph of a step on all ranks whose traces are there.
 
     Parameters
@@ -277,13 +346,14 @@ def graph_of(traces: Sequence[RankTrace], *, meet: bool = True, contention: bool
     meet : whether collectives of several ranks wait for the last of them.
     contention : whether kernels that fill the device hold back those of other streams, where the trace shows that they did. These
         edges are fitted to the delays that they explain.
+    many : all ranks of the job, where the traces are of some that stand for them.
     """
-    draft = _Draft(edges=tuple(edges_of(trace) for trace in traces))
+    draft = _Draft(edges=tuple(edges_of(trace) for trace in traces), ranks=len(traces if many is None else many.numbers))
     first = np.cumsum([0, *(len(trace.works) for trace in traces)], dtype=np.intp)
     for edges in draft.edges:
         draft.rank(edges, contention=contention)
     time = np.concatenate([trace.works.end - trace.works.start for trace in traces])
-    meetings, notes = meetings_of(traces, first, time)
+    meetings, notes = meetings_of(traces, first, time, many)
     for meeting in meetings:
         time[list(meeting.works)] = meeting.transfer
     draft.run(time, meetings if meet else ())
@@ -304,6 +374,8 @@ def _graph(draft: _Draft, first: Index, time: Array, meetings: Sequence[RankMeet
     renumbered[kept] = np.arange(len(kept))
     contention, begins = np.zeros(len(target), dtype=bool), np.ones(len(order), dtype=bool)
     contention[np.concatenate([np.zeros(0, dtype=np.intp), *draft.contention])] = True
+    others = np.zeros(len(target), dtype=bool)
+    others[np.concatenate([np.zeros(0, dtype=np.intp), *draft.others])] = True
     begins[target[kept]] = False
     calls = tuple((place[begin], place[done]) for begin, done in draft.calls)
     steps = [step for rank in range(len(draft.edges)) for step in _steps(draft.edges[rank], rank, calls[rank][1])]
@@ -314,7 +386,8 @@ def _graph(draft: _Draft, first: Index, time: Array, meetings: Sequence[RankMeet
         ends=place[np.concatenate(draft.ends)], calls=calls, first=first, time=time,
         collective=np.concatenate([edges.trace.works.collective for edges in draft.edges]), meetings=tuple(meetings),
         segments=tuple((renumbered[before], renumbered[call]) for before, call in draft.segments), steps=tuple(steps),
-        pieces=_joined_pieces(draft.pieces, renumbered), contention=contention[kept], notes=(*notes, *odd),
+        pieces=_joined_pieces(draft.pieces, renumbered), contention=contention[kept], others=others[kept],
+        ranks=draft.ranks, notes=(*notes, *odd),
     )  # fmt: skip
 
 
@@ -336,31 +409,46 @@ def _steps(edges: RankEdges, rank: int, returns: Index) -> list[GraphStep]:
     return [GraphStep(rank=rank, name=one.name, begin=begin[i], end=end[i], measured=one.time) for i, one in enumerate(windows)]
 
 
-def meetings_of(traces: Sequence[RankTrace], first: Index, time: Array) -> tuple[tuple[RankMeeting, ...], list[str]]:
-    """Collectives of several ranks, and what kept others from meeting.
-
-    Works of a process group meet in the order in which each rank ran them; where traces name no group, all collectives are one. They
-    meet where all ranks ran kernels of the same names.
-    """
-    if len(traces) < 2 or any(trace.modelled for trace in traces):  # what crossflow wrote says itself who waits
-        return (), []
-    runs: dict[str, dict[int, list[int]]] = defaultdict(lambda: defaultdict(list))
-    for rank, trace in enumerate(traces):
-        for work in np.flatnonzero(trace.works.collective).tolist():
-            name, members = process_group(trace.works.args[work])
-            runs[str(members) if members else name][rank].append(work)
+def meetings_of(
+    traces: Sequence[RankTrace], first: Index, time: Array, many: ManyRanks | None = None
+) -> tuple[tuple[RankMeeting, ...], list[str]]:
+    """Collectives of several ranks, and what kept others from meeting."""
+    if len(many.numbers if many is not None else traces) < 2 or any(trace.modelled for trace in traces):
+        return (), []  # what crossflow wrote says itself who waits
+    if many is None:
+        everyone, numbers = np.arange(len(traces)), tuple(trace.rank for trace in traces)
+        mine = tuple(collectives_of(trace) for trace in traces)
+        many = ManyRanks(collectives=mine, numbers=numbers, like=everyone, whole=tuple(everyone.tolist()))
+    found, notes = matched(many.collectives)
+    inside = np.full(len(many.numbers), NONE)
+    inside[list(many.whole)] = np.arange(len(many.whole))
     met: list[RankMeeting] = []
-    notes = []
-    for group, by_rank in runs.items():
-        named = {rank: tuple(traces[rank].names[traces[rank].works.name[work]] for work in works) for rank, works in by_rank.items()}
-        if len(by_rank) < 2 or len(set(named.values())) > 1:
-            called = f"of the group {group} " if group else ""
-            notes.append(f"collectives {called}differ between the ranks that were read; they keep their measured times and do not meet")
-            continue
-        for together in zip(*by_rank.values(), strict=True):
-            works = tuple(int(first[rank]) + work for rank, work in zip(by_rank, together, strict=True))
-            met.append(RankMeeting(works=works, transfer=float(time[list(works)].min())))
+    for one in found:
+        here = inside[one.ranks]
+        graphed = np.flatnonzero(here >= 0).tolist()
+        if graphed:
+            ranks = [many.collectives[rank] for rank in one.ranks.tolist()]
+            works = np.stack([first[here[i]] + ranks[i].work[one.places[i]] for i in graphed])
+            spent = np.stack([rank.end[places] - rank.start[places] for rank, places in zip(ranks, one.places, strict=True)])
+            shortest = np.minimum(spent.min(axis=0), time[works].min(axis=0))
+            rows = zip(works.T.tolist(), shortest.tolist(), _others(many, one, first, here), strict=True)
+            met += [RankMeeting(works=tuple(together), transfer=transfer, others=others) for together, transfer, others in rows]
     return tuple(met), notes
+
+
+def _others(many: ManyRanks, one: MatchedCollectives, first: Index, here: Index) -> list[OtherArrivals | None]:
+    """Of every collective of a group the ranks that are not in the graph."""
+    like = many.like[one.ranks]
+    rows = np.flatnonzero((here < 0) & (like >= 0))
+    if not len(rows):
+        return [None] * one.places.shape[1]
+    numbers = np.array(many.numbers)[one.ranks[rows]]
+    works, later = np.empty((len(rows), one.places.shape[1]), dtype=np.intp), np.empty((len(rows), one.places.shape[1]))
+    for place, row in enumerate(rows.tolist()):
+        mine, other = many.collectives[int(one.ranks[row])], many.collectives[many.whole[int(like[row])]]
+        works[place] = first[like[row]] + other.work[one.places[row]]
+        later[place] = mine.start[one.places[row]] - other.start[one.places[row]]
+    return [OtherArrivals(ranks=numbers, works=works[:, i], later=later[:, i]) for i in range(one.places.shape[1])]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

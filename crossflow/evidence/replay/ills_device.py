@@ -288,7 +288,7 @@ def exposed_collectives(steps: TracedSteps) -> Iterator[Ill]:
         mine = np.where(np.isin(np.arange(len(hidden)), works), hidden, 0.0)
         lost = works[mine[works] > 0]
         if op not in SENT and len(lost):
-            unread = max(trace.world for trace in graph.traces) > len(graph.traces)
+            unread = max(trace.world for trace in graph.traces) > graph.ranks
             proof = steps.proof(op, lost, mine[lost], "waits for ranks that were not read count in it" if unread else "")
             title = f"{op} is exposed: nothing is computed beside it"
             yield Ill(kind=f"exposed_{op}", title=title, time=proof.time / steps.count(), mend=shorter(mine), proofs=(proof,))
@@ -338,11 +338,11 @@ def _unmet(steps: TracedSteps, works: set[int], then: Mend) -> Mend:
     """Ranks that wait in messages of some works for another one go on at once, as if these had been there before."""
     graph = steps.graph
     waits = np.zeros(len(graph.time) + 1, dtype=bool)  # the last is of edges without a work
+    starts = steps.times[graph.starts]
     for meeting in graph.meetings:
         mine = np.array(meeting.works)
         if works.issuperset(meeting.works):
-            arrived = steps.times[graph.starts[mine]]
-            waits[mine[arrived < arrived.max()]] = True
+            waits[mine[starts[mine] < meeting.come(starts).max()]] = True
     dropped = waits[graph.work]
 
     def mend(given: GraphTimes) -> GraphTimes:

@@ -15,6 +15,7 @@ from crossflow.evidence.replay.edges import BEGIN, LATE, LAUNCH, OVERHEAD_KINDS,
 from crossflow.evidence.replay.graph import GraphTimes
 from crossflow.evidence.replay.ills import Ill, IllProof, Mend, TracedSteps, longest
 from crossflow.evidence.replay.ills_device import MOST, SENT, copy_waits
+from crossflow.evidence.replay.ills_engine import between_steps
 from crossflow.evidence.replay.kineto import HostSpans
 
 LONG = 0.5e-3  # of one stretch of the host between two calls or operations, from which it is no launch but work of its own [s]
@@ -97,13 +98,15 @@ def _arrivals(steps: TracedSteps) -> Iterator[tuple[int, LateArrival]]:
     }  # fmt: skip
     begins = [steps.begin(rank) for rank in range(len(graph.traces))]
     since = dict(enumerate(begins))
-    for meeting in sorted(graph.meetings, key=lambda one: float(times[graph.starts[list(one.works)]].max())):
+    starts = times[graph.starts]
+    for meeting in sorted(graph.meetings, key=lambda one: float(one.come(starts).max())):
         works = np.array(meeting.works)
-        come = times[graph.starts[works]]
-        last = int(come.argmax())
+        come = meeting.come(starts)
+        last = int(come[: len(works)].argmax())
         rank, end = graph.rank_of(int(works[last])), float(come[last])
-        usual = come - np.array([begins[of] if since[of] == begins[of] else 0.0 for of in map(graph.rank_of, works.tolist())])
-        excess = float(usual[last] - np.median(np.delete(usual, last)))  # beside what a late begin explains
+        with_ = works if meeting.others is None else np.concatenate([works, meeting.others.works])
+        usual = come - np.array([begins[of] if since[of] == begins[of] else 0.0 for of in map(graph.rank_of, with_.tolist())])
+        excess = float(usual[last] - np.median(np.delete(usual, last))) if len(come) > 1 else 0.0  # beside what a late begin explains
         if excess > LATE and steps.inside[works[last]] and not sent.intersection(meeting.works) and end > since[rank]:
             yield rank, LateArrival(work=int(works[last]), begin=since[rank], end=end, excess=excess)
         for work in works.tolist():
@@ -205,6 +208,7 @@ def busy_host(steps: TracedSteps) -> Iterator[Ill]:
     """
     sorts = (
         ("loading", "the host loads data between launches", _loads), ("allocations", "the host allocates and frees memory", _allocates),
+        ("between_steps", "the engine schedules, and hands out tokens, between its steps", _between),
     )  # fmt: skip
     told = []
     for kind, title, chosen in sorts:
@@ -243,6 +247,11 @@ def _loads(steps: TracedSteps, rank: int) -> NamedSpans:
 
 def _allocates(steps: TracedSteps, rank: int) -> NamedSpans:
     return _spans_of(steps, rank, steps.graph.traces[rank].calls, ALLOCATIONS.__contains__)
+
+
+def _between(steps: TracedSteps, rank: int) -> NamedSpans:
+    threads, spans = between_steps(steps.graph.traces[rank])
+    return NamedSpans(names=["between steps"] * len(spans), threads=threads, times=spans)
 
 
 def _spared_spans(steps: TracedSteps, kind: str, title: str, found: Sequence[NamedSpans]) -> Ill:

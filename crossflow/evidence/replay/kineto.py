@@ -13,7 +13,7 @@ import functools
 import itertools
 import math
 from array import array
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -23,6 +23,7 @@ import numpy as np
 from crossflow.base.arrays import Array, Index, Mask, rows_of
 from crossflow.base.errors import CrossflowError, Problem, SpecError
 from crossflow.engine.timeline.record import MODELLED
+from crossflow.evidence.replay.engines import engine_step
 from crossflow.evidence.replay.events import EventFile, event_files, is_nsight
 from crossflow.evidence.replay.nsight import REPORTS, nsight_files, refuse_clocks_apart
 from crossflow.evidence.replay.tensors import TracedOperation
@@ -37,6 +38,8 @@ SYNCS = ("cuda_sync",)
 ABOUT = ("process_name", "process_labels")  # metadata that say what a process is
 FOREIGN: Mapping[str, str] = {"mtia": "MTIA", "xpu": "Intel", "hpu": "Gaudi", "privateuse1": "a custom device"}
 COLLECTIVE_KERNELS = ("ncclKernel", "ncclDevKernel", "rcclKernel", "ncclKernel_", "mscclKernel")
+# What names of collectives hold that engines bring themselves.
+OWN_COLLECTIVES = ("cross_device_reduce", "allreduce_fusion", "one_shot_all_reduce", "two_shot_all_reduce", "multimem_all_reduce")
 UNIT = 1e-6  # of times in a trace [s]
 MOST = 1 << 53  # numbers beyond name nothing
 LATEST = 1e17  # times beyond are no times: the year 5138 [us]
@@ -163,6 +166,14 @@ class RankTrace:
         return self.names[place]
 
     @property
+    def head(self) -> TraceHead:
+        """What it says of its rank."""
+        return TraceHead(
+            source=self.source, rank=self.rank, world=self.world, ranked=self.ranked, process=self.process, modelled=self.modelled,
+            span=_span(self),
+        )  # fmt: skip
+
+    @property
     def modelled(self) -> bool:
         """Whether crossflow wrote it: a prediction, in which nothing was measured and no host launches anything."""
         return self.device == MODELLED
@@ -261,7 +272,7 @@ class _TraceColumns:
     def _work(self, event: Mapping[str, Any], kind: int) -> tuple[Any, ...]:
         args = event.get("args") or {}
         (start, end), text = _times(event), _shown(str(event["name"]))
-        collective = kind == KERNEL and text.startswith(COLLECTIVE_KERNELS)
+        collective = kind == KERNEL and is_collective(text)
         name = self.names.setdefault(text, len(self.names))
         stream = self.streams.setdefault((event["pid"], event["tid"]), len(self.streams))
         if collective:
@@ -291,6 +302,12 @@ def _number(written: Any) -> int:
     if abs(found) > MOST:
         raise ValueError(written)
     return found
+
+
+@functools.lru_cache(maxsize=4096)
+def is_collective(kernel: str) -> bool:
+    """Whether a kernel is one of a collective, by its name."""
+    return kernel.startswith(COLLECTIVE_KERNELS) or any(name in kernel for name in OWN_COLLECTIVES)
 
 
 @functools.lru_cache(maxsize=1 << 16)
@@ -330,12 +347,13 @@ def _stream_syncs(columns: _TraceColumns) -> StreamSyncs:
     return StreamSyncs(stream=known[table[:, 0]], source=known[table[:, 1]], record=table[:, 2], correlation=table[:, 3])
 
 
-def read_traces(paths: Iterable[str | Path]) -> tuple[RankTrace, ...]:
+def read_traces(paths: Iterable[str | Path], only: Container[str] | None = None) -> tuple[RankTrace, ...]:
     """Traces of the ranks of one job, by rank.
 
     Parameters
     ----------
     paths : files (.json, .json.gz), archives (.tar.gz) or folders with a trace a rank; or exports of Nsight Systems (.sqlite).
+    only : names of files, of which the others are left out; all of them where absent.
 
     Raises
     ------
@@ -346,6 +364,8 @@ def read_traces(paths: Iterable[str | Path]) -> tuple[RankTrace, ...]:
     """
     found: list[tuple[EventFile, _TraceColumns]] = []
     for file in itertools.chain.from_iterable(_files(Path(path)) for path in paths):
+        if only is not None and file.name not in only:
+            continue
         for columns in _collected(file):
             _check(file, columns)
             found.append((file, columns))
@@ -355,20 +375,78 @@ def read_traces(paths: Iterable[str | Path]) -> tuple[RankTrace, ...]:
     traces = []
     for place, (file, _) in enumerate(tuple(found)):
         traces.append(_rank_trace(file, found.pop(0)[1], place, zero))  # one after the other goes, for the sake of memory
-    _refuse_mixtures(traces)
-    worlds = sorted({trace.world for trace in traces})
+    order, told = one_job([trace.head for trace in traces])
+    if told:
+        traces[0] = replace(traces[0], notes=(*traces[0].notes, *told))
+    return tuple(traces[place] for place in order)
+
+
+def one_by_one(path: Path) -> Iterator[RankTrace]:
+    """The traces at a path, one after the other, each with times from its own first event.
+
+    Raises
+    ------
+    SpecError
+        As `read_traces`.
+    """
+    for file in _files(path):
+        for columns in _collected(file):
+            _check(file, columns)
+            yield _rank_trace(file, columns, 0, _origin(file, columns))
+
+
+def count_traces(paths: Iterable[str | Path], most: int) -> int:
+    """How many files of traces there are, counted up to some number; an export of Nsight Systems is one.
+
+    Raises
+    ------
+    SpecError
+        Where nothing is there.
+    """
+    files = itertools.chain.from_iterable(_files(Path(path)) if not is_nsight(Path(path)) else (None,) for path in paths)
+    return sum(1 for _ in itertools.islice(files, most))
+
+
+@dataclass(frozen=True, kw_only=True)
+class TraceHead:
+    """What a trace says of its rank.
+
+    Attributes
+    ----------
+    source, rank, world, ranked, process, modelled : as `RankTrace` has them.
+    span : begin and end of what it holds, by the clocks of all traces. [s]
+    """
+
+    source: str
+    rank: int
+    world: int
+    ranked: bool
+    process: str
+    modelled: bool
+    span: tuple[float, float]
+
+
+def one_job(heads: Sequence[TraceHead]) -> tuple[tuple[int, ...], tuple[str, ...]]:
+    """Places of the traces of a job by rank, and what had to be assumed, as sentences.
+
+    Raises
+    ------
+    CrossflowError
+        Where they are not of one job.
+    """
+    _refuse_mixtures(heads)
+    worlds, told = sorted({head.world for head in heads}), tuple[str, ...]()
     if len(worlds) > 1:
         raise CrossflowError(f"the traces are of worlds of {' and '.join(map(str, worlds))} ranks; give those of one job")
-    if len(traces) > 1 and not any(trace.ranked for trace in traces):
-        _refuse_cycles(traces)
-        told = "no trace says its rank; they count as ranks 0, 1 and so on in the order of the files"
-        traces[0] = replace(traces[0], notes=(*traces[0].notes, told))
-    by_rank = {trace.rank: trace for trace in traces}
-    if len(by_rank) < len(traces):
-        last = next(trace for trace in traces if by_rank[trace.rank] is not trace)
-        both = f"{last.source} and {by_rank[last.rank].source}"
+    if len(heads) > 1 and not any(head.ranked for head in heads):
+        _refuse_cycles(heads)
+        told = ("no trace says its rank; they count as ranks 0, 1 and so on in the order of the files",)
+    by_rank = {head.rank: place for place, head in enumerate(heads)}
+    if len(by_rank) < len(heads):
+        last = next(head for place, head in enumerate(heads) if by_rank[head.rank] != place)
+        both = f"{last.source} and {heads[by_rank[last.rank]].source}"
         raise CrossflowError(f"{both} are both of rank {last.rank}; give one trace of each rank of one job")
-    return tuple(by_rank[rank] for rank in sorted(by_rank))
+    return tuple(by_rank[rank] for rank in sorted(by_rank)), told
 
 
 def _files(path: Path) -> Iterator[EventFile]:
@@ -393,21 +471,25 @@ def _collected(file: EventFile) -> Sequence[_TraceColumns]:
     return tuple(of_rank.values())
 
 
-def _refuse_mixtures(traces: Sequence[RankTrace]) -> None:
+def _refuse_mixtures(heads: Sequence[TraceHead]) -> None:
     """CrossflowError for a step that was measured on some ranks, and written by crossflow for others."""
-    made = {trace.modelled: trace.source for trace in traces}
+    made = {head.modelled: head.source for head in heads}
     if len(made) > 1:
         apart = f"{made[True]} was written by crossflow, and {made[False]} was measured"
         raise CrossflowError(f"{apart}; to see both steps beside each other: crossflow trace MEASURED --compare WRITTEN")
 
 
-def _refuse_cycles(traces: Sequence[RankTrace]) -> None:
+def _refuse_cycles(heads: Sequence[TraceHead]) -> None:
     """CrossflowError where traces that say no rank are of one process, one after the other: cycles of its profiler, not ranks."""
-    for first, second in itertools.combinations(traces, 2):
-        (begin, end), (other, last) = (_span(trace) for trace in (first, second))
-        if first.process and first.process == second.process and (end <= other or last <= begin):
-            both = f"{first.source} and {second.source} are both of process {first.process}, one after the other, and say no rank"
-            raise CrossflowError(f"{both}; give one trace of each rank of one job")
+    by_process: dict[str, list[TraceHead]] = {}
+    for head in heads:
+        by_process.setdefault(head.process, []).append(head)
+    for process, mine in by_process.items():
+        for first, second in itertools.combinations(mine if process else (), 2):
+            (begin, end), (other, last) = first.span, second.span
+            if end <= other or last <= begin:
+                both = f"{first.source} and {second.source} are both of process {process}, one after the other, and say no rank"
+                raise CrossflowError(f"{both}; give one trace of each rank of one job")
 
 
 def _span(trace: RankTrace) -> tuple[float, float]:
@@ -458,7 +540,7 @@ def _rank_trace(file: EventFile, columns: _TraceColumns, place: int, zero: float
         syncs=_stream_syncs(columns), windows=(), origin=zero * UNIT, notes=tuple(_notes(file, columns)),
     )  # fmt: skip
     windows = windows_of(trace)
-    if windows[0].name.startswith(STEP):
+    if windows[0].name.startswith(STEP) or engine_step(windows[0].name) is not None:
         return replace(trace, windows=windows)
     how = "all of it is one step" if len(windows) == 1 else f"a step goes from one {UPDATE} to the next"
     return replace(trace, windows=windows, notes=(*trace.notes, f"{file.name} marks no steps ({STEP}); {how}"))
@@ -507,9 +589,11 @@ def _process(columns: _TraceColumns) -> str:
 
 
 def windows_of(trace: RankTrace) -> tuple[Window, ...]:
-    """Steps of a trace: as the profiler marks them, else from the end of one optimizer step to that of the next, else all of it."""
+    """Steps of a trace: of an engine, else as the profiler marks them, else from one optimizer step to the next, else all of it."""
     marks = trace.marks
     rows = [(trace.names[name], *row) for name, *row in rows_of(marks.name, marks.start, marks.end, marks.thread)]
+    if engine := _engine_windows(trace, [row for row in rows if engine_step(row[0]) is not None]):
+        return engine
     steps = [Window(name=text, start=start, end=end, thread=thread) for text, start, end, thread in rows if text.startswith(STEP)]
     if steps:
         return tuple(steps)
@@ -523,6 +607,19 @@ def windows_of(trace: RankTrace) -> tuple[Window, ...]:
     starts = np.concatenate([trace.ops.start, trace.calls.start, trace.works.start])
     thread = int(np.bincount(trace.ops.thread).argmax()) if len(trace.ops) else 0
     return (Window(name="trace", start=float(starts.min()), end=float(ends.max()), thread=thread),)
+
+
+def _engine_windows(trace: RankTrace, rows: Sequence[tuple[str, float, float, int]]) -> tuple[Window, ...]:
+    """Steps of an engine, each from its begin to that of the next, the last until its annotation and the device have ended."""
+    apart: list[tuple[str, float, float, int]] = []
+    for row in rows:
+        if not apart or row[1] >= apart[-1][2]:  # one inside of another is part of it
+            apart.append(row)
+    if not apart:
+        return ()
+    last = max(apart[-1][2], float(trace.works.end.max(initial=-np.inf)))
+    ends = [*(start for _, start, _, _ in apart[1:]), last]
+    return tuple(Window(name=text, start=start, end=end, thread=thread) for (text, start, _, thread), end in zip(apart, ends, strict=True))
 
 
 @functools.lru_cache(maxsize=4096)

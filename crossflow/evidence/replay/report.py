@@ -28,17 +28,22 @@ from crossflow.evidence.replay.breakdown import (
     union,
 )
 from crossflow.evidence.replay.changes import BATCH, changed, read_trace_changes
+from crossflow.evidence.replay.clocks import aligned
 from crossflow.evidence.replay.collectives import traced_collectives
 from crossflow.evidence.replay.critical import CriticalPath, LateRank, critical_path, late_ranks, owners
+from crossflow.evidence.replay.crowd import AlikeRanks, RankCrowd, listed, read_crowd
 from crossflow.evidence.replay.edges import RankEdges
 from crossflow.evidence.replay.execution import joined, read_executions
 from crossflow.evidence.replay.graph import GraphStep, GraphTimes, StepGraph, graph_of, taken, times_of
-from crossflow.evidence.replay.kineto import KERNEL, RankTrace, read_traces, short_name
+from crossflow.evidence.replay.ills_engine import PhaseShare, engine_of, phases_of
+from crossflow.evidence.replay.kineto import KERNEL, RankTrace, count_traces, read_traces, short_name
 from crossflow.evidence.replay.overheads import Overheads, overheads_of
 from crossflow.evidence.replay.reach import KernelModel, kernel_model, replaced, summary
 from crossflow.program.embedding.reuse import Reuse
 
 LARGEST = 10  # kernels and operations that a report lists
+MANY = 16  # late ranks that plain data hold of a job of which some ranks stand for the others
+WHOLE = 64  # ranks up to which all are read whole
 MODELLED_NOTE = (
     "crossflow wrote {}: nothing in it was measured; `crossflow predict` says how far its scenario can be trusted, and what changes bring"
 )
@@ -65,6 +70,32 @@ class KernelTotal:
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
+class AlikeShare:
+    """Where the step of ranks goes that one of the graph stands for.
+
+    Attributes
+    ----------
+    rank : that stands for them.
+    numbers : of the ranks, that one included.
+    fastest, slowest : mean step of the fastest and of the slowest of them. [s]
+    mean : of the mean steps of all.
+    """
+
+    rank: int
+    numbers: tuple[int, ...]
+    fastest: float
+    slowest: float
+    mean: RankShare
+
+    @classmethod
+    def of(cls, alike: AlikeRanks) -> AlikeShare:
+        """That of some alike ranks."""
+        times = [one.time for one in alike.shares]
+        (mean,) = mean_shares([replace(one, rank=alike.rank) for one in alike.shares])
+        return cls(rank=alike.rank, numbers=alike.numbers, fastest=min(times), slowest=max(times), mean=mean)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
 class TraceReport:
     """Steps of a job as their traces have them, or as a replay gives them.
 
@@ -80,6 +111,7 @@ class TraceReport:
     kernels_from : where the times of kernels come from, as `crossflow.evidence.replay.reach.replaced` takes it.
     on : another device or system, "" for that of the trace.
     told : what the times of kernels are made of, as sentences.
+    crowd : all ranks of the job, where those of the graph stand for them; None where all that were read are in the graph.
     """
 
     name: str
@@ -92,6 +124,7 @@ class TraceReport:
     kernels_from: str = "trace"
     on: str = ""
     told: tuple[str, ...] = ()
+    crowd: RankCrowd | None = None
 
     @property
     def changes(self) -> str:
@@ -112,8 +145,28 @@ class TraceReport:
 
     @functools.cached_property
     def ranks(self) -> tuple[RankShare, ...]:
-        """The mean step of every rank."""
+        """The mean step of every rank in the graph."""
+        if self.crowd is not None and not self.replayed:  # which knows when all ranks came to each collective
+            whole = {trace.rank for trace in self.graph.traces}
+            return tuple(one for one in self.crowd.shares if one.rank in whole)
         return mean_shares(self.steps)
+
+    @functools.cached_property
+    def alike(self) -> tuple[AlikeShare, ...]:
+        """Ranks for which one of the graph stands, with the mean of their mean steps; none where all are in the graph, or of a replay."""
+        if self.crowd is None or self.replayed:
+            return ()
+        return tuple(AlikeShare.of(one) for one in self.crowd.alike if len(one.numbers) > 1)
+
+    @property
+    def read(self) -> int:
+        """Ranks that were read. [1]"""
+        return len(self.graph.traces) if self.crowd is None else len(self.crowd.shares)
+
+    @property
+    def world(self) -> int:
+        """Ranks of the job. [1]"""
+        return max(self.read, *(trace.world for trace in self.graph.traces))
 
     @functools.cached_property
     def slowest(self) -> RankShare:
@@ -156,9 +209,21 @@ class TraceReport:
         longest = max(mine, key=lambda step: float(times[step.end] - times[step.begin]))
         return critical_path(self.graph, longest, times, self.given.lags(self.graph))
 
+    @property
+    def engine(self) -> str:
+        """The inference engine whose steps these are, "" for none."""
+        return engine_of(self.graph)
+
+    @functools.cached_property
+    def phases(self) -> tuple[PhaseShare, ...]:
+        """Where the steps of an inference engine go by phase; none for traces of no engine."""
+        return phases_of(self.graph, self.steps)
+
     @functools.cached_property
     def late(self) -> tuple[LateRank, ...]:
         """Ranks that keep others waiting in collectives."""
+        if self.crowd is not None and not self.replayed:
+            return self.crowd.late
         return late_ranks(self.graph, self.times)
 
     @functools.cached_property
@@ -246,6 +311,7 @@ class TraceReport:
                 "other": parts["host"] + parts["copies"],
             },
             "communication_s": {name: {"total": total, "exposed": exposed} for name, (total, exposed) in self.communication.items()},
+            **({"engine": self.engine, "phases": [one.to_dict() for one in self.phases]} if self.phases else {}),
             "memory": None,
             "throughput": {"steps_per_s": 1.0 / slowest.time if slowest.time else None},
             "mfu": None,
@@ -253,9 +319,13 @@ class TraceReport:
             "power_w": None,
             "bound_by": [{"resource": name, "share": share} for name, share in self.bound_by],
             "architecture": {"device": self.graph.traces[0].device or None},
-            "system": {"devices": max(len(self.graph.traces), *(trace.world for trace in self.graph.traces)), "strategy": None},
+            "system": {"devices": self.world, "strategy": None},
             "ranks": [_rank(self, share) for share in self.ranks],
-            "waited_for": [{"rank": one.rank, "collectives": one.collectives, "waited_s": one.time} for one in self.late],
+            **({} if self.crowd is None else {"alike": [_alike(one) for one in self.alike], "ranks_read": self.read}),
+            "waited_for": [
+                {"rank": one.rank, "collectives": one.collectives, "waited_s": one.time}
+                for one in (self.late if self.crowd is None else self.late[:MANY])
+            ],
             "critical_path": {"time_s": dict(self.path.time), "by_rank_s": {str(rank): time for rank, time in self.path.ranks.items()},
                               "longest": [{"name": name, "time_s": time} for name, time in [*self.path.names.items()][:LARGEST]]},
             "kernels": [vars(one) for one in self.kernels[:LARGEST]],
@@ -287,6 +357,13 @@ def _slowest_mean(graph: StepGraph, times: Array) -> float:
     return max(float(np.mean(each)) for each in steps.values())
 
 
+def _alike(one: AlikeShare) -> dict[str, Any]:
+    return {
+        "ranks": listed(one.numbers), "count": len(one.numbers), "stands_for_them": one.rank, "step_time_s": one.mean.time,
+        "fastest_s": one.fastest, "slowest_s": one.slowest, **{f"{part}_s": time for part, time in one.mean.parts.items()},
+    }  # fmt: skip
+
+
 def _rank(report: TraceReport, share: RankShare) -> dict[str, Any]:
     trace = next(trace for trace in report.graph.traces if trace.rank == share.rank)
     span = device_span(trace)
@@ -303,13 +380,13 @@ def _notes(report: TraceReport) -> Iterable[str]:
     graph = report.graph
     for trace in graph.traces:
         yield from trace.notes
-    yield from graph.notes
+    yield from graph.notes if report.crowd is None else report.crowd.notes
     if report.modelled:
         yield MODELLED_NOTE.format(graph.traces[0].source)
         return
     worlds = {trace.world for trace in graph.traces}
-    if max(worlds) > len(graph.traces) and graph.collective.any():
-        read = f"traces of {len(graph.traces)} of {max(worlds)} ranks were read"
+    if max(worlds) > report.read and graph.collective.any():
+        read = f"traces of {report.read} of {max(worlds)} ranks were read"
         yield f"{read}: what collectives wait for the other ranks counts as communication"
     yield from report.told
     if report.model is not None and (said := report.model.lookups):
@@ -331,7 +408,7 @@ def _notes(report: TraceReport) -> Iterable[str]:
 
 def report_of(
     paths: str | Path | Iterable[str | Path], *, execution: Iterable[str | Path] = (), contention: bool = True, name: str = "",
-    **changes: Any,
+    whole: int = WHOLE, jobs: int = 1, **changes: Any,
 ) -> TraceReport:  # fmt: skip
     """Read traces of a job, and explain them: `advice` of the report says why the step is slow.
 
@@ -340,11 +417,20 @@ def report_of(
     paths : Kineto traces of its ranks: one or several files, archives or folders.
     execution : execution traces of the same ranks.
     contention : whether kernels that fill the device hold back others in a replay.
+    whole : ranks up to which all are read whole; of more, some stand for the others, so that memory holds any number.
+    jobs : processes that read the files of more.
     changes : as `report_on` takes them.
     """
-    listed = [Path(path) for path in ([paths] if isinstance(paths, str | Path) else paths)]
-    traces = joined(read_traces(listed), read_executions(execution))
-    return report_on(graph_of(traces, contention=contention), name=name or listed[0].name.partition(".")[0], **changes)
+    given = [Path(path) for path in ([paths] if isinstance(paths, str | Path) else paths)]
+    executions, called = [*execution], name or given[0].name.partition(".")[0]
+    if count_traces(given, whole + 1) <= whole:
+        traces = aligned(joined(read_traces(given), read_executions(executions)))
+        return report_on(graph_of(traces, contention=contention), name=called, **changes)
+    if executions:
+        raise CrossflowError(f"--execution needs all ranks whole, and more than {whole} traces are given; give a larger --whole, or fewer")
+    traces, crowd = read_crowd(given, jobs)
+    many = None if crowd is None else crowd.many
+    return report_on(graph_of(traces, contention=contention, many=many), name=called, crowd=crowd, **changes)
 
 
 trace = report_of  # its public name
@@ -352,7 +438,7 @@ trace = report_of  # its public name
 
 def report_on(
     graph: StepGraph, *, what_if: str = "", overheads: Overheads | None = None, name: str = "trace", kernels: str = "trace", on: str = "",
-    device: str = "", reuse: Reuse | None = None,
+    device: str = "", reuse: Reuse | None = None, crowd: RankCrowd | None = None,
 ) -> TraceReport:  # fmt: skip
     """Explain a graph, with changes where there are any; the step is replayed with them.
 
@@ -363,6 +449,7 @@ def report_on(
     kernels, on : where the times of kernels come from, and on which device, as `crossflow.evidence.replay.reach.replaced` takes them.
     device : template of the device of the trace, that of its name where empty.
     reuse : how often rows of embedding tables are hit; drawn evenly where absent.
+    crowd : all ranks of the job, where those of the graph stand for them.
     """
     if graph.traces[0].modelled and (what_if or overheads or kernels != "trace" or on or device or reuse):
         raise CrossflowError(not_replayed(graph.traces[0]))
@@ -383,7 +470,7 @@ def report_on(
     times = times_of(graph, given) if what_if or overheads is not None or needed else graph.moments
     return TraceReport(
         name=name, graph=graph, times=times, given=given, what_if=what_if, overheads=overheads, model=model, kernels_from=kernels, on=on,
-        told=told,
+        told=told, crowd=crowd,
     )  # fmt: skip
 
 
