@@ -1,5 +1,7 @@
 """Clusters by events: a naive second scheduler, Erlang's formula, and the laws of every policy."""
 
+import itertools
+
 import numpy as np
 import pytest
 
@@ -130,7 +132,7 @@ def test_more_devices_never_make_a_first_come_queue_wait_longer():
     for seed in range(6):
         jobs = jobs_of(150, seed)
         waits = [run(jobs, "fifo", devices=devices).waiting for devices in (32, 40, 48, 64, 100)]
-        assert all((more <= less + 1e-6).all() for less, more in zip(waits, waits[1:], strict=False))
+        assert all((more <= less + 1e-6).all() for less, more in itertools.pairwise(waits))
         assert waits[0].sum() > waits[-1].sum()
 
 
@@ -230,7 +232,7 @@ def test_slices_let_short_jobs_pass_long_ones():
 def test_a_slice_that_nothing_is_done_in_and_a_job_without_room_are_refused():
     with pytest.raises(ValueError, match="no longer than the 90 s that jobs take to save and to load"):
         run(jobs_of(3), "gang", quantum=90.0)
-    with pytest.raises(ValueError, match="needs .* devices"):
+    with pytest.raises(ValueError, match=r"needs .* devices"):
         run(jobs_of(30), "fifo", devices=8)
 
 

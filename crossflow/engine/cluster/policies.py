@@ -134,7 +134,9 @@ def rotate(state: ClusterState) -> None:
     watts = state.watts + state.given_back[1] + sum(state.watts_of[job] for job in may_go)
     waiting = (job for start in range(0, len(line), _AT_ONCE) for job in line[start : start + _AT_ONCE].tolist())
     suspended = []
-    for job in itertools.chain(itertools.takewhile(lambda _: devices > 0, waiting), may_go):
+    for job in itertools.chain(waiting, may_go):
+        if devices <= 0 and job not in state.running:
+            continue
         if state.devices_of[job] <= devices and state.watts_of[job] <= watts + state.slack:
             devices, watts = devices - state.devices_of[job], watts - state.watts_of[job]
         elif job in state.running:
