@@ -52,7 +52,8 @@ class ClusterState:
         self.promised = np.full(n, np.nan)
         self.stays: list[tuple[int, float, float, float, float, float]] = []
         # Plain numbers are read one at a time some ten times as fast as those of arrays.
-        self.devices_of, self.watts_of = jobs.devices.tolist(), self.needed_watts.tolist()
+        self.devices_of: list[int] = jobs.devices.tolist()
+        self.watts_of: list[float] = self.needed_watts.tolist()
         self.heap = list(zip(jobs.arrival.tolist(), [ARRIVE] * n, range(n), [0] * n, strict=True))
         heapq.heapify(self.heap)
         self.slack = 0.0 if np.isinf(room.power_cap) else 1e-9 * room.power_cap  # what rounding may take of the power
@@ -61,7 +62,7 @@ class ClusterState:
 
     def fits(self, job: int, *, beside: tuple[float, float] = (0, 0.0)) -> bool:
         """Whether there are devices and power for a job, others beside those that are free among them."""
-        return self.devices_of[job] <= self.free + beside[0] and self.watts_of[job] <= self.watts + beside[1] + self.slack
+        return bool(self.devices_of[job] <= self.free + beside[0] and self.watts_of[job] <= self.watts + beside[1] + self.slack)
 
     def start(self, job: int) -> None:
         """Give a job its devices."""

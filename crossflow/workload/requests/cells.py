@@ -21,7 +21,8 @@ from crossflow.workload.requests.tables import ABSENT, and_more, text_of
 WANTED = {
     "prompt": "a whole number of tokens", "output": "a whole number of tokens", "arrival": "a number or a date",
     "elapsed": "a number", "follows": "the number of an earlier request, from 0, or -1", "pause": "a number",
-    "block": "a whole number of tokens", "history": "1 or 0", "devices": "a number of devices", "time": "a time", "end": "a number or a date", "instances": "a whole number",
+    "block": "a whole number of tokens", "history": "1 or 0",
+    "devices": "a number of devices", "time": "a time", "end": "a number or a date", "instances": "a whole number",
 }  # fmt: skip
 
 

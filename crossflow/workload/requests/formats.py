@@ -21,7 +21,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 ROLES = ("arrival", "prompt", "output", "kind", "session", "elapsed", "blocks", "follows", "pause", "history", "block")
-UNITS = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "ns": 1e-9}
+UNITS = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "ns": 1e-9, "h": 3600.0}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -110,4 +110,6 @@ def unit_in(name: str) -> str | None:
     ('ms', 's', None)
     """
     last = plain(name).rpartition("_")[2]
-    return {"seconds": "s", "milliseconds": "ms", "microseconds": "us", "nanoseconds": "ns"}.get(last, last if last in UNITS else None)
+    return {"seconds": "s", "milliseconds": "ms", "microseconds": "us", "nanoseconds": "ns", "hours": "h"}.get(
+        last, last if last in UNITS else None
+    )
