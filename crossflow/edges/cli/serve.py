@@ -10,6 +10,7 @@ from pathlib import Path
 from rich.console import Group, RenderableType
 from rich.text import Text
 
+from crossflow.answers.cluster.schedule import ScheduledJobs
 from crossflow.answers.planning.asking import serve
 from crossflow.answers.service.served import ServedRequests
 from crossflow.base import files
@@ -28,12 +29,7 @@ SHOWN = ("mean", "p50", "p90", "p95", "p99")
 
 def run(arguments: argparse.Namespace) -> None:
     """Replay the requests of the scenario, and show or write what is asked for."""
-    for path in arguments.output:
-        if not path.name.lower().endswith((*PICTURES, TABLE, ANSWER, TRACE)):
-            raise CrossflowError(
-                f"{path}: a picture ends in .png or .svg, the table of all requests in .csv, the answer in .json, a trace in .json.gz"
-            )
-        files.check_writable(path, "-o")
+    check_outputs(arguments.output, "requests")
     scenario, assumed = scenario_of(arguments)
     page.log_choices(scenario, assumed)
     found = serve(scenario, stream=arguments.stream)
@@ -45,18 +41,32 @@ def run(arguments: argparse.Namespace) -> None:
         page.emit(*sections(found, assumed))
 
 
+def check_outputs(paths: Sequence[Path], rows: str) -> None:
+    """CrossflowError for a file that cannot be written, or whose ending says nothing; `rows` are those of the table."""
+    for path in paths:
+        if not path.name.lower().endswith((*PICTURES, TABLE, ANSWER, TRACE)):
+            raise CrossflowError(
+                f"{path}: a picture ends in .png or .svg, the table of all {rows} in .csv, the answer in .json, a trace in .json.gz"
+            )
+        files.check_writable(path, "-o")
+
+
 def write(found: ServedRequests, path: Path) -> None:
     """One file, by its ending."""
-    suffix = path.suffix.lower()
-    if suffix == ANSWER:
-        written = [found.save(path)]
-    elif not found.feasible:
+    if path.suffix.lower() != ANSWER and not found.feasible:
         raise CrossflowError(f"{path} is not written: {found.reason}")
-    elif path.name.lower().endswith(TRACE):
+    if path.name.lower().endswith(TRACE):
         events = write_requests(found, path)
         page.log(f"wrote {path}: {events:,} events; open it in ui.perfetto.dev")
         return
-    elif suffix == TABLE:
+    write_answer(found, path)
+
+
+def write_answer(found: ServedRequests | ScheduledJobs, path: Path) -> None:
+    """The answer, its table or its picture."""
+    if path.suffix.lower() == ANSWER:
+        written = [found.save(path)]
+    elif path.suffix.lower() == TABLE:
         found.to_csv(path)
         written = [path]
     else:

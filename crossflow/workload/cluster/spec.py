@@ -84,7 +84,10 @@ class JobsSpec(FileModel):
         "`run` say time, devices, power and checkpoints",
     )
     steps: PositiveFloat | None = Field(None, description="of `scenario`: steps, or iterations of post-training, in the place of its `run`")
-    devices: CountLaw | None = Field(None, description="devices of each, all of which it needs at once: a number, or a law")
+    devices: CountLaw | None = Field(
+        None,
+        description="devices of each, which it needs at once: a number, or a law; of a scenario that stands here its `system.devices`",
+    )
     time: TimeLaw | None = Field(None, description="how long each runs: a time, or a law; of a scenario in the place of its `run`")
     power: Power | None = Field(
         None, description="of one device at the wall while a job has it, host and data centre included; rated power where absent"
@@ -112,6 +115,8 @@ class JobsSpec(FileModel):
             for key, example in (("devices", "devices: 8"), ("time", "time: 5 h")):
                 if getattr(self, key) is None:
                     raise ValueError(f"a job needs {key}, such as {example}, or a scenario, or a trace")
+        if self.scenario is not None and self.devices is not None and (isinstance(self.scenario, str) or self.devices.law != "fixed"):
+            raise ValueError("devices: a scenario that stands here takes a number of them, and the file of one says it; leave it out")
         if self.devices is not None and self.devices.least < 1:
             raise ValueError("devices: a job needs at least one")
         return self
@@ -122,7 +127,6 @@ class JobsSpec(FileModel):
         found: list[tuple[str, str | None, str]] = [
             *((key, "trace", said) for key in ("arrival", "arrivals", "devices", "time", "scenario")),
             ("arrival", "arrivals", "arrivals say when jobs come; leave it out"),
-            ("devices", "scenario", "the scenario says it; leave it out"),
             ("power", "scenario", "the scenario says it; leave it out"),
             ("steps", "time", "time says how long it runs; leave it out"),
         ]
