@@ -22,10 +22,10 @@ HOUSE = {
     ),
     "hardware": (("technology",), ("architecture",), ("mapping",)),
     "program": (("embedding",), ("",)),
-    "workload": (("",), ("requests",)),
+    "workload": (("",), ("requests",), ("cluster",)),
     "parallel": (("strategy", "sharding", ""),),
     "cost": (("",),),
-    "engine": (("",), ("timeline", "service", "lasting"), ("runs",)),
+    "engine": (("",), ("timeline", "service", "lasting", "cluster"), ("runs",)),
     "answers": (
         ("settings", "bands", "requested", "workers"),
         ("scenario", "score"),
@@ -37,6 +37,7 @@ HOUSE = {
         ("explanation",),
         ("fleets",),
         ("planning",),
+        ("cluster",),
         ("study",),
         ("interactive",),
     ),
@@ -146,7 +147,7 @@ def test_rooms_import_only_what_is_below_them(path):
 
 
 DOORED = tuple(wing for wing in HOUSE if wing not in ("base", "edges"))  # everyone stands on `base`, and nobody on `edges`
-MOST_DOORS = 143  # names of a wing that others may import
+MOST_DOORS = 145  # names of a wing that others may import
 
 
 def entered():

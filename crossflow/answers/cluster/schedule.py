@@ -115,6 +115,11 @@ class ScheduledJobs(PlainData, Tabular):
         return min(known, key=lambda one: LEVELS.index(one.level), default=None)
 
     @property
+    def trusts(self) -> Mapping[str, Trust]:
+        """The same of queues, which no measurement stands behind."""
+        return {"queues": QUEUES}
+
+    @property
     def notes(self) -> tuple[str, ...]:
         """What was done to traces and taken for what."""
         return self.cluster.notes
@@ -144,7 +149,7 @@ class ScheduledJobs(PlainData, Tabular):
             "preemptions": int(self.found.preemptions.sum()), "energy_j": self.energy, "idle_power_w": self.found.room.idle_power * devices,
             "power_w": {"mean": self.power, "peak": self.account.peak_power}, "cost_usd": self.cost, "carbon_kg": self.carbon,
             "embodied_carbon_kg": self.embodied_carbon, "classes": list(self.classes), "notes": list(self.notes),
-            "trust": None if trust is None else trust.to_dict(), "trust_of": {"queues": QUEUES.to_dict()},
+            "trust": None if trust is None else trust.to_dict(), "trust_of": {name: one.to_dict() for name, one in self.trusts.items()},
         }  # fmt: skip
 
     def table(self) -> Mapping[str, Any]:

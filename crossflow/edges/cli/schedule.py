@@ -9,11 +9,11 @@ from typing import Any
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from crossflow.answers.cluster.schedule import QUEUES, ScheduledJobs, schedule
+from crossflow.answers.cluster.schedule import ScheduledJobs, schedule
 from crossflow.base.units import show
 from crossflow.edges.cli import page
+from crossflow.edges.cli.outputs import TRACE, check_outputs, write_answer
 from crossflow.edges.cli.page import count, dollars, percent
-from crossflow.edges.cli.serve import TRACE, check_outputs, write_answer
 
 SHOWN = ("mean", "p50", "p90", "p99")
 KINDS = {"useful": "running", "loading": "loading", "lost_work": "work that is lost", "saving": "saving", "idle": "no job"}
@@ -48,7 +48,7 @@ def _answers(found: ScheduledJobs) -> Iterator[tuple[str, RenderableType]]:
     yield "jobs", f"{len(found.found.jobs):,} in {show(found.span, 's')} from the first arrival to the last end"
     if found.trust is not None:
         yield "trust", page.trusted(found.trust)
-    yield "queues", page.trusted(QUEUES)
+    yield "queues", page.trusted(found.trusts["queues"])
     yield "in use", f"{percent(found.utilisation)} of the devices in the mean"
     yield "queue", f"{found.queue:.3g} jobs wait in the mean, each {show(float(found.waiting['mean'] or 0.0), 's')}"
     if found.cluster.policy.kind in ("gang", "preemptive"):

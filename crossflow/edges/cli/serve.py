@@ -10,19 +10,17 @@ from pathlib import Path
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from crossflow.answers.cluster.schedule import ScheduledJobs
 from crossflow.answers.planning.asking import serve
 from crossflow.answers.service.served import ServedRequests
-from crossflow.base import files
 from crossflow.base.errors import CrossflowError
 from crossflow.base.units import show
 from crossflow.edges.cli import page
+from crossflow.edges.cli.outputs import ANSWER, TRACE, check_outputs, write_answer
 from crossflow.edges.cli.page import count, dollars, percent
 from crossflow.edges.cli.predict import provenance_of
 from crossflow.edges.cli.source import scenario_of
 from crossflow.edges.trace.requests import write_requests
 
-PICTURES, TABLE, ANSWER, TRACE = (".png", ".svg"), ".csv", ".json", ".json.gz"
 TIMES = {"ttft_s": "first token", "tpot_s": "per output token", "itl_s": "between tokens", "e2e_s": "whole request"}
 SHOWN = ("mean", "p50", "p90", "p95", "p99")
 
@@ -41,16 +39,6 @@ def run(arguments: argparse.Namespace) -> None:
         page.emit(*sections(found, assumed))
 
 
-def check_outputs(paths: Sequence[Path], rows: str) -> None:
-    """CrossflowError for a file that cannot be written, or whose ending says nothing; `rows` are those of the table."""
-    for path in paths:
-        if not path.name.lower().endswith((*PICTURES, TABLE, ANSWER, TRACE)):
-            raise CrossflowError(
-                f"{path}: a picture ends in .png or .svg, the table of all {rows} in .csv, the answer in .json, a trace in .json.gz"
-            )
-        files.check_writable(path, "-o")
-
-
 def write(found: ServedRequests, path: Path) -> None:
     """One file, by its ending."""
     if path.suffix.lower() != ANSWER and not found.feasible:
@@ -60,19 +48,6 @@ def write(found: ServedRequests, path: Path) -> None:
         page.log(f"wrote {path}: {events:,} events; open it in ui.perfetto.dev")
         return
     write_answer(found, path)
-
-
-def write_answer(found: ServedRequests | ScheduledJobs, path: Path) -> None:
-    """The answer, its table or its picture."""
-    if path.suffix.lower() == ANSWER:
-        written = [found.save(path)]
-    elif path.suffix.lower() == TABLE:
-        found.to_csv(path)
-        written = [path]
-    else:
-        written = found.plot().save(path)
-    for one in written:
-        page.log(f"wrote {one}")
 
 
 def sections(found: ServedRequests, assumed: Sequence[str] = ()) -> list[RenderableType]:

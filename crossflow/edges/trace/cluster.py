@@ -69,7 +69,7 @@ def draw_cluster(found: ScheduledJobs) -> Picture:
         f"{100 * found.utilisation:.1f} % in use, {show(float(found.waiting['mean'] or 0.0), 's')} of waiting in the mean{some}"
     )
     figure = new_figure(11.0, 4.6 + 0.2 * len(rows), title)
-    axes = figure.subplots(4, 1, sharex=True, height_ratios=[1.0 + 0.25 * len(rows), 1.2, 1.0, 1.0])
+    axes = figure.subplots(4, 1, sharex=True, height_ratios=[1.0 + 0.25 * len(rows), 1.4, 1.4, 1.4])
     unit, word = (DAY, "days") if account.span > 2 * DAY else (3600.0, "hours")
     draw_spans(axes[0], rows, WORDS, unit)
     names = [f"{found.cluster.classes[found.cluster.kind[job]]}, {found.found.jobs.devices[job]:,}" for job in shown.tolist()]

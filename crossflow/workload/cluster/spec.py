@@ -13,7 +13,7 @@ from crossflow.base.units import CarbonIntensity, Power
 from crossflow.workload.requests.laws import ArrivalLaw, CountLaw, PositiveWaitTime, TimeLaw, WaitTime
 
 MOST_JOBS = 1_000_000  # of a cluster
-Named = Annotated[str, Field(min_length=1)]
+JobText = Annotated[str, Field(min_length=1)]
 OF_A_TRACE = ("columns", "time_unit", "limit")
 
 
@@ -60,21 +60,21 @@ class JobCheckpointSpec(FileModel):
 class JobColumnsSpec(FileModel):
     """Names of a trace's columns where they are not recognised."""
 
-    arrival: Named | None = Field(None, description="when a job comes: a number or a date")
-    devices: Named | None = Field(None, description="devices that it needs")
-    time: Named | None = Field(None, description="how long it runs, in the unit of arrivals, seconds beside dates")
-    kind: Named | None = Field(None, alias="class", description="name of its class, by which figures are told apart")
+    arrival: JobText | None = Field(None, description="when a job comes: a number or a date")
+    devices: JobText | None = Field(None, description="devices that it needs")
+    time: JobText | None = Field(None, description="how long it runs, in the unit of arrivals, seconds beside dates")
+    kind: JobText | None = Field(None, alias="class", description="name of its class, by which figures are told apart")
 
 
 class JobsSpec(FileModel):
     """One job, jobs that are drawn, or a trace of jobs; a text alone is the trace."""
 
-    name: Named | None = Field(None, description="for reports")
+    name: JobText | None = Field(None, description="for reports")
     arrival: WaitTime | None = Field(None, description="of one job: when it comes, at the beginning where absent")
     arrivals: ArrivalLaw | None = Field(None, description="of jobs that are drawn: when they come")
     count: Annotated[PositiveInt, Field(le=MOST_JOBS)] | None = Field(None, description="of `arrivals`: how many come")
     duration: PositiveWaitTime | None = Field(None, description="of `arrivals`: how long they come, in the place of `count`")
-    trace: Named | None = Field(None, description="table of jobs (CSV, JSONL, JSON, Parquet), recognised by its columns")
+    trace: JobText | None = Field(None, description="table of jobs (CSV, JSONL, JSON, Parquet), recognised by its columns")
     columns: JobColumnsSpec | None = Field(None, description="of `trace`: columns that are not recognised")
     time_unit: Literal["s", "ms", "us", "ns"] | None = Field(None, description="of `trace`: unit of times that are numbers")
     limit: PositiveInt | None = Field(None, description="of `trace`: only its first jobs")
