@@ -1,6 +1,7 @@
 """A cluster from its file: jobs predicted and given, what they take, what every field changes, what is refused."""
 
 import gzip
+import itertools
 import json
 
 import numpy as np
@@ -140,6 +141,7 @@ def test_a_scenario_in_a_file_and_post_training(tmp_path):
 
 
 TRACE = "when,much,long,who\n0,8,20000,a\n7200,16,20000,b\n"
+KILL = {"kind": "preemptive", "preemption": "kill"}
 GANG = {"scheduler": {"kind": "gang", "quantum": "30 min"}}
 FIELDS = {
     "name": (PLAIN, "name", "other"), "idle_power": (PLAIN, "idle_power", "120 W"), "power_cap": (PLAIN, "power_cap", "12 kW"),
@@ -157,7 +159,7 @@ FIELDS = {
     "jobs.steps": ({"system": SYSTEM, "jobs": [{"devices": 8, "scenario": TRAINING, "steps": 9}]}, "jobs.0.steps", 10),
     "checkpoint.save": ({**PLAIN, **GANG}, "jobs.0.checkpoint", {"save": "9 min"}),
     "checkpoint.load": ({**PLAIN, **GANG}, "jobs.0.checkpoint", {"load": "9 min"}),
-    "checkpoint.interval": ({**PLAIN, "scheduler": {"kind": "preemptive", "preemption": "kill"}}, "jobs.0.checkpoint", {"interval": "7 min"}),
+    "checkpoint.interval": ({**PLAIN, "scheduler": KILL}, "jobs.0.checkpoint", {"interval": "7 min"}),
     "scheduler.kind": (PLAIN, "scheduler", "preemptive"), "scheduler.quantum": ({**PLAIN, **GANG}, "scheduler.quantum", "20 min"),
     "scheduler.preemption": ({**PLAIN, "scheduler": {"kind": "preemptive"}}, "scheduler.preemption", "kill"),
     "scheduler.depth": ({**PLAIN, "scheduler": {"kind": "backfill"}}, "scheduler.depth", 1),
@@ -277,7 +279,7 @@ def test_the_command_writes_picture_table_trace_and_answer(tmp_path, capsys):
     assert spent == pytest.approx(hours)
     for lane in {one["tid"] for one in slices}:
         mine = sorted((one["ts"], one["ts"] + one["dur"]) for one in slices if one["tid"] == lane)
-        assert all(end <= begin + 1e-3 for (_, end), (begin, _) in zip(mine, mine[1:], strict=False))
+        assert all(end <= begin + 1e-3 for (_, end), (begin, _) in itertools.pairwise(mine))
 
 
 def test_the_command_shows_a_page_and_takes_settings(tmp_path, capsys):
