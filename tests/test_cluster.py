@@ -228,8 +228,6 @@ def test_no_field_is_forgotten():
         ({"jobs": [{**DRAWN, "count": None}]}, "arrivals: give one of count and duration"),
         ({"jobs": [{**DRAWN, "arrival": "1 h"}]}, "arrivals say when jobs come; leave it out"),
         ({"jobs": [{"trace": "no.csv"}]}, "jobs[0].trace: there is no file no.csv"),
-        ({"jobs": [{**LONG, "expected": 2.0}]}, "jobs[0].expected: only a scheduler backfill looks at it; here it is fifo"),
-        ({"jobs": [{**LONG, "checkpoint": {"save": "1 s"}}]}, "jobs[0].checkpoint: only a scheduler gang or preemptive takes devices away"),
         ({"jobs": [{**PREDICTED, "power": "1 W"}]}, "power: the scenario says it; leave it out"),
         ({"jobs": [{"devices": 8, "scenario": TRAINING}]}, "nothing says how long it runs; give its run, such as"),
         ({"jobs": [{**PREDICTED, "steps": 5}]}, "steps: the scenario's run says how long it is"),
@@ -247,6 +245,21 @@ def test_what_has_no_meaning_is_refused_in_a_sentence(change, sentence):
     with pytest.raises(SpecError) as error:
         cluster(**change)
     assert sentence in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("change", "scheduler", "words"),
+    [
+        ({"expected": 2.0}, "fifo", "fifo does not look at expected of jobs; only backfill does"),
+        ({"preemptible": False, "checkpoint": {"save": "1 s"}}, "backfill", "backfill does not look at preemptible and checkpoint of jobs"),
+        ({"power": None}, "fifo", "jobs without power draw the rated power of their devices"),
+        ({}, "preemptive", "jobs without checkpoint save and load in no time"),
+    ],
+)
+def test_what_changes_nothing_or_is_assumed_is_noted(change, scheduler, words):
+    job = {key: value for key, value in {**LONG, **change}.items() if value is not None}
+    assert any(words in note for note in cluster(jobs=[job], scheduler=scheduler).notes)
+    assert not cluster(jobs=[LONG]).notes
 
 
 def test_a_cluster_is_no_scenario_and_a_scenario_no_cluster(tmp_path, capsys):

@@ -159,15 +159,6 @@ def _check_system(spec: ClusterFile, system: SystemSpec, device: Architecture, d
         raise document.error(("system",), "how many devices has the cluster? give nodes, or devices")
     if spec.carbon_by_hour is not None and operation_of(system, device).carbon_intensity is not None:
         raise document.error(("carbon_by_hour",), "system.operation.carbon_intensity says it too; leave one of them out")
-    for key, kind in (("preemptible", "gang or preemptive"), ("expected", "backfill")):
-        for number, one in enumerate(spec.jobs):
-            if key in one.model_fields_set and spec.scheduler.kind not in kind:
-                raise document.error(("jobs", number, key), f"only a scheduler {kind} looks at it; here it is {spec.scheduler.kind}")
-    if spec.scheduler.kind not in ("gang", "preemptive"):
-        for number, one in enumerate(spec.jobs):
-            if one.checkpoint is not None:
-                message = f"only a scheduler gang or preemptive takes devices away; here it is {spec.scheduler.kind}; leave it out"
-                raise document.error(("jobs", number, "checkpoint"), message)
 
 
 def _check(spec: ClusterFile, jobs: ClusterJobs, entry: Index, room: ClusterRoom, document: Document) -> None:
@@ -196,7 +187,12 @@ def _check(spec: ClusterFile, jobs: ClusterJobs, entry: Index, room: ClusterRoom
 
 def _assumed(spec: ClusterFile, system: SystemSpec, kinds: list[ClusterJobKind]) -> list[str]:
     """Sentences on what nobody gave and was taken for something."""
-    found = []
+    found, kind = list[str](), spec.scheduler.kind
+    for keys, kinds_of in ((("expected",), ("backfill",)), (("preemptible", "checkpoint"), ("gang", "preemptive"))):
+        said = [key for key in keys if any(key in one.model_fields_set for one in spec.jobs)]
+        if said and kind not in kinds_of:
+            does = "does" if len(kinds_of) == 1 else "do"
+            found.append(f"{kind} does not look at {' and '.join(said)} of jobs; only {' and '.join(kinds_of)} {does}")
     takes = spec.scheduler.kind in ("gang", "preemptive")
     if takes and any(one.save == 0.0 and one.load == 0.0 and two.preemptible for one, two in zip(kinds, spec.jobs, strict=True)):
         found.append("jobs without checkpoint save and load in no time")

@@ -20,11 +20,11 @@ from crossflow.base.errors import CrossflowError
 from crossflow.base.files import Document
 from crossflow.base.limits import shown
 from crossflow.base.results import PlainData, Tabular, public
-from crossflow.base.units import show
 from crossflow.engine.cluster.account import ClusterAccount
 from crossflow.engine.cluster.events import scheduled
 from crossflow.engine.cluster.record import ScheduledCluster
 from crossflow.hardware.architecture.run_cost import operation_of
+from crossflow.workload.requests.words import lasting
 
 if TYPE_CHECKING:
     from crossflow.base.drawing.picture import Picture
@@ -171,7 +171,7 @@ class ScheduledJobs(PlainData, Tabular):
         return public("write_cluster")(self, path)  # type: ignore[no-any-return]
 
     def __repr__(self) -> str:
-        mean = show(float(self.waiting["mean"] or 0.0), "s")
+        mean = lasting(float(self.waiting["mean"] or 0.0))
         many = f"{len(self.found.jobs):,} jobs on {self.found.room.devices:,} devices"
         return f"ScheduledJobs({self.cluster.name!r}: {many}, {100 * self.utilisation:.1f} % in use, {mean} of waiting in the mean)"
 

@@ -14,6 +14,7 @@ from crossflow.base.units import show
 from crossflow.edges.cli import page
 from crossflow.edges.cli.outputs import TRACE, check_outputs, write_answer
 from crossflow.edges.cli.page import count, dollars, percent
+from crossflow.workload.requests.words import lasting
 
 SHOWN = ("mean", "p50", "p90", "p99")
 KINDS = {"useful": "running", "loading": "loading", "lost_work": "work that is lost", "saving": "saving", "idle": "no job"}
@@ -45,12 +46,12 @@ def sections(found: ScheduledJobs) -> list[RenderableType]:
 
 def _answers(found: ScheduledJobs) -> Iterator[tuple[str, RenderableType]]:
     money, carbon, embodied = found.cost, found.carbon, found.embodied_carbon
-    yield "jobs", f"{len(found.found.jobs):,} in {show(found.span, 's')} from the first arrival to the last end"
+    yield "jobs", f"{len(found.found.jobs):,} in {lasting(found.span)} from the first arrival to the last end"
     if found.trust is not None:
         yield "trust", page.trusted(found.trust)
     yield "queues", page.trusted(found.trusts["queues"])
     yield "in use", f"{percent(found.utilisation)} of the devices in the mean"
-    yield "queue", f"{found.queue:.3g} jobs wait in the mean, each {show(float(found.waiting['mean'] or 0.0), 's')}"
+    yield "queue", f"{found.queue:.3g} jobs wait in the mean, each {lasting(float(found.waiting['mean'] or 0.0))}"
     if found.cluster.policy.kind in ("gang", "preemptive"):
         yield "preemptions", f"{int(found.found.preemptions.sum()):,}"
     yield "power", f"{show(found.power, 'W')} in the mean, {show(found.account.peak_power, 'W')} at most"
@@ -83,7 +84,7 @@ def _waiting(found: ScheduledJobs) -> RenderableType:
     shown = found.classes[:MOST_CLASSES]
     listed: list[Mapping[str, Any]] = [every, *(shown if len(found.classes) > 1 else ())]
     rows = [
-        [str(one["name"]), f"{one['jobs']:,}", *(show(float(one["waiting_s"][tail] or 0.0), "s") for tail in SHOWN),
+        [str(one["name"]), f"{one['jobs']:,}", *(lasting(float(one["waiting_s"][tail] or 0.0)) for tail in SHOWN),
          *(f"{one['slowdown'][tail]:.3g}" for tail in ("mean", "p99"))]
         for one in listed
     ]  # fmt: skip

@@ -16,10 +16,10 @@ from crossflow.base.drawing.palette import COLOURS, GREY
 from crossflow.base.drawing.picture import Picture
 from crossflow.base.drawing.words import prefixed
 from crossflow.base.errors import CrossflowError
-from crossflow.base.units import show
 from crossflow.edges.trace.months import DAY, draw_spans, slice_of
 from crossflow.edges.trace.perfetto import write_events
 from crossflow.engine.lasting.events import RunSpan
+from crossflow.workload.requests.words import lasting
 
 MOMENTS = 480  # of lines over time
 MOST_ROWS = 40  # jobs of a picture
@@ -66,7 +66,7 @@ def draw_cluster(found: ScheduledJobs) -> Picture:
     some = "" if len(shown) == len(found.found.jobs) else f"; rows are the {len(shown)} of most device-time"
     title = (
         f"{found.cluster.name}: {len(found.found.jobs):,} jobs on {found.found.room.devices:,} devices, {found.cluster.policy.kind}, "
-        f"{100 * found.utilisation:.1f} % in use, {show(float(found.waiting['mean'] or 0.0), 's')} of waiting in the mean{some}"
+        f"{100 * found.utilisation:.1f} % in use, {lasting(float(found.waiting['mean'] or 0.0))} of waiting in the mean{some}"
     )
     figure = new_figure(11.0, 4.6 + 0.2 * len(rows), title)
     axes = figure.subplots(4, 1, sharex=True, height_ratios=[1.0 + 0.25 * len(rows), 1.4, 1.4, 1.4])
