@@ -223,6 +223,10 @@ def test_no_field_is_forgotten():
         ({"jobs": [{**LONG, "devices": 0}]}, "a job needs at least one"),
         ({"jobs": [{**LONG, "time": "10 kg"}]}, "jobs[0].time"),
         ({"jobs": [{"devices": 8}]}, "a job needs time, such as time: 5 h, or a scenario, or a trace"),
+        (
+            {"jobs": [{**LONG, "time": {"law": "lognormal", "median": "1 h", "p95": None}}]},
+            "time: law lognormal takes median and p95 or mean",
+        ),
         ({"jobs": [{**LONG, "count": 3}]}, "count: only arrivals have it; leave it out"),
         ({"jobs": [{**LONG, "limit": 3}]}, "limit: only a trace has it; leave it out"),
         ({"jobs": [{**DRAWN, "count": None}]}, "arrivals: give one of count and duration"),

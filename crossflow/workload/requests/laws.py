@@ -54,7 +54,7 @@ class Law(FileModel):
     @model_validator(mode="after")
     def _whole(self) -> Self:
         law = str(getattr(self, "law"))  # noqa: B009  (each kind of law names its own)
-        given = sorted(self.model_fields_set - {"law"})
+        given = sorted(key for key in self.model_fields_set - {"law"} if getattr(self, key) is not None)
         sets, beside = self.sets[law], self.beside.get(law, ())
         for key in given:
             if key not in (*beside, *(key for keys in sets for key in keys)):
