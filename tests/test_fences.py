@@ -61,6 +61,8 @@ def works(path):
         return crossflow.predict(
             crossflow.from_dict({"system": {"template": "reference", "techlib": str(path)}, "workload": "llama3-8b", "strategy": "tp8"})
         )
+    if "jobs" in data:
+        return crossflow.schedule(path)
     if "requests" in data:
         return crossflow.load(path).requests
     if {"trace", "arrivals", "users", "batch"} & set(data):

@@ -39,6 +39,7 @@ COUNTS = {
     "law": ({"law": "fixed", "number": 3}, {"law": "geometric", "mean": 3}), "number": ({"law": "fixed", "number": 3}, 4),
     "mean": ({"law": "geometric", "mean": 3}, 4), "values": ({"law": "empirical", "values": [2, 3]}, [2, 4]),
     "low": ({"law": "uniform", "low": 2, "high": 4}, 1), "high": ({"law": "uniform", "low": 2, "high": 4}, 6),
+    "weights": ({"law": "empirical", "values": [2, 3], "weights": [1, 1]}, [1, 9]),
 }  # fmt: skip
 BURSTS = {"law": "bursts", "rate": "5 1/s", "on": "9 s", "off": "9 s"}
 ARRIVALS = {

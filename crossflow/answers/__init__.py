@@ -4,8 +4,8 @@
 gives a `Score`, whose figures stand beside their trust (`bands`). On it stand a `Prediction` with all that one point has to say, `uses`
 and `idle` (what waits for a resource, which settings change nothing), `search` (spaces, objectives, searchers), `explanation`
 (elasticities, what-ifs, uncertainty), `fleets` (the cheapest engines for requests), `planning` (the best strategies, comparisons, and the
-names of the Python interface), `study` (sweeps and searches as tables, plots and a record) and `interactive` (the same from Python without
-a file). `catalogue` says what is shipped.
+names of the Python interface), `cluster` (jobs that share one), `study` (sweeps and searches as tables, plots and a record) and
+`interactive` (the same from Python without a file). `catalogue` says what is shipped.
 
 Takes names, files and settings; gives results that can say themselves as data, tables and pictures.
 """
@@ -17,6 +17,7 @@ DOORS = {
     "catalogue.examples": ("TUTORIAL", "example", "examples", "is_study", "needed"),
     "catalogue.listing": ("Listing", "entries"),
     "catalogue.sheets": ("Figure", "Sheet", "look_up"),
+    "cluster.schedule": ("ScheduledJobs", "schedule"),
     "evaluation": ("evaluate",),
     "evaluation.events": ("Event", "EventList", "events"),
     "evaluation.lasting": ("drawn",),

@@ -515,6 +515,8 @@ def scenario_document(read: Document, path: str) -> Document:
 def check_no_part(read: Document, path: str) -> None:
     """SpecError for a file that is a part of a scenario, with where a scenario names it."""
     data, name = read.data, Path(path).name
+    if isinstance(data, Mapping) and "jobs" in data and "workload" not in data:
+        raise read.error(("jobs",), f"this is a cluster with its jobs; schedule them with: crossflow schedule {path}")
     if not isinstance(data, Mapping) or "system" in data or "scenario" in data:
         return
     kind = data.get("kind")

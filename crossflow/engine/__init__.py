@@ -4,13 +4,17 @@ The modules here are the engine itself: in-order streams as a longest path over 
 repeat as max-plus matrices (`maxplus`, `loops`), kinds of ranks where devices differ (`kinds`), and a plain event engine for what
 cannot be ordered beforehand (`events`); on what both can do they agree to the last digit. `timeline` holds slots of a pipeline and what
 every device does and when. `service` replays requests through serving engines, event by event; `lasting` are runs of months that fail and
-come back. `runs` are what runs on the engine: steps of transformers and recommendation models, programs, services in steady state.
+come back; `cluster` gives jobs of a cluster their devices. `runs` are what runs on the engine: steps of transformers and of
+recommendation models, programs, services in steady state.
 
 Takes prices; gives makespans, `Outcome`, `Timeline`, `ServiceReplay` and events.
 """
 
 # What other wings may import, by module; all else is this wing's own.
 DOORS = {
+    "cluster.account": ("ClusterAccount",),
+    "cluster.events": ("scheduled",),
+    "cluster.record": ("ClusterJobs", "ClusterRoom", "ScheduledCluster", "SchedulerPolicy"),
     "kinds": ("Kinds", "kinds_of", "split"),
     "lasting.events": ("RunHistory", "RunSpan", "history"),
     "lasting.intervals": ("best_interval",),

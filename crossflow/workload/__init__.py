@@ -10,6 +10,10 @@ A model knows neither devices nor strategies.
 
 # What other wings may import, by module; all else is this wing's own.
 DOORS = {
+    "cluster.draws": ("drawn_jobs",),
+    "cluster.reading": ("read_jobs",),
+    "cluster.record": ("JobTrace",),
+    "cluster.spec": ("ClusterFile", "JobsSpec", "MOST_JOBS"),
     "dlrm": ("DLRM_LAYERS", "Dlrm", "DlrmJob", "DlrmLayer", "Linear", "SHARDERS", "SPLITS", "Sharder", "ShardingRule", "TableSplit",
         "Tables"),
     "fleet": ("AutoscaleSpec", "FailuresSpec"),

@@ -69,6 +69,7 @@ from crossflow.hardware.technology import components, library
 from crossflow.parallel.strategy import mesh, notation, plan, schedules
 from crossflow.program import file as programs
 from crossflow.workload import spec as workloads
+from crossflow.workload.cluster import spec as clusters
 from crossflow.workload.requests import laws, post_training
 from crossflow.workload.requests.spec import RequestClassSpec, RequestSource, RequestsSpec
 
@@ -306,6 +307,11 @@ SECTIONS: tuple[tuple[str, tuple[tuple[str, type[BaseModel], type[BaseModel] | N
         ("Operations: `ops[i]`", programs.OpRow, None),
         ("Operations that repeat: `blocks[i]`", programs.BlockRow, None),
         ("Memory: `tensors[i]`", programs.TensorRow, None),
+    )),
+    ("Clusters", (
+        ("A cluster and its jobs", clusters.ClusterFile, None),
+        ("How jobs are given devices: `scheduler` (its kind alone will do)", clusters.SchedulerSpec, None),
+        ("Jobs: `jobs[i]` (the path of a trace alone will do)", clusters.JobsSpec, None),
     )),
     ("Emulation", (
         ("Delays of collectives: `kind: delays`", delays.DelaysFile, None),

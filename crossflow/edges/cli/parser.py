@@ -189,6 +189,9 @@ _WRITTEN = "trace (.json, .json.gz), picture (.png, .svg) or, without ending, fo
 _SERVED = (
     "picture (.png, .svg), table of all requests (.csv), trace for Perfetto (.json.gz), or the answer (.json); may be given several times"
 )
+_SCHEDULED = (
+    "picture (.png, .svg), table of all jobs (.csv), trace for Perfetto (.json.gz), or the answer (.json); may be given several times"
+)
 _CHANGES = "changes such as all_reduce+2ms,bandwidth*0.5,latency+5us,all*1.1,rank[7]*1.2"
 _TRACES = "a trace of each rank (.json, .json.gz), an archive or a folder; or exports of Nsight Systems (.sqlite)"
 _TRACE_CHANGES = (
@@ -314,6 +317,11 @@ _COMMANDS: dict[str, tuple[str, tuple[Argument, ...]]] = {
             "--stream", action=argparse.BooleanOptionalAction,
             help="keep running statistics and nothing of each request, as is done by itself of more than a million",
         ),
+    )),
+    "schedule": ("schedule the jobs of a cluster, event by event: waiting, utilisation, energy, cost, carbon", (
+        _argument("cluster", metavar="CLUSTER.yaml", type=Path, help="file with the cluster's system and its jobs"),
+        _argument("-o", "--output", type=Path, action="append", default=[], metavar="FILE", help=_SCHEDULED),
+        _SETTINGS,
     )),
     "events": ("list the different events of a step: those to measure to know all of it", (
         *_ABOUT_WHAT,

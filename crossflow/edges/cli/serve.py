@@ -12,28 +12,22 @@ from rich.text import Text
 
 from crossflow.answers.planning.asking import serve
 from crossflow.answers.service.served import ServedRequests
-from crossflow.base import files
 from crossflow.base.errors import CrossflowError
 from crossflow.base.units import show
 from crossflow.edges.cli import page
+from crossflow.edges.cli.outputs import ANSWER, TRACE, check_outputs, write_answer
 from crossflow.edges.cli.page import count, dollars, percent
 from crossflow.edges.cli.predict import provenance_of
 from crossflow.edges.cli.source import scenario_of
 from crossflow.edges.trace.requests import write_requests
 
-PICTURES, TABLE, ANSWER, TRACE = (".png", ".svg"), ".csv", ".json", ".json.gz"
 TIMES = {"ttft_s": "first token", "tpot_s": "per output token", "itl_s": "between tokens", "e2e_s": "whole request"}
 SHOWN = ("mean", "p50", "p90", "p95", "p99")
 
 
 def run(arguments: argparse.Namespace) -> None:
     """Replay the requests of the scenario, and show or write what is asked for."""
-    for path in arguments.output:
-        if not path.name.lower().endswith((*PICTURES, TABLE, ANSWER, TRACE)):
-            raise CrossflowError(
-                f"{path}: a picture ends in .png or .svg, the table of all requests in .csv, the answer in .json, a trace in .json.gz"
-            )
-        files.check_writable(path, "-o")
+    check_outputs(arguments.output, "requests")
     scenario, assumed = scenario_of(arguments)
     page.log_choices(scenario, assumed)
     found = serve(scenario, stream=arguments.stream)
@@ -47,22 +41,13 @@ def run(arguments: argparse.Namespace) -> None:
 
 def write(found: ServedRequests, path: Path) -> None:
     """One file, by its ending."""
-    suffix = path.suffix.lower()
-    if suffix == ANSWER:
-        written = [found.save(path)]
-    elif not found.feasible:
+    if path.suffix.lower() != ANSWER and not found.feasible:
         raise CrossflowError(f"{path} is not written: {found.reason}")
-    elif path.name.lower().endswith(TRACE):
+    if path.name.lower().endswith(TRACE):
         events = write_requests(found, path)
         page.log(f"wrote {path}: {events:,} events; open it in ui.perfetto.dev")
         return
-    elif suffix == TABLE:
-        found.to_csv(path)
-        written = [path]
-    else:
-        written = found.plot().save(path)
-    for one in written:
-        page.log(f"wrote {one}")
+    write_answer(found, path)
 
 
 def sections(found: ServedRequests, assumed: Sequence[str] = ()) -> list[RenderableType]:

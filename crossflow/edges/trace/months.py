@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,6 +17,7 @@ from crossflow.engine.lasting.events import RunHistory, RunSpan
 from crossflow.engine.lasting.record import KINDS_OF_TIME
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
     from rich.console import Group
 
 DAY = 86400.0
@@ -60,16 +61,8 @@ def draw_months(found: RunHistory, name: str, path: Path) -> list[Path]:
     title = f"{name}: {show(found.duration, 's')}, {100 * found.goodput:.1f} % of it useful, {failures:,} interruptions"
     figure = new_figure(11.0, 1.6 + 0.24 * len(rows), title)
     axis = figure.subplots()
-    colours = {kind: PALE if kind == "useful" else COLOURS[i % len(COLOURS)] for i, kind in enumerate(KINDS_OF_TIME)}
-    for kind in KINDS_OF_TIME:
-        shown = False
-        for row, spans in enumerate(rows):
-            bars = [((one.begin - row * length) / DAY, (one.end - one.begin) / DAY) for one in spans if one.kind == kind]
-            if bars:
-                label = f"{words_of(kind)} {100 * found.times[kind] / found.duration:.1f} %" if not shown else None
-                edge = "none" if kind == "useful" else colours[kind]
-                axis.broken_barh(bars, (row - 0.4, 0.8), facecolor=colours[kind], edgecolor=edge, linewidth=0.4, label=label)
-                shown = True
+    words = {kind: f"{words_of(kind)} {100 * found.times[kind] / found.duration:.1f} %" for kind in KINDS_OF_TIME}
+    draw_spans(axis, [(row * length, spans) for row, spans in enumerate(rows)], words, DAY)
     step = max(len(rows) // 12, 1)
     axis.set_yticks(range(0, len(rows), step), [f"day {row * length / DAY:.0f}" for row in range(0, len(rows), step)])
     axis.set_ylim(len(rows) - 0.4, -0.6)
@@ -77,6 +70,22 @@ def draw_months(found: RunHistory, name: str, path: Path) -> list[Path]:
     axis.set_xlabel("days from the begin of the row")
     figure.legend(loc="outside lower center", ncols=4, frameon=False, fontsize=8)
     return Picture(figure=figure).save(path)
+
+
+def draw_spans(axis: Axes, rows: Sequence[tuple[float, Sequence[RunSpan]]], words: Mapping[str, str], unit: float) -> None:
+    """Draw rows of spans, each from the time at which its row begins, by kind; a kind is in the legend where it is drawn.
+
+    words : of every kind, for the legend; the first kind is pale.  unit : of the axis. [s]
+    """
+    for number, (kind, label) in enumerate(words.items()):
+        shown: str | None = label
+        colour = COLOURS[number % len(COLOURS)] if number else PALE
+        for row, (begin, spans) in enumerate(rows):
+            bars = [((one.begin - begin) / unit, (one.end - one.begin) / unit) for one in spans if one.kind == kind]
+            if bars:
+                edge = colour if number else "none"
+                axis.broken_barh(bars, (row - 0.4, 0.8), facecolor=colour, edgecolor=edge, linewidth=0.4, label=shown)
+                shown = None
 
 
 def write_months(found: RunHistory, name: str, path: Path) -> int:
@@ -91,10 +100,14 @@ def _events(found: RunHistory, name: str) -> Iterator[dict[str, Any]]:
     for kind, thread in threads.items():
         yield {"ph": "M", "name": "thread_name", "pid": 0, "tid": thread, "args": {"name": words_of(kind)}}
     for one in found.spans:
-        label = one.cause or words_of(one.kind)
         told = {"kind": one.kind, **({"cause": one.cause} if one.cause else {}), **({"speed": one.speed} if one.speed < 1 else {})}
-        at = {"pid": 0, "tid": threads[one.kind], "ts": one.begin * 1e6, "dur": (one.end - one.begin) * 1e6}
-        yield {"ph": "X", "name": label, "cat": one.kind, **at, "args": told}
+        yield slice_of(one, threads[one.kind], one.cause or words_of(one.kind), told)
+
+
+def slice_of(span: RunSpan, thread: int, label: str, told: Mapping[str, Any], process: int = 0) -> dict[str, Any]:
+    """A span as a slice of a thread."""
+    at = {"pid": process, "tid": thread, "ts": span.begin * 1e6, "dur": (span.end - span.begin) * 1e6}
+    return {"ph": "X", "name": label, "cat": span.kind, **at, "args": dict(told)}
 
 
 def text_months(found: RunHistory, width: int) -> Group:

@@ -14,13 +14,15 @@ import orjson
 
 from crossflow.base.arrays import Array, Mask
 from crossflow.base.errors import Problem, SpecError
-from crossflow.base.limits import COUNT
+from crossflow.base.limits import COUNT, shown
+from crossflow.workload.requests.formats import UNITS
 from crossflow.workload.requests.tables import ABSENT, and_more, text_of
 
 WANTED = {
     "prompt": "a whole number of tokens", "output": "a whole number of tokens", "arrival": "a number or a date",
     "elapsed": "a number", "follows": "the number of an earlier request, from 0, or -1", "pause": "a number",
     "block": "a whole number of tokens", "history": "1 or 0",
+    "devices": "a number of devices", "time": "a time", "end": "a number or a date", "instances": "a whole number",
 }  # fmt: skip
 
 
@@ -43,7 +45,7 @@ class TraceTable:
 
 def numbers_of(table: TraceTable, role: str, cells: Sequence[Any], lines: Sequence[int]) -> Array:
     """Cells as numbers; SpecError for the first that is none."""
-    whole = role in ("prompt", "output", "follows", "history", "block")
+    whole = role in ("prompt", "output", "follows", "history", "block", "instances")
     try:
         values = np.fromiter(map(float, cells), float, len(cells))
     except (TypeError, ValueError):
@@ -99,6 +101,27 @@ def _date(text: str) -> np.datetime64:
         return np.datetime64(when.replace(tzinfo=None) - (when.utcoffset() or datetime.min - datetime.min), "ns")
     except (ValueError, OverflowError):
         return np.datetime64("NaT", "ns")
+
+
+def moments_of(
+    table: TraceTable, role: str, cells: Sequence[Any], lines: Sequence[int], begin: np.datetime64 | None, key: str
+) -> tuple[Array, np.datetime64 | None]:
+    """Cells as times, dates from `begin` on, or from the first of them where it is None; and that date where they are dates. [s]
+
+    key : what says the unit of numbers, for messages.
+    """
+    if begin is None and not is_date(cells[0]):
+        values = numbers_of(table, role, cells, lines)
+        if table.unit is None:
+            raise table.error(role, None, f"the unit of {shown(table.roles[role])} is not known; give {key}: s, ms, us or ns")
+        refuse(table, role, values < 0, cells, lines, "expected a time of at least 0")
+        return np.asarray(values * UNITS[table.unit]), None
+    if table.told_unit:
+        raise table.error(role, None, f"it holds dates, which have no unit; leave out {key}")
+    dates = dates_of(cells)
+    refuse(table, role, np.isnat(dates), cells, lines, "expected a date such as 2026-11-16 18:15:46.68")
+    begin = dates[0] if begin is None else begin
+    return np.asarray((dates - begin) / np.timedelta64(1, "ns") * 1e-9), begin
 
 
 def listed(cell: Any) -> Sequence[Any] | None:

@@ -7,7 +7,9 @@ from typing import NamedTuple
 import numpy as np
 
 # What each generator draws; the numbers are part of the seed, so that they stay.
-GAPS, SWITCHES, KINDS, PROMPTS, OUTPUTS, COUPLING, TURNS, THINKING, CALLS, TOOL_TIMES, TOOL_TOKENS, PREFIXES, USERS = range(13)
+GAPS, SWITCHES, KINDS, PROMPTS, OUTPUTS, COUPLING, TURNS, THINKING, CALLS, TOOL_TIMES, TOOL_TOKENS, PREFIXES, USERS, SIZES, LENGTHS = range(
+    15
+)
 
 
 class Dice(NamedTuple):

@@ -17,11 +17,11 @@ Names are compared in small letters, with what stands between words as `_`. Sour
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 ROLES = ("arrival", "prompt", "output", "kind", "session", "elapsed", "blocks", "follows", "pause", "history", "block")
-UNITS = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "ns": 1e-9}
+UNITS = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "ns": 1e-9, "h": 3600.0}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,14 +90,16 @@ def plain(name: str) -> str:
     return re.sub(r"[^a-z0-9]+", "_", name.strip().lower()).strip("_")
 
 
-def recognised(names: Collection[str]) -> TraceFormat | None:
+def recognised(names: Collection[str], formats: Sequence[TraceFormat] = FORMATS) -> TraceFormat | None:
     """The format of a file with these columns, of several the one that needs most of them; None where no format is like it.
+
+    formats : those that it may have, by default those of requests.
 
     >>> recognised(["TIMESTAMP", "ContextTokens", "GeneratedTokens"]).name
     'Azure'
     """
     there = {plain(name) for name in names}
-    found = [one for one in FORMATS if there.issuperset(one.needs.values())]
+    found = [one for one in formats if there.issuperset(one.needs.values())]
     return max(found, key=lambda one: len(one.needs), default=None)
 
 
@@ -108,4 +110,6 @@ def unit_in(name: str) -> str | None:
     ('ms', 's', None)
     """
     last = plain(name).rpartition("_")[2]
-    return {"seconds": "s", "milliseconds": "ms", "microseconds": "us", "nanoseconds": "ns"}.get(last, last if last in UNITS else None)
+    return {"seconds": "s", "milliseconds": "ms", "microseconds": "us", "nanoseconds": "ns", "hours": "h"}.get(
+        last, last if last in UNITS else None
+    )

@@ -54,7 +54,7 @@ class Law(FileModel):
     @model_validator(mode="after")
     def _whole(self) -> Self:
         law = str(getattr(self, "law"))  # noqa: B009  (each kind of law names its own)
-        given = sorted(self.model_fields_set - {"law"})
+        given = sorted(key for key in self.model_fields_set - {"law"} if getattr(self, key) is not None)
         sets, beside = self.sets[law], self.beside.get(law, ())
         for key in given:
             if key not in (*beside, *(key for keys in sets for key in keys)):
@@ -178,6 +178,7 @@ class CountLaw(Law):
     sets: ClassVar[Mapping[str, tuple[Keys, ...]]] = {
         "fixed": (("number",),), "geometric": (("mean",),), "uniform": (("low", "high"),), "empirical": (("values",),),
     }  # fmt: skip
+    beside: ClassVar[Mapping[str, Keys]] = {"empirical": ("weights",)}
 
     law: Literal["fixed", "geometric", "uniform", "empirical"] = Field(description="how numbers are distributed")
     number: Annotated[DimensionOrZero, Field(le=10_000)] | None = Field(None, description="of `fixed`: the number of all")
@@ -186,6 +187,9 @@ class CountLaw(Law):
     high: Annotated[DimensionOrZero, Field(le=10_000)] | None = Field(None, description="of `uniform`: the largest")
     values: Annotated[tuple[Annotated[DimensionOrZero, Field(le=10_000)], ...], Field(min_length=1)] | None = Field(
         None, description="of `empirical`: numbers to draw from"
+    )
+    weights: Annotated[tuple[PositiveFloat, ...], Field(min_length=1)] | None = Field(
+        None, description="of `empirical`: how often each of the values comes, relative to the others; equally often where absent"
     )
 
     @model_validator(mode="before")
@@ -198,6 +202,8 @@ class CountLaw(Law):
     @model_validator(mode="after")
     def _ordered(self) -> Self:
         _apart(self.low, self.high)
+        if self.weights is not None and len(self.weights) != len(self.values or ()):
+            raise ValueError(f"weights: expected one for each of the {len(self.values or ())} values, got {len(self.weights)}")
         return self
 
     @property

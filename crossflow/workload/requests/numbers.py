@@ -59,7 +59,8 @@ def counts(law: CountLaw, n: int, rng: np.random.Generator, least: int) -> Index
         assert law.high is not None
         return rng.integers(law.low, law.high, n, dtype=np.intp, endpoint=True)
     if law.law == "empirical":
-        return rng.choice(np.array(law.values, dtype=np.intp), n)
+        shares = None if law.weights is None else np.array(law.weights) / sum(law.weights)
+        return rng.choice(np.array(law.values, dtype=np.intp), n, p=shares)
     assert law.mean is not None
     return rng.geometric(1.0 / (law.mean - least + 1.0), n).astype(np.intp) - 1 + least
 

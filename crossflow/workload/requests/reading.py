@@ -13,7 +13,7 @@ import numpy as np
 from crossflow.base.arrays import Array, Index, Mask, NumberLists
 from crossflow.base.errors import Problem, SpecError, among, did_you_mean
 from crossflow.base.limits import shown
-from crossflow.workload.requests.cells import WANTED, TraceTable, dates_of, is_date, listed, numbers_of, refuse
+from crossflow.workload.requests.cells import WANTED, TraceTable, is_date, listed, moments_of, numbers_of, refuse
 from crossflow.workload.requests.formats import ROLES, UNITS, TraceFormat, plain, recognised, unit_in
 from crossflow.workload.requests.laws import TOKENS
 from crossflow.workload.requests.record import RequestClass, RequestTrace
@@ -147,20 +147,11 @@ def _add(found: _ReadRows, table: TraceTable, chunk: TraceRows) -> None:
 
 def _arrivals(found: _ReadRows, table: TraceTable, cells: Sequence[Any], lines: Sequence[int]) -> Array:
     """Times of arrival, dates from the first one on. [s]"""
-    dated = found.begin is not None or (not found.rows and is_date(cells[0]))
-    if not dated:
-        values = numbers_of(table, "arrival", cells, lines)
-        if table.unit is None:
-            name = table.roles["arrival"]
-            raise table.error("arrival", None, f"the unit of {shown(name)} is not known; give requests.time_unit: s, ms, us or ns")
-        refuse(table, "arrival", values < 0, cells, lines, "expected a time of at least 0")
-        return np.asarray(values * UNITS[table.unit])
-    if table.told_unit:
-        raise table.error("arrival", None, "it holds dates, which have no unit; leave out requests.time_unit")
-    dates = dates_of(cells)
-    refuse(table, "arrival", np.isnat(dates), cells, lines, "expected a date such as 2026-11-16 18:15:46.68")
-    begin = found.begin = dates[0] if found.begin is None else found.begin
-    return np.asarray((dates - begin) / np.timedelta64(1, "ns") * 1e-9)
+    numbers = bool(found.rows) and found.begin is None  # as the first rows were
+    if numbers and is_date(cells[0]):
+        numbers_of(table, "arrival", cells, lines)  # refuses it
+    values, found.begin = moments_of(table, "arrival", cells, lines, found.begin, "requests.time_unit")
+    return values
 
 
 def _named(names: dict[Any, int], cells: Sequence[Any], role: str, table: TraceTable) -> Array:

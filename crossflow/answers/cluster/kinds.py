@@ -1,0 +1,154 @@
+"""What a job of a cluster is: devices, time, power and checkpoints, from the prediction of its scenario or as a file gives them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from crossflow.answers.bands import Trust
+from crossflow.answers.evaluation import evaluate
+from crossflow.answers.evaluation.lasting import interrupted
+from crossflow.answers.evaluation.likeness import trust
+from crossflow.answers.planning.opening import from_dict
+from crossflow.answers.scenario import Scenario, check_strategy, scenario_document, spelled_out
+from crossflow.answers.score import Score
+from crossflow.base import files
+from crossflow.base.arrays import Array
+from crossflow.base.errors import CrossflowError
+from crossflow.base.files import Document
+from crossflow.hardware.architecture.model import Architecture
+from crossflow.hardware.architecture.run_cost import load_of, operation_of, run_cost
+from crossflow.hardware.architecture.template import SystemSpec
+from crossflow.workload.cluster.spec import JobsSpec
+from crossflow.workload.requests.asking import found_file
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClusterJobKind:
+    """What jobs of one entry of a file have in common.
+
+    Attributes
+    ----------
+    devices, time : of each; None where the entry draws them, or a trace has them. [1], [s]
+    power : of one device at the wall. [W]
+    save, load, interval : of its checkpoints, see `ClusterJobs`. [s]
+    scenario : whose prediction this is; None for given facts.
+    trust : of that prediction.
+    notes : sentences on what was taken for what.
+    """
+
+    devices: int | None
+    time: float | None
+    power: float
+    save: float = 0.0
+    load: float = 0.0
+    interval: float = np.inf
+    scenario: Scenario | None = None
+    trust: Trust | None = None
+    notes: tuple[str, ...] = ()
+
+
+def wall_power(system: SystemSpec, device: Architecture, power: Array) -> float:
+    """Power at the wall of one device that draws some power, its share of the node and the data centre's overhead included. [W]"""
+    operation = operation_of(system, device)
+    if load_of(system) is None:
+        operation = operation.model_copy(update={"device_power": power})
+    cost = run_cost(
+        amount=1, per_step=1, step_time=1.0, devices=1, operation=operation, devices_per_node=system.devices_per_node, step_energy=power,
+        load=load_of(system),
+    )  # fmt: skip
+    return float(cost.facility_energy[0])
+
+
+def kind_of_jobs(spec: JobsSpec, system: SystemSpec, section: Any, device: Architecture, base: Path | None) -> ClusterJobKind:
+    """What jobs of an entry are; CrossflowError, or SpecError, that begins with the key of the entry that is wrong.
+
+    section : the cluster's system as its file writes it, for scenarios without one.
+    """
+    if spec.scenario is None:
+        rated = operation_of(system, device).device_power
+        assert rated is not None  # a device has a TDP
+        power = wall_power(system, device, rated) if spec.power is None else float(spec.power[0])
+        return _with_checkpoint(ClusterJobKind(devices=None, time=None, power=power), spec)
+    scenario = _scenario(spec, section, base)
+    if scenario.system.name != system.name:
+        raise CrossflowError(f"scenario: it runs on {scenario.system.name}, and the cluster is of {system.name}; leave its system out")
+    if scenario.system.pools:
+        raise CrossflowError("scenario: a cluster has devices of one kind; leave system.pools out")
+    score = evaluate(scenario)
+    if not score.feasible[0]:
+        raise CrossflowError(f"scenario: {score.why(0)}")
+    return _with_checkpoint(_predicted(spec, scenario, score), spec)
+
+
+def _scenario(spec: JobsSpec, section: Any, base: Path | None) -> Scenario:
+    """The scenario of an entry, on the cluster's system where it names none."""
+    if isinstance(spec.scenario, str):
+        path = found_file(spec.scenario, "scenario", base)
+        data, base, name = scenario_document(files.read_yaml(path), str(path)).data, path.parent, path.stem
+    else:
+        data, name = spec.scenario, spec.name or "scenario"
+    data = spelled_out(Document(file=name, data=dict(data))).data
+    own, whole = data.get("system"), {"template": section} if isinstance(section, str) else dict(section)
+    if own is None or (isinstance(own, dict) and "template" not in own):
+        data = {**data, "system": {**{key: value for key, value in whole.items() if key not in ("devices", "nodes")}, **(own or {})}}
+        if spec.devices is not None:
+            data["system"]["devices"] = spec.devices.number
+    elif spec.devices is not None:
+        raise CrossflowError("devices: the scenario's system says it; leave it out")
+    if spec.steps is not None and data.get("job") is None:
+        if data.get("run") is not None:
+            raise CrossflowError("steps: the scenario's run says how long it is; leave one of them out")
+        data = {**data, "run": {"steps": spec.steps}}
+    if spec.time is not None and data.get("run") is not None:
+        raise CrossflowError("time: the scenario's run says how long it is; leave one of them out")
+    scenario = from_dict(data, name, base)
+    check_strategy(scenario)
+    return scenario
+
+
+def _predicted(spec: JobsSpec, scenario: Scenario, score: Score) -> ClusterJobKind:
+    """Devices, time and power of a job by the prediction of its scenario."""
+    system, device = scenario.system, scenario.architecture
+    devices, notes = float(score.devices[0]), list[str]()
+    if scenario.post_training is not None:
+        devices = float(score.job["devices"][0])
+        time = None if spec.steps is None else spec.steps * float(score.job["iteration_time_s"][0])
+        rated = operation_of(system, device).device_power
+        assert rated is not None
+        power = wall_power(system, device, rated)
+        notes.append("the power of post-training is not predicted; rated power is taken")
+    else:
+        time = float(score.run["time_s"][0]) if scenario.run is not None else None
+        power = wall_power(system, device, score.energy / score.step_time / score.devices)
+    found = ClusterJobKind(devices=round(devices), time=time, power=power, scenario=scenario, trust=trust(scenario), notes=tuple(notes))
+    if time is None and spec.time is None:
+        cure = "steps: 1000" if scenario.post_training is not None else "its run, such as run: {tokens: 1.0e12}"
+        raise CrossflowError(f"scenario: nothing says how long it runs; give {cure}, or time of the job")
+    if time is not None and not np.isfinite(time):
+        raise CrossflowError("scenario: its run never ends; save more often, or have fewer failures")
+    return _interrupted(found, scenario, score) if scenario.reliability is not None else found
+
+
+def _interrupted(found: ClusterJobKind, scenario: Scenario, score: Score) -> ClusterJobKind:
+    """The same with the spares and the checkpoints of a run that fails; its power is the mean of the run."""
+    run, saved = (one := interrupted(scenario, scenario.system, scenario.architecture, score)).run, one.saved
+    assert found.devices is not None
+    assert found.time is not None
+    devices = found.devices + round(float(run.spares[0])) * scenario.system.devices_per_node
+    return ClusterJobKind(
+        devices=devices, time=found.time, power=float(score.run["facility_energy_j"][0]) / found.time / devices,
+        save=float(saved.stall[0] + saved.commit[0]), load=float(run.restart[0]), interval=float(run.interval[0]),
+        scenario=found.scenario, trust=found.trust, notes=found.notes,
+    )  # fmt: skip
+
+
+def _with_checkpoint(found: ClusterJobKind, spec: JobsSpec) -> ClusterJobKind:
+    """The same with the checkpoints that the entry says."""
+    if spec.checkpoint is None:
+        return found
+    said = {name: value for name in ("save", "load", "interval") if (value := getattr(spec.checkpoint, name)) is not None}
+    return ClusterJobKind(**{**found.__dict__, **said})

@@ -1,0 +1,204 @@
+"""From the file of a cluster to its jobs as arrays, ready to be scheduled."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from crossflow.answers.cluster.kinds import ClusterJobKind, kind_of_jobs, wall_power
+from crossflow.base import files
+from crossflow.base.arrays import Array, Index
+from crossflow.base.errors import CrossflowError, Problem, SpecError
+from crossflow.base.files import Document
+from crossflow.base.units import show
+from crossflow.engine.cluster.record import ClusterJobs, ClusterRoom, SchedulerPolicy
+from crossflow.hardware.architecture.model import Architecture
+from crossflow.hardware.architecture.run_cost import operation_of
+from crossflow.hardware.architecture.system import architecture, resolve
+from crossflow.hardware.architecture.template import SystemSpec
+from crossflow.workload.cluster.draws import drawn_jobs
+from crossflow.workload.cluster.reading import read_jobs
+from crossflow.workload.cluster.record import JobTrace
+from crossflow.workload.cluster.spec import MOST_JOBS, ClusterFile, JobsSpec
+from crossflow.workload.requests.asking import found_file
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class OpenedCluster:
+    """A cluster with its jobs.
+
+    Attributes
+    ----------
+    name : of its file.
+    spec : what the file says.
+    system, device : what it is made of.
+    kinds : what jobs of each entry are.
+    jobs, room, policy : what the scheduler is asked with.
+    kind, classes : number of the class of each job, and their names.
+    notes : sentences on what was done to traces and taken for what.
+    """
+
+    name: str
+    spec: ClusterFile
+    system: SystemSpec
+    device: Architecture
+    kinds: tuple[ClusterJobKind, ...]
+    jobs: ClusterJobs
+    room: ClusterRoom
+    policy: SchedulerPolicy
+    kind: Index
+    classes: tuple[str, ...]
+    notes: tuple[str, ...]
+
+    @property
+    def carbon_by_hour(self) -> Array | None:
+        """Carbon intensity of each hour in turn; None where it is not known. [kg/J]"""
+        if self.spec.carbon_by_hour is not None:
+            return np.concatenate(self.spec.carbon_by_hour)
+        return operation_of(self.system, self.device).carbon_intensity
+
+
+def opened_cluster(document: Document, base: Path | None, name: str) -> OpenedCluster:
+    """Read a cluster; SpecError with the place of what is wrong."""
+    spec: ClusterFile = files.validate(ClusterFile, document)
+    try:
+        system, _ = resolve(document.under("system"), base)
+    except SpecError as error:
+        raise SpecError(problem.below("system") for problem in error.problems) from None
+    device = architecture(system)
+    _check_system(spec, system, device, document)
+    kinds, traces = list[ClusterJobKind](), list[JobTrace]()
+    for number, entry in enumerate(spec.jobs):
+        with_place = _Place(document, number)
+        with with_place:
+            kinds.append(kind_of_jobs(entry, system, document.data["system"], device, base))
+            traces.append(_trace(entry, kinds[-1], spec.seed, number, base))
+    power = wall_power(system, device, device.static_power) if spec.idle_power is None else float(spec.idle_power[0])
+    cap = np.inf if spec.power_cap is None else float(spec.power_cap[0])
+    room = ClusterRoom(devices=system.device_count, idle_power=power, power_cap=cap)
+    order, jobs = _together(spec, kinds, traces)
+    policy = _policy(spec)
+    _check(spec, jobs, np.repeat(np.arange(len(traces)), [len(one) for one in traces])[order], room, document)
+    names: dict[str, int] = {}
+    numbers = [np.array([names.setdefault(one, len(names)) for one in trace.classes])[trace.kind] for trace in traces]
+    notes = [*(note for trace in traces for note in trace.notes), *(note for one in kinds for note in one.notes)]
+    return OpenedCluster(
+        name=spec.name or name, spec=spec, system=system, device=device, kinds=tuple(kinds), jobs=jobs, room=room, policy=policy,
+        kind=np.concatenate(numbers)[order], classes=tuple(names), notes=tuple(dict.fromkeys([*notes, *_assumed(spec, system, kinds)])),
+    )  # fmt: skip
+
+
+class _Place:
+    """Errors inside it are those of an entry of the list of jobs."""
+
+    def __init__(self, document: Document, number: int) -> None:
+        self._document, self._number = document, number
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, _: Any, error: BaseException | None, __: Any) -> None:
+        place = f"jobs[{self._number}]"
+        if isinstance(error, SpecError):
+            here = [problem if Path(problem.file).is_file() else self._inside(problem, f"{place}.scenario") for problem in error.problems]
+            raise SpecError(here) from None
+        if isinstance(error, CrossflowError):
+            key, separator, said = str(error).partition(": ")
+            known = separator and key.split(".")[0] in JobsSpec.model_fields
+            path = ("jobs", self._number, *(key.split(".") if known else ()))
+            raise self._document.error(path, said if known else str(error)) from None
+
+    def _inside(self, problem: Problem, place: str) -> Problem:
+        found = self._document.problem(("jobs", self._number), problem.message)
+        return Problem(file=found.file, line=found.line, path=f"{place}.{problem.path}".strip("."), message=problem.message)
+
+
+def _trace(entry: JobsSpec, kind: ClusterJobKind, seed: int, number: int, base: Path | None) -> JobTrace:
+    """The jobs of an entry, read or drawn."""
+    if entry.trace is not None:
+        found = read_jobs(found_file(entry.trace, "trace", base), entry)
+        return found if entry.name is None else JobTrace(**{**found.__dict__, "classes": tuple(
+            entry.name if found.classes == ("all",) else f"{entry.name} {one}" for one in found.classes)})  # fmt: skip
+    return drawn_jobs(entry, seed, number, None if kind.devices is None else (kind.devices, kind.time))
+
+
+def _together(spec: ClusterFile, kinds: list[ClusterJobKind], traces: list[JobTrace]) -> tuple[Index, ClusterJobs]:
+    """All jobs in order of their arrival, and the order that they are in."""
+    if sum(map(len, traces)) > MOST_JOBS:
+        raise CrossflowError(f"jobs: there are {sum(map(len, traces)):,} jobs, more than the {MOST_JOBS:,} that are taken")
+    counts = [len(one) for one in traces]
+    arrival, devices, time = (np.concatenate([getattr(one, name) for one in traces]) for name in ("arrival", "devices", "time"))
+    order = np.argsort(arrival, kind="stable")
+
+    def each(values: list[Any]) -> Any:
+        return np.repeat(np.array(values), counts)[order]
+
+    time = time[order]
+    return order, ClusterJobs(
+        arrival=arrival[order], devices=devices[order], time=time, power=devices[order] * each([one.power for one in kinds]),
+        expected=time * each([one.expected for one in spec.jobs]), priority=each([one.priority for one in spec.jobs]),
+        preemptible=each([one.preemptible for one in spec.jobs]),
+        **{name: each([getattr(one, name) for one in kinds]) for name in ("save", "load", "interval")},
+    )  # fmt: skip
+
+
+def _policy(spec: ClusterFile) -> SchedulerPolicy:
+    said = spec.scheduler
+    given = {"quantum": said.quantum, "preemption": said.preemption, "depth": said.depth}
+    return SchedulerPolicy(kind=said.kind, **{key: value for key, value in given.items() if value is not None})  # type: ignore[arg-type]
+
+
+def _check_system(spec: ClusterFile, system: SystemSpec, device: Architecture, document: Document) -> None:
+    """SpecError for a cluster whose devices are not counted or of several kinds, and for what has no meaning."""
+    if system.pools:
+        raise document.error(("system", "pools"), "a cluster has devices of one kind; leave pools out")
+    if not system.counted:
+        raise document.error(("system",), "how many devices has the cluster? give nodes, or devices")
+    if spec.carbon_by_hour is not None and operation_of(system, device).carbon_intensity is not None:
+        raise document.error(("carbon_by_hour",), "system.operation.carbon_intensity says it too; leave one of them out")
+
+
+def _check(spec: ClusterFile, jobs: ClusterJobs, entry: Index, room: ClusterRoom, document: Document) -> None:
+    """SpecError for jobs that never have room, for a cap below what rests, and for slices in which nothing is done."""
+    if room.devices * room.idle_power > room.power_cap:
+        message = f"the devices draw {show(room.devices * room.idle_power, 'W')} at rest, more than {show(room.power_cap, 'W')}"
+        raise document.error(("power_cap",), message)
+    large = np.flatnonzero(jobs.devices > room.devices)
+    if len(large):
+        job = int(large[0])
+        many = f"; so do {len(large) - 1:,} more" if len(large) > 1 else ""
+        message = f"a job needs {jobs.devices[job]:,} devices, and the cluster has {room.devices:,}{many}; give it more nodes"
+        raise document.error(("jobs", int(entry[job])), message)
+    alone = jobs.power + (room.devices - jobs.devices) * room.idle_power
+    hungry = np.flatnonzero(alone > room.power_cap * (1.0 + 1e-9))
+    if len(hungry):
+        job = int(hungry[0])
+        message = f"with one job of {jobs.devices[job]:,} devices alone the cluster draws {show(float(alone[job]), 'W')}; raise the cap"
+        raise document.error(("power_cap",), message)
+    moved = jobs.preemptible
+    longest = float(jobs.load[moved].max(initial=0.0) + jobs.save[moved].max(initial=0.0))
+    if spec.scheduler.kind == "gang" and spec.scheduler.quantum is not None and spec.scheduler.quantum <= longest:
+        message = f"a slice must be longer than the {show(longest, 's')} that jobs take to save and to load"
+        raise document.error(("scheduler", "quantum"), message)
+
+
+def _assumed(spec: ClusterFile, system: SystemSpec, kinds: list[ClusterJobKind]) -> list[str]:
+    """Sentences on what nobody gave and was taken for something."""
+    found, kind = list[str](), spec.scheduler.kind
+    for keys, kinds_of in ((("expected",), ("backfill",)), (("preemptible", "checkpoint"), ("gang", "preemptive"))):
+        said = [key for key in keys if any(key in one.model_fields_set for one in spec.jobs)]
+        if said and kind not in kinds_of:
+            does = "does" if len(kinds_of) == 1 else "do"
+            found.append(f"{kind} does not look at {' and '.join(said)} of jobs; only {' and '.join(kinds_of)} {does}")
+    takes = spec.scheduler.kind in ("gang", "preemptive")
+    if takes and any(one.save == 0.0 and one.load == 0.0 and two.preemptible for one, two in zip(kinds, spec.jobs, strict=True)):
+        found.append("jobs without checkpoint save and load in no time")
+    rated = [one for one, two in zip(kinds, spec.jobs, strict=True) if one.scenario is None and two.power is None]
+    if rated:
+        found.append("jobs without power draw the rated power of their devices")
+    if spec.idle_power is None and system.node_load is None:
+        found.append("devices at rest draw what is known of them, and their hosts as when they work; give idle_power")
+    return found

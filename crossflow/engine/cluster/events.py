@@ -1,0 +1,177 @@
+"""A cluster by events: jobs arrive, get all their devices at once, end, save and give them back.
+
+Between two events nothing changes, so that the work is a few operations of a heap a job. All that happens at one moment is done before
+the policy looks at the queue, so that the order of equal times does not matter.
+"""
+
+from __future__ import annotations
+
+import bisect
+import heapq
+from collections import Counter
+from dataclasses import dataclass
+
+import numpy as np
+
+from crossflow.engine.cluster.line import WaitingLine
+from crossflow.engine.cluster.policies import dispatch, rotate
+from crossflow.engine.cluster.record import ClusterJobs, ClusterRoom, JobStays, ScheduledCluster, SchedulerPolicy
+
+END, RELEASE, ARRIVE, TICK = range(4)  # kinds of events in the order in which those of one moment are done
+_STEP = 1e9  # between keys of two priorities: more than jobs ever stand in a queue
+
+
+@dataclass
+class _Stay:
+    """A job that has its devices."""
+
+    begin: float
+    loaded: float
+    finish: float
+    expected: float  # when the scheduler expects it to end
+
+
+class ClusterState:
+    """How a cluster stands at one moment; lives inside `scheduled`."""
+
+    def __init__(self, jobs: ClusterJobs, room: ClusterRoom, policy: SchedulerPolicy) -> None:
+        n = len(jobs)
+        self.jobs, self.room, self.policy, self.now = jobs, room, policy, 0.0
+        self.free, self.watts = room.devices, room.power_cap - room.devices * room.idle_power
+        # Power beyond that of its devices at rest.
+        self.needed_watts = jobs.power - jobs.devices * room.idle_power
+        self.keys = -_STEP * jobs.priority + np.arange(n, dtype=float)
+        self.line = WaitingLine(self.keys)
+        self.running: dict[int, _Stay] = {}
+        self.ends: list[tuple[float, int]] = []  # when running jobs are expected to end, in order
+        self.given_back = [0, 0.0]  # devices and watts of jobs that save
+        self.left = jobs.time.copy()  # of running. [s]
+        self.length = jobs.expected.copy()  # for which it would hold its devices from now on, as the scheduler expects. [s]
+        self.started = np.zeros(n, dtype=bool)
+        self.preemptions, self.turns = np.zeros(n, dtype=np.intp), n
+        self.promised = np.full(n, np.nan)
+        self.stays: list[tuple[int, float, float, float, float, float]] = []
+        # Plain numbers are read one at a time some ten times as fast as those of arrays.
+        self.devices_of: list[int] = jobs.devices.tolist()
+        self.watts_of: list[float] = self.needed_watts.tolist()
+        self.heap = list(zip(jobs.arrival.tolist(), [ARRIVE] * n, range(n), [0] * n, strict=True))
+        heapq.heapify(self.heap)
+        self.slack = 0.0 if np.isinf(room.power_cap) else 1e-9 * room.power_cap  # what rounding may take of the power
+        self.movable: Counter[int] = Counter()  # running jobs whose devices may be taken, by priority
+        self.ticking = False
+
+    def fits(self, job: int, *, beside: tuple[float, float] = (0, 0.0)) -> bool:
+        """Whether there are devices and power for a job, others beside those that are free among them."""
+        return bool(self.devices_of[job] <= self.free + beside[0] and self.watts_of[job] <= self.watts + beside[1] + self.slack)
+
+    def start(self, job: int) -> None:
+        """Give a job its devices."""
+        self._take(job, 1)
+        loaded = self.now + (float(self.jobs.load[job]) if self.preemptions[job] else 0.0)
+        left = float(self.left[job])
+        expected = self.now + float(self.length[job])
+        self.running[job] = _Stay(begin=self.now, loaded=loaded, finish=loaded + left, expected=expected)
+        self.movable[int(self.jobs.priority[job])] += bool(self.jobs.preemptible[job])
+        bisect.insort(self.ends, (expected, job))
+        heapq.heappush(self.heap, (loaded + left, END, job, int(self.preemptions[job])))
+
+    def _take(self, job: int, sign: int) -> None:
+        self.free -= sign * self.devices_of[job]
+        self.watts -= sign * self.watts_of[job]
+
+    def _stop(self, job: int) -> _Stay:
+        stay = self.running.pop(job)
+        self.movable[int(self.jobs.priority[job])] -= bool(self.jobs.preemptible[job])
+        del self.ends[bisect.bisect_left(self.ends, (stay.expected, job))]
+        return stay
+
+    def end(self, job: int) -> None:
+        """A job has done all its work."""
+        stay = self._stop(job)
+        self._take(job, -1)
+        self.stays.append((job, stay.begin, stay.loaded, self.now, self.now, 0.0))
+
+    def preempt(self, job: int, *, kill: bool) -> None:
+        """Take the devices of a job, at once or once its state is saved."""
+        stay = self._stop(job)
+        ran = max(self.now - stay.loaded, 0.0)
+        interval = float(self.jobs.interval[job])
+        kept = ran if not kill else ran // interval * interval if np.isfinite(interval) else 0.0
+        saving = 0.0 if kill or ran == 0.0 else float(self.jobs.save[job])
+        self.left[job] -= kept
+        self.length[job] = self.jobs.load[job] + self.left[job] + self.jobs.expected[job] - self.jobs.time[job]
+        self.preemptions[job] += 1
+        self.stays.append((job, stay.begin, min(stay.loaded, self.now), self.now, self.now + saving, ran - kept))
+        if saving:
+            self.given_back[0] += self.devices_of[job]
+            self.given_back[1] += self.watts_of[job]
+            heapq.heappush(self.heap, (self.now + saving, RELEASE, job, 0))
+        else:
+            self.release(job)
+
+    def release(self, job: int) -> None:
+        """Give devices back, and let their job wait again: at the end of its priority where time is shared in slices."""
+        self._take(job, -1)
+        if self.policy.kind == "gang":
+            self.keys[job] = -_STEP * self.jobs.priority[job] + self.turns
+            self.turns += 1
+        self.line.add(job)
+
+    def happen(self, kind: int, job: int, time: int) -> None:
+        """One event; ends of stays that were cut short are none."""
+        if kind == ARRIVE:
+            self.line.add(job)
+        elif kind == END and job in self.running and self.preemptions[job] == time:
+            self.end(job)
+        elif kind == RELEASE:
+            self.given_back[0] -= self.devices_of[job]
+            self.given_back[1] -= self.watts_of[job]
+            self.release(job)
+        elif kind == TICK:
+            self.ticking = False
+            rotate(self)
+
+    def tick(self) -> None:
+        """The end of the slice, if anyone waits for it."""
+        if self.policy.kind == "gang" and len(self.line) and not self.ticking:
+            self.ticking = True
+            heapq.heappush(self.heap, ((self.now // self.policy.quantum + 1.0) * self.policy.quantum, TICK, -1, 0))
+
+
+def scheduled(jobs: ClusterJobs, room: ClusterRoom, policy: SchedulerPolicy) -> ScheduledCluster:
+    """What becomes of jobs; ValueError for one that never has room."""
+    state = ClusterState(jobs, room, policy)
+    _check(state)
+    heap = state.heap
+    while heap:
+        state.now = heap[0][0]
+        while heap and heap[0][0] == state.now:
+            _, kind, job, time = heapq.heappop(heap)
+            state.happen(kind, job, time)
+        dispatch(state)
+        state.tick()
+    columns = np.array(state.stays, dtype=float).reshape(-1, 6).T
+    stays = JobStays(
+        job=columns[0].astype(np.intp), begin=columns[1], loaded=columns[2], stopped=columns[3], end=columns[4], lost=columns[5]
+    )
+    start, end = np.full(len(jobs), np.inf), np.zeros(len(jobs))
+    np.minimum.at(start, stays.job, stays.begin)
+    np.maximum.at(end, stays.job, stays.end)
+    held = np.bincount(stays.job, stays.end - stays.begin, minlength=len(jobs))
+    # A job that never waits has a waiting time of exactly nothing.
+    waiting = np.where(state.preemptions > 0, np.maximum(end - jobs.arrival - held, 0.0), start - jobs.arrival)
+    return ScheduledCluster(
+        jobs=jobs, room=room, start=start, end=end, waiting=waiting, preemptions=state.preemptions, promised=state.promised, stays=stays
+    )
+
+
+def _check(state: ClusterState) -> None:
+    """ValueError for a job that does not fit into the empty cluster, and for slices in which nothing is done."""
+    jobs, policy = state.jobs, state.policy
+    for job in range(len(jobs)):
+        if not state.fits(job):
+            raise ValueError(f"job {job} needs {jobs.devices[job]} devices and {jobs.power[job]:g} W, more than the cluster has")
+    moved = jobs.preemptible
+    longest = jobs.load[moved].max(initial=0.0) + jobs.save[moved].max(initial=0.0)
+    if policy.kind == "gang" and len(jobs) and not policy.quantum > longest:
+        raise ValueError(f"a slice of {policy.quantum:g} s is no longer than the {longest:g} s that jobs take to save and to load")
