@@ -1,0 +1,105 @@
+"""Groups of devices as texts of XLA write them: lists, reshaped and transposed ranges, axes of a mesh; pairs of permutations."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+_LIST = re.compile(r"\{([\d,\s]*)\}")
+_RANGE = re.compile(r"\[([\d,]+)\]<=\[([\d,]+)\](?:T\(([\d,]+)\))?")
+_MESH = re.compile(r"(?:@\w+)?mesh\[(.*?)\]\s*(?:,?\s*device_ids=\(\[([\d,]+)\](?:T\(([\d,]+)\))?\)\s*)?\{(.*?)\}")
+_AXIS = re.compile(r"'?\"?([\w.]+)'?\"?(?:=|:\()(\d+)\)?(\d*)")
+_PAIR = re.compile(r"\{\s*(\d+)\s*,\s*(\d+)\s*\}|\[\s*(\d+)\s*,\s*(\d+)\s*\]")
+
+Groups = tuple[tuple[int, ...], ...]
+
+
+def groups_of(text: str, devices: int) -> Groups | None:
+    """Groups of devices; all devices in one where the text names none, None where it cannot be read.
+
+    >>> groups_of("[2,4]<=[4,2]T(1,0)", 8)
+    ((0, 2, 4, 6), (1, 3, 5, 7))
+    >>> groups_of("{{0,1},{2,3}}", 4)
+    ((0, 1), (2, 3))
+    >>> groups_of("mesh['a'=4,'b'=2] {'b'}", 8)
+    ((0, 1), (2, 3), (4, 5), (6, 7))
+    """
+    text = text.strip()
+    if text in ("", "{}"):
+        return (tuple(range(devices)),)
+    if found := _RANGE.fullmatch(text):
+        shape, whole, order = (tuple(map(int, part.split(","))) if part else None for part in found.groups())
+        return _rows(np.arange(np.prod(whole or ())).reshape(whole or ()).transpose(order).reshape(shape or ()))
+    if found := _MESH.fullmatch(text):
+        return _of_mesh(*found.groups())
+    if re.fullmatch(r"\{\s*\{.*\}\s*\}", text):
+        return tuple(tuple(map(int, one.split(","))) for one in _LIST.findall(text[1:-1]) if one.strip())
+    return None
+
+
+def _rows(table: np.ndarray) -> Groups:
+    return tuple(tuple(row) for row in table.reshape(table.shape[0], -1).tolist())
+
+
+def _of_mesh(axes: str, ids: str | None, order: str | None, along: str) -> Groups | None:
+    """Groups along some axes of a mesh, or along parts of them, written `'a':(2)4`: 4 places that lie 2 apart from the left."""
+    sizes = {name: int(size) for name, size, _ in _AXIS.findall(axes)}
+    shape = tuple(sizes.values())
+    whole = tuple(map(int, ids.split(","))) if ids else (int(np.prod(shape)),)
+    table = np.arange(np.prod(whole)).reshape(whole)
+    table = (table.transpose(tuple(map(int, order.split(",")))) if order else table).reshape(shape)
+    wanted = [part.strip() for part in along.split(",") if part.strip()]
+    split: list[tuple[str, int]] = []
+    taken: list[int] = []
+    parts = {found[1]: (int(found[2]), int(found[3])) for one in wanted if (found := re.fullmatch(r"'(\w+)':\((\d+)\)(\d+)", one))}
+    plain = {one.strip("'\"") for one in wanted} - parts.keys()
+    for name, size in sizes.items():
+        if name in parts:
+            before, inner = parts[name]
+            if size % (before * inner):
+                return None
+            taken.append(len(split) + 1)
+            split += [(name, before), (name, inner), (name, size // before // inner)]
+        else:
+            if name in plain:
+                taken.append(len(split))
+            split.append((name, size))
+    if plain - sizes.keys() and any(":" not in one for one in plain - sizes.keys()):
+        return None
+    table = table.reshape([size for _, size in split])
+    left = [i for i in range(len(split)) if i not in taken]
+    count = int(np.prod([split[i][1] for i in left])) if left else 1
+    return _rows(table.transpose([*left, *taken]).reshape(count, -1))
+
+
+def pairs_of(text: str) -> tuple[tuple[int, int], ...]:
+    """Sources and targets of a permutation."""
+    return tuple((int(a or c), int(b or d)) for a, b, c, d in _PAIR.findall(text.strip()[1:-1]))
+
+
+def moving(pairs: Sequence[tuple[int, int]]) -> tuple[int, ...]:
+    """The ranks of the longest chain or cycle of a permutation, in ascending order from 0; those that stay where they are send nothing.
+
+    >>> moving([(0, 2), (2, 4), (4, 0), (1, 3), (3, 5), (5, 1)])
+    (0, 2, 4)
+    """
+    longest = max(_chains(dict(pairs)), key=len, default=[])
+    ranks = sorted(longest)
+    return tuple(rank - ranks[0] for rank in ranks)
+
+
+def _chains(target: dict[int, int]) -> Iterator[list[int]]:
+    """Chains, each from the rank that nobody sends to, and cycles."""
+    starts = [one for one in target if one not in set(target.values())] + list(target)
+    seen = set[int]()
+    for start in starts:
+        chain = list[int]()
+        at: int | None = start
+        while at is not None and at not in seen:
+            seen.add(at)
+            chain.append(at)
+            at = target.get(at)
+        if len(chain) > 1:
+            yield chain
