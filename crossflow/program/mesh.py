@@ -55,7 +55,7 @@ def mesh_of(groups: Mapping[tuple[int, ...], str], world: int, axes: Mapping[str
             ends, lying[ranks] = set(both), own
         elif len(own) > 1:
             raise _uneven(ranks, world)
-    named |= {own[0]: groups[ranks] for ranks, own in lying.items() if len(own) == 1}
+    named |= {own[0]: groups[ranks] for ranks, own in lying.items() if len(own) == 1 and groups[ranks]}
     spans: dict[str, Span] = {}
     for i, span in enumerate(itertools.pairwise(sorted(ends))):
         name = named.get(span, "")

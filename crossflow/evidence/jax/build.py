@@ -147,7 +147,7 @@ def _hold(builder: ProgramBuilder, text: TracedText, given: HloParameters, write
     for (key, one), kind in zip(text.arguments, given.kinds, strict=True):
         del key
         kinds[kind] += one.nbytes  # type: ignore[assignment]
-    updated = {text.outputs[out][0] for out in given.updated.values()}
+    updated = {text.outputs[out][0] for out in given.updated}
     results = {key for key, _ in text.outputs}
     for key in writer.life.keys() - writer.made.keys() - lasting:
         if text.sizes[key] >= LARGE:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterator, Sequence
 
@@ -9,8 +10,9 @@ import numpy as np
 
 _LIST = re.compile(r"\{([\d,\s]*)\}")
 _RANGE = re.compile(r"\[([\d,]+)\]<=\[([\d,]+)\](?:T\(([\d,]+)\))?")
-_MESH = re.compile(r"(?:@\w+)?mesh\[(.*?)\]\s*(?:,?\s*device_ids=\(\[([\d,]+)\](?:T\(([\d,]+)\))?\)\s*)?\{(.*?)\}")
-_AXIS = re.compile(r"'?\"?([\w.]+)'?\"?(?:=|:\()(\d+)\)?(\d*)")
+_MESH = re.compile(r"(?:@\w+)?mesh\[(.*?)\]\s*(?:,\s*device_ids=\(\[([\d,]+)\](?:T\(([\d,]+)\))?\)\s*)?\{(.*?)\}")
+_AXIS = re.compile(r"'(\w+)'=(\d+)")
+_PART = re.compile(r"'(\w+)'(?::\((\d+)\)(\d+))?")
 _PAIR = re.compile(r"\{\s*(\d+)\s*,\s*(\d+)\s*\}|\[\s*(\d+)\s*,\s*(\d+)\s*\]")
 
 Groups = tuple[tuple[int, ...], ...]
@@ -44,34 +46,24 @@ def _rows(table: np.ndarray) -> Groups:
 
 
 def _of_mesh(axes: str, ids: str | None, order: str | None, along: str) -> Groups | None:
-    """Groups along some axes of a mesh, or along parts of them, written `'a':(2)4`: 4 places that lie 2 apart from the left."""
-    sizes = {name: int(size) for name, size, _ in _AXIS.findall(axes)}
-    shape = tuple(sizes.values())
-    whole = tuple(map(int, ids.split(","))) if ids else (int(np.prod(shape)),)
-    table = np.arange(np.prod(whole)).reshape(whole)
-    table = (table.transpose(tuple(map(int, order.split(",")))) if order else table).reshape(shape)
-    wanted = [part.strip() for part in along.split(",") if part.strip()]
-    split: list[tuple[str, int]] = []
-    taken: list[int] = []
-    parts = {found[1]: (int(found[2]), int(found[3])) for one in wanted if (found := re.fullmatch(r"'(\w+)':\((\d+)\)(\d+)", one))}
-    plain = {one.strip("'\"") for one in wanted} - parts.keys()
-    for name, size in sizes.items():
-        if name in parts:
-            before, inner = parts[name]
-            if size % (before * inner):
-                return None
-            taken.append(len(split) + 1)
-            split += [(name, before), (name, inner), (name, size // before // inner)]
-        else:
-            if name in plain:
-                taken.append(len(split))
-            split.append((name, size))
-    if plain - sizes.keys() and any(":" not in one for one in plain - sizes.keys()):
+    """Groups along some axes of a mesh, or along parts of them, written `'a':(2)4`: 4 places, those before it being 2."""
+    sizes = {name: int(size) for name, size in _AXIS.findall(axes)}
+    wanted = {name: (int(before or 1), int(size or sizes.get(name, 0))) for name, before, size in _PART.findall(along)}
+    whole = tuple(map(int, ids.split(","))) if ids else tuple(sizes.values())
+    if not wanted.keys() <= sizes.keys() or math.prod(whole) != math.prod(sizes.values()):
         return None
-    table = table.reshape([size for _, size in split])
-    left = [i for i in range(len(split)) if i not in taken]
-    count = int(np.prod([split[i][1] for i in left])) if left else 1
-    return _rows(table.transpose([*left, *taken]).reshape(count, -1))
+    shape, taken = list[int](), list[int]()
+    for name, size in sizes.items():
+        before, own = wanted.get(name, (1, 1))
+        if size % (before * own):
+            return None
+        taken += [len(shape) + 1] if name in wanted else []
+        shape += [before, own, size // (before * own)]
+    table = np.arange(math.prod(whole)).reshape(whole)
+    table = table.transpose(tuple(map(int, order.split(",")))) if order else table
+    left = [i for i in range(len(shape)) if i not in taken]
+    count = math.prod(shape[i] for i in left)
+    return _rows(table.reshape(shape).transpose([*left, *taken]).reshape(count, -1))
 
 
 def pairs_of(text: str) -> tuple[tuple[int, int], ...]:

@@ -188,12 +188,18 @@ def _quoted(text: str, at: int) -> int:
 
 
 def _attributes(text: str) -> Iterator[tuple[str, str]]:
+    name, value = "", ""
     try:
         for part in _split(text.strip().removeprefix(",")):
-            name, _, value = part.partition("=")
-            yield name.strip(), value.strip()
+            word, _, said = part.strip().partition("=")
+            if word == "device_ids":  # of the mesh before it
+                value += f", device_ids={said}"
+                continue
+            yield name, value
+            name, value = word, said
     except ValueError:
-        return
+        pass
+    yield name, value
 
 
 def _shards(text: str, dimensions: int) -> tuple[int, ...]:

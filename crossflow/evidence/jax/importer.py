@@ -13,6 +13,7 @@ from crossflow.evidence.jax import phases
 from crossflow.evidence.jax.build import dtype_of, groups_in, program_of_text
 from crossflow.evidence.jax.fusion import fuse, whole
 from crossflow.evidence.jax.hlo import read_hlo
+from crossflow.evidence.jax.stablehlo import read_stablehlo
 from crossflow.evidence.jax.steps import TracedText, steps_in
 from crossflow.evidence.jax.text import HloModule, TextError
 from crossflow.evidence.jax.trace import Costs, trace
@@ -104,6 +105,8 @@ def module_of(text: str) -> HloModule:
     first = next((line for line in text.split("\n") if line.strip()), "")
     if first.startswith("HloModule"):
         return read_hlo(text)
+    if first.lstrip().startswith(("module", "#loc")):
+        return read_stablehlo(text)
     raise TextError(1, "expected HLO, which begins with 'HloModule', or StableHLO, which begins with 'module'; " + WRITE)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from crossflow.evidence.jax.names import is_backward, is_differentiated
@@ -23,12 +23,12 @@ class HloParameters:
     Attributes
     ----------
     kinds : of each.
-    updated : output that is the new value of a parameter, by its place.
+    updated : outputs, by their place, that take the memory of parameters.
     trains : whether the text updates weights.
     """
 
     kinds: Sequence[str]
-    updated: Mapping[int, int]
+    updated: frozenset[int]
     trains: bool
 
 
@@ -46,12 +46,15 @@ def parameters_of(text: TracedText, module: HloModule) -> HloParameters:
     given_back = sum(text.arguments[i][1].nbytes for i in floats if i in updated)
     trains = bool(given_back) and (named or 2.0 * given_back > size)
     reached = _reaching(text) if trains else frozenset(range(len(text.arguments)))
+    if trains and not any(i in reached and i in updated for i in floats):  # no product with anything that is returned
+        trains, reached = False, frozenset(range(len(text.arguments)))
     alone = _alone(module.names, floats)
+    donors = module.donors | frozenset(module.donated.values())
     kinds = []
     for i, (_, one) in enumerate(text.arguments):
         state = i in updated if trains else i in floats and i not in alone
         kinds.append((WEIGHTS if i in reached and one.floats and one.shape else OPTIMIZER) if state else INPUTS)
-    return HloParameters(kinds=kinds, updated=updated if trains else {}, trains=trains)
+    return HloParameters(kinds=kinds, updated=frozenset(out for i, out in updated.items() if i in donors), trains=trains)
 
 
 def _updated(text: TracedText, module: HloModule) -> dict[int, int]:

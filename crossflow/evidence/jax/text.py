@@ -131,7 +131,7 @@ class HloModule:
     name, computations, entry : the computations by name, and which of them is the step.
     devices : that run it, replicas times partitions. [1]
     partitions : of those, among which its tensors are divided. [1]
-    donated : output and parameter that share memory.
+    donated, donors : output and parameter that share memory, and parameters whose memory any output may take.
     names : of the parameters of the entry, "" where the text says none.
     axes : names and sizes of the mesh, nearest neighbours first, where the text says them. [1]
     ordered : whether the compiler has put its operations in the order in which they run.
@@ -143,6 +143,7 @@ class HloModule:
     devices: int = 1
     partitions: int = 1
     donated: Mapping[int, int] = field(default_factory=dict)
+    donors: frozenset[int] = frozenset()
     names: tuple[str, ...] = ()
     axes: Mapping[str, int] = field(default_factory=dict)
     ordered: bool = False

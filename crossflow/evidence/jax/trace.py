@@ -104,7 +104,8 @@ class _Tracer:
         self.kept: set[int] = set()
         self.items: Items = []
         self.notes: dict[str, None] = {}
-        self.inside: list[str] = []  # names of layers that calls stand in
+        self.parts: dict[int, HloTensor] = {}  # of tensors that a region divides by itself
+        self.inside = ""  # name of the call that an operation stands in, where names go on from those of calls
 
     def whole(self) -> TracedText:
         """All of the entry."""
@@ -112,7 +113,7 @@ class _Tracer:
         types = {op.name: op.type for op in entry.ops if op.op == "parameter"}
         given = [self._new(types[name]) for name in entry.parameters]
         outputs = flat(self._run(entry, given, None))
-        arguments = [(one.key, one.tensor) for tree in given for one in flat(tree)]
+        arguments = [(one.key, self.parts.get(one.key, one.tensor)) for tree in given for one in flat(tree)]
         self.kept |= {one.key for one in outputs}
         return TracedText(
             items=self.items, sizes=self.sizes, arguments=arguments, outputs=[(one.key, one.tensor) for one in outputs],
@@ -142,7 +143,10 @@ class _Tracer:
         return found[0] if len(found) == 1 else found
 
     def _found(self, name: str, scope: _Scope, line: int) -> Tree:
-        found = scope.find(name)
+        plain, _, index = name.partition("#")  # one of several results
+        found = scope.find(plain)
+        if index and isinstance(found, list) and int(index) < len(found):
+            return found[int(index)]
         if found is None:
             raise TextError(line, f"'{name}' is used before it is made, or is missing; the text is not whole")
         return found
@@ -169,7 +173,7 @@ class _Tracer:
         if op.op.removesuffix("_start") in SENDS:
             return self._send(op, flat(given))
         if op.op == "manual":
-            return self._run(self.module.computations[op.attributes["callee"]], given, scope)
+            return self._manual(op, flat(given), scope)
         return self._compute(op, flat(given))
 
     def _free(self, op: HloOp, given: list[Tree]) -> Tree:
@@ -192,7 +196,30 @@ class _Tracer:
         return self.module.computations[name]
 
     def _call(self, op: HloOp, given: list[Tree], scope: _Scope) -> Tree:
-        return self._run(self._callee(op.attributes["callee"], op), given, scope if op.attributes.get("region") else None)
+        before, self.inside = self.inside, self._path(op)
+        found = self._run(self._callee(op.attributes["callee"], op), given, None)
+        self.inside = before
+        return found
+
+    def _path(self, op: HloOp) -> str:
+        """The path of an operation; inside functions of StableHLO, it goes on from that of the call."""
+        if not self.inside or op.scope.startswith(("jit(", "pjit(")):
+            return op.scope or self.inside
+        return f"{self.inside.rstrip(':')}/{op.scope}" if op.scope else self.inside
+
+    def _manual(self, op: HloOp, given: list[HloValue], scope: _Scope) -> Tree:
+        """What each device does by itself, on its parts of tensors."""
+        region = self._callee(op.attributes["callee"], op)
+        types = [one.type for one in region.ops if one.op == "parameter"]
+        parts = list[Tree]()
+        for one, kind in zip(given, types, strict=True):
+            if not isinstance(kind, HloTensor) or len(kind.shape) != len(one.tensor.shape):
+                raise TextError(region.line, "the parts of a tensor have another number of dimensions than the tensor")
+            shards = tuple(whole // max(part, 1) for whole, part in zip(one.tensor.shape, kind.shape, strict=True))
+            self.parts[one.key] = replace(kind, shards=shards)
+            self.sizes[one.key] = kind.nbytes
+            parts.append(replace(one, tensor=kind, size=kind.nbytes))
+        return self._run(region, parts, scope)
 
     def _conditional(self, op: HloOp, given: list[Tree], scope: _Scope) -> Tree:
         """The branch that takes most operations and bytes."""
@@ -247,7 +274,8 @@ class _Tracer:
     # ---------------------------------------------------------------------------------- what runs
 
     def _step(self, op: HloOp, name: str = "", **fields: Any) -> HloStep:
-        step = HloStep(name=name or op.op, layer=layer_of(op.scope), scope=op.scope, line=op.line, **fields)
+        path = self._path(op)
+        step = HloStep(name=name or op.op, layer=layer_of(path), scope=path, line=op.line, **fields)
         self.items.append(step)
         return step
 
