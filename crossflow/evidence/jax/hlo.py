@@ -15,6 +15,7 @@ _SHAPE = re.compile(r"([a-z]\w*)\[([^\]]*)\](?:\{[^}]*\})?")
 _OPCODE = re.compile(r"\s*([a-z][\w\-]*)\(")
 _EDGE = re.compile(r'["(){}\[\]]')
 _COMMENT = re.compile(r"/\*.*?\*/")
+_QUOTED = re.compile(r'"(?:[^"\\]|\\.)*"')
 _CLOSING = {"(": ")", "{": "}", "[": "]"}
 _OPERAND = re.compile(r"%?([\w.\-]+)$")
 _SCOPE = re.compile(r'op_name="((?:[^"\\]|\\.)*)"')
@@ -66,7 +67,7 @@ def _donated(head: str) -> dict[int, int]:
     if begin < 0:
         return {}
     inside = head[begin : _closed(head, begin + len("input_output_alias="))]
-    return {int(out or 0): int(given) for out, given in re.findall(r"\{(\d*)\}: \((\d+), \{\}", inside)}
+    return {int(out or 0): int(given) for out, given in re.findall(r"\{(\d*)\}: \((\d+), \{\}(?:, (?:may|must)-alias)?\)", inside)}
 
 
 def _computation(name: str, lines: list[str], begin: int, end: int, devices: int) -> HloComputation:
@@ -79,7 +80,7 @@ def _computation(name: str, lines: list[str], begin: int, end: int, devices: int
             at += 1
             continue
         whole, last = lines[at], at
-        while last + 1 < end and _LEFT.match(lines[last + 1]) is None and last - at < MOST_LINES:
+        while last + 1 < end and last - at < MOST_LINES and _LEFT.match(lines[last + 1]) is None and _is_open(whole):
             last += 1
             whole += " " + lines[last].strip()
         ops.append(_op(left[2], whole[left.end() :], at + 1, devices))
@@ -145,6 +146,12 @@ def _type(text: str, at: int, line: int) -> tuple[HloType, int]:
     if any(not one.isdecimal() for one in dimensions):
         raise TextError(line, f"the shape [{found[2]}] is dynamic; give all sizes as numbers: lower the function for one shape")
     return tensor(tuple(map(int, dimensions)), found[1], line), found.end()
+
+
+def _is_open(text: str) -> bool:
+    """Whether brackets are open at the end of a text, as those of a constant on several lines."""
+    bare = _QUOTED.sub("", text)
+    return sum(bare.count(mark) for mark in "({") > sum(bare.count(mark) for mark in ")}")
 
 
 def _closed(text: str, at: int) -> int:
@@ -252,6 +259,7 @@ def _meaning(op: str, inside: str, said: Mapping[str, str], line: int, devices: 
         if groups is None:
             raise TextError(line, f"the replica groups {said['replica_groups'][:80]} cannot be read")
         found |= {"groups": groups, "global": "use_global_device_ids" in said or "channel_id" in said}
+        found["promoted"] = "promoted" in said.get("to_apply", "")
     elif plain == "collective_permute":
         found |= {"pairs": pairs_of(said.get("source_target_pairs", "{}")), "global": "channel_id" in said}
     return found

@@ -206,9 +206,7 @@ class _Reader:
                     raise TextError(number, "the loop has no condition or no body; the text is cut off")
                 parameters = [
                     HloOp(name=name, op="parameter", type=kind, attributes={"index": i}, line=number)
-                    for i, (name, kind) in enumerate(
-                        zip(re.findall(r"%(\w+) = ", right), _types(_signed(right)[1], number), strict=False)
-                    )
+                    for i, (name, kind) in enumerate(zip(re.findall(r"%(\w+) = ", right), _types(_signed(right)[1], number), strict=False))
                 ]
                 found.append(self._region(f"while.{word}", parameters))
             return found, right
@@ -347,8 +345,7 @@ def _convolved(text: str, given: Sequence[HloTensor]) -> Mapping[str, Any]:
     spatial = sum(one.isdecimal() for one in places)
     stride, spread, apart = of("stride") or (1,) * spatial, of("lhs_dilate") or (1,) * spatial, of("rhs_dilate") or (1,) * spatial
     window: Window = tuple(
-        (given[1].shape[places.index(str(i))], stride[i], *(low[i] if low else (0, 0)), spread[i], apart[i])
-        for i in range(spatial)
+        (given[1].shape[places.index(str(i))], stride[i], *(low[i] if low else (0, 0)), spread[i], apart[i]) for i in range(spatial)
     )  # type: ignore[misc]
     groups, batches = (re.search(rf"{name} = (\d+)", text) for name in ("feature_group_count", "batch_group_count"))
     return {

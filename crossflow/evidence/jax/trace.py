@@ -294,7 +294,8 @@ class _Tracer:
             return given[0] if len(given) == 1 and isinstance(made, HloValue) else list(given)
         self._step(
             op, SENDS[kind], collective=SENDS[kind], size=size, ranks=ranks, reads=_sum((one.key, one.size) for one in data),
-            writes=_sum((one.key, one.size) for one in outputs), promoted=any(one.promoted for one in data),
+            writes=_sum((one.key, one.size) for one in outputs), 
+            promoted=op.attributes.get("promoted", False) or any(one.promoted for one in data),
         )  # fmt: skip
         return made
 

@@ -30,11 +30,21 @@ def sized(shapes, dtype=jnp.bfloat16):
 # A decoder without norms: scan over layers, each computed again in the backward pass, weights cut over fsdp and tp.
 SHAPES = {
     "table": (VOCABULARY, WIDTH),
-    "layers": {"qkv": (LAYERS, 3, WIDTH, WIDTH), "out": (LAYERS, WIDTH, WIDTH), "up": (LAYERS, WIDTH, INNER), "down": (LAYERS, INNER, WIDTH)},
+    "layers": {
+        "qkv": (LAYERS, 3, WIDTH, WIDTH),
+        "out": (LAYERS, WIDTH, WIDTH),
+        "up": (LAYERS, WIDTH, INNER),
+        "down": (LAYERS, INNER, WIDTH),
+    },
 }
 CUT = {
     "table": P(None, "fsdp"),
-    "layers": {"qkv": P(None, None, "fsdp", "tp"), "out": P(None, "tp", "fsdp"), "up": P(None, "fsdp", "tp"), "down": P(None, "tp", "fsdp")},
+    "layers": {
+        "qkv": P(None, None, "fsdp", "tp"),
+        "out": P(None, "tp", "fsdp"),
+        "up": P(None, "fsdp", "tp"),
+        "down": P(None, "tp", "fsdp"),
+    },
 }
 
 
@@ -168,7 +178,9 @@ def compiled():
 
     mesh = Mesh(np.array(jax.devices()[:4]), ("data",))
     whole, cut = NamedSharding(mesh, P()), NamedSharding(mesh, P("data"))
-    lowered = jax.jit(descend, in_shardings=([whole, whole], cut), out_shardings=[whole, whole]).lower(*sized([[(64, 256), (256, 64)], (128, 64)]))
+    lowered = jax.jit(descend, in_shardings=([whole, whole], cut), out_shardings=[whole, whole]).lower(
+        *sized([[(64, 256), (256, 64)], (128, 64)])
+    )
     (HERE / "perceptron.hlo").write_text(plain(lowered.compile().as_text()))
 
 
