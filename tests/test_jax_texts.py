@@ -160,7 +160,8 @@ def test_work_of_each_device_by_itself_is_what_the_text_writes():
     assert multiplied(program) == 2 * (2 * 2 * 64 * 128 * 128)
     rows = 2 * 64 * 128 * 2  # bytes of a device's rows
     assert sent(program) == {
-        ("all_to_all", 4): (2, 2 * rows), ("reduce_scatter", 2): (1, rows), ("sendrecv", 4): (4, 4 * rows / 2), ("all_gather", 2): (1, rows),
+        ("all_to_all", 4): (2, 2 * rows), ("reduce_scatter", 2): (1, rows), ("sendrecv", 4): (4, 4 * rows / 2),
+        ("all_gather", 2): (1, rows),
     }  # fmt: skip
     assert program.memory[0]["weights"] == rows + 2 * (2 * 128 * 128 * 2)  # rows have no name that tells them from weights
 
@@ -259,7 +260,8 @@ def loop(start, limit, step, direction, body="tanh"):
     """A loop that counts, and works on a matrix each time."""
     state = "(s32[], f32[1024,64])"
     return entry(
-        A, f"  %i = s32[] constant({start})", f"  %t = {state} tuple(%i, %a)", f"  ROOT %w = {state} while(%t), condition=%cond, body=%body",
+        A, f"  %i = s32[] constant({start})", f"  %t = {state} tuple(%i, %a)",
+        f"  ROOT %w = {state} while(%t), condition=%cond, body=%body",
         before=(
             "%body {", f"  %s = {state} parameter(0)", "  %k = s32[] get-tuple-element(%s), index=0",
             "  %m = f32[1024,64] get-tuple-element(%s), index=1", f"  %one = s32[] constant({step})", "  %next = s32[] add(%k, %one)",
@@ -302,7 +304,8 @@ def test_a_loop_in_a_loop_runs_as_often_as_both():
         nested, "%outer {", f"  %s2 = {state} parameter(0)", "  %k2 = s32[] get-tuple-element(%s2), index=0",
         "  %m2 = f32[1024,64] get-tuple-element(%s2), index=1", "  %one2 = s32[] constant(1)", "  %next2 = s32[] add(%k2, %one2)",
         f"  %did = {state} call(%m2), to_apply=%inner", "  %new2 = f32[1024,64] get-tuple-element(%did), index=1",
-        f"  ROOT %r2 = {state} tuple(%next2, %new2)", "}", "", "ENTRY %main {", "  %p = f32[1024,64] parameter(0)", "  %zero = s32[] constant(0)",
+        f"  ROOT %r2 = {state} tuple(%next2, %new2)", "}", "", "ENTRY %main {", "  %p = f32[1024,64] parameter(0)",
+        "  %zero = s32[] constant(0)",
         f"  %t2 = {state} tuple(%zero, %p)", f"  ROOT %w2 = {state} while(%t2), condition=%cond, body=%outer", "}", "",
     ])  # fmt: skip
     program = imported(outer, name="m", samples=1).program
@@ -406,6 +409,8 @@ def test_permutations_move_along_their_longest_cycle():
 
 # ------------------------------------------------------------------------------- wrong texts
 
+MAIN = "func.func public @main"
+
 
 @pytest.mark.parametrize(
     ("text", "sentence"),
@@ -420,9 +425,9 @@ def test_permutations_move_along_their_longest_cycle():
         (entry(A, "  hello"), "line 5: expected an operation '%name = type operation"),
         (entry(A, "  ROOT %b = f32[8] call(%a), to_apply=%gone"), "line 5: the computation 'gone' is not in the text; the text is cut off"),
         (entry(A, "  ROOT %b = f32[1024,64] all-reduce(%a), replica_groups=what, to_apply=%sum"), "line 5: the replica groups what cannot"),
-        ("module @m {\n  func.func public @main(%arg0: tensor<?x4xf32>) -> tensor<4xf32> {\n", r"line 2: the shape of tensor<\?x4xf32> is dyn"),
+        (f"module @m {{\n  {MAIN}(%arg0: tensor<?x4xf32>) -> tensor<4xf32> {{\n", r"line 2: the shape of tensor<\?x4xf32> is dynamic"),
         ("module @m {\n}\n", "line 3: there is no function @main"),
-        ("module @m {\n  func.func public @main(%arg0: tensor<4xf32>) -> tensor<4xf32> {\n    %0 = stablehlo.tanh %arg0", "line 3: the type of"),
+        (f"module @m {{\n  {MAIN}(%arg0: tensor<4xf32>) -> tensor<4xf32> {{\n    %0 = stablehlo.tanh %arg0", "line 3: the type of"),
     ],
 )  # fmt: skip
 def test_wrong_texts_are_refused_with_their_line(text, sentence):
@@ -449,7 +454,7 @@ def test_sizes_of_all_devices_together_are_refused_with_the_cure():
 
 def test_inputs_that_disagree_need_samples():
     text = entry("  %a = s32[8,4] parameter(0)", "  %b = s32[6] parameter(1)", "  ROOT %c = s32[8,4] add(%a, %a)")
-    with pytest.raises(CrossflowError, match="the inputs do not say how many samples a step has, .* give --samples N"):
+    with pytest.raises(CrossflowError, match=r"the inputs do not say how many samples a step has, .* give --samples N"):
         imported(text, name="m")
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from crossflow.base.errors import CrossflowError
 from crossflow.program.groups import DeviceGroup
 
-Span = tuple[int, int]  # distance of two neighbours, and of the ends of the group
+RankSpan = tuple[int, int]  # distance of two neighbours, and of the ends of the group
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,7 +56,7 @@ def mesh_of(groups: Mapping[tuple[int, ...], str], world: int, axes: Mapping[str
         elif len(own) > 1:
             raise _uneven(ranks, world)
     named |= {own[0]: groups[ranks] for ranks, own in lying.items() if len(own) == 1 and groups[ranks]}
-    spans: dict[str, Span] = {}
+    spans: dict[str, RankSpan] = {}
     for i, span in enumerate(itertools.pairwise(sorted(ends))):
         name = named.get(span, "")
         spans[name if name and name not in spans else f"d{i}"] = span
@@ -72,9 +72,9 @@ def mesh_of(groups: Mapping[tuple[int, ...], str], world: int, axes: Mapping[str
     )
 
 
-def _spans(ranks: tuple[int, ...], world: int) -> tuple[Span, ...]:
+def _spans(ranks: tuple[int, ...], world: int) -> tuple[RankSpan, ...]:
     """How the ranks of a group lie, direction by direction: at equal distances within each."""
-    left, found = list(ranks), list[Span]()
+    left, found = list(ranks), list[RankSpan]()
     while len(left) > 1:
         stride = left[1] - left[0]
         run = next((i for i in range(1, len(left)) if left[i] != left[0] + i * stride), len(left))

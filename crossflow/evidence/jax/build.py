@@ -36,7 +36,7 @@ def dtype_of(text: TracedText) -> tuple[str, float]:
 def program_of_text(text: TracedText, given: HloParameters, mesh: RankMesh, *, name: str, dtype: str, samples: int, tokens: int) -> Program:
     """The program of a traced text."""
     builder = ProgramBuilder(name=name, dtype=dtype, axes=mesh.axes, groups=mesh.groups)
-    writer = _Writer(builder=builder, mesh=mesh)
+    writer = _TextWriter(builder=builder, mesh=mesh)
     if written(text.items) > MOST:
         raise CrossflowError(f"the loops of the text, one inside another, are {written(text.items):,} operations, and {MOST:,} at most")
     writer.write(text.items)
@@ -64,7 +64,7 @@ def written(items: Items) -> int:
 
 
 @dataclass(kw_only=True)
-class _Writer:
+class _TextWriter:
     """Writes operations; `life` has the first and last place at which each buffer is used, `block` where the loop around a place ends."""
 
     builder: ProgramBuilder
@@ -140,7 +140,7 @@ def _flat(items: Items) -> Items:
     return found
 
 
-def _hold(builder: ProgramBuilder, text: TracedText, given: HloParameters, writer: _Writer) -> None:
+def _hold(builder: ProgramBuilder, text: TracedText, given: HloParameters, writer: _TextWriter) -> None:
     """Memory: parameters all the time, results to the end, all else from what makes it to what needs it last."""
     kinds: Counter[str] = Counter()
     lasting = {key for key, _ in text.arguments}
@@ -162,7 +162,7 @@ def _hold(builder: ProgramBuilder, text: TracedText, given: HloParameters, write
         builder.hold(_kind(writer, made, last), text.sizes[key], made=made, last=end)
 
 
-def _kind(writer: _Writer, made: int, last: int) -> str:
+def _kind(writer: _TextWriter, made: int, last: int) -> str:
     first, end = writer.places[made], writer.places[last]
     phases = first.phase, end.phase
     if phases == (FORWARD, BACKWARD):

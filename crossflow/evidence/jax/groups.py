@@ -15,10 +15,10 @@ _AXIS = re.compile(r"'(\w+)'=(\d+)")
 _PART = re.compile(r"'(\w+)'(?::\((\d+)\)(\d+))?")
 _PAIR = re.compile(r"\{\s*(\d+)\s*,\s*(\d+)\s*\}|\[\s*(\d+)\s*,\s*(\d+)\s*\]")
 
-Groups = tuple[tuple[int, ...], ...]
+DeviceGroups = tuple[tuple[int, ...], ...]
 
 
-def groups_of(text: str, devices: int) -> Groups | None:
+def groups_of(text: str, devices: int) -> DeviceGroups | None:
     """Groups of devices; all devices in one where the text names none, None where it cannot be read.
 
     >>> groups_of("[2,4]<=[4,2]T(1,0)", 8)
@@ -41,11 +41,11 @@ def groups_of(text: str, devices: int) -> Groups | None:
     return None
 
 
-def _rows(table: np.ndarray) -> Groups:
+def _rows(table: np.ndarray) -> DeviceGroups:
     return tuple(tuple(row) for row in table.reshape(table.shape[0], -1).tolist())
 
 
-def _of_mesh(axes: str, ids: str | None, order: str | None, along: str) -> Groups | None:
+def _of_mesh(axes: str, ids: str | None, order: str | None, along: str) -> DeviceGroups | None:
     """Groups along some axes of a mesh, or along parts of them, written `'a':(2)4`: 4 places, those before it being 2."""
     sizes = {name: int(size) for name, size in _AXIS.findall(axes)}
     wanted = {name: (int(before or 1), int(size or sizes.get(name, 0))) for name, before, size in _PART.findall(along)}

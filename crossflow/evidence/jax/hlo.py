@@ -265,10 +265,10 @@ def _meaning(op: str, inside: str, said: Mapping[str, str], line: int, devices: 
     return found
 
 
-Window = tuple[tuple[int, int, int, int, int, int], ...]  # of each dimension: size, stride, padding before and after, dilations
+HloWindow = tuple[tuple[int, int, int, int, int, int], ...]  # of each dimension: size, stride, padding before and after, dilations
 
 
-def window_of(text: str) -> Window:
+def window_of(text: str) -> HloWindow:
     """A window as HLO writes it: ``{size=3x3 stride=2x2 pad=1_1x1_1 lhs_dilate=... rhs_dilate=...}``.
 
     >>> window_of("{size=3x1 pad=1_0x0_0}")

@@ -17,7 +17,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from crossflow.evidence.jax.hlo import Window, window_of
+from crossflow.evidence.jax.hlo import HloWindow, window_of
 from crossflow.evidence.jax.text import ELEMENTS, HloOp, HloTensor, TextError
 from crossflow.program.kernels import Attention, Kernel, Product
 from crossflow.program.operations import attention_of, depthwise_flops, implicit
@@ -36,7 +36,7 @@ CONVOLUTION_CALLS = ("__cudnn$conv", "__onednn$convolution")
 
 
 @dataclass(frozen=True)
-class Sized:
+class HloSizes:
     """Sizes of a tensor that no text has."""
 
     shape: tuple[float, ...]
@@ -76,7 +76,7 @@ def multiplies_in(*tensors: HloTensor) -> str:
 def convolution(op: HloOp, lhs: HloTensor, rhs: HloTensor, out: HloTensor) -> tuple[tuple[Kernel, ...], float]:
     """Kernels of a convolution, and its operations; none of a depthwise one, which multiplies no matrices. [flop]"""
     given, weights, made = re.split(r"_|->", op.attributes["labels"])
-    window: Window = op.attributes["window"]
+    window: HloWindow = op.attributes["window"]
     valid = 1.0  # pairs of a place of the result and one of the window that meet an element, over places of the result
     for i, (size, stride, low, _, spread, apart) in enumerate(window):
         mark = str(i)
@@ -85,7 +85,7 @@ def convolution(op: HloOp, lhs: HloTensor, rhs: HloTensor, out: HloTensor) -> tu
     groups = int(op.attributes.get("groups", 1)) * int(op.attributes.get("batch_groups", 1))
     outputs, inputs = rhs.shape[weights.index("o")], rhs.shape[weights.index("i")]
     rows = out.numel() / outputs
-    shape = Sized((float(outputs), float(inputs), valid), rhs.element_size())
+    shape = HloSizes((float(outputs), float(inputs), valid), rhs.element_size())
     found = implicit(shape, groups, rows, ("forward",))
     if found is None:
         return (), depthwise_flops(shape, rows, ("forward",))
@@ -158,7 +158,7 @@ def called_attention(op: HloOp, given: Sequence[HloTensor]) -> Attention:
     _, heads, length, *_ = (int(one) for one in re.findall(r"\d+", scores[1]))
     tokens_first = tensors[0].shape[1:3] == (length, heads)
     shapes = [(one.shape[0], one.shape[2], one.shape[1], one.shape[3]) if tokens_first else one.shape for one in tensors]
-    query, key, value = (Sized(tuple(map(float, shape)), tensors[0].element_size()) for shape in shapes)
+    query, key, value = (HloSizes(tuple(map(float, shape)), tensors[0].element_size()) for shape in shapes)
     window = re.search(r'"sliding_window_length":\s*"?(\d+)', config)
     mask = re.search(r'"mask_type":\s*"?(\w+)', config)
     causal = mask is not None and "CAUSAL" in mask[1]

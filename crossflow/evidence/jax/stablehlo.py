@@ -10,8 +10,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from crossflow.evidence.jax.groups import Groups
-from crossflow.evidence.jax.hlo import Window
+from crossflow.evidence.jax.groups import DeviceGroups
+from crossflow.evidence.jax.hlo import HloWindow
 from crossflow.evidence.jax.text import HloComputation, HloModule, HloOp, HloTensor, HloType, TextError, tensor
 
 _LEFT = re.compile(r"%([\w]+)(?::(\d+))?((?:, %[\w]+)*) = ")
@@ -22,7 +22,7 @@ _SIGNATURE = re.compile(r" : (?=\(|tensor<|!)")
 _FUNCTION = re.compile(r"func\.func (?:public |private )?@\"?([\w.\-$]+)\"?\((.*)")
 _ARGUMENT = re.compile(r"%(\w+): ")
 _LOC = re.compile(r"\s*loc\((#loc\d*|unknown|\".*\"(?:\(.*\))?|callsite\(.*\)|fused.*)\)\s*$")
-_LOC_LINE = re.compile(r'^#(loc\d*) = loc\("((?:[^"\\]|\\.)*)"(\(|\)|:\d)')
+_LOC_LINE = re.compile(r'^#(loc\d*) = loc\("((?:[^"\\]|\\.)*)"[()]')
 _MESH = re.compile(r"sdy\.mesh @\w+ = <\[(.*?)\](?:, device_ids=\[([\d, ]*)\])?>")
 _QUOTED = re.compile(r'"(?:[^"\\]|\\.)*"')
 _DENSE = re.compile(r"dense<(.*?)>\s*:\s*tensor<([\dx]*)[a-z]")
@@ -38,7 +38,7 @@ MANUAL = "manual_computation"
 
 def read_stablehlo(text: str) -> HloModule:
     """A module; TextError with the line where the text is none, or is cut off."""
-    reader = _Reader(text.split("\n"))
+    reader = _TextReader(text.split("\n"))
     reader.read()
     main = reader.found.get("main")
     if main is None:
@@ -47,7 +47,8 @@ def read_stablehlo(text: str) -> HloModule:
     partitions, replicas = (_number(head, name) for name in ("mhlo.num_partitions", "mhlo.num_replicas"))
     module = HloModule(
         name=re.sub(r"^module\s*@?|[\s{].*", "", head.strip()), computations=reader.found, entry="main", devices=partitions * replicas,
-        partitions=partitions, donated=reader.donated, donors=frozenset(reader.donors), names=tuple(reader.names), axes=dict(reversed(reader.axes.items())),
+        partitions=partitions, donated=reader.donated, donors=frozenset(reader.donors), names=tuple(reader.names),
+        axes=dict(reversed(reader.axes.items())),
     )  # fmt: skip
     _check_divided(module, reader.divided)
     return module
@@ -74,7 +75,7 @@ def _check_divided(module: HloModule, divided: bool) -> None:
 
 
 @dataclass
-class _Reader:
+class _TextReader:
     """Lines of a text, and what they hold."""
 
     lines: list[str]
@@ -90,9 +91,8 @@ class _Reader:
     def read(self) -> None:
         """All functions."""
         for line in self.lines:
-            if line.startswith("#loc") and (said := _LOC_LINE.match(line)) and said[3] != ":":
-                if not re.match(r":\d", line[said.end(2) + 1 :]):
-                    self.locs[said[1]] = said[2]
+            if line.startswith("#loc") and (said := _LOC_LINE.match(line)):
+                self.locs[said[1]] = said[2]
         while self.at < len(self.lines):
             line = self.lines[self.at].strip()
             if meshed := _MESH.match(line):
@@ -187,7 +187,8 @@ class _Reader:
         self.divided |= "sdy.sharding" in bare or op == MANUAL
         made = HloOp(
             name=names[0] if len(names) == 1 else f"line{number}", op="manual" if op == MANUAL else op, type=kind,
-            operands=_operands(op, bare), attributes=_attributes(op, before, regions, _types(signature, number), number), scope=scope, line=number,
+            operands=_operands(op, bare), attributes=_attributes(op, before, regions, _types(signature, number), number), scope=scope,
+            line=number,
         )  # fmt: skip
         parts = [] if len(names) < 2 else [
             HloOp(name=one, op="get_tuple_element", type=kinds[i], operands=(made.name,), attributes={"index": i}, line=number)
@@ -344,16 +345,17 @@ def _convolved(text: str, given: Sequence[HloTensor]) -> Mapping[str, Any]:
     places = labels[labels.find("_") + 1 : labels.find("->")]
     spatial = sum(one.isdecimal() for one in places)
     stride, spread, apart = of("stride") or (1,) * spatial, of("lhs_dilate") or (1,) * spatial, of("rhs_dilate") or (1,) * spatial
-    window: Window = tuple(
-        (given[1].shape[places.index(str(i))], stride[i], *(low[i] if low else (0, 0)), spread[i], apart[i]) for i in range(spatial)
-    )  # type: ignore[misc]
+    window: HloWindow = tuple(
+        (int(given[1].shape[places.index(str(i))]), stride[i], low[i][0] if low else 0, low[i][1] if low else 0, spread[i], apart[i])
+        for i in range(spatial)
+    )
     groups, batches = (re.search(rf"{name} = (\d+)", text) for name in ("feature_group_count", "batch_group_count"))
     return {
         "labels": labels, "window": window, "groups": int(groups[1]) if groups else 1, "batch_groups": int(batches[1]) if batches else 1,
     }  # fmt: skip
 
 
-def _rows(text: str, name: str, line: int) -> Groups:
+def _rows(text: str, name: str, line: int) -> DeviceGroups:
     """Rows of a table of devices: written out, one number for all, or as the bytes of its numbers."""
     found = re.search(rf"{name} = dense<(.*?)>\s*:\s*tensor<(\d+)x(\d+)xi64>", text)
     if found is None:

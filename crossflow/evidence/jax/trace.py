@@ -42,7 +42,7 @@ SENDS: Mapping[str, Collective] = {
     "ragged_all_to_all": "all_to_all", "collective_permute": "sendrecv", "collective_broadcast": "broadcast",
 }  # fmt: skip
 CALLS = ("call", "fusion", "async_start", "composite")
-Number = tuple[object | None, int]  # what a whole number is counted from, nothing of a constant, and how far from it it is
+CountedNumber = tuple[object | None, int]  # what a whole number is counted from, nothing of a constant, and how far from it it is
 Tree = Any  # of values, as the type of what gives them
 
 
@@ -56,9 +56,9 @@ class HloValue:
     key: int
     tensor: HloTensor
     size: float
-    number: Number | None = None
+    number: CountedNumber | None = None
     narrow: HloValue | None = None
-    test: tuple[str, Number | None, Number | None] | None = None
+    test: tuple[str, CountedNumber | None, CountedNumber | None] | None = None
     promoted: bool = False
 
 
@@ -68,10 +68,10 @@ def flat(tree: Tree) -> list[HloValue]:
 
 
 @dataclass(kw_only=True)
-class _Scope:
+class _TextScope:
     """Values by name; regions of a computation see those around it."""
 
-    outer: _Scope | None = None
+    outer: _TextScope | None = None
     values: dict[str, Tree] = field(default_factory=dict)
 
     def find(self, name: str) -> Tree:
@@ -122,7 +122,7 @@ class _Tracer:
 
     # ---------------------------------------------------------------------------------- values
 
-    def _new(self, kind: HloType, number: Number | None = None) -> Tree:
+    def _new(self, kind: HloType, number: CountedNumber | None = None) -> Tree:
         """A fresh buffer for each tensor of a type."""
         if not isinstance(kind, HloTensor):
             return [self._new(part) for part in kind]
@@ -130,9 +130,9 @@ class _Tracer:
         self.sizes[key] = kind.nbytes
         return HloValue(key, kind, kind.nbytes, number)
 
-    def _run(self, computation: HloComputation, given: Sequence[Tree], outer: _Scope | None) -> Tree:
+    def _run(self, computation: HloComputation, given: Sequence[Tree], outer: _TextScope | None) -> Tree:
         """The results of a computation."""
-        scope = _Scope(outer=outer)
+        scope = _TextScope(outer=outer)
         if len(given) != len(computation.parameters):
             raise TextError(computation.line, f"'{computation.name}' takes {len(computation.parameters)} values and is given {len(given)}")
         scope.values |= dict(zip(computation.parameters, given, strict=True))
@@ -142,7 +142,7 @@ class _Tracer:
         found = [self._found(name, scope, computation.line) for name in computation.results]
         return found[0] if len(found) == 1 else found
 
-    def _found(self, name: str, scope: _Scope, line: int) -> Tree:
+    def _found(self, name: str, scope: _TextScope, line: int) -> Tree:
         plain, _, index = name.partition("#")  # one of several results
         found = scope.find(plain)
         if index and isinstance(found, list) and int(index) < len(found):
@@ -151,7 +151,7 @@ class _Tracer:
             raise TextError(line, f"'{name}' is used before it is made, or is missing; the text is not whole")
         return found
 
-    def _one(self, op: HloOp, scope: _Scope) -> Tree:
+    def _one(self, op: HloOp, scope: _TextScope) -> Tree:
         """The value of one operation."""
         given = [self._found(name, scope, op.line) for name in op.operands]
         if op.op == "tuple":
@@ -165,7 +165,7 @@ class _Tracer:
         if op.op in FREE or (op.op == "copy" and not self.module.ordered):  # later passes of the compiler leave such copies out
             return self._free(op, given)
         if op.op in CALLS:
-            return self._call(op, given, scope)
+            return self._call(op, given)
         if op.op == "while":
             return self._while(op, given, scope)
         if op.op == "conditional":
@@ -195,7 +195,7 @@ class _Tracer:
             raise TextError(op.line, f"the computation '{name}' is not in the text; the text is cut off")
         return self.module.computations[name]
 
-    def _call(self, op: HloOp, given: list[Tree], scope: _Scope) -> Tree:
+    def _call(self, op: HloOp, given: list[Tree]) -> Tree:
         before, self.inside = self.inside, self._path(op)
         found = self._run(self._callee(op.attributes["callee"], op), given, None)
         self.inside = before
@@ -207,7 +207,7 @@ class _Tracer:
             return op.scope or self.inside
         return f"{self.inside.rstrip(':')}/{op.scope}" if op.scope else self.inside
 
-    def _manual(self, op: HloOp, given: list[HloValue], scope: _Scope) -> Tree:
+    def _manual(self, op: HloOp, given: list[HloValue], scope: _TextScope) -> Tree:
         """What each device does by itself, on its parts of tensors."""
         region = self._callee(op.attributes["callee"], op)
         types = [one.type for one in region.ops if one.op == "parameter"]
@@ -221,7 +221,7 @@ class _Tracer:
             parts.append(replace(one, tensor=kind, size=kind.nbytes))
         return self._run(region, parts, scope)
 
-    def _conditional(self, op: HloOp, given: list[Tree], scope: _Scope) -> Tree:
+    def _conditional(self, op: HloOp, given: list[Tree], scope: _TextScope) -> Tree:
         """The branch that takes most operations and bytes."""
         outer, found = self.items, list[tuple[float, Items, Tree]]()
         for i, name in enumerate(op.attributes["branches"]):
@@ -238,7 +238,7 @@ class _Tracer:
         self.items += items
         return value
 
-    def _while(self, op: HloOp, given: list[Tree], scope: _Scope) -> Tree:
+    def _while(self, op: HloOp, given: list[Tree], scope: _TextScope) -> Tree:
         """A loop: its state keeps its buffers, which the body fills anew each time."""
         body, condition = (self._callee(op.attributes[name], op) for name in ("body", "cond"))
         start = flat(given)
@@ -294,7 +294,7 @@ class _Tracer:
             return given[0] if len(given) == 1 and isinstance(made, HloValue) else list(given)
         self._step(
             op, SENDS[kind], collective=SENDS[kind], size=size, ranks=ranks, reads=_sum((one.key, one.size) for one in data),
-            writes=_sum((one.key, one.size) for one in outputs), 
+            writes=_sum((one.key, one.size) for one in outputs),
             promoted=op.attributes.get("promoted", False) or any(one.promoted for one in data),
         )  # fmt: skip
         return made
@@ -507,7 +507,7 @@ def _part(op: HloOp, given: HloValue) -> HloValue | None:
     return replace(given, tensor=kind, size=size, number=None, narrow=narrow)
 
 
-def _arithmetic(op: str, given: Sequence[HloValue]) -> Number | None:
+def _arithmetic(op: str, given: Sequence[HloValue]) -> CountedNumber | None:
     """A whole number that is worked out from others, as far as counters of loops need it."""
     numbers = [one.number for one in given]
     if op in ("convert", "copy", "reshape") and numbers:
@@ -533,7 +533,7 @@ def _trips(told: HloValue, marks: list[object], start: Sequence[HloValue], ended
     return None if one is None or other is None else _count(told.test[0], one, other)
 
 
-def _resolved(number: Number | None, marks: list[object], start: Sequence[HloValue], ended: Sequence[HloValue]) -> tuple[int, int] | None:
+def _resolved(number: CountedNumber | None, marks: list[object], start: Sequence[HloValue], ended: Sequence[HloValue]) -> tuple[int, int] | None:
     """A number of a condition as where it starts and how far it goes each trip; None where it is not known."""
     if number is None:
         return None
