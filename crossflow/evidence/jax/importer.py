@@ -13,6 +13,7 @@ from crossflow.evidence.jax import phases
 from crossflow.evidence.jax.build import dtype_of, groups_in, program_of_text
 from crossflow.evidence.jax.fusion import fuse, whole
 from crossflow.evidence.jax.hlo import read_hlo
+from crossflow.evidence.jax.schedule import divide_sums, reorder
 from crossflow.evidence.jax.stablehlo import read_stablehlo
 from crossflow.evidence.jax.steps import TracedText, steps_in
 from crossflow.evidence.jax.text import HloModule, TextError
@@ -87,7 +88,11 @@ def imported(
     given = phases.parameters_of(traced, module)
     phases.set_phases(traced, trains=given.trains)
     if kernels == "fused":
+        if not module.ordered:
+            divide_sums(traced)
         fuse(traced)
+        if not module.ordered:
+            reorder(traced)
     else:
         whole(traced)
     dtype, others = dtype_of(traced)
@@ -95,7 +100,8 @@ def imported(
     known, tokens = phases.samples_of(traced, given)
     every = samples or known
     if every is None:
-        raise CrossflowError("the inputs do not say how many samples a step has, for their first dimensions differ; give --samples N")
+        why = "their first dimensions differ" if phases.INPUTS in given.kinds else "none of its parameters is known to be one"
+        raise CrossflowError(f"the inputs of the text do not say how many samples a step has, for {why}; give --samples N")
     program = program_of_text(traced, given, mesh, name=name, dtype=dtype, samples=every, tokens=tokens)
     return ImportedText(program=program, notes=(*traced.notes, *_notes(traced, module, dtype, others)))
 

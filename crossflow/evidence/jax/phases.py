@@ -13,7 +13,7 @@ from crossflow.evidence.jax.text import HloModule, HloTensor
 
 FORWARD, BACKWARD, UPDATE = "forward", "backward", "update"
 STEP = "step"  # of a text without names, which does not say what is what
-WEIGHTS, OPTIMIZER, INPUTS = "weights", "optimizer", "inputs"
+WEIGHTS, OPTIMIZER, INPUTS, CACHE = "weights", "optimizer", "inputs", "cache"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,14 +37,15 @@ def parameters_of(text: TracedText, module: HloModule) -> HloParameters:
 
     Training returns weights and states in their own shapes and types. Of what it returns so, weights are what reaches a product or a
     look-up, in whatever way; moments only reach their own new values. Without training, tensors of numbers are weights, but for those
-    that have a name of their own where others share one, as ``x`` beside ``params['w']``; whole numbers are inputs.
+    that have a name of their own where others share one, as ``x`` beside ``params['w']``, and for what is returned anew, a cache
+    or an input; whole numbers are inputs.
     """
     updated = _updated(text, module)
     floats = [i for i, (_, one) in enumerate(text.arguments) if one.floats and one.shape]
     size = sum(text.arguments[i][1].nbytes for i in floats)
-    named = any(is_backward(step.scope) for step in steps_in(text.items))
+    scopes = {step.scope for step in steps_in(text.items)} - {""}
     given_back = sum(text.arguments[i][1].nbytes for i in floats if i in updated)
-    trains = bool(given_back) and (named or 2.0 * given_back > size)
+    trains = bool(given_back) and (any(map(is_backward, scopes)) if scopes else 2.0 * given_back > size)
     reached = _reaching(text) if trains else frozenset(range(len(text.arguments)))
     if trains and not any(i in reached and i in updated for i in floats):  # no product with anything that is returned
         trains, reached = False, frozenset(range(len(text.arguments)))
@@ -53,6 +54,9 @@ def parameters_of(text: TracedText, module: HloModule) -> HloParameters:
     kinds = []
     for i, (_, one) in enumerate(text.arguments):
         state = i in updated if trains else i in floats and i not in alone
+        if state and not trains and i in updated:  # keys and values, which a step of decoding takes and returns, or what it works on
+            kinds.append(CACHE if i < len(module.names) and re.search(r"[\[.]", module.names[i]) else INPUTS)
+            continue
         kinds.append((WEIGHTS if i in reached and one.floats and one.shape else OPTIMIZER) if state else INPUTS)
     return HloParameters(kinds=kinds, updated=frozenset(out for i, out in updated.items() if i in donors), trains=trains)
 

@@ -50,7 +50,7 @@ def read_stablehlo(text: str) -> HloModule:
         partitions=partitions, donated=reader.donated, donors=frozenset(reader.donors), names=tuple(reader.names),
         axes=dict(reversed(reader.axes.items())),
     )  # fmt: skip
-    _check_divided(module, reader.divided)
+    _check_divided(module)
     return module
 
 
@@ -59,9 +59,9 @@ def _number(head: str, name: str) -> int:
     return int(found[1]) if found else 1
 
 
-def _check_divided(module: HloModule, divided: bool) -> None:
+def _check_divided(module: HloModule) -> None:
     """Refuse sizes of all devices together, which do not say what one of them computes."""
-    if module.partitions < 2 and not divided:
+    if module.partitions < 2:
         return
     main = module.computations["main"]
     outside = next((op for op in main.ops if op.op not in ("parameter", "manual", "get_tuple_element", "constant", "bitcast")), None)
@@ -86,7 +86,6 @@ class _TextReader:
     donated: dict[int, int] = field(default_factory=dict)
     donors: set[int] = field(default_factory=set)
     axes: dict[str, int] = field(default_factory=dict)
-    divided: bool = False  # whether a sharding of several devices was seen
 
     def read(self) -> None:
         """All functions."""
@@ -184,7 +183,6 @@ class _TextReader:
             raise TextError(number, f"the type of '{op}' is missing; the text is cut off")
         kind: HloType = kinds[0] if len(kinds) == 1 and (left is None or not left[2]) and len(names) < 2 else tuple(kinds)
         bare = _QUOTED.sub('""', before)
-        self.divided |= "sdy.sharding" in bare or op == MANUAL
         made = HloOp(
             name=names[0] if len(names) == 1 else f"line{number}", op="manual" if op == MANUAL else op, type=kind,
             operands=_operands(op, bare), attributes=_attributes(op, before, regions, _types(signature, number), number), scope=scope,

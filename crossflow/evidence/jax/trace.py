@@ -203,7 +203,7 @@ class _Tracer:
 
     def _path(self, op: HloOp) -> str:
         """The path of an operation; inside functions of StableHLO, it goes on from that of the call."""
-        if not self.inside or op.scope.startswith(("jit(", "pjit(")):
+        if not self.inside or op.scope.startswith(self.inside.partition("/")[0] + "/"):  # a whole path
             return op.scope or self.inside
         return f"{self.inside.rstrip(':')}/{op.scope}" if op.scope else self.inside
 
@@ -533,7 +533,9 @@ def _trips(told: HloValue, marks: list[object], start: Sequence[HloValue], ended
     return None if one is None or other is None else _count(told.test[0], one, other)
 
 
-def _resolved(number: CountedNumber | None, marks: list[object], start: Sequence[HloValue], ended: Sequence[HloValue]) -> tuple[int, int] | None:
+def _resolved(
+    number: CountedNumber | None, marks: list[object], start: Sequence[HloValue], ended: Sequence[HloValue]
+) -> tuple[int, int] | None:
     """A number of a condition as where it starts and how far it goes each trip; None where it is not known."""
     if number is None:
         return None
