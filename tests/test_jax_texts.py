@@ -259,6 +259,38 @@ def test_a_product_writes_what_a_conversion_alone_makes_of_it_and_reads_what_was
     assert (one.m, one.k, one.n, one.result) == (128, 64, 32, None)
 
 
+# ------------------------------------------------------------------------------- texts that compilers for GPUs write
+
+GEMM = (
+    'custom_call_target="__cublas$gemm", backend_config={"gemm_backend_config":{"alpha_real":1,"dot_dimension_numbers":'
+    '{"lhs_contracting_dimensions":["1"],"rhs_contracting_dimensions":["0"],"lhs_batch_dimensions":[],"rhs_batch_dimensions":[]}}}'
+)
+ASYNC = entry(
+    "  %w = bf16[16,64]{1,0} parameter(0)", "  %x = bf16[128,64]{1,0} parameter(1)",
+    "  %s = (bf16[16,64]{1,0}, bf16[64,64]{1,0}) all-gather-start(%w), channel_id=1, replica_groups=[1,4]<=[4], dimensions={0}",
+    "  %y = bf16[128,64]{1,0} fusion(%x), kind=kLoop, calls=%fused",
+    "  %d = bf16[64,64]{1,0} all-gather-done(%s)",
+    f"  %g = (bf16[128,64]{{1,0}}, s8[4194304]{{0}}) custom-call(%y, %d), {GEMM}",
+    "  %o = bf16[128,64]{1,0} get-tuple-element(%g), index=0",
+    "  %p = (bf16[128,64]{1,0}, bf16[128,64]{1,0}) collective-permute-start(%o), channel_id=2, "
+    "source_target_pairs={{0,1},{1,2},{2,3},{3,0}}",
+    "  ROOT %q = bf16[128,64]{1,0} collective-permute-done(%p)",
+    head="HloModule m, is_scheduled=true, num_partitions=4",
+    before=(
+        "%fused (a: bf16[128,64]) -> bf16[128,64] {", "  %a = bf16[128,64]{1,0} parameter(0)", "  ROOT %t = bf16[128,64]{1,0} tanh(%a)", "}", "",
+    ),
+)  # fmt: skip
+
+
+def test_messages_that_start_and_end_and_products_of_a_library():
+    """By hand: a gather of 64 x 64 beside a pass, a product of 128 x 64 x 64 that waits for both, a ring of its result."""
+    program = imported(ASYNC, name="m", samples=1).program
+    assert [op.name for op in program.ops] == ["all_gather", "tanh", "__cublas$gemm", "sendrecv"]
+    assert program.ops[2].after == (0, 1)
+    assert sent(program) == {("all_gather", 4): (1, 64 * 64 * 2), ("sendrecv", 4): (1, 128 * 64 * 2)}
+    assert multiplied(program) == 2 * 128 * 64 * 64
+
+
 # ------------------------------------------------------------------------------- what compilers do later
 
 WORLD = "HloModule m, num_partitions=4, entry_computation_layout={()->f32[]}"
@@ -477,6 +509,9 @@ MAIN = "func.func public @main"
     [
         ("", "line 1: expected HLO, which begins with 'HloModule', or StableHLO, which begins with 'module'"),
         ("{}", "line 1: expected HLO"),
+        ("HloModule m, num_partitions=99999999999", "line 1: expected 1 to 1,048,576 devices, got 99,999,999,999"),
+        (entry("  %a.b = f32[2] dot(%c)", A), "line 4: 'c' is used before it is made"),
+        (entry(A, "  ROOT %d = f32[2] dot(%a)"), "line 5: the operation dot lacks something, or its operands do not fit"),
         ("HloModule m", "line 1: there is no ENTRY computation; the text is cut off, or is no module of HLO"),
         (entry("  ROOT %a = f32[<=8,4] parameter(0)"), r"line 4: the shape \[<=8,4\] is dynamic; .* lower the function for one shape"),
         (entry("  ROOT %a = q8[8] parameter(0)"), "line 4: the element type 'q8' is not known"),

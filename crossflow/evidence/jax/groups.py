@@ -8,6 +8,8 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
+from crossflow.evidence.jax.text import MOST_DEVICES
+
 _LIST = re.compile(r"\{([\d,\s]*)\}")
 _RANGE = re.compile(r"\[([\d,]+)\]<=\[([\d,]+)\](?:T\(([\d,]+)\))?")
 _MESH = re.compile(r"(?:@\w+)?mesh\[(.*?)\]\s*(?:,\s*device_ids=\(\[([\d,]+)\](?:T\(([\d,]+)\))?\)\s*)?\{(.*?)\}")
@@ -33,6 +35,8 @@ def groups_of(text: str, devices: int) -> DeviceGroups | None:
         return (tuple(range(devices)),)
     if found := _RANGE.fullmatch(text):
         shape, whole, order = (tuple(map(int, part.split(","))) if part else None for part in found.groups())
+        if math.prod(whole or ()) > MOST_DEVICES:
+            return None
         return _rows(np.arange(np.prod(whole or ())).reshape(whole or ()).transpose(order).reshape(shape or ()))
     if found := _MESH.fullmatch(text):
         return _of_mesh(*found.groups())
@@ -50,7 +54,7 @@ def _of_mesh(axes: str, ids: str | None, order: str | None, along: str) -> Devic
     sizes = {name: int(size) for name, size in _AXIS.findall(axes)}
     wanted = {name: (int(before or 1), int(size or sizes.get(name, 0))) for name, before, size in _PART.findall(along)}
     whole = tuple(map(int, ids.split(","))) if ids else tuple(sizes.values())
-    if not wanted.keys() <= sizes.keys() or math.prod(whole) != math.prod(sizes.values()):
+    if not wanted.keys() <= sizes.keys() or math.prod(whole) > MOST_DEVICES or math.prod(whole) != math.prod(sizes.values()):
         return None
     shape, taken = list[int](), list[int]()
     for name, size in sizes.items():

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from crossflow.evidence.jax.groups import groups_of, pairs_of
-from crossflow.evidence.jax.text import HloComputation, HloModule, HloOp, HloTensor, HloType, TextError, tensor
+from crossflow.evidence.jax.text import HloComputation, HloModule, HloOp, HloTensor, HloType, TextError, check_devices, readable, tensor
 
 _HEAD = re.compile(r"^\s*(ENTRY )?%?([\w.\-]+)\s*(?:\((.*)\))?\s*(?:-> .*)?\{\s*$")
 _LEFT = re.compile(r"\s*(ROOT )?%?([\w.\-]+) = ")
@@ -31,7 +31,8 @@ def read_hlo(text: str) -> HloModule:
     if first is None:
         raise TextError(1, "expected 'HloModule', the first word of HLO text")
     head, found, entry = lines[first], dict[str, HloComputation](), ""
-    devices, partitions = _number(head, "replica_count") * _number(head, "num_partitions"), _number(head, "num_partitions")
+    partitions = _number(head, "num_partitions")
+    devices = check_devices(_number(head, "replica_count") * partitions, first + 1)
     at = first + 1
     while at < len(lines):
         opened = _HEAD.match(lines[at]) if lines[at].endswith("{") else None
@@ -110,7 +111,8 @@ def _op(name: str, right: str, line: int, devices: int) -> HloOp:
     scope = _SCOPE.search(said.pop("metadata", ""))
     plain = op in ("constant", "parameter", "iota")
     operands = () if plain else tuple(_operand(one, name, line) for one in _split(inside))
-    found = _meaning(op, inside, said, line, devices)
+    with readable(line, op):
+        found = _meaning(op, inside, said, line, devices)
     if isinstance(kind, HloTensor) and op == "parameter" and "sharding" in said:
         kind = HloTensor(kind.shape, kind.dtype, _shards(said["sharding"], len(kind.shape)))
     return HloOp(

@@ -12,7 +12,7 @@ from typing import Any
 
 from crossflow.evidence.jax.groups import DeviceGroups
 from crossflow.evidence.jax.hlo import HloWindow
-from crossflow.evidence.jax.text import HloComputation, HloModule, HloOp, HloTensor, HloType, TextError, tensor
+from crossflow.evidence.jax.text import HloComputation, HloModule, HloOp, HloTensor, HloType, TextError, check_devices, readable, tensor
 
 _LEFT = re.compile(r"%([\w]+)(?::(\d+))?((?:, %[\w]+)*) = ")
 _NAME = re.compile(r'"?([a-z_]+\.)?([\w.]+)"?')
@@ -43,8 +43,9 @@ def read_stablehlo(text: str) -> HloModule:
     main = reader.found.get("main")
     if main is None:
         raise TextError(len(reader.lines), "there is no function @main; the text is cut off, or is no module that JAX wrote")
-    head = next(line for line in reader.lines if line.lstrip().startswith("module"))
+    head = next((line for line in reader.lines if line.lstrip().startswith("module")), "")
     partitions, replicas = (_number(head, name) for name in ("mhlo.num_partitions", "mhlo.num_replicas"))
+    check_devices(partitions * replicas, 1)
     module = HloModule(
         name=re.sub(r"^module\s*@?|[\s{].*", "", head.strip()), computations=reader.found, entry="main", devices=partitions * replicas,
         partitions=partitions, donated=reader.donated, donors=frozenset(reader.donors), names=tuple(reader.names),
@@ -116,8 +117,10 @@ class _TextReader:
         begins = [*_ARGUMENT.finditer(inside)]
         for i, one in enumerate(begins):
             said = inside[one.end() : begins[i + 1].start() if i + 1 < len(begins) else len(inside)]
-            kind = _types(said, line)[0]
-            found.append(HloOp(name=one[1], op="parameter", type=kind, attributes={"index": i}, line=line))
+            kinds = _types(said, line)
+            if not kinds:
+                raise TextError(line, f"the parameter %{one[1]} has no type; the text is damaged or cut off")
+            found.append(HloOp(name=one[1], op="parameter", type=kinds[0], attributes={"index": i}, line=line))
             if main:
                 self.names.append(self._scope(said.rstrip().rstrip(",")))
                 if aliased := re.search(r"tf\.aliasing_output = (\d+)", said):
@@ -150,7 +153,9 @@ class _TextReader:
             elif line.startswith(RETURNS):
                 results = tuple(_OPERAND.findall(_signed(line)[0]))
             elif line and not line.startswith("//"):
-                ops += self._op(line)
+                number = self.at + 1
+                with readable(number, f"'{line[:40]}'"):
+                    ops += self._op(line)
             self.at += 1
         given = tuple(op.name for op in ops if op.op == "parameter")
         return HloComputation(name=name, ops=tuple(ops), parameters=given, results=results, line=begin)

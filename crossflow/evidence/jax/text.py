@@ -9,8 +9,9 @@ References
 
 from __future__ import annotations
 
+import contextlib
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -27,12 +28,24 @@ ELEMENTS: Mapping[str, tuple[int, str]] = {
 }  # fmt: skip
 
 
+MOST_DEVICES = 1 << 20
+
+
 class TextError(CrossflowError):
     """A text that is not what it must be, with its line."""
 
     def __init__(self, line: int, message: str) -> None:
         super().__init__(f"line {line}: {message}")
         self.line, self.message = line, message
+
+
+@contextlib.contextmanager
+def readable(line: int, name: str) -> Iterator[None]:
+    """TextError with the line for an operation that lacks what such operations have, or whose operands do not fit."""
+    try:
+        yield
+    except (LookupError, ValueError, TypeError, AttributeError, StopIteration, OverflowError):
+        raise TextError(line, f"the operation {name} lacks something, or its operands do not fit; the text is damaged or cut off") from None
 
 
 @dataclass(frozen=True)
@@ -73,6 +86,13 @@ def tensor(shape: Sequence[int], dtype: str, line: int) -> HloTensor:
     if dtype not in ELEMENTS:
         raise TextError(line, f"the element type '{dtype}' is not known{did_you_mean(dtype, ELEMENTS)}")
     return HloTensor(tuple(shape), dtype)
+
+
+def check_devices(devices: int, line: int) -> int:
+    """So many devices; TextError where nobody has as many."""
+    if not 1 <= devices <= MOST_DEVICES:
+        raise TextError(line, f"expected 1 to {MOST_DEVICES:,} devices, got {devices:,}")
+    return devices
 
 
 HloType = HloTensor | tuple[Any, ...]  # a tensor, or a tuple of types

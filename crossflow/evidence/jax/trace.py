@@ -15,7 +15,7 @@ from crossflow.evidence.jax import kernels
 from crossflow.evidence.jax.groups import moving
 from crossflow.evidence.jax.names import layer_of
 from crossflow.evidence.jax.steps import HloLoop, HloStep, Items, TracedText, weighted
-from crossflow.evidence.jax.text import HloComputation, HloModule, HloOp, HloTensor, HloType, TextError
+from crossflow.evidence.jax.text import HloComputation, HloModule, HloOp, HloTensor, HloType, TextError, readable
 from crossflow.program.collectives import Collective
 from crossflow.program.groups import DeviceGroup
 from crossflow.program.kernels import Kernel, Pass, Product
@@ -138,7 +138,8 @@ class _Tracer:
         scope.values |= dict(zip(computation.parameters, given, strict=True))
         for op in computation.ops:
             if op.op != "parameter":
-                scope.values[op.name] = self._one(op, scope)
+                with readable(op.line, op.op):
+                    scope.values[op.name] = self._one(op, scope)
         found = [self._found(name, scope, computation.line) for name in computation.results]
         return found[0] if len(found) == 1 else found
 
