@@ -277,7 +277,8 @@ ASYNC = entry(
     "  ROOT %q = bf16[128,64]{1,0} collective-permute-done(%p)",
     head="HloModule m, is_scheduled=true, num_partitions=4",
     before=(
-        "%fused (a: bf16[128,64]) -> bf16[128,64] {", "  %a = bf16[128,64]{1,0} parameter(0)", "  ROOT %t = bf16[128,64]{1,0} tanh(%a)", "}", "",
+        "%fused (a: bf16[128,64]) -> bf16[128,64] {", "  %a = bf16[128,64]{1,0} parameter(0)",
+        "  ROOT %t = bf16[128,64]{1,0} tanh(%a)", "}", "",
     ),
 )  # fmt: skip
 
