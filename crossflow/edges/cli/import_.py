@@ -41,7 +41,9 @@ def run(arguments: argparse.Namespace) -> None:
     if all(is_traces(source) for source in sources):
         program = _of_traces(arguments, sources)
     elif len(sources) > 1:
-        raise CrossflowError("several sources are traces of the ranks of one job; give a model, or a record of emulate, by itself")
+        raise CrossflowError(
+            "several sources are traces of the ranks of one job; give a model, a text of XLA or a record of emulate by itself"
+        )
     elif is_xla_text(sources[0]):
         program = _of_text(arguments)
     else:

@@ -51,9 +51,11 @@ def read_hlo(text: str) -> HloModule:
     entered = found[entry]
     by_name = {op.name: op for op in entered.ops}
     names = tuple(by_name[name].scope for name in entered.parameters)
+    with readable(first + 1, "HloModule"):
+        donated = _donated(head)
     return HloModule(
         name=re.sub(r"[,\s].*", "", head.removeprefix("HloModule").strip()), computations=found, entry=entry, devices=devices,
-        partitions=partitions, donated=_donated(head), names=names, ordered="is_scheduled=true" in head,
+        partitions=partitions, donated=donated, names=names, ordered="is_scheduled=true" in head,
     )  # fmt: skip
 
 
@@ -84,7 +86,8 @@ def _computation(name: str, lines: list[str], begin: int, end: int, devices: int
         while last + 1 < end and last - at < MOST_LINES and _LEFT.match(lines[last + 1]) is None and _is_open(whole):
             last += 1
             whole += " " + lines[last].strip()
-        ops.append(_op(left[2], whole[left.end() :], at + 1, devices))
+        with readable(at + 1, f"'{left[2]}'"):
+            ops.append(_op(left[2], whole[left.end() :], at + 1, devices))
         root = left[2] if left[1] else root
         at = last + 1
     if not ops:
@@ -111,8 +114,7 @@ def _op(name: str, right: str, line: int, devices: int) -> HloOp:
     scope = _SCOPE.search(said.pop("metadata", ""))
     plain = op in ("constant", "parameter", "iota")
     operands = () if plain else tuple(_operand(one, name, line) for one in _split(inside))
-    with readable(line, op):
-        found = _meaning(op, inside, said, line, devices)
+    found = _meaning(op, inside, said, line, devices)
     if isinstance(kind, HloTensor) and op == "parameter" and "sharding" in said:
         kind = HloTensor(kind.shape, kind.dtype, _shards(said["sharding"], len(kind.shape)))
     return HloOp(

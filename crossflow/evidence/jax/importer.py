@@ -68,21 +68,30 @@ def import_text(
     SpecError
         With the line of what is wrong with the text, and the cure.
     """
+    check_options(kernels, costs)
     source = Path(path)
     text = read_text(source)
     try:
         found = imported(text, name=name or source.name.partition(".")[0], samples=samples, kernels=kernels, trips=trips, costs=costs)
     except TextError as error:
         raise SpecError([Problem(file=str(path), line=error.line, message=error.message)]) from None
+    except CrossflowError as error:
+        raise SpecError([Problem(file=str(path), message=str(error))]) from None
     return found
+
+
+def check_options(kernels: str, costs: Iterable[str]) -> None:
+    """CrossflowError for words that mean nothing."""
+    if kernels not in KERNELS:
+        raise CrossflowError(f"kernels: expected one of {', '.join(KERNELS)}, got '{kernels}'{did_you_mean(kernels, KERNELS)}")
+    costs_of(costs)
 
 
 def imported(
     text: str, *, name: str, samples: int | None = None, kernels: str = "fused", trips: int | None = None, costs: Iterable[str] = ()
 ) -> ImportedText:
     """The same of the text itself; TextError where it is none."""
-    if kernels not in KERNELS:
-        raise CrossflowError(f"kernels: expected one of {', '.join(KERNELS)}, got '{kernels}'{did_you_mean(kernels, KERNELS)}")
+    check_options(kernels, costs)
     module = module_of(text)
     traced = trace(module, costs_of(costs), trips)
     given = phases.parameters_of(traced, module)

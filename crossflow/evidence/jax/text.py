@@ -44,7 +44,7 @@ def readable(line: int, name: str) -> Iterator[None]:
     """TextError with the line for an operation that lacks what such operations have, or whose operands do not fit."""
     try:
         yield
-    except (LookupError, ValueError, TypeError, AttributeError, StopIteration, OverflowError):
+    except (LookupError, ValueError, TypeError, AttributeError, StopIteration, OverflowError, RecursionError):
         raise TextError(line, f"the operation {name} lacks something, or its operands do not fit; the text is damaged or cut off") from None
 
 
