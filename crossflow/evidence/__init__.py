@@ -1,9 +1,9 @@
 """What real machines and real code say: measurements, traces, PyTorch modules and training scripts.
 
 `validation` predicts measured tables and writes bands of errors; `calibration` fits a system's parameters to tables and logs; `replay`
-reads traces of real steps, explains them and replays them with changes; `torch` records a PyTorch model as a `Program`, `emulation`
-runs a training script on one real rank of many, `measurement` takes the microbenchmarks of this machine. The last three need the extra
-`torch`, and nothing else does.
+reads traces of real steps, explains them and replays them with changes; `torch` records a PyTorch model as a `Program`, `jax` reads
+texts of XLA as such, `emulation` runs a training script on one real rank of many, `measurement` takes the microbenchmarks of this
+machine. `torch`, `emulation` and `measurement` need the extra `torch`, and to lower a function of JAX needs the extra `jax`.
 
 Takes what was measured; gives programs, parameters, and how far predictions can be trusted.
 """
@@ -20,6 +20,7 @@ DOORS = {
     "emulation.record": ("CallRecord", "part_of", "read_record", "record_in", "write_record"),
     "emulation.replay": ("replay",),
     "emulation.what_if": ("read_what_if",),
+    "jax.importer": ("import_text", "is_xla_text"),
     "measurement.measure": ("MeasureOptions", "MeasureProgress", "measure"),
     "measurement.results": ("DERIVED", "ROWS", "summary"),
     "replay.breakdown": ("PARTS",),

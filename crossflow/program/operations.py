@@ -40,13 +40,13 @@ class TensorSizes(Protocol):
     """What is known of a tensor."""
 
     @property
-    def shape(self) -> Sequence[int]:
+    def shape(self) -> Sequence[float]:
         """Its sizes. [1]"""
 
-    def numel(self) -> int:
+    def numel(self) -> float:
         """Its elements. [1]"""
 
-    def element_size(self) -> int:
+    def element_size(self) -> float:
         """Size of an element. [B]"""
 
 
@@ -186,7 +186,7 @@ def _lookup(args: Sequence[Any], out: Any) -> KernelRows:
     return (_table_rows(args[0], args[1], out[0].shape[0], "forward"),)
 
 
-def _table_rows(table: TensorSizes, indices: TensorSizes, samples: int, part: LookupPart) -> Lookup:
+def _table_rows(table: TensorSizes, indices: TensorSizes, samples: float, part: LookupPart) -> Lookup:
     element = float(table.element_size())
     return Lookup(
         samples=float(samples), tables=1.0, rows=float(table.shape[0]), width=float(table.shape[1]), pooling=indices.numel() / samples,

@@ -127,6 +127,7 @@ KINDS = {
     "program": Kind(seeds=lambda: _files("docs/examples/*.program.json"), command=_beside("system: {template: dgx-h100, devices: 8}\nworkload: FILE\n")),
     "set": Kind(seeds=lambda: _files(*SCENARIOS), command=_settings),
     "strategy": Kind(seeds=lambda: _files(*SCENARIOS[:6]), command=_strategies),
+    "xla": Kind(seeds=lambda: _files("tests/data/jax/*.hlo", "tests/data/jax/*.mlir"), command=lambda path, rng: ["import", path.name, "-o", "out.program.json", "--json"]),
     "uneven": Kind(seeds=_texts("uneven.yaml", UNEVEN), command=lambda path, rng: ["timeline", str(EXAMPLES / "pipeline.yaml"), "--uneven", path.name, "--text"]),
     "log": Kind(seeds=lambda: _files("docs/examples/*.log"), command=lambda path, rng: ["calibrate", path.name, "--system", "dgx-a100", "--json"]),
     "table": Kind(seeds=_texts("collectives.csv", TABLE), command=lambda path, rng: ["calibrate", path.name, "--system", "dgx-h100", "--json"]),

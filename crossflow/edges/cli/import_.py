@@ -1,4 +1,4 @@
-"""`crossflow import`: a PyTorch model, or a recorded run, as the file of a program."""
+"""`crossflow import`: a PyTorch model, a text of XLA, or a recorded run, as the file of a program."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from crossflow.base.units import show
 from crossflow.edges.cli import page
 from crossflow.edges.cli.page import count
 from crossflow.evidence.emulation.record import CallRecord, record_in
+from crossflow.evidence.jax.importer import is_xla_text
 from crossflow.evidence.replay.events import is_traces
 from crossflow.evidence.torch.installed import require_torch
 from crossflow.program.file import check_name, write_program
@@ -25,7 +26,10 @@ from crossflow.program.program import Program, fullest
 OPTIONS = (
     "world_size", "parallel", "batch", "microbatches", "sequence", "dtype", "optimizer", "gradients", "task", "kernels", "samples", "name",
 )  # fmt: skip
-MEANT_FOR = {"collectives": "traces", "execution": "traces", "rank": "records of crossflow emulate"}  # sources that take other options
+TEXT_OPTIONS = ("samples", "kernels")  # of models that texts of XLA take, too
+MEANT_FOR = {
+    "collectives": "traces", "execution": "traces", "rank": "records of crossflow emulate", "trips": "texts of XLA", "cost": "texts of XLA",
+}  # fmt: skip  # sources that take other options
 
 
 def run(arguments: argparse.Namespace) -> None:
@@ -37,7 +41,11 @@ def run(arguments: argparse.Namespace) -> None:
     if all(is_traces(source) for source in sources):
         program = _of_traces(arguments, sources)
     elif len(sources) > 1:
-        raise CrossflowError("several sources are traces of the ranks of one job; give a model, or a record of emulate, by itself")
+        raise CrossflowError(
+            "several sources are traces of the ranks of one job; give a model, a text of XLA or a record of emulate by itself"
+        )
+    elif is_xla_text(sources[0]):
+        program = _of_text(arguments)
     else:
         found = record_in(sources[0])
         program = _of_model(arguments) if found is None else _of_record(arguments, found)
@@ -51,18 +59,33 @@ def run(arguments: argparse.Namespace) -> None:
 
 
 def _of_model(arguments: argparse.Namespace) -> Program:
-    _refuse_options(arguments, "collectives", "execution", "rank")
+    _refuse_options(arguments, "collectives", "execution", "rank", "trips", "cost")
     require_torch("crossflow import")
     from crossflow.evidence.torch.importer import record
 
     return record(arguments.source[0], **{name: getattr(arguments, name) for name in OPTIONS})
 
 
+def _of_text(arguments: argparse.Namespace) -> Program:
+    """The program of a text of XLA, which says all but what a step is."""
+    from crossflow.evidence.jax.importer import import_text
+
+    _refuse_options(arguments, "collectives", "execution", "rank")
+    _refuse_those_of_models(arguments, "a text of XLA says it itself", *TEXT_OPTIONS)
+    found = import_text(
+        arguments.source[0], name=arguments.name, samples=arguments.samples, kernels=arguments.kernels, trips=arguments.trips,
+        costs=arguments.cost,
+    )  # fmt: skip
+    for note in found.notes:
+        page.log(note)
+    return found.program
+
+
 def _of_record(arguments: argparse.Namespace, found: CallRecord) -> Program:
     """The program of a recorded run, of which everything is known but its name and which of its ranks is meant."""
     from crossflow.evidence.emulation.program import recorded_program
 
-    _refuse_options(arguments, "collectives", "execution")
+    _refuse_options(arguments, "collectives", "execution", "trips", "cost")
     _refuse_those_of_models(arguments, "a record of crossflow emulate says it itself")
     return recorded_program(found, arguments.name or _name(arguments), arguments.rank)
 
@@ -76,7 +99,7 @@ def _of_traces(arguments: argparse.Namespace, sources: Sequence[Path]) -> Progra
     from crossflow.evidence.replay.program import traced_program
     from crossflow.evidence.replay.report import not_replayed
 
-    _refuse_options(arguments, "rank")
+    _refuse_options(arguments, "rank", "trips", "cost")
     _refuse_those_of_models(arguments, "a trace says it itself")
     graph = graph_of(aligned(joined(read_traces(sources), read_executions(arguments.execution))))
     if graph.traces[0].modelled:
@@ -93,13 +116,13 @@ def _refuse_options(arguments: argparse.Namespace, *names: str) -> None:
             raise CrossflowError(f"--{name} is for {MEANT_FOR[name]}")
 
 
-def _refuse_those_of_models(arguments: argparse.Namespace, why: str) -> None:
-    """CrossflowError for an option that only models take."""
+def _refuse_those_of_models(arguments: argparse.Namespace, why: str, *others: str) -> None:
+    """CrossflowError for an option that only models take, and `others`."""
     from crossflow.edges.cli.parser import parse
 
     given = parse(["import", *arguments.source, "-o", str(arguments.output)])
     for option in OPTIONS:
-        if option != "name" and getattr(arguments, option) != getattr(given, option):
+        if option not in ("name", *others) and getattr(arguments, option) != getattr(given, option):
             raise CrossflowError(f"--{option.replace('_', '-')} is for models; {why}")
 
 
@@ -126,12 +149,12 @@ def held(program: Program) -> dict[str, float]:
 def messages(program: Program) -> list[dict[str, Any]]:
     """Messages of a step by collective, axes and phase: how many, and bytes of their buffers. [1], [B]"""
     often, size = Counter[tuple[str, str, str]](), Counter[tuple[str, str, str]]()
-    for op in program.ops:
+    for op, copies in zip(program.ops, program.places.count.tolist(), strict=True):
         if op.message is not None:
             one = program.messages[op.message]
             key = one.collective, " x ".join(one.axes), op.phase
-            often[key] += 1
-            size[key] += one.size  # type: ignore[assignment]  # of one design point
+            often[key] += copies
+            size[key] += copies * one.size  # of one design point
     names = ("collective", "axes", "phase")
     return [{**dict(zip(names, key, strict=True)), "count": number, "bytes": size[key]} for key, number in often.items()]
 

@@ -206,7 +206,11 @@ _REAL = (
 )
 _SOURCE = (
     "script.py:function or module:function, which returns the model or runs a step; a config.json of Hugging Face, or its folder; "
-    "a record of emulate; or traces of the PyTorch profiler, one of each rank"
+    "a text of XLA that JAX wrote, .hlo or .mlir; a record of emulate; or traces of the PyTorch profiler, one of each rank"
+)
+_COST = (
+    "of a text of XLA, what a call that is not known takes: FLOPS,BYTES, such as 'kernel=12 Gflop,3 MB', or 'pass' to read and write "
+    "its tensors once; may be repeated"
 )
 _PARALLEL = (
     "what divides the model: ddp, fsdp2, hsdp=K, tp=K, tp=K with one of these, pp=K, or pp=K with ddp, tp=K or both; not given if "
@@ -375,7 +379,8 @@ _COMMANDS: dict[str, tuple[str, tuple[Argument, ...]]] = {
         _argument("--minutes", type=float, default=5.0, metavar="T", help="budget of time (default: 5)"),
         _argument("--resume", action="store_true", help="continue with the rows of an earlier run"),
     )),
-    "import": ("write a program from a PyTorch model, at any world size and without running it, from traces, or from a record of emulate", (
+    "import": ("write a program from a PyTorch model, at any world size and without running it, from a text of XLA that JAX wrote, from "
+        "traces, or from a record of emulate", (
         _argument("source", nargs="+", metavar="SOURCE", help=_SOURCE),
         _argument("-o", "--output", type=Path, metavar="FILE", required=True, help="program to write, FILE.program.json or .json.gz"),
         _argument("--world-size", type=_positive, default=1, metavar="N", help="ranks (default: 1)"),
@@ -389,6 +394,8 @@ _COMMANDS: dict[str, tuple[str, tuple[Argument, ...]]] = {
         _argument("--task", default="training", metavar="TASK", help="training, or inference, which is only the forward pass"),
         _argument("--kernels", default="fused", metavar="WAY", help=_KERNELS),
         _argument("--samples", type=_positive, metavar="N", help=_SAMPLES),
+        _argument("--trips", type=_positive, metavar="N", help="of a text of XLA, trips of loops whose number depends on data"),
+        _argument("--cost", action="append", default=[], metavar="NAME=COST", help=_COST),
         _argument("--collectives", choices=("measured", "modelled"), help=_COLLECTIVES),
         _argument("--rank", type=_rank, metavar="N", help="of a record with several ranks, the one whose step is the program"),
         _argument("--execution", nargs="+", default=[], metavar="ET", type=Path, help=f"of traces: {_EXECUTION}"),

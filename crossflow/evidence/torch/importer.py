@@ -20,12 +20,13 @@ from crossflow.evidence.torch.fusion import fused
 from crossflow.evidence.torch.ops import MixedAdamW, local
 from crossflow.evidence.torch.parallelize import Parallelism
 from crossflow.evidence.torch.pipeline import microbatch_of, pipelined
-from crossflow.evidence.torch.program import STAGES, RankMesh, Recorded, mesh_of, program_of
+from crossflow.evidence.torch.program import STAGES, Recorded, program_of
 from crossflow.evidence.torch.recorder import FORWARD, ModelCall, Record, StepRecorder
 from crossflow.evidence.torch.replicas import STAGE, Replicated, add_up
 from crossflow.evidence.torch.stages import Stages, settled, tied_sums
 from crossflow.evidence.torch.world import collected, fake_world
 from crossflow.program.kernels import Product
+from crossflow.program.mesh import RankMesh, mesh_of
 from crossflow.program.program import Program
 
 Kernels = Literal["fused", "eager"]

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import itertools
-import operator
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from crossflow.base.errors import CrossflowError
 from crossflow.evidence.torch.recorder import BACKWARD, COPY_IN, COPY_OUT, FORWARD, UPDATE, Record
 from crossflow.program.builder import ProgramBuilder
-from crossflow.program.groups import DeviceGroup
+from crossflow.program.mesh import RankMesh
 from crossflow.program.program import COMPUTE, NETWORK, HostTime, Program
 
 STAGES = "pp"  # axis of the stages of a pipeline
@@ -37,69 +34,6 @@ class Recorded:
     parameters: int
     stages: int = 1
     stage_of: Mapping[int, int] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, kw_only=True)
-class RankMesh:
-    """Axes of the ranks, nearest neighbours first, and groups of ranks that are no axes.
-
-    Attributes
-    ----------
-    axes : names and sizes.
-    groups : by name.
-    of : axes, or the group, of every set of ranks that communicates.
-    """
-
-    axes: Mapping[str, int]
-    groups: Mapping[str, DeviceGroup]
-    of: Mapping[tuple[int, ...], tuple[str, ...]]
-
-
-def mesh_of(groups: Mapping[tuple[int, ...], str], world: int, axes: Mapping[str, int]) -> RankMesh:
-    """Axes of the ranks 0 to `world`, from the groups of rank 0 that communicate.
-
-    A group whose ranks lie `stride` apart covers the axes between `stride` and the end of its first cycle. Groups whose cycles do not
-    divide one another share no mesh; of these the first that communicates is an axis.
-
-    Parameters
-    ----------
-    groups : ranks of each, with the name of the axis that they are.
-    axes : names and sizes of axes that are known, nearest neighbours first, along which nothing may be sent; none where empty. [1]
-    """
-    groups_of = {ranks: _device_group(ranks, world) for ranks in groups}
-    far_ends = list(itertools.accumulate(axes.values(), operator.mul))
-    named = {(far // size, far): name for (name, size), far in zip(axes.items(), far_ends, strict=True)}
-    ends, lying = {1, world, *far_ends}, {}
-    for ranks, group in groups_of.items():
-        near, far = group.stride, group.stride * group.ranks
-        both = sorted({*ends, near, far})
-        if all(larger % smaller == 0 for smaller, larger in itertools.pairwise(both)):
-            ends, lying[ranks] = set(both), (near, far)
-    named |= {span: groups[ranks] for ranks, span in lying.items()}
-    spans: dict[str, tuple[int, int]] = {}
-    for i, span in enumerate(itertools.pairwise(sorted(ends))):
-        name = named.get(span, "")
-        spans[name if name and name not in spans else f"d{i}"] = span
-    of = {
-        ranks: tuple(name for name, (near, far) in spans.items() if first <= near and far <= end) for ranks, (first, end) in lying.items()
-    }
-    beside = {f"group{i}": ranks for i, ranks in enumerate(ranks for ranks in groups if ranks not in lying)}
-    return RankMesh(
-        axes={name: far // near for name, (near, far) in spans.items()},
-        groups={name: groups_of[ranks] for name, ranks in beside.items()},
-        of={**of, **{ranks: (name,) for name, ranks in beside.items()}},
-    )
-
-
-def _device_group(ranks: tuple[int, ...], world: int) -> DeviceGroup:
-    """A group of rank 0."""
-    group = DeviceGroup.of(ranks, world)
-    if group is None or ranks[0]:
-        raise CrossflowError(
-            f"ranks {', '.join(map(str, ranks[:8]))}{' ...' if len(ranks) > 8 else ''} communicate, which lie at no equal distances in "
-            f"the world of {world}; use groups of a device mesh"
-        )
-    return group
 
 
 def program_of(step: Recorded, mesh: RankMesh, *, name: str, dtype: str, samples: int, tokens: int, training: bool) -> Program:
