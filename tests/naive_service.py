@@ -27,7 +27,11 @@ class Item:
 class Naive:
     """`kind`: vllm, sglang or tensorrt-llm; `whole`: room for all that will be written; `ranked`: with priorities."""
 
-    def __init__(self, table, kind, *, chunk, requests, pages, page, whole=False, ranked=False, block=1, beyond=(), fetch=()):
+    def __init__(
+        self, table, kind, *, chunk, requests, pages, page, whole=False, ranked=False, block=1, beyond=(), fetch=(), pace=1.0, draw=None
+    ):
+        self.pace, self.rounds = pace, 0  # tokens that a step gives a request in the mean, and steps that gave some
+        self.draw = draw  # in the place of the mean, of a request in a step
         self.beyond, self.fetch, self.tiers = beyond, fetch, [[] for _ in beyond]
         self.aside, self.link, self.load = [], 0.0, 0.0  # items whose blocks come, with when; when the link is free; loads of the step
         self.block, self.idle = block, []  # pages of a hashed block, and those that nobody uses, the oldest first
@@ -106,12 +110,23 @@ class Naive:
     def last(self):
         return max(self.running, key=lambda each: each.turn) if self.ranked else self.running[-1]
 
+    def given(self):
+        """Tokens that the next step gives each request: the mean number, in whole ones."""
+        return int((self.rounds + 1) * self.pace + 1e-9) - int(self.rounds * self.pace + 1e-9)
+
+    @property
+    def part(self):
+        return self.rounds * self.pace - int(self.rounds * self.pace + 1e-9)
+
+    def growth(self, writers):
+        return sum(self.pages_of(each, each.cached + self.given()) - self.pages_of(each) for each in writers)
+
     def make_room(self):
         """Evict until all that write have a page for their next token."""
         gone = False
         while True:
             writers = [each for each in self.running if each.writes]
-            lacking = sum(self.pages_of(each, each.cached + 1) - self.pages_of(each) for each in writers) > self.free()
+            lacking = self.growth(writers) > self.free()
             if not lacking:
                 return gone
             gone = True
@@ -137,8 +152,7 @@ class Naive:
         if self.kind == "sglang":
             return self.chunk - read, 0
         writers = [each for each in self.running if each.writes]
-        kept = sum(self.pages_of(each, each.cached + 1) - self.pages_of(each) for each in writers)
-        return self.chunk - len(writers) - read, kept
+        return self.chunk - len(writers) - read, self.growth(writers)
 
     def chosen(self, crowded, now):
         """Pieces of prompts of the next step."""
@@ -216,7 +230,7 @@ class Naive:
         if not pieces and not writers:
             self.share = SHARE
             return None
-        mean = sum(each.cached for each in writers) / len(writers) if writers else 0.0
+        mean = sum(each.cached for each in writers) / len(writers) + self.part if writers else 0.0
         time = self.table.line(len(writers), mean)[0] if not self.table.mask else self.table.line(len(writers), mean, alone=False)[0]
         if pieces:
             tokens = sum(piece for _, piece in pieces)
@@ -226,9 +240,12 @@ class Naive:
         time = max(time, masks) if self.table.masks_beside else time + masks
         end = now + (max(time, self.load) if self.kind == "sglang" else time + self.load)
         self.load = 0.0
+        given = self.given()
+        self.rounds += bool(writers)
         for item in writers:
-            item.cached += 1
-            self.wrote(item, end)
+            tokens = given if self.draw is None else self.draw()
+            item.cached += tokens
+            self.wrote(item, end, tokens)
         for item, piece in pieces:
             item.cached += piece
             if item.cached >= item.need:
@@ -243,8 +260,8 @@ class Naive:
         self.full = self.full and not gone
         return end
 
-    def wrote(self, item, now):
-        item.wrote += 1
+    def wrote(self, item, now, tokens=1):
+        item.wrote = min(item.wrote + tokens, item.output)
         if item.first is None:
             item.first = now
         if item.wrote >= item.output:

@@ -113,7 +113,7 @@ class ReplayFigures:
     @functools.cached_property
     def computed(self) -> float:
         """Tokens of prompts that were read, and tokens that were written, those that were lost again included. [1]"""
-        return sum(float((jumps.steps * jumps.writers).sum() + jumps.tokens.sum()) for jumps in self.found.jumps)
+        return sum(float(jumps.wrote.sum() + jumps.tokens.sum()) for jumps in self.found.jumps)
 
     # ---------------------------------------------------------------------------------------- throughput
 

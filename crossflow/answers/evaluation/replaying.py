@@ -339,7 +339,7 @@ class _Stepped:
         # Each by itself: which of them share an object is no difference. What was worked out of them by now is none either.
         parts = (
             replace(runs_on.architecture), runs_on.network, runs_on.node, runs_on.stack, runs_on.host, runs_on.profile, whole.system,
-            replace(replicas.layout), replicas.microbatches, replicas.gained, replicas.drafts,
+            replace(replicas.layout), replicas.microbatches, replicas.drafts,
         )  # fmt: skip
         return cls(job=asked, data=tuple(map(pickle.dumps, parts)), reach=reach, graphs=graphs, replicas=replicas, whole=whole)
 
@@ -375,8 +375,7 @@ class _Site:
         chunk, stages = (int(service.chunk[0]), int(layout.pp[0])) if writes else (int(trace.prompt.max()), 1)
         most = min(int(service.most[0]) if writes else 1, len(trace))
         replicas = Replicas(
-            job=self.job, layout=layout, machine=runs_on, microbatches=float(layout.microbatches[0]), gained=float(service.gained[0]),
-            drafts=float(service.drafts[0]),
+            job=self.job, layout=layout, machine=runs_on, microbatches=float(layout.microbatches[0]), drafts=float(service.drafts[0]),
         )  # fmt: skip
         reach = Reach(requests=most if writes else 1, context=longest, tokens=min(chunk, most * longest) * stages)
         graphs = POLICIES[habits.scheduler].graphs if writes and runs_on.stack.kernels.launch == "graph" else ()
@@ -387,7 +386,7 @@ class _Site:
         tiers = self.tiers if reads and size else ()
         limits = Limits(
             chunk=chunk, requests=most, pages=pages, page=page, written=self.job.written, reads=reads, writes=writes, microbatches=stages,
-            fetch=tuple(page * size / tier.bandwidth for tier in tiers),
+            pace=float(service.gained[0]) if writes else 1.0, fetch=tuple(page * size / tier.bandwidth for tier in tiers),
         )  # fmt: skip
         return Engines(
             count=ground.engines, table=table, limits=limits, fleet=replace(fleet, devices=layout.devices / layout.dp), pool=ground.pool,

@@ -39,7 +39,6 @@ class Replicas:
     layout: Layout
     machine: Machine
     microbatches: float  # of a step. [1]
-    gained: float = 1.0  # tokens that a step gives a request in the mean. [1]
     drafts: float = 0.0  # time of guessing in a step, over that of the step. [1]
 
 
@@ -53,8 +52,7 @@ def _axis(most: float, *, least: float, each: float) -> Array:
 def step_table(replicas: Replicas, reach: Reach, energy: Callable[[Outcome], Array]) -> StepTable:
     """Tables of a replica's steps.
 
-    With speculation a step gives a request several tokens in the mean; the tables then have the time of one of them, so that a token that
-    is written takes its share of a step (Leviathan et al., ICML 2023), and all else is as without.
+    With speculation they are steps that check all guesses, and give a request several tokens (Leviathan et al., ICML 2023).
 
     Parameters
     ----------
@@ -68,12 +66,12 @@ def step_table(replicas: Replicas, reach: Reach, energy: Callable[[Outcome], Arr
     m, t, k = _grid(requests, tokens, keys)
     job, unguided = replicas.job, replace(replicas, job=replace(replicas.job, mask=0.0))  # masks are of requests, not of padded graphs
     plain, mixed = _steps(unguided, n, c), _steps(unguided, m, np.full(len(m), np.median(context)), (t, k))
-    share, slower = 1.0 / replicas.gained, 1.0 + replicas.drafts
+    slower = 1.0 + replicas.drafts
 
     def tables(written: Array, both: Array) -> tuple[Array, Array]:
         columns = written.reshape(len(requests), -1) * slower
         read = both.reshape(len(requests), len(tokens), -1) * slower - columns[:, -1, None, None]
-        return columns[:, :-1] * share, np.maximum(read, 0.0)
+        return columns[:, :-1], np.maximum(read, 0.0)
 
     (writing, reading), (writing_energy, reading_energy) = (
         tables(plain.total, mixed.total),
@@ -81,7 +79,7 @@ def step_table(replicas: Replicas, reach: Reach, energy: Callable[[Outcome], Arr
     )
     return StepTable(
         requests=requests, context=context, tokens=tokens, keys=keys, writing=writing, reading=reading, writing_energy=writing_energy,
-        reading_energy=reading_energy, mask=float(job.mask * job.written * share * slower), masks_beside=job.masks_beside,
+        reading_energy=reading_energy, mask=float(job.mask * job.written * slower), masks_beside=job.masks_beside,
     )  # fmt: skip
 
 

@@ -3,6 +3,9 @@
 Between two events (an arrival that can be admitted, an end, a full cache) the steps of an engine differ only in their context, and their
 times are a straight line in it: all of them are one jump, whose length is an arithmetic series. A step that reads prompts is a jump of
 one step. What jumps give is what single steps give, but for rounding.
+
+With speculation a step gives a request several tokens, here the mean number, in whole ones: after r steps floor(r g). All tokens of a step
+come at its end; those of the last step beyond the answer are computed and dropped.
 """
 
 from __future__ import annotations
@@ -19,6 +22,7 @@ from crossflow.engine.service.queues import queue_of, turn
 from crossflow.engine.service.steps import StepTable
 from crossflow.engine.service.ticket import DROPPED, ENDED, FETCHING, NEVER, READING, WAITING, WRITING, Limits, ReadPiece, Ticket, Trail
 
+TINY = 1e-9  # of a token, of rounding. [1]
 ASIDE = -1  # in the place of tokens that a step reads: of a request that waits for blocks of its prompt
 
 
@@ -36,7 +40,8 @@ class Replica:
         self.running: list[tuple[int, Ticket]] = []  # in order of admission, with some that have left
         self.finishing: list[tuple[int, int, Ticket]] = []  # heap: step at which it ends, number of admission
         self.phases = [0] * limits.page  # requests that write, by tokens beyond a full page at step 0
-        self.step = self.writers = self.order = 0
+        self.step = self.rounds = 0  # tokens that every request had that always wrote, and steps that gave them. [1]
+        self.writers = self.order = 0
         self.context = self.left = 0  # tokens that those that write have in the cache, and have still to write. [1]
         self.pages = 0  # that requests have. [1]
         self.refused = False  # whether the head of the queue found no room, which does not change until others leave
@@ -70,7 +75,7 @@ class Replica:
     def holds(self, ticket: Ticket) -> bool:
         """Whether a request can ever be served here."""
         limits = self.limits
-        last = ticket.prompt + (ticket.output - 1 if limits.writes else 0)
+        last = ticket.prompt + (ticket.output - 1 + limits.surplus if limits.writes else 0)
         whole = self.policy.chunked or not limits.reads or ticket.prompt <= limits.chunk
         return whole and -(-last // limits.page) <= limits.pages
 
@@ -106,10 +111,11 @@ class Replica:
     def finish(self, now: float) -> list[Ticket]:
         """End the jump that runs; requests that have ended."""
         done = list[Ticket]()
+        ended = self._ending() if self.writing else []
         if self.steps:
-            self._record(now)
+            self._record(now, sum(beyond for _, beyond in ended))
         if self.writing:
-            self._write(now, done)
+            self._write(now, ended, done)
         for ticket, tokens in self.pieces:
             self._read(ticket, tokens, now, done)
         return done
@@ -199,7 +205,7 @@ class Replica:
             self._one_step()
         elif self.writers:
             self._make_room(now)
-            self._many_steps(1 if self.crowded else self._next_end() - self.step)
+            self._many_steps(1 if self.crowded else self._rounds_of(self._next_end() - self.step))
             if self.fetching and self.wakes < self.ends and self.steps > 1:
                 self.shorten(self.wakes)
         else:
@@ -225,7 +231,7 @@ class Replica:
         for ticket, piece in self.pieces:
             tokens += piece
             seen += piece * (ticket.read + 0.5 * piece)
-        self.mean = self.context / n if n else 0.0
+        self.mean = self.context / n + self._part if n else 0.0
         self.keys, self.tokens = seen / tokens, tokens
         first = self.table.line(n, self.mean, alone=False)[0] + self._reading_more(n)
         self.first = max(self.table.sampled(n, first) if self.table.mask else first, self.along) + self.fetched
@@ -247,11 +253,12 @@ class Replica:
     def _many_steps(self, steps: int) -> None:
         """So many steps that only write at most: until a page is short, or times leave their straight line."""
         n = self.writing = self.writers
-        self.mean = self.context / n
-        self.first, self.slope, upto = self.table.line(n, self.mean)
-        self.keys, self.tokens = 0.0, 0
-        if upto - self.mean < steps - 1:
-            steps = int(upto - self.mean) + 1
+        self.mean = self.context / n + self._part
+        pace = self.limits.pace
+        self.first, slope, upto = self.table.line(n, self.mean)
+        self.slope, self.keys, self.tokens = slope * pace, 0.0, 0
+        if (upto - self.mean) / pace < steps - 1:
+            steps = int((upto - self.mean) / pace) + 1
         self.steps = self._with_room(steps)
         self.ends = self.since + self.lasts(self.steps)
 
@@ -280,37 +287,66 @@ class Replica:
             heapq.heappop(heap)
         return heap[0][0]
 
+    # ---------------------------------------------------------------------------------------- tokens of steps
+
+    def _tokens_of(self, steps: int) -> int:
+        """Tokens that so many steps give each request that writes: the mean number, in whole ones. [1]"""
+        return int((self.rounds + steps) * self.limits.pace + TINY) - self.step
+
+    @property
+    def _part(self) -> float:
+        """What the mean number has beyond whole tokens by now: with it the times of steps in a row are a straight line. [1]"""
+        return self.rounds * self.limits.pace - self.step
+
+    def _rounds_of(self, tokens: int) -> int:
+        """The fewest steps that give each request so many tokens. [1]"""
+        steps = max(int(tokens / self.limits.pace), 1)
+        while self._tokens_of(steps) < tokens:
+            steps += 1
+        while steps > 1 and self._tokens_of(steps - 1) >= tokens:
+            steps -= 1
+        return steps
+
     # ---------------------------------------------------------------------------------------- pages
 
     def _own(self, ticket: Ticket, tokens: int) -> int:
         """Pages beside its hashed blocks that a request has with so many tokens. [1]"""
         return max(-(-tokens // self.limits.page) - ticket.shared, 0)
 
-    def _growing(self, ahead: int = 0) -> int:
-        """Pages that the step after so many others takes. [1]"""
-        return 0 if self.policy.room == "whole" else self.phases[-(self.step + ahead) % self.limits.page]
+    def _growing(self) -> int:
+        """Pages that the next step takes. [1]"""
+        if self.policy.room == "whole":
+            return 0
+        tokens = self._tokens_of(1)
+        return self._taken(0) if tokens == 1 else self._grown(tokens)
 
-    def _grown(self, steps: int) -> int:
-        """Pages that fewer steps than a page has tokens take. [1]"""
+    def _taken(self, ahead: int) -> int:
+        """Pages that the token after so many others takes. [1]"""
+        return self.phases[-(self.step + ahead) % self.limits.page]
+
+    def _grown(self, tokens: int) -> int:
+        """Pages that so many tokens of each request that writes take. [1]"""
+        rounds, rest = divmod(tokens, self.limits.page)
         phases, upto = self.phases, -self.step % self.limits.page + 1
-        if steps <= upto:
-            return sum(phases[upto - steps : upto])
-        return sum(phases[:upto]) + sum(phases[upto - steps :])
+        found = sum(phases[upto - rest : upto]) if rest <= upto else sum(phases[:upto]) + sum(phases[upto - rest :])
+        return rounds * self.writers + found
 
     def _with_room(self, steps: int) -> int:
         """How many of the steps have pages for what they write; the first has them. [1]"""
         if self.policy.room == "whole":
             return steps
-        free, n, page = self.limits.pages - self.pages, self.writers, self.limits.page
-        if n * (steps // page + 1) <= free:
+        free, n, page, tokens = self.limits.pages - self.pages, self.writers, self.limits.page, self._tokens_of(steps)
+        if n * (tokens // page + 1) <= free:
             return steps
         rounds = free // n
         free -= rounds * n
         found = rounds * page
-        while found < steps and self._growing(found) <= free:
-            free -= self._growing(found)
+        while found < tokens and self._taken(found) <= free:
+            free -= self._taken(found)
             found += 1
-        return min(found, steps)
+        while steps > 1 and self._tokens_of(steps) > found:
+            steps = min(steps - 1, max(int(found / self.limits.pace), 1))
+        return steps
 
     def _make_room(self, now: float) -> None:
         """Evict requests until the next step has pages for what it writes."""
@@ -529,7 +565,7 @@ class Replica:
         while self.waiting and not self.refused and not self.waiting[0].evicted:
             ticket = self.waiting[0]
             own = self._own(ticket, ticket.prompt + ticket.output - 1 if self.policy.room == "whole" else ticket.need)
-            kept = self._growing() + (0 if ticket.need % self.limits.page else 1)
+            kept = self._growing() - (-(ticket.need + self._tokens_of(1)) // self.limits.page) + -ticket.need // self.limits.page
             if self._at_work() >= self.limits.requests or not self._has_room(ticket, ticket.need, own, kept):
                 self.refused = True
                 return
@@ -570,26 +606,33 @@ class Replica:
         if not self.in_a_row:
             self.missed.append((1, since))
 
-    def _write(self, now: float, done: list[Ticket]) -> None:
-        """Every request that writes has as many tokens more as there were steps; some end."""
-        steps, n, page = self.steps, self.writing, self.limits.page
-        self.context += steps * n
-        self.left -= steps * n
+    def _ending(self) -> list[tuple[Ticket, int]]:
+        """Requests that the jump ends, in order of admission, and tokens that its last step gives them beyond what they asked for. [1]"""
+        heap, end = self.finishing, self.step + self._tokens_of(self.steps)
+        found: list[tuple[Ticket, int]] = []
+        while heap and heap[0][0] <= end:
+            last, order, ticket = heapq.heappop(heap)
+            if ticket.place == WRITING and ticket.order == order:
+                found.append((ticket, end - last))
+        return sorted(found, key=lambda one: one[0].order) if self.limits.surplus else found
+
+    def _write(self, now: float, ended: Sequence[tuple[Ticket, int]], done: list[Ticket]) -> None:
+        """Every request that writes has the tokens of the steps; some end."""
+        tokens, n = self._tokens_of(self.steps), self.writing
+        self.context += tokens * n
+        self.left -= tokens * n
         if self.policy.room != "whole":
-            rounds, rest = divmod(steps, page)
-            self.pages += rounds * n + self._grown(rest)
+            self.pages += self._grown(tokens)
             if self.cache.idle:
                 self.cache.shrink(self.limits.pages - self.pages)
-        self.step += steps
+        self.step, self.rounds = self.step + tokens, self.rounds + self.steps
         if self.policy.room == "share":
-            self.share = max(self.share - FALLS * steps, LEAST_SHARE)
-        heap = self.finishing
-        while heap and heap[0][0] <= self.step:
-            _, order, ticket = heapq.heappop(heap)
-            if ticket.place == WRITING and ticket.order == order:
-                ticket.wrote = ticket.output
-                self._stop_writing(ticket)
-                self._leave(ticket, now, done)
+            self.share = max(self.share - FALLS * self.steps, LEAST_SHARE)
+        for ticket, beyond in ended:
+            ticket.wrote = ticket.output + beyond
+            self._stop_writing(ticket)
+            ticket.wrote = ticket.output
+            self._leave(ticket, now, done)
         if not self.in_a_row:
             self.missed = [(self.writers, now)]
 
@@ -608,10 +651,12 @@ class Replica:
         self.load += change
         self.seen = now
 
-    def _record(self, now: float) -> None:
-        """Write the jump down."""
+    def _record(self, now: float, beyond: int) -> None:
+        """Write the jump down, of which so many tokens are beyond what was asked for."""
         steps, n, since = self.steps, self.writing, self.since
-        self.trail.rows.append((since, now, steps, n, self.mean + 0.5 * (steps - 1), self.tokens, self.keys, self.pages, len(self.waiting)))
+        context = self.mean + 0.5 * (steps - 1) * self.limits.pace
+        wrote = self._tokens_of(steps) * n - beyond
+        self.trail.rows.append((since, now, steps, n, context, self.tokens, self.keys, self.pages, len(self.waiting), wrote))
         if n and self.in_a_row:
             self.trail.gaps.append((n * steps, (now - since) / steps))
         elif n:

@@ -21,7 +21,13 @@ class Limits:
     reads: bool = True  # whether it reads prompts; else their keys and values arrive with the requests
     writes: bool = True  # whether it writes; else requests leave it when they are read
     microbatches: int = 1  # of a step, one for each pipeline stage; a piece of a prompt is in one of them. [1]
+    pace: float = 1.0  # tokens that a step gives a request that writes in the mean, more than one with speculation. [1]
     fetch: tuple[float, ...] = ()  # time in which a page comes back from each further tier of the cache. [s]
+
+    @property
+    def surplus(self) -> int:
+        """Tokens that the last step of a request gives it at most beyond those that were asked for. [1]"""
+        return math.ceil(self.pace) - 1
 
 
 class Ticket:
@@ -57,9 +63,10 @@ class Trail:
 
     def __init__(self) -> None:
         # When it began and ended [s], its steps, the requests for which each writes, the tokens before those in the mean, tokens of
-        # prompts that it reads and keys that each of these sees, pages that requests have, requests that wait.
-        self.rows: list[tuple[float, float, int, int, float, int, float, int, int]] = []
-        self.gaps: list[tuple[int, float]] = []  # times between two tokens of a request, and how many there are of each. [1], [s]
+        # prompts that it reads and keys that each of these sees, pages that requests have, requests that wait, tokens that it gives.
+        self.rows: list[tuple[float, float, int, int, float, int, float, int, int, int]] = []
+        # Times between two steps that give a request tokens, and how many there are of each. [1], [s]
+        self.gaps: list[tuple[int, float]] = []
 
 
 ReadPiece = tuple[Ticket, int]  # of which prompt so many tokens are read. [1]
