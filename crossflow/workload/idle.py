@@ -66,6 +66,10 @@ def _unserved(spec: TransformerSpec) -> IdleKey:
     if spec.task != "serving":
         given = (key for key in sorted(spec.serving.model_fields_set) if _differs(spec, ["serving", key]))
         yield from ((f"serving.{key}", f"only task: serving has it, and task is {spec.task}; leave it out") for key in given)
+    if spec.serving.together and spec.serving.arrival_rate is not None:
+        yield "serving.together", "requests that arrive one by one (serving.arrival_rate) do not begin together; leave one of the two out"
+    elif spec.serving.together and spec.serving.prefill is not None:
+        yield "serving.together", "workers of serving.prefill read prompts one by one; leave one of the two out"
 
 
 def _positions(spec: TransformerSpec) -> IdleKey:

@@ -43,6 +43,7 @@ from crossflow.workload.job import Job
 from crossflow.workload.requests.record import RequestTrace
 from crossflow.workload.spec import HostCacheSpec, TransformerSpec
 
+FEW_LENGTHS = 2  # of prompts, for which tables of steps have points of their own
 OF_A_SERVICE = "serve replays requests through a service: give workload.task: serving, not {task}"
 
 
@@ -320,6 +321,12 @@ def _sent(job: Job, runs_on: Machine, prefill: Prefill, prompt: int) -> tuple[fl
     return whole - each * prompt, each
 
 
+def _lengths(trace: RequestTrace) -> tuple[int, ...]:
+    """Lengths of prompts, where a few are all that there are. [1]"""
+    lengths = np.unique(trace.prompt)
+    return tuple(lengths.tolist()) if len(lengths) <= FEW_LENGTHS else ()
+
+
 @dataclass(frozen=True, kw_only=True)
 class _Stepped:
     """What steps are of; it is like every other with the same data."""
@@ -377,7 +384,13 @@ class _Site:
         replicas = Replicas(
             job=self.job, layout=layout, machine=runs_on, microbatches=float(layout.microbatches[0]), drafts=float(service.drafts[0]),
         )  # fmt: skip
-        reach = Reach(requests=most if writes else 1, context=longest, tokens=min(chunk, most * longest) * stages)
+        reach = Reach(
+            requests=most if writes else 1,
+            context=longest,
+            tokens=min(chunk, most * longest) * stages,
+            lengths=_lengths(trace),
+            parts=stages,
+        )
         graphs = POLICIES[habits.scheduler].graphs if writes and runs_on.stack.kernels.launch == "graph" else ()
         table = _table(_Stepped.of(replicas, reach, replace(fleet, devices=layout.devices), graphs))
         page = math.gcd(int(habits.block), trace.block) if trace.block else int(habits.block)

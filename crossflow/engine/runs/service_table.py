@@ -20,6 +20,7 @@ from crossflow.workload.job import Chunk, Job
 NOBODY = 1e-3  # requests that stand for none, of which a step cannot be priced. [1]
 # Points of an axis for each doubling of what it counts, and the number up to which every one is a point.
 FINE, COARSE, EACH = 3.0, 1.5, 8
+SEVERAL = (1, 2, 3)  # prompts of a frequent length that a microbatch reads at once, which are points. [1]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,6 +30,10 @@ class Reach:
     requests: int  # that write at once, at most. [1]
     context: int  # tokens of the longest request. [1]
     tokens: int  # of prompts that a step reads, at most. [1]
+    # Tokens of prompts that most requests have, where these have few lengths: times of steps that read rise in steps (tiles of a product),
+    # and a straight line between points that lie around such a step misses it by up to a tenth. [1]
+    lengths: tuple[int, ...] = ()
+    parts: int = 1  # microbatches of a step, all of which a point of the table has read as much. [1]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -62,6 +67,9 @@ def step_table(replicas: Replicas, reach: Reach, energy: Callable[[Outcome], Arr
     requests = np.union1d(few, _axis(reach.requests, least=1.0, each=FINE))
     context = np.union1d([0.0], _axis(reach.context, least=16.0, each=COARSE))
     tokens, keys = _axis(reach.tokens, least=1.0, each=COARSE), _axis(reach.context, least=8.0, each=1.0)
+    often = [n * length * reach.parts for length in reach.lengths for n in SEVERAL]
+    tokens = np.union1d(tokens, [each for each in often if each <= reach.tokens])
+    keys = np.union1d(keys, [0.5 * length for length in reach.lengths])
     n, c = _grid(requests, np.append(context, np.median(context)))
     m, t, k = _grid(requests, tokens, keys)
     job, unguided = replicas.job, replace(replicas, job=replace(replicas.job, mask=0.0))  # masks are of requests, not of padded graphs
