@@ -30,7 +30,7 @@ def of_other_tasks(spec: AnySpec) -> IdleKey:
         return
     if spec.task != "training":
         for path, does in _TRAINED.items():
-            if _differs(spec, path.split(".")):
+            if _differs(spec, path.split(".")) and not (path.startswith("adapters") and _serves_adapters(spec)):
                 yield path, f"only training {does}, and task is {spec.task}"
     if isinstance(spec, TransformerSpec) and spec.arrives:
         yield "global_batch", "requests arrive (serving.arrival_rate), and as many are in flight as come and go"
@@ -39,6 +39,10 @@ def of_other_tasks(spec: AnySpec) -> IdleKey:
         yield from ((f"serving.{key}", ONLY_REPLAYED) for key in replayed)
     if isinstance(spec, TransformerSpec) and spec.task in ("training", "forward"):
         yield from ((key, f"only a service has requests, and task is {spec.task}") for key in ("prompt", "output") if getattr(spec, key))
+
+
+def _serves_adapters(spec: AnySpec) -> bool:
+    return isinstance(spec, TransformerSpec) and spec.task == "serving" and spec.serving.adapters is not None
 
 
 def _differs(spec: object, path: list[str]) -> bool:
