@@ -28,10 +28,29 @@ class Naive:
     """`kind`: vllm, sglang or tensorrt-llm; `whole`: room for all that will be written; `ranked`: with priorities."""
 
     def __init__(
-        self, table, kind, *, chunk, requests, pages, page, whole=False, ranked=False, block=1, beyond=(), fetch=(), pace=1.0, draw=None
+        self,
+        table,
+        kind,
+        *,
+        chunk,
+        requests,
+        pages,
+        page,
+        whole=False,
+        ranked=False,
+        block=1,
+        beyond=(),
+        fetch=(),
+        pace=1.0,
+        draw=None,
+        adapters=None,
+        slots=0,
+        fetch_adapter=0.0,
     ):
         self.pace, self.rounds = pace, 0  # tokens that a step gives a request in the mean, and steps that gave some
         self.draw = draw  # in the place of the mean, of a request in a step
+        self.adapters, self.slots, self.fetch_adapter = adapters, slots, fetch_adapter  # adapter of each request, -1 of one without
+        self.there, self.loads = [*range(slots)][::-1], 0  # adapters in memory, of idle ones the oldest first
         self.beyond, self.fetch, self.tiers = beyond, fetch, [[] for _ in beyond]
         self.aside, self.link, self.load = [], 0.0, 0.0  # items whose blocks come, with when; when the link is free; loads of the step
         self.block, self.idle = block, []  # pages of a hashed block, and those that nobody uses, the oldest first
@@ -88,6 +107,26 @@ class Naive:
             item.hashed = max(item.hashed, (item.prompt + item.wrote - 1) // (self.block * self.page))
         mine = [block for block in item.text[: item.hashed] if block not in self.used()]
         self.idle = [block for block in self.idle if block not in mine] + mine[::-1]
+        self.release(item)
+
+    def in_use(self):
+        return {self.adapters[each.index] for each in self.held()} - {-1}
+
+    def lacks(self, item):
+        return self.adapters and self.adapters[item.index] not in {-1, *self.in_use()} and len(self.in_use()) >= self.slots
+
+    def use(self, item):
+        adapter = self.adapters[item.index] if self.adapters else -1
+        if adapter >= 0 and adapter not in self.there:
+            self.there.remove(next(each for each in self.there if each not in self.in_use()))
+            self.there.append(adapter)
+            self.load, self.loads = self.load + self.fetch_adapter, self.loads + 1
+
+    def release(self, item):
+        adapter = self.adapters[item.index] if self.adapters else -1
+        if adapter >= 0 and adapter not in self.in_use():
+            self.there.remove(adapter)
+            self.there.append(adapter)
 
     def evict(self, item):
         self.leave(item, item.writes and self.kind == "vllm")
@@ -157,7 +196,7 @@ class Naive:
     def chosen(self, crowded, now):
         """Pieces of prompts of the next step."""
         mixed = self.kind != "sglang"
-        pieces, taken = [], 0
+        pieces, taken, passed = [], 0, []  # those that wait for a slot, and let others pass
         budget, kept = self.beside(0)
         for item in [each for each in self.running if not each.writes]:
             piece = min(item.need - item.cached, budget)
@@ -175,6 +214,9 @@ class Naive:
             budget -= piece
         while self.waiting and budget > 0 and not crowded and not self.full:
             item = self.waiting[0]
+            if self.lacks(item):
+                passed.append(self.waiting.pop(0))
+                continue
             hits = self.found(item)
             piece = min(item.need - hits, budget)
             if self.kind == "tensorrt-llm" and piece < item.need - hits and not (item.evicted and budget == self.chunk):
@@ -183,6 +225,7 @@ class Naive:
                 self.full = True
                 break
             self.waiting.pop(0)
+            self.use(item)
             away = sum(self.worth(item))
             if away and self.kind == "vllm":
                 self.link = max(self.link, now) + away
@@ -201,6 +244,7 @@ class Naive:
             self.free_of(taken)
             pieces.append((item, piece))
             budget -= piece
+        self.waiting = passed + self.waiting
         return pieces
 
     def free_of(self, taken):

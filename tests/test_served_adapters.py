@@ -7,12 +7,19 @@ import pytest
 
 import crossflow
 from crossflow.base.errors import CrossflowError, SpecError
+from crossflow.engine.service.adapters import AdapterSlots
+from crossflow.engine.service.cache import PrefixCache
+from crossflow.engine.service.policies import POLICIES
+from crossflow.engine.service.replica import Replica
+from crossflow.engine.service.ticket import Limits
 from crossflow.parallel.blocks import block_program
+from crossflow.parallel.strategy.plan import Plan
 from crossflow.program.kernels import Product
 from crossflow.workload.adapters import AdapterMix
 from crossflow.workload.jobs import job_of
+from tests import naive_service
 from tests.test_memory import layout_of, stack_of
-from crossflow.parallel.strategy.plan import Plan
+from tests.test_service_events import poisson, table, through
 
 WORK = {"model": "llama3-8b", "task": "serving", "dtype": "bf16", "prompt": 500, "output": 200, "global_batch": 32}
 OWN = 41_943_040  # parameters of an adapter of rank 16 of all linear layers of Llama 3 8B, as PEFT prints them
@@ -23,7 +30,12 @@ def scenario(served=None, strategy="tp1", requests=None, rank=16, **more):
     work = work if served is None else {"adapters": {"rank": rank}} | work
     if requests is not None:
         work = {key: value for key, value in work.items() if key not in ("prompt", "output", "global_batch")}
-    data = {"name": "s", "system": {"template": "dgx-h100", "devices": 1 if strategy == "tp1" else 4}, "workload": work, "strategy": strategy}
+    data = {
+        "name": "s",
+        "system": {"template": "dgx-h100", "devices": 1 if strategy == "tp1" else 4},
+        "workload": work,
+        "strategy": strategy,
+    }
     return crossflow.from_dict(data | {"software": "vllm"} | ({} if requests is None else {"requests": requests}))
 
 
@@ -64,10 +76,10 @@ def test_one_adapter_for_all_is_the_model_with_thin_products_beside():
 
 def test_more_adapters_more_of_their_requests_and_higher_ranks_are_never_faster():
     for rows in (
-        [{"count": count} for count in (1, 4, 32, 256)],
-        [{"count": 64, "skew": skew} for skew in (2.0, 1.0, 0.0)],
-        [{"count": 64, "share": share} for share in (0.1, 0.5, 1.0)],
-        [{"count": 64, "slots": slots} for slots in (1, 8, 64)],
+        [{"count": count} for count in (1, 8, 256)],
+        [{"count": 64, "skew": skew} for skew in (2.0, 0.0)],
+        [{"count": 64, "share": share} for share in (0.1, 1.0)],
+        [{"count": 64, "slots": slots} for slots in (1, 64)],
     ):
         times = [steady(row)["tpot_s"] for row in rows]
         assert all(one < other for one, other in pairwise(times)), rows
@@ -78,10 +90,49 @@ def test_more_adapters_more_of_their_requests_and_higher_ranks_are_never_faster(
 @pytest.mark.parametrize(("strategy", "ranks"), [("tp1", 1), ("tp1-pp4", 4)])
 def test_memory_holds_as_many_adapters_as_there_are_slots(strategy, ranks):
     plain, few, all_ = (
-        crossflow.predict(scenario(row, strategy)).to_dict()["memory"]["weights_bytes"] for row in (None, {"count": 64, "slots": 8}, {"count": 64})
+        crossflow.predict(scenario(row, strategy)).to_dict()["memory"]["weights_bytes"]
+        for row in (None, {"count": 64, "slots": 8}, {"count": 64})
     )
     assert few - plain == pytest.approx(8 * 2 * OWN / ranks, rel=1e-9)
     assert all_ - plain == pytest.approx(64 * 2 * OWN / ranks, rel=1e-9)
+
+
+@pytest.mark.parametrize("kind", ["vllm", "tensorrt-llm"])
+@pytest.mark.parametrize(("pages", "slots"), [(10**6, 4), (150, 4), (10**6, 1), (10**6, 12)])
+def test_jumps_with_slots_of_adapters_are_what_single_steps_are(kind, pages, slots):
+    """Requests without a slot wait and let others pass; of idle adapters the one that was used longest ago goes."""
+    trace, steps = poisson(20.0, 120), table()
+    chosen = (np.random.default_rng(5).integers(0, 13, len(trace)) - 1).tolist()
+    limits = {"chunk": 2048, "requests": 64, "pages": pages, "page": 16}
+    engine = Replica(steps, Limits(**limits), POLICIES[kind], PrefixCache(1), AdapterSlots(chosen, slots, 0.03))
+    found = through(trace, engine)
+    naive = naive_service.Naive(steps, kind, adapters=chosen, slots=slots, fetch_adapter=0.03, **limits)
+    items, single = naive_service.run(trace, naive)
+    assert found.first == pytest.approx([each.first for each in items], rel=1e-9)
+    assert found.last == pytest.approx([each.last for each in items], rel=1e-9)
+    assert found.jumps[0].steps.sum() == single
+    assert found.loads == naive.loads
+    assert (found.loads == 0) == (slots == 12)  # as many as adapters
+
+
+def test_replays_agree_with_the_steady_state_and_load_what_has_no_slot():
+    drawn = {"arrivals": {"law": "poisson", "rate": "8 1/s"}, "count": 250, "prompt": 500, "output": 200, "seed": 1}
+    closed = steady({"count": 64}, serving={"arrival_rate": "8 1/s"})
+    all_, few, skewed = (crossflow.serve(scenario(row, requests=drawn)) for row in (
+        {"count": 64}, {"count": 64, "slots": 24}, {"count": 64, "slots": 24, "skew": 1.5}))  # fmt: skip
+    assert all_.latency["tpot_s"]["mean"] == pytest.approx(closed["tpot_s"], rel=0.05)
+    assert all_.found.loads == 0 < skewed.found.loads < few.found.loads
+    assert few.latency["ttft_s"]["mean"] > all_.latency["ttft_s"]["mean"]
+    assert few.to_dict()["adapter_loads"] == few.found.loads
+    assert crossflow.serve(scenario(requests=drawn)).to_dict()["adapter_loads"] is None
+
+
+def test_prompts_share_blocks_only_with_those_of_their_adapter():
+    talk = {"arrivals": {"law": "poisson", "rate": "4 1/s"}, "count": 150, "prompt": 500, "output": 20, "seed": 1,
+            "shared_prefix": {"tokens": 400}}  # fmt: skip
+    one, many = (crossflow.serve(scenario({"count": count}, requests=talk)).cache["hit_rate"] for count in (1, 64))
+    assert one == pytest.approx(400 / 900, rel=0.01)  # of all but the first
+    assert 0.1 < many < one - 0.1
 
 
 @pytest.mark.parametrize(

@@ -133,6 +133,7 @@ FAILING = {**STEADY, "workload.serving.failures": {"mean_time": "60 s", "repair"
 SCALING = {**STEADY, "workload.serving.autoscale": {"least": 1, "start": "5 s", "up": 8, "down": 1}}
 TIERS = {**STEADY, "workload.serving.host_cache": [{"capacity": "64 GiB", "bandwidth": "50 GB/s"}]}
 CROWDED = {**STEADY, "workload.output": 30000, "workload.global_batch": 2048}
+LORA = {**STEADY, "workload.adapters": {"rank": 16}, "workload.serving": {"adapters": {"count": 4}}}
 GUESSING = {**STEADY, "workload.serving": {"speculation": {"tokens": 2, "acceptance": 0.5}}}
 DRAFTED = {
     **STEADY,
@@ -273,6 +274,7 @@ TRANSFORMER = {
     "serving.speculation.draft.tp": When(1, DRAFTED), "serving.speculation.draft.dtype": When("fp8", DRAFTED), "serving.prefill.strategy": When("tp2", READERS),
     **{f"serving.guided.{key}": When(value, GUIDED) for key, value in {"token": "9 ms", "share": 0.2, "overlapped": True}.items()},
     "serving.prefill.workers": When(3, READERS),
+    **{f"serving.adapters.{key}": When(value, LORA) for key, value in {"count": 9, "share": 0.5, "skew": 1.0, "slots": 2}.items()},
     "serving.router": When("prefix", STEADY), "serving.cache_tokens": When(5000, STEADY),
     "serving.host_cache.capacity": When("256 GiB", HELD), "serving.host_cache.bandwidth": When("5 GB/s", HELD),
     **{f"serving.failures.{key}": When(value, FAILING) for key, value in {

@@ -10,6 +10,7 @@ A model knows neither devices nor strategies.
 
 # What other wings may import, by module; all else is this wing's own.
 DOORS = {
+    "adapters": ("used_by",),
     "dlrm": ("DLRM_LAYERS", "Dlrm", "DlrmJob", "DlrmLayer", "Linear", "SHARDERS", "SPLITS", "Sharder", "ShardingRule", "TableSplit",
         "Tables"),
     "fleet": ("AutoscaleSpec", "FailuresSpec"),

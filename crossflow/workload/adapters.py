@@ -71,7 +71,9 @@ class AdapterMix:
         """
         columns = np.broadcast_arrays(*map(np.asarray, (self.count, self.share, self.skew, self.slots, requests)))
         rows, place = np.unique(np.stack([column.ravel() for column in columns], axis=-1).astype(float), axis=0, return_inverse=True)
-        found = [min(float(-np.expm1(many * np.log1p(-used_by(count, share, skew))).sum()), slots) for count, share, skew, slots, many in rows]
+        found = [
+            min(float(-np.expm1(many * np.log1p(-used_by(count, share, skew))).sum()), slots) for count, share, skew, slots, many in rows
+        ]
         return np.array(found)[place.ravel()].reshape(columns[0].shape)
 
 

@@ -158,6 +158,11 @@ class ReplayFigures:
         """Times that a request lost its room in the cache and was computed anew. [1]"""
         return int(self.found.evicted.sum()) - self.moved
 
+    @property
+    def adapter_loads(self) -> int | None:
+        """Adapters that engines fetched from their hosts; None where a service has none. [1]"""
+        return None if self.scenario.job().adapters is None else self.found.loads
+
     @functools.cached_property
     def utilisation(self) -> tuple[float, ...]:
         """Share of the time that it is paid for in which each engine works, those that only read first. [1]"""

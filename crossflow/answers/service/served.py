@@ -126,7 +126,7 @@ class ServedRequests(ReplayFigures, PlainData, Tabular):
             "output_tokens_per_s": self.output_tokens_per_second, "span_s": self.span,
             "warm_up_s": None if math.isnan(self.phases.filled) else self.phases.filled,  # running statistics do not know it
             "cool_down_s": self.phases.emptied, "cache": dict(self.cache), "queue": dict(self.queue), "preemptions": self.preemptions,
-            "failures": None if self.availability is None else dict(self.availability),
+            "adapter_loads": self.adapter_loads, "failures": None if self.availability is None else dict(self.availability),
             "replicas": None if self.running is None else dict(self.running), "utilisation": list(self.utilisation),
             "classes": list(self.classes),
             "cost": dict(self.cost), "energy_j": self.energy,

@@ -44,6 +44,7 @@ class EngineSpans:
     paid: tuple[Array, ...]  # spans of time in which each engine is paid for, shape (spans, 2), open ones infinite. [s]
     broken: tuple[Array, ...]  # spans in which it has failed. [s]
     lost: float = 0.0  # tokens that were computed, and that failures lost. [1]
+    loads: int = 0  # adapters that engines have fetched from their hosts. [1]
 
     @property
     def window(self) -> tuple[float, float]:

@@ -15,6 +15,7 @@ import math
 from collections import deque
 from collections.abc import Sequence
 
+from crossflow.engine.service.adapters import AdapterSlots
 from crossflow.engine.service.cache import FarBlock, PrefixCache
 from crossflow.engine.service.dealing import StepRoom, dealt
 from crossflow.engine.service.policies import AFTER, CLIP, FALLS, LEAST_SHARE, SHARE, Policy
@@ -32,8 +33,8 @@ class Replica:
     Between `plan` and `finish` a jump runs: so many `steps`, the first of which takes `first`, each other `slope` more than the one before.
     """
 
-    def __init__(self, table: StepTable, limits: Limits, policy: Policy, cache: PrefixCache) -> None:
-        self.table, self.limits, self.policy, self.cache = table, limits, policy, cache
+    def __init__(self, table: StepTable, limits: Limits, policy: Policy, cache: PrefixCache, adapters: AdapterSlots | None = None) -> None:
+        self.table, self.limits, self.policy, self.cache, self.adapters = table, limits, policy, cache, adapters
         self.waiting = queue_of(policy.order)
         self.ranked = policy.order == "priority"
         self.reading: deque[Ticket] = deque()
@@ -94,7 +95,7 @@ class Replica:
     def take(self, ticket: Ticket, now: float) -> bool:
         """Put a request into the queue; whether the next step may admit it."""
         self._count(1, now)
-        free = not self.refused and not self.waiting and self._at_work() < self.limits.requests
+        free = not self.refused and (not self.waiting or self.adapters is not None) and self._at_work() < self.limits.requests
         self.waiting.append(ticket)
         if self.ranked and self.waiting[0] is ticket:  # for which there may be room where the one behind it found none
             self.refused = False
@@ -183,6 +184,8 @@ class Replica:
     def forget(self) -> None:
         """Empty the cache of an engine without requests."""
         self.cache = PrefixCache(self.cache.size, self.cache.beyond)
+        if self.adapters is not None:
+            self.adapters.fill()
 
     # ---------------------------------------------------------------------------------------- what comes next
 
@@ -259,7 +262,8 @@ class Replica:
         self.slope, self.keys, self.tokens = slope * pace, 0.0, 0
         if (upto - self.mean) / pace < steps - 1:
             steps = int((upto - self.mean) / pace) + 1
-        self.steps = self._with_room(steps)
+        self.steps = self._with_room(1 if self.fetched else steps)
+        self.first, self.fetched = self.first + self.fetched, 0.0
         self.ends = self.since + self.lasts(self.steps)
 
     def lasts(self, steps: int) -> float:
@@ -414,7 +418,9 @@ class Replica:
         return found
 
     def _give_back(self, ticket: Ticket) -> None:
-        """Free the pages of a request."""
+        """Free the pages of a request, and the slot of its adapter."""
+        if self.adapters is not None:
+            self.adapters.free(ticket.index)
         self.pages -= ticket.pages
         if ticket.shared:
             self.pages -= self.cache.free(ticket.hashes)
@@ -427,14 +433,24 @@ class Replica:
         if not (self.reading or (self.waiting and not self.refused and not self.crowded)):
             return []
         pieces, room, kept = self._begun(now)
+        aside: list[Ticket] = []
         while not self.crowded and room.most > 0 and self.waiting and not self.refused and (self.limits.reads or self.waiting[0].evicted):
+            if self._lacks_slot(self.waiting[0]):
+                aside.append(self.waiting.popleft())
+                continue
             piece = self._admit(self.waiting[0], room.most, kept, now)
             if not piece:
                 break
             if piece != ASIDE:
                 pieces.append((self.reading[-1], piece))
                 room.take(piece)
+        for ticket in reversed(aside):
+            self.waiting.appendleft(ticket)
         return pieces
+
+    def _lacks_slot(self, ticket: Ticket) -> bool:
+        """Whether a request waits for a slot of its adapter, and lets others pass."""
+        return self.adapters is not None and not self.adapters.room(ticket.index)
 
     def _begun(self, now: float) -> tuple[list[ReadPiece], StepRoom, int]:
         """Pieces of prompts that were begun, what is left of the step, and pages that it writes into. [1]"""
@@ -549,6 +565,8 @@ class Replica:
         if len(self.running) > 64 + 4 * self._at_work():  # so that those that have left take no room
             self._forget_gone()
         self._grow(ticket, own)
+        if self.adapters is not None:
+            self.fetched += self.adapters.take(ticket.index)
 
     def _has_room(self, ticket: Ticket, hits: int, wanted: int, kept: int) -> bool:
         """Whether a request may be admitted that must find so many pages."""
@@ -566,7 +584,7 @@ class Replica:
             ticket = self.waiting[0]
             own = self._own(ticket, ticket.prompt + ticket.output - 1 if self.policy.room == "whole" else ticket.need)
             kept = self._growing() - (-(ticket.need + self._tokens_of(1)) // self.limits.page) + -ticket.need // self.limits.page
-            if self._at_work() >= self.limits.requests or not self._has_room(ticket, ticket.need, own, kept):
+            if self._at_work() >= self.limits.requests or not self._has_room(ticket, ticket.need, own, kept) or self._lacks_slot(ticket):
                 self.refused = True
                 return
             self._enter(ticket, ticket.need, own, now)
