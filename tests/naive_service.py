@@ -13,7 +13,7 @@ class Item:
         self.cached, self.need, self.wrote = 0, prompt, 0
         self.text, self.hashed, self.hits = (), 0, None  # hashes of all its blocks, and how many of them are asked for
         self.first = self.last = None
-        self.evicted = 0
+        self.evicted = self.away = 0
 
     @property
     def writes(self):
@@ -46,9 +46,12 @@ class Naive:
         adapters=None,
         slots=0,
         fetch_adapter=0.0,
+        swap=None,
+        swap_tokens=np.inf,
     ):
         self.pace, self.rounds = pace, 0  # tokens that a step gives a request in the mean, and steps that gave some
         self.draw = draw  # in the place of the mean, of a request in a step
+        self.swap, self.swap_tokens, self.swaps, self.stall = swap, swap_tokens, 0, 0.0
         self.adapters, self.slots, self.fetch_adapter = adapters, slots, fetch_adapter  # adapter of each request, -1 of one without
         self.there, self.loads = [*range(slots)][::-1], 0  # adapters in memory, of idle ones the oldest first
         self.beyond, self.fetch, self.tiers = beyond, fetch, [[] for _ in beyond]
@@ -129,8 +132,12 @@ class Naive:
             self.there.append(adapter)
 
     def evict(self, item):
-        self.leave(item, item.writes and self.kind == "vllm")
-        item.need, item.cached = item.prompt + item.wrote, 0
+        away = sum(each.away for each in self.waiting)
+        swapped = item.cached if self.swap is not None and item.writes and away + item.cached <= self.swap_tokens else 0
+        self.leave(item, item.writes and self.kind == "vllm" and not swapped)
+        item.need, item.cached, item.away = item.prompt + item.wrote, 0, swapped
+        if swapped:
+            self.stall, self.swaps = self.stall + swapped * self.swap, self.swaps + 1
         item.evicted += 1
         self.waiting.insert(0, item) if self.kind != "sglang" else self.waiting.append(item)
         self.sort()
@@ -217,6 +224,19 @@ class Naive:
             if self.lacks(item):
                 passed.append(self.waiting.pop(0))
                 continue
+            if item.away:
+                item.cached, item.need = item.away, item.away
+                room, grown = self.has_room(item, item.away, kept + taken), self.pages_of(item, item.away + 1)
+                item.cached = 0
+                if len(self.held()) >= self.most or not room or grown > self.free() - kept - taken:
+                    item.need, self.full = item.prompt + item.wrote, True
+                    break
+                self.running.append(self.waiting.pop(0))
+                self.stall += item.away * self.swap
+                item.cached, item.away = item.away, 0
+                self.free_of(taken)
+                budget, kept = self.beside(sum(tokens for _, tokens in pieces)) if mixed else (budget, kept)
+                continue
             hits = self.found(item)
             piece = min(item.need - hits, budget)
             if self.kind == "tensorrt-llm" and piece < item.need - hits and not (item.evicted and budget == self.chunk):
@@ -283,7 +303,7 @@ class Naive:
         masks = len(writers) * self.table.mask
         time = max(time, masks) if self.table.masks_beside else time + masks
         end = now + (max(time, self.load) if self.kind == "sglang" else time + self.load)
-        self.load = 0.0
+        end, self.load, self.stall = end + self.stall, 0.0, 0.0
         given = self.given()
         self.rounds += bool(writers)
         for item in writers:

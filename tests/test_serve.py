@@ -313,9 +313,14 @@ def test_a_second_tier_keeps_what_the_cache_gives_up():
     assert size == pytest.approx(32 * 2 * 8 * 128 * 2)  # layers x keys and values x heads x elements x bytes of Llama 3 8B
 
 
-@pytest.mark.parametrize("key", ["router", "cache_tokens", "host_cache"])
+@pytest.mark.parametrize("key", ["router", "cache_tokens", "host_cache", "preemption_mode"])
 def test_a_steady_state_says_that_keys_of_a_replay_change_nothing(key):
-    value = {"router": "prefix", "cache_tokens": 1000, "host_cache": {"capacity": "1 GiB", "bandwidth": "1 GB/s"}}[key]
+    value = {
+        "preemption_mode": "swap",
+        "router": "prefix",
+        "cache_tokens": 1000,
+        "host_cache": {"capacity": "1 GiB", "bandwidth": "1 GB/s"},
+    }[key]
     found = crossflow.predict(scenario(None, prompt=100, output=20, global_batch=4, serving={key: value}))
     assert any(f"serving.{key}" in note and "only a replay" in note for note in found.notes)
 

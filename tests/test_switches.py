@@ -275,7 +275,8 @@ TRANSFORMER = {
     **{f"serving.guided.{key}": When(value, GUIDED) for key, value in {"token": "9 ms", "share": 0.2, "overlapped": True}.items()},
     "serving.prefill.workers": When(3, READERS),
     **{f"serving.adapters.{key}": When(value, LORA) for key, value in {"count": 9, "share": 0.5, "skew": 1.0, "slots": 2}.items()},
-    "serving.router": When("prefix", STEADY), "serving.cache_tokens": When(5000, STEADY),
+    "serving.router": When("prefix", STEADY), "serving.cache_tokens": When(5000, STEADY), "serving.preemption_mode": When("swap", STEADY),
+    "serving.swap_space": When("4 GiB", {**STEADY, "workload.serving": {"preemption_mode": "swap"}}),
     "serving.host_cache.capacity": When("256 GiB", HELD), "serving.host_cache.bandwidth": When("5 GB/s", HELD),
     **{f"serving.failures.{key}": When(value, FAILING) for key, value in {
         "mean_time": "9 s", "repair": "2 s", "keeps_output": False, "seed": 1}.items()},
@@ -309,7 +310,7 @@ SINGLE = {
     "placement": When(["tp", "dp", "pp"], {"strategy.kp1": 2, "strategy.dp": 2}),
 }  # a product is one layer
 REPLAYED = (  # what tests of replays vary
-    "router", "cache_tokens", *(f"host_cache.{key}" for key in ("capacity", "bandwidth", "0.capacity", "0.bandwidth")),
+    "router", "cache_tokens", "preemption_mode", "swap_space", *(f"host_cache.{key}" for key in ("capacity", "bandwidth", "0.capacity", "0.bandwidth")),
     *(f"failures.{key}" for key in ("mean_time", "repair", "keeps_output", "seed")),
     *(f"autoscale.{key}" for key in ("least", "start", "signal", "up", "down", "interval", "cooldown")),
 )  # fmt: skip

@@ -849,8 +849,7 @@ class _BlockBuilder:
         if np.any(matrix.adapters):  # one for each of what the model joins
             often, n = float(matrix.adapters), n / matrix.adapters
             if self.job.adapters is not None:
-                self._served_adapter(unit, matrix, Product(m=tokens, n=n, k=k, batch=copies, wide=True), often)
-                return
+                return self._served_adapter(unit, matrix, Product(m=tokens, n=n, k=k, batch=copies, wide=True), often)
         forward: BlockPhase = "end" if end else "forward"
         wide = unit in self.wide or matrix.name in WIDE or bool(np.any(matrix.adapters))
         stored = "" if wide else self.job.widened_of(self.stored.get(unit, ""))

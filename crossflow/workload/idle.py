@@ -20,7 +20,15 @@ _TRAINED = {
     "exchange.backward": "sends gradients of embeddings", "exchange.bucket": "reduces gradients",
 }  # fmt: skip
 
-_REPLAYED = ("router", "cache_tokens", "host_cache", "failures", "autoscale")  # keys of `serving` that a steady state does not use
+_REPLAYED = (
+    "router",
+    "cache_tokens",
+    "host_cache",
+    "failures",
+    "autoscale",
+    "preemption_mode",
+    "swap_space",
+)  # keys of `serving` that a steady state does not use
 ONLY_REPLAYED = "only a replay of requests takes it (crossflow serve)"
 
 

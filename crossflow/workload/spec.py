@@ -700,6 +700,16 @@ class ServingSpec(FileModel):
         description="where blocks of prompts stay in a replay that the cache has no room for: a tier, or a list of tiers, each of which "
         "keeps what the one before gives up, such as the host's memory and then a disk; they are lost where absent",
     )
+    preemption_mode: Literal["recompute", "swap"] = Field(
+        "recompute",
+        description="what becomes in a replay of the keys and values of a request that loses its room in the cache: they are computed anew, "
+        "or copied to the host and back, for which steps wait (vLLM's --preemption-mode)",
+    )
+    swap_space: HostBytes | None = Field(
+        None,
+        description="host memory of a device that `preemption_mode: swap` may fill, such as 4 GiB; what has no room there is computed "
+        "anew; without an end where absent",
+    )
     cache_tokens: Dimension | None = Field(
         None,
         description="tokens that the cache of a replica holds in a replay (`crossflow serve`), as the log of an engine says; what there "
@@ -723,6 +733,8 @@ class ServingSpec(FileModel):
 
     @model_validator(mode="after")
     def _apart(self) -> Self:
+        if self.swap_space is not None and self.preemption_mode != "swap":
+            raise ValueError("swap_space: only preemption_mode: swap uses it; give that, or leave it out")
         if "prefill" in self.pools:
             raise ValueError("pools: prefill is the pool of workers for prompts (serving.prefill); give these engines another name")
         return self

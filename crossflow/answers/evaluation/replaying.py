@@ -421,6 +421,8 @@ class _Site:
         runs_on, fleet, layout = ground.machine, ground.fleet, ground.layout
         trace, service, habits = self.trace, self.service, runs_on.stack.engine
         longest = int((trace.prompt + trace.output).max())
+        assert isinstance(self.scenario.workload, TransformerSpec)
+        serving = self.scenario.workload.serving
         chunk, stages = (int(service.chunk[0]), int(layout.pp[0])) if writes else (int(trace.prompt.max()), 1)
         most = min(int(service.most[0]) if writes else 1, len(trace))
         replicas = Replicas(
@@ -439,8 +441,11 @@ class _Site:
         room, size, held = self._tokens(layout, runs_on, chunk if writes else chunk / float(layout.pp[0]))
         pages = (self.given if writes and self.given is not None else room) // page
         tiers = self.tiers if reads and size else ()
+        swaps, space = writes and held > 0 and serving.preemption_mode == "swap", serving.swap_space
         limits = Limits(
             chunk=chunk, requests=most, pages=pages, page=page, written=self.job.written, reads=reads, writes=writes, microbatches=stages,
+            swap=held / float(runs_on.host_rate(layout.devices)[0]) if swaps else None,
+            swap_tokens=math.inf if space is None or not swaps else int(space / held),
             pace=float(service.gained[0]) if writes else 1.0, fetch=tuple(page * size / tier.bandwidth for tier in tiers),
         )  # fmt: skip
         return Engines(

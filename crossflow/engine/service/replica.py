@@ -24,7 +24,7 @@ from crossflow.engine.service.steps import StepTable
 from crossflow.engine.service.ticket import DROPPED, ENDED, FETCHING, NEVER, READING, WAITING, WRITING, Limits, ReadPiece, Ticket, Trail
 
 TINY = 1e-9  # of a token, of rounding. [1]
-ASIDE = -1  # in the place of tokens that a step reads: of a request that waits for blocks of its prompt
+ASIDE = -1  # in the place of tokens that a step reads: of a request that waits for blocks of its prompt, or that needs none
 
 
 class Replica:
@@ -64,6 +64,10 @@ class Replica:
         # Times of loads for which the next step waits before it begins, and of those that go along with it. [s]
         self.fetched = self.along = 0.0
         self.fetching: list[tuple[float, int, Ticket]] = []  # heap of requests that wait aside: until when, number of admission
+        self.swapped = 0  # tokens whose keys and values lie on the host. [1]
+        self.returned: list[
+            float
+        ] = []  # of requests that came back from there for the jump that runs, when they had their last tokens. [s]
         self.link = 0.0  # until when loads of those keep the link to further tiers busy. [s]
 
     # ---------------------------------------------------------------------------------------- from outside
@@ -151,6 +155,10 @@ class Replica:
     def _expel(self, ticket: Ticket, now: float, ended: float, *, keeps: bool) -> None:
         """Take a request out, and let it begin anew with what is kept of it; the last step has `ended` then. [s]"""
         begun, computed = ticket.place != WAITING, ticket.read
+        if ticket.away:  # what the host keeps for an engine is lost with it
+            self.swapped -= ticket.away
+            self.lost += ticket.away
+            ticket.away = 0
         if ticket.place == WRITING:
             more = self.step - ticket.start
             ticket.wrote, computed = ticket.wrote + more, ticket.need + more
@@ -380,7 +388,8 @@ class Replica:
         if ticket.place == WRITING:
             ticket.wrote += self.step - ticket.start
             self._stop_writing(ticket)
-            if ticket.answer is not None and self.policy.remembers:
+            self._swap_out(ticket)
+            if not ticket.away and ticket.answer is not None and self.policy.remembers:
                 known = self._remember(ticket, ticket.prompt + ticket.wrote - 1)
             if self.missed:
                 self.missed[0] = (self.missed[0][0] - 1, self.missed[0][1])
@@ -399,6 +408,30 @@ class Replica:
             most = sum(each.output for each in writing)
             done = sum(each.wrote + self.step - each.start for each in writing)
             self.share = min((done + AFTER * len(writing)) / most, 1.0) if most else SHARE
+
+    def _swap_out(self, ticket: Ticket) -> None:
+        """Copy the keys and values of a request that is evicted to the host, for which the next step waits, where there is room."""
+        swap, tokens = self.limits.swap, ticket.prompt + ticket.wrote - 1
+        if swap is not None and self.swapped + tokens <= self.limits.swap_tokens:
+            ticket.away = tokens
+            self.swapped += tokens
+            self.fetched += tokens * swap
+
+    def _swap_in(self, ticket: Ticket, kept: int, now: float) -> int:
+        """Let the head of the queue write on with what lies on the host, for which the next step waits, if it has room."""
+        tokens, swap = ticket.away, self.limits.swap or 0.0
+        own = self._own(ticket, tokens)
+        wanted = max(own, -(-(tokens + self._tokens_of(1)) // self.limits.page))
+        if self._at_work() >= self.limits.requests or not self._has_room(ticket, ticket.need, wanted, kept):
+            self.refused = True
+            return 0
+        self._enter(ticket, tokens, own, now)
+        self.swapped -= tokens
+        self.fetched += tokens * swap
+        self.returned.append(ticket.stopped)
+        ticket.away, ticket.need, ticket.stopped = 0, tokens, -1.0
+        self._begin(ticket, self.returned[-1])
+        return ASIDE
 
     def _stop_writing(self, ticket: Ticket) -> None:
         """Take a request out of those that write; `wrote` says how much was."""
@@ -496,6 +529,8 @@ class Replica:
 
     def _admit(self, ticket: Ticket, budget: int, kept: int, now: float) -> int:
         """Admit the head of the queue if it has room; tokens of its prompt that the step reads, or `ASIDE`. [1]"""
+        if ticket.away:
+            return self._swap_in(ticket, kept, now)
         hashes, away = ticket.hashes, 0.0
         blocks, far = self.cache.found(hashes) if hashes else (0, ())
         if far:
@@ -676,8 +711,10 @@ class Replica:
         wrote = self._tokens_of(steps) * n - beyond
         self.trail.rows.append((since, now, steps, n, context, self.tokens, self.keys, self.pages, len(self.waiting), wrote))
         if n and self.in_a_row:
-            self.trail.gaps.append((n * steps, (now - since) / steps))
+            self.trail.gaps.append((n * steps - len(self.returned), (now - since) / steps))
+            self.trail.gaps += [(1, now - last) for last in self.returned]  # whose first step is a jump of its own
         elif n:
             each = (now - since) / steps
             self.trail.gaps += [(many, now - before - (steps - 1) * each) for many, before in self.missed]
             self.trail.gaps.append((n * (steps - 1), each))
+        self.returned.clear()
