@@ -702,8 +702,8 @@ class ServingSpec(FileModel):
     )
     preemption_mode: Literal["recompute", "swap"] = Field(
         "recompute",
-        description="what becomes in a replay of the keys and values of a request that loses its room in the cache: they are computed anew, "
-        "or copied to the host and back, for which steps wait (vLLM's --preemption-mode)",
+        description="what becomes in a replay of the keys and values of a request that loses its room in the cache: they are computed "
+        "anew, or copied to the host and back, for which steps wait (vLLM's --preemption-mode)",
     )
     swap_space: HostBytes | None = Field(
         None,

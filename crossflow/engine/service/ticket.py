@@ -38,8 +38,8 @@ class Ticket:
     """A request on its way through an engine; what happened to it is -1 until it has."""
 
     __slots__ = (
-        "answer", "arrival", "away", "begun", "evicted", "first", "hashes", "hits", "index", "last", "moved", "need", "order", "output", "pages",
-        "place", "priority", "prompt", "read", "shared", "start", "stopped", "waited", "wrote",
+        "answer", "arrival", "away", "begun", "evicted", "first", "hashes", "hits", "index", "last", "moved", "need", "order", "output",
+        "pages", "place", "priority", "prompt", "read", "shared", "start", "stopped", "waited", "wrote",
     )  # fmt: skip
 
     def __init__(self, index: int, arrival: float, prompt: int, output: int, hashes: tuple[int, ...] = (), priority: int = 0) -> None:
