@@ -182,8 +182,8 @@ def _adapters_of(scenario: Scenario, trace: RequestTrace, seed: int) -> Index | 
     mix = scenario.job().adapters
     if mix is None:
         return None
-    shares = used_by(mix.count, mix.share, mix.skew)
-    drawn = np.searchsorted(np.cumsum(shares), np.random.default_rng([seed, 1]).random(len(trace)), side="right")
+    shares, rng = used_by(mix.count, mix.share, mix.skew), np.random.default_rng([seed, 1])
+    drawn = np.searchsorted(np.cumsum(shares), rng.random(len(trace)), side="right")
     if mix.share == 1.0:
         drawn = np.minimum(drawn, len(shares) - 1)
     chosen = np.where(drawn < len(shares), drawn, -1)
