@@ -80,7 +80,7 @@ class AdapterMix:
 def used_by(count: float, share: float, skew: float) -> Array:
     """Share of all requests that use each adapter, the most used one first, shape (count,); rounding keeps them below 1. [1]"""
     weights = np.arange(1.0, count + 1.0) ** -skew
-    return np.minimum(share * weights / weights.sum(), 1.0 - 1e-12)
+    return np.asarray(np.minimum(share * weights / weights.sum(), 1.0 - 1e-12))
 
 
 def with_adapters(model: Transformer, adapters: Adapters) -> Transformer:
