@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import crossflow
+from crossflow.answers.evaluation import evaluate
 from crossflow.base.errors import CrossflowError, SpecError
 from crossflow.engine.service.adapters import AdapterSlots
 from crossflow.engine.service.cache import PrefixCache
@@ -85,6 +86,13 @@ def test_more_adapters_more_of_their_requests_and_higher_ranks_are_never_faster(
         assert all(one < other for one, other in pairwise(times)), rows
     ranks = [steady({"count": 8}, rank=rank)["tpot_s"] for rank in (8, 64)]
     assert ranks[0] < ranks[1]
+
+
+def test_points_together_are_points_alone():
+    counts = [4, 64, 1000]
+    found = evaluate(scenario({"count": 4}), {"workload.serving.adapters.count": counts}).serving["tpot_s"]
+    assert found.tolist() == pytest.approx([steady({"count": count})["tpot_s"] for count in counts], rel=1e-9)
+    assert found[0] < found[1] < found[2]
 
 
 @pytest.mark.parametrize(("strategy", "ranks"), [("tp1", 1), ("tp1-pp4", 4)])
