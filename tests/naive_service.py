@@ -13,7 +13,7 @@ class Item:
         self.cached, self.need, self.wrote = 0, prompt, 0
         self.text, self.hashed, self.hits = (), 0, None  # hashes of all its blocks, and how many of them are asked for
         self.first = self.last = None
-        self.evicted = 0
+        self.evicted = self.away = 0
 
     @property
     def writes(self):
@@ -27,7 +27,33 @@ class Item:
 class Naive:
     """`kind`: vllm, sglang or tensorrt-llm; `whole`: room for all that will be written; `ranked`: with priorities."""
 
-    def __init__(self, table, kind, *, chunk, requests, pages, page, whole=False, ranked=False, block=1, beyond=(), fetch=()):
+    def __init__(
+        self,
+        table,
+        kind,
+        *,
+        chunk,
+        requests,
+        pages,
+        page,
+        whole=False,
+        ranked=False,
+        block=1,
+        beyond=(),
+        fetch=(),
+        pace=1.0,
+        draw=None,
+        adapters=None,
+        slots=0,
+        fetch_adapter=0.0,
+        swap=None,
+        swap_tokens=np.inf,
+    ):
+        self.pace, self.rounds = pace, 0  # tokens that a step gives a request in the mean, and steps that gave some
+        self.draw = draw  # in the place of the mean, of a request in a step
+        self.swap, self.swap_tokens, self.swaps, self.stall = swap, swap_tokens, 0, 0.0
+        self.adapters, self.slots, self.fetch_adapter = adapters, slots, fetch_adapter  # adapter of each request, -1 of one without
+        self.there, self.loads = [*range(slots)][::-1], 0  # adapters in memory, of idle ones the oldest first
         self.beyond, self.fetch, self.tiers = beyond, fetch, [[] for _ in beyond]
         self.aside, self.link, self.load = [], 0.0, 0.0  # items whose blocks come, with when; when the link is free; loads of the step
         self.block, self.idle = block, []  # pages of a hashed block, and those that nobody uses, the oldest first
@@ -84,10 +110,34 @@ class Naive:
             item.hashed = max(item.hashed, (item.prompt + item.wrote - 1) // (self.block * self.page))
         mine = [block for block in item.text[: item.hashed] if block not in self.used()]
         self.idle = [block for block in self.idle if block not in mine] + mine[::-1]
+        self.release(item)
+
+    def in_use(self):
+        return {self.adapters[each.index] for each in self.held()} - {-1}
+
+    def lacks(self, item):
+        return self.adapters and self.adapters[item.index] not in {-1, *self.in_use()} and len(self.in_use()) >= self.slots
+
+    def use(self, item):
+        adapter = self.adapters[item.index] if self.adapters else -1
+        if adapter >= 0 and adapter not in self.there:
+            self.there.remove(next(each for each in self.there if each not in self.in_use()))
+            self.there.append(adapter)
+            self.load, self.loads = self.load + self.fetch_adapter, self.loads + 1
+
+    def release(self, item):
+        adapter = self.adapters[item.index] if self.adapters else -1
+        if adapter >= 0 and adapter not in self.in_use():
+            self.there.remove(adapter)
+            self.there.append(adapter)
 
     def evict(self, item):
-        self.leave(item, item.writes and self.kind == "vllm")
-        item.need, item.cached = item.prompt + item.wrote, 0
+        away = sum(each.away for each in self.waiting)
+        swapped = item.cached if self.swap is not None and item.writes and away + item.cached <= self.swap_tokens else 0
+        self.leave(item, item.writes and self.kind == "vllm" and not swapped)
+        item.need, item.cached, item.away = item.prompt + item.wrote, 0, swapped
+        if swapped:
+            self.stall, self.swaps = self.stall + swapped * self.swap, self.swaps + 1
         item.evicted += 1
         self.waiting.insert(0, item) if self.kind != "sglang" else self.waiting.append(item)
         self.sort()
@@ -106,12 +156,23 @@ class Naive:
     def last(self):
         return max(self.running, key=lambda each: each.turn) if self.ranked else self.running[-1]
 
+    def given(self):
+        """Tokens that the next step gives each request: the mean number, in whole ones."""
+        return int((self.rounds + 1) * self.pace + 1e-9) - int(self.rounds * self.pace + 1e-9)
+
+    @property
+    def part(self):
+        return self.rounds * self.pace - int(self.rounds * self.pace + 1e-9)
+
+    def growth(self, writers):
+        return sum(self.pages_of(each, each.cached + self.given()) - self.pages_of(each) for each in writers)
+
     def make_room(self):
         """Evict until all that write have a page for their next token."""
         gone = False
         while True:
             writers = [each for each in self.running if each.writes]
-            lacking = sum(self.pages_of(each, each.cached + 1) - self.pages_of(each) for each in writers) > self.free()
+            lacking = self.growth(writers) > self.free()
             if not lacking:
                 return gone
             gone = True
@@ -137,13 +198,12 @@ class Naive:
         if self.kind == "sglang":
             return self.chunk - read, 0
         writers = [each for each in self.running if each.writes]
-        kept = sum(self.pages_of(each, each.cached + 1) - self.pages_of(each) for each in writers)
-        return self.chunk - len(writers) - read, kept
+        return self.chunk - len(writers) - read, self.growth(writers)
 
     def chosen(self, crowded, now):
         """Pieces of prompts of the next step."""
         mixed = self.kind != "sglang"
-        pieces, taken = [], 0
+        pieces, taken, passed = [], 0, []  # those that wait for a slot, and let others pass
         budget, kept = self.beside(0)
         for item in [each for each in self.running if not each.writes]:
             piece = min(item.need - item.cached, budget)
@@ -161,6 +221,22 @@ class Naive:
             budget -= piece
         while self.waiting and budget > 0 and not crowded and not self.full:
             item = self.waiting[0]
+            if self.lacks(item):
+                passed.append(self.waiting.pop(0))
+                continue
+            if item.away:
+                item.cached, item.need = item.away, item.away
+                room, grown = self.has_room(item, item.away, kept + taken), self.pages_of(item, item.away + 1)
+                item.cached = 0
+                if len(self.held()) >= self.most or not room or grown > self.free() - kept - taken:
+                    item.need, self.full = item.prompt + item.wrote, True
+                    break
+                self.running.append(self.waiting.pop(0))
+                self.stall += item.away * self.swap
+                item.cached, item.away = item.away, 0
+                self.free_of(taken)
+                budget, kept = self.beside(sum(tokens for _, tokens in pieces)) if mixed else (budget, kept)
+                continue
             hits = self.found(item)
             piece = min(item.need - hits, budget)
             if self.kind == "tensorrt-llm" and piece < item.need - hits and not (item.evicted and budget == self.chunk):
@@ -169,6 +245,7 @@ class Naive:
                 self.full = True
                 break
             self.waiting.pop(0)
+            self.use(item)
             away = sum(self.worth(item))
             if away and self.kind == "vllm":
                 self.link = max(self.link, now) + away
@@ -187,6 +264,7 @@ class Naive:
             self.free_of(taken)
             pieces.append((item, piece))
             budget -= piece
+        self.waiting = passed + self.waiting
         return pieces
 
     def free_of(self, taken):
@@ -216,7 +294,7 @@ class Naive:
         if not pieces and not writers:
             self.share = SHARE
             return None
-        mean = sum(each.cached for each in writers) / len(writers) if writers else 0.0
+        mean = sum(each.cached for each in writers) / len(writers) + self.part if writers else 0.0
         time = self.table.line(len(writers), mean)[0] if not self.table.mask else self.table.line(len(writers), mean, alone=False)[0]
         if pieces:
             tokens = sum(piece for _, piece in pieces)
@@ -225,10 +303,13 @@ class Naive:
         masks = len(writers) * self.table.mask
         time = max(time, masks) if self.table.masks_beside else time + masks
         end = now + (max(time, self.load) if self.kind == "sglang" else time + self.load)
-        self.load = 0.0
+        end, self.load, self.stall = end + self.stall, 0.0, 0.0
+        given = self.given()
+        self.rounds += bool(writers)
         for item in writers:
-            item.cached += 1
-            self.wrote(item, end)
+            tokens = given if self.draw is None else self.draw()
+            item.cached += tokens
+            self.wrote(item, end, tokens)
         for item, piece in pieces:
             item.cached += piece
             if item.cached >= item.need:
@@ -243,8 +324,8 @@ class Naive:
         self.full = self.full and not gone
         return end
 
-    def wrote(self, item, now):
-        item.wrote += 1
+    def wrote(self, item, now, tokens=1):
+        item.wrote = min(item.wrote + tokens, item.output)
         if item.first is None:
             item.first = now
         if item.wrote >= item.output:

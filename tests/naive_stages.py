@@ -17,7 +17,9 @@ class Asked:
 def run(trace, table, *, stages, chunk):
     """Times to the first token, and times per token after it, of all requests."""
     items = [Asked(*each) for each in zip(trace.arrival, trace.prompt, trace.output, strict=True)]
-    waiting, free, batches, now = list(items), [], [], 0.0
+    heirs = {id(items[other]): items[i] for i, other in enumerate(trace.follows) if other >= 0}  # come when another ends
+    free, batches, now = [], [], 0.0
+    waiting = [item for item, other in zip(items, trace.follows, strict=True) if other < 0]
     reading, ready = [], np.zeros(stages)  # prompts that were begun and are in no batch; when each stage is free
     while waiting or free or reading or batches:
         if len(batches) == stages or not (free or reading or (waiting and waiting[0].arrival <= now)):
@@ -37,6 +39,9 @@ def run(trace, table, *, stages, chunk):
             for item in [*written, *(item for item, _ in pieces)]:
                 if item.wrote >= item.output:
                     item.last = end
+                    if id(item) in heirs:
+                        heirs[id(item)].arrival = end
+                        waiting.append(heirs[id(item)])
                 else:
                     (free if item.wrote else reading).append(item)
             continue

@@ -170,12 +170,12 @@ def test_a_run_of_a_known_number_of_requests_is_waves_and_a_last_one(read):
 
 
 def test_a_served_row_has_its_stages(read):
-    """They are about as fast as as many ranks, but for rounds that wait for the microbatch that reads a prompt."""
+    """They are about as fast as as many ranks: prompts of requests that begin and end together hide behind each other."""
     rows = [
         f"trtllm-perf-overview,trt-llm 1.0,h100-80gb,2,llama-3.3-70b,{tp},{pp},fp8,1000,1000,max,,,,4000,\n" for tp, pp in ((1, 2), (2, 1))
     ]
     stages, ranks = read("serving_latency", SERVED + "".join(rows)).predicted
-    assert ranks < stages < 1.3 * ranks
+    assert ranks < stages < 1.2 * ranks
 
 
 RUNS = "id,source,engine,engine_version,model,device,mode,isl,osl,concurrency,batch,tp,pp,precision,ttft_ms,tpot_ms\n"

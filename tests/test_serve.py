@@ -3,6 +3,7 @@
 import gzip
 import itertools
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -10,7 +11,7 @@ import pytest
 import crossflow
 from crossflow.__main__ import main
 from crossflow.answers.evaluation.replay_statistics import confidence, half_of_mean, mean_inside, spread
-from crossflow.answers.evaluation.replaying import replayed_scenario
+from crossflow.answers.evaluation.replaying import engines_of, replayed_scenario
 from crossflow.base.errors import CrossflowError
 from crossflow.engine.runs.service import layers_read
 from crossflow.workload.requests.record import RequestTrace
@@ -27,11 +28,11 @@ def scenario(requests=DRAWN, strategy="tp1", software="vllm", system=None, **wor
     return crossflow.from_dict(data | ({} if requests is None else {"requests": requests}))
 
 
-def steady(rate, prompt=1000, output=200, **workload):
+def steady(rate, prompt=1000, output=200, count=20_000, **workload):
     """The same service in closed form, and the requests that it is about."""
     serving = {"arrival_rate": f"{rate} 1/s", **workload.pop("serving", {})}
     found = scenario(None, prompt=prompt, output=output, serving=serving, **workload)
-    rng, count = np.random.default_rng(1), 20_000
+    rng = np.random.default_rng(1)
     trace = RequestTrace.of(np.cumsum(rng.exponential(1.0 / rate, count)), np.full(count, prompt), np.full(count, output))
     return crossflow.predict(found).serving, crossflow.serve(found, trace)
 
@@ -60,16 +61,20 @@ def test_workers_that_read_have_the_times_of_the_closed_form():
 
 @pytest.mark.thorough
 def test_speculation_gives_the_tokens_of_the_closed_form():
-    closed, found = steady(6.0, serving={"speculation": {"tokens": 3, "acceptance": 0.7, "cost": 0.02}})
-    assert found.latency["tpot_s"]["p50"] == pytest.approx(closed["tpot_p50_s"], rel=0.04)
+    closed, found = steady(6.0, count=6000, serving={"speculation": SPECULATION})
+    assert found.latency["tpot_s"]["p50"] == pytest.approx(closed["tpot_p50_s"], rel=0.03)
+    assert found.latency["ttft_s"]["mean"] == pytest.approx(closed["ttft_s"], rel=0.02)
+    assert found.latency["ttft_s"]["p50"] == pytest.approx(closed["ttft_p50_s"], rel=0.03)
+    assert found.latency["itl_s"]["p99"] == pytest.approx(closed["itl_p99_s"], rel=0.05)  # of steps, not of tokens
     assert any("mean number of tokens" in note for note in found.notes)
 
 
 @pytest.mark.thorough
 def test_a_draft_model_guesses_in_events_as_in_the_closed_form():
     serving = {"speculation": {"tokens": 3, "acceptance": [0.9, 0.7, 0.5], "draft": {"model": "mpt-1b"}}}
-    closed, found = steady(6.0, serving=serving)
+    closed, found = steady(6.0, count=6000, serving=serving)
     assert found.latency["tpot_s"]["p50"] == pytest.approx(closed["tpot_p50_s"], rel=0.04)
+    assert found.latency["ttft_s"]["mean"] == pytest.approx(closed["ttft_s"], rel=0.03)
     plain = crossflow.serve(scenario())
     assert crossflow.serve(scenario(serving=serving)).cache["tokens"] < 0.9 * plain.cache["tokens"]
 
@@ -130,7 +135,7 @@ def test_equal_requests_have_the_times_of_the_closed_form_on_pipeline_stages_too
     closed, served = crossflow.predict(found).serving, crossflow.serve(found, trace)
     for figure in ("mean", "p50"):
         assert served.latency["tpot_s"][figure] == pytest.approx(closed["tpot_s" if figure == "mean" else "tpot_p50_s"], rel=0.02)
-    if not serving:
+    if serving in ({}, {"speculation": SPECULATION}):
         assert served.latency["ttft_s"]["p50"] == pytest.approx(closed["ttft_p50_s"], rel=0.02)
         assert served.latency["ttft_s"]["p99"] == pytest.approx(closed["ttft_p99_s"], rel=0.15)
 
@@ -150,6 +155,40 @@ def test_the_fullest_microbatch_reads_what_rounds_one_by_one_have(stages, steps,
     times = np.array(1.0 / mean), np.array(ratio / mean)
     found = layers_read(*map(np.array, (rate * mean, float(steps), float(stages), float(room))), times)
     assert float(found[0]) == pytest.approx(np.mean(fullest), rel=0.03)
+
+
+@pytest.mark.parametrize(
+    ("strategy", "users", "spread", "times", "first"),
+    [("tp1-pp4", 32, 0.0, 0.01, 0.02), ("tp2", 32, 0.0, 0.02, 0.03), ("tp1-pp2", 8, 0.0, 0.01, 0.02), ("tp1-pp4", 32, 0.4, 0.07, 0.13)],
+)
+def test_users_who_begin_together_stay_together_where_their_requests_are_equal(strategy, users, spread, times, first):
+    """And mix where these differ: then a steady state of prompts that come at random is right."""
+    devices, count = 2 * (1 + ("pp4" in strategy)), 8 * users
+    found = scenario(
+        None, strategy=strategy, system={"template": "dgx-h100", "devices": devices}, prompt=1000, output=200, global_batch=users,
+        serving={"together": not spread},
+    )  # fmt: skip
+    output = np.round(200 * (1.0 + spread * (np.random.default_rng(0).random(count) - 0.5)))
+    trace = RequestTrace.of(np.zeros(count), np.full(count, 1000), output)
+    trace = replace(trace, follows=np.concatenate([np.full(users, -1), np.arange(count - users)]))
+    closed, served = crossflow.predict(found).serving, crossflow.serve(found, trace)
+    late = served.found.index >= 3 * users
+    assert served.found.times["e2e"][late].mean() == pytest.approx(closed["e2el_s"], rel=times)
+    assert served.found.times["tpot"][late].mean() == pytest.approx(closed["tpot_s"], rel=times)
+    assert served.found.times["ttft"][late].mean() == pytest.approx(closed["ttft_s"], rel=first)
+
+
+def test_prompts_of_one_length_are_points_of_the_table():
+    """A product of 1,027 rows takes an eighth more tiles than one of 1,024: a straight line over that step was 5 % off."""
+    found = scenario(
+        None, strategy="tp1-pp4", system={"template": "dgx-h100", "devices": 4}, model="llama3-70b", dtype="fp8", prompt=1000, output=200,
+        global_batch=64,
+    )  # fmt: skip
+    equal = engines_of(found, RequestTrace.of(np.zeros(200), np.full(200, 1000), np.full(200, 200))).writers.table
+    mixed = engines_of(found, RequestTrace.of(np.zeros(200), 900 + np.arange(200), np.full(200, 200))).writers.table
+    steps = [table.more(64, 4000.0, 500.0) for table in (equal, mixed)]
+    assert steps[0] < 0.97 * steps[1]
+    assert {4000.0, 8000.0, 12000.0} <= set(equal.tokens.tolist()) - set(mixed.tokens.tolist())
 
 
 def test_a_step_on_stages_adds_up_and_computes_what_its_requests_need():
@@ -284,9 +323,14 @@ def test_a_second_tier_keeps_what_the_cache_gives_up():
     assert size == pytest.approx(32 * 2 * 8 * 128 * 2)  # layers x keys and values x heads x elements x bytes of Llama 3 8B
 
 
-@pytest.mark.parametrize("key", ["router", "cache_tokens", "host_cache"])
+@pytest.mark.parametrize("key", ["router", "cache_tokens", "host_cache", "preemption_mode"])
 def test_a_steady_state_says_that_keys_of_a_replay_change_nothing(key):
-    value = {"router": "prefix", "cache_tokens": 1000, "host_cache": {"capacity": "1 GiB", "bandwidth": "1 GB/s"}}[key]
+    value = {
+        "preemption_mode": "swap",
+        "router": "prefix",
+        "cache_tokens": 1000,
+        "host_cache": {"capacity": "1 GiB", "bandwidth": "1 GB/s"},
+    }[key]
     found = crossflow.predict(scenario(None, prompt=100, output=20, global_batch=4, serving={key: value}))
     assert any(f"serving.{key}" in note and "only a replay" in note for note in found.notes)
 

@@ -74,6 +74,43 @@ def test_jumps_are_what_single_steps_are(kind, whole, rate, pages, requests):
         assert found.evicted.sum() > 3  # the case is one of a cache that is too small
 
 
+@pytest.mark.parametrize("kind", POLICIES)
+@pytest.mark.parametrize(("pace", "page", "pages"), [(2.533, 16, 10**6), (2.533, 16, 150), (3.0, 1, 2000), (1.3, 4, 500)])
+def test_jumps_with_speculation_are_what_single_steps_are(kind, pace, page, pages):
+    """Every step gives each request the mean number of tokens in whole ones; the last may give more than were asked for."""
+    trace, steps = poisson(40.0, 200), table()
+    limits = {"chunk": 512 if kind != "tensorrt-llm" else 2048, "requests": 64, "pages": pages, "page": page, "pace": pace}
+    found = through(trace, replica(steps, kind, **limits))
+    items, single = naive_service.run(trace, naive_service.Naive(steps, kind, **limits))
+    assert not found.dropped.any()
+    assert found.first == pytest.approx([each.first for each in items], rel=1e-9)
+    assert found.last == pytest.approx([each.last for each in items], rel=1e-9)
+    assert found.evicted.tolist() == [each.evicted for each in items]
+    (jumps,) = found.jumps
+    assert jumps.steps.sum() == single
+    assert found.evicted.any() == (pages < 10**6) or kind == "sglang"
+    # With a prompt comes a token, and with one that is read again, unless it was evicted before its end.
+    assert trace.output.sum() - len(trace) - found.evicted.sum() <= jumps.wrote.sum() <= trace.output.sum() - len(trace)
+
+
+@pytest.mark.parametrize("rate", [4.0, 20.0])
+def test_the_mean_number_of_guesses_stands_for_guesses_that_are_right_at_random(rate):
+    """First tokens, and times per token: a step that reads a prompt computes all guesses of those that write, and is as long as that."""
+    rng, count, acceptance = np.random.default_rng(3), 500, (0.8, 0.7, 0.6)
+    trace = RequestTrace.of(np.cumsum(rng.exponential(1 / rate, count)), np.full(count, 600), np.full(count, 101))
+    limits = {"chunk": 2048, "requests": 64, "pages": 10**6, "page": 16}
+    steps, pace = table(), 1.0 + float(np.cumprod(acceptance).sum())
+
+    def accepted():
+        return 1 + int(np.cumprod(rng.random(3) < acceptance).sum())
+
+    found = through(trace, replica(steps, pace=pace, **limits))
+    items, _ = naive_service.run(trace, naive_service.Naive(steps, "vllm", draw=accepted, **limits))
+    first, last = (np.array([getattr(each, name) for each in items]) for name in ("first", "last"))
+    assert found.times["ttft"].mean() == pytest.approx((first - trace.arrival).mean(), rel=0.02)
+    assert found.times["tpot"].mean() == pytest.approx(((last - first) / 100.0).mean(), rel=0.02)
+
+
 def ranked(rate, count, priorities=(0, 5), **more):
     """Requests that arrive at random, of classes with these priorities in turn."""
     trace = poisson(rate, count, **more)

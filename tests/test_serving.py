@@ -169,6 +169,11 @@ def test_an_engine_that_never_evicts_starts_a_request_when_all_its_output_has_ro
         ({"serving": {"prefill": {"strategy": "dp2", "workers": 1}}}, "a worker has no replicas"),
         ({"serving": {"prefill": {"strategy": "tp3", "workers": 1}}}, "serving.prefill.strategy: "),
         ({"serving": {"prefix_hits": 1.0}}, "prefix_hits"),
+        ({"serving": {"together": True, "arrival_rate": "3 1/s"}}, "requests that arrive one by one .* do not begin together"),
+        (
+            {"serving": {"together": True, "prefill": {"strategy": "tp2", "workers": 1}}},
+            "read prompts one by one; leave one of the two out",
+        ),
     ],
 )
 def test_what_cannot_be_served_is_refused(workload, sentence):

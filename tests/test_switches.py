@@ -133,6 +133,7 @@ FAILING = {**STEADY, "workload.serving.failures": {"mean_time": "60 s", "repair"
 SCALING = {**STEADY, "workload.serving.autoscale": {"least": 1, "start": "5 s", "up": 8, "down": 1}}
 TIERS = {**STEADY, "workload.serving.host_cache": [{"capacity": "64 GiB", "bandwidth": "50 GB/s"}]}
 CROWDED = {**STEADY, "workload.output": 30000, "workload.global_batch": 2048}
+LORA = {**STEADY, "workload.adapters": {"rank": 16}, "workload.serving": {"adapters": {"count": 4}}}
 GUESSING = {**STEADY, "workload.serving": {"speculation": {"tokens": 2, "acceptance": 0.5}}}
 DRAFTED = {
     **STEADY,
@@ -268,13 +269,15 @@ TRANSFORMER = {
     "adapters.rank": When(64, ADAPTED), "adapters.targets": When("query", ADAPTED), "adapters.joined": When(True, ADAPTED), "adapters.base": When("fp8", ADAPTED),
     "adapters.double": When(False, {"workload.adapters": {"rank": 16, "base": "nf4"}}),
     "frozen": "mlp", "prompt": When(512, SERVED), "output": When(256, WRITTEN),
-    "serving.arrival_rate": When("3 1/s", {**STEADY, "strategy": {"tp": 2, "dp": 8}}), "serving.chunk": When(64, STEADY), "serving.prefix_hits": When(0.5, STEADY),
+    "serving.arrival_rate": When("3 1/s", {**STEADY, "strategy": {"tp": 2, "dp": 8}}), "serving.chunk": When(64, STEADY), "serving.together": When(True, STEADY), "serving.prefix_hits": When(0.5, STEADY),
     "serving.speculation.tokens": When(5, GUESSING), "serving.speculation.acceptance": When(0.9, GUESSING),
     "serving.speculation.cost": When(0.1, GUESSING), "serving.speculation.draft.model": When("mpt-125m", DRAFTED),
     "serving.speculation.draft.tp": When(1, DRAFTED), "serving.speculation.draft.dtype": When("fp8", DRAFTED), "serving.prefill.strategy": When("tp2", READERS),
     **{f"serving.guided.{key}": When(value, GUIDED) for key, value in {"token": "9 ms", "share": 0.2, "overlapped": True}.items()},
     "serving.prefill.workers": When(3, READERS), "serving.experts.strategy": When("tp4", APART), "serving.experts.micro_batches": When(1, APART),
-    "serving.router": When("prefix", STEADY), "serving.cache_tokens": When(5000, STEADY),
+    **{f"serving.adapters.{key}": When(value, LORA) for key, value in {"count": 9, "share": 0.5, "skew": 1.0, "slots": 2}.items()},
+    "serving.router": When("prefix", STEADY), "serving.cache_tokens": When(5000, STEADY), "serving.preemption_mode": When("swap", STEADY),
+    "serving.swap_space": When("4 GiB", {**STEADY, "workload.serving": {"preemption_mode": "swap"}}),
     "serving.host_cache.capacity": When("256 GiB", HELD), "serving.host_cache.bandwidth": When("5 GB/s", HELD),
     **{f"serving.failures.{key}": When(value, FAILING) for key, value in {
         "mean_time": "9 s", "repair": "2 s", "keeps_output": False, "seed": 1}.items()},
@@ -308,7 +311,7 @@ SINGLE = {
     "placement": When(["tp", "dp", "pp"], {"strategy.kp1": 2, "strategy.dp": 2}),
 }  # a product is one layer
 REPLAYED = (  # what tests of replays vary
-    "router", "cache_tokens", *(f"host_cache.{key}" for key in ("capacity", "bandwidth", "0.capacity", "0.bandwidth")),
+    "router", "cache_tokens", "preemption_mode", "swap_space", *(f"host_cache.{key}" for key in ("capacity", "bandwidth", "0.capacity", "0.bandwidth")),
     *(f"failures.{key}" for key in ("mean_time", "repair", "keeps_output", "seed")),
     *(f"autoscale.{key}" for key in ("least", "start", "signal", "up", "down", "interval", "cooldown")),
 )  # fmt: skip

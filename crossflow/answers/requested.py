@@ -15,7 +15,7 @@ from crossflow.workload.requests.spec import RequestsSpec
 
 LEAST_OUTPUT = 2  # tokens that a request of a service in steady state writes
 # Keys of a workload that its requests say.
-_ASKED = (("prompt",), ("output",), ("global_batch",), ("serving", "arrival_rate"), ("serving", "prefix_hits"))
+_ASKED = (("prompt",), ("output",), ("global_batch",), ("serving", "arrival_rate"), ("serving", "prefix_hits"), ("serving", "together"))
 
 
 def filled(section: Document, asked: tuple[RequestsSpec, RequestTrace] | None) -> Document:

@@ -5,6 +5,9 @@ from __future__ import annotations
 import functools
 from dataclasses import dataclass
 
+import numpy as np
+
+from crossflow.base.arrays import Array
 from crossflow.cost.network import Wires
 from crossflow.cost.profile import Profile
 from crossflow.hardware.architecture.model import Architecture
@@ -29,6 +32,11 @@ class Machine:
     profile: Profile | None = None
     least: bool = False
     apart: bool = False
+
+    def host_rate(self, devices: Array) -> Array:
+        """Rate of copies between each of so many devices and its host: of its bus, and of its share of the host's memory. [B/s]"""
+        bus = self.network.host.bandwidth * self.network.parameters.pcie_efficiency
+        return np.asarray(bus if self.host is None else np.minimum(bus, self.host.bandwidth / np.minimum(self.node, devices)))
 
     @functools.cached_property
     def wires(self) -> Wires:

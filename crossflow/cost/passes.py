@@ -430,7 +430,7 @@ def host_copies(job: Job, layout: Layout, machine: Machine, kept: Array, owned: 
     host, stack = machine.host, machine.stack
     assert host is not None  # the caller has looked
     share = host.bandwidth / np.minimum(machine.node, layout.devices)
-    bus = np.minimum(machine.network.host.bandwidth * machine.network.parameters.pcie_efficiency, share)
+    bus = machine.host_rate(layout.devices)
     gradient, working = stack.gradient_size(job.element), share * host.utilisation
     optimizer, fetched = (kept_on_host(layout, what) for what in ("optimizer", "weights"))
     summed = np.maximum(optimizer * (layout.zero >= 2), fetched) * float(job.training)  # gradients summed on the host

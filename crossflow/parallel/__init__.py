@@ -13,8 +13,8 @@ Takes a model and a strategy; gives programs and what they hold. Times are of `c
 DOORS = {
     "activations": ("activations",),
     "batches": ("laid_out", "overlaps"),
-    "blocks": ("PHASES", "block_program", "ends_of", "parameters", "trained_parameters", "type_of", "unit_places", "unit_starts",
-        "units", "wide_units"),
+    "blocks": ("PHASES", "adapter_parameters", "block_program", "ends_of", "parameters", "trained_parameters", "type_of", "unit_places",
+        "unit_starts", "units", "wide_units"),
     "caches": ("cache_units", "kv_cache"),
     "dlrm": ("DlrmStep", "Embedding", "RANKS", "dlrm_memory", "dlrm_program", "embedding", "model_flops", "rank_embeddings"),
     "offload": ("Copies", "MASTER", "activations_on_host", "kept_on_host", "master_size", "states_size"),

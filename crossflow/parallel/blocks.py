@@ -41,6 +41,7 @@ from crossflow.workload.job import Chunk, Job
 from crossflow.workload.statespace import GATED, SELECTIVE, UPDATE, StateSpace
 from crossflow.workload.transformer import FEED_FORWARD, AttentionGeometry, Cut, Matrix, Part, Routing, Selection, Transformer
 
+FEWEST_GROUPS = 1e-6  # adapters that stand for none, of which no product can be priced. [1]
 MASK = 1.0  # a dropout mask is a byte an element [B]
 STATIC = ("fp8", "nvfp4")  # types whose tensors have a scale that a checkpoint knows before
 ENDS = ("embedding", "head")  # parts before the first and after the last layer; multi-token prediction layers have them too
@@ -863,6 +864,8 @@ class _BlockBuilder:
         copies, often = np.asarray(batch), ONCE
         if np.any(matrix.adapters):  # one for each of what the model joins
             often, n = float(matrix.adapters), n / matrix.adapters
+            if self.job.adapters is not None:
+                return self._served_adapter(unit, matrix, Product(m=tokens, n=n, k=k, batch=copies, wide=True), often)
         forward: BlockPhase = "end" if end else "forward"
         wide = unit in self.wide or matrix.name in WIDE or bool(np.any(matrix.adapters))
         stored = "" if wide else self.job.widened_of(self.stored.get(unit, ""))
@@ -897,6 +900,21 @@ class _BlockBuilder:
                 self._pass(unit, "weight", n * k * copies * often * self.cast)
         if np.any(matrix.adapters):
             self._adapter(unit, matrix, whole * copies, tokens * copies, kind, forward)
+
+    def _served_adapter(self, unit: str, matrix: Matrix, product: Product, often: float) -> None:
+        """A factor of the adapters of a service: rows of each adapter's requests by its own, in one kernel (SGMV, Punica, Sec. 4).
+
+        The second factor's product is added to what the weights give, which lies there. As in vLLM, ranks that share a matrix cut by rows
+        multiply their parts by the whole second factor, and the layer's own reduction adds them: no messages are needed.
+        """
+        mix = self.job.adapters
+        assert mix is not None  # who asks has looked
+        pieces = 0.0 if self.job.chunk is None else self.job.chunk.pieces
+        requests = self.layout.micro_batch + pieces
+        rows = product.m * mix.share
+        groups = np.minimum(np.maximum(mix.distinct(requests * np.ones(len(self.layout))), FEWEST_GROUPS), np.maximum(rows, FEWEST_GROUPS))
+        grouped = replace(product, m=rows / groups, batch=product.batch * groups * often, adds=matrix.name.endswith("_b"))
+        self._compute(unit, "forward", grouped)
 
     def _adapter(self, unit: str, matrix: Matrix, whole: Array, tokens: Array, kind: Type, forward: BlockPhase) -> None:
         """What goes with a factor of adapters: its part of the sums, and collectives of what lies between both factors.

@@ -1,5 +1,8 @@
 """Low-rank adapters beside weights that do not train (LoRA [1]_), which may be kept in a narrow type (QLoRA [2]_).
 
+A service has many adapters beside one model: requests of a step that use different ones are grouped, and one kernel multiplies each group
+by its own factors (SGMV [3]_).
+
 A product x W becomes x W + s (x A) B: W[k, n] stays as it is, A[k, r] and B[r, n] train. What a model joins in one matrix, queries, keys
 and values or both branches of a gated MLP, has adapters of its own for each, as in Hugging Face's PEFT, or one for all of them, as in NeMo.
 Adapters are matrices of their parts, so that all that is known of matrices holds for them too. One of a matrix that tensor ranks cut by
@@ -9,6 +12,7 @@ References
 ----------
 .. [1] Hu et al., "LoRA: Low-Rank Adaptation of Large Language Models", ICLR 2022, arXiv:2106.09685, Eq. 3.
 .. [2] Dettmers et al., "QLoRA: Efficient Finetuning of Quantized LLMs", NeurIPS 2023, arXiv:2305.14314, Sec. 3.
+.. [3] Chen et al., "Punica: Multi-Tenant LoRA Serving", MLSys 2024, arXiv:2310.18547, Sec. 4.
 """
 
 from __future__ import annotations
@@ -17,6 +21,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
+import numpy as np
+
+from crossflow.base.arrays import Array
 from crossflow.workload.transformer import AttentionGeometry, Layer, Matrix, Part, Transformer
 
 AdapterTarget = Literal["all", "attention", "query", "key", "value", "output", "mlp", "experts"]
@@ -43,6 +50,37 @@ class Adapters:
     rank: int
     targets: tuple[AdapterTarget, ...]
     joined: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class AdapterMix:
+    """Adapters of a service, and how requests use them; numbers, or arrays over design points, shape (n,)."""
+
+    count: float  # [1]
+    share: float  # of requests that use one. [1]
+    skew: float  # exponent of Zipf's law: the i-th adapter is used by a share in proportion to i^-skew of these. [1]
+    slots: float  # adapters that the memory of an engine has room for. [1]
+
+    def distinct(self, requests: Array) -> Array:
+        """Mean number of different adapters among so many requests, shape of the argument. [1]
+
+        Of requests that choose by themselves adapter i is missing with probability (1 - p_i)^n; no more are there than have a slot.
+
+        >>> AdapterMix(count=2, share=1.0, skew=0.0, slots=2).distinct(np.array([1.0, 2.0])).tolist()
+        [1.0, 1.5]
+        """
+        columns = np.broadcast_arrays(*map(np.asarray, (self.count, self.share, self.skew, self.slots, requests)))
+        rows, place = np.unique(np.stack([column.ravel() for column in columns], axis=-1).astype(float), axis=0, return_inverse=True)
+        found = [
+            min(float(-np.expm1(many * np.log1p(-used_by(count, share, skew))).sum()), slots) for count, share, skew, slots, many in rows
+        ]
+        return np.array(found)[place.ravel()].reshape(columns[0].shape)
+
+
+def used_by(count: float, share: float, skew: float) -> Array:
+    """Share of all requests that use each adapter, the most used one first, shape (count,); rounding keeps them below 1. [1]"""
+    weights = np.arange(1.0, count + 1.0) ** -skew
+    return np.asarray(np.minimum(share * weights / weights.sum(), 1.0 - 1e-12))
 
 
 def with_adapters(model: Transformer, adapters: Adapters) -> Transformer:

@@ -20,7 +20,15 @@ _TRAINED = {
     "exchange.backward": "sends gradients of embeddings", "exchange.bucket": "reduces gradients",
 }  # fmt: skip
 
-_REPLAYED = ("router", "cache_tokens", "host_cache", "failures", "autoscale")  # keys of `serving` that a steady state does not use
+_REPLAYED = (
+    "router",
+    "cache_tokens",
+    "host_cache",
+    "failures",
+    "autoscale",
+    "preemption_mode",
+    "swap_space",
+)  # keys of `serving` that a steady state does not use
 ONLY_REPLAYED = "only a replay of requests takes it (crossflow serve)"
 
 
@@ -30,7 +38,7 @@ def of_other_tasks(spec: AnySpec) -> IdleKey:
         return
     if spec.task != "training":
         for path, does in _TRAINED.items():
-            if _differs(spec, path.split(".")):
+            if _differs(spec, path.split(".")) and not (path.startswith("adapters") and _serves_adapters(spec)):
                 yield path, f"only training {does}, and task is {spec.task}"
     if isinstance(spec, TransformerSpec) and spec.arrives:
         yield "global_batch", "requests arrive (serving.arrival_rate), and as many are in flight as come and go"
@@ -39,6 +47,10 @@ def of_other_tasks(spec: AnySpec) -> IdleKey:
         yield from ((f"serving.{key}", ONLY_REPLAYED) for key in replayed)
     if isinstance(spec, TransformerSpec) and spec.task in ("training", "forward"):
         yield from ((key, f"only a service has requests, and task is {spec.task}") for key in ("prompt", "output") if getattr(spec, key))
+
+
+def _serves_adapters(spec: AnySpec) -> bool:
+    return isinstance(spec, TransformerSpec) and spec.task == "serving" and spec.serving.adapters is not None
 
 
 def _differs(spec: object, path: list[str]) -> bool:
@@ -70,6 +82,10 @@ def _unserved(spec: TransformerSpec) -> IdleKey:
         yield from (
             (f"serving.{key}", f"{tasks.get(key, 'only task: serving has it')}, and task is {spec.task}; leave it out") for key in given
         )
+    if spec.serving.together and spec.serving.arrival_rate is not None:
+        yield "serving.together", "requests that arrive one by one (serving.arrival_rate) do not begin together; leave one of the two out"
+    elif spec.serving.together and spec.serving.prefill is not None:
+        yield "serving.together", "workers of serving.prefill read prompts one by one; leave one of the two out"
 
 
 def _positions(spec: TransformerSpec) -> IdleKey:

@@ -10,7 +10,7 @@ import numpy as np
 
 from crossflow.base.arrays import Array
 from crossflow.base.formats import DTYPE_BYTES, STORED_BYTES, kept_bytes, structured
-from crossflow.workload.adapters import BaseType
+from crossflow.workload.adapters import AdapterMix, BaseType
 from crossflow.workload.frozen import Frozen
 from crossflow.workload.sides import both_sides
 from crossflow.workload.transformer import AttentionGeometry, Layer, LayerType, Transformer
@@ -72,6 +72,7 @@ class Job:
     # Time of the host for the mask of a token of one request that writes, in the mean of all, and whether it passes beside the kernels. [s]
     mask: float = 0.0
     masks_beside: bool = True
+    adapters: AdapterMix | None = None  # of a service, those of which every one has the adapters of `model`
     draft: Draft | None = None  # a model that guesses tokens for this one
     staggered: bool = False  # whether requests are at all stages of their output, rather than together at its end
 

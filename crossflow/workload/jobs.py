@@ -8,6 +8,7 @@ import numpy as np
 
 from crossflow.base.arrays import Array
 from crossflow.base.formats import DTYPE_BYTES
+from crossflow.workload.adapters import AdapterMix
 from crossflow.workload.dlrm import DlrmJob
 from crossflow.workload.frozen import frozen_layers
 from crossflow.workload.job import Draft, Job
@@ -38,10 +39,19 @@ def job_of(workload: TransformerSpec) -> Job:
         apart=workload.task == "serving" and workload.serving.prefill is not None,
         pooled=workload.step == "decode" and workload.serving.experts is not None,
         draft=_draft_of(workload),
+        adapters=_mix_of(workload),
         mask=guided.share * guided.token if guided else 0.0,
         masks_beside=guided.overlapped if guided else True,
         written=1 + (workload.serving.speculation.tokens if workload.task == "serving" and workload.serving.speculation else 0),
     )
+
+
+def _mix_of(workload: TransformerSpec) -> AdapterMix | None:
+    """Adapters of a service beside its model."""
+    own = workload.serving.adapters
+    if workload.task != "serving" or own is None:
+        return None
+    return AdapterMix(count=own.count, share=own.share, skew=own.skew, slots=own.slots or own.count)
 
 
 def _draft_of(workload: TransformerSpec) -> Draft | None:

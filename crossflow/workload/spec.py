@@ -674,6 +674,20 @@ class HostCacheSpec(FileModel):
     bandwidth: HostBandwidth = Field(description="with which blocks come back to all devices of a replica, such as 50 GB/s")
 
 
+class ServedAdaptersSpec(FileModel):
+    """Low-rank adapters that requests of a service choose between; `adapters` of the workload says what one of them is."""
+
+    count: Annotated[Dimension, Field(le=100_000)] = Field(description="how many there are")
+    share: Annotated[Probability, Field(gt=0)] = Field(1.0, description="share of the requests that use one; others use the model alone")
+    skew: NonNegativeFloat = Field(
+        0.0, description="exponent of Zipf's law by which requests choose: 0 of adapters that are all used alike, 1 where the second is "
+        "used half as often as the first",
+    )  # fmt: skip
+    slots: Dimension | None = Field(
+        None, description="adapters that the devices of a replica have room for at once (vLLM's max_loras); all of them where absent"
+    )
+
+
 class ServingSpec(FileModel):
     """How a service runs: what `task: serving` adds to `prompt`, `output` and `global_batch`, which is the number of requests in flight."""
 
@@ -682,6 +696,11 @@ class ServingSpec(FileModel):
     )
     chunk: Dimension | None = Field(None, description="tokens that a step computes at most; that of the software stack where absent")
     prefix_hits: NonNegativeFloat = Field(0.0, lt=1.0, description="share of a prompt's tokens that lie in the cache when it arrives")
+    together: bool = Field(
+        False,
+        description="whether the requests in flight all begin at once and are equally long, as those of benchmarks with fixed lengths: "
+        "they are then read and end together for ever; requests of different lengths, or that begin at different times, mix",
+    )
     speculation: SpeculationSpec | None = Field(None, description="speculative decoding")
     router: Literal["round_robin", "least_loaded", "two_choices", "prefix", "length", "class"] = Field(
         "round_robin",
@@ -693,10 +712,23 @@ class ServingSpec(FileModel):
         description="where blocks of prompts stay in a replay that the cache has no room for: a tier, or a list of tiers, each of which "
         "keeps what the one before gives up, such as the host's memory and then a disk; they are lost where absent",
     )
+    preemption_mode: Literal["recompute", "swap"] = Field(
+        "recompute",
+        description="what becomes in a replay of the keys and values of a request that loses its room in the cache: they are computed "
+        "anew, or copied to the host and back, for which steps wait (vLLM's --preemption-mode)",
+    )
+    swap_space: HostBytes | None = Field(
+        None,
+        description="host memory of a device that `preemption_mode: swap` may fill, such as 4 GiB; what has no room there is computed "
+        "anew; without an end where absent",
+    )
     cache_tokens: Dimension | None = Field(
         None,
         description="tokens that the cache of a replica holds in a replay (`crossflow serve`), as the log of an engine says; what there "
         "is room for where absent",
+    )
+    adapters: ServedAdaptersSpec | None = Field(
+        None, description="adapters that requests choose between; those of the workload are merged into the weights where absent"
     )
     guided: GuidedSpec | None = Field(None, description="guided decoding; no request is guided where absent")
     prefill: PrefillSpec | None = Field(
@@ -716,6 +748,8 @@ class ServingSpec(FileModel):
 
     @model_validator(mode="after")
     def _apart(self) -> Self:
+        if self.swap_space is not None and self.preemption_mode != "swap":
+            raise ValueError("swap_space: only preemption_mode: swap uses it; give that, or leave it out")
         if "prefill" in self.pools:
             raise ValueError("pools: prefill is the pool of workers for prompts (serving.prefill); give these engines another name")
         if "experts" in self.pools and self.experts is not None:
@@ -878,7 +912,7 @@ class TransformerSpec(_Sourced):
         for problem in _contradictions(self):
             raise ValueError(problem)
         checks: tuple[tuple[str, Callable[..., Any]], ...] = (("frozen", frozen_layers), ("wide_layers", check_entries))
-        if self.adapters and self.task == "training":
+        if self.adapters and (self.task == "training" or self.serving.adapters):
             try:
                 self.transformer()
             except ValueError as error:
@@ -1050,9 +1084,17 @@ def _contradictions(spec: TransformerSpec) -> Iterator[str]:
 
 def _contradictions_of_adapters(spec: TransformerSpec) -> Iterator[str]:
     """What low-rank adapters do not go with."""
-    own = spec.adapters
+    own, served = spec.adapters, spec.serving.adapters
+    if served and own is None:
+        yield "serving.adapters: adapters says what one of them is; give workload.adapters: {rank: 16}, or leave out serving.adapters"
     if own is None:
         return
+    if served and own.base:
+        yield "adapters.base: a service keeps weights in weight_dtype; leave out adapters.base"
+    if served and (served.slots or 0) > served.count:
+        yield f"serving.adapters.slots: there are {served.count} adapters, and slots for {served.slots}; lower it, or leave it out"
+    if served and served.skew and served.count == 1:
+        yield "serving.adapters.skew: there is one adapter, which all use alike; leave it out"
     if spec.frozen:
         yield "frozen: adapters leave all other weights as they are; leave it out"
     if own.base == "nf4" and FORMATS[spec.dtype].bits < 16:
@@ -1348,7 +1390,7 @@ def _transformer(spec: TransformerSpec) -> Transformer:
         vocabulary=spec.vocabulary or 0,
         memory_tokens=_memory_tokens(spec),
     )
-    own = spec.adapters if spec.task == "training" else None
+    own = spec.adapters if spec.task == "training" or (spec.task == "serving" and spec.serving.adapters) else None
     return with_adapters(model, Adapters(rank=own.rank, targets=own.targets, joined=own.joined)) if own else model
 
 

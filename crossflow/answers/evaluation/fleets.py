@@ -39,7 +39,7 @@ def capacity(table: StepTable, limits: Limits, trace: RequestTrace) -> float:
     time = table.more(at_once, piece * stages, 0.5 * prompt) * prompt / (piece * stages) if limits.reads else 0.0
     time += 0.0 if limits.writes else table.line(0, 0.0, alone=False)[0]
     if limits.writes:
-        time += (output - 1.0) * table.line(at_once, prompt + 0.5 * output)[0] / at_once
+        time += (output - 1.0) / limits.pace * table.line(at_once, prompt + 0.5 * output)[0] / at_once
     return 1.0 / max(time, 1e-12)
 
 

@@ -66,6 +66,7 @@ UNMEASURED: Mapping[str, str] = {
     "weight_sparsity": "2:4 sparsity of weights",
 }  # fmt: skip
 FROZEN = "no fine-tuning of some layers alone was measured in this way"
+OF_ADAPTERS = "no service with low-rank adapters was measured"
 OF_CHANGED = "the device is changed"
 OF_FAR = "no plan that keeps tensors on a second memory was measured"
 ON_CHIP = "chip without main memory"  # a kind of its own: what lies between its kernels decides, which nobody publishes
@@ -257,6 +258,8 @@ def _otherwise(scenario: Scenario, *, changed: bool) -> str:
     """What else of a scenario was not measured."""
     if any(isinstance(one, GeneratedSystem) for one in scenario.system.places.values()):
         return OF_GENERATED
+    if isinstance(scenario.workload, TransformerSpec) and scenario.workload.serving.adapters:
+        return OF_ADAPTERS
     if getattr(scenario.workload, "frozen", ()) or getattr(scenario.workload, "adapters", None):
         return FROZEN
     if changed or is_changed(scenario.document.data["system"]):

@@ -113,7 +113,7 @@ class ReplayFigures:
     @functools.cached_property
     def computed(self) -> float:
         """Tokens of prompts that were read, and tokens that were written, those that were lost again included. [1]"""
-        return sum(float((jumps.steps * jumps.writers).sum() + jumps.tokens.sum()) for jumps in self.found.jumps)
+        return sum(float(jumps.wrote.sum() + jumps.tokens.sum()) for jumps in self.found.jumps)
 
     # ---------------------------------------------------------------------------------------- throughput
 
@@ -157,6 +157,11 @@ class ReplayFigures:
     def preemptions(self) -> int:
         """Times that a request lost its room in the cache and was computed anew. [1]"""
         return int(self.found.evicted.sum()) - self.moved
+
+    @property
+    def adapter_loads(self) -> int | None:
+        """Adapters that engines fetched from their hosts; None where a service has none. [1]"""
+        return None if self.scenario.job().adapters is None else self.found.loads
 
     @functools.cached_property
     def utilisation(self) -> tuple[float, ...]:

@@ -17,13 +17,14 @@ from crossflow.answers.evaluation.layered import machine, pool_machine
 from crossflow.answers.evaluation.members import check_strategy
 from crossflow.answers.evaluation.serving import service_of
 from crossflow.answers.scenario import Scenario
-from crossflow.base.arrays import Array
+from crossflow.base.arrays import Array, Index
 from crossflow.base.errors import CrossflowError
 from crossflow.cost.machine import Machine
-from crossflow.engine.runs.memory import CACHE
+from crossflow.engine.runs.memory import CACHE, WEIGHTS, memory
 from crossflow.engine.runs.outcome import Outcome
 from crossflow.engine.runs.service import NO_ROOM, Prefill, Service, cache_room, sending_over
 from crossflow.engine.runs.service_table import Reach, Replicas, step_table
+from crossflow.engine.service.adapters import AdapterSlots
 from crossflow.engine.service.cache import PrefixCache
 from crossflow.engine.service.fleet import EnginePool, Readers, Tallied, replay, replay_tallied
 from crossflow.engine.service.policies import POLICIES, policy_of
@@ -39,10 +40,12 @@ from crossflow.parallel.batches import overlaps
 from crossflow.parallel.strategy.layout import Layout
 from crossflow.parallel.strategy.plan import Plan
 from crossflow.parallel.strategy.reading import engine_plans
+from crossflow.workload.adapters import used_by
 from crossflow.workload.job import Job
 from crossflow.workload.requests.record import RequestTrace
 from crossflow.workload.spec import HostCacheSpec, TransformerSpec
 
+FEW_LENGTHS = 2  # of prompts, for which tables of steps have points of their own
 OF_A_SERVICE = "serve replays requests through a service: give workload.task: serving, not {task}"
 
 
@@ -57,6 +60,7 @@ class Engines:
     beyond: tuple[int, ...] = ()  # pages that each further tier of its cache has room for. [1]
     held: float = 0.0  # keys and values of one token on the device that has most of them. [B]
     pool: str = ""  # of further engines; "" of the replicas of the strategy, and of workers for prompts
+    load: float = 0.0  # time in which an adapter comes from the host. [s]
     rate: float = 1.0  # mean requests that one answers in a second with as many as it has room for. [1/s]
     received: float = 0.0  # time that keys and values of a token take over its links. [s]
 
@@ -161,7 +165,7 @@ def replayed_scenario(scenario: Scenario, trace: RequestTrace, seed: int = 0) ->
 
 def tallied_scenario(scenario: Scenario, trace: RequestTrace, seed: int = 0) -> tuple[ReplayedScenario, Tallied | None]:
     """The same with running statistics in the place of what became of each request; None where no request has room."""
-    trace = _as_cached(scenario, trace)
+    trace = _as_cached(scenario, trace, seed)
     found, ready = _ready(scenario, engines_of(scenario, trace), trace, seed)
     if ready is None:
         return found, None
@@ -169,10 +173,40 @@ def tallied_scenario(scenario: Scenario, trace: RequestTrace, seed: int = 0) -> 
     return found, replay_tallied(trace, *ready, kinds)
 
 
-def _as_cached(scenario: Scenario, trace: RequestTrace) -> RequestTrace:
+def _adapters_of(scenario: Scenario, trace: RequestTrace, seed: int) -> Index | None:
+    """Adapter of every request, -1 of one that uses none, drawn by the shares of each; a turn that goes on from another has its own.
+
+    None where a service has no adapters.
+    """
+    assert isinstance(scenario.workload, TransformerSpec)
+    mix = scenario.job().adapters
+    if mix is None:
+        return None
+    shares, rng = used_by(mix.count, mix.share, mix.skew), np.random.default_rng([seed, 1])
+    drawn = np.searchsorted(np.cumsum(shares), rng.random(len(trace)), side="right")
+    if mix.share == 1.0:
+        drawn = np.minimum(drawn, len(shares) - 1)
+    chosen = np.where(drawn < len(shares), drawn, -1)
+    for i in np.flatnonzero(trace.continues).tolist():  # a request follows one that stands before it
+        chosen[i] = chosen[trace.follows[i]]
+    return chosen
+
+
+def _apart(trace: RequestTrace, chosen: Index) -> RequestTrace:
+    """Requests whose prompts share blocks only where they use one adapter, which gives them other keys and values."""
+    if trace.blocks is None:
+        return trace
+    each = np.repeat(chosen, np.diff(trace.blocks.first)) + 1
+    return replace(trace, blocks=replace(trace.blocks, held=trace.blocks.held * (int(chosen.max(initial=0)) + 2) + each))
+
+
+def _as_cached(scenario: Scenario, trace: RequestTrace, seed: int = 0) -> RequestTrace:
     """The requests without what they share, where the engines' caches keep nothing of it."""
     stack = scenario.stack
-    return trace if stack is None or stack.engine.prefixes else replace(trace, blocks=None, block=0)
+    if stack is not None and not stack.engine.prefixes:
+        return replace(trace, blocks=None, block=0)
+    chosen = None if trace.blocks is None else _adapters_of(scenario, trace, seed)
+    return trace if chosen is None else _apart(trace, chosen)
 
 
 def engines_of(scenario: Scenario, trace: RequestTrace) -> ServiceEngines:
@@ -194,7 +228,7 @@ def replayed_on(
 
     Routers see the whole trace, so that the first requests go where they go among all.
     """
-    trace = _as_cached(scenario, trace)
+    trace = _as_cached(scenario, trace, seed)
     found, ready = _ready(scenario, engines, trace, seed)
     asked = trace if first is None else trace.at(np.arange(min(first, len(trace))))
     return found if ready is None else replace(found, found=replay(asked, *ready))
@@ -211,10 +245,11 @@ def _ready(scenario: Scenario, engines: ServiceEngines, trace: RequestTrace, see
         return found, None
     assert isinstance(scenario.workload, TransformerSpec)
     rng, serving = np.random.default_rng(seed), scenario.workload.serving
-    pool = _pool(scenario, trace, writing, rng, scaling_of(serving.autoscale, engines.writers.count))
+    chosen = _adapters_of(scenario, trace, seed)
+    pool = _pool(scenario, trace, writing, rng, scaling_of(serving.autoscale, engines.writers.count), chosen)
     reading = None
     if readers is not None:
-        reading = Readers(pool=_pool(scenario, trace, (readers,), rng), fixed=engines.sent[0], each=engines.sent[1])
+        reading = Readers(pool=_pool(scenario, trace, (readers,), rng, chosen=chosen), fixed=engines.sent[0], each=engines.sent[1])
     return found, (pool, reading, failures_of(serving.failures))
 
 
@@ -226,28 +261,36 @@ def _unbuilt(made: ServiceEngines) -> str:
 
 
 def _pool(
-    scenario: Scenario, trace: RequestTrace, kinds: Sequence[Engines], rng: np.random.Generator, scaling: Scaling | None = None
+    scenario: Scenario,
+    trace: RequestTrace,
+    kinds: Sequence[Engines],
+    rng: np.random.Generator,
+    scaling: Scaling | None = None,
+    chosen: Index | None = None,
 ) -> EnginePool:
     """Engines with empty queues and caches, behind the scenario's router."""
     assert isinstance(scenario.workload, TransformerSpec)
     serving = scenario.workload.serving
     each = [kind for kind in kinds for _ in range(kind.count)]
+    adapters = None if chosen is None else chosen.tolist()
     owners = {name: [i for i, kind in enumerate(each) if kind.pool == pool] for pool, one in serving.pools.items() for name in one.classes}
     return EnginePool(
-        replicas=tuple(_engine(scenario, trace, kind) for kind in each),
+        replicas=tuple(_engine(scenario, trace, kind, adapters) for kind in each),
         route=router(serving.router, trace, [kind.rate for kind in each], rng, owners if kinds[0].limits.writes else None),
         coupled=kinds[0].count if kinds[0].limits.writes and coupled(scenario.strategy) else 0,
         received=tuple(kind.received for kind in each), scaling=scaling,
     )  # fmt: skip
 
 
-def _engine(scenario: Scenario, trace: RequestTrace, kind: Engines) -> Replica:
+def _engine(scenario: Scenario, trace: RequestTrace, kind: Engines, chosen: Sequence[int] | None) -> Replica:
     """An engine of a kind with an empty queue and cache."""
     assert scenario.stack is not None
     habits, limits = scenario.stack.engine, kind.limits
     own = (habits.scheduler, habits.admits, habits.queue, habits.chunked) if limits.writes else ("vllm", "written", habits.queue, None)
     size = max(trace.block // limits.page, 1)
-    return Replica(kind.table, limits, policy_of(*own), PrefixCache(size, tuple(pages // size for pages in kind.beyond)))
+    mix = scenario.job().adapters
+    slots = None if mix is None or chosen is None else AdapterSlots(chosen, int(mix.slots), kind.load)
+    return Replica(kind.table, limits, policy_of(*own), PrefixCache(size, tuple(pages // size for pages in kind.beyond)), slots)
 
 
 class _Ground(NamedTuple):
@@ -320,6 +363,12 @@ def _sent(job: Job, runs_on: Machine, prefill: Prefill, prompt: int) -> tuple[fl
     return whole - each * prompt, each
 
 
+def _lengths(trace: RequestTrace) -> tuple[int, ...]:
+    """Lengths of prompts, where a few are all that there are. [1]"""
+    lengths = np.unique(trace.prompt)
+    return tuple(lengths.tolist()) if len(lengths) <= FEW_LENGTHS else ()
+
+
 @dataclass(frozen=True, kw_only=True)
 class _Stepped:
     """What steps are of; it is like every other with the same data."""
@@ -339,7 +388,7 @@ class _Stepped:
         # Each by itself: which of them share an object is no difference. What was worked out of them by now is none either.
         parts = (
             replace(runs_on.architecture), runs_on.network, runs_on.node, runs_on.stack, runs_on.host, runs_on.profile, whole.system,
-            replace(replicas.layout), replicas.microbatches, replicas.gained, replicas.drafts,
+            replace(replicas.layout), replicas.microbatches, replicas.drafts,
         )  # fmt: skip
         return cls(job=asked, data=tuple(map(pickle.dumps, parts)), reach=reach, graphs=graphs, replicas=replicas, whole=whole)
 
@@ -372,27 +421,46 @@ class _Site:
         runs_on, fleet, layout = ground.machine, ground.fleet, ground.layout
         trace, service, habits = self.trace, self.service, runs_on.stack.engine
         longest = int((trace.prompt + trace.output).max())
+        assert isinstance(self.scenario.workload, TransformerSpec)
+        serving = self.scenario.workload.serving
         chunk, stages = (int(service.chunk[0]), int(layout.pp[0])) if writes else (int(trace.prompt.max()), 1)
         most = min(int(service.most[0]) if writes else 1, len(trace))
         replicas = Replicas(
-            job=self.job, layout=layout, machine=runs_on, microbatches=float(layout.microbatches[0]), gained=float(service.gained[0]),
-            drafts=float(service.drafts[0]),
+            job=self.job, layout=layout, machine=runs_on, microbatches=float(layout.microbatches[0]), drafts=float(service.drafts[0]),
         )  # fmt: skip
-        reach = Reach(requests=most if writes else 1, context=longest, tokens=min(chunk, most * longest) * stages)
+        reach = Reach(
+            requests=most if writes else 1,
+            context=longest,
+            tokens=min(chunk, most * longest) * stages,
+            lengths=_lengths(trace),
+            parts=stages,
+        )
         graphs = POLICIES[habits.scheduler].graphs if writes and runs_on.stack.kernels.launch == "graph" else ()
         table = _table(_Stepped.of(replicas, reach, replace(fleet, devices=layout.devices), graphs))
         page = math.gcd(int(habits.block), trace.block) if trace.block else int(habits.block)
         room, size, held = self._tokens(layout, runs_on, chunk if writes else chunk / float(layout.pp[0]))
         pages = (self.given if writes and self.given is not None else room) // page
         tiers = self.tiers if reads and size else ()
+        swaps, space = writes and held > 0 and serving.preemption_mode == "swap", serving.swap_space
         limits = Limits(
             chunk=chunk, requests=most, pages=pages, page=page, written=self.job.written, reads=reads, writes=writes, microbatches=stages,
-            fetch=tuple(page * size / tier.bandwidth for tier in tiers),
+            swap=held / float(runs_on.host_rate(layout.devices)[0]) if swaps else None,
+            swap_tokens=math.inf if space is None or not swaps else int(space / held),
+            pace=float(service.gained[0]) if writes else 1.0, fetch=tuple(page * size / tier.bandwidth for tier in tiers),
         )  # fmt: skip
         return Engines(
             count=ground.engines, table=table, limits=limits, fleet=replace(fleet, devices=layout.devices / layout.dp), pool=ground.pool,
-            beyond=tuple(int(tier.capacity / (page * size)) for tier in tiers), held=held, rate=capacity(table, limits, trace),
+            beyond=tuple(int(tier.capacity / (page * size)) for tier in tiers), held=held, load=self._load(layout, runs_on),
+            rate=capacity(table, limits, trace),
         )  # fmt: skip
+
+    def _load(self, layout: Layout, runs_on: Machine) -> float:
+        """Time in which the weights of one adapter come from the host, to all devices at once. [s]"""
+        mix = self.job.adapters
+        if mix is None:
+            return 0.0
+        sizes = [memory(replace(self.job, adapters=replace(mix, slots=slots)), layout, runs_on).stages[WEIGHTS] for slots in (1, 2)]
+        return float(((sizes[1] - sizes[0]).max(axis=0) / runs_on.host_rate(layout.devices))[0])
 
     def _tokens(self, layout: Layout, runs_on: Machine, chunk: float) -> tuple[int, float, float]:
         """Tokens whose keys and values an engine has room for, and the bytes of one on all of its devices and on the fullest. [1], [B], [B]

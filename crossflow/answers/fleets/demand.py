@@ -58,7 +58,7 @@ def reading_work(trace: RequestTrace, table: StepTable, new: Array) -> RequestWo
 def writing_work(trace: RequestTrace, table: StepTable, limits: Limits) -> RequestWork:
     """Writing of all tokens after the first, before the last one is due."""
     many = np.unique(np.append(table.requests[(table.requests >= 1) & (table.requests <= limits.requests)], 1.0))
-    rows = np.stack([_interpolated(table, n) / n for n in many])
+    rows = np.stack([_interpolated(table, n) / (n * limits.pace) for n in many])
     best = rows.min(axis=0)  # of a token by the context of its request. [s]
     further = trace.output - 1.0
     context = trace.prompt + 0.5 * further

@@ -84,7 +84,7 @@ class ServedRequests(ReplayFigures, PlainData, Tabular):
             "requests": mean_inside(self.found.arrival[answered], self.found.last[answered], edges),
             "waiting": mean_inside(self.found.arrival[answered], self.found.begun[answered], edges)
             + mean_inside(self.found.first[answered], (self.found.first + self.found.waited)[answered], edges),
-            "output_tokens_per_s": sums([jumps.steps * jumps.writers / last for (_, jumps), last in zip(engines, lasts, strict=True)]),
+            "output_tokens_per_s": sums([jumps.wrote / last for (_, jumps), last in zip(engines, lasts, strict=True)]),
             "prompt_tokens_per_s": sums([jumps.tokens / last for (_, jumps), last in zip(engines, lasts, strict=True)]),
             "cache_use": np.asarray(used) / np.maximum(room, 1e-12),
             "busy": sums([np.ones(len(jumps.begun)) for _, jumps in engines]) / np.maximum(sum(paid), 1e-12),
@@ -94,7 +94,7 @@ class ServedRequests(ReplayFigures, PlainData, Tabular):
 
     @functools.cached_property
     def steps(self) -> tuple[tuple[float, float], ...]:
-        """Steps of the engines of each kind, and tokens that they wrote. [1]"""
+        """Steps of the engines of each kind, and requests for which they wrote, in sum. [1]"""
         mine = [[jumps for one, jumps in self.run.engines if one is kind] for kind in self.run.kinds]
         return tuple((sum(float(one.steps.sum()) for one in each), sum(float(one.steps @ one.writers) for one in each)) for each in mine)
 
@@ -126,7 +126,7 @@ class ServedRequests(ReplayFigures, PlainData, Tabular):
             "output_tokens_per_s": self.output_tokens_per_second, "span_s": self.span,
             "warm_up_s": None if math.isnan(self.phases.filled) else self.phases.filled,  # running statistics do not know it
             "cool_down_s": self.phases.emptied, "cache": dict(self.cache), "queue": dict(self.queue), "preemptions": self.preemptions,
-            "failures": None if self.availability is None else dict(self.availability),
+            "adapter_loads": self.adapter_loads, "failures": None if self.availability is None else dict(self.availability),
             "replicas": None if self.running is None else dict(self.running), "utilisation": list(self.utilisation),
             "classes": list(self.classes),
             "cost": dict(self.cost), "energy_j": self.energy,
@@ -281,7 +281,7 @@ class StreamedRequests(ServedRequests):
     @functools.cached_property
     def steps(self) -> tuple[tuple[float, float], ...]:
         """Steps of the engines of each kind, and tokens that they wrote. [1]"""
-        return tuple((kind.steps, kind.written) for kind in self._tally.kinds)
+        return tuple((kind.steps, kind.served) for kind in self._tally.kinds)
 
     @functools.cached_property
     def cache(self) -> Mapping[str, float | None]:

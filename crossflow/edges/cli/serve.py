@@ -97,6 +97,7 @@ def _answers(found: ServedRequests) -> dict[str, RenderableType]:
         "cache": f"{percent(float(cache['mean_use'] or 0.0))} in use, {percent(float(cache['peak_use'] or 0.0))} at most, of "
         f"{cache['tokens']:,.0f} tokens an engine{hits}",
         "preemptions": f"{found.preemptions:,}",
+        **({} if found.adapter_loads is None else {"adapters": f"{found.adapter_loads:,} fetched from the host"}),
         **_comings(found),
         "energy": f"{show(found.energy / found.written, 'J')} an output token, {show(found.power, 'W')} in all",
         "money": money,

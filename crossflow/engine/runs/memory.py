@@ -33,7 +33,7 @@ from crossflow.cost.machine import Machine
 from crossflow.hardware.architecture.model import Architecture, SecondMemory
 from crossflow.hardware.architecture.software import SoftwareStack
 from crossflow.parallel.activations import activations
-from crossflow.parallel.blocks import ends_of, parameters, trained_parameters, type_of, units, wide_units
+from crossflow.parallel.blocks import adapter_parameters, ends_of, parameters, trained_parameters, type_of, units, wide_units
 from crossflow.parallel.caches import cache_units, kv_cache
 from crossflow.parallel.offload import MASTER, activations_on_host, kept_on_host, master_size, states_size
 from crossflow.parallel.shapes import Shape, alike, chunk_layers, row_counts
@@ -274,7 +274,7 @@ def _holdings(job: Job, layout: Layout, stack: SoftwareStack, second: SecondMemo
             "far_weights": away,
             "staged": away * staged,
             "far_states": shared[0] * far["optimizer"] * (states + master_size(job, stack)),
-            "weights": shared[2] * weight * (1.0 - fetched) - away,
+            "weights": shared[2] * weight * (1.0 - fetched) - away + _beside(job, part, layout, weight),
             "still": still,
             "trained": sum(amount for amount, _ in trains) * updated,
             "gradients": shared[1] * gradient * (1.0 - leave),
@@ -294,6 +294,13 @@ def _holdings(job: Job, layout: Layout, stack: SoftwareStack, second: SecondMemo
     cache = kv_cache(job, layout)
     away = cache * cache_units(job) * far["cache"]
     return Holdings(**{kind: np.stack(values) for kind, values in rows.items()}, cache=cache - away, far_cache=away)
+
+
+def _beside(job: Job, part: Part, layout: Layout, weight: Array) -> Array | float:
+    """What the adapters of a service take beside those of one in the type of the weights, of which parameters count one. [B]"""
+    if job.adapters is None:
+        return 0.0
+    return sum(adapter_parameters(part, layout)) * (job.adapters.slots * job.element - weight)
 
 
 def _largest(part: Part, layout: Layout, *, adapted: bool) -> Array:

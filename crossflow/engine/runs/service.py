@@ -12,6 +12,11 @@ the one before has passed all stages [8]_. A prompt is read in one microbatch. A
 up the round of all of them by p times what it takes more of a stage: as much as if all had read (a bubble of uneven microbatches [9]_).
 Prompts hide behind each other only where they are read in the same round, which `layers_read` counts.
 
+Requests of one length that begin at once are another steady state: those that were read in one step end in one step, and are read in one
+step again, all N of them in B = N / G steps, of which each reads as many prompts, G, as it has room for. Pieces then hide behind each
+other in all microbatches. An answer's end comes when the next step is scheduled, so that the first of the B groups waits for a step that
+writes, and each other one while the one before is read. Lengths that differ, or other times to begin, mix the groups.
+
 References
 ----------
 .. [1] Yu et al., "Orca: A Distributed Serving System for Transformer-Based Generative Models", OSDI 2022, Sec. 3.
@@ -86,6 +91,7 @@ class Service:
     room: Array  # share of a device's memory that may be used. [1]
     cache: Array  # share of what is left of that beside weights and activations that the cache takes. [1]
     whole: bool  # whether a request waits until there is room for all that will be written of it
+    together: Mask  # whether requests in flight began at once, and as equals end at once for ever
     prefill: Prefill | None = None
     experts: ExpertPool | None = None  # devices of their own for the experts of the model
 
@@ -189,6 +195,11 @@ class _Flow:
     outside: Array  # time for which requests wait until cache or chunk have room for them; infinite where they come too fast. [s]
 
     @property
+    def groups(self) -> Array:
+        """In how many steps the prompts of all requests in work are read, where these are read together; one at least. [1]"""
+        return np.maximum(divide(self.steps.decoding, self.steps.load), 1.0)
+
+    @property
     def first(self) -> Array:
         """Time to the first token. [s]"""
         return np.asarray(self.reading + self.queue + self.outside)
@@ -219,7 +230,8 @@ def steady_state(job: Job, layout: Layout, machine: Machine, service: Service) -
     ends = flow.rate * flow.steps.mean * layout.dp  # requests that end in a step
     reading = tables_of(job.reading, _single(layout), machine.stack).model_flops * service.left
     stages = held.stages.copy()
-    requests = np.minimum(flow.steps.decoding + flow.rate * flow.reading, np.minimum(most, service.most))
+    read_too = np.where(service.together, 0.0, flow.rate * flow.reading)
+    requests = np.minimum(flow.steps.decoding + read_too, np.minimum(most, service.most))
     stages[CACHE] *= requests
     found = replace(held, stages=stages, far=held.far * np.stack([np.ones_like(requests), requests])[:, None])
     late = ~np.isfinite(flow.outside)
@@ -347,7 +359,7 @@ class _ReadPieces:
 
 def _chunk(service: Service, layout: Layout, written: float, times: tuple[Array, Array]) -> _ReadPieces:
     """What steps read beside the requests that decode; `times` as in `layers_read`."""
-    micro, stages = layout.micro_batch, np.minimum(layout.pp, layout.microbatches)
+    micro, stages, rounds = layout.micro_batch, np.minimum(layout.pp, layout.microbatches), divide(service.writes, service.gained)
     budget = np.maximum(service.chunk - micro * written, 1.0)
     wanted = divide(micro * service.prompt * service.gained, service.writes)  # tokens of prompts a step
     steps = np.ceil(service.prompt / budget - 1e-9)
@@ -355,6 +367,8 @@ def _chunk(service: Service, layout: Layout, written: float, times: tuple[Array,
     each, room = divide(wanted, length), np.maximum(divide(budget, length), 1.0)
     layers = layers_read(each * stages / steps, steps, stages, np.floor(room), times)
     pieces = np.clip(layers, 1.0, room)
+    pieces = np.where(service.together, np.clip(micro, 1.0, room), pieces)
+    layers = np.where(service.together, each * rounds / (rounds + np.where(micro > pieces, 2.0, 1.0)), layers)
     chunk = Chunk(pieces=pieces, length=length, before=service.hits + (service.prompt - length) / 2.0)
     filled = np.where(stages == 1.0, 1.0, np.minimum(divide(each, layers), 1.0))
     return _ReadPieces(chunk=chunk, share=np.minimum(divide(layers, pieces), 1.0), filled=filled, steps=steps)
@@ -386,7 +400,9 @@ def _steps(job: Job, layout: Layout, machine: Machine, service: Service, held: M
             most=none,
         )  # fmt: skip
     read = _chunk(service, here, job.written, (np.ones(1), np.ones(1)))
-    mixed = service_step(transformer_step, replace(job, chunk=read.chunk), here, machine, held)
+    load = layout.microbatches * read.chunk.pieces / read.steps
+    beside = _at(layout, np.where(service.together, np.maximum(decoding - load, LEAST), decoding))
+    mixed = service_step(transformer_step, replace(job, chunk=read.chunk), beside, machine, held)
     read = _reads_of(service, here, job.written, plain, mixed)
     load = layout.microbatches * read.chunk.pieces / read.steps
     room = divide(np.maximum(service.chunk - here.micro_batch * job.written, read.chunk.tokens), read.chunk.tokens)
@@ -408,6 +424,7 @@ def _balanced(job: Job, layout: Layout, machine: Machine, service: Service, held
     for _ in range(ROUNDS):
         flow = _flow(job, layout, machine, service, held, read, decoding)
         wanted = np.where(closed, flight * divide(flow.writing, flow.writing + flow.first), arrivals * flow.writing)
+        wanted = np.where(service.together, flight, wanted)  # all write, or all but those that are read
         if service.prefill is not None:  # as many at most as the workers have read by then
             wanted = np.minimum(wanted, divide(flow.writing, flow.each * layout.dp))
         wanted = np.clip(wanted, LEAST, limit)
@@ -440,7 +457,7 @@ def _flow(job: Job, layout: Layout, machine: Machine, service: Service, held: Me
     seen = busy * np.where(np.isfinite(peers), divide(others, np.where(np.isfinite(peers), peers, 1.0)), 1.0)
     longest = np.maximum(peers - readers, 0.0) * server  # those that are read beside it are not before it
     queue = np.minimum(divide(0.5 * server * seen, np.maximum(1.0 - seen, FULLEST)), longest)
-    return _Flow(
+    flow = _Flow(
         steps=steps,
         rate=rate,
         writing=writing,
@@ -451,6 +468,29 @@ def _flow(job: Job, layout: Layout, machine: Machine, service: Service, held: Me
         busy=busy,
         outside=np.zeros(len(layout)),
     )
+    return _together(service, flow) if np.any(service.together) else flow
+
+
+def _together(service: Service, flow: _Flow) -> _Flow:
+    """The same where requests that were read in one step end in one step, and are read in one again: `decoding` are all of them.
+
+    Of B groups one waits for a step that writes, and goes on while B - 1 others are read; each other one waits until the one before is
+    read, and goes on while B - 2 are. So a cycle takes B steps that read, and as many that write as make two more than a request has.
+    """
+    steps, own = flow.steps, flow.steps.pieces * flow.steps.reading
+    first = divide(np.ones(1), flow.groups)
+    # All that end at once are read at once: no step runs meanwhile.
+    reading, queue = own + np.where(flow.groups > 1.0, first * steps.writing, 0.0), (1.0 - first) * steps.reading
+    more = (flow.groups - 1.0) ** 2 * first * (steps.reading - steps.writing)
+    writing = divide(service.writes, service.gained) * steps.writing + more
+
+    def chosen(one: Array, other: Array) -> Array:
+        return np.where(service.together, one, other)
+
+    return replace(
+        flow, reading=chosen(reading, flow.reading), queue=chosen(queue, flow.queue), writing=chosen(writing, flow.writing),
+        rate=chosen(divide(steps.decoding, reading + queue + writing), flow.rate), longest=chosen(steps.reading, flow.longest),
+    )  # fmt: skip
 
 
 def _reading(job: Job, machine: Machine, service: Service, prefill: Prefill) -> _PromptsRead:
@@ -539,6 +579,20 @@ def _longest_wait(flow: _Flow, share: float, *, apart: bool) -> Array:
     return np.asarray(most)
 
 
+def _tails_together(service: Service, flow: _Flow) -> dict[str, Array]:
+    """Percentiles of requests that are read together: the first of their groups begins soonest, and then waits for one group more."""
+    steps, own, first = flow.steps, flow.steps.pieces * flow.steps.reading, divide(np.ones(1), flow.groups)
+    found: dict[str, Array] = {}
+    for name, share in TAILS.items():
+        wait = np.where(share <= first, np.where(flow.groups > 1.0, steps.writing, 0.0), steps.reading)
+        found[f"ttft_{name}_s"] = own + flow.outside + wait
+        others = flow.groups - np.where(share > 1.0 - first, 1.0, 2.0)
+        found[f"tpot_{name}_s"] = (
+            steps.writing / service.gained + np.maximum(others, 0.0) * (steps.reading - steps.writing) / service.writes
+        )
+    return found
+
+
 def _figures(service: Service, flow: _Flow, replicas: Array) -> dict[str, Array]:
     """What users of a service see, and what its operators do, by column."""
     steps, first = flow.steps, flow.first
@@ -558,6 +612,9 @@ def _figures(service: Service, flow: _Flow, replicas: Array) -> dict[str, Array]
         f"tpot_{name}_s": np.minimum(each + normal * spread / service.gained, steps.reading / service.gained)
         for name, normal in NORMAL.items()
     }
+    if np.any(service.together):
+        alike = _tails_together(service, flow)
+        tails, slow = ({name: np.where(service.together, alike[name], values) for name, values in some.items()} for some in (tails, slow))
     return {
         "ttft_s": first, **tails, "tpot_s": each, **slow,
         "itl_p99_s": np.where(steps.share > 1.0 - TAILS["p99"], steps.reading, steps.writing),
@@ -565,7 +622,7 @@ def _figures(service: Service, flow: _Flow, replicas: Array) -> dict[str, Array]
         "input_throughput_tokens_per_s": requests * (service.prompt + service.hits),
         "output_throughput_tokens_per_s": requests * service.output,
         "request_throughput_per_s": requests,
-        "requests_decoding": steps.decoding * replicas,
+        "requests_decoding": np.where(service.together, flow.rate * flow.writing, steps.decoding) * replicas,
         "requests_waiting": requests * (flow.queue + flow.outside),
         "prompt_time_s": flow.each,
         "prefill_share": steps.reads if service.prefill is None else flow.busy,

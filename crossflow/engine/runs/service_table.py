@@ -20,6 +20,7 @@ from crossflow.workload.job import Chunk, Job
 NOBODY = 1e-3  # requests that stand for none, of which a step cannot be priced. [1]
 # Points of an axis for each doubling of what it counts, and the number up to which every one is a point.
 FINE, COARSE, EACH = 3.0, 1.5, 8
+SEVERAL = (1, 2, 3)  # prompts of a frequent length that a microbatch reads at once, which are points. [1]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,6 +30,10 @@ class Reach:
     requests: int  # that write at once, at most. [1]
     context: int  # tokens of the longest request. [1]
     tokens: int  # of prompts that a step reads, at most. [1]
+    # Tokens of prompts that most requests have, where these have few lengths: times of steps that read rise in steps (tiles of a product),
+    # and a straight line between points that lie around such a step misses it by up to a tenth. [1]
+    lengths: tuple[int, ...] = ()
+    parts: int = 1  # microbatches of a step, all of which a point of the table has read as much. [1]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -39,7 +44,6 @@ class Replicas:
     layout: Layout
     machine: Machine
     microbatches: float  # of a step. [1]
-    gained: float = 1.0  # tokens that a step gives a request in the mean. [1]
     drafts: float = 0.0  # time of guessing in a step, over that of the step. [1]
 
 
@@ -53,8 +57,7 @@ def _axis(most: float, *, least: float, each: float) -> Array:
 def step_table(replicas: Replicas, reach: Reach, energy: Callable[[Outcome], Array]) -> StepTable:
     """Tables of a replica's steps.
 
-    With speculation a step gives a request several tokens in the mean; the tables then have the time of one of them, so that a token that
-    is written takes its share of a step (Leviathan et al., ICML 2023), and all else is as without.
+    With speculation they are steps that check all guesses, and give a request several tokens (Leviathan et al., ICML 2023).
 
     Parameters
     ----------
@@ -64,16 +67,19 @@ def step_table(replicas: Replicas, reach: Reach, energy: Callable[[Outcome], Arr
     requests = np.union1d(few, _axis(reach.requests, least=1.0, each=FINE))
     context = np.union1d([0.0], _axis(reach.context, least=16.0, each=COARSE))
     tokens, keys = _axis(reach.tokens, least=1.0, each=COARSE), _axis(reach.context, least=8.0, each=1.0)
+    often = [n * length * reach.parts for length in reach.lengths for n in SEVERAL]
+    tokens = np.union1d(tokens, [each for each in often if each <= reach.tokens])
+    keys = np.union1d(keys, [0.5 * length for length in reach.lengths])
     n, c = _grid(requests, np.append(context, np.median(context)))
     m, t, k = _grid(requests, tokens, keys)
     job, unguided = replicas.job, replace(replicas, job=replace(replicas.job, mask=0.0))  # masks are of requests, not of padded graphs
     plain, mixed = _steps(unguided, n, c), _steps(unguided, m, np.full(len(m), np.median(context)), (t, k))
-    share, slower = 1.0 / replicas.gained, 1.0 + replicas.drafts
+    slower = 1.0 + replicas.drafts
 
     def tables(written: Array, both: Array) -> tuple[Array, Array]:
         columns = written.reshape(len(requests), -1) * slower
         read = both.reshape(len(requests), len(tokens), -1) * slower - columns[:, -1, None, None]
-        return columns[:, :-1] * share, np.maximum(read, 0.0)
+        return columns[:, :-1], np.maximum(read, 0.0)
 
     (writing, reading), (writing_energy, reading_energy) = (
         tables(plain.total, mixed.total),
@@ -81,7 +87,7 @@ def step_table(replicas: Replicas, reach: Reach, energy: Callable[[Outcome], Arr
     )
     return StepTable(
         requests=requests, context=context, tokens=tokens, keys=keys, writing=writing, reading=reading, writing_energy=writing_energy,
-        reading_energy=reading_energy, mask=float(job.mask * job.written * share * slower), masks_beside=job.masks_beside,
+        reading_energy=reading_energy, mask=float(job.mask * job.written * slower), masks_beside=job.masks_beside,
     )  # fmt: skip
 
 

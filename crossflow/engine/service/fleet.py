@@ -105,7 +105,12 @@ class _TraceRun:
         """Fields of `EngineSpans` as far as the run has come."""
         standing = [side.standing for side in self.sides]
         paid, broken = (tuple(spans for one in standing for spans in getattr(one, name)) for name in ("paid", "broken"))
-        return {"paid": paid, "broken": broken, "lost": sum(each.lost for each in self.replicas)}
+        return {
+            "paid": paid,
+            "broken": broken,
+            "lost": sum(each.lost for each in self.replicas),
+            "loads": sum(each.adapters.loads for each in self.replicas if each.adapters is not None),
+        }
 
     # ---------------------------------------------------------------------------------------- events
 

@@ -29,6 +29,7 @@ class Jumps:
     keys: Array  # that each of these sees in the mean. [1]
     pages: Array  # of the cache that requests have. [1]
     queue: Array  # requests that wait. [1]
+    wrote: Array  # tokens that it gives to requests, beside those at the ends of prompts. [1]
 
     @property
     def busy(self) -> float:
@@ -43,6 +44,7 @@ class EngineSpans:
     paid: tuple[Array, ...]  # spans of time in which each engine is paid for, shape (spans, 2), open ones infinite. [s]
     broken: tuple[Array, ...]  # spans in which it has failed. [s]
     lost: float = 0.0  # tokens that were computed, and that failures lost. [1]
+    loads: int = 0  # adapters that engines have fetched from their hosts. [1]
 
     @property
     def window(self) -> tuple[float, float]:
@@ -77,7 +79,7 @@ class ServiceReplay(EngineSpans):
     dropped: Mask  # whether no engine can ever hold it
     where: Index  # engine that wrote it
     jumps: tuple[Jumps, ...]  # of every engine, those that only read first
-    gap: Array  # times between two tokens of a request, each as often as `gaps` says. [s]
+    gap: Array  # times between two steps that give a request tokens, each as often as `gaps` says. [s]
     gaps: Array  # [1]
     area: float  # integral over time of the requests that are in engines. [s]
 

@@ -3,6 +3,9 @@
 Between two events (an arrival that can be admitted, an end, a full cache) the steps of an engine differ only in their context, and their
 times are a straight line in it: all of them are one jump, whose length is an arithmetic series. A step that reads prompts is a jump of
 one step. What jumps give is what single steps give, but for rounding.
+
+With speculation a step gives a request several tokens, here the mean number, in whole ones: after r steps floor(r g). All tokens of a step
+come at its end; those of the last step beyond the answer are computed and dropped.
 """
 
 from __future__ import annotations
@@ -12,6 +15,7 @@ import math
 from collections import deque
 from collections.abc import Sequence
 
+from crossflow.engine.service.adapters import AdapterSlots
 from crossflow.engine.service.cache import FarBlock, PrefixCache
 from crossflow.engine.service.dealing import StepRoom, dealt
 from crossflow.engine.service.policies import AFTER, CLIP, FALLS, LEAST_SHARE, SHARE, Policy
@@ -19,7 +23,8 @@ from crossflow.engine.service.queues import queue_of, turn
 from crossflow.engine.service.steps import StepTable
 from crossflow.engine.service.ticket import DROPPED, ENDED, FETCHING, NEVER, READING, WAITING, WRITING, Limits, ReadPiece, Ticket, Trail
 
-ASIDE = -1  # in the place of tokens that a step reads: of a request that waits for blocks of its prompt
+TINY = 1e-9  # of a token, of rounding. [1]
+ASIDE = -1  # in the place of tokens that a step reads: of a request that waits for blocks of its prompt, or that needs none
 
 
 class Replica:
@@ -28,15 +33,16 @@ class Replica:
     Between `plan` and `finish` a jump runs: so many `steps`, the first of which takes `first`, each other `slope` more than the one before.
     """
 
-    def __init__(self, table: StepTable, limits: Limits, policy: Policy, cache: PrefixCache) -> None:
-        self.table, self.limits, self.policy, self.cache = table, limits, policy, cache
+    def __init__(self, table: StepTable, limits: Limits, policy: Policy, cache: PrefixCache, adapters: AdapterSlots | None = None) -> None:
+        self.table, self.limits, self.policy, self.cache, self.adapters = table, limits, policy, cache, adapters
         self.waiting = queue_of(policy.order)
         self.ranked = policy.order == "priority"
         self.reading: deque[Ticket] = deque()
         self.running: list[tuple[int, Ticket]] = []  # in order of admission, with some that have left
         self.finishing: list[tuple[int, int, Ticket]] = []  # heap: step at which it ends, number of admission
         self.phases = [0] * limits.page  # requests that write, by tokens beyond a full page at step 0
-        self.step = self.writers = self.order = 0
+        self.step = self.rounds = 0  # tokens that every request had that always wrote, and steps that gave them. [1]
+        self.writers = self.order = 0
         self.context = self.left = 0  # tokens that those that write have in the cache, and have still to write. [1]
         self.pages = 0  # that requests have. [1]
         self.refused = False  # whether the head of the queue found no room, which does not change until others leave
@@ -58,6 +64,10 @@ class Replica:
         # Times of loads for which the next step waits before it begins, and of those that go along with it. [s]
         self.fetched = self.along = 0.0
         self.fetching: list[tuple[float, int, Ticket]] = []  # heap of requests that wait aside: until when, number of admission
+        self.swapped = 0  # tokens whose keys and values lie on the host. [1]
+        self.returned: list[
+            float
+        ] = []  # of requests that came back from there for the jump that runs, when they had their last tokens. [s]
         self.link = 0.0  # until when loads of those keep the link to further tiers busy. [s]
 
     # ---------------------------------------------------------------------------------------- from outside
@@ -70,7 +80,7 @@ class Replica:
     def holds(self, ticket: Ticket) -> bool:
         """Whether a request can ever be served here."""
         limits = self.limits
-        last = ticket.prompt + (ticket.output - 1 if limits.writes else 0)
+        last = ticket.prompt + (ticket.output - 1 + limits.surplus if limits.writes else 0)
         whole = self.policy.chunked or not limits.reads or ticket.prompt <= limits.chunk
         return whole and -(-last // limits.page) <= limits.pages
 
@@ -89,7 +99,7 @@ class Replica:
     def take(self, ticket: Ticket, now: float) -> bool:
         """Put a request into the queue; whether the next step may admit it."""
         self._count(1, now)
-        free = not self.refused and not self.waiting and self._at_work() < self.limits.requests
+        free = not self.refused and (not self.waiting or self.adapters is not None) and self._at_work() < self.limits.requests
         self.waiting.append(ticket)
         if self.ranked and self.waiting[0] is ticket:  # for which there may be room where the one behind it found none
             self.refused = False
@@ -106,10 +116,11 @@ class Replica:
     def finish(self, now: float) -> list[Ticket]:
         """End the jump that runs; requests that have ended."""
         done = list[Ticket]()
+        ended = self._ending() if self.writing else []
         if self.steps:
-            self._record(now)
+            self._record(now, sum(beyond for _, beyond in ended))
         if self.writing:
-            self._write(now, done)
+            self._write(now, ended, done)
         for ticket, tokens in self.pieces:
             self._read(ticket, tokens, now, done)
         return done
@@ -144,6 +155,10 @@ class Replica:
     def _expel(self, ticket: Ticket, now: float, ended: float, *, keeps: bool) -> None:
         """Take a request out, and let it begin anew with what is kept of it; the last step has `ended` then. [s]"""
         begun, computed = ticket.place != WAITING, ticket.read
+        if ticket.away:  # what the host keeps for an engine is lost with it
+            self.swapped -= ticket.away
+            self.lost += ticket.away
+            ticket.away = 0
         if ticket.place == WRITING:
             more = self.step - ticket.start
             ticket.wrote, computed = ticket.wrote + more, ticket.need + more
@@ -177,6 +192,8 @@ class Replica:
     def forget(self) -> None:
         """Empty the cache of an engine without requests."""
         self.cache = PrefixCache(self.cache.size, self.cache.beyond)
+        if self.adapters is not None:
+            self.adapters.fill()
 
     # ---------------------------------------------------------------------------------------- what comes next
 
@@ -199,7 +216,7 @@ class Replica:
             self._one_step()
         elif self.writers:
             self._make_room(now)
-            self._many_steps(1 if self.crowded else self._next_end() - self.step)
+            self._many_steps(1 if self.crowded else self._rounds_of(self._next_end() - self.step))
             if self.fetching and self.wakes < self.ends and self.steps > 1:
                 self.shorten(self.wakes)
         else:
@@ -225,7 +242,7 @@ class Replica:
         for ticket, piece in self.pieces:
             tokens += piece
             seen += piece * (ticket.read + 0.5 * piece)
-        self.mean = self.context / n if n else 0.0
+        self.mean = self.context / n + self._part if n else 0.0
         self.keys, self.tokens = seen / tokens, tokens
         first = self.table.line(n, self.mean, alone=False)[0] + self._reading_more(n)
         self.first = max(self.table.sampled(n, first) if self.table.mask else first, self.along) + self.fetched
@@ -247,12 +264,14 @@ class Replica:
     def _many_steps(self, steps: int) -> None:
         """So many steps that only write at most: until a page is short, or times leave their straight line."""
         n = self.writing = self.writers
-        self.mean = self.context / n
-        self.first, self.slope, upto = self.table.line(n, self.mean)
-        self.keys, self.tokens = 0.0, 0
-        if upto - self.mean < steps - 1:
-            steps = int(upto - self.mean) + 1
-        self.steps = self._with_room(steps)
+        self.mean = self.context / n + self._part
+        pace = self.limits.pace
+        self.first, slope, upto = self.table.line(n, self.mean)
+        self.slope, self.keys, self.tokens = slope * pace, 0.0, 0
+        if (upto - self.mean) / pace < steps - 1:
+            steps = int((upto - self.mean) / pace) + 1
+        self.steps = self._with_room(1 if self.fetched else steps)
+        self.first, self.fetched = self.first + self.fetched, 0.0
         self.ends = self.since + self.lasts(self.steps)
 
     def lasts(self, steps: int) -> float:
@@ -280,37 +299,66 @@ class Replica:
             heapq.heappop(heap)
         return heap[0][0]
 
+    # ---------------------------------------------------------------------------------------- tokens of steps
+
+    def _tokens_of(self, steps: int) -> int:
+        """Tokens that so many steps give each request that writes: the mean number, in whole ones. [1]"""
+        return int((self.rounds + steps) * self.limits.pace + TINY) - self.step
+
+    @property
+    def _part(self) -> float:
+        """What the mean number has beyond whole tokens by now: with it the times of steps in a row are a straight line. [1]"""
+        return self.rounds * self.limits.pace - self.step
+
+    def _rounds_of(self, tokens: int) -> int:
+        """The fewest steps that give each request so many tokens. [1]"""
+        steps = max(int(tokens / self.limits.pace), 1)
+        while self._tokens_of(steps) < tokens:
+            steps += 1
+        while steps > 1 and self._tokens_of(steps - 1) >= tokens:
+            steps -= 1
+        return steps
+
     # ---------------------------------------------------------------------------------------- pages
 
     def _own(self, ticket: Ticket, tokens: int) -> int:
         """Pages beside its hashed blocks that a request has with so many tokens. [1]"""
         return max(-(-tokens // self.limits.page) - ticket.shared, 0)
 
-    def _growing(self, ahead: int = 0) -> int:
-        """Pages that the step after so many others takes. [1]"""
-        return 0 if self.policy.room == "whole" else self.phases[-(self.step + ahead) % self.limits.page]
+    def _growing(self) -> int:
+        """Pages that the next step takes. [1]"""
+        if self.policy.room == "whole":
+            return 0
+        tokens = self._tokens_of(1)
+        return self._taken(0) if tokens == 1 else self._grown(tokens)
 
-    def _grown(self, steps: int) -> int:
-        """Pages that fewer steps than a page has tokens take. [1]"""
+    def _taken(self, ahead: int) -> int:
+        """Pages that the token after so many others takes. [1]"""
+        return self.phases[-(self.step + ahead) % self.limits.page]
+
+    def _grown(self, tokens: int) -> int:
+        """Pages that so many tokens of each request that writes take. [1]"""
+        rounds, rest = divmod(tokens, self.limits.page)
         phases, upto = self.phases, -self.step % self.limits.page + 1
-        if steps <= upto:
-            return sum(phases[upto - steps : upto])
-        return sum(phases[:upto]) + sum(phases[upto - steps :])
+        found = sum(phases[upto - rest : upto]) if rest <= upto else sum(phases[:upto]) + sum(phases[upto - rest :])
+        return rounds * self.writers + found
 
     def _with_room(self, steps: int) -> int:
         """How many of the steps have pages for what they write; the first has them. [1]"""
         if self.policy.room == "whole":
             return steps
-        free, n, page = self.limits.pages - self.pages, self.writers, self.limits.page
-        if n * (steps // page + 1) <= free:
+        free, n, page, tokens = self.limits.pages - self.pages, self.writers, self.limits.page, self._tokens_of(steps)
+        if n * (tokens // page + 1) <= free:
             return steps
         rounds = free // n
         free -= rounds * n
         found = rounds * page
-        while found < steps and self._growing(found) <= free:
-            free -= self._growing(found)
+        while found < tokens and self._taken(found) <= free:
+            free -= self._taken(found)
             found += 1
-        return min(found, steps)
+        while steps > 1 and self._tokens_of(steps) > found:
+            steps = min(steps - 1, max(int(found / self.limits.pace), 1))
+        return steps
 
     def _make_room(self, now: float) -> None:
         """Evict requests until the next step has pages for what it writes."""
@@ -340,7 +388,8 @@ class Replica:
         if ticket.place == WRITING:
             ticket.wrote += self.step - ticket.start
             self._stop_writing(ticket)
-            if ticket.answer is not None and self.policy.remembers:
+            self._swap_out(ticket)
+            if not ticket.away and ticket.answer is not None and self.policy.remembers:
                 known = self._remember(ticket, ticket.prompt + ticket.wrote - 1)
             if self.missed:
                 self.missed[0] = (self.missed[0][0] - 1, self.missed[0][1])
@@ -360,6 +409,30 @@ class Replica:
             done = sum(each.wrote + self.step - each.start for each in writing)
             self.share = min((done + AFTER * len(writing)) / most, 1.0) if most else SHARE
 
+    def _swap_out(self, ticket: Ticket) -> None:
+        """Copy the keys and values of a request that is evicted to the host, for which the next step waits, where there is room."""
+        swap, tokens = self.limits.swap, ticket.prompt + ticket.wrote - 1
+        if swap is not None and self.swapped + tokens <= self.limits.swap_tokens:
+            ticket.away = tokens
+            self.swapped += tokens
+            self.fetched += tokens * swap
+
+    def _swap_in(self, ticket: Ticket, kept: int, now: float) -> int:
+        """Let the head of the queue write on with what lies on the host, for which the next step waits, if it has room."""
+        tokens, swap = ticket.away, self.limits.swap or 0.0
+        own = self._own(ticket, tokens)
+        wanted = max(own, -(-(tokens + self._tokens_of(1)) // self.limits.page))
+        if self._at_work() >= self.limits.requests or not self._has_room(ticket, ticket.need, wanted, kept):
+            self.refused = True
+            return 0
+        self._enter(ticket, tokens, own, now)
+        self.swapped -= tokens
+        self.fetched += tokens * swap
+        self.returned.append(ticket.stopped)
+        ticket.away, ticket.need, ticket.stopped = 0, tokens, -1.0
+        self._begin(ticket, self.returned[-1])
+        return ASIDE
+
     def _stop_writing(self, ticket: Ticket) -> None:
         """Take a request out of those that write; `wrote` says how much was."""
         tokens = ticket.prompt + ticket.wrote - 1
@@ -378,7 +451,9 @@ class Replica:
         return found
 
     def _give_back(self, ticket: Ticket) -> None:
-        """Free the pages of a request."""
+        """Free the pages of a request, and the slot of its adapter."""
+        if self.adapters is not None:
+            self.adapters.free(ticket.index)
         self.pages -= ticket.pages
         if ticket.shared:
             self.pages -= self.cache.free(ticket.hashes)
@@ -391,14 +466,24 @@ class Replica:
         if not (self.reading or (self.waiting and not self.refused and not self.crowded)):
             return []
         pieces, room, kept = self._begun(now)
+        aside: list[Ticket] = []
         while not self.crowded and room.most > 0 and self.waiting and not self.refused and (self.limits.reads or self.waiting[0].evicted):
+            if self._lacks_slot(self.waiting[0]):
+                aside.append(self.waiting.popleft())
+                continue
             piece = self._admit(self.waiting[0], room.most, kept, now)
             if not piece:
                 break
             if piece != ASIDE:
                 pieces.append((self.reading[-1], piece))
                 room.take(piece)
+        for ticket in reversed(aside):
+            self.waiting.appendleft(ticket)
         return pieces
+
+    def _lacks_slot(self, ticket: Ticket) -> bool:
+        """Whether a request waits for a slot of its adapter, and lets others pass."""
+        return self.adapters is not None and not self.adapters.room(ticket.index)
 
     def _begun(self, now: float) -> tuple[list[ReadPiece], StepRoom, int]:
         """Pieces of prompts that were begun, what is left of the step, and pages that it writes into. [1]"""
@@ -444,6 +529,8 @@ class Replica:
 
     def _admit(self, ticket: Ticket, budget: int, kept: int, now: float) -> int:
         """Admit the head of the queue if it has room; tokens of its prompt that the step reads, or `ASIDE`. [1]"""
+        if ticket.away:
+            return self._swap_in(ticket, kept, now)
         hashes, away = ticket.hashes, 0.0
         blocks, far = self.cache.found(hashes) if hashes else (0, ())
         if far:
@@ -513,6 +600,8 @@ class Replica:
         if len(self.running) > 64 + 4 * self._at_work():  # so that those that have left take no room
             self._forget_gone()
         self._grow(ticket, own)
+        if self.adapters is not None:
+            self.fetched += self.adapters.take(ticket.index)
 
     def _has_room(self, ticket: Ticket, hits: int, wanted: int, kept: int) -> bool:
         """Whether a request may be admitted that must find so many pages."""
@@ -529,8 +618,8 @@ class Replica:
         while self.waiting and not self.refused and not self.waiting[0].evicted:
             ticket = self.waiting[0]
             own = self._own(ticket, ticket.prompt + ticket.output - 1 if self.policy.room == "whole" else ticket.need)
-            kept = self._growing() + (0 if ticket.need % self.limits.page else 1)
-            if self._at_work() >= self.limits.requests or not self._has_room(ticket, ticket.need, own, kept):
+            kept = self._growing() - (-(ticket.need + self._tokens_of(1)) // self.limits.page) + -ticket.need // self.limits.page
+            if self._at_work() >= self.limits.requests or not self._has_room(ticket, ticket.need, own, kept) or self._lacks_slot(ticket):
                 self.refused = True
                 return
             self._enter(ticket, ticket.need, own, now)
@@ -570,26 +659,33 @@ class Replica:
         if not self.in_a_row:
             self.missed.append((1, since))
 
-    def _write(self, now: float, done: list[Ticket]) -> None:
-        """Every request that writes has as many tokens more as there were steps; some end."""
-        steps, n, page = self.steps, self.writing, self.limits.page
-        self.context += steps * n
-        self.left -= steps * n
+    def _ending(self) -> list[tuple[Ticket, int]]:
+        """Requests that the jump ends, in order of admission, and tokens that its last step gives them beyond what they asked for. [1]"""
+        heap, end = self.finishing, self.step + self._tokens_of(self.steps)
+        found: list[tuple[Ticket, int]] = []
+        while heap and heap[0][0] <= end:
+            last, order, ticket = heapq.heappop(heap)
+            if ticket.place == WRITING and ticket.order == order:
+                found.append((ticket, end - last))
+        return sorted(found, key=lambda one: one[0].order) if self.limits.surplus else found
+
+    def _write(self, now: float, ended: Sequence[tuple[Ticket, int]], done: list[Ticket]) -> None:
+        """Every request that writes has the tokens of the steps; some end."""
+        tokens, n = self._tokens_of(self.steps), self.writing
+        self.context += tokens * n
+        self.left -= tokens * n
         if self.policy.room != "whole":
-            rounds, rest = divmod(steps, page)
-            self.pages += rounds * n + self._grown(rest)
+            self.pages += self._grown(tokens)
             if self.cache.idle:
                 self.cache.shrink(self.limits.pages - self.pages)
-        self.step += steps
+        self.step, self.rounds = self.step + tokens, self.rounds + self.steps
         if self.policy.room == "share":
-            self.share = max(self.share - FALLS * steps, LEAST_SHARE)
-        heap = self.finishing
-        while heap and heap[0][0] <= self.step:
-            _, order, ticket = heapq.heappop(heap)
-            if ticket.place == WRITING and ticket.order == order:
-                ticket.wrote = ticket.output
-                self._stop_writing(ticket)
-                self._leave(ticket, now, done)
+            self.share = max(self.share - FALLS * self.steps, LEAST_SHARE)
+        for ticket, beyond in ended:
+            ticket.wrote = ticket.output + beyond
+            self._stop_writing(ticket)
+            ticket.wrote = ticket.output
+            self._leave(ticket, now, done)
         if not self.in_a_row:
             self.missed = [(self.writers, now)]
 
@@ -608,13 +704,17 @@ class Replica:
         self.load += change
         self.seen = now
 
-    def _record(self, now: float) -> None:
-        """Write the jump down."""
+    def _record(self, now: float, beyond: int) -> None:
+        """Write the jump down, of which so many tokens are beyond what was asked for."""
         steps, n, since = self.steps, self.writing, self.since
-        self.trail.rows.append((since, now, steps, n, self.mean + 0.5 * (steps - 1), self.tokens, self.keys, self.pages, len(self.waiting)))
+        context = self.mean + 0.5 * (steps - 1) * self.limits.pace
+        wrote = self._tokens_of(steps) * n - beyond
+        self.trail.rows.append((since, now, steps, n, context, self.tokens, self.keys, self.pages, len(self.waiting), wrote))
         if n and self.in_a_row:
-            self.trail.gaps.append((n * steps, (now - since) / steps))
+            self.trail.gaps.append((n * steps - len(self.returned), (now - since) / steps))
+            self.trail.gaps += [(1, now - last) for last in self.returned]  # whose first step is a jump of its own
         elif n:
             each = (now - since) / steps
             self.trail.gaps += [(many, now - before - (steps - 1) * each) for many, before in self.missed]
             self.trail.gaps.append((n * (steps - 1), each))
+        self.returned.clear()

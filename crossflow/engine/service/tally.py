@@ -28,6 +28,7 @@ class KindTally:
     busy: Array = field(init=False)  # of each engine. [s]
     jumps: float = 0.0
     steps: float = 0.0
+    served: float = 0.0  # requests for which steps wrote, in sum. [1]
     written: float = 0.0  # tokens. [1]
     read: float = 0.0  # tokens of prompts. [1]
     energy: float = 0.0  # of steps, at rest included. [J]
@@ -39,12 +40,13 @@ class KindTally:
         self.busy = np.zeros(self.engines)
 
     def add(self, engine: Array, rows: Array) -> None:
-        """Count jumps, shape (jumps, 9) as in a `Trail`, each of an engine."""
-        begun, ended, steps, writers, context, tokens, keys, pages, queue = rows.T
+        """Count jumps, shape (jumps, 10) as in a `Trail`, each of an engine."""
+        begun, ended, steps, writers, context, tokens, keys, pages, queue, wrote = rows.T
         self.busy += np.bincount(engine, ended - begun, self.engines)
         self.jumps += len(rows)
         self.steps += float(steps.sum())
-        self.written += float(steps @ writers)
+        self.served += float(steps @ writers)
+        self.written += float(wrote.sum())
         self.read += float(tokens.sum())
         self.energy += float(self.energy_of(writers, context, tokens, keys, (ended - begun) / steps) @ steps)
         self.pages += float(pages @ (ended - begun))
@@ -97,7 +99,7 @@ class Tally:
 
     def _did(self, kind: KindTally, replicas: Sequence[Replica]) -> None:
         counts = [len(one.trail.rows) for one in replicas]
-        rows = np.array([row for one in replicas for row in one.trail.rows], dtype=float).reshape(-1, 9)
+        rows = np.array([row for one in replicas for row in one.trail.rows], dtype=float).reshape(-1, 10)
         gaps = np.array([gap for one in replicas for gap in one.trail.gaps], dtype=float).reshape(-1, 2)
         for one in replicas:
             one.trail.rows.clear()

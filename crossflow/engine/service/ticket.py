@@ -21,15 +21,25 @@ class Limits:
     reads: bool = True  # whether it reads prompts; else their keys and values arrive with the requests
     writes: bool = True  # whether it writes; else requests leave it when they are read
     microbatches: int = 1  # of a step, one for each pipeline stage; a piece of a prompt is in one of them. [1]
+    pace: float = 1.0  # tokens that a step gives a request that writes in the mean, more than one with speculation. [1]
+    # Time in which the keys and values of a token travel between the devices and the host, and tokens that this has room for, where
+    # requests that are evicted leave them there; None where they are read anew. [s], [1]
+    swap: float | None = None
+    swap_tokens: float = NEVER
     fetch: tuple[float, ...] = ()  # time in which a page comes back from each further tier of the cache. [s]
+
+    @property
+    def surplus(self) -> int:
+        """Tokens that the last step of a request gives it at most beyond those that were asked for. [1]"""
+        return math.ceil(self.pace) - 1
 
 
 class Ticket:
     """A request on its way through an engine; what happened to it is -1 until it has."""
 
     __slots__ = (
-        "answer", "arrival", "begun", "evicted", "first", "hashes", "hits", "index", "last", "moved", "need", "order", "output", "pages",
-        "place", "priority", "prompt", "read", "shared", "start", "stopped", "waited", "wrote",
+        "answer", "arrival", "away", "begun", "evicted", "first", "hashes", "hits", "index", "last", "moved", "need", "order", "output",
+        "pages", "place", "priority", "prompt", "read", "shared", "start", "stopped", "waited", "wrote",
     )  # fmt: skip
 
     def __init__(self, index: int, arrival: float, prompt: int, output: int, hashes: tuple[int, ...] = (), priority: int = 0) -> None:
@@ -45,6 +55,7 @@ class Ticket:
         self.need = prompt  # tokens that must be read before it writes, those written before an eviction included. [1]
         self.start = self.order = 0  # step at which it began to write, and number of its admission
         self.pages = self.shared = 0  # pages that it alone has, and those of its hashed blocks. [1]
+        self.away = 0  # tokens whose keys and values lie on the host while it waits. [1]
         self.moved = 0  # times that its engine failed under it; each counts as an eviction too. [1]
         self.waited = 0.0  # between its first token, which came from another engine, and its admission. [s]
         self.place = WAITING
@@ -57,9 +68,10 @@ class Trail:
 
     def __init__(self) -> None:
         # When it began and ended [s], its steps, the requests for which each writes, the tokens before those in the mean, tokens of
-        # prompts that it reads and keys that each of these sees, pages that requests have, requests that wait.
-        self.rows: list[tuple[float, float, int, int, float, int, float, int, int]] = []
-        self.gaps: list[tuple[int, float]] = []  # times between two tokens of a request, and how many there are of each. [1], [s]
+        # prompts that it reads and keys that each of these sees, pages that requests have, requests that wait, tokens that it gives.
+        self.rows: list[tuple[float, float, int, int, float, int, float, int, int, int]] = []
+        # Times between two steps that give a request tokens, and how many there are of each. [1], [s]
+        self.gaps: list[tuple[int, float]] = []
 
 
 ReadPiece = tuple[Ticket, int]  # of which prompt so many tokens are read. [1]
