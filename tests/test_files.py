@@ -3,6 +3,7 @@
 
 import os
 from collections.abc import Mapping, Sequence
+from typing import Literal
 
 import pytest
 
@@ -10,7 +11,8 @@ import crossflow
 from crossflow.base import files
 from crossflow.base.errors import CrossflowError, SpecError, with_article
 from crossflow.base.files import Document, FileModel, merge, override, parse_yaml, read_yaml, validate, write_text
-from crossflow.base.units import Bandwidth, Power
+from crossflow.base.limits import NonNegativeInt
+from crossflow.base.units import Bandwidth, Duration, Power
 
 
 class Part(FileModel):
@@ -203,6 +205,25 @@ def test_a_setting_is_told_as_such_when_its_value_is_wrong():
     (message,) = problems(validate, Whole, document)
     assert message.endswith("power: expected a quantity in W, got '5 GB': 'GB' is not a unit of W")
     assert "f.yaml:2" not in message
+
+
+class Either(FileModel):
+    interval: Duration | Literal["auto"] = "auto"
+    spares: NonNegativeInt | Literal["auto", "none"] = "auto"
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ("interval: soon", "interval: expected a quantity in s or auto, got 'soon'"),
+        ("interval: 5", "interval: expected a quantity in s or auto, got the bare number 5; write the unit"),
+        ("interval: 5 GB", "interval: expected a quantity in s or auto, got '5 GB': 'GB' is not a unit of s"),
+        ("interval: Auto", "interval: expected a quantity in s or auto, got 'Auto'; did you mean 'auto'?"),
+        ("spares: some", "spares: expected a whole number, or auto or none, got 'some'"),
+    ],
+)
+def test_a_value_that_is_neither_a_number_nor_a_word_is_told_once(given, message):
+    assert problems(validate, Either, parse_yaml(given, "f")) == [f"f:1: {message}"]
 
 
 # ------------------------------------------------------------------------------------------ finding and writing

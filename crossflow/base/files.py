@@ -32,7 +32,7 @@ import yaml
 from pydantic import AfterValidator, BaseModel, ConfigDict, ValidationError
 
 from crossflow.base import contents, limits
-from crossflow.base.errors import LISTED, CrossflowError, Problem, SpecError, among, did_you_mean, known_name, shortened
+from crossflow.base.errors import LISTED, CrossflowError, Problem, SpecError, among, did_you_mean, either, known_name, shortened
 
 if TYPE_CHECKING:
     from pydantic_core import ErrorDetails
@@ -447,16 +447,33 @@ def validate_at(model: type[Model], document: Document, *path: str) -> Model:
 
 
 def _either(problems: Sequence[Problem], kinds: Sequence[str], given: Sequence[Any]) -> Iterator[Problem]:
-    """The problems, one in the place of the two of a key that may hold text or a mapping and holds neither."""
-    found: dict[tuple[int | None, str], set[str]] = {}
+    """The problems, one in the place of those of a key that may hold several kinds of values and holds none of them."""
+    found: dict[tuple[int | None, str], list[tuple[Problem, str]]] = {}
     for problem, kind in zip(problems, kinds, strict=True):
-        found.setdefault((problem.line, problem.path), set()).add(kind)
+        found.setdefault((problem.line, problem.path), []).append((problem, kind))
     for problem, kind, value in zip(problems, kinds, given, strict=True):
-        both = "string_type" in found[problem.line, problem.path] and found[problem.line, problem.path] & _MAPPING
-        if both and kind == "string_type":
-            yield dataclasses.replace(problem, message=f"expected text or a mapping, got {limits.shown(value)}")
-        elif not both or kind not in _MAPPING:
+        here = found[problem.line, problem.path]
+        of_kinds = {one for _, one in here}
+        words = [one for one, of in here if of == "literal_error"]
+        if "string_type" in of_kinds and of_kinds & _MAPPING:
+            if kind == "string_type":
+                yield dataclasses.replace(problem, message=f"expected text or a mapping, got {limits.shown(value)}")
+        elif not words or len(words) == len(here):
             yield problem
+        elif kind != "literal_error":
+            yield dataclasses.replace(problem, message=_or_words(problem.message, words[0].message))
+
+
+def _or_words(message: str, words: str) -> str:
+    """A sentence on a value that could also have been one of some words, with these.
+
+    >>> _or_words("expected a quantity in s, got 'soon'", "expected one of auto, got 'soon'")
+    "expected a quantity in s or auto, got 'soon'"
+    """
+    listed = words.partition("; ")[0].removeprefix("expected one of ").rpartition(", got ")[0].split(", ")
+    head, got, rest = message.partition(", got ")
+    hint = "".join(words.partition("; did you mean ")[1:])
+    return f"{head}{', ' if len(listed) > 1 else ' '}or {either(listed)}{got}{rest}{hint if 'did you mean' not in message else ''}"
 
 
 def _problem(model: type[BaseModel], document: Document, detail: ErrorDetails) -> Problem:

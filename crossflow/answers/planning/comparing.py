@@ -513,7 +513,7 @@ def _told_ties(rows: Sequence[ComparedSystem]) -> Iterator[str]:
     known = sorted((one for one in found if one is not None), key=lambda one: one[0].order)
     for between in dict.fromkeys(name for _, name in known):
         mine = [spread for spread, name in known if name == between]
-        apart = " to ".join(dict.fromkeys(f"{100 * spread.order:.0f}" for spread in (mine[0], mine[-1])))
+        apart = " to ".join(dict.fromkeys(f"{100 * spread.order:.3g}" for spread in (mine[0], mine[-1])))
         yield f"predictions less than {apart} % apart are tied: {order_of_pairs(mine[0], between)}"
     if None in found:
         yield "where no ties are told, nothing was measured that tells how reliable the order is"
