@@ -226,6 +226,26 @@ def test_a_value_that_is_neither_a_number_nor_a_word_is_told_once(given, message
     assert problems(validate, Either, parse_yaml(given, "f")) == [f"f:1: {message}"]
 
 
+def test_a_setting_that_spoils_many_places_of_a_file_is_told_once(tmp_path):
+    """The divisions of a reference design take up its budgets, 63 of them."""
+    path = tmp_path / "s.yaml"
+    path.write_text(
+        "system: {template: reference-training, devices: 64}\nworkload: {model: llama3-8b, global_batch: 64}\nstrategy: tp8-dp8\n"
+    )
+    (message,) = problems(crossflow.load, path, "system.budgets.area=800 mm")
+    assert "system.budgets.area: expected a mapping, got '800 mm' (with --set system.budgets.area=800 mm); so " in message
+    assert message.endswith(" other places of the file")
+
+
+def test_one_key_of_a_strategy_as_text_can_be_set():
+    given = {"system": "dgx-h100", "workload": {"model": "llama3-8b", "global_batch": 64}, "strategy": "tp4-dp2-sel:norm+mlp"}
+    assert crossflow.load(given, "strategy.micro_batch=4").strategy_text == "tp4-dp2-mb4-sel:norm+mlp"
+    assert crossflow.load(given, ["strategy.tp=2", "strategy.dp=4"]).strategy_text == "tp2-dp4-sel:norm+mlp"
+    swept = crossflow.sweep(given, {"strategy.micro_batch": [1, 4]})
+    assert swept.feasible.all()
+    assert swept.step_time[1] == crossflow.predict(given, "strategy.micro_batch=4").step_time != swept.step_time[0]
+
+
 # ------------------------------------------------------------------------------------------ finding and writing
 
 

@@ -6,7 +6,7 @@ import contextlib
 import functools
 import json
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import MISSING, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -34,6 +34,7 @@ from crossflow.hardware.mapping.wiring import LEVELS, topology_of, wired
 from crossflow.hardware.technology.library import KINDS, TechLibrary, library_digest, library_document, load_library
 from crossflow.parallel.strategy.hierarchy import Hierarchy
 from crossflow.parallel.strategy.mesh import ORDER, Mesh
+from crossflow.parallel.strategy.notation import opened
 from crossflow.parallel.strategy.plan import Plan
 from crossflow.parallel.strategy.reading import (
     AnyStrategy,
@@ -151,9 +152,21 @@ class AutoStrategy:
         return f"the fastest of {self.fitting:,} that fit (of {self.tried:,} tried)"
 
 
+class _Opened(type):
+    """What makes a class take plain data, a file, or a model and a system in the place of its fields, and read them as `load` does."""
+
+    __dataclass_fields__: Mapping[str, Any]
+
+    def __call__(cls, *given: Any, **named: Any) -> Any:
+        required = {name for name, one in cls.__dataclass_fields__.items() if one.default is MISSING}
+        if not given and required <= set(named):
+            return super().__call__(**named)
+        return public("from_dict")(named) if not given and "workload" in named else public("load")(*given, **named)
+
+
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Scenario(PlainData):
-    """A resolved scenario; `crossflow.load` and `crossflow.from_dict` make one.
+class Scenario(PlainData, metaclass=_Opened):
+    """A resolved scenario; `crossflow.load` and `crossflow.from_dict` make one, and ``Scenario(...)`` does what they do.
 
     Attributes
     ----------
@@ -488,7 +501,7 @@ def load(path: str | Path, settings: Iterable[str] = ()) -> Scenario:
 
 
 def _loaded(path: str | Path, settings: Sequence[str]) -> Scenario:
-    document = files.override(spelled_out(scenario_document(files.read_yaml(path), str(path))), settings)
+    document = files.override(spelled_out(scenario_document(files.read_yaml(path), str(path)), settings), settings)
     return resolved(document, Path(path).parent, name=Path(path).stem)
 
 
@@ -725,8 +738,11 @@ SHORT = {
 }  # sections that a name alone may stand for, and their key of it
 
 
-def spelled_out(document: Document) -> Document:
-    """The document with sections given by a name alone as the mappings that they are short for, so that settings reach below."""
+def spelled_out(document: Document, settings: Iterable[str] = ()) -> Document:
+    """The document with sections given by a name alone as the mappings that they are short for, so that settings reach below.
+
+    A strategy as text is one too where `settings` change a key of it.
+    """
     data = document.data
     if not isinstance(data, Mapping):
         return document
@@ -736,6 +752,8 @@ def spelled_out(document: Document) -> Document:
     pools = files.held(data, ("system", "pools"))
     if isinstance(pools, Mapping):
         named |= {("system", "pools", name): {"template": pool} for name, pool in pools.items() if isinstance(pool, str)}
+    if any(setting.startswith("strategy.") for setting in settings):
+        named[("strategy",)] = opened(data.get("strategy"))
     return files.replaced(document, named) if named else document
 
 

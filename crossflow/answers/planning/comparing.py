@@ -12,7 +12,7 @@ import numpy as np
 
 from crossflow.answers.bands import order_of_pairs, spread_of, ties
 from crossflow.answers.evaluation.likeness import likeness, told_trust
-from crossflow.answers.planning.asking import paths
+from crossflow.answers.planning.keywords import paths
 from crossflow.answers.planning.opening import Overrides, as_settings, load, unplanned
 from crossflow.answers.planning.planner import plan
 from crossflow.answers.planning.question import COMMAND, Question
