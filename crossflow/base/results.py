@@ -35,6 +35,9 @@ CALLED: Mapping[str, str] = {
     "show": "plot", "draw": "plot", "figure": "plot", "best_plan": "best", "winner": "best", "top": "best", "optimal": "best",
     "results": "plans", "rows": "plans", "trace": "timeline", "simulate": "timeline", "valid": "feasible", "is_feasible": "feasible",
     "copy": "replace", "with_": "replace", "set": "replace", "override": "replace", "update": "replace", "evolve": "replace",
+    "memory_per_device": "memory.total", "memory_per_gpu": "memory.total", "memory_used": "memory.total", "with_options": "replace",
+    "confidence_interval": "error_band", "ci": "error_band", "interval": "error_band", "total_tokens": "tokens_per_second",
+    "duration": "step_time", "params": "model",
     "write": "save", "dump": "save", "num_devices": "devices", "gpus": "devices", "num_gpus": "devices", "parallelism": "strategy",
 }  # fmt: skip
 
@@ -50,6 +53,8 @@ TOLD: Mapping[str, str] = {
     "describe": "summary() says it in words, table() has all figures", "info": "summary() says it in words, table() has all figures",
     "to": "figures are plain numbers in SI units: seconds, bytes, joules, watts", "to_gib": "sizes are in bytes: total / 2**30",
     "total_gb": "sizes are in bytes: total / 1e9", "step_time_ms": "times are in seconds: step_time * 1e3",
+    "min": "best has the best that fits; results['mfu'].min() is of NumPy", "max": "results['mfu'].max() is of NumPy",
+    "compare": "crossflow.compare sets systems side by side; step_time / other.step_time compares two predictions",
     "savefig": "save(path) writes the picture", "fit": "predict and calibrate are functions of the package: crossflow.predict(scenario)",
     "to_excel": "to_frame() is a table of pandas", "to_parquet": "to_frame() is a table of pandas",
 }  # fmt: skip

@@ -12,7 +12,7 @@ import numpy as np
 
 from crossflow.answers.bands import order_of_pairs, spread_of, ties
 from crossflow.answers.evaluation.likeness import likeness, told_trust
-from crossflow.answers.planning.keywords import paths
+from crossflow.answers.planning.keywords import paths, plain_names
 from crossflow.answers.planning.opening import Overrides, as_settings, load, unplanned
 from crossflow.answers.planning.planner import plan
 from crossflow.answers.planning.question import COMMAND, Question
@@ -281,6 +281,8 @@ def compare(
     >>> [row.system for row in found], found.ordered_by
     (['dgx-h100', 'dgx-a100'], 'usd_per_million_tokens')
     """
+    named = plain_names("compare", named)
+    devices, batch = _once(devices, named, "devices"), _once(batch, named, "batch")
     systems = _systems(model, on)
     known = prices_of(prices, systems)
     rent = _budget(devices, budget)
@@ -321,6 +323,14 @@ def _what_helps(rows: Sequence[ComparedSystem], model: str, task: str) -> tuple[
     )
     asked = "" if task == "training" else f" --task {task}"
     return (f"what would help: crossflow plan --model {model} --on {near.system} --devices {near.devices}{asked}",)
+
+
+def _once(given: int | None, named: dict[str, Any], name: str) -> int | None:
+    """An argument that may also be given by the name that another tool has for it."""
+    other = named.pop(name, None)
+    if given is not None and other is not None:
+        raise TypeError(f"compare() was given '{name}' twice; give it once")
+    return other if given is None else given
 
 
 def _keywords(named: Mapping[str, Any]) -> tuple[str, ...]:

@@ -10,6 +10,7 @@ from typing import Any
 
 from crossflow.answers.planning.question import INSTEAD, system_of
 from crossflow.answers.scenario import ScenarioFile
+from crossflow.base.arrays import plain
 from crossflow.base.errors import CrossflowError, did_you_mean
 from crossflow.base.results import public
 from crossflow.parallel.strategy.mesh import said
@@ -33,6 +34,7 @@ CALLED: Mapping[str, str] = {
     "parallelism": "strategy", "plan": "strategy", "batch_size": "batch", "bs": "batch", "concurrency": "batch", "max_num_seqs": "batch",
     "seq": "sequence", "max_model_len": "sequence", "context": "sequence", "quantization": "weight_dtype", "mode": "task", "phase": "task",
     "engine": "software", "framework": "software", "limit": "top", "top_k": "top", "topk": "top", "n_best": "top",
+    "metric": "objective", "goal": "objective", "sort_by": "objective", "model_name": "model",
 }  # fmt: skip
 _COUPLED = (
     "a sweep takes every combination; crossflow.evaluate(scenario, {'system.nodes': [2, 4], 'workload.global_batch': [64, 128]}) takes one "
@@ -54,11 +56,17 @@ def plain_names(function: str, named: Mapping[str, Any]) -> dict[str, Any]:
     """
     found: dict[str, Any] = {}
     for key, value in named.items():
-        name = SAME.get(key, key)
+        # A system by its name is its template, beside which the number of nodes stays.
+        name = "on" if key == "system" and _names(value) else SAME.get(key, key)
         if name in found or (name != key and name in named):
             raise TypeError(f"{function}() was given '{name}' twice, once as '{key}'; give one of them")
-        found[name] = value
+        found[name] = plain(value) if name in OF_STRATEGY and getattr(value, "shape", None) == () else value  # a number of NumPy
     return found
+
+
+def _names(value: Any) -> bool:
+    """Whether a value is a name, or a list of names."""
+    return isinstance(value, str) or (isinstance(value, list | tuple) and bool(value) and all(isinstance(one, str) for one in value))
 
 
 def paths(function: str, named: Mapping[str, Any]) -> dict[str, Any]:
@@ -75,8 +83,8 @@ def paths(function: str, named: Mapping[str, Any]) -> dict[str, Any]:
             found.setdefault("strategy", {})[key] = value
         else:
             # A price is in USD an hour, as those of `compare`.
-            plain = key == "price" and isinstance(value, int | float) and not isinstance(value, bool)
-            found[_path(function, key)] = f"{value} USD/hour" if plain else value
+            bare = key == "price" and isinstance(value, int | float) and not isinstance(value, bool)
+            found[_path(function, key)] = f"{value} USD/hour" if bare else value
     return found
 
 
@@ -97,7 +105,7 @@ def _path(function: str, key: str) -> str:
     own = [one for one in inspect.signature(public(function)).parameters if one != "named"]
     known = (*INSTEAD, *SHORT, *_FILE, *_WORKLOAD, *OF_STRATEGY, *own)
     called = CALLED.get(key, "")
-    meant = f"; did you mean '{called}'?" if called and (called != "top" or "top" in own) else did_you_mean(key, known)
+    meant = f"; did you mean '{called}'?" if called and (called not in ("top", "objective") or called in own) else did_you_mean(key, known)
     raise TypeError(f"{function}() takes no '{key}'{meant} (any path is a keyword too: system__nodes=8)")
 
 

@@ -114,6 +114,10 @@ def as_settings(settings: Overrides) -> tuple[str, ...]:
 
 
 def _json(path: str, value: Any) -> str:
+    if isinstance(value, type):  # such as numpy.float32
+        raise CrossflowError(
+            f"settings: {path}: expected text or a number, got the type {value.__name__}; types of numbers are text: 'bf16'"
+        )
     if getattr(value, "shape", ()):
         raise CrossflowError(f"settings: {path}: expected one value, got an array; sweep and evaluate of crossflow take many")
     try:
