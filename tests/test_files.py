@@ -59,6 +59,10 @@ def test_duplicate_keys_are_told_with_both_lines():
     [
         ("a: [1, 2\n", "f.yaml:2: not valid YAML: did not find expected ',' or ']'"),
         ("a: 1\n  b: 2\n", "f.yaml:2: not valid YAML: mapping values are not allowed in this context"),
+        (
+            "a:\n\tb: 2\n",
+            "f.yaml:2: not valid YAML: found character that cannot start any token; the line is indented with a tab, write spaces",
+        ),
         ("a: 1\n---\nb: 2\n", "f.yaml:2: not valid YAML: but found another document"),
         ("", "f.yaml: expected a mapping, the file is empty"),
         ("# nothing\n", "f.yaml: expected a mapping, the file is empty"),

@@ -37,6 +37,7 @@ from crossflow.parallel.strategy.mesh import ORDER, Mesh
 from crossflow.parallel.strategy.notation import opened
 from crossflow.parallel.strategy.plan import Plan
 from crossflow.parallel.strategy.reading import (
+    AUTO,
     AnyStrategy,
     Workload,
     as_text,
@@ -753,6 +754,8 @@ def spelled_out(document: Document, settings: Iterable[str] = ()) -> Document:
     if isinstance(pools, Mapping):
         named |= {("system", "pools", name): {"template": pool} for name, pool in pools.items() if isinstance(pool, str)}
     if any(setting.startswith("strategy.") for setting in settings):
+        if data.get("strategy") == AUTO:
+            raise document.error(("strategy",), "auto chooses all of a strategy, and no key of it can be set; give one, such as tp4-dp2")
         named[("strategy",)] = opened(data.get("strategy"))
     return files.replaced(document, named) if named else document
 

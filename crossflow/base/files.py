@@ -276,6 +276,9 @@ def parse_yaml(text: str, file: str) -> Document:
         place = None if mark is None else mark.line + 1
         if "nesting depth" in reason:  # libyaml 0.2.6 has a limit of its own, and scans ahead of the events that are counted here
             raise SpecError([Problem(file=file, line=place, message=_TOO_DEEP)]) from None
+        lines = text.splitlines()
+        if place is not None and place <= len(lines) and lines[place - 1].lstrip(" ").startswith("\t"):
+            reason = f"{reason}; the line is indented with a tab, write spaces"
         raise (_not_json(text, file) or SpecError([Problem(file=file, line=place, message=f"not valid YAML: {reason}")])) from None
 
 

@@ -281,12 +281,10 @@ def compare(
     >>> [row.system for row in found], found.ordered_by
     (['dgx-h100', 'dgx-a100'], 'usd_per_million_tokens')
     """
-    named = plain_names("compare", named)
-    devices, batch = _once(devices, named, "devices"), _once(batch, named, "batch")
+    devices, batch, named = _once(devices, batch, plain_names("compare", named))
     systems = _systems(model, on)
     known = prices_of(prices, systems)
-    rent = _budget(devices, budget)
-    texts = (*as_settings(settings), *_keywords(named))
+    rent, texts = _budget(devices, budget), (*as_settings(settings), *_keywords(named))
     asked = [_Asked(model=model, system=name, task=task, batch=batch, settings=_priced(texts, known.get(name))) for name in systems]
     made = [one.best(devices, rent) for one in asked]
     if not any(row.prediction for row, *_ in made):
@@ -325,12 +323,13 @@ def _what_helps(rows: Sequence[ComparedSystem], model: str, task: str) -> tuple[
     return (f"what would help: crossflow plan --model {model} --on {near.system} --devices {near.devices}{asked}",)
 
 
-def _once(given: int | None, named: dict[str, Any], name: str) -> int | None:
-    """An argument that may also be given by the name that another tool has for it."""
-    other = named.pop(name, None)
-    if given is not None and other is not None:
-        raise TypeError(f"compare() was given '{name}' twice; give it once")
-    return other if given is None else given
+def _once(devices: int | None, batch: int | None, named: dict[str, Any]) -> tuple[int | None, int | None, dict[str, Any]]:
+    """Arguments that may also be given by the names that other tools have for them, and the rest of what is named."""
+    for name, given in (("devices", devices), ("batch", batch)):
+        if given is not None and name in named:
+            raise TypeError(f"compare() was given '{name}' twice; give it once")
+    rest = {key: value for key, value in named.items() if key not in ("devices", "batch")}
+    return named.get("devices", devices), named.get("batch", batch), rest
 
 
 def _keywords(named: Mapping[str, Any]) -> tuple[str, ...]:

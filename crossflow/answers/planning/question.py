@@ -9,7 +9,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from crossflow.answers.scenario import model_name
+from crossflow.answers.scenario import model_name, spelled_out
 from crossflow.base import files
 from crossflow.base.errors import CrossflowError, SpecError
 from crossflow.base.files import Document
@@ -71,7 +71,7 @@ class Question:
             **({} if self.requests is None else {"requests": self.requests}),
             **({} if self.strategy is None and names_program(model) else {"strategy": AUTO if self.strategy is None else self.strategy}),
         }
-        said = files.override(Document(file=self.asker, data=data), settings).data
+        said = files.override(spelled_out(Document(file=self.asker, data=data), settings), settings).data
         _check_network(named, said["system"], said["workload"].get("task", "training"))
         assumed = list(_assumed(said["system"], said["workload"], path))
         if self.requests is not None:  # which say all other numbers
