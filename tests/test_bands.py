@@ -9,7 +9,7 @@ import yaml
 import crossflow
 from crossflow.answers import bands
 from crossflow.answers.bands import Likeness
-from crossflow.answers.evaluation.likeness import BLIND_DOMAIN, UNMEASURED, likeness
+from crossflow.answers.evaluation.likeness import BLIND_DOMAIN, UNMEASURED, likeness, trust
 from crossflow.answers.study.run import run_study
 from crossflow.evidence.validation import comparison
 from crossflow.evidence.validation.bands import JudgedRow, band, coverage, left_out, lines, pairs
@@ -26,6 +26,29 @@ def scenario(template="dgx-h100", workload=None, **given):
 
 def row(error, item="a", **like):
     return JudgedRow(table="t", like=Likeness(kind="k", **like), error=error, item=item)
+
+
+SERVED = {"task": "decode", "prompt": 1000, "output": 200, "global_batch": 64}
+
+
+@pytest.mark.parametrize(
+    ("template", "model", "nodes", "told"),
+    [
+        ("h20-cluster", "deepseek-v3", 2, True),  # 25 to 31 % too fast with 8 requests a device
+        ("h800-ib-cluster", "kimi-k2", 2, True),
+        ("dgx-h200", "deepseek-v3", 2, False),
+        ("dgx-b200", "deepseek-v3", 2, False),
+        ("h20-cluster", "llama3-8b", 1, False),
+    ],
+)
+def test_latent_attention_is_extrapolated_to_chips_of_which_no_such_service_was_measured(template, model, nodes, told):
+    found = scenario(
+        system={"template": template, "nodes": nodes}, workload={"model": model, **SERVED}, strategy=f"tp{8 * nodes}", software="sglang"
+    )
+    judged = trust(found)
+    assert ("Services with latent attention were measured on b200, h100-sxm and h200 alone" in judged.text) == told
+    assert not told or judged.level == "extrapolated"
+    assert bool(crossflow.evaluate(found).trusted[0] == judged.level)
 
 
 def test_a_band_by_hand():

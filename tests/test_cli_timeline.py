@@ -201,3 +201,16 @@ def test_a_profile_makes_a_prediction(out, scenario, tmp_path):
     assert f"{found['measured_share']:.1%}".replace("%", " %") + " of the time of kernels and collectives, by profile.csv" in out(
         "predict", scenario, "--set", f"profile={path}"
     )
+
+
+def test_folders_that_are_made_are_told(scenario, tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert main(["timeline", scenario, "-o", "step"]) == 0
+    assert "made the folder step, for its name has no ending, and wrote traces into it, a file a rank; one file is -o step.json.gz" in (
+        capsys.readouterr().err
+    )
+    assert main(["timeline", scenario, "-o", "step"]) == 0
+    assert "wrote traces into step, a file a rank" in (again := capsys.readouterr().err)
+    assert "made" not in again
+    assert main(["timeline", scenario, "-o", "new/there/step.json"]) == 0
+    assert "making the folder new/there, which was not there\n" in capsys.readouterr().err

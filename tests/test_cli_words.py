@@ -198,9 +198,12 @@ def test_what_the_field_calls_otherwise_is_understood(word, known, found):
     assert meant(word, known) == found
 
 
-@pytest.mark.parametrize(("given", "meaning"), [("TP8", "tp8"), ("tp=8", "tp8"), ("fsdp", "z3"), ("tp8-Z1", "z1")])
+@pytest.mark.parametrize(("given", "meaning"), [
+    ("TP8", "tp8"), ("tp=8", "tp8"), ("fsdp", "z3"), ("tp8-Z1", "z1"), ("tp8,pp2", "tp8-pp2"),
+    ("TP8 DP4", "tp8-dp4"), ("tp8_pp2", "tp8-pp2"),
+])  # fmt: skip
 def test_a_strategy_in_other_letters_is_understood(given, meaning):
-    with pytest.raises(StrategyError, match=f"is not understood; did you mean '{meaning}'[?]; write "):
+    with pytest.raises(StrategyError, match=f"is not understood; did you mean '{meaning}'[?]$"):
         parse(given, TRANSFORMER)
 
 
@@ -240,3 +243,29 @@ def test_a_step_that_writes_where_prompts_do_not_fit_counts_tokens_and_says_what
     assert "samples/s" not in said
     assert "prompts cannot be read at once: needs" in said
     assert "workload.task=serving" in said
+
+
+def test_systems_that_are_compared_may_stand_apart(capsys):
+    words = ["compare", "--model", "llama3-8b", "--devices", "8", "--batch", "16", "--set", "workload.sequence=2048", "--on"]
+    assert main([*words, "dgx-h100", "dgx-a100"]) == 0
+    apart = capsys.readouterr().out
+    assert main([*words, "dgx-h100,dgx-a100"]) == 0
+    assert capsys.readouterr().out == apart
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["--set", "strategy.tp=4"], "strategy: auto chooses all of a strategy, and no key of it can be set; give one, such as tp4-dp2"),
+        (["--strategy", "tp4"], "but the system has 8; dp2 beside it takes all of them"),
+        (["--strategy", ""], "strategy '': '' is not understood; write degrees and options"),
+    ],
+)
+def test_parts_of_a_strategy_are_told_how_to_be_whole(words, sentence, capsys):
+    assert main(["predict", "--model", "llama3-8b", "--on", "dgx-h100", *words]) == 2
+    assert sentence in capsys.readouterr().err
+
+
+def test_one_key_of_a_strategy_is_set_beside_it(capsys):
+    assert main(["predict", "--model", "llama3-8b", "--on", "dgx-h100", "--strategy", "tp8", "--set", "strategy.micro_batch=2"]) == 0
+    assert "strategy tp8-mb2" in capsys.readouterr().out

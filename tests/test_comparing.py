@@ -114,7 +114,7 @@ def test_the_note_on_ties_says_what_they_are_drawn_from(compared):
     runs = [likeness(row.prediction.scenario) for row in compared.rows]
     order = np.hypot(*(bands.trust_of(run).band.p90 for run in runs))
     told = "no two systems of such runs were measured, and errors of two that have nothing to do with each other reach so far"
-    assert compared.notes == (f"predictions less than {100 * order:.0f} % apart are tied: {told}",)
+    assert compared.notes == (f"predictions less than {100 * order:.3g} % apart are tied: {told}",)
 
 
 def test_two_layouts_are_tied_by_pairs_of_layouts_and_two_chips_by_pairs_of_chips():

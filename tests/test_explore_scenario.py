@@ -114,6 +114,17 @@ def test_ends_of_sliders_can_be_evaluated(kind):
             assert quantity.gt == control.least or quantity.checked(float(control.least)) is not None
 
 
+def test_the_rate_of_requests_is_a_control_of_a_service():
+    scenario = from_dict(SERVING)
+    rate = by_path(scenario)["workload.serving.arrival_rate"]
+    assert (rate.label, rate.value, rate.group) == ("requests a second", 20, "Workload")
+    busier = read_design(scenario, {"workload.serving.arrival_rate": 40})
+    assert busier.whole().workload.serving.arrival_rate == 40
+    assert written(busier) == {"workload.serving.arrival_rate": "40 1/s"}
+    steady = {**SERVING["workload"], "serving": {}}
+    assert "workload.serving.arrival_rate" not in by_path(from_dict({**SERVING, "workload": steady}))
+
+
 def test_shares_belong_to_the_stack_of_their_budget(chip):
     stacks = {control.stack for control in controls(chip)} - {None}
     assert stacks == {"system.budgets.area", "system.budgets.power_shares", "system.budgets.perimeter"}

@@ -127,6 +127,19 @@ def test_the_page_knows_objectives_units_and_swept_paths(folders):
     assert logic["order"] == ["N7", "N5"]
 
 
+def test_names_of_what_changes_together_are_settings_of_a_page(tmp_path):
+    """Designs are told apart, and ranked, by them: nine rows of three engines were three."""
+    data = yaml.safe_load(SWEEP)
+    chips = {"old": {"system.technology.logic": "N7"}, "new": {"system.technology.logic": "N5"}}
+    data |= {"name": "together", "sweep": {"chip": chips, "system.budgets.power": ["200 W", "300 W"]}}
+    (tmp_path / "together.yaml").write_text(yaml.safe_dump(data))
+    run_study(tmp_path / "together.yaml", out=tmp_path / "out")
+    start = study_app(tmp_path / "out").start()
+    roles = {column["name"]: column["role"] for column in start["columns"]}
+    assert start["swept"] == ["chip", "system.budgets.power"]
+    assert (roles["chip"], roles["system.budgets.power"], roles["step_time_s"]) == ("setting", "setting", "figure")
+
+
 def test_columns_beyond_the_room_of_a_page_come_when_they_are_asked_for(folders, monkeypatch):
     whole = study_app(folders["sweep"])
     monkeypatch.setattr("crossflow.edges.explore.study.INLINE", 4000)

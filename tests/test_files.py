@@ -3,6 +3,7 @@
 
 import os
 from collections.abc import Mapping, Sequence
+from typing import Literal
 
 import pytest
 
@@ -10,7 +11,8 @@ import crossflow
 from crossflow.base import files
 from crossflow.base.errors import CrossflowError, SpecError, with_article
 from crossflow.base.files import Document, FileModel, merge, override, parse_yaml, read_yaml, validate, write_text
-from crossflow.base.units import Bandwidth, Power
+from crossflow.base.limits import NonNegativeInt
+from crossflow.base.units import Bandwidth, Duration, Power
 
 
 class Part(FileModel):
@@ -57,6 +59,10 @@ def test_duplicate_keys_are_told_with_both_lines():
     [
         ("a: [1, 2\n", "f.yaml:2: not valid YAML: did not find expected ',' or ']'"),
         ("a: 1\n  b: 2\n", "f.yaml:2: not valid YAML: mapping values are not allowed in this context"),
+        (
+            "a:\n\tb: 2\n",
+            "f.yaml:2: not valid YAML: found character that cannot start any token; the line is indented with a tab, write spaces",
+        ),
         ("a: 1\n---\nb: 2\n", "f.yaml:2: not valid YAML: but found another document"),
         ("", "f.yaml: expected a mapping, the file is empty"),
         ("# nothing\n", "f.yaml: expected a mapping, the file is empty"),
@@ -203,6 +209,45 @@ def test_a_setting_is_told_as_such_when_its_value_is_wrong():
     (message,) = problems(validate, Whole, document)
     assert message.endswith("power: expected a quantity in W, got '5 GB': 'GB' is not a unit of W")
     assert "f.yaml:2" not in message
+
+
+class Either(FileModel):
+    interval: Duration | Literal["auto"] = "auto"
+    spares: NonNegativeInt | Literal["auto", "none"] = "auto"
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ("interval: soon", "interval: expected a quantity in s or auto, got 'soon'"),
+        ("interval: 5", "interval: expected a quantity in s or auto, got the bare number 5; write the unit"),
+        ("interval: 5 GB", "interval: expected a quantity in s or auto, got '5 GB': 'GB' is not a unit of s"),
+        ("interval: Auto", "interval: expected a quantity in s or auto, got 'Auto'; did you mean 'auto'?"),
+        ("spares: some", "spares: expected a whole number, or auto or none, got 'some'"),
+    ],
+)
+def test_a_value_that_is_neither_a_number_nor_a_word_is_told_once(given, message):
+    assert problems(validate, Either, parse_yaml(given, "f")) == [f"f:1: {message}"]
+
+
+def test_a_setting_that_spoils_many_places_of_a_file_is_told_once(tmp_path):
+    """The divisions of a reference design take up its budgets, 63 of them."""
+    path = tmp_path / "s.yaml"
+    path.write_text(
+        "system: {template: reference-training, devices: 64}\nworkload: {model: llama3-8b, global_batch: 64}\nstrategy: tp8-dp8\n"
+    )
+    (message,) = problems(crossflow.load, path, "system.budgets.area=800 mm")
+    assert "system.budgets.area: expected a mapping, got '800 mm' (with --set system.budgets.area=800 mm); so " in message
+    assert message.endswith(" other places of the file")
+
+
+def test_one_key_of_a_strategy_as_text_can_be_set():
+    given = {"system": "dgx-h100", "workload": {"model": "llama3-8b", "global_batch": 64}, "strategy": "tp4-dp2-sel:norm+mlp"}
+    assert crossflow.load(given, "strategy.micro_batch=4").strategy_text == "tp4-dp2-mb4-sel:norm+mlp"
+    assert crossflow.load(given, ["strategy.tp=2", "strategy.dp=4"]).strategy_text == "tp2-dp4-sel:norm+mlp"
+    swept = crossflow.sweep(given, {"strategy.micro_batch": [1, 4]})
+    assert swept.feasible.all()
+    assert swept.step_time[1] == crossflow.predict(given, "strategy.micro_batch=4").step_time != swept.step_time[0]
 
 
 # ------------------------------------------------------------------------------------------ finding and writing

@@ -115,7 +115,7 @@ def test_what_cannot_be_changed_in_the_file_is_told(name, sentence):
 @pytest.fixture
 def mine(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    Path("mine.sh").write_text(SGLANG)
+    Path("mine.sh").write_text(f"{SGLANG.rstrip()} --own-flag 5\n")
     return ["plan", "--from", "mine.sh", "--on", "h100-ib-cluster", "--set", "workload.prompt=1000", "workload.output=200", "--diff"]
 
 
@@ -125,6 +125,8 @@ def test_the_page_lists_changes_and_what_they_gain(mine, capsys):
     shown = capsys.readouterr()
     assert "  add  --dp-size 16" in shown.out
     assert "--disable-radix-cache  predicted with a cache of prefixes" in shown.out
+    assert "assumed: --own-flag (line " in shown.out
+    assert "unknown flag of sglang, not read" in shown.out
     assert shown.err.endswith("crossflow: wrote new.sh\n")
     mine[2] = "new.sh"
     assert main(mine) == 0

@@ -60,6 +60,18 @@ def sglang(flags, model="deepseek-ai/DeepSeek-V3"):
     return read(f"python3 -m sglang.launch_server \\\n --model-path {model} {flags}\n")
 
 
+@pytest.mark.parametrize("kind", ["vllm", "sglang", "tensorrt-llm"])
+def test_a_dense_model_in_fp8_is_read_back_as_itself(kind, tmp_path):
+    """The name of the model stands in a comment of the file: the flag names a folder."""
+    workload = {"model": "llama3-70b", "task": "decode", "dtype": "fp8", "prompt": 1000, "output": 200, "global_batch": 64}
+    scenario = crossflow.from_dict({"system": "dgx-h200", "workload": workload, "strategy": "tp8", "software": kind})
+    path = tmp_path / "serve.sh"
+    path.write_text(text := crossflow.export(scenario, kind))
+    assert ("# crossflow: workload.model: llama3-70b\n" in text) == (kind == "tensorrt-llm")  # the others make fp8 of the released weights
+    again = read(path).scenario("dgx-h200")
+    assert crossflow.predict(again).step_time == pytest.approx(crossflow.predict(scenario).step_time, rel=1e-9)
+
+
 def test_limits_of_a_server_are_shared_by_groups_of_attention():
     launch = sglang(
         "--tp 8 --dp 8 --enable-dp-attention --ep 8 --moe-a2a-backend deepep --max-running-requests 100 --chunked-prefill-size 16384"

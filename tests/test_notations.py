@@ -90,7 +90,7 @@ REFUSED = [
     (DLRM, "dp16-z1", "strategy: zero: 1 is supported for transformers only; write 0, or 3, which shards the weights too"),
     (DLRM, "CR-8-d2", "strategy: CR-8 cuts the inner dimension of every product, which is supported for lstm and gemm only; write tp8, with which recommendation models cut products by columns and by rows in turn"),
     (DLRM, "RC-2-8", "strategy: kp1 = 2 cuts the rows of every product, which are samples here; give dp all of them"),
-    (DLRM, "tp8", "strategy RC-1-8 needs 8 devices (tp 8), but the system has 16"),
+    (DLRM, "tp8", "strategy RC-1-8 needs 8 devices (tp 8), but the system has 16; dp2 beside it takes all of them"),
     (MOE, "tp8-dp2-ep4", "strategy: ep = 4 does not fill the 2 replicas of experts; write ep 2, or roles such as experts: [tp, ep]"),
     (DLRM, "tables", "strategy 'tables': 'tables' is not understood; write roles by layer type such as 'dense (tp, ddp), embedding mp', or degrees such as tp8-dp2"),
 ]  # fmt: skip

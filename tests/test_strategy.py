@@ -104,7 +104,7 @@ def test_wrong_degrees_are_told_exactly(given, sentence, exactly):
 @pytest.mark.parametrize(
     ("strategy", "sentence"),
     [
-        ({}, "strategy d1 needs one device, but the system has 8"),
+        ({}, "strategy d1 needs one device, but the system has 8; dp8 beside it takes all of them"),
         ("legal", "'legal' stands for all that fit; it belongs in the space of a study, a scenario has one strategy"),
         ({"denze": "ddp"}, "unknown key 'denze'; did you mean 'dense'?; known: dp, ep, kernel, kp1, kp2, placement, tp, zero"),
     ],

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from crossflow.answers.scenario import SHORT, Scenario, check_strategy, divides, from_document, names_at
+from crossflow.answers.scenario import SHORT, Scenario, check_strategy, divides, from_document, names_at, spelled_out
 from crossflow.base import files
 from crossflow.base.arrays import Array, Index, python
 from crossflow.base.errors import CrossflowError, SpecError, StrategyError, did_you_mean, known_name
@@ -273,8 +273,9 @@ def _plain(value: Any) -> Any:
 
 @functools.lru_cache(maxsize=4096)
 def _variant(scenario: Scenario, settings: str) -> Scenario:
-    data = scenario.document.data
-    for path, value in json.loads(settings).items():
+    chosen = json.loads(settings)
+    data = spelled_out(scenario.document, chosen).data
+    for path, value in chosen.items():
         data = files.replace(data, files.parts_of(path), value, f"{path}={value}")
     document = Document(file=scenario.document.file, data=data, lines=scenario.document.lines)
     return from_document(document, scenario.base, scenario.name, like=scenario)

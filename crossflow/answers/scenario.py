@@ -6,7 +6,7 @@ import contextlib
 import functools
 import json
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import MISSING, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -34,8 +34,10 @@ from crossflow.hardware.mapping.wiring import LEVELS, topology_of, wired
 from crossflow.hardware.technology.library import KINDS, TechLibrary, library_digest, library_document, load_library
 from crossflow.parallel.strategy.hierarchy import Hierarchy
 from crossflow.parallel.strategy.mesh import ORDER, Mesh
+from crossflow.parallel.strategy.notation import opened
 from crossflow.parallel.strategy.plan import Plan
 from crossflow.parallel.strategy.reading import (
+    AUTO,
     AnyStrategy,
     Workload,
     as_text,
@@ -152,9 +154,21 @@ class AutoStrategy:
         return f"the fastest of {self.fitting:,} that fit (of {self.tried:,} tried)"
 
 
+class _Opened(type):
+    """What makes a class take plain data, a file, or a model and a system in the place of its fields, and read them as `load` does."""
+
+    __dataclass_fields__: Mapping[str, Any]
+
+    def __call__(cls, *given: Any, **named: Any) -> Any:
+        required = {name for name, one in cls.__dataclass_fields__.items() if one.default is MISSING}
+        if not given and required <= set(named):
+            return super().__call__(**named)
+        return public("from_dict")(named) if not given and "workload" in named else public("load")(*given, **named)
+
+
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Scenario(PlainData):
-    """A resolved scenario; `crossflow.load` and `crossflow.from_dict` make one.
+class Scenario(PlainData, metaclass=_Opened):
+    """A resolved scenario; `crossflow.load` and `crossflow.from_dict` make one, and ``Scenario(...)`` does what they do.
 
     Attributes
     ----------
@@ -498,7 +512,7 @@ def load(path: str | Path, settings: Iterable[str] = ()) -> Scenario:
 
 
 def _loaded(path: str | Path, settings: Sequence[str]) -> Scenario:
-    document = files.override(spelled_out(scenario_document(files.read_yaml(path), str(path))), settings)
+    document = files.override(spelled_out(scenario_document(files.read_yaml(path), str(path)), settings), settings)
     return resolved(document, Path(path).parent, name=Path(path).stem)
 
 
@@ -740,8 +754,11 @@ SHORT = {
 }  # sections that a name alone may stand for, and their key of it
 
 
-def spelled_out(document: Document) -> Document:
-    """The document with sections given by a name alone as the mappings that they are short for, so that settings reach below."""
+def spelled_out(document: Document, settings: Iterable[str] = ()) -> Document:
+    """The document with sections given by a name alone as the mappings that they are short for, so that settings reach below.
+
+    A strategy as text is one too where `settings` change a key of it.
+    """
     data = document.data
     if not isinstance(data, Mapping):
         return document
@@ -751,6 +768,10 @@ def spelled_out(document: Document) -> Document:
     pools = files.held(data, ("system", "pools"))
     if isinstance(pools, Mapping):
         named |= {("system", "pools", name): {"template": pool} for name, pool in pools.items() if isinstance(pool, str)}
+    if any(setting.startswith("strategy.") for setting in settings):
+        if data.get("strategy") == AUTO:
+            raise document.error(("strategy",), "auto chooses all of a strategy, and no key of it can be set; give one, such as tp4-dp2")
+        named[("strategy",)] = opened(data.get("strategy"))
     return files.replaced(document, named) if named else document
 
 

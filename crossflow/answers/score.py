@@ -242,6 +242,16 @@ class Score(PlainData, Tabular):
     def __iter__(self) -> Iterator[Score]:
         return (self.take([i]) for i in range(len(self)))
 
+    def _said(self, name: str, table: Mapping[str, Any]) -> str:
+        """A column by its name, without its unit, or by the end of the path that is varied: ``step_time``, ``batch``."""
+        if name in table:
+            return name
+        varied = [path for path in self.points if path.endswith((f".{name}", f"_{name}"))]
+        meant = varied or [f"{name}{ending}" for ending in SUFFIXES if f"{name}{ending}" in table]
+        if len(meant) != 1:
+            raise CrossflowError(no_column(name, list(table)))
+        return meant[0]
+
     def _column(self, name: str) -> Any:
         return self.columns()[name]
 
@@ -488,9 +498,8 @@ class Score(PlainData, Tabular):
         free = [path for path, values in self.points.items() if len(set(map(str, values))) > 1]
         across = x or next(iter(free), "step_time_s")
         lines = by or next((path for path in free if path not in (across, y)), None) if x is None or by else by
-        for name in filter(None, (across, y, lines)):
-            if name not in table:
-                raise CrossflowError(no_column(name, list(table)))
+        across, y = (self._said(name, table) for name in (across, y))
+        lines = self._said(lines, table) if lines else None
         along, heights = (Along(name, table[name], self.unit_of(name)) for name in (across, y))
         series = None if lines is None else Along(lines, table[lines], self.unit_of(lines))
         title = f"{y} over {across}"

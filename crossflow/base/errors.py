@@ -18,6 +18,8 @@ SYNONYMS: Mapping[str, tuple[str, ...]] = {
     "generate": ("decode",), "tensor-parallel": ("tp",), "tensor-parallel-size": ("tp",), "pipeline-parallel": ("pp",),
     "pipeline-parallel-size": ("pp",), "data-parallel": ("dp",), "data-parallel-size": ("dp",), "context-parallel": ("cp",),
     "expert-parallel": ("ep",), "batch-size": ("global_batch",), "seq-length": ("sequence",), "seq-len": ("sequence",),
+    "steps": ("count",), "num": ("count",), "points": ("count",), "start": ("from",), "min": ("from",), "stop": ("to",), "end": ("to",),
+    "max": ("to",),
 }  # fmt: skip
 SAME_MODEL = 6  # letters and digits that the name of a model in a hub has in common with ours, at least
 _LONG_WORD = re.compile(rf"(\S{{{WORD}}})\S+")

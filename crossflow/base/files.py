@@ -32,7 +32,7 @@ import yaml
 from pydantic import AfterValidator, BaseModel, ConfigDict, ValidationError
 
 from crossflow.base import contents, limits
-from crossflow.base.errors import LISTED, CrossflowError, Problem, SpecError, among, did_you_mean, known_name, shortened
+from crossflow.base.errors import LISTED, CrossflowError, Problem, SpecError, among, did_you_mean, either, known_name, shortened
 
 if TYPE_CHECKING:
     from pydantic_core import ErrorDetails
@@ -276,6 +276,9 @@ def parse_yaml(text: str, file: str) -> Document:
         place = None if mark is None else mark.line + 1
         if "nesting depth" in reason:  # libyaml 0.2.6 has a limit of its own, and scans ahead of the events that are counted here
             raise SpecError([Problem(file=file, line=place, message=_TOO_DEEP)]) from None
+        lines = text.splitlines()
+        if place is not None and place <= len(lines) and lines[place - 1].lstrip(" ").startswith("\t"):
+            reason = f"{reason}; the line is indented with a tab, write spaces"
         raise (_not_json(text, file) or SpecError([Problem(file=file, line=place, message=f"not valid YAML: {reason}")])) from None
 
 
@@ -447,16 +450,33 @@ def validate_at(model: type[Model], document: Document, *path: str) -> Model:
 
 
 def _either(problems: Sequence[Problem], kinds: Sequence[str], given: Sequence[Any]) -> Iterator[Problem]:
-    """The problems, one in the place of the two of a key that may hold text or a mapping and holds neither."""
-    found: dict[tuple[int | None, str], set[str]] = {}
+    """The problems, one in the place of those of a key that may hold several kinds of values and holds none of them."""
+    found: dict[tuple[int | None, str], list[tuple[Problem, str]]] = {}
     for problem, kind in zip(problems, kinds, strict=True):
-        found.setdefault((problem.line, problem.path), set()).add(kind)
+        found.setdefault((problem.line, problem.path), []).append((problem, kind))
     for problem, kind, value in zip(problems, kinds, given, strict=True):
-        both = "string_type" in found[problem.line, problem.path] and found[problem.line, problem.path] & _MAPPING
-        if both and kind == "string_type":
-            yield dataclasses.replace(problem, message=f"expected text or a mapping, got {limits.shown(value)}")
-        elif not both or kind not in _MAPPING:
+        here = found[problem.line, problem.path]
+        of_kinds = {one for _, one in here}
+        words = [one for one, of in here if of == "literal_error"]
+        if "string_type" in of_kinds and of_kinds & _MAPPING:
+            if kind == "string_type":
+                yield dataclasses.replace(problem, message=f"expected text or a mapping, got {limits.shown(value)}")
+        elif not words or len(words) == len(here):
             yield problem
+        elif kind != "literal_error":
+            yield dataclasses.replace(problem, message=_or_words(problem.message, words[0].message))
+
+
+def _or_words(message: str, words: str) -> str:
+    """A sentence on a value that could also have been one of some words, with these.
+
+    >>> _or_words("expected a quantity in s, got 'soon'", "expected one of auto, got 'soon'")
+    "expected a quantity in s or auto, got 'soon'"
+    """
+    listed = words.partition("; ")[0].removeprefix("expected one of ").rpartition(", got ")[0].split(", ")
+    head, got, rest = message.partition(", got ")
+    hint = "".join(words.partition("; did you mean ")[1:])
+    return f"{head}{', ' if len(listed) > 1 else ' '}or {either(listed)}{got}{rest}{hint if 'did you mean' not in message else ''}"
 
 
 def _problem(model: type[BaseModel], document: Document, detail: ErrorDetails) -> Problem:
@@ -648,9 +668,19 @@ def with_settings(read: Callable[[Sequence[str]], Read], settings: Sequence[str]
             raise
         causes = [one for i, one in enumerate(settings) if _is_read(read, (*settings[:i], *settings[i + 1 :]))] or settings
         told = f" (with {', '.join(f'--set {shortened(one)}' for one in causes)})"
-        raise SpecError(
-            dataclasses.replace(problem, message=f"{problem.message}{told if problem in elsewhere else ''}") for problem in error.problems
-        ) from None
+        raise SpecError(_told_once(error.problems, elsewhere, told)) from None
+
+
+def _told_once(problems: Sequence[Problem], elsewhere: Sequence[Problem], told: str) -> Iterator[Problem]:
+    """Problems, of those that a setting makes in a file (`elsewhere`) each sentence once, and in how many other places it holds."""
+    said = {problem.message for problem in elsewhere}
+    often = Counter(problem.message for problem in problems if problem.message in said)
+    for problem in problems:
+        if problem.message not in said:
+            yield problem
+        elif more := often.pop(problem.message, 0):
+            also = "" if more == 1 else f"; so {more - 1} other place{'s' if more > 2 else ''} of the file"
+            yield dataclasses.replace(problem, message=f"{problem.message}{told}{also}")
 
 
 def _is_read(read: Callable[[Sequence[str]], Any], settings: Sequence[str]) -> bool:

@@ -35,7 +35,28 @@ CALLED: Mapping[str, str] = {
     "show": "plot", "draw": "plot", "figure": "plot", "best_plan": "best", "winner": "best", "top": "best", "optimal": "best",
     "results": "plans", "rows": "plans", "trace": "timeline", "simulate": "timeline", "valid": "feasible", "is_feasible": "feasible",
     "copy": "replace", "with_": "replace", "set": "replace", "override": "replace", "update": "replace", "evolve": "replace",
+    "memory_per_device": "memory.total", "memory_per_gpu": "memory.total", "memory_used": "memory.total", "with_options": "replace",
+    "confidence_interval": "error_band", "ci": "error_band", "interval": "error_band", "total_tokens": "tokens_per_second",
+    "duration": "step_time", "params": "model",
     "write": "save", "dump": "save", "num_devices": "devices", "gpus": "devices", "num_gpus": "devices", "parallelism": "strategy",
+}  # fmt: skip
+
+# What tables and arrays of other libraries have, and what does the same here; for errors alone.
+TOLD: Mapping[str, str] = {
+    "head": "a slice has the first ones: results[:3]", "tail": "a slice has the last ones: results[-3:]",
+    "iloc": "an index has one, and a slice several: results[0], results[:3]", "loc": "an index has one, a mask several: results[mask]",
+    "shape": "len(results) is the number of rows", "size": "len(results) is the number of rows",
+    "argmin": "best has the best that fits; to_frame() is a table of pandas", "idxmin": "best has the best that fits",
+    "argmax": "best has the best that fits; to_frame() is a table of pandas", "idxmax": "best has the best that fits",
+    "sort": "to_frame().sort_values(...) sorts a table of pandas", "sort_values": "to_frame().sort_values(...) sorts a table of pandas",
+    "groupby": "to_frame() is a table of pandas", "query": "to_frame() is a table of pandas", "values": "table() has columns by name",
+    "describe": "summary() says it in words, table() has all figures", "info": "summary() says it in words, table() has all figures",
+    "to": "figures are plain numbers in SI units: seconds, bytes, joules, watts", "to_gib": "sizes are in bytes: total / 2**30",
+    "total_gb": "sizes are in bytes: total / 1e9", "step_time_ms": "times are in seconds: step_time * 1e3",
+    "min": "best has the best that fits; results['mfu'].min() is of NumPy", "max": "results['mfu'].max() is of NumPy",
+    "compare": "crossflow.compare sets systems side by side; step_time / other.step_time compares two predictions",
+    "savefig": "save(path) writes the picture", "fit": "predict and calibrate are functions of the package: crossflow.predict(scenario)",
+    "to_excel": "to_frame() is a table of pandas", "to_parquet": "to_frame() is a table of pandas",
 }  # fmt: skip
 
 
@@ -65,6 +86,8 @@ def missing(owner: str, name: str, known: Sequence[str]) -> str:
     """
     public = [other for other in known if not other.startswith("_")]
     called = CALLED.get(name, "")
+    if name in TOLD and not called:
+        return f"{owner} has no attribute '{name}': {TOLD[name]}"
     meant = f"; did you mean '{called}'?" if called.partition(".")[0] in public else did_you_mean(name, public)
     return f"{owner} has no attribute '{name}'{meant}"
 

@@ -85,6 +85,22 @@ def test_a_slider_changes_the_step_and_the_address_restores_it(opened, url):
     until(page, f"document.getElementById('step-time').textContent === {before!r}")
 
 
+def test_numbers_of_the_design_before_are_grey_until_the_answer_comes(opened, url):
+    page = opened(url)
+    settled(page)
+    asked, free = [], []
+    page.route("**/api/evaluate", lambda route: route.continue_() if free else asked.append(route))
+    page.focus(POWER)
+    page.keyboard.press("ArrowRight")
+    until(page, "document.body.classList.contains('behind')")
+    until(page, "getComputedStyle(document.querySelector('.headline')).opacity === '0.45'")
+    free.append(True)
+    for route in asked:
+        route.continue_()
+    until(page, "!document.body.classList.contains('behind')")
+    until(page, "getComputedStyle(document.querySelector('.headline')).opacity === '1'")
+
+
 def test_a_design_that_never_ends_is_compared_with_nothing(opened, served, files):
     state = quote(json.dumps({"s": {"system.power.tdp": 60.0}}))  # less than the device draws at rest
     page = opened(f"{served(files / 'large.yaml')}#{state}")

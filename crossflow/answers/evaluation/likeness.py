@@ -78,6 +78,7 @@ OF_GENERATED = "the device is generated"
 OF_SHARED = "no step on a shared network was measured"
 # Devices of the largest switched domain of measured runs (GB200 NVL72), and of those in which chips were predicted blind.
 DOMAIN, BLIND_DOMAIN = 72, 8
+LATENTS = "latents"  # what `measured` of a device's template calls services whose heads attend to latents in the cache
 ARRIVING = "queues and tails were never compared with a measurement"
 WATTS, WATTS_ALONE = "watts of kernels", "watts of kernels were compared with measurements, those of whole steps were not"
 
@@ -228,8 +229,9 @@ def problem(scenario: Scenario, node: int, *, changed: bool = False) -> str:
     node : devices of a node, its scale-up domain.
     """
     shared = OF_SHARED if scenario.system.network.inter.congestion is not None else ""
-    maker = "" if changed or not device_of(scenario.document.data["system"], scenario.base) else _maker(scenario)
-    return "; ".join(filter(None, (_otherwise(scenario, changed=changed), _domain(scenario, node), shared, maker)))
+    own = not changed and bool(device_of(scenario.document.data["system"], scenario.base))
+    of_device = (_maker(scenario), _latents(scenario)) if own else ()
+    return "; ".join(filter(None, (_otherwise(scenario, changed=changed), _domain(scenario, node), shared, *of_device)))
 
 
 def _maker(scenario: Scenario) -> str:
@@ -243,6 +245,17 @@ def _maker(scenario: Scenario) -> str:
         return ""
     maker = system.vendor.upper() if len(system.vendor) <= len("amd") else system.vendor.title()
     return f"nothing was fitted to such runs on devices of {maker}, and what is known of errors is of chips of other makers"
+
+
+def _latents(scenario: Scenario) -> str:
+    """What is to say of tokens that are written with attention to latents on a device of which no such service was measured."""
+    workload, system = scenario.workload, scenario.system
+    if not isinstance(system, DatasheetSystem) or LATENTS in system.measured:
+        return ""
+    if not isinstance(workload, TransformerSpec) or workload.latent is None or kind_of(workload) != TOKENS:
+        return ""
+    known = [str(device["name"]) for device in _devices() if LATENTS in device.get("measured", ())]
+    return f"services with latent attention were measured on {' and '.join((', '.join(known[:-1]), known[-1]))} alone"
 
 
 def _domain(scenario: Scenario, node: int) -> str:

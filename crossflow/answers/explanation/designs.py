@@ -29,6 +29,7 @@ from crossflow.hardware.architecture.template import GeneratedSystem, SystemSpec
 from crossflow.parallel.strategy.reading import ANY
 from crossflow.workload.spec import DlrmSpec, ProgramSpec, TransformerSpec
 
+ARRIVALS = "workload.serving.arrival_rate"  # a number with a unit that makes another scenario
 AUTO = "auto"  # the strategy that is the fastest of those that fit
 APART = 48  # strategies that are tried where each is a scenario of its own
 DIGITS = 6  # of a number as text, where no more are needed
@@ -127,7 +128,7 @@ def discrete_of(scenario: Scenario, settings: Mapping[str, Any]) -> dict[str, An
 def _plain(path: Any, value: Any) -> Any:
     if not isinstance(value, (str, int, float, bool)) or (isinstance(value, str) and len(value) > 2000):
         raise CrossflowError(f"{path}: expected a number or text")
-    return value
+    return f"{value:.10g} 1/s" if path == ARRIVALS and not isinstance(value, str) else value
 
 
 def _counted(scenario: Scenario, settings: dict[str, Any]) -> dict[str, Any]:

@@ -167,7 +167,7 @@ class Fleets(PlainData, Tabular):
             return ""
         found = spread_of(run := likeness(first.scenario), run, same=True)
         return "" if found is None else (
-            f"{len(first.tied_with)} of the others cost less than {100 * found[0].order:.0f} % more than the best and cannot be told from "
+            f"{len(first.tied_with)} of the others cost less than {100 * found[0].order:.3g} % more than the best and cannot be told from "
             f"it: {order_of_pairs(*found)}"
         )  # fmt: skip
 

@@ -10,9 +10,10 @@ from typing import Any, Literal, TypeVar
 import numpy as np
 
 from crossflow.answers.evaluation import evaluate
-from crossflow.answers.planning.asking import of_question, paths
+from crossflow.answers.planning.asking import of_question
 from crossflow.answers.planning.each import with_plans
-from crossflow.answers.planning.opening import ScenarioSource, left_open
+from crossflow.answers.planning.keywords import OF_STRATEGY, paths, plain_names, short_paths, varied_degrees
+from crossflow.answers.planning.opening import ScenarioSource, data_of, left_open
 from crossflow.answers.points import Together, by_path, is_together, read_together
 from crossflow.answers.score import OwnFigure, Score, larger_is_better, no_column
 from crossflow.answers.search.pareto import non_dominated
@@ -68,7 +69,7 @@ def sweep(
     ('dp8-z3', 'dp16-z3')
     """
     source, varied = of_question("sweep", scenario, named)
-    given = {**(values or {}), **paths("sweep", varied)}
+    given = _by_path(source, values or {}, varied)
     together = {name: _together(name, settings) for name, settings in given.items() if is_together(settings)}
     held = {path: list(together[path]) if path in together else listed(path, each) for path, each in given.items()}
     if not held:
@@ -82,6 +83,15 @@ def sweep(
     found = evaluate(start, points, figures=figures, errors=errors)
     names = {name: named_points[name] for name in together}
     return replace(found, points={**names, **found.points}) if names else found
+
+
+def _by_path(source: ScenarioSource, values: Mapping[str, Any], named: Mapping[str, Any]) -> dict[str, Any]:
+    """What is varied by path, keywords among it, with degrees as strategies."""
+    given = {**plain_names("sweep", values), **named}
+    if set(given) & set(OF_STRATEGY):
+        given = varied_degrees("sweep", given, data_of(source).get("system"))
+    keywords = {key: value for key, value in given.items() if key not in values or key in named}
+    return {**short_paths("sweep", {key: one for key, one in given.items() if key not in keywords}), **paths("sweep", keywords)}
 
 
 def _together(name: str, given: Together) -> Together:

@@ -20,41 +20,21 @@ from crossflow.answers.evaluation.timelines import simulate
 from crossflow.answers.explanation import sensitivity
 from crossflow.answers.explanation.answers import Explanation
 from crossflow.answers.planning import opening
-from crossflow.answers.planning.opening import Overrides, ScenarioSource, as_settings, unplanned
+from crossflow.answers.planning.keywords import CALLED, OF_STRATEGY, paths, plain_names, settled
+from crossflow.answers.planning.opening import Overrides, ScenarioSource, as_settings, data_of, unplanned
 from crossflow.answers.planning.question import INSTEAD, Question
 from crossflow.answers.prediction import Prediction
-from crossflow.answers.scenario import Scenario, ScenarioFile, requests_of
+from crossflow.answers.scenario import Scenario, requests_of
 from crossflow.answers.service.served import STREAMED, ServedRequests, served, streamed
 from crossflow.base import files
-from crossflow.base.errors import CrossflowError, did_you_mean
+from crossflow.base.errors import CrossflowError
 from crossflow.base.files import YAML, Document
 from crossflow.base.limits import shown
 from crossflow.engine.runs.uneven import EVEN, Uneven
 from crossflow.engine.timeline.record import Timeline
-from crossflow.parallel.strategy.notation import DEGREES, PLAN_KEYS
 from crossflow.parallel.strategy.reading import every_strategy
 from crossflow.workload.huggingface import CONFIG
 from crossflow.workload.requests.record import RequestTrace
-from crossflow.workload.spec import MODELS
-
-# What other tools call a setting -> its name here, for errors alone.
-CALLED: Mapping[str, str] = {
-    "hardware": "on", "cluster": "on", "machine": "on", "gpu": "on", "chip": "on", "device": "on", "template": "on",
-    "gpus": "devices", "num_gpus": "devices", "n_gpus": "devices", "ngpus": "devices", "num_devices": "devices", "n_devices": "devices",
-    "world_size": "devices", "num_nodes": "nodes", "n_nodes": "nodes", "nnodes": "nodes", "parallelism": "strategy", "plan": "strategy",
-    "batch_size": "batch", "bs": "batch", "gbs": "batch", "global_batch_size": "batch", "concurrency": "batch", "max_num_seqs": "batch",
-    "micro_batch_size": "micro_batch", "mbs": "micro_batch", "seq_len": "sequence", "seq_length": "sequence", "seq": "sequence",
-    "seqlen": "sequence",
-    "sequence_length": "sequence", "max_model_len": "sequence", "context": "sequence", "input_len": "prompt", "isl": "prompt",
-    "prompt_len": "prompt", "input_tokens": "prompt", "output_len": "output", "osl": "output", "output_tokens": "output",
-    "precision": "dtype", "quantization": "weight_dtype", "mode": "task", "phase": "task", "engine": "software", "framework": "software",
-    "tensor_parallel_size": "tp", "tensor_model_parallel_size": "tp", "pipeline_parallel_size": "pp", "data_parallel_size": "dp",
-    "pipeline_model_parallel_size": "pp", "expert_parallel_size": "ep", "context_parallel_size": "cp", "zero_stage": "zero",
-}  # fmt: skip
-SHORT: Mapping[str, str] = {"price": "system.operation.price"}  # further keywords, and the paths that they stand for
-_FILE = tuple(name for name in ScenarioFile.model_fields if name not in INSTEAD)  # sections and fields of a scenario by their own names
-_WORKLOAD = tuple(dict.fromkeys(name for spec in MODELS.values() for name in spec.model_fields if name not in (*_FILE, *INSTEAD)))
-_DEGREES = tuple(key for key in (*DEGREES, *PLAN_KEYS) if key not in _WORKLOAD)
 
 
 def predict(scenario: ScenarioSource | None = None, settings: Overrides = (), **named: Any) -> Prediction:
@@ -171,26 +151,38 @@ def asked(
     """What describes a scenario, all settings, and sentences on what was assumed."""
     if isinstance(settings, str) and "=" not in settings and "on" not in named and isinstance(scenario, str | Path) and _is_model(scenario):
         settings, named = (), {"on": settings, **named}  # predict("llama3-8b", "dgx-h100")
+    named = plain_names(function, named)
+    degrees = {key: named[key] for key in named if key in OF_STRATEGY}
+    if degrees and "strategy" in named:
+        given = ", ".join(f"{key}={value!r}" for key, value in degrees.items())
+        raise TypeError(f"{function}() was given strategy={named['strategy']!r} and {given}: degrees are a strategy")
     options = {key: value for key, value in named.items() if key in INSTEAD}
     system = options.pop("on", None) or (named.get("system") if isinstance(named.get("system"), str) else None)
     if scenario is None or (system is not None and _is_model(scenario)):
-        rest = {key: value for key, value in named.items() if key not in (*INSTEAD, *_DEGREES, "system")}
+        rest = {key: value for key, value in named.items() if key not in (*INSTEAD, *degrees, "system")}
         model = options.pop("model", None) if scenario is None else str(scenario)
         if model is None or system is None:
-            lacking = "model" if model is None else "on"
-            if meant := next((key for key in named if CALLED.get(key) == lacking), None):
-                raise TypeError(f"{function}() takes no '{meant}'; did you mean '{lacking}'?")
-            raise CrossflowError(
-                f"{function}: give a scenario, or a model and a system, such as model='llama3-70b', on='dgx-h100'; '{lacking}' is missing"
-            )
+            raise _lacks(function, "model" if model is None else "on", named)
         texts = (*as_settings(settings), *as_settings(paths(function, rest)))
-        degrees = {key: named[key] for key in named if key in _DEGREES}
-        if degrees and "strategy" in options:
-            raise TypeError(f"{function}() was given strategy={options['strategy']!r} and {', '.join(degrees)}: degrees are a strategy")
-        given = {**options, **({"strategy": degrees} if degrees else {})}
-        document, assumed = Question(model=str(model), system=str(system), **given).scenario(texts)
+        document, assumed = Question(model=str(model), system=str(system), asker=function, **options).scenario(texts)
+        if degrees:
+            section = files.override(document, texts).data["system"]
+            document = files.override(document, as_settings(settled(function, degrees, section, options.get("strategy"))))
         return document, texts, tuple(map(_in_python, assumed))
-    return scenario, (*as_settings(settings), *as_settings(paths(function, named))), ()
+    texts = (*as_settings(settings), *as_settings(paths(function, {key: value for key, value in named.items() if key not in degrees})))
+    if degrees:
+        data = data_of(scenario, texts)
+        texts = (*texts, *as_settings(settled(function, degrees, data.get("system"), data.get("strategy"))))
+    return scenario, texts, ()
+
+
+def _lacks(function: str, lacking: str, named: Mapping[str, Any]) -> Exception:
+    """What to raise where neither a scenario nor both a model and a system are given."""
+    if meant := next((key for key in named if CALLED.get(key) == lacking), None):
+        return TypeError(f"{function}() takes no '{meant}'; did you mean '{lacking}'?")
+    return CrossflowError(
+        f"{function}: give a scenario, or a model and a system, such as model='llama3-70b', on='dgx-h100'; '{lacking}' is missing"
+    )
 
 
 def of_question(function: str, scenario: ScenarioSource | None, named: Mapping[str, Any]) -> tuple[ScenarioSource, dict[str, Any]]:
@@ -200,6 +192,7 @@ def of_question(function: str, scenario: ScenarioSource | None, named: Mapping[s
     >>> source.data["system"], varied
     ({'template': 'dgx-h100'}, {'on': ['dgx-h100', 'dgx-a100'], 'nodes': [1, 2]})
     """
+    named = plain_names(function, named)
     if scenario is not None and "on" in named and _is_model(scenario):  # sweep("llama3-8b", on="dgx-h100", nodes=[1, 2])
         scenario, named = None, {"model": str(scenario), **named}
     if scenario is not None:
@@ -209,49 +202,13 @@ def of_question(function: str, scenario: ScenarioSource | None, named: Mapping[s
     source, _, _ = asked(function, None, (), {key: value for key, value in {**named, **first}.items() if key in first or key not in lists})
     if not isinstance(source, Document):
         raise CrossflowError(f"{function}: give a scenario, or a model and a system, such as model='llama3-70b', on='dgx-h100'")
-    rest = {key: value for key, value in named.items() if key not in (*INSTEAD, *_DEGREES, "system") and key not in lists}
+    rest = {key: value for key, value in named.items() if key not in (*INSTEAD, *OF_STRATEGY, "system") and key not in lists}
     return files.override(source, as_settings(paths(function, rest))), lists
 
 
 def _is_model(scenario: ScenarioSource) -> bool:
     """Whether a text is a model's name or file rather than a scenario's."""
     return isinstance(scenario, str | Path) and (Path(scenario).suffix not in YAML or Path(scenario).name == CONFIG)
-
-
-def paths(function: str, named: Mapping[str, Any]) -> dict[str, Any]:
-    """Settings by keyword as settings by path; TypeError for a keyword that is none, with the one that may be meant.
-
-    >>> paths("predict", {"nodes": 4, "sequence": 4096, "tp": 8, "dp": 4, "system__technology__logic": "N5"})
-    {'system.nodes': 4, 'workload.sequence': 4096, 'strategy': {'tp': 8, 'dp': 4}, 'system.technology.logic': 'N5'}
-    """
-    found: dict[str, Any] = {}
-    for key, value in named.items():
-        if key in _DEGREES:
-            if "strategy" in named:
-                raise TypeError(f"{function}() was given strategy={named['strategy']!r} and {key}={value!r}: degrees are a strategy")
-            found.setdefault("strategy", {})[key] = value
-        else:
-            # A price is in USD an hour, as those of `compare`.
-            plain = key == "price" and isinstance(value, int | float) and not isinstance(value, bool)
-            found[_path(function, key)] = f"{value} USD/hour" if plain else value
-    return found
-
-
-def _path(function: str, key: str) -> str:
-    """The path that a keyword means."""
-    if key in INSTEAD:
-        return INSTEAD[key]
-    if key in _FILE:
-        return key
-    if key in _WORKLOAD:
-        return f"workload.{key}"
-    if key in SHORT:
-        return SHORT[key]
-    if "__" in key or "." in key:
-        return key.replace("__", ".")
-    known = (*INSTEAD, *SHORT, *_FILE, *_WORKLOAD, *_DEGREES)
-    meant = f"; did you mean '{CALLED[key]}'?" if key in CALLED else did_you_mean(key, known)
-    raise TypeError(f"{function}() takes no '{key}'{meant} (any path is a keyword too: system__nodes=8)")
 
 
 def _in_python(sentence: str) -> str:

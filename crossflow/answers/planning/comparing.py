@@ -12,7 +12,7 @@ import numpy as np
 
 from crossflow.answers.bands import order_of_pairs, spread_of, ties
 from crossflow.answers.evaluation.likeness import likeness, told_trust
-from crossflow.answers.planning.asking import paths
+from crossflow.answers.planning.keywords import paths, plain_names
 from crossflow.answers.planning.opening import Overrides, as_settings, load, unplanned
 from crossflow.answers.planning.planner import plan
 from crossflow.answers.planning.question import COMMAND, Question
@@ -281,10 +281,10 @@ def compare(
     >>> [row.system for row in found], found.ordered_by
     (['dgx-h100', 'dgx-a100'], 'usd_per_million_tokens')
     """
+    devices, batch, named = _once(devices, batch, plain_names("compare", named))
     systems = _systems(model, on)
     known = prices_of(prices, systems)
-    rent = _budget(devices, budget)
-    texts = (*as_settings(settings), *_keywords(named))
+    rent, texts = _budget(devices, budget), (*as_settings(settings), *_keywords(named))
     asked = [_Asked(model=model, system=name, task=task, batch=batch, settings=_priced(texts, known.get(name))) for name in systems]
     made = [one.best(devices, rent) for one in asked]
     if not any(row.prediction for row, *_ in made):
@@ -321,6 +321,15 @@ def _what_helps(rows: Sequence[ComparedSystem], model: str, task: str) -> tuple[
     )
     asked = "" if task == "training" else f" --task {task}"
     return (f"what would help: crossflow plan --model {model} --on {near.system} --devices {near.devices}{asked}",)
+
+
+def _once(devices: int | None, batch: int | None, named: dict[str, Any]) -> tuple[int | None, int | None, dict[str, Any]]:
+    """Arguments that may also be given by the names that other tools have for them, and the rest of what is named."""
+    for name, given in (("devices", devices), ("batch", batch)):
+        if given is not None and name in named:
+            raise TypeError(f"compare() was given '{name}' twice; give it once")
+    rest = {key: value for key, value in named.items() if key not in ("devices", "batch")}
+    return named.get("devices", devices), named.get("batch", batch), rest
 
 
 def _keywords(named: Mapping[str, Any]) -> tuple[str, ...]:
@@ -513,7 +522,7 @@ def _told_ties(rows: Sequence[ComparedSystem]) -> Iterator[str]:
     known = sorted((one for one in found if one is not None), key=lambda one: one[0].order)
     for between in dict.fromkeys(name for _, name in known):
         mine = [spread for spread, name in known if name == between]
-        apart = " to ".join(dict.fromkeys(f"{100 * spread.order:.0f}" for spread in (mine[0], mine[-1])))
+        apart = " to ".join(dict.fromkeys(f"{100 * spread.order:.3g}" for spread in (mine[0], mine[-1])))
         yield f"predictions less than {apart} % apart are tied: {order_of_pairs(mine[0], between)}"
     if None in found:
         yield "where no ties are told, nothing was measured that tells how reliable the order is"

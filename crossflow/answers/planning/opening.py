@@ -90,6 +90,13 @@ def left_open(source: ScenarioSource, *, given: bool = False) -> tuple[Scenario,
     return found, written == AUTO and not given
 
 
+def data_of(source: ScenarioSource, settings: Overrides = ()) -> Mapping[str, Any]:
+    """Plain data of a scenario with settings; empty where it is none, which reading it says."""
+    texts = as_settings(settings)
+    data = files.override(spelled_out(_document(source)[0], texts), texts).data
+    return data if isinstance(data, Mapping) else {}
+
+
 def as_settings(settings: Overrides) -> tuple[str, ...]:
     """Settings as texts such as ``system.devices=512``.
 
@@ -107,6 +114,10 @@ def as_settings(settings: Overrides) -> tuple[str, ...]:
 
 
 def _json(path: str, value: Any) -> str:
+    if isinstance(value, type):  # such as numpy.float32
+        raise CrossflowError(
+            f"settings: {path}: expected text or a number, got the type {value.__name__}; types of numbers are text: 'bf16'"
+        )
     if getattr(value, "shape", ()):
         raise CrossflowError(f"settings: {path}: expected one value, got an array; sweep and evaluate of crossflow take many")
     try:
@@ -164,7 +175,7 @@ def _check_no_name(path: Path) -> None:
 def _opened(
     document: Document, base: Path | None, name: str, like: Scenario | None, settings: Sequence[str], strategy: str | None = None
 ) -> Scenario:
-    document = files.override(spelled_out(document), settings)
+    document = files.override(spelled_out(document, settings), settings)
     if strategy is not None:
         return resolved(_with(document, strategy), base, name, like)
     if isinstance(document.data, Mapping) and document.data.get("strategy") == AUTO:

@@ -209,7 +209,7 @@ class Plans(PlainData, Tabular):
             return ""
         are = "is" if len(first.tied_with) == 1 else "are"
         return (
-            f"{len(first.tied_with)} of the others below {are} within {100 * found[0].order:.0f} % of the best and cannot be told from it: "
+            f"{len(first.tied_with)} of the others below {are} within {100 * found[0].order:.3g} % of the best and cannot be told from it: "
             f"{order_of_pairs(*found)}"
         )
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from crossflow.answers.scenario import model_name
+from crossflow.answers.scenario import model_name, spelled_out
 from crossflow.base import files
 from crossflow.base.errors import CrossflowError, SpecError
 from crossflow.base.files import Document
@@ -43,6 +43,7 @@ class Question:
     batch: int | None = None
     task: str | None = None
     requests: Mapping[str, Any] | None = None  # section of a scenario
+    asker: str = COMMAND  # who asks, for messages
 
     def scenario(self, settings: Sequence[str] = ()) -> tuple[Document, tuple[str, ...]]:
         """The scenario's own data, and a sentence for each number that was assumed; none for those that `settings` give."""
@@ -68,15 +69,15 @@ class Question:
             "system": system,
             "workload": workload,
             **({} if self.requests is None else {"requests": self.requests}),
-            **({} if self.strategy is None and names_program(model) else {"strategy": self.strategy or AUTO}),
+            **({} if self.strategy is None and names_program(model) else {"strategy": AUTO if self.strategy is None else self.strategy}),
         }
-        said = files.override(Document(file=COMMAND, data=data), settings).data
+        said = files.override(spelled_out(Document(file=self.asker, data=data), settings), settings).data
         _check_network(named, said["system"], said["workload"].get("task", "training"))
         assumed = list(_assumed(said["system"], said["workload"], path))
         if self.requests is not None:  # which say all other numbers
             assumed = [one for one in assumed if one[0] == "nodes"]
         values = {key: value for key, value, _ in assumed if value is not None}
-        return Document(file=COMMAND, data={**data, "workload": {**workload, **values}}), tuple(text for *_, text in assumed)
+        return Document(file=self.asker, data={**data, "workload": {**workload, **values}}), tuple(text for *_, text in assumed)
 
 
 def names_program(model: str) -> bool:
@@ -94,7 +95,7 @@ def _title(model: str) -> str:
 
 def _check_network(named: str, section: Any, task: str) -> None:
     """Several devices train together only where something connects them, which nothing does in the file of a device by itself."""
-    system = _system(section)
+    system = system_of(section)
     if task != "training" or not isinstance(system, DatasheetSystem) or system.device_count == 1:
         return
     if system.devices_per_node == 1 and system.network.inter.bandwidth is None:
@@ -120,7 +121,7 @@ def _config(model: str) -> Path | None:
 
 def _assumed(section: Any, workload: Any, config: Path | None) -> Iterator[tuple[str, int | None, str]]:
     """Numbers of the workload that nobody gave, with their keys and what to say of them."""
-    system, model = _system(section), _model(workload, config)
+    system, model = system_of(section), _model(workload, config)
     if system is None or model is None:
         return  # reading the scenario says why
     if not {"nodes", "devices"} & set(section) and system.device_count > 1:
@@ -182,7 +183,7 @@ def _of_picture(workload: Mapping[str, Any], model: Mapping[str, Any]) -> int | 
         return None  # reading the scenario says why
 
 
-def _system(section: Any) -> SystemSpec | None:
+def system_of(section: Any) -> SystemSpec | None:
     """The system, None where it is wrong."""
     try:
         found: SystemSpec = resolve(Document(file=COMMAND, data=section), None)[0]

@@ -288,6 +288,12 @@ def sweep_values(path: str, values: Any, document: Document) -> list[Any]:
     if not isinstance(values, Mapping):
         words = "; 'legal' belongs in the space of a search" if path == "strategy" and values == "legal" else ""
         raise document.error(place, f"expected a list of values, {{from: ..., to: ..., count: ...}}, or settings by name{words}")
+    if any(isinstance(value, list) for value in values.values()):  # a guess at how paths are coupled
+        raise document.error(
+            place,
+            "what changes together is written by name, with settings by path for each of its values: "
+            "{small: {system.nodes: 1, workload.global_batch: 64}, large: {system.nodes: 4, workload.global_batch: 256}}",
+        )
     if any(isinstance(value, Mapping) for value in values.values()):
         name, strange = next((name, value) for name, value in values.items() if not isinstance(value, Mapping))
         raise document.error((*place, name), f"expected settings by path, such as {{system.nodes: 4}}, got {strange!r}")

@@ -8,13 +8,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from crossflow.base.drawing.canvas import as_written, save_as
+from crossflow.base.results import Guided
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Picture:
+class Picture(Guided):
     """A figure of matplotlib, which a notebook shows where it is the last line of a cell.
 
     Attributes

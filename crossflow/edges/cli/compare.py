@@ -28,7 +28,7 @@ def run(arguments: argparse.Namespace) -> None:
         files.check_new(arguments.page, replace=arguments.force)
     found = compare(
         arguments.model,
-        arguments.on,
+        ",".join(arguments.on),
         devices=arguments.devices,
         budget=arguments.budget,
         prices=arguments.price,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -78,7 +79,7 @@ def run(arguments: argparse.Namespace) -> None:
         data = {**plans.to_dict(), **({"assumptions": list(assumed)} if assumed else {}), "launch": launch.to_dict()}
         page.emit_json({**data, "diff": found.to_dict(launch, plans.objective)})
     else:
-        page.emit(*sections(plans, launch, found))
+        page.emit(*sections(plans, launch, found, assumed))
     if text is not None:
         with files.named_by("-o"):
             files.write_text(arguments.output, text)
@@ -132,9 +133,11 @@ def _changed(arguments: argparse.Namespace, launch: Launch, scenario: Scenario, 
     return rewritten(text, launch, found.changes, variant(scenario, {"strategy": found.best.strategy})) if found.changes else text
 
 
-def sections(plans: Plans, launch: Launch, found: PlanDifference) -> list[RenderableType]:
-    """The page: both plans, the flags between them, and what stays as it is."""
-    return [_headline(plans, launch), _both(plans, found), _flags(found), _kept(launch)]
+def sections(plans: Plans, launch: Launch, found: PlanDifference, assumed: Sequence[str] = ()) -> list[RenderableType]:
+    """The page: what was asked, both plans, the flags between them, and what stays as it is."""
+    listed = {remark.flag for remark in launch.unmodelled}
+    said = [one for one in assumed if one.partition(" ")[0].rstrip(":") not in listed]
+    return [_headline(plans, launch), page.assumptions(said), _both(plans, found), _flags(found), _kept(launch)]
 
 
 def _headline(plans: Plans, launch: Launch) -> Group:

@@ -278,7 +278,9 @@ _COMMANDS: dict[str, tuple[str, tuple[Argument, ...]]] = {
     )),
     "compare": ("compare systems: the best plan of a model on each, time, price and energy, and which of them cannot be told apart", (
         _argument("--model", metavar="NAME", required=True, help="a model that `list` gives, a config.json of Hugging Face, or its folder"),
-        _argument("--on", metavar="A,B,C", required=True, help="the systems, names that `list` gives or files, with commas between"),
+        _argument(
+            "--on", metavar="A,B,C", nargs="+", required=True, help="the systems, names that `list` gives or files, with commas between"
+        ),
         _argument("--devices", type=_positive, metavar="N", help="devices of each system; only whole nodes are used"),
         _argument("--budget", metavar="500USD/hour", help="instead of --devices: rent of each system, for as many devices as it pays"),
         _argument("--price", metavar="A=2.2,B=4.5", help="USD of a device and hour by system; `h100` stands for the one that holds it"),

@@ -72,6 +72,7 @@ def whole_run(arguments: argparse.Namespace) -> None:
     (found,) = drawn(scenario, evaluate(scenario), seed, spans=True)
     for path in arguments.output:
         with named_by("-o"):
+            _tell_new(path.parent)
             made = [path] if path.suffix.lower() not in PICTURES else draw_months(found, scenario.name, path)
             if path.suffix.lower() not in PICTURES:
                 write_months(found, scenario.name, path)
@@ -102,6 +103,7 @@ def write_output(first: Timeline, second: Timeline | None, path: Path, chosen: A
 
 
 def _write(first: Timeline, second: Timeline | None, path: Path, chosen: Any) -> None:
+    _tell_new(path.parent)
     if path.suffix.lower() in PICTURES:
         made = draw_gantt(gantt_of(first), path) if second is None else draw_comparison(first, second, path)
         for one in made:
@@ -111,9 +113,17 @@ def _write(first: Timeline, second: Timeline | None, path: Path, chosen: Any) ->
             events = write_trace(first, path, ranks=chosen, progress=lambda done, total: report(done, total, ""))
         page.log(f"wrote {path}: {events:,} events; open it in ui.perfetto.dev")
     else:
+        new = not path.exists()
         with progress("events") as report:
             write_ranks(first, path, ranks=chosen, progress=lambda done, total: report(done, total, ""))
-        page.log(f"wrote traces into {path}, a file a rank")
+        told = f"made the folder {path}, for its name has no ending, and wrote traces into it" if new else f"wrote traces into {path}"
+        page.log(f"{told}, a file a rank; one file is -o {path}.json.gz")
+
+
+def _tell_new(folder: Path) -> None:
+    """Say of a folder that is not there that it will be made: a slip in a path would else go unseen."""
+    if not folder.exists():
+        page.log(f"making the folder {folder}, which was not there")
 
 
 def _ranks(text: str | None) -> Any:

@@ -150,10 +150,14 @@ def _workload(scenario: Scenario) -> Iterator[Control]:
 
 
 def _serving(scenario: Scenario) -> Iterator[Control]:
-    """Tokens that a step of a service computes at most: its own number, or that of its engine."""
+    """How many requests come to a service, and the tokens that its step computes at most: its own number, or that of its engine."""
     spec, stack = scenario.workload, scenario.stack
     if not isinstance(spec, TransformerSpec) or spec.task != "serving":
         return
+    rate = 0.0 if spec.serving.arrival_rate is None else float(spec.serving.arrival_rate)
+    if rate >= 1 and rate.is_integer():  # sliders of what makes another scenario go by doublings
+        about = type(spec.serving).model_fields["arrival_rate"].description
+        yield _whole("workload.serving.arrival_rate", "requests a second", "Workload", int(rate), about)
     chunk = spec.serving.chunk or (None if stack is None else stack.engine.chunk)
     if chunk is not None:
         about = type(spec.serving).model_fields["chunk"].description

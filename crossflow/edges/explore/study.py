@@ -110,9 +110,16 @@ class StudyPage:
             places = (name in ABOUT, name in swept, name in asked, not is_setting(name) and "." not in name, is_setting(name))
             return next((i for i, there in enumerate(places) if there), len(places))
 
-        return [self._described(name, found.columns[name], headers, name in asked) for name in sorted(found.columns, key=rank)]
+        coupled = {name for name in swept if not is_setting(name)}  # names of settings that change together
+        return [
+            self._described(name, found.columns[name], headers, shown=name in asked, coupled=name in coupled)
+            for name in sorted(found.columns, key=rank)
+        ]
 
-    def _described(self, name: str, column: PointColumn, headers: Mapping[str, str], shown: bool) -> dict[str, Any]:
+    def _described(self, name: str, column: PointColumn, headers: Mapping[str, str], *, shown: bool, coupled: bool) -> dict[str, Any]:
+        if coupled:
+            words = headers.get(name, "") or study_source.in_words(name)
+            return {"name": name, "words": words, "unit": "1", "role": "setting", "shown": shown, "larger": False}
         setting = is_setting(name)
         role = "about" if name in ABOUT else "setting" if setting else "figure"
         texts = tuple(level for level in column.levels if level is not None) if setting and column.levels is not None else None

@@ -252,7 +252,8 @@ def _commented(parts: Source, found: Found, known: FlagTable) -> tuple[dict[str,
     said: dict[str, Any] = {}
     problems = []
     for path, word in parts.said.items():
-        allowed = path in ("system", "software") or any(path == name or _below(path, name) for name in known.comments)
+        named = ("system", "software") if parts.kind in TRAINING else ("system", "software", "workload.model")  # of a folder of weights
+        allowed = path in named or any(path == name or _below(path, name) for name in known.comments)
         if not allowed:
             near = did_you_mean(path, known.comments)
             problems.append(

@@ -135,7 +135,9 @@ class SystemFields(FileModel):
     )  # fmt: skip
     max_nodes: PositiveCount | None = None
     measured: tuple[str, ...] = Field(
-        default=(), description="kinds of measurement of this very device behind its parameters, or that a generated one was compared with"
+        default=(),
+        description="kinds of measurement of this very device behind its parameters, or that it was compared with (latents: services with "
+        "latent attention), or a generated one",
     )
     node_power: Power | None = None
     node_load: NodeLoad | None = Field(default=None, description="what a node draws while it runs, by what its devices draw")

@@ -157,9 +157,18 @@ def sizes_text(axes: Iterable[tuple[str, int]]) -> str:
 
 
 def needs(strategy: object, axes: Iterable[Axis], devices: int, given: int) -> str:
-    """That a strategy takes other devices than there are, in a sentence."""
-    needed = f"{devices} devices ({sizes_text((axis.name, axis.size) for axis in axes)})" if devices > 1 else "one device"
-    return f"strategy {strategy} needs {needed}, but the system has {given}"
+    """That a strategy takes other devices than there are, in a sentence, with the data parallelism that would take them all.
+
+    >>> needs("tp4", [Axis(name="tp", size=4, role="rows")], 4, 8)
+    'strategy tp4 needs 4 devices (tp 4), but the system has 8; dp2 beside it takes all of them'
+    """
+    listed = tuple(axes)
+    needed = f"{devices} devices ({sizes_text((axis.name, axis.size) for axis in listed)})" if devices > 1 else "one device"
+    replicas = next((axis.size for axis in listed if axis.name == "dp"), 1)
+    more, over = divmod(given, max(devices, 1))
+    told = f"dp{replicas * more} {'in the place of' if replicas > 1 else 'beside it'}{f' dp{replicas}' if replicas > 1 else ''}"
+    cure = f"; {told} takes all of them" if more > 1 and not over else ""
+    return f"strategy {strategy} needs {needed}, but the system has {given}{cure}"
 
 
 def joined(values: tuple[Any, ...]) -> str:

@@ -223,9 +223,38 @@ def _degrees_said(text: str, form: Form) -> dict[str, Any]:
             value = [MODULE_WORDS.get(one, one) for one in value] if name == "recompute_modules" else value
         if name is None or name in found:
             why = "there twice" if name else "not understood"
-            raise StrategyError(f"strategy '{text}': '{part}' is {why}{'' if name else _meant(part, form)}; write {form.example}")
+            cure = ("" if name else _meant(part, form) or _divided_otherwise(text, form)) or f"; write {form.example}"
+            raise StrategyError(f"strategy '{text}': '{part}' is {why}{cure}")
         found[name] = value
     return found
+
+
+def _divided_otherwise(text: str, form: Form) -> str:
+    """What a strategy in capitals, or with something else than hyphens between its parts, may stand for.
+
+    >>> _divided_otherwise("TP8, pp=2", TRANSFORMER)
+    "; did you mean 'tp8-pp2'?"
+    """
+    other = "-".join(re.findall(r"[^\s,;_/-]+", text.lower().replace("=", "")))
+    if not re.search(r"[A-Z\s,;_=]", text) or other == text:
+        return ""
+    try:
+        _degrees_said(other, form)
+    except StrategyError:
+        return ""
+    return f"; did you mean '{other}'?"
+
+
+def opened(written: Any) -> Any:
+    """A strategy by degrees as a mapping of which single keys can be set, where it is text of such; all else as it is.
+
+    >>> opened("tp8-dp4-mb2"), opened("auto")
+    ({'tp': 8, 'dp': 4, 'micro_batch': 2}, 'auto')
+    """
+    try:
+        return _degrees_said(written, TRANSFORMER) if isinstance(written, str) and not is_by_types(written) else written
+    except StrategyError:
+        return written
 
 
 # What frameworks call an option that text has another word for.

@@ -117,7 +117,7 @@ def _lacking(role: str, names: Sequence[str]) -> str:
     what = {"prompt": "tokens of prompts", "output": "tokens that are written"}[role]
     return (
         f"no column is known to hold the {what}; there are: {among(map(shown, names))}; name it in requests.columns.{role}"
-        " (recognised formats: see `crossflow requests` in the documentation)"
+        ", or call the columns arrival_s, prompt and output (further formats: `crossflow requests` in the documentation)"
     )
 
 

@@ -86,6 +86,7 @@ function moved() {
     offline();
     return;
   }
+  document.body.classList.add("behind");
   ask(question({ shown: drawn().filter(view.profile.seen) }));
   rest();
   pause.cancel();
@@ -109,6 +110,7 @@ const rest = later(() => ask(question({ every: true, lever: state.w })), REST);
 function answered(answer, body) {
   now = answer.now;
   if (body.settings === state.s) {
+    document.body.classList.remove("behind");
     outdate(false);
     if (!now.note) lastGood = state.s;
     tell(now.note, "plain");
@@ -145,6 +147,7 @@ let largeCurve = null;
 
 function failed(error, body) {
   if (body.settings !== state.s) return;
+  document.body.classList.remove("behind");
   rest.cancel();
   pause.cancel();
   outdate(true);

@@ -1,0 +1,172 @@
+"""Keywords of the Python interface: which setting each stands for, those of other tools, and degrees that leave devices over."""
+
+from __future__ import annotations
+
+import inspect
+import itertools
+import math
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from crossflow.answers.planning.question import INSTEAD, system_of
+from crossflow.answers.scenario import ScenarioFile
+from crossflow.base.arrays import plain
+from crossflow.base.errors import CrossflowError, did_you_mean
+from crossflow.base.results import public
+from crossflow.parallel.strategy.mesh import said
+from crossflow.parallel.strategy.notation import DEGREES, PAPER_KEYS, PLAN_KEYS
+from crossflow.workload.spec import MODELS
+
+# What flags of Megatron-LM, vLLM, torchtitan, DeepSpeed and launchers, or benchmarks of services, call the same setting.
+SAME: Mapping[str, str] = {
+    "gpus": "devices", "num_gpus": "devices", "n_gpus": "devices", "ngpus": "devices", "num_devices": "devices", "n_devices": "devices",
+    "world_size": "devices", "num_nodes": "nodes", "n_nodes": "nodes", "nnodes": "nodes", "gbs": "batch", "global_batch_size": "batch",
+    "micro_batch_size": "micro_batch", "mbs": "micro_batch", "seq_len": "sequence", "seq_length": "sequence", "seqlen": "sequence",
+    "sequence_length": "sequence", "input_len": "prompt", "isl": "prompt", "prompt_len": "prompt", "input_tokens": "prompt",
+    "output_len": "output", "osl": "output", "output_tokens": "output", "precision": "dtype",
+    "tensor_parallel_size": "tp", "tensor_model_parallel_size": "tp", "pipeline_parallel_size": "pp", "data_parallel_size": "dp",
+    "pipeline_model_parallel_size": "pp", "expert_parallel_size": "ep", "expert_model_parallel_size": "ep", "context_parallel_size": "cp",
+    "zero_stage": "zero",
+}  # fmt: skip
+# What other tools call a setting that is nearly the same, for errors alone.
+CALLED: Mapping[str, str] = {
+    "hardware": "on", "cluster": "on", "machine": "on", "gpu": "on", "chip": "on", "device": "on", "template": "on",
+    "parallelism": "strategy", "plan": "strategy", "batch_size": "batch", "bs": "batch", "concurrency": "batch", "max_num_seqs": "batch",
+    "seq": "sequence", "max_model_len": "sequence", "context": "sequence", "quantization": "weight_dtype", "mode": "task", "phase": "task",
+    "engine": "software", "framework": "software", "limit": "top", "top_k": "top", "topk": "top", "n_best": "top",
+    "metric": "objective", "goal": "objective", "sort_by": "objective", "model_name": "model",
+}  # fmt: skip
+_COUPLED = (
+    "a sweep takes every combination; crossflow.evaluate(scenario, {'system.nodes': [2, 4], 'workload.global_batch': [64, 128]}) takes one "
+    "value a point, and a name couples settings: sweep(scenario, {'size': {'small': {'system.nodes': 2, 'workload.global_batch': 64}}})"
+)
+TOLD: Mapping[str, str] = dict.fromkeys(("coupled", "zip", "zipped", "paired", "together", "product", "grid"), _COUPLED)
+SHORT: Mapping[str, str] = {"price": "system.operation.price"}  # further keywords, and the paths that they stand for
+_FILE = tuple(name for name in ScenarioFile.model_fields if name not in INSTEAD)  # sections and fields of a scenario by their own names
+_WORKLOAD = tuple(dict.fromkeys(name for spec in MODELS.values() for name in spec.model_fields if name not in (*_FILE, *INSTEAD)))
+OF_STRATEGY = tuple(key for key in (*DEGREES, *PLAN_KEYS) if key not in _WORKLOAD)
+_AXES = ("tp", "cp", "pp")  # degrees that take devices, beside dp; ep lies in them
+
+
+def plain_names(function: str, named: Mapping[str, Any]) -> dict[str, Any]:
+    """Keywords by their own names; TypeError for a setting that is given twice.
+
+    >>> plain_names("predict", {"num_gpus": 16, "seq_len": 4096, "tp": 8})
+    {'devices': 16, 'sequence': 4096, 'tp': 8}
+    """
+    found: dict[str, Any] = {}
+    for key, value in named.items():
+        # A system by its name is its template, beside which the number of nodes stays.
+        name = "on" if key == "system" and _names(value) else SAME.get(key, key)
+        if name in found or (name != key and name in named):
+            raise TypeError(f"{function}() was given '{name}' twice, once as '{key}'; give one of them")
+        found[name] = plain(value) if name in OF_STRATEGY and getattr(value, "shape", None) == () else value  # a number of NumPy
+    return found
+
+
+def _names(value: Any) -> bool:
+    """Whether a value is a name, or a list of names."""
+    return isinstance(value, str) or (isinstance(value, list | tuple) and bool(value) and all(isinstance(one, str) for one in value))
+
+
+def paths(function: str, named: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings by keyword as settings by path; TypeError for a keyword that is none, with the one that may be meant.
+
+    >>> paths("predict", {"nodes": 4, "sequence": 4096, "tp": 8, "dp": 4, "system__technology__logic": "N5"})
+    {'system.nodes': 4, 'workload.sequence': 4096, 'strategy': {'tp': 8, 'dp': 4}, 'system.technology.logic': 'N5'}
+    """
+    found: dict[str, Any] = {}
+    for key, value in plain_names(function, named).items():
+        if key in OF_STRATEGY:
+            if "strategy" in named:
+                raise TypeError(f"{function}() was given strategy={named['strategy']!r} and {key}={value!r}: degrees are a strategy")
+            found.setdefault("strategy", {})[key] = value
+        else:
+            # A price is in USD an hour, as those of `compare`.
+            bare = key == "price" and isinstance(value, int | float) and not isinstance(value, bool)
+            found[_path(function, key)] = f"{value} USD/hour" if bare else value
+    return found
+
+
+def _path(function: str, key: str) -> str:
+    """The path that a keyword means."""
+    if key in INSTEAD:
+        return INSTEAD[key]
+    if key in _FILE:
+        return key
+    if key in _WORKLOAD:
+        return f"workload.{key}"
+    if key in SHORT:
+        return SHORT[key]
+    if "__" in key or "." in key:
+        return key.replace("__", ".")
+    if key in TOLD:
+        raise TypeError(f"{function}() takes no '{key}': {TOLD[key]}")
+    own = [one for one in inspect.signature(public(function)).parameters if one != "named"]
+    known = (*INSTEAD, *SHORT, *_FILE, *_WORKLOAD, *OF_STRATEGY, *own)
+    called = CALLED.get(key, "")
+    meant = f"; did you mean '{called}'?" if called and (called not in ("top", "objective") or called in own) else did_you_mean(key, known)
+    raise TypeError(f"{function}() takes no '{key}'{meant} (any path is a keyword too: system__nodes=8)")
+
+
+def short_paths(function: str, values: Mapping[str, Any]) -> dict[str, Any]:
+    """Values by path, of which some stand under keywords, as ``nodes`` for ``system.nodes``; names of what is coupled stay.
+
+    >>> short_paths("sweep", {"nodes": [1, 2], "seq_len": [4096], "hardware": {"a": {"system.nodes": 1}}})
+    {'system.nodes': [1, 2], 'workload.sequence': [4096], 'hardware': {'a': {'system.nodes': 1}}}
+    """
+    short = {key: SAME.get(key, key) for key, value in values.items() if not isinstance(value, Mapping) and "." not in key}
+    known = (*INSTEAD, *SHORT, *_WORKLOAD)
+    return {_path(function, short[key]) if short.get(key) in known else key: value for key, value in values.items()}
+
+
+def settled(function: str, degrees: Mapping[str, Any], section: Any, strategy: Any) -> dict[str, Any]:
+    """Settings that give a scenario a strategy by degrees, on a system `section`; options alone change its own `strategy`.
+
+    Data parallelism is over the devices that are left, where nothing says `dp`, as frameworks have it.
+
+    >>> settled("predict", {"tp": 8}, {"template": "dgx-h100", "nodes": 4}, None)
+    {'strategy': {'tp': 8, 'dp': 4}}
+    >>> settled("predict", {"micro_batch": 2}, "dgx-h100", "tp8")
+    {'strategy.micro_batch': 2}
+    """
+    if set(degrees) & set(DEGREES):
+        return {"strategy": with_rest(degrees, section)}
+    if strategy in (None, "auto"):
+        key, value = next(iter(degrees.items()))
+        raise CrossflowError(f"{function}: {key}={value!r} is part of a strategy, and none is given; give its degrees too, such as tp=8")
+    return {f"strategy.{key}": value for key, value in degrees.items()}
+
+
+def with_rest(degrees: Mapping[str, Any], section: Any) -> dict[str, Any]:
+    """Degrees, and data parallelism over the devices of a system that they leave over, where they say nothing of it and divide them."""
+    system = system_of(section) if not set(degrees) & {"dp", *PAPER_KEYS} else None
+    sizes = [degrees.get(axis, 1) for axis in _AXES]
+    if system is None or not all(isinstance(size, int) and size > 0 for size in sizes):
+        return dict(degrees)
+    rest, over = divmod(system.whole_count, math.prod(sizes))
+    return {**degrees, "dp": rest} if rest > 1 and not over else dict(degrees)
+
+
+def varied_degrees(function: str, varied: Mapping[str, Any], section: Any) -> dict[str, Any]:
+    """What is varied, with every combination of degrees as a strategy: ``tp=[2, 4], pp=[1, 2]`` are four.
+
+    >>> varied_degrees("sweep", {"tp": [4, 8], "batch": [64, 128]}, "dgx-h100")
+    {'batch': [64, 128], 'strategy': ['tp4-dp2', 'tp8']}
+    """
+    degrees = {key: value for key, value in varied.items() if key in OF_STRATEGY}
+    rest = {key: value for key, value in varied.items() if key not in degrees}
+    if not degrees:
+        return rest
+    if "strategy" in rest:
+        raise TypeError(f"{function}() was given strategy and {', '.join(degrees)}: degrees are a strategy")
+    if not set(degrees) & set(DEGREES):
+        return {**rest, **{f"strategy.{key}": value for key, value in degrees.items()}}
+    if "dp" not in degrees and (moved := [key for key in rest if key in ("nodes", "devices", "on", "system") or key.startswith("system")]):
+        raise TypeError(
+            f"{function}() varies {moved[0]}, and {', '.join(degrees)} leave dp open; give dp too, or "
+            "strategies: strategy=['tp4-dp2', 'tp8']"
+        )
+    lists = [list(value) if isinstance(value, Iterable) and not isinstance(value, str) else [value] for value in degrees.values()]
+    each = (with_rest(dict(zip(degrees, values, strict=True)), section) for values in itertools.product(*lists))
+    return {**rest, "strategy": ["-".join(said({key: value for key, value in one.items() if value != 1})) or "dp1" for one in each]}
