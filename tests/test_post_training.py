@@ -1,13 +1,16 @@
 """Post-training jobs: what an iteration is made of, its laws, and what is refused."""
 
 import functools
+import types
 
 import numpy as np
 import pytest
 from test_switches import leaves
 
 import crossflow
+from crossflow.answers.evaluation import post_training
 from crossflow.answers.evaluation.figures import check_objective, usual_objective
+from crossflow.answers.evaluation.layered import machine
 from crossflow.answers.score import larger_is_better
 from crossflow.base.errors import CrossflowError, SpecError
 from crossflow.workload.requests.post_training import PostTrainingSpec
@@ -141,6 +144,64 @@ def test_weights_that_are_cut_across_travel_but_for_a_part_of_a_part():
     assert 0.05 * nested < across < 0.2 * nested  # 7/64 of the model beside 7/8
     copied = job({**GRPO, "strategy": "tp1-cp8-z1", "workload": {**LLAMA, "sequence": 1024}}, rollout={**ROLLOUT, "strategy": "tp1"})
     assert copied["phases_s"]["transfer"] == 0.0
+
+
+# Plan of training, that of an engine, its devices where it has its own -> the operation, bytes over those of the model, the group's size
+# and its members in a node of four. By hand: an engine's rank gathers the share that it lacks, and a gathering of h parts names all of them.
+TRAVELS = {
+    "columns to all": ("tp4-dp2", "tp1", {}, "all_gather", 1.0, 4, 4),  # three quarters are lacking, of four parts
+    "layers to columns": ("pp8", "tp8", {}, "all_gather", 1 / 8, 8, 4),  # 1/8 of the model, of which 1/8 of 1/8 is there
+    "shards of zero": ("tp2-dp4-z3", "tp2", {}, "all_gather", 1 / 2, 4, 2),  # 1/2 of the model, of which 1/8 is there; ranks two apart
+    "to devices that write": ("tp2-dp4", "tp4", {"devices": 8}, "send_recv", 1 / 2, 2, 1),  # each rank of training sends its half
+    "to engines of fewer": ("tp8", "tp2", {"devices": 8}, "send_recv", 1 / 2, 2, 1),  # each rank of an engine takes a half
+}
+
+
+@pytest.mark.parametrize("case", TRAVELS)
+def test_weights_travel_as_they_do_by_hand(case, monkeypatch):
+    plan, engine, apart, wanted, share, size, inside = TRAVELS[case]
+    sent = []
+
+    def noted(scenario, architecture):
+        runs_on = machine(scenario, architecture)
+        wires = types.SimpleNamespace(time=lambda op, sizes, group: sent.append((op, sizes, group)) or runs_on.wires.time(op, sizes, group))
+        return types.SimpleNamespace(wires=wires, node=runs_on.node)
+
+    system = {"template": "dgx-h100", "devices": 8, "devices_per_node": 4}
+    monkeypatch.setattr(post_training, "machine", noted)
+    rollout = {**ROLLOUT, "prompts": 4, "answers": 4, "strategy": engine, **apart}
+    found = job({**GRPO, "system": system, "workload": {**LLAMA, "model": "mpt-1b"}, "strategy": plan}, rollout=rollout)
+    ((op, sizes, group),) = sent
+    data = {"system": system, "workload": {"model": "mpt-1b", "task": "decode"}, "strategy": "tp1-dp8", "software": "vllm"}
+    whole = crossflow.predict(data).memory["weights"]
+    assert (op, int(group.size[0]), int(group.per_node[0])) == (wanted, size, inside)
+    assert float(sizes[0]) == pytest.approx(share * whole, rel=0.03)  # norms are on every rank
+    assert found["phases_s"]["transfer"] > 0.0
+
+
+def test_padding_and_idle_shares_by_hand():
+    """Prompts of 64 and answers of 128 tokens in samples of 512: five eighths are padding; all answers end together."""
+    found = rolled(answer=128)
+    assert found["padding_share"] == pytest.approx(1 - 192 / 512, rel=1e-12)
+    assert (found["mean_answer"], found["longest_answer"]) == (128, 128)
+    assert found["tokens_per_second"] == pytest.approx(192 * found["samples_per_second"], rel=1e-12)
+    assert found["samples_per_second"] == pytest.approx(32 / found["iteration_time_s"], rel=1e-12)
+    assert found["tokens_per_second_per_device"] == pytest.approx(found["tokens_per_second"] / 8, rel=1e-12)
+    rollout = found["phases_s"]["rollout"]
+    assert found["training_idle_share"] == pytest.approx(found["engine_idle_share"] * rollout / found["iteration_time_s"], rel=1e-12)
+    assert "rollout_idle_share" not in found
+    assert rolled()["longest_answer"] > 1.2 * rolled()["mean_answer"]
+
+
+def test_models_that_wait_need_room_on_the_host():
+    """Eight devices share the host evenly: a GiB less than what waits on it is too little, a GiB more is enough."""
+    weights, step = plain("forward").memory["weights"], plain()
+    waiting = step.memory["weights"] + step.memory["optimizer"] + step.memory["gradients"] + weights
+    for more, fits in ((-(2**30), False), (2**30, True)):
+        host = {"capacity": f"{8 * (waiting + more):.0f} B", "bandwidth": "400 GB/s", "utilisation": 0.5}
+        made = {**DPO, "system": {**DPO["system"], "host": host}, "job": {"kind": "dpo", "offload": True}}
+        found = crossflow.predict(made)
+        assert found.feasible is fits, found.reason
 
 
 def test_lengths_that_are_drawn_a_little_longer_are_no_shorter_samples():
