@@ -147,7 +147,7 @@ def test_weights_that_are_cut_across_travel_but_for_a_part_of_a_part():
 
 
 # Plan of training, that of an engine, its devices where it has its own -> the operation, bytes over those of the model, the group's size
-# and its members in a node of four. By hand: an engine's rank gathers the share that it lacks, and a gathering of h parts names all of them.
+# and its members in a node of four. By hand: an engine's rank gathers the share that it lacks; a gathering of h parts names all of them.
 TRAVELS = {
     "columns to all": ("tp4-dp2", "tp1", {}, "all_gather", 1.0, 4, 4),  # three quarters are lacking, of four parts
     "layers to columns": ("pp8", "tp8", {}, "all_gather", 1 / 8, 8, 4),  # 1/8 of the model, of which 1/8 of 1/8 is there
