@@ -1,6 +1,7 @@
 """Post-training jobs: what an iteration is made of, its laws, and what is refused."""
 
 import functools
+import math
 import types
 
 import numpy as np
@@ -177,6 +178,47 @@ def test_weights_travel_as_they_do_by_hand(case, monkeypatch):
     assert (op, int(group.size[0]), int(group.per_node[0])) == (wanted, size, inside)
     assert float(sizes[0]) == pytest.approx(share * whole, rel=0.03)  # norms are on every rank
     assert found["phases_s"]["transfer"] > 0.0
+
+
+def test_experts_travel_by_themselves(monkeypatch):
+    """Four ranks of a mixture share its experts out, and engines have all of them: three quarters of experts are lacking, nothing else."""
+    experts = {"count": 8, "active": 2}
+    size = {
+        "layers": 4,
+        "hidden": 1024,
+        "heads": 16,
+        "ffn": 4096,
+        "vocabulary": 32000,
+        **{key: LLAMA[key] for key in ("sequence", "global_batch")},
+    }
+    model = {"model": "transformer", **size, "experts": experts}
+    sent, time = [], type(machine_of(DPO).wires).time
+    monkeypatch.setattr(type(machine_of(DPO).wires), "time", lambda *given: sent.append(given) or time(*given))
+    made = {**GRPO, "workload": model, "strategy": "tp2-dp4-ep4"}
+    found = job(made, reference="none", old_policy=False, rollout={**ROLLOUT, "prompts": 4, "answers": 4})
+    of_experts, others = 4 * 8 * 3 * 1024 * 4096, 4 * 4 * 1024**2 + 2 * 32000 * 1024
+    lacking = 0.75 * of_experts / (of_experts + others)
+    holders = math.ceil(1 / (1 - lacking))
+    on_engine = (of_experts + others) / 2 * 2  # of two ranks one, with 2 bytes a weight
+    (gathered,) = [given for given in sent if given[1] == "all_gather" and given[2].size == 1 and int(given[3].size[0]) == holders][:1]
+    assert float(gathered[2][0]) == pytest.approx(on_engine * lacking * holders / (holders - 1), rel=0.01)
+    assert found["phases_s"]["transfer"] == time(*gathered).item()
+
+
+def machine_of(data):
+    scenario = crossflow.from_dict({key: value for key, value in data.items() if key != "job"})
+    return machine(scenario, scenario.architecture)
+
+
+def test_engines_on_the_devices_of_training_take_their_memory():
+    """All else waits on the host: the fullest device has the larger of engine and step; of engines elsewhere it has nothing."""
+    service = {"system": DPO["system"], "workload": {"model": "llama3-8b", "task": "serving"}, "strategy": "tp1-dp8", "software": "vllm"}
+    asked = {"batch": 32, "prompt": 64, "output": ROLLOUT["answer"]}
+    engine = crossflow.evaluate(crossflow.from_dict({**service, "requests": asked})).memory_needed[0]
+    made, rollout = {**GRPO, "strategy": "tp8"}, {**ROLLOUT, "strategy": "tp1"}
+    step = job(made, rollout={**rollout, "devices": 8})["memory_bytes"]
+    assert step < engine
+    assert job(made, rollout=rollout)["memory_bytes"] == pytest.approx(engine, rel=1e-12)
 
 
 def test_padding_and_idle_shares_by_hand():
