@@ -153,6 +153,7 @@ TRAVELS = {
     "columns to all": ("tp4-dp2", "tp1", {}, "all_gather", 1.0, 4, 4),  # three quarters are lacking, of four parts
     "layers to columns": ("pp8", "tp8", {}, "all_gather", 1 / 8, 8, 4),  # 1/8 of the model, of which 1/8 of 1/8 is there
     "shards of zero": ("tp2-dp4-z3", "tp2", {}, "all_gather", 1 / 2, 4, 2),  # 1/2 of the model, of which 1/8 is there; ranks two apart
+    "shards of stages": ("pp2-dp4-z3", "tp1", {}, "all_gather", 1.0, 8, 4),  # seven eighths are lacking, of eight parts
     "to devices that write": ("tp2-dp4", "tp4", {"devices": 8}, "send_recv", 1 / 2, 2, 1),  # each rank of training sends its half
     "to engines of fewer": ("tp8", "tp2", {"devices": 8}, "send_recv", 1 / 2, 2, 1),  # each rank of an engine takes a half
 }
