@@ -442,17 +442,22 @@ def recommendations(draw):
         "top": {"widths": [512, 1]},
         "dense_features": 13,
         "interaction": {"kind": draw(pick(["concatenation", "dot"]))},
-        "global_batch": draw(pick([1024, 8192])),
+        "global_batch": draw(pick([9216, 18432])),  # which racks of 72 divide too
         "task": draw(pick(["training", "forward"])),
     }
+    if system["template"] not in ("dgx-a100", "dgx-h100", "zionex", "aws-p4d"):  # others lack tf32, its usual type
+        model["dtype"] = "fp16"
     if model["interaction"]["kind"] == "dot":
         for table in tables:
             table["width"] = tables[0]["width"]
     if sometimes(draw):
         model["sharding"] = {"by": draw(pick(["naive", "size", "lookup", "size-lookup", "cost", "auto"]))}
-    if sometimes(draw, 4):
+    if tables[0]["rows"] == 1_000_000 and tables[0]["pooling"] == 1 and sometimes(draw, 2):
         tables[0]["reuse"] = {"like": "2021"}
-    roles = {"dense": draw(pick(["ddp", "fsdp", "tp", ["tp", "ddp"]])), "embedding": draw(pick(["mp", "mp-rows"]))}
+    roles = {
+        "dense": draw(pick(["ddp", "fsdp", "tp", ["tp", "ddp"]])),
+        "embedding": "mp" if "sharding" in model else draw(pick(["mp", "mp-rows"])),
+    }
     return {"system": system, "workload": model, "strategy": roles}
 
 
