@@ -10,7 +10,7 @@ from products import stream_costs
 
 from crossflow.base.errors import CrossflowError
 from crossflow.cost import collectives, waves
-from crossflow.cost.exchange import Exchange, exchange_time, group_time
+from crossflow.cost.exchange import Exchange, exchange_time, group_time, held_time
 from crossflow.cost.fabrics import Fabric, path, path_time
 from crossflow.cost.network import _level_time
 from crossflow.cost.price import kernel_names, kernel_prices
@@ -585,6 +585,51 @@ def test_copies_straight_to_experts_by_hand():
     )  # fmt: skip
     inside, across = 1000 * 200 * 3.5 / 0.5e9, 1000 * 200 * 4 / 0.25e9
     assert exchange_time(sent, kernel).item() == near(3e-6 + (inside**4 + across**4) ** 0.25)
+
+
+@pytest.mark.parametrize("nodes", [1, 2])
+def test_copies_that_go_once_by_hand(nodes):
+    """Two of four experts, each on a rank of its own. Over two nodes a token goes to 5/3 of them in the mean (both on one: 1/3).
+
+    To two ranks, of which one in ranks / nodes is itself; across nodes units copy it for each node and for each rank, 1.5 times as long.
+    """
+    copies = {"start": "2 us", "rate": "1 GB/s", "forwarded": 1.5}
+    kernel = ExchangeKernel.model_validate(
+        {"copies": copies, "start": "1 us", "expert": "3 us", "node_step": "7 us", "first_token": "1 GB/s", "link": 0.5, "network": 0.25,
+         "fill": "0 us", "crowd": 2.0}
+    )  # fmt: skip
+    one = np.ones(1)
+    sent = Exchange(
+        tokens=1000 * one, size=200 * one, active=2 * one, experts=4 * one, ranks=4 * one, nodes=nodes * one, units=20 * one,
+        link=1e9 * one, network=1e9 * one,
+    )  # fmt: skip
+    made, each = 2 / 20 * 1000 * (2e-6 + 200e-9), 1000 * 200
+    copied, inside, across = (made, each * 2 * 3 / 4 / 0.5e9, 0.0) if nodes == 1 else (
+        made * 1.5 * (2 + 5 / 3) / 2, each * 2 / 2 / 0.5e9, each * 5 / 3 / 2 * (1 + (1 / 2) ** 4) / 0.25e9,
+    )  # fmt: skip
+    start = 1e-6 + 4 * 3e-6 + 7e-6 * (nodes - 1) + 200e-9
+    assert exchange_time(sent, kernel).item() == near(start + (copied**4 + inside**4 + across**4) ** 0.25)
+
+
+def test_units_are_held_by_the_bytes_as_they_travel(gemm):
+    """Messages of 1,000 rows of 2 bytes an element, which travel with one: start and 1,000 tokens at the rate of the library."""
+    device, one = architecture(gemm("dgx-h100", "d8").system), np.ones(2)
+    library = device.execution.libraries.exchange["deepep"]
+    group = {
+        "size": np.array([8.0, 1.0]),
+        "per_node": 8 * one,
+        "stride": one,
+        "devices": 8 * one,
+        "extent": 8 * one,
+        "libraries": ("deepep",),
+    }
+    group |= {"active": 8 * one, "experts": 64 * one, "row": 14336 * one, "token": 7168 * one}
+    for back, kernel in ((False, library.fast_dispatch), (True, library.fast_combine)):
+        held = kernel.held
+        by_hand = float(held.start[0] + 1000 * 7168 / held.rate[0])
+        assert held_time(1000 * 14336 * one, ExpertGroup(**group, back=back), device).tolist() == pytest.approx([by_hand, 0.0], rel=1e-12)
+    assert held_time(0 * one, ExpertGroup(**group, back=True), device).tolist() == [0.0, 0.0]
+    assert held_time(one, ExpertGroup(**{**group, "libraries": ()}, back=True), device).tolist() == [0.0, 0.0]
 
 
 def test_exchanges_inside_a_node_need_no_network(gemm):

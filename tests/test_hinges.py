@@ -3,6 +3,7 @@
 import csv
 import json
 import sys
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -10,6 +11,7 @@ from sampled import every
 
 import crossflow
 from crossflow.__main__ import main
+from crossflow.answers.study.contests_searched import contests
 from crossflow.answers.study.headlines import Headline, Hinge, Hinges, own_value
 from crossflow.answers.study.hinges import constants
 from crossflow.answers.study.run import StudyResult, run_study
@@ -81,6 +83,30 @@ def test_designs_of_a_search_are_refined_for_each_constant(run):
     assert own.winner == "HBM4"
     least, most = found.range(own)
     assert least <= own.margin <= most
+
+
+def test_candidates_are_refined_as_a_study_with_that_constant_refines_them(run, monkeypatch):
+    """Case by case: the same designs, from the same draws, and the losses that each has under its own constant."""
+    sections = {
+        "space": {MEMORY: ["HBM3", "HBM4"], "system.budgets.power_shares": "shares"},
+        "searches": {"r": {"searcher": "random", "evaluations": 12}},
+    }
+    monkeypatch.setattr(sys.modules[contests.__module__], "FIRST", 0)
+    (mine,), (changed,) = (contests(made.study, made.rows) for made in (run(**sections), run(**sections, scenario=halved())))
+    (corner,), (again,) = mine.corners, changed.corners
+    path = f"system.{CONSTANT}"
+    own = float(crossflow.from_dict(SCENARIO).system.levels["l2"].utilisation[0])
+    case, same = (path, 0.5, own / 2), (path, 1.0, own)
+    again = replace(again, designs=corner.designs)
+    refined, expected = corner.refined((case,), 40, 5), again.refined((), 40, 5)
+    np.testing.assert_allclose(refined.continuous, expected.continuous, rtol=1e-9)
+    assert not np.allclose(refined.continuous, corner.designs.continuous)
+    assert not np.allclose(refined.continuous, corner.refined((), 40, 5).continuous)
+    losses = corner.losses(corner.times(2), (case, same)).reshape(2, -1)
+    np.testing.assert_allclose(losses[0], again.losses(again.designs, ()), rtol=1e-9)
+    np.testing.assert_allclose(losses[1], corner.losses(corner.designs, ()), rtol=1e-9)
+    assert (losses[0] >= losses[1]).all()
+    assert (losses[0] > losses[1]).any()
 
 
 @pytest.mark.usefixtures("few")

@@ -49,6 +49,14 @@ def test_worked_by_hand():
     assert shares["lost_work"][0] == pytest.approx(0.05, rel=0.06)
 
 
+def test_planned_stops_by_hand():
+    """Nothing fails: after 10,000 s in the mean a save of 50 + 200 s, 1,000 s of maintenance and a restart of 300 s."""
+    given = {"interval": 2000.0, "stall": 50.0, "commit": 200.0, "restart": 300.0, "planned": 1e-4, "maintenance": 1000.0}
+    found = expected(a_run(1e-30, detection=0.0, repair=0.0, **given))
+    assert found.shares["maintenance"][0] == pytest.approx((50 + 200 + 1000 + 300) / (10_000 + 50 + 200 + 1000 + 300), rel=1e-9)
+    assert found.by_cause["maintenance"][0] == found.shares["maintenance"][0]
+
+
 @pytest.mark.parametrize("load", [1e-10, 1e-6, 1e-3])
 def test_the_best_interval_is_youngs_where_failures_are_rare(load):
     stall = 30.0

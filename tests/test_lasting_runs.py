@@ -31,6 +31,13 @@ def figures():
     return dict(crossflow.predict(changed()).run)
 
 
+def test_a_file_of_another_kind_has_no_rates(tmp_path):
+    path = tmp_path / "stack.yaml"
+    path.write_text("kind: software\nname: stack\n")
+    with pytest.raises(CrossflowError, match=f"run.failures: {path} is no reliability file; its kind is not reliability"):
+        changed("run.failures", str(path))
+
+
 FIELDS = {
     "run.failures": "rsc-1-a100",
     "run.failures.node.rate": "0.03 1/day", "run.failures.node.low": "0.01 1/day", "run.failures.node.high": "0.03 1/day",

@@ -9,13 +9,14 @@ from time import process_time
 import numpy as np
 import pytest
 from routing import devices, effective_bandwidth, hops, route, routed_edges, to_networkx
-from sampled import fewer
+from sampled import every, fewer
 
 from crossflow.hardware.mapping import placement
 from crossflow.hardware.mapping.placement import (
     layouts,
     level_bandwidths,
     orders,
+    pair_route,
     place,
 )
 from crossflow.hardware.mapping.topology import Network, Topology
@@ -412,3 +413,51 @@ def test_the_order_of_the_sides_of_a_torus_changes_nothing(shape):
 def test_meshes_stay_as_they_are_given():
     network = Network(package=Topology(kind="mesh2d", nodes=12, shape=(4, 3)))
     assert place({"tp": 3, "dp": 4}, network).network == network
+
+
+# --- one shard to another --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("cluster", every(2, [one for one in CLUSTERS if one.nodes > 2], 1), ids=str)
+@pytest.mark.parametrize("package", every(2, [one for one in PACKAGES if one.nodes in (4, 6, 8)]), ids=str)
+def test_two_shards_that_are_no_neighbours_have_the_links_to_themselves(package, cluster):
+    """Edges of all ranks from one shard of a chain to another, routed one by one; none of the rest of the chain is there."""
+    network = Network(package=package, cluster=cluster)
+    rng = np.random.default_rng(network.devices)
+    for name, *others in itertools.permutations(["tp", "pp", "dp"]):
+        placed = place(zip([name, *others], random_factors(rng, network.devices, 3), strict=True), network, chains=(name,))
+        size = dict(placed.axes)[name]
+        if size < 3:
+            continue
+        logical = devices(placed).reshape([dict(placed.axes)[axis] for axis in reversed(placed.order)])
+        along = len(placed.order) - 1 - placed.order.index(name)
+        for shards in [(0, size - 1), (2, 0)]:
+            edges = list(zip(*(np.take(logical, one, axis=along).ravel().tolist() for one in shards), strict=True))
+            both = {True: [], False: []}
+            for ends in edges:
+                both[ends[0] // package.nodes == ends[1] // package.nodes].append(ends)
+            load = Counter(link for ends in edges for link in oracle_links(placed.network, *ends))
+            for inside, alone in both.items():
+                if not alone:
+                    continue
+                found = pair_route(placed, name, shards, inside=inside)
+                level = "package" if inside else "cluster"
+                hop, shared = max(oracle_hops(placed.network, *ends) for ends in alone), oracle_sharing(placed.network, load, level)
+                assert (getattr(found, f"{level}_hops"), getattr(found, f"{level}_sharing")) == (hop, shared)
+                topology = getattr(placed.network, level)
+                links = 1 if topology.is_switched else topology.degree
+                rates = level_bandwidths(found, 12.0, 12.0)
+                assert float(rates[not inside]) == pytest.approx(12.0 / (links * shared))
+                assert np.isinf(rates[inside])
+
+
+@pytest.mark.parametrize(("group", "slowed"), [(2, 3.0), (4, 3.0), (8, 1.0)])
+@pytest.mark.parametrize("inside", [True, False])
+def test_two_shards_on_one_leaf_switch_pass_no_uplink(group, slowed, inside):
+    """Four stages of two devices: where a leaf has all eight devices they have all of their bandwidth, elsewhere a third of it."""
+    of_nodes = group if inside else group // 2
+    tree = Topology(kind="fat-tree", nodes=8 if inside else 4, group=of_nodes, oversubscription=3.0)
+    lone, pair = Topology(kind="single", nodes=1), Topology(kind="switch", nodes=2)
+    placed = place({"tp": 2, "pp": 4}, Network(package=tree, cluster=lone) if inside else Network(package=pair, cluster=tree))
+    rates = level_bandwidths(pair_route(placed, "pp", (0, 2), inside=inside), 12.0, 12.0)
+    assert float(rates[not inside]) == pytest.approx(12.0 / slowed)

@@ -1,13 +1,17 @@
 """Post-training jobs: what an iteration is made of, its laws, and what is refused."""
 
 import functools
+import math
+import types
 
 import numpy as np
 import pytest
 from test_switches import leaves
 
 import crossflow
+from crossflow.answers.evaluation import post_training
 from crossflow.answers.evaluation.figures import check_objective, usual_objective
+from crossflow.answers.evaluation.layered import machine
 from crossflow.answers.score import larger_is_better
 from crossflow.base.errors import CrossflowError, SpecError
 from crossflow.workload.requests.post_training import PostTrainingSpec
@@ -141,6 +145,106 @@ def test_weights_that_are_cut_across_travel_but_for_a_part_of_a_part():
     assert 0.05 * nested < across < 0.2 * nested  # 7/64 of the model beside 7/8
     copied = job({**GRPO, "strategy": "tp1-cp8-z1", "workload": {**LLAMA, "sequence": 1024}}, rollout={**ROLLOUT, "strategy": "tp1"})
     assert copied["phases_s"]["transfer"] == 0.0
+
+
+# Plan of training, that of an engine, its devices where it has its own -> the operation, bytes over those of the model, the group's size
+# and its members in a node of four. By hand: an engine's rank gathers the share that it lacks; a gathering of h parts names all of them.
+TRAVELS = {
+    "columns to all": ("tp4-dp2", "tp1", {}, "all_gather", 1.0, 4, 4),  # three quarters are lacking, of four parts
+    "layers to columns": ("pp8", "tp8", {}, "all_gather", 1 / 8, 8, 4),  # 1/8 of the model, of which 1/8 of 1/8 is there
+    "shards of zero": ("tp2-dp4-z3", "tp2", {}, "all_gather", 1 / 2, 4, 2),  # 1/2 of the model, of which 1/8 is there; ranks two apart
+    "shards of stages": ("pp2-dp4-z3", "tp1", {}, "all_gather", 1.0, 8, 4),  # seven eighths are lacking, of eight parts
+    "to devices that write": ("tp2-dp4", "tp4", {"devices": 8}, "send_recv", 1 / 2, 2, 1),  # each rank of training sends its half
+    "to engines of fewer": ("tp8", "tp2", {"devices": 8}, "send_recv", 1 / 2, 2, 1),  # each rank of an engine takes a half
+}
+
+
+@pytest.mark.parametrize("case", TRAVELS)
+def test_weights_travel_as_they_do_by_hand(case, monkeypatch):
+    plan, engine, apart, wanted, share, size, inside = TRAVELS[case]
+    sent = []
+
+    def noted(scenario, architecture):
+        runs_on = machine(scenario, architecture)
+        wires = types.SimpleNamespace(time=lambda op, sizes, group: sent.append((op, sizes, group)) or runs_on.wires.time(op, sizes, group))
+        return types.SimpleNamespace(wires=wires, node=runs_on.node)
+
+    system = {"template": "dgx-h100", "devices": 8, "devices_per_node": 4}
+    monkeypatch.setattr(post_training, "machine", noted)
+    rollout = {**ROLLOUT, "prompts": 4, "answers": 4, "strategy": engine, **apart}
+    found = job({**GRPO, "system": system, "workload": {**LLAMA, "model": "mpt-1b"}, "strategy": plan}, rollout=rollout)
+    ((op, sizes, group),) = sent
+    data = {"system": system, "workload": {"model": "mpt-1b", "task": "decode"}, "strategy": "tp1-dp8", "software": "vllm"}
+    whole = crossflow.predict(data).memory["weights"]
+    assert (op, int(group.size[0]), int(group.per_node[0])) == (wanted, size, inside)
+    assert float(sizes[0]) == pytest.approx(share * whole, rel=0.03)  # norms are on every rank
+    assert found["phases_s"]["transfer"] > 0.0
+
+
+def test_experts_travel_by_themselves(monkeypatch):
+    """Four ranks of a mixture share its experts out, and engines have all of them: three quarters of experts are lacking, nothing else."""
+    experts = {"count": 8, "active": 2}
+    size = {
+        "layers": 4,
+        "hidden": 1024,
+        "heads": 16,
+        "ffn": 4096,
+        "vocabulary": 32000,
+        **{key: LLAMA[key] for key in ("sequence", "global_batch")},
+    }
+    model = {"model": "transformer", **size, "experts": experts}
+    sent, time = [], type(machine_of(DPO).wires).time
+    monkeypatch.setattr(type(machine_of(DPO).wires), "time", lambda *given: sent.append(given) or time(*given))
+    made = {**GRPO, "workload": model, "strategy": "tp2-dp4-ep4"}
+    found = job(made, reference="none", old_policy=False, rollout={**ROLLOUT, "prompts": 4, "answers": 4})
+    of_experts, others = 4 * 8 * 3 * 1024 * 4096, 4 * 4 * 1024**2 + 2 * 32000 * 1024
+    lacking = 0.75 * of_experts / (of_experts + others)
+    holders = math.ceil(1 / (1 - lacking))
+    on_engine = (of_experts + others) / 2 * 2  # of two ranks one, with 2 bytes a weight
+    (gathered,) = [given for given in sent if given[1] == "all_gather" and given[2].size == 1 and int(given[3].size[0]) == holders][:1]
+    assert float(gathered[2][0]) == pytest.approx(on_engine * lacking * holders / (holders - 1), rel=0.01)
+    assert found["phases_s"]["transfer"] == time(*gathered).item()
+
+
+def machine_of(data):
+    scenario = crossflow.from_dict({key: value for key, value in data.items() if key != "job"})
+    return machine(scenario, scenario.architecture)
+
+
+def test_engines_on_the_devices_of_training_take_their_memory():
+    """All else waits on the host: the fullest device has the larger of engine and step; of engines elsewhere it has nothing."""
+    service = {"system": DPO["system"], "workload": {"model": "llama3-8b", "task": "serving"}, "strategy": "tp1-dp8", "software": "vllm"}
+    asked = {"batch": 32, "prompt": 64, "output": ROLLOUT["answer"]}
+    engine = crossflow.evaluate(crossflow.from_dict({**service, "requests": asked})).memory_needed[0]
+    made, rollout = {**GRPO, "strategy": "tp8"}, {**ROLLOUT, "strategy": "tp1"}
+    step = job(made, rollout={**rollout, "devices": 8})["memory_bytes"]
+    assert step < engine
+    assert job(made, rollout=rollout)["memory_bytes"] == pytest.approx(engine, rel=1e-12)
+
+
+def test_padding_and_idle_shares_by_hand():
+    """Prompts of 64 and answers of 128 tokens in samples of 512: five eighths are padding; all answers end together."""
+    found = rolled(answer=128)
+    assert found["padding_share"] == pytest.approx(1 - 192 / 512, rel=1e-12)
+    assert (found["mean_answer"], found["longest_answer"]) == (128, 128)
+    assert found["tokens_per_second"] == pytest.approx(192 * found["samples_per_second"], rel=1e-12)
+    assert found["samples_per_second"] == pytest.approx(32 / found["iteration_time_s"], rel=1e-12)
+    assert found["tokens_per_second_per_device"] == pytest.approx(found["tokens_per_second"] / 8, rel=1e-12)
+    rollout = found["phases_s"]["rollout"]
+    assert found["training_idle_share"] == pytest.approx(found["engine_idle_share"] * rollout / found["iteration_time_s"], rel=1e-12)
+    assert "rollout_idle_share" not in found
+    assert rolled()["longest_answer"] > 1.2 * rolled()["mean_answer"]
+
+
+def test_models_that_wait_need_room_on_the_host():
+    """Eight devices share the host evenly: a GiB less than what waits on it is too little, a GiB more is enough."""
+    weights, step = plain("forward").memory["weights"], plain()
+    waiting = step.memory["weights"] + step.memory["optimizer"] + step.memory["gradients"] + weights
+    for more, fits in ((-(2**30), False), (2**30, True)):
+        host = {"capacity": f"{8 * (waiting + more):.0f} B", "bandwidth": "400 GB/s", "utilisation": 0.5}
+        made = {**DPO, "system": {**DPO["system"], "host": host}, "job": {"kind": "dpo", "offload": True}}
+        found = crossflow.predict(made)
+        assert found.feasible is fits, found.reason
 
 
 def test_lengths_that_are_drawn_a_little_longer_are_no_shorter_samples():

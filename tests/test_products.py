@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 import crossflow
+from crossflow.answers.explanation.parameters import parameters
 from crossflow.base.errors import SpecError
 from crossflow.cost.roofline import _missed
 from crossflow.evidence.validation.kernels_products import graph_times, products_table, stack_of, training_kernels_table
@@ -120,3 +121,15 @@ def test_attention_of_training_takes_longer_backward(tmp_path):
     (tmp_path / "simumax_kernels.csv").write_text(head + rows)
     forward, backward = training_kernels_table(tmp_path).predicted
     assert 2.0 < backward / forward < 3.5  # five products instead of two
+
+
+@pytest.mark.parametrize(
+    "path", ["levels.l2.capacity", *(f"execution.libraries.products.cublas.{key}" for key in ("rounding", "stored", "reread", "span"))]
+)
+def test_every_number_of_a_library_can_vary_alone(path):
+    """Points may differ in one number that all other arrays of a product lack: the size of the last cache, or one of the library's."""
+    workload = {"model": "llama2-7b", "task": "prefill", "global_batch": 1, "prompt": 2048}
+    made = crossflow.from_dict({"system": "h100-sxm", "workload": workload, "strategy": "tp1", "software": "vllm"})
+    value = next(one.value for one in parameters(made) if one.path == f"system.{path}")
+    alone = [crossflow.evaluate(made, {f"system.{path}": [changed]}).step_time[0] for changed in (value, 0.5 * value)]
+    assert list(crossflow.evaluate(made, {f"system.{path}": [value, 0.5 * value]}).step_time) == pytest.approx(alone, rel=1e-12)

@@ -112,3 +112,21 @@ def test_a_strategy_is_chosen_by_the_steady_state():
     chosen = crossflow.load(SCENARIO | {"strategy": "auto", "requests": DRAWN})
     assert chosen.auto is not None
     assert chosen.requests is not None
+
+
+def test_a_generated_device_with_changed_components_serves():
+    """Steps of a replay are told from others by their data, which a device with changes of its library's components has too."""
+    asked = {"count": 3, "prompt": 100, "output": 5, "arrivals": {"law": "poisson", "rate": "2 1/s"}}
+    workload = {"model": "mpt-1b", "task": "serving"}
+    found = crossflow.predict(
+        {"system": {"template": "chip-tpu-v4", "devices": 1}, "workload": workload, "strategy": "tp1", "requests": asked}
+    )
+    assert found.feasible
+
+
+def test_a_service_whose_steps_never_end_says_why_without_a_warning():
+    """The link between its devices has no bandwidth; warnings are errors here."""
+    system = {"template": "pathfinder", "devices": 2, "devices_per_node": 2, "network": {"intra": {"topology": "switch"}}}
+    asked = {"count": 1, "prompt": 1, "output": 1, "arrivals": {"law": "poisson", "rate": "1 1/s"}}
+    found = crossflow.predict({"system": system, "workload": {"model": "mpt-1b", "task": "serving"}, "strategy": "tp2", "requests": asked})
+    assert (found.feasible, found.reason) == (False, "no network or memory bandwidth where the strategy needs it")

@@ -76,6 +76,16 @@ def disturbed(study, out, sent):
     return child.returncode, log
 
 
+def test_a_finished_run_whose_points_are_gone_is_computed_anew(study, undisturbed, tmp_path):
+    """An empty file of points has no block that is wrong."""
+    out = tmp_path / "emptied"
+    out.mkdir()
+    for name, held in undisturbed.items():
+        (out / name).write_bytes(b"" if name == "points.jsonl" else held)
+    assert len(run_study(study, out=out, resume=True)) == 3 * TASK
+    assert contents(out) == undisturbed
+
+
 def stopped(study, out, after=1):
     """A run that ends after some tasks, as a process does that is killed between two."""
 

@@ -165,7 +165,7 @@ def _wave_times(
     power = power_times(2.0 * batch * m * n * k, architecture, dtype, own)
     partial = divide(ACCUMULATOR * batch * m * n, tiles.partial_rate * architecture.memory.bandwidth)
     per_flop, per_element = units / rate, widening * units
-    shape = np.broadcast(power, partial, per_flop, cache_rate, tiles.fill, tiles.split, per_element).shape
+    shape = np.broadcast(power, partial, per_flop, cache_rate, tiles.fill, tiles.split, per_element, *_of_library(architecture, own)).shape
     best = np.full(shape, np.inf)
     compute, cache, both, drawn, again = np.zeros((5, *shape))
     widens = bool(widening.any())
@@ -197,6 +197,8 @@ def _wave_times(
             wanted += [(both, time), (drawn, draws)]
         if limits is not None:
             score = np.where(which == np.searchsorted(limits, m), score, np.inf)
+        whole = np.broadcast_shapes(score.shape, *(all_.shape for _, all_ in wanted))  # points may differ in what the choice does not see
+        score = np.broadcast_to(score, whole)
         first = score.argmin(axis=0)
         chosen = first * first.size + np.arange(first.size).reshape(first.shape)
         least = score.take(chosen)
@@ -208,6 +210,14 @@ def _wave_times(
         both, drawn = best, power
     third = drawn * drawn * drawn
     return np.maximum(compute, drawn), cache, np.sqrt(np.cbrt(both * np.sqrt(both) + third * third)), again
+
+
+def _of_library(architecture: Architecture, library: ProductLibrary | None) -> tuple[Array, ...]:
+    """What else may differ from point to point where tiles are those of a library: its own numbers, and the cache whose overflow counts."""
+    if library is None:
+        return ()
+    cache = architecture.levels[-2]
+    return library.rounding, library.stored, library.reread, library.span, cache.capacity, cache.instances
 
 
 @functools.lru_cache(maxsize=64)

@@ -153,11 +153,32 @@ def generated_systems(draw, *, nodes=(1, 2, 4, 16)):
     if sometimes(draw, 5):
         system["harvest"] = draw(pick([0, 0.05, 0.2]))
     if sometimes(draw, 5):
-        _put(system, "budgets.power_shares.compute", draw(pick([0.3, 0.5, "10 %"])))
+        _put(system, "budgets.power_shares.compute", draw(pick([0.05, 0.1, "10 %"])))
     if sometimes(draw, 4):
         _network(draw, system, system["nodes"], generated=True)
     _operation(draw, system, generated=True)
     return system, system["nodes"] * system["devices_per_node"]
+
+
+NARROW = ("dgx-1", "v100-ib-cluster", "v100")  # without bf16
+
+
+def suited(document):
+    """The document with a data type that its devices have, and software that does its task."""
+    model = document["workload"]
+    if document["system"]["template"] in NARROW and model["model"] not in ("lstm", "gemm", "dlrm"):
+        model["dtype"] = "fp16"
+    elif model.get("dtype") == "fp32" and document["system"]["template"] not in ("dgx-a100", "dgx-h100", "dgx-b200"):
+        model.pop("dtype")
+    if document["system"]["template"] in ("pathfinder", "v100") and document["system"].get("devices_per_node", 1) > 1:
+        document["system"].setdefault("network", {})["intra"] = {"topology": "switch"}
+    trains = model.get("task", "training") == "training"
+    if (document.get("software") in SERVES) == trains:
+        document.pop("software", None)
+    return document
+
+
+SERVES = ("vllm", "sglang", "tensorrt-llm-2024")
 
 
 def systems(**limits):
@@ -255,7 +276,7 @@ def transformer_scenarios(draw):
     document = {"system": system, "workload": model, "strategy": _plan(draw, devices, model, training=task == "training")}
     if sometimes(draw):
         document["software"] = draw(pick(["megatron-core", "pytorch-fsdp", "nemo", "ideal", "vllm", "sglang", "tensorrt-llm-2024"]))
-    return document
+    return suited(document)
 
 
 @st.composite
@@ -282,8 +303,8 @@ def services(draw):
         model["serving"] = serving
     document = {"system": system, "workload": model, "strategy": _plan(draw, devices, model, training=False)}
     if sometimes(draw):
-        document["software"] = draw(pick(["vllm", "sglang", "tensorrt-llm-2024"]))
-    return document
+        document["software"] = draw(pick(SERVES))
+    return suited(document)
 
 
 LENGTHS = st.one_of(
@@ -304,7 +325,7 @@ def asked_requests(draw):
     found = {"count": draw(st.integers(1, 40)), "prompt": draw(LENGTHS), "output": draw(LENGTHS), "seed": draw(st.integers(0, 9))}
     way = draw(pick(["rate", "rate", "batch", "users", "sessions"]))
     if way == "batch":
-        found = {**found, "batch": found.pop("count")}
+        found["batch"] = found.pop("count")
     elif way == "users":
         found["users"] = {"number": draw(pick([1, 4])), "think": "2 s"}
     else:
@@ -322,14 +343,13 @@ def asked_requests(draw):
 def replays(draw):
     """A service with requests, which are replayed."""
     document = draw(services())
-    if isinstance(document["strategy"], dict):
-        document["strategy"].pop("pp", None)
+    document["strategy"]["dp"] *= document["strategy"].pop("pp", 1)
     for key in ("prompt", "output", "global_batch"):
         document["workload"].pop(key, None)
     document["workload"].setdefault("serving", {}).pop("arrival_rate", None)
     document["workload"]["serving"].pop("prefix_hits", None)
     if sometimes(draw):
-        document["workload"]["serving"]["router"] = draw(pick(["round-robin", "least-requests", "least-tokens", "prefix"]))
+        document["workload"]["serving"]["router"] = draw(pick(["round_robin", "least_loaded", "two_choices", "prefix", "length"]))
     if not document["workload"]["serving"]:
         document["workload"].pop("serving")
     return {**document, "requests": draw(asked_requests())}
@@ -422,17 +442,22 @@ def recommendations(draw):
         "top": {"widths": [512, 1]},
         "dense_features": 13,
         "interaction": {"kind": draw(pick(["concatenation", "dot"]))},
-        "global_batch": draw(pick([1024, 8192])),
+        "global_batch": draw(pick([9216, 18432])),  # which racks of 72 divide too
         "task": draw(pick(["training", "forward"])),
     }
+    if system["template"] not in ("dgx-a100", "dgx-h100", "zionex", "aws-p4d"):  # others lack tf32, its usual type
+        model["dtype"] = "fp16"
     if model["interaction"]["kind"] == "dot":
         for table in tables:
             table["width"] = tables[0]["width"]
     if sometimes(draw):
         model["sharding"] = {"by": draw(pick(["naive", "size", "lookup", "size-lookup", "cost", "auto"]))}
-    if sometimes(draw, 4):
+    if tables[0]["rows"] == 1_000_000 and tables[0]["pooling"] == 1 and sometimes(draw, 2):
         tables[0]["reuse"] = {"like": "2021"}
-    roles = {"dense": draw(pick(["ddp", "fsdp", "tp", ["tp", "ddp"]])), "embedding": draw(pick(["mp", "mp-rows"]))}
+    roles = {
+        "dense": draw(pick(["ddp", "fsdp", "tp", ["tp", "ddp"]])),
+        "embedding": "mp" if "sharding" in model else draw(pick(["mp", "mp-rows"])),
+    }
     return {"system": system, "workload": model, "strategy": roles}
 
 

@@ -24,6 +24,9 @@ TESTS = {
     "transformer_step memory dlrm dlrm_program mtp offload blocks windows stages recomputed transform repeated_modules sharding "
     "expert_overlap",
     "workload/requests": "requests_draws requests_reading requests_cli requests_scenario",
+    "engine/lasting": "lasting lasting_runs validation_goodput",
+    "answers/evaluation": "post_training lasting lasting_runs requests_scenario",
+    "evidence/replay": "advice replay replay_batch trace",
     "engine/runs": "step_anchors offload_anchors chunk_anchors cross_anchors zero_anchors dlrm_anchors transformer_step memory dlrm "
     "dlrm_program mtp offload sharded links timeline windows context serving expert_overlap recomputed unlike shared_links",
 }

@@ -180,8 +180,11 @@ def _rollout(scenario: Scenario, spec: RolloutSpec) -> Scenario:
     own = scenario.document.data["job"]["rollout"]
     system = {key: value for key, value in scenario.document.data["system"].items() if key != "nodes"}
     many = spec.prompts * spec.answers * max(spec.staleness, 1)
-    kept = {key: value for key, value in _own(scenario).items() if key not in (*OF_TRAINING, *OF_STEPS)}
+    left_out = (*OF_TRAINING, *OF_STEPS)
+    kept = {key: value for key, value in _own(scenario).items() if key not in left_out}
     assert isinstance(scenario.workload, TransformerSpec)
+    if _own(scenario)["model"] == scenario.workload.model:  # written out here: a preset has a length of its own
+        kept["sequence"] = scenario.workload.sequence
     more: dict[str, Any] = {
         "system": {**system, "devices": devices},
         "requests": {"batch": many, "prompt": own["prompt"], "output": own["answer"], "seed": spec.seed},

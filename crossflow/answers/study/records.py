@@ -130,7 +130,8 @@ def unchanged(out: Path, run: Mapping[str, Any]) -> list[Path]:
     if earlier is None or not earlier.get("finished") or not (out / POINTS).exists() or (out / SUMS).exists():
         return []
     _same_study(out, earlier, run)
-    whole = sum(map(_length, _verified(out, earlier))) == (out / POINTS).stat().st_size
+    size = (out / POINTS).stat().st_size
+    whole = 0 < size == sum(map(_length, _verified(out, earlier)))  # a file that was emptied holds no blocks, all of them whole
     listed = earlier.get("files")
     names = list(listed) if isinstance(listed, dict) else []
     if not whole or TABLE not in names or _ours(out, earlier, ()) != set(names):

@@ -78,7 +78,9 @@ def step_table(replicas: Replicas, reach: Reach, energy: Callable[[Outcome], Arr
 
     def tables(written: Array, both: Array) -> tuple[Array, Array]:
         columns = written.reshape(len(requests), -1) * slower
-        read = both.reshape(len(requests), len(tokens), -1) * slower - columns[:, -1, None, None]
+        whole = both.reshape(len(requests), len(tokens), -1) * slower
+        with np.errstate(invalid="ignore"):  # of steps that never end
+            read = np.where(np.isfinite(whole), whole - columns[:, -1, None, None], whole)
         return columns[:, :-1], np.maximum(read, 0.0)
 
     (writing, reading), (writing_energy, reading_energy) = (

@@ -71,17 +71,17 @@ def is_none(memory: object) -> bool:
     return isinstance(memory, str) and memory.strip().lower() == NO_MEMORY
 
 
-def _partial(model: type[FileModel]) -> type[FileModel]:
-    """Model with the same fields, each optional: what a template or scenario may change in a component."""
+def _partial(model: type[FileModel], called: str) -> type[FileModel]:
+    """Model with the same fields, each optional: what a template or scenario may change in a component. `called` is its name here."""
     fields: dict[str, Any] = {}
     for name, info in model.model_fields.items():
         annotation = Annotated[(info.annotation, *info.metadata)] if info.metadata else info.annotation
         fields[name] = (annotation | None, None)  # type: ignore[operator]
-    return create_model(f"{model.__name__}Changes", __base__=FileModel, **fields)
+    return create_model(called, __base__=FileModel, __module__=__name__, **fields)
 
 
-ComputeChanges, OnChipChanges = _partial(Compute), _partial(OnChip)
-MemoryChanges, LinkChanges = _partial(OffChip), _partial(Link)
+ComputeChanges, OnChipChanges = _partial(Compute, "ComputeChanges"), _partial(OnChip, "OnChipChanges")
+MemoryChanges, LinkChanges = _partial(OffChip, "MemoryChanges"), _partial(Link, "LinkChanges")
 
 
 class Host(FileModel):
