@@ -17,18 +17,20 @@ TESTS = {
     "engine/timeline": "pipeline timeline trace compare distsim schedules",
     "hardware/mapping": "placement topology rings spread links plan collectives",
     "hardware/architecture": "architecture_anchors voltage_anchors evaluate generator templates datasheet chips voltage power divisions "
-    "price operating software paths",
+    "price operating software paths switching tiers",
     "parallel/strategy": "strategy_anchors plan strategy strategies notations hierarchy schedules layer_types stages redivision sharding "
     "unlike",
     "parallel": "step_anchors offload_anchors zero_anchors chunk_anchors cross_anchors sharding_anchors dlrm_anchors strategy_anchors "
     "transformer_step memory dlrm dlrm_program mtp offload blocks windows stages recomputed transform repeated_modules sharding "
     "expert_overlap",
     "workload/requests": "requests_draws requests_reading requests_cli requests_scenario",
+    "engine/service": "service_events serve fleets fleet_scenarios requests_scenario",
     "engine/lasting": "lasting lasting_runs validation_goodput",
     "answers/evaluation": "post_training lasting lasting_runs requests_scenario",
     "evidence/replay": "advice replay replay_batch trace",
     "engine/runs": "step_anchors offload_anchors chunk_anchors cross_anchors zero_anchors dlrm_anchors transformer_step memory dlrm "
-    "dlrm_program mtp offload sharded links timeline windows context serving expert_overlap recomputed unlike shared_links",
+    "dlrm_program mtp offload sharded links timeline windows context serving expert_overlap recomputed unlike shared_links serve wide_experts "
+    "expert_pools",
 }
 
 
