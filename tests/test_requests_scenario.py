@@ -128,5 +128,7 @@ def test_a_service_whose_steps_never_end_says_why_without_a_warning():
     """The link between its devices has no bandwidth; warnings are errors here."""
     system = {"template": "pathfinder", "devices": 2, "devices_per_node": 2, "network": {"intra": {"topology": "switch"}}}
     asked = {"count": 1, "prompt": 1, "output": 1, "arrivals": {"law": "poisson", "rate": "1 1/s"}}
-    found = crossflow.predict({"system": system, "workload": {"model": "mpt-1b", "task": "serving"}, "strategy": "tp2", "requests": asked})
+    found = crossflow.predict(
+        {"system": system, "workload": {"model": "llama2-7b", "task": "serving"}, "strategy": "tp2", "requests": asked}
+    )
     assert (found.feasible, found.reason) == (False, "no network or memory bandwidth where the strategy needs it")

@@ -399,7 +399,8 @@ def _table(stepped: _Stepped) -> StepTable:
     replicas, whole = stepped.replicas, stepped.whole
 
     def energy(outcome: Outcome) -> Array:
-        drawn = drawn_energy(replace(whole, energy=outcome.energy, sent=outcome.sent), outcome.total)
+        with np.errstate(invalid="ignore"):  # of steps that never end
+            drawn = drawn_energy(replace(whole, energy=outcome.energy, sent=outcome.sent), outcome.total)
         return drawn / replicas.layout.dp
 
     return replace(step_table(replicas, stepped.reach, energy), graphs=stepped.graphs)
