@@ -29,8 +29,8 @@ TESTS = {
     "answers/evaluation": "post_training lasting lasting_runs requests_scenario",
     "evidence/replay": "advice replay replay_batch trace",
     "engine/runs": "step_anchors offload_anchors chunk_anchors cross_anchors zero_anchors dlrm_anchors transformer_step memory dlrm "
-    "dlrm_program mtp offload sharded links timeline windows context serving expert_overlap recomputed unlike shared_links serve wide_experts "
-    "expert_pools",
+    "dlrm_program mtp offload sharded links timeline windows context serving expert_overlap recomputed unlike shared_links serve "
+    "wide_experts expert_pools",
 }
 
 
