@@ -105,9 +105,8 @@ def test_scripts_of_other_shells_hold_commands_and_names(shell, capsys):
 # ------------------------------------------------------------------------------------------ schemas
 
 
-@pytest.mark.cases(1)
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", ["scenario", "study"])
+@pytest.mark.parametrize("kind", ["scenario", "study", "cluster"])
 def test_a_schema_refers_to_what_it_defines(kind, capsys):
     assert main(["schema", kind]) == 0
     text = capsys.readouterr().out

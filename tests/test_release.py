@@ -14,7 +14,7 @@ import yaml
 
 import crossflow
 from crossflow.__main__ import main
-from crossflow.answers.catalogue.examples import about, example, examples, is_study, needed
+from crossflow.answers.catalogue.examples import about, command_of, example, examples, needed
 from crossflow.answers.study.reading import read_study
 from crossflow.base import packages
 from crossflow.base.errors import CrossflowError
@@ -88,8 +88,10 @@ def test_every_example_is_written_with_what_it_names(name, tmp_path, monkeypatch
     monkeypatch.chdir(tmp_path)
     assert main(["init", "example", name]) == 0
     path = Path("tutorial/run.yaml" if name == "tutorial" else f"{name}.yaml")
-    if is_study(path):
+    if command_of(path) == "study":
         assert read_study(path).spec.name
+    elif command_of(path) == "schedule":
+        assert crossflow.schedule(path).to_dict()["jobs"]
     elif name != "broken":
         assert crossflow.predict(path).score.buildable[0]
     assert about(path)

@@ -14,7 +14,7 @@ Takes names, files and settings; gives results that can say themselves as data, 
 DOORS = {
     "bands": ("Band", "CHIPS", "FEWEST", "GENERATED", "LAYOUTS", "Likeness", "NO_STACK", "PairSpread", "SHARED", "TRAITS", "Trust",
         "UNMEASURED_CHIP", "candidates", "experts_of", "load_of", "scale_of", "ties", "type_of"),
-    "catalogue.examples": ("TUTORIAL", "example", "examples", "is_study", "needed"),
+    "catalogue.examples": ("TUTORIAL", "command_of", "example", "examples", "needed"),
     "catalogue.listing": ("Listing", "entries"),
     "catalogue.sheets": ("Figure", "Sheet", "look_up"),
     "cluster.schedule": ("ScheduledJobs", "schedule"),

@@ -1,4 +1,4 @@
-"""The shipped examples: scenarios and studies with the files that they name, to be copied and changed."""
+"""The shipped examples: scenarios, studies and clusters with the files that they name, to be copied and changed."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ MAIN = {TUTORIAL: "run.yaml"}  # the file of a folder that a command takes
 
 
 def example(name: str) -> Path:
-    """Path of a shipped example, which `load`, `predict` and `run_study` take.
+    """Path of a shipped example, which `load`, `predict`, `run_study` and `schedule` take.
 
     Examples
     --------
@@ -51,10 +51,11 @@ def needed(path: Path) -> list[Path]:
     return found
 
 
-def is_study(path: Path) -> bool:
-    """Whether an example is a study; the others are scenarios."""
+def command_of(path: Path) -> str:
+    """The command that takes an example: `study`, `schedule` where it is a cluster with its jobs, or `predict`."""
     data = files.read_yaml(path).data
-    return isinstance(data, Mapping) and "scenario" in data
+    given = data if isinstance(data, Mapping) else {}
+    return next((command for key, command in (("scenario", "study"), ("jobs", "schedule")) if key in given), "predict")
 
 
 def about(path: Path) -> str:
@@ -64,11 +65,11 @@ def about(path: Path) -> str:
 
 
 def _paths() -> dict[str, Path]:
-    """Scenarios and studies among the examples, by name; files that are parts of others are none."""
+    """Scenarios, studies and clusters among the examples, by name; files that are parts of others are none."""
     folder = files.data_folder("examples")
     found = {path.stem: path for path in sorted(folder.glob("*.yaml")) if _is_whole(path)}
     return dict(sorted({**found, **{name: folder / name / main for name, main in MAIN.items()}}.items()))
 
 
 def _is_whole(path: Path) -> bool:
-    return any(line.startswith(("workload:", "scenario:")) for line in path.read_text(encoding="utf-8").splitlines())
+    return any(line.startswith(("workload:", "scenario:", "jobs:")) for line in path.read_text(encoding="utf-8").splitlines())

@@ -1,4 +1,4 @@
-"""JSON schema of scenario and study files, from the models that read them, for editors that complete and check YAML.
+"""JSON schema of scenario, study and cluster files, from the models that read them, for editors that complete and check YAML.
 
 A schema knows keys and forms of values; what names resolve to, units, and what belongs together is checked when a file is read.
 """
@@ -15,6 +15,7 @@ from crossflow.answers.study.spec import StudyFile
 from crossflow.base.files import FileModel, catalogue
 from crossflow.hardware.architecture.template import DatasheetSystem, GeneratedSystem
 from crossflow.parallel.strategy.notation import PAPER_KEYS, PLAN_KEYS
+from crossflow.workload.cluster.spec import ClusterFile
 from crossflow.workload.spec import MODELS
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
@@ -30,40 +31,52 @@ class _Quiet(GenerateJsonSchema):
         """Say nothing."""
 
 
-def schema(kind: Literal["scenario", "study"]) -> Schema:
+def schema(kind: Literal["scenario", "study", "cluster"]) -> Schema:
     """Schema of a kind of file.
 
     >>> sorted(schema("scenario")["required"]), schema("study")["properties"]["scenario"]["anyOf"][1]
     (['system', 'workload'], {'type': 'string'})
     """
     shared: Schema = {}
-    found = _scenario(shared) if kind == "scenario" else _study(shared)
+    found = {"scenario": _scenario, "study": _study, "cluster": _cluster}[kind](shared)
     return {"$schema": DIALECT, "title": f"crossflow {kind}", **found, "$defs": shared}
 
 
 def _scenario(shared: Schema) -> Schema:
     """A scenario, its sections as overrides of templates and presets."""
     found = _of_model(ScenarioFile, shared)
-    names = sorted(name for name, path in catalogue("templates").items() if path.parent.name in ("systems", "devices", "generated"))
-    # A section is laid over a template or a preset, which has what it leaves out.
-    system = _joined("system", (GeneratedSystem, DatasheetSystem), shared)
-    system["properties"] |= {"template": {"anyOf": [{"enum": names}, TEXT, OBJECT]}}
     workload = _joined("workload", tuple(MODELS.values()), shared)
     models = [*MODELS, *sorted(presets())]
     workload["properties"] |= {"model": {"anyOf": [{"enum": models}, TEXT]}, "file": TEXT}
     strategy = {"type": "object", "properties": {key: {} for key in (*PLAN_KEYS, *PAPER_KEYS)}}
     found["properties"] |= {
-        "system": {"anyOf": [system, {"enum": names}, TEXT]},
+        "system": _system(shared),
         "workload": {"anyOf": [workload, {"enum": models}, TEXT]},
         "strategy": {"anyOf": [strategy, TEXT]},
     }
     return found
 
 
+def _system(shared: Schema) -> Schema:
+    """A system, its keys as overrides of a template."""
+    names = sorted(name for name, path in catalogue("templates").items() if path.parent.name in ("systems", "devices", "generated"))
+    # A section is laid over a template or a preset, which has what it leaves out.
+    system = _joined("system", (GeneratedSystem, DatasheetSystem), shared)
+    system["properties"] |= {"template": {"anyOf": [{"enum": names}, TEXT, OBJECT]}}
+    return {"anyOf": [system, {"enum": names}, TEXT]}
+
+
 def _study(shared: Schema) -> Schema:
     found = _of_model(StudyFile, shared)
     scenario = _scenario(shared)
     found["properties"]["scenario"] = {"anyOf": [scenario, TEXT]}
+    return found
+
+
+def _cluster(shared: Schema) -> Schema:
+    found = _of_model(ClusterFile, shared)
+    found["properties"]["system"] = _system(shared)
+    found["properties"]["jobs"] = {"anyOf": [found["properties"]["jobs"], TEXT, OBJECT]}
     return found
 
 

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-from crossflow.answers.catalogue.examples import TUTORIAL, example, examples, is_study, needed
+from crossflow.answers.catalogue.examples import TUTORIAL, command_of, example, examples, needed
 from crossflow.base import files
 from crossflow.base.errors import CrossflowError, did_you_mean, known_name
 from crossflow.edges.cli import page
@@ -82,7 +82,7 @@ def _example(arguments: argparse.Namespace) -> None:
         for copy, one in copies.items():
             copy.parent.mkdir(parents=True, exist_ok=True)
             files.write_text(copy, one.read_text(encoding="utf-8"))
-    command = f"crossflow {'study' if is_study(source) else 'predict'} {path}"
+    command = f"crossflow {command_of(source)} {path}"
     if arguments.json:
         page.emit_json({"example": name, "files": [str(copy) for copy in copies], "next": command})
     page.log(f"crossflow: wrote {', '.join(map(str, copies))}; next: {command}")

@@ -435,8 +435,8 @@ _COMMANDS: dict[str, tuple[str, tuple[Argument, ...]]] = {
         _argument("--replay", type=Path, metavar="FILE", help="replay such a record, without a script, with other delays or changes"),
         _argument("--json", type=Path, metavar="FILE", help="write the summary to a file as JSON, not to stderr as a page"),
     )),
-    "schema": ("write the JSON schema of scenario or study files, for editors that complete and check YAML", (
-        _argument("kind", choices=("scenario", "study"), help="kind of file"),
+    "schema": ("write the JSON schema of scenario, study or cluster files, for editors that complete and check YAML", (
+        _argument("kind", choices=("scenario", "study", "cluster"), help="kind of file"),
     )),
     "completion": ("write a script that completes words in a shell, names of models, templates and studies among them", (
         _argument("shell", choices=("bash", "zsh", "fish"), help="shell that reads the script"),
