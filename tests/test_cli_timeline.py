@@ -214,3 +214,11 @@ def test_folders_that_are_made_are_told(scenario, tmp_path, capsys, monkeypatch)
     assert "made" not in again
     assert main(["timeline", scenario, "-o", "new/there/step.json"]) == 0
     assert "making the folder new/there, which was not there\n" in capsys.readouterr().err
+
+
+def test_a_token_on_stages_is_told_from_a_steady_step(capsys):
+    words = ["timeline", "--model", "llama3-8b", "--on", "dgx-h100", "--task", "decode", "--strategy"]
+    assert main([*words, "tp2-pp4"]) == 0
+    assert "while tokens follow one another a step takes" in " ".join(capsys.readouterr().err.split())
+    assert main([*words, "tp8"]) == 0
+    assert "follow one another" not in capsys.readouterr().err

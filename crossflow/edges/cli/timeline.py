@@ -10,7 +10,9 @@ from crossflow.answers.evaluation import evaluate
 from crossflow.answers.evaluation.lasting import drawn
 from crossflow.answers.evaluation.timelines import simulate
 from crossflow.answers.planning.opening import load
+from crossflow.answers.scenario import Scenario
 from crossflow.base.arrays import plain
+from crossflow.base.drawing.words import quantity
 from crossflow.base.errors import CrossflowError
 from crossflow.base.files import check_writable, named_by
 from crossflow.edges.cli import page
@@ -22,7 +24,7 @@ from crossflow.edges.trace.gantt import draw_gantt, gantt_of
 from crossflow.edges.trace.months import draw_months, months_summary, text_months, write_months
 from crossflow.edges.trace.perfetto import write_ranks, write_trace
 from crossflow.edges.trace.text import text_comparison, text_gantt
-from crossflow.engine.runs.uneven import EVEN, load_uneven
+from crossflow.engine.runs.uneven import EVEN, Uneven, load_uneven
 from crossflow.engine.timeline.record import Timeline
 
 _PATH = 12  # slots of the critical path that JSON has, from each end
@@ -44,6 +46,7 @@ def run(arguments: argparse.Namespace) -> None:
     scenario, assumed = scenario_of(arguments)
     page.log_choices(scenario, assumed)
     first = simulate(scenario, uneven)
+    _tell_steady(scenario, first, uneven)
     second = None if arguments.compare is None else simulate(load(arguments.compare, arguments.settings), uneven)
     for path in sorted(arguments.output, key=lambda path: path.suffix.lower() in PICTURES):  # ranks are checked as traces are written
         write_output(first, second, path, chosen)
@@ -53,6 +56,18 @@ def run(arguments: argparse.Namespace) -> None:
         page.emit(text_comparison(first, second, page.columns()))
     elif arguments.text or not arguments.output:
         page.emit(text_gantt(first, page.columns()))
+
+
+def _tell_steady(scenario: Scenario, found: Timeline, uneven: Uneven) -> None:
+    """Say how long a step takes while tokens follow one another, where a timeline begins and ends with empty pipeline stages."""
+    if getattr(scenario.workload, "task", None) != "decode" or uneven is not EVEN:
+        return
+    steady = float(evaluate(scenario, columns=()).step_time[0])
+    if steady < found.total * (1.0 - 1e-3):
+        page.log(
+            f"note: the timeline is that of one token of every request, from empty stages to empty stages; while tokens follow one another "
+            f"a step takes {quantity(steady, 's')}, as `crossflow predict` says"
+        )
 
 
 def whole_run(arguments: argparse.Namespace) -> None:
