@@ -25,6 +25,8 @@ if TYPE_CHECKING:  # what type checkers and editors know of the names below
     from crossflow.answers.catalogue.listing import techlibs as techlibs
     from crossflow.answers.catalogue.listing import templates as templates
     from crossflow.answers.catalogue.sheets import show as show
+    from crossflow.answers.cluster.schedule import ScheduledJobs as ScheduledJobs
+    from crossflow.answers.cluster.schedule import schedule as schedule
     from crossflow.answers.evaluation import evaluate as evaluate
     from crossflow.answers.evaluation.recommendation import recommendation_program as recommendation_program
     from crossflow.answers.evaluation.timelines import simulate as simulate
@@ -57,6 +59,8 @@ if TYPE_CHECKING:  # what type checkers and editors know of the names below
     from crossflow.base.errors import SpecError as SpecError
     from crossflow.base.errors import StrategyError as StrategyError
     from crossflow.edges.launch.asking import export as export
+    from crossflow.edges.trace.cluster import draw_cluster as draw_cluster
+    from crossflow.edges.trace.cluster import write_cluster as write_cluster
     from crossflow.edges.trace.files import draw_timeline as draw_timeline
     from crossflow.edges.trace.files import write_timeline as write_timeline
     from crossflow.engine.runs.uneven import Uneven as Uneven

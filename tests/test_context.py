@@ -136,7 +136,8 @@ def test_without_overlap_all_of_a_ring_is_exposed():
     sent = apart["communication_s"]["send_recv"]
     assert sent["exposed"] == pytest.approx(sent["total"], rel=1e-12)
     assert sent["total"] == pytest.approx(beside["communication_s"]["send_recv"]["total"], rel=1e-12)
-    hidden = sent["exposed"] - beside["communication_s"]["send_recv"]["exposed"]
+    # The reductions of gradients share the port with a ring that nothing hides.
+    hidden = sum(apart["communication_s"][name]["exposed"] - found["exposed"] for name, found in beside["communication_s"].items())
     assert apart["step_time_s"] - beside["step_time_s"] == pytest.approx(hidden, rel=1e-9)
 
 

@@ -36,6 +36,7 @@ def folder(tmp_path, monkeypatch):
         shutil.copy(config, tmp_path / place)
     program = (tmp_path / "mlp.program.json").read_bytes()
     (tmp_path / "step.program.json").write_bytes(program)
+    (tmp_path / "decoder.program.json.gz").write_bytes(gzip.compress(program))
     (tmp_path / "mine.program.json.gz").write_bytes(gzip.compress(program.replace(b'"tp": 8', b'"dp": 8, "tp": 8')))
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "machine.yaml").write_text("kind: system\nname: mine\ndevice: h100-sxm\nnetwork: {host: {bandwidth: 64 GB/s}}\n")

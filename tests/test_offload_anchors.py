@@ -1,5 +1,6 @@
 """What the host keeps and copies, worked out by hand: shares of activations, states and weights, buses of few and of many devices."""
 
+import functools
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -7,6 +8,7 @@ import numpy as np
 import pytest
 from test_step_anchors import job_of, layout_of, machine_of, near
 
+from crossflow.cost.machine import Machine
 from crossflow.cost.passes import host_copies
 from crossflow.engine.runs.memory import ACTIVATIONS, ledger, memory
 from crossflow.parallel.activations import activations
@@ -116,6 +118,7 @@ def copies_of(plan, *, job=None, bandwidth=64.0, bus=10.0, stack=None, batch=16)
     network = SimpleNamespace(host=SimpleNamespace(bandwidth=np.array([bus])), parameters=SimpleNamespace(pcie_efficiency=np.array([0.5])))
     host = SimpleNamespace(bandwidth=np.array([bandwidth]), utilisation=np.array([0.125]))
     on = SimpleNamespace(host=host, stack=stack or stack_with(), node=8, network=network)
+    on.host_rate = functools.partial(Machine.host_rate, on)
     found = host_copies(job or job_of(optimizer="adam"), layout_of(plan, batch=batch), on, **AMOUNTS)
     return {name: float(np.ravel(getattr(found, name))[0]) for name in vars(found)}
 

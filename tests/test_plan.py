@@ -144,7 +144,8 @@ def test_what_is_wrong_with_a_plan_is_told_all_at_once(given, sentence, exactly)
 )
 def test_text_that_is_no_plan_is_told(text, part, why, exactly):
     cure = "write degrees and options such as tp8-pp4-dp16-mb2-z1-sp-full (numbers: tp, cp, ep, etp, re, atp, mlptp, embtp, dp, pp, v, mb, z, g, ag, mlpg, eg, embg, first, last, ol, rl, fe, fc; words: sp, apart, selective, full, gpipe, zbh1, chimera, pipedream, dualpipe, offload:optimizer+weights+activations, far:weights+experts+cache+optimizer, sel:attn+norm+up+act+shared+mlp+moe, unsharded:embedding, distant:mlp, placed:dp+tp+pp, layers:3+4x2+2, order:FILE.yaml), or a mapping"
-    with pytest.raises(StrategyError, match=exactly(f"strategy '{text}': '{part}' is {why}; {cure}")):
+    said = why if "did you mean" in why else f"{why}; {cure}"
+    with pytest.raises(StrategyError, match=exactly(f"strategy '{text}': '{part}' is {said}")):
         plan_of(text)
 
 

@@ -242,6 +242,7 @@ def test_copies_to_the_host_by_hand():
     on = SimpleNamespace(
         host=SimpleNamespace(bandwidth=np.array([64.0]), utilisation=np.array([0.125])), stack=stack, node=8, network=network
     )
+    on.host_rate = functools.partial(Machine.host_rate, on)
     amounts = {"kept": np.array([[20.0]]), "owned": np.array([[40.0]]), "weights": np.array([[2.0]])}
     copies, later = (host_copies(job, plans, on, **amounts) for plans in (layout, kept))
     gradient, weight = stack.gradient_size(2.0), stack.weight_size(2.0)

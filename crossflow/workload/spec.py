@@ -696,7 +696,7 @@ class ServingSpec(FileModel):
     )
     chunk: Dimension | None = Field(None, description="tokens that a step computes at most; that of the software stack where absent")
     prefix_hits: NonNegativeFloat = Field(0.0, lt=1.0, description="share of a prompt's tokens that lie in the cache when it arrives")
-    together: bool = Field(
+    together: Flag = Field(
         False,
         description="whether the requests in flight all begin at once and are equally long, as those of benchmarks with fixed lengths: "
         "they are then read and end together for ever; requests of different lengths, or that begin at different times, mix",

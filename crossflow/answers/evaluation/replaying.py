@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, Self
 
 import numpy as np
 
-from crossflow.answers.evaluation.common import Fleet, drawn_energy
+from crossflow.answers.evaluation.common import NO_BANDWIDTH, Fleet, drawn_energy
 from crossflow.answers.evaluation.fleets import capacity, check_fleet, coupled, failures_of, scaling_of
 from crossflow.answers.evaluation.layered import machine, pool_machine
 from crossflow.answers.evaluation.members import check_strategy
@@ -144,7 +144,12 @@ class ServiceEngines:
     @property
     def problem(self) -> str:
         """Why no request can be answered, whatever it asks for; empty where some can be."""
-        return _unbuilt(self) or ("" if all(one.limits.pages for one in self.writing) else NO_ROOM)
+        if why := _unbuilt(self):
+            return why
+        if not all(one.limits.pages for one in self.writing):
+            return NO_ROOM
+        tables = [one.table for one in (*self.writing, *(() if self.readers is None else (self.readers,)))]
+        return "" if all(np.isfinite(table.writing).all() and np.isfinite(table.reading).all() for table in tables) else NO_BANDWIDTH
 
     def counted(self, writers: int, readers: int = 0) -> ServiceEngines:
         """The same with other numbers of engines, which share their tables: a step does not know how many others there are."""
@@ -209,6 +214,7 @@ def _as_cached(scenario: Scenario, trace: RequestTrace, seed: int = 0) -> Reques
     return trace if chosen is None else _apart(trace, chosen)
 
 
+@np.errstate(invalid="ignore")  # of steps that never end
 def engines_of(scenario: Scenario, trace: RequestTrace) -> ServiceEngines:
     """Engines of the service of a scenario, with tables that reach as far as the requests; see `replayed_scenario`."""
     workload, plan = scenario.workload, scenario.strategy
